@@ -1,0 +1,90 @@
+"""Build script of `offstage.bindings._firmware`; setup.py names it in `cffi_modules`.
+
+The headers of the firmware are the only copy of its interface: what stands between the marks
+`cdef: begin` and `cdef: end` of each header is what Python sees, and a line `cdef: order N` in the
+header says when (lower first; a header without the line comes last). libxxhash is required,
+liburing is used where pkg-config finds it.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from cffi import FFI
+
+FIRMWARE = Path("dpu/firmware")  # relative: setuptools runs from the repository root
+ORDER_LAST = 1_000_000
+
+BLOCK = re.compile(r"/\* cdef: begin.*?\*/(.*?)/\* cdef: end", re.DOTALL)
+ORDER = re.compile(r"/\* cdef: order (\d+)")
+
+
+def cdef_headers(include: Path) -> list[tuple[Path, str]]:
+    """The headers that show something to Python, in cdef order, each with its declarations."""
+    found: list[tuple[int, Path, str]] = []
+    for path in sorted(include.glob("*.h")):
+        text = path.read_text(encoding="utf-8")
+        blocks = BLOCK.findall(text)
+        if blocks:
+            order = ORDER.search(text)
+            found.append((int(order.group(1)) if order else ORDER_LAST, path, "\n".join(blocks)))
+    return [(path, declarations) for _, path, declarations in sorted(found)]
+
+
+def pkg_config(package: str, what: str) -> list[str] | None:
+    """The flags pkg-config gives for `package`, or None where the package is not installed."""
+    try:
+        done = subprocess.run(
+            ["pkg-config", what, package], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        sys.exit("offstage: pkg-config is missing; apt-get install pkg-config")
+    return shlex.split(done.stdout) if done.returncode == 0 else None
+
+
+def flags() -> tuple[list[str], list[str]]:
+    """Compile and link flags of the firmware on this machine."""
+    # -UNDEBUG: Python's own flags carry -DNDEBUG, and an assertion about our own mistakes is
+    # worth more in a daemon that holds other people's data than the branch it costs.
+    compile_flags = ["-std=c11", "-D_GNU_SOURCE", "-UNDEBUG", "-O3", "-Wall", "-Wextra", "-pthread"]
+    link_flags = ["-pthread"]
+    xxhash = pkg_config("libxxhash", "--libs")
+    if xxhash is None:
+        sys.exit("offstage: libxxhash is missing; apt-get install libxxhash-dev")
+    compile_flags += pkg_config("libxxhash", "--cflags") or []
+    link_flags += xxhash
+    uring = pkg_config("liburing", "--libs")
+    if uring is None:
+        print("offstage: liburing not found, building without io_uring (apt-get: liburing-dev)")
+    else:
+        compile_flags += ["-DOFS_HAVE_URING=1", *(pkg_config("liburing", "--cflags") or [])]
+        link_flags += uring
+    return compile_flags, link_flags
+
+
+def make_builder() -> FFI:
+    """The cffi builder over every header and source of the firmware."""
+    headers = cdef_headers(FIRMWARE / "include")
+    builder = FFI()
+    for path, declarations in headers:
+        try:
+            builder.cdef(declarations)
+        except Exception as error:
+            sys.exit(f"offstage: cffi cannot read the cdef block of {path}: {error}")
+    compile_flags, link_flags = flags()
+    builder.set_source(
+        "offstage.bindings._firmware",
+        "\n".join(f'#include "{path.name}"' for path, _ in headers),
+        sources=[str(path) for path in sorted(FIRMWARE.glob("src/**/*.c"))],
+        include_dirs=[str(FIRMWARE / "include"), str(FIRMWARE / "src")],
+        # Without depends= an edit of a header does not rebuild.
+        depends=[str(path) for path in sorted(FIRMWARE.rglob("*.h"))],
+        extra_compile_args=compile_flags,
+        extra_link_args=link_flags,
+    )
+    return builder
+
+
+ffibuilder = make_builder()

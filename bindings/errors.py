@@ -1,0 +1,83 @@
+"""Every error that Offstage raises on purpose.
+
+An error says three things in one line: what happened, where, and the mend. The command line prints
+that line and exits with the class's `exit_code`: 2 where the user's input or machine must change
+before a second try can help, 1 where a run failed. A traceback means a mistake of ours.
+"""
+
+__all__ = [
+    "BadInput",
+    "Corrupt",
+    "DeviceTimeout",
+    "Incompatible",
+    "Missing",
+    "OffstageError",
+    "RunFailed",
+    "StoreFull",
+]
+
+
+class OffstageError(Exception):
+    """The root of the tree: `what` happened, `where`, and the `mend`, each one phrase.
+
+    `errno` is the number the firmware returned, where the error came from there; 0 otherwise.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, where: str = "", mend: str = "", *, errno: int = 0) -> None:
+        self.what = _one_line(what)
+        self.where = _one_line(where)
+        self.mend = _one_line(mend)
+        self.errno = errno
+        super().__init__(self.what, self.where, self.mend)
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{line}; {self.mend}" if self.mend else line
+
+
+class BadInput(OffstageError):
+    """A file, option or message the user can correct."""
+
+    exit_code = 2
+
+
+class RunFailed(OffstageError):
+    """The input was good, and the run still did not finish."""
+
+
+class Missing(OffstageError):
+    """An optional library is not installed; `extra` is the pip extra that brings it."""
+
+    exit_code = 2
+
+    def __init__(self, extra: str, what: str = "", where: str = "") -> None:
+        self.extra = extra
+        super().__init__(
+            what or f"the optional part {extra!r} is not installed",
+            where,
+            f"pip install 'offstage[{extra}]'",
+        )
+
+
+class StoreFull(OffstageError):
+    """The store, or the disk below it, has no room; nothing that was acknowledged is lost."""
+
+
+class Corrupt(OffstageError):
+    """Bytes failed their check. They are never handed out as data."""
+
+
+class DeviceTimeout(OffstageError):
+    """A device or a peer did not answer within its deadline."""
+
+
+class Incompatible(OffstageError):
+    """Two parts of different versions, or a file of another format or geometry."""
+
+    exit_code = 2
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

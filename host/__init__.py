@@ -1,0 +1,1 @@
+"""The host side: KV geometry, HBM pool, selection, paged attention, driver and agent."""

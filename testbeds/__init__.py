@@ -1,0 +1,1 @@
+"""Testbeds, workloads, experiments, reports and the command line."""

@@ -1,0 +1,99 @@
+"""Do the geometries cost what their publishers say, and are impossible ones refused?"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput
+from offstage.host.geometry import KvGeometry, LayerKv
+from offstage.host.models import GEOMETRIES, geometry
+
+# Published bytes of KV per token at two bytes a value. Llama-3: 2 * layers * kv_heads * head_dim
+# * 2; Mooncake (arXiv:2407.00079) rounds the 70B figure to 320 KB. DeepSeek-V3: 61 * 576 * 2.
+PUBLISHED = {"llama-3-70b": 327_680, "llama-3-8b": 131_072, "deepseek-v3": 70_272}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_bytes_per_token_equal_the_published_figure(name: str) -> None:
+    assert geometry(name).bytes_per_token() == PUBLISHED[name]
+
+
+def test_deepseek_v4_pro_costs_about_10_kb_per_token() -> None:
+    """vLLM publishes 9.62 GiB at 1,048,576 tokens in bfloat16, index keys included; a figure of
+    three digits is good to 0.1 %. The windows, 61 * 128 entries, are below that."""
+    shape = geometry("deepseek-v4-pro")
+    tokens = 1 << 20
+    total = shape.session_bytes(tokens) + shape.index_bytes_per_token() * tokens
+    assert total / 2**30 == pytest.approx(9.62, rel=1.5e-3)
+    assert shape.bytes_per_token() + shape.index_bytes_per_token() == pytest.approx(10e3, rel=0.02)
+
+
+def test_deepseek_v4_pro_has_30_sparse_and_31_heavily_compressed_layers() -> None:
+    forms = [layer.form for layer in geometry("deepseek-v4-pro").layers]
+    assert (forms.count("csa"), forms.count("hca")) == (30, 31)
+
+
+def test_glm_shares_one_selection_among_four_layers() -> None:
+    """The published schedule: 21 layers with an indexer (0, 1, 2, then 6, 10 ... 74), 57 without.
+    With an indexer on all 78 layers, as in GLM-5, a token costs 109,824 B (LMCache's figure:
+    56,229,888 B for 512 tokens)."""
+    shape = geometry("glm-5.2")
+    sources = [shape.selection_source(layer) for layer in range(shape.layer_count)]
+    assert sorted(set(sources)) == [0, 1, *range(2, 75, 4)]
+    assert sources[2:10] == [2, 2, 2, 2, 6, 6, 6, 6]
+    own = tuple(replace(layer, index_dim=128, selection_layer=-1) for layer in shape.layers)
+    glm5 = replace(shape, layers=own)
+    assert glm5.bytes_per_token() + glm5.index_bytes_per_token() == 109_824
+
+
+def test_demo_blocks_are_32_kib() -> None:
+    shape = geometry("demo")
+    assert shape.block_bytes(0) == 32 * 1024
+    assert shape.block_shape() == (2, 2, 64, 64)
+    assert shape.block_count(131_072) == 2048
+    assert shape.session_bytes(131_072) == 256 * 2**20
+
+
+@pytest.mark.parametrize("shape", GEOMETRIES.values(), ids=GEOMETRIES)
+@given(blocks=st.integers(1, 5000))
+def test_blocks_add_up_to_the_session(shape: KvGeometry, blocks: int) -> None:
+    """A session of whole blocks is the sum of its blocks and its windows, in every model."""
+    tokens = blocks * shape.block_tokens
+    assert shape.source
+    assert shape.block_count(tokens) == blocks == shape.block_count(tokens - 1)
+    paged = sum(shape.block_bytes(layer) for layer in range(shape.layer_count)) * blocks
+    windows = sum(
+        min(layer.window_tokens, tokens) * shape.entry_bytes(number)
+        for number, layer in enumerate(shape.layers)
+    )
+    assert shape.session_bytes(tokens) == paged + windows
+    assert paged == shape.bytes_per_token() * tokens
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"layers": ()}, "no layers"),
+        ({"block_tokens": 0}, "at least 1"),
+        ({"q_heads": 3}, "do not divide"),
+        ({"layers": (LayerKv("hca", 1, 512, tokens_per_entry=128),)}, "one entry per 128 tokens"),
+        ({"layers": (LayerKv("mla", 1, 576, selection_layer=0),)}, "has none yet"),
+        ({"layers": (LayerKv("gqa", 1, 0),)}, "below 1"),
+        ({"layers": (LayerKv("mla", 1, 8, index_dim=-1),)}, "negative"),
+        ({"layers": (LayerKv("csa", 1, 3, tokens_per_entry=4),)}, "whole bytes"),
+    ],
+)
+def test_an_impossible_geometry_is_refused(change: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        replace(geometry("demo"), **change)  # type: ignore[arg-type]
+
+
+def test_bad_questions_are_answered_with_the_mend() -> None:
+    with pytest.raises(BadInput, match="did you mean 'llama-3-70b'"):
+        geometry("llama3-70b")
+    with pytest.raises(BadInput, match="multiple of 128"):
+        geometry("deepseek-v4-pro").block_bytes(0, 64)
+    with pytest.raises(BadInput, match="mla latent"):
+        geometry("deepseek-v3").block_shape()

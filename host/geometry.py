@@ -94,11 +94,6 @@ class KvGeometry:
                 f"block_tokens is {self.block_tokens}",
                 f"make block_tokens a multiple of {layer.tokens_per_entry}",
             )
-        if layer.entry_values * self.value_bytes % layer.tokens_per_entry:
-            raise self._bad(
-                f"layer {number}: an entry does not divide into whole bytes per token",
-                "correct tokens_per_entry",
-            )
         source = layer.selection_layer
         if source >= 0 and (source >= number or self.layers[source].selection_layer >= 0):
             raise self._bad(
@@ -118,20 +113,21 @@ class KvGeometry:
         """Bytes of one entry of `layer`, without its index key."""
         return self.layers[layer].entry_values * self.value_bytes
 
-    def bytes_per_token(self) -> int:
-        """Bytes by which a long session grows with each token: KV entries of all layers, without
-        index keys and without windows, whose size does not depend on the length."""
-        return sum(
-            self.entry_bytes(number) // layer.tokens_per_entry
-            for number, layer in enumerate(self.layers)
-        )
+    def index_entry_bytes(self, layer: int) -> int:
+        """Bytes of the index key of one entry of `layer`; 0 where it has no indexer."""
+        return self.layers[layer].index_dim * self.value_bytes
 
-    def index_bytes_per_token(self) -> int:
-        """Bytes of index keys by which a session grows with each token, rounded up."""
+    def bytes_per_token(self) -> int:
+        """Bytes by which a long session grows with each token: entries and index keys of all
+        layers, without windows, whose size does not depend on the length. A fraction of a byte
+        counts as one."""
         return math.ceil(
             sum(
-                Fraction(layer.index_dim * self.value_bytes, layer.tokens_per_entry)
-                for layer in self.layers
+                Fraction(
+                    self.entry_bytes(number) + self.index_entry_bytes(number),
+                    layer.tokens_per_entry,
+                )
+                for number, layer in enumerate(self.layers)
             )
         )
 
@@ -153,12 +149,13 @@ class KvGeometry:
         return -(-tokens // self.block_tokens)
 
     def session_bytes(self, tokens: int) -> int:
-        """Bytes of KV of one session of `tokens` tokens: entries (a begun one counts whole) and
-        windows of every layer, without index keys."""
+        """Bytes of one session of `tokens` tokens: entries (a begun one counts whole), index keys
+        and windows of every layer."""
         total = 0
         for number, layer in enumerate(self.layers):
             entries = -(-tokens // layer.tokens_per_entry)
-            total += (entries + min(layer.window_tokens, tokens)) * self.entry_bytes(number)
+            total += entries * (self.entry_bytes(number) + self.index_entry_bytes(number))
+            total += min(layer.window_tokens, tokens) * self.entry_bytes(number)
         return total
 
     def selection_source(self, layer: int) -> int:

@@ -24,10 +24,8 @@ def test_deepseek_v4_pro_costs_about_10_kb_per_token() -> None:
     """vLLM publishes 9.62 GiB at 1,048,576 tokens in bfloat16, index keys included; a figure of
     three digits is good to 0.1 %. The windows, 61 * 128 entries, are below that."""
     shape = geometry("deepseek-v4-pro")
-    tokens = 1 << 20
-    total = shape.session_bytes(tokens) + shape.index_bytes_per_token() * tokens
-    assert total / 2**30 == pytest.approx(9.62, rel=1.5e-3)
-    assert shape.bytes_per_token() + shape.index_bytes_per_token() == pytest.approx(10e3, rel=0.02)
+    assert shape.session_bytes(1 << 20) / 2**30 == pytest.approx(9.62, rel=1.5e-3)
+    assert shape.bytes_per_token() == pytest.approx(10e3, rel=0.02)
 
 
 def test_deepseek_v4_pro_has_30_sparse_and_31_heavily_compressed_layers() -> None:
@@ -45,7 +43,7 @@ def test_glm_shares_one_selection_among_four_layers() -> None:
     assert sources[2:10] == [2, 2, 2, 2, 6, 6, 6, 6]
     own = tuple(replace(layer, index_dim=128, selection_layer=-1) for layer in shape.layers)
     glm5 = replace(shape, layers=own)
-    assert glm5.bytes_per_token() + glm5.index_bytes_per_token() == 109_824
+    assert glm5.bytes_per_token() == 109_824
 
 
 def test_demo_blocks_are_32_kib() -> None:
@@ -59,17 +57,16 @@ def test_demo_blocks_are_32_kib() -> None:
 @pytest.mark.parametrize("shape", GEOMETRIES.values(), ids=GEOMETRIES)
 @given(blocks=st.integers(1, 5000))
 def test_blocks_add_up_to_the_session(shape: KvGeometry, blocks: int) -> None:
-    """A session of whole blocks is the sum of its blocks and its windows, in every model."""
+    """A session of whole blocks is the sum of its blocks, index keys and windows, everywhere."""
     tokens = blocks * shape.block_tokens
     assert shape.source
     assert shape.block_count(tokens) == blocks == shape.block_count(tokens - 1)
-    paged = sum(shape.block_bytes(layer) for layer in range(shape.layer_count)) * blocks
-    windows = sum(
-        min(layer.window_tokens, tokens) * shape.entry_bytes(number)
-        for number, layer in enumerate(shape.layers)
-    )
-    assert shape.session_bytes(tokens) == paged + windows
-    assert paged == shape.bytes_per_token() * tokens
+    expected = 0
+    for number, layer in enumerate(shape.layers):
+        index_bytes = shape.index_entry_bytes(number) * shape.block_tokens
+        expected += blocks * (shape.block_bytes(number) + index_bytes // layer.tokens_per_entry)
+        expected += min(layer.window_tokens, tokens) * shape.entry_bytes(number)
+    assert shape.session_bytes(tokens) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,7 +79,6 @@ def test_blocks_add_up_to_the_session(shape: KvGeometry, blocks: int) -> None:
         ({"layers": (LayerKv("mla", 1, 576, selection_layer=0),)}, "has none yet"),
         ({"layers": (LayerKv("gqa", 1, 0),)}, "below 1"),
         ({"layers": (LayerKv("mla", 1, 8, index_dim=-1),)}, "negative"),
-        ({"layers": (LayerKv("csa", 1, 3, tokens_per_entry=4),)}, "whole bytes"),
     ],
 )
 def test_an_impossible_geometry_is_refused(change: dict[str, object], says: str) -> None:

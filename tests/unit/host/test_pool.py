@@ -62,11 +62,14 @@ class PlainPool:
             sets[key] = [ordinal for ordinal in sets.get(key, []) if ordinal not in ordinals]
 
 
-KEYS = st.tuples(st.integers(0, 1), st.integers(0, 1))
+KEYS = st.sampled_from([(0, 0), (0, 0), (1, 1)])
 # Few ordinals, so that calls meet the same blocks; one beyond the first size of a table.
 ORDINALS = st.lists(st.sampled_from([*range(12), 150]), max_size=9, unique=True)
 CALLS = st.lists(
-    st.tuples(st.sampled_from(["hold", "pin", "allocate", "release", "drop"]), KEYS, ORDINALS),
+    st.tuples(
+        st.sampled_from(["hold", "pin", "allocate", "allocate", "release", "drop"]), KEYS, ORDINALS
+    ),
+    min_size=20,
     max_size=60,
 )
 
@@ -130,6 +133,18 @@ def test_least_recently_selected_block_leaves_first_and_pinned_ones_never() -> N
         pool.allocate("a", 0, [7])
     pool.close("b")
     assert pool.allocate("a", 0, [7, 8, 9]).size == 3
+
+
+def test_a_call_that_names_resident_blocks_counts_them_as_taken() -> None:
+    """Three idle blocks, one of them wanted again: three new ones beside it do not fit."""
+    pool = HbmPool(SHAPE, 3)
+    pool.allocate("a", 0, [0, 1, 2])
+    pool.release("a", 0)
+    with pytest.raises(PoolFull, match="1 of 3 are pinned"):
+        pool.allocate("a", 0, [0, 7, 8, 9])
+    assert pool.resident("a", 0).tolist() == [0, 1, 2]
+    assert sorted(pool.allocate("a", 0, [0, 7, 8])) == [0, 1, 2]
+    assert pool.resident("a", 0).tolist() == [0, 7, 8]
 
 
 def test_a_long_run_keeps_its_queue_bounded() -> None:

@@ -1,0 +1,39 @@
+/*
+ * clock.h: seam 1, time.
+ *
+ * Model: a clock is a number of nanoseconds that never goes back. `os` reads CLOCK_MONOTONIC; `sim`
+ * stands still until a simulator moves it. Any thread may read; only the simulator's thread moves.
+ * Nothing can fail, except that `ofs_clock_open` (a clock on the heap, for Python) says -ENOMEM.
+ */
+#ifndef OFS_CLOCK_H
+#define OFS_CLOCK_H
+
+#include "ofs_base.h"
+
+/* cdef: order 1 */
+/* cdef: begin */
+struct ofs_clock;
+
+/* `simulated` 0: the OS clock. 1: stands at now_ns until moved. */
+int ofs_clock_open(struct ofs_clock **out, int simulated, uint64_t now_ns);
+void ofs_clock_close(struct ofs_clock *clock);
+uint64_t ofs_clock_read_ns(struct ofs_clock *clock);
+/* Simulated side only; moving back is our own mistake (assert). */
+void ofs_clock_advance_to(struct ofs_clock *clock, uint64_t now_ns);
+/* cdef: end */
+
+struct ofs_clock {
+	uint64_t (*now_ns)(struct ofs_clock *clock);
+	uint64_t sim_now_ns; /* used by the simulated side */
+};
+
+void ofs_clock_init_os(struct ofs_clock *clock);
+void ofs_clock_init_sim(struct ofs_clock *clock, uint64_t now_ns);
+
+static inline uint64_t
+ofs_clock_now_ns(struct ofs_clock *clock)
+{
+	return clock->now_ns(clock);
+}
+
+#endif

@@ -1,0 +1,69 @@
+/*
+ * nvme_model.h: the NVMe timing model, written once and used three times: by storage_emulated in
+ * real time, by storage_sim in virtual time, and by the ASIC model.
+ *
+ * Model: every command passes the controller (one server, `command_interval_ps` each) and spends a
+ * fixed, pipelined time in firmware. A read is cut into pages that are striped over channels,
+ * planes and dies; each page waits for its plane (tR), then for its channel, then for the link. A
+ * write crosses the link into the write buffer and ends there while there is room; the buffer is
+ * emptied at the rate of all planes programming together. Reads suspend programs, so a program
+ * never delays a read on its die, but the die time a read takes is missing to the programs.
+ * Planes are next-free times; channels and the two directions of the link are too, with a bounded
+ * list of the gaps before it, because a page that waits for a slow die must not hold up
+ * the pages behind it. Times are integer picoseconds; no heap, no float. A seeded counter-based generator
+ * chooses the reads that need a retry. Not modelled: garbage collection, wear, host-side cost.
+ * The caller bounds how many commands are in flight (queue_depth_max). One thread owns a model.
+ * Nothing can fail after open; open refuses a parameter out of range with -EINVAL.
+ */
+#ifndef OFS_NVME_MODEL_H
+#define OFS_NVME_MODEL_H
+
+#include "ofs_base.h"
+
+/* cdef: order 2 */
+/* cdef: begin */
+struct ofs_nvme_params {
+	uint32_t channel_count;
+	uint32_t dies_per_channel;
+	uint32_t planes_per_die;          /* pages one die reads at once, independently */
+	uint32_t page_size_bytes;         /* a multiple of 512 */
+	uint32_t queue_depth_max;
+	uint64_t read_ps;                 /* tR */
+	uint64_t program_ps;              /* tPROG of one page on one plane, effective */
+	uint64_t firmware_ps;             /* fixed part of every read, pipelined */
+	uint64_t command_interval_ps;     /* 1 / IOPS limit of the controller */
+	uint64_t channel_bytes_per_s;
+	uint64_t link_bytes_per_s;        /* each direction */
+	uint64_t write_buffer_bytes;      /* a write ends when buffered, while there is room */
+	uint32_t retry_per_million;       /* page reads that need a retry */
+	uint32_t retry_factor;            /* tR of such a read is multiplied by it */
+	uint64_t write_firmware_ps;       /* fixed part of every write and sync; 0: firmware_ps */
+};
+struct ofs_nvme_model;
+
+int ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *params,
+	uint64_t seed);
+void ofs_nvme_model_close(struct ofs_nvme_model *model);
+/* When an I/O submitted at now_ps ends. `write` 0 or 1. A size of 0 is a command without data (a
+ * sync; the write buffer is power-safe). now_ps does not go back from call to call. */
+uint64_t ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
+	uint64_t offset_bytes, uint32_t size_bytes);
+/* Preset by name: "gen5-tlc", "xl-flash", "qlc". -ENOENT when there is none. */
+int ofs_nvme_preset(const char *name, struct ofs_nvme_params *params);
+/* Name and source of preset `index`; NULL past the end. The source says what is cited, what is
+ * fitted to the citation, and what is a guess. */
+const char *ofs_nvme_preset_name(uint32_t index);
+const char *ofs_nvme_preset_source(uint32_t index);
+
+/* The published figures a preset must come out at; 0 where none was found. */
+struct ofs_nvme_cited {
+	uint64_t read_bytes_per_s;        /* large blocks, saturated */
+	uint64_t write_bytes_per_s;       /* large blocks, sustained */
+	uint64_t read_iops;               /* 4 KiB random, saturated */
+	uint64_t read_latency_ps;         /* 4 KiB, queue depth 1, typical */
+	uint64_t write_latency_ps;        /* 4 KiB, queue depth 1, typical */
+};
+int ofs_nvme_preset_cited(const char *name, struct ofs_nvme_cited *cited);
+/* cdef: end */
+
+#endif

@@ -1,0 +1,50 @@
+/* The OS side of clock.h, and the clock on the heap that Python holds. */
+#include "clock.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static uint64_t
+clock_os_now_ns(struct ofs_clock *clock)
+{
+	struct timespec now;
+
+	(void)clock;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void
+ofs_clock_init_os(struct ofs_clock *clock)
+{
+	clock->now_ns = clock_os_now_ns;
+	clock->sim_now_ns = 0;
+}
+
+int
+ofs_clock_open(struct ofs_clock **out, int simulated, uint64_t now_ns)
+{
+	struct ofs_clock *clock = calloc(1, sizeof(*clock));
+
+	*out = NULL;
+	if (clock == NULL)
+		return -ENOMEM;
+	if (simulated)
+		ofs_clock_init_sim(clock, now_ns);
+	else
+		ofs_clock_init_os(clock);
+	*out = clock;
+	return 0;
+}
+
+void
+ofs_clock_close(struct ofs_clock *clock)
+{
+	free(clock);
+}
+
+uint64_t
+ofs_clock_read_ns(struct ofs_clock *clock)
+{
+	return ofs_clock_now_ns(clock);
+}

@@ -1,0 +1,307 @@
+/* The timing model of nvme_model.h. */
+#include "nvme_model.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PS_PER_S 1000000000000ull
+
+enum {
+	CHANNELS_MAX = 256,
+	DIES_PER_CHANNEL_MAX = 256,
+	PLANES_MAX = 64,
+	PLANES_TOTAL_MAX = 1 << 20,
+	PAGE_SIZE_BYTES_MAX = 1 << 20, /* keeps bytes * PS_PER_S within 64 bits */
+	GAPS_MAX = 48,
+};
+
+struct gap {
+	uint64_t begin_ps;
+	uint64_t end_ps;
+};
+
+/* A server whose reservations come out of time order: busy until free_ps, except for the gaps. */
+struct server {
+	uint64_t bytes_per_s;
+	uint64_t free_ps;
+	uint32_t gap_count;
+	struct gap gaps[GAPS_MAX]; /* by time, none empty, all before free_ps */
+};
+
+struct ofs_nvme_model {
+	struct ofs_nvme_params params;
+	uint64_t plane_count;
+	uint64_t controller_free_ps;
+	uint64_t program_end_ps;       /* when the write buffer is empty */
+	uint64_t buffer_ps;            /* time to program a full write buffer */
+	uint64_t random_counter;
+	uint64_t seed;
+	struct server link[2];         /* 0 to the host, 1 to the drive */
+	struct server *channels;
+	uint64_t *plane_free_ps;
+};
+
+/* splitmix64 of a counter (Steele, Lea, Flood 2014): the same draw on every machine. */
+static uint64_t
+model_mix(uint64_t x)
+{
+	x += 0x9e3779b97f4a7c15ull;
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return x ^ (x >> 31);
+}
+
+static uint64_t
+max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Rounded up, so that a server never carries more than its rate. bytes <= PAGE_SIZE_BYTES_MAX. */
+static uint64_t
+transfer_ps(uint64_t bytes, uint64_t bytes_per_s)
+{
+	return (bytes * PS_PER_S + bytes_per_s - 1) / bytes_per_s;
+}
+
+static void
+gap_remove(struct server *server, uint32_t at)
+{
+	server->gap_count--;
+	memmove(&server->gaps[at], &server->gaps[at + 1],
+		(server->gap_count - at) * sizeof(server->gaps[0]));
+}
+
+static void
+gap_insert(struct server *server, uint32_t at, uint64_t begin_ps, uint64_t end_ps)
+{
+	if (server->gap_count == GAPS_MAX) {
+		/* The oldest gap is the one least likely to be reached again. */
+		gap_remove(server, 0);
+		at = at > 0 ? at - 1 : 0;
+	}
+	memmove(&server->gaps[at + 1], &server->gaps[at],
+		(server->gap_count - at) * sizeof(server->gaps[0]));
+	server->gaps[at] = (struct gap){begin_ps, end_ps};
+	server->gap_count++;
+}
+
+/* The first gaps after `begin_ps` up to `need_ps`; returns what is still needed, moves *end_ps. */
+static uint64_t
+server_fill_gaps(struct server *server, uint64_t begin_ps, uint64_t need_ps, uint64_t *end_ps)
+{
+	uint32_t i = 0;
+
+	while (i < server->gap_count && need_ps > 0) {
+		struct gap *gap = &server->gaps[i];
+		uint64_t from_ps = max_u64(gap->begin_ps, begin_ps);
+		uint64_t take_ps;
+		uint64_t gap_end_ps = gap->end_ps;
+
+		if (from_ps >= gap_end_ps) {
+			i++;
+			continue;
+		}
+		take_ps = gap_end_ps - from_ps < need_ps ? gap_end_ps - from_ps : need_ps;
+		need_ps -= take_ps;
+		*end_ps = from_ps + take_ps;
+		if (from_ps == gap->begin_ps && *end_ps == gap_end_ps) {
+			gap_remove(server, i);
+		} else if (from_ps == gap->begin_ps) {
+			gap->begin_ps = *end_ps;
+		} else {
+			gap->end_ps = from_ps;
+			i++;
+			if (*end_ps < gap_end_ps)
+				gap_insert(server, i, *end_ps, gap_end_ps);
+		}
+	}
+	return need_ps;
+}
+
+/*
+ * Reserves the transfer of `bytes` that can begin at ready_ps; returns its end. A transfer may be split over
+ * gaps, as packets of a link are.
+ */
+static uint64_t
+server_reserve(struct server *server, uint64_t now_ps, uint64_t ready_ps, uint64_t bytes)
+{
+	uint64_t need_ps = transfer_ps(bytes, server->bytes_per_s);
+	uint64_t end_ps = ready_ps;
+	uint64_t begin_ps;
+
+	while (server->gap_count > 0 && server->gaps[0].end_ps <= now_ps)
+		gap_remove(server, 0);
+	if (ready_ps < server->free_ps)
+		need_ps = server_fill_gaps(server, ready_ps, need_ps, &end_ps);
+	if (need_ps == 0)
+		return end_ps;
+	begin_ps = max_u64(server->free_ps, ready_ps);
+	if (begin_ps > server->free_ps)
+		gap_insert(server, server->gap_count, server->free_ps, begin_ps);
+	server->free_ps = begin_ps + need_ps;
+	return server->free_ps;
+}
+
+/* Programming time of `bytes` with every plane at work. bytes <= PAGE_SIZE_BYTES_MAX. */
+static uint64_t
+program_share_ps(const struct ofs_nvme_model *model, uint64_t bytes)
+{
+	/* At most 2^20 bytes times 10^12 ps: open holds both. */
+	uint64_t page_ps = model->params.program_ps / model->plane_count;
+
+	return bytes * page_ps / model->params.page_size_bytes;
+}
+
+/* Row by row over channels, then planes, then dies; each round over all of them starts elsewhere,
+ * as a log-structured drive's would, so that no stride of addresses meets one die only. */
+static uint64_t
+model_plane(const struct ofs_nvme_model *model, uint64_t page)
+{
+	uint64_t round = page / model->plane_count;
+	uint64_t place = page % model->plane_count;
+
+	return (place + model_mix(round) % model->plane_count) % model->plane_count;
+}
+
+static uint64_t
+model_read_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_ps, uint64_t page,
+	uint64_t bytes)
+{
+	uint64_t plane = model_plane(model, page);
+	uint64_t read_ps = model->params.read_ps;
+	uint64_t end_ps;
+
+	if (model->params.retry_per_million > 0
+		&& model_mix(model->seed ^ model->random_counter++) % 1000000u
+			< model->params.retry_per_million)
+		read_ps *= model->params.retry_factor;
+	end_ps = max_u64(ready_ps, model->plane_free_ps[plane]) + read_ps;
+	model->plane_free_ps[plane] = end_ps;
+	if (model->program_end_ps > now_ps)
+		model->program_end_ps += read_ps / model->plane_count;
+	end_ps = server_reserve(&model->channels[plane % model->params.channel_count], now_ps,
+		end_ps, bytes);
+	return server_reserve(&model->link[0], now_ps, end_ps, bytes);
+}
+
+static uint64_t
+model_write_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_ps, uint64_t page,
+	uint64_t bytes)
+{
+	uint64_t share_ps = program_share_ps(model, bytes);
+	uint64_t end_ps = server_reserve(&model->link[1], now_ps, ready_ps, bytes);
+	uint64_t plane = model_plane(model, page);
+
+	/* No room: wait until programming has made some. */
+	if (model->program_end_ps + share_ps > end_ps + model->buffer_ps)
+		end_ps = model->program_end_ps + share_ps - model->buffer_ps;
+	model->program_end_ps = max_u64(model->program_end_ps, end_ps) + share_ps;
+	/* The way to the die shares its channel with the reads; nobody waits for it. */
+	server_reserve(&model->channels[plane % model->params.channel_count], now_ps, end_ps, bytes);
+	return end_ps;
+}
+
+uint64_t
+ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
+	uint64_t offset_bytes, uint32_t size_bytes)
+{
+	uint64_t page_size_bytes = model->params.page_size_bytes;
+	uint64_t end_bytes = offset_bytes + size_bytes;
+	uint64_t start_ps = max_u64(now_ps, model->controller_free_ps);
+	uint64_t ready_ps;
+	uint64_t end_ps;
+
+	model->controller_free_ps = start_ps + model->params.command_interval_ps;
+	ready_ps = start_ps;
+	ready_ps += write || size_bytes == 0 ? model->params.write_firmware_ps
+		: model->params.firmware_ps;
+	end_ps = ready_ps;
+	while (offset_bytes < end_bytes) {
+		uint64_t page = offset_bytes / page_size_bytes;
+		uint64_t next_bytes = (page + 1) * page_size_bytes;
+		uint64_t bytes = (next_bytes < end_bytes ? next_bytes : end_bytes) - offset_bytes;
+		uint64_t page_ps = write
+			? model_write_page(model, now_ps, ready_ps, page, bytes)
+			: model_read_page(model, now_ps, ready_ps, page, bytes);
+
+		end_ps = max_u64(end_ps, page_ps);
+		offset_bytes += bytes;
+	}
+	return end_ps;
+}
+
+static int
+in_range(uint64_t value, uint64_t low, uint64_t high)
+{
+	return value >= low && value <= high;
+}
+
+static int
+params_valid(const struct ofs_nvme_params *p)
+{
+	return in_range(p->channel_count, 1, CHANNELS_MAX)
+		&& in_range(p->dies_per_channel, 1, DIES_PER_CHANNEL_MAX)
+		&& in_range(p->planes_per_die, 1, PLANES_MAX)
+		&& in_range((uint64_t)p->channel_count * p->dies_per_channel * p->planes_per_die, 1,
+			PLANES_TOTAL_MAX)
+		&& in_range(p->page_size_bytes, 512, PAGE_SIZE_BYTES_MAX)
+		&& p->page_size_bytes % 512 == 0
+		&& in_range(p->queue_depth_max, 1, 1 << 20)
+		&& in_range(p->read_ps, 1, PS_PER_S)
+		&& in_range(p->program_ps, 1, PS_PER_S)
+		&& in_range(p->firmware_ps, 0, PS_PER_S)
+		&& in_range(p->write_firmware_ps, 0, PS_PER_S)
+		&& in_range(p->command_interval_ps, 1, PS_PER_S)
+		&& in_range(p->channel_bytes_per_s, 1000000, PS_PER_S)
+		&& in_range(p->link_bytes_per_s, 1000000, PS_PER_S)
+		&& in_range(p->write_buffer_bytes, p->page_size_bytes, 1ull << 40)
+		&& in_range(p->retry_per_million, 0, 1000000)
+		&& in_range(p->retry_factor, 1, 1000);
+}
+
+int
+ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *params,
+	uint64_t seed)
+{
+	struct ofs_nvme_model *model;
+	uint32_t i;
+
+	*out = NULL;
+	if (!params_valid(params))
+		return -EINVAL;
+	model = calloc(1, sizeof(*model));
+	if (model == NULL)
+		return -ENOMEM;
+	model->params = *params;
+	if (model->params.write_firmware_ps == 0)
+		model->params.write_firmware_ps = params->firmware_ps;
+	model->seed = model_mix(seed);
+	model->plane_count =
+		(uint64_t)params->channel_count * params->dies_per_channel * params->planes_per_die;
+	model->buffer_ps = params->write_buffer_bytes / params->page_size_bytes
+		* program_share_ps(model, params->page_size_bytes);
+	model->channels = calloc(params->channel_count, sizeof(model->channels[0]));
+	model->plane_free_ps = calloc(model->plane_count, sizeof(model->plane_free_ps[0]));
+	if (model->channels == NULL || model->plane_free_ps == NULL) {
+		ofs_nvme_model_close(model);
+		return -ENOMEM;
+	}
+	for (i = 0; i < params->channel_count; i++)
+		model->channels[i].bytes_per_s = params->channel_bytes_per_s;
+	model->link[0].bytes_per_s = params->link_bytes_per_s;
+	model->link[1].bytes_per_s = params->link_bytes_per_s;
+	*out = model;
+	return 0;
+}
+
+void
+ofs_nvme_model_close(struct ofs_nvme_model *model)
+{
+	if (model == NULL)
+		return;
+	free(model->channels);
+	free(model->plane_free_ps);
+	free(model);
+}

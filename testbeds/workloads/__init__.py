@@ -1,0 +1,1 @@
+"""What the sessions ask for: request traces, arrivals, plans and score processes."""

@@ -184,10 +184,10 @@ class HbmPool:
         if resident.size == 0:
             return
         table = self._tables[session, layer]
-        table.held = np.setdiff1d(table.held, resident)
-        table.lasting = np.setdiff1d(table.lasting, resident)
         self._held[resident] = False
         self._lasting[resident] = False
+        table.held = table.held[self._held[table.held]]
+        table.lasting = table.lasting[self._lasting[table.lasting]]
         self._claim(resident)
         self._vacate(resident)
         self._free[self._free_count : self._free_count + resident.size] = resident[::-1]

@@ -65,6 +65,7 @@ class PlainPool:
 KEYS = st.sampled_from([(0, 0), (0, 0), (1, 1)])
 # Few ordinals, so that calls meet the same blocks; one beyond the first size of a table.
 ORDINALS = st.lists(st.sampled_from([*range(12), 150]), max_size=9, unique=True)
+NAMES = st.sampled_from(["hold", "pin", "allocate", "allocate", "release", "drop"])
 CALLS = st.lists(
     st.tuples(
         st.sampled_from(["hold", "pin", "allocate", "allocate", "release", "drop"]), KEYS, ORDINALS

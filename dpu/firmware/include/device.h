@@ -1,0 +1,111 @@
+/*
+ * device.h: the offload device as the daemon sees it: one reactor thread that owns core, store, storage,
+ * regions and ports.
+ *
+ * Model: `open` allocates and opens everything (and recovers the store); `start` begins the reactor's thread, which never holds the GIL and is
+ * the only one to touch what it owns. Calls from other threads are messages: they are put in a mailbox, the
+ * reactor is woken, and the caller waits for the answer (bounded: -ETIMEDOUT after 10 s means the reactor is stuck).
+ * The reactor polls; when nothing was busy for `spin_ns` it sleeps on its file descriptors until something happens or
+ * the next deadline. Every I/O has a deadline of the reactor's own: a hung device ends as -ETIMEDOUT with the slot quarantined.
+ *
+ * `poll` instead of `start` runs the same reactor on the caller's thread, over a simulated clock and storage: the
+ * seeded simulation drives exactly what runs live.
+ */
+#ifndef OFS_DEVICE_H
+#define OFS_DEVICE_H
+
+#include "ofs_core.h"
+#include "region.h"
+#include "storage.h"
+#include "store.h"
+
+/* cdef: order 7 */
+/* cdef: begin */
+struct ofs_device;
+
+enum ofs_write_mode { OFS_WRITE_THROUGH = 0, OFS_WRITE_BACK = 1 };
+
+struct ofs_device_config {
+	struct ofs_core_config core;       /* block_size_bytes is filled in from the record size */
+	struct ofs_policy policy;
+	struct ofs_storage_config storage;
+	struct ofs_store_config store;
+	uint32_t write_mode;               /* enum ofs_write_mode */
+	uint32_t dirty_blocks_max;         /* write-back: staged and not yet on NVMe */
+	uint64_t io_timeout_ns;            /* a read or write that takes longer has failed */
+	uint64_t spin_ns;                  /* idle this long, then sleep; UINT64_MAX: never sleep */
+	uint32_t port_max;
+	uint32_t port_entry_count;
+	uint32_t put_slot_count;           /* of one port */
+	uint32_t score_max;
+	uint32_t sim_clock;                /* 1: simulated clock; drive with ofs_device_poll */
+	int32_t cpu;                       /* pin the reactor to this core; -1 none */
+};
+
+struct ofs_device_status {
+	uint64_t now_ns;
+	uint64_t epoch;
+	uint64_t loops;
+	uint64_t busy_loops;
+	uint64_t sleeps;
+	uint64_t busy_ns;
+	uint64_t idle_ns;
+	uint64_t commands;
+	uint64_t commands_bad;
+	uint64_t puts;
+	uint64_t puts_failed;
+	uint64_t dirty_blocks;
+	uint64_t reads_in_flight;
+	uint64_t reads_timed_out;
+	uint64_t slots_quarantined;
+	uint64_t publish_overflow;         /* blocks no bucket had room for */
+	uint64_t check_failures;           /* blocks whose bytes failed their check: served as misses */
+	uint64_t store_full;
+	uint64_t ports;
+	uint64_t sessions;
+	uint64_t draining;
+	uint64_t drained;
+	uint64_t emulation_late;           /* emulated I/Os that ended later than the model says */
+	struct ofs_store_stats store;
+	struct ofs_storage_stats storage;
+};
+
+/* `error` gets one line with the cause and the mend. */
+int ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config, char *error,
+	size_t error_size_bytes);
+int ofs_device_start(struct ofs_device *device);
+/* Stops the thread (after draining write-back when `drain`), closes everything. */
+void ofs_device_close(struct ofs_device *device, int drain);
+/* One turn of the reactor on this thread. 1 busy, 0 idle. */
+int ofs_device_poll(struct ofs_device *device);
+/* Simulated clock only. */
+int ofs_device_advance(struct ofs_device *device, uint64_t now_ns);
+
+int ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_config *config,
+	uint32_t *tenant);
+/* Once per tenant, before hosts come: what the store recovered becomes known to the core. */
+int ofs_device_restore(struct ofs_device *device, uint32_t tenant);
+/* fds [4]: region (read-only), port, dpu wake, host wake; the caller closes them. */
+int ofs_device_attach(struct ofs_device *device, uint32_t tenant, uint32_t *port, int *fds);
+/* The host is gone: its sessions are closed, its pins and puts released. */
+int ofs_device_detach(struct ofs_device *device, uint32_t port);
+int ofs_device_session_open(struct ofs_device *device, uint32_t port,
+	const struct ofs_session_config *config, uint32_t *session);
+int ofs_device_session_append(struct ofs_device *device, uint32_t session, uint32_t count,
+	const struct ofs_key *contents, struct ofs_chunk_info *infos);
+int ofs_device_session_set_generating(struct ofs_device *device, uint32_t session, int generating);
+/* archive 0: its blocks that nobody else refers to are deleted from the store. */
+int ofs_device_session_close(struct ofs_device *device, uint32_t session, int archive);
+int ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy);
+/* Refuse new puts and sessions, flush write-back, wait until nothing is in flight. */
+int ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns);
+int ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_ledger *ledger);
+int ofs_device_records(struct ofs_device *device, struct ofs_ledger_record *records, int max);
+int ofs_device_log(struct ofs_device *device, void *bytes, int size_bytes);
+int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status);
+/* What storage was had ("io_uring", "posix", ...), with a warning text when it is not what was asked; static. */
+const char *ofs_device_storage_name(const struct ofs_device *device);
+const char *ofs_device_warning(const struct ofs_device *device);
+/* cdef: end */
+
+#endif

@@ -1,0 +1,83 @@
+/*
+ * driver.h: the host driver: what a decode loop calls to get its blocks.
+ *
+ * Model: one driver over one fabric, owned by one thread, without the GIL. `fetch` serves the demands of one
+ * layer of one step: look every key up in the directory, copy and check the hits one-sidedly, send one STEP
+ * with what was seen (that is also the hint), wait for the rest, copy and check it. A block that fails its check or whose slot moved on is
+ * asked for again (bounded), never returned. `put` copies blocks into the put window and waits for their acknowledgement.
+ */
+#ifndef OFS_DRIVER_H
+#define OFS_DRIVER_H
+
+#include "fabric.h"
+
+/* cdef: order 5 */
+/* cdef: begin */
+struct ofs_driver;
+
+struct ofs_fetch {
+	uint32_t session;
+	uint32_t step;
+	uint32_t layer;
+	uint32_t selected_count;
+	uint32_t demand_count;
+	uint32_t score_count;
+	const uint32_t *ordinals;      /* [demand_count] */
+	const struct ofs_key *keys;    /* [demand_count] block keys (layer folded in) */
+	const uint16_t *scores;        /* [score_count] or NULL */
+	uint8_t *target;               /* block i goes to target + target_index[i] * target_stride_bytes */
+	const uint32_t *target_index;
+	uint64_t target_stride_bytes;
+	uint64_t timeout_ns;
+	/* out */
+	uint8_t *ends;                 /* [demand_count] enum ofs_end, 255 unknown (failed) */
+	int32_t *rcs;                  /* [demand_count] 0 or -errno */
+	uint32_t *lengths;             /* [demand_count] payload bytes, may be NULL */
+	uint64_t *checksums;           /* [demand_count] XXH3-64 of what was copied, may be NULL */
+	uint32_t hit_count;
+	uint32_t failed_count;
+	uint32_t retry_count;
+	uint32_t torn_count;           /* one-sided reads whose slot changed under them */
+	uint64_t stall_ns;             /* waiting for blocks that were not there */
+	uint64_t copy_ns;              /* one-sided reads and checks */
+};
+
+struct ofs_driver_stats {
+	uint64_t fetches;
+	uint64_t hits;
+	uint64_t misses;
+	uint64_t torn;
+	uint64_t retries;
+	uint64_t failed;
+	uint64_t puts;
+	uint64_t bytes_read;
+	uint64_t bytes_put;
+};
+
+/* Shared memory: descriptors as the daemon handed them out. The driver dups what it keeps. */
+int ofs_driver_open_shm(struct ofs_driver **out, int region_fd, int port_fd, int dpu_wake_fd,
+	int host_wake_fd, char *error, size_t error_size_bytes);
+void ofs_driver_close(struct ofs_driver *driver);
+/* 0; -ETIMEDOUT some demand did not end in time; -EPIPE the daemon is gone; -EINVAL. Per block see rcs. */
+int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);
+/*
+ * Write `count` blocks of one layer; source + i * stride, length bytes each; rcs [count] gets 0 or -errno (-ENOSPC store full,
+ * -EIO, -EINVAL wrong size). Acknowledged as the daemon's write mode says.
+ */
+int ofs_driver_put(struct ofs_driver *driver, uint32_t session, uint32_t layer, uint32_t count,
+	const uint32_t *ordinals, const uint8_t *source, uint64_t source_stride_bytes,
+	uint32_t length_bytes, uint64_t timeout_ns, int32_t *rcs);
+int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
+int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);
+uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
+uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
+
+/* Benches, in C so that no Python stands in the loop. */
+/* Round trip of `count` NOP commands, each timed: rtt_ns [count]. */
+int ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns);
+/* `count` one-sided reads of the given keys in turn, checked; and the same bytes by memcpy: total nanoseconds of each. */
+int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys,
+	uint32_t count, uint8_t *target, uint64_t *read_ns, uint64_t *memcpy_ns, uint64_t *verify_ns);
+/* cdef: end */
+
+#endif

@@ -1,0 +1,78 @@
+/*
+ * ofs_base.h: the words every part of the firmware shares.
+ *
+ * Model: plain types, limits and enumerations; nothing here owns memory or can fail. A *chunk* is
+ * the KV of the same tokens over all layers and is named by a 128-bit prefix hash; a *block* is one
+ * layer of a chunk. Calls return 0 or -errno; the outcome of I/O stands only in its completion.
+ */
+#ifndef OFS_BASE_H
+#define OFS_BASE_H
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef: order 0 */
+/* cdef: begin */
+#define OFS_ABI_VERSION 1
+#define OFS_NONE 0xffffffff
+
+/* A 128-bit name. Chunk keys are SipHash-2-4-128 of (parent key, content) under the tenant's secret. */
+struct ofs_key {
+	uint64_t lo;
+	uint64_t hi;
+};
+
+/* Why a block stands in the staging arena. */
+enum ofs_cause {
+	OFS_CAUSE_NONE = 0,
+	OFS_CAUSE_DEMAND = 1,    /* a demand brought it */
+	OFS_CAUSE_WRITE = 2,     /* the host wrote it and it was kept */
+	OFS_CAUSE_WINDOW = 3,    /* sliding-window prefetch */
+	OFS_CAUSE_PATTERN = 4,   /* attention-pattern prefetch: ema */
+	OFS_CAUSE_LOOKAHEAD = 5, /* shared index sets, draft tokens */
+	OFS_CAUSE_SHARED = 6,    /* predicted from another session on the same prefix */
+	OFS_CAUSE_BASELINE = 7,  /* previous step, previous layer, next-N */
+	OFS_CAUSE_COUNT = 8
+};
+
+/* The end of one demand: the first five are on-time hits, the last four are misses. */
+enum ofs_end {
+	OFS_END_WINDOW = 0,
+	OFS_END_PATTERN = 1,
+	OFS_END_LOOKAHEAD = 2,
+	OFS_END_SHARED = 3,
+	OFS_END_RETAINED = 4,
+	OFS_END_LATE = 5,
+	OFS_END_COLD = 6,     /* this session never had the block staged before */
+	OFS_END_CAPACITY = 7, /* a demand-only LRU of the same size would have missed too */
+	OFS_END_POLICY = 8,   /* that LRU would have hit: our own choice lost it */
+	OFS_END_COUNT = 9
+};
+
+/* The end of one prefetched block. */
+enum ofs_fate {
+	OFS_FATE_USED = 0,      /* arrived and was demanded on time */
+	OFS_FATE_LATE = 1,      /* demanded while in flight */
+	OFS_FATE_UNUSED = 2,    /* evicted (or left at the close) without a demand */
+	OFS_FATE_DROPPED = 3,   /* queued and never issued: deadline passed or superseded */
+	OFS_FATE_CANCELLED = 4, /* issued, and its read failed or its session closed */
+	OFS_FATE_COUNT = 5
+};
+
+uint32_t ofs_version(void);
+/* SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012) of `size` bytes under `secret`. */
+void ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, struct ofs_key *out);
+/* XXH3-64 of `size` bytes: the checksum of every block, in memory and on NVMe. */
+uint64_t ofs_checksum(const void *data, size_t size);
+/* Key of one block: its chunk's key with the layer folded in. Two blocks collide with p = 2^-127. */
+void ofs_block_key(const struct ofs_key *chunk, uint32_t layer, struct ofs_key *out);
+/* cdef: end */
+
+static inline int
+ofs_key_equal(const struct ofs_key *a, const struct ofs_key *b)
+{
+	return a->lo == b->lo && a->hi == b->hi;
+}
+
+#endif

@@ -1,0 +1,264 @@
+/*
+ * ofs_core.h: the decision core.
+ *
+ * Model: one deterministic library decides everything: index, sharing, prefetch ranking, eviction,
+ * bandwidth, admission. It is told the time with every event and never asks for it; it makes no
+ * system call, allocates nothing after open, and uses integers only, so that x86 and Arm decide
+ * alike. One thread owns a core. Events go in through the calls below; what the core wants done
+ * comes out as actions, which the owner (reactor, simulator, ASIC model) takes after every event.
+ * The core never touches a byte of KV.
+ *
+ * Blocks are (chunk, layer) with dense chunk numbers; a session names blocks by ordinal: the place
+ * of the chunk in its own list. A chunk is known by its keyed prefix hash; sessions of one tenant
+ * that share a prefix share chunks, counted by reference. While the policy's SHARED bit is off, a
+ * session gets chunks of its own (key salted with the session), whose `store_key` is still the
+ * common one: one copy on NVMe, private copies in the arena.
+ *
+ * What can fail: full tables (-ENOSPC, nothing changed), bad handles or ranges (-EINVAL).
+ * A block whose slots are all pinned completes with -EAGAIN: the host asks again.
+ */
+#ifndef OFS_CORE_H
+#define OFS_CORE_H
+
+#include "ofs_base.h"
+
+/* cdef: order 1 */
+/* cdef: begin */
+struct ofs_core;
+
+#define OFS_PREFETCH_WINDOW 0x01
+#define OFS_PREFETCH_EMA 0x02
+#define OFS_PREFETCH_SHARED 0x04
+#define OFS_PREFETCH_PREV_STEP 0x08
+#define OFS_PREFETCH_PREV_LAYER 0x10
+#define OFS_PREFETCH_NEXT_N 0x20
+#define OFS_PREFETCH_ALL 0x3f
+
+enum ofs_evict {
+	OFS_EVICT_LRU = 0,
+	OFS_EVICT_FIFO = 1,
+	OFS_EVICT_RANDOM = 2,
+	OFS_EVICT_S3FIFO = 3,
+	OFS_EVICT_SCORE = 4, /* lowest decayed score first, LRU among equals */
+	OFS_EVICT_COUNT = 5
+};
+
+/* Fixed at open: every table is sized by it. */
+struct ofs_core_config {
+	uint64_t seed;              /* for OFS_EVICT_RANDOM only */
+	uint32_t tenant_max;
+	uint32_t session_max;
+	uint32_t chunk_max;         /* chunks known at once, over all tenants */
+	uint32_t session_chunk_max; /* ordinals of one session */
+	uint32_t layer_count;
+	uint32_t slot_count;        /* staging slots over all tenants */
+	uint32_t block_size_bytes;  /* bytes one read takes from the store */
+	uint32_t io_max;            /* reads in flight */
+	uint32_t queue_max;         /* prefetch candidates waiting */
+	uint32_t demand_max;        /* demands in one step of one layer */
+	uint32_t log_size_bytes;    /* decision-log ring; 0: no log */
+	uint32_t record_max;        /* ledger-record ring; 0: counters only */
+};
+
+/* Changeable at any time; prefetcher SHARED decides sharing for sessions opened afterwards. */
+struct ofs_policy {
+	uint32_t prefetchers;              /* OFS_PREFETCH_* bits; 0 is `none` */
+	uint32_t eviction;                 /* enum ofs_evict */
+	uint32_t window_blocks;            /* kept staged behind the decode position, per layer */
+	uint32_t ema_shift;                /* new score weighs 1 / 2^ema_shift */
+	uint32_t residency_percent;        /* ema holds the best this % of the selection size staged */
+	uint32_t degree_max;               /* reads one step of one layer may prefetch */
+	uint32_t next_n;                   /* baseline next-N: how many */
+	uint32_t prefetch_in_flight_max;   /* prefetch reads in flight, all sessions */
+	uint64_t prefetch_bytes_per_s_max; /* bandwidth cap; 0: none */
+	uint32_t accuracy_permille_min;    /* below it the degree halves, above twice it grows; 0: off */
+	uint32_t lateness_permille_max;    /* above it the deadline margin grows; 0: off */
+	uint64_t lease_ns;                 /* a demanded block is pinned until the session's next step, at most so long */
+};
+
+struct ofs_tenant_config {
+	struct ofs_key secret;
+	uint32_t slot_count;    /* the tenant's own part of the arena */
+	uint32_t weight;        /* share of the prefetch bandwidth */
+};
+
+struct ofs_session_config {
+	uint32_t tenant;
+	uint32_t sink_blocks;   /* trivially selected: not counted as non-trivial */
+	uint32_t window_blocks; /* trivially selected at the end of the context */
+	uint32_t select_blocks; /* k: blocks one layer selects in a step */
+	uint64_t step_ns;       /* expected time per token; refined by what is seen */
+};
+
+/* What the host saw when it looked for a demanded block. */
+#define OFS_SEEN_MISS 0      /* not in the directory, or its slot had moved on */
+#define OFS_SEEN_UNKNOWN 255 /* nobody looked: the core's own state decides (simulators) */
+/* 1 .. OFS_CAUSE_COUNT-1: it was there and was read; the value is the directory's cause */
+
+struct ofs_step {
+	uint32_t session;
+	uint32_t step;
+	uint32_t layer;
+	uint32_t selected_count; /* blocks the kernel reads, those of the HBM pool included */
+	uint32_t demand_count;
+	uint32_t score_count;    /* 0: no hint */
+	uint32_t waiter;         /* given back in OFS_ACTION_COMPLETE */
+	uint32_t flags;          /* OFS_STEP_RETRY */
+	const uint32_t *demands; /* [demand_count] ordinals, no duplicates */
+	const uint8_t *seen;     /* [demand_count] OFS_SEEN_* or a cause; NULL: all UNKNOWN */
+	const uint16_t *scores;  /* [score_count] score of ordinal i, 0 = never */
+};
+#define OFS_STEP_RETRY 0x1   /* the same demands again after -EAGAIN: not counted in the ledger */
+
+enum ofs_action_type {
+	OFS_ACTION_READ = 1,     /* read (store_key, layer) into slot; answer with ofs_core_io_done */
+	OFS_ACTION_PUBLISH = 2,  /* directory: key -> (slot, generation, cause) */
+	OFS_ACTION_RETRACT = 3,  /* directory: remove key; invalidate the slot's trailer; precedes a reuse */
+	OFS_ACTION_COMPLETE = 4  /* demand `index` of `waiter` ended: rc 0 and (slot, generation), or -errno */
+};
+
+struct ofs_action {
+	uint32_t type;
+	uint32_t io;           /* READ: handle */
+	uint32_t tenant;
+	uint32_t chunk;
+	uint32_t layer;
+	uint32_t slot;         /* within the tenant's part of the arena */
+	uint32_t generation;   /* of the slot, never 0 */
+	uint32_t cause;        /* enum ofs_cause */
+	uint32_t waiter;
+	uint32_t index;
+	int32_t rc;
+	uint32_t reserved;
+	uint64_t deadline_ns;  /* READ: when it is needed */
+	struct ofs_key key;       /* chunk key in the directory (fold the layer with ofs_block_key) */
+	struct ofs_key store_key; /* chunk key in the store */
+};
+
+/* Counters since open; every figure of a report is computed from them. */
+struct ofs_ledger {
+	uint64_t steps;                          /* (session, step, layer) records */
+	uint64_t selected;
+	uint64_t demands;
+	uint64_t nontrivial;
+	uint64_t ends[9];                        /* by enum ofs_end */
+	uint64_t nontrivial_ends[9];
+	uint64_t fates[8][5];                    /* by cause, fate */
+	uint64_t issued[8];                      /* reads issued by cause */
+	uint64_t demand_bytes_read;
+	uint64_t prefetch_bytes_read;
+	uint64_t shadow_misses;                  /* demand-only LRU of the same size, no latency */
+	uint64_t shadow_nontrivial_misses;
+	uint64_t pollution;                      /* demand misses whose block a prefetch had evicted */
+	uint64_t evictions;
+	uint64_t evictions_generating;           /* victims of a generating session: the last resort */
+	uint64_t shared_chunks;                  /* appended chunks that were already there */
+	uint64_t appended_chunks;
+	uint64_t io_errors;
+	uint64_t leases_expired;
+	uint64_t busy;                           /* demands answered -EAGAIN */
+	uint64_t records_lost;                   /* ledger records the ring had no room for */
+	uint64_t log_bytes_lost;                 /* a log with a hole is not replayed */
+	uint64_t lead_ns_log2[64];               /* prefetched and used: arrival to need */
+	uint64_t late_ns_log2[64];               /* late demands: need to arrival */
+	uint64_t degree_now;                     /* gauge: prefetch degree after feedback */
+	uint64_t resident_slots;                 /* gauge */
+};
+
+struct ofs_ledger_record {
+	uint64_t now_ns;
+	uint32_t session;
+	uint32_t step;
+	uint16_t layer;
+	uint8_t end;          /* enum ofs_end */
+	uint8_t nontrivial;
+	uint32_t ordinal;
+};
+
+struct ofs_chunk_info {
+	struct ofs_key key;       /* directory identity */
+	struct ofs_key store_key; /* identity on NVMe */
+	uint32_t chunk;
+	uint32_t stored_layers;   /* how many of its blocks the store has */
+	uint32_t references;
+	uint32_t reserved;
+};
+
+int ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
+	const struct ofs_policy *policy);
+void ofs_core_close(struct ofs_core *core);
+/* Bytes a core of this configuration takes; 0 when the configuration is not valid. */
+uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
+
+int ofs_core_set_policy(struct ofs_core *core, uint64_t now_ns, const struct ofs_policy *policy);
+int ofs_core_tenant_add(struct ofs_core *core, uint64_t now_ns,
+	const struct ofs_tenant_config *config, uint32_t *tenant);
+int ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
+	const struct ofs_session_config *config, uint32_t *session);
+/*
+ * Append `count` chunks by the 128-bit content hash of their tokens; the core chains the keyed prefix
+ * hash from the session's last chunk. `infos` [count] tells the keys and what the store already has.
+ */
+int ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	uint32_t count, const struct ofs_key *contents, struct ofs_chunk_info *infos);
+int ofs_core_session_set_generating(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	int generating);
+/*
+ * Drop the session's references and pins; demands that still wait complete with -ECANCELED now, never
+ * later. Its chunks stay known while the store has them.
+ */
+int ofs_core_session_close(struct ofs_core *core, uint64_t now_ns, uint32_t session);
+
+/* Sessions that refer to the chunk now; 0 also for a chunk nobody knows. */
+uint32_t ofs_core_chunk_references(const struct ofs_core *core, uint32_t chunk);
+
+/* The store has / no longer has (store_key of chunk, layer): after a put, an expiry, a failed check. */
+int ofs_core_block_stored(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
+int ofs_core_block_lost(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
+/* After a restart: the store's recovery found (store_key, layer) of this tenant. */
+int ofs_core_block_restore(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
+	const struct ofs_key *store_key, uint32_t layer, uint32_t *chunk);
+/* Forget by store key (expiry in the store): every chunk that reads from it loses the block. */
+int ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
+	const struct ofs_key *store_key, uint32_t layer);
+/*
+ * Write-back: give the written block a slot, dirty (not evictable) until ofs_core_block_clean.
+ * -EAGAIN when no slot can be had: the caller writes through instead.
+ */
+int ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer,
+	uint32_t *slot, uint32_t *generation);
+int ofs_core_block_clean(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
+
+/* One layer of one step. `ends` [demand_count] (may be NULL) gets enum ofs_end of every demand. */
+int ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,
+	uint8_t *ends);
+/* Release the session's pins now, not at its next step. */
+int ofs_core_session_release(struct ofs_core *core, uint64_t now_ns, uint32_t session);
+/*
+ * The read `io` ended. rc 0: the bytes are in the slot and were checked. rc < 0: the block is lost
+ * (-EBADMSG, -EIO, -ENOENT) or only late (-ETIMEDOUT, -EAGAIN: it stays known). After -ETIMEDOUT the slot is quarantined
+ * until ofs_core_slot_free: the device may still write into it.
+ */
+int ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int rc);
+int ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint32_t slot);
+/* Issue what the prefetch queue may, end expired leases. `next_ns`: when to call again, UINT64_MAX never. */
+int ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns);
+
+/* Take at most `max` actions in order; returns their number. Take all before the next event. */
+int ofs_core_actions(struct ofs_core *core, struct ofs_action *actions, int max);
+/* OFS_NONE: all tenants together. */
+int ofs_core_ledger(const struct ofs_core *core, uint32_t tenant, struct ofs_ledger *ledger);
+int ofs_core_records(struct ofs_core *core, struct ofs_ledger_record *records, int max);
+/* Take decision-log bytes (whole records); returns how many bytes were copied. */
+int ofs_core_log(struct ofs_core *core, void *bytes, int size_bytes);
+/* Walk every table and recompute its counters: 0, or -EFAULT with a line on stderr. Tests only. */
+int ofs_core_verify(const struct ofs_core *core);
+
+/*
+ * Feed a whole decision log to a fresh core. Returns the number of decisions that agreed;
+ * *diverged_at is the byte of the first record that differs, or UINT64_MAX. -EBADMSG: torn or foreign log.
+ */
+int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at);
+/* cdef: end */
+
+#endif

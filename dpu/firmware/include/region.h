@@ -1,0 +1,213 @@
+/*
+ * region.h: the memory map. One layout for shared memory, RDMA and the ASIC model.
+ *
+ * Model: every tenant has a *region* of its own (a mapping of its own, so that no host can read another
+ * tenant's slots): header, directory, slots. Hosts map it read-only and read slots one-sidedly. Every
+ * attached host has a *port*: a mapping of its own with a submission ring, a completion ring, one payload
+ * area per submission entry and a put window, written by both sides. The DPU owns everything; its reactor
+ * thread is the only writer of regions.
+ *
+ * A slot holds one record: payload, then at `trailer_offset` (the last LBA of the slot) a trailer. The record goes to NVMe
+ * as it stands, so a read from NVMe lands in its slot without a copy.
+ *
+ * Publishing: RETRACT clears the directory entry, then the trailer's generation, before the slot is written again; PUBLISH writes
+ * the trailer's key and generation (release), then the entry under its sequence (odd while it changes).
+ * Reading a hit: entry (even sequence, same before and after) -> copy the payload -> trailer's key and generation
+ * equal the entry's, and the checksum of the copy equals the trailer's. Anything else is a miss, never data.
+ *
+ * Nothing a host writes is believed: the DPU copies a command, then checks every number in the copy.
+ */
+#ifndef OFS_REGION_H
+#define OFS_REGION_H
+
+#include "ofs_base.h"
+
+#define OFS_REGION_MAGIC 0x314e474552534f46ull /* "FOSREGN1" */
+#define OFS_PORT_MAGIC 0x3154524f5053464full /* "OFSPORT1" */
+#define OFS_TRAILER_MAGIC 0x5253464fu        /* "OFSR" */
+#define OFS_CACHE_LINE 64
+#define OFS_BUCKET_ENTRIES 8
+
+/* cdef: order 4 */
+/* cdef: begin */
+/* The last LBA of a slot begins with it; the same bytes stand on NVMe. */
+struct ofs_trailer {
+	uint32_t magic;
+	uint32_t crc;               /* low 32 bits of XXH3 over the fields from `length` to `reserved` */
+	uint32_t length;            /* payload bytes */
+	uint16_t layer;
+	uint16_t tenant;
+	uint64_t checksum;          /* XXH3-64 of payload[0, length) */
+	uint64_t sequence;          /* of the store's log; later wins */
+	struct ofs_key store_key;   /* chunk key in the store */
+	uint64_t expire_s;          /* Unix time; 0 never */
+	uint64_t reserved[3];
+	/* In memory only, not under crc: */
+	struct ofs_key key;         /* directory identity: block key */
+	uint32_t generation;        /* 0: the slot holds nothing that may be read */
+	uint32_t cause;
+	uint64_t pad[3];
+};
+
+struct ofs_region_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t tenant;
+	uint64_t size_bytes;
+	uint64_t epoch;             /* differs at every start of the daemon */
+	uint32_t slot_count;
+	uint32_t slot_stride_bytes;
+	uint32_t payload_size_bytes;
+	uint32_t trailer_offset;
+	uint32_t bucket_count;      /* power of two */
+	uint32_t bucket_entries;
+	uint64_t directory_offset;
+	uint64_t slots_offset;
+	uint64_t checksum;          /* of the fields above */
+};
+
+/* Two entries share a cache line; a bucket is four lines: one one-sided read. */
+struct ofs_directory_entry {
+	uint32_t sequence;          /* odd: being changed; 0 and slot OFS_NONE: empty */
+	uint32_t slot;
+	struct ofs_key key;
+	uint32_t generation;
+	uint32_t cause;
+};
+
+enum ofs_op { OFS_OP_NOP = 0, OFS_OP_STEP = 1, OFS_OP_PUT = 2, OFS_OP_RELEASE = 3 };
+
+/* 64 bytes. The payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded to 8),
+ * scores u16[score_count] (padded to 8), and room for ofs_result[demand_count], which the DPU writes. */
+struct ofs_sqe {
+	uint64_t user;
+	uint16_t op;
+	uint16_t flags;             /* OFS_STEP_RETRY */
+	uint16_t layer;
+	uint16_t payload_index;     /* which payload area */
+	uint32_t session;
+	uint32_t step;
+	uint32_t selected_count;
+	uint32_t demand_count;
+	uint32_t score_count;
+	uint32_t ordinal;           /* PUT */
+	uint32_t put_slot;          /* PUT */
+	uint32_t length;            /* PUT: payload bytes */
+	uint64_t checksum;          /* PUT: XXH3-64 of the payload as the host knows it */
+	uint64_t reserved;
+};
+
+struct ofs_cqe {
+	uint64_t user;
+	int32_t rc;
+	uint16_t op;
+	uint16_t payload_index;
+	uint32_t count;             /* results written */
+	uint32_t reserved;
+	uint64_t now_ns;            /* DPU clock when it completed */
+};
+
+/* One per demand of a STEP. */
+struct ofs_result {
+	uint32_t slot;
+	uint32_t generation;
+	int32_t rc;                 /* 0 in its slot; -ENOENT unknown, -EBADMSG failed its check, -EIO, -ETIMEDOUT, -EAGAIN ask again */
+	uint32_t end;               /* enum ofs_end */
+};
+
+struct ofs_port_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t tenant;
+	uint64_t size_bytes;
+	uint64_t epoch;
+	uint32_t entry_count;       /* power of two: submission entries; completions have twice as many */
+	uint32_t payload_size_bytes;
+	uint32_t put_slot_count;
+	uint32_t put_stride_bytes;
+	uint64_t submissions_offset;
+	uint64_t completions_offset;
+	uint64_t payloads_offset;
+	uint64_t puts_offset;
+	uint32_t demand_max;
+	uint32_t score_max;
+	uint64_t checksum;          /* of the fields above */
+};
+/* cdef: end */
+
+/* The words both sides poll, a cache line each, at fixed places behind the port header. */
+struct ofs_port_words {
+	_Alignas(64) uint32_t submission_tail;   /* host writes */
+	_Alignas(64) uint32_t submission_head;   /* DPU writes */
+	_Alignas(64) uint32_t completion_tail;   /* DPU writes */
+	_Alignas(64) uint32_t completion_head;   /* host writes */
+	_Alignas(64) uint32_t dpu_sleeping;      /* DPU: ring my eventfd after a submission */
+	_Alignas(64) uint32_t host_sleeping;     /* host: ring mine after a completion */
+	_Alignas(64) uint32_t closed;            /* DPU: this port is gone, attach again */
+};
+#define OFS_PORT_WORDS_OFFSET 256
+
+_Static_assert(sizeof(struct ofs_trailer) == 128, "the trailer is part of the memory map");
+_Static_assert(sizeof(struct ofs_directory_entry) == 32, "two entries a line");
+_Static_assert(sizeof(struct ofs_sqe) == 64, "one line");
+_Static_assert(sizeof(struct ofs_cqe) == 32, "two a line");
+_Static_assert(sizeof(struct ofs_result) == 16, "part of the memory map");
+_Static_assert(sizeof(struct ofs_port_header) <= OFS_PORT_WORDS_OFFSET, "words stand behind the header");
+
+/* ---- DPU side: the region of one tenant ---- */
+struct ofs_region;
+struct ofs_region_config {
+	uint32_t tenant;
+	uint32_t slot_count;
+	uint32_t payload_size_bytes; /* multiple of lba_size_bytes */
+	uint32_t lba_size_bytes;
+	uint64_t epoch;
+};
+/* A memfd, pre-faulted, sealed against resize. */
+int ofs_region_open(struct ofs_region **out, const struct ofs_region_config *config);
+void ofs_region_close(struct ofs_region *region);
+/* A read-only descriptor for hosts; the caller closes it. */
+int ofs_region_share_fd(const struct ofs_region *region);
+void *ofs_region_slot(const struct ofs_region *region, uint32_t slot);
+struct ofs_trailer *ofs_region_trailer(const struct ofs_region *region, uint32_t slot);
+void *ofs_region_base(const struct ofs_region *region, uint64_t *size_bytes);
+uint32_t ofs_region_record_size_bytes(const struct ofs_region *region);
+/* -ENOSPC: both buckets are full; the block can then only be had through a STEP. */
+int ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot,
+	uint32_t generation, uint32_t cause);
+void ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot);
+
+/* ---- DPU side: the port of one host ---- */
+struct ofs_port;
+struct ofs_port_config {
+	uint32_t tenant;
+	uint32_t entry_count;
+	uint32_t demand_max;
+	uint32_t score_max;
+	uint32_t put_slot_count;
+	uint32_t put_stride_bytes;   /* a whole record: payload and trailer's LBA */
+	uint64_t epoch;
+};
+/* A command copied out of the ring and checked: no pointer of it leads into shared memory. */
+struct ofs_command {
+	struct ofs_sqe sqe;
+	uint32_t *ordinals; /* [demand_max], owned by the caller */
+	uint8_t *seen;
+	uint16_t *scores;
+};
+int ofs_port_open(struct ofs_port **out, const struct ofs_port_config *config);
+void ofs_port_close(struct ofs_port *port);
+int ofs_port_fd(const struct ofs_port *port);        /* the mapping; belongs to the port */
+int ofs_port_dpu_wake_fd(const struct ofs_port *port);  /* eventfd: host rings, reactor sleeps on it */
+int ofs_port_host_wake_fd(const struct ofs_port *port); /* eventfd: reactor rings, host sleeps on it */
+/* 1: a command; 0: idle; -EPROTO: the host wrote nonsense (answered with that CQE; the port lives on). */
+int ofs_port_poll(struct ofs_port *port, struct ofs_command *command);
+/* Push a completion with `count` results (for the payload area named in the sqe). The completion ring is large enough by construction. */
+int ofs_port_complete(struct ofs_port *port, const struct ofs_cqe *cqe, const struct ofs_result *results);
+void *ofs_port_put_slot(const struct ofs_port *port, uint32_t put_slot); /* NULL out of range */
+void *ofs_port_puts_base(const struct ofs_port *port, uint64_t *size_bytes);
+/* Announce sleep; returns 1 when a submission came in between: do not sleep. */
+int ofs_port_sleep(struct ofs_port *port);
+void ofs_port_wake(struct ofs_port *port);
+
+#endif

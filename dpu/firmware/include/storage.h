@@ -1,0 +1,150 @@
+/*
+ * storage.h: seam 2, a block device.
+ *
+ * Model: one storage is one queue pair, owned by one polling thread (the rule of SPDK's qpairs and of
+ * io_uring's single issuer): the thread of the first submit or poll. `submit` queues an I/O or says -EAGAIN
+ * (busy: poll, then try again) or refuses it with another -errno; it never blocks, and what it
+ * queued may start only at the next poll. `poll` hands out completions, the only place where the
+ * outcome of an I/O stands: bytes moved or -errno. I/Os in flight have no order among each other; a
+ * sync covers the writes whose completions came before it was submitted. Short transfers are finished by
+ * the back end, or reported as -EIO. A hung device never completes: deadlines belong to the
+ * caller, who may not reuse a buffer before the completion has come. Buffers lie in memory given to
+ * `register_memory` (io_uring fixed buffers, SPDK's DMA memory), before the first submit or on the
+ * polling thread; offset, size and address are multiples of `lba_size_bytes`. To sleep: poll until it
+ * returns 0, then wait on `wait_fd` and no longer than `due_ns`. `close` wants nothing in flight;
+ * where something is, it waits a bounded time for it.
+ * A back end may start threads of its own (posix), but calls no one back.
+ *
+ * Sides: posix (thread pool), io_uring, emulated (NVMe timing over another side), sim (memory, virtual
+ * time, seeded faults), skeleton (the commented example), later spdk. One contract suite runs over all.
+ */
+#ifndef OFS_STORAGE_H
+#define OFS_STORAGE_H
+
+#include "clock.h"
+#include "nvme_model.h"
+
+/* cdef: order 3 */
+/* cdef: begin */
+enum ofs_storage_op { OFS_STORAGE_READ = 0, OFS_STORAGE_WRITE = 1, OFS_STORAGE_SYNC = 2 };
+
+#define OFS_STORAGE_DURABLE 0x1 /* a write ends only when it is on the medium (RWF_DSYNC, FUA) */
+
+struct ofs_io {
+	uint64_t user;    /* given back in the completion */
+	uint64_t offset;
+	void *buffer;
+	uint32_t size_bytes;
+	uint16_t op;      /* enum ofs_storage_op */
+	uint16_t flags;
+};
+
+struct ofs_io_done {
+	uint64_t user;
+	int64_t result;   /* bytes moved (all of them), or -errno */
+};
+
+struct ofs_storage_config {
+	char backend[16];               /* "posix", "io_uring", "emulated", "sim"; "auto": best that opens */
+	char path[512];                 /* file or block device; ignored by sim */
+	char inner[16];                 /* emulated: the side below; "" = memory: volatile, sparse,
+	                                 * first touch on demand */
+	uint64_t size_bytes;            /* file: created or grown to it; block device: at most its size */
+	uint32_t queue_depth_max;
+	uint32_t lba_size_bytes;        /* 0: ask the file; 512 where nothing asks for more */
+	uint32_t thread_count;          /* posix; 0: 4 */
+	uint32_t direct;                /* O_DIRECT; falls back with a warning where the file refuses */
+	uint32_t busy_spin;             /* emulated: 1 = the polling thread spins or sleeps no longer
+	                                 * than due_ns; 0 = wait_fd is a timer, set at every change */
+	struct ofs_nvme_params nvme;    /* emulated, sim */
+	uint64_t seed;                  /* emulated, sim */
+	/* sim: seeded faults, per million I/Os */
+	uint32_t fault_eio_per_million;
+	uint32_t fault_short_per_million;
+	uint32_t fault_corrupt_per_million; /* read ends well with a flipped byte */
+	uint32_t fault_hang_per_million;    /* never completes until ofs_storage_unhang */
+	uint32_t fault_torn_per_million;    /* write: a part reaches the medium, then -EIO */
+};
+
+struct ofs_storage_stats {
+	uint64_t reads;
+	uint64_t writes;
+	uint64_t syncs;
+	uint64_t bytes_read;
+	uint64_t bytes_written;
+	uint64_t errors;
+	uint64_t busy;
+	uint64_t in_flight;
+	/* emulated: I/Os handed out later than 105 % of the model's time (at least 1 us late), how late
+	 * at most, and the lateness of all I/Os together. An emulated figure is honest where
+	 * these are small. */
+	uint64_t emulation_late;
+	uint64_t emulation_late_ns_max;
+	uint64_t emulation_late_ns_sum;
+};
+struct ofs_clock;
+struct ofs_storage;
+
+/* Opens config->backend; "auto" tries io_uring, then posix. The error text names cause and mend. */
+int ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *config,
+	struct ofs_clock *clock, char *error, size_t error_size_bytes);
+void ofs_storage_close(struct ofs_storage *storage);
+/* What was asked and not had (O_DIRECT, io_uring, registered memory), one line; "" if nothing. */
+const char *ofs_storage_warning(const struct ofs_storage *storage);
+/* The back end that was had: matters after "auto". */
+const char *ofs_storage_name(const struct ofs_storage *storage);
+int ofs_storage_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes);
+int ofs_storage_wait_fd(struct ofs_storage *storage);
+uint64_t ofs_storage_due_ns(struct ofs_storage *storage);
+/* sim: the device stops answering, and answers what hung with -ETIMEDOUT. Elsewhere nothing. */
+void ofs_storage_hang(struct ofs_storage *storage);
+void ofs_storage_unhang(struct ofs_storage *storage);
+/* cdef: end */
+
+enum { OFS_STORAGE_WARNING_SIZE_BYTES = 256 };
+
+struct ofs_storage_ops {
+	const char *name;
+	/* Everything that allocates or can be refused happens here. */
+	int (*open)(struct ofs_storage **out, const struct ofs_storage_config *config,
+		struct ofs_clock *clock);
+	void (*close)(struct ofs_storage *storage);
+	int (*register_memory)(struct ofs_storage *storage, void *base, uint64_t size_bytes);
+	int (*submit)(struct ofs_storage *storage, const struct ofs_io *io);
+	int (*poll)(struct ofs_storage *storage, struct ofs_io_done *done, int max);
+	/* File descriptor (eventfd or timerfd) that becomes readable when poll has something; -1: poll
+	 * only. poll clears it; so may the caller, if he polls after. */
+	int (*wait_fd)(struct ofs_storage *storage);
+	/* When the next completion is due, for those who know (emulated, sim); UINT64_MAX otherwise. */
+	uint64_t (*due_ns)(struct ofs_storage *storage);
+	/* 1: stop answering; 0: answer again. NULL where the side cannot be told to. */
+	void (*hang)(struct ofs_storage *storage, int hung);
+};
+
+/* First member of every back end's own structure. */
+struct ofs_storage {
+	const struct ofs_storage_ops *ops;
+	struct ofs_clock *clock;
+	uint64_t size_bytes;
+	uint32_t lba_size_bytes;
+	uint32_t queue_depth_max;
+	uint32_t direct;                /* what was had, not what was asked */
+	struct ofs_storage_stats stats;
+	char warning[OFS_STORAGE_WARNING_SIZE_BYTES];
+};
+
+const struct ofs_storage_ops *ofs_storage_find(const char *name);
+
+static inline int
+ofs_storage_submit(struct ofs_storage *storage, const struct ofs_io *io)
+{
+	return storage->ops->submit(storage, io);
+}
+
+static inline int
+ofs_storage_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
+{
+	return storage->ops->poll(storage, done, max);
+}
+
+#endif

@@ -1,0 +1,67 @@
+/* The waiting half of the clock seam; see clock_wait.h. */
+#include "clock_wait.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A simulated day begins long after zero, so that an expiry is never mistaken for "never". */
+#define SIM_UNIX_S 1000000000ull
+
+static int
+is_sim(const struct ofs_clock *clock)
+{
+	struct ofs_clock sim;
+
+	ofs_clock_init_sim(&sim, 0);
+	return clock->now_ns == sim.now_ns;
+}
+
+int
+ofs_clock_wait(struct ofs_clock *clock, const int *fds, int count, uint64_t until_ns)
+{
+	struct pollfd polls[OFS_WAIT_FDS_MAX];
+	struct timespec left;
+	uint64_t now_ns = ofs_clock_now_ns(clock);
+	uint64_t left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+	nfds_t poll_count = 0;
+	int i;
+
+	assert(count <= OFS_WAIT_FDS_MAX);
+	if (left_ns == 0 || is_sim(clock)) {
+		return 0;
+	}
+	for (i = 0; i < count; i++) {
+		if (fds[i] >= 0) {
+			polls[poll_count++] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+		}
+	}
+	left.tv_sec = (time_t)(left_ns / 1000000000ull);
+	left.tv_nsec = (long)(left_ns % 1000000000ull);
+	/* EINTR is a wake-up like any other: the reactor looks at everything again. */
+	return ppoll(polls, poll_count, &left, NULL) > 0;
+}
+
+uint64_t
+ofs_clock_unix_s(struct ofs_clock *clock)
+{
+	struct timespec now;
+
+	if (is_sim(clock)) {
+		return SIM_UNIX_S + ofs_clock_now_ns(clock) / 1000000000ull;
+	}
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec;
+}
+
+void
+ofs_wait_fd_clear(int fd)
+{
+	uint64_t count;
+
+	/* The descriptors are non-blocking; EAGAIN says somebody was quicker. */
+	if (fd >= 0 && read(fd, &count, sizeof(count)) < 0 && errno != EAGAIN && errno != EINTR) {
+		assert(errno == EAGAIN);
+	}
+}

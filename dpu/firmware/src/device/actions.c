@@ -1,0 +1,111 @@
+/* Carrying out what the core decided: reads, directory changes, answers. */
+#include "internal.h"
+
+#include <assert.h>
+
+void
+ofs_device_drop_waiter(struct ofs_device *device, uint32_t index)
+{
+	struct ofs_waiter *waiter = &device->waiters[index];
+
+	waiter->used = false;
+	device->ports[waiter->port].steps_waiting--;
+	ofs_fifo_give(&device->free_waiters, index);
+}
+
+void
+ofs_device_finish_waiter(struct ofs_device *device, uint32_t index)
+{
+	struct ofs_waiter *waiter = &device->waiters[index];
+
+	assert(waiter->used && waiter->remaining == 0);
+	ofs_device_complete(device, waiter->port, &waiter->sqe, 0, waiter->count, waiter->results);
+	ofs_device_drop_waiter(device, index);
+}
+
+static void
+complete_demand(struct ofs_device *device, const struct ofs_action *action)
+{
+	struct ofs_waiter *waiter;
+	struct ofs_result *result;
+
+	if (action->waiter >= device->waiter_count) {
+		return;
+	}
+	waiter = &device->waiters[action->waiter];
+	if (!waiter->used || action->index >= waiter->count) {
+		return; /* its port was closed meanwhile */
+	}
+	result = &waiter->results[action->index];
+	result->slot = action->slot;
+	result->generation = action->generation;
+	result->rc = action->rc;
+	assert(waiter->remaining > 0);
+	waiter->remaining--;
+}
+
+static void
+publish(struct ofs_device *device, const struct ofs_action *action)
+{
+	struct ofs_key key;
+
+	ofs_block_key(&action->key, action->layer, &key);
+	if (ofs_region_publish(device->tenants[action->tenant].region, &key, action->slot,
+		    action->generation, action->cause) < 0) {
+		device->status.publish_overflow++;
+	}
+}
+
+static void
+retract(struct ofs_device *device, const struct ofs_action *action)
+{
+	struct ofs_key key;
+
+	ofs_block_key(&action->key, action->layer, &key);
+	ofs_region_retract(device->tenants[action->tenant].region, &key, action->slot);
+}
+
+static void
+act(struct ofs_device *device, const struct ofs_action *action)
+{
+	switch (action->type) {
+	case OFS_ACTION_READ:
+		ofs_device_read(device, action);
+		break;
+	case OFS_ACTION_PUBLISH:
+		publish(device, action);
+		break;
+	case OFS_ACTION_RETRACT:
+		retract(device, action);
+		break;
+	case OFS_ACTION_COMPLETE:
+		complete_demand(device, action);
+		break;
+	default:
+		assert(!"an action the reactor does not know");
+	}
+}
+
+/*
+ * Takes and carries out everything the core wants. Nothing here tells the core of an event, so the loop
+ * ends: reads are only queued, and submitted by ofs_device_retry_reads.
+ */
+void
+ofs_device_act(struct ofs_device *device)
+{
+	struct ofs_action actions[OFS_ACTION_BATCH];
+	int count;
+	int i;
+
+	while ((count = ofs_core_actions(device->core, actions, OFS_ACTION_BATCH)) > 0) {
+		for (i = 0; i < count; i++) {
+			act(device, &actions[i]);
+			if (actions[i].type == OFS_ACTION_COMPLETE &&
+				actions[i].waiter < device->waiter_count &&
+				device->waiters[actions[i].waiter].used &&
+				device->waiters[actions[i].waiter].remaining == 0) {
+				ofs_device_finish_waiter(device, actions[i].waiter);
+			}
+		}
+	}
+}

@@ -1,0 +1,175 @@
+/* What hosts ask through their ports: NOP, STEP, PUT, RELEASE. Every number was copied and is checked. */
+#include "internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+void
+ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe, int rc,
+	uint32_t count, const struct ofs_result *results)
+{
+	struct ofs_cqe cqe = {.user = sqe->user, .rc = rc, .op = sqe->op,
+		.payload_index = sqe->payload_index, .count = count,
+		.now_ns = ofs_device_now_ns(device)};
+
+	if (device->ports[port].used && !device->ports[port].closing) {
+		(void)ofs_port_complete(device->ports[port].port, &cqe, results);
+	}
+}
+
+static int
+check_session(const struct ofs_device *device, uint32_t port, uint32_t session)
+{
+	if (session >= device->config.core.session_max || !device->sessions[session].used ||
+		device->sessions[session].port != port) {
+		return -EPERM;
+	}
+	return 0;
+}
+
+/* 0, or why the STEP is refused. Counts what has to be waited for. */
+static int
+check_step(const struct ofs_device *device, uint32_t port, const struct ofs_command *command,
+	uint32_t *missing)
+{
+	const struct ofs_sqe *sqe = &command->sqe;
+	int rc = check_session(device, port, sqe->session);
+	uint32_t i;
+
+	*missing = 0;
+	if (rc != 0) {
+		return rc;
+	}
+	if (device->ports[port].steps_waiting >= device->config.port_entry_count) {
+		return -EBUSY; /* more commands at once than the ring has entries for */
+	}
+	if (sqe->layer >= device->config.core.layer_count ||
+		sqe->demand_count > device->config.core.demand_max ||
+		sqe->score_count > device->config.score_max) {
+		return -EINVAL;
+	}
+	for (i = 0; i < sqe->demand_count; i++) {
+		if (command->seen[i] >= OFS_CAUSE_COUNT) {
+			return -EINVAL;
+		}
+		*missing += command->seen[i] == OFS_SEEN_MISS;
+	}
+	return 0;
+}
+
+static struct ofs_waiter *
+take_waiter(struct ofs_device *device, uint32_t port, const struct ofs_command *command,
+	uint32_t missing, uint32_t *index)
+{
+	struct ofs_waiter *waiter;
+
+	*index = ofs_fifo_take(&device->free_waiters);
+	assert(*index != OFS_NONE); /* one for every submission entry of every port */
+	waiter = &device->waiters[*index];
+	waiter->used = true;
+	device->ports[port].steps_waiting++;
+	waiter->port = port;
+	waiter->sqe = command->sqe;
+	waiter->count = command->sqe.demand_count;
+	waiter->remaining = missing;
+	return waiter;
+}
+
+static void
+serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
+{
+	const struct ofs_sqe *sqe = &command->sqe;
+	struct ofs_step step = {.session = sqe->session, .step = sqe->step, .layer = sqe->layer,
+		.selected_count = sqe->selected_count, .demand_count = sqe->demand_count,
+		.score_count = sqe->score_count, .flags = sqe->flags & OFS_STEP_RETRY,
+		.demands = command->ordinals, .seen = command->seen, .scores = command->scores};
+	struct ofs_waiter *waiter;
+	uint32_t missing;
+	uint32_t i;
+	int rc = check_step(device, port, command, &missing);
+
+	if (rc == 0) {
+		waiter = take_waiter(device, port, command, missing, &step.waiter);
+		rc = ofs_core_step(device->core, ofs_device_now_ns(device), &step, device->ends);
+		if (rc != 0) {
+			ofs_device_drop_waiter(device, step.waiter);
+		}
+	}
+	if (rc != 0) {
+		device->status.commands_bad++;
+		ofs_device_complete(device, port, sqe, rc, 0, NULL);
+		return;
+	}
+	for (i = 0; i < sqe->demand_count; i++) {
+		waiter->results[i] = (struct ofs_result){.slot = OFS_NONE, .end = device->ends[i]};
+	}
+	if (missing == 0) {
+		ofs_device_finish_waiter(device, step.waiter);
+	}
+	ofs_device_act(device);
+}
+
+static void
+serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
+{
+	const struct ofs_sqe *sqe = &command->sqe;
+	int rc = 0;
+
+	device->status.commands++;
+	switch (sqe->op) {
+	case OFS_OP_STEP:
+		serve_step(device, port, command);
+		return;
+	case OFS_OP_PUT:
+		ofs_device_put(device, port, sqe);
+		return;
+	case OFS_OP_RELEASE:
+		rc = check_session(device, port, sqe->session);
+		if (rc == 0) {
+			rc = ofs_core_session_release(device->core, ofs_device_now_ns(device),
+				sqe->session);
+			ofs_device_act(device);
+		}
+		break;
+	case OFS_OP_NOP:
+		break;
+	default:
+		rc = -EINVAL;
+		device->status.commands_bad++;
+	}
+	ofs_device_complete(device, port, sqe, rc, 0, NULL);
+}
+
+/* A bounded number of commands from every port, beginning with another port each time. */
+bool
+ofs_device_serve_ports(struct ofs_device *device)
+{
+	uint32_t port_max = device->config.port_max;
+	bool busy = false;
+	uint32_t i;
+	int k;
+
+	for (i = 0; i < port_max && device->port_count > 0; i++) {
+		uint32_t port = (device->port_turn + i) % port_max;
+		struct ofs_device_port *state = &device->ports[port];
+
+		if (!state->used || state->closing) {
+			continue;
+		}
+		for (k = 0; k < OFS_COMMAND_BATCH; k++) {
+			int rc = ofs_port_poll(state->port, &device->command);
+
+			if (rc == 0) {
+				break;
+			}
+			busy = true;
+			if (rc == 1) {
+				serve_command(device, port, &device->command);
+			} else {
+				device->status.commands_bad++;
+			}
+		}
+	}
+	device->port_turn = (device->port_turn + 1) % port_max;
+	return busy;
+}

@@ -1,0 +1,245 @@
+/*
+ * Control calls: tenants, ports, sessions, policy, figures. Each runs on the reactor's thread through the
+ * mailbox, so that it sees and changes only what that thread owns.
+ */
+#include "internal.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct tenant_add {
+	const struct ofs_tenant_config *config;
+	uint32_t *tenant;
+};
+
+static int
+run_tenant_add(struct ofs_device *device, void *argument)
+{
+	struct tenant_add *call = argument;
+	struct ofs_region_config config = {.slot_count = call->config->slot_count,
+		.payload_size_bytes = device->config.store.payload_size_bytes,
+		.lba_size_bytes = device->storage->lba_size_bytes, .epoch = device->status.epoch};
+	struct ofs_device_tenant *state;
+	uint64_t size_bytes;
+	void *base;
+	int rc;
+
+	if (device->tenant_count >= device->config.core.tenant_max) {
+		return -ENOSPC;
+	}
+	rc = ofs_core_tenant_add(device->core, ofs_device_now_ns(device), call->config, call->tenant);
+	if (rc != 0) {
+		return rc;
+	}
+	config.tenant = *call->tenant;
+	state = &device->tenants[*call->tenant];
+	state->slot_count = call->config->slot_count;
+	rc = ofs_region_open(&state->region, &config);
+	if (rc != 0) {
+		return rc;
+	}
+	device->tenant_count++;
+	base = ofs_region_base(state->region, &size_bytes);
+	return device->storage->ops->register_memory(device->storage, base, size_bytes);
+}
+
+int
+ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_config *config,
+	uint32_t *tenant)
+{
+	struct tenant_add call = {config, tenant};
+
+	return ofs_device_call(device, run_tenant_add, &call);
+}
+
+/* After the tenants are there: what the store recovered becomes known to the core, each to its own. */
+static int
+run_restore(struct ofs_device *device, void *argument)
+{
+	struct ofs_store_entry entries[OFS_DONE_BATCH];
+	uint64_t cursor = 0;
+	uint32_t tenant = *(uint32_t *)argument;
+	uint32_t chunk;
+	int count;
+	int i;
+
+	while ((count = ofs_store_scan(device->store, &cursor, entries, OFS_DONE_BATCH)) > 0) {
+		for (i = 0; i < count; i++) {
+			if (entries[i].tenant == tenant) {
+				/* -ENOSPC: the index is smaller than the store; the block is a miss. */
+				(void)ofs_core_block_restore(device->core, ofs_device_now_ns(device),
+					tenant, &entries[i].store_key, entries[i].layer, &chunk);
+			}
+		}
+	}
+	ofs_device_act(device);
+	return 0;
+}
+
+int
+ofs_device_restore(struct ofs_device *device, uint32_t tenant)
+{
+	if (tenant >= device->config.core.tenant_max) {
+		return -EINVAL;
+	}
+	return ofs_device_call(device, run_restore, &tenant);
+}
+
+struct session_open {
+	uint32_t port;
+	const struct ofs_session_config *config;
+	uint32_t *session;
+};
+
+static int
+run_session_open(struct ofs_device *device, void *argument)
+{
+	struct session_open *call = argument;
+	struct ofs_session_config config = *call->config;
+	struct ofs_device_session *state;
+	int rc;
+
+	if (call->port >= device->config.port_max || !device->ports[call->port].used) {
+		return -EINVAL;
+	}
+	if (device->draining) {
+		return -ESHUTDOWN;
+	}
+	config.tenant = device->ports[call->port].tenant;
+	rc = ofs_core_session_open(device->core, ofs_device_now_ns(device), &config, call->session);
+	if (rc != 0) {
+		return rc;
+	}
+	state = &device->sessions[*call->session];
+	state->used = true;
+	state->port = call->port;
+	state->chunk_count = 0;
+	state->chunks = device->session_chunks +
+		(size_t)*call->session * device->config.core.session_chunk_max;
+	device->status.sessions++;
+	return 0;
+}
+
+int
+ofs_device_session_open(struct ofs_device *device, uint32_t port,
+	const struct ofs_session_config *config, uint32_t *session)
+{
+	struct session_open call = {port, config, session};
+
+	return ofs_device_call(device, run_session_open, &call);
+}
+
+struct session_append {
+	uint32_t session;
+	uint32_t count;
+	const struct ofs_key *contents;
+	struct ofs_chunk_info *infos;
+};
+
+static bool
+is_open(const struct ofs_device *device, uint32_t session)
+{
+	return session < device->config.core.session_max && device->sessions[session].used;
+}
+
+static int
+run_session_append(struct ofs_device *device, void *argument)
+{
+	struct session_append *call = argument;
+	struct ofs_device_session *state;
+	int rc;
+
+	if (!is_open(device, call->session)) {
+		return -EINVAL;
+	}
+	state = &device->sessions[call->session];
+	if (call->count > device->config.core.session_chunk_max - state->chunk_count) {
+		return -ENOSPC;
+	}
+	rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
+		call->count, call->contents, call->infos);
+	if (rc == 0) {
+		memcpy(state->chunks + state->chunk_count, call->infos,
+			call->count * sizeof(*call->infos));
+		state->chunk_count += call->count;
+		ofs_device_act(device);
+	}
+	return rc;
+}
+
+int
+ofs_device_session_append(struct ofs_device *device, uint32_t session, uint32_t count,
+	const struct ofs_key *contents, struct ofs_chunk_info *infos)
+{
+	struct session_append call = {session, count, contents, infos};
+
+	return ofs_device_call(device, run_session_append, &call);
+}
+
+struct session_flag {
+	uint32_t session;
+	int value;
+};
+
+static int
+run_set_generating(struct ofs_device *device, void *argument)
+{
+	struct session_flag *call = argument;
+	int rc;
+
+	if (!is_open(device, call->session)) {
+		return -EINVAL;
+	}
+	rc = ofs_core_session_set_generating(device->core, ofs_device_now_ns(device), call->session,
+		call->value);
+	device->core_next_ns = 0;
+	ofs_device_act(device);
+	return rc;
+}
+
+int
+ofs_device_session_set_generating(struct ofs_device *device, uint32_t session, int generating)
+{
+	struct session_flag call = {session, generating};
+
+	return ofs_device_call(device, run_set_generating, &call);
+}
+
+static int
+run_session_close(struct ofs_device *device, void *argument)
+{
+	struct session_flag *call = argument;
+
+	return is_open(device, call->session) ?
+		ofs_device_end_session(device, call->session, call->value != 0) : -EINVAL;
+}
+
+int
+ofs_device_session_close(struct ofs_device *device, uint32_t session, int archive)
+{
+	struct session_flag call = {session, archive};
+
+	return ofs_device_call(device, run_session_close, &call);
+}
+
+static int
+run_set_policy(struct ofs_device *device, void *argument)
+{
+	const struct ofs_policy *policy = argument;
+	int rc = ofs_core_set_policy(device->core, ofs_device_now_ns(device), policy);
+
+	if (rc == 0) {
+		device->config.policy = *policy;
+		device->core_next_ns = 0;
+		ofs_device_act(device);
+	}
+	return rc;
+}
+
+int
+ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy)
+{
+	struct ofs_policy copy = *policy;
+
+	return ofs_device_call(device, run_set_policy, &copy);
+}

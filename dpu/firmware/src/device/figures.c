@@ -1,0 +1,145 @@
+/* What the daemon asks about: ledger, records, decision log, status, and the drain. */
+#include "internal.h"
+
+#include <time.h>
+
+#define LOG_BYTES_PER_CALL 262144
+#define DRAIN_POLL_NS 2000000
+
+struct copy_out {
+	uint32_t tenant;
+	void *target;
+	int max;
+};
+
+static int
+run_ledger(struct ofs_device *device, void *argument)
+{
+	struct copy_out *call = argument;
+
+	return ofs_core_ledger(device->core, call->tenant, call->target);
+}
+
+int
+ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_ledger *ledger)
+{
+	struct copy_out call = {tenant, ledger, 0};
+
+	return ofs_device_call(device, run_ledger, &call);
+}
+
+static int
+run_records(struct ofs_device *device, void *argument)
+{
+	struct copy_out *call = argument;
+
+	return ofs_core_records(device->core, call->target, call->max);
+}
+
+int
+ofs_device_records(struct ofs_device *device, struct ofs_ledger_record *records, int max)
+{
+	struct copy_out call = {0, records, max};
+
+	return ofs_device_call(device, run_records, &call);
+}
+
+static int
+run_log(struct ofs_device *device, void *argument)
+{
+	struct copy_out *call = argument;
+
+	return ofs_core_log(device->core, call->target, call->max);
+}
+
+/* Bounded, so that the reactor never copies for long. */
+int
+ofs_device_log(struct ofs_device *device, void *bytes, int size_bytes)
+{
+	struct copy_out call = {0, bytes,
+		size_bytes < LOG_BYTES_PER_CALL ? size_bytes : LOG_BYTES_PER_CALL};
+
+	return ofs_device_call(device, run_log, &call);
+}
+
+static int
+run_status(struct ofs_device *device, void *argument)
+{
+	struct ofs_device_status *status = argument;
+
+	*status = device->status;
+	status->now_ns = ofs_device_now_ns(device);
+	status->dirty_blocks = device->dirty_blocks;
+	status->reads_in_flight = device->reads_flying;
+	status->ports = device->port_count;
+	status->draining = device->draining;
+	status->drained = device->draining && device->writes_live == 0 &&
+		device->reads_flying == 0 && device->pending_reads.count == 0;
+	ofs_store_stats_get(device->store, &status->store);
+	status->storage = device->storage->stats;
+	return 0;
+}
+
+int
+ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status)
+{
+	return ofs_device_call(device, run_status, status);
+}
+
+static int
+run_drain(struct ofs_device *device, void *argument)
+{
+	(void)argument;
+	device->draining = true;
+	return 0;
+}
+
+/* The reactor goes on serving reads; only the caller waits here. */
+int
+ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
+{
+	struct timespec pause = {.tv_nsec = DRAIN_POLL_NS};
+	struct ofs_device_status status;
+	uint64_t waited_ns = 0;
+	int rc = ofs_device_call(device, run_drain, NULL);
+
+	while (rc == 0) {
+		rc = ofs_device_status_get(device, &status);
+		if (rc != 0 || status.drained) {
+			return rc;
+		}
+		if (waited_ns >= timeout_ns) {
+			return -ETIMEDOUT;
+		}
+		if (device->started) {
+			nanosleep(&pause, NULL);
+			waited_ns += DRAIN_POLL_NS;
+		} else {
+			(void)ofs_device_poll(device);
+			waited_ns += 1000;
+		}
+	}
+	return rc;
+}
+
+int
+ofs_device_advance(struct ofs_device *device, uint64_t now_ns)
+{
+	if (!device->config.sim_clock) {
+		return -EINVAL;
+	}
+	ofs_clock_advance_to(&device->clock, now_ns);
+	return 0;
+}
+
+const char *
+ofs_device_storage_name(const struct ofs_device *device)
+{
+	return device->storage_name;
+}
+
+const char *
+ofs_device_warning(const struct ofs_device *device)
+{
+	return device->warning;
+}

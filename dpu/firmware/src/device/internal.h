@@ -1,0 +1,200 @@
+/*
+ * device/internal.h: what the files of the reactor share.
+ *
+ * Model: everything here belongs to the reactor's thread but the mailbox, which is under its mutex.
+ * Tables are sized at open. A handle is an index into a table and carries no pointer outside.
+ */
+#ifndef OFS_DEVICE_INTERNAL_H
+#define OFS_DEVICE_INTERNAL_H
+
+#include "clock_wait.h"
+#include "device.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define OFS_ACTION_BATCH 256
+#define OFS_COMMAND_BATCH 16
+#define OFS_DONE_BATCH 64
+#define OFS_IO_SCAN_INTERVAL_NS 1000000ull
+#define OFS_STORE_TICK_INTERVAL_NS 20000000ull
+#define OFS_SLEEP_NS_MAX 100000000ull
+
+/* The high byte of a store I/O's user word says whose it is; the rest is the index in that table. */
+enum ofs_io_kind { OFS_IO_READ = 1, OFS_IO_PUT = 2, OFS_IO_FLUSH = 3 };
+
+struct ofs_device_tenant {
+	struct ofs_region *region;
+	uint32_t slot_count;
+	uint32_t reserved;
+};
+
+struct ofs_device_port {
+	struct ofs_port *port;
+	uint32_t tenant;
+	uint32_t puts_in_flight;
+	uint32_t steps_waiting;
+	bool used;
+	bool closing; /* detached, waiting for its puts: the store still reads its put window */
+};
+
+struct ofs_device_session {
+	bool used;
+	uint32_t port;
+	uint32_t chunk_count;
+	struct ofs_chunk_info *chunks; /* [session_chunk_max] */
+};
+
+/* One STEP whose blocks are not all there yet. */
+struct ofs_waiter {
+	bool used;
+	uint32_t port;
+	uint32_t remaining;
+	uint32_t count;
+	struct ofs_sqe sqe;
+	struct ofs_result *results; /* [demand_max] */
+};
+
+enum ofs_read_state {
+	OFS_READ_FREE = 0,
+	OFS_READ_PENDING = 1, /* the store was busy: submitted later, in order */
+	OFS_READ_FLYING = 2,
+	OFS_READ_ZOMBIE = 3   /* its deadline passed; the device may still write into the slot */
+};
+
+struct ofs_read {
+	uint32_t state;
+	struct ofs_action action;
+	uint64_t deadline_ns;
+};
+
+/* One put of a host, or one flush of a dirty slot. */
+struct ofs_write {
+	bool used;
+	uint32_t kind; /* OFS_IO_PUT or OFS_IO_FLUSH */
+	uint32_t port;
+	uint32_t tenant;
+	uint32_t chunk;
+	uint32_t layer;
+	bool submitted;
+	bool answered; /* its deadline passed and the host was told */
+	void *record;
+	struct ofs_key store_key;
+	uint64_t deadline_ns;
+	struct ofs_sqe sqe;
+};
+
+/* A control call: runs on the reactor's thread, its caller waits. */
+struct ofs_call {
+	int (*run)(struct ofs_device *device, void *argument);
+	void *argument;
+	int rc;
+	bool taken;
+	bool done;
+	struct ofs_call *next;
+};
+
+/* Indexes in order of arrival; capacity is that of the table they point into. */
+struct ofs_fifo {
+	uint32_t *items;
+	uint32_t capacity;
+	uint32_t head;
+	uint32_t count;
+};
+
+struct ofs_device {
+	struct ofs_device_config config;
+	struct ofs_clock clock;
+	struct ofs_storage *storage;
+	struct ofs_store *store;
+	struct ofs_core *core;
+	struct ofs_device_tenant *tenants;
+	struct ofs_device_port *ports;
+	struct ofs_device_session *sessions;
+	struct ofs_chunk_info *session_chunks;
+	struct ofs_waiter *waiters;
+	struct ofs_result *waiter_results;
+	uint32_t waiter_count;
+	struct ofs_fifo free_waiters;
+	struct ofs_read *reads;
+	uint32_t read_count;
+	uint32_t reads_flying;
+	struct ofs_fifo free_reads;
+	struct ofs_fifo pending_reads;
+	struct ofs_write *writes;
+	uint32_t write_count;
+	struct ofs_fifo free_writes;
+	struct ofs_fifo pending_writes;
+	uint32_t writes_live;
+	uint32_t dirty_blocks;
+	uint32_t tenant_count;
+	uint32_t port_count;
+	struct ofs_command command;
+	uint8_t *ends;
+	uint32_t port_turn; /* where the round of ports begins, so that none starves */
+	uint64_t io_scan_ns;
+	uint64_t store_tick_ns;
+	uint64_t core_next_ns;
+	uint64_t idle_since_ns;
+	bool draining;
+	struct ofs_device_status status;
+
+	pthread_t thread;
+	bool started;
+	atomic_bool stopping;
+	int wake_fd;
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+	struct ofs_call *calls;      /* under mutex */
+	struct ofs_call *calls_last; /* under mutex */
+	atomic_uint call_count;
+	char storage_name[16];
+	char warning[640];
+};
+
+/* fifo.c */
+int ofs_fifo_open(struct ofs_fifo *fifo, uint32_t capacity, bool full);
+void ofs_fifo_close(struct ofs_fifo *fifo);
+uint32_t ofs_fifo_first(const struct ofs_fifo *fifo); /* OFS_NONE when empty */
+uint32_t ofs_fifo_take(struct ofs_fifo *fifo);
+void ofs_fifo_give(struct ofs_fifo *fifo, uint32_t item);
+
+/* mailbox.c */
+int ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void *),
+	void *argument);
+bool ofs_device_serve_calls(struct ofs_device *device);
+
+/* actions.c: carry out what the core decided. */
+void ofs_device_act(struct ofs_device *device);
+void ofs_device_drop_waiter(struct ofs_device *device, uint32_t waiter);
+void ofs_device_finish_waiter(struct ofs_device *device, uint32_t waiter);
+
+/* commands.c: what hosts ask. */
+bool ofs_device_serve_ports(struct ofs_device *device);
+void ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	int rc, uint32_t count, const struct ofs_result *results);
+
+/* reads.c, writes.c: blocks between store and slots. */
+void ofs_device_read(struct ofs_device *device, const struct ofs_action *action);
+bool ofs_device_retry_reads(struct ofs_device *device);
+void ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc);
+void ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe);
+bool ofs_device_retry_writes(struct ofs_device *device);
+void ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc);
+void ofs_device_scan_deadlines(struct ofs_device *device, uint64_t now_ns);
+
+/* ports.c */
+int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);
+int ofs_device_port_release(struct ofs_device *device, uint32_t port);
+
+/* reactor.c */
+void *ofs_device_reactor(void *device);
+
+static inline uint64_t
+ofs_device_now_ns(struct ofs_device *device)
+{
+	return ofs_clock_now_ns(&device->clock);
+}
+
+#endif

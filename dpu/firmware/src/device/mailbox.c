@@ -1,0 +1,99 @@
+/*
+ * The mailbox: how other threads ask the reactor for something. The caller's frame holds the call, so
+ * nothing is allocated; it leaves only when the reactor has answered, or before the reactor took it.
+ */
+#include "internal.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define CALL_TIMEOUT_S 10
+
+static void
+unlink_call(struct ofs_device *device, struct ofs_call *call)
+{
+	struct ofs_call **link = &device->calls;
+
+	while (*link != call) {
+		link = &(*link)->next;
+	}
+	*link = call->next;
+	device->calls_last = NULL;
+	for (call = device->calls; call != NULL; call = call->next) {
+		device->calls_last = call;
+	}
+	atomic_fetch_sub(&device->call_count, 1);
+}
+
+/* Waits for the answer; a reactor that did not even take the call within the limit is stuck. */
+static int
+await_answer(struct ofs_device *device, struct ofs_call *call)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += CALL_TIMEOUT_S;
+	while (!call->done) {
+		if (pthread_cond_timedwait(&device->cond, &device->mutex, &until) == ETIMEDOUT) {
+			if (!call->taken) {
+				unlink_call(device, call);
+				return -ETIMEDOUT;
+			}
+			until.tv_sec += CALL_TIMEOUT_S; /* it runs on our frame: we cannot leave */
+		}
+	}
+	return call->rc;
+}
+
+int
+ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void *), void *argument)
+{
+	struct ofs_call call = {.run = run, .argument = argument};
+	uint64_t one = 1;
+	int rc;
+
+	if (!device->started) {
+		return run(device, argument);
+	}
+	pthread_mutex_lock(&device->mutex);
+	if (device->calls_last == NULL) {
+		device->calls = &call;
+	} else {
+		device->calls_last->next = &call;
+	}
+	device->calls_last = &call;
+	atomic_fetch_add(&device->call_count, 1);
+	if (write(device->wake_fd, &one, sizeof(one)) < 0) {
+		/* The counter is at its limit: the reactor is awake already. */
+	}
+	rc = await_answer(device, &call);
+	pthread_mutex_unlock(&device->mutex);
+	return rc;
+}
+
+bool
+ofs_device_serve_calls(struct ofs_device *device)
+{
+	struct ofs_call *call;
+
+	if (atomic_load_explicit(&device->call_count, memory_order_relaxed) == 0) {
+		return false;
+	}
+	pthread_mutex_lock(&device->mutex);
+	call = device->calls;
+	if (call != NULL) {
+		device->calls = call->next;
+		if (device->calls == NULL) {
+			device->calls_last = NULL;
+		}
+		call->taken = true;
+		atomic_fetch_sub(&device->call_count, 1);
+		pthread_mutex_unlock(&device->mutex);
+		call->rc = call->run(device, call->argument);
+		pthread_mutex_lock(&device->mutex);
+		call->done = true;
+		pthread_cond_broadcast(&device->cond);
+	}
+	pthread_mutex_unlock(&device->mutex);
+	return call != NULL;
+}

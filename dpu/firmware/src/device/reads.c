@@ -1,0 +1,143 @@
+/*
+ * Reads: from the store into slots. A read waits in `pending_reads` until the store takes it, then flies
+ * until the store answers or its deadline passes. After the deadline the core is told -ETIMEDOUT and
+ * the slot stays out of use (a zombie) until the device has let go of it.
+ */
+#include "internal.h"
+
+#include <assert.h>
+
+static uint64_t
+read_user(uint32_t index)
+{
+	return ((uint64_t)OFS_IO_READ << 56) | index;
+}
+
+void
+ofs_device_read(struct ofs_device *device, const struct ofs_action *action)
+{
+	uint32_t index = ofs_fifo_take(&device->free_reads);
+	struct ofs_read *read = &device->reads[index];
+
+	assert(index != OFS_NONE); /* the table has room for the core's io_max and as many zombies */
+	read->state = OFS_READ_PENDING;
+	read->action = *action;
+	read->deadline_ns = ofs_device_now_ns(device) + device->config.io_timeout_ns;
+	ofs_fifo_give(&device->pending_reads, index);
+}
+
+static void
+end_read(struct ofs_device *device, uint32_t index, int rc)
+{
+	struct ofs_read *read = &device->reads[index];
+
+	read->state = OFS_READ_FREE;
+	ofs_fifo_give(&device->free_reads, index);
+	if (rc == -EBADMSG) {
+		device->status.check_failures++;
+	}
+	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT) {
+		rc = -EIO;
+	}
+	(void)ofs_core_io_done(device->core, ofs_device_now_ns(device), read->action.io, rc);
+	ofs_device_act(device);
+}
+
+/* Submits what waits, in order, until the store is busy. */
+bool
+ofs_device_retry_reads(struct ofs_device *device)
+{
+	uint64_t now_s = ofs_clock_unix_s(&device->clock);
+	bool busy = false;
+	uint32_t index;
+
+	while ((index = ofs_fifo_first(&device->pending_reads)) != OFS_NONE) {
+		struct ofs_read *read = &device->reads[index];
+		const struct ofs_action *action = &read->action;
+		void *slot = ofs_region_slot(device->tenants[action->tenant].region, action->slot);
+		int rc;
+
+		if (read->state == OFS_READ_ZOMBIE) { /* timed out while waiting: nothing flies */
+			(void)ofs_fifo_take(&device->pending_reads);
+			ofs_device_read_done(device, index, -ETIMEDOUT);
+			continue;
+		}
+		rc = ofs_store_get(device->store, &action->store_key, action->layer, slot,
+			read_user(index), now_s);
+		if (rc == -EAGAIN) {
+			break;
+		}
+		(void)ofs_fifo_take(&device->pending_reads);
+		busy = true;
+		if (rc == 0) {
+			read->state = OFS_READ_FLYING;
+			device->reads_flying++;
+		} else {
+			end_read(device, index, rc);
+		}
+	}
+	return busy;
+}
+
+void
+ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc)
+{
+	struct ofs_read *read = &device->reads[index];
+
+	assert(index < device->read_count && read->state != OFS_READ_FREE);
+	if (read->state == OFS_READ_FLYING) {
+		device->reads_flying--;
+		end_read(device, index, rc);
+		return;
+	}
+	/* The core heard -ETIMEDOUT long ago; only now may the slot be used again. */
+	device->status.slots_quarantined--;
+	read->state = OFS_READ_FREE;
+	ofs_fifo_give(&device->free_reads, index);
+	(void)ofs_core_slot_free(device->core, ofs_device_now_ns(device), read->action.tenant,
+		read->action.slot);
+	ofs_device_act(device);
+}
+
+static void
+time_out(struct ofs_device *device, struct ofs_read *read, uint64_t now_ns)
+{
+	if (read->state == OFS_READ_FLYING) {
+		device->reads_flying--;
+	}
+	read->state = OFS_READ_ZOMBIE;
+	device->status.reads_timed_out++;
+	device->status.slots_quarantined++;
+	(void)ofs_core_io_done(device->core, now_ns, read->action.io, -ETIMEDOUT);
+	ofs_device_act(device);
+}
+
+void
+ofs_device_scan_deadlines(struct ofs_device *device, uint64_t now_ns)
+{
+	uint32_t i;
+
+	if (now_ns < device->io_scan_ns) {
+		return;
+	}
+	device->io_scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
+	for (i = 0; i < device->read_count; i++) {
+		struct ofs_read *read = &device->reads[i];
+
+		if ((read->state == OFS_READ_FLYING || read->state == OFS_READ_PENDING) &&
+			now_ns >= read->deadline_ns) {
+			time_out(device, read, now_ns);
+		}
+	}
+	for (i = 0; i < device->write_count; i++) {
+		struct ofs_write *write = &device->writes[i];
+
+		/* The host is told; the put window stays the store's until the device lets go. */
+		if (write->used && write->kind == OFS_IO_PUT && !write->answered &&
+			now_ns >= write->deadline_ns) {
+			write->answered = true;
+			device->status.puts_failed++;
+			ofs_device_complete(device, write->port, &write->sqe, -ETIMEDOUT, 0, NULL);
+		}
+	}
+}

@@ -1,0 +1,398 @@
+"""What a host and the daemon say to each other: msgpack messages over ZMQ, no pickle.
+
+Control (DEALER to the daemon's ROUTER): a request is two frames, `[ticket][message]`, and a reply
+is one, `[message]`. The ticket is empty until `Welcome` gives one; from then on it names the host,
+so a reconnect or a second socket of the same host needs no new login. Every request carries an
+`id`, and its reply the same.
+
+    host                            daemon
+    Hello(versions, name, tenant)   Challenge(version, nonce)
+    Prove(proof)                    Welcome(ticket, geometry, limits)   proof = prove(secret, ...)
+    Attach(fabric)                  Attached(where, token)              now the blocks can flow
+    SessionOpen, Append, ...        Opened, Appended, ...
+    Heartbeat                       Ok                                  or the host counts as dead
+
+Whatever fails comes back as `Error(code, what, where, mend)`. The ZMQ fabric has a socket of its
+own (`Attached.endpoint`) with the same shape plus one payload frame: see `FabricFetch`.
+
+All integers in packed byte fields are little-endian; a key is 16 bytes, `lo` then `hi`.
+"""
+
+import hashlib
+import hmac
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from offstage.bindings.errors import BadInput
+
+__all__ = [
+    "OPERATOR", "VERSIONS", "Append", "Appended", "Attach", "Attached", "Challenge", "Detach",
+    "Drain", "Drained", "Error", "FabricFetch", "FabricFetchReply", "FabricPut", "FabricPutReply",
+    "FabricRelease", "FabricReply", "FabricRequest", "Geometry", "Heartbeat", "Hello", "Ledger",
+    "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply", "PolicySet", "Prove",
+    "Reply", "Request", "Reset", "SessionClose", "SessionOpen", "SetGenerating", "Status",
+    "StatusReply", "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply",
+    "decode_request", "encode", "negotiate", "prove",
+]  # fmt: skip
+
+VERSIONS = (1,)  # newest first
+OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
+
+T = TypeVar("T")
+Key = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+Count = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+Time = Annotated[int, Meta(ge=0, le=0x7FFFFFFFFFFFFFFF)]
+ErrorCode = Literal[
+    "bad_message", "version", "unauthenticated", "forbidden", "unknown", "invalid", "limit",
+    "draining", "busy", "store_full", "io", "timeout", "internal",
+]  # fmt: skip
+
+
+class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True):
+    """`id` pairs a reply with its request; 0 where there is nothing to pair."""
+
+    id: Count = 0
+
+
+class Geometry(msgspec.Struct, kw_only=True):
+    """What a block is on this daemon, and how many of them the tenant's arena holds."""
+
+    payload_size_bytes: int
+    layer_count: int
+    block_tokens: int
+    slot_count: int
+    lba_size_bytes: int
+
+
+class Limits(msgspec.Struct, kw_only=True):
+    """What the daemon refuses to go past."""
+
+    message_size_bytes_max: int
+    session_max: int
+    session_chunk_max: int
+    demand_max: int
+    score_max: int
+    put_slot_count: int
+    host_timeout_ns: int
+
+
+# ---- requests ----
+
+
+class Hello(Message, kw_only=True):
+    """Opens a login: the versions the host speaks, its own name, its tenant (or `operator`)."""
+
+    versions: Annotated[list[Count], Meta(min_length=1, max_length=16)]
+    name: Name
+    tenant: Name
+
+
+class Prove(Message, kw_only=True):
+    """Answers the challenge: `prove(secret, nonce, tenant, name)`."""
+
+    nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    proof: Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class Attach(Message, kw_only=True):
+    """Asks for a port: `shm` on the same machine, `zmq` where nothing better exists."""
+
+    fabric: Literal["shm", "zmq"] = "shm"
+
+
+class SessionOpen(Message, kw_only=True):
+    """One decode stream. Counts are in blocks, `step_ns` is the expected time per token."""
+
+    sink_blocks: Count = 1
+    window_blocks: Count = 1
+    select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
+    step_ns: Time = 0
+
+
+class Append(Message, kw_only=True):
+    """Adds chunks to a session, each named by the 128-bit hash of its own tokens."""
+
+    session: Count
+    contents: list[Key]
+
+
+class SetGenerating(Message, kw_only=True):
+    """A generating session is the last to lose its blocks."""
+
+    session: Count
+    generating: bool
+
+
+class SessionClose(Message, kw_only=True):
+    """`archive`: keep its blocks in the store for the next session with this prefix."""
+
+    session: Count
+    archive: bool = True
+
+
+class PolicySet(Message, kw_only=True):
+    """Operator. Changes keys of the `[policy]` section, in the text form of the configuration."""
+
+    changes: Annotated[dict[str, str], Meta(max_length=64)]
+
+
+class PolicyGet(Message, kw_only=True):
+    """Asks for the policy in force."""
+
+
+class Status(Message, kw_only=True):
+    """Asks how the daemon is; an operator sees all of it."""
+
+
+class Ledger(Message, kw_only=True):
+    """Asks for the counters of one tenant; "" is the host's own, or all of them for an operator."""
+
+    tenant: str = ""
+
+
+class Reset(Message, kw_only=True):
+    """Operator. Drops what is staged, clean and not pinned, and zeroes the ledger."""
+
+
+class Drain(Message, kw_only=True):
+    """Operator. Refuse new work, flush write-back, and answer when all is on the store."""
+
+    timeout_ns: Annotated[int, Meta(ge=0, le=3_600_000_000_000)] = 30_000_000_000
+
+
+class Heartbeat(Message, kw_only=True):
+    """A host that is silent for `Limits.host_timeout_ns` counts as dead."""
+
+
+class Detach(Message, kw_only=True):
+    """The host leaves: its sessions are closed and its ticket is void."""
+
+
+# ---- replies ----
+
+
+class Challenge(Message, kw_only=True):
+    """The version both speak, and the nonce that the proof must cover."""
+
+    version: int
+    nonce: bytes
+
+
+class Welcome(Message, kw_only=True):
+    """The host is known. `epoch` differs at every start of the daemon."""
+
+    ticket: bytes
+    version: int
+    epoch: int
+    geometry: Geometry
+    limits: Limits
+    storage: str
+
+
+class Attached(Message, kw_only=True):
+    """Where the blocks flow.
+
+    shm: connect to the Unix socket `socket_path`, send `token` and a newline, receive four
+    descriptors (region read-only, port, DPU wake, host wake). zmq: `endpoint` is the fabric's
+    ROUTER and `token` (hex) the ticket of every frame sent to it. Either token is for this host
+    alone; the one for shm works once and expires.
+    """
+
+    fabric: Literal["shm", "zmq"]
+    token: str
+    socket_path: str = ""
+    endpoint: str = ""
+    payload_size_bytes: int
+    demand_max: int
+
+
+class Opened(Message, kw_only=True):
+    session: int
+
+
+class Appended(Message, kw_only=True):
+    """Per chunk: its directory key, and how many of its layers the store already has."""
+
+    keys: list[Key]
+    store_keys: list[Key]
+    stored_layers: list[int]
+
+
+class PolicyReply(Message, kw_only=True):
+    policy: dict[str, Any]
+
+
+class StatusReply(Message, kw_only=True):
+    status: dict[str, Any]
+
+
+class LedgerReply(Message, kw_only=True):
+    """Counters by the field names of `struct ofs_ledger`; arrays are lists."""
+
+    tenant: str
+    ledger: dict[str, Any]
+
+
+class Drained(Message, kw_only=True):
+    """`drained` false: the timeout came first, `dirty_blocks` are still only in memory."""
+
+    drained: bool
+    dirty_blocks: int
+
+
+class Ok(Message, kw_only=True):
+    """Done."""
+
+
+class Error(Message, kw_only=True):
+    """`code` for programs, the rest for people: what happened, where, and the mend."""
+
+    code: ErrorCode
+    what: str
+    where: str = ""
+    mend: str = ""
+    errno: int = 0
+
+
+# ---- the ZMQ fabric ----
+
+
+class FabricFetch(Message, kw_only=True):
+    """Frames `[ticket][FabricFetch]`; the demands of one layer of one step.
+
+    `ordinals` u32[n], `keys` 16 bytes each [n] (block keys), `scores` u16[] (empty: no hint). The
+    reply is `[FabricFetchReply][payload]`: n rows of `payload_size_bytes`, in demand order; the
+    row of a block that failed is zeros.
+    """
+
+    session: Count
+    step: Count
+    layer: Count
+    selected_count: Count
+    ordinals: bytes
+    keys: bytes
+    scores: bytes = b""
+    timeout_ns: Time
+
+
+class FabricPut(Message, kw_only=True):
+    """Frames `[ticket][FabricPut][payload]`: n rows of `length_bytes` of one layer.
+
+    `ordinals` u32[n]; `checksums` u64[n], XXH3-64 of each row: a row that was damaged on the way
+    is answered -EBADMSG and not stored.
+    """
+
+    session: Count
+    layer: Count
+    length_bytes: Count
+    ordinals: bytes
+    checksums: bytes
+    timeout_ns: Time
+
+
+class FabricRelease(Message, kw_only=True):
+    """Ends the session's pins now instead of at its next step."""
+
+    session: Count
+
+
+class FabricFetchReply(Message, kw_only=True):
+    """Per demand: `ends` u8[n] (255 unknown), `rcs` i32[n], `lengths` u32[n], `checksums` u64[n].
+
+    The checksum is the one that the driver beside the daemon verified; the host checks its row
+    against it. `stall_ns` and `copy_ns` were measured beside the daemon, without the network.
+    """
+
+    ends: bytes
+    rcs: bytes
+    lengths: bytes
+    checksums: bytes
+    hit_count: int
+    failed_count: int
+    retry_count: int
+    torn_count: int
+    stall_ns: int
+    copy_ns: int
+
+
+class FabricPutReply(Message, kw_only=True):
+    """`rcs` i32[n]: 0 or -errno of each block."""
+
+    rcs: bytes
+
+
+Request = (
+    Hello | Prove | Attach | SessionOpen | Append | SetGenerating | SessionClose | PolicySet
+    | PolicyGet | Status | Ledger | Reset | Drain | Heartbeat | Detach
+)  # fmt: skip
+Reply = (
+    Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply
+    | Drained | Ok | Error
+)  # fmt: skip
+FabricRequest = FabricFetch | FabricPut | FabricRelease
+FabricReply = FabricFetchReply | FabricPutReply | Ok | Error
+
+_encoder = msgspec.msgpack.Encoder()
+_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_fabric_request: msgspec.msgpack.Decoder[FabricRequest] = msgspec.msgpack.Decoder(FabricRequest)
+_fabric_reply: msgspec.msgpack.Decoder[FabricReply] = msgspec.msgpack.Decoder(FabricReply)
+
+
+def encode(message: Message) -> bytes:
+    """The msgpack bytes of one message."""
+    return _encoder.encode(message)
+
+
+def decode_request(data: bytes) -> Request:
+    """A request of the control socket. Raises BadInput, and nothing else, for any bytes."""
+    return _decode(_request, data)
+
+
+def decode_reply(data: bytes) -> Reply:
+    """A reply of the control socket. Raises BadInput, and nothing else, for any bytes."""
+    return _decode(_reply, data)
+
+
+def decode_fabric_request(data: bytes) -> FabricRequest:
+    """A request of the ZMQ fabric. Raises BadInput, and nothing else, for any bytes."""
+    return _decode(_fabric_request, data)
+
+
+def decode_fabric_reply(data: bytes) -> FabricReply:
+    """A reply of the ZMQ fabric. Raises BadInput, and nothing else, for any bytes."""
+    return _decode(_fabric_reply, data)
+
+
+def negotiate(versions: list[int]) -> int:
+    """The newest version both sides speak; BadInput where there is none."""
+    for version in VERSIONS:
+        if version in versions:
+            return version
+    raise BadInput(
+        f"the host speaks protocol {sorted(versions)}, the daemon {sorted(VERSIONS)}",
+        "Hello",
+        "install the same release on both sides",
+    )
+
+
+def prove(secret: bytes, nonce: bytes, tenant: str, name: str) -> bytes:
+    """HMAC-SHA256 (RFC 2104) of the login: shows that one has the secret without telling it."""
+    login = b"\0".join([b"offstage login", nonce, tenant.encode(), name.encode()])
+    return hmac.new(secret, login, hashlib.sha256).digest()
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
+    # RecursionError: msgpack nested deeper than the interpreter allows. UnicodeDecodeError is a
+    # ValueError that msgspec lets through for a bad string.
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise BadInput(
+            f"not a message of this protocol ({error})",
+            f"{len(data)} bytes",
+            "use the client of the same release",
+        ) from None

@@ -193,9 +193,7 @@ def _lru_points(
     return tuple(points)
 
 
-def _prefix_hits(
-    seen: npt.NDArray[np.bool_], ordinal: Int64Array, lengths: Int64Array
-) -> int:
+def _prefix_hits(seen: npt.NDArray[np.bool_], ordinal: Int64Array, lengths: Int64Array) -> int:
     """Accesses before the first unseen id of their own request.
 
     An id that occurs twice in one request counts as seen the second time; prefix-chained traces

@@ -30,10 +30,14 @@ def test_plain_and_gzip_give_the_same_requests(tmp_path: Path) -> None:
     plain = write(tmp_path / "t.jsonl", row(), row(timestamp=3000.5, type="chat"))
     packed = tmp_path / "t.jsonl.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert load(plain) == load(packed) == [
-        Request(0, 0.0, 600, 5, (1, 2)),
-        Request(1, 3000.5, 600, 5, (1, 2)),
-    ]
+    assert (
+        load(plain)
+        == load(packed)
+        == [
+            Request(0, 0.0, 600, 5, (1, 2)),
+            Request(1, 3000.5, 600, 5, (1, 2)),
+        ]
+    )
     assert [load(plain)[0].block_tokens(0), load(plain)[0].block_tokens(1)] == [512, 88]
 
 
@@ -102,8 +106,9 @@ def test_timestamps_that_go_back_are_refused(tmp_path: Path) -> None:
 
 def test_files_that_are_no_trace(tmp_path: Path) -> None:
     """Does each way in which a whole file is wrong get its own line?"""
-    packed = gzip.compress(b"".join(json.dumps(row(timestamp=n)).encode() + b"\n"
-                                    for n in range(500)))
+    packed = gzip.compress(
+        b"".join(json.dumps(row(timestamp=n)).encode() + b"\n" for n in range(500))
+    )
     damaged = bytearray(packed)
     damaged[len(packed) // 2] ^= 0xFF
     cases = {

@@ -46,9 +46,9 @@ def trace_chunks(
 ) -> list[int]:
     """Identities of the first `context_tokens` tokens of a traced request.
 
-    A 512-token trace block becomes 512 / block_tokens chunks, each named by the trace id, its place
-    in the block and its token count. The count is in it because a tail cut short by a cap is other
-    content than the full chunk at the same place.
+    A 512-token trace block becomes 512 / block_tokens chunks, each named by the trace id and its
+    token count; the chain tells the places inside the block apart. The count is in it because a
+    tail cut short by a cap is other content than the full chunk at the same place.
     """
     assert TRACE_BLOCK_TOKENS % block_tokens == 0
     assert context_tokens <= request.input_tokens
@@ -56,7 +56,7 @@ def trace_chunks(
     for start in range(0, context_tokens, block_tokens):
         trace_id = request.block_ids[start // TRACE_BLOCK_TOKENS]
         tokens = min(block_tokens, context_tokens - start)
-        parent = chain(parent, "trace", trace_id, start % TRACE_BLOCK_TOKENS, tokens)
+        parent = chain(parent, "trace", trace_id, tokens)
         identities.append(parent)
     return identities
 

@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.workloads.identity import root, trace_chunks
 from offstage.testbeds.workloads.plan import (
     ChunkShape,
     TraceOptions,
@@ -118,6 +119,15 @@ def test_identities_are_equal_exactly_where_prefixes_are(
         common = set(first.chunks) & set(second.chunks)
         assert common == set(first.chunks[: -(-tokens // 64)])
         assert common == set(second.chunks[: -(-tokens // 64)])
+
+
+def test_a_tail_cut_by_a_cap_is_other_content() -> None:
+    """Does a store that outlives a change of the cap keep a short tail and a full chunk apart?"""
+    request = Request(0, 0.0, 700, 1, (7, 8))
+    whole = trace_chunks(root(0, "trace"), request, 700, 64)
+    cut = trace_chunks(root(0, "trace"), request, 100, 64)
+    assert cut[0] == whole[0] and cut[1] not in whole
+    assert len(set(whole)) == 11 and all(0 < chunk < 2**128 for chunk in whole)
 
 
 @given(traces(), options_st)

@@ -2,18 +2,19 @@
  * nvme_model.h: the NVMe timing model, written once and used three times: by storage_emulated in
  * real time, by storage_sim in virtual time, and by the ASIC model.
  *
- * Model: every command passes the controller (one server, `command_interval_ps` each) and spends a
- * fixed, pipelined time in firmware. A read is cut into pages that are striped over channels,
- * planes and dies; each page waits for its plane (tR), then for its channel, then for the link. A
- * write crosses the link into the write buffer and ends there while there is room; the buffer is
- * emptied at the rate of all planes programming together. Reads suspend programs, so a program
- * never delays a read on its die, but the die time a read takes is missing to the programs.
- * Planes are next-free times; channels and the two directions of the link are too, with a bounded
- * list of the gaps before it, because a page that waits for a slow die must not hold up
- * the pages behind it. Times are integer picoseconds; no heap, no float. A seeded counter-based generator
- * chooses the reads that need a retry. Not modelled: garbage collection, wear, host-side cost.
- * The caller bounds how many commands are in flight (queue_depth_max). One thread owns a model.
- * Nothing can fail after open; open refuses a parameter out of range with -EINVAL.
+ * Model: every command passes the controller (one server, `command_interval_ps` each) and spends
+ * a fixed, pipelined time in firmware. A read is cut into pages that are striped over channels,
+ * planes and dies; each page waits for its plane (tR), then for its channel, then for the link.
+ * A write crosses the link into the write buffer and ends there while there is room; the buffer
+ * is emptied at the rate of all planes programming together. Reads suspend programs, so a
+ * program never delays a read on its die, but the die time a read takes is missing to the
+ * programs. Planes are next-free times; channels and the two directions of the link are too,
+ * with a bounded list of the gaps before it, because a page that waits for a slow die must not
+ * hold up the pages behind it. Times are integer picoseconds; no heap, no float. A seeded
+ * counter-based generator chooses the reads that need a retry. Not modelled: garbage collection,
+ * wear, host-side cost. The caller bounds how many commands are in flight (queue_depth_max). One
+ * thread owns a model. Nothing can fail after open; open refuses a parameter out of range with
+ * -EINVAL.
  */
 #ifndef OFS_NVME_MODEL_H
 #define OFS_NVME_MODEL_H

@@ -1,22 +1,23 @@
 /*
  * storage.h: seam 2, a block device.
  *
- * Model: one storage is one queue pair, owned by one polling thread (the rule of SPDK's qpairs and of
- * io_uring's single issuer): the thread of the first submit or poll. `submit` queues an I/O or says -EAGAIN
- * (busy: poll, then try again) or refuses it with another -errno; it never blocks, and what it
- * queued may start only at the next poll. `poll` hands out completions, the only place where the
- * outcome of an I/O stands: bytes moved or -errno. I/Os in flight have no order among each other; a
- * sync covers the writes whose completions came before it was submitted. Short transfers are finished by
- * the back end, or reported as -EIO. A hung device never completes: deadlines belong to the
- * caller, who may not reuse a buffer before the completion has come. Buffers lie in memory given to
- * `register_memory` (io_uring fixed buffers, SPDK's DMA memory), before the first submit or on the
- * polling thread; offset, size and address are multiples of `lba_size_bytes`. To sleep: poll until it
- * returns 0, then wait on `wait_fd` and no longer than `due_ns`. `close` wants nothing in flight;
- * where something is, it waits a bounded time for it.
- * A back end may start threads of its own (posix), but calls no one back.
+ * Model: one storage is one queue pair, owned by one polling thread (the rule of SPDK's qpairs
+ * and of io_uring's single issuer): the thread of the first submit or poll. `submit` queues an
+ * I/O or says -EAGAIN (busy: poll, then try again) or refuses it with another -errno; it never
+ * blocks, and what it queued may start only at the next poll. `poll` hands out completions, the
+ * only place where the outcome of an I/O stands: bytes moved or -errno. I/Os in flight have no
+ * order among each other; a sync covers the writes whose completions came before it was
+ * submitted. Short transfers are finished by the back end, or reported as -EIO. A hung device
+ * never completes: deadlines belong to the caller, who may not reuse a buffer before the
+ * completion has come. Buffers lie in memory given to `register_memory` (io_uring fixed buffers,
+ * SPDK's DMA memory), before the first submit or on the polling thread; offset, size and address
+ * are multiples of `lba_size_bytes`. To sleep: poll until it returns 0, then wait on `wait_fd`
+ * and no longer than `due_ns`. `close` wants nothing in flight; where something is, it waits a
+ * bounded time for it. A back end may start threads of its own (posix), but calls no one back.
  *
- * Sides: posix (thread pool), io_uring, emulated (NVMe timing over another side), sim (memory, virtual
- * time, seeded faults), skeleton (the commented example), later spdk. One contract suite runs over all.
+ * Sides: posix (thread pool), io_uring, emulated (NVMe timing over another side), sim (memory,
+ * virtual time, seeded faults), skeleton (the commented example), later spdk. One contract suite
+ * runs over all.
  */
 #ifndef OFS_STORAGE_H
 #define OFS_STORAGE_H
@@ -75,9 +76,9 @@ struct ofs_storage_stats {
 	uint64_t errors;
 	uint64_t busy;
 	uint64_t in_flight;
-	/* emulated: I/Os handed out later than 105 % of the model's time (at least 1 us late), how late
-	 * at most, and the lateness of all I/Os together. An emulated figure is honest where
-	 * these are small. */
+	/* emulated: I/Os handed out later than 105 % of the model's time (at least 1 us late),
+	 * how late at most, and the lateness of all I/Os together. An emulated figure is honest
+	 * where these are small. */
 	uint64_t emulation_late;
 	uint64_t emulation_late_ns_max;
 	uint64_t emulation_late_ns_sum;
@@ -112,10 +113,11 @@ struct ofs_storage_ops {
 	int (*register_memory)(struct ofs_storage *storage, void *base, uint64_t size_bytes);
 	int (*submit)(struct ofs_storage *storage, const struct ofs_io *io);
 	int (*poll)(struct ofs_storage *storage, struct ofs_io_done *done, int max);
-	/* File descriptor (eventfd or timerfd) that becomes readable when poll has something; -1: poll
-	 * only. poll clears it; so may the caller, if he polls after. */
+	/* File descriptor (eventfd or timerfd) that becomes readable when poll has something;
+	 * -1: poll only. poll clears it; so may the caller, if he polls after. */
 	int (*wait_fd)(struct ofs_storage *storage);
-	/* When the next completion is due, for those who know (emulated, sim); UINT64_MAX otherwise. */
+	/* When the next completion is due, for those who know (emulated, sim); UINT64_MAX
+	 * otherwise. */
 	uint64_t (*due_ns)(struct ofs_storage *storage);
 	/* 1: stop answering; 0: answer again. NULL where the side cannot be told to. */
 	void (*hang)(struct ofs_storage *storage, int hung);

@@ -1,6 +1,6 @@
 /*
- * storage_tools.h: what tests and benches need around a storage: aligned, pre-faulted memory, batches, and
- * a read loop in C.
+ * storage_tools.h: what tests and benches need around a storage: aligned, pre-faulted memory,
+ * batches, and a read loop in C.
  *
  * Model: nothing here owns a storage; every call runs on the storage's polling thread. A call
  * that moves several I/Os stops at the first refusal. Allocation may fail with -ENOMEM.
@@ -11,7 +11,8 @@
 #include "storage.h"
 
 /* cdef: begin */
-/* Page-aligned memory, huge pages advised, every page touched: first touch costs far more than a copy. */
+/* Page-aligned memory, huge pages advised, every page touched: first touch costs far more than a
+ * copy. */
 int ofs_buffer_alloc(void **out, uint64_t size_bytes);
 void ofs_buffer_free(void *buffer, uint64_t size_bytes);
 
@@ -30,10 +31,11 @@ int ofs_storage_poll_wait(struct ofs_storage *storage, struct ofs_io_done *done,
 	uint64_t timeout_ns);
 
 /*
- * `count` reads of `block_size` bytes at seeded random multiples of it, `queue_depth` in flight, spinning.
- * `buffer` holds queue_depth * block_size bytes. latency_ns (may be NULL) gets `count` times, from submit to
- * hand-out. Returns the elapsed ns of the OS clock, or -errno: -EINVAL for a bad shape, -ETIMEDOUT when
- * nothing completed for ten seconds (its I/Os are still in flight then), or the first failed read's.
+ * `count` reads of `block_size` bytes at seeded random multiples of it, `queue_depth` in flight,
+ * spinning. `buffer` holds queue_depth * block_size bytes. latency_ns (may be NULL) gets `count`
+ * times, from submit to hand-out. Returns the elapsed ns of the OS clock, or -errno: -EINVAL for
+ * a bad shape, -ETIMEDOUT when nothing completed for ten seconds (its I/Os are still in flight
+ * then), or the first failed read's.
  */
 int64_t ofs_storage_bench_read(struct ofs_storage *storage, void *buffer, uint32_t block_size,
 	uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t *latency_ns);

@@ -121,8 +121,8 @@ server_fill_gaps(struct server *server, uint64_t begin_ps, uint64_t need_ps, uin
 }
 
 /*
- * Reserves the transfer of `bytes` that can begin at ready_ps; returns its end. A transfer may be split over
- * gaps, as packets of a link are.
+ * Reserves the transfer of `bytes` that can begin at ready_ps; returns its end. A transfer may
+ * be split over gaps, as packets of a link are.
  */
 static uint64_t
 server_reserve(struct server *server, uint64_t now_ps, uint64_t ready_ps, uint64_t bytes)

@@ -1,7 +1,8 @@
 /*
- * Presets of the NVMe model. A preset is a set of parameters and the published figures it must come out at;
- * tests/unit/storage/test_nvme_model.py computes them from the model. "Fitted" means: not published,
- * chosen so that the cited figure comes out. No figure of garbage collection is part of a preset.
+ * Presets of the NVMe model. A preset is a set of parameters and the published figures it must
+ * come out at; tests/unit/storage/test_nvme_model.py computes them from the model. "Fitted"
+ * means: not published, chosen so that the cited figure comes out. No figure of garbage
+ * collection is part of a preset.
  */
 #include "nvme_model.h"
 

@@ -1,0 +1,363 @@
+/*
+ * emulated: the NVMe timing model in real time, over another side or over memory.
+ *
+ * Model: submit hands the I/O to the side below and asks the model when a real drive would have
+ * ended it; the completion is given out when both have come. Over memory ("" as inner) the copy
+ * is made inside submit and the data is gone at close. No thread: the polling thread looks at
+ * the times, or sleeps on wait_fd, a timerfd set to the earliest due time (busy_spin 0), or by
+ * itself no longer than due_ns. When the side below is slower than the modelled drive the
+ * completion is late; stats say how often and how much, since an emulated figure is only honest
+ * where that is rare.
+ */
+#include "internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "due_heap.h"
+
+#define PS_PER_NS 1000u
+#define LATE_SHARE 20u            /* late: by more than 1/20 of the modelled time ... */
+#define LATE_NS_MIN 1000u         /* ... and by at least this */
+#define OVERDUE_CHECK_NS 20000u   /* how often a sleeper looks for an I/O the side below owes */
+
+enum { EMULATED_BATCH_MAX = 64 };
+
+enum emulated_state { SLOT_FREE, SLOT_TIMED, SLOT_OVERDUE, SLOT_READY };
+
+struct emulated_slot {
+	uint64_t user;
+	uint64_t submitted_ns;
+	uint64_t due_ns;
+	int64_t result;
+	uint16_t op;
+	uint8_t state;
+	uint8_t inner_done;
+};
+
+struct emulated {
+	struct ofs_storage base;
+	struct ofs_storage *inner;  /* NULL: memory */
+	uint8_t *memory;
+	struct ofs_nvme_model *model;
+	struct ofs_due_heap heap;
+	struct emulated_slot *slots;
+	uint32_t *free_slots;
+	uint32_t free_count;
+	uint32_t *ready;            /* slots to hand out, a ring of queue_depth_max */
+	uint32_t ready_head;
+	uint32_t ready_count;
+	uint32_t overdue_count;
+	int timer_fd;
+	int timer_used;
+	uint64_t timer_ns;          /* what the timer is set to; UINT64_MAX: off */
+};
+
+static void
+emulated_ready(struct emulated *emulated, uint32_t slot)
+{
+	uint32_t at = (emulated->ready_head + emulated->ready_count) % emulated->base.queue_depth_max;
+
+	assert(emulated->ready_count < emulated->base.queue_depth_max);
+	emulated->slots[slot].state = SLOT_READY;
+	emulated->ready[at] = slot;
+	emulated->ready_count++;
+}
+
+static void
+emulated_poll_inner(struct emulated *emulated)
+{
+	struct ofs_io_done done[EMULATED_BATCH_MAX];
+	int count;
+	int i;
+
+	if (emulated->inner == NULL || emulated->inner->stats.in_flight == 0)
+		return;
+	count = ofs_storage_poll(emulated->inner, done, EMULATED_BATCH_MAX);
+	for (i = 0; i < count; i++) {
+		uint32_t index = (uint32_t)done[i].user;
+		struct emulated_slot *slot = &emulated->slots[index];
+
+		slot->result = done[i].result;
+		slot->inner_done = 1;
+		if (slot->state == SLOT_OVERDUE) {
+			emulated->overdue_count--;
+			emulated_ready(emulated, index);
+		}
+	}
+}
+
+static void
+emulated_poll_times(struct emulated *emulated, uint64_t now_ns)
+{
+	while (ofs_due_heap_next_ns(&emulated->heap) <= now_ns) {
+		uint32_t index = ofs_due_heap_pop(&emulated->heap);
+
+		if (emulated->slots[index].inner_done) {
+			emulated_ready(emulated, index);
+		} else {
+			emulated->slots[index].state = SLOT_OVERDUE;
+			emulated->overdue_count++;
+		}
+	}
+}
+
+static uint64_t
+emulated_due_ns(struct ofs_storage *storage)
+{
+	struct emulated *emulated = (struct emulated *)storage;
+	uint64_t due_ns = ofs_due_heap_next_ns(&emulated->heap);
+	uint64_t check_ns;
+
+	if (emulated->ready_count > 0)
+		return 0;
+	if (emulated->overdue_count == 0)
+		return due_ns;
+	check_ns = ofs_clock_now_ns(storage->clock) + OVERDUE_CHECK_NS;
+	return check_ns < due_ns ? check_ns : due_ns;
+}
+
+/* The timer follows the earliest due time. It fires at once for a time that has passed. */
+static void
+emulated_set_timer(struct emulated *emulated)
+{
+	uint64_t due_ns = emulated_due_ns(&emulated->base);
+	struct itimerspec timer = {0};
+
+	if (due_ns == emulated->timer_ns)
+		return;
+	emulated->timer_ns = due_ns;
+	if (due_ns != UINT64_MAX) {
+		timer.it_value.tv_sec = (time_t)(due_ns / 1000000000u);
+		timer.it_value.tv_nsec = (long)(due_ns % 1000000000u);
+		if (due_ns == 0)
+			timer.it_value.tv_nsec = 1; /* zero would switch it off */
+	}
+	timerfd_settime(emulated->timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
+}
+
+/* Setting a timer clears it, which is why a fired one is set again even to the same time. */
+static void
+emulated_update_timer(struct emulated *emulated, uint64_t now_ns)
+{
+	if (!emulated->timer_used)
+		return;
+	if (emulated->timer_ns != UINT64_MAX && emulated->timer_ns <= now_ns)
+		emulated->timer_ns = UINT64_MAX - 1;
+	emulated_set_timer(emulated);
+}
+
+static void
+emulated_count_late(struct emulated *emulated, const struct emulated_slot *slot, uint64_t now_ns)
+{
+	struct ofs_storage_stats *stats = &emulated->base.stats;
+	uint64_t late_ns = now_ns - slot->due_ns;
+
+	stats->emulation_late_ns_sum += late_ns;
+	if (late_ns > stats->emulation_late_ns_max)
+		stats->emulation_late_ns_max = late_ns;
+	if (late_ns >= LATE_NS_MIN
+		&& late_ns > (slot->due_ns - slot->submitted_ns) / LATE_SHARE)
+		stats->emulation_late++;
+}
+
+static int
+emulated_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
+{
+	struct emulated *emulated = (struct emulated *)storage;
+	uint64_t now_ns;
+	int count = 0;
+
+	emulated_poll_inner(emulated);
+	now_ns = ofs_clock_now_ns(storage->clock);
+	emulated_poll_times(emulated, now_ns);
+	while (count < max && emulated->ready_count > 0) {
+		uint32_t index = emulated->ready[emulated->ready_head];
+		struct emulated_slot *slot = &emulated->slots[index];
+
+		emulated->ready_head = (emulated->ready_head + 1) % storage->queue_depth_max;
+		emulated->ready_count--;
+		done[count++] = (struct ofs_io_done){slot->user, slot->result};
+		emulated_count_late(emulated, slot, now_ns);
+		ofs_storage_count(storage, slot->op, slot->result);
+		slot->state = SLOT_FREE;
+		emulated->free_slots[emulated->free_count++] = index;
+	}
+	emulated_update_timer(emulated, now_ns);
+	return count;
+}
+
+static int
+emulated_start(struct emulated *emulated, const struct ofs_io *io, uint32_t index)
+{
+	struct emulated_slot *slot = &emulated->slots[index];
+	struct ofs_io below = *io;
+
+	slot->result = io->size_bytes;
+	slot->inner_done = emulated->inner == NULL;
+	if (emulated->inner != NULL) {
+		below.user = index;
+		return ofs_storage_submit(emulated->inner, &below);
+	}
+	if (io->op == OFS_STORAGE_READ)
+		memcpy(io->buffer, emulated->memory + io->offset, io->size_bytes);
+	else if (io->op == OFS_STORAGE_WRITE)
+		memcpy(emulated->memory + io->offset, io->buffer, io->size_bytes);
+	return 0;
+}
+
+static int
+emulated_submit(struct ofs_storage *storage, const struct ofs_io *io)
+{
+	struct emulated *emulated = (struct emulated *)storage;
+	int rc = ofs_storage_check(storage, io);
+	uint64_t now_ns = ofs_clock_now_ns(storage->clock); /* before the copy: it is not the drive's */
+	struct emulated_slot *slot;
+	uint32_t index;
+
+	if (rc != 0)
+		return rc;
+	index = emulated->free_slots[emulated->free_count - 1];
+	rc = emulated_start(emulated, io, index);
+	if (rc != 0)
+		return rc;
+	emulated->free_count--;
+	slot = &emulated->slots[index];
+	slot->user = io->user;
+	slot->op = io->op;
+	slot->state = SLOT_TIMED;
+	slot->submitted_ns = now_ns;
+	/* Rounded up: never before the model's time. */
+	slot->due_ns = (ofs_nvme_model_submit(emulated->model, now_ns * PS_PER_NS,
+		io->op == OFS_STORAGE_WRITE, io->offset, io->size_bytes) + PS_PER_NS - 1) / PS_PER_NS;
+	ofs_due_heap_push(&emulated->heap, slot->due_ns, index);
+	storage->stats.in_flight++;
+	return 0;
+}
+
+static int
+emulated_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	struct emulated *emulated = (struct emulated *)storage;
+
+	if (emulated->inner != NULL)
+		return emulated->inner->ops->register_memory(emulated->inner, base, size_bytes);
+	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
+}
+
+static void
+emulated_close(struct ofs_storage *storage)
+{
+	struct emulated *emulated = (struct emulated *)storage;
+
+	ofs_storage_close(emulated->inner);
+	ofs_storage_memory_close(emulated->memory, storage->size_bytes);
+	ofs_nvme_model_close(emulated->model);
+	ofs_due_heap_close(&emulated->heap);
+	if (emulated->timer_fd >= 0)
+		close(emulated->timer_fd);
+	free(emulated->slots);
+	free(emulated->free_slots);
+	free(emulated->ready);
+	free(emulated);
+}
+
+static int
+emulated_open_below(struct emulated *emulated, const struct ofs_storage_config *config,
+	struct ofs_clock *clock)
+{
+	struct ofs_storage_config below = *config;
+	struct ofs_storage *storage = &emulated->base;
+	char error[1];
+	int rc;
+
+	if (config->inner[0] == 0)
+		return storage->size_bytes == 0 ? -EINVAL
+			: ofs_storage_memory_open(&emulated->memory, storage->size_bytes);
+	if (strcmp(config->inner, "emulated") == 0 || strcmp(config->inner, "sim") == 0)
+		return -EINVAL; /* a model over a model has no meaning */
+	memcpy(below.backend, config->inner, sizeof(below.backend));
+	below.inner[0] = 0;
+	below.queue_depth_max = storage->queue_depth_max;
+	rc = ofs_storage_open(&emulated->inner, &below, clock, error, sizeof(error));
+	if (rc != 0)
+		return rc;
+	storage->size_bytes = emulated->inner->size_bytes;
+	storage->lba_size_bytes = emulated->inner->lba_size_bytes;
+	storage->direct = emulated->inner->direct;
+	memcpy(storage->warning, emulated->inner->warning, sizeof(storage->warning));
+	return 0;
+}
+
+static int
+emulated_open_parts(struct emulated *emulated, const struct ofs_storage_config *config,
+	struct ofs_clock *clock)
+{
+	uint32_t depth = emulated->base.queue_depth_max;
+	uint32_t i;
+	int rc = ofs_nvme_model_open(&emulated->model, &config->nvme, config->seed);
+
+	if (rc != 0)
+		return rc;
+	rc = emulated_open_below(emulated, config, clock);
+	if (rc != 0)
+		return rc;
+	emulated->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	if (emulated->timer_fd < 0)
+		return -errno;
+	emulated->slots = calloc(depth, sizeof(emulated->slots[0]));
+	emulated->free_slots = calloc(depth, sizeof(emulated->free_slots[0]));
+	emulated->ready = calloc(depth, sizeof(emulated->ready[0]));
+	if (emulated->slots == NULL || emulated->free_slots == NULL || emulated->ready == NULL)
+		return -ENOMEM;
+	for (i = 0; i < depth; i++)
+		emulated->free_slots[emulated->free_count++] = depth - 1 - i;
+	return ofs_due_heap_open(&emulated->heap, depth);
+}
+
+static int
+emulated_open(struct ofs_storage **out, const struct ofs_storage_config *config,
+	struct ofs_clock *clock)
+{
+	struct emulated *emulated = calloc(1, sizeof(*emulated));
+	int rc;
+
+	if (emulated == NULL)
+		return -ENOMEM;
+	ofs_storage_init(&emulated->base, &ofs_storage_ops_emulated, config, clock);
+	/* The modelled drive's queue may be shorter than the caller's. */
+	if (config->nvme.queue_depth_max > 0
+		&& config->nvme.queue_depth_max < config->queue_depth_max)
+		emulated->base.queue_depth_max = config->nvme.queue_depth_max;
+	emulated->timer_fd = -1;
+	emulated->timer_ns = UINT64_MAX;
+	emulated->timer_used = !config->busy_spin;
+	rc = emulated_open_parts(emulated, config, clock);
+	if (rc != 0) {
+		emulated_close(&emulated->base);
+		return rc;
+	}
+	*out = &emulated->base;
+	return 0;
+}
+
+static int
+emulated_wait_fd(struct ofs_storage *storage)
+{
+	return ((struct emulated *)storage)->timer_fd;
+}
+
+const struct ofs_storage_ops ofs_storage_ops_emulated = {
+	.name = "emulated",
+	.open = emulated_open,
+	.close = emulated_close,
+	.register_memory = emulated_register_memory,
+	.submit = emulated_submit,
+	.poll = emulated_poll,
+	.wait_fd = emulated_wait_fd,
+	.due_ns = emulated_due_ns,
+	.hang = NULL,
+};

@@ -1,0 +1,126 @@
+/* Opening the file or block device below posix and io_uring. */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* -EPERM from a back end's open means that the kernel forbids the back end, so the file's is
+ * -EACCES. */
+static int
+file_open_flags(struct ofs_storage *storage, const struct ofs_storage_config *config)
+{
+	int flags = O_RDWR | O_CREAT | O_CLOEXEC;
+	struct stat status;
+	int fd;
+
+	/* O_CREAT on a device node is refused by protected directories. */
+	if (stat(config->path, &status) == 0)
+		flags &= ~O_CREAT;
+	if (config->direct) {
+		fd = open(config->path, flags | O_DIRECT, 0600);
+		storage->direct = fd >= 0;
+		if (fd >= 0)
+			return fd;
+		if (errno != EINVAL)
+			return errno == EPERM ? -EACCES : -errno;
+		ofs_storage_warn(storage, "the file system refuses O_DIRECT: reads come from the "
+			"page cache");
+	}
+	fd = open(config->path, flags, 0600);
+	if (fd >= 0)
+		return fd;
+	return errno == EPERM ? -EACCES : -errno;
+}
+
+/* What O_DIRECT needs offsets and addresses to be multiples of; 512 without O_DIRECT. */
+static uint32_t
+file_alignment_bytes(const struct ofs_storage *storage, int fd, const struct stat *status)
+{
+	int sector_size_bytes = 0;
+
+	if (!storage->direct)
+		return 512;
+	if (S_ISBLK(status->st_mode)) {
+		if (ioctl(fd, BLKSSZGET, &sector_size_bytes) == 0 && sector_size_bytes >= 512)
+			return (uint32_t)sector_size_bytes;
+		return 4096;
+	}
+#ifdef STATX_DIOALIGN
+	{
+		struct statx wide;
+
+		if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &wide) == 0
+			&& (wide.stx_mask & STATX_DIOALIGN) != 0 && wide.stx_dio_offset_align > 0) {
+			uint32_t need = wide.stx_dio_offset_align;
+
+			if (wide.stx_dio_mem_align > need)
+				need = wide.stx_dio_mem_align;
+			return need < 512 ? 512 : need;
+		}
+	}
+#endif
+	return 4096; /* an older kernel does not say; every file system takes this */
+}
+
+static int
+file_size(struct ofs_storage *storage, const struct ofs_storage_config *config, int fd,
+	const struct stat *status)
+{
+	uint64_t have_bytes = (uint64_t)status->st_size;
+	uint64_t want_bytes = config->size_bytes;
+
+	if (S_ISBLK(status->st_mode)) {
+		if (ioctl(fd, BLKGETSIZE64, &have_bytes) != 0)
+			return -errno;
+		if (want_bytes > have_bytes)
+			return -ENOSPC;
+	} else if (want_bytes > have_bytes) {
+		/* Reserving now turns a full disk into one error at open instead of many later. */
+		if (fallocate(fd, 0, 0, (off_t)want_bytes) != 0) {
+			if (errno != EOPNOTSUPP && errno != ENOSYS)
+				return -errno;
+			if (ftruncate(fd, (off_t)want_bytes) != 0)
+				return -errno;
+		}
+		have_bytes = want_bytes;
+	}
+	storage->size_bytes = want_bytes > 0 ? want_bytes : have_bytes;
+	storage->size_bytes &= ~(uint64_t)(storage->lba_size_bytes - 1);
+	return storage->size_bytes > 0 ? 0 : -EINVAL;
+}
+
+int
+ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_config *config)
+{
+	struct stat status;
+	uint32_t need;
+	int fd;
+	int rc;
+
+	if (config->path[0] == 0)
+		return -EINVAL;
+	fd = file_open_flags(storage, config);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &status) != 0) {
+		rc = -errno;
+	} else if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)) {
+		rc = S_ISDIR(status.st_mode) ? -EISDIR : -EINVAL;
+	} else {
+		need = file_alignment_bytes(storage, fd, &status);
+		storage->lba_size_bytes = config->lba_size_bytes > 0 ? config->lba_size_bytes : need;
+		/* A smaller lba than the device's would fail at the first I/O. */
+		rc = storage->lba_size_bytes % need != 0 ? -EINVAL
+			: file_size(storage, config, fd, &status);
+	}
+	if (rc != 0) {
+		close(fd);
+		return rc;
+	}
+	return fd;
+}

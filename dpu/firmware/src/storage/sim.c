@@ -1,0 +1,298 @@
+/*
+ * sim: a drive in memory and virtual time, with seeded faults.
+ *
+ * Model: the NVMe model says when an I/O ends; poll gives out what is due at the clock's time,
+ * in time order. Data moves at the moment of completion, so a caller who looks into a buffer too
+ * early sees that it is early. Each accepted I/O draws at most one fault from (seed, its
+ * number): the same seed and the same calls give the same run. After a hang (drawn, or
+ * ofs_storage_hang for the whole device) nothing of it completes until ofs_storage_unhang, which
+ * ends it with -ETIMEDOUT and no data moved.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "due_heap.h"
+
+#define PS_PER_NS 1000u
+
+enum sim_fault { FAULT_NONE, FAULT_EIO, FAULT_SHORT, FAULT_CORRUPT, FAULT_HANG, FAULT_TORN,
+	FAULT_TIMEOUT };
+
+struct sim_slot {
+	struct ofs_io io;
+	uint64_t random;
+	enum sim_fault fault;
+	uint32_t next_hung; /* OFS_NONE ends the list */
+};
+
+struct sim {
+	struct ofs_storage base;
+	struct ofs_storage_config config;
+	uint8_t *memory;
+	struct ofs_nvme_model *model;
+	struct ofs_due_heap heap;
+	struct sim_slot *slots;
+	uint32_t *free_slots;
+	uint32_t free_count;
+	uint32_t hung_first;
+	uint64_t io_count;
+	int hung;
+};
+
+/* splitmix64 of a counter: no state but the number of the I/O. */
+static uint64_t
+sim_random(uint64_t seed, uint64_t number)
+{
+	uint64_t x = seed * 0xd1342543de82ef95ull + (number + 1) * 0x9e3779b97f4a7c15ull;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return x ^ (x >> 31);
+}
+
+static enum sim_fault
+sim_draw(const struct sim *sim, const struct ofs_io *io, uint64_t random)
+{
+	uint64_t draw = random % 1000000u;
+	uint64_t edge = sim->config.fault_eio_per_million;
+
+	if (draw < edge)
+		return FAULT_EIO;
+	edge += sim->config.fault_hang_per_million;
+	if (draw < edge)
+		return FAULT_HANG;
+	if (io->op == OFS_STORAGE_SYNC)
+		return FAULT_NONE;
+	edge += sim->config.fault_short_per_million;
+	if (draw < edge)
+		return FAULT_SHORT;
+	edge += io->op == OFS_STORAGE_READ ? sim->config.fault_corrupt_per_million
+		: sim->config.fault_torn_per_million;
+	if (draw >= edge)
+		return FAULT_NONE;
+	return io->op == OFS_STORAGE_READ ? FAULT_CORRUPT : FAULT_TORN;
+}
+
+static void
+sim_move(struct sim *sim, const struct ofs_io *io, uint32_t at, uint32_t size_bytes)
+{
+	uint8_t *medium = sim->memory + io->offset + at;
+	uint8_t *buffer = (uint8_t *)io->buffer + at;
+
+	if (io->op == OFS_STORAGE_READ)
+		memcpy(buffer, medium, size_bytes);
+	else
+		memcpy(medium, buffer, size_bytes);
+}
+
+/* Each block of a torn write reaches the medium or not, by its own bit; never all of them do. */
+static void
+sim_move_torn(struct sim *sim, const struct sim_slot *slot)
+{
+	uint32_t lba = sim->base.lba_size_bytes;
+	uint32_t count = slot->io.size_bytes / lba;
+	uint32_t lost = (uint32_t)(slot->random >> 32) % count;
+	uint32_t i;
+
+	for (i = 0; i < count; i++)
+		if (i != lost && (sim_random(slot->random, i) & 1))
+			sim_move(sim, &slot->io, i * lba, lba);
+}
+
+/* What happens at the end of an I/O: the data moves, as far as its fault lets it. */
+static int64_t
+sim_execute(struct sim *sim, const struct sim_slot *slot)
+{
+	const struct ofs_io *io = &slot->io;
+	uint32_t lba = sim->base.lba_size_bytes;
+
+	if (slot->fault == FAULT_EIO)
+		return -EIO;
+	if (slot->fault == FAULT_TIMEOUT)
+		return -ETIMEDOUT;
+	if (io->op == OFS_STORAGE_SYNC)
+		return 0;
+	if (slot->fault == FAULT_SHORT) {
+		sim_move(sim, io, 0, io->size_bytes / lba / 2 * lba);
+		return -EIO;
+	}
+	if (slot->fault == FAULT_TORN) {
+		sim_move_torn(sim, slot);
+		return -EIO;
+	}
+	sim_move(sim, io, 0, io->size_bytes);
+	if (slot->fault == FAULT_CORRUPT) {
+		uint64_t at = (slot->random >> 20) % io->size_bytes;
+
+		/* The low bit is always set, so that the byte is another one. */
+		((uint8_t *)io->buffer)[at] ^= (uint8_t)(slot->random >> 56) | 1;
+	}
+	return io->size_bytes;
+}
+
+static void
+sim_put_aside(struct sim *sim, uint32_t index)
+{
+	sim->slots[index].next_hung = sim->hung_first;
+	sim->hung_first = index;
+}
+
+static int
+sim_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
+{
+	struct sim *sim = (struct sim *)storage;
+	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
+	int count = 0;
+
+	while (count < max && !sim->hung && ofs_due_heap_next_ns(&sim->heap) <= now_ns) {
+		uint32_t index = ofs_due_heap_pop(&sim->heap);
+		struct sim_slot *slot = &sim->slots[index];
+		int64_t result;
+
+		if (slot->fault == FAULT_HANG) {
+			sim_put_aside(sim, index);
+			continue;
+		}
+		result = sim_execute(sim, slot);
+		done[count++] = (struct ofs_io_done){slot->io.user, result};
+		ofs_storage_count(storage, slot->io.op, result);
+		sim->free_slots[sim->free_count++] = index;
+	}
+	return count;
+}
+
+static int
+sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
+{
+	struct sim *sim = (struct sim *)storage;
+	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
+	int rc = ofs_storage_check(storage, io);
+	uint64_t due_ps;
+	uint32_t index;
+
+	if (rc != 0)
+		return rc;
+	index = sim->free_slots[--sim->free_count];
+	sim->slots[index].io = *io;
+	sim->slots[index].random = sim_random(sim->config.seed, sim->io_count++);
+	sim->slots[index].fault = sim_draw(sim, io, sim->slots[index].random);
+	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS,
+		io->op == OFS_STORAGE_WRITE, io->offset, io->size_bytes);
+	ofs_due_heap_push(&sim->heap, (due_ps + PS_PER_NS - 1) / PS_PER_NS, index);
+	storage->stats.in_flight++;
+	return 0;
+}
+
+static uint64_t
+sim_due_ns(struct ofs_storage *storage)
+{
+	struct sim *sim = (struct sim *)storage;
+
+	return sim->hung ? UINT64_MAX : ofs_due_heap_next_ns(&sim->heap);
+}
+
+/* Ends what hung: the I/Os set aside, and those that fell due while the whole device hung. */
+static void
+sim_hang(struct ofs_storage *storage, int hung)
+{
+	struct sim *sim = (struct sim *)storage;
+	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
+
+	if (sim->hung && !hung)
+		while (ofs_due_heap_next_ns(&sim->heap) <= now_ns)
+			sim_put_aside(sim, ofs_due_heap_pop(&sim->heap));
+	sim->hung = hung;
+	while (!hung && sim->hung_first != OFS_NONE) {
+		uint32_t index = sim->hung_first;
+
+		sim->hung_first = sim->slots[index].next_hung;
+		sim->slots[index].fault = FAULT_TIMEOUT;
+		ofs_due_heap_push(&sim->heap, now_ns, index);
+	}
+}
+
+static int
+sim_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	(void)storage;
+	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
+}
+
+static int
+sim_wait_fd(struct ofs_storage *storage)
+{
+	(void)storage;
+	return -1; /* nobody sleeps in virtual time */
+}
+
+static void
+sim_close(struct ofs_storage *storage)
+{
+	struct sim *sim = (struct sim *)storage;
+
+	ofs_storage_memory_close(sim->memory, storage->size_bytes);
+	ofs_nvme_model_close(sim->model);
+	ofs_due_heap_close(&sim->heap);
+	free(sim->slots);
+	free(sim->free_slots);
+	free(sim);
+}
+
+static int
+sim_open_parts(struct sim *sim)
+{
+	uint32_t depth = sim->base.queue_depth_max;
+	uint32_t i;
+	int rc;
+
+	if (sim->base.size_bytes == 0)
+		return -EINVAL;
+	rc = ofs_storage_memory_open(&sim->memory, sim->base.size_bytes);
+	if (rc != 0)
+		return rc;
+	rc = ofs_nvme_model_open(&sim->model, &sim->config.nvme, sim->config.seed);
+	if (rc != 0)
+		return rc;
+	sim->slots = calloc(depth, sizeof(sim->slots[0]));
+	sim->free_slots = calloc(depth, sizeof(sim->free_slots[0]));
+	if (sim->slots == NULL || sim->free_slots == NULL)
+		return -ENOMEM;
+	for (i = 0; i < depth; i++)
+		sim->free_slots[sim->free_count++] = depth - 1 - i;
+	return ofs_due_heap_open(&sim->heap, depth);
+}
+
+static int
+sim_open(struct ofs_storage **out, const struct ofs_storage_config *config,
+	struct ofs_clock *clock)
+{
+	struct sim *sim = calloc(1, sizeof(*sim));
+	int rc;
+
+	if (sim == NULL)
+		return -ENOMEM;
+	ofs_storage_init(&sim->base, &ofs_storage_ops_sim, config, clock);
+	sim->config = *config;
+	sim->hung_first = OFS_NONE;
+	rc = sim_open_parts(sim);
+	if (rc != 0) {
+		sim_close(&sim->base);
+		return rc;
+	}
+	*out = &sim->base;
+	return 0;
+}
+
+const struct ofs_storage_ops ofs_storage_ops_sim = {
+	.name = "sim",
+	.open = sim_open,
+	.close = sim_close,
+	.register_memory = sim_register_memory,
+	.submit = sim_submit,
+	.poll = sim_poll,
+	.wait_fd = sim_wait_fd,
+	.due_ns = sim_due_ns,
+	.hang = sim_hang,
+};

@@ -1,0 +1,264 @@
+/* The door of the storage seam: choosing a back end, checking an I/O, counting its end. */
+#include "internal.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const struct ofs_storage_ops *const storage_all[] = {
+	&ofs_storage_ops_posix,
+	&ofs_storage_ops_uring,
+	&ofs_storage_ops_emulated,
+	&ofs_storage_ops_sim,
+	&ofs_storage_ops_skeleton,
+};
+
+const struct ofs_storage_ops *
+ofs_storage_find(const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < sizeof(storage_all) / sizeof(storage_all[0]); i++)
+		if (strcmp(storage_all[i]->name, name) == 0)
+			return storage_all[i];
+	return NULL;
+}
+
+void
+ofs_storage_init(struct ofs_storage *storage, const struct ofs_storage_ops *ops,
+	const struct ofs_storage_config *config, struct ofs_clock *clock)
+{
+	storage->ops = ops;
+	storage->clock = clock;
+	storage->queue_depth_max = config->queue_depth_max;
+	storage->lba_size_bytes = config->lba_size_bytes > 0 ? config->lba_size_bytes : 512;
+	storage->size_bytes = config->size_bytes & ~(uint64_t)(storage->lba_size_bytes - 1);
+}
+
+int
+ofs_storage_memory_open(uint8_t **out, uint64_t size_bytes)
+{
+	void *memory = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	*out = memory == MAP_FAILED ? NULL : memory;
+	return memory == MAP_FAILED ? -errno : 0;
+}
+
+void
+ofs_storage_memory_close(uint8_t *memory, uint64_t size_bytes)
+{
+	if (memory != NULL)
+		munmap(memory, size_bytes);
+}
+
+int
+ofs_storage_check(struct ofs_storage *storage, const struct ofs_io *io)
+{
+	uint64_t mask = storage->lba_size_bytes - 1;
+
+	if (io->op == OFS_STORAGE_SYNC) {
+		if (io->size_bytes != 0 || io->offset != 0)
+			return -EINVAL;
+	} else if (io->op == OFS_STORAGE_READ || io->op == OFS_STORAGE_WRITE) {
+		if (io->size_bytes == 0 || io->buffer == NULL
+			|| ((io->offset | io->size_bytes | (uintptr_t)io->buffer) & mask) != 0
+			|| io->offset >= storage->size_bytes
+			|| io->size_bytes > storage->size_bytes - io->offset)
+			return -EINVAL;
+	} else {
+		return -EINVAL;
+	}
+	if (storage->stats.in_flight >= storage->queue_depth_max) {
+		storage->stats.busy++;
+		return -EAGAIN;
+	}
+	return 0;
+}
+
+void
+ofs_storage_count(struct ofs_storage *storage, uint16_t op, int64_t result)
+{
+	struct ofs_storage_stats *stats = &storage->stats;
+
+	assert(stats->in_flight > 0);
+	stats->in_flight--;
+	if (result < 0) {
+		stats->errors++;
+	} else if (op == OFS_STORAGE_READ) {
+		stats->reads++;
+		stats->bytes_read += (uint64_t)result;
+	} else if (op == OFS_STORAGE_WRITE) {
+		stats->writes++;
+		stats->bytes_written += (uint64_t)result;
+	} else {
+		stats->syncs++;
+	}
+}
+
+void
+ofs_storage_warn(struct ofs_storage *storage, const char *format, ...)
+{
+	size_t used = strlen(storage->warning);
+	va_list arguments;
+
+	if (used > 0 && used + 2 < sizeof(storage->warning)) {
+		strcpy(storage->warning + used, "; ");
+		used += 2;
+	}
+	va_start(arguments, format);
+	vsnprintf(storage->warning + used, sizeof(storage->warning) - used, format, arguments);
+	va_end(arguments);
+}
+
+/* Every back end refuses these alike, so the text is written once. NULL: nothing wrong. */
+static const char *
+config_fault(const struct ofs_storage_config *config, const struct ofs_clock *clock)
+{
+	uint32_t lba = config->lba_size_bytes;
+
+	if (memchr(config->backend, 0, sizeof(config->backend)) == NULL
+		|| memchr(config->path, 0, sizeof(config->path)) == NULL
+		|| memchr(config->inner, 0, sizeof(config->inner)) == NULL)
+		return "a text is not ended by a zero byte; shorten it";
+	if (clock == NULL)
+		return "no clock was given; pass one";
+	if (config->queue_depth_max == 0 || config->queue_depth_max > OFS_STORAGE_QUEUE_DEPTH_MAX)
+		return "queue_depth_max is out of range; choose 1 to 4096";
+	if (lba != 0 && (lba < 512 || lba > OFS_STORAGE_LBA_MAX_BYTES || (lba & (lba - 1)) != 0))
+		return "lba_size_bytes is not a power of two from 512 to 65536; choose one, or 0";
+	if (config->thread_count > 64)
+		return "thread_count is out of range; choose 1 to 64, or 0";
+	return NULL;
+}
+
+static void
+explain(char *error, size_t error_size_bytes, const struct ofs_storage_config *config,
+	const char *backend, int rc)
+{
+	const char *mend = "check the path and `offstage doctor`";
+
+	if (rc == 0 || error == NULL || error_size_bytes == 0)
+		return;
+	if (strcmp(backend, "io_uring") == 0 && (rc == -EPERM || rc == -ENOSYS)) {
+		snprintf(error, error_size_bytes, "storage io_uring: %s; %s", rc == -ENOSYS
+			? "this build or this kernel has no io_uring" : "the kernel forbids io_uring",
+			rc == -ENOSYS ? "build with liburing-dev, or use backend \"posix\""
+			: "set sysctl kernel.io_uring_disabled=0, or use backend \"posix\"");
+		return;
+	}
+	if (rc == -ENOSPC)
+		mend = "free space, or ask for a smaller size";
+	else if (rc == -EACCES || rc == -EPERM)
+		mend = "check owner and mode of the file";
+	else if (rc == -ENOENT)
+		mend = "create the directory, or name another path";
+	else if (rc == -EISDIR)
+		mend = "name a file or a block device, not a directory";
+	else if (rc == -ENOMEM)
+		mend = "lower the queue depth or the size, or raise RLIMIT_MEMLOCK";
+	else if (rc == -EINVAL)
+		mend = "check size (above 0, for a file at least one lba), lba and the nvme parameters";
+	snprintf(error, error_size_bytes, "storage %s%s%s: %s; %s", backend,
+		config->path[0] != 0 ? " on " : "", config->path, strerror(-rc), mend);
+}
+
+static int
+open_auto(struct ofs_storage **out, const struct ofs_storage_config *config,
+	struct ofs_clock *clock)
+{
+	int rc = ofs_storage_ops_uring.open(out, config, clock);
+	int uring_rc = rc;
+
+	if (rc != -EPERM && rc != -ENOSYS && rc != -ENOMEM && rc != -ENOTSUP)
+		return rc;
+	rc = ofs_storage_ops_posix.open(out, config, clock);
+	if (rc == 0)
+		ofs_storage_warn(*out, "io_uring is not to be had (%s), posix threads instead; %s",
+			strerror(-uring_rc), uring_rc == -ENOSYS ? "build with liburing-dev"
+			: "see sysctl kernel.io_uring_disabled and RLIMIT_MEMLOCK");
+	return rc;
+}
+
+int
+ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *config,
+	struct ofs_clock *clock, char *error, size_t error_size_bytes)
+{
+	const char *fault = config_fault(config, clock);
+	const struct ofs_storage_ops *ops;
+	int rc;
+
+	*out = NULL;
+	if (error != NULL && error_size_bytes > 0)
+		error[0] = 0;
+	if (fault == NULL && strcmp(config->backend, "auto") == 0) {
+		rc = open_auto(out, config, clock);
+		explain(error, error_size_bytes, config, "auto", rc);
+		return rc;
+	}
+	ops = fault == NULL ? ofs_storage_find(config->backend) : NULL;
+	if (fault == NULL && ops == NULL)
+		fault = "no such backend; choose auto, posix, io_uring, emulated, sim or skeleton";
+	if (fault != NULL) {
+		if (error != NULL)
+			snprintf(error, error_size_bytes, "storage: %s", fault);
+		return -EINVAL;
+	}
+	rc = ops->open(out, config, clock);
+	explain(error, error_size_bytes, config, config->backend, rc);
+	return rc;
+}
+
+void
+ofs_storage_close(struct ofs_storage *storage)
+{
+	if (storage != NULL)
+		storage->ops->close(storage);
+}
+
+const char *
+ofs_storage_warning(const struct ofs_storage *storage)
+{
+	return storage->warning;
+}
+
+const char *
+ofs_storage_name(const struct ofs_storage *storage)
+{
+	return storage->ops->name;
+}
+
+int
+ofs_storage_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	return storage->ops->register_memory(storage, base, size_bytes);
+}
+
+int
+ofs_storage_wait_fd(struct ofs_storage *storage)
+{
+	return storage->ops->wait_fd(storage);
+}
+
+uint64_t
+ofs_storage_due_ns(struct ofs_storage *storage)
+{
+	return storage->ops->due_ns(storage);
+}
+
+void
+ofs_storage_hang(struct ofs_storage *storage)
+{
+	if (storage->ops->hang != NULL)
+		storage->ops->hang(storage, 1);
+}
+
+void
+ofs_storage_unhang(struct ofs_storage *storage)
+{
+	if (storage->ops->hang != NULL)
+		storage->ops->hang(storage, 0);
+}

@@ -1,0 +1,443 @@
+/*
+ * io_uring: one ring, one registered file, registered buffers, an eventfd to sleep on.
+ *
+ * Model: submit only writes a submission entry; the next poll (or a full ring) hands all of them
+ * to the kernel in one io_uring_enter. The ring starts disabled and is enabled by the first poll
+ * or submit, because its single issuer is the thread that does so, not the one that opened it.
+ * With deferred task work the kernel completes nothing until that thread looks, and says in the
+ * ring's flags that there is something to look for: an idle poll makes no system call. Memory
+ * that was not registered works through the plain opcodes. A short transfer is continued, EAGAIN
+ * and EINTR are tried again, both bounded.
+ */
+#include "internal.h"
+
+#ifdef OFS_HAVE_URING
+
+#include <assert.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum {
+	URING_PIECES_MAX = 256,
+	URING_REGIONS_MAX = 64,
+	URING_RETRIES_MAX = 1000,
+	URING_BATCH_MAX = 64,
+	URING_IDLE_POLLS_PER_CLEAR = 64,
+	URING_CLOSE_WAIT_MS = 5000,
+};
+
+#define URING_PIECE_SIZE_BYTES (1ull << 30) /* the kernel's limit for one registered buffer */
+
+struct uring_slot {
+	struct ofs_io io;
+	uint32_t moved_bytes;
+	uint32_t retries;
+};
+
+/* A registered range; piece i of it is fixed buffer piece_first + i. */
+struct uring_region {
+	uintptr_t base;
+	uint64_t size_bytes;
+	uint32_t piece_first;
+};
+
+struct uring {
+	struct ofs_storage base;
+	struct io_uring ring;
+	int ring_open;
+	int enabled;
+	int closing;
+	int sparse;                     /* the buffer table can be filled piece by piece */
+	int fd;
+	int event_fd;
+	uint32_t harvested;             /* completions since event_fd was last cleared */
+	uint32_t idle_polls;
+	struct uring_slot *slots;
+	uint32_t *free_slots;
+	uint32_t free_count;
+	struct uring_region regions[URING_REGIONS_MAX];
+	uint32_t region_count;
+	struct iovec pieces[URING_PIECES_MAX];
+	uint32_t piece_count;
+};
+
+/* Index of the fixed buffer that holds the whole range, or -1. */
+static int
+uring_piece(const struct uring *uring, const uint8_t *buffer, uint32_t size_bytes)
+{
+	uintptr_t address = (uintptr_t)buffer;
+	uint32_t i;
+
+	for (i = 0; i < uring->region_count; i++) {
+		const struct uring_region *region = &uring->regions[i];
+		uint64_t at = address - region->base;
+
+		if (address < region->base || at >= region->size_bytes
+			|| size_bytes > region->size_bytes - at)
+			continue;
+		if (at / URING_PIECE_SIZE_BYTES
+			!= (at + size_bytes - 1) / URING_PIECE_SIZE_BYTES)
+			return -1;
+		return (int)(region->piece_first + at / URING_PIECE_SIZE_BYTES);
+	}
+	return -1;
+}
+
+static void
+uring_prepare(struct uring *uring, uint32_t slot_index)
+{
+	struct uring_slot *slot = &uring->slots[slot_index];
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+	uint8_t *buffer = (uint8_t *)slot->io.buffer + slot->moved_bytes;
+	uint32_t size_bytes = slot->io.size_bytes - slot->moved_bytes;
+	uint64_t offset = slot->io.offset + slot->moved_bytes;
+	int piece;
+
+	assert(sqe != NULL); /* the ring has an entry for everything in flight */
+	if (slot->io.op == OFS_STORAGE_SYNC) {
+		io_uring_prep_fsync(sqe, 0, IORING_FSYNC_DATASYNC);
+	} else {
+		piece = uring_piece(uring, buffer, size_bytes);
+		if (slot->io.op == OFS_STORAGE_READ && piece >= 0)
+			io_uring_prep_read_fixed(sqe, 0, buffer, size_bytes, offset, piece);
+		else if (slot->io.op == OFS_STORAGE_READ)
+			io_uring_prep_read(sqe, 0, buffer, size_bytes, offset);
+		else if (piece >= 0)
+			io_uring_prep_write_fixed(sqe, 0, buffer, size_bytes, offset, piece);
+		else
+			io_uring_prep_write(sqe, 0, buffer, size_bytes, offset);
+		if (slot->io.op == OFS_STORAGE_WRITE && (slot->io.flags & OFS_STORAGE_DURABLE))
+			sqe->rw_flags = RWF_DSYNC;
+	}
+	io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE); /* entry 0 of the file table */
+	io_uring_sqe_set_data64(sqe, slot_index);
+}
+
+static void
+uring_enable(struct uring *uring)
+{
+	int rc = 0;
+
+	if (!uring->enabled && (uring->ring.flags & IORING_SETUP_R_DISABLED))
+		rc = io_uring_enable_rings(&uring->ring);
+	assert(rc == 0);
+	uring->enabled = 1;
+}
+
+/* Hands the queued entries over. EAGAIN, EBUSY and EINTR leave them for the next poll. */
+static void
+uring_flush(struct uring *uring)
+{
+	int rc;
+
+	uring_enable(uring);
+	if (io_uring_sq_ready(&uring->ring) == 0)
+		return;
+	rc = io_uring_submit_and_get_events(&uring->ring);
+	assert(rc != -EEXIST || uring->closing); /* polled by another thread than the ring's own */
+}
+
+static int
+uring_submit(struct ofs_storage *storage, const struct ofs_io *io)
+{
+	struct uring *uring = (struct uring *)storage;
+	int rc = ofs_storage_check(storage, io);
+	uint32_t slot_index;
+
+	if (rc == -EAGAIN)
+		uring_flush(uring); /* so that a caller who only submits makes progress */
+	if (rc != 0)
+		return rc;
+	slot_index = uring->free_slots[--uring->free_count];
+	uring->slots[slot_index] = (struct uring_slot){.io = *io};
+	storage->stats.in_flight++;
+	uring_prepare(uring, slot_index);
+	return 0;
+}
+
+/* 1 when the I/O is over and *result stands, 0 when it was queued again. */
+static int
+uring_finish(struct uring *uring, uint32_t slot_index, int count, int64_t *result)
+{
+	struct uring_slot *slot = &uring->slots[slot_index];
+
+	*result = count;
+	if (count == -EAGAIN || count == -EINTR) {
+		*result = -EIO;
+	} else if (count < 0 || slot->io.op == OFS_STORAGE_SYNC) {
+		return 1;
+	} else {
+		slot->moved_bytes += (uint32_t)count;
+		*result = slot->moved_bytes;
+		if (slot->moved_bytes == slot->io.size_bytes)
+			return 1;
+		*result = -EIO;
+		/* No progress is the end of a file that somebody cut; with O_DIRECT a rest that is
+		 * not whole blocks could not be asked for. */
+		if (count == 0 || slot->moved_bytes % uring->base.lba_size_bytes != 0)
+			return 1;
+	}
+	if (++slot->retries > URING_RETRIES_MAX)
+		return 1;
+	uring_prepare(uring, slot_index);
+	return 0;
+}
+
+/* Clears the eventfd once per turn from busy to idle, and now and then when idle, because the
+ * kernel may signal a completion after it was taken. */
+static void
+uring_clear_event(struct uring *uring)
+{
+	eventfd_t ignored;
+
+	if (uring->harvested == 0 && ++uring->idle_polls % URING_IDLE_POLLS_PER_CLEAR != 0)
+		return;
+	uring->harvested = 0;
+	(void)!eventfd_read(uring->event_fd, &ignored);
+}
+
+static int
+uring_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
+{
+	struct uring *uring = (struct uring *)storage;
+	struct io_uring_cqe *cqes[URING_BATCH_MAX];
+	unsigned int ready;
+	unsigned int i;
+	int count = 0;
+
+	uring_flush(uring);
+	if (max > URING_BATCH_MAX)
+		max = URING_BATCH_MAX;
+	ready = io_uring_peek_batch_cqe(&uring->ring, cqes, (unsigned int)max);
+	if (ready == 0) {
+		uring_clear_event(uring);
+		/* What came between the look and the clearing would sleep on. */
+		ready = io_uring_peek_batch_cqe(&uring->ring, cqes, (unsigned int)max);
+	}
+	for (i = 0; i < ready; i++) {
+		uint32_t slot_index = (uint32_t)io_uring_cqe_get_data64(cqes[i]);
+		const struct ofs_io *io = &uring->slots[slot_index].io;
+		int64_t result;
+
+		if (!uring_finish(uring, slot_index, cqes[i]->res, &result))
+			continue;
+		done[count++] = (struct ofs_io_done){io->user, result};
+		ofs_storage_count(storage, io->op, result);
+		uring->free_slots[uring->free_count++] = slot_index;
+	}
+	io_uring_cq_advance(&uring->ring, ready);
+	uring->harvested += ready;
+	uring_flush(uring); /* what was queued again */
+	return count;
+}
+
+static int
+uring_register_pieces(struct uring *uring, uint32_t first, uint32_t count)
+{
+	int rc;
+
+	if (uring->sparse) {
+		rc = io_uring_register_buffers_update_tag(&uring->ring, first,
+			&uring->pieces[first], NULL, count);
+		return rc < 0 ? rc : 0;
+	}
+	if (first > 0)
+		io_uring_unregister_buffers(&uring->ring);
+	return io_uring_register_buffers(&uring->ring, uring->pieces, first + count);
+}
+
+static int
+uring_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	struct uring *uring = (struct uring *)storage;
+	uint64_t pieces = (size_bytes + URING_PIECE_SIZE_BYTES - 1) / URING_PIECE_SIZE_BYTES;
+	uint32_t first = uring->piece_count;
+	uint64_t i;
+	int rc;
+
+	if (base == NULL || size_bytes == 0)
+		return -EINVAL;
+	if (uring->region_count == URING_REGIONS_MAX || pieces > URING_PIECES_MAX - first) {
+		ofs_storage_warn(storage, "the buffer table is full: more memory is used unregistered");
+		return 0;
+	}
+	for (i = 0; i < pieces; i++) {
+		uint64_t at = i * URING_PIECE_SIZE_BYTES;
+		uint64_t left = size_bytes - at;
+
+		uring->pieces[first + i].iov_base = (uint8_t *)base + at;
+		uring->pieces[first + i].iov_len =
+			left < URING_PIECE_SIZE_BYTES ? left : URING_PIECE_SIZE_BYTES;
+	}
+	rc = uring_register_pieces(uring, first, (uint32_t)pieces);
+	if (rc != 0) {
+		if (!uring->sparse && first > 0) /* the table was taken down for the attempt */
+			rc = uring_register_pieces(uring, 0, first) == 0 ? rc : -EIO;
+		ofs_storage_warn(storage, "memory is not registered (%s): plain opcodes instead; "
+			"see RLIMIT_MEMLOCK", strerror(-rc));
+		return rc == -EIO ? rc : 0;
+	}
+	uring->regions[uring->region_count++] =
+		(struct uring_region){(uintptr_t)base, size_bytes, first};
+	uring->piece_count += (uint32_t)pieces;
+	return 0;
+}
+
+/* The best set of flags this kernel takes: 6.1, 6.0, 5.19, before. */
+static int
+uring_open_ring(struct uring *uring, uint32_t depth)
+{
+	static const unsigned int flags[] = {
+		IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_TASKRUN_FLAG
+			| IORING_SETUP_DEFER_TASKRUN,
+		IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_TASKRUN_FLAG
+			| IORING_SETUP_COOP_TASKRUN,
+		IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_COOP_TASKRUN,
+		0,
+	};
+	int rc = -EINVAL;
+	size_t i;
+
+	for (i = 0; i < sizeof(flags) / sizeof(flags[0]) && rc == -EINVAL; i++)
+		rc = io_uring_queue_init(depth, &uring->ring, flags[i]);
+	uring->ring_open = rc == 0;
+	return rc;
+}
+
+/* Waits for what the kernel has in flight: its buffers are about to be freed. On another thread
+ * than the ring's own, what was queued and not handed over stays so. */
+static void
+uring_drain(struct uring *uring)
+{
+	struct ofs_io_done done[URING_BATCH_MAX];
+	int waited_ms;
+
+	uring->closing = 1;
+	for (waited_ms = 0; waited_ms < URING_CLOSE_WAIT_MS; waited_ms++) {
+		if (uring->base.stats.in_flight == 0)
+			return;
+		uring_flush(uring);
+		if (uring->base.stats.in_flight == io_uring_sq_ready(&uring->ring))
+			return;
+		if (uring_poll(&uring->base, done, URING_BATCH_MAX) == 0)
+			usleep(1000);
+	}
+}
+
+static void
+uring_close(struct ofs_storage *storage)
+{
+	struct uring *uring = (struct uring *)storage;
+
+	if (uring->ring_open) {
+		uring_drain(uring);
+		io_uring_queue_exit(&uring->ring);
+	}
+	if (uring->event_fd >= 0)
+		close(uring->event_fd);
+	if (uring->fd >= 0)
+		close(uring->fd);
+	free(uring->slots);
+	free(uring->free_slots);
+	free(uring);
+}
+
+static int
+uring_open_parts(struct uring *uring, const struct ofs_storage_config *config)
+{
+	uint32_t depth = config->queue_depth_max;
+	uint32_t i;
+	int rc = uring_open_ring(uring, depth);
+
+	/* The ring comes first: where it is forbidden, no file has been created or grown. */
+	if (rc != 0)
+		return rc;
+	uring->fd = ofs_storage_file_open(&uring->base, config);
+	if (uring->fd < 0)
+		return uring->fd;
+	rc = io_uring_register_files(&uring->ring, &uring->fd, 1);
+	if (rc != 0)
+		return rc;
+	uring->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (uring->event_fd < 0)
+		return -errno;
+	rc = io_uring_register_eventfd(&uring->ring, uring->event_fd);
+	if (rc != 0)
+		return rc;
+	uring->sparse = io_uring_register_buffers_sparse(&uring->ring, URING_PIECES_MAX) == 0;
+	uring->slots = calloc(depth, sizeof(uring->slots[0]));
+	uring->free_slots = calloc(depth, sizeof(uring->free_slots[0]));
+	if (uring->slots == NULL || uring->free_slots == NULL)
+		return -ENOMEM;
+	for (i = 0; i < depth; i++)
+		uring->free_slots[uring->free_count++] = depth - 1 - i;
+	return 0;
+}
+
+static int
+uring_open(struct ofs_storage **out, const struct ofs_storage_config *config,
+	struct ofs_clock *clock)
+{
+	struct uring *uring = calloc(1, sizeof(*uring));
+	int rc;
+
+	if (uring == NULL)
+		return -ENOMEM;
+	ofs_storage_init(&uring->base, &ofs_storage_ops_uring, config, clock);
+	uring->fd = -1;
+	uring->event_fd = -1;
+	rc = uring_open_parts(uring, config);
+	if (rc != 0) {
+		uring_close(&uring->base);
+		return rc;
+	}
+	*out = &uring->base;
+	return 0;
+}
+
+static int
+uring_wait_fd(struct ofs_storage *storage)
+{
+	return ((struct uring *)storage)->event_fd;
+}
+
+static uint64_t
+uring_due_ns(struct ofs_storage *storage)
+{
+	(void)storage;
+	return UINT64_MAX;
+}
+
+const struct ofs_storage_ops ofs_storage_ops_uring = {
+	.name = "io_uring",
+	.open = uring_open,
+	.close = uring_close,
+	.register_memory = uring_register_memory,
+	.submit = uring_submit,
+	.poll = uring_poll,
+	.wait_fd = uring_wait_fd,
+	.due_ns = uring_due_ns,
+	.hang = NULL,
+};
+
+#else /* built without liburing */
+
+static int
+uring_open(struct ofs_storage **out, const struct ofs_storage_config *config,
+	struct ofs_clock *clock)
+{
+	(void)out;
+	(void)config;
+	(void)clock;
+	return -ENOSYS;
+}
+
+const struct ofs_storage_ops ofs_storage_ops_uring = {
+	.name = "io_uring",
+	.open = uring_open,
+};
+
+#endif

@@ -128,10 +128,27 @@ class WorkloadPlan:
             self.sessions_max,
         )
 
+    def sentence(self) -> str:
+        """What was taken and what was changed, in one sentence for a report."""
+        longest = max(session.context_tokens for session in self.sessions)
+        size = f"{len(self.sessions)} sessions, the longest of {longest:,} tokens"
+        if self.source != "trace":
+            return f"{size}, generated, starting together"
+        left = Counter(row.reason for row in self.left_out)
+        total = len(self.sessions) + len(self.left_out) + self.before_count + self.after_count
+        return (
+            f"{size}, of the {total:,} requests of {self.trace}: {self.trace_span_s:,.0f} s of "
+            f"arrivals compressed {self.time_compression:g} times; inside that window "
+            f"{left['short']} shorter than {self.context_tokens_min:,} tokens and "
+            f"{left['budget']} beyond the byte budget were left out; "
+            f"{len(self.capped)} capped at {self.context_tokens_max:,} tokens"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The account for a report, JSON-ready; chunk identities are counted, not listed."""
         reasons = Counter(row.reason for row in self.left_out)
         return {
+            "sentence": self.sentence(),
             "source": self.source,
             "trace": self.trace,
             "seed": self.seed,

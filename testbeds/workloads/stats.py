@@ -223,8 +223,8 @@ def to_dict(info: TraceInfo) -> dict[str, Any]:
 def render(info: TraceInfo) -> Table:
     """The figures as one table for the terminal."""
     table = Table(title=info.trace, title_justify="left", show_header=False)
-    table.add_column("what")
-    table.add_column("value", justify="right")
+    table.add_column("what", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
     table.add_column("meaning", style="dim")
     for row in _rows(info):
         table.add_row(*row)

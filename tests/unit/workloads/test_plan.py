@@ -243,6 +243,10 @@ def test_a_short_trace_lowers_the_floor_and_says_so() -> None:
     assert 0 < plan.context_tokens_min < 32_768
     assert len(plan.sessions) == 6 and plan.trace == "tiny_mooncake.jsonl"
     assert plan.sharing_session_count >= 4
+    counts = (len(plan.left_out), plan.before_count, plan.after_count)
+    assert 6 + sum(counts) == 60 and "6 sessions" in plan.sentence()
+    assert "of the 60 requests of tiny_mooncake.jsonl" in plan.sentence()
+    assert f"compressed {plan.time_compression:g} times" in plan.to_dict()["sentence"]
 
 
 @needs_traces

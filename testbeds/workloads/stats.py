@@ -235,7 +235,7 @@ def _rows(info: TraceInfo) -> Sequence[tuple[str, str, str]]:
     tokens = f"{info.block_tokens} tokens a block"
     share = f"{info.reused_block_fraction:.1%} of them used again"
     rows = [
-        ("requests", f"{info.request_count:,}", f"{info.tick_count:,} distinct timestamps"),
+        ("requests", f"{info.request_count:,}", f"{info.tick_count:,} distinct arrival times"),
         ("duration", f"{info.duration_s:,.0f} s", "first to last arrival"),
         ("block accesses", f"{info.block_access_count:,}", tokens),
         ("unique blocks", f"{info.unique_block_count:,}", share),
@@ -253,5 +253,5 @@ def _rows(info: TraceInfo) -> Sequence[tuple[str, str, str]]:
         ("reuse time", "s", info.reuse_time_s),
     ):
         spread = f"{values.p50:,.0f} / {values.p90:,.0f} / {values.p99:,.0f}"
-        rows.append((f"{label} p50 / p90 / p99", spread, f"{unit}; mean {values.mean:,.0f}"))
+        rows.append((f"{label} p50/90/99", spread, f"{unit}; mean {values.mean:,.0f}"))
     return rows

@@ -26,7 +26,17 @@ except ImportError as error:
         "in a checkout run `make dev`, elsewhere reinstall offstage",
     ) from None
 
-__all__ = ["check_rc", "ffi", "lib"]
+__all__ = ["ABI_VERSION", "check_rc", "ffi", "lib"]
+
+# The version of the headers that the Python side is written for: OFS_ABI_VERSION in ofs_base.h.
+ABI_VERSION = 1
+
+if lib.ofs_version() != ABI_VERSION:
+    raise Incompatible(
+        f"the firmware extension has ABI {lib.ofs_version()}, this release needs {ABI_VERSION}",
+        "offstage.bindings",
+        "in a checkout run `make dev`, elsewhere reinstall offstage",
+    )
 
 # What an errno from the firmware means to the person who reads it: class, meaning, mend.
 MEANINGS: dict[int, tuple[type[OffstageError], str, str]] = {

@@ -1,0 +1,78 @@
+# The commands to learn. `make demo` and `make test` work in a fresh clone: they install what they
+# need from the system (with root or sudo), make the virtual environment, build, and then run.
+
+PYTHON ?= python3
+VENV   ?= .venv
+EXTRAS ?= report,test,dev,host
+OUT    ?= demo-out
+ARGS   ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo "  variables: PYTHON VENV EXTRAS OUT ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
+
+demo: build ## the whole path on this machine in about two minutes; writes $(OUT)/report.html
+	$(BIN)/offstage demo --out $(OUT) $(ARGS)
+
+test: $(VENV)/.stamp-extras build ## every test that this machine can run
+	$(BIN)/pytest $(ARGS)
+
+dev: $(VENV)/.stamp-extras build ## the environment and the extension, for working on Offstage
+
+check: $(VENV)/.stamp-extras build ## linters, types and the sanitized C tests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) -C dpu/firmware check check-tsan
+
+c-test: system ## the C tests alone, under sanitizers
+	$(MAKE) -C dpu/firmware check check-tsan
+
+bench: build ## storage, fabric and decision core, each beside its reference
+	$(BIN)/offstage bench storage $(ARGS)
+	$(BIN)/offstage bench fabric $(ARGS)
+	$(BIN)/offstage bench core $(ARGS)
+
+build: system $(VENV)/.stamp-base
+	@$(BIN)/python setup.py -q build_ext --inplace
+
+# liburing is worth a try and no more: without it the posix storage back end serves.
+system:
+	@missing=""; \
+	command -v gcc >/dev/null || missing="$$missing gcc"; \
+	command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
+	pkg-config --exists libxxhash 2>/dev/null || missing="$$missing libxxhash-dev"; \
+	pkg-config --exists liburing 2>/dev/null || missing="$$missing liburing-dev"; \
+	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
+	$(PYTHON) -c $(PYTHON_H) 2>/dev/null || missing="$$missing python3-dev"; \
+	[ -z "$$missing" ] && exit 0; \
+	as_root=""; [ "$$(id -u)" = 0 ] || as_root="sudo -n"; \
+	if command -v apt-get >/dev/null && $$as_root true 2>/dev/null; then \
+		$$as_root apt-get install -y -q $$missing >/dev/null 2>&1 || { \
+			$$as_root apt-get update -q >/dev/null 2>&1; \
+			$$as_root apt-get install -y -q $$missing >/dev/null 2>&1; } && exit 0; \
+	fi; \
+	echo "offstage: please install as root:$$missing  (Debian: apt-get install$$missing)" >&2; \
+	[ "$$missing" = " liburing-dev" ]
+PYTHON_H := 'import pathlib, sysconfig as s; pathlib.Path(s.get_path("include"), "Python.h").stat()'
+
+$(VENV)/.stamp-base: pyproject.toml constraints.txt setup.py | system
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "offstage: needs Python 3.11 or newer; make PYTHON=python3.11 ..." >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(PIP) 'setuptools>=77' wheel cffi
+	$(PIP) --no-build-isolation -e '.[report]'
+	@touch $@
+
+$(VENV)/.stamp-extras: $(VENV)/.stamp-base
+	$(PIP) --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $@
+
+clean: ## remove builds and caches (not $(VENV))
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f bindings/_firmware*.so
+	$(MAKE) -C dpu/firmware clean
+
+.PHONY: help demo test dev check c-test bench build system clean

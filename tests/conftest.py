@@ -1,0 +1,26 @@
+"""What every test shares: the folder of real traces, and settings that do not depend on load."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The machine may be busy: a slow example is not a failure. CI may ask for more examples.
+settings.register_profile("default", deadline=None)
+settings.register_profile("thorough", deadline=None, max_examples=1_000)
+settings.load_profile(os.environ.get("OFFSTAGE_HYPOTHESIS", "default"))
+
+# Numeric libraries with a thread per core make small kernels slower, not faster.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    """The folder of real traces; the test is skipped where it is absent."""
+    folder = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared/traces"))
+    if not folder.is_dir():
+        pytest.skip(f"no real traces in {folder}; set OFFSTAGE_TRACES to a folder that holds them")
+    return folder

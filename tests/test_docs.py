@@ -1,0 +1,138 @@
+"""Are the pages true: commands run, options exist, links lead somewhere?"""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```\s*$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]+))?\)")
+RUN_SECONDS_MAX = 100
+
+
+class Block(NamedTuple):
+    """One fenced block: the page it stands on, the line it starts at, its info string, its text."""
+
+    page: Path
+    line: int
+    info: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page, text[: match.start()].count("\n") + 1, match["info"].strip(), match["body"])
+        for match in FENCE.finditer(text)
+    ]
+
+
+def without_blocks(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+RUN = [block for block in BLOCKS if block.info == "sh run"]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The `offstage ...` commands of a block, `$ ` prompts and line ends with `\\` resolved."""
+    found = []
+    for line in block.body.replace("\\\n", " ").splitlines():
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        for stop in (word for word in ("|", "&&", ";", ">", "&") if word in words):
+            words = words[: words.index(stop)]
+        if words and words[0] == "offstage":
+            found.append(words)
+    return found
+
+
+COMMANDS = sorted(
+    {tuple(words) for block in BLOCKS if block.info == "sh" for words in commands(block)}
+)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a reader: `offstage` on the path, no colours, this checkout's modules."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+
+
+def needs_cli() -> None:
+    if importlib.util.find_spec("offstage.testbeds.cli") is None:
+        pytest.skip("offstage.testbeds.cli does not exist; the command line comes with it")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_one_title(page: Path) -> None:
+    titles = re.findall(r"^# .+$", without_blocks(page), re.MULTILINE)
+    assert len(titles) == 1, titles
+    assert page.read_text(encoding="utf-8").lstrip().startswith(titles[0])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target, anchor in LINK.findall(without_blocks(page)):
+        path = (page.parent / target).resolve()
+        if not path.exists():
+            broken.append(target)
+        elif anchor and path.suffix == ".md":
+            titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            names = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            if anchor not in names:
+                broken.append(f"{target}#{anchor}")
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    """A page that no page links to is a page that nobody reads."""
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached or page.suffix != ".md" or not page.is_file():
+            continue
+        reached.add(page)
+        for target, _ in LINK.findall(page.read_text(encoding="utf-8")):
+            waiting.append((page.parent / target).resolve())
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_option_shown_exists(words: tuple[str, ...]) -> None:
+    """`--help` after the whole command line: the parser refuses what it does not know."""
+    needs_cli()
+    done = subprocess.run(
+        [*words, "--help"], capture_output=True, text=True, env=environment(), timeout=60
+    )
+    assert done.returncode == 0, done.stderr or done.stdout
+
+
+@pytest.mark.parametrize("block", RUN, ids=str)
+def test_block_runs(block: Block, tmp_path: Path) -> None:
+    needs_cli()
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.body],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=RUN_SECONDS_MAX,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -1,0 +1,142 @@
+"""Does the layout hold where a type checker cannot see: links, import names, import direction?"""
+
+import ast
+import importlib
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = sorted(link.name for link in (ROOT / "src/offstage").iterdir() if link.is_symlink())
+MODULES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+
+# Who may import whom; a package may always import itself.
+MAY_IMPORT = {
+    "bindings": (),
+    "dpu": ("offstage.bindings",),
+    "asic_model": ("offstage.bindings",),
+    "host": ("offstage.bindings", "offstage.dpu.protocol"),
+    "testbeds": ("offstage",),
+}
+# Distributions whose import name is not their own.
+IMPORT_NAMES = {"prometheus-client": {"prometheus_client"}, "pyzmq": {"zmq"}, "cffi": {"cffi"}}
+
+
+def module_name(path: Path) -> str:
+    """`offstage.host.pool` for `host/pool.py`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("offstage", *(part for part in parts if part != "__init__")))
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Dotted names that one import statement may load."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"line {node.lineno}: relative import"
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Statements that run on import: not in a function, not under `if TYPE_CHECKING`."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting.extend(node.orelse)
+            continue
+        yield node
+        waiting.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+        if isinstance(node, ast.Try):
+            waiting.extend(child for handler in node.handlers for child in handler.body)
+
+
+def base_import_names() -> set[str]:
+    """Top-level names that `pip install offstage` brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=~\[ ]", line)[0] for line in project["dependencies"]}
+    return set().union(*(IMPORT_NAMES.get(name, {name}) for name in names))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_link_points_at_the_top_level_folder(name: str) -> None:
+    assert (ROOT / "src/offstage" / name).resolve() == ROOT / name
+    where = Path(importlib.import_module(f"offstage.{name}").__file__ or "")
+    assert where.parent == ROOT / name
+
+
+def test_every_top_level_package_has_a_link() -> None:
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert sorted(folders) == PACKAGES == sorted(MAY_IMPORT)
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    """Else setuptools leaves the folder out of the wheel, and only a checkout works."""
+    assert [path for path in MODULES if not (path.parent / "__init__.py").is_file()] == []
+
+
+def test_no_module_is_imported_under_its_folder_name() -> None:
+    assert not set(PACKAGES) & set(sys.modules)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_run_one_way(package: str) -> None:
+    allowed = (f"offstage.{package}", *MAY_IMPORT[package])
+    wrong = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in imported(node):
+                ours = name.startswith("offstage.") and name != "offstage.__version__"
+                if ours and not any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed):
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_base_install_can_import_every_module() -> None:
+    """At module level only the standard library, base dependencies and our own modules."""
+    allowed = base_import_names() | set(sys.stdlib_module_names) | {"offstage"}
+    wrong = []
+    for path in MODULES:
+        for node in at_module_level(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in imported(node):
+                if name.split(".")[0] not in allowed:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_door_imports_the_extension() -> None:
+    door = ROOT / "bindings/firmware.py"
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in MODULES
+        if path != door
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if any("_firmware" in name.split(".") for name in imported(node))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_is_reached() -> None:
+    """A module that nothing but a test imports is dead: it is used, an entry point, or removed."""
+    text = (ROOT / "pyproject.toml").read_text() + (ROOT / "setup.py").read_text()
+    reached = {module_name(ROOT / path) for path in re.findall(r"[\w/]+\.py", text)}
+    reached |= set(re.findall(r"offstage(?:\.\w+)+", text))
+    for path in MODULES:
+        source = path.read_text(encoding="utf-8")
+        own = module_name(path)
+        found = set(re.findall(r"offstage(?:\.\w+)+", source))
+        found |= {name for node in ast.walk(ast.parse(source)) for name in imported(node)}
+        reached |= found - {own}
+    dead = [
+        module_name(path)
+        for path in MODULES
+        if path.name not in ("__init__.py", "__main__.py") and module_name(path) not in reached
+    ]
+    assert not dead, "\n".join(dead)

@@ -1,0 +1,242 @@
+"""Is the code within the limits of docs/style.md, and free of what it bans?"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("host", "dpu", "asic_model", "bindings", "testbeds", "tests", "docs", ".ci")
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+LINE_CHARS_MAX = 100
+
+# Written in two parts so that this file does not hold what it looks for.
+BANNED_WORDS = {
+    "TO" + "DO": "do it, or open an issue",
+    "FIX" + "ME": "mend it, or open an issue",
+    "XX" + "X": "say what is meant",
+    "NotImplemented" + "Error": "a Protocol, or the real thing",
+}
+BANNED_PYTHON_CALLS = {
+    "eval": "parse the text",
+    "exec": "import the module",
+    "os.system": "subprocess.run with a list",
+    "os.popen": "subprocess.run with a list",
+    "pickle.load": "msgspec",
+    "pickle.loads": "msgspec",
+    "marshal.loads": "msgspec",
+    "tempfile.mktemp": "tempfile.mkstemp",
+    "np.random.seed": "a generator of one's own: np.random.default_rng(seed)",
+    "random.seed": "random.Random(seed)",
+}
+BANNED_C_CALLS = {
+    "alloca": "a fixed size",
+    "atoi": "strtol",
+    "gets": "fgets",
+    "popen": "nothing: the firmware starts no process",
+    "rand": "a generator told its seed",
+    "sprintf": "snprintf",
+    "strcat": "snprintf",
+    "strcpy": "snprintf",
+    "strtok": "strtok_r",
+    "system": "nothing: the firmware starts no process",
+    "usleep": "nanosleep, outside the seams never",
+    "vsprintf": "vsnprintf",
+}
+# Paths of one machine, which mean nothing on another.
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:" + "|".join(["work", "root", "home"]) + r")/\w")
+
+
+def files(*suffixes: str) -> list[Path]:
+    """Every file of ours with one of these endings, builds and caches left out."""
+    found = [path for path in ROOT.glob("*") if path.is_file() and path.suffix in suffixes]
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*"):
+            inside = path.relative_to(ROOT).parts
+            if path.is_file() and path.suffix in suffixes and "build" not in inside:
+                found.append(path)
+    return sorted(found)
+
+
+PYTHON = files(".py", ".pyi")
+C = files(".c", ".h")
+
+
+def none(wrong: list[str]) -> None:
+    """The list of what is wrong is empty; otherwise show all of it."""
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def shown(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def python_functions(path: Path) -> Iterator[tuple[int, int]]:
+    """First line and line count of every function."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def c_functions(path: Path) -> Iterator[tuple[int, int]]:
+    """First line and line count of every function: `{` and `}` in column 0, after `name(...)`."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    start = None
+    for number, line in enumerate(lines):
+        if line == "{" and number and lines[number - 1].rstrip().endswith(")"):
+            start = number - 1
+        elif line.startswith("}") and start is not None:
+            yield start + 1, number - start + 1
+            start = None
+
+
+def c_code(path: Path) -> str:
+    """The source with comments and strings blanked, line numbers kept."""
+    hidden = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+    text = path.read_text(encoding="utf-8")
+    return hidden.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
+def test_the_counter_of_c_functions_counts(tmp_path: Path) -> None:
+    """Does the limit below look at anything at all?"""
+    source = tmp_path / "a.c"
+    source.write_text("struct s {\n\tint a;\n};\n\nstatic int\nf(void)\n{\n\treturn 0;\n}\n")
+    assert list(c_functions(source)) == [(6, 4)]
+
+
+def test_files_are_short() -> None:
+    none(
+        [
+            f"{path.relative_to(ROOT)}: {count} lines"
+            for path in PYTHON + C
+            if (count := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX
+        ]
+    )
+
+
+def test_functions_are_short() -> None:
+    found = [(path, *item) for path in PYTHON for item in python_functions(path)]
+    found += [(path, *item) for path in C for item in c_functions(path)]
+    none(
+        [
+            f"{shown(path, line)}: {count} lines"
+            for path, line, count in found
+            if count > FUNCTION_LINES_MAX
+        ]
+    )
+
+
+def test_lines_are_short() -> None:
+    none(
+        [
+            f"{shown(path, number)}: {len(line)} characters"
+            for path in PYTHON + C
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if len(line) > LINE_CHARS_MAX
+        ]
+    )
+
+
+def test_no_banned_word() -> None:
+    pattern = re.compile(r"\b(" + "|".join(BANNED_WORDS) + r")\b")
+    none(
+        [
+            f"{shown(path, number)}: {match.group()}: {BANNED_WORDS[match.group()]}"
+            for path in files(".py", ".pyi", ".c", ".h", ".md", ".toml", ".html", ".js", ".css")
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if (match := pattern.search(line))
+        ]
+    )
+
+
+def test_no_path_of_one_machine() -> None:
+    texts = files(".py", ".pyi", ".c", ".h", ".md", ".toml", ".html", ".js", ".css", ".svg")
+    none(
+        [
+            shown(path, number)
+            for path in texts
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if MACHINE_PATH.search(line)
+        ]
+    )
+
+
+def test_no_banned_python_call() -> None:
+    wrong = []
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            if name in BANNED_PYTHON_CALLS:
+                wrong.append(f"{shown(path, node.lineno)}: {name}: {BANNED_PYTHON_CALLS[name]}")
+            if any(word.arg == "shell" for word in node.keywords):
+                wrong.append(f"{shown(path, node.lineno)}: shell=: give a list")
+    none(wrong)
+
+
+def test_no_banned_c_call() -> None:
+    pattern = re.compile(r"\b(" + "|".join(BANNED_C_CALLS) + r")\s*\(")
+    none(
+        [
+            f"{shown(path, number)}: {match.group(1)}: {BANNED_C_CALLS[match.group(1)]}"
+            for path in C
+            for number, line in enumerate(c_code(path).splitlines(), 1)
+            if (match := pattern.search(line))
+        ]
+    )
+
+
+def test_every_header_opens_with_its_model() -> None:
+    headers = [path for path in C if path.suffix == ".h"]
+    none(
+        [
+            str(path.relative_to(ROOT))
+            for path in headers
+            if not path.read_text(encoding="utf-8").startswith("/*")
+        ]
+    )
+
+
+def test_every_module_has_a_docstring() -> None:
+    """A module says what it owns; a test module says which question it answers."""
+    none(
+        [
+            str(path.relative_to(ROOT))
+            for path in PYTHON
+            if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        ]
+    )
+
+
+def test_every_public_function_is_typed() -> None:
+    wrong = []
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is None:
+                wrong.append(shown(path, node.lineno))
+    none(wrong)
+
+
+CHECKS = re.compile(r"\b(assert|raises|fail|check|verify|expect|compare)|run_state_machine")
+
+
+@pytest.mark.parametrize("path", files(".py"), ids=lambda path: path.name)
+def test_every_test_can_fail(path: Path) -> None:
+    """A test with nothing to fail on is a defect: it asserts, or calls something that checks."""
+    if not path.name.startswith("test_"):
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    checking = {node.name for node in functions if CHECKS.search(ast.unparse(node))}
+    empty = [
+        shown(path, node.lineno)
+        for node in functions
+        if node.name.startswith("test_")
+        and node.name not in checking
+        and not any(re.search(rf"\b{name}\(", ast.unparse(node)) for name in checking)
+    ]
+    none(empty)

@@ -10,7 +10,8 @@
  * submitted. Short transfers are finished by the back end, or reported as -EIO. A hung device
  * never completes: deadlines belong to the caller, who may not reuse a buffer before the
  * completion has come. Buffers lie in memory given to `register_memory` (io_uring fixed buffers,
- * SPDK's DMA memory), before the first submit or on the polling thread; offset, size and address
+ * SPDK's DMA memory), before the first submit or on the polling thread, and taken back with
+ * `unregister_memory` before it is unmapped; offset, size and address
  * are multiples of `lba_size_bytes`. To sleep: poll until it returns 0, then wait on `wait_fd`
  * and no longer than `due_ns`. `close` wants nothing in flight; where something is, it waits a
  * bounded time for it. A back end may start threads of its own (posix), but calls no one back.
@@ -46,7 +47,8 @@ struct ofs_io_done {
 };
 
 struct ofs_storage_config {
-	char backend[16];               /* "posix", "io_uring", "emulated", "sim"; "auto": best that opens */
+	char backend[16];               /* "posix", "io_uring", "emulated", "sim", "skeleton"; "auto":
+	                                 * the best for a file that opens */
 	char path[512];                 /* file or block device; ignored by sim */
 	char inner[16];                 /* emulated: the side below; "" = memory: volatile, sparse,
 	                                 * first touch on demand */
@@ -95,6 +97,7 @@ const char *ofs_storage_warning(const struct ofs_storage *storage);
 /* The back end that was had: matters after "auto". */
 const char *ofs_storage_name(const struct ofs_storage *storage);
 int ofs_storage_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes);
+int ofs_storage_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes);
 int ofs_storage_wait_fd(struct ofs_storage *storage);
 uint64_t ofs_storage_due_ns(struct ofs_storage *storage);
 /* sim: the device stops answering, and answers what hung with -ETIMEDOUT. Elsewhere nothing. */
@@ -111,6 +114,8 @@ struct ofs_storage_ops {
 		struct ofs_clock *clock);
 	void (*close)(struct ofs_storage *storage);
 	int (*register_memory)(struct ofs_storage *storage, void *base, uint64_t size_bytes);
+	/* Before the range is unmapped. Takes back every registered range that overlaps it. */
+	int (*unregister_memory)(struct ofs_storage *storage, void *base, uint64_t size_bytes);
 	int (*submit)(struct ofs_storage *storage, const struct ofs_io *io);
 	int (*poll)(struct ofs_storage *storage, struct ofs_io_done *done, int max);
 	/* File descriptor (eventfd or timerfd) that becomes readable when poll has something;

@@ -59,9 +59,10 @@ struct emulated {
 static void
 emulated_ready(struct emulated *emulated, uint32_t slot)
 {
-	uint32_t at = (emulated->ready_head + emulated->ready_count) % emulated->base.queue_depth_max;
+	uint32_t depth = emulated->base.queue_depth_max;
+	uint32_t at = (emulated->ready_head + emulated->ready_count) % depth;
 
-	assert(emulated->ready_count < emulated->base.queue_depth_max);
+	assert(emulated->ready_count < depth);
 	emulated->slots[slot].state = SLOT_READY;
 	emulated->ready[at] = slot;
 	emulated->ready_count++;
@@ -214,8 +215,9 @@ emulated_submit(struct ofs_storage *storage, const struct ofs_io *io)
 {
 	struct emulated *emulated = (struct emulated *)storage;
 	int rc = ofs_storage_check(storage, io);
-	uint64_t now_ns = ofs_clock_now_ns(storage->clock); /* before the copy: it is not the drive's */
+	uint64_t now_ns = ofs_clock_now_ns(storage->clock); /* before the copy, which is not ours */
 	struct emulated_slot *slot;
+	uint64_t due_ps;
 	uint32_t index;
 
 	if (rc != 0)
@@ -230,9 +232,9 @@ emulated_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	slot->op = io->op;
 	slot->state = SLOT_TIMED;
 	slot->submitted_ns = now_ns;
-	/* Rounded up: never before the model's time. */
-	slot->due_ns = (ofs_nvme_model_submit(emulated->model, now_ns * PS_PER_NS,
-		io->op == OFS_STORAGE_WRITE, io->offset, io->size_bytes) + PS_PER_NS - 1) / PS_PER_NS;
+	due_ps = ofs_nvme_model_submit(emulated->model, now_ns * PS_PER_NS,
+		io->op == OFS_STORAGE_WRITE, io->offset, io->size_bytes);
+	slot->due_ns = (due_ps + PS_PER_NS - 1) / PS_PER_NS; /* never before the model's time */
 	ofs_due_heap_push(&emulated->heap, slot->due_ns, index);
 	storage->stats.in_flight++;
 	return 0;
@@ -244,7 +246,17 @@ emulated_register_memory(struct ofs_storage *storage, void *base, uint64_t size_
 	struct emulated *emulated = (struct emulated *)storage;
 
 	if (emulated->inner != NULL)
-		return emulated->inner->ops->register_memory(emulated->inner, base, size_bytes);
+		return ofs_storage_register_memory(emulated->inner, base, size_bytes);
+	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
+}
+
+static int
+emulated_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	struct emulated *emulated = (struct emulated *)storage;
+
+	if (emulated->inner != NULL)
+		return ofs_storage_unregister_memory(emulated->inner, base, size_bytes);
 	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
 }
 
@@ -355,6 +367,7 @@ const struct ofs_storage_ops ofs_storage_ops_emulated = {
 	.open = emulated_open,
 	.close = emulated_close,
 	.register_memory = emulated_register_memory,
+	.unregister_memory = emulated_unregister_memory,
 	.submit = emulated_submit,
 	.poll = emulated_poll,
 	.wait_fd = emulated_wait_fd,

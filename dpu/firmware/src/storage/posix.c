@@ -229,6 +229,13 @@ posix_register_memory(struct ofs_storage *storage, void *base, uint64_t size_byt
 	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
 }
 
+static int
+posix_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	(void)storage;
+	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
+}
+
 /* 1 when the page cache had it all. A part is left to a thread, which reads it again. */
 static int
 posix_read_cached(struct posix *posix, const struct ofs_io *io)
@@ -316,6 +323,7 @@ const struct ofs_storage_ops ofs_storage_ops_posix = {
 	.open = posix_open,
 	.close = posix_close,
 	.register_memory = posix_register_memory,
+	.unregister_memory = posix_unregister_memory,
 	.submit = posix_submit,
 	.poll = posix_poll,
 	.wait_fd = posix_wait_fd,

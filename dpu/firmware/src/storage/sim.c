@@ -221,6 +221,13 @@ sim_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes
 }
 
 static int
+sim_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	(void)storage;
+	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
+}
+
+static int
 sim_wait_fd(struct ofs_storage *storage)
 {
 	(void)storage;
@@ -290,6 +297,7 @@ const struct ofs_storage_ops ofs_storage_ops_sim = {
 	.open = sim_open,
 	.close = sim_close,
 	.register_memory = sim_register_memory,
+	.unregister_memory = sim_unregister_memory,
 	.submit = sim_submit,
 	.poll = sim_poll,
 	.wait_fd = sim_wait_fd,

@@ -81,6 +81,14 @@ skeleton_register_memory(struct ofs_storage *storage, void *base, uint64_t size_
 	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
 }
 
+/* From here on the range may be unmapped. An address that comes back is other memory. */
+static int
+skeleton_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	(void)storage;
+	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
+}
+
 /* Never blocks. ofs_storage_check refuses what every back end refuses (a full queue, a range
  * outside the device, an alignment). A device queue that is full for its own reasons is -EAGAIN
  * as well. */
@@ -147,6 +155,7 @@ const struct ofs_storage_ops ofs_storage_ops_skeleton = {
 	.open = skeleton_open,
 	.close = skeleton_close,
 	.register_memory = skeleton_register_memory,
+	.unregister_memory = skeleton_unregister_memory,
 	.submit = skeleton_submit,
 	.poll = skeleton_poll,
 	.wait_fd = skeleton_wait_fd,

@@ -238,6 +238,12 @@ ofs_storage_register_memory(struct ofs_storage *storage, void *base, uint64_t si
 }
 
 int
+ofs_storage_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	return storage->ops->unregister_memory(storage, base, size_bytes);
+}
+
+int
 ofs_storage_wait_fd(struct ofs_storage *storage)
 {
 	return storage->ops->wait_fd(storage);

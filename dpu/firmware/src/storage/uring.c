@@ -18,11 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
 	URING_PIECES_MAX = 256,
-	URING_REGIONS_MAX = 64,
 	URING_RETRIES_MAX = 1000,
 	URING_BATCH_MAX = 64,
 	URING_IDLE_POLLS_PER_CLEAR = 64,
@@ -50,7 +50,7 @@ struct uring {
 	int ring_open;
 	int enabled;
 	int closing;
-	int sparse;                     /* the buffer table can be filled piece by piece */
+	int sparse;                     /* the kernel has a buffer table that can be changed: 5.19 */
 	int fd;
 	int event_fd;
 	uint32_t harvested;             /* completions since event_fd was last cleared */
@@ -58,11 +58,17 @@ struct uring {
 	struct uring_slot *slots;
 	uint32_t *free_slots;
 	uint32_t free_count;
-	struct uring_region regions[URING_REGIONS_MAX];
+	struct uring_region regions[URING_PIECES_MAX]; /* each has at least one piece */
 	uint32_t region_count;
-	struct iovec pieces[URING_PIECES_MAX];
-	uint32_t piece_count;
+	uint8_t piece_used[URING_PIECES_MAX];
+	uint32_t unregistered;          /* ranges that had to be left unregistered */
 };
+
+static uint32_t
+uring_piece_count(uint64_t size_bytes)
+{
+	return (uint32_t)((size_bytes + URING_PIECE_SIZE_BYTES - 1) / URING_PIECE_SIZE_BYTES);
+}
 
 /* Index of the fixed buffer that holds the whole range, or -1. */
 static int
@@ -119,10 +125,12 @@ uring_prepare(struct uring *uring, uint32_t slot_index)
 static void
 uring_enable(struct uring *uring)
 {
-	int rc = 0;
+	long rc = 0;
 
+	/* The call itself: liburing 2.3 declares io_uring_enable_rings and does not export it. */
 	if (!uring->enabled && (uring->ring.flags & IORING_SETUP_R_DISABLED))
-		rc = io_uring_enable_rings(&uring->ring);
+		rc = syscall(__NR_io_uring_register, uring->ring.ring_fd,
+			IORING_REGISTER_ENABLE_RINGS, NULL, 0);
 	assert(rc == 0);
 	uring->enabled = 1;
 }
@@ -234,55 +242,98 @@ uring_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	return count;
 }
 
+/* Points entries [first, first + count) of the kernel's buffer table at `pieces`. */
 static int
-uring_register_pieces(struct uring *uring, uint32_t first, uint32_t count)
+uring_update_pieces(struct uring *uring, uint32_t first, const struct iovec *pieces, uint32_t count)
 {
 	int rc;
 
-	if (uring->sparse) {
-		rc = io_uring_register_buffers_update_tag(&uring->ring, first,
-			&uring->pieces[first], NULL, count);
-		return rc < 0 ? rc : 0;
+	if (!uring->sparse)
+		return -ENOTSUP;
+	rc = io_uring_register_buffers_update_tag(&uring->ring, first, pieces, NULL, count);
+	return rc < 0 ? rc : 0;
+}
+
+/* First fit; the table is small and regions come and go with hosts. -1 when there is no room. */
+static int
+uring_find_room(const struct uring *uring, uint32_t count)
+{
+	uint32_t run = 0;
+	uint32_t i;
+
+	for (i = 0; i < URING_PIECES_MAX; i++) {
+		run = uring->piece_used[i] ? 0 : run + 1;
+		if (run >= count)
+			return (int)(i + 1 - count);
 	}
-	if (first > 0)
-		io_uring_unregister_buffers(&uring->ring);
-	return io_uring_register_buffers(&uring->ring, uring->pieces, first + count);
+	return -1;
+}
+
+static int
+uring_drop_region(struct uring *uring, uint32_t at)
+{
+	static const struct iovec nothing[URING_PIECES_MAX];
+	struct uring_region region = uring->regions[at];
+	uint32_t count = uring_piece_count(region.size_bytes);
+
+	uring->regions[at] = uring->regions[--uring->region_count];
+	memset(&uring->piece_used[region.piece_first], 0, count);
+	return uring_update_pieces(uring, region.piece_first, nothing, count);
+}
+
+/* A fixed buffer stays bound to its pages, not to its address: a range that is given again, or
+ * whose mapping was replaced, must not find the old pages. */
+static int
+uring_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
+{
+	struct uring *uring = (struct uring *)storage;
+	uintptr_t begin = (uintptr_t)base;
+	uint32_t i = 0;
+	int rc = 0;
+
+	while (i < uring->region_count) {
+		const struct uring_region *region = &uring->regions[i];
+
+		if (region->base < begin + size_bytes && begin < region->base + region->size_bytes)
+			rc = uring_drop_region(uring, i);
+		else
+			i++;
+	}
+	return rc;
 }
 
 static int
 uring_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
 {
 	struct uring *uring = (struct uring *)storage;
-	uint64_t pieces = (size_bytes + URING_PIECE_SIZE_BYTES - 1) / URING_PIECE_SIZE_BYTES;
-	uint32_t first = uring->piece_count;
-	uint64_t i;
+	struct iovec pieces[URING_PIECES_MAX];
+	uint32_t count = uring_piece_count(size_bytes);
+	uint32_t i;
+	int first;
 	int rc;
 
 	if (base == NULL || size_bytes == 0)
 		return -EINVAL;
-	if (uring->region_count == URING_REGIONS_MAX || pieces > URING_PIECES_MAX - first) {
-		ofs_storage_warn(storage, "the buffer table is full: more memory is used unregistered");
-		return 0;
-	}
-	for (i = 0; i < pieces; i++) {
+	(void)uring_unregister_memory(storage, base, size_bytes);
+	first = uring_find_room(uring, count);
+	for (i = 0; i < count && first >= 0; i++) {
 		uint64_t at = i * URING_PIECE_SIZE_BYTES;
 		uint64_t left = size_bytes - at;
 
-		uring->pieces[first + i].iov_base = (uint8_t *)base + at;
-		uring->pieces[first + i].iov_len =
-			left < URING_PIECE_SIZE_BYTES ? left : URING_PIECE_SIZE_BYTES;
+		pieces[i].iov_base = (uint8_t *)base + at;
+		pieces[i].iov_len = left < URING_PIECE_SIZE_BYTES ? left : URING_PIECE_SIZE_BYTES;
 	}
-	rc = uring_register_pieces(uring, first, (uint32_t)pieces);
+	rc = first >= 0 ? uring_update_pieces(uring, (uint32_t)first, pieces, count)
+		: -ENOBUFS;
 	if (rc != 0) {
-		if (!uring->sparse && first > 0) /* the table was taken down for the attempt */
-			rc = uring_register_pieces(uring, 0, first) == 0 ? rc : -EIO;
-		ofs_storage_warn(storage, "memory is not registered (%s): plain opcodes instead; "
-			"see RLIMIT_MEMLOCK", strerror(-rc));
-		return rc == -EIO ? rc : 0;
+		if (!uring->unregistered++)
+			ofs_storage_warn(storage, "memory is not registered (%s): plain reads "
+				"instead; see RLIMIT_MEMLOCK", strerror(-rc));
+		return 0;
 	}
+	memset(&uring->piece_used[first], 1, count);
 	uring->regions[uring->region_count++] =
-		(struct uring_region){(uintptr_t)base, size_bytes, first};
-	uring->piece_count += (uint32_t)pieces;
+		(struct uring_region){(uintptr_t)base, size_bytes, (uint32_t)first};
 	return 0;
 }
 
@@ -416,6 +467,7 @@ const struct ofs_storage_ops ofs_storage_ops_uring = {
 	.open = uring_open,
 	.close = uring_close,
 	.register_memory = uring_register_memory,
+	.unregister_memory = uring_unregister_memory,
 	.submit = uring_submit,
 	.poll = uring_poll,
 	.wait_fd = uring_wait_fd,

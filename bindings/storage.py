@@ -1,0 +1,351 @@
+"""The storage seam and the NVMe model for tests and benches; the daemon drives them from C.
+
+A `Storage` is one queue pair and belongs to the thread of its first submit. Offsets and sizes are
+bytes and multiples of `lba_size_bytes`; memory is a `Buffer` (page-aligned, pre-faulted). What the
+device could not do stands in the completion's `result` (bytes moved, or -errno), never in an
+exception; bad configuration raises `BadInput` with the firmware's own line.
+"""
+
+import errno
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput, OffstageError, StoreFull
+from offstage.bindings.firmware import check_rc, ffi, lib
+
+__all__ = [
+    "Buffer",
+    "Clock",
+    "Done",
+    "Faults",
+    "Io",
+    "NvmeModel",
+    "Preset",
+    "Storage",
+    "StorageConfig",
+    "preset",
+    "presets",
+]
+
+READ, WRITE, SYNC = 0, 1, 2
+POLL_MAX = 256
+ERROR_SIZE_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One drive: parameters (ps, bytes, bytes/s) and the published figures; 0: none known."""
+
+    name: str
+    source: str
+    params: dict[str, int]
+    cited: dict[str, int]
+
+
+def presets() -> list[str]:
+    """Names of the NVMe presets."""
+    names: list[str] = []
+    while (name := lib.ofs_nvme_preset_name(len(names))) != ffi.NULL:
+        names.append(_text(name))
+    return names
+
+
+def preset(name: str) -> Preset:
+    """The preset `name`; `BadInput` names those there are."""
+    known = presets()
+    if name not in known:
+        raise BadInput(f"no NVMe preset {name!r}", "nvme", f"choose one of {', '.join(known)}")
+    params = ffi.new("struct ofs_nvme_params *")
+    cited = ffi.new("struct ofs_nvme_cited *")
+    check_rc(lib.ofs_nvme_preset(name.encode(), params), "reading a preset")
+    check_rc(lib.ofs_nvme_preset_cited(name.encode(), cited), "reading a preset")
+    source = _text(lib.ofs_nvme_preset_source(known.index(name)))
+    return Preset(name, source, _fields(params), _fields(cited))
+
+
+class NvmeModel:
+    """The timing model alone. Times are integer picoseconds; `now_ps` never goes back."""
+
+    def __init__(self, params: dict[str, int], seed: int = 0) -> None:
+        out = ffi.new("struct ofs_nvme_model **")
+        struct = ffi.new("struct ofs_nvme_params *", params)
+        check_rc(
+            lib.ofs_nvme_model_open(out, struct, seed),
+            "opening the NVMe model",
+            "nvme",
+            "give every parameter, each within its range",
+        )
+        self._model = ffi.gc(out[0], lib.ofs_nvme_model_close)
+
+    def submit(self, now_ps: int, offset_bytes: int, size_bytes: int, write: bool = False) -> int:
+        """When the I/O ends, in ps."""
+        return int(
+            lib.ofs_nvme_model_submit(self._model, now_ps, int(write), offset_bytes, size_bytes)
+        )
+
+
+class Clock:
+    """The OS clock, or a simulated one that stands still until `advance_to`."""
+
+    def __init__(self, simulated: bool = False, now_ns: int = 0) -> None:
+        out = ffi.new("struct ofs_clock **")
+        check_rc(lib.ofs_clock_open(out, int(simulated), now_ns), "opening a clock")
+        self.simulated = simulated
+        self.handle = ffi.gc(out[0], lib.ofs_clock_close)
+
+    def now_ns(self) -> int:
+        return int(lib.ofs_clock_read_ns(self.handle))
+
+    def advance_to(self, now_ns: int) -> None:
+        """Simulated clocks only; never back."""
+        assert self.simulated and now_ns >= self.now_ns()
+        lib.ofs_clock_advance_to(self.handle, now_ns)
+
+
+class Buffer:
+    """`size_bytes` of page-aligned, pre-faulted memory; `view` is its bytes."""
+
+    def __init__(self, size_bytes: int) -> None:
+        out = ffi.new("void **")
+        check_rc(lib.ofs_buffer_alloc(out, size_bytes), "allocating a buffer")
+        self.size_bytes = size_bytes
+        self.address = ffi.gc(out[0], lambda pointer: lib.ofs_buffer_free(pointer, size_bytes))
+        self.view = memoryview(ffi.buffer(self.address, size_bytes))
+
+    def at(self, offset: int) -> Any:
+        """The C address of byte `offset`."""
+        assert 0 <= offset <= self.size_bytes
+        return ffi.cast("uint8_t *", self.address) + offset
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Seeded faults of the simulated side, each per million I/Os."""
+
+    eio: int = 0
+    short: int = 0
+    corrupt: int = 0
+    hang: int = 0
+    torn: int = 0
+
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """What a storage is opened with; the fields are those of `struct ofs_storage_config`."""
+
+    backend: str = "auto"
+    path: str = ""
+    inner: str = ""
+    size_bytes: int = 0
+    queue_depth_max: int = 64
+    lba_size_bytes: int = 0
+    thread_count: int = 0
+    direct: bool = False
+    busy_spin: bool = False
+    nvme: dict[str, int] = field(default_factory=dict)
+    seed: int = 0
+    faults: Faults = Faults()
+
+    def struct(self) -> Any:
+        """The C struct; `BadInput` for a text that does not fit."""
+        for name, size in (("backend", 16), ("path", 512), ("inner", 16)):
+            if len(getattr(self, name).encode()) >= size or "\0" in getattr(self, name):
+                raise BadInput(f"{name} is longer than {size - 1} bytes", "storage", "shorten it")
+        config: Any = ffi.new("struct ofs_storage_config *")
+        config.backend, config.path = self.backend.encode(), self.path.encode()
+        config.inner = self.inner.encode()
+        for name in ("size_bytes", "queue_depth_max", "lba_size_bytes", "thread_count", "seed"):
+            setattr(config, name, getattr(self, name))
+        config.direct, config.busy_spin = int(self.direct), int(self.busy_spin)
+        for name, value in self.nvme.items():
+            setattr(config.nvme, name, value)
+        for name in ("eio", "short", "corrupt", "hang", "torn"):
+            setattr(config, f"fault_{name}_per_million", getattr(self.faults, name))
+        return config
+
+
+@dataclass(frozen=True)
+class Io:
+    """One I/O on `buffer` from byte `at` on; `user` comes back with its completion."""
+
+    op: int
+    user: int = 0
+    offset: int = 0
+    size_bytes: int = 0
+    buffer: Buffer | None = None
+    at: int = 0
+    durable: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end of one I/O: bytes moved, or -errno."""
+
+    user: int
+    result: int
+
+
+class Storage:
+    """One open storage; a context manager."""
+
+    def __init__(self, config: StorageConfig, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self._done = ffi.new(f"struct ofs_io_done[{POLL_MAX}]")
+        self._buffers: list[Buffer] = []  # a registered buffer outlives the storage
+        out = ffi.new("struct ofs_storage **")
+        text = ffi.new(f"char[{ERROR_SIZE_BYTES}]")
+        rc = lib.ofs_storage_open(
+            out, config.struct(), self.clock.handle, text, ERROR_SIZE_BYTES
+        )
+        if rc < 0:
+            raise _open_error(-rc, _text(text))
+        self._handle = out[0]
+
+    def close(self) -> None:
+        if self._handle is not None:
+            lib.ofs_storage_close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The back end that was had: matters after "auto"."""
+        return _text(lib.ofs_storage_name(self._handle))
+
+    @property
+    def warning(self) -> str:
+        return _text(lib.ofs_storage_warning(self._handle))
+
+    @property
+    def size_bytes(self) -> int:
+        return int(lib.ofs_storage_size_bytes(self._handle))
+
+    @property
+    def lba_size_bytes(self) -> int:
+        return int(lib.ofs_storage_lba_size_bytes(self._handle))
+
+    @property
+    def queue_depth_max(self) -> int:
+        return int(lib.ofs_storage_queue_depth_max(self._handle))
+
+    @property
+    def direct(self) -> bool:
+        return bool(lib.ofs_storage_direct(self._handle))
+
+    @property
+    def due_ns(self) -> int:
+        """When the next completion is due; 2^64 - 1 where nobody knows."""
+        return int(lib.ofs_storage_due_ns(self._handle))
+
+    @property
+    def wait_fd(self) -> int:
+        return int(lib.ofs_storage_wait_fd(self._handle))
+
+    def stats(self) -> dict[str, int]:
+        out = ffi.new("struct ofs_storage_stats *")
+        lib.ofs_storage_stats_read(self._handle, out)
+        return _fields(out)
+
+    def register(self, buffer: Buffer) -> None:
+        rc = lib.ofs_storage_register_memory(self._handle, buffer.address, buffer.size_bytes)
+        check_rc(rc, "registering memory")
+        self._buffers.append(buffer)
+
+    def unregister(self, buffer: Buffer) -> None:
+        rc = lib.ofs_storage_unregister_memory(self._handle, buffer.address, buffer.size_bytes)
+        check_rc(rc, "unregistering memory")
+        self._buffers.remove(buffer)
+
+    def submit(self, ios: Sequence[Io]) -> int:
+        """How many of `ios`, in order, were taken; -errno when the first was refused."""
+        batch = ffi.new("struct ofs_io[]", len(ios))
+        for entry, io in zip(batch, ios, strict=True):
+            entry.user, entry.op, entry.offset = io.user, io.op, io.offset
+            entry.size_bytes = io.size_bytes
+            entry.buffer = ffi.NULL if io.buffer is None else io.buffer.at(io.at)
+            entry.flags = lib.OFS_STORAGE_DURABLE if io.durable else 0
+        return int(lib.ofs_storage_submit_batch(self._handle, batch, len(ios)))
+
+    def poll(self, timeout_ns: int = 0) -> list[Done]:
+        """What has completed; waits up to `timeout_ns` of wall time for the first."""
+        if timeout_ns > 0:
+            count = lib.ofs_storage_poll_wait(self._handle, self._done, POLL_MAX, timeout_ns)
+        else:
+            count = lib.ofs_storage_poll_batch(self._handle, self._done, POLL_MAX)
+        return [Done(done.user, done.result) for done in self._done[0:count]]
+
+    def drain(self, timeout_ns: int = 10 * 10**9) -> list[Done]:
+        """Completions until nothing is in flight; moves a simulated clock to each due time."""
+        found: list[Done] = []
+        while self.stats()["in_flight"] > 0:
+            if self.clock.simulated and self.clock.now_ns() < self.due_ns < 2**64 - 1:
+                self.clock.advance_to(self.due_ns)
+            more = self.poll(0 if self.clock.simulated else timeout_ns)
+            if not more:
+                break
+            found += more
+        return found
+
+    def run(self, ios: Iterable[Io]) -> list[Done]:
+        """Submits all of `ios`, each as soon as there is room, and waits for all of them.
+
+        Raises what a refusal means; the results of the I/Os are in what is returned.
+        """
+        found: list[Done] = []
+        for io in ios:
+            while (rc := self.submit([io])) == -errno.EAGAIN:
+                found += self.drain()
+            check_rc(rc, "submitting an I/O", "storage")
+        return found + self.drain()
+
+    def hang(self) -> None:
+        """Simulated side: nothing completes until `unhang`."""
+        lib.ofs_storage_hang(self._handle)
+
+    def unhang(self) -> None:
+        """Simulated side: what hung completes with -ETIMEDOUT."""
+        lib.ofs_storage_unhang(self._handle)
+
+    def bench_read(
+        self, buffer: Buffer, block_size: int, queue_depth: int, count: int, seed: int
+    ) -> tuple[int, npt.NDArray[np.uint64]]:
+        """Elapsed ns, and the latency of each random read in ns, shape `(count,)`; all in C."""
+        if buffer.size_bytes < queue_depth * block_size:
+            raise BadInput("the buffer is smaller than queue depth times block", "bench", "grow it")
+        latency_ns = np.zeros(count, dtype=np.uint64)
+        pointer = ffi.cast("uint64_t *", latency_ns.ctypes.data)
+        elapsed_ns = lib.ofs_storage_bench_read(
+            self._handle, buffer.address, block_size, queue_depth, count, seed, pointer
+        )
+        return check_rc(int(elapsed_ns), "reading for the bench", self.name), latency_ns
+
+
+def _text(pointer: Any) -> str:
+    found = ffi.string(pointer)
+    return found.decode(errors="replace") if isinstance(found, bytes) else found
+
+
+def _fields(struct: Any) -> dict[str, int]:
+    return {name: int(getattr(struct, name)) for name, _ in ffi.typeof(struct[0]).fields}
+
+
+def _open_error(number: int, line: str) -> OffstageError:
+    """The firmware's line, "what; mend", as an error of the class its errno calls for."""
+    what, _, mend = line.partition("; ")
+    kind = StoreFull if number == errno.ENOSPC else BadInput
+    return kind(what or errno.errorcode.get(number, str(number)), "", mend, errno=number)

@@ -1,0 +1,33 @@
+"""Names of blocks: a chunk's key with the layer folded in, as the firmware does it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.firmware import ffi, lib
+
+__all__ = ["block_keys", "checksum"]
+
+
+def block_keys(chunk_keys: Sequence[bytes], layer_count: int) -> NDArray[np.uint64]:
+    """Block keys of chunks, uint64 `[layers, chunks, 2]` (lo, hi), from 16-byte chunk keys.
+
+    The layer is folded in by exclusive-or with two words of its own, which the firmware gives for
+    the zero key; the rest is one numpy operation.
+    """
+    words = np.zeros((layer_count, 1, 2), np.uint64)
+    chunk: Any = ffi.new("struct ofs_key *")
+    folded: Any = ffi.new("struct ofs_key *")
+    for layer in range(layer_count):
+        lib.ofs_block_key(chunk, layer, folded)
+        words[layer, 0] = folded.lo, folded.hi
+    keys = np.frombuffer(b"".join(chunk_keys), dtype="<u8").reshape(1, -1, 2)
+    return np.ascontiguousarray(keys ^ words)
+
+
+def checksum(block: NDArray[np.uint8]) -> int:
+    """XXH3-64 of a contiguous array's bytes, as the firmware computes it."""
+    assert block.flags.c_contiguous
+    return int(lib.ofs_checksum(ffi.cast("void *", block.ctypes.data), block.nbytes))

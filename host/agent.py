@@ -1,0 +1,133 @@
+"""The host agent: opens sessions at the tier and decodes them together, paced like a GPU would.
+
+One thread. A tick is one token of every active session: layer by layer, all sessions of a layer one
+after another, as a batched decode does. The GPU's own time is a given number (`time_per_token_s`),
+spread evenly over the layers; what the tier adds is the stall, which is measured. Where the machine
+cannot keep the pace the tick takes longer, and the record shows the time that it took.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from offstage.host.control import Control
+from offstage.host.decode import Decoder
+from offstage.host.growth import Growth
+from offstage.host.record import AgentRecord, Token
+from offstage.host.selection import ScoreQuantizer
+from offstage.host.session import Context, HostSession
+from offstage.host.sessions import append_chunks
+
+__all__ = ["Agent", "DecodeJob", "hit_rate_so_far"]
+
+Watcher = Callable[[AgentRecord], None]
+
+
+@dataclass(frozen=True)
+class DecodeJob:
+    """One session to decode: `start_s` after the run began, over a context that is stored."""
+
+    number: int
+    name: str
+    start_s: float
+    context: Context
+    step_count: int
+    grown_identity: Callable[[int], int]
+    """Content identity of the chunk that decoding fills at an ordinal."""
+
+
+@dataclass
+class Agent:
+    """Decodes jobs over one control connection and one decode path."""
+
+    control: Control
+    decoder: Decoder
+    time_per_token_s: float = 0.02
+    active_max: int = 64
+
+    def run(
+        self, jobs: Sequence[DecodeJob], watch: Watcher = lambda record: None
+    ) -> AgentRecord:
+        """Decode every job to its end. `watch` sees the record after every tick.
+
+        Raises RunFailed where the tier is gone or refuses a write."""
+        record = AgentRecord()
+        waiting = deque(sorted(jobs, key=lambda job: (job.start_s, job.number)))
+        active: list[tuple[HostSession, Growth]] = []
+        begun = time.monotonic()
+        while waiting or active:
+            elapsed = time.monotonic() - begun
+            if not active and waiting[0].start_s > elapsed:
+                time.sleep(waiting[0].start_s - elapsed)
+                continue
+            while waiting and waiting[0].start_s <= elapsed and len(active) < self.active_max:
+                active.append(self._open(waiting.popleft()))
+            self._tick(active, record)
+            watch(record)
+            for session, _ in [pair for pair in active if pair[0].done]:
+                self._close(session)
+            active = [pair for pair in active if not pair[0].done]
+        record.wall_s = time.monotonic() - begun
+        return record
+
+    def _open(self, job: DecodeJob) -> tuple[HostSession, Growth]:
+        material, rule = self.decoder.material, self.decoder.rule
+        layers = range(material.geometry.layer_count)
+        handle = self.control.session_open(
+            sink_blocks=rule.sink_blocks,
+            window_blocks=rule.window_blocks,
+            select_blocks=rule.select_blocks,
+            step_ns=int(self.time_per_token_s * 1e9),
+        )
+        context = job.context.fork()
+        session = HostSession(
+            number=job.number,
+            name=job.name,
+            handle=handle,
+            context=context,
+            keys=append_chunks(self.control, handle, context.identities, len(layers)).keys,
+            length_tokens=len(context.identities) * material.geometry.block_tokens,
+            step_count=job.step_count,
+            queries=[material.queries(job.number, layer) for layer in layers],
+            quantizers=[ScoreQuantizer() for _ in layers],
+        )
+        self.control.set_generating(handle, True)
+        return session, Growth(self.control, self.decoder, job.grown_identity)
+
+    def _close(self, session: HostSession) -> None:
+        self.control.set_generating(session.handle, False)
+        self.control.session_close(session.handle, archive=True)
+        self.decoder.pool.close(session.number)
+
+    def _tick(self, active: list[tuple[HostSession, Growth]], record: AgentRecord) -> None:
+        layers = self.decoder.material.geometry.layer_count
+        begun_ns = time.monotonic_ns()
+        tokens = [Token(session.number, session.step, begun_ns=begun_ns) for session, _ in active]
+        for session, growth in active:
+            growth.begin_token(session)
+        for layer in range(layers):
+            for (session, growth), token in zip(active, tokens, strict=True):
+                growth.write_token(session, layer)
+                self.decoder.layer(session, layer, token, record)
+            self._pace(begun_ns, (layer + 1) / layers)
+        for (session, growth), token in zip(active, tokens, strict=True):
+            token.put_ns = growth.end_token(session, record)
+            session.step += 1
+            token.ended_ns = time.monotonic_ns()
+        record.tokens.extend(tokens)
+
+    def _pace(self, begun_ns: int, share: float) -> None:
+        """Wait until the GPU would be done with this share of the token."""
+        left_s = begun_ns / 1e9 + self.time_per_token_s * share - time.monotonic()
+        if left_s > 0:
+            time.sleep(left_s)
+
+
+def hit_rate_so_far(record: AgentRecord) -> float:
+    """On-time hits / demands of a run that goes on; 0 where there was no demand."""
+    demands = sum(token.demands for token in record.tokens)
+    hits = sum(int(np.sum(token.ends[:5])) for token in record.tokens)
+    return hits / demands if demands else 0.0

@@ -1,0 +1,88 @@
+"""The block that decoding is filling: it lives in the HBM pool until it is full.
+
+Every token adds its K and V to the last block of each layer. A full block is appended to the
+session at the tier and written there; from then on it can leave the HBM pool like any other. One
+Growth belongs to one session and to the agent's thread.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.host.control import Control
+from offstage.host.decode import Decoder
+from offstage.host.prefill import put_blocks
+from offstage.host.record import AgentRecord
+from offstage.host.session import HostSession
+from offstage.host.sessions import append_chunks
+
+__all__ = ["Growth"]
+
+
+class Growth:
+    """Writes a session's new tokens, and its full blocks to the tier."""
+
+    def __init__(
+        self, control: Control, decoder: Decoder, identity: Callable[[int], int]
+    ) -> None:
+        self._control = control
+        self._decoder = decoder
+        self._identity = identity
+        self._ordinal = -1
+        self._chunk = 0
+        self._blocks: list[NDArray[np.uint8]] = []  # per layer: the block's bytes once full
+        self._indices: list[int] = []  # per layer: its place in the HBM pool
+
+    def begin_token(self, session: HostSession) -> None:
+        """Make room for one more token; opens the next block of every layer where needed."""
+        geometry = self._decoder.material.geometry
+        ordinal = session.length_tokens // geometry.block_tokens
+        session.length_tokens += 1
+        if ordinal == self._ordinal:
+            return
+        self._ordinal = ordinal
+        self._chunk = self._identity(ordinal)
+        where = np.array([ordinal], np.uint32)
+        self._blocks.clear()
+        self._indices.clear()
+        for layer in range(geometry.layer_count):
+            block = self._decoder.material.blocks_at(layer, where, [self._chunk])[0]
+            self._blocks.append(block)
+            index = int(self._decoder.pool.allocate(session.number, layer, [ordinal])[0])
+            self._decoder.pool.pin(session.number, layer, [ordinal])
+            self._indices.append(index)
+
+    def write_token(self, session: HostSession, layer: int) -> None:
+        """Write the newest token's K and V of one layer into the pool and the summaries."""
+        geometry = self._decoder.material.geometry
+        place = (session.length_tokens - 1) % geometry.block_tokens
+        shape = geometry.block_shape(layer)
+        source = self._blocks[layer].view(np.float16).reshape(shape)
+        self._decoder.pool.blocks(layer)[self._indices[layer], :, :, place] = source[:, :, place]
+        keys = source[0, :, place : place + 1]
+        session.context.selectors[layer].append(self._ordinal, keys)
+
+    def end_token(self, session: HostSession, record: AgentRecord) -> int:
+        """Hand the block to the tier if it is full; returns the nanoseconds that took."""
+        geometry = self._decoder.material.geometry
+        if session.length_tokens % geometry.block_tokens:
+            return 0
+        begun_ns = time.monotonic_ns()
+        layers = geometry.layer_count
+        appended = append_chunks(self._control, session.handle, [self._chunk], layers)
+        checksums = np.zeros((layers, 1), np.uint64)
+        where = np.array([self._ordinal], np.uint32)
+        for layer in range(layers):
+            block = self._decoder.pool.storage[self._indices[layer]].reshape(1, -1)
+            block = block[:, : geometry.block_bytes(layer)]
+            checksums[layer] = self._decoder.material.checksums(block)
+            put_blocks(self._decoder.driver, session.handle, layer, where, block)
+            self._decoder.pool.pin(session.number, layer, [])
+            record.bytes_put += block.nbytes
+        session.keys = np.concatenate([session.keys, appended.keys], axis=1)
+        context = session.context
+        context.identities.append(self._chunk)
+        context.checksums = np.concatenate([context.checksums, checksums], axis=1)
+        return time.monotonic_ns() - begun_ns

@@ -1,0 +1,62 @@
+"""What stands in for the model: the KV of any chunk, and the queries of any session.
+
+A Material is deterministic: the same seed, chunk and layer give the same bytes, so a block that the
+tier has lost can be computed again, and every block that comes back can be held against what was
+written. One thread uses it. It owns no more than the pools of `KvMaterial`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.keys import checksum
+from offstage.host.geometry import KvGeometry
+from offstage.host.keys import KvMaterial, ProcessParams, QueryStream
+from offstage.host.selection import Selector, selector
+
+__all__ = ["Material"]
+
+
+class Material:
+    """KV bytes and queries of one model. `processes`: the score process of each layer."""
+
+    def __init__(
+        self, seed: int, geometry: KvGeometry, processes: Sequence[ProcessParams]
+    ) -> None:
+        assert len(processes) == geometry.layer_count, "one process per layer"
+        self.geometry = geometry
+        self._seed = seed
+        self._processes = list(processes)
+        self._kv = KvMaterial(seed, geometry)
+
+    def blocks(
+        self, layer: int, first_ordinal: int, identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        """Consecutive blocks of one layer, uint8 `[blocks, block_bytes]`."""
+        places = np.arange(first_ordinal, first_ordinal + len(identities))
+        return self.blocks_at(layer, places, identities)
+
+    def blocks_at(
+        self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        """Blocks at any places of the context, uint8 `[blocks, block_bytes]`."""
+        halves = self._kv.blocks(layer, identities, ordinals)
+        return halves.reshape(len(identities), -1).view(np.uint8)
+
+    def keys_of(self, blocks: NDArray[np.uint8], layer: int) -> NDArray[np.float16]:
+        """The keys inside blocks, a view: float16 `[blocks, kv_heads, block_tokens, head_dim]`."""
+        shape = self.geometry.block_shape(layer)
+        return blocks.view(np.float16).reshape(len(blocks), *shape)[:, 0]
+
+    def checksums(self, blocks: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """XXH3-64 of each block, uint64 `[blocks]`."""
+        return np.array([checksum(block) for block in blocks], np.uint64)
+
+    def queries(self, session: int, layer: int) -> QueryStream:
+        """The queries of one (session, layer), from step 0 on."""
+        return QueryStream(self._seed, session, layer, self._processes[layer], self.geometry)
+
+    def selector(self, name: str, layer: int) -> Selector:
+        """A new, empty selector for one layer."""
+        return selector(name, self.geometry, layer)

@@ -1,0 +1,65 @@
+"""What the host agent saw: per token and per step, in arrays, with nothing averaged yet.
+
+Owned by the agent's thread. Times are of the host's clock. `ends` counts are the device's verdicts
+as they came back with each fetch, so they can be held against the device's own ledger.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["END_COUNT", "AgentRecord", "Token"]
+
+END_COUNT = 9
+"""Ends of a demand, in the order of the firmware's `enum ofs_end`."""
+
+
+@dataclass(slots=True)
+class Token:
+    """One token of one session, over all layers."""
+
+    session: int
+    """Place of the session in the workload plan."""
+    step: int
+    selected: int = 0
+    demands: int = 0
+    stall_ns: int = 0
+    copy_ns: int = 0
+    put_ns: int = 0
+    begun_ns: int = 0
+    ended_ns: int = 0
+    ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
+
+
+@dataclass(slots=True)
+class AgentRecord:
+    """One run of the agent."""
+
+    tokens: list[Token] = field(default_factory=list)
+    blocks_verified: int = 0
+    blocks_corrupt: int = 0
+    blocks_recomputed: int = 0
+    attention_checked: int = 0
+    attention_error_max: float = 0.0
+    """Largest difference from dense attention, relative to the largest output of its layer."""
+    torn_reads: int = 0
+    retries: int = 0
+    bytes_put: int = 0
+    wall_s: float = 0.0
+
+    def stall_ms(self) -> NDArray[np.float64]:
+        """Stall per token in milliseconds, `[tokens]`."""
+        return np.array([token.stall_ns for token in self.tokens], np.float64) / 1e6
+
+    def token_ms(self) -> NDArray[np.float64]:
+        """Time per token in milliseconds, pacing included, `[tokens]`."""
+        return np.array([t.ended_ns - t.begun_ns for t in self.tokens], np.float64) / 1e6
+
+    def ends_by_step(self) -> NDArray[np.int64]:
+        """Ends of all sessions in each of their steps, `[steps, END_COUNT]`."""
+        steps = 1 + max((token.step for token in self.tokens), default=-1)
+        ends = np.zeros((steps, END_COUNT), np.int64)
+        for token in self.tokens:
+            ends[token.step] += token.ends
+        return ends

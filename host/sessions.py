@@ -1,0 +1,38 @@
+"""Sessions at the DPU: appending chunks by content, and the names that come back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.keys import block_keys
+from offstage.host.control import Control
+
+__all__ = ["Appended", "append_chunks"]
+
+BATCH_CHUNKS = 4096
+"""Chunks named in one message: 64 KiB of identities."""
+
+
+@dataclass(frozen=True)
+class Appended:
+    """What the tier says of appended chunks: block keys uint64 `[layers, chunks, 2]`, and how many
+    layers of each chunk it has stored, uint32 `[chunks]`."""
+
+    keys: NDArray[np.uint64]
+    stored_layers: NDArray[np.uint32]
+
+
+def append_chunks(
+    control: Control, handle: int, identities: Sequence[int], layer_count: int
+) -> Appended:
+    """Append chunks, named by the 128-bit identity of their tokens, to session `handle`."""
+    chunk_keys: list[bytes] = []
+    stored: list[int] = []
+    for first in range(0, len(identities), BATCH_CHUNKS):
+        batch = [n.to_bytes(16, "little") for n in identities[first : first + BATCH_CHUNKS]]
+        reply = control.append(handle, batch)
+        chunk_keys.extend(reply.keys)
+        stored.extend(reply.stored_layers)
+    return Appended(block_keys(chunk_keys, layer_count), np.array(stored, np.uint32))

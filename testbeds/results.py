@@ -1,0 +1,109 @@
+"""What one run of an experiment found, as data: everything a summary, a table or a plot is made of.
+
+A `RunResult` is filled from the device's ledger and the host agent's own record, never by hand;
+`Summary` is what `summary.json` holds. Rates are in [0, 1], times in the unit their name ends in.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["ENDS", "HIT_ENDS", "CurvePoint", "RunResult", "Summary"]
+
+# In the order of `enum ofs_end`: the first five are on-time hits.
+ENDS = (
+    "window", "pattern", "lookahead", "shared", "retained", "late", "cold", "capacity", "policy",
+)  # fmt: skip
+HIT_ENDS = ENDS[:5]
+
+Provenance = Literal["measured", "emulated", "modelled"]
+
+
+class CurvePoint(msgspec.Struct, kw_only=True):
+    """One point of the hit-versus-traffic curve: one setting of one policy."""
+
+    label: str
+    policy: str
+    hit_rate: float
+    traffic_ratio: float
+    provenance: Provenance
+
+
+class RunResult(msgspec.Struct, kw_only=True):
+    """One run: one set of prefetchers on one storage."""
+
+    name: str
+    storage: str
+    provenance: Provenance
+    prefetchers: list[str]
+    selected: int
+    """Blocks the kernels read, over all sessions, steps and layers."""
+    demands: int
+    """Selected blocks that were not in the HBM pool."""
+    hit_rate: float
+    """On-time hits / demands: late is not a hit."""
+    nontrivial_hit_rate: float
+    """The same over demands outside sinks, window and just-written blocks."""
+    hit_rate_without_cold: float
+    hbm_share: float
+    """Share of selections that the HBM pool served."""
+    late_rate: float
+    miss_rate: float
+    """Cold, capacity and policy misses / demands; late ones are counted apart."""
+    coverage: float
+    """Misses removed, against no prefetch at the same buffer."""
+    accuracy: float
+    """Prefetched blocks used on time / prefetched; 0 where nothing was prefetched."""
+    traffic_ratio: float
+    """Bytes read / bytes a demand-only LRU reads at the same buffer."""
+    stall_ms_p50: float
+    stall_ms_p99: float
+    """Per token: what the kernels waited for blocks that were not there."""
+    token_ms_p50: float
+    token_ms_p99: float
+    bytes_read: int
+    blocks_verified: int
+    blocks_corrupt: int
+    blocks_recomputed: int
+    attention_checked: int
+    """Sampled layer outputs compared with dense attention over the same selection."""
+    attention_error_max: float
+    pollution: int
+    evictions: int
+    shared_chunks: int
+    decisions_replayed: int
+    """Decisions of the daemon's log that a fresh core repeated bit for bit; a run in which one
+    differed has failed. -1 where the log was not kept."""
+    busy_share: float
+    """Share of its time the DPU's reactor was busy."""
+    wall_s: float
+    ends: dict[str, int]
+    """Demands by end, in the order of `ENDS`."""
+    nontrivial_ends: dict[str, int]
+    fates: dict[str, dict[str, int]]
+    """Prefetched blocks by cause, then by fate: used, late, unused, dropped, cancelled."""
+    hit_rate_by_step: list[float]
+    """Hits / demands of all sessions in each decode step; NaN is written as -1 (no demand)."""
+    demands_by_step: list[int]
+    lead_ns_log2: list[int]
+    """Prefetched and used: count whose arrival-to-need time lies in [2^i, 2^(i+1)) ns."""
+    late_ns_log2: list[int]
+    stall_ms_by_token: list[float]
+    """Sorted, at most 1,000 evenly spaced quantiles."""
+    warnings: list[str]
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """`summary.json`."""
+
+    runs: list[RunResult]
+    workload: dict[str, Any]
+    machine: dict[str, Any]
+    seed: int
+    sentence: str
+    """What happened, in one sentence."""
+    curve: list[CurvePoint]
+    definitions: dict[str, str]
+    """The formula of every figure, by its key in `runs`."""
+    command: str
+    version: str

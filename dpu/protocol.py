@@ -20,6 +20,9 @@ All integers in packed byte fields are little-endian; a key is 16 bytes, `lo` th
 
 import hashlib
 import hmac
+import os
+import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -34,11 +37,14 @@ __all__ = [
     "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply", "PolicySet", "Prove",
     "Reply", "Request", "Reset", "SessionClose", "SessionOpen", "SetGenerating", "Status",
     "StatusReply", "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply",
-    "decode_request", "encode", "negotiate", "prove",
+    "decode_request", "default_runtime_dir", "encode", "negotiate", "parse_secret", "prove",
+    "read_secret",
 ]  # fmt: skip
 
 VERSIONS = (1,)  # newest first
 OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
+
+SECRET_BYTES_MIN = 16
 
 T = TypeVar("T")
 Key = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -383,6 +389,41 @@ def prove(secret: bytes, nonce: bytes, tenant: str, name: str) -> bytes:
     """HMAC-SHA256 (RFC 2104) of the login: shows that one has the secret without telling it."""
     login = b"\0".join([b"offstage login", nonce, tenant.encode(), name.encode()])
     return hmac.new(secret, login, hashlib.sha256).digest()
+
+
+def parse_secret(text: str, where: str) -> bytes:
+    """A tenant's secret from hex; BadInput says what is wrong, never what was there."""
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        raise BadInput("is not hex", where, "write one with `openssl rand -hex 32`") from None
+    if len(secret) < SECRET_BYTES_MIN:
+        raise BadInput(f"has {len(secret)} bytes, fewer than {SECRET_BYTES_MIN}", where,
+                       "write one with `openssl rand -hex 32`")  # fmt: skip
+    return secret
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file of hex digits that nobody else can read."""
+    try:
+        found = path.stat()
+        if found.st_mode & 0o077 or found.st_uid not in (os.getuid(), 0):
+            raise BadInput("others can read or change it", str(path), f"chmod 600 {path}")
+        with path.open("rb") as file:
+            text = file.read(4096).decode("ascii", errors="replace")
+    except OSError as error:
+        raise BadInput(f"the secret cannot be read ({error.strerror})", str(path),
+                       "name the tenant's secret file") from None  # fmt: skip
+    return parse_secret(text, str(path))
+
+
+def default_runtime_dir(endpoint: str) -> Path:
+    """Where this user's daemon at `endpoint` keeps its files; daemon and client agree on it."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", endpoint).strip("-.")
+    name = name if len(name) <= 48 else hashlib.sha256(endpoint.encode()).hexdigest()[:16]
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    root = Path(base) / "offstage" if base else Path("/tmp") / f"offstage-{os.getuid()}"
+    return root / name
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:

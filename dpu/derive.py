@@ -1,0 +1,209 @@
+"""The values that follow from the configuration, each in one place, and the relations they hold.
+
+A relation that does not hold is BadInput that names the options concerned: the daemon refuses to
+start instead of meeting the contradiction at its first full table.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.units import format_size
+from offstage.dpu.config import Config
+from offstage.dpu.options import Policy
+from offstage.dpu.protocol import OPERATOR
+
+__all__ = ["Derived", "derive", "parse_host_port", "policy_window_blocks"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+SLOTS_MIN = 8  # fewer cannot hold one step's sinks, window and a demand
+RECORDS_MIN = 4  # of a segment: its header must stay a small part of it
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from a Config. Sizes in bytes, times as named, counts otherwise."""
+
+    record_size_bytes: int  # payload and the trailer's LBA: one slot, one record of the store
+    slot_counts: tuple[int, ...]  # of each tenant, in the order of the configuration
+    session_chunk_max: int
+    demand_max: int
+    window_blocks: int
+    segment_count: int
+    ttl_s: int
+
+    @property
+    def slot_count(self) -> int:
+        """Slots of all tenants together."""
+        return sum(self.slot_counts)
+
+
+def derive(config: Config) -> Derived:
+    """Check every relation and work the values out. Raises BadInput; reads no file."""
+    where = config.file or "configuration"
+    _check_tenants(config, where)
+    _check_block(config, where)
+    _check_storage(config, where)
+    _check_endpoints(config, where)
+    record_bytes = config.arena.payload_bytes + config.storage.lba_bytes
+    slot_counts = _share_arena(config, record_bytes, where)
+    segments = _check_store(config, record_bytes, where)
+    if config.store.write == "back" and config.store.dirty_max > min(slot_counts) // 2:
+        raise BadInput(
+            f"store.dirty_max is {config.store.dirty_max}, more than half of the smallest "
+            f"tenant's {min(slot_counts)} slots",
+            where, "lower store.dirty_max or raise arena.size",
+        )  # fmt: skip
+    entries = config.limits.port_entries
+    if entries & (entries - 1):
+        raise BadInput(f"limits.port_entries is {entries}", where, "choose a power of two")
+    return Derived(
+        record_size_bytes=record_bytes,
+        slot_counts=slot_counts,
+        session_chunk_max=-(-config.limits.context_tokens // config.arena.block_tokens),
+        demand_max=min(config.limits.demands, *slot_counts),
+        window_blocks=policy_window_blocks(config.policy, config.arena.block_tokens),
+        segment_count=segments,
+        ttl_s=-(-config.store.ttl_ns // 10**9),
+    )
+
+
+def policy_window_blocks(policy: Policy, block_tokens: int) -> int:
+    """The sliding window in blocks, whichever of its two options was given."""
+    return policy.window_blocks or -(-policy.window_tokens // block_tokens)
+
+
+def parse_host_port(text: str, where: str) -> tuple[str, int]:
+    """`127.0.0.1:9411` as host and port; port 0 takes a free one."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise BadInput(f"{text!r} is not host:port", where, "write one such as 127.0.0.1:9411")
+    return host, int(port)
+
+
+def _check_tenants(config: Config, where: str) -> None:
+    names = [tenant.name for tenant in config.tenants]
+    if not names:
+        raise BadInput("no tenant", where, "add a [[tenant]], or remove the empty list")
+    for tenant in config.tenants:
+        place = f"{where}: [[tenant]] {tenant.name!r}"
+        if not NAME.fullmatch(tenant.name) or tenant.name == OPERATOR:
+            raise BadInput("is no name for a tenant", place,
+                           "use letters, digits, . _ -, and not 'operator'")  # fmt: skip
+        if names.count(tenant.name) > 1:
+            raise BadInput("stands there twice", place, "give each tenant its own name")
+        if tenant.secret and tenant.secret_file:
+            raise BadInput("both secret and secret_file are given", place, "remove one")
+
+
+def _check_block(config: Config, where: str) -> None:
+    lba, payload = config.storage.lba_bytes, config.arena.payload_bytes
+    if lba & (lba - 1):
+        raise BadInput(f"storage.lba is {format_size(lba)}", where, "choose a power of two")
+    if payload % lba:
+        raise BadInput(
+            f"arena.payload {format_size(payload)} is no multiple of storage.lba "
+            f"{format_size(lba)}", where, "round the payload up, or choose a smaller lba",
+        )  # fmt: skip
+
+
+def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ...]:
+    """Slots of each tenant: its share, or an equal part of what the shares leave."""
+    total = config.arena.size_bytes // record_bytes
+    given = sum(tenant.share_percent for tenant in config.tenants)
+    open_count = sum(1 for tenant in config.tenants if not tenant.share_percent)
+    if given > 100 or (given == 100 and open_count):
+        raise BadInput(f"the tenants' shares add up to {given} %", where,
+                       "lower share_percent so that every tenant gets a part")  # fmt: skip
+    rest = total - sum(total * tenant.share_percent // 100 for tenant in config.tenants)
+    counts = tuple(
+        total * tenant.share_percent // 100 if tenant.share_percent else rest // open_count
+        for tenant in config.tenants
+    )
+    for tenant, count in zip(config.tenants, counts, strict=True):
+        if count < SLOTS_MIN:
+            raise BadInput(
+                f"the arena of {format_size(config.arena.size_bytes)} gives tenant "
+                f"{tenant.name!r} {count} blocks of {format_size(record_bytes)}, "
+                f"fewer than {SLOTS_MIN}",
+                where, "raise arena.size, or lower arena.payload",
+            )  # fmt: skip
+    return counts
+
+
+def _check_storage(config: Config, where: str) -> None:
+    storage = config.storage
+    in_memory = storage.backend == "emulated" and not storage.inner
+    if in_memory:
+        return
+    if not storage.path:
+        raise BadInput(
+            f"storage.path is empty, and storage {storage.backend!r} needs one", where,
+            'name a file or block device, or choose backend = "emulated" without inner',
+        )  # fmt: skip
+    path = Path(storage.path)
+    if len(storage.path.encode()) > 511:
+        raise BadInput("storage.path is longer than 511 bytes", where, "choose a shorter path")
+    if path.is_dir():
+        raise BadInput("is a directory", storage.path, "name a file in it as storage.path")
+    if not path.exists() and not path.absolute().parent.is_dir():
+        raise BadInput("its directory does not exist", storage.path,
+                       f"mkdir -p {path.absolute().parent}")  # fmt: skip
+
+
+def _check_store(config: Config, record_bytes: int, where: str) -> int:
+    """Segments that fit on the storage."""
+    segment, lba = config.store.segment_bytes, config.storage.lba_bytes
+    if segment % lba:
+        raise BadInput(
+            f"store.segment {format_size(segment)} is no multiple of storage.lba "
+            f"{format_size(lba)}", where, "round it up",
+        )  # fmt: skip
+    records = (segment - lba) // record_bytes
+    if records < RECORDS_MIN:
+        raise BadInput(
+            f"store.segment {format_size(segment)} holds {records} blocks of "
+            f"{format_size(record_bytes)}, fewer than {RECORDS_MIN}",
+            where, "raise store.segment",
+        )  # fmt: skip
+    count = (config.storage.size_bytes - 2 * lba) // segment
+    needed = config.arena.layers * len(config.tenants) + config.store.reserve_segments + 1
+    if count < needed:
+        raise BadInput(
+            f"storage.size {format_size(config.storage.size_bytes)} holds {max(count, 0)} "
+            f"segments, and every layer of every tenant with the reserve needs {needed}",
+            where, "raise storage.size, or lower store.segment",
+        )  # fmt: skip
+    return count
+
+
+def _check_endpoints(config: Config, where: str) -> None:
+    daemon = config.daemon
+    for name, endpoint in (("endpoint", daemon.endpoint), ("fabric_endpoint",
+                           daemon.fabric_endpoint)):  # fmt: skip
+        if not endpoint and name == "fabric_endpoint":
+            continue
+        scheme, separator, rest = endpoint.partition("://")
+        if scheme not in ("tcp", "ipc") or not separator or not rest:
+            raise BadInput(f"daemon.{name} {endpoint!r} is no endpoint", where,
+                           "write tcp://127.0.0.1:7411 or ipc:///run/offstage.sock")  # fmt: skip
+        if scheme != "tcp":
+            continue
+        host = rest.rpartition(":")[0]
+        port = rest.rpartition(":")[2]
+        if not host or not (port == "*" or (port.isdigit() and int(port) <= 65535)):
+            raise BadInput(f"daemon.{name} {endpoint!r} has no port", where,
+                           "write tcp://127.0.0.1:7411")  # fmt: skip
+        safe = host.startswith(LOOPBACK) or daemon.curve_dir or daemon.insecure
+        if not safe:
+            raise BadInput(
+                f"daemon.{name} {endpoint!r} is open to the network without CURVE", where,
+                "set daemon.curve_dir, or listen on 127.0.0.1, or say daemon.insecure = true",
+            )  # fmt: skip
+    if daemon.metrics_endpoint:
+        parse_host_port(daemon.metrics_endpoint, f"{where}: daemon.metrics_endpoint")
+    if daemon.curve_dir and not Path(daemon.curve_dir, "server.key_secret").is_file():
+        raise BadInput("has no server.key_secret", daemon.curve_dir,
+                       "make the keys with zmq.auth.create_certificates")  # fmt: skip

@@ -1,0 +1,99 @@
+"""The recorder: drains ledger records and decision log into files while the daemon runs.
+
+A run directory holds `ledger.bin` (records of RECORD_DTYPE back to back), `decisions.log` (what
+`offstage dpu replay` takes) and `record.json` (dtype, counts, what was lost). Both rings in the
+firmware are bounded: what comes faster than it is drained is lost, counted and reported, and a log
+with a hole is not replayed.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu.device import RECORD_DTYPE, DeviceLike
+from offstage.dpu.log import Log
+
+__all__ = ["Recorder", "read_records"]
+
+CALLS_MAX = 64  # of one drain, so that the daemon's loop goes on
+
+
+class Recorder:
+    """Owns the files of one run. Call `drain` often and `close` once."""
+
+    def __init__(self, directory: Path, device: DeviceLike, log: Log) -> None:
+        """Make the directory; BadInput where it holds a run already or cannot be written."""
+        self._device, self._log, self._directory = device, log, directory
+        self._record_count = self._log_bytes = 0
+        self._lost: dict[str, int] = {"records_lost": 0, "log_bytes_lost": 0}
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._records: BinaryIO = (directory / "ledger.bin").open("xb")
+            self._decisions: BinaryIO = (directory / "decisions.log").open("xb")
+        except FileExistsError:
+            raise BadInput("holds a recorded run", str(directory),
+                           "give --record a new directory") from None  # fmt: skip
+        except OSError as error:
+            raise BadInput(f"cannot be written ({error.strerror})", str(directory),
+                           "give --record a directory of your own") from None  # fmt: skip
+        self._write_manifest(closed=False)
+
+    def drain(self) -> bool:
+        """Take what the rings hold, at most CALLS_MAX portions; False once the disk refused."""
+        try:
+            for _ in range(CALLS_MAX):
+                records, log = self._device.records(), self._device.log()
+                self._records.write(records.tobytes())
+                self._decisions.write(log)
+                self._record_count += len(records)
+                self._log_bytes += len(log)
+                if not len(records) and not log:
+                    return True
+        except OSError as error:
+            self._log.error("record_failed", path=str(self._directory), error=str(error))
+            return False
+        return True
+
+    def check_lost(self) -> None:
+        """Log what the rings lost since the last look."""
+        ledger = self._device.ledger()
+        lost = {name: int(ledger[name]) for name in self._lost}
+        if any(lost[name] > self._lost[name] for name in lost):
+            self._log.error("record_lost", **lost, mend="raise limits.records and limits.log")
+        self._lost = lost
+
+    def close(self) -> None:
+        """Drain once more, and write down how many there are and what was lost."""
+        self.drain()
+        self.check_lost()
+        for file in (self._records, self._decisions):
+            file.close()
+        self._write_manifest(closed=True)
+
+    def _write_manifest(self, closed: bool) -> None:
+        manifest: dict[str, Any] = {
+            "dtype": RECORD_DTYPE.descr,
+            "records": self._record_count,
+            "log_bytes": self._log_bytes,
+            **self._lost,
+            "epoch": self._device.epoch,
+            "storage": self._device.storage_name(),
+            "closed": closed,
+        }
+        path = self._directory / "record.json"
+        path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def read_records(directory: Path) -> NDArray[np.void]:
+    """The ledger records of a run directory, whole ones only, as RECORD_DTYPE [count]."""
+    path = directory / "ledger.bin"
+    try:
+        count = path.stat().st_size // RECORD_DTYPE.itemsize
+        return np.fromfile(path, RECORD_DTYPE, count)
+    except OSError as error:
+        raise BadInput(f"cannot be read ({error.strerror})", str(path),
+                       "give the directory that --record wrote") from None  # fmt: skip

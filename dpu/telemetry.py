@@ -1,0 +1,201 @@
+"""Prometheus: the ledger and the status as `offstage_<noun>_<unit>_total` with labels.
+
+The daemon's loop leaves a snapshot twice a second; a scrape reads that, on the exporter's own
+thread, and never asks the reactor. The registry is the daemon's own, without Python's defaults.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from offstage.bindings.errors import BadInput
+
+__all__ = ["CAUSES", "ENDS", "FATES", "Snapshot", "Telemetry"]
+
+# enum ofs_end, ofs_cause and ofs_fate, in order.
+ENDS = ("window", "pattern", "lookahead", "shared", "retained", "late", "cold", "capacity",
+        "policy")  # fmt: skip
+CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
+FATES = ("used", "late", "unused", "dropped", "cancelled")
+
+# Ledger field -> metric (without `offstage_` and `_total`) and help.
+LEDGER = {
+    "selected": ("selected_blocks", "blocks that layers selected, the HBM pool's included"),
+    "steps": ("layer_steps", "layers of steps served"),
+    "demand_bytes_read": ("demand_read_bytes", "read from the store for demands"),
+    "prefetch_bytes_read": ("prefetch_read_bytes", "read from the store ahead of need"),
+    "pollution": ("polluted_demands", "misses whose block a prefetch had evicted"),
+    "evictions": ("evicted_blocks", "blocks evicted from the arena"),
+    "evictions_generating": ("evicted_generating_blocks", "of them, of a generating session"),
+    "appended_chunks": ("appended_chunks", "chunks appended to sessions"),
+    "shared_chunks": ("shared_chunks", "appended chunks that were already there"),
+    "leases_expired": ("expired_leases", "pins that ended by their time"),
+    "busy": ("busy_demands", "demands answered ask again"),
+    "records_lost": ("lost_records", "ledger records the ring had no room for"),
+    "log_bytes_lost": ("lost_log_bytes", "decision log the ring had no room for"),
+}
+STATUS_COUNTERS = {
+    "commands": ("commands", "commands of hosts"),
+    "commands_bad": ("bad_commands", "commands of hosts that were refused"),
+    "puts": ("put_blocks", "blocks written by hosts"),
+    "puts_failed": ("failed_put_blocks", "blocks whose write failed"),
+    "check_failures": ("check_failed_blocks", "blocks that failed their check: served as misses"),
+    "reads_timed_out": ("timed_out_reads", "reads that passed their deadline"),
+    "store_full": ("store_full_puts", "puts refused because the store was full"),
+    "publish_overflow": ("unpublished_blocks", "blocks the directory had no room for"),
+}
+STATUS_GAUGES = {
+    "ports": ("ports", "hosts attached"),
+    "sessions": ("sessions", "sessions open"),
+    "dirty_blocks": ("dirty_blocks", "blocks staged and not yet on the store"),
+    "reads_in_flight": ("reads_in_flight", "block reads in flight"),
+    "slots_quarantined": ("quarantined_slots", "slots a hung read may still write to"),
+    "draining": ("draining", "1 while the daemon drains"),
+}
+DAEMON_COUNTERS = {
+    "messages": "control messages taken",
+    "messages_bad": "control messages that were refused",
+    "logins_refused": "logins with a wrong proof",
+    "hosts_dead": "hosts that fell silent or vanished; sessions and leases reclaimed",
+}
+
+
+class Snapshot(dict[str, Any]):
+    """`tenants`: name -> ledger; `status`: the device's; `daemon`: the daemon's own counters."""
+
+
+class Telemetry(Collector):
+    """The exporter. `set` leaves a snapshot, `start` opens the endpoint."""
+
+    def __init__(self) -> None:
+        self._snapshot = Snapshot(tenants={}, status={}, daemon={})
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+        self.port = 0
+
+    def set(self, snapshot: Snapshot) -> None:
+        """Replace what the next scrape reads."""
+        self._snapshot = snapshot
+
+    def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one. BadInput where the port is taken."""
+        try:
+            self._server, self._thread = start_http_server(port, host, registry=self._registry)
+        except OSError as error:
+            raise BadInput(
+                f"the metrics endpoint cannot be opened ({error.strerror or error})",
+                f"{host}:{port}",
+                'choose another daemon.metrics_endpoint, or "" for none',
+            ) from None
+        self.port = int(self._server.server_port)
+
+    def stop(self) -> None:
+        """Close the endpoint and wait for its thread."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join(timeout=5)
+            self._server = None
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by a scrape, on the exporter's thread."""
+        snapshot = self._snapshot
+        tenants: Mapping[str, Any] = snapshot["tenants"]
+        yield from _ledger_metrics(tenants)
+        yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
+        yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
+        daemon = {name: (name, text) for name, text in DAEMON_COUNTERS.items()}
+        yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
+        yield from _reactor_metrics(snapshot["status"])
+
+
+def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
+    ends = CounterMetricFamily(
+        "offstage_demands", "demands by their end", labels=["tenant", "end", "trivial"]
+    )
+    fates = CounterMetricFamily(
+        "offstage_prefetched_blocks", "prefetched blocks by their end",
+        labels=["tenant", "cause", "fate"],
+    )  # fmt: skip
+    reads = CounterMetricFamily(
+        "offstage_issued_reads", "block reads by cause", labels=["tenant", "cause"]
+    )
+    resident = GaugeMetricFamily("offstage_resident_blocks", "staged now", labels=["tenant"])
+    lead = HistogramMetricFamily(
+        "offstage_prefetch_lead_seconds", "arrival to need, of prefetched and used blocks",
+        labels=["tenant"],
+    )  # fmt: skip
+    plain = {
+        name: CounterMetricFamily(f"offstage_{metric}", text, labels=["tenant"])
+        for name, (metric, text) in LEDGER.items()
+    }
+    for tenant, ledger in tenants.items():
+        for index, end in enumerate(ENDS):
+            nontrivial = ledger["nontrivial_ends"][index]
+            ends.add_metric([tenant, end, "no"], nontrivial)
+            ends.add_metric([tenant, end, "yes"], ledger["ends"][index] - nontrivial)
+        for index, cause in enumerate(CAUSES):
+            reads.add_metric([tenant, cause], ledger["issued"][index])
+            for number, fate in enumerate(FATES):
+                fates.add_metric([tenant, cause, fate], ledger["fates"][index][number])
+        for name, family in plain.items():
+            family.add_metric([tenant], ledger[name])
+        resident.add_metric([tenant], ledger["resident_slots"])
+        buckets, total_s = _log2_buckets(ledger["lead_ns_log2"])
+        lead.add_metric([tenant], buckets, total_s)
+    yield from (ends, fates, reads, *plain.values(), resident, lead)
+
+
+def _log2_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], float]:
+    """Cumulative buckets of a log2 histogram of ns, from 1 us up; the sum takes mid-buckets."""
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    sum_s = 0.0
+    for power, count in enumerate(counts):
+        total += count
+        sum_s += count * 1.5 * 2.0**power / 1e9
+        if 10 <= power <= 33:
+            buckets.append((repr(2.0 ** (power + 1) / 1e9), float(total)))
+    buckets.append(("+Inf", float(total)))
+    return buckets, sum_s
+
+
+def _plain(
+    values: Mapping[str, Any],
+    table: Mapping[str, tuple[str, str]],
+    family: Callable[..., Metric],
+) -> Iterable[Metric]:
+    for name, (metric, text) in table.items():
+        if name in values:
+            yield family(f"offstage_{metric}", text, value=values[name])
+
+
+def _reactor_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
+    if not status:
+        return
+    for name in ("busy", "idle"):
+        seconds = status[f"{name}_ns"] / 1e9
+        yield CounterMetricFamily(f"offstage_reactor_{name}_seconds", "time of the reactor",
+                                  value=seconds)  # fmt: skip
+    storage = status["storage"]
+    moved = CounterMetricFamily("offstage_storage_bytes", "moved by the storage",
+                                labels=["direction"])  # fmt: skip
+    moved.add_metric(["read"], storage["bytes_read"])
+    moved.add_metric(["write"], storage["bytes_written"])
+    yield moved
+    yield CounterMetricFamily("offstage_storage_errors", "I/Os that failed",
+                              value=storage["errors"])  # fmt: skip
+    yield GaugeMetricFamily("offstage_store_live_bytes", "held by the store",
+                            value=status["store"]["bytes_live"])  # fmt: skip

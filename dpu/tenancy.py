@@ -1,0 +1,92 @@
+"""Secrets and the runtime directory: what the daemon keeps private on this machine.
+
+A tenant's secret does two things: a host proves it at login, and the decision core keys the
+prefix hashes with it, so that no tenant can name another's blocks. Each use takes an HMAC-SHA256
+with a label of its own: neither gives the other away. Where the configuration names none,
+one is generated once and kept beside the store, because the keys on the store depend on it.
+"""
+
+import fcntl
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu.options import Tenant
+from offstage.dpu.protocol import OPERATOR, parse_secret, read_secret
+
+__all__ = ["hold_runtime_dir", "index_key", "operator_secret", "publish_secret", "tenant_secret"]
+
+
+def hold_runtime_dir(directory: Path) -> int:
+    """Make the directory, private to its user, and lock it. Returns the lock's descriptor."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        owners = {directory.stat().st_uid, directory.parent.stat().st_uid}
+        if not owners <= {os.getuid(), 0}:
+            raise BadInput("belongs to another user", str(directory), "set daemon.runtime_dir")
+        directory.chmod(0o700)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BadInput(f"cannot be used ({error.strerror})", str(directory),
+                       "set daemon.runtime_dir to a directory of your own") from None  # fmt: skip
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise BadInput(
+            f"another daemon (pid {holder}) uses it", str(directory),
+            "stop that daemon, or choose another daemon.endpoint",
+        ) from None  # fmt: skip
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[bytes, bool]:
+    """The tenant's secret, and whether it was generated (and so has to be published)."""
+    where = f"[[tenant]] {tenant.name!r}"
+    if tenant.secret:
+        return parse_secret(tenant.secret, f"{where} secret"), False
+    if tenant.secret_file:
+        return read_secret(Path(tenant.secret_file)), False
+    base = Path(store_path) if store_path else runtime_dir / "memory"
+    kept = base.with_name(f"{base.name}.{tenant.name}.secret")
+    if kept.exists():
+        return read_secret(kept), True
+    secret = secrets.token_bytes(32)
+    _write_private(kept, secret)
+    return secret, True
+
+
+def operator_secret(runtime_dir: Path) -> bytes:
+    """A new secret for the operator at every start, readable by this user alone."""
+    secret = secrets.token_bytes(32)
+    publish_secret(runtime_dir, OPERATOR, secret)
+    return secret
+
+
+def publish_secret(runtime_dir: Path, name: str, secret: bytes) -> None:
+    """Put a generated secret where clients of the same user find it."""
+    _write_private(runtime_dir / f"{name}.secret", secret)
+
+
+def index_key(secret: bytes) -> bytes:
+    """16 bytes that key the tenant's prefix hashes in the decision core."""
+    return hmac.new(secret, b"offstage index", hashlib.sha256).digest()[:16]
+
+
+def _write_private(path: Path, secret: bytes) -> None:
+    """Write through a new file, so that nobody ever reads a half of it or another mode."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            file.write(secret.hex() + "\n")
+        fresh.replace(path)
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", str(path),
+                       "name a secret_file for the tenant") from None  # fmt: skip

@@ -52,9 +52,9 @@ class KernelInfo:
 
 # name: module, library it needs, pip extra that brings the library
 _LOADERS: dict[str, tuple[str, str, str]] = {
-    "reference": ("reference", "numpy", ""),
-    "numpy": ("numpy_kernel", "numpy", ""),
-    "torch": ("torch_kernel", "torch", "host"),
+    "reference": ("offstage.host.attention.reference", "numpy", ""),
+    "numpy": ("offstage.host.attention.numpy_kernel", "numpy", ""),
+    "torch": ("offstage.host.attention.torch_kernel", "torch", "host"),
 }
 
 
@@ -78,5 +78,5 @@ def kernel(name: str) -> Decode:
     module, library, extra = _LOADERS[name]
     if importlib.util.find_spec(library) is None:
         raise Missing(extra, f"the {name} kernel needs {library}, which is not installed", "kernel")
-    decode: Decode = importlib.import_module(f"offstage.host.attention.{module}").decode
+    decode: Decode = importlib.import_module(module).decode
     return decode

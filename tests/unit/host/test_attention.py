@@ -158,7 +158,8 @@ def test_torch_reads_a_tensor_where_it_lies(name: str) -> None:
 def test_a_missing_library_is_reported_and_raised_only_on_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(attention._LOADERS, "torch", ("torch_kernel", "no_such_library", "host"))
+    module, _, extra = attention._LOADERS["torch"]
+    monkeypatch.setitem(attention._LOADERS, "torch", (module, "no_such_library", extra))
     assert {info.name: info.available for info in kernels()} == {
         "reference": True,
         "numpy": True,

@@ -1,0 +1,1 @@
+"""The demo: daemon, host agent and report on one machine."""

@@ -1,0 +1,39 @@
+/*
+ * checksum.c: XXH3-64 at the width of this processor's vectors.
+ *
+ * Model: one pure function. XXH3 gives the same 64 bits at every vector width, but the distribution's
+ * shared library is built for the oldest processor (SSE2), which here costs a factor of two to three
+ * on a block that is in cache. So the algorithm is compiled from libxxhash's header once per width,
+ * and the widest that the processor has is chosen before main runs.
+ */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "checksum.h"
+#include "ofs_base.h"
+
+static uint64_t
+checksum_baseline(const void *data, size_t size)
+{
+	return XXH3_64bits(data, size);
+}
+
+static uint64_t (*checksum_best)(const void *data, size_t size) = checksum_baseline;
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((constructor)) static void
+checksum_choose(void)
+{
+	__builtin_cpu_init();
+	if (__builtin_cpu_supports("avx512f"))
+		checksum_best = ofs_checksum_avx512;
+	else if (__builtin_cpu_supports("avx2"))
+		checksum_best = ofs_checksum_avx2;
+}
+#endif
+
+uint64_t
+ofs_checksum(const void *data, size_t size)
+{
+	return checksum_best(data, size);
+}

@@ -1,0 +1,11 @@
+/* checksum.h: the widths of ofs_checksum; same arguments, same result, other speed. */
+#ifndef OFS_CHECKSUM_H
+#define OFS_CHECKSUM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint64_t ofs_checksum_avx2(const void *data, size_t size);
+uint64_t ofs_checksum_avx512(const void *data, size_t size);
+
+#endif

@@ -1,0 +1,17 @@
+/* checksum_avx2.c: XXH3-64 compiled for AVX2 alone; checksum.c decides whether it may run. */
+typedef int ofs_checksum_avx2_unit; /* ISO C wants a declaration on the other architectures */
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#pragma GCC target("avx2")
+#define XXH_INLINE_ALL
+#define XXH_VECTOR XXH_AVX2
+#include <xxhash.h>
+
+#include "checksum.h"
+
+uint64_t
+ofs_checksum_avx2(const void *data, size_t size)
+{
+	return XXH3_64bits(data, size);
+}
+#endif

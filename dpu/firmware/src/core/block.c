@@ -1,0 +1,185 @@
+/*
+ * block.c: what the store tells of single blocks, and write-back staging.
+ *
+ * Model: stored or not is a bit at the home chunk, so that every chunk that reads from one store key
+ * learns of it at once. A resident copy stays valid when the store loses its own: its bytes were
+ * checked.
+ */
+#include "internal.h"
+
+int
+ofs_core_block_stored(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer)
+{
+	int rc = ofs_block_check(core, chunk, layer);
+	uint8_t *flags;
+	uint32_t home;
+
+	if (rc || (rc = ofs_event_enter(core, now_ns)))
+		return rc;
+	home = core->chunks[chunk].home;
+	flags = &core->block_flags[ofs_block_of(core, home, layer)];
+	if (!(*flags & OFS_BLOCK_STORED)) {
+		*flags |= OFS_BLOCK_STORED;
+		core->chunks[home].stored++;
+	}
+	ofs_log_numbers(core, OFS_EVENT_STORED, now_ns, 0, chunk, layer);
+	return 0;
+}
+
+int
+ofs_core_block_lost(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer)
+{
+	int rc = ofs_block_check(core, chunk, layer);
+
+	if (rc || (rc = ofs_event_enter(core, now_ns)))
+		return rc;
+	ofs_block_unstore(core, core->chunks[chunk].home, layer);
+	ofs_log_numbers(core, OFS_EVENT_LOST, now_ns, 0, chunk, layer);
+	return 0;
+}
+
+struct named_block {
+	uint32_t tenant;
+	uint32_t layer;
+	struct ofs_key store_key;
+};
+
+static int
+named_check(const struct ofs_core *core, uint32_t tenant, uint32_t layer)
+{
+	return tenant < core->tenant_count && layer < core->config.layer_count ? 0 : -EINVAL;
+}
+
+int
+ofs_core_block_restore(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
+	const struct ofs_key *store_key, uint32_t layer, uint32_t *chunk)
+{
+	struct named_block named = { tenant, layer, *store_key };
+	struct ofs_part in = { &named, sizeof(named) }, out = { chunk, sizeof(*chunk) };
+	int rc = named_check(core, tenant, layer);
+	uint8_t *flags;
+
+	if (rc || (rc = ofs_event_enter(core, now_ns)))
+		return rc;
+	*chunk = ofs_index_find(core, tenant, store_key);
+	if (*chunk == OFS_NONE)
+		rc = ofs_chunk_create(core, tenant, store_key, OFS_NONE, chunk);
+	if (rc == 0) {
+		flags = &core->block_flags[ofs_block_of(core, *chunk, layer)];
+		core->chunks[*chunk].stored += !(*flags & OFS_BLOCK_STORED);
+		*flags |= OFS_BLOCK_STORED;
+	}
+	ofs_log_event(core, OFS_EVENT_RESTORE, now_ns, rc, &in, 1, &out, rc ? 0 : 1);
+	return rc;
+}
+
+int
+ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
+	const struct ofs_key *store_key, uint32_t layer)
+{
+	struct named_block named = { tenant, layer, *store_key };
+	struct ofs_part in = { &named, sizeof(named) };
+	int rc = named_check(core, tenant, layer);
+	uint32_t chunk;
+
+	if (rc || (rc = ofs_event_enter(core, now_ns)))
+		return rc;
+	chunk = ofs_index_find(core, tenant, store_key);
+	if (chunk == OFS_NONE)
+		rc = -ENOENT;
+	else
+		ofs_block_unstore(core, core->chunks[chunk].home, layer);
+	ofs_log_event(core, OFS_EVENT_FORGET, now_ns, rc, &in, 1, NULL, 0);
+	return rc;
+}
+
+static int
+stage(struct ofs_core *core, uint32_t chunk, uint32_t layer, uint32_t *slot_out,
+	uint32_t *generation)
+{
+	uint32_t block = ofs_block_of(core, chunk, layer);
+	uint32_t tenant = core->chunks[chunk].tenant;
+	uint32_t slot = core->block_slot[block];
+
+	if (slot != OFS_NONE && core->slots[slot].state != OFS_SLOT_RESIDENT)
+		return -EAGAIN; /* a read is on its way into the slot */
+	if (slot == OFS_NONE) {
+		slot = ofs_slot_take(core, tenant, NULL);
+		if (slot == OFS_NONE)
+			return -EAGAIN;
+		if (core->block_queued[block] != OFS_NONE)
+			ofs_queue_cancel(core, block);
+		ofs_slot_assign(core, slot, chunk, layer, OFS_CAUSE_WRITE, 0);
+		ofs_slot_arrive(core, slot);
+	}
+	core->slots[slot].flags |= OFS_FLAG_DIRTY;
+	*slot_out = slot - core->tenants[tenant].slot_base;
+	*generation = core->slots[slot].generation;
+	return 0;
+}
+
+int
+ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer,
+	uint32_t *slot, uint32_t *generation)
+{
+	uint32_t place[2] = { chunk, layer }, answer[2] = { 0, 0 };
+	struct ofs_part in = { place, sizeof(place) }, out = { answer, sizeof(answer) };
+	int rc = ofs_block_check(core, chunk, layer);
+
+	if (rc || (rc = ofs_event_enter(core, now_ns)))
+		return rc;
+	rc = stage(core, chunk, layer, &answer[0], &answer[1]);
+	if (rc == 0) {
+		*slot = answer[0];
+		*generation = answer[1];
+	}
+	ofs_log_event(core, OFS_EVENT_STAGE, now_ns, rc, &in, 1, &out, 1);
+	return rc;
+}
+
+int
+ofs_core_block_clean(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer)
+{
+	int rc = ofs_block_check(core, chunk, layer);
+	const struct ofs_chunk *c;
+	uint32_t slot;
+
+	if (rc)
+		return rc;
+	slot = core->block_slot[ofs_block_of(core, chunk, layer)];
+	if (slot == OFS_NONE || !(core->slots[slot].flags & OFS_FLAG_DIRTY))
+		return -EINVAL;
+	rc = ofs_event_enter(core, now_ns);
+	if (rc)
+		return rc;
+	core->slots[slot].flags &= (uint8_t)~OFS_FLAG_DIRTY;
+	c = &core->chunks[chunk];
+	/* Its private session closed while it was dirty: nobody can ask for it any more. */
+	if (c->home != chunk && c->references == 0)
+		ofs_slot_evict(core, slot, 0);
+	ofs_log_numbers(core, OFS_EVENT_CLEAN, now_ns, 0, chunk, layer);
+	return 0;
+}
+
+int
+ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint32_t slot)
+{
+	struct ofs_tenant *t;
+	struct ofs_slot *s;
+	int rc;
+
+	if (tenant >= core->tenant_count || slot >= core->tenants[tenant].slot_count)
+		return -EINVAL;
+	t = &core->tenants[tenant];
+	s = &core->slots[t->slot_base + slot];
+	if (s->state != OFS_SLOT_QUARANTINED)
+		return -EINVAL;
+	rc = ofs_event_enter(core, now_ns);
+	if (rc)
+		return rc;
+	s->state = OFS_SLOT_FREE;
+	core->free_slots[t->slot_base + t->free_count++] = slot;
+	ofs_queue_pump(core);
+	ofs_log_numbers(core, OFS_EVENT_SLOT_FREE, now_ns, 0, tenant, slot);
+	return 0;
+}

@@ -1,0 +1,147 @@
+/*
+ * chunk.c: chunks, who refers to them, and what the store has of them.
+ *
+ * Model: a chunk lives while a session refers to it, the store has a block of it, a slot holds one
+ * of its blocks, or a private chunk reads from it. A private chunk (sharing off) has a *home*: the
+ * common chunk under the store key, which alone counts what is stored. Sessions that share a
+ * chunk are a list of links, so that the best score over them can be found.
+ */
+#include "internal.h"
+
+int
+ofs_chunk_create(struct ofs_core *core, uint32_t tenant, const struct ofs_key *key,
+	uint32_t home, uint32_t *chunk)
+{
+	uint32_t number;
+	struct ofs_chunk *c;
+
+	if (core->free_chunk_count == 0)
+		return -ENOSPC;
+	number = core->free_chunks[core->free_chunk_count - 1];
+	c = &core->chunks[number];
+	memset(c, 0, sizeof(*c));
+	c->key = *key;
+	c->tenant = tenant;
+	c->home = home == OFS_NONE ? number : home;
+	c->link = OFS_NONE;
+	if (ofs_index_insert(core, number))
+		return -ENOSPC;
+	core->free_chunk_count--;
+	c->used = 1;
+	if (home != OFS_NONE)
+		core->chunks[home].home_references++;
+	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
+		uint32_t block = ofs_block_of(core, number, layer);
+
+		core->block_slot[block] = OFS_NONE;
+		core->block_queued[block] = OFS_NONE;
+		core->block_shadow[block] = OFS_NONE;
+		core->block_ghost[block] = 0;
+		core->block_gone[block] = 0;
+		core->block_flags[block] = 0;
+	}
+	*chunk = number;
+	return 0;
+}
+
+void
+ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk)
+{
+	struct ofs_chunk *c = &core->chunks[chunk];
+	uint32_t home = c->home;
+
+	if (!c->used || c->references || c->home_references || c->slots || c->stored)
+		return;
+	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
+		uint32_t block = ofs_block_of(core, chunk, layer);
+
+		assert(core->block_slot[block] == OFS_NONE);
+		if (core->block_queued[block] != OFS_NONE)
+			ofs_queue_cancel(core, block);
+		if (core->block_shadow[block] != OFS_NONE)
+			ofs_shadow_forget(core, block);
+	}
+	ofs_index_remove(core, chunk);
+	c->used = 0;
+	core->free_chunks[core->free_chunk_count++] = chunk;
+	if (home != chunk) {
+		core->chunks[home].home_references--;
+		ofs_chunk_maybe_free(core, home);
+	}
+}
+
+void
+ofs_chunk_link(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t ordinal)
+{
+	struct ofs_chunk *c = &core->chunks[chunk];
+	uint32_t link = (session << core->link_shift) + ordinal;
+
+	core->link_next[link] = c->link;
+	core->link_prev[link] = OFS_NONE;
+	if (c->link != OFS_NONE)
+		core->link_prev[c->link] = link;
+	c->link = link;
+	c->references++;
+}
+
+void
+ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t ordinal)
+{
+	struct ofs_chunk *c = &core->chunks[chunk];
+	uint32_t link = (session << core->link_shift) + ordinal;
+	uint32_t next = core->link_next[link], prev = core->link_prev[link];
+
+	if (next != OFS_NONE)
+		core->link_prev[next] = prev;
+	if (prev != OFS_NONE)
+		core->link_next[prev] = next;
+	else
+		c->link = next;
+	assert(c->references > 0);
+	c->references--;
+}
+
+/* One more or one fewer generating session refers to the chunk; its blocks change sets at the edge. */
+void
+ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change)
+{
+	struct ofs_chunk *c = &core->chunks[chunk];
+	uint32_t before = c->generating;
+
+	assert(change > 0 || c->generating > 0);
+	c->generating += (uint32_t)change;
+	if ((before != 0) == (c->generating != 0) || c->slots == 0)
+		return;
+	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
+		uint32_t slot = core->block_slot[ofs_block_of(core, chunk, layer)];
+
+		if (slot != OFS_NONE && core->slots[slot].state == OFS_SLOT_RESIDENT)
+			ofs_evict_move(core, slot, c->tenant * 2 + (c->generating != 0));
+	}
+}
+
+void
+ofs_chunk_info_get(const struct ofs_core *core, uint32_t chunk, struct ofs_chunk_info *info)
+{
+	const struct ofs_chunk *c = &core->chunks[chunk];
+
+	*info = (struct ofs_chunk_info){
+		.key = c->key,
+		.store_key = core->chunks[c->home].key,
+		.chunk = chunk,
+		.stored_layers = core->chunks[c->home].stored,
+		.references = c->references,
+	};
+}
+
+void
+ofs_block_unstore(struct ofs_core *core, uint32_t home, uint32_t layer)
+{
+	uint8_t *flags = &core->block_flags[ofs_block_of(core, home, layer)];
+
+	if (!(*flags & OFS_BLOCK_STORED))
+		return;
+	*flags &= (uint8_t)~OFS_BLOCK_STORED;
+	core->chunks[home].stored--;
+	ofs_chunk_maybe_free(core, home);
+}

@@ -1,0 +1,108 @@
+/*
+ * evict.c: what the eviction policies share: lists, the choice of policy, a change of set.
+ *
+ * Model: every tenant has two sets of resident slots: 0, blocks that no generating session refers
+ * to, and 1, the rest. Victims come from set 0 while it has an unpinned slot. A set has
+ * OFS_BUCKETS lists; a policy uses as many of them as it likes. Head is the next victim.
+ */
+#include "internal.h"
+
+static inline struct ofs_list *
+list_of(const struct ofs_core *core, uint32_t set, uint32_t bucket)
+{
+	return &core->lists[set * OFS_BUCKETS + bucket];
+}
+
+void
+ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
+{
+	struct ofs_slot *s = &core->slots[slot];
+	struct ofs_list *list = list_of(core, s->set, bucket);
+
+	s->bucket = bucket;
+	s->next = OFS_NONE;
+	s->prev = list->tail;
+	if (list->tail != OFS_NONE) {
+		core->slots[list->tail].next = slot;
+	} else {
+		list->head = slot;
+		core->occupied[s->set * (OFS_BUCKETS / 64) + bucket / 64] |= 1ull << (bucket % 64);
+	}
+	list->tail = slot;
+	list->count++;
+}
+
+void
+ofs_list_remove(struct ofs_core *core, uint32_t slot)
+{
+	const struct ofs_slot *s = &core->slots[slot];
+	struct ofs_list *list = list_of(core, s->set, s->bucket);
+
+	if (s->next != OFS_NONE)
+		core->slots[s->next].prev = s->prev;
+	else
+		list->tail = s->prev;
+	if (s->prev != OFS_NONE)
+		core->slots[s->prev].next = s->next;
+	else
+		list->head = s->next;
+	if (--list->count == 0)
+		core->occupied[s->set * (OFS_BUCKETS / 64) + s->bucket / 64]
+			&= ~(1ull << (s->bucket % 64));
+}
+
+/* First slot of the list that may go. The walk is bounded by the pinned slots, the sessions' steps. */
+uint32_t
+ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket)
+{
+	uint32_t slot = list_of(core, set, bucket)->head;
+
+	while (slot != OFS_NONE && ofs_slot_is_held(&core->slots[slot]))
+		slot = core->slots[slot].next;
+	return slot;
+}
+
+const struct ofs_evict_ops *
+ofs_evict_of(uint32_t eviction)
+{
+	static const struct ofs_evict_ops *const policies[OFS_EVICT_COUNT] = {
+		[OFS_EVICT_LRU] = &ofs_evict_lru,
+		[OFS_EVICT_FIFO] = &ofs_evict_fifo,
+		[OFS_EVICT_RANDOM] = &ofs_evict_random,
+		[OFS_EVICT_S3FIFO] = &ofs_evict_s3fifo,
+		[OFS_EVICT_SCORE] = &ofs_evict_score,
+	};
+
+	assert(eviction < OFS_EVICT_COUNT);
+	return policies[eviction];
+}
+
+/* The policy changed: its structures are built anew, resident slots in the order of their numbers. */
+void
+ofs_evict_rebuild(struct ofs_core *core)
+{
+	for (uint32_t i = 0; i < core->config.tenant_max * 2 * OFS_BUCKETS; i++)
+		core->lists[i] = (struct ofs_list){ OFS_NONE, OFS_NONE, 0 };
+	memset(core->occupied, 0, (size_t)core->config.tenant_max * 2 * (OFS_BUCKETS / 8));
+	for (uint32_t slot = 0; slot < core->config.slot_count; slot++) {
+		struct ofs_slot *s = &core->slots[slot];
+
+		if (s->state != OFS_SLOT_RESIDENT)
+			continue;
+		s->frequency = 0;
+		s->score = 0;
+		s->owner = OFS_NONE;
+		if (core->policy.eviction == OFS_EVICT_SCORE)
+			ofs_score_recompute(core, slot);
+		core->evict->add(core, slot);
+	}
+}
+
+/* A block that changes sets comes last in its new one. */
+void
+ofs_evict_move(struct ofs_core *core, uint32_t slot, uint32_t set)
+{
+	core->evict->remove(core, slot, 0);
+	core->slots[slot].set = set;
+	core->evict->add(core, slot);
+}

@@ -1,0 +1,90 @@
+/*
+ * evict_random.c: any slot of the set, by a counter-based generator from the configured seed.
+ *
+ * Model: each set is an array of its slots without order; removal fills the gap with the last one.
+ * The arrays of set 0 and set 1 of a tenant lie at its slots' place in two arrays of slot_count.
+ * The list count of bucket 0 holds how many a set has. Where the drawn slot is held, the next one
+ * in the array that is not held goes.
+ */
+#include "internal.h"
+
+static uint32_t *
+array_of(const struct ofs_core *core, uint32_t set)
+{
+	return core->random_slots + (size_t)(set & 1) * core->config.slot_count
+		+ core->tenants[set >> 1].slot_base;
+}
+
+static void
+random_add(struct ofs_core *core, uint32_t slot)
+{
+	struct ofs_slot *s = &core->slots[slot];
+	struct ofs_list *list = &core->lists[s->set * OFS_BUCKETS];
+
+	s->position = list->count;
+	array_of(core, s->set)[list->count++] = slot;
+}
+
+static void
+random_remove(struct ofs_core *core, uint32_t slot, int evicted)
+{
+	const struct ofs_slot *s = &core->slots[slot];
+	uint32_t *array = array_of(core, s->set);
+	uint32_t last = array[--core->lists[s->set * OFS_BUCKETS].count];
+
+	(void)evicted;
+	array[s->position] = last;
+	core->slots[last].position = s->position;
+}
+
+static void
+random_use(struct ofs_core *core, uint32_t slot)
+{
+	(void)core;
+	(void)slot;
+}
+
+static void
+random_rescore(struct ofs_core *core, uint32_t slot)
+{
+	(void)core;
+	(void)slot;
+}
+
+/* SplitMix64 (Steele, Lea, Flood 2014) of a counter. */
+static uint32_t
+random_below(struct ofs_core *core, uint32_t limit)
+{
+	uint64_t x = core->config.seed + ++core->random_count * 0x9e3779b97f4a7c15ull;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	x ^= x >> 31;
+	return (uint32_t)(((x >> 32) * limit) >> 32);
+}
+
+static uint32_t
+random_victim(struct ofs_core *core, uint32_t set)
+{
+	const uint32_t *array = array_of(core, set);
+	uint32_t count = core->lists[set * OFS_BUCKETS].count;
+	uint32_t place;
+
+	if (count == 0)
+		return OFS_NONE;
+	place = random_below(core, count);
+	for (uint32_t i = 0; i < count; i++) {
+		if (!ofs_slot_is_held(&core->slots[array[place]]))
+			return array[place];
+		place = place + 1 == count ? 0 : place + 1;
+	}
+	return OFS_NONE;
+}
+
+const struct ofs_evict_ops ofs_evict_random = {
+	.add = random_add,
+	.remove = random_remove,
+	.use = random_use,
+	.rescore = random_rescore,
+	.victim = random_victim,
+};

@@ -1,0 +1,75 @@
+/*
+ * index.c: from a 128-bit chunk key to its dense number.
+ *
+ * Model: open addressing with linear probes in a table at most half full; an entry is a chunk
+ * number, its key stands with the chunk. Keys are outputs of a keyed hash, so that their low bits
+ * are a good hash already and nobody without the secret can crowd one place. A probe is bounded;
+ * an insertion that would go past the bound is refused like a full table. Removal shifts back, so
+ * there are no tombstones and a probe never grows with age.
+ */
+#include "internal.h"
+
+static inline uint32_t
+place_of(const struct ofs_core *core, const struct ofs_key *key)
+{
+	return (uint32_t)key->lo & core->index_mask;
+}
+
+uint32_t
+ofs_index_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key)
+{
+	uint32_t place = place_of(core, key);
+
+	for (uint32_t probe = 0; probe < OFS_INDEX_PROBE_MAX; probe++) {
+		uint32_t entry = core->index[place];
+		const struct ofs_chunk *chunk;
+
+		if (entry == 0)
+			return OFS_NONE;
+		chunk = &core->chunks[entry - 1];
+		if (chunk->tenant == tenant && ofs_key_equal(&chunk->key, key))
+			return entry - 1;
+		place = (place + 1) & core->index_mask;
+	}
+	return OFS_NONE;
+}
+
+int
+ofs_index_insert(struct ofs_core *core, uint32_t chunk)
+{
+	uint32_t place = place_of(core, &core->chunks[chunk].key);
+
+	for (uint32_t probe = 0; probe < OFS_INDEX_PROBE_MAX; probe++) {
+		if (core->index[place] == 0) {
+			core->index[place] = chunk + 1;
+			return 0;
+		}
+		place = (place + 1) & core->index_mask;
+	}
+	return -ENOSPC;
+}
+
+void
+ofs_index_remove(struct ofs_core *core, uint32_t chunk)
+{
+	uint32_t hole = place_of(core, &core->chunks[chunk].key);
+	uint32_t place;
+
+	while (core->index[hole] != chunk + 1) {
+		assert(core->index[hole] != 0);
+		hole = (hole + 1) & core->index_mask;
+	}
+	core->index[hole] = 0;
+	/* Bring back every later entry of the run that may stand in the hole. */
+	for (place = (hole + 1) & core->index_mask; core->index[place] != 0;
+		place = (place + 1) & core->index_mask) {
+		uint32_t entry = core->index[place];
+		uint32_t home = place_of(core, &core->chunks[entry - 1].key);
+
+		if (((place - home) & core->index_mask) >= ((place - hole) & core->index_mask)) {
+			core->index[hole] = entry;
+			core->index[place] = 0;
+			hole = place;
+		}
+	}
+}

@@ -1,0 +1,456 @@
+/*
+ * internal.h: the tables of the decision core and the calls between its files.
+ *
+ * Model: one allocation made at open holds every table; a core is its only owner and one thread its
+ * only user. A *block* is numbered layer * chunk_max + chunk, so that one layer of one session
+ * lies together. A *slot* is numbered over the whole arena; a tenant owns slots [slot_base,
+ * slot_base + slot_count). Lists are links inside the slots. Functions here assert what the public
+ * calls have checked; only those named `..._check` refuse input.
+ */
+#ifndef OFS_CORE_INTERNAL_H
+#define OFS_CORE_INTERNAL_H
+
+#include <assert.h>
+#include <string.h>
+
+#include "ofs_core.h"
+
+#define OFS_BUCKETS 256
+#define OFS_INDEX_PROBE_MAX 1024
+#define OFS_SCORE_HIGHEST 65535
+#define OFS_LEASE_END UINT32_MAX
+#define OFS_BURST_BLOCKS 16 /* blocks the bandwidth cap lets through at once after a silence */
+
+enum ofs_slot_state {
+	OFS_SLOT_FREE = 0,
+	OFS_SLOT_PENDING = 1, /* a demand owns it and waits for a read handle */
+	OFS_SLOT_READING = 2,
+	OFS_SLOT_RESIDENT = 3,
+	OFS_SLOT_QUARANTINED = 4
+};
+
+#define OFS_FLAG_FRESH 0x1    /* prefetched, and no demand has met it yet */
+#define OFS_FLAG_DIRTY 0x2    /* written by the host, not yet in the store */
+#define OFS_FLAG_PREFETCH 0x4 /* its read counts against the prefetch bound */
+
+#define OFS_BLOCK_STORED 0x1   /* kept at the home chunk's number */
+#define OFS_BLOCK_POLLUTED 0x2 /* a prefetch evicted it last */
+
+/* One cache line. */
+struct ofs_slot {
+	uint32_t next; /* in its eviction list, or in the list of pending demands */
+	uint32_t prev;
+	uint32_t chunk;
+	uint16_t layer;
+	uint8_t state;
+	uint8_t cause;
+	uint32_t generation;
+	uint32_t pins;
+	uint16_t score;
+	uint8_t frequency; /* s3fifo */
+	uint8_t flags;
+	uint32_t owner;     /* session whose score it carries */
+	uint32_t staged_by; /* serial of the session, 0 none */
+	uint32_t used_by;
+	uint64_t arrived_ns;
+	uint32_t waiters;  /* last of a ring of waiters */
+	uint32_t bucket;   /* list inside its set */
+	uint32_t set;      /* tenant * 2 + (a generating session refers to it) */
+	uint32_t position; /* random: index in the set's array */
+};
+_Static_assert(sizeof(struct ofs_slot) == 64, "a slot is one cache line");
+
+struct ofs_list {
+	uint32_t head, tail, count;
+};
+
+struct ofs_chunk {
+	struct ofs_key key;
+	uint32_t home; /* the chunk whose key is the store key; itself where it is not private */
+	uint32_t tenant;
+	uint32_t references;      /* sessions */
+	uint32_t home_references; /* private chunks that read from this one */
+	uint32_t generating;      /* of the sessions, those that generate */
+	uint32_t slots;           /* slots that hold or await a block of it */
+	uint32_t stored;          /* layers in the store; counted at the home */
+	uint32_t link;            /* first session link */
+	uint32_t used;
+};
+
+struct ofs_session {
+	struct ofs_session_config config;
+	uint64_t opened_event;
+	uint64_t step_begin_ns;
+	uint64_t step_ns;
+	uint64_t layer_ns;
+	uint64_t lease_begin_ns;
+	uint32_t serial;
+	uint32_t count; /* chunks */
+	uint32_t step;
+	uint32_t pin_count;
+	uint32_t lease_next, lease_prev;
+	uint8_t open, generating, shared, stepped, leased;
+};
+
+struct ofs_pin {
+	uint32_t slot, generation;
+};
+
+struct ofs_tenant {
+	struct ofs_key secret;
+	uint32_t slot_base, slot_count;
+	uint32_t free_count;
+	uint32_t resident;
+	uint32_t shadow_head, shadow_tail, shadow_count;
+	uint32_t ghost_count; /* s3fifo: blocks that ever left the small queue */
+	uint64_t stride, pass;
+	uint32_t queue_count;
+	uint32_t degree;
+	uint64_t margin_ns;
+	uint32_t fate_used, fate_late, fate_unused; /* since the last feedback */
+	uint32_t used;
+};
+
+struct ofs_candidate {
+	uint64_t deadline_ns;
+	uint64_t sequence;
+	uint32_t block;
+	uint32_t session;
+	uint32_t stamp;
+	uint16_t probability;
+	uint8_t cause;
+	uint8_t reserved;
+};
+
+struct ofs_waiter {
+	uint64_t need_ns;
+	uint32_t next;
+	uint32_t session;
+	uint32_t serial;
+	uint32_t waiter;
+	uint32_t index;
+	uint32_t late; /* counted as late in the ledger */
+};
+
+struct ofs_io {
+	uint32_t slot, generation, used;
+};
+
+struct ofs_shadow {
+	uint32_t block, next, prev;
+};
+
+/* What one (session, layer) remembers between steps. */
+struct ofs_layer {
+	uint32_t stamp;  /* steps of this layer so far: older candidates are superseded */
+	uint32_t known;  /* ordinals whose average has seen a score */
+	uint32_t last_count;
+	uint16_t chosen_count; /* capped: only ratios are used */
+	uint16_t overlap_permille;
+};
+
+struct ofs_core {
+	struct ofs_core_config config;
+	struct ofs_policy policy;
+	const struct ofs_evict_ops *evict;
+	uint64_t now_ns;
+	uint64_t event;
+	uint64_t random_count;
+	uint64_t size_bytes;
+	/* tables */
+	struct ofs_tenant *tenants;
+	struct ofs_session *sessions;
+	struct ofs_chunk *chunks;
+	struct ofs_slot *slots;
+	struct ofs_io *ios;
+	struct ofs_waiter *waiters;
+	struct ofs_candidate *queue; /* [tenant_max][queue_max], a heap each */
+	struct ofs_ledger *ledgers;
+	struct ofs_layer *layers;    /* [session_max][layer_count] */
+	struct ofs_list *lists;      /* [tenant_max * 2][OFS_BUCKETS] */
+	uint64_t *occupied;          /* [tenant_max * 2][OFS_BUCKETS / 64] */
+	uint64_t *used_bits;         /* [slot_count][used_words]: sessions that used it as staged */
+	uint64_t *chosen;            /* [session_max][layer_count][chosen_words] */
+	uint64_t *block_gone;        /* event at which the block was last evicted */
+	uint32_t *block_slot;
+	uint32_t *block_shadow;
+	uint32_t *block_ghost;
+	uint32_t *block_queued;      /* place in its tenant's heap */
+	uint8_t *block_flags;
+	uint32_t *session_chunks;    /* [session_max][session_chunk_max] */
+	uint32_t *link_next, *link_prev; /* [session_max << link_shift] */
+	uint16_t *averages;          /* [session_max][layer_count][session_chunk_max] */
+	uint32_t *last_demands;      /* [session_max][layer_count][demand_max] */
+	struct ofs_pin *pins;        /* [session_max][demand_max] */
+	struct ofs_shadow *shadows;  /* [slot_count], a tenant's part as in the arena */
+	uint32_t *index;             /* chunk + 1, 0 empty */
+	uint32_t *free_slots, *free_chunks, *free_ios, *free_waiters, *free_sessions;
+	uint32_t *random_slots;      /* [2][slot_count] */
+	uint32_t *misses;            /* [demand_max] of the step at hand */
+	uint8_t *ends;               /* [demand_max] */
+	uint16_t *predicted;         /* [session_chunk_max] */
+	uint64_t *best;              /* [degree limit] */
+	struct ofs_action *actions;
+	struct ofs_ledger_record *records;
+	unsigned char *log, *log_scratch;
+	/* their state */
+	uint32_t index_mask;
+	uint32_t link_shift;
+	uint32_t used_words, chosen_words;
+	uint32_t tenant_count, slots_given;
+	uint32_t free_chunk_count, free_io_count, free_waiter_count, free_session_count;
+	uint32_t session_serial;
+	uint32_t pending_head, pending_tail;
+	uint32_t io_in_flight, prefetch_in_flight;
+	uint32_t lease_head, lease_tail;
+	uint32_t proposed, propose_max; /* of the step at hand */
+	uint32_t action_head, action_tail, action_max, action_worst;
+	uint32_t record_head, record_count;
+	uint32_t logged_actions; /* action_tail when the event began */
+	uint64_t queue_sequence;
+	uint64_t queue_pass;
+	uint64_t bucket_ns;      /* bandwidth cap: when the next block is due */
+	uint64_t block_cost_ns;
+	uint64_t log_head, log_tail, log_sequence, log_check, log_scratch_bytes;
+};
+
+static inline uint32_t
+ofs_block_of(const struct ofs_core *core, uint32_t chunk, uint32_t layer)
+{
+	return layer * core->config.chunk_max + chunk;
+}
+
+static inline uint32_t *
+ofs_session_list(const struct ofs_core *core, uint32_t session)
+{
+	return core->session_chunks + (size_t)session * core->config.session_chunk_max;
+}
+
+static inline struct ofs_layer *
+ofs_layer_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
+{
+	return core->layers + (size_t)session * core->config.layer_count + layer;
+}
+
+static inline uint16_t *
+ofs_averages_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
+{
+	return core->averages + ((size_t)session * core->config.layer_count + layer)
+		* core->config.session_chunk_max;
+}
+
+static inline int
+ofs_block_is_stored(const struct ofs_core *core, uint32_t chunk, uint32_t layer)
+{
+	uint32_t home = core->chunks[chunk].home;
+
+	return core->block_flags[ofs_block_of(core, home, layer)] & OFS_BLOCK_STORED;
+}
+
+static inline int
+ofs_cause_is_prefetch(uint32_t cause)
+{
+	return cause >= OFS_CAUSE_WINDOW;
+}
+
+/* Outside the sinks and the window, which every selection holds anyway. */
+static inline int
+ofs_is_nontrivial(const struct ofs_session *s, uint32_t ordinal)
+{
+	return ordinal >= s->config.sink_blocks
+		&& (uint64_t)ordinal + s->config.window_blocks < s->count;
+}
+
+/* May not be evicted now. */
+static inline int
+ofs_slot_is_held(const struct ofs_slot *slot)
+{
+	return slot->pins != 0 || (slot->flags & OFS_FLAG_DIRTY);
+}
+
+/* core.c */
+int ofs_event_enter(struct ofs_core *core, uint64_t now_ns);
+struct ofs_action *ofs_action_add(struct ofs_core *core, uint32_t type);
+void ofs_action_slot(struct ofs_core *core, uint32_t type, uint32_t slot);
+void ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter, uint32_t index,
+	int rc, uint32_t slot);
+int ofs_policy_check(const struct ofs_policy *policy);
+int ofs_session_check(const struct ofs_core *core, uint32_t session);
+int ofs_block_check(const struct ofs_core *core, uint32_t chunk, uint32_t layer);
+/* layout.c: place every table in the core's allocation; base NULL only counts. */
+uint64_t ofs_core_layout(struct ofs_core *core, unsigned char *base);
+int ofs_config_check(const struct ofs_core_config *config);
+
+/* index.c */
+uint32_t ofs_index_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key);
+int ofs_index_insert(struct ofs_core *core, uint32_t chunk);
+void ofs_index_remove(struct ofs_core *core, uint32_t chunk);
+
+/* chunk.c */
+int ofs_chunk_create(struct ofs_core *core, uint32_t tenant, const struct ofs_key *key,
+	uint32_t home, uint32_t *chunk);
+void ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk);
+void ofs_chunk_link(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t ordinal);
+void ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t ordinal);
+void ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change);
+void ofs_chunk_info_get(const struct ofs_core *core, uint32_t chunk, struct ofs_chunk_info *info);
+void ofs_block_unstore(struct ofs_core *core, uint32_t home, uint32_t layer);
+
+/* arena.c. `candidate` NULL: for a demand or a write. */
+uint32_t ofs_slot_take(struct ofs_core *core, uint32_t tenant,
+	const struct ofs_candidate *candidate);
+void ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t layer,
+	uint32_t cause, uint32_t serial);
+void ofs_slot_arrive(struct ofs_core *core, uint32_t slot);
+void ofs_slot_evict(struct ofs_core *core, uint32_t slot, int by_prefetch);
+void ofs_slot_release(struct ofs_core *core, uint32_t slot, int quarantine);
+void ofs_session_pin(struct ofs_core *core, uint32_t session, uint32_t slot);
+void ofs_session_unpin(struct ofs_core *core, uint32_t session);
+void ofs_lease_begin(struct ofs_core *core, uint32_t session);
+void ofs_lease_end(struct ofs_core *core, uint32_t session);
+
+/*
+ * Eviction: the same functions in the same order in every evict_*.c. A slot is in one set from
+ * add to remove; pinned and dirty slots stay in their set and are stepped over.
+ */
+struct ofs_evict_ops {
+	void (*add)(struct ofs_core *core, uint32_t slot);
+	void (*remove)(struct ofs_core *core, uint32_t slot, int evicted);
+	void (*use)(struct ofs_core *core, uint32_t slot);     /* demanded, or kept by the window */
+	void (*rescore)(struct ofs_core *core, uint32_t slot); /* its score changed */
+	uint32_t (*victim)(struct ofs_core *core, uint32_t set); /* OFS_NONE: all pinned */
+};
+extern const struct ofs_evict_ops ofs_evict_lru, ofs_evict_fifo, ofs_evict_random,
+	ofs_evict_s3fifo, ofs_evict_score;
+const struct ofs_evict_ops *ofs_evict_of(uint32_t eviction);
+void ofs_evict_rebuild(struct ofs_core *core);
+void ofs_evict_move(struct ofs_core *core, uint32_t slot, uint32_t set);
+void ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket);
+void ofs_list_remove(struct ofs_core *core, uint32_t slot);
+uint32_t ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket);
+
+/* score.c: the score a resident block carries is the highest over the sessions that share it. */
+void ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score);
+void ofs_score_recompute(struct ofs_core *core, uint32_t slot);
+void ofs_score_refresh(struct ofs_core *core, uint32_t slot);
+uint32_t ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
+	uint32_t ordinal);
+
+/* io.c */
+void ofs_read_start(struct ofs_core *core, uint32_t slot, uint64_t deadline_ns);
+void ofs_read_pending(struct ofs_core *core);
+int ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session,
+	const struct ofs_step *step, uint32_t index, int late);
+void ofs_wait_cancel(struct ofs_core *core, uint32_t slot, uint32_t session);
+void ofs_read_raise(struct ofs_core *core, uint32_t slot);
+
+/* shadow.c: 1 when a demand-only LRU of the same size misses. */
+int ofs_shadow_touch(struct ofs_core *core, uint32_t tenant, uint32_t block);
+void ofs_shadow_forget(struct ofs_core *core, uint32_t block);
+
+/* ledger.c */
+uint32_t ofs_end_of_cause(uint32_t cause);
+void ofs_fate_add(struct ofs_core *core, uint32_t tenant, uint32_t cause, uint32_t fate);
+void ofs_record_add(struct ofs_core *core, uint32_t session, const struct ofs_step *step,
+	const uint8_t *ends);
+uint32_t ofs_log2(uint64_t value);
+
+/* step.c */
+void ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session);
+
+/* queue.c */
+int ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t ordinal,
+	uint32_t cause, uint32_t probability, uint64_t need_ns);
+void ofs_queue_cancel(struct ofs_core *core, uint32_t block);
+void ofs_queue_cancel_session(struct ofs_core *core, uint32_t session);
+void ofs_queue_pump(struct ofs_core *core);
+uint64_t ofs_queue_next_ns(const struct ofs_core *core);
+
+/* feedback.c */
+void ofs_feedback_fate(struct ofs_core *core, uint32_t tenant, uint32_t fate);
+void ofs_feedback_reset(struct ofs_core *core, uint32_t tenant);
+
+/*
+ * Prefetch: the same functions in the same order in every prefetch_*.c. `observe` runs with a step
+ * before its misses are given slots, `propose` after.
+ */
+struct ofs_prefetch_ops {
+	uint32_t bits; /* policy bits that ask for its proposals; it observes in any case */
+	void (*observe)(struct ofs_core *core, const struct ofs_step *step);
+	/* step NULL: the session begins to generate. */
+	void (*propose)(struct ofs_core *core, uint32_t session, uint32_t layer,
+		const struct ofs_step *step);
+};
+extern const struct ofs_prefetch_ops ofs_prefetch_window, ofs_prefetch_ema, ofs_prefetch_shared,
+	ofs_prefetch_baseline;
+void ofs_prefetch_observe(struct ofs_core *core, const struct ofs_step *step);
+void ofs_prefetch_step(struct ofs_core *core, const struct ofs_step *step);
+void ofs_prefetch_begin(struct ofs_core *core, uint32_t session);
+void ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
+	const uint16_t *values, uint32_t begin, uint32_t cause);
+void ofs_window_appended(struct ofs_core *core, uint32_t session, uint32_t old_count);
+/* rank.c: the rank-th largest value, at least 1; 1 where fewer are above zero. */
+uint32_t ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank);
+
+/* log.c */
+struct ofs_part {
+	const void *data;
+	uint64_t size_bytes;
+};
+enum ofs_event_type {
+	OFS_EVENT_OPEN = 1,
+	OFS_EVENT_POLICY = 2,
+	OFS_EVENT_TENANT = 3,
+	OFS_EVENT_SESSION_OPEN = 4,
+	OFS_EVENT_APPEND = 5,
+	OFS_EVENT_GENERATING = 6,
+	OFS_EVENT_CLOSE = 7,
+	OFS_EVENT_RELEASE = 8,
+	OFS_EVENT_STORED = 9,
+	OFS_EVENT_LOST = 10,
+	OFS_EVENT_RESTORE = 11,
+	OFS_EVENT_FORGET = 12,
+	OFS_EVENT_STAGE = 13,
+	OFS_EVENT_CLEAN = 14,
+	OFS_EVENT_STEP = 15,
+	OFS_EVENT_IO_DONE = 16,
+	OFS_EVENT_SLOT_FREE = 17,
+	OFS_EVENT_TICK = 18,
+	OFS_EVENT_COUNT = 19
+};
+struct ofs_log_record {
+	uint32_t size_bytes; /* the whole record, a multiple of 8 */
+	uint16_t type;
+	uint16_t reserved;
+	uint32_t in_bytes;
+	uint32_t out_bytes;
+	uint32_t action_count;
+	int32_t rc;
+	uint64_t sequence;
+	uint64_t now_ns;
+	uint64_t check; /* XXH3 of the record with the previous record's check in this place */
+};
+struct ofs_log_open {
+	uint64_t magic;
+	uint32_t abi_version;
+	uint32_t reserved;
+	struct ofs_core_config config;
+	struct ofs_policy policy;
+};
+#define OFS_LOG_MAGIC 0x31474f4c5346464full /* "OFFSLOG1" read as a little-endian word */
+void ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
+	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out,
+	uint32_t out_count);
+void ofs_log_numbers(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc, uint32_t a,
+	uint32_t b);
+void ofs_log_open(struct ofs_core *core);
+struct ofs_log_step {
+	uint32_t session, step, layer, selected_count, demand_count, score_count, waiter, flags;
+	uint32_t has_seen;
+	uint32_t reserved;
+};
+void ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,
+	const uint8_t *ends);
+uint64_t ofs_log_check(struct ofs_log_record *record, uint64_t before);
+
+#endif

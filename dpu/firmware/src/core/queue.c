@@ -1,0 +1,265 @@
+/*
+ * queue.c: prefetch candidates waiting for their turn.
+ *
+ * Model: one heap per tenant, so that no tenant can crowd out another; first the earliest deadline,
+ * then the most probable, then the oldest. A block stands in it at most once. Tenants take turns by
+ * weight (stride scheduling: Waldspurger, Weihl 1995). The bandwidth cap is a virtual schedule of
+ * one block every block_cost_ns that may run OFS_BURST_BLOCKS ahead. A candidate whose deadline
+ * has passed, whose layer has stepped again without naming it, or that finds no slot, is dropped:
+ * a guess is worth nothing later.
+ */
+#include "internal.h"
+
+static inline struct ofs_candidate *
+heap_of(const struct ofs_core *core, uint32_t tenant)
+{
+	return core->queue + (size_t)tenant * core->config.queue_max;
+}
+
+static inline int
+goes_before(const struct ofs_candidate *a, const struct ofs_candidate *b)
+{
+	if (a->deadline_ns != b->deadline_ns)
+		return a->deadline_ns < b->deadline_ns;
+	if (a->probability != b->probability)
+		return a->probability > b->probability;
+	return a->sequence < b->sequence;
+}
+
+static inline void
+heap_place(struct ofs_core *core, struct ofs_candidate *heap, uint32_t place,
+	const struct ofs_candidate *candidate)
+{
+	heap[place] = *candidate;
+	core->block_queued[candidate->block] = place;
+}
+
+static void
+heap_sift_down(struct ofs_core *core, uint32_t tenant, uint32_t place,
+	const struct ofs_candidate *candidate)
+{
+	struct ofs_candidate *heap = heap_of(core, tenant), moving = *candidate;
+	uint32_t count = core->tenants[tenant].queue_count;
+
+	for (;;) {
+		uint32_t child = 2 * place + 1;
+
+		if (child >= count)
+			break;
+		if (child + 1 < count && goes_before(&heap[child + 1], &heap[child]))
+			child++;
+		if (!goes_before(&heap[child], &moving))
+			break;
+		heap_place(core, heap, place, &heap[child]);
+		place = child;
+	}
+	heap_place(core, heap, place, &moving);
+}
+
+/* Put the candidate at the place, then where it belongs. */
+static void
+heap_sift(struct ofs_core *core, uint32_t tenant, uint32_t place,
+	const struct ofs_candidate *candidate)
+{
+	struct ofs_candidate *heap = heap_of(core, tenant), moving = *candidate;
+
+	while (place > 0 && goes_before(&moving, &heap[(place - 1) / 2])) {
+		heap_place(core, heap, place, &heap[(place - 1) / 2]);
+		place = (place - 1) / 2;
+	}
+	heap_sift_down(core, tenant, place, &moving);
+}
+
+static void
+heap_remove(struct ofs_core *core, uint32_t tenant, uint32_t place)
+{
+	struct ofs_candidate *heap = heap_of(core, tenant);
+	uint32_t last = --core->tenants[tenant].queue_count;
+
+	core->block_queued[heap[place].block] = OFS_NONE;
+	if (place != last) {
+		struct ofs_candidate moved = heap[last];
+
+		heap_sift(core, tenant, place, &moved);
+	}
+}
+
+static void
+candidate_drop(struct ofs_core *core, uint32_t tenant, uint32_t place)
+{
+	uint32_t cause = heap_of(core, tenant)[place].cause;
+
+	heap_remove(core, tenant, place);
+	ofs_fate_add(core, tenant, cause, OFS_FATE_DROPPED);
+}
+
+/* 0: counted against the degree or of no use; -1: the degree of this step is used up. */
+int
+ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t ordinal,
+	uint32_t cause, uint32_t probability, uint64_t need_ns)
+{
+	uint32_t chunk = ofs_session_list(core, session)[ordinal];
+	uint32_t block = ofs_block_of(core, chunk, layer);
+	uint32_t tenant = core->sessions[session].config.tenant;
+	struct ofs_tenant *t = &core->tenants[tenant];
+	uint64_t slack_ns = (need_ns - core->now_ns) / 2;
+	uint32_t place = core->block_queued[block];
+	struct ofs_candidate candidate = {
+		.deadline_ns = need_ns - (t->margin_ns < slack_ns ? t->margin_ns : slack_ns),
+		.block = block,
+		.session = session,
+		.stamp = ofs_layer_of(core, session, layer)->stamp,
+		.probability = (uint16_t)probability,
+		.cause = (uint8_t)cause,
+	};
+
+	if (core->proposed >= core->propose_max)
+		return -1;
+	if (core->block_slot[block] != OFS_NONE || !ofs_block_is_stored(core, chunk, layer))
+		return 0;
+	if (place != OFS_NONE) {
+		const struct ofs_candidate *old = &heap_of(core, tenant)[place];
+
+		if (old->session == session && old->stamp == candidate.stamp)
+			return 0;
+	} else if (t->queue_count == core->config.queue_max) {
+		core->proposed++;
+		ofs_fate_add(core, tenant, cause, OFS_FATE_DROPPED);
+		return 0;
+	} else {
+		if (t->queue_count == 0 && t->pass < core->queue_pass)
+			t->pass = core->queue_pass; /* no credit for having asked nothing */
+		place = t->queue_count++;
+	}
+	core->proposed++;
+	candidate.sequence = core->queue_sequence++;
+	heap_sift(core, tenant, place, &candidate);
+	return 0;
+}
+
+/* A demand, a write or the end of the chunk overtook the candidate. */
+void
+ofs_queue_cancel(struct ofs_core *core, uint32_t block)
+{
+	uint32_t tenant = core->chunks[block % core->config.chunk_max].tenant;
+
+	candidate_drop(core, tenant, core->block_queued[block]);
+}
+
+void
+ofs_queue_cancel_session(struct ofs_core *core, uint32_t session)
+{
+	uint32_t tenant = core->sessions[session].config.tenant;
+	struct ofs_candidate *heap = heap_of(core, tenant);
+	struct ofs_tenant *t = &core->tenants[tenant];
+	uint32_t kept = 0, count = t->queue_count;
+
+	for (uint32_t place = 0; place < count; place++) {
+		struct ofs_candidate candidate = heap[place];
+
+		if (candidate.session == session) {
+			core->block_queued[candidate.block] = OFS_NONE;
+			ofs_fate_add(core, tenant, candidate.cause, OFS_FATE_DROPPED);
+		} else {
+			heap_place(core, heap, kept++, &candidate);
+		}
+	}
+	t->queue_count = kept;
+	for (uint32_t place = kept / 2; place-- > 0;) {
+		struct ofs_candidate candidate = heap[place];
+
+		heap_sift_down(core, tenant, place, &candidate);
+	}
+}
+
+static int
+is_stale(const struct ofs_core *core, const struct ofs_candidate *candidate)
+{
+	uint32_t layer = candidate->block / core->config.chunk_max;
+
+	return candidate->deadline_ns < core->now_ns
+		|| candidate->stamp != ofs_layer_of(core, candidate->session, layer)->stamp;
+}
+
+static void
+drop_stale(struct ofs_core *core, uint32_t tenant)
+{
+	while (core->tenants[tenant].queue_count > 0
+		&& is_stale(core, &heap_of(core, tenant)[0]))
+		candidate_drop(core, tenant, 0);
+}
+
+static uint32_t
+next_tenant(const struct ofs_core *core)
+{
+	uint32_t best = OFS_NONE;
+
+	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++) {
+		const struct ofs_tenant *t = &core->tenants[tenant];
+
+		if (t->queue_count > 0 && (best == OFS_NONE || t->pass < core->tenants[best].pass))
+			best = tenant;
+	}
+	return best;
+}
+
+static int
+bandwidth_allows(const struct ofs_core *core)
+{
+	return core->block_cost_ns == 0
+		|| core->bucket_ns <= core->now_ns + OFS_BURST_BLOCKS * core->block_cost_ns;
+}
+
+static void
+issue_first(struct ofs_core *core, uint32_t tenant)
+{
+	struct ofs_tenant *t = &core->tenants[tenant];
+	struct ofs_candidate candidate = heap_of(core, tenant)[0];
+	uint32_t layer = candidate.block / core->config.chunk_max;
+	uint32_t chunk = candidate.block - layer * core->config.chunk_max;
+	uint32_t slot = OFS_NONE;
+
+	if (ofs_block_is_stored(core, chunk, layer))
+		slot = ofs_slot_take(core, tenant, &candidate);
+	if (slot == OFS_NONE) {
+		candidate_drop(core, tenant, 0);
+		return;
+	}
+	heap_remove(core, tenant, 0);
+	core->queue_pass = t->pass;
+	t->pass += t->stride;
+	if (core->block_cost_ns) {
+		uint64_t from_ns = core->bucket_ns > core->now_ns ? core->bucket_ns : core->now_ns;
+
+		core->bucket_ns = from_ns + core->block_cost_ns;
+	}
+	ofs_slot_assign(core, slot, chunk, layer, candidate.cause,
+		core->sessions[candidate.session].serial);
+	ofs_read_start(core, slot, candidate.deadline_ns);
+}
+
+void
+ofs_queue_pump(struct ofs_core *core)
+{
+	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
+		drop_stale(core, tenant);
+	while (core->free_io_count > 0 && core->pending_head == OFS_NONE
+		&& core->prefetch_in_flight < core->policy.prefetch_in_flight_max
+		&& bandwidth_allows(core)) {
+		uint32_t tenant = next_tenant(core);
+
+		if (tenant == OFS_NONE)
+			return;
+		issue_first(core, tenant);
+		drop_stale(core, tenant);
+	}
+}
+
+/* When the bandwidth cap alone holds back what is waiting; other causes end with an event. */
+uint64_t
+ofs_queue_next_ns(const struct ofs_core *core)
+{
+	if (next_tenant(core) == OFS_NONE || bandwidth_allows(core))
+		return UINT64_MAX;
+	return core->bucket_ns - OFS_BURST_BLOCKS * core->block_cost_ns;
+}

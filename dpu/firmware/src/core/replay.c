@@ -1,0 +1,332 @@
+/*
+ * replay.c: a decision log fed to a fresh core, decision by decision.
+ *
+ * Model: the bytes are untrusted. They are copied once, every record is checked (size, sequence,
+ * chained checksum) before it is read, and every array in it against the record's size. The fresh
+ * core then refuses bad events as it would any other. The first record whose outcome differs ends
+ * the replay. This file may allocate: it is no part of a running core.
+ */
+#include <stdlib.h>
+
+#include "internal.h"
+
+#define REPLAY_SIZE_MAX (8ull << 30) /* a larger core is not what anyone logged here */
+
+struct replay {
+	struct ofs_core *core;
+	struct ofs_log_record *record;
+	const unsigned char *in;
+	const unsigned char *out;
+	const struct ofs_action *actions;
+	unsigned char *answer;     /* outputs of the event, as logged */
+	uint64_t answer_size_bytes;
+	struct ofs_action *taken;
+	uint32_t taken_max;
+};
+
+typedef int replay_call(struct replay *r);
+
+static uint32_t
+number_at(const struct replay *r, uint32_t index)
+{
+	uint32_t number;
+
+	memcpy(&number, r->in + 4 * index, sizeof(number));
+	return number;
+}
+
+static int
+replay_policy(struct replay *r)
+{
+	struct ofs_policy policy;
+
+	memcpy(&policy, r->in, sizeof(policy));
+	return ofs_core_set_policy(r->core, r->record->now_ns, &policy);
+}
+
+static int
+replay_tenant(struct replay *r)
+{
+	struct ofs_tenant_config config;
+	uint32_t *tenant = (uint32_t *)r->answer;
+
+	memcpy(&config, r->in, sizeof(config));
+	return ofs_core_tenant_add(r->core, r->record->now_ns, &config, tenant);
+}
+
+static int
+replay_session_open(struct replay *r)
+{
+	struct ofs_session_config config;
+	uint32_t *session = (uint32_t *)r->answer;
+
+	memcpy(&config, r->in, sizeof(config));
+	return ofs_core_session_open(r->core, r->record->now_ns, &config, session);
+}
+
+static int
+replay_append(struct replay *r)
+{
+	uint64_t count = number_at(r, 1);
+
+	if (r->record->in_bytes != 8 + count * sizeof(struct ofs_key))
+		return -EBADMSG;
+	if (count > r->core->config.session_chunk_max)
+		return -ENOSPC;
+	return ofs_core_session_append(r->core, r->record->now_ns, number_at(r, 0),
+		(uint32_t)count, (const struct ofs_key *)(r->in + 8),
+		(struct ofs_chunk_info *)r->answer);
+}
+
+static int
+replay_generating(struct replay *r)
+{
+	return ofs_core_session_set_generating(r->core, r->record->now_ns, number_at(r, 0),
+		(int)number_at(r, 1));
+}
+
+static int
+replay_close(struct replay *r)
+{
+	return ofs_core_session_close(r->core, r->record->now_ns, number_at(r, 0));
+}
+
+static int
+replay_release(struct replay *r)
+{
+	return ofs_core_session_release(r->core, r->record->now_ns, number_at(r, 0));
+}
+
+static int
+replay_stored(struct replay *r)
+{
+	return ofs_core_block_stored(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
+}
+
+static int
+replay_lost(struct replay *r)
+{
+	return ofs_core_block_lost(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
+}
+
+static int
+replay_restore(struct replay *r)
+{
+	return ofs_core_block_restore(r->core, r->record->now_ns, number_at(r, 0),
+		(const struct ofs_key *)(r->in + 8), number_at(r, 1), (uint32_t *)r->answer);
+}
+
+static int
+replay_forget(struct replay *r)
+{
+	return ofs_core_block_forget(r->core, r->record->now_ns, number_at(r, 0),
+		(const struct ofs_key *)(r->in + 8), number_at(r, 1));
+}
+
+static int
+replay_stage(struct replay *r)
+{
+	uint32_t *answer = (uint32_t *)r->answer;
+
+	return ofs_core_block_stage(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1),
+		&answer[0], &answer[1]);
+}
+
+static int
+replay_clean(struct replay *r)
+{
+	return ofs_core_block_clean(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
+}
+
+static int
+replay_step(struct replay *r)
+{
+	struct ofs_log_step head;
+	uint64_t demands = sizeof(head), scores, seen;
+	struct ofs_step step;
+
+	memcpy(&head, r->in, sizeof(head));
+	scores = demands + 4ull * head.demand_count;
+	seen = scores + 2ull * head.score_count;
+	if (r->record->in_bytes != seen + (head.has_seen ? head.demand_count : 0))
+		return -EBADMSG;
+	step = (struct ofs_step){
+		.session = head.session,
+		.step = head.step,
+		.layer = head.layer,
+		.selected_count = head.selected_count,
+		.demand_count = head.demand_count,
+		.score_count = head.score_count,
+		.waiter = head.waiter,
+		.flags = head.flags,
+		.demands = (const uint32_t *)(r->in + demands),
+		.scores = (const uint16_t *)(r->in + scores),
+		.seen = head.has_seen ? r->in + seen : NULL,
+	};
+	return ofs_core_step(r->core, r->record->now_ns, &step, r->answer);
+}
+
+static int
+replay_io_done(struct replay *r)
+{
+	return ofs_core_io_done(r->core, r->record->now_ns, number_at(r, 0), (int)number_at(r, 1));
+}
+
+static int
+replay_slot_free(struct replay *r)
+{
+	return ofs_core_slot_free(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
+}
+
+static int
+replay_tick(struct replay *r)
+{
+	return ofs_core_tick(r->core, r->record->now_ns, (uint64_t *)r->answer);
+}
+
+static const struct {
+	replay_call *call;
+	uint32_t in_bytes_min;
+} calls[OFS_EVENT_COUNT] = {
+	[OFS_EVENT_POLICY] = { replay_policy, sizeof(struct ofs_policy) },
+	[OFS_EVENT_TENANT] = { replay_tenant, sizeof(struct ofs_tenant_config) },
+	[OFS_EVENT_SESSION_OPEN] = { replay_session_open, sizeof(struct ofs_session_config) },
+	[OFS_EVENT_APPEND] = { replay_append, 8 },
+	[OFS_EVENT_GENERATING] = { replay_generating, 8 },
+	[OFS_EVENT_CLOSE] = { replay_close, 8 },
+	[OFS_EVENT_RELEASE] = { replay_release, 8 },
+	[OFS_EVENT_STORED] = { replay_stored, 8 },
+	[OFS_EVENT_LOST] = { replay_lost, 8 },
+	[OFS_EVENT_RESTORE] = { replay_restore, 24 },
+	[OFS_EVENT_FORGET] = { replay_forget, 24 },
+	[OFS_EVENT_STAGE] = { replay_stage, 8 },
+	[OFS_EVENT_CLEAN] = { replay_clean, 8 },
+	[OFS_EVENT_STEP] = { replay_step, sizeof(struct ofs_log_step) },
+	[OFS_EVENT_IO_DONE] = { replay_io_done, 8 },
+	[OFS_EVENT_SLOT_FREE] = { replay_slot_free, 8 },
+	[OFS_EVENT_TICK] = { replay_tick, 0 },
+};
+
+/* The record at `left` bytes before the end is whole and follows the one before it. */
+static int
+record_check(struct replay *r, uint64_t left, uint64_t sequence, uint64_t before)
+{
+	struct ofs_log_record *record = r->record;
+	uint64_t in, out, check;
+
+	if (left < sizeof(*record) || record->size_bytes > left || record->size_bytes % 8
+		|| record->size_bytes < sizeof(*record) || record->sequence != sequence)
+		return -EBADMSG;
+	in = (record->in_bytes + 7ull) & ~7ull;
+	out = (record->out_bytes + 7ull) & ~7ull;
+	if (sizeof(*record) + in + out + record->action_count * sizeof(struct ofs_action)
+		!= record->size_bytes)
+		return -EBADMSG;
+	check = record->check;
+	if (ofs_log_check(record, before) != check)
+		return -EBADMSG;
+	record->check = check;
+	r->in = (const unsigned char *)(record + 1);
+	r->out = r->in + in;
+	r->actions = (const struct ofs_action *)(r->out + out);
+	return 0;
+}
+
+/* Run the record's event; 1 agreed, 0 differs, -EBADMSG not a record of ours. */
+static int
+record_run(struct replay *r)
+{
+	const struct ofs_log_record *record = r->record;
+	uint32_t count;
+	int rc;
+
+	if (record->type >= OFS_EVENT_COUNT || calls[record->type].call == NULL
+		|| record->in_bytes < calls[record->type].in_bytes_min
+		|| record->out_bytes > r->answer_size_bytes)
+		return -EBADMSG;
+	memset(r->answer, 0, record->out_bytes);
+	rc = calls[record->type].call(r);
+	if (rc == -EBADMSG)
+		return rc;
+	count = (uint32_t)ofs_core_actions(r->core, r->taken, (int)r->taken_max);
+	return rc == record->rc && count == record->action_count
+		&& memcmp(r->taken, r->actions, count * sizeof(*r->taken)) == 0
+		&& memcmp(r->answer, r->out, record->out_bytes) == 0;
+}
+
+static int
+replay_begin(struct replay *r)
+{
+	struct ofs_log_open open;
+	int rc;
+
+	if (r->record->type != OFS_EVENT_OPEN || r->record->in_bytes != sizeof(open))
+		return -EBADMSG;
+	memcpy(&open, r->in, sizeof(open));
+	if (open.magic != OFS_LOG_MAGIC || open.abi_version != OFS_ABI_VERSION)
+		return -EBADMSG;
+	open.config.log_size_bytes = 0;
+	open.config.record_max = 0;
+	if (ofs_core_size_bytes(&open.config) == 0
+		|| ofs_core_size_bytes(&open.config) > REPLAY_SIZE_MAX)
+		return -EBADMSG;
+	rc = ofs_core_open(&r->core, &open.config, &open.policy);
+	if (rc)
+		return rc == -EINVAL ? -EBADMSG : rc;
+	r->taken_max = r->core->action_max;
+	r->answer_size_bytes = 64 + open.config.demand_max
+		+ open.config.session_chunk_max * sizeof(struct ofs_chunk_info);
+	r->taken = malloc(r->taken_max * sizeof(*r->taken));
+	r->answer = malloc(r->answer_size_bytes);
+	return r->taken && r->answer ? 0 : -ENOMEM;
+}
+
+static int64_t
+replay_all(struct replay *r, unsigned char *log, uint64_t size_bytes, uint64_t *diverged_at)
+{
+	uint64_t offset = 0, sequence = 0, before = 0;
+	int64_t agreed = 0;
+
+	while (offset < size_bytes) {
+		int rc;
+
+		r->record = (struct ofs_log_record *)(log + offset);
+		rc = record_check(r, size_bytes - offset, sequence, before);
+		if (rc == 0)
+			rc = sequence ? record_run(r) : replay_begin(r);
+		if (rc < 0)
+			return rc;
+		if (sequence && rc == 0) {
+			*diverged_at = offset;
+			return agreed;
+		}
+		if (sequence)
+			agreed += r->record->action_count
+				+ (r->record->type == OFS_EVENT_STEP ? r->record->out_bytes : 0);
+		before = r->record->check;
+		offset += r->record->size_bytes;
+		sequence++;
+	}
+	return sequence ? agreed : -EBADMSG;
+}
+
+int64_t
+ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at)
+{
+	struct replay r = { .core = NULL };
+	unsigned char *copy;
+	int64_t rc;
+
+	*diverged_at = UINT64_MAX;
+	copy = malloc(size_bytes ? size_bytes : 1);
+	if (copy == NULL)
+		return -ENOMEM;
+	memcpy(copy, log, size_bytes);
+	rc = replay_all(&r, copy, size_bytes, diverged_at);
+	free(r.taken);
+	free(r.answer);
+	if (r.core)
+		ofs_core_close(r.core);
+	free(copy);
+	return rc;
+}

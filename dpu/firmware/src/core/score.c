@@ -1,0 +1,89 @@
+/*
+ * score.c: the score that a resident block carries under score eviction.
+ *
+ * Model: the highest over the sessions that refer to the chunk, with the session that holds it.
+ * A rise is taken at once; only when the holder itself falls are the others asked again, which keeps
+ * the maximum exact at a constant cost in the usual case.
+ */
+#include "internal.h"
+
+uint32_t
+ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
+	uint32_t ordinal)
+{
+	const struct ofs_session *s = &core->sessions[session];
+	uint32_t window = core->policy.window_blocks;
+
+	if ((core->policy.prefetchers & OFS_PREFETCH_WINDOW)
+		&& (ordinal < s->config.sink_blocks || (uint64_t)ordinal + window >= s->count))
+		return OFS_SCORE_HIGHEST;
+	return ofs_averages_of(core, session, layer)[ordinal];
+}
+
+static void
+score_set(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score)
+{
+	struct ofs_slot *s = &core->slots[slot];
+
+	s->owner = session;
+	if (s->score == score)
+		return;
+	s->score = (uint16_t)score;
+	if (s->state == OFS_SLOT_RESIDENT)
+		core->evict->rescore(core, slot);
+}
+
+static void
+score_best(const struct ofs_core *core, uint32_t slot, uint32_t *session, uint32_t *score)
+{
+	const struct ofs_slot *s = &core->slots[slot];
+	uint32_t mask = (1u << core->link_shift) - 1;
+	uint32_t link = core->chunks[s->chunk].link;
+
+	*session = OFS_NONE;
+	*score = 0;
+	for (; link != OFS_NONE; link = core->link_next[link]) {
+		uint32_t other = link >> core->link_shift;
+		uint32_t value = ofs_session_score(core, other, s->layer, link & mask);
+
+		if (value >= *score) {
+			*score = value;
+			*session = other;
+		}
+	}
+}
+
+void
+ofs_score_recompute(struct ofs_core *core, uint32_t slot)
+{
+	uint32_t session, score;
+
+	score_best(core, slot, &session, &score);
+	/* Before it is in a list there is nothing to move. */
+	core->slots[slot].owner = session;
+	core->slots[slot].score = (uint16_t)score;
+}
+
+void
+ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score)
+{
+	const struct ofs_slot *s = &core->slots[slot];
+	uint32_t holder;
+
+	if (score >= s->score) {
+		score_set(core, slot, session, score);
+	} else if (s->owner == session || s->owner == OFS_NONE) {
+		score_best(core, slot, &holder, &score);
+		score_set(core, slot, holder, score);
+	}
+}
+
+/* A session left, or the window moved on: nothing is assumed about the holder. */
+void
+ofs_score_refresh(struct ofs_core *core, uint32_t slot)
+{
+	uint32_t holder, score;
+
+	score_best(core, slot, &holder, &score);
+	score_set(core, slot, holder, score);
+}

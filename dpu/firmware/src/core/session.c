@@ -1,0 +1,284 @@
+/*
+ * session.c: sessions, the keyed prefix chain, sharing.
+ *
+ * Model: a session is an ordered list of chunks. The store key of a chunk is
+ * SipHash(secret, parent store key || content); a session opened while sharing is on uses the store
+ * key as its directory key, any other session SipHash(secret, store key || its serial), which no
+ * other session can have. Serials are never used twice, session numbers are.
+ */
+#include "internal.h"
+
+int
+ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
+	const struct ofs_session_config *config, uint32_t *session)
+{
+	struct ofs_part in = { config, sizeof(*config) }, out = { session, sizeof(*session) };
+	struct ofs_session *s;
+	int rc;
+
+	if (config->tenant >= core->tenant_count || config->step_ns > 1ull << 50)
+		return -EINVAL;
+	if (core->free_session_count == 0)
+		return -ENOSPC;
+	rc = ofs_event_enter(core, now_ns);
+	if (rc)
+		return rc;
+	*session = core->free_sessions[--core->free_session_count];
+	s = &core->sessions[*session];
+	memset(s, 0, sizeof(*s));
+	s->config = *config;
+	s->open = 1;
+	s->shared = (core->policy.prefetchers & OFS_PREFETCH_SHARED) != 0;
+	s->serial = ++core->session_serial;
+	s->opened_event = core->event;
+	s->step_ns = config->step_ns;
+	s->layer_ns = config->step_ns / core->config.layer_count;
+	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
+		struct ofs_layer *l = ofs_layer_of(core, *session, layer);
+		uint64_t place = (uint64_t)*session * core->config.layer_count + layer;
+
+		memset(l, 0, sizeof(*l));
+		memset(core->chosen + place * core->chosen_words, 0, core->chosen_words * 8);
+	}
+	ofs_log_event(core, OFS_EVENT_SESSION_OPEN, now_ns, 0, &in, 1, &out, 1);
+	return 0;
+}
+
+static void
+chain_keys(const struct ofs_core *core, const struct ofs_session *s, const struct ofs_key *parent,
+	const struct ofs_key *content, struct ofs_key *store_key, struct ofs_key *key)
+{
+	const struct ofs_key *secret = &core->tenants[s->config.tenant].secret;
+	uint64_t words[4] = { parent->lo, parent->hi, content->lo, content->hi };
+	unsigned char bytes[sizeof(words)];
+
+	for (unsigned i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (unsigned char)(words[i / 8] >> (8 * (i % 8)));
+	ofs_siphash(secret, bytes, sizeof(bytes), store_key);
+	*key = *store_key;
+	if (s->shared)
+		return;
+	words[0] = store_key->lo;
+	words[1] = store_key->hi;
+	words[2] = s->serial;
+	for (unsigned i = 0; i < 24; i++)
+		bytes[i] = (unsigned char)(words[i / 8] >> (8 * (i % 8)));
+	ofs_siphash(secret, bytes, 24, key);
+}
+
+/* Find or make the chunk under these keys. The home is made first, and lost again if that fails. */
+static int
+chunk_get(struct ofs_core *core, uint32_t tenant, const struct ofs_key *store_key,
+	const struct ofs_key *key, uint32_t *chunk, int *found)
+{
+	uint32_t home;
+	int rc;
+
+	*chunk = ofs_index_find(core, tenant, key);
+	*found = *chunk != OFS_NONE;
+	if (*found)
+		return 0;
+	if (ofs_key_equal(store_key, key))
+		return ofs_chunk_create(core, tenant, key, OFS_NONE, chunk);
+	home = ofs_index_find(core, tenant, store_key);
+	if (home == OFS_NONE) {
+		rc = ofs_chunk_create(core, tenant, store_key, OFS_NONE, &home);
+		if (rc)
+			return rc;
+	}
+	rc = ofs_chunk_create(core, tenant, key, home, chunk);
+	if (rc)
+		ofs_chunk_maybe_free(core, home);
+	return rc;
+}
+
+static void
+session_add_chunk(struct ofs_core *core, uint32_t session, uint32_t chunk)
+{
+	struct ofs_session *s = &core->sessions[session];
+	uint32_t ordinal = s->count++;
+
+	ofs_session_list(core, session)[ordinal] = chunk;
+	ofs_chunk_link(core, chunk, session, ordinal);
+	for (uint32_t layer = 0; layer < core->config.layer_count; layer++)
+		ofs_averages_of(core, session, layer)[ordinal] = 0;
+	if (s->generating)
+		ofs_chunk_generating(core, chunk, 1);
+}
+
+static void
+session_drop_last(struct ofs_core *core, uint32_t session)
+{
+	struct ofs_session *s = &core->sessions[session];
+	uint32_t ordinal = --s->count;
+	uint32_t chunk = ofs_session_list(core, session)[ordinal];
+
+	if (s->generating)
+		ofs_chunk_generating(core, chunk, -1);
+	ofs_chunk_unlink(core, chunk, session, ordinal);
+	ofs_chunk_maybe_free(core, chunk);
+}
+
+static int
+append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
+	const struct ofs_key *contents, struct ofs_chunk_info *infos)
+{
+	struct ofs_session *s = &core->sessions[session];
+	struct ofs_ledger *ledger = &core->ledgers[s->config.tenant];
+	uint32_t old_count = s->count, shared = 0;
+	struct ofs_key parent = { 0, 0 };
+
+	if (old_count) {
+		uint32_t last = ofs_session_list(core, session)[old_count - 1];
+
+		parent = core->chunks[core->chunks[last].home].key;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		struct ofs_key store_key, key;
+		uint32_t chunk;
+		int found, rc;
+
+		chain_keys(core, s, &parent, &contents[i], &store_key, &key);
+		rc = chunk_get(core, s->config.tenant, &store_key, &key, &chunk, &found);
+		if (rc) {
+			while (s->count > old_count)
+				session_drop_last(core, session);
+			return rc;
+		}
+		shared += (uint32_t)found;
+		session_add_chunk(core, session, chunk);
+		ofs_chunk_info_get(core, chunk, &infos[i]);
+		parent = store_key;
+	}
+	ledger->appended_chunks += count;
+	ledger->shared_chunks += shared;
+	ofs_window_appended(core, session, old_count);
+	return 0;
+}
+
+int
+ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	uint32_t count, const struct ofs_key *contents, struct ofs_chunk_info *infos)
+{
+	uint32_t head[2] = { session, count };
+	struct ofs_part in[2] = { { head, sizeof(head) }, { contents, count * sizeof(*contents) } };
+	struct ofs_part out = { infos, count * sizeof(*infos) };
+	int rc = ofs_session_check(core, session);
+
+	if (rc)
+		return rc;
+	if (count > core->config.session_chunk_max - core->sessions[session].count)
+		return -ENOSPC;
+	rc = ofs_event_enter(core, now_ns);
+	if (rc)
+		return rc;
+	rc = append_chunks(core, session, count, contents, infos);
+	ofs_log_event(core, OFS_EVENT_APPEND, now_ns, rc, in, 2, &out, rc ? 0 : 1);
+	return rc;
+}
+
+static void
+session_generating(struct ofs_core *core, uint32_t session, int generating)
+{
+	struct ofs_session *s = &core->sessions[session];
+	const uint32_t *chunks = ofs_session_list(core, session);
+
+	if (s->generating == generating)
+		return;
+	s->generating = (uint8_t)generating;
+	for (uint32_t i = 0; i < s->count; i++)
+		ofs_chunk_generating(core, chunks[i], generating ? 1 : -1);
+}
+
+int
+ofs_core_session_set_generating(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	int generating)
+{
+	int rc = ofs_session_check(core, session);
+
+	if (rc || (rc = ofs_event_enter(core, now_ns)))
+		return rc;
+	generating = generating != 0;
+	if (core->sessions[session].generating != generating) {
+		session_generating(core, session, generating);
+		if (generating)
+			ofs_prefetch_begin(core, session);
+	}
+	ofs_queue_pump(core);
+	ofs_log_numbers(core, OFS_EVENT_GENERATING, now_ns, 0, session, (uint32_t)generating);
+	return 0;
+}
+
+/* What the slot of a block still has from the session that leaves. */
+static void
+slot_forget_session(struct ofs_core *core, uint32_t slot, uint32_t session)
+{
+	struct ofs_slot *s = &core->slots[slot];
+
+	core->used_bits[(size_t)slot * core->used_words + session / 64] &= ~(1ull << (session % 64));
+	if (s->state == OFS_SLOT_RESIDENT)
+		return;
+	ofs_wait_cancel(core, slot, session);
+	if ((s->flags & OFS_FLAG_FRESH) && s->staged_by == core->sessions[session].serial) {
+		s->flags &= (uint8_t)~OFS_FLAG_FRESH;
+		ofs_fate_add(core, core->sessions[session].config.tenant, s->cause,
+			OFS_FATE_CANCELLED);
+	}
+}
+
+static void
+session_leave_chunk(struct ofs_core *core, uint32_t session, uint32_t ordinal)
+{
+	uint32_t chunk = ofs_session_list(core, session)[ordinal];
+	struct ofs_chunk *c = &core->chunks[chunk];
+	int private;
+
+	ofs_chunk_unlink(core, chunk, session, ordinal);
+	private = c->home != chunk && c->references == 0;
+	for (uint32_t layer = 0; layer < core->config.layer_count && c->slots; layer++) {
+		uint32_t slot = core->block_slot[ofs_block_of(core, chunk, layer)];
+
+		if (slot == OFS_NONE)
+			continue;
+		slot_forget_session(core, slot, session);
+		if (core->slots[slot].state != OFS_SLOT_RESIDENT)
+			continue;
+		if (private && !ofs_slot_is_held(&core->slots[slot]))
+			ofs_slot_evict(core, slot, 0);
+		else if (core->slots[slot].owner == session)
+			ofs_score_refresh(core, slot);
+	}
+	ofs_chunk_maybe_free(core, chunk);
+}
+
+int
+ofs_core_session_close(struct ofs_core *core, uint64_t now_ns, uint32_t session)
+{
+	struct ofs_session *s;
+	int rc = ofs_session_check(core, session);
+
+	if (rc || (rc = ofs_event_enter(core, now_ns)))
+		return rc;
+	s = &core->sessions[session];
+	ofs_lease_end(core, session);
+	ofs_queue_cancel_session(core, session);
+	session_generating(core, session, 0);
+	for (uint32_t ordinal = 0; ordinal < s->count; ordinal++)
+		session_leave_chunk(core, session, ordinal);
+	s->open = 0;
+	core->free_sessions[core->free_session_count++] = session;
+	ofs_log_numbers(core, OFS_EVENT_CLOSE, now_ns, 0, session, 0);
+	return 0;
+}
+
+int
+ofs_core_session_release(struct ofs_core *core, uint64_t now_ns, uint32_t session)
+{
+	int rc = ofs_session_check(core, session);
+
+	if (rc || (rc = ofs_event_enter(core, now_ns)))
+		return rc;
+	ofs_lease_end(core, session);
+	ofs_log_numbers(core, OFS_EVENT_RELEASE, now_ns, 0, session, 0);
+	return 0;
+}

@@ -1,0 +1,8 @@
+/* version.c: which shape of the interface this library was built with. */
+#include "ofs_base.h"
+
+uint32_t
+ofs_version(void)
+{
+	return OFS_ABI_VERSION;
+}

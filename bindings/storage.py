@@ -197,6 +197,7 @@ class Storage:
         self.clock = clock or Clock()
         self._done = ffi.new(f"struct ofs_io_done[{POLL_MAX}]")
         self._buffers: list[Buffer] = []  # a registered buffer outlives the storage
+        self._flying: list[Buffer] = []  # and one in flight its last I/O
         out = ffi.new("struct ofs_storage **")
         text = ffi.new(f"char[{ERROR_SIZE_BYTES}]")
         rc = lib.ofs_storage_open(
@@ -279,6 +280,7 @@ class Storage:
             entry.size_bytes = io.size_bytes
             entry.buffer = ffi.NULL if io.buffer is None else io.buffer.at(io.at)
             entry.flags = lib.OFS_STORAGE_DURABLE if io.durable else 0
+        self._flying += [io.buffer for io in ios if io.buffer is not None]
         return int(lib.ofs_storage_submit_batch(self._handle, batch, len(ios)))
 
     def poll(self, timeout_ns: int = 0) -> list[Done]:
@@ -287,6 +289,8 @@ class Storage:
             count = lib.ofs_storage_poll_wait(self._handle, self._done, POLL_MAX, timeout_ns)
         else:
             count = lib.ofs_storage_poll_batch(self._handle, self._done, POLL_MAX)
+        if count > 0 and self.stats()["in_flight"] == 0:
+            self._flying.clear()
         return [Done(done.user, done.result) for done in self._done[0:count]]
 
     def drain(self, timeout_ns: int = 10 * 10**9) -> list[Done]:

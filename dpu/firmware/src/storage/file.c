@@ -103,7 +103,7 @@ ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_conf
 	int rc;
 
 	if (config->path[0] == 0)
-		return -EINVAL;
+		return -ENOENT;
 	fd = file_open_flags(storage, config);
 	if (fd < 0)
 		return fd;

@@ -150,7 +150,7 @@ explain(char *error, size_t error_size_bytes, const struct ofs_storage_config *c
 			: "set sysctl kernel.io_uring_disabled=0, or use backend \"posix\"");
 		return;
 	}
-	if (rc == -ENOSPC)
+	if (rc == -ENOSPC || rc == -EFBIG)
 		mend = "free space, or ask for a smaller size";
 	else if (rc == -EACCES || rc == -EPERM)
 		mend = "check owner and mode of the file";

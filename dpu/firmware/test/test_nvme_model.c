@@ -1,0 +1,97 @@
+/*
+ * Does the timing model stay inside its arrays and its integers for any parameters that open takes,
+ * and does a full link carry exactly its rate?
+ */
+#include "nvme_model.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+static uint64_t random_state = 1;
+
+static uint64_t
+random_next(void)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state;
+}
+
+static uint64_t
+between(uint64_t low, uint64_t high)
+{
+	return low + random_next() % (high - low + 1);
+}
+
+static void
+try_random_parameters(void)
+{
+	struct ofs_nvme_params params = {
+		.channel_count = (uint32_t)between(1, 256),
+		.dies_per_channel = (uint32_t)between(1, 8),
+		.planes_per_die = (uint32_t)between(1, 4),
+		.page_size_bytes = (uint32_t)between(1, 2048) * 512,
+		.queue_depth_max = 1,
+		.read_ps = between(1, 1000000000000ull),
+		.program_ps = between(1, 1000000000000ull),
+		.firmware_ps = between(0, 1000000000000ull),
+		.command_interval_ps = between(1, 1000000000000ull),
+		.channel_bytes_per_s = between(1000000, 1000000000000ull),
+		.link_bytes_per_s = between(1000000, 1000000000000ull),
+		.write_buffer_bytes = between(1 << 20, 1ull << 40),
+		.retry_per_million = (uint32_t)between(0, 1000000),
+		.retry_factor = (uint32_t)between(1, 1000),
+	};
+	struct ofs_nvme_model *model;
+	uint64_t now_ps = 0;
+	int i;
+
+	assert(ofs_nvme_model_open(&model, &params, random_next()) == 0);
+	for (i = 0; i < 300; i++) {
+		uint64_t end_ps;
+
+		now_ps += between(0, 1000000000);
+		end_ps = ofs_nvme_model_submit(model, now_ps, (int)between(0, 1),
+			between(0, 1ull << 50), (uint32_t)between(0, 1 << 22));
+		assert(end_ps >= now_ps + params.firmware_ps);
+	}
+	ofs_nvme_model_close(model);
+}
+
+/* Transfers that come out of order fill the gaps: nothing of a saturated link is lost. */
+static void
+try_full_link(void)
+{
+	struct ofs_nvme_params params;
+	struct ofs_nvme_model *model;
+	uint64_t end_ps = 0;
+	uint64_t count = 200000;
+	uint64_t i;
+
+	assert(ofs_nvme_preset("gen5-tlc", &params) == 0);
+	assert(ofs_nvme_preset("none", &params) == -ENOENT);
+	assert(ofs_nvme_model_open(&model, &params, 1) == 0);
+	for (i = 0; i < count; i++) {
+		/* 7 % more than the link carries, spread at random over the dies */
+		uint64_t ps = ofs_nvme_model_submit(model, i * 1100000, 0,
+			between(0, 1 << 24) * 16384, 16384);
+
+		end_ps = ps > end_ps ? ps : end_ps;
+	}
+	assert((double)count * 16384 / ((double)end_ps / 1e12) > 0.995 * 14e9);
+	assert((double)count * 16384 / ((double)end_ps / 1e12) <= 14e9);
+	ofs_nvme_model_close(model);
+}
+
+int
+main(void)
+{
+	int i;
+
+	for (i = 0; i < 200; i++)
+		try_random_parameters();
+	try_full_link();
+	puts("nvme model ok");
+	return 0;
+}

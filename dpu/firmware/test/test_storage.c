@@ -1,0 +1,239 @@
+/*
+ * Does every back end keep the contract under the sanitizers: many I/Os in flight at random, each
+ * ended once, the bytes those of a plain array, and nothing leaked by open, failed open or close?
+ */
+#include "storage_tools.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCK = 4096, BLOCKS = 64, DEPTH = 8, IOS = 400 };
+
+static uint64_t random_state = 88172645463325252ull;
+
+static uint32_t
+random_below(uint32_t limit)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (uint32_t)(random_state % limit);
+}
+
+static struct ofs_storage_config
+config_of(const char *backend, const char *inner, const char *path, uint32_t direct)
+{
+	struct ofs_storage_config config = {
+		.size_bytes = BLOCK * BLOCKS, .queue_depth_max = DEPTH, .direct = direct, .seed = 3,
+	};
+
+	snprintf(config.backend, sizeof(config.backend), "%s", backend);
+	snprintf(config.inner, sizeof(config.inner), "%s", inner);
+	snprintf(config.path, sizeof(config.path), "%s", path);
+	assert(ofs_nvme_preset("xl-flash", &config.nvme) == 0);
+	return config;
+}
+
+/* One I/O per slot of the queue and per block at a time: the seam orders nothing else. */
+struct world {
+	struct ofs_storage *storage;
+	struct ofs_clock clock;
+	uint8_t *buffer;
+	uint8_t model[BLOCKS];
+	struct ofs_io flying[DEPTH];
+	int used[DEPTH];
+	int busy[BLOCKS];
+	uint64_t submitted;
+	uint64_t completed;
+};
+
+static void
+world_submit(struct world *world)
+{
+	uint32_t slot = random_below(DEPTH);
+	uint32_t block = random_below(BLOCKS);
+	uint8_t *buffer = world->buffer + (size_t)slot * BLOCK;
+	struct ofs_io io = {
+		.user = slot, .offset = (uint64_t)block * BLOCK, .buffer = buffer,
+		.size_bytes = BLOCK, .op = (uint16_t)random_below(2),
+		.flags = random_below(8) == 0 ? OFS_STORAGE_DURABLE : 0,
+	};
+
+	if (world->used[slot] || world->busy[block])
+		return;
+	if (random_below(50) == 0)
+		io = (struct ofs_io){.user = slot, .op = OFS_STORAGE_SYNC};
+	if (io.op == OFS_STORAGE_WRITE) {
+		world->model[block] = (uint8_t)(1 + random_below(255));
+		memset(buffer, world->model[block], BLOCK);
+	} else {
+		memset(buffer, 0xee, BLOCK);
+	}
+	assert(ofs_storage_submit(world->storage, &io) == 0);
+	world->flying[slot] = io;
+	world->used[slot] = 1;
+	world->busy[block] += io.op != OFS_STORAGE_SYNC;
+	world->submitted++;
+}
+
+static void
+world_poll(struct world *world)
+{
+	struct ofs_io_done done[3];
+	uint64_t due_ns = ofs_storage_due_ns(world->storage);
+	int count;
+	int i;
+
+	if (strcmp(ofs_storage_name(world->storage), "sim") == 0 && due_ns != UINT64_MAX
+		&& due_ns > ofs_clock_now_ns(&world->clock))
+		ofs_clock_advance_to(&world->clock, due_ns);
+	count = ofs_storage_poll(world->storage, done, 3);
+	assert(count >= 0 && count <= 3);
+	for (i = 0; i < count; i++) {
+		struct ofs_io *io = &world->flying[done[i].user];
+		uint32_t block = (uint32_t)(io->offset / BLOCK);
+		uint8_t *buffer = io->buffer;
+		int at;
+
+		assert(done[i].user < DEPTH && world->used[done[i].user]);
+		world->used[done[i].user] = 0;
+		world->completed++;
+		assert(done[i].result == (int64_t)io->size_bytes);
+		if (io->op == OFS_STORAGE_SYNC)
+			continue;
+		world->busy[block] = 0;
+		for (at = 0; io->op == OFS_STORAGE_READ && at < BLOCK; at++)
+			assert(buffer[at] == world->model[block]);
+	}
+}
+
+static void
+try_side(const char *backend, const char *inner, const char *path, uint32_t direct)
+{
+	struct ofs_storage_config config = config_of(backend, inner, path, direct);
+	struct world world = {0};
+	char error[256];
+	void *buffer;
+	int rc;
+
+	if (path[0] != 0)
+		unlink(path);
+	if (strcmp(backend, "sim") == 0)
+		ofs_clock_init_sim(&world.clock, 0);
+	else
+		ofs_clock_init_os(&world.clock);
+	rc = ofs_storage_open(&world.storage, &config, &world.clock, error, sizeof(error));
+	if (rc == -EPERM || rc == -ENOSYS) {
+		printf("%s left out: %s\n", backend, error);
+		return;
+	}
+	assert(rc == 0 && error[0] == 0);
+	assert(ofs_buffer_alloc(&buffer, DEPTH * BLOCK) == 0);
+	world.buffer = buffer;
+	if (direct == 0)
+		assert(ofs_storage_register_memory(world.storage, buffer, DEPTH * BLOCK) == 0);
+	while (world.submitted < IOS) {
+		world_submit(&world);
+		world_submit(&world);
+		world_poll(&world);
+	}
+	while (world.completed < world.submitted)
+		world_poll(&world);
+	assert(world.storage->stats.in_flight == 0 && world.storage->stats.errors == 0);
+	assert(ofs_storage_unregister_memory(world.storage, buffer, DEPTH * BLOCK) == 0);
+	ofs_storage_close(world.storage);
+	ofs_buffer_free(buffer, DEPTH * BLOCK);
+	printf("%s%s%s%s ok\n", backend, inner[0] != 0 ? " over " : "", inner,
+		direct ? " O_DIRECT" : "");
+}
+
+/* Half-open storages must free what they had, and close must wait for what is in flight. */
+static void
+try_ends(const char *path)
+{
+	static const char *backends[] = {"posix", "io_uring", "emulated", "sim", "skeleton", "auto"};
+	struct ofs_clock clock;
+	struct ofs_storage *storage;
+	char error[256];
+	void *buffer;
+	size_t i;
+
+	ofs_clock_init_os(&clock);
+	for (i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+		struct ofs_storage_config config = config_of(backends[i], "posix", "/nowhere/file", 0);
+
+		if (strcmp(backends[i], "sim") == 0)
+			config.nvme.channel_count = 0;
+		if (strcmp(backends[i], "skeleton") == 0)
+			config.size_bytes = 0;
+		assert(ofs_storage_open(&storage, &config, &clock, error, sizeof(error)) < 0);
+		assert(storage == NULL && strlen(error) > 20);
+	}
+	assert(ofs_buffer_alloc(&buffer, DEPTH * BLOCK) == 0);
+	for (i = 0; i < 20; i++) {
+		struct ofs_storage_config config = config_of(i % 2 ? "posix" : "auto", "", path, 1);
+		uint64_t slot;
+
+		assert(ofs_storage_open(&storage, &config, &clock, error, sizeof(error)) == 0);
+		for (slot = 0; slot < DEPTH; slot++) {
+			struct ofs_io io = {
+				.user = slot, .offset = slot * BLOCK,
+				.buffer = (uint8_t *)buffer + slot * BLOCK, .size_bytes = BLOCK,
+				.op = OFS_STORAGE_READ,
+			};
+
+			assert(ofs_storage_submit(storage, &io) == 0);
+		}
+		ofs_storage_close(storage);
+	}
+	ofs_buffer_free(buffer, DEPTH * BLOCK);
+}
+
+static void
+try_bench(void)
+{
+	struct ofs_storage_config config = config_of("emulated", "", "", 0);
+	uint64_t latency_ns[200];
+	struct ofs_storage *storage;
+	struct ofs_clock clock;
+	void *buffer;
+	int i;
+
+	config.busy_spin = 1;
+	ofs_clock_init_os(&clock);
+	assert(ofs_storage_open(&storage, &config, &clock, NULL, 0) == 0);
+	assert(ofs_buffer_alloc(&buffer, DEPTH * BLOCK) == 0);
+	assert(ofs_storage_bench_read(storage, buffer, BLOCK, DEPTH, 200, 1, latency_ns) > 0);
+	for (i = 0; i < 200; i++)
+		assert(latency_ns[i] >= 25000); /* firmware and tR of the modelled drive */
+	assert(ofs_storage_bench_read(storage, buffer, BLOCK, DEPTH + 1, 9, 1, NULL) == -EINVAL);
+	assert(ofs_storage_bench_read(storage, buffer, 100, 1, 9, 1, NULL) == -EINVAL);
+	ofs_storage_close(storage);
+	ofs_buffer_free(buffer, DEPTH * BLOCK);
+}
+
+int
+main(void)
+{
+	char path[] = "/tmp/ofs_test_storage_XXXXXX";
+	int fd = mkstemp(path);
+
+	assert(fd >= 0);
+	close(fd);
+	try_side("posix", "", path, 0);
+	try_side("posix", "", path, 1);
+	try_side("io_uring", "", path, 0);
+	try_side("io_uring", "", path, 1);
+	try_side("emulated", "", "", 0);
+	try_side("emulated", "posix", path, 0);
+	try_side("emulated", "io_uring", path, 1);
+	try_side("sim", "", "", 0);
+	try_side("skeleton", "", "", 0);
+	try_ends(path);
+	try_bench();
+	unlink(path);
+	return 0;
+}

@@ -1,0 +1,1 @@
+"""Benches: each against its reference in the same run."""

@@ -1,0 +1,290 @@
+"""`offstage bench storage`: our io_uring side against fio, and the emulated drives against theirs.
+
+Both read the same file at random with the same block, depth, count and O_DIRECT, with fixed
+buffers and a registered file, in turns (A B A B ...), so that a drift of the machine meets both. A
+ratio is the median over the rounds of ours / fio in the same round. The emulated part reads a
+memory-backed emulated drive and sets what came out beside the published figures; `late_share` says
+how often the emulation could not keep the modelled time, and a figure with a large share is this
+machine's, not the drive's.
+"""
+
+import json
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.storage import WRITE, Buffer, Io, Preset, Storage, StorageConfig
+from offstage.bindings.storage import preset as nvme_preset
+from offstage.bindings.storage import presets as nvme_presets
+
+__all__ = ["bench_storage"]
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+FILE_SIZE_BYTES = 2 * GIB
+FILL_BLOCK_BYTES = MIB
+EMULATED_SIZE_BYTES = 256 * MIB
+FIO_TIMEOUT_S = 300
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: what is read, and the aim where there is one (ratio of ours to fio)."""
+
+    block_bytes: int
+    queue_depth: int
+    count: int
+    bandwidth_ratio_min: float | None = None
+    latency_ratio_max: float | None = None
+
+
+CASES = (
+    Case(64 * KIB, 32, 16_384, bandwidth_ratio_min=0.95),
+    Case(64 * KIB, 1, 4_096, latency_ratio_max=1.15),
+    Case(256 * KIB, 32, 4_096),
+    Case(256 * KIB, 1, 2_048),
+    Case(4 * KIB, 32, 65_536),
+    Case(4 * KIB, 1, 8_192),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of one side: bytes/s over the run, ns from submit to completion."""
+
+    bytes_per_s: float
+    latency_ns_p50: float
+    latency_ns_p99: float
+
+
+def bench_storage(
+    path: str | Path,
+    *,
+    rounds: int = 5,
+    seed: int = 1,
+    scale: float = 1.0,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Rows against fio on `path` and the emulated presets; a JSON-able dictionary.
+
+    A path that does not exist is created, filled and removed; one that exists is only read. `scale`
+    shrinks the number of reads for a quick look. Raises BadInput where fio or O_DIRECT is missing.
+    """
+    if shutil.which("fio") is None:
+        raise BadInput("fio is not installed", "bench storage", "apt-get install fio")
+    if rounds < 1 or not 0 < scale <= 10:
+        raise BadInput("rounds below 1 or scale outside (0, 10]", "bench storage", "choose others")
+    file = Path(path)
+    created = not file.exists()
+    try:
+        if created:
+            say(f"filling {file}")
+            _fill(file, seed)
+        rows = [_row(file, case, rounds, seed, scale, say) for case in CASES]
+        version = _fio_version()
+    finally:
+        if created:
+            file.unlink(missing_ok=True)
+    emulated = [_emulated(nvme_preset(name), seed, scale, say) for name in nvme_presets()]
+    aims = [met for row in rows for met in row["aims"].values()]
+    return {
+        "rows": rows,
+        "emulated": emulated,
+        "aims_met": all(aims),
+        "reference": f"{version} io_uring, direct=1, fixedbufs=1, registerfiles=1",
+        "path": str(file),
+        "rounds": rounds,
+        "seed": seed,
+    }
+
+
+def _fio_version() -> str:
+    done = subprocess.run(["fio", "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _open(file: Path, queue_depth: int, size_bytes: int = 0) -> Storage:
+    config = StorageConfig(
+        "io_uring",
+        str(file),
+        size_bytes=size_bytes,
+        queue_depth_max=queue_depth,
+        lba_size_bytes=4 * KIB,
+        direct=True,
+    )
+    storage = Storage(config)
+    if not storage.direct:
+        storage.close()
+        raise BadInput("the file system refuses O_DIRECT", str(file), "name a path on a disk")
+    return storage
+
+
+def _fill(file: Path, seed: int) -> None:
+    """Real bytes everywhere: extents that were never written read faster than any device."""
+    noise = np.random.default_rng(seed).integers(0, 256, 8 * FILL_BLOCK_BYTES, dtype=np.uint8)
+    buffer = Buffer(noise.size)
+    buffer.view[:] = noise.tobytes()
+    with _open(file, 8, FILE_SIZE_BYTES) as storage:
+        storage.register(buffer)
+        for base in range(0, FILE_SIZE_BYTES, noise.size):
+            done = storage.run(
+                Io(WRITE, i, base + at, FILL_BLOCK_BYTES, buffer, at)
+                for i, at in enumerate(range(0, noise.size, FILL_BLOCK_BYTES))
+            )
+            if any(end.result != FILL_BLOCK_BYTES for end in done):
+                raise RunFailed("the file could not be filled", str(file), "check the disk")
+
+
+def _row(
+    file: Path, case: Case, rounds: int, seed: int, scale: float, say: Say
+) -> dict[str, Any]:
+    count = max(64, int(case.count * scale))
+    pairs: list[tuple[Sample, Sample]] = []
+    for number in range(rounds):
+        ours = _ours(file, case, count, seed + number)
+        pairs.append((ours, _fio(file, case, count, seed + number)))
+    bandwidth = [ours.bytes_per_s / fio.bytes_per_s for ours, fio in pairs]
+    latency = [ours.latency_ns_p50 / fio.latency_ns_p50 for ours, fio in pairs]
+    row: dict[str, Any] = {
+        "block_bytes": case.block_bytes,
+        "queue_depth": case.queue_depth,
+        "count": count,
+        "ours": _median([ours for ours, _ in pairs]),
+        "fio": _median([fio for _, fio in pairs]),
+        "bandwidth_ratio": statistics.median(bandwidth),
+        "bandwidth_ratio_range": [min(bandwidth), max(bandwidth)],
+        "latency_ratio": statistics.median(latency),
+        "latency_ratio_range": [min(latency), max(latency)],
+        "provenance": "measured",
+        "aims": {},
+    }
+    if case.bandwidth_ratio_min is not None:
+        name = f"bandwidth_ratio >= {case.bandwidth_ratio_min}"
+        row["aims"][name] = row["bandwidth_ratio"] >= case.bandwidth_ratio_min
+    if case.latency_ratio_max is not None:
+        name = f"latency_ratio <= {case.latency_ratio_max}"
+        row["aims"][name] = row["latency_ratio"] <= case.latency_ratio_max
+    say(
+        f"{case.block_bytes // KIB} KiB QD {case.queue_depth}: "
+        f"{row['ours']['bytes_per_s'] / 1e9:.2f} GB/s, {row['bandwidth_ratio']:.2f} of fio; "
+        f"p50 {row['ours']['latency_ns_p50'] / 1e3:.0f} us, {row['latency_ratio']:.2f} of fio"
+    )
+    return row
+
+
+def _median(samples: list[Sample]) -> dict[str, float]:
+    return {
+        name: statistics.median(getattr(sample, name) for sample in samples)
+        for name in ("bytes_per_s", "latency_ns_p50", "latency_ns_p99")
+    }
+
+
+def _ours(file: Path, case: Case, count: int, seed: int) -> Sample:
+    buffer = Buffer(case.block_bytes * case.queue_depth)
+    with _open(file, case.queue_depth) as storage:
+        storage.register(buffer)
+        return _sample(storage, buffer, case.block_bytes, case.queue_depth, count, seed)
+
+
+def _sample(
+    storage: Storage, buffer: Buffer, block_bytes: int, queue_depth: int, count: int, seed: int
+) -> Sample:
+    elapsed_ns, latency_ns = storage.bench_read(buffer, block_bytes, queue_depth, count, seed)
+    p50, p99 = np.percentile(latency_ns, [50, 99])
+    return Sample(count * block_bytes * 1e9 / elapsed_ns, float(p50), float(p99))
+
+
+def _fio(file: Path, case: Case, count: int, seed: int) -> Sample:
+    command = [
+        "fio",
+        "--name=reference",
+        f"--filename={file}",
+        "--readonly",
+        "--ioengine=io_uring",
+        "--direct=1",
+        "--rw=randread",
+        "--norandommap",
+        "--fixedbufs=1",
+        "--registerfiles=1",
+        f"--bs={case.block_bytes}",
+        f"--iodepth={case.queue_depth}",
+        f"--number_ios={count}",
+        f"--io_size={count * case.block_bytes}",
+        f"--size={file.stat().st_size // case.block_bytes * case.block_bytes}",
+        f"--randseed={seed}",
+        "--lat_percentiles=1",
+        "--output-format=json",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=FIO_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        raise RunFailed(f"fio ended with {done.returncode}: {done.stderr}", str(file), "run fio")
+    text = done.stdout
+    read = json.loads(text[text.index("{") :])["jobs"][0]["read"]
+    percentile = read["lat_ns"]["percentile"]
+    return Sample(
+        read["io_bytes"] * 1e3 / read["runtime"],
+        percentile["50.000000"],
+        percentile["99.000000"],
+    )
+
+
+def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> dict[str, Any]:
+    """What an emulated drive over memory comes out at, beside its published figures."""
+    cited = drive.cited
+    latency, latency_late = _emulated_run(drive, 4 * KIB, 1, int(4_000 * scale), seed)
+    iops, iops_late = _emulated_run(drive, 4 * KIB, 512, int(400_000 * scale), seed)
+    large, large_late = _emulated_run(drive, 128 * KIB, 32, int(20_000 * scale), seed)
+    figures = {
+        "read_latency_ns_p50": (latency.latency_ns_p50, cited["read_latency_ps"] / 1e3),
+        "read_iops": (iops.bytes_per_s / (4 * KIB), float(cited["read_iops"])),
+        "read_bytes_per_s": (large.bytes_per_s, float(cited["read_bytes_per_s"])),
+    }
+    late = dict(zip(figures, (latency_late, iops_late, large_late), strict=True))
+    say(
+        f"{drive.name}: "
+        + ", ".join(f"{name} {got / cite:.2f} of cited" for name, (got, cite) in figures.items())
+    )
+    return {
+        "preset": drive.name,
+        "source": drive.source,
+        "provenance": "emulated",
+        "figures": {
+            name: {"got": got, "cited": cite, "ratio": got / cite, "late_share": late[name]}
+            for name, (got, cite) in figures.items()
+        },
+    }
+
+
+def _emulated_run(
+    drive: Preset, block_bytes: int, queue_depth: int, count: int, seed: int
+) -> tuple[Sample, float]:
+    count = max(count, queue_depth)
+    config = StorageConfig(
+        "emulated",
+        size_bytes=EMULATED_SIZE_BYTES,
+        queue_depth_max=queue_depth,
+        busy_spin=True,
+        nvme=drive.params,
+        seed=seed,
+    )
+    buffer = Buffer(block_bytes * queue_depth)
+    source = Buffer(FILL_BLOCK_BYTES)
+    source.view[:] = bytes(range(256)) * (FILL_BLOCK_BYTES // 256)
+    with Storage(config) as storage:
+        storage.run(
+            Io(WRITE, 0, offset, FILL_BLOCK_BYTES, source)
+            for offset in range(0, EMULATED_SIZE_BYTES, FILL_BLOCK_BYTES)
+        )
+        before = storage.stats()["emulation_late"]
+        sample = _sample(storage, buffer, block_bytes, queue_depth, count, seed)
+        return sample, (storage.stats()["emulation_late"] - before) / count

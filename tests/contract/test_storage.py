@@ -1,0 +1,239 @@
+"""Does every side of the storage seam keep the one contract of storage.h?
+
+A new back end is one line in SIDES. Where the kernel forbids io_uring its cases skip and say so.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.storage import (
+    READ,
+    SYNC,
+    WRITE,
+    Buffer,
+    Clock,
+    Io,
+    Storage,
+    StorageConfig,
+    preset,
+)
+
+LBA = 512
+SIZE_BYTES = 256 * LBA
+DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Side:
+    """How to open one back end; `file` says whether it needs a path."""
+
+    backend: str
+    file: bool
+    options: dict[str, Any]
+
+    def open(self, folder: Path, **more: Any) -> Storage:
+        config: dict[str, Any] = {
+            "size_bytes": SIZE_BYTES,
+            "queue_depth_max": DEPTH,
+            "lba_size_bytes": 0 if self.options.get("direct") else LBA,
+            "nvme": preset("xl-flash").params,
+        }
+        if self.file:
+            config["path"] = str(folder / "device")
+        config |= self.options | more
+        try:
+            return Storage(
+                StorageConfig(self.backend, **config), Clock(simulated=self.backend == "sim")
+            )
+        except OffstageError as error:
+            if error.errno in (errno.EPERM, errno.ENOSYS):
+                pytest.skip(str(error))
+            raise
+
+
+SIDES = {
+    "posix": Side("posix", True, {}),
+    "posix-direct": Side("posix", True, {"direct": True}),
+    "io_uring": Side("io_uring", True, {}),
+    "io_uring-direct": Side("io_uring", True, {"direct": True}),
+    "emulated-memory": Side("emulated", False, {}),
+    "emulated-spin": Side("emulated", False, {"busy_spin": True}),
+    "emulated-posix": Side("emulated", True, {"inner": "posix"}),
+    "emulated-io_uring": Side("emulated", True, {"inner": "io_uring", "direct": True}),
+    "sim": Side("sim", False, {}),
+    "skeleton": Side("skeleton", False, {}),
+}
+
+
+@pytest.fixture(params=SIDES.values(), ids=SIDES.keys())
+def side(request: pytest.FixtureRequest) -> Side:
+    found: Side = request.param
+    return found
+
+
+@pytest.fixture
+def storage(side: Side, tmp_path: Path) -> Iterator[Storage]:
+    with side.open(tmp_path) as opened:
+        yield opened
+
+
+def one(storage: Storage, io: Io) -> int:
+    """The result of a single I/O."""
+    done = storage.run([io])
+    assert [end.user for end in done] == [io.user]
+    return done[0].result
+
+
+def test_what_was_written_is_read(storage: Storage) -> None:
+    """Do bytes come back, through registered and through unregistered memory, durable or not?"""
+    registered, plain = Buffer(4 * 4096), Buffer(4 * 4096)
+    storage.register(registered)
+    for source, target, durable in ((registered, plain, True), (plain, registered, False)):
+        source.view[:] = os.urandom(source.size_bytes)
+        target.view[:] = bytes(target.size_bytes)
+        assert one(storage, Io(WRITE, 1, 8192, 8192, source, 4096, durable)) == 8192
+        assert one(storage, Io(SYNC, 2)) == 0
+        assert one(storage, Io(READ, 3, 8192, 8192, target, 4096)) == 8192
+        assert target.view[4096:12288] == source.view[4096:12288]
+        assert bytes(target.view[:4096]) == bytes(4096)
+        assert bytes(target.view[12288:]) == bytes(4096)
+    storage.unregister(registered)
+    assert one(storage, Io(READ, 4, 8192, 8192, registered, 0)) == 8192
+    assert registered.view[:8192] == plain.view[4096:12288]
+
+
+def test_a_full_queue_is_busy_and_every_completion_comes_once(storage: Storage) -> None:
+    """Is the bound kept, and does each accepted I/O end exactly once with its own number?"""
+    buffer = Buffer(4096 * (storage.queue_depth_max + 1))
+    ios = [
+        Io(READ, 100 + i, 0, 4096, buffer, i * 4096) for i in range(storage.queue_depth_max + 1)
+    ]
+    assert storage.submit(ios) == storage.queue_depth_max == DEPTH
+    assert storage.submit(ios[-1:]) == -errno.EAGAIN
+    assert storage.stats()["in_flight"] == DEPTH
+    assert storage.stats()["busy"] == 2
+    done = storage.drain()
+    assert sorted(end.user for end in done) == [io.user for io in ios[:DEPTH]]
+    assert {end.result for end in done} == {4096}
+    assert storage.poll() == []
+    assert storage.submit(ios[-1:]) == 1
+    assert [end.user for end in storage.drain()] == [ios[-1].user]
+    assert storage.stats() | {"busy": 0} | {
+        name: 0 for name in storage.stats() if name.startswith("emulation")
+    } == dict.fromkeys(storage.stats(), 0) | {
+        "reads": DEPTH + 1,
+        "bytes_read": (DEPTH + 1) * 4096,
+    }
+
+
+def test_what_lies_outside_is_refused(storage: Storage) -> None:
+    """Is every I/O outside the contract refused at once, with nothing left in flight?"""
+    buffer = Buffer(SIZE_BYTES + 4096)
+    lba, size = storage.lba_size_bytes, storage.size_bytes
+    outside = [
+        Io(READ, 0, size, lba, buffer),
+        Io(WRITE, 0, size - lba, 2 * lba, buffer),
+        Io(READ, 0, 2**64 - lba, 2 * lba, buffer),
+        Io(READ, 0, 0, size + lba, buffer),
+        Io(READ, 0, lba // 2, lba, buffer),
+        Io(WRITE, 0, 0, lba + 1, buffer),
+        Io(READ, 0, 0, lba, buffer, 8),
+        Io(READ, 0, 0, 0, buffer),
+        Io(READ, 0, 0, lba, None),
+        Io(SYNC, 0, 0, lba, buffer),
+        Io(7, 0, 0, lba, buffer),
+    ]
+    for io in outside:
+        assert storage.submit([io]) == -errno.EINVAL, io
+    assert storage.stats()["in_flight"] == 0
+    assert one(storage, Io(READ, 5, size - lba, lba, buffer)) == lba
+
+
+def test_a_sleeper_is_woken(storage: Storage) -> None:
+    """Does waiting on the descriptor (or polling, where there is none) end with the completion?"""
+    if storage.clock.simulated:
+        assert storage.wait_fd == -1
+        return
+    buffer = Buffer(4096)
+    for user in range(20):
+        assert storage.submit([Io(READ, user, 0, 4096, buffer)]) == 1
+        assert [end.user for end in storage.poll(timeout_ns=10**10)] == [user]
+
+
+def test_a_reopened_file_keeps_its_bytes(side: Side, tmp_path: Path) -> None:
+    """Does data outlive the storage exactly where there is a file below it?"""
+    buffer = Buffer(4096)
+    buffer.view[:] = b"\xa5" * 4096
+    with side.open(tmp_path) as storage:
+        assert one(storage, Io(WRITE, 1, 4096, 4096, buffer, durable=True)) == 4096
+    buffer.view[:] = b"\x5a" * 4096
+    with side.open(tmp_path) as storage:
+        assert one(storage, Io(READ, 1, 4096, 4096, buffer)) == 4096
+    assert bytes(buffer.view) == (b"\xa5" if side.file else b"\0") * 4096
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"queue_depth_max": 0}, {"queue_depth_max": 4097}, {"lba_size_bytes": 768}],
+    ids=str,
+)
+def test_bad_configuration_is_one_line_with_a_mend(
+    side: Side, tmp_path: Path, wrong: dict[str, int]
+) -> None:
+    """Is what cannot work refused at open, before the file is touched?"""
+    with pytest.raises(BadInput, match="choose") as caught:
+        side.open(tmp_path, **wrong)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "device").exists()
+
+
+BLOCKS = st.integers(0, SIZE_BYTES // 4096 - 1)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["read", "write", "sync"]), BLOCKS, st.integers(1, 4)),
+        max_size=30,
+    ),
+)
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_any_sequence_agrees_with_plain_bytes(
+    side: Side, tmp_path: Path, steps: list[tuple[str, int, int]]
+) -> None:
+    """Do reads, several in flight at once, return what the last write left, for any sequence?"""
+    (tmp_path / "device").unlink(missing_ok=True)
+    model = bytearray(SIZE_BYTES)
+    buffer = Buffer(SIZE_BYTES)
+    with side.open(tmp_path) as storage:
+        storage.register(buffer)
+        for number, (kind, block, blocks) in enumerate(steps):
+            offset = block * 4096
+            size = min(blocks * 4096, SIZE_BYTES - offset)
+            if kind == "write":
+                model[offset : offset + size] = bytes([number + 1]) * size
+                buffer.view[offset : offset + size] = model[offset : offset + size]
+                assert one(storage, Io(WRITE, number, offset, size, buffer, offset)) == size
+            elif kind == "sync":
+                assert one(storage, Io(SYNC, number)) == 0
+            else:
+                buffer.view[:] = bytes(SIZE_BYTES)
+                ios = [
+                    Io(READ, at, offset + at, 4096, buffer, offset + at)
+                    for at in range(0, size, 4096)
+                ]
+                done = storage.run(ios)
+                assert sorted(end.user for end in done) == [io.user for io in ios]
+                assert buffer.view[offset : offset + size] == model[offset : offset + size]

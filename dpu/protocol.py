@@ -288,7 +288,7 @@ class FabricPut(Message, kw_only=True):
     """Frames `[ticket][FabricPut][payload]`: n rows of `length_bytes` of one layer.
 
     `ordinals` u32[n]; `checksums` u64[n], XXH3-64 of each row: a row that was damaged on the way
-    is answered -EBADMSG and not stored.
+    is answered -EBADMSG and not stored. At most `Limits.put_slot_count` rows fit in a message.
     """
 
     session: Count

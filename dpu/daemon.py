@@ -1,0 +1,306 @@
+"""The daemon: one loop over the control socket, the hand-out, its hosts' processes and the clock.
+
+The data plane is the firmware's thread; this loop only says who may use it. It takes requests,
+counts a host as dead when its process is gone or it falls silent, drains on SIGTERM, writes
+recordings, and leaves a snapshot for the metrics endpoint. Nothing in it blocks but the poll.
+"""
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import zmq
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.dpu import protocol as p
+from offstage.dpu.config import Config
+from offstage.dpu.derive import Derived, parse_host_port
+from offstage.dpu.device import DeviceLike
+from offstage.dpu.log import Log
+from offstage.dpu.places import Places
+from offstage.dpu.recorder import Recorder
+from offstage.dpu.service import Service, error_reply
+from offstage.dpu.sessions import Hosts, TenantState
+from offstage.dpu.telemetry import Snapshot, Telemetry
+from offstage.dpu.tenancy import (
+    hold_runtime_dir,
+    index_key,
+    operator_secret,
+    publish_secret,
+    tenant_secret,
+)
+from offstage.dpu.transport import Transport
+
+__all__ = ["Daemon"]
+
+TICK_S = 0.5  # heartbeats, expiry, snapshot
+RECORD_S = 0.025
+DRAIN_S = 0.01
+MESSAGES_MAX = 64  # of one turn, so that a flood does not starve the rest
+CUT_HOSTS_S = 1.0  # a terminating daemon lets its hosts finish what they wait for
+
+OpenDevice = Callable[[], DeviceLike]
+
+
+class Daemon:
+    """Everything of one running daemon. `run` returns the exit code; errors at start raise."""
+
+    def __init__(self, config: Config, derived: Derived, open_device: OpenDevice) -> None:
+        """Open it all, in the order in which it can be refused most cheaply."""
+        self._config, self._derived = config, derived
+        self.log = Log(config.daemon.log_level)
+        self._closing: list[Callable[[], object]] = []
+        self._signals = 0
+        self._stop_at_s: float | None = None  # SIGTERM: when the drain is given up
+        self._cut_at_s = 0.0
+        self._drains: list[tuple[list[bytes], int, float]] = []  # route, request id, until
+        self._wake_r, self._wake_w = -1, -1
+        try:
+            self._open(open_device)
+        except BaseException:
+            self._close()
+            raise
+
+    def _open(self, open_device: OpenDevice) -> None:
+        config = self._config
+        self.transport = Transport(config, self.log)
+        self._closing.append(self.transport.close)
+        directory = config.daemon.runtime_dir
+        if "*" in config.daemon.endpoint:  # the port, and so the directory, is known once bound
+            self.endpoint = self.transport.bind()
+        self.runtime_dir = Path(directory) if directory else p.default_runtime_dir(
+            getattr(self, "endpoint", config.daemon.endpoint)
+        )  # fmt: skip
+        lock = hold_runtime_dir(self.runtime_dir)
+        self._closing.append(lambda: os.close(lock))
+        if "*" not in config.daemon.endpoint:
+            self.endpoint = self.transport.bind()
+        self.telemetry = Telemetry()
+        if config.daemon.metrics_endpoint:
+            self.telemetry.start(*parse_host_port(config.daemon.metrics_endpoint, "metrics"))
+            self._closing.append(self.telemetry.stop)
+        self.device = open_device()
+        self._closing.append(lambda: self.device.close(drain=False))
+        if self.device.warning():
+            self.log.warning("storage", warning=self.device.warning())
+        self._recorder: Recorder | None = None
+        if config.daemon.record_dir:
+            self._recorder = Recorder(Path(config.daemon.record_dir), self.device, self.log)
+            self._closing.append(self._recorder.close)
+        hosts = Hosts(
+            self.device, self._add_tenants(), operator_secret(self.runtime_dir),
+            4 * config.limits.ports + 16, self.log,
+        )  # fmt: skip
+        self.hosts = hosts
+        self.places = Places(self.runtime_dir, self.transport, config, self.log)
+        self._closing.append(self.places.close)
+        self.service = Service(config, self._derived, self.device, hosts, self.places, self.log)
+        self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def _add_tenants(self) -> list[TenantState]:
+        tenants = []
+        for tenant, slots in zip(self._config.tenants, self._derived.slot_counts, strict=True):
+            secret, generated = tenant_secret(tenant, self._config.storage.path, self.runtime_dir)
+            if generated:
+                publish_secret(self.runtime_dir, tenant.name, secret)
+            index = self.device.tenant_add(index_key(secret), slots, tenant.weight)
+            tenants.append(TenantState(tenant.name, index, secret, slots))
+        return tenants
+
+    def ready(self) -> dict[str, Any]:
+        """What the ready line says."""
+        return {
+            "event": "ready",
+            "endpoint": self.endpoint,
+            "metrics_port": self.telemetry.port,
+            "runtime_dir": str(self.runtime_dir),
+            "storage": self.device.storage_name(),
+            "pid": os.getpid(),
+        }
+
+    def run(self, ready_fd: int | None = None) -> int:
+        """Say that it is ready, serve until a signal, drain, close. Returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self._wake_w)
+        try:
+            self._announce(ready_fd)
+            while self._turn():
+                pass
+        finally:
+            signal.set_wakeup_fd(-1)
+            self._close()
+        self.log.info("stopped")
+        return 0
+
+    def _announce(self, ready_fd: int | None) -> None:
+        line = json.dumps(self.ready()) + "\n"
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        if ready_fd is not None:
+            try:
+                os.write(ready_fd, line.encode())
+                os.close(ready_fd)
+            except OSError as error:
+                raise BadInput(f"cannot be written ({error.strerror})", f"--ready-fd {ready_fd}",
+                               "give the number of an open descriptor") from None  # fmt: skip
+        self.log.info("ready", **{k: v for k, v in self.ready().items() if k != "event"})
+        self._next_tick_s = 0.0
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _turn(self) -> bool:
+        """One turn of the loop; False when the daemon is to stop."""
+        ready = self.transport.poll(self._pause_s(), [
+            self._wake_r, *self.places.handout.filenos(), *self.hosts.by_pidfd(),
+        ])  # fmt: skip
+        if self._wake_r in ready:
+            os.read(self._wake_r, 4096)
+        for handed in self.places.handout.serve(ready):
+            self.hosts.took(handed.ticket, handed.pid, handed.pidfd)
+        for pidfd, host in self.hosts.by_pidfd().items():
+            if pidfd in ready:
+                self.service.leave(host, "process gone")
+        self._take_messages()
+        if self._recorder is not None and not self._recorder.drain():
+            self._recorder = None  # the disk refused; it was said, and the daemon lives on
+        now_s = time.monotonic()
+        if now_s >= self._next_tick_s:
+            self._next_tick_s = now_s + TICK_S
+            self._tick()
+        return self._drain_on(now_s)
+
+    def _pause_s(self) -> float:
+        if self._signals or self._drains:
+            return DRAIN_S
+        return RECORD_S if self._recorder is not None else TICK_S
+
+    def _tick(self) -> None:
+        for host in self.hosts.silent(self._config.daemon.host_timeout_ns / 1e9):
+            self.service.leave(host, "silent")
+        self.places.handout.expire()
+        self.transport.note_disconnects()
+        if self._recorder is not None:
+            self._recorder.check_lost()
+        try:
+            tenants = {
+                one.name: self.device.ledger(one.index) for one in self.hosts.tenants.values()
+            }
+            self.telemetry.set(Snapshot(
+                tenants=tenants, status=self.device.status(), daemon=dict(self.hosts.counts),
+            ))  # fmt: skip
+        except OffstageError as error:
+            self.log.error("reactor_silent", error=str(error))
+
+    def _take_messages(self) -> None:
+        for _ in range(MESSAGES_MAX):
+            frames = self.transport.receive()
+            if frames is None:
+                return
+            self.hosts.counts["messages"] += 1
+            self._take(frames)
+
+    def _take(self, frames: list[bytes]) -> None:
+        """One message: garbage is answered with an error where it can be, and counted."""
+        try:
+            if len(frames) != 3:
+                raise BadInput(f"{len(frames) - 1} frames instead of two", "control message",
+                               "send [ticket][message]")  # fmt: skip
+            if len(frames[2]) > self._config.limits.message_bytes:
+                raise BadInput(f"a message of {len(frames[2])} B", "control message",
+                               "raise limits.message or send less at once")  # fmt: skip
+            request = p.decode_request(frames[2])
+        except BadInput as error:
+            self.hosts.counts["messages_bad"] += 1
+            self.log.warning("message_bad", error=str(error))
+            bad = p.Error(code="bad_message", what=error.what, where=error.where, mend=error.mend)
+            self.transport.send(frames[0], bad)
+            return
+        self.log.debug("request", request=type(request).__name__)
+        if isinstance(request, p.Drain):
+            self._begin_drain(frames, request)
+        else:
+            self.transport.send(frames[0], self.service.answer(frames[1], request))
+
+    def _begin_drain(self, frames: list[bytes], request: p.Drain) -> None:
+        try:
+            self.service.operator(frames[1])
+        except OffstageError as error:
+            refused = error_reply(error)
+            refused.id = request.id
+            self.transport.send(frames[0], refused)
+            return
+        self.service.draining = True
+        self.log.info("draining")
+        until_s = time.monotonic() + request.timeout_ns / 1e9
+        self._drains.append((frames, request.id, until_s))
+
+    def _drain_on(self, now_s: float) -> bool:
+        """Go on with every drain that was asked for; False when the daemon is to stop."""
+        if self._signals and self._stop_at_s is None:
+            self._stop_at_s = now_s + self._config.daemon.drain_timeout_ns / 1e9
+            self._cut_at_s = now_s + CUT_HOSTS_S
+            self.service.draining = True
+            self.log.info("terminating", drain_timeout_ns=self._config.daemon.drain_timeout_ns)
+        if self._signals > 1:
+            self.log.warning("stopped_undrained")
+            return False
+        if not self.service.draining or not (self._drains or self._stop_at_s):
+            return True
+        drained = self._drained()
+        dirty = 0 if drained else int(self.device.status()["dirty_blocks"])
+        for waiting in list(self._drains):
+            frames, number, until_s = waiting
+            if drained or now_s >= until_s:
+                self._drains.remove(waiting)
+                reply = p.Drained(id=number, drained=drained, dirty_blocks=dirty)
+                self.transport.send(frames[0], reply)
+                self.log.info("drained" if drained else "drain_timeout", dirty_blocks=dirty)
+        return self._stop_at_s is None or not self._may_stop(now_s, drained, dirty)
+
+    def _drained(self) -> bool:
+        try:
+            return self.device.drain(0)
+        except OffstageError as error:
+            if error.errno == errno.ETIMEDOUT:
+                return False
+            self.log.error("drain_failed", error=str(error))
+            return False
+
+    def _may_stop(self, now_s: float, drained: bool, dirty: int) -> bool:
+        assert self._stop_at_s is not None
+        if drained:
+            self.log.info("drained", dirty_blocks=0)
+            return True
+        if now_s >= self._cut_at_s:
+            self._cut_at_s = float("inf")
+            for host in self.hosts.all():
+                self.service.leave(host, "left")
+        if now_s >= self._stop_at_s:
+            self.log.error("drain_timeout", dirty_blocks=dirty)
+            return True
+        return False
+
+    def _close(self) -> None:
+        """Close in the reverse order; one failure does not keep the rest open."""
+        if hasattr(self, "service"):
+            for host in self.hosts.all():
+                self.service.leave(host, "left")
+        while self._closing:
+            close = self._closing.pop()
+            try:
+                close()
+            except (OffstageError, OSError, zmq.ZMQError) as error:
+                self.log.error("close_failed", error=str(error))
+        for fd in (self._wake_r, self._wake_w):
+            if fd >= 0:
+                os.close(fd)
+        self._wake_r = self._wake_w = -1

@@ -1,0 +1,67 @@
+"""Where an attached host goes for its blocks: the hand-out socket, or the ZMQ fabric."""
+
+from pathlib import Path
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu.config import Config
+from offstage.dpu.device import Descriptors
+from offstage.dpu.handout import Handout
+from offstage.dpu.log import Log
+from offstage.dpu.transport import Transport
+from offstage.dpu.zmq_fabric import ZmqFabric
+
+__all__ = ["Places"]
+
+FRAME_EXTRA_BYTES = 65_536  # what a message may have besides its blocks
+
+
+class Places:
+    """Both ways; the ZMQ fabric begins to listen when the first host asks for it."""
+
+    def __init__(
+        self, runtime_dir: Path, transport: Transport, config: Config, log: Log
+    ) -> None:  # fmt: skip
+        self._transport, self._config, self._log = transport, config, log
+        self._fabric: ZmqFabric | None = None
+        self.handout = Handout(runtime_dir / "handout.sock", log)
+
+    def offer(self, fabric: str, ticket: bytes, descriptors: Descriptors) -> tuple[str, str, str]:
+        """Take the descriptors over; returns token, socket path and endpoint for the host."""
+        if fabric == "shm":
+            return self.handout.promise(ticket, descriptors), str(self.handout.path), ""
+        try:
+            if self._fabric is None:
+                self._fabric = self._open_fabric()
+        except BadInput:
+            descriptors.close()
+            raise
+        self._fabric.admit(ticket, descriptors)
+        return ticket.hex(), "", self._fabric.endpoint
+
+    def forget(self, ticket: bytes) -> None:
+        """The host is gone, wherever it was."""
+        self.handout.forget(ticket)
+        if self._fabric is not None:
+            self._fabric.remove(ticket)
+
+    def close(self) -> None:
+        """Close both."""
+        self.handout.close()
+        if self._fabric is not None:
+            self._fabric.close()
+
+    def _open_fabric(self) -> ZmqFabric:
+        daemon = self._config.daemon
+        endpoint = daemon.fabric_endpoint
+        if not endpoint:
+            base = daemon.endpoint
+            tcp = base.startswith("tcp://")
+            endpoint = base.rpartition(":")[0] + ":*" if tcp else base + ".fabric"
+        blocks_bytes = self._config.limits.put_slots * self._config.arena.payload_bytes
+        fabric = ZmqFabric(
+            self._transport.context, endpoint, blocks_bytes + FRAME_EXTRA_BYTES, self._log
+        )
+        self._transport.secure(fabric.socket)
+        fabric.start()
+        self._log.info("zmq_fabric", endpoint=fabric.endpoint)
+        return fabric

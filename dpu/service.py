@@ -1,0 +1,282 @@
+"""What the daemon answers: one method per request, no sockets and no clock of its own.
+
+`Service.answer` takes a ticket and a decoded request and returns the reply. What a host may not do
+or name comes back as `Error`; an unexpected failure of one request is logged, answered `internal`
+and leaves the daemon running.
+"""
+
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Protocol, cast
+
+from offstage.bindings.errors import (
+    BadInput,
+    DeviceTimeout,
+    Incompatible,
+    OffstageError,
+    StoreFull,
+)
+from offstage.dpu import protocol as p
+from offstage.dpu.config import Config, change_policy
+from offstage.dpu.derive import Derived, policy_window_blocks
+from offstage.dpu.device import Descriptors, DeviceLike
+from offstage.dpu.log import Log
+from offstage.dpu.sessions import Host, Hosts, Refused
+
+__all__ = ["Places", "Service", "error_reply"]
+
+CODES: list[tuple[type[OffstageError], str]] = [
+    (StoreFull, "limit"),
+    (DeviceTimeout, "timeout"),
+    (Incompatible, "version"),
+    (BadInput, "invalid"),
+]
+
+
+class Places(Protocol):
+    """Where an attached host goes for its blocks; returns the fields of `Attached`."""
+
+    def offer(
+        self, fabric: str, ticket: bytes, descriptors: Descriptors
+    ) -> tuple[str, str, str]: ...
+
+    def forget(self, ticket: bytes) -> None: ...
+
+
+class Service:
+    """The daemon's answers over a device. `draining` is set by the loop and by Drain."""
+
+    def __init__(
+        self, config: Config, derived: Derived, device: DeviceLike, hosts: Hosts, places: Places,
+        log: Log,
+    ) -> None:  # fmt: skip
+        self.config, self.derived, self.device = config, derived, device
+        self.hosts, self.places, self._log = hosts, places, log
+        self.policy = config.policy
+        self.draining = False
+        self.started_s = time.monotonic()
+        self._answers: dict[type[Any], Callable[[Host, Any], p.Reply]] = {
+            p.Attach: self._attach,
+            p.SessionOpen: self._session_open,
+            p.Append: self._append,
+            p.SetGenerating: self._set_generating,
+            p.SessionClose: self._session_close,
+            p.PolicySet: self._policy_set,
+            p.PolicyGet: self._policy_get,
+            p.Status: self._status,
+            p.Ledger: self._ledger,
+            p.Reset: self._reset,
+            p.Heartbeat: self._heartbeat,
+            p.Detach: self._detach,
+        }
+
+    def answer(self, ticket: bytes, request: p.Request) -> p.Reply:
+        """The reply to one request; never raises for anything a host can send."""
+        try:
+            if isinstance(request, p.Hello):
+                reply: p.Reply = self._hello(request)
+            elif isinstance(request, p.Prove):
+                reply = self._prove(request)
+            else:
+                reply = self._answers[type(request)](self.hosts.find(ticket), request)
+        except OffstageError as error:
+            reply = error_reply(error)
+        except Exception as error:
+            self._log.error("request_failed", request=type(request).__name__, error=repr(error))
+            reply = p.Error(code="internal", what="the daemon failed at this request",
+                            mend="see the daemon's log")  # fmt: skip
+        reply.id = request.id
+        return reply
+
+    def operator(self, ticket: bytes) -> Host:
+        """The logged-in operator of a ticket; Refused for any other host."""
+        host = self.hosts.find(ticket)
+        if host.tenant is not None:
+            raise Refused("forbidden", "only the operator may do this", host.name,
+                          f"log in as {p.OPERATOR!r}")  # fmt: skip
+        return host
+
+    def leave(self, host: Host, reason: str) -> None:
+        """The host goes, by its own wish or because it is dead: take everything back."""
+        self.places.forget(host.ticket)
+        self.hosts.remove(host, reason)
+
+    def _hello(self, request: p.Hello) -> p.Reply:
+        version = p.negotiate(request.versions)
+        return p.Challenge(version=version, nonce=self.hosts.challenge(request.name,
+                                                                       request.tenant))  # fmt: skip
+
+    def _prove(self, request: p.Prove) -> p.Reply:
+        host = self.hosts.login(request.nonce, request.proof)
+        slots = host.tenant.slot_count if host.tenant else self.derived.slot_count
+        arena, limits = self.config.arena, self.config.limits
+        return p.Welcome(
+            ticket=host.ticket,
+            version=p.VERSIONS[0],
+            epoch=self.device.epoch,
+            storage=self.device.storage_name(),
+            geometry=p.Geometry(
+                payload_size_bytes=arena.payload_bytes, layer_count=arena.layers,
+                block_tokens=arena.block_tokens, slot_count=slots,
+                lba_size_bytes=self.config.storage.lba_bytes,
+            ),
+            limits=p.Limits(
+                message_size_bytes_max=limits.message_bytes, session_max=limits.sessions,
+                session_chunk_max=self.derived.session_chunk_max,
+                demand_max=self.derived.demand_max, score_max=self.derived.session_chunk_max,
+                put_slot_count=limits.put_slots,
+                host_timeout_ns=self.config.daemon.host_timeout_ns,
+            ),
+        )  # fmt: skip
+
+    def _attach(self, host: Host, request: p.Attach) -> p.Reply:
+        if host.tenant is None:
+            raise Refused("forbidden", "an operator has no blocks", host.name, "log in as a tenant")
+        if host.port is not None:
+            raise Refused("invalid", "this host is attached already", host.name, "detach first")
+        if self.draining:
+            raise _draining()
+        port, descriptors = self.device.attach(host.tenant.index)
+        try:
+            token, path, endpoint = self.places.offer(request.fabric, host.ticket, descriptors)
+        except OffstageError:
+            self.device.detach(port)
+            raise
+        host.port, host.fabric = port, request.fabric
+        return p.Attached(
+            fabric=request.fabric, token=token, socket_path=path, endpoint=endpoint,
+            payload_size_bytes=self.config.arena.payload_bytes,
+            demand_max=self.derived.demand_max,
+        )  # fmt: skip
+
+    def _session_open(self, host: Host, request: p.SessionOpen) -> p.Reply:
+        if host.port is None or host.tenant is None:
+            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
+        if self.draining:
+            raise _draining()
+        if request.select_blocks > host.tenant.slot_count:
+            raise Refused(
+                "invalid", f"a selection of {request.select_blocks} blocks never fits into "
+                f"the tenant's {host.tenant.slot_count} slots", host.tenant.name,
+                "raise arena.size or the tenant's share, or select fewer",
+            )  # fmt: skip
+        session = self.device.session_open(
+            host.port, request.sink_blocks, request.window_blocks, request.select_blocks,
+            request.step_ns,
+        )  # fmt: skip
+        host.sessions.add(session)
+        return p.Opened(session=session)
+
+    def _append(self, host: Host, request: p.Append) -> p.Reply:
+        _check_session(host, request.session)
+        chunks = self.device.session_append(request.session, request.contents)
+        return p.Appended(
+            keys=[chunk.key for chunk in chunks],
+            store_keys=[chunk.store_key for chunk in chunks],
+            stored_layers=[chunk.stored_layers for chunk in chunks],
+        )
+
+    def _set_generating(self, host: Host, request: p.SetGenerating) -> p.Reply:
+        _check_session(host, request.session)
+        self.device.session_set_generating(request.session, request.generating)
+        return p.Ok()
+
+    def _session_close(self, host: Host, request: p.SessionClose) -> p.Reply:
+        _check_session(host, request.session)
+        host.sessions.discard(request.session)
+        self.device.session_close(request.session, request.archive)
+        return p.Ok()
+
+    def _policy_set(self, host: Host, request: p.PolicySet) -> p.Reply:
+        self.operator(host.ticket)
+        policy = change_policy(self.policy, request.changes)
+        self.device.set_policy(policy)
+        self.policy = policy
+        self._log.info("policy_changed", **request.changes)
+        return p.PolicyReply(policy=self.policy_now())
+
+    def _policy_get(self, host: Host, request: p.PolicyGet) -> p.Reply:
+        return p.PolicyReply(policy=self.policy_now())
+
+    def _status(self, host: Host, request: p.Status) -> p.Reply:
+        return p.StatusReply(status=self.status_for(host))
+
+    def _ledger(self, host: Host, request: p.Ledger) -> p.Reply:
+        own = host.tenant.name if host.tenant else ""
+        name = request.tenant or own
+        if host.tenant and name != own:
+            raise Refused("forbidden", "a tenant sees its own ledger only", name,
+                          f"ask for {own!r}")  # fmt: skip
+        if name and name not in self.hosts.tenants:
+            raise Refused("unknown", "no such tenant", name,
+                          f"one of {', '.join(self.hosts.tenants)}")  # fmt: skip
+        index = self.hosts.tenants[name].index if name else None
+        return p.LedgerReply(tenant=name, ledger=self.device.ledger(index))
+
+    def _reset(self, host: Host, request: p.Reset) -> p.Reply:
+        self.operator(host.ticket)
+        self.device.reset()
+        self._log.info("reset")
+        return p.Ok()
+
+    def _heartbeat(self, host: Host, request: p.Heartbeat) -> p.Reply:
+        return p.Ok()
+
+    def _detach(self, host: Host, request: p.Detach) -> p.Reply:
+        self.leave(host, "left")
+        return p.Ok()
+
+    def policy_now(self) -> dict[str, Any]:
+        """The policy in force; `window_blocks` is the effective one."""
+        policy = asdict(self.policy)
+        policy["window_blocks"] = policy_window_blocks(self.policy, self.config.arena.block_tokens)
+        return policy
+
+    def status_for(self, host: Host) -> dict[str, Any]:
+        """What a host may know; an operator also sees the device, the hosts and the counters."""
+        status: dict[str, Any] = {
+            "storage": self.device.storage_name(),
+            "warning": self.device.warning(),
+            "draining": self.draining,
+            "uptime_s": round(time.monotonic() - self.started_s, 3),
+            "epoch": self.device.epoch,
+        }
+        if host.tenant is not None:
+            return {**status, "tenant": host.tenant.name, "sessions": len(host.sessions)}
+        hosts = [
+            {"name": one.name, "tenant": one.tenant.name if one.tenant else p.OPERATOR,
+             "fabric": one.fabric, "pid": one.pid, "sessions": len(one.sessions)}
+            for one in self.hosts.all()
+        ]  # fmt: skip
+        tenants = [
+            {"name": one.name, "slots": one.slot_count} for one in self.hosts.tenants.values()
+        ]
+        return {**status, "device": self.device.status(), "hosts": hosts, "tenants": tenants,
+                "daemon": dict(self.hosts.counts)}  # fmt: skip
+
+
+def error_reply(error: OffstageError) -> p.Error:
+    """An error as it goes over the wire."""
+    if isinstance(error, Refused):
+        code = error.code
+    elif error.errno == errno.ESHUTDOWN:
+        return error_reply(_draining())
+    else:
+        code = next((code for kind, code in CODES if isinstance(error, kind)), "io")
+    return p.Error(
+        code=cast(p.ErrorCode, code), what=error.what, where=error.where, mend=error.mend,
+        errno=error.errno,
+    )  # fmt: skip
+
+
+def _check_session(host: Host, session: int) -> None:
+    if session not in host.sessions:
+        raise Refused("unknown", f"the host has no session {session}", host.name,
+                      "open one with SessionOpen")  # fmt: skip
+
+
+def _draining() -> Refused:
+    return Refused("draining", "the daemon is draining and takes no new work", "",
+                   "start it again, or use another daemon")  # fmt: skip

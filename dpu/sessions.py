@@ -1,0 +1,167 @@
+"""Who is logged in: hosts, their ports and their sessions, and how they are reclaimed.
+
+A host is named by its ticket. It owns at most one port and any number of sessions; whoever names a
+session of another host is told that there is none. A host that falls silent, or whose process is
+gone, is reclaimed: its port is detached, and with it every session, pin and lease it had. One
+thread owns this, the daemon's loop.
+"""
+
+import hmac
+import os
+import secrets
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from offstage.bindings.errors import OffstageError
+from offstage.dpu.device import DeviceLike
+from offstage.dpu.log import Log
+from offstage.dpu.protocol import OPERATOR, prove
+
+__all__ = ["Host", "Hosts", "Refused", "TenantState"]
+
+CHALLENGES_MAX = 256
+CHALLENGE_LIFE_S = 10.0
+
+
+class Refused(OffstageError):
+    """A request that is answered with an error of this protocol code."""
+
+    def __init__(self, code: str, what: str, where: str = "", mend: str = "") -> None:
+        super().__init__(what, where, mend)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class TenantState:
+    """One tenant as the daemon runs it: number in the device, secret, slots of the arena."""
+
+    name: str
+    index: int
+    secret: bytes
+    slot_count: int
+
+
+@dataclass
+class Host:
+    """One logged-in peer. `tenant` is None for an operator; `port` is None before its attach."""
+
+    ticket: bytes
+    name: str
+    tenant: TenantState | None
+    last_seen_s: float
+    port: int | None = None
+    fabric: str = ""
+    pid: int = 0
+    pidfd: int = -1
+    sessions: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Challenge:
+    name: str
+    tenant: str
+    since_s: float
+
+
+class Hosts:
+    """The registry. `counts` are the daemon's own counters, shown by status and telemetry."""
+
+    def __init__(
+        self, device: DeviceLike, tenants: list[TenantState], operator_secret: bytes,
+        hosts_max: int, log: Log,
+    ) -> None:  # fmt: skip
+        self._device, self._log, self._hosts_max = device, log, hosts_max
+        self.tenants = {tenant.name: tenant for tenant in tenants}
+        self._operator_secret = operator_secret
+        self._challenges: dict[bytes, _Challenge] = {}
+        self._hosts: dict[bytes, Host] = {}
+        self.counts: Counter[str] = Counter(
+            messages=0, messages_bad=0, logins_refused=0, hosts_dead=0
+        )
+
+    def all(self) -> list[Host]:
+        """Everybody who is logged in."""
+        return list(self._hosts.values())
+
+    def challenge(self, name: str, tenant: str) -> bytes:
+        """A nonce for a login. An unknown tenant gets one too: names are not to be guessed here."""
+        now_s = time.monotonic()
+        for nonce, one in list(self._challenges.items()):
+            if one.since_s < now_s - CHALLENGE_LIFE_S or len(self._challenges) >= CHALLENGES_MAX:
+                del self._challenges[nonce]  # dicts keep order: the oldest go first
+        nonce = secrets.token_bytes(16)
+        self._challenges[nonce] = _Challenge(name, tenant, now_s)
+        return nonce
+
+    def login(self, nonce: bytes, proof: bytes) -> Host:
+        """The host whose proof covers the nonce. A nonce counts once, whatever the proof."""
+        challenge = self._challenges.pop(nonce, None)
+        if challenge is None:
+            raise Refused("unauthenticated", "the challenge is unknown or too old", "Prove",
+                          "say Hello again")  # fmt: skip
+        operator = challenge.tenant == OPERATOR
+        tenant = self.tenants.get(challenge.tenant)
+        secret = tenant.secret if tenant else self._operator_secret if operator else b"\0" * 32
+        expected = prove(secret, nonce, challenge.tenant, challenge.name)
+        if not hmac.compare_digest(expected, proof) or not (tenant or operator):
+            self.counts["logins_refused"] += 1
+            self._log.warning("login_refused", tenant=challenge.tenant, host=challenge.name)
+            raise Refused("unauthenticated", "the login is not proved", challenge.tenant,
+                          "give the tenant's secret file that the daemon uses")  # fmt: skip
+        if len(self._hosts) >= self._hosts_max:
+            raise Refused("limit", f"{self._hosts_max} hosts are logged in", "Prove",
+                          "raise limits.ports, or let one leave")  # fmt: skip
+        host = Host(secrets.token_bytes(16), challenge.name, tenant, time.monotonic())
+        self._hosts[host.ticket] = host
+        self._log.info("host_in", host=host.name, tenant=challenge.tenant)
+        return host
+
+    def find(self, ticket: bytes) -> Host:
+        """The host of a ticket, seen alive now."""
+        host = self._hosts.get(ticket)
+        if host is None:
+            raise Refused("unauthenticated", "this ticket names no host", "",
+                          "log in again: the daemon started anew, or took it for dead")  # fmt: skip
+        host.last_seen_s = time.monotonic()
+        return host
+
+    def by_pidfd(self) -> dict[int, Host]:
+        """Hosts whose process is watched, by the descriptor that turns readable at its end."""
+        return {host.pidfd: host for host in self._hosts.values() if host.pidfd >= 0}
+
+    def took(self, ticket: bytes, pid: int, pidfd: int) -> None:
+        """The host fetched its descriptors: from now on its process is watched."""
+        host = self._hosts.get(ticket)
+        if host is None or host.pidfd >= 0:
+            if pidfd >= 0:
+                os.close(pidfd)
+            return
+        host.pid, host.pidfd = pid, pidfd
+
+    def silent(self, timeout_s: float) -> list[Host]:
+        """Hosts that said nothing for so long."""
+        before_s = time.monotonic() - timeout_s
+        return [host for host in self._hosts.values() if host.last_seen_s < before_s]
+
+    def remove(self, host: Host, reason: str) -> None:
+        """Reclaim all that the host had; `reason` is "left" or why it counts as dead."""
+        self._hosts.pop(host.ticket, None)
+        if host.pidfd >= 0:
+            os.close(host.pidfd)
+            host.pidfd = -1
+        session_count = len(host.sessions)
+        host.sessions.clear()
+        if host.port is not None:
+            try:
+                self._device.detach(host.port)
+            except OffstageError as error:
+                self._log.error("detach_failed", host=host.name, error=str(error))
+            host.port = None
+        if reason == "left":
+            self._log.info("host_out", host=host.name)
+            return
+        self.counts["hosts_dead"] += 1
+        self._log.warning(
+            "host_dead", host=host.name, reason=reason, pid=host.pid, sessions=session_count
+        )

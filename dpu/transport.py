@@ -1,0 +1,116 @@
+"""The control socket: a ROUTER with limits, and CURVE where keys are configured.
+
+What is larger than `FRAME_FACTOR` times the message limit is refused by the transport itself, which
+drops that peer's connection before a byte is buffered for it; between the two, the daemon answers
+with an error that says so.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.auth
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import recv_monitor_message
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu import protocol as p
+from offstage.dpu.config import Config
+from offstage.dpu.log import Log
+from offstage.dpu.zmq_fabric import bound_endpoint
+
+__all__ = ["Transport"]
+
+FRAME_FACTOR = 2
+
+
+class Transport:
+    """Owns the context and the control socket; one thread owns it."""
+
+    def __init__(self, config: Config, log: Log) -> None:
+        self._config, self._log = config, log
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator: ThreadAuthenticator | None = None
+        self._socket = self.context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_FACTOR * config.limits.message_bytes)
+        self._socket.setsockopt(zmq.RCVHWM, 256)
+        self._socket.setsockopt(zmq.SNDHWM, 256)
+        self._socket.setsockopt(zmq.BACKLOG, 64)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.secure(self._socket)
+
+    def secure(self, socket: "zmq.Socket[bytes]") -> None:
+        """Make a server socket of ours speak CURVE, where keys are configured."""
+        if not self._config.daemon.curve_dir:
+            return
+        directory = Path(self._config.daemon.curve_dir)
+        if self._authenticator is None:
+            self._authenticator = ThreadAuthenticator(self.context)
+            self._authenticator.start()
+            self._authenticator.configure_curve(domain="*", location=str(directory / "clients"))
+        try:
+            public, secret = zmq.auth.load_certificate(directory / "server.key_secret")
+        except (OSError, ValueError) as error:
+            raise BadInput(f"no CURVE keys ({error})", str(directory),
+                           "make them with zmq.auth.create_certificates") from None  # fmt: skip
+        if secret is None:
+            raise BadInput("has no secret key", str(directory / "server.key_secret"),
+                           "make it with zmq.auth.create_certificates")  # fmt: skip
+        socket.curve_publickey, socket.curve_secretkey = public, secret
+        socket.curve_server = True
+
+    def bind(self) -> str:
+        """Listen; returns the endpoint with the port that was had. BadInput where it is taken."""
+        endpoint = self._config.daemon.endpoint
+        old_mask = os.umask(0o177)  # an ipc socket is this user's alone
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            taken = error.errno == zmq.EADDRINUSE
+            raise BadInput(
+                "the port is in use" if taken else f"cannot listen ({error.strerror})", endpoint,
+                "stop what listens there, or choose another daemon.endpoint",
+            ) from None  # fmt: skip
+        finally:
+            os.umask(old_mask)
+        return bound_endpoint(self._socket)
+
+    def poll(self, pause_s: float, filenos: list[int]) -> set[int]:
+        """Wait for a message or a descriptor; returns the descriptors that are readable."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        for fd in filenos:
+            poller.register(fd, zmq.POLLIN)
+        return {one for one, _ in poller.poll(int(pause_s * 1000)) if isinstance(one, int)}
+
+    def receive(self) -> list[bytes] | None:
+        """The frames of the next message, or None."""
+        try:
+            return self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return None
+
+    def send(self, routing: bytes, reply: p.Reply) -> None:
+        """Send without waiting: who does not read its replies loses them."""
+        try:
+            self._socket.send_multipart([routing, p.encode(reply)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            self._log.warning("reply_dropped", error=str(error))
+
+    def note_disconnects(self) -> None:
+        """Log connections that ended: by the peer, or by us for a frame past the limit."""
+        limit: Any = FRAME_FACTOR * self._config.limits.message_bytes
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)
+            if event["event"] == zmq.EVENT_DISCONNECTED:
+                self._log.info("disconnected", note=f"peer left, or sent a frame above {limit} B")
+
+    def close(self) -> None:
+        """Give the last replies a moment, then close."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._socket.disable_monitor()
+        self._socket.close()
+        self.context.destroy(linger=200)

@@ -1,0 +1,261 @@
+"""The ZMQ fabric: for hosts that share no memory with the daemon and have no RDMA.
+
+For each such host the daemon attaches a port as it would for a local one, and a worker thread here
+runs the ordinary driver over it: the host's fetches and puts come as messages, and the bytes go as
+frames of their own. It shows the protocol over a real link; it is not fast, and says so by being
+named. One thread owns the ROUTER; workers hand their replies back over an inproc socket.
+"""
+
+import queue
+import threading
+from typing import Any
+
+import numpy as np
+import zmq
+
+from offstage.bindings.driver import Driver
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.firmware import ffi, lib
+from offstage.dpu import protocol as p
+from offstage.dpu.device import Descriptors
+from offstage.dpu.log import Log
+from offstage.dpu.service import error_reply
+
+__all__ = ["ZmqFabric", "bound_endpoint"]
+
+PENDING_MAX = 16  # requests of one host that wait for its worker
+EBADMSG = 74
+Frames = list[bytes]
+
+
+class ZmqFabric:
+    """The proxy. `admit` and `remove` come from the daemon's loop, the rest runs on its threads."""
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, frame_max: int, log: Log
+    ) -> None:
+        """Bind; BadInput where the endpoint cannot be had. A frame above `frame_max` is refused."""
+        self._context, self._log = context, log
+        self._workers: dict[bytes, _Worker] = {}
+        self._lock = threading.Lock()
+        self._replies_at = f"inproc://offstage-fabric-{id(self)}"
+        self._replies = context.socket(zmq.PULL)
+        self._replies.bind(self._replies_at)
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, frame_max)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 64)
+        self._endpoint = endpoint
+        self.endpoint = ""
+        self._thread = threading.Thread(target=self._run, name="ofs-zmq-fabric", daemon=True)
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Bind and begin to serve."""
+        try:
+            self.socket.bind(self._endpoint)
+        except zmq.ZMQError as error:
+            raise BadInput(f"the ZMQ fabric cannot listen ({error.strerror})", self._endpoint,
+                           "choose another daemon.fabric_endpoint") from None  # fmt: skip
+        self.endpoint = bound_endpoint(self.socket)
+        self._thread.start()
+
+    def admit(self, ticket: bytes, descriptors: Descriptors) -> None:
+        """Run a driver over this port for whoever shows the ticket. Takes the descriptors over."""
+        try:
+            driver = Driver(*descriptors.all())
+        finally:
+            descriptors.close()
+        with self._lock:
+            self._workers[ticket] = _Worker(driver, self._context, self._replies_at, self._log)
+
+    def remove(self, ticket: bytes) -> None:
+        """The host is gone: end its worker."""
+        with self._lock:
+            worker = self._workers.pop(ticket, None)
+        if worker is not None:
+            worker.stop()
+
+    def close(self) -> None:
+        """End every worker and the ROUTER's thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        with self._lock:
+            workers = list(self._workers.values())
+            self._workers.clear()
+        for worker in workers:
+            worker.stop()
+        self.socket.close(0)
+        self._replies.close(0)
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(self._replies, zmq.POLLIN)
+        while not self._stop.is_set():
+            ready = dict(poller.poll(200))
+            if self._replies in ready:
+                self._send(self._replies.recv_multipart(copy=False))
+            if self.socket in ready:
+                self._take(self.socket.recv_multipart())
+
+    def _send(self, frames: list[Any]) -> None:
+        try:
+            self.socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            self._log.debug("fabric_reply_dropped", error=str(error))
+
+    def _take(self, frames: Frames) -> None:
+        """Hand one request to the worker of its ticket; answer what is no request at once."""
+        if len(frames) not in (3, 4):
+            self._log.warning("fabric_message_bad", frames=len(frames))
+            return
+        routing, ticket, body = frames[:3]
+        payload = frames[3] if len(frames) == 4 else b""
+        try:
+            request = p.decode_fabric_request(body)
+        except BadInput as error:
+            self._log.warning("fabric_message_bad", error=str(error))
+            bad = p.Error(code="bad_message", what=error.what, where=error.where, mend=error.mend)
+            self._send([routing, p.encode(bad)])
+            return
+        with self._lock:
+            worker = self._workers.get(ticket)
+        if worker is None:
+            gone = p.Error(id=request.id, code="unauthenticated", what="no such ticket",
+                           mend="attach again")  # fmt: skip
+            self._send([routing, p.encode(gone)])
+        elif not worker.offer(routing, request, payload):
+            busy = p.Error(id=request.id, code="busy", what=f"{PENDING_MAX} requests wait already",
+                           mend="send the next when one is answered")  # fmt: skip
+            self._send([routing, p.encode(busy)])
+
+
+class _Worker:
+    """One host's driver on one thread."""
+
+    def __init__(
+        self, driver: Driver, context: "zmq.Context[zmq.Socket[bytes]]", replies_at: str, log: Log
+    ) -> None:
+        self._driver, self._context, self._replies_at, self._log = driver, context, replies_at, log
+        self._queue: queue.Queue[tuple[bytes, p.FabricRequest, bytes] | None]
+        self._queue = queue.Queue(PENDING_MAX)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="ofs-zmq-worker", daemon=True)
+        self._thread.start()
+
+    def offer(self, routing: bytes, request: p.FabricRequest, payload: bytes) -> bool:
+        """False where the queue is full."""
+        try:
+            self._queue.put_nowait((routing, request, payload))
+            return True
+        except queue.Full:
+            return False
+
+    def stop(self) -> None:
+        """End after the request in hand; the thread closes its own driver."""
+        self._stopping = True
+        try:
+            self._queue.put_nowait(None)
+        except queue.Full:
+            pass  # it sees the flag after the request in hand
+        self._thread.join(timeout=15)
+
+    def _run(self) -> None:
+        socket = self._context.socket(zmq.PUSH)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self._replies_at)
+        try:
+            while not self._stopping:
+                item = self._queue.get()
+                if item is None:
+                    break
+                routing, request, payload = item
+                reply, bytes_back = self._answer(request, payload)
+                reply.id = request.id
+                frames: list[Any] = [routing, p.encode(reply)]
+                socket.send_multipart(frames + bytes_back, copy=False)
+        except zmq.ZMQError as error:
+            self._log.debug("fabric_worker_ended", error=str(error))
+        finally:
+            socket.close(0)
+            self._driver.close()
+
+    def _answer(self, request: p.FabricRequest, payload: bytes) -> tuple[p.FabricReply, list[Any]]:
+        try:
+            if isinstance(request, p.FabricFetch):
+                return self._fetch(request)
+            if isinstance(request, p.FabricPut):
+                return self._put(request, payload), []
+            self._driver.release(request.session)
+            return p.Ok(), []
+        except OffstageError as error:
+            return error_reply(error), []
+        except Exception as error:
+            self._log.error("fabric_request_failed", error=repr(error))
+            return p.Error(code="internal", what="the fabric failed at this request",
+                           mend="see the daemon's log"), []  # fmt: skip
+
+    def _fetch(self, request: p.FabricFetch) -> tuple[p.FabricReply, list[Any]]:
+        ordinals = _unpack(request.ordinals, "<u4", "ordinals")
+        keys = _unpack(request.keys, "<u8", "keys")
+        scores = _unpack(request.scores, "<u2", "scores")
+        count = len(ordinals)
+        if count > self._driver.demand_max or len(keys) != 2 * count:
+            raise BadInput(
+                f"{count} demands with {len(keys) // 2} keys", "FabricFetch",
+                f"send one key for each, and at most {self._driver.demand_max}",
+            )  # fmt: skip
+        rows = np.zeros((max(count, 1), self._driver.payload_size_bytes), np.uint8)
+        done = self._driver.fetch(
+            request.session, request.step, request.layer, ordinals, keys.reshape(count, 2), rows,
+            selected_count=request.selected_count, scores=scores if len(scores) else None,
+            timeout_ns=request.timeout_ns,
+        )  # fmt: skip
+        rows[:count][done.rcs != 0] = 0  # what a failed block left there is nobody's to read
+        reply = p.FabricFetchReply(
+            ends=done.ends.tobytes(), rcs=done.rcs.tobytes(), lengths=done.lengths.tobytes(),
+            checksums=done.checksums.tobytes(), hit_count=done.hit_count,
+            failed_count=done.failed_count, retry_count=done.retry_count,
+            torn_count=done.torn_count, stall_ns=done.stall_ns, copy_ns=done.copy_ns,
+        )  # fmt: skip
+        return reply, [rows[:count].data.cast("B")] if count else [b""]
+
+    def _put(self, request: p.FabricPut, payload: bytes) -> p.FabricReply:
+        """Rows whose bytes do not match their checksum were damaged on the way: not stored."""
+        ordinals = _unpack(request.ordinals, "<u4", "ordinals")
+        checksums = _unpack(request.checksums, "<u8", "checksums")
+        count, length = len(ordinals), request.length_bytes
+        if len(checksums) != count or len(payload) != count * length or not payload:
+            raise BadInput(
+                f"{count} blocks of {length} B with {len(checksums)} checksums and "
+                f"{len(payload)} B", "FabricPut", "send a checksum and length_bytes for each",
+            )  # fmt: skip
+        rows = np.frombuffer(payload, np.uint8).reshape(count, length)
+        base = ffi.from_buffer(payload)
+        sound = np.array(
+            [lib.ofs_checksum(base + i * length, length) == checksums[i] for i in range(count)],
+            np.bool_,
+        )
+        rcs = np.full(count, -EBADMSG, np.int32)
+        if sound.any():
+            good = np.ascontiguousarray(rows[sound])
+            rcs[sound] = self._driver.put(
+                request.session, request.layer, ordinals[sound], good, timeout_ns=request.timeout_ns
+            )
+        return p.FabricPutReply(rcs=rcs.tobytes())
+
+
+def bound_endpoint(socket: "zmq.Socket[bytes]") -> str:
+    """Where a socket listens, with the port it was given."""
+    raw = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(raw, bytes)
+    return raw.decode().rstrip("\0")
+
+
+def _unpack(data: bytes, dtype: str, what: str) -> Any:
+    """A packed array of a message; BadInput where the bytes are no whole number of elements."""
+    if len(data) % np.dtype(dtype).itemsize:
+        raise BadInput(f"{what} has {len(data)} bytes", "fabric message", f"pack it as {dtype}")
+    return np.frombuffer(data, dtype)

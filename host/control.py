@@ -1,0 +1,259 @@
+"""The host's control connection to the daemon: login, sessions, policy, figures.
+
+One `Control` is one host in the daemon's eyes, named by the ticket of its login. Calls may come
+from any thread, one at a time, and each ends within its timeout. A thread of its own sends
+heartbeats over a second socket, so that a long kernel does not look like a dead host.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import zmq
+import zmq.auth
+
+from offstage.bindings.errors import (
+    BadInput,
+    DeviceTimeout,
+    Incompatible,
+    OffstageError,
+    RunFailed,
+    StoreFull,
+)
+from offstage.dpu import protocol as p
+
+__all__ = ["DEFAULT_ENDPOINT", "Control"]
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
+BEATS_PER_TIMEOUT = 4
+
+# What an error code of the daemon is on this side.
+KINDS: dict[str, type[OffstageError]] = {
+    "bad_message": Incompatible,
+    "version": Incompatible,
+    "unauthenticated": BadInput,
+    "forbidden": BadInput,
+    "unknown": BadInput,
+    "invalid": BadInput,
+    "limit": StoreFull,
+    "store_full": StoreFull,
+    "timeout": DeviceTimeout,
+}
+
+T = TypeVar("T")
+
+
+class Control:
+    """A logged-in connection; a context manager that leaves the daemon at its end."""
+
+    def __init__(
+        self,
+        endpoint: str = DEFAULT_ENDPOINT,
+        *,
+        name: str = "host",
+        tenant: str = "default",
+        secret: bytes | Path | None = None,
+        runtime_dir: Path | None = None,
+        curve_dir: Path | None = None,
+        timeout_s: float = 5.0,
+        heartbeat: bool = True,
+    ) -> None:
+        """Log in. `tenant` is a tenant's name, or `operator` for policy, reset and drain.
+
+        `secret` is the secret or the file it is in; None takes the one the daemon left for this
+        user in its runtime directory. `curve_dir` holds server.key and client.key_secret. BadInput
+        where no daemon answers or it refuses the login.
+        """
+        self.endpoint = endpoint
+        self._tenant, self._name, self._curve_dir = tenant, name, curve_dir
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._ticket = b""
+        self._id = 0
+        self._lost = ""
+        self._stop = threading.Event()
+        self._beat: threading.Thread | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._socket = self._connect()
+            self._login(secret, runtime_dir)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        if heartbeat:
+            self._beat = threading.Thread(target=self._beat_on, name="ofs-heartbeat", daemon=True)
+            self._beat.start()
+
+    # ---- blocks and sessions ----
+
+    def attach(self, fabric: Literal["shm", "zmq"] = "shm") -> p.Attached:
+        """Ask for a port; the reply says where a fabric gets its blocks from."""
+        return self.call(p.Attach(fabric=fabric), p.Attached)
+
+    def session_open(
+        self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
+    ) -> int:
+        """Open a session; counts in blocks, `step_ns` the expected time per token."""
+        request = p.SessionOpen(
+            sink_blocks=sink_blocks, window_blocks=window_blocks, select_blocks=select_blocks,
+            step_ns=step_ns,
+        )  # fmt: skip
+        return self.call(request, p.Opened).session
+
+    def append(self, session: int, contents: list[bytes]) -> p.Appended:
+        """Append chunks, each named by the 16-byte hash of its own tokens."""
+        return self.call(p.Append(session=session, contents=contents), p.Appended)
+
+    def set_generating(self, session: int, generating: bool) -> None:
+        """A generating session is the last to lose its blocks."""
+        self.call(p.SetGenerating(session=session, generating=generating), p.Ok)
+
+    def session_close(self, session: int, *, archive: bool = True) -> None:
+        """Close a session; without `archive` its own blocks are deleted from the store."""
+        self.call(p.SessionClose(session=session, archive=archive), p.Ok)
+
+    # ---- policy, figures, life of the daemon ----
+
+    def policy(self) -> dict[str, Any]:
+        """The policy in force."""
+        return self.call(p.PolicyGet(), p.PolicyReply).policy
+
+    def policy_set(self, changes: Mapping[str, object]) -> dict[str, Any]:
+        """Operator: change keys of `[policy]`, now; lists are written with commas."""
+        text = {key: _as_text(value) for key, value in changes.items()}
+        return self.call(p.PolicySet(changes=text), p.PolicyReply).policy
+
+    def status(self) -> dict[str, Any]:
+        """How the daemon is; an operator sees hosts, device and counters."""
+        return self.call(p.Status(), p.StatusReply).status
+
+    def ledger(self, tenant: str = "") -> dict[str, Any]:
+        """Counters by the field names of `struct ofs_ledger`; "" is one's own, or all."""
+        return self.call(p.Ledger(tenant=tenant), p.LedgerReply).ledger
+
+    def reset(self) -> None:
+        """Operator: drop what is staged, clean and not pinned; zero the ledger."""
+        self.call(p.Reset(), p.Ok, timeout_s=max(self._timeout_s, 30.0))
+
+    def drain(self, timeout_s: float = 30.0) -> p.Drained:
+        """Operator: the daemon takes no new work and flushes what is only in memory."""
+        request = p.Drain(timeout_ns=int(timeout_s * 1e9))
+        return self.call(request, p.Drained, timeout_s=timeout_s + self._timeout_s)
+
+    def close(self) -> None:
+        """Leave: the daemon closes this host's sessions. Closing twice does nothing."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._beat is not None:
+            self._beat.join(timeout=2.0)
+        try:
+            self.call(p.Detach(), p.Ok, timeout_s=min(self._timeout_s, 1.0))
+        except OffstageError:
+            pass  # a daemon that is gone has forgotten us already
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> "Control":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def call(self, request: p.Request, reply_type: type[T], timeout_s: float | None = None) -> T:
+        """Send one request and wait for its reply. Raises what the daemon answers as an error."""
+        if self._lost:
+            raise RunFailed(self._lost, self.endpoint, "log in again")
+        with self._lock:
+            self._id = self._id % 0xFFFFFFFF + 1
+            request.id = self._id
+            data = p.encode(request)
+            try:
+                self._socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
+            except zmq.Again:
+                raise self._silent() from None
+            reply = self._await(request.id, timeout_s or self._timeout_s)
+        if isinstance(reply, p.Error):
+            kind = KINDS.get(reply.code, RunFailed)
+            raise kind(reply.what, reply.where or self.endpoint, reply.mend, errno=reply.errno)
+        if not isinstance(reply, reply_type):
+            raise Incompatible(f"the daemon answered {type(reply).__name__}", self.endpoint,
+                               "use the same release on both sides")  # fmt: skip
+        return reply
+
+    def _await(self, number: int, timeout_s: float) -> p.Reply:
+        """The reply with this id; those of calls that were given up are passed over."""
+        until_s = time.monotonic() + timeout_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            if self._socket.poll(int(left_s * 1000) + 1):
+                reply = p.decode_reply(self._socket.recv_multipart()[-1])
+                if reply.id == number:
+                    return reply
+        raise self._silent()
+
+    def _silent(self) -> OffstageError:
+        if self._ticket:
+            return DeviceTimeout("the daemon does not answer", self.endpoint,
+                                 "see whether it still runs: offstage dpu status")  # fmt: skip
+        return BadInput("no daemon answers", self.endpoint,
+                        "start one with `offstage dpu serve --config FILE`")  # fmt: skip
+
+    def _connect(self) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 64)
+        if self._curve_dir is not None:
+            try:
+                server, _ = zmq.auth.load_certificate(self._curve_dir / "server.key")
+                public, secret = zmq.auth.load_certificate(self._curve_dir / "client.key_secret")
+            except (OSError, ValueError) as error:
+                raise BadInput(f"no CURVE keys ({error})", str(self._curve_dir),
+                               "put server.key and client.key_secret there") from None  # fmt: skip
+            socket.curve_serverkey = server
+            socket.curve_publickey, socket.curve_secretkey = public, secret or b""
+        try:
+            socket.connect(self.endpoint)
+        except zmq.ZMQError as error:
+            raise BadInput(f"no endpoint ({error.strerror})", self.endpoint,
+                           f"write one such as {DEFAULT_ENDPOINT}") from None  # fmt: skip
+        return socket
+
+    def _login(self, secret: bytes | Path | None, runtime_dir: Path | None) -> None:
+        hello = p.Hello(versions=list(p.VERSIONS), name=self._name, tenant=self._tenant)
+        challenge = self.call(hello, p.Challenge)
+        if not isinstance(secret, bytes):
+            base = runtime_dir or p.default_runtime_dir(self.endpoint)
+            secret = p.read_secret(secret or base / f"{self._tenant}.secret")
+        proof = p.prove(secret, challenge.nonce, self._tenant, self._name)
+        welcome = self.call(p.Prove(nonce=challenge.nonce, proof=proof), p.Welcome)
+        self._ticket = welcome.ticket
+        self.epoch, self.storage = welcome.epoch, welcome.storage
+        self.geometry, self.limits = welcome.geometry, welcome.limits
+
+    def _beat_on(self) -> None:
+        """Say so often that one lives that a lost beat or two do no harm."""
+        pause_s = self.limits.host_timeout_ns / 1e9 / BEATS_PER_TIMEOUT
+        socket = self._connect()
+        beat = p.encode(p.Heartbeat())
+        try:
+            while not self._stop.wait(pause_s):
+                socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
+                while socket.poll(0):
+                    reply = p.decode_reply(socket.recv_multipart()[-1])
+                    if isinstance(reply, p.Error) and reply.code == "unauthenticated":
+                        self._lost = "the daemon no longer knows this host"
+                        return
+        except (zmq.ZMQError, OffstageError) as error:
+            if not self._stop.is_set():
+                self._lost = f"the heartbeat ended ({error})"
+        finally:
+            socket.close(0)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(one) for one in value)
+    return str(value)

@@ -1,0 +1,52 @@
+"""The command line: a registry of commands, each imported only when it is asked for.
+
+A new command is a file beside this one with a function `register(app)`, and a line in `COMMANDS`.
+Errors end here, in one place: one line on stderr and the exit code of the error.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from offstage.testbeds.cli.common import one_line_errors
+
+__all__ = ["COMMANDS", "main", "run"]
+
+COMMANDS = {
+    "config": "offstage.testbeds.cli.config",
+    "dpu": "offstage.testbeds.cli.dpu",
+}
+
+
+def build(names: Sequence[str]) -> typer.Typer:
+    """The application with these commands."""
+    app = typer.Typer(
+        name="offstage", no_args_is_help=True, add_completion=False,
+        help="Keep an LLM's KV cache off the GPU's stage, and bring each block back on cue.",
+    )  # fmt: skip
+
+    @app.callback()
+    def offstage() -> None:
+        """Exit codes: 0 done, 1 a run failed, 2 bad input (one line: what, where, the mend)."""
+
+    for name in names:
+        importlib.import_module(COMMANDS[name]).register(app)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns its exit code."""
+    with one_line_errors() as outcome:
+        first = arguments[0] if arguments else ""
+        app = build([first] if first in COMMANDS else list(COMMANDS))
+        # Not standalone: usage errors come back as exceptions and are told in one line too.
+        done = app(list(arguments) or ["--help"], prog_name="offstage", standalone_mode=False)
+        outcome.code = done if isinstance(done, int) else 0
+    return outcome.code
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))

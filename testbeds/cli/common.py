@@ -1,0 +1,138 @@
+"""What every command shares: the options' types, output in two formats, errors in one line."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from offstage.bindings.errors import BadInput, OffstageError
+
+__all__ = ["EndpointOption", "Format", "FormatOption", "Outcome", "emit", "one_line_errors",
+           "operator", "parse_settings", "table"]  # fmt: skip
+
+
+class Format(StrEnum):
+    """How a command prints its result."""
+
+    text = "text"
+    json = "json"
+
+
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="text for people, json for programs")
+]
+EndpointOption = Annotated[
+    str,
+    typer.Option(
+        "--endpoint", envvar="OFFSTAGE_DAEMON_ENDPOINT", help="the daemon's control socket"
+    ),
+]
+RuntimeDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--runtime-dir", envvar="OFFSTAGE_DAEMON_RUNTIME_DIR",
+        help="where the daemon left its secrets; default: as the daemon chooses it",
+    ),
+]  # fmt: skip
+
+
+@dataclass
+class Outcome:
+    """The exit code of what ran."""
+
+    code: int = 0
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[Outcome]:
+    """Turn what we raise on purpose into one line on stderr and an exit code, never a traceback.
+
+    0 done, 1 a run failed, 2 bad input, 130 interrupted. A traceback means a mistake of ours.
+    """
+    outcome = Outcome()
+    try:
+        yield outcome
+    except OffstageError as error:
+        outcome.code = _complain(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        outcome.code = 130
+    except typer.Exit as done:
+        outcome.code = done.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        # Usage errors of the option parser: typer has carried its own copy of click since 0.26,
+        # so they are known by what they can do and not by their class.
+        if not hasattr(error, "format_message"):
+            raise
+        line = " ".join(str(error.format_message()).split()).rstrip(".")
+        # An empty one: no arguments were given, and the help has been printed.
+        outcome.code = _complain(f"{line}; see --help", 2) if line else 2
+
+
+def emit(result: Any, form: Format, text: Any) -> None:
+    """Print `result` as JSON, or `text`, a string or anything rich can draw."""
+    if form is Format.json:
+        sys.stdout.write(json.dumps(result, default=_plain) + "\n")
+    else:
+        Console(soft_wrap=True).print(text)
+
+
+def table(rows: Mapping[str, object], title: str = "") -> Table:
+    """Two columns, name and value; nested mappings become dotted names."""
+    drawn = Table(title=title or None, show_header=False, box=None, pad_edge=False)
+    drawn.add_column(style="cyan", no_wrap=True)
+    drawn.add_column(overflow="fold")
+    for name, value in _flat(rows):
+        drawn.add_row(name, value)
+    return drawn
+
+
+def parse_settings(settings: list[str]) -> dict[str, str]:
+    """`key=value` arguments as a mapping."""
+    chosen = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise BadInput(f"{setting!r} is no setting", "command line", "write KEY=VALUE")
+        chosen[key.strip()] = value.strip()
+    return chosen
+
+
+def operator(endpoint: str, runtime_dir: Path | None) -> Any:
+    """A control connection that may do everything; a context manager."""
+    from offstage.host.control import Control
+
+    return Control(
+        endpoint, name="cli", tenant="operator", runtime_dir=runtime_dir, heartbeat=False
+    )
+
+
+def _complain(line: str, code: int) -> int:
+    sys.stderr.write(f"offstage: {line}\n")
+    return code
+
+
+def _flat(rows: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in rows.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            for index, one in enumerate(value):
+                yield from _flat(one, f"{prefix}{name}.{index}.")
+        else:
+            yield prefix + name, str(value)
+
+
+def _plain(value: object) -> object:
+    return value.item() if hasattr(value, "item") else str(value)

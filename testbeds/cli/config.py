@@ -1,0 +1,55 @@
+"""`offstage config show`: every value of the daemon's configuration, and who gave it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+
+__all__ = ["register"]
+
+config = typer.Typer(no_args_is_help=True, help="What the daemon would be started with.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add `offstage config`."""
+    app.add_typer(config, name="config")
+
+
+@config.callback()
+def about() -> None:
+    """What the daemon would be started with."""
+
+
+@config.command()
+def show(
+    file: Annotated[Path | None, typer.Option("--config", help="TOML file")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, as often as needed")
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Print each value and where it came from; check all relations between them."""
+    from offstage.dpu.config import load, rows
+    from offstage.dpu.derive import derive
+
+    loaded = load(file, parse_settings(settings or []))
+    shown = list(rows(loaded))
+    drawn = Table(box=None, pad_edge=False)
+    for heading in ("option", "value", "from"):
+        drawn.add_column(heading, overflow="fold")
+    for where, value, source in shown:
+        drawn.add_row(where, value, source, style="dim" if source == "default" else None)
+    options = {where: {"value": value, "source": source} for where, value, source in shown}
+    try:
+        derived = asdict(derive(loaded))
+    except BadInput:
+        emit({"options": options, "derived": None}, form, drawn)  # show what the error is about
+        raise
+    for name, value in derived.items():
+        drawn.add_row(name, str(value), "derived", style="dim")
+    emit({"options": options, "derived": derived}, form, drawn)

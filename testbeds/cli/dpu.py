@@ -1,0 +1,169 @@
+"""`offstage dpu`: run the daemon, ask it, change its policy, and look at what it left."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offstage.bindings.errors import RunFailed
+from offstage.testbeds.cli.common import (
+    EndpointOption,
+    Format,
+    FormatOption,
+    RuntimeDirOption,
+    emit,
+    operator,
+    parse_settings,
+    table,
+)
+
+__all__ = ["register"]
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
+
+dpu = typer.Typer(no_args_is_help=True, help="The daemon on the DPU, or on what stands in for it.")
+policy = typer.Typer(no_args_is_help=True, help="What is prefetched and evicted, changed live.")
+dpu.add_typer(policy, name="policy")
+
+
+def register(app: typer.Typer) -> None:
+    """Add `offstage dpu`."""
+    app.add_typer(dpu, name="dpu")
+
+
+@dpu.command()
+def serve(
+    config: Annotated[Path | None, typer.Option("--config", help="TOML file")] = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", help="write ledger records and decision log here")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, as often as needed")
+    ] = None,
+    ready_fd: Annotated[
+        int | None, typer.Option("--ready-fd", help="write the ready line to this descriptor too")
+    ] = None,
+) -> None:
+    """Run the daemon until SIGTERM drains it; a second signal stops it at once."""
+    from offstage.dpu.config import load
+    from offstage.dpu.daemon import Daemon
+    from offstage.dpu.derive import derive
+    from offstage.dpu.device import Device
+
+    chosen = parse_settings(settings or [])
+    if record is not None:
+        chosen["daemon.record_dir"] = str(record)
+    loaded = load(config, chosen)
+    derived = derive(loaded)
+    recording = bool(loaded.daemon.record_dir)
+    daemon = Daemon(loaded, derived, lambda: Device(loaded, derived, recording=recording))
+    raise typer.Exit(daemon.run(ready_fd))
+
+
+@dpu.command()
+def status(
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """How the daemon is: storage, hosts, sessions, counters."""
+    with operator(endpoint, runtime_dir) as control:
+        result = control.status()
+    emit(result, form, table(result))
+
+
+@dpu.command()
+def ledger(
+    tenant: Annotated[str, typer.Argument(help="a tenant's name; none: all together")] = "",
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """The counters that every figure is computed from."""
+    from offstage.dpu.telemetry import CAUSES, ENDS, FATES
+
+    with operator(endpoint, runtime_dir) as control:
+        result = control.ledger(tenant)
+    shown = dict(result)
+    for name in ("ends", "nontrivial_ends"):
+        shown[name] = dict(zip(ENDS, result[name], strict=True))
+    shown["issued"] = dict(zip(CAUSES, result["issued"], strict=True))
+    shown["fates"] = {
+        cause: dict(zip(FATES, result["fates"][index], strict=True))
+        for index, cause in enumerate(CAUSES)
+        if any(result["fates"][index])
+    }
+    emit(result, form, table(shown))
+
+
+@policy.command("show")
+def policy_show(
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """The policy in force."""
+    with operator(endpoint, runtime_dir) as control:
+        result = control.policy()
+    emit(result, form, table(result))
+
+
+@policy.command("set")
+def policy_set(
+    changes: Annotated[list[str], typer.Argument(help="KEY=VALUE of [policy]")],
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Change the policy of the running daemon, without a restart."""
+    chosen = parse_settings(changes)
+    with operator(endpoint, runtime_dir) as control:
+        result = control.policy_set(chosen)
+    emit(result, form, table(result))
+
+
+@dpu.command()
+def reset(
+    endpoint: EndpointOption = DEFAULT_ENDPOINT, runtime_dir: RuntimeDirOption = None,
+    form: FormatOption = Format.text,
+) -> None:  # fmt: skip
+    """Drop what is staged and clean, and zero the ledger, so that a run starts cold."""
+    with operator(endpoint, runtime_dir) as control:
+        control.reset()
+    emit({"reset": True}, form, "reset")
+
+
+@dpu.command()
+def drain(
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    timeout: Annotated[str, typer.Option("--timeout", help="such as 30s")] = "30s",
+    form: FormatOption = Format.text,
+) -> None:
+    """Take no new work and flush what is only in memory; the daemon goes on serving reads."""
+    from offstage.bindings.units import parse_time
+
+    timeout_s = parse_time(timeout, "--timeout") / 1e9
+    with operator(endpoint, runtime_dir) as control:
+        done = control.drain(timeout_s)
+    emit({"drained": done.drained, "dirty_blocks": done.dirty_blocks}, form, "drained"
+         if done.drained else f"{done.dirty_blocks} blocks are still only in memory")  # fmt: skip
+    if not done.drained:
+        raise RunFailed("the timeout came first", endpoint, "give a longer --timeout")
+
+
+@dpu.command()
+def replay(
+    log: Annotated[Path, typer.Argument(help="decisions.log of a recorded run")],
+    form: FormatOption = Format.text,
+) -> None:
+    """Feed a decision log to a fresh core: every decision must come out the same."""
+    from offstage.dpu.replay import replay_log
+
+    done = replay_log(log)
+    result = {"agreed": done.agreed, "diverged_at_byte": done.diverged_at}
+    if done.diverged_at is None:
+        emit(result, form, f"{done.agreed} decisions agree")
+        return
+    emit(result, form, f"{done.agreed} decisions agree, then byte {done.diverged_at} differs")
+    raise RunFailed("the replay diverged", str(log), "was it written by another version?")

@@ -17,7 +17,7 @@
 #define OFS_ABI_VERSION 1
 #define OFS_NONE 0xffffffff
 
-/* A 128-bit name. Chunk keys are SipHash-2-4-128 of (parent key, content) under the tenant's secret. */
+/* A 128-bit name. Chunk keys: SipHash-2-4-128 of (parent key, content) under a tenant's secret. */
 struct ofs_key {
 	uint64_t lo;
 	uint64_t hi;
@@ -65,7 +65,7 @@ uint32_t ofs_version(void);
 void ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, struct ofs_key *out);
 /* XXH3-64 of `size` bytes: the checksum of every block, in memory and on NVMe. */
 uint64_t ofs_checksum(const void *data, size_t size);
-/* Key of one block: its chunk's key with the layer folded in. Two blocks collide with p = 2^-127. */
+/* Key of one block: its chunk's key with the layer folded in. Two collide with p = 2^-127. */
 void ofs_block_key(const struct ofs_key *chunk, uint32_t layer, struct ofs_key *out);
 /* cdef: end */
 

@@ -14,7 +14,8 @@
  * session gets chunks of its own (key salted with the session), whose `store_key` is still the
  * common one: one copy on NVMe, private copies in the arena.
  *
- * What can fail: full tables (-ENOSPC, nothing changed), bad handles or ranges (-EINVAL).
+ * What can fail: full tables (-ENOSPC, nothing changed), bad handles or ranges (-EINVAL), actions
+ * of earlier events that nobody took (-EBUSY).
  * A block whose slots are all pinned completes with -EAGAIN: the host asks again.
  */
 #ifndef OFS_CORE_H
@@ -48,19 +49,22 @@ struct ofs_core_config {
 	uint64_t seed;              /* for OFS_EVICT_RANDOM only */
 	uint32_t tenant_max;
 	uint32_t session_max;
-	uint32_t chunk_max;         /* chunks known at once, over all tenants */
+	uint32_t chunk_max;         /* chunks known at once; one that is not shared takes two */
 	uint32_t session_chunk_max; /* ordinals of one session */
 	uint32_t layer_count;
 	uint32_t slot_count;        /* staging slots over all tenants */
 	uint32_t block_size_bytes;  /* bytes one read takes from the store */
 	uint32_t io_max;            /* reads in flight */
-	uint32_t queue_max;         /* prefetch candidates waiting */
+	uint32_t queue_max;         /* prefetch candidates waiting, per tenant */
 	uint32_t demand_max;        /* demands in one step of one layer */
 	uint32_t log_size_bytes;    /* decision-log ring; 0: no log */
 	uint32_t record_max;        /* ledger-record ring; 0: counters only */
 };
 
-/* Changeable at any time; prefetcher SHARED decides sharing for sessions opened afterwards. */
+/*
+ * Changeable at any time; a change resets the degree of every tenant, and of eviction builds its
+ * order anew. Prefetcher SHARED decides sharing for sessions opened afterwards.
+ */
 struct ofs_policy {
 	uint32_t prefetchers;              /* OFS_PREFETCH_* bits; 0 is `none` */
 	uint32_t eviction;                 /* enum ofs_evict */
@@ -73,7 +77,7 @@ struct ofs_policy {
 	uint64_t prefetch_bytes_per_s_max; /* bandwidth cap; 0: none */
 	uint32_t accuracy_permille_min;    /* below it the degree halves, above twice it grows; 0: off */
 	uint32_t lateness_permille_max;    /* above it the deadline margin grows; 0: off */
-	uint64_t lease_ns;                 /* a demanded block is pinned until the session's next step, at most so long */
+	uint64_t lease_ns; /* a demanded block is pinned to the session's next step, at most so long */
 };
 
 struct ofs_tenant_config {
@@ -113,8 +117,8 @@ struct ofs_step {
 enum ofs_action_type {
 	OFS_ACTION_READ = 1,     /* read (store_key, layer) into slot; answer with ofs_core_io_done */
 	OFS_ACTION_PUBLISH = 2,  /* directory: key -> (slot, generation, cause) */
-	OFS_ACTION_RETRACT = 3,  /* directory: remove key; invalidate the slot's trailer; precedes a reuse */
-	OFS_ACTION_COMPLETE = 4  /* demand `index` of `waiter` ended: rc 0 and (slot, generation), or -errno */
+	OFS_ACTION_RETRACT = 3,  /* directory: remove key, void the slot's trailer; precedes a reuse */
+	OFS_ACTION_COMPLETE = 4  /* demand `index` of `waiter` ended: 0 and (slot, generation), or rc */
 };
 
 struct ofs_action {
@@ -196,23 +200,23 @@ int ofs_core_tenant_add(struct ofs_core *core, uint64_t now_ns,
 int ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	const struct ofs_session_config *config, uint32_t *session);
 /*
- * Append `count` chunks by the 128-bit content hash of their tokens; the core chains the keyed prefix
- * hash from the session's last chunk. `infos` [count] tells the keys and what the store already has.
+ * Append `count` chunks by the 128-bit content hash of their tokens; the core chains the keyed
+ * prefix hash from the session's last chunk. `infos` [count] tells the keys and what is stored.
  */
 int ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	uint32_t count, const struct ofs_key *contents, struct ofs_chunk_info *infos);
 int ofs_core_session_set_generating(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	int generating);
 /*
- * Drop the session's references and pins; demands that still wait complete with -ECANCELED now, never
- * later. Its chunks stay known while the store has them.
+ * Drop the session's references and pins; demands that still wait complete with -ECANCELED now,
+ * never later. Its chunks stay known while the store has them.
  */
 int ofs_core_session_close(struct ofs_core *core, uint64_t now_ns, uint32_t session);
 
 /* Sessions that refer to the chunk now; 0 also for a chunk nobody knows. */
 uint32_t ofs_core_chunk_references(const struct ofs_core *core, uint32_t chunk);
 
-/* The store has / no longer has (store_key of chunk, layer): after a put, an expiry, a failed check. */
+/* The store has / has no longer (store_key of chunk, layer): after a put, expiry, failed check. */
 int ofs_core_block_stored(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
 int ofs_core_block_lost(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
 /* After a restart: the store's recovery found (store_key, layer) of this tenant. */
@@ -223,7 +227,8 @@ int ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenan
 	const struct ofs_key *store_key, uint32_t layer);
 /*
  * Write-back: give the written block a slot, dirty (not evictable) until ofs_core_block_clean.
- * -EAGAIN when no slot can be had: the caller writes through instead.
+ * The caller carries out the actions, fills the slot and publishes it: no PUBLISH comes for it.
+ * -EAGAIN when no slot can be had, or a read is on its way: the caller writes through instead.
  */
 int ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer,
 	uint32_t *slot, uint32_t *generation);
@@ -236,12 +241,12 @@ int ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step 
 int ofs_core_session_release(struct ofs_core *core, uint64_t now_ns, uint32_t session);
 /*
  * The read `io` ended. rc 0: the bytes are in the slot and were checked. rc < 0: the block is lost
- * (-EBADMSG, -EIO, -ENOENT) or only late (-ETIMEDOUT, -EAGAIN: it stays known). After -ETIMEDOUT the slot is quarantined
- * until ofs_core_slot_free: the device may still write into it.
+ * (-EBADMSG, -EIO, -ENOENT) or only late (any other: it stays known). After -ETIMEDOUT the slot is
+ * quarantined until ofs_core_slot_free: the device may still write into it.
  */
 int ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int rc);
 int ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint32_t slot);
-/* Issue what the prefetch queue may, end expired leases. `next_ns`: when to call again, UINT64_MAX never. */
+/* Issue what the queue may, end expired leases. `next_ns`: when to call again, UINT64_MAX never. */
 int ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns);
 
 /* Take at most `max` actions in order; returns their number. Take all before the next event. */
@@ -256,7 +261,8 @@ int ofs_core_verify(const struct ofs_core *core);
 
 /*
  * Feed a whole decision log to a fresh core. Returns the number of decisions that agreed;
- * *diverged_at is the byte of the first record that differs, or UINT64_MAX. -EBADMSG: torn or foreign log.
+ * *diverged_at is the byte of the first record that differs, or UINT64_MAX. -EBADMSG: a torn or
+ * foreign log.
  */
 int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at);
 /* cdef: end */

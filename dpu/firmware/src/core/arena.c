@@ -64,7 +64,7 @@ ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t l
 
 /* The bytes are there: the slot becomes visible and may be evicted. */
 void
-ofs_slot_arrive(struct ofs_core *core, uint32_t slot)
+ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish)
 {
 	struct ofs_slot *s = &core->slots[slot];
 	const struct ofs_chunk *chunk = &core->chunks[s->chunk];
@@ -76,7 +76,8 @@ ofs_slot_arrive(struct ofs_core *core, uint32_t slot)
 	if (core->policy.eviction == OFS_EVICT_SCORE)
 		ofs_score_recompute(core, slot);
 	core->evict->add(core, slot);
-	ofs_action_slot(core, OFS_ACTION_PUBLISH, slot);
+	if (publish)
+		ofs_action_slot(core, OFS_ACTION_PUBLISH, slot);
 }
 
 /* Take the slot from its block without a word to the directory. */

@@ -1,8 +1,8 @@
 /*
  * block.c: what the store tells of single blocks, and write-back staging.
  *
- * Model: stored or not is a bit at the home chunk, so that every chunk that reads from one store key
- * learns of it at once. A resident copy stays valid when the store loses its own: its bytes were
+ * Model: stored or not is a bit at the home chunk, so that every chunk that reads from one store
+ * key learns of it at once. A resident copy stays valid when the store loses its own: its bytes were
  * checked.
  */
 #include "internal.h"
@@ -110,7 +110,7 @@ stage(struct ofs_core *core, uint32_t chunk, uint32_t layer, uint32_t *slot_out,
 		if (core->block_queued[block] != OFS_NONE)
 			ofs_queue_cancel(core, block);
 		ofs_slot_assign(core, slot, chunk, layer, OFS_CAUSE_WRITE, 0);
-		ofs_slot_arrive(core, slot);
+		ofs_slot_arrive(core, slot, 0);
 	}
 	core->slots[slot].flags |= OFS_FLAG_DIRTY;
 	*slot_out = slot - core->tenants[tenant].slot_base;

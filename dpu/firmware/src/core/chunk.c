@@ -101,7 +101,7 @@ ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32
 	c->references--;
 }
 
-/* One more or one fewer generating session refers to the chunk; its blocks change sets at the edge. */
+/* A generating session more or fewer refers to the chunk; its blocks change sets at the edge. */
 void
 ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change)
 {
@@ -118,6 +118,14 @@ ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change)
 		if (slot != OFS_NONE && core->slots[slot].state == OFS_SLOT_RESIDENT)
 			ofs_evict_move(core, slot, c->tenant * 2 + (c->generating != 0));
 	}
+}
+
+uint32_t
+ofs_core_chunk_references(const struct ofs_core *core, uint32_t chunk)
+{
+	if (chunk >= core->config.chunk_max || !core->chunks[chunk].used)
+		return 0;
+	return core->chunks[chunk].references;
 }
 
 void

@@ -51,7 +51,7 @@ ofs_list_remove(struct ofs_core *core, uint32_t slot)
 			&= ~(1ull << (s->bucket % 64));
 }
 
-/* First slot of the list that may go. The walk is bounded by the pinned slots, the sessions' steps. */
+/* First slot of the list that may go. The walk is bounded by the slots that are held. */
 uint32_t
 ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket)
 {
@@ -77,7 +77,7 @@ ofs_evict_of(uint32_t eviction)
 	return policies[eviction];
 }
 
-/* The policy changed: its structures are built anew, resident slots in the order of their numbers. */
+/* The policy changed: its structures are built anew, slots in the order of their numbers. */
 void
 ofs_evict_rebuild(struct ofs_core *core)
 {

@@ -1,5 +1,5 @@
 /*
- * evict_s3fifo.c: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23).
+ * evict_s3fifo.c: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", 2023).
  *
  * Model: bucket 0 is the small queue (a tenth of the tenant's slots), bucket 1 the main queue. A
  * block leaves small for main when it was used twice, else it is evicted and remembered as a ghost;

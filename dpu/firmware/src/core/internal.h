@@ -301,7 +301,7 @@ uint32_t ofs_slot_take(struct ofs_core *core, uint32_t tenant,
 	const struct ofs_candidate *candidate);
 void ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t layer,
 	uint32_t cause, uint32_t serial);
-void ofs_slot_arrive(struct ofs_core *core, uint32_t slot);
+void ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish);
 void ofs_slot_evict(struct ofs_core *core, uint32_t slot, int by_prefetch);
 void ofs_slot_release(struct ofs_core *core, uint32_t slot, int quarantine);
 void ofs_session_pin(struct ofs_core *core, uint32_t session, uint32_t slot);

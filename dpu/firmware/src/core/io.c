@@ -172,7 +172,7 @@ read_done(struct ofs_core *core, uint32_t slot)
 		ofs_slot_release(core, slot, 0);
 		return;
 	}
-	ofs_slot_arrive(core, slot);
+	ofs_slot_arrive(core, slot, 1);
 	waiters_end(core, slot, OFS_NONE, 0);
 }
 

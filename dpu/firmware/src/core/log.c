@@ -1,11 +1,11 @@
 /*
  * log.c: the decision log: every event, its outputs and its actions.
  *
- * Model: a buffer the owner empties with ofs_core_log. A record is written after its event, whole or
- * not at all; its sequence number and a checksum chained from the record before it make a hole, a
- * torn end and a flipped bit visible. Integers are little-endian, as on every machine that runs this.
- * The log holds the tenants' secrets, without which keys cannot be replayed: keep it as private
- * as the store.
+ * Model: a buffer the owner empties with ofs_core_log. A record is written after its event, whole
+ * or not at all; its sequence number and a checksum chained from the record before it make a hole,
+ * a torn end and a flipped bit visible. Integers are little-endian, as on every machine that runs
+ * this. The log holds the tenants' secrets, without which keys cannot be replayed: keep it as
+ * private as the store.
  */
 #include "internal.h"
 

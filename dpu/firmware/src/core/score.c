@@ -2,8 +2,8 @@
  * score.c: the score that a resident block carries under score eviction.
  *
  * Model: the highest over the sessions that refer to the chunk, with the session that holds it.
- * A rise is taken at once; only when the holder itself falls are the others asked again, which keeps
- * the maximum exact at a constant cost in the usual case.
+ * A rise is taken at once; only when the holder itself falls are the others asked again, which
+ * keeps the maximum exact at a constant cost in the usual case.
  */
 #include "internal.h"
 

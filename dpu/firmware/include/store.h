@@ -1,16 +1,22 @@
 /*
  * store.h: the blocks on NVMe.
  *
- * Model: a log of segments on one storage (a file or block device). A segment belongs to one tenant and one
- * layer, so that the blocks of a layer that were written one after another are one sequential read. A record is
- * one block exactly as it stands in a slot: payload, then a trailer in its last LBA with key, length, checksum,
- * sequence and expiry. Records are written whole in one I/O; a put is done when its write is (durable
- * when asked). The index (store key, layer) -> record is in memory and is rebuilt at open by reading trailers.
- * After a kill at any moment, open finds every acknowledged record; a record that is torn, corrupt, foreign or
- * of another length is a miss and a counter, never data.
+ * Model: a log of segments on one storage (a file or block device). A segment belongs to one
+ * tenant and one layer, so that the blocks of a layer that were written one after another are one
+ * sequential read. A record is one block exactly as it stands in a slot: payload, then a trailer
+ * in its last LBA with key, length, checksum, sequence and expiry. Records are written whole in
+ * one I/O; a put is done when its write and its segment's header are (durable when asked). The
+ * index (store key, layer) -> record is in memory and is rebuilt at open by reading trailers.
+ * After a kill at any moment, open finds every acknowledged record; a record that is torn,
+ * corrupt, foreign or of another length is a miss and a counter, never data.
  *
- * One thread owns a store: the same that polls its storage. Calls that start I/O queue it and return 0, or -EAGAIN when
- * busy, -ENOSPC when the store is full, -ENOENT when there is no such block. No allocation after open.
+ * A store key names its bytes: two puts of one key carry the same payload. A delete is of this run:
+ * until its segment has been written again, a deleted block may be found by the next open.
+ *
+ * One thread owns a store: the same that polls its storage. Calls that start I/O queue it and
+ * return 0, or -EAGAIN when busy (poll, then try again), -ENOSPC when the store is full, -ENOENT
+ * when there is no such block, -EINVAL for a tenant, layer, length or address out of range. No
+ * allocation after open. The format on the device: docs/reference/store-format.md.
  */
 #ifndef OFS_STORE_H
 #define OFS_STORE_H
@@ -28,8 +34,8 @@ struct ofs_store_config {
 	uint32_t io_max;               /* puts and gets in flight */
 	uint32_t durable;              /* 1: a put ends only when it is on the medium */
 	uint64_t ttl_s;                /* blocks expire so long after their write; 0 never */
-	uint32_t reserve_segments;     /* kept free for the cleaner */
-	uint32_t format;               /* 1: make a new store if there is none (all-zero superblock) */
+	uint32_t reserve_segments;     /* kept free for the cleaner; at least 1 */
+	uint32_t format;               /* 1: make a new store if there is none (all zero) */
 };
 
 struct ofs_store_stats {
@@ -38,7 +44,7 @@ struct ofs_store_stats {
 	uint64_t gets;
 	uint64_t deletes;
 	uint64_t expired;
-	uint64_t bytes_live;
+	uint64_t bytes_live;           /* space that live records take, trailers included */
 	uint64_t segments_free;
 	uint64_t segments_total;
 	uint64_t segments_reclaimed;
@@ -59,39 +65,61 @@ struct ofs_store_entry {
 
 struct ofs_store_done {
 	uint64_t user;
-	int32_t rc;        /* 0, -EIO, -EBADMSG (failed its check: the block is gone from the index), -ETIMEDOUT never (deadlines are the caller's) */
+	/* 0, -EIO, -ENOSPC (the disk below is full), -EBADMSG (failed its check: the block is gone from
+	 * the index). Never -ETIMEDOUT: deadlines are the caller's. */
+	int32_t rc;
 	uint32_t length;   /* get: payload bytes */
 };
 struct ofs_store;
-/* cdef: end */
 
 /*
- * Refuses with a text: another magic, version, payload, LBA, segment size or layer count than the store on the
- * device has (-EINVAL), a store that another daemon holds (-EBUSY, flock on the path), a device too small (-ENOSPC).
+ * Refuses with a text: another magic, version, payload, LBA, size, segment size or layer count than
+ * the store on the device has (-EINVAL), a store that another daemon holds (-EBUSY, flock on the
+ * path), a device too small (-ENOSPC), one that does not answer (-ETIMEDOUT) or fails (-EIO).
+ * lock_path NULL or "": nothing is locked.
  */
 int ofs_store_open(struct ofs_store **out, struct ofs_storage *storage, const char *lock_path,
-	const struct ofs_store_config *config, uint64_t now_s, char *error, size_t error_size_bytes);
+	const struct ofs_store_config *config, uint64_t now_s, char *error,
+	size_t error_size_bytes);
 /* Waits for I/O in flight (bounded), seals nothing: recovery needs no clean close. */
 void ofs_store_close(struct ofs_store *store);
-/* Walk the index after open (or any time): *cursor starts at 0; returns entries copied, 0 at the end. */
-int ofs_store_scan(struct ofs_store *store, uint64_t *cursor, struct ofs_store_entry *entries, int max);
+/* Walk the index after open (or any time): *cursor starts at 0; entries copied, 0 at the end. */
+int ofs_store_scan(struct ofs_store *store, uint64_t *cursor, struct ofs_store_entry *entries,
+	int max);
 /*
- * Write the record at `record` (payload already there; registered memory; trailer's length and checksum set, the rest is filled in here).
- * The memory belongs to the store until the completion. A key that is already stored and unexpired ends well
- * at once (content is named by its key), and only its expiry is renewed in memory.
+ * Write the record at `record` (payload already there; registered memory, LBA-aligned; the
+ * trailer's length and checksum set, its other logged fields are filled in here). The memory
+ * belongs to the store until the completion. A key that is already stored and unexpired ends well
+ * at once, and only its expiry is renewed, in memory; one that is being written ends with that
+ * write. A block that recovery took on its trailer's word alone is written again.
  */
 int ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
 	uint32_t layer, void *record, uint64_t user, uint64_t now_s);
-/* Read the record into `record` (a slot) and check it. -ENOENT at once when absent or expired. */
+/*
+ * Read the record into `record` (a slot) and check it; its generation and cause are zero after.
+ * -ENOENT at once when absent or expired, -EAGAIN while its first write is in flight.
+ */
 int ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
 	void *record, uint64_t user, uint64_t now_s);
-/* Neighbouring records in the log: the physical order number, for sorting reads; UINT64_MAX when absent. */
-uint64_t ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer);
+/* Neighbouring records in the log: the physical order number, for sorting reads; UINT64_MAX
+ * absent. */
+uint64_t ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key,
+	uint32_t layer);
 int ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer);
 int ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max);
-/* Expire, clean, reclaim: bounded work per call. Expired or dropped blocks are reported in `entries`; returns their number. */
-int ofs_store_tick(struct ofs_store *store, uint64_t now_s, struct ofs_store_entry *entries, int max);
+/*
+ * Expire, clean, reclaim: bounded work per call. Expired or dropped blocks are reported in
+ * `entries`; returns their number.
+ */
+int ofs_store_tick(struct ofs_store *store, uint64_t now_s, struct ofs_store_entry *entries,
+	int max);
+/* Puts and gets not yet handed out by poll, and the cleaner's own I/O. */
 uint32_t ofs_store_in_flight(const struct ofs_store *store);
 void ofs_store_stats_get(const struct ofs_store *store, struct ofs_store_stats *stats);
+/* Payload and trailer's LBA: what a put writes and a get reads. */
+uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
+/* Recounts everything that is counted as it goes; 0, or the number of what does not agree. */
+int ofs_store_verify(const struct ofs_store *store);
+/* cdef: end */
 
 #endif

@@ -1,0 +1,215 @@
+/*
+ * The cleaner: where free segments fall to the reserve, or a lane has no room, it empties one
+ * segment at a time: read a live block, check it, write it to the end of its lane, let the index
+ * point there. At most OFS_CLEAN_OPS moves are in flight. Its pins keep the victim from being
+ * freed under it; the old record lives until the new one is safe, so that a kill in between loses
+ * nothing.
+ */
+#include "internal.h"
+
+#include <assert.h>
+
+void
+ofs_clean_open(struct ofs_store *store)
+{
+	store->clean.victim = OFS_NONE;
+	store->clean.hopeless = UINT64_MAX;
+	store->clean.hopeless_lane = OFS_NONE;
+}
+
+uint32_t
+ofs_clean_needs(const struct ofs_store *store, uint32_t lane)
+{
+	const struct ofs_store_clean *clean = &store->clean;
+	uint32_t live;
+
+	if (clean->victim == OFS_NONE || ofs_lane_of(store, clean->victim) != lane) {
+		return 0;
+	}
+	live = store->segments[clean->victim].live;
+	return live > clean->placed ? live - clean->placed : 0;
+}
+
+/* 1: a victim was found; 0: none, but something frees itself soon; -1: nothing can be won. */
+static int
+choose(struct ofs_store *store, uint32_t lane)
+{
+	struct ofs_store_clean *clean = &store->clean;
+	int soon;
+
+	if (clean->hopeless == store->changes && clean->hopeless_lane == lane) {
+		return -1;
+	}
+	clean->victim = ofs_clean_victim(store, lane, &soon);
+	if (clean->victim != OFS_NONE) {
+		clean->cursor = 0;
+		return 1;
+	}
+	if (soon) {
+		return 0;
+	}
+	clean->hopeless = store->changes;
+	clean->hopeless_lane = lane;
+	return -1;
+}
+
+int
+ofs_clean_starve(struct ofs_store *store, uint32_t lane)
+{
+	/* A victim is only changed when the last move out of the former one has ended. */
+	if (store->clean.victim != OFS_NONE || store->clean.flying > 0) {
+		return -EAGAIN;
+	}
+	return choose(store, lane) >= 0 ? -EAGAIN : -ENOSPC;
+}
+
+static void
+end_move(struct ofs_store *store, struct ofs_store_op *op)
+{
+	uint32_t segment = op->old / store->records_per_segment;
+
+	store->clean.flying--;
+	store->segments[segment].pins--;
+	ofs_op_give(store, op);
+	ofs_segment_settle(store, segment);
+}
+
+/* Writes what was read to the end of its lane, as soon as that can be had. */
+static void
+place(struct ofs_store *store, struct ofs_store_op *op)
+{
+	uint32_t segment = op->old / store->records_per_segment;
+	const struct ofs_store_segment *from = &store->segments[segment];
+	const struct ofs_store_record *old = &store->records[op->old];
+	int rc;
+
+	if (old->state != OFS_RECORD_LIVE) {
+		end_move(store, op);
+		return;
+	}
+	rc = ofs_put_send(store, op, from->tenant, from->layer, &old->key, old->expire_s);
+	if (rc == 0) {
+		store->clean.placed++;
+	} else if (rc != -EAGAIN) {
+		store->clean.cursor = store->records_per_segment;
+		end_move(store, op);
+	}
+}
+
+static void
+start_moves(struct ofs_store *store)
+{
+	struct ofs_store_clean *clean = &store->clean;
+	uint32_t first = clean->victim * store->records_per_segment;
+	uint32_t layer = store->segments[clean->victim].layer;
+
+	while (clean->cursor < store->records_per_segment) {
+		uint32_t record = first + clean->cursor;
+		struct ofs_store_record *of = &store->records[record];
+		struct ofs_store_op *op;
+
+		/* What is expired or being written again leaves by itself. */
+		if (of->state != OFS_RECORD_LIVE ||
+			ofs_record_expired(store, record, store->now_s) ||
+			ofs_store_index_find(store, &of->key, layer) != record) {
+			clean->cursor++;
+			continue;
+		}
+		op = ofs_op_take(store, &store->clean_free);
+		if (op == NULL) {
+			return;
+		}
+		if (ofs_op_submit(store, op, OFS_STORAGE_READ,
+			ofs_store_record_offset(store, record), store->record_size_bytes) != 0) {
+			ofs_op_give(store, op);
+			return;
+		}
+		op->kind = OFS_STORE_MOVE_READ;
+		op->old = record;
+		store->segments[clean->victim].pins++;
+		clean->flying++;
+		clean->cursor++;
+	}
+}
+
+void
+ofs_clean_step(struct ofs_store *store)
+{
+	struct ofs_store_clean *clean = &store->clean;
+	uint32_t i;
+
+	if (clean->victim == OFS_NONE && clean->flying == 0 &&
+		(store->free.count > store->config.reserve_segments ||
+			choose(store, OFS_NONE) != 1)) {
+		return;
+	}
+	for (i = store->op_count - OFS_CLEAN_OPS; i < store->op_count; i++) {
+		if (store->ops[i].kind == OFS_STORE_MOVE_READY) {
+			place(store, &store->ops[i]);
+		}
+	}
+	if (clean->victim != OFS_NONE) {
+		start_moves(store);
+	}
+	if (clean->victim != OFS_NONE && clean->flying == 0 &&
+		clean->cursor == store->records_per_segment) {
+		/* What is left leaves by itself or cannot be read: trying again wins nothing. */
+		store->segments[clean->victim].stuck = 1;
+		clean->victim = OFS_NONE;
+	}
+}
+
+static void
+read_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
+{
+	struct ofs_store_record *old = &store->records[op->old];
+
+	if (ofs_store_rc(result, store->record_size_bytes) != 0) {
+		store->stats.io_errors++;
+		end_move(store, op);
+	} else if (!ofs_record_intact(store, op->buffer, op->old)) {
+		store->stats.checks_failed++;
+		if (old->state == OFS_RECORD_LIVE) {
+			old->state = OFS_RECORD_CONDEMNED;
+		}
+		end_move(store, op);
+	} else {
+		op->kind = OFS_STORE_MOVE_READY;
+		place(store, op);
+	}
+}
+
+void
+ofs_clean_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
+{
+	if (op->kind == OFS_STORE_MOVE_READ) {
+		read_done(store, op, result);
+	} else {
+		ofs_put_done(store, op, result);
+	}
+}
+
+void
+ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op)
+{
+	uint32_t segment = op->record / store->records_per_segment;
+	uint32_t layer = store->segments[segment].layer;
+	struct ofs_store_record *old = &store->records[op->old];
+
+	assert(store->clean.placed > 0);
+	store->clean.placed--;
+	store->segments[segment].writing--;
+	if (op->rc == 0 && old->state == OFS_RECORD_LIVE &&
+		ofs_store_index_find(store, &old->key, layer) == op->old) {
+		ofs_index_replace(store, op->old, op->record);
+		ofs_record_enliven(store, op->record);
+		store->records[op->record].verified = 1;
+		store->records[op->record].expire_s = old->expire_s; /* renewed meanwhile, perhaps */
+		ofs_record_bury(store, op->old);
+		store->stats.blocks_moved++;
+	} else {
+		ofs_record_bury(store, op->record);
+	}
+	end_move(store, op);
+	ofs_segment_settle(store, segment);
+}

@@ -1,0 +1,144 @@
+/* Reading, deleting and looking up. */
+#include "internal.h"
+
+/* The readable record of a key: while it is rewritten, the one it replaces. OFS_NONE: none yet. */
+static uint32_t
+readable(const struct ofs_store *store, uint32_t record)
+{
+	uint32_t old;
+
+	if (store->records[record].state != OFS_RECORD_WRITING) {
+		return record;
+	}
+	old = store->ops[store->records[record].op].old;
+	return old != OFS_NONE && store->records[old].state == OFS_RECORD_LIVE ? old : OFS_NONE;
+}
+
+int
+ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
+	void *record, uint64_t user, uint64_t now_s)
+{
+	uint32_t found = ofs_store_index_find(store, store_key, layer);
+	struct ofs_store_op *op;
+	int rc;
+
+	store->now_s = now_s;
+	if (found == OFS_NONE) {
+		return -ENOENT;
+	}
+	found = readable(store, found);
+	if (found == OFS_NONE) {
+		return -EAGAIN;
+	}
+	if (ofs_record_expired(store, found, now_s)) {
+		return -ENOENT;
+	}
+	op = ofs_op_take(store, &store->op_free);
+	if (op == NULL) {
+		return -EAGAIN;
+	}
+	op->kind = OFS_STORE_GET;
+	op->user = user;
+	op->buffer = record;
+	op->record = found;
+	rc = ofs_op_submit(store, op, OFS_STORAGE_READ, ofs_store_record_offset(store, found),
+		store->record_size_bytes);
+	if (rc != 0) {
+		ofs_op_give(store, op);
+		return rc;
+	}
+	store->segments[found / store->records_per_segment].pins++;
+	store->stats.gets++;
+	return 0;
+}
+
+void
+ofs_record_drop(struct ofs_store *store, uint32_t record)
+{
+	uint32_t segment = record / store->records_per_segment;
+
+	/* Where the block is being written again, the index names the new record. */
+	if (ofs_store_index_find(store, &store->records[record].key, store->segments[segment].layer) ==
+		record) {
+		ofs_store_index_remove(store, record);
+	}
+	ofs_record_bury(store, record);
+	ofs_segment_settle(store, segment);
+}
+
+void
+ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
+{
+	uint32_t segment = op->record / store->records_per_segment;
+	struct ofs_store_record *of = &store->records[op->record];
+	struct ofs_trailer *trailer = ofs_store_trailer(store, op->buffer);
+	int32_t rc = ofs_store_rc(result, store->record_size_bytes) == 0 ? 0 : -EIO;
+
+	/* The pin kept the place from being written again: what was read is what is meant. */
+	store->segments[segment].pins--;
+	if (rc != 0) {
+		store->stats.io_errors++;
+	} else if (!ofs_record_intact(store, op->buffer, op->record)) {
+		rc = -EBADMSG;
+		store->stats.checks_failed++;
+		if (of->state == OFS_RECORD_LIVE || of->state == OFS_RECORD_CONDEMNED) {
+			ofs_record_drop(store, op->record);
+		}
+	} else {
+		of->verified = 1;
+		op->length = trailer->length;
+	}
+	/* Nothing may be read one-sidedly from this slot until it is published. */
+	trailer->generation = 0;
+	trailer->cause = 0;
+	ofs_op_ready(store, op, rc);
+	ofs_segment_settle(store, segment);
+}
+
+uint64_t
+ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key,
+	uint32_t layer)
+{
+	uint32_t found = ofs_store_index_find(store, store_key, layer);
+
+	return found == OFS_NONE ? UINT64_MAX : found;
+}
+
+int
+ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer)
+{
+	uint32_t found = ofs_store_index_find(store, store_key, layer);
+
+	if (found == OFS_NONE) {
+		return -ENOENT;
+	}
+	store->stats.deletes++;
+	if (store->records[found].state == OFS_RECORD_WRITING) {
+		struct ofs_store_op *op = &store->ops[store->records[found].op];
+
+		ofs_store_index_remove(store, found);
+		op->dropped = 1;
+		if (op->old != OFS_NONE && store->records[op->old].state == OFS_RECORD_LIVE) {
+			ofs_record_bury(store, op->old);
+		}
+	} else {
+		ofs_record_drop(store, found);
+	}
+	return 0;
+}
+
+int
+ofs_store_scan(struct ofs_store *store, uint64_t *cursor, struct ofs_store_entry *entries,
+	int max)
+{
+	int count = 0;
+
+	while (count < max && *cursor < store->record_count) {
+		uint32_t record = (uint32_t)(*cursor)++;
+
+		if (store->records[record].state == OFS_RECORD_LIVE) {
+			ofs_store_entry_fill(store, record, &entries[count++]);
+		}
+	}
+	return count;
+}

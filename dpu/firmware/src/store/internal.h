@@ -1,0 +1,308 @@
+/*
+ * internal.h: the parts of a store. Not seen outside src/store.
+ *
+ * Model: three tables, all taken at open. *Segments*: FREE -> OPEN (appended to) -> SEALED ->
+ * DYING (its "free" mark is being written) -> FREE. *Records*: one entry per place on the device,
+ * found by place number (segment * records_per_segment + place in it) and, through the index, by
+ * key. *Ops*: one per I/O; [0, io_max) are the callers', then those that write headers, then the
+ * cleaner's. Whatever may still be read or written keeps its segment from being reused: `writing`
+ * counts puts whose end is open, `pins` counts reads and moves.
+ */
+#ifndef OFS_STORE_INTERNAL_H
+#define OFS_STORE_INTERNAL_H
+
+#include "store.h"
+
+#define OFS_STORE_MAGIC 0x3145524f5453464full   /* "OFSTORE1" */
+#define OFS_SEGMENT_MAGIC 0x31474d474553464full /* "OFSEGMG1" */
+#define OFS_STORE_VERSION 1
+#define OFS_STORE_COPY_OFFSET 65536      /* second superblock: another erase unit, another page */
+#define OFS_STORE_SEGMENTS_OFFSET 131072
+
+enum {
+	OFS_HEADER_OPS = 8,        /* headers and marks in flight */
+	OFS_CLEAN_OPS = 8,         /* moves in flight */
+	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes until a segment is sealed */
+	OFS_EXPIRE_SCAN_MAX = 4096, /* records one tick looks at */
+	OFS_DRAIN_BATCH = 64,
+	OFS_READ_TRIES = 3         /* at open */
+};
+
+/* The first LBA of the device and, the same, the one at OFS_STORE_COPY_OFFSET. */
+struct ofs_superblock {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t lba_size_bytes;
+	struct ofs_key uuid;
+	uint64_t size_bytes;
+	uint32_t payload_size_bytes;
+	uint32_t segment_size_bytes;
+	uint32_t segment_count;
+	uint32_t records_per_segment;
+	uint32_t layer_count;
+	uint32_t tenant_max;
+	uint64_t epoch;       /* one more at every open: no two runs use one sequence */
+	uint64_t created_s;   /* Unix time */
+	uint64_t reserved[5];
+	uint64_t checksum;    /* XXH3-64 of the fields above */
+};
+
+/* The first LBA of a segment. */
+struct ofs_segment_header {
+	uint64_t magic;
+	uint32_t index;
+	uint32_t state;       /* 1 in use, 2 free */
+	struct ofs_key uuid;
+	uint64_t sequence;    /* its records carry it, and have later ones of their own */
+	uint32_t tenant;
+	uint32_t layer;
+	uint64_t reserved[2];
+	uint64_t checksum;    /* XXH3-64 of the fields above */
+};
+
+_Static_assert(sizeof(struct ofs_superblock) == 128, "part of the format");
+_Static_assert(sizeof(struct ofs_segment_header) == 72, "part of the format");
+
+enum ofs_header_state { OFS_HEADER_USED = 1, OFS_HEADER_FREE = 2 };
+
+/* Where the log's own fields stand in the trailer's reserved words. */
+enum { OFS_TRAILER_STORE = 0, OFS_TRAILER_SEGMENT = 1, OFS_TRAILER_PLACE = 2 };
+
+enum ofs_segment_state {
+	OFS_SEGMENT_FREE, OFS_SEGMENT_OPEN, OFS_SEGMENT_SEALED, OFS_SEGMENT_DYING,
+	OFS_SEGMENT_RETIRED /* its header cannot be read: neither used nor overwritten in this run */
+};
+
+enum ofs_written { OFS_WRITTEN_NO, OFS_WRITTEN_PENDING, OFS_WRITTEN_YES, OFS_WRITTEN_FAILED };
+
+enum ofs_record_state {
+	OFS_RECORD_FREE, OFS_RECORD_WRITING, OFS_RECORD_LIVE,
+	OFS_RECORD_CONDEMNED, /* live, but failed its check in the cleaner: dropped by the next tick */
+	OFS_RECORD_DEAD
+};
+
+struct ofs_store_segment {
+	uint64_t sequence;
+	uint32_t tenant;
+	uint32_t layer;
+	uint32_t next;     /* place the next record takes */
+	uint32_t live;     /* LIVE and CONDEMNED records */
+	uint32_t writing;
+	uint32_t pins;
+	uint32_t errors;
+	uint32_t waiters;  /* puts that are written and wait for the header */
+	uint32_t link;     /* in the free or the dying list */
+	uint8_t state;
+	uint8_t header;    /* enum ofs_written */
+	uint8_t stuck;     /* holds a block that cannot be read: no victim any more */
+};
+
+struct ofs_store_record {
+	struct ofs_key key;
+	uint64_t sequence;
+	uint64_t expire_s;
+	uint32_t op;       /* WRITING: the put that writes it */
+	uint8_t state;
+	uint8_t verified;  /* its payload was seen to match in this run, or written in it */
+	uint8_t doubted;   /* recovery: read the payload too */
+};
+
+enum ofs_store_op_kind {
+	OFS_STORE_IDLE, OFS_STORE_PUT, OFS_STORE_JOINED, OFS_STORE_GET, OFS_STORE_HEADER,
+	OFS_STORE_MARK, OFS_STORE_MOVE_READ, OFS_STORE_MOVE_READY, OFS_STORE_MOVE_WRITE
+};
+
+struct ofs_store_op {
+	uint64_t user;
+	uint8_t *buffer;
+	uint32_t record;
+	uint32_t old;      /* the record this one replaces when it is done; OFS_NONE */
+	uint32_t segment;
+	uint32_t next;     /* free list, ready list, header's waiters or joined puts */
+	uint32_t joined;   /* puts of the same key that end with this one */
+	uint32_t length;
+	int32_t rc;
+	uint8_t kind;
+	uint8_t dropped;   /* deleted while it was being written */
+};
+
+struct ofs_store_list {
+	uint32_t first;
+	uint32_t last;
+	uint32_t count;
+};
+
+struct ofs_store_clean {
+	uint32_t victim;   /* OFS_NONE */
+	uint32_t cursor;   /* next place to look at */
+	uint32_t placed;   /* moves that have their new place: they need no more room */
+	uint32_t flying;
+	uint64_t hopeless; /* `changes` when nothing could be won for hopeless_lane */
+	uint32_t hopeless_lane;
+};
+
+/* A lane is one layer of one tenant: tenant * layer_count + layer. */
+struct ofs_store {
+	struct ofs_storage *storage;
+	struct ofs_store_config config;
+	struct ofs_superblock super;
+	int lock_fd;
+	uint32_t record_size_bytes;
+	uint32_t records_per_segment;
+	uint32_t segment_count;
+	uint32_t record_count;
+	uint32_t lane_count;
+	uint64_t sequence;
+	uint64_t now_s;            /* as last told */
+	struct ofs_store_segment *segments;
+	struct ofs_store_record *records;
+	uint32_t *index;
+	uint32_t index_mask;
+	uint32_t *lane_open;       /* open segment of each lane */
+	uint32_t *lane_gap;        /* victim choice: places in the lane that hold nothing */
+	struct ofs_store_op *ops;
+	uint32_t op_count;
+	uint32_t op_free;
+	uint32_t header_free;
+	uint32_t clean_free;
+	uint32_t ops_used;
+	uint32_t flying;           /* I/Os the storage holds */
+	uint8_t running;           /* what completes belongs to an op */
+	uint8_t closing;           /* nothing new is started */
+	struct ofs_store_list ready;
+	struct ofs_store_list free;
+	struct ofs_store_list dying;
+	struct ofs_store_clean clean;
+	uint64_t changes;          /* places given up, segments sealed or freed */
+	uint32_t expire_cursor;
+	uint8_t *scratch;          /* recovery's, then the headers' and the cleaner's */
+	uint64_t scratch_size_bytes;
+	struct ofs_store_stats stats;
+};
+
+/* geometry.c: sizes, limits and the text that refuses them */
+int ofs_store_plan(struct ofs_store *store, char *error, size_t error_size_bytes);
+int ofs_store_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
+/* format.c: what stands on the device */
+void ofs_superblock_seal(struct ofs_superblock *super);
+int ofs_superblock_valid(const struct ofs_superblock *super);
+void ofs_segment_header_fill(const struct ofs_store *store, uint32_t segment, uint32_t state,
+	void *lba);
+int ofs_segment_header_valid(const struct ofs_store *store, uint32_t segment, const void *lba);
+uint64_t ofs_store_segment_offset(const struct ofs_store *store, uint32_t segment);
+uint64_t ofs_store_record_offset(const struct ofs_store *store, uint32_t record);
+struct ofs_trailer *ofs_store_trailer(const struct ofs_store *store, const void *record);
+void ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer,
+	uint32_t record);
+/* Magic, crc, length and this store; nothing about which record. */
+int ofs_trailer_sound(const struct ofs_store *store, const struct ofs_trailer *trailer);
+/* Sound, and written for this place in its segment's present life. */
+int ofs_trailer_belongs(const struct ofs_store *store, const struct ofs_trailer *trailer,
+	uint32_t record);
+/* Belongs, is what the index says, and the payload matches. */
+int ofs_record_intact(const struct ofs_store *store, const void *bytes, uint32_t record);
+
+/* superblock.c: find, make or refuse the store on the device. load writes nothing. */
+int ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
+	size_t error_size_bytes);
+/* Begins a new epoch on the device; before it nothing else may be written. */
+int ofs_superblock_begin(struct ofs_store *store, char *error, size_t error_size_bytes);
+
+/* index.c */
+uint32_t ofs_store_index_find(const struct ofs_store *store, const struct ofs_key *key, uint32_t layer);
+void ofs_store_index_insert(struct ofs_store *store, uint32_t record);
+void ofs_store_index_remove(struct ofs_store *store, uint32_t record);
+/* `next` has the key and layer of `record` and takes its place. */
+void ofs_index_replace(struct ofs_store *store, uint32_t record, uint32_t next);
+void ofs_index_clear(struct ofs_store *store);
+
+/* segment.c: lanes, room, and the way back to the free list */
+uint32_t ofs_lane_of(const struct ofs_store *store, uint32_t segment);
+/* The place the next record of this lane takes, in *record; opens a segment where needed. */
+int ofs_lane_room(struct ofs_store *store, uint32_t tenant, uint32_t layer, int cleaner,
+	uint32_t *record);
+/* The place is taken. */
+void ofs_lane_take(struct ofs_store *store, uint32_t record);
+void ofs_segment_seal(struct ofs_store *store, uint32_t segment);
+/* Frees the segment if nothing in it is alive or in flight. */
+void ofs_segment_settle(struct ofs_store *store, uint32_t segment);
+void ofs_segment_header_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
+void ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op);
+void ofs_segment_mark_step(struct ofs_store *store);
+void ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment);
+uint32_t ofs_list_take(struct ofs_store *store, struct ofs_store_list *list);
+
+/* record.c: one record's life */
+void ofs_record_enliven(struct ofs_store *store, uint32_t record);
+/* Out of the live count; the index is the caller's. */
+void ofs_record_bury(struct ofs_store *store, uint32_t record);
+int ofs_record_expired(const struct ofs_store *store, uint32_t record, uint64_t now_s);
+void ofs_store_entry_fill(const struct ofs_store *store, uint32_t record,
+	struct ofs_store_entry *entry);
+
+/* ops.c: the pool, the ready list, submission */
+struct ofs_store_op *ofs_op_take(struct ofs_store *store, uint32_t *list);
+void ofs_op_give(struct ofs_store *store, struct ofs_store_op *op);
+void ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc);
+uint32_t ofs_op_index(const struct ofs_store *store, const struct ofs_store_op *op);
+int ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, uint64_t offset,
+	uint32_t size_bytes);
+int32_t ofs_store_rc(int64_t result, uint32_t size_bytes);
+
+/* put.c, get.c: ends of I/O */
+/* Finds room, fills the trailer in op->buffer and sends the record; `old` it replaces, or
+ * OFS_NONE. */
+int ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant,
+	uint32_t layer, const struct ofs_key *key, uint64_t expire_s);
+/* Expired, corrupt or deleted: out of the index, its place given up. */
+void ofs_record_drop(struct ofs_store *store, uint32_t record);
+void ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
+/* Written, and its segment's header stands or has failed. */
+void ofs_put_settle(struct ofs_store *store, struct ofs_store_op *op);
+void ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
+
+/* clean.c */
+void ofs_clean_open(struct ofs_store *store);
+void ofs_clean_step(struct ofs_store *store);
+void ofs_clean_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
+void ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op);
+/* A lane has no room: -EAGAIN where the cleaner can make some, -ENOSPC where nobody can. */
+int ofs_clean_starve(struct ofs_store *store, uint32_t lane);
+/* Records of the victim that still need a place in this lane. */
+uint32_t ofs_clean_needs(const struct ofs_store *store, uint32_t lane);
+
+/* victim.c */
+uint32_t ofs_clean_victim(struct ofs_store *store, uint32_t lane, int *soon);
+
+/* recover.c, batch.c: only at open, with nothing else in flight */
+int ofs_store_recover(struct ofs_store *store, uint64_t now_s);
+
+struct ofs_batch {
+	uint32_t size_bytes; /* of each read */
+	uint32_t depth;
+	void *context;
+	/* The next item and where it lies; 0 at the end. */
+	int (*next)(struct ofs_store *store, void *context, uint32_t *item, uint64_t *offset);
+	/* Not 0: read it again, if there are tries left. bytes NULL: it could not be read. */
+	int (*seen)(struct ofs_store *store, void *context, uint32_t item, const uint8_t *bytes,
+		int last);
+};
+int ofs_batch_read(struct ofs_store *store, const struct ofs_batch *batch);
+/* One I/O, waited for. 0 or -errno. */
+int ofs_store_io(struct ofs_store *store, int io, uint64_t offset, void *buffer,
+	uint32_t size_bytes);
+/* Lets time pass until something may have completed; -ETIMEDOUT after too long without. */
+struct ofs_patience {
+	uint64_t since_ns;
+	uint32_t idle;
+};
+int ofs_store_wait(struct ofs_store *store, struct ofs_patience *patience);
+
+/* os.c: the calls of the kernel that open needs */
+int ofs_store_lock(const char *path, int *fd, char *error, size_t error_size_bytes);
+void ofs_store_unlock(int fd);
+void ofs_store_uuid(struct ofs_key *uuid);
+
+#endif

@@ -1,0 +1,94 @@
+/* The pool of ops: three free lists over one table, the ready list, and the way to the device. */
+#include "internal.h"
+
+#include <assert.h>
+
+uint32_t
+ofs_op_index(const struct ofs_store *store, const struct ofs_store_op *op)
+{
+	return (uint32_t)(op - store->ops);
+}
+
+struct ofs_store_op *
+ofs_op_take(struct ofs_store *store, uint32_t *list)
+{
+	struct ofs_store_op *op;
+
+	if (*list == OFS_NONE) {
+		return NULL;
+	}
+	op = &store->ops[*list];
+	assert(op->kind == OFS_STORE_IDLE);
+	*list = op->next;
+	op->next = OFS_NONE;
+	op->joined = OFS_NONE;
+	op->old = OFS_NONE;
+	op->record = OFS_NONE;
+	op->segment = OFS_NONE;
+	op->length = 0;
+	op->rc = 0;
+	op->dropped = 0;
+	store->ops_used++;
+	return op;
+}
+
+/* Each op goes back to the list it came from: the table is cut by number. */
+void
+ofs_op_give(struct ofs_store *store, struct ofs_store_op *op)
+{
+	uint32_t number = ofs_op_index(store, op);
+	uint32_t *list = number < store->config.io_max ? &store->op_free
+		: number < store->config.io_max + OFS_HEADER_OPS ? &store->header_free
+		: &store->clean_free;
+
+	assert(store->ops_used > 0);
+	op->kind = OFS_STORE_IDLE;
+	op->next = *list;
+	*list = number;
+	store->ops_used--;
+}
+
+void
+ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc)
+{
+	uint32_t number = ofs_op_index(store, op);
+
+	op->rc = rc;
+	op->next = OFS_NONE;
+	if (store->ready.count == 0) {
+		store->ready.first = number;
+	} else {
+		store->ops[store->ready.last].next = number;
+	}
+	store->ready.last = number;
+	store->ready.count++;
+}
+
+int
+ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, uint64_t offset,
+	uint32_t size_bytes)
+{
+	struct ofs_io request = {
+		.user = ofs_op_index(store, op),
+		.offset = offset,
+		.buffer = op->buffer,
+		.size_bytes = size_bytes,
+		.op = (uint16_t)io,
+		.flags = io == OFS_STORAGE_WRITE && store->config.durable ? OFS_STORAGE_DURABLE : 0,
+	};
+
+	int rc = ofs_storage_submit(store->storage, &request);
+
+	store->flying += rc == 0;
+	return rc;
+}
+
+/* What a caller hears of an I/O's end: a full disk is worth telling apart, all else is -EIO. */
+int32_t
+ofs_store_rc(int64_t result, uint32_t size_bytes)
+{
+	if (result == (int64_t)size_bytes) {
+		return 0;
+	}
+	return result == -ENOSPC ? -ENOSPC : -EIO;
+}

@@ -1,0 +1,212 @@
+/* Writing: a put finds room in its lane, goes out in one I/O and ends when its header stands
+ * too. */
+#include "internal.h"
+
+#include <assert.h>
+
+/* The op ends at the next poll: nothing has to be written. */
+static int
+end_at_once(struct ofs_store *store, uint64_t user)
+{
+	struct ofs_store_op *op = ofs_op_take(store, &store->op_free);
+
+	if (op == NULL) {
+		return -EAGAIN;
+	}
+	op->kind = OFS_STORE_JOINED;
+	op->user = user;
+	ofs_op_ready(store, op, 0);
+	return 0;
+}
+
+/* The same block is on its way: both puts end with that write, neither before it. */
+static int
+join(struct ofs_store *store, uint32_t record, uint64_t user)
+{
+	struct ofs_store_op *writer = &store->ops[store->records[record].op];
+	struct ofs_store_op *op = ofs_op_take(store, &store->op_free);
+
+	if (op == NULL) {
+		return -EAGAIN;
+	}
+	op->kind = OFS_STORE_JOINED;
+	op->user = user;
+	op->next = writer->joined;
+	writer->joined = ofs_op_index(store, op);
+	return 0;
+}
+
+int
+ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, uint32_t layer,
+	const struct ofs_key *key, uint64_t expire_s)
+{
+	int cleaner = op->kind == OFS_STORE_MOVE_READY;
+	struct ofs_store_record *of;
+	uint32_t record;
+	int rc = ofs_lane_room(store, tenant, layer, cleaner, &record);
+
+	if (rc != 0) {
+		return rc;
+	}
+	of = &store->records[record];
+	of->key = *key;
+	of->sequence = store->sequence + 1;
+	of->expire_s = expire_s;
+	of->verified = 0;
+	ofs_trailer_fill(store, ofs_store_trailer(store, op->buffer), record);
+	rc = ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_record_offset(store, record),
+		store->record_size_bytes);
+	if (rc != 0) {
+		return rc;
+	}
+	store->sequence++;
+	of->state = OFS_RECORD_WRITING;
+	of->op = ofs_op_index(store, op);
+	op->record = record;
+	op->kind = cleaner ? OFS_STORE_MOVE_WRITE : OFS_STORE_PUT;
+	ofs_lane_take(store, record);
+	return 0;
+}
+
+static int
+put_new(struct ofs_store *store, uint32_t tenant, const struct ofs_key *key, uint32_t layer,
+	void *memory, uint64_t user, uint32_t old)
+{
+	struct ofs_store_op *op = ofs_op_take(store, &store->op_free);
+	uint64_t expire_s = store->config.ttl_s == 0 ? 0 : store->now_s + store->config.ttl_s;
+	int rc;
+
+	if (op == NULL) {
+		return -EAGAIN;
+	}
+	op->kind = OFS_STORE_PUT;
+	op->user = user;
+	op->buffer = memory;
+	op->old = old;
+	rc = ofs_put_send(store, op, tenant, layer, key, expire_s);
+	if (rc != 0) {
+		ofs_op_give(store, op);
+		return rc;
+	}
+	if (old == OFS_NONE) {
+		ofs_store_index_insert(store, op->record);
+	} else {
+		/* The old one stays alive, and its segment where it is, until the new one is safe. */
+		store->segments[old / store->records_per_segment].pins++;
+		ofs_index_replace(store, old, op->record);
+	}
+	return 0;
+}
+
+int
+ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
+	uint32_t layer, void *record, uint64_t user, uint64_t now_s)
+{
+	uint32_t length = ofs_store_trailer(store, record)->length;
+	uint32_t found;
+	int rc;
+
+	if (tenant >= store->config.tenant_max || layer >= store->config.layer_count ||
+		length == 0 || length > store->config.payload_size_bytes) {
+		return -EINVAL;
+	}
+	store->now_s = now_s;
+	found = ofs_store_index_find(store, store_key, layer);
+	if (found != OFS_NONE &&
+		store->segments[found / store->records_per_segment].tenant != tenant) {
+		return -EINVAL; /* a key names a block of one tenant */
+	}
+	if (found != OFS_NONE && store->records[found].state == OFS_RECORD_WRITING) {
+		rc = join(store, found, user);
+	} else if (found != OFS_NONE && ofs_record_expired(store, found, now_s)) {
+		store->stats.expired += store->records[found].state == OFS_RECORD_LIVE;
+		ofs_record_drop(store, found);
+		rc = put_new(store, tenant, store_key, layer, record, user, OFS_NONE);
+	} else if (found != OFS_NONE && store->records[found].verified) {
+		rc = end_at_once(store, user);
+		if (rc == 0 && store->config.ttl_s != 0) {
+			store->records[found].expire_s = now_s + store->config.ttl_s;
+		}
+	} else {
+		rc = put_new(store, tenant, store_key, layer, record, user, found);
+	}
+	store->stats.puts += rc == 0;
+	return rc;
+}
+
+void
+ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
+{
+	uint32_t segment = op->record / store->records_per_segment;
+	struct ofs_store_segment *of = &store->segments[segment];
+
+	op->rc = ofs_store_rc(result, store->record_size_bytes);
+	if (op->rc != 0) {
+		store->stats.io_errors++;
+		of->errors++;
+		if (of->errors >= OFS_SEGMENT_ERRORS_MAX) {
+			ofs_segment_seal(store, segment);
+		}
+	}
+	if (of->header == OFS_WRITTEN_PENDING) {
+		op->next = of->waiters;
+		of->waiters = ofs_op_index(store, op);
+		return;
+	}
+	if (of->header == OFS_WRITTEN_FAILED && op->rc == 0) {
+		op->rc = -EIO;
+	}
+	ofs_put_settle(store, op);
+}
+
+/* The end of a put in the tables: the new record lives, or the old one does again. */
+static void
+put_conclude(struct ofs_store *store, struct ofs_store_op *op)
+{
+	uint32_t old = op->old;
+	int old_lives = old != OFS_NONE && store->records[old].state == OFS_RECORD_LIVE;
+
+	if (op->dropped) {
+		ofs_record_bury(store, op->record);
+	} else if (op->rc == 0) {
+		ofs_record_enliven(store, op->record);
+		store->records[op->record].verified = 1;
+		if (old_lives) {
+			ofs_record_bury(store, old);
+		}
+	} else {
+		if (old_lives) {
+			ofs_index_replace(store, op->record, old);
+		} else {
+			ofs_store_index_remove(store, op->record);
+		}
+		ofs_record_bury(store, op->record);
+	}
+	if (old != OFS_NONE) {
+		store->segments[old / store->records_per_segment].pins--;
+		ofs_segment_settle(store, old / store->records_per_segment);
+	}
+}
+
+void
+ofs_put_settle(struct ofs_store *store, struct ofs_store_op *op)
+{
+	uint32_t segment = op->record / store->records_per_segment;
+	uint32_t joined = op->joined;
+
+	if (op->kind == OFS_STORE_MOVE_WRITE) {
+		ofs_clean_written(store, op);
+		return;
+	}
+	assert(op->kind == OFS_STORE_PUT);
+	store->segments[segment].writing--;
+	put_conclude(store, op);
+	ofs_op_ready(store, op, op->rc);
+	while (joined != OFS_NONE) {
+		struct ofs_store_op *other = &store->ops[joined];
+
+		joined = other->next;
+		ofs_op_ready(store, other, op->rc);
+	}
+	ofs_segment_settle(store, segment);
+}

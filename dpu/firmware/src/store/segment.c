@@ -1,0 +1,228 @@
+/* Lanes and segments: who may append where, and how a segment becomes free again. */
+#include "internal.h"
+
+#include <assert.h>
+
+void
+ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment)
+{
+	store->segments[segment].link = OFS_NONE;
+	if (list->count == 0) {
+		list->first = segment;
+	} else {
+		store->segments[list->last].link = segment;
+	}
+	list->last = segment;
+	list->count++;
+}
+
+uint32_t
+ofs_list_take(struct ofs_store *store, struct ofs_store_list *list)
+{
+	uint32_t segment = list->first;
+
+	assert(list->count > 0);
+	list->first = store->segments[segment].link;
+	list->count--;
+	return segment;
+}
+
+uint32_t
+ofs_lane_of(const struct ofs_store *store, uint32_t segment)
+{
+	const struct ofs_store_segment *of = &store->segments[segment];
+
+	return of->tenant * store->config.layer_count + of->layer;
+}
+
+/* Takes a free segment for the lane and sends its header on the way. */
+static int
+open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
+{
+	struct ofs_store_op *op = ofs_op_take(store, &store->header_free);
+	uint32_t segment = store->free.first;
+	struct ofs_store_segment *of = &store->segments[segment];
+	int rc;
+
+	if (op == NULL) {
+		return -EAGAIN;
+	}
+	of->tenant = tenant;
+	of->layer = layer;
+	of->sequence = store->sequence + 1;
+	ofs_segment_header_fill(store, segment, OFS_HEADER_USED, op->buffer);
+	rc = ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_segment_offset(store, segment),
+		store->storage->lba_size_bytes);
+	if (rc != 0) {
+		ofs_op_give(store, op);
+		return rc;
+	}
+	store->sequence++;
+	(void)ofs_list_take(store, &store->free);
+	op->kind = OFS_STORE_HEADER;
+	op->segment = segment;
+	of->state = OFS_SEGMENT_OPEN;
+	of->header = OFS_WRITTEN_PENDING;
+	of->next = 0;
+	of->errors = 0;
+	of->stuck = 0;
+	of->waiters = OFS_NONE;
+	store->lane_open[tenant * store->config.layer_count + layer] = segment;
+	return 0;
+}
+
+int
+ofs_lane_room(struct ofs_store *store, uint32_t tenant, uint32_t layer, int cleaner,
+	uint32_t *record)
+{
+	uint32_t lane = tenant * store->config.layer_count + layer;
+	uint32_t needs = cleaner ? 0 : ofs_clean_needs(store, lane);
+	uint32_t segment = store->lane_open[lane];
+	int rc;
+
+	if (segment == OFS_NONE) {
+		if (needs > 0) {
+			return -EAGAIN; /* the cleaner is about to open one from the reserve */
+		}
+		if (store->free.count <= (cleaner ? 0 : store->config.reserve_segments)) {
+			return cleaner ? -ENOSPC : ofs_clean_starve(store, lane);
+		}
+		rc = open_segment(store, tenant, layer);
+		if (rc != 0) {
+			return rc;
+		}
+		segment = store->lane_open[lane];
+	}
+	if (store->records_per_segment - store->segments[segment].next <= needs) {
+		return -EAGAIN;
+	}
+	*record = segment * store->records_per_segment + store->segments[segment].next;
+	return 0;
+}
+
+void
+ofs_lane_take(struct ofs_store *store, uint32_t record)
+{
+	uint32_t segment = record / store->records_per_segment;
+	struct ofs_store_segment *of = &store->segments[segment];
+
+	assert(of->next == record % store->records_per_segment);
+	of->next++;
+	of->writing++;
+	if (of->next == store->records_per_segment) {
+		ofs_segment_seal(store, segment);
+	}
+}
+
+void
+ofs_segment_seal(struct ofs_store *store, uint32_t segment)
+{
+	struct ofs_store_segment *of = &store->segments[segment];
+
+	if (of->state == OFS_SEGMENT_OPEN) {
+		store->lane_open[ofs_lane_of(store, segment)] = OFS_NONE;
+		of->state = OFS_SEGMENT_SEALED;
+		store->changes++;
+	}
+}
+
+static void
+make_free(struct ofs_store *store, uint32_t segment)
+{
+	struct ofs_store_segment *of = &store->segments[segment];
+	uint32_t first = segment * store->records_per_segment;
+	uint32_t i;
+
+	for (i = 0; i < store->records_per_segment; i++) {
+		store->records[first + i].state = OFS_RECORD_FREE;
+	}
+	of->state = OFS_SEGMENT_FREE;
+	of->header = OFS_WRITTEN_NO;
+	store->changes++;
+	/* At the end of the list: wear is spread, and a bad place is not met again at once. */
+	ofs_list_put(store, &store->free, segment);
+}
+
+void
+ofs_segment_settle(struct ofs_store *store, uint32_t segment)
+{
+	struct ofs_store_segment *of = &store->segments[segment];
+
+	if ((of->state != OFS_SEGMENT_OPEN && of->state != OFS_SEGMENT_SEALED) || of->live > 0 ||
+		of->writing > 0 || of->pins > 0 || of->header == OFS_WRITTEN_PENDING ||
+		(of->next == 0 && of->header != OFS_WRITTEN_FAILED)) {
+		return;
+	}
+	ofs_segment_seal(store, segment);
+	if (store->clean.victim == segment) {
+		store->clean.victim = OFS_NONE;
+	}
+	store->stats.segments_reclaimed++;
+	if (of->header == OFS_WRITTEN_FAILED) {
+		make_free(store, segment);
+		return;
+	}
+	/* The mark keeps the dead from being found by the next open. It must have ended before the
+	 * segment is used again: two writes of one place have no order. */
+	of->state = OFS_SEGMENT_DYING;
+	ofs_list_put(store, &store->dying, segment);
+	ofs_segment_mark_step(store);
+}
+
+void
+ofs_segment_mark_step(struct ofs_store *store)
+{
+	while (store->dying.count > 0) {
+		struct ofs_store_op *op = ofs_op_take(store, &store->header_free);
+		uint32_t segment = store->dying.first;
+
+		if (op == NULL) {
+			return;
+		}
+		ofs_segment_header_fill(store, segment, OFS_HEADER_FREE, op->buffer);
+		if (ofs_op_submit(store, op, OFS_STORAGE_WRITE,
+			ofs_store_segment_offset(store, segment),
+			store->storage->lba_size_bytes) != 0) {
+			ofs_op_give(store, op);
+			return;
+		}
+		(void)ofs_list_take(store, &store->dying);
+		op->kind = OFS_STORE_MARK;
+		op->segment = segment;
+	}
+}
+
+/* A mark that failed costs the next open some reading, nothing else. */
+void
+ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op)
+{
+	uint32_t segment = op->segment;
+
+	ofs_op_give(store, op);
+	make_free(store, segment);
+}
+
+void
+ofs_segment_header_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
+{
+	uint32_t segment = op->segment;
+	struct ofs_store_segment *of = &store->segments[segment];
+	uint32_t waiter = of->waiters;
+	int32_t rc = ofs_store_rc(result, store->storage->lba_size_bytes);
+
+	ofs_op_give(store, op);
+	of->header = rc == 0 ? OFS_WRITTEN_YES : OFS_WRITTEN_FAILED;
+	of->waiters = OFS_NONE;
+	if (rc != 0) {
+		store->stats.io_errors++;
+		ofs_segment_seal(store, segment);
+	}
+	while (waiter != OFS_NONE) {
+		struct ofs_store_op *put = &store->ops[waiter];
+
+		waiter = put->next;
+		put->rc = put->rc != 0 ? put->rc : rc;
+		ofs_put_settle(store, put);
+	}
+	ofs_segment_settle(store, segment);
+}

@@ -1,0 +1,362 @@
+/*
+ * Does a store keep its promises one at a time: order of writes, one copy per key, refusals with
+ * a text, expiry, failing writes, a full device, and whole superblocks out of torn ones?
+ */
+#include "store_memory.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LBA 512u
+#define SEGMENT (LBA + 4 * (2048 + LBA))
+
+static const struct ofs_store_config base_config = {
+	.payload_size_bytes = 2048, .layer_count = 2, .tenant_max = 2,
+	.segment_size_bytes = SEGMENT, .io_max = 8, .durable = 1, .reserve_segments = 1, .format = 1,
+};
+
+static _Alignas(4096) uint8_t record[8][4096];
+static struct memory device;
+static char text[512];
+
+static struct ofs_store *
+begin_with(const struct ofs_store_config *config, uint32_t segments)
+{
+	struct ofs_store *store;
+
+	memory_open(&device, 131072 + (uint64_t)segments * SEGMENT, LBA, 1);
+	assert(ofs_store_open(&store, &device.storage, NULL, config, 0, text, sizeof(text)) == 0);
+	return store;
+}
+
+static struct ofs_store *
+reopen(struct ofs_store *store, const struct ofs_store_config *config, uint64_t now_s)
+{
+	ofs_store_close(store);
+	assert(ofs_store_open(&store, &device.storage, NULL, config, now_s, text,
+		sizeof(text)) == 0);
+	return store;
+}
+
+static void
+end(struct ofs_store *store)
+{
+	assert(ofs_store_verify(store) == 0);
+	ofs_store_close(store);
+	memory_close(&device);
+}
+
+static struct ofs_store_stats
+stats_of(const struct ofs_store *store)
+{
+	struct ofs_store_stats stats;
+
+	ofs_store_stats_get(store, &stats);
+	return stats;
+}
+
+static void
+test_round_trip(void)
+{
+	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_key key;
+	uint32_t i;
+
+	for (i = 0; i < 10; i++) {
+		assert(store_put_now(store, &base_config, i, i % 2, record[0], 0) == 0);
+	}
+	for (i = 0; i < 10; i++) {
+		assert(store_get_now(store, &base_config, i, i % 2, record[0], 0) == 0);
+		assert(store_get_now(store, &base_config, i, !(i % 2), record[0], 0) == -ENOENT);
+	}
+	/* Blocks of one layer written one after another are neighbours: 0, 2, 4, 6 fill a segment. */
+	block_name(0, &key);
+	for (i = 1; i < 4; i++) {
+		struct ofs_key next;
+
+		block_name(2 * i, &next);
+		assert(ofs_store_position(store, &next, 0) ==
+			ofs_store_position(store, &key, 0) + i);
+	}
+	block_name(99, &key);
+	assert(ofs_store_position(store, &key, 0) == UINT64_MAX);
+	assert(stats_of(store).blocks == 10 && device.not_durable == 0);
+	store = reopen(store, &base_config, 0);
+	assert(stats_of(store).recovered == 10 && stats_of(store).recovery_torn == 0);
+	for (i = 0; i < 10; i++) {
+		assert(store_get_now(store, &base_config, i, i % 2, record[0], 0) == 0);
+	}
+	end(store);
+}
+
+/* Is a put acknowledged only when its segment's header stands, and never before its own write? */
+static void
+test_order(void)
+{
+	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store_done done[4];
+	struct ofs_key key;
+
+	device.hold_from = 131072;
+	device.hold_to = 131072 + 1;
+	block_name(1, &key);
+	block_fill(&base_config, 1, 0, record[0]);
+	assert(ofs_store_put(store, 0, &key, 0, record[0], 5, 0) == 0);
+	assert(ofs_store_put(store, 0, &key, 0, record[1], 6, 0) == -EINVAL); /* no length */
+	block_fill(&base_config, 1, 0, record[1]);
+	assert(ofs_store_put(store, 0, &key, 0, record[1], 6, 0) == 0);       /* joins */
+	assert(ofs_store_put(store, 1, &key, 0, record[1], 7, 0) == -EINVAL); /* not its own */
+	assert(store_finish(store, 5) == -ETIMEDOUT);
+	assert(ofs_store_get(store, &key, 0, record[2], 8, 0) == -EAGAIN);
+	device.hold_to = device.hold_from;
+	assert(ofs_store_poll(store, done, 4) == 2);
+	assert(done[0].rc == 0 && done[1].rc == 0 && done[0].user + done[1].user == 11);
+	assert(store_get_now(store, &base_config, 1, 0, record[2], 0) == 0);
+	/* Deleted while it is written: the write ends well, and the block is gone. */
+	block_name(2, &key);
+	block_fill(&base_config, 2, 0, record[0]);
+	assert(ofs_store_put(store, 0, &key, 0, record[0], 9, 0) == 0);
+	assert(ofs_store_delete(store, &key, 0) == 0);
+	assert(ofs_store_delete(store, &key, 0) == -ENOENT);
+	assert(store_finish(store, 9) == 0);
+	assert(store_get_now(store, &base_config, 2, 0, record[2], 0) == -ENOENT);
+	assert(store_put_now(store, &base_config, 2, 0, record[0], 0) == 0);
+	assert(store_get_now(store, &base_config, 2, 0, record[2], 0) == 0);
+	end(store);
+}
+
+static void
+refused(struct ofs_store_config config, int rc, const char *part)
+{
+	struct ofs_store *store;
+
+	assert(ofs_store_open(&store, &device.storage, NULL, &config, 0, text, sizeof(text)) == rc);
+	assert(store == NULL);
+	if (strstr(text, part) == NULL) {
+		fprintf(stderr, "'%s' is not in '%s'\n", part, text);
+		abort();
+	}
+}
+
+static void
+test_refusals(void)
+{
+	struct ofs_store_config config = base_config;
+	struct ofs_store *store = begin_with(&config, 16);
+	uint8_t *copy = malloc(device.storage.size_bytes);
+
+	assert(copy != NULL);
+	assert(store_put_now(store, &config, 3, 0, record[0], 0) == 0);
+	ofs_store_close(store);
+	memcpy(copy, device.bytes, device.storage.size_bytes);
+	config.payload_size_bytes = 1024;
+	refused(config, -EINVAL, "blocks of 2048 B, not 1024 B");
+	config = base_config;
+	config.segment_size_bytes += LBA;
+	refused(config, -EINVAL, "segments of");
+	config = base_config;
+	config.layer_count = 3;
+	refused(config, -EINVAL, "2 layers, not 3");
+	config = base_config;
+	config.payload_size_bytes = 100;
+	refused(config, -EINVAL, "no multiple");
+	config.payload_size_bytes = 65536;
+	refused(config, -EINVAL, "holds no block");
+	config = base_config;
+	config.layer_count = 40;
+	refused(config, -ENOSPC, "40 layers need 42");
+	device.storage.size_bytes -= LBA;
+	refused(base_config, -EINVAL, "a size of");
+	device.storage.size_bytes += LBA;
+	/* Nothing was lost by being refused. */
+	assert(memcmp(copy, device.bytes, device.storage.size_bytes) == 0);
+	device.bytes[8] ^= 2;
+	device.bytes[65536 + 8] ^= 2;
+	refused(base_config, -EINVAL, "format version 3");
+	device.bytes[8] ^= 2;
+	device.bytes[65536 + 8] ^= 2;
+	device.bytes[40] ^= 1;
+	device.bytes[65536 + 40] ^= 1;
+	refused(base_config, -EINVAL, "both superblocks");
+	memset(device.bytes, 'x', 131072);
+	refused(base_config, -EINVAL, "no store and not empty");
+	memset(device.bytes, 0, 131072);
+	refused(base_config, -EINVAL, "not empty"); /* the first segment has a header */
+	memset(device.bytes, 0, 131072 + LBA);
+	config = base_config;
+	config.format = 0;
+	refused(config, -EINVAL, "no store here");
+	free(copy);
+	memory_close(&device);
+}
+
+/* Either superblock may be torn, and a first format too: no block is lost, the pair is whole
+ * again. */
+static void
+test_torn_superblock(void)
+{
+	struct ofs_store *store = begin_with(&base_config, 16);
+	uint64_t at[2] = {0, 65536};
+	int i;
+
+	assert(store_put_now(store, &base_config, 3, 0, record[0], 0) == 0);
+	for (i = 0; i < 6; i++) {
+		ofs_store_close(store);
+		memset(device.bytes + at[i % 2] + (i < 4 ? 0 : 32), 0, 64);
+		assert(ofs_store_open(&store, &device.storage, NULL, &base_config, 0, text,
+			sizeof(text)) == 0);
+		assert(memcmp(device.bytes, device.bytes + 65536, 128) == 0);
+		assert(store_get_now(store, &base_config, 3, 0, record[0], 0) == 0);
+	}
+	end(store);
+	memory_open(&device, 131072 + 16 * SEGMENT, LBA, 1);
+	memcpy(device.bytes + 65536, "OFSTORE1 torn", 13);
+	assert(ofs_store_open(&store, &device.storage, NULL, &base_config, 0, text,
+		sizeof(text)) == 0);
+	end(store);
+}
+
+static void
+test_expiry(void)
+{
+	struct ofs_store_config config = base_config;
+	struct ofs_store_entry entries[8];
+	struct ofs_store *store;
+	struct ofs_key key;
+	uint32_t i;
+
+	config.ttl_s = 100;
+	store = begin_with(&config, 16);
+	for (i = 0; i < 6; i++) {
+		assert(store_put_now(store, &config, i, 0, record[0], 1000 + i) == 0);
+	}
+	assert(store_put_now(store, &config, 0, 0, record[0], 1050) == 0); /* renewed */
+	assert(ofs_store_tick(store, 1100, entries, 8) == 0);
+	assert(store_get_now(store, &config, 1, 0, record[0], 1101) == -ENOENT);
+	assert(ofs_store_tick(store, 1103, entries, 2) == 2);
+	assert(ofs_store_tick(store, 1103, entries, 8) == 1);
+	block_name(3, &key);
+	assert(ofs_key_equal(&entries[0].store_key, &key) && entries[0].layer == 0);
+	assert(store_get_now(store, &config, 0, 0, record[0], 1103) == 0);
+	assert(stats_of(store).expired == 3);
+	store = reopen(store, &config, 1104);
+	assert(stats_of(store).recovered == 1); /* 5; the renewal of 0 was in memory only */
+	assert(store_get_now(store, &config, 5, 0, record[0], 1104) == 0);
+	assert(ofs_store_tick(store, 2000, entries, 8) == 1);
+	assert(ofs_store_poll(store, NULL, 0) == 0); /* the mark of the freed segment */
+	assert(stats_of(store).segments_free == 16 && stats_of(store).bytes_live == 0);
+	end(store);
+}
+
+/* Failed writes: the put hears of it, the next one goes elsewhere, nothing else is harmed. */
+static void
+test_write_errors(void)
+{
+	struct ofs_store *store = begin_with(&base_config, 16);
+	uint32_t i;
+
+	assert(store_put_now(store, &base_config, 0, 0, record[0], 0) == 0);
+	device.write_rc = -EIO;
+	for (i = 1; i < 9; i++) {
+		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == -EIO);
+		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -ENOENT);
+		assert(ofs_store_verify(store) == 0);
+	}
+	device.write_rc = -ENOSPC;
+	assert(store_put_now(store, &base_config, 9, 0, record[0], 0) == -ENOSPC);
+	device.write_rc = 512; /* short */
+	assert(store_put_now(store, &base_config, 9, 1, record[0], 0) == -EIO);
+	device.write_rc = 0;
+	for (i = 1; i < 9; i++) {
+		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == 0);
+	}
+	store = reopen(store, &base_config, 0);
+	for (i = 0; i < 9; i++) {
+		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == 0);
+	}
+	end(store);
+}
+
+/* What fails its check is a miss and a counter, once. */
+static void
+test_corrupt(void)
+{
+	struct ofs_store *store = begin_with(&base_config, 16);
+	uint32_t i;
+
+	for (i = 0; i < 4; i++) {
+		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == 0);
+	}
+	device.bytes[131072 + LBA + 100] ^= 1;                         /* payload of 0 */
+	device.bytes[131072 + LBA + 2560 + 2048 + 40] ^= 1;            /* trailer of 1 */
+	memcpy(device.bytes + 131072 + LBA + 2 * 2560,
+		device.bytes + 131072 + LBA + 3 * 2560, 2560);          /* 3 in the place of 2 */
+	for (i = 0; i < 3; i++) {
+		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -EBADMSG);
+		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -ENOENT);
+	}
+	assert(store_get_now(store, &base_config, 3, 0, record[0], 0) == 0);
+	assert(stats_of(store).checks_failed == 3 && stats_of(store).blocks == 1);
+	store = reopen(store, &base_config, 0);
+	assert(stats_of(store).recovered == 1);
+	assert(store_get_now(store, &base_config, 2, 0, record[0], 0) == -ENOENT);
+	end(store);
+}
+
+/* Full: -ENOSPC, no sooner than the last place; deletions make room again, by the cleaner where
+ * scattered. */
+static void
+test_full(void)
+{
+	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store_stats stats;
+	struct ofs_key key;
+	uint32_t count = 0;
+	uint32_t round;
+	uint32_t i;
+	int rc;
+
+	while ((rc = store_put_now(store, &base_config, count, 0, record[0], 0)) == 0) {
+		count++;
+	}
+	assert(rc == -ENOSPC && count == 15 * 4);
+	for (round = 0; round < 40; round++) {
+		block_name((round * 7) % count, &key);
+		assert(ofs_store_delete(store, &key, 0) == 0);
+		assert(store_put_now(store, &base_config, count + round, 0, record[0], 0) == 0);
+		assert(store_put_now(store, &base_config, 9999, 0, record[0], 0) == -ENOSPC);
+		assert(ofs_store_verify(store) == 0);
+	}
+	stats = stats_of(store);
+	assert(stats.blocks == count && stats.blocks_moved > 0 && stats.segments_free >= 1);
+	store = reopen(store, &base_config, 0);
+	for (i = 0; i < 40; i++) {
+		assert(store_get_now(store, &base_config, count + i, 0, record[0], 0) == 0);
+	}
+	for (i = 0; i < count + 40; i++) {
+		block_name(i, &key);
+		(void)ofs_store_delete(store, &key, 0);
+	}
+	for (i = 0; i < 10; i++) {
+		assert(ofs_store_poll(store, NULL, 0) == 0);
+	}
+	assert(stats_of(store).segments_free == 16 && stats_of(store).blocks == 0);
+	end(store);
+}
+
+int
+main(void)
+{
+	test_round_trip();
+	test_order();
+	test_refusals();
+	test_torn_superblock();
+	test_expiry();
+	test_write_errors();
+	test_corrupt();
+	test_full();
+	puts("store ok");
+	return 0;
+}

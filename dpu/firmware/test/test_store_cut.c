@@ -1,0 +1,287 @@
+/*
+ * Is every acknowledged block there after the power is cut at any moment, and are no other bytes
+ * served than were written, whatever the device does meanwhile?
+ *
+ * Each seed draws its own geometry and fault rates, then mixes puts, gets, deletes, ticks and
+ * cuts of the power on one device. `test_store_cut SEED COUNT` runs COUNT seeds from SEED on; a
+ * seed reproduces a failure.
+ */
+#include "store/internal.h"
+#include "store_memory.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCKS = 160, LAYERS = 3, IO = 12, RECORD_MAX = 8192, STEPS = 1500 };
+
+struct world {
+	struct memory device;
+	struct ofs_store_config config;
+	struct ofs_store *store;
+	uint64_t seed;
+	uint64_t now_s;
+	uint8_t stored[BLOCKS][LAYERS];  /* acknowledged and not given up since */
+	uint8_t busy[BLOCKS][LAYERS];    /* puts in flight */
+	uint32_t number[IO];             /* of the operation in this buffer */
+	uint32_t layer[IO];
+	uint8_t used[IO];                /* 0 free, 1 put, 2 get */
+	uint64_t acknowledged;
+	uint64_t served;
+	uint64_t lost_checks;
+	uint64_t full;
+	uint64_t moved;
+	int lying;                       /* reads may fail or flip: then only wrong bytes are judged */
+};
+
+static _Alignas(4096) uint8_t buffers[IO][RECORD_MAX];
+static struct world world;
+
+#define HOLDS(w, condition) \
+	do { \
+		if (!(condition)) { \
+			fprintf(stderr, "seed %llu: %s (line %d)\n", \
+				(unsigned long long)(w)->seed, #condition, __LINE__); \
+			abort(); \
+		} \
+	} while (0)
+
+static uint32_t
+draw(struct world *w, uint32_t bound)
+{
+	return (uint32_t)(memory_random(&w->device) % bound);
+}
+
+static void
+open_store(struct world *w)
+{
+	char text[256];
+	int rc = ofs_store_open(&w->store, &w->device.storage, NULL, &w->config, w->now_s, text,
+		sizeof(text));
+
+	if (rc != 0) {
+		fprintf(stderr, "seed %llu: %s\n", (unsigned long long)w->seed, text);
+		abort();
+	}
+	HOLDS(w, ofs_store_verify(w->store) == 0);
+	memset(w->used, 0, sizeof(w->used));
+	memset(w->busy, 0, sizeof(w->busy));
+}
+
+static void
+ended(struct world *w, const struct ofs_store_done *done)
+{
+	uint32_t i = (uint32_t)done->user;
+	uint32_t number = w->number[i];
+	uint32_t layer = w->layer[i];
+
+	if (w->used[i] == 1) {
+		w->busy[number][layer]--;
+		HOLDS(w, done->rc == 0 || done->rc == -EIO);
+		if (done->rc == 0) {
+			w->stored[number][layer] = 1;
+			w->acknowledged++;
+		}
+	} else {
+		HOLDS(w, w->used[i] == 2);
+		HOLDS(w, done->rc == 0 || done->rc == -EBADMSG || (w->lying && done->rc == -EIO));
+		if (done->rc == 0) {
+			HOLDS(w, block_matches(&w->config, number, layer, buffers[i], done->length));
+			w->served++;
+		} else {
+			w->lost_checks++;
+			HOLDS(w, w->lying || !w->stored[number][layer]);
+			w->stored[number][layer] = 0;
+		}
+	}
+	w->used[i] = 0;
+}
+
+static void
+poll_store(struct world *w)
+{
+	struct ofs_store_done done[IO];
+	int count = ofs_store_poll(w->store, done, IO);
+	int i;
+
+	for (i = 0; i < count; i++) {
+		ended(w, &done[i]);
+	}
+}
+
+static void
+start(struct world *w, uint32_t kind)
+{
+	uint32_t i = draw(w, IO);
+	uint32_t number = draw(w, BLOCKS);
+	uint32_t layer = draw(w, LAYERS);
+	struct ofs_key key;
+	int rc;
+
+	if (w->used[i] != 0) {
+		return;
+	}
+	block_name(number, &key);
+	w->number[i] = number;
+	w->layer[i] = layer;
+	if (kind == 1) {
+		block_fill(&w->config, number, layer, buffers[i]);
+		rc = ofs_store_put(w->store, number % 2, &key, layer, buffers[i], i, w->now_s);
+		w->busy[number][layer] += rc == 0;
+		w->full += rc == -ENOSPC;
+		HOLDS(w, rc == 0 || rc == -EAGAIN || rc == -ENOSPC);
+	} else {
+		rc = ofs_store_get(w->store, &key, layer, buffers[i], i, w->now_s);
+		HOLDS(w, rc == 0 || rc == -EAGAIN || rc == -ENOENT);
+		HOLDS(w, rc != -ENOENT || !w->stored[number][layer] || w->lying);
+	}
+	if (rc == 0) {
+		w->used[i] = (uint8_t)kind;
+	}
+}
+
+static void
+delete(struct world *w)
+{
+	uint32_t number = draw(w, BLOCKS);
+	uint32_t layer = draw(w, LAYERS);
+	struct ofs_key key;
+	int rc;
+
+	block_name(number, &key);
+	if (w->busy[number][layer] > 0) {
+		return; /* whether the put or the delete came last would be the test's guess */
+	}
+	rc = ofs_store_delete(w->store, &key, layer);
+	HOLDS(w, rc == 0 || !w->stored[number][layer] || w->lying);
+	w->stored[number][layer] = 0;
+}
+
+/* Everything that was acknowledged is there, with its bytes. */
+static void
+check_all(struct world *w)
+{
+	uint32_t number;
+	uint32_t layer;
+
+	for (number = 0; number < BLOCKS; number++) {
+		for (layer = 0; layer < LAYERS; layer++) {
+			int rc = store_get_now(w->store, &w->config, number, layer, buffers[0],
+				w->now_s);
+
+			HOLDS(w, rc != -EILSEQ);
+			HOLDS(w, rc == 0 || !w->stored[number][layer] || w->lying);
+			HOLDS(w, rc == 0 || rc == -ENOENT || rc == -EBADMSG || w->lying);
+		}
+	}
+}
+
+/* A killed store gets no close; only its memory is given back. */
+static void
+abandon(struct ofs_store *store)
+{
+	store->flying = 0;
+	ofs_store_close(store);
+}
+
+static void
+cut(struct world *w)
+{
+	uint32_t eio = w->device.write_eio_percent;
+	struct ofs_store_stats stats;
+
+	ofs_store_stats_get(w->store, &stats);
+	w->moved += stats.blocks_moved;
+	memory_cut(&w->device);
+	abandon(w->store);
+	w->device.write_eio_percent = 0;
+	open_store(w);
+	w->device.write_eio_percent = eio;
+	if (draw(w, 3) == 0) {
+		check_all(w);
+	}
+}
+
+static void
+run(uint64_t seed)
+{
+	struct world *w = &world;
+	uint32_t lba = seed % 3 == 0 ? 4096 : 512;
+	uint32_t places = 1 + (uint32_t)(seed % 7);
+	uint32_t step;
+	uint32_t deletes;
+
+	memset(w, 0, sizeof(*w));
+	w->seed = seed;
+	w->config = (struct ofs_store_config){
+		.payload_size_bytes = lba == 4096 ? 4096 : 1024, .layer_count = LAYERS,
+		.tenant_max = 2, .io_max = IO, .durable = 1, .reserve_segments = 1 + seed % 2,
+		.format = 1,
+	};
+	w->config.segment_size_bytes = lba + places * (w->config.payload_size_bytes + lba);
+	memory_open(&w->device, 131072 + (uint64_t)w->config.segment_size_bytes *
+		(8 + seed % 5 * 30 / places), lba, seed);
+	w->device.end_percent = 20 + draw(w, 80);
+	w->device.depth = 2 + draw(w, 60);
+	w->lying = seed % 4 == 2;
+	open_store(w);
+	w->device.write_eio_percent = seed % 4 == 1 ? draw(w, 30) : 0;
+	if (w->lying) {
+		w->device.read_eio_percent = draw(w, 5);
+		w->device.read_flip_percent = draw(w, 10);
+	}
+	deletes = draw(w, 20);
+	for (step = 0; step < STEPS; step++) {
+		uint32_t what = draw(w, 100);
+
+		if (what < 40) {
+			start(w, 1);
+		} else if (what < 60) {
+			start(w, 2);
+		} else if (what < 60 + deletes) {
+			delete(w);
+		} else if (what < 98 || w->lying) {
+			poll_store(w);
+		} else if (what == 98) {
+			HOLDS(w, ofs_store_tick(w->store, ++w->now_s, NULL, 0) == 0);
+			HOLDS(w, ofs_store_verify(w->store) == 0);
+		} else {
+			cut(w);
+		}
+	}
+	cut(w);
+	check_all(w);
+	HOLDS(w, w->device.not_durable == 0);
+	ofs_store_close(w->store);
+	memory_close(&w->device);
+}
+
+int
+main(int argc, char **argv)
+{
+	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+	uint64_t count = argc > 2 ? strtoull(argv[2], NULL, 10) : 200;
+	uint64_t acknowledged = 0;
+	uint64_t served = 0;
+	uint64_t checks = 0;
+	uint64_t full = 0;
+	uint64_t moved = 0;
+	uint64_t seed;
+
+	for (seed = first; seed < first + count; seed++) {
+		run(seed);
+		acknowledged += world.acknowledged;
+		served += world.served;
+		checks += world.lost_checks;
+		full += world.full;
+		moved += world.moved;
+	}
+	printf("store cut ok: %llu seeds, %llu puts acknowledged, %llu gets served, %llu failed their "
+		"check, %llu refused as full, %llu moved\n", (unsigned long long)count,
+		(unsigned long long)acknowledged, (unsigned long long)served,
+		(unsigned long long)checks, (unsigned long long)full, (unsigned long long)moved);
+	/* A run in which these never happened would prove nothing. */
+	assert(count < 100 || (served > 0 && checks > 0 && full > 0 && moved > 0));
+	return 0;
+}

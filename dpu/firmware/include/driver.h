@@ -1,17 +1,21 @@
 /*
  * driver.h: the host driver: what a decode loop calls to get its blocks.
  *
- * Model: one driver over one fabric, owned by one thread, without the GIL. `fetch` serves the demands of one
- * layer of one step: look every key up in the directory, copy and check the hits one-sidedly, send one STEP
- * with what was seen (that is also the hint), wait for the rest, copy and check it. A block that fails its check or whose slot moved on is
- * asked for again (bounded), never returned. `put` copies blocks into the put window and waits for their acknowledgement.
+ * Model: one driver over one fabric, owned by one thread, without the GIL. `fetch` serves the
+ * demands of one layer of one step: look every key up in the directory, copy and check the hits
+ * one-sidedly, send one STEP with what was seen (that is also the hint), wait for the rest, copy
+ * and check it. A block that fails its check or whose slot moved on is asked for again (bounded),
+ * never returned. `put` copies blocks into the put window and waits for their acknowledgement.
+ *
+ * A command that timed out keeps its payload area and put slot until its completion comes: the DPU
+ * may still use them. When all are kept so, further calls end with -ETIMEDOUT.
  */
 #ifndef OFS_DRIVER_H
 #define OFS_DRIVER_H
 
 #include "fabric.h"
 
-/* cdef: order 5 */
+/* cdef: order 9 */
 /* cdef: begin */
 struct ofs_driver;
 
@@ -54,15 +58,29 @@ struct ofs_driver_stats {
 	uint64_t bytes_put;
 };
 
+struct ofs_device;
+
 /* Shared memory: descriptors as the daemon handed them out. The driver dups what it keeps. */
 int ofs_driver_open_shm(struct ofs_driver **out, int region_fd, int port_fd, int dpu_wake_fd,
 	int host_wake_fd, char *error, size_t error_size_bytes);
+/*
+ * The same in virtual time, over a device that was opened with a simulated clock and stands in this
+ * process: the driver's waits turn the device's reactor. Tests and the lab.
+ */
+int ofs_driver_open_sim(struct ofs_driver **out, struct ofs_device *device, int region_fd,
+	int port_fd, const struct ofs_fabric_sim_config *config, char *error,
+	size_t error_size_bytes);
 void ofs_driver_close(struct ofs_driver *driver);
-/* 0; -ETIMEDOUT some demand did not end in time; -EPIPE the daemon is gone; -EINVAL. Per block see rcs. */
+/*
+ * 0: every demand ended, each as its rcs says. -ETIMEDOUT: some did not in time. -EPIPE: the
+ * daemon closed the port or died. -EINVAL, -EPERM: the daemon refused the step. rcs are filled in
+ * all cases.
+ */
 int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);
 /*
- * Write `count` blocks of one layer; source + i * stride, length bytes each; rcs [count] gets 0 or -errno (-ENOSPC store full,
- * -EIO, -EINVAL wrong size). Acknowledged as the daemon's write mode says.
+ * Write `count` blocks of one layer; source + i * stride, length bytes each; rcs [count] gets 0 or
+ * -errno (-ENOSPC store full, -EIO, -EINVAL wrong size). Acknowledged as the daemon's write mode
+ * says. Returns 0 when all ended, each as rcs says, else as fetch.
  */
 int ofs_driver_put(struct ofs_driver *driver, uint32_t session, uint32_t layer, uint32_t count,
 	const uint32_t *ordinals, const uint8_t *source, uint64_t source_stride_bytes,
@@ -75,9 +93,20 @@ uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
 /* Benches, in C so that no Python stands in the loop. */
 /* Round trip of `count` NOP commands, each timed: rtt_ns [count]. */
 int ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns);
-/* `count` one-sided reads of the given keys in turn, checked; and the same bytes by memcpy: total nanoseconds of each. */
-int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys,
-	uint32_t count, uint8_t *target, uint64_t *read_ns, uint64_t *memcpy_ns, uint64_t *verify_ns);
+/*
+ * `count` one-sided reads of the given keys in turn, looked up and checked as fetch does; as many
+ * memcpy of the same sizes out of other slots of the same keys; and the same reads once more
+ * without the checksum of the payload: nanoseconds of all together. Alternates every few blocks;
+ * the keys must be published. Returns how many reads were refused by their check, or -errno.
+ */
+int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count,
+	const struct ofs_key *keys, uint32_t count, uint8_t *target, uint64_t *read_ns,
+	uint64_t *memcpy_ns, uint64_t *unchecked_ns);
+/* Floor of the round trip: two threads and two words of shared memory, nothing else. */
+int ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns);
 /* cdef: end */
+
+/* Over any fabric, which then belongs to the driver (also when this fails). */
+int ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric);
 
 #endif

@@ -1,28 +1,33 @@
 /*
  * fabric.h: seam 3, how a host reaches a region and its port.
  *
- * Model: one fabric handle is one host's way to one tenant's region (read one-sidedly) and to one port of
- * its own (commands and completions). One thread owns it. `read` posts a one-sided read, and `flush`
- * returns when all posted reads are in place: shared memory does the copy in `read`; RDMA posts work
- * requests and polls in `flush`. Nothing blocks but `flush` and `wait`, both bounded by a timeout.
+ * Model: one fabric handle is one host's way to one tenant's region (read one-sidedly) and to one
+ * port of its own (commands and completions). One thread owns it. `read` posts a one-sided read,
+ * and `flush` returns when all posted reads are in place, in the order they were posted: shared
+ * memory does the copy in `read`; RDMA posts work requests and polls in `flush`. Nothing blocks
+ * but `flush`, `wait` and `pause`, all bounded by a timeout.
  *
- * Sides: shm (mappings), sim (in-process, seeded delays and torn reads), later verbs and nixl. The ZMQ fabric,
- * for where nothing better exists, is a proxy in Python that runs this driver next to the daemon. One contract suite over all.
+ * Sides: shm (mappings), sim (the same mappings in virtual time, with seeded delays and torn
+ * reads), memory (in one process, the commented skeleton), later verbs and nixl. The ZMQ fabric,
+ * for where nothing better exists, is a proxy in Python that runs this driver next to the daemon.
+ * One contract suite runs over all.
  */
 #ifndef OFS_FABRIC_H
 #define OFS_FABRIC_H
 
 #include "region.h"
 
+struct ofs_device;
 struct ofs_fabric;
 
 struct ofs_fabric_ops {
 	const char *name;
 	void (*close)(struct ofs_fabric *fabric);
+	/* -ERANGE: not inside the region. The bytes may be torn: the driver checks them. */
 	int (*read)(struct ofs_fabric *fabric, uint64_t region_offset, void *target,
 		uint32_t size_bytes);
 	int (*flush)(struct ofs_fabric *fabric, uint64_t timeout_ns);
-	/* Copy into the put window of the port. */
+	/* Copy into the put window of the port; -ERANGE. */
 	int (*write_put)(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
 		uint32_t size_bytes);
 	/* Where the caller may build the payload of the next submission with this index. */
@@ -34,6 +39,8 @@ struct ofs_fabric_ops {
 	const struct ofs_result *(*results)(struct ofs_fabric *fabric, const struct ofs_cqe *cqe);
 	/* Spin shortly, then sleep until a completion or the timeout. 0, -ETIMEDOUT, -EPIPE. */
 	int (*wait)(struct ofs_fabric *fabric, uint64_t timeout_ns);
+	uint64_t (*now_ns)(struct ofs_fabric *fabric);
+	void (*pause)(struct ofs_fabric *fabric, uint64_t pause_ns);
 };
 
 /* First member of every side's own structure. */
@@ -41,10 +48,36 @@ struct ofs_fabric {
 	const struct ofs_fabric_ops *ops;
 	struct ofs_region_header region;   /* checked copies */
 	struct ofs_port_header port;
+	uint32_t read_batch_max;           /* blocks worth posting before one flush; at least 1 */
 };
 
-/* Checks magic, version, checksum and that every offset lies inside the mapping; `error` names what and the mend. */
+/* cdef: order 8 */
+/* cdef: begin */
+struct ofs_fabric_sim_config {
+	uint64_t seed;
+	uint64_t step_ns;           /* virtual time of one look at the completion ring; not 0 */
+	uint64_t delay_ns_max;      /* completions are held back by up to so much */
+	uint32_t torn_per_million;  /* reads in whose middle the DPU goes on working */
+	uint32_t flip_per_million;  /* reads that come back with a flipped bit */
+};
+/* cdef: end */
+
+/*
+ * Every open checks magic, version, checksum, that every offset lies inside the mapping, that
+ * region and port belong together, and that the mapping cannot shrink; `error` names what and the
+ * mend. -EPROTO another magic or version, -EINVAL sizes that do not fit, -errno of the system.
+ */
 int ofs_fabric_shm_open(struct ofs_fabric **out, int region_fd, int port_fd, int dpu_wake_fd,
 	int host_wake_fd, char *error, size_t error_size_bytes);
+/* One process, plain pointers, the port's own bell; nothing is mapped or closed. */
+int ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_region *region,
+	const struct ofs_port *port, char *error, size_t error_size_bytes);
+/*
+ * Virtual time over the same mappings: whoever waits moves the time and runs the DPU's side on this
+ * thread, by `pump(context, now_ns)`.
+ */
+int ofs_fabric_sim_open(struct ofs_fabric **out, int region_fd, int port_fd,
+	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
+	void *context, uint64_t now_ns, char *error, size_t error_size_bytes);
 
 #endif

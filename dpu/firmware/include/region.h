@@ -1,21 +1,30 @@
 /*
  * region.h: the memory map. One layout for shared memory, RDMA and the ASIC model.
  *
- * Model: every tenant has a *region* of its own (a mapping of its own, so that no host can read another
- * tenant's slots): header, directory, slots. Hosts map it read-only and read slots one-sidedly. Every
- * attached host has a *port*: a mapping of its own with a submission ring, a completion ring, one payload
- * area per submission entry and a put window, written by both sides. The DPU owns everything; its reactor
- * thread is the only writer of regions.
+ * Model: every tenant has a *region* of its own (a mapping of its own, so that no host can read
+ * another tenant's slots): header, directory, slots. Hosts map it read-only and read slots
+ * one-sidedly. Every attached host has a *port*: a mapping of its own with a submission ring, a
+ * completion ring, one payload area per submission entry and a put window, written by both sides.
+ * The DPU owns everything; its reactor thread is the only writer of regions and the only one that
+ * calls the functions below.
  *
- * A slot holds one record: payload, then at `trailer_offset` (the last LBA of the slot) a trailer. The record goes to NVMe
- * as it stands, so a read from NVMe lands in its slot without a copy.
+ * A slot holds one record: payload, then at `trailer_offset` (the last LBA of the slot) a trailer.
+ * The record goes to NVMe as it stands, so a read from NVMe lands in its slot without a copy.
  *
- * Publishing: RETRACT clears the directory entry, then the trailer's generation, before the slot is written again; PUBLISH writes
- * the trailer's key and generation (release), then the entry under its sequence (odd while it changes).
- * Reading a hit: entry (even sequence, same before and after) -> copy the payload -> trailer's key and generation
- * equal the entry's, and the checksum of the copy equals the trailer's. Anything else is a miss, never data.
+ * Publishing: RETRACT clears the directory entry, then the trailer's generation, before the slot is
+ * written again; PUBLISH writes the trailer's key and generation (release), then the entry under
+ * its sequence (odd while it changes). Reading a hit: entry (even sequence) -> trailer's key and
+ * generation equal the entry's -> copy the payload -> trailer unchanged -> checksum of the copy
+ * equals the trailer's. Anything else is a miss, never data. A torn entry is caught by the trailer.
  *
- * Nothing a host writes is believed: the DPU copies a command, then checks every number in the copy.
+ * A directory bucket holds 8 entries, a key may stand in two buckets, and there are at least
+ * twice as many entries as slots: at this load a key finds no room less than once in a million
+ * publishes.
+ *
+ * Nothing a host writes is believed: the DPU copies a command, then checks every number in the
+ * copy. Each side wakes the other through its own end of a socket pair: an eventfd's O_NONBLOCK
+ * flag would be shared with the host, who could clear it and stop the reactor in a read; and the
+ * end of a pair tells a host of the daemon's death.
  */
 #ifndef OFS_REGION_H
 #define OFS_REGION_H
@@ -33,7 +42,7 @@
 /* The last LBA of a slot begins with it; the same bytes stand on NVMe. */
 struct ofs_trailer {
 	uint32_t magic;
-	uint32_t crc;               /* low 32 bits of XXH3 over the fields from `length` to `reserved` */
+	uint32_t crc;               /* low 32 bits of XXH3 over `length` to `reserved` */
 	uint32_t length;            /* payload bytes */
 	uint16_t layer;
 	uint16_t tenant;
@@ -77,8 +86,11 @@ struct ofs_directory_entry {
 
 enum ofs_op { OFS_OP_NOP = 0, OFS_OP_STEP = 1, OFS_OP_PUT = 2, OFS_OP_RELEASE = 3 };
 
-/* 64 bytes. The payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded to 8),
- * scores u16[score_count] (padded to 8), and room for ofs_result[demand_count], which the DPU writes. */
+/*
+ * 64 bytes. The payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded
+ * to 8), scores u16[score_count]; and, at a fixed place behind the longest of these, ofs_result
+ * [demand_count], which the DPU writes. See ofs_payload_*_offset.
+ */
 struct ofs_sqe {
 	uint64_t user;
 	uint16_t op;
@@ -111,7 +123,8 @@ struct ofs_cqe {
 struct ofs_result {
 	uint32_t slot;
 	uint32_t generation;
-	int32_t rc;                 /* 0 in its slot; -ENOENT unknown, -EBADMSG failed its check, -EIO, -ETIMEDOUT, -EAGAIN ask again */
+	/* 0 in its slot; -EAGAIN ask again; -ENOENT unknown, -EBADMSG failed its check, -EIO, ... */
+	int32_t rc;
 	uint32_t end;               /* enum ofs_end */
 };
 
@@ -141,8 +154,8 @@ struct ofs_port_words {
 	_Alignas(64) uint32_t submission_head;   /* DPU writes */
 	_Alignas(64) uint32_t completion_tail;   /* DPU writes */
 	_Alignas(64) uint32_t completion_head;   /* host writes */
-	_Alignas(64) uint32_t dpu_sleeping;      /* DPU: ring my eventfd after a submission */
-	_Alignas(64) uint32_t host_sleeping;     /* host: ring mine after a completion */
+	_Alignas(64) uint32_t dpu_sleeping;      /* DPU: ring me after a submission */
+	_Alignas(64) uint32_t host_sleeping;     /* host: ring me after a completion */
 	_Alignas(64) uint32_t closed;            /* DPU: this port is gone, attach again */
 };
 #define OFS_PORT_WORDS_OFFSET 256
@@ -152,7 +165,55 @@ _Static_assert(sizeof(struct ofs_directory_entry) == 32, "two entries a line");
 _Static_assert(sizeof(struct ofs_sqe) == 64, "one line");
 _Static_assert(sizeof(struct ofs_cqe) == 32, "two a line");
 _Static_assert(sizeof(struct ofs_result) == 16, "part of the memory map");
-_Static_assert(sizeof(struct ofs_port_header) <= OFS_PORT_WORDS_OFFSET, "words stand behind the header");
+_Static_assert(sizeof(struct ofs_port_header) <= OFS_PORT_WORDS_OFFSET, "words stand behind it");
+
+/* Limits of what either side accepts in a header, so that no size below overflows. */
+#define OFS_REGION_SLOTS_MAX (1u << 28)
+#define OFS_PAYLOAD_SIZE_BYTES_MAX (1u << 28)
+#define OFS_PORT_ENTRIES_MAX 4096u
+#define OFS_PORT_DEMANDS_MAX 65536u
+#define OFS_PORT_SCORES_MAX (1u << 22)
+#define OFS_PORT_PUT_SLOTS_MAX 4096u
+
+static inline uint32_t
+ofs_payload_seen_offset(uint32_t demand_count)
+{
+	return demand_count * 4;
+}
+
+static inline uint32_t
+ofs_payload_scores_offset(uint32_t demand_count)
+{
+	return (demand_count * 5 + 7) & ~7u;
+}
+
+static inline uint32_t
+ofs_payload_results_offset(uint32_t demand_max, uint32_t score_max)
+{
+	return (ofs_payload_scores_offset(demand_max) + score_max * 2 + 63) & ~63u;
+}
+
+static inline uint32_t
+ofs_payload_area_size_bytes(uint32_t demand_max, uint32_t score_max)
+{
+	return (ofs_payload_results_offset(demand_max, score_max) +
+		demand_max * (uint32_t)sizeof(struct ofs_result) + 63) & ~63u;
+}
+
+/* The two buckets in which a key may stand; bucket_count is a power of two and at least 2. */
+static inline uint32_t
+ofs_bucket_first(const struct ofs_key *key, uint32_t bucket_count)
+{
+	return (uint32_t)((key->lo * 0x9e3779b97f4a7c15ull) >> 32) & (bucket_count - 1);
+}
+
+static inline uint32_t
+ofs_bucket_second(const struct ofs_key *key, uint32_t bucket_count)
+{
+	uint32_t second = (uint32_t)((key->hi * 0xc2b2ae3d27d4eb4full) >> 32) & (bucket_count - 1);
+
+	return second == ofs_bucket_first(key, bucket_count) ? second ^ 1 : second;
+}
 
 /* ---- DPU side: the region of one tenant ---- */
 struct ofs_region;
@@ -160,19 +221,27 @@ struct ofs_region_config {
 	uint32_t tenant;
 	uint32_t slot_count;
 	uint32_t payload_size_bytes; /* multiple of lba_size_bytes */
-	uint32_t lba_size_bytes;
+	uint32_t lba_size_bytes;     /* power of two, at least 128 */
 	uint64_t epoch;
 };
-/* A memfd, pre-faulted, sealed against resize. */
+/*
+ * A memfd, pre-faulted, sealed against resize and against every writable mapping but this one.
+ * -EINVAL a size out of range, -ENOMEM, -EMFILE.
+ */
 int ofs_region_open(struct ofs_region **out, const struct ofs_region_config *config);
 void ofs_region_close(struct ofs_region *region);
 /* A read-only descriptor for hosts; the caller closes it. */
 int ofs_region_share_fd(const struct ofs_region *region);
+/* NULL out of range. */
 void *ofs_region_slot(const struct ofs_region *region, uint32_t slot);
 struct ofs_trailer *ofs_region_trailer(const struct ofs_region *region, uint32_t slot);
 void *ofs_region_base(const struct ofs_region *region, uint64_t *size_bytes);
 uint32_t ofs_region_record_size_bytes(const struct ofs_region *region);
-/* -ENOSPC: both buckets are full; the block can then only be had through a STEP. */
+/*
+ * Payload, length and checksum stand in the slot already. A key that is published already moves.
+ * -ENOSPC: both buckets are full; the block can then only be had through a STEP, for which the
+ * trailer is written all the same.
+ */
 int ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot,
 	uint32_t generation, uint32_t cause);
 void ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot);
@@ -181,7 +250,7 @@ void ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_k
 struct ofs_port;
 struct ofs_port_config {
 	uint32_t tenant;
-	uint32_t entry_count;
+	uint32_t entry_count;        /* power of two */
 	uint32_t demand_max;
 	uint32_t score_max;
 	uint32_t put_slot_count;
@@ -192,22 +261,35 @@ struct ofs_port_config {
 struct ofs_command {
 	struct ofs_sqe sqe;
 	uint32_t *ordinals; /* [demand_max], owned by the caller */
-	uint8_t *seen;
-	uint16_t *scores;
+	uint8_t *seen;      /* [demand_max] */
+	uint16_t *scores;   /* [score_max] */
 };
 int ofs_port_open(struct ofs_port **out, const struct ofs_port_config *config);
+/* Tells the host that the port is closed, and wakes it. */
 void ofs_port_close(struct ofs_port *port);
 int ofs_port_fd(const struct ofs_port *port);        /* the mapping; belongs to the port */
-int ofs_port_dpu_wake_fd(const struct ofs_port *port);  /* eventfd: host rings, reactor sleeps on it */
-int ofs_port_host_wake_fd(const struct ofs_port *port); /* eventfd: reactor rings, host sleeps on it */
-/* 1: a command; 0: idle; -EPROTO: the host wrote nonsense (answered with that CQE; the port lives on). */
+int ofs_port_dpu_wake_fd(const struct ofs_port *port);  /* the reactor sleeps on it; -1 none */
+int ofs_port_dpu_bell_fd(const struct ofs_port *port);  /* handed to the host, who rings it */
+int ofs_port_host_wake_fd(const struct ofs_port *port); /* handed to the host, who sleeps on it */
+void *ofs_port_base(const struct ofs_port *port, uint64_t *size_bytes);
+/*
+ * 1: a command; 0: idle, or a host that does not take its completions; -EPROTO: the host wrote
+ * nonsense (answered with a CQE of -EPROTO or -EINVAL; the port lives on). Every 1 is to be
+ * answered by one ofs_port_complete. Each call does a bounded amount of work.
+ */
 int ofs_port_poll(struct ofs_port *port, struct ofs_command *command);
-/* Push a completion with `count` results (for the payload area named in the sqe). The completion ring is large enough by construction. */
-int ofs_port_complete(struct ofs_port *port, const struct ofs_cqe *cqe, const struct ofs_result *results);
+/*
+ * Push a completion with `count` results (for the payload area named in the sqe). The completion
+ * ring is large enough by construction. -EINVAL: an index or count out of range, nothing pushed.
+ */
+int ofs_port_complete(struct ofs_port *port, const struct ofs_cqe *cqe,
+	const struct ofs_result *results);
 void *ofs_port_put_slot(const struct ofs_port *port, uint32_t put_slot); /* NULL out of range */
 void *ofs_port_puts_base(const struct ofs_port *port, uint64_t *size_bytes);
 /* Announce sleep; returns 1 when a submission came in between: do not sleep. */
 int ofs_port_sleep(struct ofs_port *port);
 void ofs_port_wake(struct ofs_port *port);
+/* Commands and tails refused so far. */
+uint64_t ofs_port_nonsense_count(const struct ofs_port *port);
 
 #endif

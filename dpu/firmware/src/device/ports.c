@@ -18,7 +18,7 @@ share_descriptors(const struct ofs_device *device, uint32_t tenant, const struct
 
 	fds[0] = ofs_region_share_fd(device->tenants[tenant].region);
 	fds[1] = dup(ofs_port_fd(port));
-	fds[2] = dup(ofs_port_dpu_wake_fd(port));
+	fds[2] = dup(ofs_port_dpu_bell_fd(port));
 	fds[3] = dup(ofs_port_host_wake_fd(port));
 	for (i = 0; i < 4; i++) {
 		if (fds[i] < 0) {

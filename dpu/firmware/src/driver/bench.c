@@ -1,0 +1,187 @@
+/* Benches of the host's path, in C so that no Python stands in the loop; see driver.h. */
+#include "driver/internal.h"
+#include "region/shared.h"
+
+#include <pthread.h>
+#include <time.h>
+#include <string.h>
+
+#define BENCH_BATCH 16
+
+int
+ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns)
+{
+	uint32_t i;
+
+	for (i = 0; i < count; i++) {
+		uint64_t start_ns = ofs_driver_now_ns(driver);
+		uint64_t deadline_ns = start_ns + OFS_COMMAND_TIMEOUT_NS;
+		struct ofs_sqe sqe = {.op = OFS_OP_NOP};
+		struct ofs_cqe cqe;
+		uint32_t index;
+		int rc = ofs_command_begin(driver, deadline_ns, &index);
+
+		if (rc == 0) {
+			rc = ofs_command_send(driver, &sqe, index, deadline_ns);
+		}
+		if (rc == 0) {
+			rc = ofs_command_wait(driver, index, deadline_ns, &cqe);
+		}
+		if (rc != 0) {
+			return rc;
+		}
+		ofs_command_end(driver, index);
+		rtt_ns[i] = ofs_driver_now_ns(driver) - start_ns;
+	}
+	return 0;
+}
+
+/* BENCH_BATCH keys from `first` on, round and round. */
+static void
+prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys, uint32_t first,
+	uint8_t *target)
+{
+	uint32_t i;
+
+	for (i = 0; i < BENCH_BATCH; i++) {
+		driver->reads[i].key = keys[(first + i) % key_count];
+		driver->reads[i].target = target;
+	}
+}
+
+static int
+read_batch(struct ofs_driver *driver, int checked, uint64_t *total_ns)
+{
+	uint64_t start_ns = ofs_driver_now_ns(driver);
+	int refused = 0;
+	int rc = ofs_reads_lookup(driver, driver->reads, BENCH_BATCH);
+	uint32_t i;
+
+	if (rc == 0) {
+		rc = ofs_reads_run(driver, driver->reads, NULL, BENCH_BATCH, checked);
+	}
+	*total_ns += ofs_driver_now_ns(driver) - start_ns;
+	for (i = 0; rc == 0 && i < BENCH_BATCH; i++) {
+		refused += driver->reads[i].rc != 0;
+	}
+	return rc != 0 ? rc : refused;
+}
+
+/* The slots are found before the clock starts: a memcpy knows where its bytes are. */
+static int
+copy_batch(struct ofs_driver *driver, uint64_t *total_ns)
+{
+	struct ofs_fabric *fabric = driver->fabric;
+	uint64_t start_ns;
+	int rc = ofs_reads_lookup(driver, driver->reads, BENCH_BATCH);
+	uint32_t i;
+
+	start_ns = ofs_driver_now_ns(driver);
+	for (i = 0; rc == 0 && i < BENCH_BATCH; i++) {
+		struct ofs_block_read *read = &driver->reads[i];
+
+		if (read->slot != OFS_NONE) {
+			rc = fabric->ops->read(fabric, fabric->region.slots_offset +
+				(uint64_t)read->slot * fabric->region.slot_stride_bytes,
+				read->target, fabric->region.payload_size_bytes);
+		}
+	}
+	*total_ns += ofs_driver_now_ns(driver) - start_ns;
+	return rc;
+}
+
+int
+ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count,
+	const struct ofs_key *keys, uint32_t count, uint8_t *target, uint64_t *read_ns,
+	uint64_t *memcpy_ns, uint64_t *unchecked_ns)
+{
+	uint32_t third = key_count / 3;
+	int refused = 0;
+	uint32_t i;
+
+	if (key_count < 3 * BENCH_BATCH || driver->fabric->port.demand_max < BENCH_BATCH) {
+		return -EINVAL;
+	}
+	*read_ns = *memcpy_ns = *unchecked_ns = 0;
+	/* Three places a third apart: no way of reading finds what another has just cached. */
+	for (i = 0; i < count; i += BENCH_BATCH) {
+		int rc;
+
+		prepare(driver, key_count, keys, i, target);
+		rc = read_batch(driver, 1, read_ns);
+		if (rc < 0) {
+			return rc;
+		}
+		refused += rc;
+		prepare(driver, key_count, keys, i + third, target);
+		rc = copy_batch(driver, memcpy_ns);
+		if (rc < 0) {
+			return rc;
+		}
+		prepare(driver, key_count, keys, i + 2 * third, target);
+		rc = read_batch(driver, 0, unchecked_ns);
+		if (rc < 0) {
+			return rc;
+		}
+	}
+	return refused;
+}
+
+struct spin_words {
+	_Alignas(64) uint32_t ping;
+	_Alignas(64) uint32_t pong;
+	_Alignas(64) uint32_t stop;
+};
+
+static void *
+answer(void *argument)
+{
+	struct spin_words *words = argument;
+	uint32_t seen = 0;
+
+	while (ofs_word_load(&words->stop) == 0) {
+		uint32_t ping = ofs_word_load(&words->ping);
+
+		if (ping != seen) {
+			seen = ping;
+			ofs_word_store(&words->pong, ping);
+		} else {
+			ofs_cpu_relax();
+		}
+	}
+	return NULL;
+}
+
+static uint64_t
+clock_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+int
+ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns)
+{
+	struct spin_words words = {0};
+	pthread_t thread;
+	uint32_t i;
+	int rc = pthread_create(&thread, NULL, answer, &words);
+
+	if (rc != 0) {
+		return -rc;
+	}
+	for (i = 0; i < count; i++) {
+		uint64_t start_ns = clock_now_ns();
+
+		ofs_word_store(&words.ping, i + 1);
+		while (ofs_word_load(&words.pong) != i + 1) {
+			ofs_cpu_relax();
+		}
+		rtt_ns[i] = clock_now_ns() - start_ns;
+	}
+	ofs_word_store(&words.stop, 1);
+	pthread_join(thread, NULL);
+	return 0;
+}

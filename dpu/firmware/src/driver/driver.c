@@ -1,0 +1,110 @@
+/* The host driver: open, close, counters, and the commands that carry nothing; see driver.h. */
+#include "driver/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+void
+ofs_driver_close(struct ofs_driver *driver)
+{
+	if (driver == NULL) {
+		return;
+	}
+	driver->fabric->ops->close(driver->fabric);
+	free(driver->pending);
+	free(driver->free_payloads);
+	free(driver->free_put_slots);
+	free(driver->active);
+	free(driver->reads);
+	free(driver->wanted);
+	free(driver->results);
+	free(driver);
+}
+
+int
+ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
+{
+	const struct ofs_port_header *port = &fabric->port;
+	struct ofs_driver *driver = calloc(1, sizeof(*driver));
+	uint32_t i;
+
+	if (driver == NULL) {
+		fabric->ops->close(fabric);
+		return -ENOMEM;
+	}
+	driver->fabric = fabric;
+	driver->pending = calloc(port->entry_count, sizeof(driver->pending[0]));
+	driver->free_payloads = calloc(port->entry_count, sizeof(driver->free_payloads[0]));
+	driver->free_put_slots = calloc(port->put_slot_count, sizeof(driver->free_put_slots[0]));
+	driver->active = calloc(port->entry_count, sizeof(driver->active[0]));
+	driver->reads = aligned_alloc(_Alignof(struct ofs_block_read),
+		port->demand_max * sizeof(driver->reads[0]));
+	driver->wanted = calloc(port->demand_max, sizeof(driver->wanted[0]));
+	driver->results = calloc(port->demand_max, sizeof(driver->results[0]));
+	if (driver->pending == NULL || driver->free_payloads == NULL ||
+		driver->free_put_slots == NULL || driver->active == NULL || driver->reads == NULL ||
+		driver->wanted == NULL || driver->results == NULL) {
+		ofs_driver_close(driver);
+		return -ENOMEM;
+	}
+	for (i = port->entry_count; i-- > 0;) {
+		driver->free_payloads[driver->free_payload_count++] = i;
+	}
+	for (i = port->put_slot_count; i-- > 0;) {
+		driver->free_put_slots[driver->free_put_slot_count++] = i;
+	}
+	*out = driver;
+	return 0;
+}
+
+int
+ofs_driver_open_shm(struct ofs_driver **out, int region_fd, int port_fd, int dpu_wake_fd,
+	int host_wake_fd, char *error, size_t error_size_bytes)
+{
+	struct ofs_fabric *fabric;
+	int rc = ofs_fabric_shm_open(&fabric, region_fd, port_fd, dpu_wake_fd, host_wake_fd, error,
+		error_size_bytes);
+
+	return rc != 0 ? rc : ofs_driver_open(out, fabric);
+}
+
+int
+ofs_driver_release(struct ofs_driver *driver, uint32_t session)
+{
+	uint64_t deadline_ns = ofs_driver_now_ns(driver) + OFS_COMMAND_TIMEOUT_NS;
+	struct ofs_sqe sqe = {.op = OFS_OP_RELEASE, .session = session};
+	struct ofs_cqe cqe;
+	uint32_t index;
+	int rc = ofs_command_begin(driver, deadline_ns, &index);
+
+	if (rc == 0) {
+		rc = ofs_command_send(driver, &sqe, index, deadline_ns);
+	}
+	if (rc == 0) {
+		rc = ofs_command_wait(driver, index, deadline_ns, &cqe);
+	}
+	if (rc == 0) {
+		ofs_command_end(driver, index);
+		rc = cqe.rc;
+	}
+	return rc;
+}
+
+int
+ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats)
+{
+	*stats = driver->stats;
+	return 0;
+}
+
+uint32_t
+ofs_driver_payload_size_bytes(const struct ofs_driver *driver)
+{
+	return driver->fabric->region.payload_size_bytes;
+}
+
+uint32_t
+ofs_driver_demand_max(const struct ofs_driver *driver)
+{
+	return driver->fabric->port.demand_max;
+}

@@ -1,0 +1,303 @@
+/*
+ * The shm side of the fabric seam: host and DPU on one machine, load and store on shared memory.
+ *
+ * Owns two mappings (the region read-only) and the wake descriptors. A read is a copy and is done
+ * when it returns. Waiting spins for about as long as a wake-up costs, then sleeps on the wake
+ * descriptor; the daemon's death closes its end, and wait says -EPIPE.
+ */
+#include "fabric/host_port.h"
+#include "region/shared.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_NS 50000ull     /* a wake-up across cores costs 30 to 40 us in a virtual machine */
+#define SPIN_LOOKS 64        /* looks at the ring between looks at the clock */
+#define DRAIN_READS_MAX 8
+
+struct shm {
+	struct ofs_fabric base;
+	struct ofs_host_port port;
+	const uint8_t *region;
+	uint64_t spin_ns;
+	int host_wake_fd;
+	int dpu_bell_fd;
+};
+
+static uint64_t
+shm_now_ns(struct ofs_fabric *fabric)
+{
+	struct timespec now;
+
+	(void)fabric;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static void
+shm_close(struct ofs_fabric *fabric)
+{
+	struct shm *shm = (struct shm *)fabric;
+
+	if (shm->region != NULL) {
+		munmap((void *)(uintptr_t)shm->region, fabric->region.size_bytes);
+	}
+	if (shm->port.base != NULL) {
+		munmap(shm->port.base, fabric->port.size_bytes);
+	}
+	if (shm->host_wake_fd >= 0) {
+		close(shm->host_wake_fd);
+	}
+	if (shm->dpu_bell_fd >= 0) {
+		close(shm->dpu_bell_fd);
+	}
+	free(shm);
+}
+
+static int
+shm_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32_t size_bytes)
+{
+	struct shm *shm = (struct shm *)fabric;
+	int rc = ofs_region_range(&fabric->region, region_offset, size_bytes);
+
+	if (rc == 0) {
+		ofs_copy_shared(target, shm->region + region_offset, size_bytes);
+		OFS_FENCE_LOADS(); /* reads are in place in the order they were posted */
+	}
+	return rc;
+}
+
+static int
+shm_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
+{
+	(void)fabric;
+	(void)timeout_ns;
+	return 0;
+}
+
+static int
+shm_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
+	uint32_t size_bytes)
+{
+	return ofs_host_port_write_put(&((struct shm *)fabric)->port, &fabric->port, put_slot,
+		source, size_bytes);
+}
+
+static void *
+shm_payload(struct ofs_fabric *fabric, uint32_t payload_index)
+{
+	return ofs_host_port_payload(&((struct shm *)fabric)->port, &fabric->port, payload_index);
+}
+
+static int
+shm_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
+{
+	return ofs_host_port_submit(&((struct shm *)fabric)->port, &fabric->port, sqe);
+}
+
+static int
+shm_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
+{
+	return ofs_host_port_poll(&((struct shm *)fabric)->port, &fabric->port, cqes, max);
+}
+
+static const struct ofs_result *
+shm_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
+{
+	return ofs_host_port_results(&((struct shm *)fabric)->port, &fabric->port, cqe);
+}
+
+const struct ofs_host_port *
+ofs_fabric_shm_port(const struct ofs_fabric *fabric)
+{
+	return &((const struct shm *)fabric)->port;
+}
+
+/* 0 something came, -EPIPE, or -ETIMEDOUT after spinning in vain. */
+static int
+spin(struct shm *shm, uint64_t spin_ns)
+{
+	uint64_t start_ns = shm_now_ns(&shm->base);
+	int i;
+
+	do {
+		for (i = 0; i < SPIN_LOOKS; i++) {
+			if (ofs_host_port_ready(&shm->port)) {
+				return 0;
+			}
+			ofs_cpu_relax();
+		}
+		if (ofs_host_port_closed(&shm->port)) {
+			return -EPIPE;
+		}
+	} while (shm_now_ns(&shm->base) - start_ns < spin_ns);
+	return -ETIMEDOUT;
+}
+
+/* Sleep once; 0 to look again, -EPIPE when nobody is left to wake us. */
+static int
+sleep_once(struct shm *shm, uint64_t left_ns)
+{
+	struct pollfd polled = {.fd = shm->host_wake_fd, .events = POLLIN};
+	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000ull),
+		.tv_nsec = (long)(left_ns % 1000000000ull)};
+	char bytes[512];
+	int rc = 0;
+	int i;
+
+	ofs_word_store_ordered(&shm->port.words->host_sleeping, 1);
+	if (!ofs_host_port_ready(&shm->port) && !ofs_host_port_closed(&shm->port) &&
+		ppoll(&polled, 1, &left, NULL) > 0) {
+		for (i = 0; i < DRAIN_READS_MAX; i++) {
+			if (recv(shm->host_wake_fd, bytes, sizeof(bytes), MSG_DONTWAIT) <
+				(ssize_t)sizeof(bytes)) {
+				break;
+			}
+		}
+		if ((polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
+			rc = -EPIPE;
+		}
+	}
+	ofs_word_store(&shm->port.words->host_sleeping, 0);
+	return rc;
+}
+
+static int
+shm_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
+{
+	struct shm *shm = (struct shm *)fabric;
+	uint64_t start_ns = shm_now_ns(fabric);
+	uint64_t waited_ns;
+	int rc = spin(shm, timeout_ns < shm->spin_ns ? timeout_ns : shm->spin_ns);
+
+	while (rc == -ETIMEDOUT && (waited_ns = shm_now_ns(fabric) - start_ns) < timeout_ns) {
+		rc = sleep_once(shm, timeout_ns - waited_ns);
+		if (ofs_host_port_ready(&shm->port)) {
+			return 0; /* what was answered counts, also by one who has died since */
+		}
+		if (rc == 0) {
+			rc = ofs_host_port_closed(&shm->port) ? -EPIPE : -ETIMEDOUT;
+		}
+	}
+	return rc;
+}
+
+static void
+shm_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
+{
+	struct timespec left = {.tv_sec = (time_t)(pause_ns / 1000000000ull),
+		.tv_nsec = (long)(pause_ns % 1000000000ull)};
+
+	(void)fabric;
+	nanosleep(&left, NULL); /* a signal ends it early: the caller looks at the clock */
+}
+
+static const struct ofs_fabric_ops shm_ops = {
+	.name = "shm",
+	.close = shm_close,
+	.read = shm_read,
+	.flush = shm_flush,
+	.write_put = shm_write_put,
+	.payload = shm_payload,
+	.submit = shm_submit,
+	.poll = shm_poll,
+	.results = shm_results,
+	.wait = shm_wait,
+	.now_ns = shm_now_ns,
+	.pause = shm_pause,
+};
+
+/* Maps the whole of `fd`; refuses memory that could shrink under us, which would be a SIGBUS. */
+static uint8_t *
+map_sealed(int fd, int protection, uint64_t *size_bytes, const char *what, char *error,
+	size_t error_size_bytes)
+{
+	struct stat status;
+	int seals = fcntl(fd, F_GET_SEALS);
+	void *base = MAP_FAILED;
+
+	*size_bytes = 0;
+	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &status) != 0 ||
+		status.st_size <= 0) {
+		snprintf(error, error_size_bytes,
+			"%s: not memory sealed by a daemon; give the descriptors it handed out", what);
+		return NULL;
+	}
+	/* Populated: the first read of a slot should not pay for 16 page faults. */
+	base = mmap(NULL, (size_t)status.st_size, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
+	if (base == MAP_FAILED) {
+		snprintf(error, error_size_bytes, "%s: cannot be mapped (errno %d); %s", what, errno,
+			"raise the limit on address space (ulimit -v)");
+		return NULL;
+	}
+	*size_bytes = (uint64_t)status.st_size;
+	return base;
+}
+
+static int
+open_mappings(struct shm *shm, int region_fd, int port_fd, char *error, size_t error_size_bytes)
+{
+	uint64_t region_size_bytes;
+	uint64_t port_size_bytes;
+	uint8_t *port_base;
+	int rc = -EINVAL;
+
+	shm->region = map_sealed(region_fd, PROT_READ, &region_size_bytes, "region", error,
+		error_size_bytes);
+	shm->base.region.size_bytes = region_size_bytes;
+	if (shm->region == NULL) {
+		return -EINVAL;
+	}
+	port_base = map_sealed(port_fd, PROT_READ | PROT_WRITE, &port_size_bytes, "port", error,
+		error_size_bytes);
+	if (port_base != NULL) {
+		rc = ofs_fabric_check(&shm->base, shm->region, region_size_bytes, port_base,
+			port_size_bytes, error, error_size_bytes);
+		shm->port.base = port_base;
+	}
+	/* The copies are unchecked when rc != 0, and close unmaps by them. */
+	shm->base.region.size_bytes = region_size_bytes;
+	shm->base.port.size_bytes = port_size_bytes;
+	return rc;
+}
+
+int
+ofs_fabric_shm_open(struct ofs_fabric **out, int region_fd, int port_fd, int dpu_wake_fd,
+	int host_wake_fd, char *error, size_t error_size_bytes)
+{
+	struct shm *shm = calloc(1, sizeof(*shm));
+	int rc;
+
+	if (error_size_bytes > 0) {
+		error[0] = '\0';
+	}
+	if (shm == NULL) {
+		return -ENOMEM;
+	}
+	shm->base.ops = &shm_ops;
+	shm->base.read_batch_max = 1; /* so that the checksum finds the copy in the cache */
+	shm->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_NS : 0;
+	shm->dpu_bell_fd = fcntl(dpu_wake_fd, F_DUPFD_CLOEXEC, 0);
+	shm->host_wake_fd = fcntl(host_wake_fd, F_DUPFD_CLOEXEC, 0);
+	if (shm->dpu_bell_fd < 0 || shm->host_wake_fd < 0) {
+		rc = -errno;
+		snprintf(error, error_size_bytes, "wake descriptors: cannot be kept (errno %d); %s",
+			-rc, "give the daemon's, or raise the limit on open files (ulimit -n)");
+	} else {
+		rc = open_mappings(shm, region_fd, port_fd, error, error_size_bytes);
+	}
+	if (rc != 0) {
+		shm_close(&shm->base);
+		return rc;
+	}
+	ofs_host_port_init(&shm->port, shm->port.base, &shm->base.port, shm->dpu_bell_fd);
+	*out = &shm->base;
+	return 0;
+}

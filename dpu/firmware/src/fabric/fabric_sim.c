@@ -1,0 +1,279 @@
+/*
+ * The simulated side of the fabric seam: the same mappings, virtual time, seeded faults.
+ *
+ * Wraps a shm fabric and shares its thread with the DPU: time moves only when the host waits,
+ * pauses or reads, and then the DPU's side runs too, by `pump`. A read may let the DPU work in
+ * its middle (a torn read, as it happens on a real machine) or come back with a flipped bit;
+ * completions are held back and may overtake each other. A seed reproduces all of it.
+ */
+#include "fabric/host_port.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define READ_BYTES_PER_NS 10     /* virtual cost of a one-sided read */
+#define TORN_SIZE_BYTES_MIN 1024 /* only payloads are torn: a lookup is one access */
+#define STEP_NS_MAX 50000
+#define TORN_PUMPS 8             /* turns of the DPU in the middle of a torn read */
+
+struct held {
+	struct ofs_cqe cqe;
+	uint64_t due_ns;
+};
+
+struct sim {
+	struct ofs_fabric base;
+	struct ofs_fabric *inner;
+	struct ofs_fabric_sim_config config;
+	void (*pump)(void *context, uint64_t now_ns);
+	void *context;
+	uint64_t now_ns;
+	uint64_t random;
+	struct held *held;        /* [2 * entry_count], completions that are on their way */
+	uint32_t held_count;
+};
+
+/* SplitMix64 (Steele, Lea, Flood 2014). */
+static uint64_t
+draw(struct sim *sim)
+{
+	uint64_t x = sim->random += 0x9e3779b97f4a7c15ull;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return x ^ (x >> 31);
+}
+
+static int
+happens(struct sim *sim, uint32_t per_million)
+{
+	return per_million != 0 && draw(sim) % 1000000 < per_million;
+}
+
+/* Moves the time, lets the DPU work, and takes in what it completed. */
+static void
+advance(struct sim *sim, uint64_t by_ns)
+{
+	struct ofs_cqe cqe;
+
+	sim->now_ns += by_ns;
+	sim->pump(sim->context, sim->now_ns);
+	while (sim->held_count < 2 * sim->base.port.entry_count &&
+		sim->inner->ops->poll(sim->inner, &cqe, 1) == 1) {
+		uint64_t delay_ns = sim->config.delay_ns_max == 0 ? 0 :
+			draw(sim) % (sim->config.delay_ns_max + 1);
+
+		sim->held[sim->held_count++] = (struct held){cqe, sim->now_ns + delay_ns};
+	}
+}
+
+static void
+sim_close(struct ofs_fabric *fabric)
+{
+	struct sim *sim = (struct sim *)fabric;
+
+	if (sim->inner != NULL) {
+		sim->inner->ops->close(sim->inner);
+	}
+	free(sim->held);
+	free(sim);
+}
+
+static int
+sim_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32_t size_bytes)
+{
+	struct sim *sim = (struct sim *)fabric;
+	uint32_t half = 0;
+	int rc;
+
+	if (size_bytes >= TORN_SIZE_BYTES_MIN && happens(sim, sim->config.torn_per_million)) {
+		int i;
+
+		half = size_bytes / 2;
+		rc = sim->inner->ops->read(sim->inner, region_offset, target, half);
+		if (rc != 0) {
+			return rc;
+		}
+		for (i = 0; i < TORN_PUMPS; i++) {
+			advance(sim, sim->config.step_ns);
+		}
+	}
+	rc = sim->inner->ops->read(sim->inner, region_offset + half, (uint8_t *)target + half,
+		size_bytes - half);
+	if (rc == 0 && size_bytes > 0 && happens(sim, sim->config.flip_per_million)) {
+		((uint8_t *)target)[draw(sim) % size_bytes] ^= (uint8_t)(1u << draw(sim) % 8);
+	}
+	sim->now_ns += size_bytes / READ_BYTES_PER_NS;
+	return rc;
+}
+
+static int
+sim_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
+{
+	(void)fabric;
+	(void)timeout_ns;
+	return 0;
+}
+
+static int
+sim_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
+	uint32_t size_bytes)
+{
+	struct sim *sim = (struct sim *)fabric;
+
+	return sim->inner->ops->write_put(sim->inner, put_slot, source, size_bytes);
+}
+
+static void *
+sim_payload(struct ofs_fabric *fabric, uint32_t payload_index)
+{
+	struct sim *sim = (struct sim *)fabric;
+
+	return sim->inner->ops->payload(sim->inner, payload_index);
+}
+
+static int
+sim_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
+{
+	struct sim *sim = (struct sim *)fabric;
+
+	return sim->inner->ops->submit(sim->inner, sqe);
+}
+
+/* In the order they are due, which need not be the order they were sent in. */
+static int
+sim_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
+{
+	struct sim *sim = (struct sim *)fabric;
+	int count = 0;
+
+	while (count < max) {
+		uint32_t first = OFS_NONE;
+		uint32_t i;
+
+		for (i = 0; i < sim->held_count; i++) {
+			if (sim->held[i].due_ns <= sim->now_ns &&
+				(first == OFS_NONE || sim->held[i].due_ns < sim->held[first].due_ns)) {
+				first = i;
+			}
+		}
+		if (first == OFS_NONE) {
+			break;
+		}
+		cqes[count++] = sim->held[first].cqe;
+		sim->held_count--;
+		memmove(&sim->held[first], &sim->held[first + 1],
+			(sim->held_count - first) * sizeof(sim->held[0]));
+	}
+	return count;
+}
+
+static const struct ofs_result *
+sim_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
+{
+	struct sim *sim = (struct sim *)fabric;
+
+	return sim->inner->ops->results(sim->inner, cqe);
+}
+
+static int
+has_due(const struct sim *sim)
+{
+	uint32_t i;
+
+	for (i = 0; i < sim->held_count; i++) {
+		if (sim->held[i].due_ns <= sim->now_ns) {
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static int
+sim_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
+{
+	struct sim *sim = (struct sim *)fabric;
+	uint64_t until_ns = sim->now_ns + timeout_ns;
+	uint64_t step_ns = sim->config.step_ns;
+
+	while (sim->now_ns < until_ns) {
+		uint64_t left_ns = until_ns - sim->now_ns;
+
+		advance(sim, step_ns < left_ns ? step_ns : left_ns);
+		if (has_due(sim)) {
+			return 0;
+		}
+		if (sim->held_count == 0 &&
+			ofs_host_port_closed(ofs_fabric_shm_port(sim->inner))) {
+			return -EPIPE;
+		}
+		/* Coarser steps the longer nothing comes, so that a hang costs little to simulate. */
+		step_ns = step_ns < STEP_NS_MAX ? step_ns + step_ns / 8 + 1 : STEP_NS_MAX;
+	}
+	return -ETIMEDOUT;
+}
+
+static uint64_t
+sim_now_ns(struct ofs_fabric *fabric)
+{
+	return ((struct sim *)fabric)->now_ns;
+}
+
+static void
+sim_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
+{
+	advance((struct sim *)fabric, pause_ns);
+}
+
+static const struct ofs_fabric_ops sim_ops = {
+	.name = "sim",
+	.close = sim_close,
+	.read = sim_read,
+	.flush = sim_flush,
+	.write_put = sim_write_put,
+	.payload = sim_payload,
+	.submit = sim_submit,
+	.poll = sim_poll,
+	.results = sim_results,
+	.wait = sim_wait,
+	.now_ns = sim_now_ns,
+	.pause = sim_pause,
+};
+
+int
+ofs_fabric_sim_open(struct ofs_fabric **out, int region_fd, int port_fd,
+	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
+	void *context, uint64_t now_ns, char *error, size_t error_size_bytes)
+{
+	struct sim *sim;
+	int rc;
+
+	if (config->step_ns == 0 || config->torn_per_million > 1000000 ||
+		config->flip_per_million > 1000000) {
+		return -EINVAL;
+	}
+	sim = calloc(1, sizeof(*sim));
+	if (sim == NULL) {
+		return -ENOMEM;
+	}
+	/* The wake descriptors are never waited on: any open descriptor will do. */
+	rc = ofs_fabric_shm_open(&sim->inner, region_fd, port_fd, port_fd, port_fd, error,
+		error_size_bytes);
+	if (rc == 0) {
+		sim->held = calloc(2 * sim->inner->port.entry_count, sizeof(sim->held[0]));
+		rc = sim->held == NULL ? -ENOMEM : 0;
+	}
+	if (rc != 0) {
+		sim_close(&sim->base);
+		return rc;
+	}
+	sim->base = *sim->inner;
+	sim->base.ops = &sim_ops;
+	sim->config = *config;
+	sim->pump = pump;
+	sim->context = context;
+	sim->now_ns = now_ns;
+	sim->random = config->seed;
+	*out = &sim->base;
+	return 0;
+}

@@ -1,0 +1,56 @@
+/*
+ * fabric/host_port.h: the host's half of a port that lies in its own memory; for every side that
+ * can load and store there (shm, sim, memory).
+ *
+ * Model: owned by the thread that owns the fabric. The DPU is trusted not to write nonsense on
+ * purpose, but a corrupt word must not lead outside the mapping: what it reaches is bounded here.
+ */
+#ifndef OFS_FABRIC_HOST_PORT_H
+#define OFS_FABRIC_HOST_PORT_H
+
+#include "fabric.h"
+
+struct ofs_host_port {
+	uint8_t *base;
+	struct ofs_port_words *words;
+	struct ofs_sqe *submissions;
+	const struct ofs_cqe *completions;
+	uint32_t submission_tail;
+	uint32_t completion_head;
+	int dpu_bell_fd;           /* written to when the DPU sleeps; -1 none */
+};
+
+/* Copy of both headers out of the mappings, checked; `error` gets what and the mend. */
+int ofs_fabric_check(struct ofs_fabric *fabric, const uint8_t *region_base,
+	uint64_t region_size_bytes, const uint8_t *port_base, uint64_t port_size_bytes,
+	char *error, size_t error_size_bytes);
+
+/* `header` is the checked copy. A second driver on a port goes on where the first stopped. */
+void ofs_host_port_init(struct ofs_host_port *port, uint8_t *base,
+	const struct ofs_port_header *header, int dpu_bell_fd);
+int ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *header,
+	const struct ofs_sqe *sqe);
+int ofs_host_port_poll(struct ofs_host_port *port, const struct ofs_port_header *header,
+	struct ofs_cqe *cqes, int max);
+/* Whether poll has something. */
+int ofs_host_port_ready(const struct ofs_host_port *port);
+int ofs_host_port_closed(const struct ofs_host_port *port);
+/* The port of a shm fabric, for the fabric that wraps it. */
+const struct ofs_host_port *ofs_fabric_shm_port(const struct ofs_fabric *fabric);
+/* NULL out of range. */
+void *ofs_host_port_payload(const struct ofs_host_port *port,
+	const struct ofs_port_header *header, uint32_t payload_index);
+const struct ofs_result *ofs_host_port_results(const struct ofs_host_port *port,
+	const struct ofs_port_header *header, const struct ofs_cqe *cqe);
+int ofs_host_port_write_put(const struct ofs_host_port *port,
+	const struct ofs_port_header *header, uint32_t put_slot, const void *source,
+	uint32_t size_bytes);
+
+/* 0 when [offset, offset + size) lies inside the region. */
+static inline int
+ofs_region_range(const struct ofs_region_header *header, uint64_t offset, uint32_t size_bytes)
+{
+	return offset > header->size_bytes || size_bytes > header->size_bytes - offset ? -ERANGE : 0;
+}
+
+#endif

@@ -1,0 +1,177 @@
+/*
+ * The skeleton of the fabric seam: how to add one. It works: it is the `memory` fabric, host and
+ * DPU in one process and in one mapping, which the tests run under ThreadSanitizer.
+ *
+ * To add a fabric, copy this file; keep the functions and their order; give it an open of its own
+ * in fabric.h and, in Python, a line in host/fabrics. The contract suite then runs over it too.
+ * What each function must do, and what an RDMA fabric would do in its place, stands above it.
+ */
+#include "fabric/host_port.h"
+#include "region/shared.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define SLEEP_NS 20000
+
+/* First member: the base, whose header copies ofs_fabric_check fills in. Then what is ours. */
+struct skeleton {
+	struct ofs_fabric base;
+	struct ofs_host_port port;
+	const uint8_t *region;
+};
+
+/* Release everything, in any state open can leave. RDMA: queue pair, registrations, ports. */
+static void
+skeleton_close(struct ofs_fabric *fabric)
+{
+	free(fabric);
+}
+
+/* Post one read, checked against the region's size. RDMA: a READ work request, no signal. */
+static int
+skeleton_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target,
+	uint32_t size_bytes)
+{
+	struct skeleton *skeleton = (struct skeleton *)fabric;
+	int rc = ofs_region_range(&fabric->region, region_offset, size_bytes);
+
+	if (rc == 0) {
+		/* The driver checks what arrives: torn bytes are no fault here. */
+		ofs_copy_shared(target, skeleton->region + region_offset, size_bytes);
+		OFS_FENCE_LOADS();
+	}
+	return rc;
+}
+
+/* All posted reads are in place. RDMA: poll for the last one, which was posted with a signal. */
+static int
+skeleton_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
+{
+	(void)fabric;
+	(void)timeout_ns;
+	return 0;
+}
+
+/* Bytes into the put window. RDMA: a WRITE; a submission behind it is seen after it. */
+static int
+skeleton_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
+	uint32_t size_bytes)
+{
+	return ofs_host_port_write_put(&((struct skeleton *)fabric)->port, &fabric->port, put_slot,
+		source, size_bytes);
+}
+
+/* Memory for one submission's payload. RDMA: a registered buffer here, written out by submit. */
+static void *
+skeleton_payload(struct ofs_fabric *fabric, uint32_t payload_index)
+{
+	return ofs_host_port_payload(&((struct skeleton *)fabric)->port, &fabric->port,
+		payload_index);
+}
+
+/* Queue one command, or -EAGAIN, or -EPIPE. RDMA: WRITE payload, entry and tail, in this order. */
+static int
+skeleton_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
+{
+	return ofs_host_port_submit(&((struct skeleton *)fabric)->port, &fabric->port, sqe);
+}
+
+/* Take up to `max` completions. RDMA: the DPU writes them into a ring in registered host memory. */
+static int
+skeleton_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
+{
+	return ofs_host_port_poll(&((struct skeleton *)fabric)->port, &fabric->port, cqes, max);
+}
+
+/* Where the results of a STEP stand. RDMA: written by the DPU before the completion. */
+static const struct ofs_result *
+skeleton_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
+{
+	return ofs_host_port_results(&((struct skeleton *)fabric)->port, &fabric->port, cqe);
+}
+
+static uint64_t
+skeleton_now_ns(struct ofs_fabric *fabric)
+{
+	struct timespec now;
+
+	(void)fabric;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static void
+skeleton_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
+{
+	struct timespec left = {.tv_sec = (time_t)(pause_ns / 1000000000ull),
+		.tv_nsec = (long)(pause_ns % 1000000000ull)};
+
+	(void)fabric;
+	nanosleep(&left, NULL);
+}
+
+/* Until poll has something, the port is closed, or the time is over. RDMA: a completion channel. */
+static int
+skeleton_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
+{
+	struct skeleton *skeleton = (struct skeleton *)fabric;
+	uint64_t start_ns = skeleton_now_ns(fabric);
+
+	for (;;) {
+		if (ofs_host_port_ready(&skeleton->port)) {
+			return 0;
+		}
+		if (ofs_host_port_closed(&skeleton->port)) {
+			return -EPIPE;
+		}
+		if (skeleton_now_ns(fabric) - start_ns >= timeout_ns) {
+			return -ETIMEDOUT;
+		}
+		skeleton_pause(fabric, SLEEP_NS);
+	}
+}
+
+static const struct ofs_fabric_ops skeleton_ops = {
+	.name = "memory",
+	.close = skeleton_close,
+	.read = skeleton_read,
+	.flush = skeleton_flush,
+	.write_put = skeleton_write_put,
+	.payload = skeleton_payload,
+	.submit = skeleton_submit,
+	.poll = skeleton_poll,
+	.results = skeleton_results,
+	.wait = skeleton_wait,
+	.now_ns = skeleton_now_ns,
+	.pause = skeleton_pause,
+};
+
+/* Reach the memory, check both headers with ofs_fabric_check, and only then believe a number. */
+int
+ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_region *region,
+	const struct ofs_port *port, char *error, size_t error_size_bytes)
+{
+	struct skeleton *skeleton = calloc(1, sizeof(*skeleton));
+	uint64_t region_size_bytes;
+	uint64_t port_size_bytes;
+	uint8_t *port_base = ofs_port_base(port, &port_size_bytes);
+	int rc;
+
+	if (skeleton == NULL) {
+		return -ENOMEM;
+	}
+	skeleton->region = ofs_region_base(region, &region_size_bytes);
+	rc = ofs_fabric_check(&skeleton->base, skeleton->region, region_size_bytes, port_base,
+		port_size_bytes, error, error_size_bytes);
+	if (rc != 0) {
+		free(skeleton);
+		return rc;
+	}
+	skeleton->base.ops = &skeleton_ops;
+	skeleton->base.read_batch_max = 1;
+	ofs_host_port_init(&skeleton->port, port_base, &skeleton->base.port,
+		ofs_port_dpu_bell_fd(port));
+	*out = &skeleton->base;
+	return 0;
+}

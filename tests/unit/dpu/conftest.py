@@ -1,0 +1,113 @@
+"""A device without firmware: what the daemon's control plane is tested against in unit tests."""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.bindings.errors import BadInput, StoreFull
+from offstage.dpu.device import RECORD_DTYPE, Chunk, Descriptors
+from offstage.dpu.options import Policy
+
+
+class FakeDevice:
+    """Keeps what it was told; refuses what the firmware would refuse."""
+
+    epoch = 77
+
+    def __init__(self) -> None:
+        self.tenants: list[bytes] = []
+        self.ports: dict[int, int] = {}
+        self.sessions: dict[int, list[bytes]] = {}
+        self.owner: dict[int, int] = {}
+        self.policies: list[Policy] = []
+        self.pending = [np.zeros(3, RECORD_DTYPE), np.zeros(2, RECORD_DTYPE)]
+        self.log_bytes = [b"abc", b"defg"]
+        self.dirty = 0
+        self.resets = 0
+        self.port_max = 2
+
+    def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
+        self.tenants.append(secret)
+        return len(self.tenants) - 1
+
+    def attach(self, tenant: int) -> tuple[int, Descriptors]:
+        if len(self.ports) >= self.port_max:
+            raise StoreFull("no space left", "", "raise limits.ports", errno=28)
+        port = next(i for i in range(self.port_max) if i not in self.ports)
+        self.ports[port] = tenant
+        return port, Descriptors(*(os.open("/dev/null", os.O_RDONLY) for _ in range(4)))
+
+    def detach(self, port: int) -> None:
+        del self.ports[port]
+        for session in [one for one, owner in self.owner.items() if owner == port]:
+            del self.sessions[session], self.owner[session]
+
+    def session_open(
+        self, port: int, sink_blocks: int, window_blocks: int, select_blocks: int, step_ns: int
+    ) -> int:
+        session = max(self.sessions, default=-1) + 1
+        self.sessions[session], self.owner[session] = [], port
+        return session
+
+    def session_append(self, session: int, contents: list[bytes]) -> list[Chunk]:
+        self.sessions[session].extend(contents)
+        return [Chunk(one[::-1], one, 0, 1) for one in contents]
+
+    def session_set_generating(self, session: int, generating: bool) -> None:
+        if session not in self.sessions:
+            raise BadInput("no session", errno=22)
+
+    def session_close(self, session: int, archive: bool) -> None:
+        del self.sessions[session], self.owner[session]
+
+    def set_policy(self, policy: Policy) -> None:
+        self.policies.append(policy)
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def drain(self, timeout_ns: int) -> bool:
+        return self.dirty == 0
+
+    def ledger(self, tenant: int | None = None) -> dict[str, Any]:
+        counters = dict.fromkeys(
+            ("steps", "selected", "demands", "nontrivial", "demand_bytes_read",
+             "prefetch_bytes_read", "pollution", "evictions", "evictions_generating",
+             "shared_chunks", "appended_chunks", "leases_expired", "busy", "records_lost",
+             "log_bytes_lost", "resident_slots"), 0,
+        )  # fmt: skip
+        return {
+            **counters, "ends": [5, 0, 0, 0, 2, 1, 0, 0, 0], "nontrivial_ends": [3] + [0] * 8,
+            "fates": [[0] * 5 for _ in range(8)], "issued": [0] * 8,
+            "lead_ns_log2": [0] * 20 + [4] + [0] * 43, "late_ns_log2": [0] * 64,
+        }  # fmt: skip
+
+    def records(self) -> Any:
+        return self.pending.pop(0) if self.pending else np.zeros(0, RECORD_DTYPE)
+
+    def log(self) -> bytes:
+        return self.log_bytes.pop(0) if self.log_bytes else b""
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch, "dirty_blocks": self.dirty, "commands": 9, "busy_ns": 10**9,
+            "idle_ns": 3 * 10**9, "ports": len(self.ports),
+            "storage": {"bytes_read": 1, "bytes_written": 2, "errors": 0},
+            "store": {"bytes_live": 4096},
+        }  # fmt: skip
+
+    def storage_name(self) -> str:
+        return "fake"
+
+    def warning(self) -> str:
+        return ""
+
+    def close(self, drain: bool) -> None:
+        pass
+
+
+@pytest.fixture
+def device() -> FakeDevice:
+    return FakeDevice()

@@ -1,0 +1,148 @@
+"""Does the configuration say what was given, by whom, and what is wrong with it in one line?"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu.config import change_policy, load, rows
+from offstage.dpu.derive import derive
+from offstage.dpu.options import SECTIONS, Policy, declared
+
+PATH = {"storage.path": "store.ofs"}
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "daemon.toml"
+    path.write_text(text)
+    return path
+
+
+def test_each_source_wins_over_the_weaker_one_and_is_named(tmp_path: Path) -> None:
+    """Command line, environment, file, default: who wins, and does `show` say so?"""
+    file = write(tmp_path, '[arena]\nsize = "1MiB"\npayload = "4KiB"\nlayers = 3\n')
+    environ = {"OFFSTAGE_ARENA_SIZE": "2MiB", "OFFSTAGE_ARENA_PAYLOAD": "8KiB", "PATH": "/bin"}
+    config = load(file, {"arena.size": "3MiB"}, environ)
+    assert (config.arena.size_bytes, config.arena.payload_bytes) == (3 << 20, 8 << 10)
+    assert (config.arena.layers, config.arena.block_tokens) == (3, 64)
+    sources = {where: source for where, _, source in rows(config)}
+    assert sources["arena.size"] == "command line"
+    assert sources["arena.payload"] == "OFFSTAGE_ARENA_PAYLOAD"
+    assert sources["arena.layers"] == str(file)
+    assert sources["arena.block_tokens"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[arena]\nsise = "1MiB"\n', ["[arena]", "'sise'", "'size'"]),
+        ("[arenas]\nsize = 1\n", ["'arenas'", "'arena'"]),
+        ('[arena]\nsize = "1 parsec"\n', ["[arena] size", "parsec"]),
+        ("[arena]\nlayers = 0\n", ["[arena] layers", "choose 1 to"]),
+        ('[policy]\nprefetchers = ["windw"]\n', ["'windw'", "window"]),
+        ("[storage]\ndirect = 3\n", ["[storage] direct", "true or false"]),
+        ('arena = "big"\n', ["[arena]"]),
+        ("[[tenant]]\nnme = 'a'\n", ["[[tenant]] 1", "'name'"]),
+        ("[arena\n", ["TOML"]),
+    ],
+)
+def test_what_is_wrong_is_told_with_place_and_mend(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    """Does a wrong file end in one line that names the file, the place and the nearest key?"""
+    file = write(tmp_path, text)
+    with pytest.raises(BadInput) as raised:
+        load(file, environ={})
+    line = str(raised.value)
+    assert "\n" not in line and str(file) in line and raised.value.exit_code == 2
+    for word in words:
+        assert word in line
+
+
+def test_unknown_variable_of_a_known_section_is_refused_and_others_are_not() -> None:
+    """Is a typing mistake in OFFSTAGE_* found, while OFFSTAGE_TRACES is left alone?"""
+    with pytest.raises(BadInput, match=r"OFFSTAGE_ARENA_SISE.*'size'"):
+        load(environ={"OFFSTAGE_ARENA_SISE": "1MiB"})
+    load(environ={"OFFSTAGE_TRACES": "/somewhere"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "storage.path is empty"),
+        (PATH | {"arena.payload": "33KiB"}, "no multiple of storage.lba"),
+        (PATH | {"arena.size": "64KiB"}, "raise arena.size"),
+        (PATH | {"store.segment": "64KiB"}, "raise store.segment"),
+        (PATH | {"storage.size": "16MiB"}, "raise storage.size"),
+        (PATH | {"limits.port_entries": "48"}, "power of two"),
+        (PATH | {"daemon.endpoint": "7411"}, "no endpoint"),
+        (PATH | {"daemon.endpoint": "tcp://0.0.0.0:7411"}, "without CURVE"),
+        (PATH | {"daemon.metrics_endpoint": "9411"}, "host:port"),
+        (PATH | {"store.write": "back", "store.dirty_max": "99999"}, "lower store.dirty_max"),
+        ({"storage.path": "/no/such/directory/store"}, "mkdir -p /no/such/directory"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(
+    settings: dict[str, str], words: str
+) -> None:
+    """Is each relation checked before the daemon opens anything?"""
+    with pytest.raises(BadInput, match=words):
+        derive(load(overrides=settings, environ={}))
+
+
+def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> None:
+    """Do shares add up to the arena, and is a tenant without slots refused?"""
+    two = "[[tenant]]\nname = 'a'\nshare_percent = {}\n[[tenant]]\nname = 'b'\n[[tenant]]\nname='c'"
+    config = load(write(tmp_path, two.format(50)), PATH, {})
+    total = config.arena.size_bytes // (36 << 10)
+    counts = derive(config).slot_counts
+    assert counts[0] == total // 2 and counts[1] == counts[2] and sum(counts) <= total
+    with pytest.raises(BadInput, match="add up to 100 %"):
+        derive(load(write(tmp_path, two.format(100)), PATH, {}))
+    for names, words in (("'a' 'a'", "twice"), ("'operator'", "no name"), ("'a/b'", "no name")):
+        text = "".join(f"[[tenant]]\nname = {name}\n" for name in names.split())
+        with pytest.raises(BadInput, match=words):
+            derive(load(write(tmp_path, text), PATH, {}))
+
+
+def test_every_shown_value_reads_back_as_itself() -> None:
+    """Can the output of `config show` be typed in again without a change?"""
+    config = load(overrides=PATH, environ={})
+    typed = {where: shown for where, shown, _ in rows(config) if not where.startswith("tenant.")}
+    again = load(overrides=typed, environ={})
+    for section in SECTIONS:
+        assert getattr(again, section) == getattr(config, section)
+
+
+@given(st.integers(1 << 20, 1 << 46), st.integers(0, 10**12), st.integers(0, 1 << 62))
+def test_any_size_time_and_rate_reads_back(size: int, time_ns: int, rate: int) -> None:
+    """Is a value of any magnitude shown exactly, or is some digit lost to rounding?"""
+    given_text = {"arena.size": str(size), "policy.lease": str(time_ns)}
+    config = load(overrides={**PATH, **given_text, "policy.bandwidth": str(rate)}, environ={})
+    shown = {where: text for where, text, _ in rows(config) if where.split(".")[0] != "tenant"}
+    again = load(overrides=shown, environ={})
+    assert again.arena == config.arena and again.policy == config.policy
+
+
+def test_a_hot_change_touches_only_its_keys_and_refuses_the_rest() -> None:
+    """Does `policy set` parse as the file does, and leave everything when it refuses?"""
+    old = Policy(window_blocks=9)
+    new = change_policy(old, {"prefetchers": "none", "policy.bandwidth": "2GB/s"})
+    assert new.prefetchers == () and new.bandwidth_bytes_per_s == 2 * 10**9
+    assert new.window_blocks == 9 and new.eviction == old.eviction
+    assert change_policy(old, {"window_tokens": "64"}).window_blocks == 0
+    with pytest.raises(BadInput, match=r"'evicton'.*'eviction'"):
+        change_policy(old, {"evicton": "lru"})
+
+
+def test_the_reference_page_and_the_sample_know_every_key(pytestconfig: pytest.Config) -> None:
+    """Does docs/reference/config.md name every option, and does the sample config load?"""
+    root = Path(str(pytestconfig.rootpath))
+    page = (root / "docs/reference/config.md").read_text()
+    for section, kind in SECTIONS.items():
+        assert f"## [{section}]" in page
+        for key in declared(kind):
+            assert f"| `{key}` |" in page, f"[{section}] {key} is not on the page"
+    derive(load(root / "testbeds/presets/local.toml", environ={}))

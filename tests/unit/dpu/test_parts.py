@@ -1,0 +1,142 @@
+"""Hand-out, tenancy, recorder and telemetry, each on its own."""
+
+import io
+import json
+import os
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu.device import RECORD_DTYPE, Descriptors
+from offstage.dpu.handout import Handout
+from offstage.dpu.log import Log
+from offstage.dpu.options import Tenant
+from offstage.dpu.recorder import Recorder, read_records
+from offstage.dpu.telemetry import Snapshot, Telemetry
+from offstage.dpu.tenancy import hold_runtime_dir, index_key, tenant_secret
+
+
+def quiet() -> Log:
+    return Log("error", io.StringIO(), text=False)
+
+
+def pipes() -> Descriptors:
+    return Descriptors(*os.pipe(), *os.pipe())
+
+
+def ask(handout: Handout, words: bytes) -> tuple[bytes, list[int], list[Any]]:
+    """Connect, say it, and let the hand-out serve what is readable."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(handout.path))
+        client.send(words)
+        client.settimeout(0.2)
+        handed = []
+        for _ in range(3):
+            handed += handout.serve(set(handout.filenos()))
+        try:
+            data, fds, _, _ = socket.recv_fds(client, 100, 8)
+        except (TimeoutError, ConnectionResetError):
+            data, fds = b"", []
+        return data, fds, handed
+
+
+def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path) -> None:
+    """Does each token give the four that were promised for it, once, and does the rest get none?"""
+    handout = Handout(tmp_path / "s", quiet())
+    assert handout.path.stat().st_mode & 0o777 == 0o600
+    first, second = pipes(), pipes()
+    inodes = [os.fstat(fd).st_ino for fd in second.all()]
+    tokens = handout.promise(b"one", first), handout.promise(b"two", second)
+    for wrong in (b"", b"\n", b"0" * 32 + b"\n", tokens[0][:-1].encode() + b"\n", b"x" * 4096):
+        data, fds, handed = ask(handout, wrong)
+        assert not fds and not handed and not data.startswith(b"ok")
+    data, fds, handed = ask(handout, tokens[1].encode() + b"\n")
+    assert data == b"ok\n" and [os.fstat(fd).st_ino for fd in fds] == inodes
+    assert [(one.ticket, one.pid) for one in handed] == [(b"two", os.getpid())]
+    for fd in [*fds, handed[0].pidfd]:
+        os.close(fd)
+    assert ask(handout, tokens[1].encode() + b"\n")[0].startswith(b"refused")
+    handout.forget(b"one")
+    with pytest.raises(OSError):  # forgotten promises are closed, not leaked
+        os.fstat(first.region)
+    handout.close()
+    assert not handout.path.exists()
+
+
+def test_a_runtime_dir_is_held_by_one_daemon(tmp_path: Path) -> None:
+    """Is a second daemon refused with the first one's pid, and let in once that is gone?"""
+    lock = hold_runtime_dir(tmp_path / "run")
+    with pytest.raises(BadInput, match=f"pid {os.getpid()}"):
+        hold_runtime_dir(tmp_path / "run")
+    os.close(lock)
+    os.close(hold_runtime_dir(tmp_path / "run"))
+
+
+def test_a_generated_secret_outlives_the_daemon_and_bad_ones_are_refused(tmp_path: Path) -> None:
+    """Are the keys of a store the same after a restart, and is a readable secret refused?"""
+    store = str(tmp_path / "store.ofs")
+    secret, generated = tenant_secret(Tenant(), store, tmp_path)
+    assert generated and tenant_secret(Tenant(), store, tmp_path) == (secret, True)
+    other, _ = tenant_secret(Tenant(name="other"), store, tmp_path)
+    assert index_key(other) != index_key(secret) != secret[:16]
+    kept = tmp_path / "store.ofs.default.secret"
+    kept.chmod(0o644)
+    with pytest.raises(BadInput, match="chmod 600"):
+        tenant_secret(Tenant(), store, tmp_path)
+    for text, words in (("zz", "not hex"), ("00ff", "fewer than 16")):
+        with pytest.raises(BadInput, match=words):
+            tenant_secret(Tenant(secret=text), store, tmp_path)
+    with pytest.raises(BadInput) as raised:
+        tenant_secret(Tenant(secret="not-hex-but-dear"), store, tmp_path)
+    assert "dear" not in str(raised.value)
+
+
+def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) -> None:
+    """Is what the rings gave in the files, whole, and is a second run in them refused?"""
+    wanted = np.zeros(5, RECORD_DTYPE)
+    wanted["step"] = np.arange(5)
+    device.pending = [wanted[:3], wanted[3:]]
+    recorder = Recorder(tmp_path / "run", device, quiet())
+    assert recorder.drain()
+    device.ledger = lambda tenant=None: {"records_lost": 7, "log_bytes_lost": 0}
+    recorder.close()
+    assert np.array_equal(read_records(tmp_path / "run"), wanted)
+    assert (tmp_path / "run/decisions.log").read_bytes() == b"abcdefg"
+    manifest = json.loads((tmp_path / "run/record.json").read_text())
+    assert manifest["records"] == 5 and manifest["records_lost"] == 7 and manifest["closed"]
+    with pytest.raises(BadInput, match="holds a recorded run"):
+        Recorder(tmp_path / "run", device, quiet())
+
+
+def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
+    """Do counts of the ledger arrive at a Prometheus parser, split into trivial and not?"""
+    telemetry = Telemetry()
+    telemetry.start("127.0.0.1", 0)
+    try:
+        with pytest.raises(BadInput, match="metrics"):
+            Telemetry().start("127.0.0.1", telemetry.port)
+        telemetry.set(Snapshot(tenants={"red": device.ledger()}, status=device.status(),
+                               daemon={"messages": 4}))  # fmt: skip
+        url = f"http://127.0.0.1:{telemetry.port}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            text = reply.read().decode()
+    finally:
+        telemetry.stop()
+    samples = {
+        (one.name, *sorted(one.labels.items())): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+    red = ("tenant", "red")
+    assert samples[("offstage_demands_total", ("end", "window"), red, ("trivial", "no"))] == 3
+    assert samples[("offstage_demands_total", ("end", "window"), red, ("trivial", "yes"))] == 2
+    assert samples[("offstage_demands_total", ("end", "late"), red, ("trivial", "yes"))] == 1
+    assert samples[("offstage_prefetch_lead_seconds_count", red)] == 4
+    assert samples[("offstage_reactor_busy_seconds_total",)] == 1.0
+    assert samples[("offstage_messages_total",)] == 4

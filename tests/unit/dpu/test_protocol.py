@@ -1,0 +1,98 @@
+"""Do messages survive the wire, and does anything else come out as one typed error?"""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu import protocol as p
+
+KEY = st.binary(min_size=16, max_size=16)
+U32 = st.integers(0, 0xFFFFFFFF)
+REQUESTS = st.one_of(
+    st.builds(p.Hello, id=U32, versions=st.lists(U32, min_size=1, max_size=16),
+              name=st.just("host-1"), tenant=st.just("a.b")),
+    st.builds(p.Prove, id=U32, nonce=KEY, proof=st.binary(min_size=32, max_size=32)),
+    st.builds(p.Append, id=U32, session=U32, contents=st.lists(KEY, max_size=20)),
+    st.builds(p.SessionOpen, id=U32, select_blocks=st.integers(1, 2**32 - 1), sink_blocks=U32),
+    st.builds(p.PolicySet, id=U32, changes=st.dictionaries(st.text(max_size=9), st.text(),
+                                                           max_size=8)),
+    st.builds(p.Ledger, id=U32, tenant=st.text(max_size=30)),
+    st.builds(p.SetGenerating, session=U32, generating=st.booleans()),
+    st.sampled_from([p.Status(), p.Heartbeat(id=3), p.Detach(), p.Reset(), p.Attach(fabric="zmq")]),
+)  # fmt: skip
+DECODERS = [p.decode_request, p.decode_reply, p.decode_fabric_request, p.decode_fabric_reply]
+
+
+@given(REQUESTS)
+def test_a_request_survives_the_wire(request: p.Request) -> None:
+    """Is what arrives what was sent, for every kind?"""
+    assert p.decode_request(p.encode(request)) == request
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_one_typed_error(data: bytes) -> None:
+    """Can any bytes make a decoder raise something other than BadInput?"""
+    for decode in DECODERS:
+        with pytest.raises(BadInput) as raised:
+            decode(data)
+        assert "\n" not in str(raised.value)
+
+
+@given(REQUESTS, st.data())
+def test_a_damaged_request_decodes_or_is_refused(request: p.Request, data: st.DataObject) -> None:
+    """Flipped bytes, cut ends and glued tails: nothing but a valid message or BadInput?"""
+    raw = bytearray(p.encode(request))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw[: data.draw(st.integers(0, len(raw)))]) + data.draw(st.binary(max_size=4))
+    try:
+        p.decode_request(cut)
+    except BadInput:
+        pass
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=12,
+    )
+)
+def test_well_formed_msgpack_of_another_shape_is_refused(value: object) -> None:
+    """Is valid msgpack that is no message refused, with a tag of ours or without?"""
+    fields = value if isinstance(value, dict) else {"contents": value}
+    for body in (value, {"type": "Append", **fields}):
+        with pytest.raises(BadInput):
+            p.decode_request(msgspec.msgpack.encode(body))
+
+
+@pytest.mark.parametrize(
+    "opener", [b"\x91", b"\x81\xa1a", b"\xdc\xff\xff", b"\xdf\xff\xff\xff\xff"]
+)
+def test_deep_nesting_and_huge_claimed_counts_are_refused(opener: bytes) -> None:
+    """Does a bomb of nested or claimed-huge containers end in the error, without a crash?"""
+    for decode in DECODERS:
+        with pytest.raises(BadInput):
+            decode(b"\x82\xa4type\xa6Append\xa8contents" + opener * 100_000)
+
+
+def test_versions_meet_at_the_newest_common_one_or_not_at_all() -> None:
+    """Is an unknown newer version ignored, and a stranger told which versions there are?"""
+    assert p.negotiate([99, 1]) == 1
+    with pytest.raises(BadInput, match="the daemon \\[1\\]"):
+        p.negotiate([2, 3])
+
+
+def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:
+    """Does changing any one of the four change the proof?"""
+    parts = (b"s" * 32, b"n" * 16, "tenant", "name")
+    others = (b"S" * 32, b"N" * 16, "tenanT", "namE")
+    proofs = {p.prove(*parts)}
+    for index in range(4):
+        changed = list(parts)
+        changed[index] = others[index]
+        proofs.add(p.prove(*changed))
+    proofs.add(p.prove(parts[0], parts[1], "tenant\0", "name"))
+    assert len(proofs) == 6

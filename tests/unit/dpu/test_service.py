@@ -1,0 +1,186 @@
+"""Does the control plane give each host what is its own, and nothing else?"""
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from offstage.dpu import protocol as p
+from offstage.dpu.config import load
+from offstage.dpu.derive import derive
+from offstage.dpu.device import Descriptors
+from offstage.dpu.log import RATE_MAX, Log
+from offstage.dpu.service import Service
+from offstage.dpu.sessions import CHALLENGES_MAX, Hosts, TenantState
+
+SECRETS = {"red": b"r" * 32, "blue": b"b" * 32, p.OPERATOR: b"o" * 32}
+
+
+class NoPlaces:
+    """Closes what it is given and remembers who left."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[bytes] = []
+
+    def offer(self, fabric: str, ticket: bytes, descriptors: Descriptors) -> tuple[str, str, str]:
+        descriptors.close()
+        return "token", "/path", ""
+
+    def forget(self, ticket: bytes) -> None:
+        self.forgotten.append(ticket)
+
+
+@dataclass
+class World:
+    service: Service
+    hosts: Hosts
+    device: Any
+    log: io.StringIO
+
+    def login(self, tenant: str, secret: bytes | None = None, name: str = "h") -> p.Reply:
+        challenge = self.service.answer(b"", p.Hello(versions=[1], name=name, tenant=tenant))
+        assert isinstance(challenge, p.Challenge)
+        proof = p.prove(secret or SECRETS[tenant], challenge.nonce, tenant, name)
+        return self.service.answer(b"", p.Prove(nonce=challenge.nonce, proof=proof))
+
+    def ticket(self, tenant: str) -> bytes:
+        welcome = self.login(tenant)
+        assert isinstance(welcome, p.Welcome)
+        return welcome.ticket
+
+    def session(self, ticket: bytes) -> int:
+        assert isinstance(self.service.answer(ticket, p.Attach()), p.Attached)
+        opened = self.service.answer(ticket, p.SessionOpen(select_blocks=4))
+        assert isinstance(opened, p.Opened)
+        return opened.session
+
+    def code(self, ticket: bytes, request: p.Request) -> str:
+        reply = self.service.answer(ticket, request)
+        assert reply.id == request.id
+        return reply.code if isinstance(reply, p.Error) else type(reply).__name__
+
+
+@pytest.fixture
+def world(device: Any) -> World:
+    config = load(overrides={"storage.backend": "emulated", "arena.size": "16MiB"}, environ={})
+    derived = derive(config)
+    stream = io.StringIO()
+    log = Log("debug", stream, text=False)
+    tenants = [TenantState(n, i, SECRETS[n], 100) for i, n in enumerate(("red", "blue"))]
+    hosts = Hosts(device, tenants, SECRETS[p.OPERATOR], 8, log)
+    service = Service(config, derived, device, hosts, NoPlaces(), log)
+    return World(service, hosts, device, stream)
+
+
+def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: World) -> None:
+    """Can one log in by another tenant's secret, a replayed proof, or a made-up name?"""
+    for tenant, secret in (("red", SECRETS["blue"]), (p.OPERATOR, SECRETS["red"]),
+                           ("nobody", b"\0" * 32)):  # fmt: skip
+        refused = world.login(tenant, secret)
+        assert isinstance(refused, p.Error) and refused.code == "unauthenticated"
+    assert world.hosts.counts["logins_refused"] == 3
+    challenge = world.service.answer(b"", p.Hello(versions=[1], name="h", tenant="red"))
+    assert isinstance(challenge, p.Challenge)
+    proof = p.Prove(nonce=challenge.nonce,
+                    proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h"))  # fmt: skip
+    assert isinstance(world.service.answer(b"", proof), p.Welcome)
+    assert world.code(b"", proof) == "unauthenticated"
+
+
+def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:
+    """Can a stranger make the daemon remember without end?"""
+    for _ in range(CHALLENGES_MAX + 50):
+        world.service.answer(b"", p.Hello(versions=[1], name="h", tenant="red"))
+    assert len(world.hosts._challenges) <= CHALLENGES_MAX
+    for _ in range(8):
+        assert isinstance(world.login("red"), p.Welcome)
+    refused = world.login("red")
+    assert isinstance(refused, p.Error) and refused.code == "limit"
+
+
+def test_a_session_belongs_to_its_host(world: World) -> None:
+    """Can a host, of the same tenant or another, name a session that is not its own?"""
+    owner, sibling, stranger = world.ticket("red"), world.ticket("red"), world.ticket("blue")
+    session = world.session(owner)
+    for ticket in (sibling, stranger):
+        for request in (
+            p.Append(id=5, session=session, contents=[b"c" * 16]),
+            p.SetGenerating(session=session, generating=True),
+            p.SessionClose(session=session),
+        ):
+            assert world.code(ticket, request) == "unknown"
+    appended = world.service.answer(owner, p.Append(session=session, contents=[b"0123" * 4]))
+    assert isinstance(appended, p.Appended) and appended.keys == [(b"0123" * 4)[::-1]]
+    assert world.code(owner, p.SessionClose(session=session)) == "Ok"
+    assert world.code(owner, p.SessionClose(session=session)) == "unknown"
+
+
+def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
+    """May a tenant change the policy, reset the arena or read another's ledger?"""
+    red, operator = world.ticket("red"), world.ticket(p.OPERATOR)
+    change = p.PolicySet(changes={"degree_max": "3"})
+    assert world.code(red, change) == "forbidden"
+    assert world.code(red, p.Reset()) == "forbidden"
+    assert world.code(red, p.Ledger(tenant="blue")) == "forbidden"
+    assert world.code(red, p.Ledger()) == "LedgerReply"
+    assert world.code(operator, p.Attach()) == "forbidden"
+    assert world.device.policies == [] and world.device.resets == 0
+    assert world.code(operator, change) == "PolicyReply"
+    assert world.device.policies[0].degree_max == 3
+    assert world.code(operator, p.PolicySet(changes={"degree": "3"})) == "invalid"
+    assert world.code(operator, p.Ledger(tenant="green")) == "unknown"
+    assert world.service.policy.degree_max == 3
+    status = world.service.answer(red, p.Status())
+    assert isinstance(status, p.StatusReply) and "hosts" not in status.status
+
+
+def test_a_dead_host_leaves_nothing_behind(world: World) -> None:
+    """Are port, sessions and promises of a silent host taken back, and its ticket void?"""
+    ticket = world.ticket("red")
+    world.session(ticket)
+    assert world.device.ports and world.device.sessions
+    for host in world.hosts.silent(-1.0):
+        world.service.leave(host, "silent")
+    assert not world.device.ports and not world.device.sessions
+    assert world.hosts.counts["hosts_dead"] == 1
+    assert world.code(ticket, p.Heartbeat()) == "unauthenticated"
+    assert world.service.places.forgotten == [ticket]  # type: ignore[attr-defined]
+
+
+def test_full_draining_and_misordered_requests_are_typed_errors(world: World) -> None:
+    """Does each refusal have a code a program can act on?"""
+    tickets = [world.ticket("red") for _ in range(3)]
+    assert world.code(tickets[0], p.SessionOpen(select_blocks=1)) == "invalid"  # no port yet
+    assert world.code(tickets[0], p.Attach()) == "Attached"
+    assert world.code(tickets[0], p.Attach()) == "invalid"
+    assert world.code(tickets[0], p.SessionOpen(select_blocks=101)) == "invalid"
+    assert world.code(tickets[1], p.Attach()) == "Attached"
+    assert world.code(tickets[2], p.Attach()) == "limit"
+    world.service.draining = True
+    assert world.code(tickets[0], p.SessionOpen(select_blocks=1)) == "draining"
+    assert world.code(b"x" * 16, p.Status()) == "unauthenticated"
+    assert world.code(b"", p.Hello(versions=[9], name="h", tenant="red")) == "invalid"
+
+
+def test_a_failure_of_ours_is_answered_and_the_service_lives_on(world: World) -> None:
+    """Does a bug in one request reach the host as `internal`, and leave the next one working?"""
+    ticket = world.ticket("red")
+    session = world.session(ticket)
+    world.device.session_append = lambda *_: 1 / 0
+    assert world.code(ticket, p.Append(session=session, contents=[])) == "internal"
+    assert "ZeroDivisionError" in world.log.getvalue()
+    assert world.code(ticket, p.Heartbeat()) == "Ok"
+
+
+def test_a_flood_of_one_event_is_counted_instead_of_written() -> None:
+    """Can a peer that is refused without end fill the disk with log lines?"""
+    stream = io.StringIO()
+    log = Log("info", stream, text=False)
+    for number in range(1000):
+        log.warning("flood", number=number)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert 1 <= len(lines) <= 2 * RATE_MAX  # the loop may run across a second's end
+    log.warning("another")
+    assert json.loads(stream.getvalue().splitlines()[-1])["event"] == "another"

@@ -191,6 +191,9 @@ struct ofs_chunk_info {
 int ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
 	const struct ofs_policy *policy);
 void ofs_core_close(struct ofs_core *core);
+/* The configuration it was opened with, and the policy as it is now. */
+int ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
+	struct ofs_policy *policy);
 /* Bytes a core of this configuration takes; 0 when the configuration is not valid. */
 uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
 

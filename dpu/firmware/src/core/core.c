@@ -154,6 +154,15 @@ ofs_core_close(struct ofs_core *core)
 }
 
 int
+ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
+	struct ofs_policy *policy)
+{
+	*config = core->config;
+	*policy = core->policy;
+	return 0;
+}
+
+int
 ofs_core_set_policy(struct ofs_core *core, uint64_t now_ns, const struct ofs_policy *policy)
 {
 	struct ofs_part in = { policy, sizeof(*policy) };

@@ -1,0 +1,101 @@
+"""The decision core in virtual time: a flat trace, or sessions that decode over a modelled drive.
+
+Both calls run in C from the first access to the last. Times are simulated ns; what they yield is
+`modelled`, and the same inputs give the same result everywhere.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import Core
+from offstage.bindings.errors import BadInput
+from offstage.bindings.firmware import check_rc, ffi, lib
+
+__all__ = ["DecodePlan", "DecodeResult", "decode", "flat", "populate"]
+
+
+def populate(core: Core, session: int, count: int, content: int = 0) -> None:
+    """Append `count` made-up chunks, stored in every layer; equal `content` is a shared prefix."""
+    check_rc(lib.ofs_sim_populate(core.handle, session, content, count), "populating a session")
+
+
+def flat(core: Core, session: int, ordinals: npt.NDArray[np.uint32]) -> int:
+    """Hits of a flat trace `[n]` of ordinals through layer 0, demand only, without latency."""
+    ordinals = np.ascontiguousarray(ordinals, np.uint32)
+    hits: Any = ffi.new("uint64_t *")
+    pointer = ffi.cast("uint32_t *", ordinals.ctypes.data)
+    rc = lib.ofs_sim_flat(core.handle, session, pointer, len(ordinals), hits)
+    check_rc(rc, "a flat trace", "trace", "every ordinal must be below the session's chunks")
+    return int(hits[0])
+
+
+@dataclass(frozen=True)
+class DecodePlan:
+    """What every session demands, and how long things take.
+
+    Row `(session, step, layer)` demands `demands[offsets[row]:offsets[row + 1]]`; `scores`, where
+    given, is uint16 `[sessions, steps, layers, blocks]`. `nvme` are parameters of the drive as in
+    `bindings.storage.preset`; None: a read takes no time. Times in ns; a chunk is appended every
+    `append_steps` steps (0: never).
+    """
+
+    sessions: tuple[int, ...]
+    step_count: int
+    offsets: npt.NDArray[np.uint64]
+    demands: npt.NDArray[np.uint32]
+    scores: npt.NDArray[np.uint16] | None = None
+    selected_count: int = 0
+    append_steps: int = 0
+    compute_ns: int = 500_000
+    hit_ns: int = 0
+    retry_ns: int = 10_000
+    stagger_ns: int = 0
+    nvme: dict[str, int] | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DecodeResult:
+    """`stall_ns` `[sessions, steps]`: waited beyond compute; `failed`: demands without data."""
+
+    stall_ns: npt.NDArray[np.uint64]
+    end_ns: int
+    reads: int
+    failed: int
+
+
+def decode(core: Core, plan: DecodePlan) -> DecodeResult:
+    """Run the plan on `core` in virtual time. The ledger and the log are the core's."""
+    rows = len(plan.sessions) * plan.step_count * core.config.layer_count
+    offsets = np.ascontiguousarray(plan.offsets, np.uint64)
+    demands = np.ascontiguousarray(plan.demands, np.uint32)
+    if len(offsets) != rows + 1 or offsets[-1] > len(demands) or (offsets[1:] < offsets[:-1]).any():
+        raise BadInput(
+            f"{len(offsets)} offsets for {rows} rows of demands",
+            "decode plan",
+            "give one more offset than rows, rising, ending within the demands",
+        )
+    sessions = np.asarray(plan.sessions, np.uint32)
+    stall_ns = np.zeros((len(plan.sessions), plan.step_count), np.uint64)
+    struct: Any = ffi.new("struct ofs_sim_decode *")
+    struct.session_count, struct.step_count = len(sessions), plan.step_count
+    for name in ("selected_count", "append_steps", "compute_ns", "hit_ns", "retry_ns"):
+        setattr(struct, name, getattr(plan, name))
+    struct.stagger_ns, struct.seed = plan.stagger_ns, plan.seed
+    struct.sessions = ffi.cast("uint32_t *", sessions.ctypes.data)
+    struct.offsets = ffi.cast("uint64_t *", offsets.ctypes.data)
+    struct.demands = ffi.cast("uint32_t *", demands.ctypes.data)
+    struct.stall_ns = ffi.cast("uint64_t *", stall_ns.ctypes.data)
+    if plan.scores is not None:
+        scores = np.ascontiguousarray(plan.scores, np.uint16).reshape(rows, -1)
+        struct.score_count = scores.shape[1]
+        struct.scores = ffi.cast("uint16_t *", scores.ctypes.data)
+    if plan.nvme is not None:
+        params: Any = ffi.new("struct ofs_nvme_params *", plan.nvme)
+        struct.nvme = params
+    rc = lib.ofs_sim_decode(core.handle, struct)
+    check_rc(rc, "simulating decode", "decode plan", "sessions, ordinals and sizes must fit")
+    return DecodeResult(stall_ns, int(struct.end_ns), int(struct.reads), int(struct.failed))

@@ -123,7 +123,8 @@ due_ns(struct ofs_storage *storage)
 }
 
 static const struct ofs_storage_ops memory_ops = {
-	.name = "test", .register_memory = register_memory, .submit = submit, .poll = poll,
+	.name = "test", .register_memory = register_memory, .unregister_memory = register_memory,
+	.submit = submit, .poll = poll,
 	.wait_fd = wait_fd, .due_ns = due_ns,
 };
 

@@ -250,6 +250,53 @@ test_expiry(void)
 	end(store);
 }
 
+/* Of two whole records of one block the later one counts, and a trailer's word is not enough to
+ * say "stored". */
+static void
+test_rewrite(void)
+{
+	struct ofs_store_config config = base_config;
+	struct ofs_store *store;
+	uint32_t i;
+
+	config.ttl_s = 100;
+	store = begin_with(&config, 16);
+	for (i = 0; i < 8; i++) {
+		assert(store_put_now(store, &config, i, 0, record[0], 1000) == 0);
+	}
+	store = reopen(store, &config, 1050);
+	/* Segment 0 is full and not the newest: only its trailers were read. Segment 1 was verified. */
+	assert(store_put_now(store, &config, 1, 0, record[0], 1050) == 0);
+	assert(store_put_now(store, &config, 5, 0, record[0], 1050) == 0);
+	assert(stats_of(store).segments_free == 13 && stats_of(store).blocks == 8);
+	store = reopen(store, &config, 1101);
+	assert(stats_of(store).recovered == 1);
+	assert(store_get_now(store, &config, 1, 0, record[0], 1101) == 0);
+	end(store);
+}
+
+/* Is a place left alone while somebody still reads it? */
+static void
+test_pins(void)
+{
+	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store_done done;
+	struct ofs_key key;
+
+	assert(store_put_now(store, &base_config, 1, 0, record[0], 0) == 0);
+	block_name(1, &key);
+	device.end_percent = 0;
+	assert(ofs_store_get(store, &key, 0, record[1], 4, 0) == 0);
+	assert(ofs_store_delete(store, &key, 0) == 0);
+	assert(ofs_store_poll(store, &done, 1) == 0);
+	assert(ofs_store_in_flight(store) == 1 && device.flying_count == 1);
+	device.end_percent = 100;
+	assert(ofs_store_poll(store, &done, 1) == 1 && done.rc == 0);
+	assert(block_matches(&base_config, 1, 0, record[1], done.length));
+	assert(ofs_store_poll(store, &done, 1) == 0 && stats_of(store).segments_free == 16);
+	end(store);
+}
+
 /* Failed writes: the put hears of it, the next one goes elsewhere, nothing else is harmed. */
 static void
 test_write_errors(void)
@@ -354,6 +401,8 @@ main(void)
 	test_refusals();
 	test_torn_superblock();
 	test_expiry();
+	test_rewrite();
+	test_pins();
 	test_write_errors();
 	test_corrupt();
 	test_full();

@@ -201,7 +201,7 @@ ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op)
 	store->segments[segment].writing--;
 	if (op->rc == 0 && old->state == OFS_RECORD_LIVE &&
 		ofs_store_index_find(store, &old->key, layer) == op->old) {
-		ofs_index_replace(store, op->old, op->record);
+		ofs_store_index_replace(store, op->old, op->record);
 		ofs_record_enliven(store, op->record);
 		store->records[op->record].verified = 1;
 		store->records[op->record].expire_s = old->expire_s; /* renewed meanwhile, perhaps */

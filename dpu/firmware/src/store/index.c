@@ -58,7 +58,7 @@ ofs_store_index_insert(struct ofs_store *store, uint32_t record)
 }
 
 void
-ofs_index_replace(struct ofs_store *store, uint32_t record, uint32_t next)
+ofs_store_index_replace(struct ofs_store *store, uint32_t record, uint32_t next)
 {
 	uint32_t slot = slot_of(store, &store->records[record].key, layer_of(store, record));
 
@@ -93,7 +93,7 @@ ofs_store_index_remove(struct ofs_store *store, uint32_t record)
 }
 
 void
-ofs_index_clear(struct ofs_store *store)
+ofs_store_index_clear(struct ofs_store *store)
 {
 	memset(store->index, 0xff, ((size_t)store->index_mask + 1) * sizeof(*store->index));
 }

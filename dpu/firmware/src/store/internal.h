@@ -177,6 +177,7 @@ struct ofs_store {
 	uint32_t expire_cursor;
 	uint8_t *scratch;          /* recovery's, then the headers' and the cleaner's */
 	uint64_t scratch_size_bytes;
+	uint8_t registered;
 	struct ofs_store_stats stats;
 };
 
@@ -211,12 +212,13 @@ int ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *er
 int ofs_superblock_begin(struct ofs_store *store, char *error, size_t error_size_bytes);
 
 /* index.c */
-uint32_t ofs_store_index_find(const struct ofs_store *store, const struct ofs_key *key, uint32_t layer);
+uint32_t ofs_store_index_find(const struct ofs_store *store, const struct ofs_key *key,
+	uint32_t layer);
 void ofs_store_index_insert(struct ofs_store *store, uint32_t record);
 void ofs_store_index_remove(struct ofs_store *store, uint32_t record);
 /* `next` has the key and layer of `record` and takes its place. */
-void ofs_index_replace(struct ofs_store *store, uint32_t record, uint32_t next);
-void ofs_index_clear(struct ofs_store *store);
+void ofs_store_index_replace(struct ofs_store *store, uint32_t record, uint32_t next);
+void ofs_store_index_clear(struct ofs_store *store);
 
 /* segment.c: lanes, room, and the way back to the free list */
 uint32_t ofs_lane_of(const struct ofs_store *store, uint32_t segment);

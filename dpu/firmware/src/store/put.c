@@ -93,7 +93,7 @@ put_new(struct ofs_store *store, uint32_t tenant, const struct ofs_key *key, uin
 	} else {
 		/* The old one stays alive, and its segment where it is, until the new one is safe. */
 		store->segments[old / store->records_per_segment].pins++;
-		ofs_index_replace(store, old, op->record);
+		ofs_store_index_replace(store, old, op->record);
 	}
 	return 0;
 }
@@ -176,7 +176,7 @@ put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 		}
 	} else {
 		if (old_lives) {
-			ofs_index_replace(store, op->record, old);
+			ofs_store_index_replace(store, op->record, old);
 		} else {
 			ofs_store_index_remove(store, op->record);
 		}

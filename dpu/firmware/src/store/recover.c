@@ -193,7 +193,7 @@ doubt(struct ofs_store *store)
 			store->records[found].doubted = 1;
 		}
 	}
-	ofs_index_clear(store);
+	ofs_store_index_clear(store);
 }
 
 /* Fills the index: of two whole records of one block the later wins. */
@@ -215,7 +215,7 @@ elect(struct ofs_store *store, uint64_t now_s)
 			ofs_store_index_insert(store, i);
 		} else if (store->records[found].sequence < record->sequence) {
 			store->records[found].state = OFS_RECORD_DEAD;
-			ofs_index_replace(store, found, i);
+			ofs_store_index_replace(store, found, i);
 		} else {
 			record->state = OFS_RECORD_DEAD;
 		}

@@ -14,6 +14,7 @@ take_scratch(struct ofs_store *store)
 	uint64_t size_bytes = OFS_CLEAN_OPS * (uint64_t)store->record_size_bytes +
 		OFS_HEADER_OPS * lba;
 	uint64_t align = lba > PAGE_SIZE_BYTES ? lba : PAGE_SIZE_BYTES;
+	int rc;
 
 	size_bytes = size_bytes > 64 * lba ? size_bytes : 64 * lba;
 	if (size_bytes < OFS_STORE_SEGMENTS_OFFSET) {
@@ -25,8 +26,9 @@ take_scratch(struct ofs_store *store)
 		return -ENOMEM;
 	}
 	memset(store->scratch, 0, store->scratch_size_bytes);
-	return store->storage->ops->register_memory(store->storage, store->scratch,
-		store->scratch_size_bytes);
+	rc = ofs_storage_register_memory(store->storage, store->scratch, store->scratch_size_bytes);
+	store->registered = rc == 0;
+	return rc;
 }
 
 static int
@@ -51,7 +53,7 @@ take_tables(struct ofs_store *store)
 		return -ENOMEM;
 	}
 	memset(store->lane_open, 0xff, store->lane_count * sizeof(*store->lane_open));
-	ofs_index_clear(store);
+	ofs_store_index_clear(store);
 	return 0;
 }
 
@@ -174,8 +176,12 @@ ofs_store_close(struct ofs_store *store)
 		}
 	}
 	ofs_store_unlock(store->lock_fd);
-	if (store->flying == 0) {
-		free(store->scratch); /* else the device may still write there */
+	if (store->flying == 0) { /* else the device may still write there */
+		if (store->registered) {
+			(void)ofs_storage_unregister_memory(store->storage, store->scratch,
+				store->scratch_size_bytes);
+		}
+		free(store->scratch);
 	}
 	free(store->ops);
 	free(store->lane_gap);

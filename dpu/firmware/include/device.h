@@ -2,14 +2,15 @@
  * device.h: the offload device as the daemon sees it: one reactor thread that owns core, store, storage,
  * regions and ports.
  *
- * Model: `open` allocates and opens everything (and recovers the store); `start` begins the reactor's thread, which never holds the GIL and is
+ * Model: `open` allocates, begins the reactor's thread and waits until that thread has opened storage,
+ * store (with its recovery) and core: a queue pair has one owner. The thread never holds the GIL and is
  * the only one to touch what it owns. Calls from other threads are messages: they are put in a mailbox, the
  * reactor is woken, and the caller waits for the answer (bounded: -ETIMEDOUT after 10 s means the reactor is stuck).
  * The reactor polls; when nothing was busy for `spin_ns` it sleeps on its file descriptors until something happens or
  * the next deadline. Every I/O has a deadline of the reactor's own: a hung device ends as -ETIMEDOUT with the slot quarantined.
  *
- * `poll` instead of `start` runs the same reactor on the caller's thread, over a simulated clock and storage: the
- * seeded simulation drives exactly what runs live.
+ * With a simulated clock there is no thread: `poll` runs the same reactor on the caller's, so that the seeded
+ * simulation drives exactly what runs live.
  */
 #ifndef OFS_DEVICE_H
 #define OFS_DEVICE_H
@@ -73,6 +74,7 @@ struct ofs_device_status {
 /* `error` gets one line with the cause and the mend. */
 int ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config, char *error,
 	size_t error_size_bytes);
+/* 0 when the reactor answers; -EINVAL with a simulated clock. */
 int ofs_device_start(struct ofs_device *device);
 /* Stops the thread (after draining write-back when `drain`), closes everything. */
 void ofs_device_close(struct ofs_device *device, int drain);

@@ -119,8 +119,8 @@ note_storage(struct ofs_device *device, const char *text)
 	}
 }
 
-static int
-open_parts(struct ofs_device *device, char *error, size_t size_bytes)
+int
+ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 {
 	struct ofs_device_config *config = &device->config;
 	bool on_file = config->storage.path[0] != '\0' && strcmp(config->storage.backend, "sim") != 0;
@@ -149,6 +149,73 @@ open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 	return 0;
 }
 
+/* The store first: it waits for I/O whose buffers the regions and ports own. */
+void
+ofs_device_close_parts(struct ofs_device *device)
+{
+	if (device->store != NULL) {
+		ofs_store_close(device->store);
+	}
+	if (device->storage != NULL) {
+		ofs_storage_close(device->storage);
+	}
+	device->store = NULL;
+	device->storage = NULL;
+}
+
+static void
+pin_thread(struct ofs_device *device)
+{
+	cpu_set_t cpus;
+
+	if (device->config.cpu >= 0) {
+		CPU_ZERO(&cpus);
+		CPU_SET((size_t)device->config.cpu, &cpus);
+		/* A core that is not ours is no reason not to run. */
+		(void)pthread_setaffinity_np(device->thread, sizeof(cpus), &cpus);
+	}
+}
+
+/*
+ * One thread opens, polls and closes storage and store: a queue pair has one owner. The caller waits
+ * here until that thread has opened them, and takes its verdict.
+ */
+static int
+open_on_thread(struct ofs_device *device, char *error, size_t size_bytes)
+{
+	int rc;
+
+	device->opening.error = error;
+	device->opening.error_size_bytes = size_bytes;
+	device->opening.rc = 1;
+	rc = pthread_create(&device->thread, NULL, ofs_device_reactor, device);
+	if (rc != 0) {
+		return -rc;
+	}
+	device->started = true;
+	(void)pthread_setname_np(device->thread, "ofs-reactor");
+	pin_thread(device);
+	pthread_mutex_lock(&device->mutex);
+	while (device->opening.rc == 1) {
+		pthread_cond_wait(&device->cond, &device->mutex);
+	}
+	rc = device->opening.rc;
+	pthread_mutex_unlock(&device->mutex);
+	if (rc != 0) {
+		pthread_join(device->thread, NULL);
+		device->started = false;
+	}
+	return rc;
+}
+
+/* The thread runs since open; this only proves that it answers. */
+static int
+run_start(struct ofs_device *device, void *argument)
+{
+	(void)argument;
+	return device->core != NULL ? 0 : -EINVAL;
+}
+
 int
 ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config, char *error,
 	size_t error_size_bytes)
@@ -172,7 +239,10 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 	rc = check_config(config, error, error_size_bytes);
 	rc = rc == 0 ? open_threads(device) : rc;
 	rc = rc == 0 ? open_tables(device) : rc;
-	rc = rc == 0 ? open_parts(device, error, error_size_bytes) : rc;
+	if (rc == 0) {
+		rc = config->sim_clock ? ofs_device_open_parts(device, error, error_size_bytes) :
+			open_on_thread(device, error, error_size_bytes);
+	}
 	if (rc != 0) {
 		if (error[0] == '\0') {
 			(void)refuse(error, error_size_bytes, rc, "the device cannot be opened: %s",
@@ -188,24 +258,10 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 int
 ofs_device_start(struct ofs_device *device)
 {
-	cpu_set_t cpus;
-	int rc;
-
-	atomic_store(&device->stopping, false);
-	device->started = true; /* before the thread: calls go through the mailbox from now on */
-	rc = pthread_create(&device->thread, NULL, ofs_device_reactor, device);
-	if (rc != 0) {
-		device->started = false;
-		return -rc;
+	if (device->config.sim_clock) {
+		return -EINVAL;
 	}
-	(void)pthread_setname_np(device->thread, "ofs-reactor");
-	if (device->config.cpu >= 0) {
-		CPU_ZERO(&cpus);
-		CPU_SET((size_t)device->config.cpu, &cpus);
-		/* A core that is not ours is no reason not to run. */
-		(void)pthread_setaffinity_np(device->thread, sizeof(cpus), &cpus);
-	}
-	return 0;
+	return ofs_device_call(device, run_start, NULL);
 }
 
 static void
@@ -255,13 +311,7 @@ ofs_device_close(struct ofs_device *device, int drain)
 		(void)ofs_device_drain(device, 2 * device->config.io_timeout_ns);
 	}
 	stop(device);
-	/* The store first: it waits for I/O whose buffers the regions and ports own. */
-	if (device->store != NULL) {
-		ofs_store_close(device->store);
-	}
-	if (device->storage != NULL) {
-		ofs_storage_close(device->storage);
-	}
+	ofs_device_close_parts(device);
 	for (i = 0; device->ports != NULL && i < device->config.port_max; i++) {
 		if (device->ports[i].used) {
 			ofs_port_close(device->ports[i].port);

@@ -85,6 +85,13 @@ struct ofs_write {
 	struct ofs_sqe sqe;
 };
 
+/* How the caller of ofs_device_open waits for the thread that opens. `rc` 1: still opening. */
+struct ofs_opening {
+	char *error;
+	size_t error_size_bytes;
+	int rc;
+};
+
 /* A control call: runs on the reactor's thread, its caller waits. */
 struct ofs_call {
 	int (*run)(struct ofs_device *device, void *argument);
@@ -140,6 +147,7 @@ struct ofs_device {
 	bool draining;
 	struct ofs_device_status status;
 
+	struct ofs_opening opening; /* under mutex */
 	pthread_t thread;
 	bool started;
 	atomic_bool stopping;
@@ -159,6 +167,10 @@ void ofs_fifo_close(struct ofs_fifo *fifo);
 uint32_t ofs_fifo_first(const struct ofs_fifo *fifo); /* OFS_NONE when empty */
 uint32_t ofs_fifo_take(struct ofs_fifo *fifo);
 void ofs_fifo_give(struct ofs_fifo *fifo, uint32_t item);
+
+/* device.c: on the thread that owns storage and store. */
+int ofs_device_open_parts(struct ofs_device *device, char *error, size_t error_size_bytes);
+void ofs_device_close_parts(struct ofs_device *device);
 
 /* mailbox.c */
 int ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void *),

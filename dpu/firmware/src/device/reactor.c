@@ -135,12 +135,33 @@ ofs_device_poll(struct ofs_device *device)
 	return busy;
 }
 
+/* Opens what this thread will own, and tells the caller of ofs_device_open. */
+static int
+open_and_tell(struct ofs_device *device)
+{
+	int rc = ofs_device_open_parts(device, device->opening.error,
+		device->opening.error_size_bytes);
+
+	if (rc != 0) {
+		ofs_device_close_parts(device);
+	}
+	pthread_mutex_lock(&device->mutex);
+	device->opening.rc = rc;
+	pthread_cond_broadcast(&device->cond);
+	pthread_mutex_unlock(&device->mutex);
+	return rc;
+}
+
 void *
 ofs_device_reactor(void *argument)
 {
 	struct ofs_device *device = argument;
-	uint64_t before_ns = ofs_device_now_ns(device);
+	uint64_t before_ns;
 
+	if (open_and_tell(device) != 0) {
+		return NULL;
+	}
+	before_ns = ofs_device_now_ns(device);
 	device->idle_since_ns = before_ns;
 	while (!atomic_load_explicit(&device->stopping, memory_order_relaxed)) {
 		bool busy = ofs_device_poll(device) != 0;
@@ -158,5 +179,6 @@ ofs_device_reactor(void *argument)
 		}
 		before_ns = now_ns;
 	}
+	ofs_device_close_parts(device);
 	return NULL;
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { BLOCK = 4096, BLOCKS = 64, DEPTH = 8, IOS = 400 };
@@ -192,6 +193,42 @@ try_ends(const char *path)
 	ofs_buffer_free(buffer, DEPTH * BLOCK);
 }
 
+/* A range whose mapping was replaced and given again must not find its old pages. */
+static void
+try_remapped(const char *path)
+{
+	struct ofs_storage_config config = config_of("auto", "", path, 1);
+	struct ofs_storage *storage;
+	struct ofs_clock clock;
+	struct ofs_io_done done;
+	void *buffer;
+	int i;
+
+	ofs_clock_init_os(&clock);
+	assert(ofs_storage_open(&storage, &config, &clock, NULL, 0) == 0);
+	assert(ofs_buffer_alloc(&buffer, BLOCK) == 0);
+	for (i = 0; i < 8; i++) {
+		struct ofs_io io = {
+			.buffer = buffer, .size_bytes = BLOCK, .offset = (uint64_t)i * BLOCK,
+			.op = OFS_STORAGE_WRITE,
+		};
+
+		assert(mmap(buffer, BLOCK, PROT_READ | PROT_WRITE,
+			MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == buffer);
+		assert(ofs_storage_register_memory(storage, buffer, BLOCK) == 0);
+		memset(buffer, i + 1, BLOCK);
+		assert(ofs_storage_submit(storage, &io) == 0);
+		assert(ofs_storage_poll_wait(storage, &done, 1, 10000000000ull) == 1);
+		memset(buffer, 0, BLOCK);
+		io.op = OFS_STORAGE_READ;
+		assert(ofs_storage_submit(storage, &io) == 0);
+		assert(ofs_storage_poll_wait(storage, &done, 1, 10000000000ull) == 1);
+		assert(((uint8_t *)buffer)[0] == i + 1 && ((uint8_t *)buffer)[BLOCK - 1] == i + 1);
+	}
+	ofs_storage_close(storage);
+	ofs_buffer_free(buffer, BLOCK);
+}
+
 static void
 try_bench(void)
 {
@@ -233,6 +270,7 @@ main(void)
 	try_side("sim", "", "", 0);
 	try_side("skeleton", "", "", 0);
 	try_ends(path);
+	try_remapped(path);
 	try_bench();
 	unlink(path);
 	return 0;

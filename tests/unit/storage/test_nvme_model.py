@@ -128,6 +128,19 @@ def test_a_full_write_buffer_waits_for_programs() -> None:
     assert set(gaps[20:]) == {500_000_000}
 
 
+def test_reads_take_their_die_time_from_the_programs() -> None:
+    """Does a write behind a full buffer wait tR longer for each read that came between?"""
+    ends = []
+    for reads in (0, 10):
+        model = NvmeModel(TINY)
+        for i in range(32):
+            model.submit(0, i * PAGE, PAGE, write=True)
+        for _ in range(reads):
+            model.submit(1, 0, PAGE)
+        ends.append(model.submit(2, 0, PAGE, write=True))
+    assert ends[1] - ends[0] == 10 * TINY["read_ps"]
+
+
 def test_a_slow_page_does_not_hold_up_those_behind_it() -> None:
     """Does a read on a busy die leave the link free for the next read on an idle die?"""
     model = NvmeModel(TINY | {"dies_per_channel": 2})

@@ -100,13 +100,13 @@ def test_corrupt_flips_one_byte_of_the_read_only() -> None:
     places = set()
     with sim(Faults(corrupt=ALWAYS)) as storage:
         assert end_of(storage, Io(WRITE, 1, 0, 8192, filled(7))) == 8192
-        for user in range(20):
-            buffer = filled(0)
-            assert end_of(storage, Io(READ, user, 0, 8192, buffer)) == 8192
+        buffer = filled(0, LBA)
+        for user in range(2000):
+            assert end_of(storage, Io(READ, user, 0, LBA, buffer)) == LBA
             wrong = [at for at, byte in enumerate(buffer.view) if byte != 7]
             assert len(wrong) == 1
             places.add(wrong[0])
-    assert len(places) > 10
+    assert len(places) > LBA * 0.9
 
 
 def test_a_torn_write_leaves_whole_blocks_old_or_new() -> None:
@@ -120,6 +120,9 @@ def test_a_torn_write_leaves_whole_blocks_old_or_new() -> None:
             found = blocks(buffer)
             assert all(block in ({0}, {7}) for block in found) and {0} in found
             patterns.add(tuple(block == {7} for block in found))
+            assert end_of(storage, Io(WRITE, 3, 0, LBA, filled(9))) == -errno.EIO
+            assert end_of(storage, Io(READ, 4, 0, LBA, buffer)) == LBA
+            assert blocks(buffer)[0] == found[0]  # one block is never torn: old it stays
     assert len(patterns) > 20
 
 

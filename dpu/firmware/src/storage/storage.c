@@ -105,9 +105,9 @@ ofs_storage_warn(struct ofs_storage *storage, const char *format, ...)
 	size_t used = strlen(storage->warning);
 	va_list arguments;
 
-	if (used > 0 && used + 2 < sizeof(storage->warning)) {
-		strcpy(storage->warning + used, "; ");
-		used += 2;
+	if (used > 0) {
+		snprintf(storage->warning + used, sizeof(storage->warning) - used, "; ");
+		used = strlen(storage->warning);
 	}
 	va_start(arguments, format);
 	vsnprintf(storage->warning + used, sizeof(storage->warning) - used, format, arguments);

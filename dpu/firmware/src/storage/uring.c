@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -364,6 +365,7 @@ static void
 uring_drain(struct uring *uring)
 {
 	struct ofs_io_done done[URING_BATCH_MAX];
+	struct timespec pause = {.tv_nsec = 1000000};
 	int waited_ms;
 
 	uring->closing = 1;
@@ -374,7 +376,7 @@ uring_drain(struct uring *uring)
 		if (uring->base.stats.in_flight == io_uring_sq_ready(&uring->ring))
 			return;
 		if (uring_poll(&uring->base, done, URING_BATCH_MAX) == 0)
-			usleep(1000);
+			nanosleep(&pause, NULL);
 	}
 }
 

@@ -174,6 +174,7 @@ ofs_device_reactor(void *argument)
 			device->status.idle_ns += now_ns - before_ns;
 			if (now_ns - device->idle_since_ns >= device->config.spin_ns) {
 				sleep_until_woken(device, now_ns);
+				device->status.idle_ns += ofs_device_now_ns(device) - now_ns;
 				now_ns = ofs_device_now_ns(device);
 			}
 		}

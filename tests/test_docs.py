@@ -18,7 +18,7 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```\s*$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^ *```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```\s*$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]+))?\)")
 RUN_SECONDS_MAX = 100
 
@@ -112,6 +112,15 @@ def test_every_page_is_reached_from_the_index() -> None:
         for target, _ in LINK.findall(page.read_text(encoding="utf-8")):
             waiting.append((page.parent / target).resolve())
     assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
+
+
+def test_every_figure_is_described() -> None:
+    """Does the page name each key that summary.json holds?"""
+    from offstage.testbeds.results import RunResult, Summary
+
+    page = (ROOT / "docs/reference/summary-json.md").read_text(encoding="utf-8")
+    keys = [*RunResult.__struct_fields__, *Summary.__struct_fields__]
+    assert [key for key in keys if f"`{key}`" not in page] == []
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

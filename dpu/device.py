@@ -297,7 +297,7 @@ def _refused(rc: int, text: str, where: str) -> None:
         check_rc(rc, "opening the device", where)
     kind = MEANINGS.get(-rc, (OffstageError, "", ""))[0]
     kind = RunFailed if kind in (OffstageError, StoreFull) else kind
-    raise kind(text, "", "", errno=-rc)
+    raise kind(text, "" if where in text else where, "", errno=-rc)
 
 
 def _text(cdata: Any) -> str:

@@ -1,0 +1,370 @@
+"""Does the real daemon start, serve, refuse, drain and survive, as a process of its own?"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from offstage.bindings.driver import Driver
+from offstage.bindings.errors import BadInput, RunFailed, StoreFull
+from offstage.bindings.keys import block_keys
+from offstage.dpu import protocol as p
+from offstage.dpu.recorder import read_records
+from offstage.dpu.replay import replay_log
+from offstage.host.control import Control
+
+ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
+WAIT_S = 20.0
+PAYLOAD = 4096
+TWO_TENANTS = '[[tenant]]\nname = "red"\n[[tenant]]\nname = "blue"\n'
+
+
+@dataclass
+class Served:
+    """A running daemon and where it is."""
+
+    process: "subprocess.Popen[bytes]"
+    endpoint: str
+    runtime_dir: Path
+    metrics_port: int
+    log: Path
+
+    def control(self, tenant: str = "red", **more: Any) -> Control:
+        return Control(self.endpoint, tenant=tenant, runtime_dir=self.runtime_dir, **more)
+
+    def events(self) -> list[dict[str, Any]]:
+        lines = self.log.read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def rss_bytes(self) -> int:
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def settings(tmp_path: Path, **changed: str) -> list[str]:
+    chosen = {
+        "daemon.endpoint": "tcp://127.0.0.1:*", "daemon.runtime_dir": str(tmp_path / "run"),
+        "daemon.metrics_endpoint": "127.0.0.1:0", "arena.size": "4MiB", "arena.payload": "4KiB",
+        "arena.layers": "2", "storage.path": str(tmp_path / "store.ofs"),
+        "storage.size": "32MiB", "store.segment": "256KiB", "limits.demands": "64",
+        "limits.put_slots": "16", "limits.ports": "4", "limits.context_tokens": "8192",
+        "limits.chunks": "1024", "limits.sessions": "8", "limits.log": "1MiB",
+        "limits.records": "65536",
+    }  # fmt: skip
+    chosen.update({name.replace("__", "."): value for name, value in changed.items()})
+    (tmp_path / "daemon.toml").write_text(TWO_TENANTS)
+    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+    return ["dpu", "serve", "--config", str(tmp_path / "daemon.toml"), *sets]
+
+
+@contextlib.contextmanager
+def daemon(tmp_path: Path, **changed: str) -> Iterator[Served]:
+    log = tmp_path / "daemon.log"
+    with log.open("ab") as stderr:
+        process = subprocess.Popen(
+            [*ENTRY, *settings(tmp_path, **changed)], stdout=subprocess.PIPE, stderr=stderr
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        ready = json.loads(line)
+        yield Served(process, ready["endpoint"], Path(ready["runtime_dir"]),
+                     ready["metrics_port"], log)  # fmt: skip
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def refused(tmp_path: Path, **changed: str) -> str:
+    """Start a daemon that must not start; its one line on stderr."""
+    done = subprocess.run(
+        [*ENTRY, *settings(tmp_path, **changed)], capture_output=True, text=True, timeout=WAIT_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == "", done
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
+    return lines[0]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def take_driver(attached: p.Attached) -> Driver:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(attached.socket_path)
+        client.sendall(attached.token.encode() + b"\n")
+        said, fds, _, _ = socket.recv_fds(client, 64, 4)
+    assert said == b"ok\n"
+    try:
+        return Driver(*fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def content(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+def blocks_of(count: int, seed: int) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    return np.random.default_rng(seed).integers(0, 256, (count, PAYLOAD), np.uint8)
+
+
+def write_and_read(control: Control, driver: Driver, count: int = 8) -> None:
+    """Put `count` blocks of layer 1 and read them back, byte for byte."""
+    session = control.session_open(select_blocks=count)
+    appended = control.append(session, [content(number) for number in range(count)])
+    written = blocks_of(count, 3)
+    ordinals = np.arange(count, dtype=np.uint32)
+    assert not driver.put(session, 1, ordinals, written).any()
+    keys = np.ascontiguousarray(block_keys(appended.keys, 2)[1])
+    target = np.zeros((count, PAYLOAD), np.uint8)
+    for step in range(2):
+        target[:] = 0
+        done = driver.fetch(session, step, 1, ordinals, keys, target)
+        assert not done.rcs.any() and np.array_equal(target, written)
+
+
+def test_a_host_writes_and_reads_its_blocks_and_the_figures_tell(tmp_path: Path) -> None:
+    """Login, attach, hand-out, put, fetch: the same bytes, and do ledger and metrics show it?"""
+    with daemon(tmp_path) as served:
+        with served.control() as control:
+            driver = take_driver(control.attach())
+            write_and_read(control, driver)
+            assert control.ledger()["demands"] == 16
+            driver.close()
+        with served.control(p.OPERATOR) as operator:
+            assert operator.ledger("red")["demands"] == 16
+            assert operator.ledger("blue")["demands"] == 0
+            assert operator.status()["device"]["puts"] == 8
+            until(lambda: not operator.status()["device"]["ports"])
+
+        def demands() -> float:
+            url = f"http://127.0.0.1:{served.metrics_port}/metrics"
+            with urllib.request.urlopen(url, timeout=WAIT_S) as reply:
+                lines = reply.read().decode().splitlines()
+            rows = [line for line in lines if line.startswith("offstage_demands_total{")]
+            return sum(float(line.split()[-1]) for line in rows)
+
+        until(lambda: demands() == 16)
+
+
+def test_a_region_of_another_tenant_cannot_be_had(tmp_path: Path) -> None:
+    """Does a host with another tenant's name, ticket or token get anything?"""
+    with daemon(tmp_path) as served:
+        red_secret = p.read_secret(served.runtime_dir / "red.secret")
+        with pytest.raises(BadInput, match="not proved"):
+            Control(served.endpoint, tenant="blue", secret=red_secret)
+        with served.control("red") as red, served.control("blue") as blue:
+            attached, _ = red.attach(), blue.attach()
+            take_driver(attached).close()
+            with pytest.raises(AssertionError):  # the token was used: refused, no descriptors
+                take_driver(attached)
+            session = red.session_open(select_blocks=2)
+            with pytest.raises(BadInput, match="no session"):
+                blue.append(session, [content(1)])
+            keys = red.append(session, [content(1)]).keys
+            other = blue.append(blue.session_open(select_blocks=2), [content(1)]).keys
+            assert keys != other  # the same content has other names in another tenant
+
+
+def test_the_policy_changes_while_the_daemon_runs(tmp_path: Path) -> None:
+    """Is a change in force at once, refused as a whole when wrong, and the operator's alone?"""
+    with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
+        assert operator.policy_set({"prefetchers": ["window"], "degree_max": 7})["degree_max"] == 7
+        with pytest.raises(BadInput, match="did you mean 'degree_max'"):
+            operator.policy_set({"eviction": "lru", "degree_mx": 9})
+        policy = operator.policy()
+        assert policy["prefetchers"] == ["window"] and policy["eviction"] == "score"
+        with served.control() as control, pytest.raises(BadInput, match="operator"):
+            control.policy_set({"degree_max": 1})
+
+
+def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) -> None:
+    """Are blocks that were only staged on the store after SIGTERM, and does it exit with 0?"""
+    back = {"store__write": "back", "store__dirty_max": "64"}
+    written = blocks_of(6, 9)
+    ordinals = np.arange(6, dtype=np.uint32)
+    contents = [content(number) for number in range(6)]
+    with daemon(tmp_path, **back) as served:
+        with served.control() as control:
+            driver = take_driver(control.attach())
+            session = control.session_open(select_blocks=6)
+            control.append(session, contents)
+            assert not driver.put(session, 0, ordinals, written).any()
+            served.process.send_signal(signal.SIGTERM)
+            assert served.process.wait(WAIT_S) == 0
+            driver.close()
+        assert served.events()[-1]["event"] == "stopped"
+        assert not any(event["level"] == "error" for event in served.events())
+    with daemon(tmp_path, **back) as served, served.control() as control:
+        driver = take_driver(control.attach())
+        session = control.session_open(select_blocks=6)
+        appended = control.append(session, contents)
+        assert appended.stored_layers == [1] * 6
+        target = np.zeros((6, PAYLOAD), np.uint8)
+        keys = np.ascontiguousarray(block_keys(appended.keys, 2)[0])
+        assert not driver.fetch(session, 0, 0, ordinals, keys, target).rcs.any()
+        assert np.array_equal(target, written)
+        driver.close()
+
+
+def test_a_drained_daemon_takes_no_new_work_and_goes_on(tmp_path: Path) -> None:
+    """After `drain`, are new sessions refused with a reason while status still answers?"""
+    with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
+        with served.control() as control:
+            control.attach()
+            assert operator.drain(10.0).drained
+            with pytest.raises(RunFailed, match="draining"):
+                control.session_open(select_blocks=1)
+        assert operator.status()["draining"]
+
+
+def test_a_killed_host_process_is_reclaimed_at_once(tmp_path: Path) -> None:
+    """After kill -9 of a host, are port and sessions free long before the heartbeat's timeout?"""
+    with daemon(tmp_path, daemon__host_timeout="1h") as served:
+        pid = os.fork()
+        if pid == 0:  # the host: attaches, opens sessions, then sleeps until it is killed
+            try:
+                control = served.control()
+                take_driver(control.attach())
+                control.session_open(select_blocks=2)
+                control.session_open(select_blocks=2)
+                time.sleep(60)
+            finally:
+                os._exit(1)
+        with served.control(p.OPERATOR) as operator:
+            until(lambda: operator.status()["device"]["sessions"] == 2)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            until(lambda: operator.status()["device"]["sessions"] == 0)
+            status = operator.status()
+            assert status["device"]["ports"] == 0 and status["daemon"]["hosts_dead"] == 1
+        dead = [event for event in served.events() if event["event"] == "host_dead"]
+        assert dead[0]["reason"] == "process gone" and dead[0]["pid"] == pid
+
+
+def test_a_silent_host_is_dead_and_told_so(tmp_path: Path) -> None:
+    """Without heartbeats, are its sessions reclaimed, and with them, does it live on?"""
+    with daemon(tmp_path, daemon__host_timeout="600ms") as served:
+        silent = served.control(heartbeat=False)
+        silent.attach()
+        silent.session_open(select_blocks=2)
+        with served.control(name="alive") as alive, served.control(p.OPERATOR) as operator:
+            alive.attach()
+            alive.session_open(select_blocks=2)
+            until(lambda: operator.status()["daemon"]["hosts_dead"] == 1)
+            assert alive.status()["sessions"] == 1
+            with pytest.raises(BadInput, match="log in again"):
+                silent.status()
+        silent.close()
+
+
+def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+    """Two daemons, a taken port, another version's store, bad values: one line, exit code 2?"""
+    with daemon(tmp_path) as served:
+        line = refused(tmp_path)  # the same runtime directory
+        assert f"pid {served.process.pid}" in line
+        line = refused(tmp_path, daemon__runtime_dir=str(tmp_path / "other"))  # the same store
+        assert "store.ofs" in line and str(served.process.pid) in line
+        port = served.endpoint.rpartition(":")[2]
+        taken = {"daemon__runtime_dir": str(tmp_path / "other"),
+                 "storage__path": str(tmp_path / "other.ofs")}  # fmt: skip
+        assert "in use" in refused(tmp_path, daemon__endpoint=f"tcp://127.0.0.1:{port}", **taken)
+        metrics = f"127.0.0.1:{served.metrics_port}"
+        assert "metrics" in refused(tmp_path, daemon__metrics_endpoint=metrics, **taken)
+    assert "store.ofs" in refused(tmp_path, store__segment="512KiB")  # another geometry
+    (tmp_path / "alien").write_bytes(b"\x7fELF" * 4096)
+    assert "alien" in refused(tmp_path, storage__path=str(tmp_path / "alien"))
+    assert "'gen6'" in refused(tmp_path, storage__nvme="gen6")
+
+
+def test_garbage_and_a_gigabyte_on_the_socket_do_no_harm(tmp_path: Path) -> None:
+    """Random frames, raw bytes and a claimed 1 GiB frame: does the daemon live in little memory?"""
+    with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
+        before = served.rss_bytes()
+        rng = np.random.default_rng(5)
+        context = zmq.Context()
+        dealer = context.socket(zmq.DEALER)
+        dealer.connect(served.endpoint)
+        for _ in range(300):
+            frames = [rng.bytes(int(rng.integers(0, 200))) for _ in range(rng.integers(1, 6))]
+            dealer.send_multipart(frames)
+        dealer.send_multipart([b"", b"\xc1" * (1 << 20)])  # at the limit: answered
+        dealer.send_multipart([b"", b"\xc1" * ((1 << 20) + 1)])  # above it: answered too
+        until(lambda: operator.status()["daemon"]["messages_bad"] >= 302)
+        reply = p.decode_reply(dealer.recv_multipart()[-1])
+        assert isinstance(reply, p.Error) and reply.code == "bad_message"
+        context.destroy(linger=0)
+        host, port = served.endpoint.removeprefix("tcp://").split(":")
+        sent = 0
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as raw:
+            raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))  # ZMTP 3.0 greeting
+            ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+            raw.sendall(bytes([4, len(ready)]) + ready)
+            raw.sendall(b"\x02" + struct.pack(">Q", 1 << 30))  # a frame of 1 GiB
+            with contextlib.suppress(OSError):
+                while sent < 1 << 30:
+                    sent += raw.send(bytes(1 << 20))
+        assert sent < 1 << 28, "the daemon read on"
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as raw:
+            raw.sendall(b"GET / HTTP/1.1\r\n\r\n" + rng.bytes(4096))
+        with served.control() as control:
+            driver = take_driver(control.attach())
+            write_and_read(control, driver)
+            driver.close()
+        assert served.rss_bytes() - before < 64 << 20
+
+
+def test_what_has_no_room_is_a_typed_error(tmp_path: Path) -> None:
+    """Ports, sessions and chunks beyond the limits: a typed error each, and the daemon lives?"""
+    limits = {"limits__ports": "1", "limits__sessions": "2", "limits__context_tokens": "256"}
+    with daemon(tmp_path, **limits) as served:
+        with served.control() as first, served.control() as second:
+            first.attach()
+            with pytest.raises(StoreFull):
+                second.attach()
+            sessions = [first.session_open(select_blocks=1) for _ in range(2)]
+            with pytest.raises(StoreFull):
+                first.session_open(select_blocks=1)
+            with pytest.raises(StoreFull):
+                first.append(sessions[0], [content(n) for n in range(5)])
+            assert len(first.append(sessions[0], [content(n) for n in range(4)]).keys) == 4
+
+
+def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
+    """Do the decisions of a live run come out bit-identical when its log is fed to a new core?"""
+    run = tmp_path / "recorded"
+    with daemon(tmp_path, daemon__record_dir=str(run)) as served:
+        with served.control() as control:
+            driver = take_driver(control.attach())
+            write_and_read(control, driver, 16)
+            driver.close()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(WAIT_S) == 0
+    manifest = json.loads((run / "record.json").read_text())
+    assert manifest["closed"] and not manifest["records_lost"] and not manifest["log_bytes_lost"]
+    assert len(read_records(run)) == 32
+    done = replay_log(run / "decisions.log")
+    assert done.diverged_at is None and done.agreed > 0

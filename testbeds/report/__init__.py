@@ -1,0 +1,18 @@
+"""Reports of an experiment: summary.json, a self-contained HTML page, a table for the terminal."""
+
+from offstage.testbeds.report.definitions import DEFINITIONS, as_text
+from offstage.testbeds.report.files import SUMMARY_NAME, read_summary, write_summary
+from offstage.testbeds.report.page import write_report
+from offstage.testbeds.report.sentence import sentence
+from offstage.testbeds.report.table import console_table
+
+__all__ = [
+    "DEFINITIONS",
+    "SUMMARY_NAME",
+    "as_text",
+    "console_table",
+    "read_summary",
+    "sentence",
+    "write_report",
+    "write_summary",
+]

@@ -1,0 +1,138 @@
+"""The hit-versus-traffic curve: what a hit rate cost. Either figure alone says little."""
+
+import math
+from collections.abc import Sequence
+
+from offstage.testbeds.report import svg
+from offstage.testbeds.report.markup import figure, key, legend
+from offstage.testbeds.report.numbers import percent, ratio
+from offstage.testbeds.report.plots import Colours, colour
+from offstage.testbeds.report.runs import Group, labels
+from offstage.testbeds.results import CurvePoint, RunResult
+
+__all__ = ["curve_figure"]
+
+FRAME = svg.Frame(width=760, height=400, left=54, right=18, top=16, bottom=44)
+LABEL_HEIGHT = 15
+CURVES = ("var(--set-1)", "var(--set-2)", "var(--set-3)", "var(--set-4)", "var(--set-5)")
+
+
+def curve_figure(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: Colours) -> str:
+    """Runs as points, the policies of `curve` as lines with their provenance."""
+    runs = [(run, name, group) for group in groups
+            for run, name in zip(group.runs, labels(group), strict=True)]  # fmt: skip
+    x, y = _scales([run for run, _, _ in runs], curve)
+    axes = _axes(x, y)
+    lines, line_keys = _lines(curve, x, y)
+    points = "".join(_point(run, name, group, colours, x, y) for run, name, group in runs)
+    said = "; ".join(
+        f"{name} on {group.title}: {percent(run.hit_rate)} at {ratio(run.traffic_ratio)}"
+        for run, name, group in runs
+    )
+    body = svg.chart(FRAME, axes + lines + points + _direct_labels(groups, x, y),
+                     f"Hit rate against traffic. {said}.")  # fmt: skip
+    seen = {name: colours[tuple(sorted(run.prefetchers))] for run, name, _ in runs}
+    keys = [key(shade, name, "dot") for name, shade in seen.items()]
+    keys += [
+        key("var(--muted)", name, f"dot {name}")
+        for name in dict.fromkeys(group.provenance for group in groups)
+    ]
+    return figure(
+        "curve",
+        "What the hits cost",
+        svg.tag("div", body, class_="wide"),
+        "Up and to the left is better: each point is a run, with its hit rate above the bytes it "
+        "read in multiples of no prefetch; a line shows one policy at several settings.",
+        legend(keys + line_keys),
+    )
+
+
+def _scales(
+    runs: Sequence[RunResult], curve: Sequence[CurvePoint]
+) -> tuple[svg.Linear, svg.Linear]:
+    traffic = [r.traffic_ratio for r in runs] + [p.traffic_ratio for p in curve]
+    rates = [r.hit_rate for r in runs] + [p.hit_rate for p in curve]
+    left, right = min([*traffic, 1.0]), max([*traffic, 1.1])
+    margin = (right - left) * 0.08
+    low = max(0.0, math.floor((min([*rates, 0.95]) - 0.02) * 20) / 20)
+    return (
+        svg.Linear(max(0.0, left - margin), right + margin, FRAME.x0, FRAME.x1),
+        svg.Linear(low, 1.0, FRAME.y0, FRAME.y1),
+    )
+
+
+def _axes(x: svg.Linear, y: svg.Linear) -> str:
+    marks = [(y(v), f"{v * 100:g} %") for v in y.ticks(6)]
+    title = "bytes read, over those without prefetch"
+    ticks = [(x(v), f"{v:g}×") for v in x.ticks(7)]
+    one = x(1.0)
+    reference = svg.tag("line", x1=one, x2=one, y1=FRAME.y1, y2=FRAME.y0, class_="need")
+    return svg.y_axis(FRAME, marks) + svg.x_axis(FRAME, ticks, title) + reference + _better()
+
+
+def _better() -> str:
+    """The arrow towards the better corner, in the corner that good runs leave empty."""
+    x, y = FRAME.x1 - 26, FRAME.y0 - 26
+    arrow = f"M{x} {y}L{x - 34} {y - 34}M{x - 34} {y - 20}V{y - 34}H{x - 20}"
+    word = svg.text(x - 42, y - 12, "better", class_="note end")
+    return svg.tag("path", d=arrow, class_="better") + word
+
+
+def _point(
+    run: RunResult, name: str, group: Group, colours: Colours, x: svg.Linear, y: svg.Linear
+) -> str:
+    tip = (
+        f"{name}\n{group.where}\nhit rate {percent(run.hit_rate)}"
+        f"\ntraffic {ratio(run.traffic_ratio)}"
+    )
+    return svg.tag(
+        "circle",
+        cx=x(run.traffic_ratio),
+        cy=y(run.hit_rate),
+        r=6.5,
+        class_=f"point {group.provenance}",
+        style=colour(run, colours),
+        tabindex=0,
+        data_tip=tip,
+        aria_label=tip.replace("\n", ", "),
+    )
+
+
+def _lines(curve: Sequence[CurvePoint], x: svg.Linear, y: svg.Linear) -> tuple[str, list[str]]:
+    """One line per policy and provenance, with a small mark at every setting."""
+    parts, keys = [], []
+    policies = dict.fromkeys((point.policy, point.provenance) for point in curve)
+    for number, (policy, provenance) in enumerate(policies):
+        shade = CURVES[number % len(CURVES)]
+        style = f"--c:{shade}"
+        rows = [p for p in curve if (p.policy, p.provenance) == (policy, provenance)]
+        rows.sort(key=lambda p: (p.traffic_ratio, p.hit_rate))
+        places = [(x(p.traffic_ratio), y(p.hit_rate)) for p in rows]
+        parts.append(svg.path(places, class_=f"line {provenance}", style=style))
+        for point, (px, py) in zip(rows, places, strict=True):
+            tip = (
+                f"{policy}: {point.label}\n{provenance}\nhit rate {percent(point.hit_rate)}"
+                f"\ntraffic {ratio(point.traffic_ratio)}"
+            )
+            parts.append(svg.tag("circle", cx=px, cy=py, r=3.0, class_="setting", style=style,
+                                 data_tip=tip))  # fmt: skip
+        keys.append(key(shade, f"{policy} ({provenance})", f"line {provenance}"))
+    return "".join(parts), keys
+
+
+def _direct_labels(groups: Sequence[Group], x: svg.Linear, y: svg.Linear) -> str:
+    """Names beside the points of the first group, moved apart where they would meet."""
+    if not groups:
+        return ""
+    rows = sorted(
+        (y(run.hit_rate), x(run.traffic_ratio), name)
+        for run, name in zip(groups[0].runs, labels(groups[0]), strict=True)
+    )
+    parts, last = [], -math.inf
+    for py, px, name in rows:
+        at = max(py + 4, last + LABEL_HEIGHT)
+        last = at
+        left = px > (FRAME.x0 + FRAME.x1) / 2
+        parts.append(svg.text(px + (-11 if left else 11), at, name,
+                              class_="name end" if left else "name"))  # fmt: skip
+    return "".join(parts)

@@ -1,0 +1,275 @@
+"""What every figure of a run means: the one place that report, summary.json and pages read.
+
+`DEFINITIONS` has one entry per field of `RunResult`, in reading order. D is the number of demands
+of a run. The ends of demands and the fates of prefetched blocks are explained here too, because a
+figure made of counts is only as clear as the counts.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "DEFINITIONS",
+    "END_TEXTS",
+    "FATE_TEXTS",
+    "PROVENANCE_TEXTS",
+    "Definition",
+    "as_text",
+    "definition",
+]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One figure: its key in `RunResult`, its short name, what it is, and its formula."""
+
+    key: str
+    label: str
+    text: str
+    formula: str = ""
+    better: Literal["higher", "lower", ""] = ""
+    """Which way is better, where one way is."""
+
+    @property
+    def sentence(self) -> str:
+        """The text, and the formula where there is one."""
+        return f"{self.text} {self.label} = {self.formula}." if self.formula else self.text
+
+
+DEFINITIONS = (
+    Definition("name", "name", "What the run is called."),
+    Definition("storage", "storage", "What the blocks were read from."),
+    Definition(
+        "provenance",
+        "provenance",
+        "Where the run's times come from: measured, emulated or modelled.",
+    ),
+    Definition(
+        "prefetchers", "prefetch", "The prefetchers that were on, all at the same staging buffer."
+    ),
+    Definition(
+        "selected",
+        "selected",
+        "Blocks that the attention kernels read, over all sessions, steps and layers.",
+    ),
+    Definition(
+        "demands",
+        "demands",
+        "Selected blocks that were not in the HBM pool and were asked of the DPU; D below.",
+    ),
+    Definition(
+        "hit_rate",
+        "hit rate",
+        "Share of the demands that were staged in the DPU's DRAM before they were needed. "
+        "A block still in flight is late, and late is not a hit.",
+        "(window + pattern + lookahead + shared + retained) / D",
+        "higher",
+    ),
+    Definition(
+        "nontrivial_hit_rate",
+        "non-trivial",
+        "The hit rate over demands outside the sinks, the sliding window and just-written blocks: "
+        "what every selection contains anyway is left out.",
+        "non-trivial hits / non-trivial demands",
+        "higher",
+    ),
+    Definition(
+        "hit_rate_without_cold",
+        "without cold",
+        "The hit rate without blocks that a session had never had staged before.",
+        "hits / (D - cold)",
+        "higher",
+    ),
+    Definition(
+        "hbm_share",
+        "HBM share",
+        "Share of the selections that the HBM pool served. A larger pool takes the easy hits out "
+        "of the hit rate, so the two are read together.",
+        "(selected - D) / selected",
+    ),
+    Definition(
+        "late_rate",
+        "late",
+        "Share of the demands whose block was in flight when it was needed.",
+        "late / D",
+        "lower",
+    ),
+    Definition(
+        "miss_rate",
+        "miss",
+        "Share of the demands whose block was neither staged nor in flight; late ones are counted "
+        "apart.",
+        "(cold + capacity + policy) / D",
+        "lower",
+    ),
+    Definition(
+        "coverage",
+        "coverage",
+        "Demands that were not on time without prefetch at the same buffer, and now are. Below 0: "
+        "prefetch did harm.",
+        "1 - (D - hits) / (D - hits of the run without prefetch)",
+        "higher",
+    ),
+    Definition(
+        "accuracy",
+        "accuracy",
+        "Share of the prefetched blocks that were demanded after they had arrived. Candidates "
+        "that were dropped before they were read cost nothing and do not count.",
+        "used / (used + late + unused + cancelled)",
+        "higher",
+    ),
+    Definition(
+        "traffic_ratio",
+        "traffic",
+        "Bytes read from the store, over those of a demand-only LRU at the same buffer: the price "
+        "of the hits.",
+        "bytes read / bytes read without prefetch",
+        "lower",
+    ),
+    Definition(
+        "stall_ms_p50",
+        "stall p50",
+        "Time a token waited for blocks that were not there, all its layers together: half of the "
+        "tokens waited no longer.",
+        "median over tokens, in ms",
+        "lower",
+    ),
+    Definition(
+        "stall_ms_p99",
+        "stall p99",
+        "The same for the slowest: 99 % of the tokens waited no longer.",
+        "99th percentile over tokens, in ms",
+        "lower",
+    ),
+    Definition(
+        "token_ms_p50",
+        "token p50",
+        "Time of one token from begin to end, pacing included.",
+        "median over tokens, in ms",
+        "lower",
+    ),
+    Definition(
+        "token_ms_p99",
+        "token p99",
+        "The same for the slowest tokens.",
+        "99th percentile over tokens, in ms",
+        "lower",
+    ),
+    Definition("bytes_read", "read", "Bytes read from the store, demanded and prefetched."),
+    Definition(
+        "blocks_verified",
+        "verified",
+        "Fetched blocks whose bytes were compared with what prefill wrote.",
+    ),
+    Definition(
+        "blocks_corrupt", "corrupt", "Of these, the blocks that differed.", "", "lower"
+    ),
+    Definition(
+        "blocks_recomputed",
+        "recomputed",
+        "Blocks that could not be had and were made again by the host.",
+        "",
+        "lower",
+    ),
+    Definition(
+        "attention_checked",
+        "attention checked",
+        "Sampled layer outputs compared with dense attention over the same selection.",
+    ),
+    Definition(
+        "attention_error_max",
+        "attention error",
+        "The largest difference found in that comparison, relative to the largest output of its "
+        "layer.",
+        "",
+        "lower",
+    ),
+    Definition(
+        "pollution",
+        "pollution",
+        "Missed demands whose block a prefetch had evicted.",
+        "",
+        "lower",
+    ),
+    Definition("evictions", "evictions", "Blocks that left the staging arena for another one."),
+    Definition(
+        "shared_chunks",
+        "shared chunks",
+        "Chunks of a context that another session of the tenant had already brought.",
+    ),
+    Definition(
+        "decisions_replayed",
+        "replayed",
+        "Decisions of the daemon's log that a fresh core repeated bit for bit; -1 where no log was "
+        "kept. A run in which one differs has failed.",
+    ),
+    Definition("busy_share", "busy", "Share of its time that the DPU's reactor was busy."),
+    Definition("wall_s", "duration", "How long the run took, in seconds."),
+    Definition("ends", "ends", "Demands by end; each demand has exactly one."),
+    Definition("nontrivial_ends", "non-trivial ends", "The same for non-trivial demands."),
+    Definition(
+        "fates", "fates", "Prefetched blocks by cause, then by fate; each has exactly one."
+    ),
+    Definition(
+        "hit_rate_by_step",
+        "hit rate by step",
+        "Hits over demands of all sessions in each decode step; -1 where nothing was demanded.",
+    ),
+    Definition("demands_by_step", "demands by step", "Demands in each decode step."),
+    Definition(
+        "lead_ns_log2",
+        "lead time",
+        "How long before need a prefetched and used block arrived: element i counts those of "
+        "2^i to 2^(i+1) ns.",
+    ),
+    Definition(
+        "late_ns_log2",
+        "lateness",
+        "How long after need a late block arrived: element i counts those of 2^i to 2^(i+1) ns.",
+    ),
+    Definition(
+        "stall_ms_by_token",
+        "stall by token",
+        "Stall of the tokens in ms, sorted: at most 1,000 evenly spaced quantiles.",
+    ),
+    Definition("warnings", "warnings", "What the reader of these figures must know."),
+)
+
+_BY_KEY = {entry.key: entry for entry in DEFINITIONS}
+
+END_TEXTS = {
+    "hbm": "served by the GPU's own HBM pool: never asked of the DPU",
+    "window": "first use of a block that the sliding window brought in time",
+    "pattern": "first use of a block that the attention pattern brought in time",
+    "lookahead": "first use of a block that known future selections brought in time",
+    "shared": "staged, last used or predicted by another session on the same prefix",
+    "retained": "still staged from an earlier use: what any cache gives",
+    "late": "on its way when it was needed",
+    "cold": "miss: this session never had it staged before",
+    "capacity": "miss: a demand-only LRU of the same size would have missed it too",
+    "policy": "miss: that LRU would have had it, our own choice lost it",
+}
+
+FATE_TEXTS = {
+    "used": "arrived, and was demanded on time",
+    "late": "demanded while it was in flight",
+    "unused": "evicted, or left at the end, without a demand",
+    "cancelled": "its read failed, or its session closed",
+    "dropped": "never read: its deadline passed, or something better came",
+}
+
+PROVENANCE_TEXTS = {
+    "measured": "timed on the real device or link it speaks of",
+    "emulated": "real software in real time, over a model of the device's timing",
+    "modelled": "virtual time: nothing real was timed",
+}
+
+
+def definition(key: str) -> Definition:
+    """The definition of one field of `RunResult`."""
+    return _BY_KEY[key]
+
+
+def as_text() -> dict[str, str]:
+    """Key to text with formula: what `definitions` in summary.json holds."""
+    return {entry.key: entry.sentence for entry in DEFINITIONS}

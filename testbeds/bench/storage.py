@@ -76,23 +76,27 @@ def bench_storage(
     rounds: int = 5,
     seed: int = 1,
     scale: float = 1.0,
+    file_size_bytes: int = FILE_SIZE_BYTES,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Rows against fio on `path` and the emulated presets; a JSON-able dictionary.
 
-    A path that does not exist is created, filled and removed; one that exists is only read. `scale`
-    shrinks the number of reads for a quick look. Raises BadInput where fio or O_DIRECT is missing.
+    A path that does not exist is created with `file_size_bytes` (whole 8 MiB), filled and removed;
+    one that exists is only read. `scale` shrinks the number of reads for a quick look. Raises
+    BadInput where fio or O_DIRECT is missing.
     """
     if shutil.which("fio") is None:
         raise BadInput("fio is not installed", "bench storage", "apt-get install fio")
     if rounds < 1 or not 0 < scale <= 10:
         raise BadInput("rounds below 1 or scale outside (0, 10]", "bench storage", "choose others")
+    if file_size_bytes < 8 * FILL_BLOCK_BYTES or file_size_bytes % (8 * FILL_BLOCK_BYTES) != 0:
+        raise BadInput("file_size_bytes is not whole 8 MiB", "bench storage", "round it up")
     file = Path(path)
     created = not file.exists()
     try:
         if created:
             say(f"filling {file}")
-            _fill(file, seed)
+            _fill(file, file_size_bytes, seed)
         rows = [_row(file, case, rounds, seed, scale, say) for case in CASES]
         version = _fio_version()
     finally:
@@ -132,14 +136,14 @@ def _open(file: Path, queue_depth: int, size_bytes: int = 0) -> Storage:
     return storage
 
 
-def _fill(file: Path, seed: int) -> None:
+def _fill(file: Path, size_bytes: int, seed: int) -> None:
     """Real bytes everywhere: extents that were never written read faster than any device."""
     noise = np.random.default_rng(seed).integers(0, 256, 8 * FILL_BLOCK_BYTES, dtype=np.uint8)
     buffer = Buffer(noise.size)
     buffer.view[:] = noise.tobytes()
-    with _open(file, 8, FILE_SIZE_BYTES) as storage:
+    with _open(file, 8, size_bytes) as storage:
         storage.register(buffer)
-        for base in range(0, FILE_SIZE_BYTES, noise.size):
+        for base in range(0, size_bytes, noise.size):
             done = storage.run(
                 Io(WRITE, i, base + at, FILL_BLOCK_BYTES, buffer, at)
                 for i, at in enumerate(range(0, noise.size, FILL_BLOCK_BYTES))
@@ -255,9 +259,24 @@ def _fio(file: Path, case: Case, count: int, seed: int, *more: str) -> Sample:
 def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> dict[str, Any]:
     """What an emulated drive over memory comes out at, beside its published figures."""
     cited = drive.cited
-    latency, latency_late = _emulated_run(drive, 4 * KIB, 1, int(4_000 * scale), seed)
-    iops, iops_late = _emulated_run(drive, 4 * KIB, 512, int(400_000 * scale), seed)
-    large, large_late = _emulated_run(drive, 128 * KIB, 32, int(20_000 * scale), seed)
+    config = StorageConfig(
+        "emulated",
+        size_bytes=EMULATED_SIZE_BYTES,
+        queue_depth_max=512,
+        busy_spin=True,
+        nvme=drive.params,
+        seed=seed,
+    )
+    source = Buffer(FILL_BLOCK_BYTES)
+    source.view[:] = bytes(range(256)) * (FILL_BLOCK_BYTES // 256)
+    with Storage(config) as storage:
+        storage.run(
+            Io(WRITE, 0, offset, FILL_BLOCK_BYTES, source)
+            for offset in range(0, EMULATED_SIZE_BYTES, FILL_BLOCK_BYTES)
+        )
+        latency, latency_late = _emulated_run(storage, 4 * KIB, 1, int(4_000 * scale), seed)
+        iops, iops_late = _emulated_run(storage, 4 * KIB, 512, int(400_000 * scale), seed)
+        large, large_late = _emulated_run(storage, 128 * KIB, 32, int(20_000 * scale), seed)
     figures = {
         "read_latency_ns_p50": (latency.latency_ns_p50, cited["read_latency_ps"] / 1e3),
         "read_iops": (iops.bytes_per_s / (4 * KIB), float(cited["read_iops"])),
@@ -280,25 +299,11 @@ def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> dict[str, Any
 
 
 def _emulated_run(
-    drive: Preset, block_bytes: int, queue_depth: int, count: int, seed: int
+    storage: Storage, block_bytes: int, queue_depth: int, count: int, seed: int
 ) -> tuple[Sample, float]:
+    """The sample, and the share of its reads that came later than the model's time."""
     count = max(count, queue_depth)
-    config = StorageConfig(
-        "emulated",
-        size_bytes=EMULATED_SIZE_BYTES,
-        queue_depth_max=queue_depth,
-        busy_spin=True,
-        nvme=drive.params,
-        seed=seed,
-    )
+    before = storage.stats()["emulation_late"]
     buffer = Buffer(block_bytes * queue_depth)
-    source = Buffer(FILL_BLOCK_BYTES)
-    source.view[:] = bytes(range(256)) * (FILL_BLOCK_BYTES // 256)
-    with Storage(config) as storage:
-        storage.run(
-            Io(WRITE, 0, offset, FILL_BLOCK_BYTES, source)
-            for offset in range(0, EMULATED_SIZE_BYTES, FILL_BLOCK_BYTES)
-        )
-        before = storage.stats()["emulation_late"]
-        sample = _sample(storage, buffer, block_bytes, queue_depth, count, seed)
-        return sample, (storage.stats()["emulation_late"] - before) / count
+    sample = _sample(storage, buffer, block_bytes, queue_depth, count, seed)
+    return sample, (storage.stats()["emulation_late"] - before) / count

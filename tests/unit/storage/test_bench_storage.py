@@ -1,0 +1,47 @@
+"""Does the bench set both sides side by side, keep the user's file, and say what is missing?"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.testbeds.bench import storage as bench
+from offstage.testbeds.bench.storage import bench_storage
+
+MIB = 1 << 20
+
+
+def test_without_fio_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is the missing reference named, before a byte is written?"""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadInput, match="apt-get install fio"):
+        bench_storage(tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is missing; apt-get install fio")
+def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does a row carry both sides, and is only a file that the bench made removed?"""
+    monkeypatch.setattr(bench, "CASES", bench.CASES[:2])
+    try:
+        found = bench_storage(tmp_path / "f", rounds=1, scale=0.01, file_size_bytes=64 * MIB)
+    except OffstageError as error:
+        pytest.skip(str(error))  # no io_uring or no O_DIRECT here, and the line says which
+    assert not (tmp_path / "f").exists()
+    assert len(found["rows"]) == 2
+    for row in found["rows"]:
+        assert row["provenance"] == "measured"
+        ratio = row["ours"]["bytes_per_s"] / row["fio"]["bytes_per_s"]
+        assert row["bandwidth_ratio"] == pytest.approx(ratio)
+        assert ("latency_ratio_fio_spinning" in row) == (row["queue_depth"] == 1)
+    assert {drive["preset"] for drive in found["emulated"]} == {"gen5-tlc", "xl-flash", "qlc"}
+    for drive in found["emulated"]:
+        latency = drive["figures"]["read_latency_ns_p50"]
+        assert latency["got"] >= 0.99 * latency["cited"]  # never faster than the drive
+
+    monkeypatch.setattr(bench, "CASES", bench.CASES[1:])
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"\x11" * (8 * MIB))
+    bench_storage(kept, rounds=1, scale=0.01)
+    assert kept.read_bytes() == b"\x11" * (8 * MIB)

@@ -96,11 +96,17 @@ harvest(struct ofs_driver *driver, struct put *put, uint32_t *busy_count)
 	return rc != 0 ? rc : ended;
 }
 
+static bool
+can_start(const struct ofs_driver *driver, const struct put *put)
+{
+	return put->next < put->count && driver->free_put_slot_count > 0 &&
+		put->active_count < driver->fabric->port.entry_count;
+}
+
 static int
 run(struct ofs_driver *driver, struct put *put)
 {
 	struct ofs_fabric *fabric = driver->fabric;
-	uint32_t entry_count = fabric->port.entry_count;
 	int rc = 0;
 
 	while (rc == 0 && (put->next < put->count || put->active_count > 0)) {
@@ -110,8 +116,7 @@ run(struct ofs_driver *driver, struct put *put)
 		if (now_ns >= put->deadline_ns) {
 			return -ETIMEDOUT;
 		}
-		while (rc == 0 && put->next < put->count && driver->free_put_slot_count > 0 &&
-			put->active_count < entry_count) {
+		while (rc == 0 && can_start(driver, put)) {
 			rc = start_next(driver, put);
 		}
 		if (rc == 0) {
@@ -119,8 +124,9 @@ run(struct ofs_driver *driver, struct put *put)
 		}
 		if (rc == 0 && busy_count > 0) {
 			fabric->ops->pause(fabric, OFS_BACKOFF_NS_MIN);
-		} else if (rc == 0 && (put->active_count > 0 || put->next < put->count)) {
-			/* Either ours, or abandoned ones that hold the window's slots. */
+		} else if (rc == 0 && !can_start(driver, put) &&
+			(put->active_count > 0 || put->next < put->count)) {
+			/* For ours, or for abandoned ones that hold the window's slots. */
 			rc = fabric->ops->wait(fabric, put->deadline_ns - now_ns);
 		}
 		rc = rc > 0 ? 0 : rc;

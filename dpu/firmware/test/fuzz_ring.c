@@ -1,0 +1,72 @@
+/* A host writes anything anywhere into its port: the DPU lives and stays in bounds. */
+#include "region.h"
+#include "region/port.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEMANDS 32
+#define SCORES 32
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Input: pieces of [offset u16][length u8][bytes], each followed by a few turns of the DPU. */
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct ofs_port_config config = {.tenant = 1, .entry_count = 4, .demand_max = DEMANDS,
+		.score_max = SCORES, .put_slot_count = 2, .put_stride_bytes = 1024, .epoch = 1};
+	static uint32_t ordinals[DEMANDS];
+	static uint8_t seen[DEMANDS];
+	static uint16_t scores[SCORES];
+	static struct ofs_result results[DEMANDS];
+	struct ofs_command command = {.ordinals = ordinals, .seen = seen, .scores = scores};
+	static struct ofs_port *port;
+	uint64_t size_bytes;
+	uint8_t *base;
+
+	/* One port for all inputs, as a real one: what an earlier host left must not matter. */
+	if (port == NULL) {
+		assert(ofs_port_open(&port, &config) == 0);
+	}
+	base = ofs_port_base(port, &size_bytes);
+	while (size >= 3) {
+		uint64_t offset = (uint64_t)data[0] | (uint64_t)data[1] << 8;
+		size_t length = data[2];
+		int turn;
+
+		data += 3;
+		size -= 3;
+		length = length < size ? length : size;
+		if (offset + length <= size_bytes) {
+			memcpy(base + offset, data, length);
+		}
+		data += length;
+		size -= length;
+		for (turn = 0; turn < 4; turn++) {
+			int rc = ofs_port_poll(port, &command);
+			struct ofs_cqe cqe = {.user = command.sqe.user,
+				.payload_index = command.sqe.payload_index};
+
+			assert(rc == 0 || rc == 1 || rc == -EPROTO);
+			if (rc != 1) {
+				continue;
+			}
+			assert(command.sqe.op <= OFS_OP_RELEASE && cqe.payload_index < 4);
+			if (command.sqe.op == OFS_OP_STEP) {
+				assert(command.sqe.demand_count <= DEMANDS &&
+					command.sqe.score_count <= SCORES);
+				cqe.count = command.sqe.demand_count;
+			}
+			if (command.sqe.op == OFS_OP_PUT) {
+				assert(ofs_port_put_slot(port, command.sqe.put_slot) != NULL &&
+					command.sqe.length <= 1024);
+			}
+			assert(ofs_port_complete(port, &cqe, results) == 0);
+		}
+		(void)ofs_port_sleep(port);
+		ofs_port_wake(port);
+	}
+	return 0;
+}

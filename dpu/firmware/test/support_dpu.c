@@ -1,0 +1,332 @@
+/* A DPU for tests; see support_dpu.h. */
+#include "support_dpu.h"
+
+#include "region/shared.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LBA 512
+
+static uint64_t
+draw(struct support_dpu *dpu)
+{
+	uint64_t x = dpu->random += 0x9e3779b97f4a7c15ull;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return x ^ (x >> 31);
+}
+
+struct ofs_key
+support_key(uint32_t ordinal)
+{
+	static const struct ofs_key secret = {1, 2};
+	struct ofs_key key;
+
+	ofs_siphash(&secret, &ordinal, sizeof(ordinal), &key);
+	return key;
+}
+
+void
+support_fill(uint32_t ordinal, void *payload, uint32_t length)
+{
+	uint8_t *bytes = payload;
+	uint32_t i;
+
+	for (i = 0; i < length; i++) {
+		bytes[i] = (uint8_t)(ordinal * 37 + i * 11 + (i >> 8) * 5);
+	}
+}
+
+bool
+support_matches(uint32_t ordinal, const void *payload, uint32_t length)
+{
+	const uint8_t *bytes = payload;
+	uint32_t i;
+
+	for (i = 0; i < length; i++) {
+		if (bytes[i] != (uint8_t)(ordinal * 37 + i * 11 + (i >> 8) * 5)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+void
+support_open(struct support_dpu *dpu, const struct support_config *config)
+{
+	struct ofs_region_config region = {.tenant = 3, .slot_count = config->slot_count,
+		.payload_size_bytes = config->payload_size_bytes, .lba_size_bytes = LBA,
+		.epoch = 77};
+	struct ofs_port_config port = {.tenant = 3, .entry_count = config->entry_count,
+		.demand_max = config->demand_max, .score_max = config->score_max,
+		.put_slot_count = config->put_slot_count,
+		.put_stride_bytes = config->payload_size_bytes + LBA, .epoch = 77};
+	uint32_t i;
+
+	assert(config->block_count <= SUPPORT_BLOCKS_MAX);
+	memset(dpu, 0, sizeof(*dpu));
+	dpu->config = *config;
+	assert(ofs_region_open(&dpu->region, &region) == 0);
+	assert(ofs_port_open(&dpu->port, &port) == 0);
+	dpu->command.ordinals = calloc(config->demand_max, sizeof(uint32_t));
+	dpu->command.seen = calloc(config->demand_max, 1);
+	dpu->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
+	dpu->results = calloc(config->demand_max, sizeof(struct ofs_result));
+	dpu->block_in = calloc(config->slot_count, sizeof(uint32_t));
+	for (i = 0; i < config->slot_count; i++) {
+		dpu->block_in[i] = OFS_NONE;
+	}
+	for (i = 0; i < SUPPORT_BLOCKS_MAX; i++) {
+		dpu->slot_of[i] = OFS_NONE;
+		dpu->length_of[i] = i < config->block_count ? config->payload_size_bytes : 0;
+	}
+}
+
+void
+support_close(struct support_dpu *dpu)
+{
+	ofs_port_close(dpu->port);
+	ofs_region_close(dpu->region);
+	free(dpu->command.ordinals);
+	free(dpu->command.seen);
+	free(dpu->command.scores);
+	free(dpu->results);
+	free(dpu->block_in);
+}
+
+void
+support_evict(struct support_dpu *dpu, uint32_t ordinal)
+{
+	struct ofs_key key = support_key(ordinal);
+
+	if (dpu->slot_of[ordinal] != OFS_NONE) {
+		ofs_region_retract(dpu->region, &key, dpu->slot_of[ordinal]);
+		dpu->block_in[dpu->slot_of[ordinal]] = OFS_NONE;
+		dpu->slot_of[ordinal] = OFS_NONE;
+	}
+}
+
+void
+support_stage(struct support_dpu *dpu, uint32_t ordinal)
+{
+	uint32_t slot = (uint32_t)(draw(dpu) % dpu->config.slot_count);
+	uint32_t length = dpu->length_of[ordinal];
+	struct ofs_trailer *trailer = ofs_region_trailer(dpu->region, slot);
+	uint8_t *payload = ofs_region_slot(dpu->region, slot);
+	struct ofs_key key = support_key(ordinal);
+	int rc;
+
+	support_evict(dpu, ordinal);
+	if (dpu->block_in[slot] != OFS_NONE) {
+		support_evict(dpu, dpu->block_in[slot]);
+	}
+	support_fill(ordinal, payload, length);
+	__atomic_store_n(&trailer->checksum, ofs_checksum(payload, length), __ATOMIC_RELAXED);
+	__atomic_store_n(&trailer->length, length, __ATOMIC_RELAXED);
+	if (dpu->flip) {
+		payload[draw(dpu) % length] ^= 0x10;
+	}
+	rc = ofs_region_publish(dpu->region, &key, slot, ++dpu->generation,
+		OFS_CAUSE_WINDOW + draw(dpu) % 2);
+	assert(rc == 0 || rc == -ENOSPC);
+	dpu->slot_of[ordinal] = slot;
+	dpu->block_in[slot] = ordinal;
+}
+
+/* One demand that the host did not read itself. */
+static void
+serve_demand(struct support_dpu *dpu, uint32_t ordinal, struct ofs_result *result)
+{
+	struct ofs_trailer *trailer;
+
+	result->end = OFS_END_COLD;
+	result->slot = OFS_NONE;
+	if (ordinal >= dpu->config.block_count || dpu->length_of[ordinal] == 0) {
+		result->rc = -ENOENT;
+		return;
+	}
+	if (dpu->busy_answers > 0) {
+		dpu->busy_answers--;
+		result->rc = -EAGAIN;
+		return;
+	}
+	if (dpu->slot_of[ordinal] == OFS_NONE) {
+		support_stage(dpu, ordinal);
+	}
+	trailer = ofs_region_trailer(dpu->region, dpu->slot_of[ordinal]);
+	result->rc = 0;
+	result->slot = dpu->slot_of[ordinal];
+	result->generation = trailer->generation;
+}
+
+static void
+serve_step(struct support_dpu *dpu, struct ofs_cqe *cqe)
+{
+	const struct ofs_sqe *sqe = &dpu->command.sqe;
+	uint32_t i;
+
+	dpu->step_count++;
+	dpu->retry_count += (sqe->flags & 1) != 0;
+	dpu->selected_count += (sqe->flags & 1) == 0 ? sqe->selected_count : 0;
+	for (i = 0; i < sqe->score_count; i++) {
+		dpu->score_sum += dpu->command.scores[i];
+	}
+	for (i = 0; i < sqe->demand_count; i++) {
+		dpu->seen_count[dpu->command.seen[i]]++;
+		dpu->results[i] = (struct ofs_result){.slot = OFS_NONE, .end = OFS_END_WINDOW};
+		if (dpu->command.seen[i] == OFS_CAUSE_NONE) {
+			serve_demand(dpu, dpu->command.ordinals[i], &dpu->results[i]);
+		}
+	}
+	cqe->count = sqe->demand_count;
+}
+
+static int
+serve_put(struct support_dpu *dpu)
+{
+	const struct ofs_sqe *sqe = &dpu->command.sqe;
+	const uint8_t *payload = ofs_port_put_slot(dpu->port, sqe->put_slot);
+
+	if (dpu->busy_puts > 0) {
+		dpu->busy_puts--;
+		return -EBUSY;
+	}
+	if (ofs_checksum(payload, sqe->length) != sqe->checksum ||
+		!support_matches(sqe->ordinal, payload, sqe->length)) {
+		return -EBADMSG;
+	}
+	if (dpu->put_rc == 0) {
+		dpu->length_of[sqe->ordinal] = sqe->length;
+	}
+	return dpu->put_rc;
+}
+
+void
+support_turn(struct support_dpu *dpu)
+{
+	struct ofs_cqe cqe = {0};
+	int rc = ofs_port_poll(dpu->port, &dpu->command);
+
+	if (dpu->churn) {
+		support_stage(dpu, (uint32_t)(draw(dpu) % dpu->config.block_count));
+	}
+	dpu->bad_count += rc == -EPROTO;
+	if (rc != 1 || dpu->mute) {
+		return;
+	}
+	cqe.user = dpu->command.sqe.user;
+	cqe.op = dpu->command.sqe.op;
+	cqe.payload_index = dpu->command.sqe.payload_index;
+	if (cqe.op == OFS_OP_STEP) {
+		serve_step(dpu, &cqe);
+	} else if (cqe.op == OFS_OP_PUT) {
+		cqe.rc = serve_put(dpu);
+	}
+	assert(ofs_port_complete(dpu->port, &cqe, dpu->results) == 0);
+}
+
+static void *
+run(void *argument)
+{
+	struct support_dpu *dpu = argument;
+	struct pollfd polled = {.fd = ofs_port_dpu_wake_fd(dpu->port), .events = POLLIN};
+	uint32_t idle_count = 0;
+
+	while (ofs_word_load(&dpu->stop) == 0) {
+		uint32_t before = dpu->step_count;
+
+		support_turn(dpu);
+		__atomic_add_fetch(&dpu->turns, 1, __ATOMIC_RELAXED);
+		idle_count = dpu->step_count != before || dpu->churn ? 0 : idle_count + 1;
+		if (idle_count > 200) {
+			if (!ofs_port_sleep(dpu->port)) {
+				(void)poll(&polled, 1, 50);
+			}
+			ofs_port_wake(dpu->port);
+			idle_count = 0;
+		}
+	}
+	return NULL;
+}
+
+void
+support_start(struct support_dpu *dpu)
+{
+	ofs_word_store(&dpu->stop, 0);
+	assert(pthread_create(&dpu->thread, NULL, run, dpu) == 0);
+}
+
+void
+support_stop(struct support_dpu *dpu)
+{
+	ofs_word_store(&dpu->stop, 1);
+	assert(pthread_join(dpu->thread, NULL) == 0);
+}
+
+void
+support_open_shm(const struct support_dpu *dpu, struct ofs_driver **driver)
+{
+	char error[256];
+	int region_fd = ofs_region_share_fd(dpu->region);
+
+	assert(region_fd >= 0);
+	assert(ofs_driver_open_shm(driver, region_fd, ofs_port_fd(dpu->port),
+		       ofs_port_dpu_bell_fd(dpu->port), ofs_port_host_wake_fd(dpu->port), error,
+		       sizeof(error)) == 0);
+	close(region_fd);
+}
+
+struct support_fetch *
+support_fetch_new(const struct support_dpu *dpu, uint32_t count, const uint32_t *ordinals)
+{
+	struct support_fetch *fetch = calloc(1, sizeof(*fetch));
+	uint32_t i;
+
+	assert(fetch != NULL && count <= SUPPORT_BLOCKS_MAX);
+	fetch->target = malloc((size_t)(count + 1) * dpu->config.payload_size_bytes);
+	for (i = 0; i < count; i++) {
+		fetch->ordinals[i] = ordinals[i];
+		fetch->keys[i] = support_key(ordinals[i]);
+		fetch->target_index[i] = count - 1 - i;
+	}
+	fetch->fetch = (struct ofs_fetch){.session = 1, .step = 2, .layer = 3,
+		.selected_count = count + 5, .demand_count = count, .ordinals = fetch->ordinals,
+		.keys = fetch->keys, .target = fetch->target,
+		.target_index = fetch->target_index,
+		.target_stride_bytes = dpu->config.payload_size_bytes,
+		.timeout_ns = 5000000000ull, .ends = fetch->ends, .rcs = fetch->rcs,
+		.lengths = fetch->lengths, .checksums = fetch->checksums};
+	return fetch;
+}
+
+void
+support_fetch_free(struct support_fetch *fetch)
+{
+	free(fetch->target);
+	free(fetch);
+}
+
+uint32_t
+support_fetch_check(const struct support_fetch *fetch)
+{
+	uint32_t came = 0;
+	uint32_t i;
+
+	for (i = 0; i < fetch->fetch.demand_count; i++) {
+		const uint8_t *block = fetch->target +
+			fetch->target_index[i] * fetch->fetch.target_stride_bytes;
+
+		if (fetch->rcs[i] == 0) {
+			came++;
+			assert(support_matches(fetch->ordinals[i], block, fetch->lengths[i]));
+			assert(fetch->checksums[i] == ofs_checksum(block, fetch->lengths[i]));
+		}
+	}
+	assert(came + fetch->fetch.failed_count == fetch->fetch.demand_count);
+	return came;
+}

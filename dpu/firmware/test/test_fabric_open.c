@@ -1,0 +1,199 @@
+/* Is every wrong region or port refused in one line that says what and the mend? */
+#include "fabric.h"
+#include "region/port.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+static struct ofs_region *region;
+static struct ofs_port *port;
+static char error[256];
+
+static void
+set_up(void)
+{
+	struct ofs_region_config region_config = {.tenant = 3, .slot_count = 4,
+		.payload_size_bytes = 1024, .lba_size_bytes = 512, .epoch = 7};
+	struct ofs_port_config port_config = {.tenant = 3, .entry_count = 4, .demand_max = 8,
+		.score_max = 8, .put_slot_count = 2, .put_stride_bytes = 1536, .epoch = 7};
+
+	assert(ofs_region_open(&region, &region_config) == 0);
+	assert(ofs_port_open(&port, &port_config) == 0);
+}
+
+static void
+tear_down(void)
+{
+	ofs_region_close(region);
+	ofs_port_close(port);
+}
+
+static int
+open_again(void)
+{
+	struct ofs_fabric *fabric;
+	int rc;
+
+	memset(error, 0, sizeof(error));
+	rc = ofs_fabric_memory_open(&fabric, region, port, error, sizeof(error));
+	if (rc == 0) {
+		fabric->ops->close(fabric);
+	} else {
+		assert(strlen(error) > 20 && strchr(error, '\n') == NULL &&
+			strchr(error, ';') != NULL);
+	}
+	return rc;
+}
+
+/* One word of the region's header changed, with a good checksum: what does opening say? */
+static int
+with_region_word(size_t offset, uint64_t value, size_t size)
+{
+	uint64_t size_bytes;
+	uint8_t *base = ofs_region_base(region, &size_bytes);
+	struct ofs_region_header *header = (struct ofs_region_header *)base;
+	struct ofs_region_header saved = *header;
+	int rc;
+
+	memcpy(base + offset, &value, size);
+	header->checksum = ofs_checksum(header, offsetof(struct ofs_region_header, checksum));
+	rc = open_again();
+	*header = saved;
+	return rc;
+}
+
+static int
+with_port_word(size_t offset, uint64_t value, size_t size)
+{
+	uint64_t size_bytes;
+	uint8_t *base = ofs_port_base(port, &size_bytes);
+	struct ofs_port_header *header = (struct ofs_port_header *)base;
+	struct ofs_port_header saved = *header;
+	int rc;
+
+	memcpy(base + offset, &value, size);
+	header->checksum = ofs_checksum(header, offsetof(struct ofs_port_header, checksum));
+	rc = open_again();
+	*header = saved;
+	return rc;
+}
+
+#define REGION(field, value) with_region_word(offsetof(struct ofs_region_header, field), value, \
+	sizeof(((struct ofs_region_header *)0)->field))
+#define PORT(field, value) with_port_word(offsetof(struct ofs_port_header, field), value, \
+	sizeof(((struct ofs_port_header *)0)->field))
+
+static void
+test_headers(void)
+{
+	set_up();
+	assert(open_again() == 0);
+	assert(REGION(magic, 0) == -EPROTO && strstr(error, "magic") != NULL);
+	assert(REGION(version, OFS_ABI_VERSION + 1) == -EPROTO && strstr(error, "version") != NULL);
+	assert(REGION(size_bytes, 1ull << 40) == -EINVAL && strstr(error, "sizes") != NULL);
+	assert(REGION(slot_count, 5000) == -EINVAL);
+	assert(REGION(slot_count, 0) == -EINVAL);
+	assert(REGION(slot_count, UINT32_MAX) == -EINVAL);
+	assert(REGION(slot_stride_bytes, UINT32_MAX & ~63u) == -EINVAL);
+	assert(REGION(slot_stride_bytes, 64) == -EINVAL);
+	assert(REGION(payload_size_bytes, 2048) == -EINVAL);
+	assert(REGION(trailer_offset, 1500) == -EINVAL);
+	assert(REGION(bucket_count, 3) == -EINVAL);
+	assert(REGION(bucket_count, 1u << 31) == -EINVAL);
+	assert(REGION(bucket_entries, 9) == -EINVAL);
+	assert(REGION(directory_offset, UINT64_MAX & ~63ull) == -EINVAL);
+	assert(REGION(slots_offset, UINT64_MAX & ~63ull) == -EINVAL);
+	assert(REGION(epoch, 8) == -EINVAL && strstr(error, "belong together") != NULL);
+	assert(REGION(tenant, 4) == -EINVAL);
+	assert(PORT(magic, 0) == -EPROTO && strstr(error, "magic") != NULL);
+	assert(PORT(version, 9) == -EPROTO);
+	assert(PORT(entry_count, 3) == -EINVAL);
+	assert(PORT(entry_count, 1u << 20) == -EINVAL);
+	assert(PORT(payload_size_bytes, 64) == -EINVAL);
+	assert(PORT(demand_max, UINT32_MAX) == -EINVAL);
+	assert(PORT(score_max, UINT32_MAX) == -EINVAL);
+	assert(PORT(put_slot_count, 4000) == -EINVAL);
+	assert(PORT(put_stride_bytes, 64) == -EINVAL);
+	assert(PORT(submissions_offset, 0) == -EINVAL);
+	assert(PORT(completions_offset, UINT64_MAX & ~63ull) == -EINVAL);
+	assert(PORT(payloads_offset, 1ull << 50) == -EINVAL);
+	assert(PORT(puts_offset, 64) == -EINVAL);
+	assert(open_again() == 0);
+	/* Changed without a new checksum. */
+	uint64_t size_bytes;
+	struct ofs_region_header *header = ofs_region_base(region, &size_bytes);
+
+	header->slot_count--;
+	assert(open_again() == -EINVAL && strstr(error, "checksum") != NULL);
+	tear_down();
+}
+
+/* Descriptors that are something else: swapped, a plain file, memory that can shrink, closed. */
+static void
+test_descriptors(void)
+{
+	struct ofs_fabric *fabric;
+	int region_fd;
+	int loose = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int file = open("/proc/self/exe", O_RDONLY);
+	int bell;
+
+	set_up();
+	region_fd = ofs_region_share_fd(region);
+	bell = ofs_port_dpu_bell_fd(port);
+	assert(ftruncate(loose, 1 << 20) == 0);
+	assert(ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(port), bell, bell, error,
+		       sizeof(error)) == 0);
+	fabric->ops->close(fabric);
+	assert(ofs_fabric_shm_open(&fabric, ofs_port_fd(port), region_fd, bell, bell, error,
+		       sizeof(error)) != 0 && error[0] != '\0');
+	assert(ofs_fabric_shm_open(&fabric, loose, ofs_port_fd(port), bell, bell, error,
+		       sizeof(error)) == -EINVAL && strstr(error, "sealed") != NULL);
+	assert(ofs_fabric_shm_open(&fabric, file, ofs_port_fd(port), bell, bell, error,
+		       sizeof(error)) == -EINVAL && error[0] != '\0');
+	assert(ofs_fabric_shm_open(&fabric, region_fd, region_fd, bell, bell, error,
+		       sizeof(error)) != 0 && error[0] != '\0');
+	assert(ofs_fabric_shm_open(&fabric, -1, ofs_port_fd(port), bell, bell, error,
+		       sizeof(error)) != 0 && error[0] != '\0');
+	assert(ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(port), -1, bell, error,
+		       sizeof(error)) == -EBADF && error[0] != '\0');
+	close(region_fd);
+	close(loose);
+	close(file);
+	tear_down();
+}
+
+static void
+test_port_config(void)
+{
+	static const struct ofs_port_config bad[] = {
+		{.entry_count = 0, .demand_max = 1, .put_slot_count = 1, .put_stride_bytes = 1},
+		{.entry_count = 3, .demand_max = 1, .put_slot_count = 1, .put_stride_bytes = 1},
+		{.entry_count = 8192, .demand_max = 1, .put_slot_count = 1, .put_stride_bytes = 1},
+		{.entry_count = 4, .demand_max = 0, .put_slot_count = 1, .put_stride_bytes = 1},
+		{.entry_count = 4, .demand_max = 1, .put_slot_count = 0, .put_stride_bytes = 1},
+		{.entry_count = 4, .demand_max = 1, .put_slot_count = 1, .put_stride_bytes = 0},
+		{.entry_count = 4, .demand_max = 1, .put_slot_count = 1, .put_stride_bytes = 1,
+			.score_max = UINT32_MAX},
+	};
+	struct ofs_port *opened;
+	size_t i;
+
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		assert(ofs_port_open(&opened, &bad[i]) == -EINVAL);
+	}
+}
+
+int
+main(void)
+{
+	test_headers();
+	test_descriptors();
+	test_port_config();
+	return 0;
+}

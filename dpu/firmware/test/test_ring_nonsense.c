@@ -1,0 +1,192 @@
+/* Does a port live on whatever its host writes, and is every piece of nonsense answered? */
+#include "fabric/host_port.h"
+#include "region/shared.h"
+#include "support_dpu.h"
+
+#include <assert.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ENTRIES 4
+
+static const struct support_config config = {.block_count = 4, .slot_count = 8,
+	.payload_size_bytes = 1024, .entry_count = ENTRIES, .demand_max = 16, .score_max = 8,
+	.put_slot_count = 2};
+static struct support_dpu dpu;
+static struct ofs_fabric *fabric;
+
+static struct ofs_port_words *
+words(void)
+{
+	uint64_t size_bytes;
+
+	return (struct ofs_port_words *)
+		((uint8_t *)ofs_port_base(dpu.port, &size_bytes) + OFS_PORT_WORDS_OFFSET);
+}
+
+static void
+set_up(void)
+{
+	char error[256];
+
+	support_open(&dpu, &config);
+	assert(ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error)) == 0);
+}
+
+static void
+tear_down(void)
+{
+	fabric->ops->close(fabric);
+	support_close(&dpu);
+}
+
+/* Submits it, and returns what the DPU answers. */
+static int
+answer(struct ofs_sqe sqe)
+{
+	struct ofs_cqe cqe;
+
+	sqe.user = 0x1234;
+	assert(fabric->ops->submit(fabric, &sqe) == 0);
+	support_turn(&dpu);
+	assert(fabric->ops->poll(fabric, &cqe, 1) == 1 && cqe.user == 0x1234);
+	return cqe.rc;
+}
+
+static void
+test_every_number_is_checked(void)
+{
+	set_up();
+	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	assert(answer((struct ofs_sqe){.op = 4}) == -EPROTO);
+	assert(answer((struct ofs_sqe){.op = UINT16_MAX}) == -EPROTO);
+	assert(answer((struct ofs_sqe){.payload_index = ENTRIES}) == -EPROTO);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = 17}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = UINT32_MAX}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .score_count = 9}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = 16, .score_count = 8})
+		== 0);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .put_slot = 2, .length = 1}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .length = 0}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .length = UINT32_MAX}) == -EINVAL);
+	assert(dpu.bad_count == 9 && ofs_port_nonsense_count(dpu.port) == 9);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	tear_down();
+}
+
+/* A tail that claims more than the ring holds: one answer, and the ring begins anew there. */
+static void
+test_tail_runs_ahead(void)
+{
+	struct ofs_cqe cqe;
+
+	set_up();
+	ofs_word_store(&words()->submission_tail, ENTRIES + 1000);
+	support_turn(&dpu);
+	assert(fabric->ops->poll(fabric, &cqe, 1) == 1 && cqe.rc == -EPROTO && cqe.user == 0);
+	support_turn(&dpu);
+	assert(fabric->ops->poll(fabric, &cqe, 1) == 0);
+	assert(ofs_port_nonsense_count(dpu.port) == 1);
+	/* Whoever attaches to the port now goes on from there. */
+	fabric->ops->close(fabric);
+	char error[256];
+	assert(ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error)) == 0);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	tear_down();
+}
+
+/* A host that takes no completions is held back, wakes nobody, and gets all of them later. */
+static void
+test_jammed_completions(void)
+{
+	struct ofs_cqe cqe;
+	uint32_t sent = 0;
+	uint32_t i;
+
+	set_up();
+	for (i = 0; i < 10 * ENTRIES; i++) {
+		struct ofs_sqe sqe = {.op = OFS_OP_NOP, .user = sent};
+
+		sent += fabric->ops->submit(fabric, &sqe) == 0;
+		support_turn(&dpu);
+	}
+	assert(sent == 3 * ENTRIES); /* the completion ring and the submission ring are full */
+	assert(ofs_port_sleep(dpu.port) == 0);
+	ofs_port_wake(dpu.port);
+	for (i = 0; i < sent; i++) {
+		support_turn(&dpu);
+		assert(fabric->ops->poll(fabric, &cqe, 1) == 1 && cqe.user == i && cqe.rc == 0);
+	}
+	assert(fabric->ops->poll(fabric, &cqe, 1) == 0);
+	/* A completion head that is nonsense jams only its own port. */
+	ofs_word_store(&words()->completion_head, 0x80000000u);
+	assert(fabric->ops->submit(fabric, &(struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	assert(ofs_port_poll(dpu.port, &dpu.command) == 0 && ofs_port_sleep(dpu.port) == 0);
+	tear_down();
+}
+
+static void
+test_bell_shut_down(void)
+{
+	set_up();
+	assert(shutdown(ofs_port_dpu_bell_fd(dpu.port), SHUT_RDWR) == 0);
+	ofs_port_wake(dpu.port);
+	assert(ofs_port_dpu_wake_fd(dpu.port) == -1);
+	ofs_word_store(&words()->host_sleeping, 1); /* and nobody to wake: no SIGPIPE, no block */
+	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	tear_down();
+}
+
+/* A bell that is never read fills up: neither side may block on it. */
+static void
+test_bell_is_full(void)
+{
+	uint32_t i;
+
+	set_up();
+	for (i = 0; i < 5000; i++) {
+		ofs_word_store(&words()->host_sleeping, 1);
+		ofs_word_store(&words()->dpu_sleeping, 1);
+		assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	}
+	tear_down();
+}
+
+static void
+test_closed(void)
+{
+	struct ofs_port_config port = {.tenant = 3, .entry_count = ENTRIES, .demand_max = 1,
+		.put_slot_count = 1, .put_stride_bytes = 2048, .epoch = 77};
+	struct ofs_sqe sqe = {.op = OFS_OP_NOP};
+	char error[256];
+	int region_fd;
+
+	set_up();
+	fabric->ops->close(fabric);
+	region_fd = ofs_region_share_fd(dpu.region);
+	ofs_port_close(dpu.port);
+	assert(ofs_port_open(&dpu.port, &port) == 0);
+	assert(ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(dpu.port),
+		       ofs_port_dpu_bell_fd(dpu.port), ofs_port_host_wake_fd(dpu.port), error,
+		       sizeof(error)) == 0);
+	assert(fabric->ops->wait(fabric, 1000000) == -ETIMEDOUT);
+	ofs_port_close(dpu.port);
+	dpu.port = NULL;
+	assert(fabric->ops->wait(fabric, 10000000000ull) == -EPIPE);
+	assert(fabric->ops->submit(fabric, &sqe) == -EPIPE);
+	close(region_fd);
+	tear_down();
+}
+
+int
+main(void)
+{
+	test_every_number_is_checked();
+	test_tail_runs_ahead();
+	test_jammed_completions();
+	test_bell_shut_down();
+	test_bell_is_full();
+	test_closed();
+	return 0;
+}

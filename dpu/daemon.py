@@ -58,6 +58,7 @@ class Daemon:
         self.log = Log(config.daemon.log_level)
         self._closing: list[Callable[[], object]] = []
         self._signals = 0
+        self._stuck = False  # the reactor does not answer: joining its thread would hang
         self._stop_at_s: float | None = None  # SIGTERM: when the drain is given up
         self._cut_at_s = 0.0
         self._drains: list[tuple[list[bytes], int, float]] = []  # route, request id, until
@@ -87,7 +88,7 @@ class Daemon:
             self.telemetry.start(*parse_host_port(config.daemon.metrics_endpoint, "metrics"))
             self._closing.append(self.telemetry.stop)
         self.device = open_device()
-        self._closing.append(lambda: self.device.close(drain=False))
+        self._closing.append(self._close_device)
         if self.device.warning():
             self.log.warning("storage", warning=self.device.warning())
         self._recorder: Recorder | None = None
@@ -138,7 +139,7 @@ class Daemon:
             signal.set_wakeup_fd(-1)
             self._close()
         self.log.info("stopped")
-        return 0
+        return 1 if self._stuck else 0
 
     def _announce(self, ready_fd: int | None) -> None:
         line = json.dumps(self.ready()) + "\n"
@@ -256,7 +257,7 @@ class Daemon:
         if not self.service.draining or not (self._drains or self._stop_at_s):
             return True
         drained = self._drained()
-        dirty = 0 if drained else int(self.device.status()["dirty_blocks"])
+        dirty = 0 if drained else self._dirty_blocks()
         for waiting in list(self._drains):
             frames, number, until_s = waiting
             if drained or now_s >= until_s:
@@ -267,13 +268,32 @@ class Daemon:
         return self._stop_at_s is None or not self._may_stop(now_s, drained, dirty)
 
     def _drained(self) -> bool:
+        """Whether all is on the store. A reactor that does not answer ends the asking."""
+        if self._stuck:
+            return False
         try:
             return self.device.drain(0)
         except OffstageError as error:
-            if error.errno == errno.ETIMEDOUT:
-                return False
-            self.log.error("drain_failed", error=str(error))
+            self._note_stuck(error)
             return False
+
+    def _dirty_blocks(self) -> int:
+        """Blocks that are only in memory; -1 where the reactor does not tell."""
+        if self._stuck:
+            return -1
+        try:
+            return int(self.device.status()["dirty_blocks"])
+        except OffstageError as error:
+            self._note_stuck(error)
+            return -1
+
+    def _note_stuck(self, error: OffstageError) -> None:
+        self._stuck = error.errno == errno.ETIMEDOUT
+        self.log.error("drain_failed", error=str(error))
+
+    def _close_device(self) -> None:
+        if not self._stuck:
+            self.device.close(drain=False)
 
     def _may_stop(self, now_s: float, drained: bool, dirty: int) -> bool:
         assert self._stop_at_s is not None
@@ -282,18 +302,21 @@ class Daemon:
             return True
         if now_s >= self._cut_at_s:
             self._cut_at_s = float("inf")
-            for host in self.hosts.all():
-                self.service.leave(host, "left")
+            self._cut_hosts()
         if now_s >= self._stop_at_s:
             self.log.error("drain_timeout", dirty_blocks=dirty)
             return True
         return False
 
+    def _cut_hosts(self) -> None:
+        if not self._stuck:
+            for host in self.hosts.all():
+                self.service.leave(host, "left")
+
     def _close(self) -> None:
         """Close in the reverse order; one failure does not keep the rest open."""
         if hasattr(self, "service"):
-            for host in self.hosts.all():
-                self.service.leave(host, "left")
+            self._cut_hosts()
         while self._closing:
             close = self._closing.pop()
             try:

@@ -243,7 +243,10 @@ class LedgerReply(Message, kw_only=True):
 
 
 class Drained(Message, kw_only=True):
-    """`drained` false: the timeout came first, `dirty_blocks` are still only in memory."""
+    """`drained` false: the timeout came first, `dirty_blocks` are still only in memory.
+
+    `dirty_blocks` is -1 where the reactor does not answer.
+    """
 
     drained: bool
     dirty_blocks: int

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu.device import RECORD_DTYPE, DeviceLike
 from offstage.dpu.log import Log
 
@@ -56,11 +56,17 @@ class Recorder:
         except OSError as error:
             self._log.error("record_failed", path=str(self._directory), error=str(error))
             return False
+        except OffstageError as error:  # the reactor did not answer; its rings wait for the next
+            self._log.error("record_failed", error=str(error))
         return True
 
     def check_lost(self) -> None:
         """Log what the rings lost since the last look."""
-        ledger = self._device.ledger()
+        try:
+            ledger = self._device.ledger()
+        except OffstageError as error:
+            self._log.error("record_failed", error=str(error))
+            return
         lost = {name: int(ledger[name]) for name in self._lost}
         if any(lost[name] > self._lost[name] for name in lost):
             self._log.error("record_lost", **lost, mend="raise limits.records and limits.log")

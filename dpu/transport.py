@@ -35,7 +35,7 @@ class Transport:
         self._socket = self.context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_FACTOR * config.limits.message_bytes)
-        self._socket.setsockopt(zmq.RCVHWM, 256)
+        self._socket.setsockopt(zmq.RCVHWM, 16)  # of one peer: 16 messages at the limit
         self._socket.setsockopt(zmq.SNDHWM, 256)
         self._socket.setsockopt(zmq.BACKLOG, 64)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)

@@ -44,7 +44,7 @@ class ZmqFabric:
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.MAXMSGSIZE, frame_max)
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.RCVHWM, 64)
+        self.socket.setsockopt(zmq.RCVHWM, 8)  # of one host; each may carry a whole put window
         self._endpoint = endpoint
         self.endpoint = ""
         self._thread = threading.Thread(target=self._run, name="ofs-zmq-fabric", daemon=True)

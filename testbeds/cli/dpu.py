@@ -167,3 +167,19 @@ def replay(
         return
     emit(result, form, f"{done.agreed} decisions agree, then byte {done.diverged_at} differs")
     raise RunFailed("the replay diverged", str(log), "was it written by another version?")
+
+
+@dpu.command()
+def store(
+    file: Annotated[Path, typer.Argument(help="a store's file or block device")],
+    form: FormatOption = Format.text,
+) -> None:
+    """What stands in a store, read without the daemon, and what of it is not whole."""
+    from offstage.dpu.storefile import check, inspect
+
+    result = inspect(file)
+    wrong = check(file)
+    emit({**result, "wrong": wrong}, form, table({**result, "wrong": "; ".join(wrong) or "no"}))
+    if wrong:
+        raise RunFailed(f"{len(wrong)} things are not whole ({wrong[0]})", str(file),
+                        "a daemon serves the rest and counts these as misses")  # fmt: skip

@@ -6,19 +6,26 @@ import os
 import socket
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from offstage.bindings.errors import BadInput
+from offstage.dpu import protocol as p
 from offstage.dpu.device import RECORD_DTYPE, Descriptors
 from offstage.dpu.handout import Handout
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
 from offstage.dpu.recorder import Recorder, read_records
-from offstage.dpu.telemetry import Snapshot, Telemetry
+from offstage.dpu.telemetry import (
+    DAEMON_COUNTERS,
+    STATUS_COUNTERS,
+    STATUS_GAUGES,
+    Snapshot,
+    Telemetry,
+)
 from offstage.dpu.tenancy import hold_runtime_dir, index_key, tenant_secret
 
 
@@ -140,3 +147,23 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
     assert samples[("offstage_prefetch_lead_seconds_count", red)] == 4
     assert samples[("offstage_reactor_busy_seconds_total",)] == 1.0
     assert samples[("offstage_messages_total",)] == 4
+
+
+def test_the_reference_pages_name_every_metric_and_message(
+    device: Any, pytestconfig: pytest.Config
+) -> None:
+    """Does docs/reference know each metric the exporter has and each message there is?"""
+    reference = Path(str(pytestconfig.rootpath)) / "docs/reference"
+    telemetry = Telemetry()
+    status = {**device.status(), **dict.fromkeys((*STATUS_COUNTERS, *STATUS_GAUGES), 0)}
+    daemon = dict.fromkeys(DAEMON_COUNTERS, 0)
+    telemetry.set(Snapshot(tenants={"a": device.ledger()}, status=status, daemon=daemon))
+    metrics = (reference / "metrics.md").read_text()
+    for family in telemetry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"`{name}" in metrics, f"{name} is not in metrics.md"
+    messages = (reference / "protocol.md").read_text()
+    for kind in (*get_args(p.Request), *get_args(p.Reply), *get_args(p.FabricRequest)):
+        assert f"`{kind.__name__}" in messages or f"[{kind.__name__}]" in messages, kind
+    for code in get_args(p.ErrorCode):
+        assert f"`{code}`" in messages

@@ -1,5 +1,7 @@
 """Do messages survive the wire, and does anything else come out as one typed error?"""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -87,11 +89,11 @@ def test_versions_meet_at_the_newest_common_one_or_not_at_all() -> None:
 
 def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:
     """Does changing any one of the four change the proof?"""
-    parts = (b"s" * 32, b"n" * 16, "tenant", "name")
+    parts: Any = (b"s" * 32, b"n" * 16, "tenant", "name")
     others = (b"S" * 32, b"N" * 16, "tenanT", "namE")
     proofs = {p.prove(*parts)}
     for index in range(4):
-        changed = list(parts)
+        changed: Any = list(parts)
         changed[index] = others[index]
         proofs.add(p.prove(*changed))
     proofs.add(p.prove(parts[0], parts[1], "tenant\0", "name"))

@@ -1,0 +1,197 @@
+"""Other ways to the daemon: the ZMQ fabric, CURVE, ipc, and the command line."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+import zmq.auth
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.firmware import ffi, lib
+from offstage.bindings.keys import block_keys
+from offstage.dpu import protocol as p
+from offstage.host.control import Control
+
+ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
+WAIT_S = 20.0
+PAYLOAD, COUNT = 4096, 6
+BASE = {
+    "daemon.metrics_endpoint": "", "arena.size": "2MiB", "arena.payload": "4KiB",
+    "arena.layers": "2", "storage.backend": "emulated", "storage.size": "32MiB",
+    "store.segment": "256KiB", "limits.ports": "2", "limits.sessions": "4",
+    "limits.context_tokens": "4096", "limits.chunks": "256", "limits.put_slots": "8",
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def daemon(tmp_path: Path, **changed: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """A running daemon's ready line and process."""
+    chosen = {**BASE, "daemon.runtime_dir": str(tmp_path / "run")}
+    chosen.update({name.replace("__", "."): value for name, value in changed.items()})
+    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+    ready_r, ready_w = os.pipe()
+    process = subprocess.Popen(
+        [*ENTRY, "dpu", "serve", *sets, "--ready-fd", str(ready_w)], pass_fds=[ready_w],
+        stdout=subprocess.DEVNULL, stderr=(tmp_path / "log").open("wb"),
+    )  # fmt: skip
+    os.close(ready_w)
+    try:
+        with os.fdopen(ready_r) as ready:
+            line = ready.readline()
+        assert line, (tmp_path / "log").read_text()
+        yield json.loads(line), process
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Link:
+    """A bare client of the ZMQ fabric."""
+
+    def __init__(self, attached: p.Attached) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.RCVTIMEO, int(WAIT_S * 1000))
+        self.socket.connect(attached.endpoint)
+        self.ticket = bytes.fromhex(attached.token)
+
+    def ask(self, request: p.FabricRequest, *payload: bytes, ticket: bytes | None = None) -> Any:
+        ticket = self.ticket if ticket is None else ticket
+        self.socket.send_multipart([ticket, p.encode(request), *payload])
+        head, *rest = self.socket.recv_multipart()
+        return p.decode_fabric_reply(head), rest
+
+    def put(self, session: int, rows: Any, damage: int = -1) -> Any:
+        sums = b"".join(
+            int(lib.ofs_checksum(ffi.from_buffer(row), len(row))).to_bytes(8, "little")
+            for row in (one.tobytes() for one in rows)
+        )
+        payload = bytearray(rows.tobytes())
+        if damage >= 0:
+            payload[damage] ^= 1
+        ordinals = np.arange(len(rows), dtype="<u4").tobytes()
+        request = p.FabricPut(session=session, layer=0, length_bytes=PAYLOAD, ordinals=ordinals,
+                              checksums=sums, timeout_ns=10**10)  # fmt: skip
+        reply, _ = self.ask(request, bytes(payload))
+        return np.frombuffer(reply.rcs, "<i4")
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -> None:
+    """Put and fetch by messages: same bytes, damage refused, misuse a typed error, no leftovers?"""
+    rows = np.random.default_rng(1).integers(0, 256, (COUNT, PAYLOAD), np.uint8)
+    with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as (ready, _):
+        where: Any = {"runtime_dir": Path(ready["runtime_dir"])}
+        with Control(ready["endpoint"], **where) as control:
+            link = Link(control.attach("zmq"))
+            session = control.session_open(select_blocks=COUNT)
+            keys = control.append(session, [n.to_bytes(16, "little") for n in range(COUNT)]).keys
+            assert link.put(session, rows, damage=PAYLOAD + 5).tolist() == [0, -74, 0, 0, 0, 0]
+            fetch = p.FabricFetch(
+                id=9, session=session, step=0, layer=0, selected_count=COUNT,
+                ordinals=np.arange(COUNT, dtype="<u4").tobytes(),
+                keys=block_keys(keys, 2)[0].astype("<u8").tobytes(), timeout_ns=2 * 10**9,
+            )  # fmt: skip
+            reply, (payload,) = link.ask(fetch)
+            rcs = np.frombuffer(reply.rcs, "<i4")
+            got = np.frombuffer(payload, np.uint8).reshape(COUNT, PAYLOAD)
+            stored = [0, 2, 3, 4, 5]
+            assert reply.id == 9 and rcs[1] < 0 and not rcs[stored].any()
+            assert np.array_equal(got[stored], rows[stored]) and not got[1].any()
+            sums = np.frombuffer(reply.checksums, "<u8")
+            assert sums[0] == lib.ofs_checksum(ffi.from_buffer(rows[0].tobytes()), PAYLOAD)
+            assert not link.put(session, rows).any()  # the damaged one again, whole this time
+
+            def code(request: p.FabricRequest, *more: bytes, **ticket: bytes) -> str:
+                answer = link.ask(request, *more, **ticket)[0]
+                assert isinstance(answer, p.Error)
+                return str(answer.code)
+
+            assert code(fetch, ticket=b"\0" * 16) == "unauthenticated"
+            fetch.keys = fetch.keys[:-16]
+            assert code(fetch) == "invalid"
+            short = p.FabricPut(session=session, layer=0, length_bytes=PAYLOAD, timeout_ns=1,
+                                ordinals=bytes(4), checksums=bytes(8))  # fmt: skip
+            assert code(short, b"short") == "invalid"
+            ticket = link.ticket
+        assert code(p.FabricRelease(session=session), ticket=ticket) == "unauthenticated"
+        link.close()
+
+
+def test_with_curve_only_known_keys_get_in(tmp_path: Path) -> None:
+    """Does a client with a listed key log in, and one without a key or with another not?"""
+    keys, known = tmp_path / "keys", tmp_path / "known"
+    stranger = tmp_path / "stranger"
+    for directory in (keys / "clients", known, stranger):
+        directory.mkdir(parents=True)
+    zmq.auth.create_certificates(keys, "server")
+    for owner in (known, stranger):
+        zmq.auth.create_certificates(owner, "client")
+        (owner / "server.key").write_bytes((keys / "server.key").read_bytes())
+    (keys / "clients/known.key").write_bytes((known / "client.key").read_bytes())
+    endpoint = {"daemon__endpoint": "tcp://127.0.0.1:*", "daemon__curve_dir": str(keys)}
+    with daemon(tmp_path, **endpoint) as (ready, _):
+        where: Any = {"runtime_dir": Path(ready["runtime_dir"])}
+        with Control(ready["endpoint"], curve_dir=known, **where) as control:
+            assert control.status()["storage"]
+        for curve_dir in (None, stranger):
+            with pytest.raises(BadInput, match="no daemon answers"):
+                Control(ready["endpoint"], curve_dir=curve_dir, timeout_s=0.5, **where)
+
+
+def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path) -> None:
+    """Is the socket of mode 0600, and does a daemon start over what a killed one left?"""
+    path = tmp_path / "control"
+    for _ in range(2):
+        with daemon(tmp_path, daemon__endpoint=f"ipc://{path}") as (ready, _):
+            assert path.stat().st_mode & 0o077 == 0
+            with Control(f"ipc://{path}", runtime_dir=Path(ready["runtime_dir"])) as control:
+                assert control.attach("zmq").endpoint == f"ipc://{path}.fabric"
+
+
+def cli(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*ENTRY, *words], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
+    """Do status, ledger, policy and drain answer in JSON, and errors in one line with code 2?"""
+    with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as (ready, _):
+        at = ["--endpoint", ready["endpoint"], "--runtime-dir", ready["runtime_dir"]]
+        at += ["--format", "json"]
+        status = json.loads(cli("dpu", "status", *at).stdout)
+        assert status["storage"] == "emulated" and status["tenants"][0]["name"] == "default"
+        changed = cli("dpu", "policy", "set", "degree_max=3", "prefetchers=none", *at)
+        assert json.loads(changed.stdout)["degree_max"] == 3
+        wrong = cli("dpu", "policy", "set", "degre_max=3", *at)
+        assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
+        assert "did you mean 'degree_max'" in wrong.stderr and "Traceback" not in wrong.stderr
+        assert json.loads(cli("dpu", "ledger", "default", *at).stdout)["demands"] == 0
+        assert json.loads(cli("dpu", "drain", *at).stdout) == {"drained": True, "dirty_blocks": 0}
+    gone = cli("dpu", "status", "--endpoint", "ipc:///nowhere/at/all")
+    assert gone.returncode == 2 and "offstage dpu serve" in gone.stderr
+
+
+def test_commands_on_files_refuse_what_is_no_such_file(tmp_path: Path) -> None:
+    """A torn log, an alien store, an unknown command: one line, code 2 or 1, no traceback?"""
+    (tmp_path / "torn").write_bytes(b"\x01" * 1000)
+    for words in (["dpu", "replay", str(tmp_path / "torn")],
+                  ["dpu", "replay", str(tmp_path / "none")],
+                  ["dpu", "store", str(tmp_path / "torn")],
+                  ["dpu", "sevre"], ["dpu", "serve", "--set", "arena=1"],
+                  ["config", "show", "--config", str(tmp_path / "torn")]):  # fmt: skip
+        done = cli(*words)
+        assert done.returncode in (1, 2), words
+        assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
+    shown = cli("config", "show", "--set", "storage.path=x.ofs", "--format", "json")
+    options = json.loads(shown.stdout)["options"]
+    assert options["storage.path"] == {"value": "x.ofs", "source": "command line"}

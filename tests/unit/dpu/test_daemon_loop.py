@@ -1,0 +1,112 @@
+"""Does the daemon's loop end when it should, and not before?"""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.bindings.errors import DeviceTimeout
+from offstage.dpu.config import load
+from offstage.dpu.daemon import Daemon
+from offstage.dpu.derive import derive
+
+
+@pytest.fixture(autouse=True)
+def restored_signals() -> Iterator[None]:
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def make(tmp_path: Path, device: Any, **more: str) -> Daemon:
+    overrides = {
+        "daemon.endpoint": f"ipc://{tmp_path}/c", "daemon.runtime_dir": str(tmp_path / "run"),
+        "daemon.metrics_endpoint": "", "storage.backend": "emulated", "arena.size": "16MiB",
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }  # fmt: skip
+    config = load(overrides=overrides, environ={})
+    return Daemon(config, derive(config), lambda: device)
+
+
+def run(daemon: Daemon, *pauses_s: float) -> int:
+    """Run it, with a SIGTERM after each pause; the exit code."""
+
+    def signals() -> None:
+        for pause_s in pauses_s:
+            time.sleep(pause_s)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=signals)
+    sender.start()
+    code = daemon.run()
+    sender.join()
+    return code
+
+
+def events(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+
+
+def test_a_second_signal_stops_a_daemon_that_still_drains(
+    tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With blocks that never reach the store: does one signal wait, and a second one not?"""
+    device.dirty = 1
+    assert run(make(tmp_path, device), 0.05, 0.3) == 0
+    # Only a loop that the first signal left running can tell of a second one.
+    assert "stopped_undrained" in (told := events(capfd)) and "drain_timeout" not in told
+
+
+def test_a_drain_ends_at_its_timeout_and_says_what_was_lost(
+    tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Is a drain that cannot end bounded, and is the loss in the log?"""
+    device.dirty = 3
+    assert run(make(tmp_path, device, daemon__drain_timeout="200ms"), 0.05) == 0
+    assert "drain_timeout" in events(capfd)
+
+
+def test_a_reactor_that_does_not_answer_is_logged_and_the_daemon_still_ends(
+    tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Does a stuck reactor end in log lines, no hanging close, and an exit code that tells it?"""
+
+    def stuck(*_: Any, **__: Any) -> Any:
+        raise DeviceTimeout("no answer", errno=110)
+
+    closed: list[bool] = []
+    device.close = closed.append
+    daemon = make(tmp_path, device, daemon__drain_timeout="100ms",
+                  daemon__record_dir=str(tmp_path / "rec"))  # fmt: skip
+    for name in ("ledger", "status", "records", "detach"):
+        setattr(device, name, stuck)
+    device.dirty = 1  # the firmware's own drain cannot tell stuck from not yet drained
+    assert run(daemon, 0.7) == 1
+    told = events(capfd)
+    assert {"reactor_silent", "record_failed", "drain_failed"} <= set(told)
+    assert told[-1] == "stopped" and not closed  # joining its thread would wait for ever
+    assert (tmp_path / "rec/record.json").exists()
+
+
+def test_a_failed_start_leaves_the_place_free(tmp_path: Path, device: Any) -> None:
+    """After a device that does not open, can the next daemon use socket and directory?"""
+
+    def fails() -> Any:
+        raise DeviceTimeout("no device")
+
+    config = make(tmp_path, device)
+    config._close()
+    broken = load(overrides={"daemon.endpoint": f"ipc://{tmp_path}/c", "arena.size": "16MiB",
+                             "daemon.runtime_dir": str(tmp_path / "run"),
+                             "daemon.metrics_endpoint": "", "storage.backend": "emulated"},
+                  environ={})  # fmt: skip
+    with pytest.raises(DeviceTimeout):
+        Daemon(broken, derive(broken), fails)
+    make(tmp_path, device)._close()

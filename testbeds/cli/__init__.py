@@ -15,8 +15,13 @@ from offstage.testbeds.cli.common import one_line_errors
 __all__ = ["COMMANDS", "main", "run"]
 
 COMMANDS = {
+    "bench": "offstage.testbeds.cli.bench",
     "config": "offstage.testbeds.cli.config",
+    "demo": "offstage.testbeds.cli.demo",
+    "doctor": "offstage.testbeds.cli.doctor",
     "dpu": "offstage.testbeds.cli.dpu",
+    "report": "offstage.testbeds.cli.report",
+    "trace": "offstage.testbeds.cli.trace",
 }
 
 

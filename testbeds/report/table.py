@@ -120,10 +120,11 @@ def glossary(keys: Sequence[str], title: str) -> str:
 
 def console_table(summary: Summary) -> Table:
     """The runs as one table for a terminal of 80 columns or more."""
-    table = Table(show_edge=False, pad_edge=False, header_style="bold", box=None)
+    table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
     table.add_column("run", no_wrap=True)
     for column in CONSOLE_COLUMNS:
-        table.add_column(definition(column).label, justify="right", no_wrap=True)
+        width = max([len(definition(column).label), *(len(cell(r, column)) for r in summary.runs)])
+        table.add_column(definition(column).label, justify="right", no_wrap=True, min_width=width)
     for number, group in enumerate(groups(summary.runs)):
         if number:
             table.add_row()

@@ -1,0 +1,84 @@
+"""`offstage bench`: each figure beside its reference, measured in the same run."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from offstage.testbeds.cli.bench_tables import TABLES
+from offstage.testbeds.cli.common import Format, FormatOption, emit
+
+__all__ = ["register"]
+
+bench = typer.Typer(no_args_is_help=True, help="Figures beside their reference, in one run.")
+
+OutOption = Annotated[Path | None, typer.Option("--out", help="also write the figures as JSON")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="fixes what is asked, in order")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `offstage bench`."""
+    app.add_typer(bench, name="bench")
+
+
+@bench.callback()
+def about() -> None:
+    """Figures beside their reference, in one run."""
+
+
+@bench.command()
+def storage(
+    file: Annotated[
+        Path,
+        typer.Option("--file", help="read this; made (2 GiB) and removed where it does not exist"),
+    ] = Path("offstage-bench.tmp"),
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
+    scale: Annotated[float, typer.Option("--scale", help="share of the reads: a quick look")] = 1.0,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Our io_uring side beside fio's, and emulated drives beside their published figures."""
+    from offstage.testbeds.bench.storage import bench_storage
+
+    result = bench_storage(file, rounds=rounds, scale=scale, seed=seed, say=_say)
+    _finish("storage", result, out, form)
+
+
+@bench.command()
+def fabric(
+    seed: SeedOption = 1, out: OutOption = None, form: FormatOption = Format.text
+) -> None:
+    """A staged hit beside memcpy of the same bytes, and the round trip of a command."""
+    from offstage.testbeds.bench.fabric import bench_fabric
+
+    _finish("fabric", bench_fabric(seed=seed, say=_say), out, form)
+
+
+@bench.command()
+def core(
+    seed: SeedOption = 1, out: OutOption = None, form: FormatOption = Format.text
+) -> None:
+    """Decisions per second beside libCacheSim's LRU on the same trace, with equal hit counts."""
+    from offstage.testbeds.bench.core import bench_core
+
+    _finish("core", bench_core(seed=seed, say=_say), out, form)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _finish(name: str, result: Mapping[str, Any], out: Path | None, form: Format) -> None:
+    from rich.console import Group
+
+    from offstage.testbeds.report.files import write_text
+
+    if out is not None:
+        write_text(out, json.dumps(result, indent=1) + "\n")
+    table, notes = TABLES[name](result)
+    emit(result, form, Group(table, *(Text(note, style="dim") for note in notes)))

@@ -1,0 +1,126 @@
+"""`offstage demo`: a daemon, a host agent and a report on this machine."""
+
+import dataclasses
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offstage.testbeds.cli.common import Format, FormatOption, emit
+
+if TYPE_CHECKING:
+    from offstage.testbeds.demo.options import DemoOptions
+    from offstage.testbeds.results import Summary
+
+__all__ = ["register"]
+
+QUICK = {"sessions": 2, "context_tokens": 32_768, "steps": 60}
+"""What --quick changes, where no option says otherwise."""
+SHARED_PREFIX_SHARE = 4
+"""A quarter of a generated context is a system prefix that all sessions share."""
+HEADLINES = (
+    "name", "storage", "provenance", "prefetchers", "demands", "hit_rate", "nontrivial_hit_rate",
+    "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
+    "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt",
+)  # fmt: skip
+
+
+class StorageChoice(StrEnum):
+    """Which storages the demo runs on."""
+
+    measured = "measured"
+    emulated = "emulated"
+    both = "both"
+
+
+class Kernel(StrEnum):
+    """Which attention kernel the host agent uses."""
+
+    numpy = "numpy"
+    torch = "torch"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `offstage demo`."""
+    app.command()(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("demo-out"),
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps: a smoke test")
+    ] = False,
+    storage: Annotated[StorageChoice, typer.Option("--storage")] = StorageChoice.both,
+    time_per_token: Annotated[
+        str | None, typer.Option("--time-per-token", help="the GPU's own time, such as 20ms")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="decode steps per session")] = None,
+    sessions: Annotated[int | None, typer.Option("--sessions")] = None,
+    context_tokens: Annotated[int | None, typer.Option("--context-tokens")] = None,
+    kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.numpy,
+    keep_store: Annotated[
+        bool, typer.Option("--keep-store", help="leave store, configurations and logs in place")
+    ] = False,
+    form: FormatOption = Format.text,
+) -> None:
+    """Decode sessions of 128K tokens through a DPU daemon, with and without prefetch.
+
+    Writes summary.json and report.html to --out, and prints the table of runs.
+    """
+    from rich.console import Group
+
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.demo import run
+    from offstage.testbeds.report import console_table, write_report, write_summary
+
+    sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
+    given = {name: value for name, value in sizes.items() if value is not None}
+    options = options_of(
+        {**(QUICK if quick else {}), **given}, out=out, trace=trace, seed=seed,
+        keep_store=keep_store, kernel=kernel.value, time_per_token=time_per_token,
+        storages=("measured", "emulated") if storage == "both" else (storage.value,),
+    )  # fmt: skip
+    with shown(1 + len(options.arms) * len(options.storages)) as progress:
+        summary = run(options, progress)
+    paths = {"summary": out / "summary.json", "report": out / "report.html"}
+    write_summary(summary, paths["summary"])
+    write_report(summary, paths["report"])
+    lines = [str(path) for path in paths.values()]
+    emit(
+        result_of(summary, paths),
+        form,
+        Group(console_table(summary), "", summary.sentence, "", *lines),
+    )
+
+
+def options_of(
+    sizes: dict[str, Any], *, time_per_token: str | None, **others: Any
+) -> "DemoOptions":
+    """The demo's options, checked; BadInput names what is out of range."""
+    from offstage.bindings.units import parse_time
+    from offstage.testbeds.demo.options import DemoOptions
+
+    if time_per_token is not None:
+        others["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
+    command = shlex.join(["offstage", *sys.argv[1:]])
+    options = DemoOptions(command=command, **sizes, **others)
+    prefix = options.context_tokens // SHARED_PREFIX_SHARE
+    options = dataclasses.replace(options, shared_prefix_tokens=prefix)
+    options.check()
+    return options
+
+
+def result_of(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
+    """The headline figures and where the rest is."""
+    return {
+        "sentence": summary.sentence,
+        "runs": [{name: getattr(run, name) for name in HEADLINES} for run in summary.runs],
+        **{name: str(path) for name, path in paths.items()},
+    }

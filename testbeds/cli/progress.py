@@ -1,0 +1,115 @@
+"""Progress of a long command on stderr: a live bar in a terminal, plain lines elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from offstage.testbeds.demo.progress import Progress as Contract
+
+__all__ = ["Live", "Plain", "shown"]
+
+
+class Plain:
+    """One line when a phase begins and one when it ends: for logs."""
+
+    def __init__(self, phase_count: int, out: TextIO) -> None:
+        self.phase_count = phase_count
+        self.out = out
+        self.number = 0
+        self.remark = ""
+        self.begun = 0.0
+
+    def start(self, phase: str, total: int) -> None:
+        """Begin a phase of `total` things."""
+        self.finish()
+        self.number += 1
+        self.remark = ""
+        self.begun = time.monotonic()
+        self._say(f"[{self.number}/{self.phase_count}] {phase}: {total:,}")
+
+    def advance(self, count: int) -> None:
+        """Nothing: a log wants no line per step."""
+
+    def note(self, text: str) -> None:
+        """Remember the remark for the phase's last line."""
+        self.remark = text
+
+    def finish(self) -> None:
+        """End the phase that runs, if one does."""
+        if self.number:
+            took = f"{time.monotonic() - self.begun:.1f} s"
+            self._say(f"      {self.remark}, {took}" if self.remark else f"      {took}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=self.out, flush=True)
+
+
+class Live:
+    """One bar per phase; those that ended stay, with their last remark and how long they took."""
+
+    def __init__(self, phase_count: int, bars: Progress) -> None:
+        self.phase_count = phase_count
+        self.bars = bars
+        self.number = 0
+        self.task: TaskID | None = None
+        self.remark = ""
+        self.begun = 0.0
+
+    def start(self, phase: str, total: int) -> None:
+        """Begin a phase of `total` things."""
+        self.finish()
+        self.number += 1
+        self.remark = ""
+        self.begun = time.monotonic()
+        name = Text.assemble((f"{self.number}/{self.phase_count} ", "dim"), phase)
+        self.task = self.bars.add_task(name.markup, total=max(1, total), note="")
+
+    def advance(self, count: int) -> None:
+        """Move the bar."""
+        if self.task is not None:
+            self.bars.advance(self.task, count)
+
+    def note(self, text: str) -> None:
+        """Show a remark behind the bar."""
+        self.remark = text
+        if self.task is not None:
+            self.bars.update(self.task, note=text)
+
+    def finish(self) -> None:
+        """Fill the bar that runs, if one does."""
+        if self.task is not None:
+            took = f"{time.monotonic() - self.begun:.1f} s"
+            note = f"{self.remark}, {took}" if self.remark else took
+            done = self.bars.tasks[self.task].total
+            self.bars.update(self.task, completed=done, note=note)
+            self.bars.stop_task(self.task)
+            self.task = None
+
+
+@contextlib.contextmanager
+def shown(phase_count: int) -> Iterator["Contract"]:
+    """The progress that suits stderr; what is half done stays as it was when an error ends it."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        plain = Plain(phase_count, sys.stderr)
+        yield plain
+        plain.finish()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[note]}", style="cyan"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console) as bars:
+        live = Live(phase_count, bars)
+        yield live
+        live.finish()

@@ -46,6 +46,7 @@ ofs_segment_header_valid(const struct ofs_store *store, uint32_t segment, const 
 		header->checksum == ofs_checksum(header,
 			offsetof(struct ofs_segment_header, checksum)) &&
 		header->index == segment && ofs_key_equal(&header->uuid, &store->super.uuid) &&
+		header->sequence < OFS_STORE_SEQUENCE_MAX &&
 		header->tenant < store->super.tenant_max &&
 		header->layer < store->config.layer_count;
 }
@@ -119,7 +120,8 @@ ofs_trailer_belongs(const struct ofs_store *store, const struct ofs_trailer *tra
 	return ofs_trailer_sound(store, trailer) &&
 		trailer->reserved[OFS_TRAILER_SEGMENT] == segment->sequence &&
 		trailer->reserved[OFS_TRAILER_PLACE] == record &&
-		trailer->sequence > segment->sequence && trailer->layer == segment->layer &&
+		trailer->sequence > segment->sequence &&
+		trailer->sequence < OFS_STORE_SEQUENCE_MAX && trailer->layer == segment->layer &&
 		trailer->tenant == segment->tenant;
 }
 

@@ -16,6 +16,8 @@
 #define OFS_STORE_MAGIC 0x3145524f5453464full   /* "OFSTORE1" */
 #define OFS_SEGMENT_MAGIC 0x31474d474553464full /* "OFSEGMG1" */
 #define OFS_STORE_VERSION 1
+#define OFS_STORE_EPOCH_MAX 0x7fffffffu  /* half of what a sequence has room for */
+#define OFS_STORE_SEQUENCE_MAX ((uint64_t)OFS_STORE_EPOCH_MAX << 32)
 #define OFS_STORE_COPY_OFFSET 65536      /* second superblock: another erase unit, another page */
 #define OFS_STORE_SEGMENTS_OFFSET 131072
 

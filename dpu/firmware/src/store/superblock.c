@@ -27,9 +27,8 @@ read_copy(struct ofs_store *store, uint64_t offset, struct ofs_superblock *super
 	return rc;
 }
 
-/* 1: nothing of anybody's stands where a store begins; a torn first format is nobody's. */
 static int
-is_blank(struct ofs_store *store)
+look_blank(struct ofs_store *store)
 {
 	uint32_t lba = store->storage->lba_size_bytes;
 	uint64_t torn = 0;
@@ -56,6 +55,20 @@ is_blank(struct ofs_store *store)
 		}
 	}
 	return rc == 0 ? 1 : rc;
+}
+
+/* 1: nothing of anybody's stands where a store begins; a torn first format is nobody's. A read that
+ * lies can hardly make a used device look blank, but well the other way round. */
+static int
+is_blank(struct ofs_store *store)
+{
+	int tries;
+	int rc = 0;
+
+	for (tries = 0; tries < OFS_READ_TRIES && rc != 1 && rc != -ETIMEDOUT; tries++) {
+		rc = look_blank(store);
+	}
+	return rc;
 }
 
 static void
@@ -110,6 +123,7 @@ compare(const struct ofs_store *store, char *error, size_t error_size_bytes)
 	}
 	/* Guarded by the checksum, so only a store made by other code can disagree here. */
 	if (super->segment_count != store->segment_count || super->tenant_max == 0 ||
+		super->epoch >= OFS_STORE_EPOCH_MAX ||
 		super->records_per_segment != store->records_per_segment ||
 		(uint64_t)super->tenant_max * super->layer_count > 1u << 24) {
 		return ofs_store_refuse(error, error_size_bytes, -EINVAL,

@@ -1,0 +1,283 @@
+"""Read a store file without the store: what `offstage dpu store FILE` shows, and the tests' oracle.
+
+Nothing here shares code with the firmware but the checksum (XXH3-64): the layout is written down a
+second time, from docs/reference/store-format.md, so that the two can disagree. The file is only
+read; a store that a daemon holds may change meanwhile, and then blocks in flight look torn.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.firmware import ffi, lib
+
+__all__ = ["Block", "Segment", "StoreFile", "Superblock", "check", "inspect"]
+
+STORE_MAGIC = b"OFSTORE1"
+SEGMENT_MAGIC = b"OFSEGMG1"
+TRAILER_MAGIC = b"OFSR"
+VERSION = 1
+COPY_OFFSET = 65_536
+SEGMENTS_OFFSET = 131_072
+SUPERBLOCK = struct.Struct("<8sII16sQ6IQQ40xQ")
+HEADER = struct.Struct("<8sII16sQII16xQ")
+TRAILER = struct.Struct("<4sIIHHQQ16sQQQQ")
+STATES = {1: "used", 2: "free"}
+
+
+@dataclass(frozen=True)
+class Superblock:
+    """Sizes in bytes; `created_s` Unix time; `epoch` counts the openings."""
+
+    version: int
+    lba_size_bytes: int
+    uuid: bytes
+    size_bytes: int
+    payload_size_bytes: int
+    segment_size_bytes: int
+    segment_count: int
+    records_per_segment: int
+    layer_count: int
+    tenant_max: int
+    epoch: int
+    created_s: int
+
+    @property
+    def record_size_bytes(self) -> int:
+        """A payload and its trailer's logical block."""
+        return self.payload_size_bytes + self.lba_size_bytes
+
+    @property
+    def consistent(self) -> bool:
+        """Whether records fit their segments, and segments the store."""
+        record_bytes = self.records_per_segment * self.record_size_bytes
+        segment_bytes = self.segment_count * self.segment_size_bytes
+        return (
+            min(self.lba_size_bytes, self.payload_size_bytes, self.records_per_segment) > 0
+            and self.lba_size_bytes + record_bytes <= self.segment_size_bytes
+            and SEGMENTS_OFFSET + segment_bytes <= self.size_bytes
+        )
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment whose header is whole; `state` "used" or "free"."""
+
+    index: int
+    state: str
+    sequence: int
+    tenant: int
+    layer: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """A record whose trailer belongs where it stands. `whole`: its payload matches too."""
+
+    key: int
+    layer: int
+    tenant: int
+    sequence: int
+    expire_s: int
+    length: int
+    segment: int
+    place: int
+    whole: bool
+
+
+class StoreFile:
+    """An open store file; a context manager. `BadInput` where it is none, or not ours to read."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        try:
+            self._file: BinaryIO = self.path.open("rb")
+        except OSError as error:
+            raise BadInput(
+                error.strerror or "cannot be opened", str(path), "give the path of a store"
+            ) from None
+        try:
+            self.superblocks_whole, self.superblock = self._superblock()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> "StoreFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _read(self, offset: int, size_bytes: int) -> bytes:
+        """Exactly so many bytes; zeros past the end, as a sparse device would give."""
+        self._file.seek(offset)
+        return self._file.read(size_bytes).ljust(size_bytes, b"\0")
+
+    def _superblock(self) -> tuple[int, Superblock]:
+        """How many of the two are whole, and the later of them."""
+        where = str(self.path)
+        copies = [self._read(at, SUPERBLOCK.size) for at in (0, COPY_OFFSET)]
+        whole = [one for one in copies if _sealed(one) and one.startswith(STORE_MAGIC)]
+        found = [one for one in map(_parse_superblock, whole) if one.version == VERSION]
+        if not found:
+            for one in copies:
+                if one.startswith(STORE_MAGIC) and (version := _version(one)) != VERSION:
+                    raise BadInput(
+                        f"a store of format version {version}; this release reads {VERSION}",
+                        where,
+                        "use the release that made it",
+                    )
+            if any(one.startswith(STORE_MAGIC) for one in copies):
+                raise BadInput(
+                    "both superblocks of the store are damaged", where, "restore it from a copy"
+                )
+            raise BadInput("this is no store", where, "give the path of a store file")
+        latest = max(found, key=lambda one: one.epoch)
+        if not latest.consistent:
+            raise BadInput(
+                "the superblock contradicts itself", where, "this was made by other code"
+            )
+        self._file.seek(0, 2)
+        size_bytes = self._file.tell()
+        if size_bytes < latest.size_bytes:
+            raise BadInput(
+                f"cut short: {size_bytes} B of {latest.size_bytes} B",
+                where,
+                "restore it from a copy, or let the daemon recover what is left",
+            )
+        return len(found), latest
+
+    def _offset(self, segment: int) -> int:
+        return SEGMENTS_OFFSET + segment * self.superblock.segment_size_bytes
+
+    def segments(self) -> Iterator[Segment]:
+        """Every segment with a whole header of this store."""
+        for index in range(self.superblock.segment_count):
+            data = self._read(self._offset(index), HEADER.size)
+            magic, at, state, uuid, sequence, tenant, layer, _ = HEADER.unpack(data)
+            if (
+                magic == SEGMENT_MAGIC and _sealed(data) and at == index and state in STATES
+                and uuid == self.superblock.uuid
+            ):  # fmt: skip
+                yield Segment(index, STATES[state], sequence, tenant, layer)
+
+    def blocks(self, segment: Segment) -> Iterator[Block]:
+        """Every record of a used segment whose trailer is sound and of its present life."""
+        head = self.superblock
+        for place in range(head.records_per_segment):
+            start = self._offset(segment.index) + head.lba_size_bytes
+            data = self._read(start + place * head.record_size_bytes, head.record_size_bytes)
+            fields = data[head.payload_size_bytes :][: TRAILER.size]
+            (magic, crc, length, layer, tenant, checksum, sequence, key, expire_s, store,
+             life, at) = TRAILER.unpack(fields)  # fmt: skip
+            if (
+                magic == TRAILER_MAGIC
+                and crc == _checksum(fields[8:]) & 0xFFFFFFFF
+                and 0 < length <= head.payload_size_bytes
+                and store == int.from_bytes(head.uuid[:8], "little")
+                and life == segment.sequence < sequence
+                and at == segment.index * head.records_per_segment + place
+                and (layer, tenant) == (segment.layer, segment.tenant)
+            ):
+                yield Block(
+                    int.from_bytes(key, "little"), layer, tenant, sequence, expire_s, length,
+                    segment.index, place, checksum == _checksum(data[:length]),
+                )  # fmt: skip
+
+    def newest(self) -> dict[tuple[int, int], Block]:
+        """By (key, layer): of the whole records of each block, the latest."""
+        found: dict[tuple[int, int], Block] = {}
+        for segment in self.segments():
+            if segment.state == "used":
+                for block in self.blocks(segment):
+                    name = (block.key, block.layer)
+                    if block.whole and (name not in found or found[name].sequence < block.sequence):
+                        found[name] = block
+        return found
+
+    def payload(self, block: Block) -> bytes:
+        """Its bytes as they stand in the file."""
+        head = self.superblock
+        start = self._offset(block.segment) + head.lba_size_bytes
+        return self._read(start + block.place * head.record_size_bytes, block.length)
+
+
+def inspect(path: Path | str) -> dict[str, object]:
+    """What stands in a store: its geometry, segments by state, blocks by layer; payloads are read.
+
+    `blocks` counts those a recovery could serve, `superseded` older copies of them, `torn` records
+    with a sound trailer over another payload. `BadInput` for what is no store of this version.
+    """
+    with StoreFile(path) as file:
+        head = file.superblock
+        segments = list(file.segments())
+        found = [block for one in segments if one.state == "used" for block in file.blocks(one)]
+        served = {(one.key, one.layer) for one in found if one.whole}
+        layers: dict[int, int] = {}
+        for _, layer in served:
+            layers[layer] = layers.get(layer, 0) + 1
+        return {
+            "path": str(file.path),
+            "version": head.version,
+            "uuid": head.uuid.hex(),
+            "superblocks_whole": file.superblocks_whole,
+            "epoch": head.epoch,
+            "created_s": head.created_s,
+            "size_bytes": head.size_bytes,
+            "lba_size_bytes": head.lba_size_bytes,
+            "payload_size_bytes": head.payload_size_bytes,
+            "segment_size_bytes": head.segment_size_bytes,
+            "segment_count": head.segment_count,
+            "records_per_segment": head.records_per_segment,
+            "layer_count": head.layer_count,
+            "tenant_max": head.tenant_max,
+            "segments_used": sum(one.state == "used" for one in segments),
+            "segments_free": head.segment_count - sum(one.state == "used" for one in segments),
+            "blocks": len(served),
+            "superseded": sum(one.whole for one in found) - len(served),
+            "torn": sum(not one.whole for one in found),
+            "payload_bytes": sum(one.length for one in found if one.whole),
+            "blocks_by_layer": {str(layer): layers[layer] for layer in sorted(layers)},
+        }
+
+
+def check(path: Path | str) -> list[str]:
+    """One line for each thing that is not whole; empty for a store in order."""
+    wrong: list[str] = []
+    with StoreFile(path) as file:
+        if file.superblocks_whole < 2:
+            wrong.append("one of the two superblocks is damaged; the next open mends it")
+        for segment in file.segments():
+            if segment.state == "used":
+                wrong += [
+                    f"segment {block.segment} place {block.place}: the payload of block "
+                    f"{block.key:032x} layer {block.layer} does not match its checksum"
+                    for block in file.blocks(segment)
+                    if not block.whole
+                ]
+    return wrong
+
+
+def _checksum(data: bytes) -> int:
+    return int(lib.ofs_checksum(ffi.from_buffer(data), len(data)))
+
+
+def _sealed(data: bytes) -> bool:
+    """Whether the last eight bytes are the checksum of those before."""
+    return int.from_bytes(data[-8:], "little") == _checksum(data[:-8])
+
+
+def _version(data: bytes) -> int:
+    return int.from_bytes(data[8:12], "little")
+
+
+def _parse_superblock(data: bytes) -> Superblock:
+    (_, version, lba, uuid, size, payload, segment, segments, records, layers, tenants, epoch,
+     created, _) = SUPERBLOCK.unpack(data)  # fmt: skip
+    return Superblock(
+        version, lba, uuid, size, payload, segment, segments, records, layers, tenants, epoch,
+        created,
+    )  # fmt: skip

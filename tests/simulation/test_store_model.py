@@ -1,0 +1,136 @@
+"""Does a store behave as a dict that may only lose what was deleted, expired or never acknowledged?
+
+Hypothesis draws sequences of operations over a small simulated store, restarts among them, and
+holds every answer to a plain dict; after every rule the store's own counts are recounted.
+"""
+
+import errno
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from offstage.bindings.storage import Clock, Storage, StorageConfig, preset
+from offstage.bindings.store import Store, StoreConfig
+
+LAYERS = 2
+SEGMENTS = 12
+PLACES = 3
+TTL_S = 50
+CONFIG = StoreConfig(
+    payload_size_bytes=1024, layer_count=LAYERS, tenant_max=2, io_max=8, ttl_s=TTL_S,
+    segment_size_bytes=512 + PLACES * 1536,
+)  # fmt: skip
+KEYS = st.integers(1, 30)
+LAYER = st.integers(0, LAYERS - 1)
+
+
+def payload(key: int, layer: int) -> bytes:
+    """The bytes follow from the name, as a content hash would have it."""
+    length = 1 + (key * 131 + layer * 17) % 1024
+    return bytes((key * 7 + layer * 3 + at) % 251 for at in range(length))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 1_000
+        self.expiry: dict[tuple[int, int], int] = {}  # what must be there, until when
+        self.durable_expiry: dict[tuple[int, int], int] = {}  # as it stands on the device
+        self.storage = Storage(
+            StorageConfig(
+                backend="sim",
+                size_bytes=131_072 + SEGMENTS * CONFIG.segment_size_bytes,
+                lba_size_bytes=512,
+                nvme=preset("gen5-tlc").params,
+            ),
+            Clock(simulated=True),
+        )
+        self.store = Store(self.storage, CONFIG, now_s=self.now_s)
+
+    def alive(self, name: tuple[int, int]) -> bool:
+        return self.expiry.get(name, 0) > self.now_s
+
+    @rule(key=KEYS, layer=LAYER)
+    def put(self, key: int, layer: int) -> None:
+        was_alive = self.alive((key, layer))
+        rc = self.store.put_wait(key, layer, payload(key, layer), key % 2, self.now_s)
+        assert rc in (0, -errno.ENOSPC)
+        if rc == 0:
+            self.expiry[key, layer] = self.now_s + TTL_S
+            if not was_alive:
+                self.durable_expiry[key, layer] = self.now_s + TTL_S
+        else:
+            # No sooner than the places are gone: four lanes may each hold a segment that is
+            # almost empty, and the reserve is nobody's; all others are full or can be emptied.
+            live = sum(self.alive(name) for name in self.expiry)
+            assert live >= (SEGMENTS - 1 - 4) * PLACES - 4 * (PLACES - 1)
+
+    @rule(key=KEYS, layer=LAYER)
+    def get(self, key: int, layer: int) -> None:
+        done = self.store.get_wait(key, layer, self.now_s)
+        if self.alive((key, layer)):
+            assert (done.rc, done.payload) == (0, payload(key, layer))
+        else:
+            assert done.rc == -errno.ENOENT
+
+    @rule(key=KEYS, layer=LAYER)
+    def delete(self, key: int, layer: int) -> None:
+        rc = self.store.delete(key, layer)
+        assert rc == 0 or not self.alive((key, layer))
+        self.expiry.pop((key, layer), None)
+
+    @rule(seconds=st.integers(1, 20))
+    def tick(self, seconds: int) -> None:
+        self.now_s += seconds
+        dropped = {(one.key, one.layer) for one in self.store.tick(self.now_s)}
+        assert not any(self.alive(name) for name in dropped)
+        for name in dropped:
+            self.expiry.pop(name, None)
+
+    @precondition(lambda self: self.now_s > 1_000)
+    @rule()
+    def restart(self) -> None:
+        """What was deleted may come back, with its bytes; what was not, must."""
+        before = {name for name in self.expiry if self.alive(name)}
+        self.store.close()
+        self.store = Store(self.storage, CONFIG, now_s=self.now_s)
+        found = {(one.key, one.layer): one.expire_s for one in self.store.scan()}
+        for name in before:
+            assert name in found or self.durable_expiry[name] <= self.now_s
+        self.expiry = dict(found)
+        self.durable_expiry = dict(found)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        stats = self.store.stats()
+        assert self.store.verify() == 0
+        assert stats["blocks"] == len(list(self.store.scan()))
+        assert stats["bytes_live"] == stats["blocks"] * 1536
+        assert stats["checks_failed"] == 0 and stats["io_errors"] == 0
+        places = (stats["segments_total"] - stats["segments_free"]) * PLACES
+        assert stats["blocks"] <= places
+
+    def teardown(self) -> None:
+        self.store.close()
+        self.storage.close()
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=80, deadline=None)
+
+
+def test_deleting_everything_frees_everything() -> None:
+    """Is the space of what is gone counted back to the last segment?"""
+    machine = StoreMachine()
+    names = [(key, layer) for key in range(1, 13) for layer in range(LAYERS)]
+    for key, layer in names:
+        assert machine.store.put_wait(key, layer, payload(key, layer), key % 2) == 0
+    assert machine.store.stats()["segments_free"] == SEGMENTS - 8
+    for key, layer in names:
+        assert machine.store.delete(key, layer) == 0
+    while machine.store.in_flight:
+        machine.store.poll()
+    stats = machine.store.stats()
+    assert (stats["segments_free"], stats["blocks"], stats["bytes_live"]) == (SEGMENTS, 0, 0)
+    machine.teardown()

@@ -34,6 +34,7 @@ __all__ = [
 
 READ, WRITE, SYNC = 0, 1, 2
 POLL_MAX = 256
+SPIN_ALWAYS_NS = 2**64 - 1
 ERROR_SIZE_BYTES = 512
 
 
@@ -326,15 +327,24 @@ class Storage:
         lib.ofs_storage_unhang(self._handle)
 
     def bench_read(
-        self, buffer: Buffer, block_size: int, queue_depth: int, count: int, seed: int
+        self,
+        buffer: Buffer,
+        block_size: int,
+        queue_depth: int,
+        count: int,
+        seed: int,
+        spin_ns: int = SPIN_ALWAYS_NS,
     ) -> tuple[int, npt.NDArray[np.uint64]]:
-        """Elapsed ns, and the latency of each random read in ns, shape `(count,)`; all in C."""
+        """Elapsed ns, and the latency of each random read in ns, shape `(count,)`; all in C.
+
+        After `spin_ns` without a completion the loop sleeps on the storage's descriptor.
+        """
         if buffer.size_bytes < queue_depth * block_size:
             raise BadInput("the buffer is smaller than queue depth times block", "bench", "grow it")
         latency_ns = np.zeros(count, dtype=np.uint64)
         pointer = ffi.cast("uint64_t *", latency_ns.ctypes.data)
         elapsed_ns = lib.ofs_storage_bench_read(
-            self._handle, buffer.address, block_size, queue_depth, count, seed, pointer
+            self._handle, buffer.address, block_size, queue_depth, count, seed, spin_ns, pointer
         )
         return check_rc(int(elapsed_ns), "reading for the bench", self.name), latency_ns
 

@@ -28,7 +28,10 @@ __all__ = [
     "Core",
     "CoreConfig",
     "Policy",
+    "Replay",
     "SessionConfig",
+    "prefetcher_bits",
+    "replay",
     "siphash",
 ]
 
@@ -73,6 +76,7 @@ HIT_ENDS = 5  # the first five ends are on-time hits
 READ, PUBLISH, RETRACT, COMPLETE = 1, 2, 3, 4
 SEEN_MISS, SEEN_UNKNOWN, RETRY = 0, 255, 1
 NONE = 0xFFFFFFFF
+
 
 @dataclass(frozen=True)
 class CoreConfig:
@@ -147,6 +151,22 @@ def siphash(secret: bytes, data: bytes) -> bytes:
     out: Any = ffi.new("struct ofs_key *")
     lib.ofs_siphash(_key(secret), data, len(data), out)
     return bytes(ffi.buffer(out))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """`agreed` decisions came out the same; `diverged_at` is the byte of the first that did not."""
+
+    agreed: int
+    diverged_at: int | None
+
+
+def replay(log: bytes) -> Replay:
+    """Feed a whole decision log to a fresh core. `Corrupt` for one that is torn or foreign."""
+    diverged: Any = ffi.new("uint64_t *")
+    agreed = int(lib.ofs_core_replay(ffi.from_buffer(log), len(log), diverged))
+    check_rc(min(agreed, 0), "replaying a decision log", "log", "it is torn, or not one of ours")
+    return Replay(agreed, None if diverged[0] == 2**64 - 1 else int(diverged[0]))
 
 
 class Core:
@@ -228,9 +248,7 @@ class Core:
     def block_restore(self, now_ns: int, tenant: int, store_key: bytes, layer: int) -> int:
         """The store's recovery found the block; gives its chunk."""
         out: Any = ffi.new("uint32_t *")
-        rc = lib.ofs_core_block_restore(
-            self.handle, now_ns, tenant, _key(store_key), layer, out
-        )
+        rc = lib.ofs_core_block_restore(self.handle, now_ns, tenant, _key(store_key), layer, out)
         check_rc(rc, "restoring a block")
         return int(out[0])
 

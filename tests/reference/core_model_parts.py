@@ -1,0 +1,376 @@
+"""Parts of the plain model of the decision core: keys, slots, candidates, eviction orders.
+
+Written to be read beside `ofs_core.h`, without a thought for speed: lists, dicts and `sorted`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from offstage.bindings.core import CoreConfig, Policy, SessionConfig
+
+M64 = (1 << 64) - 1
+Key = tuple[int, int]
+
+READ, PUBLISH, RETRACT, COMPLETE = 1, 2, 3, 4
+DEMAND, WRITE, WINDOW = 1, 2, 3
+RETAINED, SHARED, LATE, COLD, CAPACITY, POLICY = 4, 3, 5, 6, 7, 8
+END_OF_CAUSE = [4, 4, 4, 0, 1, 2, 3, 1]
+USED, FATE_LATE, UNUSED, DROPPED, CANCELLED = range(5)
+EAGAIN, ENOENT, ECANCELED, ETIMEDOUT = 11, 2, 125, 110
+LOST = (-74, -5, -2)  # EBADMSG, EIO, ENOENT
+
+# type io tenant chunk layer slot generation cause waiter index rc deadline key
+Action = tuple[int, ...]
+
+
+def _rotate(word: int, bits: int) -> int:
+    return ((word << bits) | (word >> (64 - bits))) & M64
+
+
+def siphash128(secret: Key, data: bytes) -> Key:
+    """SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012)."""
+    low, high = secret
+    v = [
+        low ^ 0x736F6D6570736575,
+        high ^ 0x646F72616E646F6D ^ 0xEE,
+        low ^ 0x6C7967656E657261,
+        high ^ 0x7465646279746573,
+    ]
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            v[0] = (v[0] + v[1]) & M64
+            v[2] = (v[2] + v[3]) & M64
+            v[1] = _rotate(v[1], 13) ^ v[0]
+            v[3] = _rotate(v[3], 16) ^ v[2]
+            v[0] = _rotate(v[0], 32)
+            v[2] = (v[2] + v[1]) & M64
+            v[0] = (v[0] + v[3]) & M64
+            v[1] = _rotate(v[1], 17) ^ v[2]
+            v[3] = _rotate(v[3], 21) ^ v[0]
+            v[2] = _rotate(v[2], 32)
+
+    whole = len(data) - len(data) % 8
+    words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, whole, 8)]
+    words.append(int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56)
+    for word in words:
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xEE
+    rounds(4)
+    first = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    rounds(4)
+    return first, v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def pack(*words: int) -> bytes:
+    """Words of 64 bits, little-endian."""
+    return b"".join(word.to_bytes(8, "little") for word in words)
+
+
+@dataclass
+class Chunk:
+    """One chunk; `stored` (layers) is kept at its home."""
+
+    number: int
+    key: Key
+    tenant: int
+    home: "Chunk | None" = None  # None: itself
+    sessions: dict[int, int] = field(default_factory=dict)  # session -> ordinal
+    privates: int = 0  # private chunks that read from it
+    stored: set[int] = field(default_factory=set)
+
+    @property
+    def store(self) -> "Chunk":
+        return self.home or self
+
+
+@dataclass(eq=False)
+class Slot:
+    """One slot of a tenant; `block` is (chunk number, layer) while it holds or awaits one."""
+
+    tenant: int
+    number: int
+    state: str = "free"  # free pending reading resident quarantined
+    generation: int = 0
+    chunk: Chunk | None = None
+    layer: int = 0
+    cause: int = 0
+    fresh: bool = False
+    dirty: bool = False
+    prefetch: bool = False
+    pins: int = 0
+    score: int = 0
+    frequency: int = 0
+    staged_by: int = 0
+    used_by: int = 0
+    users: set[int] = field(default_factory=set)
+    arrived_ns: int = 0
+    waiters: list["Waiter"] = field(default_factory=list)
+    generating: bool = False
+
+    @property
+    def held(self) -> bool:
+        return self.pins > 0 or self.dirty
+
+    @property
+    def block(self) -> tuple[int, int]:
+        assert self.chunk is not None
+        return self.chunk.number, self.layer
+
+
+@dataclass
+class Waiter:
+    """One demand that waits for a read."""
+
+    session: int
+    waiter: int
+    index: int
+    need_ns: int
+    late: bool
+
+
+@dataclass
+class Candidate:
+    """One guess in the queue."""
+
+    deadline_ns: int
+    probability: int
+    sequence: int
+    chunk: Chunk
+    layer: int
+    session: int
+    stamp: int
+    cause: int
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.deadline_ns, -self.probability, self.sequence
+
+
+class Order:
+    """Eviction order of one set of one tenant: LRU; the others change what differs."""
+
+    def __init__(self, slot_count: int, ghosts: "Ghosts", draw: Callable[[int], int]) -> None:
+        self.slots: list[Slot] = []
+        self.slot_count = slot_count
+        self.ghosts = ghosts
+        self.draw = draw
+
+    def add(self, slot: Slot) -> None:
+        self.slots.append(slot)
+
+    def remove(self, slot: Slot, evicted: bool) -> None:
+        self.slots.remove(slot)
+
+    def use(self, slot: Slot) -> None:
+        self.slots.remove(slot)
+        self.slots.append(slot)
+
+    def rescore(self, slot: Slot, score: int) -> None:
+        slot.score = score
+
+    def victim(self) -> Slot | None:
+        return next((slot for slot in self.slots if not slot.held), None)
+
+
+class Fifo(Order):
+    def use(self, slot: Slot) -> None:
+        """A use changes nothing."""
+
+
+class Random(Order):
+    def remove(self, slot: Slot, evicted: bool) -> None:
+        last = self.slots.pop()
+        if last is not slot:
+            self.slots[self.slots.index(slot)] = last
+
+    def use(self, slot: Slot) -> None:
+        """A use changes nothing."""
+
+    def victim(self) -> Slot | None:
+        if not self.slots:
+            return None
+        first = self.draw(len(self.slots))
+        turned = self.slots[first:] + self.slots[:first]
+        return next((slot for slot in turned if not slot.held), None)
+
+
+class Ghosts:
+    """S3-FIFO's memory of what left the small queue, by age."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.left: dict[tuple[int, int], int] = {}
+        self.count = 0
+
+    def remember(self, block: tuple[int, int]) -> None:
+        self.count += 1
+        self.left[block] = self.count
+
+    def take(self, block: tuple[int, int]) -> bool:
+        left = self.left.pop(block, None)
+        return left is not None and self.count - left < self.size
+
+
+class S3Fifo(Order):
+    def __init__(self, slot_count: int, ghosts: Ghosts, draw: Callable[[int], int]) -> None:
+        super().__init__(slot_count, ghosts, draw)
+        self.small: list[Slot] = []
+        self.main: list[Slot] = []
+
+    def add(self, slot: Slot) -> None:
+        (self.main if self.ghosts.take(slot.block) else self.small).append(slot)
+
+    def remove(self, slot: Slot, evicted: bool) -> None:
+        if slot in self.small:
+            self.small.remove(slot)
+            if evicted:
+                self.ghosts.remember(slot.block)
+        else:
+            self.main.remove(slot)
+
+    def use(self, slot: Slot) -> None:
+        slot.frequency = min(slot.frequency + 1, 3)
+
+    def victim(self) -> Slot | None:
+        small_first = len(self.small) >= max(self.slot_count // 10, 1)
+        scans = [self._from_small, self._from_main]
+        for scan in scans if small_first else scans[::-1]:
+            slot = scan()
+            if slot is not None:
+                return slot
+        return None
+
+    def _from_small(self) -> Slot | None:
+        for slot in list(self.small):
+            if slot.held:
+                continue
+            if slot.frequency < 2:
+                return slot
+            slot.frequency = 0
+            self.small.remove(slot)
+            self.main.append(slot)
+        return None
+
+    def _from_main(self) -> Slot | None:
+        for _ in range(4):
+            for slot in list(self.main):
+                if slot.held:
+                    continue
+                if slot.frequency == 0:
+                    return slot
+                slot.frequency -= 1
+                self.main.remove(slot)
+                self.main.append(slot)
+        return None
+
+
+class Score(Order):
+    """Lowest upper byte of the score first; among equals, the order of use or of change."""
+
+    def rescore(self, slot: Slot, score: int) -> None:
+        if score >> 8 != slot.score >> 8:
+            self.slots.remove(slot)
+            self.slots.append(slot)
+        slot.score = score
+
+    def victim(self) -> Slot | None:
+        return next((s for s in sorted(self.slots, key=lambda s: s.score >> 8) if not s.held), None)
+
+
+ORDERS: dict[str, type[Order]] = {
+    "lru": Order,
+    "fifo": Fifo,
+    "random": Random,
+    "s3fifo": S3Fifo,
+    "score": Score,
+}
+
+
+@dataclass
+class Tenant:
+    secret: Key
+    slot_count: int
+    stride: int
+    slots: list[Slot]
+    free: list[int]
+    shadow: "OrderedDict[tuple[int, int], None]" = field(default_factory=OrderedDict)
+    turn: int = 0
+    queue: list[Candidate] = field(default_factory=list)
+    degree: int = 0
+    margin_ns: int = 0
+    ended: list[int] = field(default_factory=lambda: [0, 0, 0])  # used, late, unused
+    ledger: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Session:
+    config: SessionConfig
+    serial: int
+    shared: bool
+    opened: int
+    layers: int
+    step_ns: int = 0
+    layer_ns: int = 0
+    generating: bool = False
+    chunks: list[Chunk] = field(default_factory=list)
+    pins: list[tuple[Slot, int]] = field(default_factory=list)
+    step: int | None = None
+    step_begin_ns: int = 0
+    lease_ns: int = 0
+    averages: list[list[int]] = field(default_factory=list)  # by layer, ordinal
+    known: list[int] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    chosen: list[set[int]] = field(default_factory=list)
+    overlap: list[int] = field(default_factory=list)
+    last_demands: list[list[int]] = field(default_factory=list)
+
+
+def empty_ledger() -> dict[str, Any]:
+    names = (
+        "steps selected demands nontrivial demand_bytes_read prefetch_bytes_read shadow_misses "
+        "shadow_nontrivial_misses pollution evictions evictions_generating shared_chunks "
+        "appended_chunks io_errors leases_expired busy records_lost log_bytes_lost"
+    ).split()
+    return {name: 0 for name in names} | {
+        "ends": [0] * 9,
+        "nontrivial_ends": [0] * 9,
+        "fates": [[0] * 5 for _ in range(8)],
+        "issued": [0] * 8,
+        "lead_ns_log2": [0] * 64,
+        "late_ns_log2": [0] * 64,
+    }
+
+
+class State:
+    """The tables, and what the files of the model ask of each other."""
+
+    config: CoreConfig
+    policy: Policy
+    now: int
+    event: int
+    tenants: list[Tenant]
+    sessions: dict[int, Session]
+    slot_of: dict[tuple[int, int], Slot]
+    gone: dict[tuple[int, int], int]
+    polluted: set[tuple[int, int]]
+    free_ios: list[int]
+    ios: dict[int, Slot]
+    pending: list[Slot]
+    leases: list[int]
+    orders: dict[tuple[int, bool], Order]
+    done: list[Action]
+    order: Any
+    take: Any
+    assign: Any
+    read: Any
+    _enter: Any
+    _is_generating: Any
+    _chunk_maybe_free: Any
+    _unstore: Any
+    _used: Any

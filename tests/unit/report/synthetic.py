@@ -22,6 +22,36 @@ HITS = (0.84, 0.87, 0.93, 0.962)
 CAUSES = {"window": "window", "ema": "pattern", "shared": "shared"}
 
 
+LEVELS = {"window": 1, "ema": 2, "shared": 3}
+
+
+def _ends(prefetchers: tuple[str, ...], demands: int, hits: int) -> dict[str, int]:
+    ends = dict.fromkeys(ENDS, 0)
+    for prefetcher in prefetchers:
+        ends[CAUSES.get(prefetcher, "lookahead")] = int(hits * 0.09 * LEVELS.get(prefetcher, 1))
+    ends["retained"] = hits - sum(ends.values())
+    rest = demands - hits
+    ends["late"], ends["cold"] = rest // 5, rest // 3
+    ends["capacity"] = (rest - ends["late"] - ends["cold"]) * 3 // 4
+    ends["policy"] = rest - ends["late"] - ends["cold"] - ends["capacity"]
+    return ends
+
+
+def _fates(
+    prefetchers: tuple[str, ...], demands: int, ends: dict[str, int]
+) -> dict[str, dict[str, int]]:
+    return {
+        CAUSES.get(p, p): {
+            "used": ends[CAUSES.get(p, "lookahead")],
+            "late": ends["late"] // len(prefetchers),
+            "unused": int(demands * 0.04 * LEVELS.get(p, 1)),
+            "dropped": int(demands * 0.1),
+            "cancelled": 37,
+        }
+        for p in prefetchers
+    }
+
+
 def run(
     prefetchers: tuple[str, ...] = ("window",),
     storage: str = "synthetic disk",
@@ -33,30 +63,14 @@ def run(
 ) -> RunResult:
     """One run whose counts add up to (nearly) `hit_rate`; `changes` replace fields."""
     draw = np.random.default_rng([seed, len(prefetchers), len(storage)])
-    level = {p: i for i, p in enumerate(("window", "ema", "shared"), 1)}
     demands_by_step = draw.integers(600, 1100, steps)
     rates = np.clip(hit_rate + draw.normal(0, 0.02, steps), 0, 1)
     rates -= 0.12 * np.exp(-np.arange(steps) / 12)
     demands = int(demands_by_step.sum())
     hits = int(demands * hit_rate)
-    ends = dict.fromkeys(ENDS, 0)
-    for prefetcher in prefetchers:
-        ends[CAUSES.get(prefetcher, "lookahead")] = int(hits * 0.09 * level.get(prefetcher, 1))
-    ends["retained"] = hits - sum(ends.values())
+    ends = _ends(prefetchers, demands, hits)
     rest = demands - hits
-    ends["late"], ends["cold"] = rest // 5, rest // 3
-    ends["capacity"] = (rest - ends["late"] - ends["cold"]) * 3 // 4
-    ends["policy"] = rest - ends["late"] - ends["cold"] - ends["capacity"]
-    fates = {
-        CAUSES.get(p, p): {
-            "used": ends[CAUSES.get(p, "lookahead")],
-            "late": ends["late"] // len(prefetchers),
-            "unused": int(demands * 0.04 * level.get(p, 1)),
-            "dropped": int(demands * 0.1),
-            "cancelled": 37,
-        }
-        for p in prefetchers
-    }
+    fates = _fates(prefetchers, demands, ends)
     lead = np.exp(-((np.arange(64) - 26.0 - len(prefetchers)) ** 2) / 8)
     late = np.exp(-((np.arange(64) - 18.0) ** 2) / 4)
     stall = np.sort(draw.exponential(0.9 * (1.02 - hit_rate) * 10, 1000) ** 1.4)

@@ -1,0 +1,112 @@
+"""Does the report work in a real browser: drawn, quiet, not wider than the screen, hoverable?"""
+
+import json
+import re
+import runpy
+import shutil
+import struct
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offstage.testbeds.report import write_report
+
+ROOT = Path(__file__).resolve().parents[2]
+BACKGROUNDS = {"light": (0xFA, 0xF9, 0xF7), "dark": (0x14, 0x17, 0x1B)}
+HEIGHT = 4_000
+PROBE = """
+<script>
+const bands = [...document.querySelectorAll("#steps .band")];
+const tip = document.getElementById("tip");
+const box = bands[3].getBoundingClientRect();
+const at = {bubbles: true, clientX: box.x, clientY: box.y};
+bands[3].dispatchEvent(new PointerEvent("pointermove", at));
+const shown = tip.hidden ? "" : tip.textContent;
+document.body.dispatchEvent(new PointerEvent("pointermove", at));
+const wide = [...document.querySelectorAll("section, h1, svg")].filter(
+  (part) => part.getBoundingClientRect().right > window.innerWidth + 1).length;
+console.log("PROBE" + JSON.stringify({width: document.documentElement.scrollWidth,
+  window: window.innerWidth, tip: shown, gone: tip.hidden, wide: wide}) + "END");
+</script>
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("chromium") is None, reason="no chromium: apt-get install chromium"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs/images/screenshot.py")))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = runpy.run_path(str(ROOT / "tests/unit/report/synthetic.py"))
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(made["summary"](), path)
+    return path
+
+
+def first_pixel(png: Path) -> tuple[int, ...]:
+    """Red, green, blue of the corner: the first pixel of a PNG is the same under every filter."""
+    data = png.read_bytes()
+    at, packed = 8, b""
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at : at + 8])
+        packed += data[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
+        at += 12 + length
+    return tuple(zlib.decompress(packed)[1:4])
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_drawn_and_says_nothing_on_the_console(
+    browser: SimpleNamespace, page: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
+    png, blank = tmp_path / "page.png", tmp_path / "blank.html"
+    assert browser.screenshot(page, png, width, HEIGHT, scheme) == []
+    assert first_pixel(png) == BACKGROUNDS[scheme]
+    blank.write_text("<!doctype html><title>blank</title>")
+    browser.screenshot(blank, tmp_path / "blank.png", width, HEIGHT, scheme)
+    assert png.stat().st_size > 10 * (tmp_path / "blank.png").stat().st_size
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_fits_the_screen_and_shows_tips(
+    browser: SimpleNamespace, page: Path, tmp_path: Path, width: int
+) -> None:
+    """The page's own policy forbids the probe, so the probed copy goes without one. It stands in a
+    frame, because a window is never narrower than 500 pixels."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    probed = tmp_path / "probed.html"
+    probed.write_text(text.replace("</body>", PROBE + "</body>"))
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        f'<iframe src="probed.html" width="{width}" height="900" frameborder="0"></iframe>'
+    )
+    told = browser.chromium(frame, 1400, 1000, "light", "--dump-dom")
+    match = re.search(r"PROBE(.*?)END", told)
+    assert match, told
+    # Chromium writes its console with the quotes of JSON as they are.
+    found: dict[str, Any] = json.loads(match.group(1))
+    assert found["window"] == width and found["width"] <= width and found["wide"] == 0
+    assert found["tip"].startswith("step ") and "no prefetch" in found["tip"]
+    assert found["gone"] is True
+
+
+def test_the_policy_stops_what_is_not_the_pages_own(
+    browser: SimpleNamespace, page: Path, tmp_path: Path
+) -> None:
+    """A script that got into the page by a mistake of ours would not run."""
+    foreign = tmp_path / "foreign.html"
+    script = "<script>document.title = 'ran'</script>"
+    foreign.write_text(page.read_text().replace("</body>", script + "</body>"))
+    assert "<title>ran</title>" not in browser.chromium(foreign, 390, 400, "light", "--dump-dom")
+    assert browser.screenshot(foreign, tmp_path / "foreign.png", 390, 400, "light") != []

@@ -1,0 +1,13 @@
+"""What the tests of the report share: synthetic runs and summaries, see `synthetic.py`."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def made() -> SimpleNamespace:
+    """`made.run(...)` and `made.summary(...)`: synthetic, and results of nothing."""
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("synthetic.py"))))

@@ -1,0 +1,87 @@
+"""Do the commands answer, and refuse bad input in one line with the right exit code?"""
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from offstage.testbeds.cli import run
+from offstage.testbeds.cli.progress import Plain
+from offstage.testbeds.doctor import examine, to_dict
+from offstage.testbeds.report import read_summary, write_summary
+
+ROOT = Path(__file__).resolve().parents[3]
+TINY = ROOT / "tests/golden/data/tiny_mooncake.jsonl"
+
+
+def test_report_makes_the_page_again(
+    made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_summary(made.summary(), tmp_path / "summary.json")
+    assert run(["report", str(tmp_path), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["sentence"] == read_summary(tmp_path).sentence
+    assert "<!doctype html>" in Path(told["report"]).read_text()
+
+
+def test_trace_info_as_json_holds_the_definitions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trace", "info", str(TINY), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["request_count"] == 60 and "ideal_block_hit_rate" in told["definitions"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "nowhere"],
+        ["trace", "info", "nowhere.jsonl"],
+        ["trace", "info", str(TINY), "--limit", "0"],
+        ["demo", "--sessions", "0"],
+        ["demo", "--steps", "many"],
+        ["demo", "--context-tokens", "12"],
+        ["demo", "--seed", "-1"],
+        ["demo", "--time-per-token", "11 parsecs"],
+        ["demo", "--time-per-token", "1h"],
+        ["demo", "--storage", "floppy"],
+        ["demo", "--trace", "nowhere.jsonl"],
+        ["doctor", "--out", "nowhere"],
+        ["bench", "storage", "--scale", "0"],
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(words) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1
+    assert told.err.startswith("offstage: ") and "Traceback" not in told.err
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_doctor_says_how_to_mend_what_is_missing(tmp_path: Path) -> None:
+    checks = examine(tmp_path)
+    assert len({check.name for check in checks}) == len(checks)
+    assert [check.name for check in checks if (check.state == "ok") == bool(check.mend)] == []
+    assert to_dict(checks)["ready"] is True, "this test itself needs the extension"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plain_progress_tells_each_phase_and_its_last_remark() -> None:
+    out = io.StringIO()
+    progress = Plain(2, out)
+    progress.start("prefill", 1_000)
+    progress.advance(1_000)
+    progress.start("window, disk", 40)
+    progress.note("hit rate 80.0%")
+    progress.note("hit rate 90.0%")
+    progress.finish()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "[1/2] prefill: 1,000" and lines[2] == "[2/2] window, disk: 40"
+    assert lines[3].strip().startswith("hit rate 90.0%, ") and len(lines) == 4

@@ -1,0 +1,39 @@
+"""Is what the page, the file and the reference say of a figure the same text?"""
+
+from pathlib import Path
+
+from offstage.testbeds.report import DEFINITIONS
+from offstage.testbeds.report.definitions import END_TEXTS, FATE_TEXTS, PROVENANCE_TEXTS
+from offstage.testbeds.results import ENDS
+
+ROOT = Path(__file__).resolve().parents[3]
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
+
+
+def reference() -> str:
+    """The table of figures as docs/reference/summary-json.md must show it."""
+    rows = ["| key | is | better |", "|---|---|---|"]
+    for entry in DEFINITIONS:
+        formula = f" `{entry.formula}`" if entry.formula else ""
+        rows.append(f"| `{entry.key}` | {entry.text}{formula} | {entry.better} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_reference_page_shows_the_definitions() -> None:
+    """After a change of a definition, put the text that this prints between the two marks."""
+    page = (ROOT / "docs/reference/summary-json.md").read_text(encoding="utf-8")
+    shown = page[page.index(BEGIN) + len(BEGIN) : page.index(END)]
+    assert shown == reference(), f"\n{reference()}"
+
+
+def test_every_end_fate_and_provenance_is_explained() -> None:
+    assert set(END_TEXTS) == {"hbm", *ENDS}
+    assert set(FATE_TEXTS) == {"used", "late", "unused", "dropped", "cancelled"}
+    assert set(PROVENANCE_TEXTS) == {"measured", "emulated", "modelled"}
+
+
+def test_the_pages_table_of_ends_agrees() -> None:
+    """docs/reference/figures.md explains the same ends and fates."""
+    page = (ROOT / "docs/reference/figures.md").read_text(encoding="utf-8")
+    missing = [name for name in (*ENDS, *FATE_TEXTS) if f"| `{name}` |" not in page]
+    assert missing == []

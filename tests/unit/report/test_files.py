@@ -1,0 +1,101 @@
+"""Does a summary survive the disk, and is anything else refused in one line?"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.report import DEFINITIONS, as_text, read_summary, write_report, write_summary
+from offstage.testbeds.results import RunResult
+
+ISSUE_KEYS = {
+    "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit_rate",
+    "nontrivial_hit_rate", "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio",
+    "stall_ms_p50", "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt",
+}  # fmt: skip
+
+
+def test_round_trip(made: SimpleNamespace, tmp_path: Path) -> None:
+    summary = made.summary()
+    write_summary(summary, tmp_path / "new/summary.json")
+    assert read_summary(tmp_path / "new") == summary == read_summary(tmp_path / "new/summary.json")
+    plain = json.loads((tmp_path / "new/summary.json").read_text())
+    assert ISSUE_KEYS <= set(plain["runs"][0]) and {"workload", "machine", "seed"} <= set(plain)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["summary.json"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(text=st.text(max_size=60))
+def test_any_text_survives(made: SimpleNamespace, tmp_path: Path, text: str) -> None:
+    """Lists are written on one line each: that must not reach into a text that looks like one."""
+    held = text + "[\n1, 2\n]"
+    summary = made.summary(runs=[], command=held, workload={held: [1, 2.5, -3e-7]})
+    try:
+        held.encode()
+    except UnicodeEncodeError:
+        return
+    write_summary(summary, tmp_path / "summary.json")
+    assert read_summary(tmp_path) == summary
+
+
+def test_every_figure_is_defined_and_nothing_else() -> None:
+    fields = list(RunResult.__struct_fields__)
+    assert [entry.key for entry in DEFINITIONS if entry.key not in fields] == []
+    assert [field for field in fields if field not in as_text()] == []
+    assert len(DEFINITIONS) == len(fields)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "not a summary"),
+        (b"[]", "not a summary"),
+        (b'{"runs": []}', "workload"),
+        (b"\xff\xfe{}", "not a summary"),
+        (b"[" * 100_000, "not a summary"),
+        (b'{"runs": 1e999}', "not a summary"),
+    ],
+)
+def test_what_is_no_summary_is_refused(tmp_path: Path, content: bytes, word: str) -> None:
+    file = tmp_path / "summary.json"
+    file.write_bytes(content)
+    with pytest.raises(BadInput, match=word) as refused:
+        read_summary(tmp_path)
+    assert "\n" not in str(refused.value) and str(file) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hit_rate", 1.5),
+        ("miss_rate", -0.1),
+        ("demands", -1),
+        ("hit_rate_by_step", [0.5]),
+        ("hit_rate_by_step", [-0.5] * 300),
+        ("stall_ms_by_token", [-1.0]),
+        ("ends", {"elsewhere": 1}),
+        ("fates", {"window": {"lost": 1}}),
+    ],
+)
+def test_what_cannot_be_true_is_refused(
+    made: SimpleNamespace, tmp_path: Path, key: str, value: Any
+) -> None:
+    plain = json.loads(msgspec.json.encode(made.summary()))
+    plain["runs"][2][key] = value
+    (tmp_path / "summary.json").write_text(json.dumps(plain))
+    with pytest.raises(BadInput, match=r"runs\[2\]"):
+        read_summary(tmp_path)
+
+
+def test_absent_and_unwritable(made: SimpleNamespace, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        read_summary(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFailed, match="cannot be written"):
+        write_report(made.summary(), tmp_path / "file/report.html")

@@ -1,0 +1,38 @@
+"""Are numbers written so that nobody is misled by their rounding?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.testbeds.report import numbers
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text"),
+    [
+        (numbers.percent, 0.973, "97.3 %"),
+        (numbers.percent, 0.99996, "99.996 %"),
+        (numbers.percent, -0.021, "−2.1 %"),
+        (numbers.percent, 0.0002, "< 0.1 %"),
+        (numbers.ratio, 1.239, "1.24×"),
+        (numbers.size, 3.2 * 2**30, "3.20 GiB"),
+        (numbers.size, 65_536, "64 KiB"),
+        (numbers.milliseconds, 0.84, "0.84 ms"),
+        (numbers.milliseconds, 12.34, "12.3 ms"),
+        (numbers.milliseconds, 0.004, "4 µs"),
+        (numbers.clock_ns, 32e6, "32 ms"),
+        (numbers.clock_ns, 1_050, "1.1 µs"),
+        (numbers.seconds, 131, "2 min 11 s"),
+        (numbers.count, 5_404_221, "5,404,221"),
+    ],
+)
+def test_known_values(form: object, value: float, text: str) -> None:
+    assert form(value) == text  # type: ignore[operator]
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**7))
+def test_all_and_nothing_are_never_rounded_to(part: int, more: int) -> None:
+    """100 % and 0 % are said of exactly all and nothing: one miss in millions still shows."""
+    shown = numbers.percent(part / (part + more))
+    assert not shown.startswith(("100", "0.0 "))
+    assert numbers.percent(1.0) == "100.0 %" and numbers.percent(0.0) == "0.0 %"

@@ -1,0 +1,133 @@
+"""Is the page whole, self-contained, and deaf to what a name or a warning may hold?"""
+
+import re
+from html import escape
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+
+from offstage.testbeds.report.page import render
+
+SECTIONS = [
+    "runs", "steps", "served", "lead", "stall", "curve", "fates", "warnings", "reproduce",
+]  # fmt: skip
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Outline(HTMLParser):
+    """Checks nesting, and collects sections, tags, texts and attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.sections: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        values = dict(attrs)
+        self.ids += [values["id"] or ""] if "id" in values else []
+        if tag == "section":
+            self.sections.append(values.get("id") or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> after {self.open[-3:]}"
+        self.open.pop()
+
+
+def outline(text: str) -> Outline:
+    found = Outline()
+    found.feed(text)
+    found.close()
+    assert found.open == []
+    return found
+
+
+def test_every_section_stands_in_order(made: SimpleNamespace) -> None:
+    text = render(made.summary())
+    found = outline(text)
+    assert found.sections == SECTIONS
+    assert len(found.ids) == len(set(found.ids))
+    assert found.tags.count("svg") == 7 and text.count("<figcaption>") == 6
+    assert escape(made.summary().sentence.split(";")[0]) in text
+
+
+def test_nothing_is_asked_of_a_network(made: SimpleNamespace) -> None:
+    text = render(made.summary())
+    found = outline(text)
+    assert "default-src 'none'" in text
+    assert not {"link", "img", "iframe", "object", "base"} & set(found.tags)
+    assert found.tags.count("script") == 1
+    loading = {"src", "href", "srcset", "action", "poster"}
+    assert [name for name, _ in found.attributes if name in loading] == []
+    assert not re.search(r"url\(|@import|fetch\(|https?://", text)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ['<script>alert(1)</script>', '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)",
+     "</style></svg><b>", "${sentence}$policy", "a\u2028b\x00c"],
+)  # fmt: skip
+def test_hostile_text_stays_text(made: SimpleNamespace, hostile: str) -> None:
+    """The same tags and attributes come out whatever names, warnings and commands hold."""
+
+    def page(word: str) -> Outline:
+        runs = [
+            made.run((), word, hit_rate=0.8, name=word, warnings=[word]),
+            made.run((word,), word, hit_rate=0.9, name=word, warnings=[word + "2"]),
+        ]
+        curve = made.summary().curve[:3]
+        for point in curve:
+            point.label = point.policy = word
+        return outline(
+            render(
+                made.summary(
+                    runs=runs, curve=curve, sentence=word, command=word, version=word,
+                    workload={word: word, "sentence": word}, machine={word: [word, {word: word}]},
+                )
+            )
+        )  # fmt: skip
+
+    plain, attacked = page("word"), page(hostile)
+    assert attacked.tags == plain.tags
+    assert [name for name, _ in attacked.attributes] == [name for name, _ in plain.attributes]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"demands": 0, "selected": 0, "ends": {}, "fates": {}, "hit_rate": 0.0},
+        {"hit_rate_by_step": [], "demands_by_step": [], "stall_ms_by_token": []},
+        {"hit_rate_by_step": [-1.0], "demands_by_step": [0], "stall_ms_by_token": [0.0]},
+        {"lead_ns_log2": [], "late_ns_log2": [0] * 64, "traffic_ratio": 0.0},
+        {"hit_rate": 1.0, "traffic_ratio": 40.0, "stall_ms_by_token": [1e6]},
+        {"stall_ms_p99": 0.0, "stall_ms_by_token": [0.0] * 10, "prefetchers": []},
+    ],
+)
+def test_runs_at_the_edge_still_make_a_page(made: SimpleNamespace, changes: object) -> None:
+    run = made.run(**changes)  # type: ignore[arg-type]
+    text = render(made.summary(runs=[run], curve=[]))
+    assert outline(text).sections == SECTIONS
+    assert "nan" not in re.sub(r"<style>.*?</script>", "", text, flags=re.DOTALL).lower()
+
+
+def test_no_run_is_a_page_too(made: SimpleNamespace) -> None:
+    assert outline(render(made.summary(runs=[]))).sections == ["warnings", "reproduce"]
+
+
+def test_a_set_has_one_colour_everywhere(made: SimpleNamespace) -> None:
+    """The line of window + ema in each plot, its point and its swatches carry the same variable."""
+    runs = [made.run(("window", "ema")), made.run((), hit_rate=0.8)]
+    text = render(made.summary(runs=runs, curve=[]))
+    plots = re.findall(r'class="(?:line|raw|area|point measured)"[^>]*style="--c:(.*?)"', text)
+    assert set(plots) == {"var(--set-pattern)", "var(--set-none)"}

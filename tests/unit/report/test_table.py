@@ -1,0 +1,44 @@
+"""Does the table mark what is best, and fit a terminal?"""
+
+import io
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from offstage.testbeds.report.runs import groups, in_order, set_colours
+from offstage.testbeds.report.table import best, cell, console_table
+
+
+def test_best_is_by_direction_and_by_storage(made: SimpleNamespace) -> None:
+    first, second = groups(made.summary().runs)
+    assert best(first, "hit_rate") == {3} and best(second, "hit_rate") == {3}
+    assert best(first, "traffic_ratio") == {0} and best(first, "stall_ms_p99") == {3}
+
+
+def test_what_reads_the_same_is_marked_the_same(made: SimpleNamespace) -> None:
+    rates = (0.8, 0.90001, 0.90002)
+    runs = [made.run(p, hit_rate=r) for p, r in zip(made.SETS, rates, strict=False)]
+    for run, rate in zip(runs, rates, strict=True):
+        run.hit_rate = rate
+    (group,) = groups(runs)
+    assert best(group, "hit_rate") == {1, 2}
+    assert best(group, "blocks_corrupt") == set() and best(group, "hbm_share") == set()
+
+
+def test_what_has_no_meaning_is_a_dash(made: SimpleNamespace) -> None:
+    assert cell(made.run(()), "accuracy") == "–" and cell(made.run(), "accuracy") != "–"
+
+
+def test_measured_comes_first_and_orders_of_a_set_are_one(made: SimpleNamespace) -> None:
+    runs = [made.run(storage="b", provenance=p) for p in ("modelled", "emulated", "measured")]
+    assert [run.provenance for run in in_order(runs)] == ["measured", "emulated", "modelled"]
+    colours = set_colours([made.run(("ema", "window")), made.run(("window", "ema"))])
+    assert len(colours) == 1
+
+
+def test_the_console_table_fits_100_columns_and_is_whole(made: SimpleNamespace) -> None:
+    out = io.StringIO()
+    Console(file=out, width=100).print(console_table(made.summary()))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 1 + 2 * 5 + 1 and "…" not in out.getvalue()
+    assert sum("96.2 %" in line for line in lines) == 1

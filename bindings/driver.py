@@ -1,6 +1,6 @@
 """The host driver over cffi: one call per layer of a step, numpy arrays in and out, no copies.
 
-It stands here because both sides use it: `host.driver` in the decode loop, and the daemon's ZMQ
+It stands here because both sides use it: `host.fabrics` in the decode loop, and the daemon's ZMQ
 fabric, which runs a driver beside the daemon for hosts that share no memory with it. One thread
 owns a driver; the firmware releases the GIL while it waits.
 """
@@ -53,11 +53,41 @@ class Driver:
         out: Any = ffi.new("struct ofs_driver **")
         error: Any = ffi.new("char[]", ERROR_SIZE)
         rc = lib.ofs_driver_open_shm(out, region, port, dpu_wake, host_wake, error, ERROR_SIZE)
+        self._adopt(rc, out, error)
+
+    @classmethod
+    def in_virtual_time(
+        cls,
+        device: Any,
+        region: int,
+        port: int,
+        *,
+        seed: int,
+        step_ns: int = 500,
+        delay_ns_max: int = 0,
+        torn_per_million: int = 0,
+        flip_per_million: int = 0,
+    ) -> "Driver":
+        """A driver over a simulated device in this process (`BareDevice(simulated=True)`).
+
+        Its waits turn the device's reactor; faults are drawn from `seed`, as fabric.h says.
+        """
+        driver = cls.__new__(cls)
+        out: Any = ffi.new("struct ofs_driver **")
+        error: Any = ffi.new("char[]", ERROR_SIZE)
+        config: Any = ffi.new("struct ofs_fabric_sim_config *")
+        config.seed, config.step_ns, config.delay_ns_max = seed, step_ns, delay_ns_max
+        config.torn_per_million, config.flip_per_million = torn_per_million, flip_per_million
+        rc = lib.ofs_driver_open_sim(out, device, region, port, config, error, ERROR_SIZE)
+        driver._adopt(rc, out, error)
+        return driver
+
+    def _adopt(self, rc: int, out: Any, error: Any) -> None:
         if rc < 0:
             text = ffi.buffer(error)[:].split(b"\0")[0].decode(errors="replace")
             if text:
                 raise Incompatible(text, errno=-rc)
-            check_rc(rc, "opening the region", "fabric shm")
+            check_rc(rc, "opening the region", "fabric")
         self._driver: Any = out[0]
         self.payload_size_bytes = int(lib.ofs_driver_payload_size_bytes(self._driver))
         self.demand_max = int(lib.ofs_driver_demand_max(self._driver))
@@ -156,6 +186,33 @@ class Driver:
         stats: Any = ffi.new("struct ofs_driver_stats *")
         check_rc(lib.ofs_driver_stats_get(self._driver, stats), "reading the driver's counters")
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats).item.fields}
+
+    def bench_nop(self, count: int) -> U64:
+        """Round trips of `count` empty commands, timed in C: ns [count]."""
+        rtt_ns = np.zeros(count, np.uint64)
+        rc = lib.ofs_driver_bench_nop(self._driver, count, _at("uint64_t *", rtt_ns))
+        if rc < 0:
+            _gone(rc, "measuring round trips")
+        return rtt_ns
+
+    def bench_read(self, keys: U64, count: int, target: U8) -> tuple[int, int, int]:
+        """ns of `count` checked one-sided reads, as many memcpy, and as many unchecked reads.
+
+        `keys` [n >= 48, 2] are published; `target` holds one payload. RunFailed where a read was
+        refused, since the figure would then not be of hits.
+        """
+        assert keys.flags.c_contiguous and keys.shape[1] == 2
+        assert target.nbytes >= self.payload_size_bytes
+        times: Any = ffi.new("uint64_t[3]")
+        refused = lib.ofs_driver_bench_read(
+            self._driver, len(keys), _at("struct ofs_key *", keys), count,
+            _at("uint8_t *", target), times, times + 1, times + 2,
+        )  # fmt: skip
+        check_rc(refused, "measuring one-sided reads", "fabric")
+        if refused:
+            raise RunFailed(f"{refused} of {2 * count} reads found no block", "bench fabric",
+                            "make the arena larger than the blocks read")  # fmt: skip
+        return int(times[0]), int(times[1]), int(times[2])
 
     def close(self) -> None:
         """Unmap everything. Closing twice does nothing."""

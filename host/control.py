@@ -200,6 +200,10 @@ class Control:
                         "start one with `offstage dpu serve --config FILE`")  # fmt: skip
 
     def _connect(self) -> "zmq.Socket[bytes]":
+        return self.dealer(self.endpoint)
+
+    def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
+        """A DEALER to another socket of this daemon, secured alike; it ends with this object."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, 64)
@@ -213,9 +217,9 @@ class Control:
             socket.curve_serverkey = server
             socket.curve_publickey, socket.curve_secretkey = public, secret or b""
         try:
-            socket.connect(self.endpoint)
+            socket.connect(endpoint)
         except zmq.ZMQError as error:
-            raise BadInput(f"no endpoint ({error.strerror})", self.endpoint,
+            raise BadInput(f"no endpoint ({error.strerror})", endpoint,
                            f"write one such as {DEFAULT_ENDPOINT}") from None  # fmt: skip
         return socket
 

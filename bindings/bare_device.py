@@ -1,0 +1,163 @@
+"""A small device without a daemon: for tests and benches of everything between host and store.
+
+Live, its reactor runs on a thread of its own; simulated, clock and storage are virtual and whoever
+waits on a driver turns it. One tenant, one host, no control plane.
+"""
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.driver import Driver
+from offstage.bindings.errors import OffstageError
+from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.keys import block_keys
+
+__all__ = ["BareConfig", "BareDevice", "BareSession"]
+
+SECRET = bytes(range(16))
+ERROR_SIZE = 1024
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class BareConfig:
+    """Sizes of a BareDevice. Storage: "sim", or a back end with `path` ("" for emulated memory)."""
+
+    payload_size_bytes: int = 4096
+    slot_count: int = 64
+    layer_count: int = 2
+    block_max: int = 1024
+    backend: str = "sim"
+    path: str = ""
+    store_size_bytes: int = 64 * MIB
+    nvme: str = "gen5-tlc"
+    prefetchers: int = 0
+    write_back_blocks: int = 0
+    demand_max: int = 64
+    entry_count: int = 16
+    put_slot_count: int = 8
+    spin_ns: int = 50_000
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class BareSession:
+    """A session with its chunks: `keys` uint64 [layers, chunks, 2] names its blocks."""
+
+    number: int
+    keys: NDArray[np.uint64]
+
+
+class BareDevice:
+    """An open device with one tenant and one attached host. Contract: device.h."""
+
+    def __init__(self, config: BareConfig, *, simulated: bool = False) -> None:
+        """Open it; raises what the firmware refuses, in its own line."""
+        self.config, self.simulated = config, simulated
+        out: Any = ffi.new("struct ofs_device **")
+        error: Any = ffi.new("char[]", ERROR_SIZE)
+        rc = lib.ofs_device_open(out, _fill(config, simulated), error, ERROR_SIZE)
+        if rc < 0:
+            text = ffi.buffer(error)[:].split(b"\0")[0].decode(errors="replace")
+            raise OffstageError(text or "the device does not open", errno=-rc)
+        self.handle: Any = out[0]
+        if not simulated:
+            check_rc(lib.ofs_device_start(self.handle), "starting the reactor")
+        tenant: Any = ffi.new("struct ofs_tenant_config *")
+        ffi.buffer(ffi.addressof(tenant, "secret"))[:] = SECRET
+        tenant.slot_count, tenant.weight = config.slot_count, 1
+        number: Any = ffi.new("uint32_t *")
+        rc = lib.ofs_device_tenant_add(self.handle, tenant, number)
+        check_rc(rc, "adding the tenant")
+        check_rc(lib.ofs_device_restore(self.handle, number[0]), "recovering its blocks")
+        port: Any = ffi.new("uint32_t *")
+        fds: Any = ffi.new("int[4]")
+        check_rc(lib.ofs_device_attach(self.handle, number[0], port, fds), "attaching a host")
+        self._port = int(port[0])
+        self.descriptors: list[int] = [int(fd) for fd in fds]
+
+    def driver(self, **faults: int) -> Driver:
+        """The host's driver: over shared memory, or in virtual time with seeded `faults`."""
+        if not self.simulated:
+            assert not faults
+            return Driver(*self.descriptors)
+        region, port = self.descriptors[:2]
+        options = {"seed": self.config.seed} | faults
+        return Driver.in_virtual_time(self.handle, region, port, **options)
+
+    def session(self, chunk_count: int, select_blocks: int = 32, first: int = 0) -> BareSession:
+        """Open a session of `chunk_count` chunks, whose contents are numbered from `first`."""
+        config: Any = ffi.new("struct ofs_session_config *")
+        config.sink_blocks, config.window_blocks = 1, 1
+        config.select_blocks, config.step_ns = select_blocks, 1_000_000
+        session: Any = ffi.new("uint32_t *")
+        rc = lib.ofs_device_session_open(self.handle, self._port, config, session)
+        check_rc(rc, "opening a session")
+        contents = np.zeros((chunk_count, 2), np.uint64)
+        contents[:, 0] = np.arange(first, first + chunk_count)
+        infos: Any = ffi.new("struct ofs_chunk_info[]", chunk_count)
+        rc = lib.ofs_device_session_append(
+            self.handle, session[0], chunk_count,
+            ffi.cast("struct ofs_key *", contents.ctypes.data), infos,
+        )  # fmt: skip
+        check_rc(rc, "appending chunks")
+        keys = [bytes(ffi.buffer(ffi.addressof(infos[i], "key"))) for i in range(chunk_count)]
+        return BareSession(int(session[0]), block_keys(keys, self.config.layer_count))
+
+    def reset(self) -> None:
+        """Drop what is staged and not pinned."""
+        check_rc(lib.ofs_device_reset(self.handle), "resetting the arena")
+
+    def detach(self) -> None:
+        """What the daemon does when a host is gone: its port is closed."""
+        check_rc(lib.ofs_device_detach(self.handle, self._port), "detaching the host")
+
+    def close(self) -> None:
+        """Stop the reactor and close everything. Closing twice does nothing."""
+        if self.handle is not None:
+            lib.ofs_device_close(self.handle, 0)
+            self.handle = None
+            for fd in self.descriptors:
+                os.close(fd)
+
+    def __enter__(self) -> "BareDevice":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _fill(config: BareConfig, simulated: bool) -> Any:
+    lba = 512
+    filled: Any = ffi.new("struct ofs_device_config *")
+    core, storage, store = filled.core, filled.storage, filled.store
+    core.seed, core.tenant_max, core.session_max = config.seed, 1, 8
+    core.chunk_max = core.session_chunk_max = config.block_max
+    core.layer_count, core.slot_count = config.layer_count, config.slot_count
+    core.block_size_bytes = config.payload_size_bytes + lba
+    core.io_max, core.queue_max, core.demand_max = 64, 256, config.demand_max
+    policy = filled.policy
+    policy.prefetchers, policy.eviction = config.prefetchers, lib.OFS_EVICT_LRU
+    policy.window_blocks, policy.ema_shift, policy.residency_percent = 16, 2, 200
+    policy.degree_max, policy.next_n, policy.prefetch_in_flight_max = 16, 4, 32
+    policy.lease_ns = 200_000_000
+    storage.backend, storage.path = config.backend.encode(), config.path.encode()
+    storage.size_bytes, storage.lba_size_bytes = config.store_size_bytes, lba
+    storage.queue_depth_max, storage.thread_count, storage.seed = 128, 2, config.seed
+    rc = lib.ofs_nvme_preset(config.nvme.encode(), ffi.addressof(storage, "nvme"))
+    assert rc == 0, errno.errorcode[-rc]
+    store.payload_size_bytes, store.layer_count = config.payload_size_bytes, config.layer_count
+    store.tenant_max, store.segment_size_bytes = 1, max(MIB, 8 * config.payload_size_bytes)
+    store.io_max, store.reserve_segments, store.format = 64, 1, 1
+    filled.write_mode = lib.OFS_WRITE_BACK if config.write_back_blocks else lib.OFS_WRITE_THROUGH
+    filled.dirty_blocks_max = config.write_back_blocks
+    filled.io_timeout_ns, filled.spin_ns = 1_000_000_000, config.spin_ns
+    filled.port_max, filled.port_entry_count = 2, config.entry_count
+    filled.put_slot_count, filled.score_max = config.put_slot_count, config.block_max
+    filled.sim_clock, filled.cpu = simulated, -1
+    return filled

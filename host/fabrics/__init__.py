@@ -1,0 +1,89 @@
+"""Fabrics: how a host gets blocks from the daemon it is logged in to.
+
+`shm` maps region and port on the same machine, `zmq` sends messages where nothing better exists,
+`sim` runs a device in virtual time inside this process. All have the calls of `Fabric`, and one
+contract suite runs over them. To add one: a module with `connect`, and a line in FABRICS.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.driver import FetchResult
+from offstage.bindings.errors import BadInput
+from offstage.host.control import Control
+from offstage.host.fabrics import shm, sim, zmq
+
+__all__ = ["FABRICS", "Fabric", "open_fabric"]
+
+
+class Fabric(Protocol):
+    """What the decode loop needs of a fabric.
+
+    Contract: one thread owns it. A fetch returns within about `timeout_ns`; whatever it says came
+    (`rcs` 0) is byte for byte what was put, checked on this side of the link. A block that did not
+    come has its -errno in `rcs`, and 255 in `ends`. RunFailed: the daemon is gone, attach again.
+    """
+
+    payload_size_bytes: int
+    demand_max: int
+
+    def fetch(
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        target: NDArray[np.uint8],
+        *,
+        target_index: NDArray[np.uint32] | None = None,
+        selected_count: int | None = None,
+        scores: NDArray[np.uint16] | None = None,
+        timeout_ns: int = 2_000_000_000,
+    ) -> FetchResult:
+        """Bring the blocks `ordinals` [n], named by `keys` [n, 2], into rows of `target`."""
+        ...
+
+    def put(
+        self,
+        session: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        source: NDArray[np.uint8],
+        *,
+        length_bytes: int | None = None,
+        timeout_ns: int = 10_000_000_000,
+    ) -> NDArray[np.int32]:
+        """Write row i of `source` [n, length] as block `ordinals[i]`; [n] 0 or -errno."""
+        ...
+
+    def release(self, session: int) -> None:
+        """End the session's pins now."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """Counters since open, by the field names of `struct ofs_driver_stats`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; closing twice does nothing. Before the control connection ends."""
+        ...
+
+
+# By name: what `connect` takes is a Control, for `sim` a BareDevice in virtual time.
+FABRICS: dict[str, Callable[[Any], Fabric]] = {
+    "shm": shm.connect,
+    "zmq": zmq.connect,
+    "sim": sim.connect,
+}
+
+
+def open_fabric(control: Control, name: str = "shm") -> Fabric:
+    """Attach over the fabric `name`; BadInput where there is none of this name."""
+    if name not in FABRICS or name == "sim":
+        known = ", ".join(sorted(set(FABRICS) - {"sim"}))
+        raise BadInput(f"{name!r} is no fabric to a daemon", "fabric", f"choose one of {known}")
+    return FABRICS[name](control)

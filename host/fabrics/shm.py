@@ -1,0 +1,56 @@
+"""The shm fabric: region and port of the daemon, mapped on the same machine.
+
+The daemon hands four descriptors over a Unix socket to whoever shows the token of its attach, so
+that no host can map what is another tenant's.
+"""
+
+import os
+import socket
+
+from offstage.bindings.driver import Driver
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.dpu.protocol import Attached
+from offstage.host.control import Control
+
+__all__ = ["connect", "open_driver"]
+
+DESCRIPTORS = 4  # region (read-only), port, DPU wake, host wake
+ANSWER_BYTES = 128
+
+
+def connect(control: Control) -> Driver:
+    """Attach and map. BadInput, RunFailed: see open_driver."""
+    return open_driver(control.attach("shm"))
+
+
+def open_driver(attached: Attached, timeout_s: float = 5.0) -> Driver:
+    """Fetch the descriptors of an attach, once, and open the driver over them.
+
+    BadInput where the socket cannot be reached (the daemon is on another machine, or of another
+    user), RunFailed where the daemon refuses the token, Incompatible where the region is not ours.
+    """
+    answer, fds = _fetch_descriptors(attached, timeout_s)
+    try:
+        if len(fds) != DESCRIPTORS:
+            said = answer.decode(errors="replace").strip() or "closed the connection"
+            raise RunFailed(f"the daemon handed out no descriptors: {said}", attached.socket_path,
+                            "attach again: a token works once")  # fmt: skip
+        return Driver(*fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list[int]]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(attached.socket_path)
+            connection.sendall(attached.token.encode() + b"\n")
+            answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, DESCRIPTORS)
+        except OSError as error:
+            raise BadInput(f"the daemon's descriptors cannot be had ({error})",
+                           attached.socket_path or "no socket named",
+                           "run on the daemon's machine and as its user, or use the zmq fabric",
+                           ) from None  # fmt: skip
+    return answer, fds

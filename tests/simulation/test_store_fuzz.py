@@ -9,13 +9,13 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
-from offstage.dpu.storefile import SEGMENTS_OFFSET, StoreFile, check, inspect
+from offstage.dpu.storefile import SEGMENTS_OFFSET, StoreFile, check, inspect, recover
 
 CONFIG = StoreConfig(
     payload_size_bytes=1024, layer_count=2, io_max=8, segment_size_bytes=512 + 4 * 1536
@@ -68,7 +68,6 @@ def damaged(image: bytes, edits: Edits, copies: list[tuple[int, int, int]], cut:
     return bytes(data[:SIZE_BYTES])[: SIZE_BYTES - cut]
 
 
-@settings(max_examples=150)
 @given(
     edits=EDITS, copies=COPIES, cut=st.one_of(st.just(0), st.integers(0, SIZE_BYTES))
 )
@@ -125,6 +124,9 @@ def test_both_readers_tell_the_same(tmp_path: Path, image: bytes) -> None:
     assert found == expected
     shown = inspect(path)
     assert shown["blocks"] == len(PAYLOADS) and shown["torn"] == 0
+    rehearsed = recover(path)
+    assert rehearsed["recovered"] == len(PAYLOADS) and rehearsed["recovery_torn"] == 0
+    assert inspect(path)["epoch"] == int(str(shown["epoch"])) + 1
     assert shown["superblocks_whole"] == 2 and shown["blocks_by_layer"] == {"0": 12, "1": 12}
 
 

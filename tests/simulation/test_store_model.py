@@ -117,7 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=80, deadline=None)
+TestStoreMachine.settings = settings(stateful_step_count=80)
 
 
 def test_deleting_everything_frees_everything() -> None:

@@ -1,16 +1,23 @@
 /*
- * device.h: the offload device as the daemon sees it: one reactor thread that owns core, store, storage,
- * regions and ports.
+ * device.h: the offload device as the daemon sees it: one reactor thread that owns core, store,
+ * storage, regions and ports.
  *
- * Model: `open` allocates, begins the reactor's thread and waits until that thread has opened storage,
- * store (with its recovery) and core: a queue pair has one owner. The thread never holds the GIL and is
- * the only one to touch what it owns. Calls from other threads are messages: they are put in a mailbox, the
- * reactor is woken, and the caller waits for the answer (bounded: -ETIMEDOUT after 10 s means the reactor is stuck).
- * The reactor polls; when nothing was busy for `spin_ns` it sleeps on its file descriptors until something happens or
- * the next deadline. Every I/O has a deadline of the reactor's own: a hung device ends as -ETIMEDOUT with the slot quarantined.
+ * Model: `open` allocates and opens everything (and recovers the store) on the reactor's thread,
+ * which never holds the GIL and is from then on the only one to touch what it owns: storage belongs
+ * to the thread that first used it. Calls from other threads are messages: they are put in a
+ * mailbox, the reactor is woken, and the caller waits for the answer (bounded: -ETIMEDOUT after
+ * 10 s means that the reactor is stuck; -ESHUTDOWN that it is closing). The reactor polls; when
+ * nothing was busy for `spin_ns` it sleeps on its descriptors until something happens or the next
+ * deadline.
  *
- * With a simulated clock there is no thread: `poll` runs the same reactor on the caller's, so that the seeded
- * simulation drives exactly what runs live.
+ * Every read and put has a deadline of the reactor's own: a hung device ends as -ETIMEDOUT, with
+ * the slot quarantined until the device lets go. A put is copied out of the host's window and checked
+ * there before anything is written, so that the host may do with its window what it likes, and be
+ * gone, while the write is in flight. A write-back block whose flush fails stays dirty and is tried
+ * again; as long as one waits so, puts go through and hear what the store says.
+ *
+ * With a simulated clock there is no thread: `poll` runs the same reactor on the caller's, and the
+ * seeded simulation drives exactly what runs live.
  */
 #ifndef OFS_DEVICE_H
 #define OFS_DEVICE_H
@@ -49,8 +56,8 @@ struct ofs_device_status {
 	uint64_t loops;
 	uint64_t busy_loops;
 	uint64_t sleeps;
-	uint64_t busy_ns;
-	uint64_t idle_ns;
+	uint64_t busy_ns;                  /* turns that did something */
+	uint64_t idle_ns;                  /* turns that found nothing to do */
 	uint64_t commands;
 	uint64_t commands_bad;
 	uint64_t puts;
@@ -67,6 +74,9 @@ struct ofs_device_status {
 	uint64_t draining;
 	uint64_t drained;
 	uint64_t emulation_late;           /* emulated I/Os that ended later than the model says */
+	uint64_t sleep_ns;                 /* neither busy nor idle */
+	uint64_t flush_retries;            /* write-back: flushes that failed and will be tried again */
+	uint64_t flushes_waiting;          /* write-back: failed, and not yet tried again */
 	struct ofs_store_stats store;
 	struct ofs_storage_stats storage;
 };
@@ -75,12 +85,13 @@ struct ofs_device_status {
 int ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config, char *error,
 	size_t error_size_bytes);
 /* 0 when the reactor answers; -EINVAL with a simulated clock. */
+/* From here on hosts are served. -EINVAL with a simulated clock: use ofs_device_poll. */
 int ofs_device_start(struct ofs_device *device);
 /* Stops the thread (after draining write-back when `drain`), closes everything. */
 void ofs_device_close(struct ofs_device *device, int drain);
-/* One turn of the reactor on this thread. 1 busy, 0 idle. */
+/* Simulated clock: one turn of the reactor on this thread. 1 busy, 0 idle. Else -EINVAL. */
 int ofs_device_poll(struct ofs_device *device);
-/* Simulated clock only. */
+/* Simulated clock only; -EINVAL otherwise, and for a time that has passed. */
 int ofs_device_advance(struct ofs_device *device, uint64_t now_ns);
 
 int ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_config *config,
@@ -89,7 +100,10 @@ int ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_con
 int ofs_device_restore(struct ofs_device *device, uint32_t tenant);
 /* fds [4]: region (read-only), port, dpu wake, host wake; the caller closes them. */
 int ofs_device_attach(struct ofs_device *device, uint32_t tenant, uint32_t *port, int *fds);
-/* The host is gone: its sessions are closed, its pins and puts released. */
+/*
+ * The host is gone: its sessions are closed and archived, its pins released. Puts that have not
+ * begun are dropped; the others end unheard. The port can be given away at once.
+ */
 int ofs_device_detach(struct ofs_device *device, uint32_t port);
 int ofs_device_session_open(struct ofs_device *device, uint32_t port,
 	const struct ofs_session_config *config, uint32_t *session);
@@ -99,13 +113,18 @@ int ofs_device_session_set_generating(struct ofs_device *device, uint32_t sessio
 /* archive 0: its blocks that nobody else refers to are deleted from the store. */
 int ofs_device_session_close(struct ofs_device *device, uint32_t session, int archive);
 int ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy);
-/* Refuse new puts and sessions, flush write-back, wait until nothing is in flight. */
+/* Drop what is staged, clean and not pinned, and zero the ledger, so that a run starts cold. */
+int ofs_device_reset(struct ofs_device *device);
+/*
+ * Refuse new puts and sessions, flush write-back, wait until nothing is only in memory. Reads go on
+ * being served. -ETIMEDOUT: status tells how many blocks are still dirty.
+ */
 int ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns);
 int ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_ledger *ledger);
 int ofs_device_records(struct ofs_device *device, struct ofs_ledger_record *records, int max);
 int ofs_device_log(struct ofs_device *device, void *bytes, int size_bytes);
 int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status);
-/* What storage was had ("io_uring", "posix", ...), with a warning text when it is not what was asked; static. */
+/* What storage was had ("io_uring", "posix", ...), and one line where it is not what was asked. */
 const char *ofs_device_storage_name(const struct ofs_device *device);
 const char *ofs_device_warning(const struct ofs_device *device);
 /* cdef: end */

@@ -198,6 +198,8 @@ int ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *confi
 uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
 
 int ofs_core_set_policy(struct ofs_core *core, uint64_t now_ns, const struct ofs_policy *policy);
+/* Drop what is staged, clean and not pinned, and what is queued; zero every ledger. */
+int ofs_core_reset(struct ofs_core *core, uint64_t now_ns);
 int ofs_core_tenant_add(struct ofs_core *core, uint64_t now_ns,
 	const struct ofs_tenant_config *config, uint32_t *tenant);
 int ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
@@ -218,6 +220,9 @@ int ofs_core_session_close(struct ofs_core *core, uint64_t now_ns, uint32_t sess
 
 /* Sessions that refer to the chunk now; 0 also for a chunk nobody knows. */
 uint32_t ofs_core_chunk_references(const struct ofs_core *core, uint32_t chunk);
+/* Sessions that read from this store key now, through chunks they share or private ones. */
+uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
+	const struct ofs_key *store_key);
 
 /* The store has / has no longer (store_key of chunk, layer): after a put, expiry, failed check. */
 int ofs_core_block_stored(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);

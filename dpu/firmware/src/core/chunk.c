@@ -82,6 +82,7 @@ ofs_chunk_link(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t
 		core->link_prev[c->link] = link;
 	c->link = link;
 	c->references++;
+	core->chunks[c->home].store_references++;
 }
 
 void
@@ -99,6 +100,7 @@ ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32
 		c->link = next;
 	assert(c->references > 0);
 	c->references--;
+	core->chunks[c->home].store_references--;
 }
 
 /* A generating session more or fewer refers to the chunk; its blocks change sets at the edge. */
@@ -126,6 +128,15 @@ ofs_core_chunk_references(const struct ofs_core *core, uint32_t chunk)
 	if (chunk >= core->config.chunk_max || !core->chunks[chunk].used)
 		return 0;
 	return core->chunks[chunk].references;
+}
+
+uint32_t
+ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
+	const struct ofs_key *store_key)
+{
+	uint32_t home = ofs_index_find(core, tenant, store_key);
+
+	return home == OFS_NONE ? 0 : core->chunks[home].store_references;
 }
 
 void

@@ -70,6 +70,7 @@ struct ofs_chunk {
 	uint32_t tenant;
 	uint32_t references;      /* sessions */
 	uint32_t home_references; /* private chunks that read from this one */
+	uint32_t store_references; /* at the home: sessions of it and of its private chunks */
 	uint32_t generating;      /* of the sessions, those that generate */
 	uint32_t slots;           /* slots that hold or await a block of it */
 	uint32_t stored;          /* layers in the store; counted at the home */
@@ -416,7 +417,8 @@ enum ofs_event_type {
 	OFS_EVENT_IO_DONE = 16,
 	OFS_EVENT_SLOT_FREE = 17,
 	OFS_EVENT_TICK = 18,
-	OFS_EVENT_COUNT = 19
+	OFS_EVENT_RESET = 19,
+	OFS_EVENT_COUNT = 20
 };
 struct ofs_log_record {
 	uint32_t size_bytes; /* the whole record, a multiple of 8 */

@@ -184,6 +184,12 @@ replay_tick(struct replay *r)
 	return ofs_core_tick(r->core, r->record->now_ns, (uint64_t *)r->answer);
 }
 
+static int
+replay_reset(struct replay *r)
+{
+	return ofs_core_reset(r->core, r->record->now_ns);
+}
+
 static const struct {
 	replay_call *call;
 	uint32_t in_bytes_min;
@@ -205,6 +211,7 @@ static const struct {
 	[OFS_EVENT_IO_DONE] = { replay_io_done, 8 },
 	[OFS_EVENT_SLOT_FREE] = { replay_slot_free, 8 },
 	[OFS_EVENT_TICK] = { replay_tick, 0 },
+	[OFS_EVENT_RESET] = { replay_reset, 0 },
 };
 
 /* The record at `left` bytes before the end is whole and follows the one before it. */

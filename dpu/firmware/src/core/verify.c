@@ -100,6 +100,7 @@ verify_chunk(const struct ofs_core *core, uint32_t number)
 {
 	const struct ofs_chunk *c = &core->chunks[number];
 	uint32_t slots = 0, stored = 0, references = 0, generating = 0;
+	uint32_t below = c->home == number ? 0 : c->references;
 
 	if (!c->used)
 		return 0;
@@ -123,6 +124,8 @@ verify_chunk(const struct ofs_core *core, uint32_t number)
 		generating += core->sessions[session].generating;
 	}
 	CHECK(references == c->references && generating == c->generating, number);
+	CHECK(below <= core->chunks[c->home].store_references, number);
+	CHECK(c->home != number || c->references <= c->store_references, number);
 	CHECK(c->references || c->home_references || c->slots || c->stored, number);
 	return 0;
 }

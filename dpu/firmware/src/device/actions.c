@@ -1,8 +1,6 @@
 /* Carrying out what the core decided: reads, directory changes, answers. */
 #include "internal.h"
 
-#include <assert.h>
-
 void
 ofs_device_drop_waiter(struct ofs_device *device, uint32_t index)
 {
@@ -34,7 +32,7 @@ complete_demand(struct ofs_device *device, const struct ofs_action *action)
 	}
 	waiter = &device->waiters[action->waiter];
 	if (!waiter->used || action->index >= waiter->count) {
-		return; /* its port was closed meanwhile */
+		return; /* its host is gone */
 	}
 	result = &waiter->results[action->index];
 	result->slot = action->slot;
@@ -87,8 +85,8 @@ act(struct ofs_device *device, const struct ofs_action *action)
 }
 
 /*
- * Takes and carries out everything the core wants. Nothing here tells the core of an event, so the loop
- * ends: reads are only queued, and submitted by ofs_device_retry_reads.
+ * Takes and carries out everything the core wants. Nothing here tells the core of an event, so the
+ * loop ends: reads are only queued, and submitted by ofs_device_retry_reads.
  */
 void
 ofs_device_act(struct ofs_device *device)
@@ -108,4 +106,12 @@ ofs_device_act(struct ofs_device *device)
 			}
 		}
 	}
+}
+
+void
+ofs_device_told(struct ofs_device *device, int rc)
+{
+	/* -EBUSY is actions that were not taken: our own mistake, and an event that was lost. */
+	assert(rc != -EBUSY);
+	ofs_device_act(device);
 }

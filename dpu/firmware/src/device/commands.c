@@ -1,8 +1,5 @@
-/* What hosts ask through their ports: NOP, STEP, PUT, RELEASE. Every number was copied and is checked. */
+/* What hosts ask through their ports. Every number was copied from shared memory and is checked. */
 #include "internal.h"
-
-#include <assert.h>
-#include <string.h>
 
 void
 ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe, int rc,
@@ -12,13 +9,17 @@ ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_s
 		.payload_index = sqe->payload_index, .count = count,
 		.now_ns = ofs_device_now_ns(device)};
 
-	if (device->ports[port].used && !device->ports[port].closing) {
-		(void)ofs_port_complete(device->ports[port].port, &cqe, results);
+	int pushed;
+
+	if (port != OFS_NONE) {
+		/* The port checked the indexes when it handed the command out. */
+		pushed = ofs_port_complete(device->ports[port].port, &cqe, results);
+		assert(pushed == 0);
 	}
 }
 
-static int
-check_session(const struct ofs_device *device, uint32_t port, uint32_t session)
+int
+ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session)
 {
 	if (session >= device->config.core.session_max || !device->sessions[session].used ||
 		device->sessions[session].port != port) {
@@ -33,7 +34,7 @@ check_step(const struct ofs_device *device, uint32_t port, const struct ofs_comm
 	uint32_t *missing)
 {
 	const struct ofs_sqe *sqe = &command->sqe;
-	int rc = check_session(device, port, sqe->session);
+	int rc = ofs_device_check_session(device, port, sqe->session);
 	uint32_t i;
 
 	*missing = 0;
@@ -91,6 +92,7 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 	if (rc == 0) {
 		waiter = take_waiter(device, port, command, missing, &step.waiter);
 		rc = ofs_core_step(device->core, ofs_device_now_ns(device), &step, device->ends);
+		assert(rc != -EBUSY);
 		if (rc != 0) {
 			ofs_device_drop_waiter(device, step.waiter);
 		}
@@ -124,11 +126,11 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 		ofs_device_put(device, port, sqe);
 		return;
 	case OFS_OP_RELEASE:
-		rc = check_session(device, port, sqe->session);
+		rc = ofs_device_check_session(device, port, sqe->session);
 		if (rc == 0) {
 			rc = ofs_core_session_release(device->core, ofs_device_now_ns(device),
 				sqe->session);
-			ofs_device_act(device);
+			ofs_device_told(device, rc);
 		}
 		break;
 	case OFS_OP_NOP:
@@ -153,7 +155,7 @@ ofs_device_serve_ports(struct ofs_device *device)
 		uint32_t port = (device->port_turn + i) % port_max;
 		struct ofs_device_port *state = &device->ports[port];
 
-		if (!state->used || state->closing) {
+		if (!state->used) {
 			continue;
 		}
 		for (k = 0; k < OFS_COMMAND_BATCH; k++) {

@@ -1,11 +1,11 @@
 /*
- * Control calls: tenants, ports, sessions, policy, figures. Each runs on the reactor's thread through the
- * mailbox, so that it sees and changes only what that thread owns.
+ * Control calls: tenants, sessions, policy. Each runs on the reactor's thread through the mailbox,
+ * so that it sees and changes only what that thread owns.
  */
 #include "internal.h"
 
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct tenant_add {
 	const struct ofs_tenant_config *config;
@@ -13,34 +13,78 @@ struct tenant_add {
 };
 
 static int
+open_region(struct ofs_device *device, struct ofs_device_tenant *state,
+	const struct ofs_region_config *config)
+{
+	uint64_t size_bytes;
+	void *base;
+	uint32_t i;
+	int rc;
+
+	state->slot_count = config->slot_count;
+	state->flush_of = malloc((size_t)config->slot_count * sizeof(*state->flush_of));
+	if (state->flush_of == NULL) {
+		return -ENOMEM;
+	}
+	for (i = 0; i < config->slot_count; i++) {
+		state->flush_of[i] = OFS_NONE;
+	}
+	rc = ofs_region_open(&state->region, config);
+	if (rc != 0) {
+		return rc;
+	}
+	base = ofs_region_base(state->region, &size_bytes);
+	return device->storage->ops->register_memory(device->storage, base, size_bytes);
+}
+
+static void
+close_region(struct ofs_device *device, struct ofs_device_tenant *state)
+{
+	uint64_t size_bytes;
+	void *base;
+
+	if (state->region != NULL) {
+		base = ofs_region_base(state->region, &size_bytes);
+		(void)device->storage->ops->unregister_memory(device->storage, base, size_bytes);
+		ofs_region_close(state->region);
+	}
+	free(state->flush_of);
+	*state = (struct ofs_device_tenant){0};
+}
+
+/* The region first: what the core has been told of a tenant cannot be taken back. */
+static int
 run_tenant_add(struct ofs_device *device, void *argument)
 {
 	struct tenant_add *call = argument;
 	struct ofs_region_config config = {.slot_count = call->config->slot_count,
+		.tenant = device->tenant_count, .epoch = device->status.epoch,
 		.payload_size_bytes = device->config.store.payload_size_bytes,
-		.lba_size_bytes = device->storage->lba_size_bytes, .epoch = device->status.epoch};
+		.lba_size_bytes = device->storage->lba_size_bytes};
 	struct ofs_device_tenant *state;
-	uint64_t size_bytes;
-	void *base;
 	int rc;
 
 	if (device->tenant_count >= device->config.core.tenant_max) {
 		return -ENOSPC;
 	}
-	rc = ofs_core_tenant_add(device->core, ofs_device_now_ns(device), call->config, call->tenant);
+	if (call->config->slot_count == 0 ||
+		call->config->slot_count > device->config.core.slot_count) {
+		return -EINVAL;
+	}
+	state = &device->tenants[device->tenant_count];
+	rc = open_region(device, state, &config);
+	if (rc == 0) {
+		rc = ofs_core_tenant_add(device->core, ofs_device_now_ns(device), call->config,
+			call->tenant);
+		ofs_device_told(device, rc);
+	}
 	if (rc != 0) {
+		close_region(device, state);
 		return rc;
 	}
-	config.tenant = *call->tenant;
-	state = &device->tenants[*call->tenant];
-	state->slot_count = call->config->slot_count;
-	rc = ofs_region_open(&state->region, &config);
-	if (rc != 0) {
-		return rc;
-	}
+	assert(*call->tenant == device->tenant_count);
 	device->tenant_count++;
-	base = ofs_region_base(state->region, &size_bytes);
-	return device->storage->ops->register_memory(device->storage, base, size_bytes);
+	return 0;
 }
 
 int
@@ -52,7 +96,7 @@ ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_config 
 	return ofs_device_call(device, run_tenant_add, &call);
 }
 
-/* After the tenants are there: what the store recovered becomes known to the core, each to its own. */
+/* What the store recovered becomes known to the core, each block to its own tenant. */
 static int
 run_restore(struct ofs_device *device, void *argument)
 {
@@ -63,25 +107,25 @@ run_restore(struct ofs_device *device, void *argument)
 	int count;
 	int i;
 
+	if (tenant >= device->tenant_count) {
+		return -EINVAL;
+	}
 	while ((count = ofs_store_scan(device->store, &cursor, entries, OFS_DONE_BATCH)) > 0) {
 		for (i = 0; i < count; i++) {
 			if (entries[i].tenant == tenant) {
 				/* -ENOSPC: the index is smaller than the store; the block is a miss. */
-				(void)ofs_core_block_restore(device->core, ofs_device_now_ns(device),
-					tenant, &entries[i].store_key, entries[i].layer, &chunk);
+				ofs_device_told(device, ofs_core_block_restore(device->core,
+					ofs_device_now_ns(device), tenant, &entries[i].store_key,
+					entries[i].layer, &chunk));
 			}
 		}
 	}
-	ofs_device_act(device);
 	return 0;
 }
 
 int
 ofs_device_restore(struct ofs_device *device, uint32_t tenant)
 {
-	if (tenant >= device->config.core.tenant_max) {
-		return -EINVAL;
-	}
 	return ofs_device_call(device, run_restore, &tenant);
 }
 
@@ -107,6 +151,7 @@ run_session_open(struct ofs_device *device, void *argument)
 	}
 	config.tenant = device->ports[call->port].tenant;
 	rc = ofs_core_session_open(device->core, ofs_device_now_ns(device), &config, call->session);
+	ofs_device_told(device, rc);
 	if (rc != 0) {
 		return rc;
 	}
@@ -158,11 +203,11 @@ run_session_append(struct ofs_device *device, void *argument)
 	}
 	rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
 		call->count, call->contents, call->infos);
+	ofs_device_told(device, rc);
 	if (rc == 0) {
 		memcpy(state->chunks + state->chunk_count, call->infos,
 			call->count * sizeof(*call->infos));
 		state->chunk_count += call->count;
-		ofs_device_act(device);
 	}
 	return rc;
 }
@@ -192,8 +237,7 @@ run_set_generating(struct ofs_device *device, void *argument)
 	}
 	rc = ofs_core_session_set_generating(device->core, ofs_device_now_ns(device), call->session,
 		call->value);
-	device->core_next_ns = 0;
-	ofs_device_act(device);
+	ofs_device_told(device, rc);
 	return rc;
 }
 
@@ -228,10 +272,9 @@ run_set_policy(struct ofs_device *device, void *argument)
 	const struct ofs_policy *policy = argument;
 	int rc = ofs_core_set_policy(device->core, ofs_device_now_ns(device), policy);
 
+	ofs_device_told(device, rc);
 	if (rc == 0) {
 		device->config.policy = *policy;
-		device->core_next_ns = 0;
-		ofs_device_act(device);
 	}
 	return rc;
 }
@@ -242,4 +285,20 @@ ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy
 	struct ofs_policy copy = *policy;
 
 	return ofs_device_call(device, run_set_policy, &copy);
+}
+
+static int
+run_reset(struct ofs_device *device, void *argument)
+{
+	int rc = ofs_core_reset(device->core, ofs_device_now_ns(device));
+
+	(void)argument;
+	ofs_device_told(device, rc);
+	return rc;
+}
+
+int
+ofs_device_reset(struct ofs_device *device)
+{
+	return ofs_device_call(device, run_reset, NULL);
 }

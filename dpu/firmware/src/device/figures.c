@@ -73,8 +73,9 @@ run_status(struct ofs_device *device, void *argument)
 	status->reads_in_flight = device->reads_flying;
 	status->ports = device->port_count;
 	status->draining = device->draining;
-	status->drained = device->draining && device->writes_live == 0 &&
-		device->reads_flying == 0 && device->pending_reads.count == 0;
+	status->drained = device->draining && device->writes_live == 0;
+	status->flushes_waiting = device->flushes_parked;
+	status->emulation_late = device->storage->stats.emulation_late;
 	ofs_store_stats_get(device->store, &status->store);
 	status->storage = device->storage->stats;
 	return 0;
@@ -94,13 +95,24 @@ run_drain(struct ofs_device *device, void *argument)
 	return 0;
 }
 
+/* In virtual time nobody else moves the clock while the caller waits. */
+static void
+drain_simulated(struct ofs_device *device)
+{
+	uint64_t now_ns = ofs_device_now_ns(device);
+
+	if (!ofs_device_turn(device)) {
+		ofs_clock_advance_to(&device->clock, ofs_device_wake_at_ns(device, now_ns));
+	}
+}
+
 /* The reactor goes on serving reads; only the caller waits here. */
 int
 ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 {
 	struct timespec pause = {.tv_nsec = DRAIN_POLL_NS};
 	struct ofs_device_status status;
-	uint64_t waited_ns = 0;
+	uint64_t begin_ns = ofs_device_now_ns(device);
 	int rc = ofs_device_call(device, run_drain, NULL);
 
 	while (rc == 0) {
@@ -108,15 +120,13 @@ ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 		if (rc != 0 || status.drained) {
 			return rc;
 		}
-		if (waited_ns >= timeout_ns) {
+		if (ofs_device_now_ns(device) - begin_ns >= timeout_ns) {
 			return -ETIMEDOUT;
 		}
-		if (device->started) {
+		if (device->threaded) {
 			nanosleep(&pause, NULL);
-			waited_ns += DRAIN_POLL_NS;
 		} else {
-			(void)ofs_device_poll(device);
-			waited_ns += 1000;
+			drain_simulated(device);
 		}
 	}
 	return rc;
@@ -125,7 +135,7 @@ ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 int
 ofs_device_advance(struct ofs_device *device, uint64_t now_ns)
 {
-	if (!device->config.sim_clock) {
+	if (!device->config.sim_clock || now_ns < ofs_device_now_ns(device)) {
 		return -EINVAL;
 	}
 	ofs_clock_advance_to(&device->clock, now_ns);

@@ -10,6 +10,7 @@
 #include "clock_wait.h"
 #include "device.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,26 +18,27 @@
 #define OFS_ACTION_BATCH 256
 #define OFS_COMMAND_BATCH 16
 #define OFS_DONE_BATCH 64
+#define OFS_BOUNCE_MAX 64 /* puts in flight to the store: more would not write faster */
 #define OFS_IO_SCAN_INTERVAL_NS 1000000ull
 #define OFS_STORE_TICK_INTERVAL_NS 20000000ull
+#define OFS_FLUSH_RETRY_NS 50000000ull
 #define OFS_SLEEP_NS_MAX 100000000ull
 
-/* The high byte of a store I/O's user word says whose it is; the rest is the index in that table. */
+/* The high byte of a store I/O's user word says whose it is; the rest is an index in that table. */
 enum ofs_io_kind { OFS_IO_READ = 1, OFS_IO_PUT = 2, OFS_IO_FLUSH = 3 };
 
 struct ofs_device_tenant {
 	struct ofs_region *region;
 	uint32_t slot_count;
-	uint32_t reserved;
+	uint32_t *flush_of; /* [slot_count] the write that flushes the slot; OFS_NONE: not dirty */
 };
 
 struct ofs_device_port {
 	struct ofs_port *port;
 	uint32_t tenant;
-	uint32_t puts_in_flight;
+	uint32_t puts_in_flight; /* of this host, since it came */
 	uint32_t steps_waiting;
 	bool used;
-	bool closing; /* detached, waiting for its puts: the store still reads its put window */
 };
 
 struct ofs_device_session {
@@ -69,27 +71,29 @@ struct ofs_read {
 	uint64_t deadline_ns;
 };
 
-/* One put of a host, or one flush of a dirty slot. */
-struct ofs_write {
-	bool used;
-	uint32_t kind; /* OFS_IO_PUT or OFS_IO_FLUSH */
-	uint32_t port;
-	uint32_t tenant;
-	uint32_t chunk;
-	uint32_t layer;
-	bool submitted;
-	bool answered; /* its deadline passed and the host was told */
-	void *record;
-	struct ofs_key store_key;
-	uint64_t deadline_ns;
-	struct ofs_sqe sqe;
+enum ofs_write_state {
+	OFS_WRITE_FREE = 0,
+	OFS_WRITE_PENDING = 1, /* in the waiting line */
+	OFS_WRITE_SENT = 2,    /* the store has its memory */
+	OFS_WRITE_PARKED = 3   /* a flush that failed, until retry_ns */
 };
 
-/* How the caller of ofs_device_open waits for the thread that opens. `rc` 1: still opening. */
-struct ofs_opening {
-	char *error;
-	size_t error_size_bytes;
-	int rc;
+/* One put of a host, or one flush of a dirty slot. */
+struct ofs_write {
+	uint32_t state;
+	uint32_t kind;     /* OFS_IO_PUT or OFS_IO_FLUSH */
+	uint32_t port;     /* OFS_NONE: nobody waits for the answer */
+	uint32_t tenant;
+	uint32_t chunk;    /* FLUSH: a dirty slot keeps it known */
+	uint32_t layer;
+	uint32_t slot;     /* FLUSH */
+	uint32_t bounce;   /* PUT: which private copy; OFS_NONE: still in the host's window */
+	bool answered;
+	bool cancelled;    /* nobody wants it any more: not to be sent */
+	struct ofs_key store_key;
+	uint64_t deadline_ns;
+	uint64_t retry_ns;
+	struct ofs_sqe sqe;
 };
 
 /* A control call: runs on the reactor's thread, its caller waits. */
@@ -134,6 +138,12 @@ struct ofs_device {
 	struct ofs_fifo free_writes;
 	struct ofs_fifo pending_writes;
 	uint32_t writes_live;
+	uint32_t flushes_parked;
+	uint8_t *bounces;           /* [bounce_count] records of ours: puts on their way */
+	uint64_t bounces_size_bytes;
+	uint32_t bounce_count;
+	struct ofs_fifo free_bounces;
+	uint32_t record_size_bytes; /* payload and trailer's LBA */
 	uint32_t dirty_blocks;
 	uint32_t tenant_count;
 	uint32_t port_count;
@@ -144,18 +154,24 @@ struct ofs_device {
 	uint64_t store_tick_ns;
 	uint64_t core_next_ns;
 	uint64_t idle_since_ns;
+	uint64_t io_seen;   /* what storage had begun and ended, at the last look */
 	bool draining;
 	struct ofs_device_status status;
 
-	struct ofs_opening opening; /* under mutex */
 	pthread_t thread;
-	bool started;
+	bool threaded;               /* a simulated device has no thread */
+	atomic_bool serving;         /* started: hosts are served */
 	atomic_bool stopping;
 	int wake_fd;
 	pthread_mutex_t mutex;
 	pthread_cond_t cond;
 	struct ofs_call *calls;      /* under mutex */
 	struct ofs_call *calls_last; /* under mutex */
+	bool opened;                 /* under mutex: open_rc stands */
+	bool stopped;                /* under mutex: nobody takes calls any more */
+	int open_rc;
+	char *open_error;            /* [open_error_size_bytes], the opener's */
+	size_t open_error_size_bytes;
 	atomic_uint call_count;
 	char storage_name[16];
 	char warning[640];
@@ -168,17 +184,23 @@ uint32_t ofs_fifo_first(const struct ofs_fifo *fifo); /* OFS_NONE when empty */
 uint32_t ofs_fifo_take(struct ofs_fifo *fifo);
 void ofs_fifo_give(struct ofs_fifo *fifo, uint32_t item);
 
-/* device.c: on the thread that owns storage and store. */
+/* parts.c: storage, store and core, opened and closed on the thread that uses them. */
 int ofs_device_open_parts(struct ofs_device *device, char *error, size_t error_size_bytes);
 void ofs_device_close_parts(struct ofs_device *device);
+int ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
 
 /* mailbox.c */
 int ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void *),
 	void *argument);
 bool ofs_device_serve_calls(struct ofs_device *device);
+/* No call is taken from now on; those that wait end with -ESHUTDOWN. */
+void ofs_device_refuse_calls(struct ofs_device *device);
 
 /* actions.c: carry out what the core decided. */
 void ofs_device_act(struct ofs_device *device);
+/* After telling the core of an event: it may only refuse what is not so, never for want of room. */
+void ofs_device_told(struct ofs_device *device, int rc);
 void ofs_device_drop_waiter(struct ofs_device *device, uint32_t waiter);
 void ofs_device_finish_waiter(struct ofs_device *device, uint32_t waiter);
 
@@ -186,22 +208,37 @@ void ofs_device_finish_waiter(struct ofs_device *device, uint32_t waiter);
 bool ofs_device_serve_ports(struct ofs_device *device);
 void ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	int rc, uint32_t count, const struct ofs_result *results);
+int ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session);
 
-/* reads.c, writes.c: blocks between store and slots. */
+/* reads.c: blocks from the store into slots. */
 void ofs_device_read(struct ofs_device *device, const struct ofs_action *action);
 bool ofs_device_retry_reads(struct ofs_device *device);
 void ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc);
+bool ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns);
+
+/* puts.c: blocks of hosts. writes.c: puts and flushes on their way to the store. */
 void ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe);
+/* The record of a put, copied out of the host's window and checked; -EAGAIN, -EBADMSG. */
+int ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write);
+/* The next write of a block; the caller sets slot or port. */
+struct ofs_write *ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant,
+	const struct ofs_sqe *sqe, const struct ofs_chunk_info *chunk);
 bool ofs_device_retry_writes(struct ofs_device *device);
 void ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc);
-void ofs_device_scan_deadlines(struct ofs_device *device, uint64_t now_ns);
+bool ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns);
+/* The host is gone: nobody hears of its puts, and its window may no longer be read. */
+void ofs_device_forsake_puts(struct ofs_device *device, uint32_t port);
+/* Drop writes that have not begun of blocks to which no session refers any more. */
+void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant);
 
 /* ports.c */
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);
-int ofs_device_port_release(struct ofs_device *device, uint32_t port);
 
 /* reactor.c */
 void *ofs_device_reactor(void *device);
+bool ofs_device_turn(struct ofs_device *device);
+/* When there will be something to do without anybody's asking. */
+uint64_t ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns);
 
 static inline uint64_t
 ofs_device_now_ns(struct ofs_device *device)

@@ -1,6 +1,7 @@
 /*
- * The mailbox: how other threads ask the reactor for something. The caller's frame holds the call, so
- * nothing is allocated; it leaves only when the reactor has answered, or before the reactor took it.
+ * The mailbox: how other threads ask the reactor for something. The caller's frame holds the call,
+ * so nothing is allocated; it leaves only when the reactor has answered, or before the reactor took
+ * it. A reactor that ends answers whoever still waits.
  */
 #include "internal.h"
 
@@ -52,10 +53,14 @@ ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void 
 	uint64_t one = 1;
 	int rc;
 
-	if (!device->started) {
+	if (!device->threaded) {
 		return run(device, argument);
 	}
 	pthread_mutex_lock(&device->mutex);
+	if (device->stopped) {
+		pthread_mutex_unlock(&device->mutex);
+		return -ESHUTDOWN;
+	}
 	if (device->calls_last == NULL) {
 		device->calls = &call;
 	} else {
@@ -96,4 +101,23 @@ ofs_device_serve_calls(struct ofs_device *device)
 	}
 	pthread_mutex_unlock(&device->mutex);
 	return call != NULL;
+}
+
+void
+ofs_device_refuse_calls(struct ofs_device *device)
+{
+	struct ofs_call *call;
+
+	pthread_mutex_lock(&device->mutex);
+	device->stopped = true;
+	for (call = device->calls; call != NULL; call = call->next) {
+		call->taken = true;
+		call->rc = -ESHUTDOWN;
+		call->done = true;
+	}
+	device->calls = NULL;
+	device->calls_last = NULL;
+	atomic_store(&device->call_count, 0);
+	pthread_cond_broadcast(&device->cond);
+	pthread_mutex_unlock(&device->mutex);
 }

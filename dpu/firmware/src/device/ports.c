@@ -40,13 +40,10 @@ run_attach(struct ofs_device *device, void *argument)
 		.demand_max = device->config.core.demand_max, .score_max = device->config.score_max,
 		.put_slot_count = device->config.put_slot_count, .epoch = device->status.epoch};
 	struct ofs_device_port *state;
-	uint64_t size_bytes;
 	uint32_t port = 0;
-	void *puts;
 	int rc;
 
-	if (call->tenant >= device->config.core.tenant_max ||
-		device->tenants[call->tenant].region == NULL) {
+	if (call->tenant >= device->tenant_count) {
 		return -EINVAL;
 	}
 	while (port < device->config.port_max && device->ports[port].used) {
@@ -56,8 +53,7 @@ run_attach(struct ofs_device *device, void *argument)
 		return -ENOSPC;
 	}
 	state = &device->ports[port];
-	config.put_stride_bytes =
-		ofs_region_record_size_bytes(device->tenants[call->tenant].region);
+	config.put_stride_bytes = device->record_size_bytes;
 	rc = ofs_port_open(&state->port, &config);
 	if (rc != 0) {
 		return rc;
@@ -65,15 +61,12 @@ run_attach(struct ofs_device *device, void *argument)
 	rc = share_descriptors(device, call->tenant, state->port, call->fds);
 	if (rc != 0) {
 		ofs_port_close(state->port);
+		state->port = NULL;
 		return rc;
 	}
-	/* Unregistered memory works too, only slower: a full table of buffers is no reason to refuse. */
-	puts = ofs_port_puts_base(state->port, &size_bytes);
-	(void)device->storage->ops->register_memory(device->storage, puts, size_bytes);
 	state->tenant = call->tenant;
 	state->puts_in_flight = 0;
 	state->steps_waiting = 0;
-	state->closing = false;
 	state->used = true;
 	device->port_count++;
 	*call->port = port;
@@ -88,24 +81,29 @@ ofs_device_attach(struct ofs_device *device, uint32_t tenant, uint32_t *port, in
 	return ofs_device_call(device, run_attach, &call);
 }
 
-/* Blocks only this session knew are deleted when it is not archived. */
+/*
+ * Blocks that no session reads from any more, through this chunk or another of the same store key.
+ * Writes of them that have not begun are dropped; the store itself drops those that have.
+ */
 static void
 delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 {
-	uint32_t i;
+	uint32_t tenant = device->ports[state->port].tenant;
+	uint64_t now_ns = ofs_device_now_ns(device);
 	uint32_t layer;
+	uint32_t i;
 
+	ofs_device_cancel_writes(device, tenant);
 	for (i = 0; i < state->chunk_count; i++) {
-		const struct ofs_chunk_info *chunk = &state->chunks[i];
+		const struct ofs_key *store_key = &state->chunks[i].store_key;
 
-		if (ofs_core_chunk_references(device->core, chunk->chunk) > 0) {
+		if (ofs_core_store_references(device->core, tenant, store_key) > 0) {
 			continue;
 		}
 		for (layer = 0; layer < device->config.core.layer_count; layer++) {
-			if (ofs_store_delete(device->store, &chunk->store_key, layer) == 0) {
-				(void)ofs_core_block_forget(device->core, ofs_device_now_ns(device),
-					device->ports[state->port].tenant, &chunk->store_key, layer);
-				ofs_device_act(device);
+			if (ofs_store_delete(device->store, store_key, layer) == 0) {
+				ofs_device_told(device, ofs_core_block_forget(device->core,
+					now_ns, tenant, store_key, layer));
 			}
 		}
 	}
@@ -117,7 +115,7 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive
 	struct ofs_device_session *state = &device->sessions[session];
 	int rc = ofs_core_session_close(device->core, ofs_device_now_ns(device), session);
 
-	ofs_device_act(device);
+	ofs_device_told(device, rc);
 	if (!archive) {
 		delete_blocks(device, state);
 	}
@@ -126,30 +124,13 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive
 	return rc;
 }
 
-/* When the store has let go of the port's put window, the mapping can go. */
-int
-ofs_device_port_release(struct ofs_device *device, uint32_t port)
-{
-	struct ofs_device_port *state = &device->ports[port];
-
-	if (state->puts_in_flight > 0) {
-		return 0;
-	}
-	ofs_port_close(state->port);
-	state->port = NULL;
-	state->used = false;
-	device->port_count--;
-	return 0;
-}
-
 static int
 run_detach(struct ofs_device *device, void *argument)
 {
 	uint32_t port = *(uint32_t *)argument;
 	uint32_t i;
 
-	if (port >= device->config.port_max || !device->ports[port].used ||
-		device->ports[port].closing) {
+	if (port >= device->config.port_max || !device->ports[port].used) {
 		return -EINVAL;
 	}
 	for (i = 0; i < device->config.core.session_max; i++) {
@@ -163,8 +144,12 @@ run_detach(struct ofs_device *device, void *argument)
 			ofs_device_drop_waiter(device, i);
 		}
 	}
-	device->ports[port].closing = true;
-	return ofs_device_port_release(device, port);
+	ofs_device_forsake_puts(device, port);
+	ofs_port_close(device->ports[port].port);
+	device->ports[port].port = NULL;
+	device->ports[port].used = false;
+	device->port_count--;
+	return 0;
 }
 
 int

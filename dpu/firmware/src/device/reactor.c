@@ -1,10 +1,9 @@
 /*
- * The reactor: one thread that polls ports, store and core in turn, and sleeps when there was nothing
- * to do for a while. Pollers say whether they were busy; that is all the utilisation accounting needs.
+ * The reactor: one thread that polls ports, store and core in turn, and sleeps when there was
+ * nothing to do for a while. Pollers say whether they were busy; that is all that the accounting of
+ * utilisation needs.
  */
 #include "internal.h"
-
-#include <pthread.h>
 
 static bool
 serve_store(struct ofs_device *device)
@@ -40,51 +39,82 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 	count = ofs_store_tick(device->store, ofs_clock_unix_s(&device->clock), entries,
 		OFS_DONE_BATCH);
 	for (i = 0; i < count; i++) {
-		(void)ofs_core_block_forget(device->core, now_ns, entries[i].tenant,
-			&entries[i].store_key, entries[i].layer);
+		/* A tenant that is not there yet, or a block that nobody knew: nothing to forget. */
+		ofs_device_told(device, ofs_core_block_forget(device->core, now_ns,
+			entries[i].tenant, &entries[i].store_key, entries[i].layer));
 	}
-	if (count > 0) {
-		ofs_device_act(device);
+	if (count == OFS_DONE_BATCH) {
+		device->store_tick_ns = now_ns; /* a whole chapter expired: go on at once */
 	}
 	return count > 0;
 }
 
-static bool
+static void
 tick_core(struct ofs_device *device, uint64_t now_ns, bool busy)
 {
-	if (!busy && now_ns < device->core_next_ns) {
-		return false;
+	if (busy || now_ns >= device->core_next_ns) {
+		ofs_device_told(device,
+			ofs_core_tick(device->core, now_ns, &device->core_next_ns));
 	}
-	(void)ofs_core_tick(device->core, now_ns, &device->core_next_ns);
-	ofs_device_act(device);
-	return false;
 }
 
+/*
+ * Whether I/O began or ended since the last look. The cleaner's and the segments' I/O is nobody's
+ * completion here, and what was submitted may start only at the next poll: no time to sleep.
+ */
 static bool
-turn(struct ofs_device *device)
+io_moved(struct ofs_device *device)
+{
+	const struct ofs_storage_stats *stats = &device->storage->stats;
+	uint64_t ended = stats->reads + stats->writes + stats->syncs + stats->errors;
+	uint64_t seen = ended << 20 ^ stats->in_flight;
+	bool moved = seen != device->io_seen;
+
+	device->io_seen = seen;
+	return moved;
+}
+
+bool
+ofs_device_turn(struct ofs_device *device)
 {
 	uint64_t now_ns = ofs_device_now_ns(device);
 	bool busy = ofs_device_serve_calls(device);
 
 	busy |= serve_store(device);
-	busy |= ofs_device_serve_ports(device);
-	busy |= tick_core(device, now_ns, busy);
-	busy |= ofs_device_retry_reads(device);
-	busy |= ofs_device_retry_writes(device);
-	ofs_device_scan_deadlines(device, now_ns);
+	if (atomic_load_explicit(&device->serving, memory_order_relaxed)) {
+		busy |= ofs_device_serve_ports(device);
+	}
+	tick_core(device, now_ns, busy);
+	/* First the one, then the other: neither takes all that the store has room for. */
+	if (device->status.loops % 2 == 0) {
+		busy |= ofs_device_retry_reads(device);
+		busy |= ofs_device_retry_writes(device);
+	} else {
+		busy |= ofs_device_retry_writes(device);
+		busy |= ofs_device_retry_reads(device);
+	}
+	if (now_ns >= device->io_scan_ns) {
+		device->io_scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
+		busy |= ofs_device_scan_reads(device, now_ns);
+		busy |= ofs_device_scan_writes(device, now_ns);
+	}
 	busy |= tick_store(device, now_ns);
+	busy |= io_moved(device);
+	device->status.loops++;
+	device->status.busy_loops += busy;
 	return busy;
 }
 
-static uint64_t
-wake_at_ns(struct ofs_device *device, uint64_t now_ns)
+uint64_t
+ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns)
 {
 	uint64_t due_ns = device->storage->ops->due_ns(device->storage);
 	uint64_t until_ns = now_ns + OFS_SLEEP_NS_MAX;
 
 	until_ns = device->core_next_ns < until_ns ? device->core_next_ns : until_ns;
 	until_ns = due_ns < until_ns ? due_ns : until_ns;
-	if (ofs_store_in_flight(device->store) > 0 || device->reads_flying > 0) {
+	if (ofs_store_in_flight(device->store) > 0 || device->pending_reads.count > 0 ||
+		device->writes_live > device->flushes_parked) {
 		uint64_t scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 
 		until_ns = scan_ns < until_ns ? scan_ns : until_ns;
@@ -108,18 +138,22 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 	fds[count++] = device->wake_fd;
 	fds[count++] = storage_fd;
 	for (i = 0; i < device->config.port_max; i++) {
-		if (device->ports[i].used && !device->ports[i].closing) {
+		if (device->ports[i].used) {
 			work |= ofs_port_sleep(device->ports[i].port) != 0;
 			fds[count++] = ofs_port_dpu_wake_fd(device->ports[i].port);
 		}
 	}
-	if (!work && atomic_load(&device->call_count) == 0) {
+	if (!work && atomic_load(&device->call_count) == 0 && !atomic_load(&device->stopping)) {
 		device->status.sleeps++;
-		(void)ofs_clock_wait(&device->clock, fds, count, wake_at_ns(device, now_ns));
+		(void)ofs_clock_wait(&device->clock, fds, count,
+			ofs_device_wake_at_ns(device, now_ns));
 	}
 	ofs_wait_fd_clear(device->wake_fd);
+	/* Also the storage's: the store does not poll when nothing of its own is in flight, and a
+	 * signal that came after its completion was taken would keep us awake. */
+	ofs_wait_fd_clear(storage_fd);
 	for (i = 0; i < device->config.port_max; i++) {
-		if (device->ports[i].used && !device->ports[i].closing) {
+		if (device->ports[i].used) {
 			ofs_port_wake(device->ports[i].port);
 		}
 	}
@@ -128,43 +162,17 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 int
 ofs_device_poll(struct ofs_device *device)
 {
-	bool busy = turn(device);
-
-	device->status.loops++;
-	device->status.busy_loops += busy;
-	return busy;
+	return device->config.sim_clock ? ofs_device_turn(device) : -EINVAL;
 }
 
-/* Opens what this thread will own, and tells the caller of ofs_device_open. */
-static int
-open_and_tell(struct ofs_device *device)
+static void
+run(struct ofs_device *device)
 {
-	int rc = ofs_device_open_parts(device, device->opening.error,
-		device->opening.error_size_bytes);
+	uint64_t before_ns = ofs_device_now_ns(device);
 
-	if (rc != 0) {
-		ofs_device_close_parts(device);
-	}
-	pthread_mutex_lock(&device->mutex);
-	device->opening.rc = rc;
-	pthread_cond_broadcast(&device->cond);
-	pthread_mutex_unlock(&device->mutex);
-	return rc;
-}
-
-void *
-ofs_device_reactor(void *argument)
-{
-	struct ofs_device *device = argument;
-	uint64_t before_ns;
-
-	if (open_and_tell(device) != 0) {
-		return NULL;
-	}
-	before_ns = ofs_device_now_ns(device);
 	device->idle_since_ns = before_ns;
 	while (!atomic_load_explicit(&device->stopping, memory_order_relaxed)) {
-		bool busy = ofs_device_poll(device) != 0;
+		bool busy = ofs_device_turn(device);
 		uint64_t now_ns = ofs_device_now_ns(device);
 
 		if (busy) {
@@ -173,13 +181,31 @@ ofs_device_reactor(void *argument)
 		} else {
 			device->status.idle_ns += now_ns - before_ns;
 			if (now_ns - device->idle_since_ns >= device->config.spin_ns) {
+				before_ns = now_ns;
 				sleep_until_woken(device, now_ns);
-				device->status.idle_ns += ofs_device_now_ns(device) - now_ns;
 				now_ns = ofs_device_now_ns(device);
+				device->status.sleep_ns += now_ns - before_ns;
 			}
 		}
 		before_ns = now_ns;
 	}
+}
+
+void *
+ofs_device_reactor(void *argument)
+{
+	struct ofs_device *device = argument;
+	int rc = ofs_device_open_parts(device, device->open_error, device->open_error_size_bytes);
+
+	pthread_mutex_lock(&device->mutex);
+	device->open_rc = rc;
+	device->opened = true;
+	pthread_cond_broadcast(&device->cond);
+	pthread_mutex_unlock(&device->mutex);
+	if (rc == 0) {
+		run(device);
+	}
+	ofs_device_refuse_calls(device);
 	ofs_device_close_parts(device);
 	return NULL;
 }

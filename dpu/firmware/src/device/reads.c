@@ -1,11 +1,9 @@
 /*
- * Reads: from the store into slots. A read waits in `pending_reads` until the store takes it, then flies
- * until the store answers or its deadline passes. After the deadline the core is told -ETIMEDOUT and
- * the slot stays out of use (a zombie) until the device has let go of it.
+ * Reads: from the store into slots. A read waits in `pending_reads` until the store takes it, then
+ * flies until the store answers or its deadline passes. After the deadline the core is told
+ * -ETIMEDOUT and the slot stays out of use (a zombie) until the device has let go of it.
  */
 #include "internal.h"
-
-#include <assert.h>
 
 static uint64_t
 read_user(uint32_t index)
@@ -39,7 +37,8 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT) {
 		rc = -EIO;
 	}
-	(void)ofs_core_io_done(device->core, ofs_device_now_ns(device), read->action.io, rc);
+	rc = ofs_core_io_done(device->core, ofs_device_now_ns(device), read->action.io, rc);
+	assert(rc == 0);
 	ofs_device_act(device);
 }
 
@@ -94,50 +93,42 @@ ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc)
 	device->status.slots_quarantined--;
 	read->state = OFS_READ_FREE;
 	ofs_fifo_give(&device->free_reads, index);
-	(void)ofs_core_slot_free(device->core, ofs_device_now_ns(device), read->action.tenant,
+	rc = ofs_core_slot_free(device->core, ofs_device_now_ns(device), read->action.tenant,
 		read->action.slot);
+	assert(rc == 0);
 	ofs_device_act(device);
 }
 
 static void
 time_out(struct ofs_device *device, struct ofs_read *read, uint64_t now_ns)
 {
+	int rc;
+
 	if (read->state == OFS_READ_FLYING) {
 		device->reads_flying--;
 	}
 	read->state = OFS_READ_ZOMBIE;
 	device->status.reads_timed_out++;
 	device->status.slots_quarantined++;
-	(void)ofs_core_io_done(device->core, now_ns, read->action.io, -ETIMEDOUT);
+	rc = ofs_core_io_done(device->core, now_ns, read->action.io, -ETIMEDOUT);
+	assert(rc == 0);
 	ofs_device_act(device);
 }
 
-void
-ofs_device_scan_deadlines(struct ofs_device *device, uint64_t now_ns)
+bool
+ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns)
 {
+	bool busy = false;
 	uint32_t i;
 
-	if (now_ns < device->io_scan_ns) {
-		return;
-	}
-	device->io_scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 	for (i = 0; i < device->read_count; i++) {
 		struct ofs_read *read = &device->reads[i];
 
 		if ((read->state == OFS_READ_FLYING || read->state == OFS_READ_PENDING) &&
 			now_ns >= read->deadline_ns) {
 			time_out(device, read, now_ns);
+			busy = true;
 		}
 	}
-	for (i = 0; i < device->write_count; i++) {
-		struct ofs_write *write = &device->writes[i];
-
-		/* The host is told; the put window stays the store's until the device lets go. */
-		if (write->used && write->kind == OFS_IO_PUT && !write->answered &&
-			now_ns >= write->deadline_ns) {
-			write->answered = true;
-			device->status.puts_failed++;
-			ofs_device_complete(device, write->port, &write->sqe, -ETIMEDOUT, 0, NULL);
-		}
-	}
+	return busy;
 }

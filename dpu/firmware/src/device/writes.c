@@ -1,39 +1,16 @@
 /*
- * Puts: from a host's put window to the store, and back from dirty slots (write-back).
+ * Writes on their way to the store: puts of hosts, from a private copy, and flushes, from the dirty
+ * slot. Both wait in one line, in order of arrival, until the store takes them.
  *
- * write-through: the record goes to the store as it stands in the put window; the host hears of it when
- * the store does. write-back: the record is copied into a slot and acknowledged; the flush follows, and
- * until it is done the slot is dirty and cannot be a victim. When no slot or too many dirty
- * ones are there, a put of a write-back device goes through instead: slower, never lost.
+ * A flush that fails for want of space or by an I/O error is parked and tried again: its block was
+ * acknowledged, and is given up only when no session refers to it any more.
  */
 #include "internal.h"
-
-#include <assert.h>
-#include <string.h>
 
 static uint64_t
 write_user(const struct ofs_device *device, uint32_t index)
 {
 	return ((uint64_t)device->writes[index].kind << 56) | index;
-}
-
-static void
-end_write(struct ofs_device *device, uint32_t index)
-{
-	struct ofs_write *write = &device->writes[index];
-	uint32_t port = write->port;
-
-	if (write->kind == OFS_IO_PUT) {
-		device->ports[port].puts_in_flight--;
-		if (device->ports[port].closing) {
-			(void)ofs_device_port_release(device, port);
-		}
-	} else {
-		device->dirty_blocks--;
-	}
-	write->used = false;
-	device->writes_live--;
-	ofs_fifo_give(&device->free_writes, index);
 }
 
 static void
@@ -51,29 +28,97 @@ answer_put(struct ofs_device *device, struct ofs_write *write, int rc)
 	ofs_device_complete(device, write->port, &write->sqe, rc, 0, NULL);
 }
 
+/* The slot may be a victim again. */
+static void
+clean_slot(struct ofs_device *device, const struct ofs_write *write)
+{
+	device->tenants[write->tenant].flush_of[write->slot] = OFS_NONE;
+	device->dirty_blocks--;
+	ofs_device_told(device, ofs_core_block_clean(device->core, ofs_device_now_ns(device),
+		write->chunk, write->layer));
+}
+
+/* The write is over, whichever way, and its place in the table is free. */
+static void
+end_write(struct ofs_device *device, uint32_t index, int rc)
+{
+	struct ofs_write *write = &device->writes[index];
+
+	if (write->kind == OFS_IO_FLUSH) {
+		clean_slot(device, write);
+		device->status.puts_failed += rc != 0 && !write->cancelled;
+	} else {
+		answer_put(device, write, rc);
+		if (write->bounce != OFS_NONE) {
+			ofs_fifo_give(&device->free_bounces, write->bounce);
+		}
+		if (write->port != OFS_NONE) {
+			device->ports[write->port].puts_in_flight--;
+		}
+	}
+	write->state = OFS_WRITE_FREE;
+	device->writes_live--;
+	ofs_fifo_give(&device->free_writes, index);
+}
+
+static void
+park(struct ofs_device *device, struct ofs_write *write)
+{
+	write->state = OFS_WRITE_PARKED;
+	write->retry_ns = ofs_device_now_ns(device) + OFS_FLUSH_RETRY_NS;
+	device->flushes_parked++;
+	device->status.flush_retries++;
+}
+
 void
 ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 {
 	struct ofs_write *write = &device->writes[index];
-	uint64_t now_ns = ofs_device_now_ns(device);
+	uint32_t chunk;
 
-	assert(index < device->write_count && write->used);
+	assert(index < device->write_count && write->state != OFS_WRITE_FREE);
 	if (rc == -ENOSPC) {
 		device->status.store_full++;
 	}
-	if (rc == 0) {
-		(void)ofs_core_block_stored(device->core, now_ns, write->chunk, write->layer);
+	/* By its key: the session may be gone and its chunk's number given away; and what was deleted
+	 * while it was written is not there. */
+	if (rc == 0 && ofs_store_position(device->store, &write->store_key, write->layer) !=
+			UINT64_MAX) {
+		ofs_device_told(device, ofs_core_block_restore(device->core,
+			ofs_device_now_ns(device), write->tenant, &write->store_key, write->layer,
+			&chunk));
 	}
+	if (write->kind == OFS_IO_FLUSH && (rc == -EIO || rc == -ENOSPC) && !write->cancelled) {
+		park(device, write);
+		return;
+	}
+	end_write(device, index, rc);
+}
+
+static void *
+record_of(const struct ofs_device *device, const struct ofs_write *write)
+{
 	if (write->kind == OFS_IO_FLUSH) {
-		(void)ofs_core_block_clean(device->core, now_ns, write->chunk, write->layer);
-		if (rc != 0) {
-			device->status.puts_failed++;
-		}
-	} else {
-		answer_put(device, write, rc);
+		return ofs_region_slot(device->tenants[write->tenant].region, write->slot);
 	}
-	end_write(device, index);
-	ofs_device_act(device);
+	return device->bounces + (uint64_t)write->bounce * device->record_size_bytes;
+}
+
+/* 0: the store has it; -EAGAIN: later; else how it ended. */
+static int
+send(struct ofs_device *device, uint32_t index, uint64_t now_s)
+{
+	struct ofs_write *write = &device->writes[index];
+
+	if (write->kind == OFS_IO_PUT && write->bounce == OFS_NONE) {
+		int rc = ofs_device_copy_put(device, write);
+
+		if (rc != 0) {
+			return rc;
+		}
+	}
+	return ofs_store_put(device->store, write->tenant, &write->store_key, write->layer,
+		record_of(device, write), write_user(device, index), now_s);
 }
 
 /* Submits what waits, in order, until the store is busy. */
@@ -85,9 +130,7 @@ ofs_device_retry_writes(struct ofs_device *device)
 	uint32_t index;
 
 	while ((index = ofs_fifo_first(&device->pending_writes)) != OFS_NONE) {
-		struct ofs_write *write = &device->writes[index];
-		int rc = ofs_store_put(device->store, write->tenant, &write->store_key, write->layer,
-			write->record, write_user(device, index), now_s);
+		int rc = send(device, index, now_s);
 
 		if (rc == -EAGAIN) {
 			break;
@@ -97,112 +140,114 @@ ofs_device_retry_writes(struct ofs_device *device)
 		if (rc < 0) {
 			ofs_device_write_done(device, index, rc);
 		} else {
-			write->submitted = true;
+			device->writes[index].state = OFS_WRITE_SENT;
 		}
 	}
 	return busy;
 }
 
-/* The next write to the store of this block; the caller has set record and kind. */
-static struct ofs_write *
-queue_write(struct ofs_device *device, uint32_t kind, uint32_t port, const struct ofs_sqe *sqe,
-	const struct ofs_chunk_info *chunk, void *record)
+struct ofs_write *
+ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant,
+	const struct ofs_sqe *sqe, const struct ofs_chunk_info *chunk)
 {
 	uint32_t index = ofs_fifo_take(&device->free_writes);
 	struct ofs_write *write = &device->writes[index];
 
-	assert(index != OFS_NONE); /* sized for every port's put window and every dirty block */
-	*write = (struct ofs_write){.used = true, .kind = kind, .port = port, .sqe = *sqe,
-		.tenant = device->ports[port].tenant, .chunk = chunk->chunk, .layer = sqe->layer,
-		.record = record, .store_key = chunk->store_key,
+	assert(index != OFS_NONE); /* the table is sized for all that can be; see device.c */
+	*write = (struct ofs_write){.state = OFS_WRITE_PENDING, .kind = kind, .port = OFS_NONE,
+		.tenant = tenant, .chunk = chunk->chunk, .layer = sqe->layer, .bounce = OFS_NONE,
+		.store_key = chunk->store_key, .sqe = *sqe,
 		.deadline_ns = ofs_device_now_ns(device) + device->config.io_timeout_ns};
 	device->writes_live++;
 	ofs_fifo_give(&device->pending_writes, index);
 	return write;
 }
 
-/* Copy into a slot, publish, acknowledge, flush later. Returns whether a slot could be had. */
-static bool
-stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
-	const struct ofs_chunk_info *chunk, const uint8_t *record)
+/* Takes the cancelled ones out of the waiting line, and leaves the others in their order. */
+static void
+sweep(struct ofs_device *device)
 {
-	struct ofs_region *region = device->tenants[device->ports[port].tenant].region;
-	struct ofs_key block_key;
-	uint32_t generation;
-	uint32_t slot;
+	uint32_t count = device->pending_writes.count;
 
-	if (device->dirty_blocks >= device->config.dirty_blocks_max ||
-		ofs_core_block_stage(device->core, ofs_device_now_ns(device), chunk->chunk,
-			sqe->layer, &slot, &generation) != 0) {
-		return false;
+	while (count-- > 0) {
+		uint32_t index = ofs_fifo_take(&device->pending_writes);
+
+		if (device->writes[index].cancelled) {
+			end_write(device, index, -ECANCELED);
+		} else {
+			ofs_fifo_give(&device->pending_writes, index);
+		}
 	}
-	ofs_device_act(device); /* the victim is retracted before its bytes are overwritten */
-	memcpy(ofs_region_slot(region, slot), record, sqe->length);
-	*ofs_region_trailer(region, slot) = *(const struct ofs_trailer *)
-		(record + device->config.store.payload_size_bytes);
-	ofs_block_key(&chunk->key, sqe->layer, &block_key);
-	if (ofs_region_publish(region, &block_key, slot, generation, OFS_CAUSE_WRITE) < 0) {
-		device->status.publish_overflow++;
-	}
-	device->dirty_blocks++;
-	(void)queue_write(device, OFS_IO_FLUSH, port, sqe, chunk, ofs_region_slot(region, slot));
-	device->status.puts++;
-	ofs_device_complete(device, port, sqe, 0, 0, NULL);
-	return true;
 }
 
-/* 0, or why this put is refused before anything was done. */
-static int
-check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
+static void
+unpark(struct ofs_device *device, uint32_t index)
 {
-	const struct ofs_device_session *session;
+	device->writes[index].state = OFS_WRITE_PENDING;
+	device->flushes_parked--;
+	ofs_fifo_give(&device->pending_writes, index);
+}
 
-	if (sqe->session >= device->config.core.session_max) {
-		return -EINVAL;
+bool
+ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
+{
+	bool busy = false;
+	uint32_t i;
+
+	for (i = 0; i < device->write_count && device->writes_live > 0; i++) {
+		struct ofs_write *write = &device->writes[i];
+
+		if (write->state == OFS_WRITE_PARKED && now_ns >= write->retry_ns) {
+			unpark(device, i);
+			busy = true;
+		} else if (write->state != OFS_WRITE_FREE && write->kind == OFS_IO_PUT &&
+			!write->answered && now_ns >= write->deadline_ns) {
+			/* The host hears of it, and may use its window again: no copy after this. */
+			answer_put(device, write, -ETIMEDOUT);
+			write->cancelled = true;
+			busy = true;
+		}
 	}
-	session = &device->sessions[sqe->session];
-	if (!session->used || session->port != port) {
-		return -EPERM;
+	if (busy) {
+		sweep(device);
 	}
-	if (sqe->ordinal >= session->chunk_count || sqe->layer >= device->config.core.layer_count ||
-		sqe->length == 0 || sqe->length > device->config.store.payload_size_bytes ||
-		ofs_port_put_slot(device->ports[port].port, sqe->put_slot) == NULL) {
-		return -EINVAL;
-	}
-	if (device->ports[port].puts_in_flight >= device->config.put_slot_count) {
-		return -EBUSY; /* a host that uses a put slot twice at once */
-	}
-	return device->draining ? -ESHUTDOWN : 0;
+	return busy;
 }
 
 void
-ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
+ofs_device_forsake_puts(struct ofs_device *device, uint32_t port)
 {
-	const struct ofs_chunk_info *chunk;
-	struct ofs_trailer *trailer;
-	uint8_t *record;
-	int rc = check_put(device, port, sqe);
+	uint32_t i;
 
-	if (rc != 0) {
-		device->status.puts_failed++;
-		ofs_device_complete(device, port, sqe, rc, 0, NULL);
-		return;
+	for (i = 0; i < device->write_count; i++) {
+		struct ofs_write *write = &device->writes[i];
+
+		if (write->state != OFS_WRITE_FREE && write->port == port) {
+			write->answered = true;
+			write->cancelled = true;
+			write->port = OFS_NONE;
+		}
 	}
-	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
-	record = ofs_port_put_slot(device->ports[port].port, sqe->put_slot);
-	if (ofs_checksum(record, sqe->length) != sqe->checksum) {
-		device->status.puts_failed++;
-		ofs_device_complete(device, port, sqe, -EBADMSG, 0, NULL);
-		return;
+	sweep(device);
+}
+
+void
+ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant)
+{
+	uint32_t i;
+
+	for (i = 0; i < device->write_count; i++) {
+		struct ofs_write *write = &device->writes[i];
+
+		if ((write->state != OFS_WRITE_PENDING && write->state != OFS_WRITE_PARKED) ||
+			write->tenant != tenant ||
+			ofs_core_store_references(device->core, tenant, &write->store_key) > 0) {
+			continue;
+		}
+		write->cancelled = true;
+		if (write->state == OFS_WRITE_PARKED) {
+			unpark(device, i);
+		}
 	}
-	trailer = (struct ofs_trailer *)(record + device->config.store.payload_size_bytes);
-	memset(trailer, 0, sizeof(*trailer));
-	trailer->length = sqe->length;
-	trailer->checksum = sqe->checksum;
-	if (device->config.write_mode == OFS_WRITE_BACK &&
-		stage_back(device, port, sqe, chunk, record)) {
-		return;
-	}
-	device->ports[port].puts_in_flight++;
-	(void)queue_write(device, OFS_IO_PUT, port, sqe, chunk, record);
+	sweep(device);
 }

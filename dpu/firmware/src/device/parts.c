@@ -1,0 +1,128 @@
+/*
+ * The parts of the device, opened and closed on the thread that uses them: a ring of io_uring
+ * belongs to the thread that first submits, and recovery submits.
+ */
+#include "internal.h"
+#include "storage_tools.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int
+ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(error, size_bytes, format, arguments);
+	va_end(arguments);
+	return rc;
+}
+
+/* The name that was had, and one line where it is not what was asked for. */
+static void
+note_storage(struct ofs_device *device, const char *text)
+{
+	const char *had = device->storage->ops->name;
+	const char *asked = device->config.storage.backend;
+
+	snprintf(device->storage_name, sizeof(device->storage_name), "%s", had);
+	if (text[0] != '\0') {
+		snprintf(device->warning, sizeof(device->warning), "%s", text);
+	} else if (strcmp(asked, "auto") == 0 && strcmp(had, "io_uring") != 0) {
+		snprintf(device->warning, sizeof(device->warning),
+			"storage is %s: io_uring cannot be had here", had);
+	} else if (device->config.storage.direct && !device->storage->direct &&
+		device->config.storage.path[0] != '\0') {
+		snprintf(device->warning, sizeof(device->warning),
+			"%s refuses O_DIRECT: reads go through the page cache",
+			device->config.storage.path);
+	}
+}
+
+static int
+open_store(struct ofs_device *device, char *error, size_t size_bytes)
+{
+	const struct ofs_device_config *config = &device->config;
+	const char *backend = config->storage.backend;
+	bool on_file = config->storage.path[0] != '\0' && strcmp(backend, "sim") != 0;
+
+	return ofs_store_open(&device->store, device->storage,
+		on_file ? config->storage.path : NULL, &config->store,
+		ofs_clock_unix_s(&device->clock), error, size_bytes);
+}
+
+/*
+ * Memory of ours for the puts that are in flight. Whatever a host does to its window meanwhile,
+ * what is written is what was checked; and when the host goes, nothing of it is still in use.
+ */
+static int
+open_bounces(struct ofs_device *device, char *error, size_t size_bytes)
+{
+	uint32_t io_max = device->config.store.io_max;
+	void *memory;
+	int rc;
+
+	device->record_size_bytes = ofs_store_record_size_bytes(device->store);
+	device->bounce_count = io_max < OFS_BOUNCE_MAX ? io_max : OFS_BOUNCE_MAX;
+	device->bounces_size_bytes = (uint64_t)device->bounce_count * device->record_size_bytes;
+	rc = ofs_buffer_alloc(&memory, device->bounces_size_bytes);
+	if (rc == 0) {
+		device->bounces = memory;
+		rc = ofs_fifo_open(&device->free_bounces, device->bounce_count, true);
+	}
+	if (rc == 0) {
+		rc = device->storage->ops->register_memory(device->storage, memory,
+			device->bounces_size_bytes);
+	}
+	return rc == 0 ? 0 : ofs_device_refuse(error, size_bytes, rc,
+		"no memory for puts in flight (%s); lower store.io_max", strerror(-rc));
+}
+
+int
+ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
+{
+	struct ofs_device_config *config = &device->config;
+	int rc = ofs_storage_open(&device->storage, &config->storage, &device->clock, error,
+		size_bytes);
+
+	if (rc != 0) {
+		return rc;
+	}
+	note_storage(device, error);
+	error[0] = '\0';
+	rc = open_store(device, error, size_bytes);
+	rc = rc == 0 ? open_bounces(device, error, size_bytes) : rc;
+	if (rc != 0) {
+		return rc;
+	}
+	config->core.block_size_bytes = device->record_size_bytes;
+	rc = ofs_core_open(&device->core, &config->core, &config->policy);
+	return rc == 0 ? 0 : ofs_device_refuse(error, size_bytes, rc,
+		"the decision core refuses its configuration (%s); see the limits in [limits]",
+		strerror(-rc));
+}
+
+/* Store and storage first: they wait for I/O whose memory the others own. */
+void
+ofs_device_close_parts(struct ofs_device *device)
+{
+	if (device->store != NULL) {
+		ofs_store_close(device->store);
+		device->store = NULL;
+	}
+	if (device->storage != NULL) {
+		ofs_storage_close(device->storage);
+		device->storage = NULL;
+	}
+	if (device->core != NULL) {
+		ofs_core_close(device->core);
+		device->core = NULL;
+	}
+	ofs_fifo_close(&device->free_bounces);
+	if (device->bounces != NULL) {
+		ofs_buffer_free(device->bounces, device->bounces_size_bytes);
+		device->bounces = NULL;
+	}
+}

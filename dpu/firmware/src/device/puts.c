@@ -1,0 +1,165 @@
+/*
+ * Puts: blocks that hosts write. Every byte of a put window may change at any time: what is kept is
+ * what was copied, and the copy is what was checked.
+ *
+ * write-through: the put waits in the window until the store has room, is copied and checked, and
+ * answered when the store has it. write-back: it is copied into a slot and answered at once; the
+ * flush follows, and until it is done the slot is dirty and cannot be a victim. When no slot or too
+ * many dirty ones are there, or a flush has failed and waits, a put goes through instead: slower,
+ * and it hears the truth of the store.
+ */
+#include "internal.h"
+
+#include <string.h>
+
+static void *
+window_of(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
+{
+	return ofs_port_put_slot(device->ports[port].port, sqe->put_slot);
+}
+
+/* Nothing of the trailer comes from the host but what its command said, which was checked. */
+static void
+fill_trailer(struct ofs_device *device, uint8_t *record, const struct ofs_sqe *sqe)
+{
+	struct ofs_trailer *trailer =
+		(struct ofs_trailer *)(record + device->config.store.payload_size_bytes);
+
+	*trailer = (struct ofs_trailer){.length = sqe->length, .checksum = sqe->checksum};
+}
+
+int
+ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
+{
+	uint32_t payload_size_bytes = device->config.store.payload_size_bytes;
+	uint32_t bounce = ofs_fifo_take(&device->free_bounces);
+	const struct ofs_sqe *sqe = &write->sqe;
+	uint8_t *record;
+
+	if (bounce == OFS_NONE) {
+		return -EAGAIN;
+	}
+	record = device->bounces + (uint64_t)bounce * device->record_size_bytes;
+	memcpy(record, window_of(device, write->port, sqe), sqe->length);
+	if (ofs_checksum(record, sqe->length) != sqe->checksum) {
+		ofs_fifo_give(&device->free_bounces, bounce);
+		return -EBADMSG;
+	}
+	/* What another tenant's block left there must not reach this one's slots. */
+	memset(record + sqe->length, 0, payload_size_bytes - sqe->length);
+	fill_trailer(device, record, sqe);
+	write->bounce = bounce;
+	return 0;
+}
+
+/*
+ * The slot has been given to the block just now: its bytes come from the window. A host that
+ * changes them after the check spoils its own block: it fails its checksum wherever it is read.
+ */
+static void
+fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe, uint32_t slot)
+{
+	struct ofs_region *region = device->tenants[device->ports[port].tenant].region;
+	uint8_t *record = ofs_region_slot(region, slot);
+
+	memcpy(record, window_of(device, port, sqe), sqe->length);
+	fill_trailer(device, record, sqe);
+}
+
+static void
+queue_flush(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	const struct ofs_chunk_info *chunk, uint32_t slot)
+{
+	uint32_t tenant = device->ports[port].tenant;
+	struct ofs_write *write = ofs_device_queue_write(device, OFS_IO_FLUSH, tenant, sqe, chunk);
+
+	write->slot = slot;
+	device->tenants[tenant].flush_of[slot] = (uint32_t)(write - device->writes);
+	device->dirty_blocks++;
+}
+
+/* Copy into a slot, publish, answer, flush later. Whether a slot could be had. */
+static bool
+stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	const struct ofs_chunk_info *chunk)
+{
+	const struct ofs_device_tenant *tenant = &device->tenants[device->ports[port].tenant];
+	struct ofs_key block_key;
+	uint32_t generation;
+	uint32_t slot;
+	int rc;
+
+	if (device->dirty_blocks >= device->config.dirty_blocks_max || device->flushes_parked > 0) {
+		return false;
+	}
+	rc = ofs_core_block_stage(device->core, ofs_device_now_ns(device), chunk->chunk,
+		sqe->layer, &slot, &generation);
+	ofs_device_told(device, rc); /* the victim is retracted before its bytes are overwritten */
+	if (rc != 0) {
+		return false;
+	}
+	if (ofs_region_trailer(tenant->region, slot)->generation != generation) {
+		fill_slot(device, port, sqe, slot);
+		ofs_block_key(&chunk->key, sqe->layer, &block_key);
+		if (ofs_region_publish(tenant->region, &block_key, slot, generation,
+			    OFS_CAUSE_WRITE) < 0) {
+			device->status.publish_overflow++;
+		}
+	}
+	/* A block that is there already keeps its bytes, which its key names; and one flush is enough. */
+	if (tenant->flush_of[slot] == OFS_NONE) {
+		queue_flush(device, port, sqe, chunk, slot);
+	}
+	device->status.puts++;
+	ofs_device_complete(device, port, sqe, 0, 0, NULL);
+	return true;
+}
+
+/* 0, or why this put is refused before anything was done. */
+static int
+check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
+{
+	int rc = ofs_device_check_session(device, port, sqe->session);
+
+	if (rc != 0) {
+		return rc;
+	}
+	if (sqe->ordinal >= device->sessions[sqe->session].chunk_count ||
+		sqe->layer >= device->config.core.layer_count || sqe->length == 0 ||
+		sqe->length > device->config.store.payload_size_bytes ||
+		window_of(device, port, sqe) == NULL) {
+		return -EINVAL;
+	}
+	if (device->ports[port].puts_in_flight >= device->config.put_slot_count) {
+		return -EBUSY; /* a host that uses a put slot twice at once */
+	}
+	return device->draining ? -ESHUTDOWN : 0;
+}
+
+void
+ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
+{
+	const struct ofs_chunk_info *chunk;
+	struct ofs_write *write;
+	int rc = check_put(device, port, sqe);
+
+	if (rc != 0) {
+		device->status.puts_failed++;
+		ofs_device_complete(device, port, sqe, rc, 0, NULL);
+		return;
+	}
+	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
+	if (device->config.write_mode == OFS_WRITE_BACK) {
+		if (ofs_checksum(window_of(device, port, sqe), sqe->length) != sqe->checksum) {
+			device->status.puts_failed++;
+			ofs_device_complete(device, port, sqe, -EBADMSG, 0, NULL);
+			return;
+		}
+		if (stage_back(device, port, sqe, chunk)) {
+			return;
+		}
+	}
+	device->ports[port].puts_in_flight++;
+	write = ofs_device_queue_write(device, OFS_IO_PUT, device->ports[port].tenant, sqe, chunk);
+	write->port = port;
+}

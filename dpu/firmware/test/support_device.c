@@ -1,0 +1,298 @@
+/* See support_device.h. */
+#include "support_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TURNS_MAX 64 /* of the reactor at one moment: it is idle long before */
+
+void
+world_config(struct ofs_device_config *config)
+{
+	memset(config, 0, sizeof(*config));
+	config->core = (struct ofs_core_config){.seed = 7, .tenant_max = 2, .session_max = 8,
+		.chunk_max = 512, .session_chunk_max = WORLD_CHUNKS_MAX, .layer_count = 2,
+		.slot_count = 32, .io_max = 8, .queue_max = 64, .demand_max = 16,
+		.record_max = 64};
+	config->policy = (struct ofs_policy){.eviction = OFS_EVICT_LRU, .window_blocks = 8,
+		.ema_shift = 2, .residency_percent = 200, .degree_max = 8, .next_n = 2,
+		.prefetch_in_flight_max = 8, .lease_ns = 50000000};
+	snprintf(config->storage.backend, sizeof(config->storage.backend), "sim");
+	config->storage.size_bytes = 4 << 20;
+	config->storage.queue_depth_max = 16;
+	config->storage.lba_size_bytes = 512;
+	config->storage.seed = 1;
+	assert(ofs_nvme_preset("gen5-tlc", &config->storage.nvme) == 0);
+	config->store = (struct ofs_store_config){.payload_size_bytes = 4096, .layer_count = 2,
+		.tenant_max = 2, .segment_size_bytes = 65536, .io_max = 12, .durable = 1,
+		.reserve_segments = 2, .format = 1};
+	config->dirty_blocks_max = 8;
+	config->io_timeout_ns = 20000000;
+	config->port_max = 4;
+	config->port_entry_count = 8;
+	config->put_slot_count = 4;
+	config->score_max = WORLD_CHUNKS_MAX;
+	config->sim_clock = 1;
+	config->cpu = -1;
+}
+
+void
+world_open(struct world *world, const struct ofs_device_config *config)
+{
+	char error[512];
+	int rc;
+
+	*world = (struct world){.config = *config};
+	rc = ofs_device_open(&world->device, config, error, sizeof(error));
+	if (rc != 0) {
+		fprintf(stderr, "ofs_device_open: %d %s\n", rc, error);
+	}
+	assert(rc == 0);
+	world->now_ns = world_status(world).now_ns;
+}
+
+void
+world_close(struct world *world, int drain)
+{
+	ofs_device_close(world->device, drain);
+	world->device = NULL;
+}
+
+uint32_t
+world_tenant(struct world *world, uint32_t slot_count)
+{
+	struct ofs_tenant_config config = {.slot_count = slot_count, .weight = 1,
+		.secret = {0x5ec4e7 + world->tenant_count, 42}};
+	uint32_t tenant;
+	int rc = ofs_device_tenant_add(world->device, &config, &tenant);
+
+	assert(rc == 0 && tenant == world->tenant_count);
+	world->tenant_count++;
+	rc = ofs_device_restore(world->device, tenant);
+	assert(rc == 0);
+	return tenant;
+}
+
+static void
+advance(struct world *world, uint64_t by_ns)
+{
+	int turns = 0;
+	int rc;
+
+	/* A drain moves the clock by itself. */
+	world->now_ns = ofs_device_now_ns(world->device) + by_ns;
+	rc = ofs_device_advance(world->device, world->now_ns);
+	assert(rc == 0);
+	while (ofs_device_poll(world->device) == 1 && ++turns < TURNS_MAX) {
+	}
+}
+
+void
+world_pass(struct world *world, uint64_t ns)
+{
+	uint64_t until_ns = world->now_ns + ns;
+
+	advance(world, 0);
+	while (world->now_ns < until_ns) {
+		uint64_t wake_ns = ofs_device_wake_at_ns(world->device, world->now_ns);
+
+		wake_ns = wake_ns <= world->now_ns ? world->now_ns + 1 : wake_ns;
+		advance(world, (wake_ns < until_ns ? wake_ns : until_ns) - world->now_ns);
+	}
+}
+
+struct ofs_device_status
+world_status(struct world *world)
+{
+	struct ofs_device_status status;
+	int rc = ofs_device_status_get(world->device, &status);
+
+	assert(rc == 0);
+	return status;
+}
+
+struct ofs_ledger
+world_ledger(struct world *world)
+{
+	struct ofs_ledger ledger;
+	int rc = ofs_device_ledger(world->device, OFS_NONE, &ledger);
+
+	assert(rc == 0);
+	return ledger;
+}
+
+/* What passed on the host's clock passes in the world. */
+static void
+pump(void *context, uint64_t now_ns)
+{
+	struct world_host *host = context;
+	uint64_t by_ns = now_ns - host->local_ns;
+
+	host->local_ns = now_ns;
+	advance(host->world, by_ns);
+}
+
+void
+world_attach(struct world *world, struct world_host *host, uint32_t tenant,
+	const struct ofs_fabric_sim_config *fabric)
+{
+	static const struct ofs_fabric_sim_config plain = {.seed = 1, .step_ns = 1000};
+	char error[256] = "";
+	int rc;
+
+	*host = (struct world_host){.world = world, .tenant = tenant, .local_ns = world->now_ns};
+	rc = ofs_device_attach(world->device, tenant, &host->port, host->fds);
+	assert(rc == 0);
+	rc = ofs_fabric_sim_open(&host->fabric, host->fds[0], host->fds[1],
+		fabric == NULL ? &plain : fabric, pump, host, world->now_ns, error, sizeof(error));
+	assert(rc == 0);
+	rc = ofs_driver_open(&host->driver, host->fabric);
+	assert(rc == 0);
+}
+
+void
+world_abandon(struct world_host *host)
+{
+	int i;
+
+	ofs_driver_close(host->driver);
+	host->driver = NULL;
+	for (i = 0; i < 4; i++) {
+		close(host->fds[i]);
+	}
+}
+
+void
+world_detach(struct world_host *host)
+{
+	int rc = ofs_device_detach(host->world->device, host->port);
+
+	assert(rc == 0);
+	world_abandon(host);
+}
+
+int
+world_session(struct world_host *host, struct world_session *session, uint32_t select_blocks)
+{
+	struct ofs_session_config config = {.sink_blocks = 1, .window_blocks = 2,
+		.select_blocks = select_blocks, .step_ns = 1000000};
+
+	*session = (struct world_session){.host = host};
+	return ofs_device_session_open(host->world->device, host->port, &config, &session->number);
+}
+
+int
+world_append(struct world_session *session, uint64_t content, uint32_t count)
+{
+	struct ofs_key contents[WORLD_CHUNKS_MAX];
+	uint32_t i;
+	int rc;
+
+	assert(session->count + count <= WORLD_CHUNKS_MAX);
+	for (i = 0; i < count; i++) {
+		contents[i] = (struct ofs_key){content + i, 0x0ff57a6e};
+	}
+	rc = ofs_device_session_append(session->host->world->device, session->number, count,
+		contents, session->chunks + session->count);
+	session->count += rc == 0 ? count : 0;
+	return rc;
+}
+
+uint32_t
+world_block(const struct world *world, const struct ofs_key *store_key, uint32_t layer,
+	uint8_t *bytes)
+{
+	uint32_t payload_size_bytes = world->config.store.payload_size_bytes;
+	uint64_t x = store_key->lo ^ store_key->hi * 31 ^ (uint64_t)layer << 32;
+	uint32_t length = payload_size_bytes - (uint32_t)(store_key->hi >> 8) % 1024;
+	uint32_t i;
+
+	for (i = 0; i + 8 <= payload_size_bytes; i += 8) {
+		uint64_t word = x += 0x9e3779b97f4a7c15ull;
+
+		word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9ull;
+		word ^= word >> 27;
+		memcpy(bytes + i, &word, sizeof(word));
+	}
+	return length;
+}
+
+int
+world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_t count,
+	uint64_t timeout_ns, int32_t *rcs)
+{
+	const struct world *world = session->host->world;
+	uint8_t *bytes = malloc(world->config.store.payload_size_bytes);
+	int last = 0;
+	uint32_t i;
+
+	assert(bytes != NULL && first + count <= session->count);
+	/* One by one: each has its own length. */
+	for (i = 0; i < count; i++) {
+		uint32_t ordinal = first + i;
+		uint32_t length =
+			world_block(world, &session->chunks[ordinal].store_key, layer, bytes);
+		int rc = ofs_driver_put(session->host->driver, session->number, layer, 1, &ordinal,
+			bytes, length, length, timeout_ns, &rcs[i]);
+
+		last = rc != 0 ? rc : last;
+	}
+	free(bytes);
+	return last;
+}
+
+static int
+is_right(const struct world *world, const struct ofs_key *store_key, uint32_t layer,
+	const uint8_t *got, uint32_t got_length)
+{
+	uint8_t *bytes = malloc(world->config.store.payload_size_bytes);
+	uint32_t length;
+	int right;
+
+	assert(bytes != NULL);
+	length = world_block(world, store_key, layer, bytes);
+	right = got_length == length && memcmp(got, bytes, length) == 0;
+	free(bytes);
+	return right;
+}
+
+int
+world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
+	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns,
+	struct world_fetch *out)
+{
+	const struct world *world = session->host->world;
+	uint64_t stride = world->config.store.payload_size_bytes;
+	struct ofs_key keys[WORLD_DEMANDS_MAX];
+	uint32_t places[WORLD_DEMANDS_MAX];
+	uint32_t lengths[WORLD_DEMANDS_MAX] = {0};
+	struct ofs_fetch fetch = {.session = session->number, .step = session->step,
+		.layer = layer, .selected_count = count, .demand_count = count,
+		.score_count = scores == NULL ? 0 : session->count, .ordinals = ordinals,
+		.keys = keys, .scores = scores, .target_index = places,
+		.target_stride_bytes = stride, .timeout_ns = timeout_ns, .ends = out->ends,
+		.rcs = out->rcs, .lengths = lengths};
+	uint32_t i;
+	int rc;
+
+	assert(count <= WORLD_DEMANDS_MAX);
+	fetch.target = malloc(count * stride + 1);
+	assert(fetch.target != NULL);
+	for (i = 0; i < count; i++) {
+		ofs_block_key(&session->chunks[ordinals[i]].key, layer, &keys[i]);
+		places[i] = i;
+	}
+	rc = ofs_driver_fetch(session->host->driver, &fetch);
+	out->count = count;
+	out->hit_count = fetch.hit_count;
+	out->wrong_count = 0;
+	for (i = 0; i < count; i++) {
+		out->wrong_count += out->rcs[i] == 0 &&
+			!is_right(world, &session->chunks[ordinals[i]].store_key, layer,
+				fetch.target + i * stride, lengths[i]);
+	}
+	free(fetch.target);
+	return rc;
+}

@@ -1,0 +1,83 @@
+/*
+ * support_device.h: a whole device in virtual time, with hosts, for tests and the simulation.
+ *
+ * Model: one thread owns a world: device, simulated storage and all hosts. Each host has a clock of
+ * its own in its simulated fabric; what passes on any of them passes in the world, so that the
+ * device's time never goes back. The bytes of a block follow from its store key and layer: whoever
+ * reads one knows what was written. Failures to set up are assertions.
+ */
+#ifndef OFS_SUPPORT_DEVICE_H
+#define OFS_SUPPORT_DEVICE_H
+
+#include "device/internal.h"
+#include "driver.h"
+
+#define WORLD_CHUNKS_MAX 64
+#define WORLD_LAYERS_MAX 4
+#define WORLD_DEMANDS_MAX 32
+
+struct world {
+	struct ofs_device *device;
+	struct ofs_device_config config;
+	uint64_t now_ns;
+	uint32_t tenant_count;
+};
+
+struct world_host {
+	struct world *world;
+	struct ofs_driver *driver;
+	struct ofs_fabric *fabric;  /* the driver's */
+	uint64_t local_ns;
+	uint32_t tenant;
+	uint32_t port;
+	int fds[4];
+};
+
+struct world_session {
+	struct world_host *host;
+	uint32_t number;
+	uint32_t count;
+	uint32_t step;
+	struct ofs_chunk_info chunks[WORLD_CHUNKS_MAX];
+};
+
+struct world_fetch {
+	uint32_t count;
+	int32_t rcs[WORLD_DEMANDS_MAX];
+	uint8_t ends[WORLD_DEMANDS_MAX];
+	uint32_t hit_count;
+	uint32_t wrong_count; /* blocks that were returned and are not what was written: never */
+};
+
+/* A small device over simulated storage without faults; the caller changes what it wants. */
+void world_config(struct ofs_device_config *config);
+void world_open(struct world *world, const struct ofs_device_config *config);
+void world_close(struct world *world, int drain);
+/* Tenants get equal parts of the arena. Secrets follow from the number. */
+uint32_t world_tenant(struct world *world, uint32_t slot_count);
+/* Turns the reactor until `ns` of virtual time have passed. */
+void world_pass(struct world *world, uint64_t ns);
+struct ofs_device_status world_status(struct world *world);
+struct ofs_ledger world_ledger(struct world *world);
+
+void world_attach(struct world *world, struct world_host *host, uint32_t tenant,
+	const struct ofs_fabric_sim_config *fabric);
+/* The host's process dies: the driver goes and nobody detaches. */
+void world_abandon(struct world_host *host);
+void world_detach(struct world_host *host);
+
+int world_session(struct world_host *host, struct world_session *session, uint32_t select_blocks);
+/* `count` chunks whose contents are content, content + 1, ...; 0 or -errno. */
+int world_append(struct world_session *session, uint64_t content, uint32_t count);
+/* Bytes of a block, and how many. */
+uint32_t world_block(const struct world *world, const struct ofs_key *store_key, uint32_t layer,
+	uint8_t *bytes);
+/* Puts blocks [first, first + count) of one layer; rcs [count]. */
+int world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_t count,
+	uint64_t timeout_ns, int32_t *rcs);
+/* Fetches and checks; scores (NULL none) [session->count]. Returns what the driver says. */
+int world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
+	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns,
+	struct world_fetch *out);
+
+#endif

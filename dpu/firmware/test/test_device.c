@@ -1,0 +1,459 @@
+/*
+ * Does the whole firmware keep its promises in virtual time: put, miss, hit and late; write-through
+ * and write-back; a full store; EIO and corruption; a hung device; tenants apart; a host that goes
+ * in the middle of everything; a drain; a restart?
+ */
+#include "support_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND_NS 1000000000ull
+
+static const uint32_t FIRST_FOUR[] = {0, 1, 2, 3};
+
+static void
+verify(struct world *world)
+{
+	assert(ofs_core_verify(world->device->core) == 0);
+	assert(ofs_store_verify(world->device->store) == 0);
+}
+
+static void
+expect(const struct world_fetch *fetch, int32_t rc)
+{
+	uint32_t i;
+
+	assert(fetch->wrong_count == 0);
+	for (i = 0; i < fetch->count; i++) {
+		if (fetch->rcs[i] != rc) {
+			fprintf(stderr, "demand %u ended %d, not %d\n", i, fetch->rcs[i], rc);
+		}
+		assert(fetch->rcs[i] == rc);
+	}
+}
+
+static void
+expect_puts(const int32_t *rcs, uint32_t count, int32_t rc)
+{
+	uint32_t i;
+
+	for (i = 0; i < count; i++) {
+		if (rcs[i] != rc) {
+			fprintf(stderr, "put %u ended %d, not %d\n", i, rcs[i], rc);
+		}
+		assert(rcs[i] == rc);
+	}
+}
+
+/* A host with one session of `chunks` chunks, nothing written. */
+static void
+begin(struct world *world, struct world_host *host, struct world_session *session,
+	const struct ofs_device_config *config, uint32_t chunks)
+{
+	int rc;
+
+	world_open(world, config);
+	world_tenant(world, 16);
+	world_attach(world, host, 0, NULL);
+	rc = world_session(host, session, 4);
+	assert(rc == 0);
+	rc = world_append(session, 100, chunks);
+	assert(rc == 0);
+}
+
+static void
+put_all(struct world_session *session, uint32_t layer, int32_t rc)
+{
+	int32_t rcs[WORLD_CHUNKS_MAX];
+
+	(void)world_put(session, layer, 0, session->count, SECOND_NS, rcs);
+	expect_puts(rcs, session->count, rc);
+}
+
+/* Never written: a miss that says so. Written: read once, then a hit without the store. */
+static void
+test_put_miss_hit(void)
+{
+	struct ofs_device_config config;
+	struct ofs_device_status before, after;
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+
+	world_config(&config);
+	begin(&world, &host, &session, &config, 8);
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, -ENOENT);
+	put_all(&session, 0, 0);
+	session.step = 1;
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	assert(fetch.hit_count == 0 && fetch.ends[0] == OFS_END_COLD);
+	before = world_status(&world);
+	session.step = 2;
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	assert(fetch.hit_count == 4 && fetch.ends[0] == OFS_END_RETAINED);
+	after = world_status(&world);
+	assert(after.storage.reads == before.storage.reads && before.puts == 8);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+/* A prefetch that is on its way when the demand comes is late, not missed and not hit. */
+static void
+test_late(void)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	uint32_t last = 7;
+
+	world_config(&config);
+	config.policy.prefetchers = OFS_PREFETCH_WINDOW;
+	begin(&world, &host, &session, &config, 8);
+	put_all(&session, 1, 0);
+	/* Beginning to generate asks for the window; nothing has been read when the demand comes. */
+	assert(ofs_device_session_set_generating(world.device, session.number, 1) == 0);
+	assert(world_fetch(&session, 1, 1, &last, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	assert(fetch.ends[0] == OFS_END_LATE);
+	assert(world_ledger(&world).ends[OFS_END_LATE] == 1);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+/* More demands than slots that are not pinned: those that find none say so, and the others come. */
+static void
+test_all_pinned(void)
+{
+	static const uint32_t some[] = {0, 1, 2, 3, 4, 5, 6, 7};
+	struct world_session session, second;
+	struct ofs_device_config config;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	uint32_t i;
+
+	world_config(&config);
+	config.policy.lease_ns = 10 * SECOND_NS;
+	world_open(&world, &config);
+	world_tenant(&world, 8);
+	world_attach(&world, &host, 0, NULL);
+	assert(world_session(&host, &session, 8) == 0 && world_append(&session, 100, 8) == 0);
+	assert(world_session(&host, &second, 4) == 0 && world_append(&second, 900, 4) == 0);
+	put_all(&session, 0, 0);
+	put_all(&second, 0, 0);
+	assert(world_fetch(&session, 0, 8, some, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	(void)world_fetch(&second, 0, 4, FIRST_FOUR, NULL, 5000000, &fetch);
+	for (i = 0; i < 4; i++) {
+		assert(fetch.rcs[i] == -EAGAIN || fetch.rcs[i] == -ETIMEDOUT);
+	}
+	assert(ofs_driver_release(host.driver, session.number) == 0);
+	second.step = 1;
+	assert(world_fetch(&second, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+/* Acknowledged once staged, read before it is on NVMe, on NVMe soon after; then evictable. */
+static void
+test_write_back(void)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	int32_t rcs[4];
+
+	world_config(&config);
+	config.write_mode = OFS_WRITE_BACK;
+	begin(&world, &host, &session, &config, 40);
+	ofs_storage_hang(world.device->storage);
+	assert(world_put(&session, 0, 0, 4, 5000000, rcs) == 0);
+	expect_puts(rcs, 4, 0);
+	assert(world_status(&world).dirty_blocks == 4);
+	assert(world_put(&session, 0, 0, 4, 5000000, rcs) == 0); /* again: one flush is enough */
+	assert(world_status(&world).dirty_blocks == 4);
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, 5000000, &fetch) == 0);
+	expect(&fetch, 0);
+	assert(fetch.hit_count == 4);
+	ofs_storage_unhang(world.device->storage);
+	world_pass(&world, SECOND_NS);
+	assert(world_status(&world).dirty_blocks == 0);
+	put_all(&session, 0, 0); /* 40 blocks through 16 slots: some go through, all are kept */
+	world_pass(&world, SECOND_NS);
+	session.step = 1;
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 1);
+}
+
+/* A flush that fails is tried again; meanwhile puts hear the truth; nothing acknowledged is lost. */
+static void
+test_flush_retried(void)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct ofs_device_status status;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	int32_t rcs[4];
+
+	world_config(&config);
+	config.write_mode = OFS_WRITE_BACK;
+	begin(&world, &host, &session, &config, 8);
+	ofs_storage_hang(world.device->storage);
+	assert(world_put(&session, 0, 0, 4, 5000000, rcs) == 0);
+	world_pass(&world, 1000000);
+	ofs_storage_unhang(world.device->storage); /* what fell due meanwhile ends with an error */
+	world_pass(&world, 1000000);
+	status = world_status(&world);
+	assert(status.flush_retries > 0 && status.flushes_waiting > 0 && status.dirty_blocks == 4);
+	world_pass(&world, SECOND_NS);
+	status = world_status(&world);
+	assert(status.flushes_waiting == 0 && status.dirty_blocks == 0 && status.puts_failed == 0);
+	assert(ofs_device_reset(world.device) == 0);
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	assert(fetch.hit_count == 0);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 1);
+}
+
+/* A full store says so to the host, and goes on serving what it has. */
+static void
+test_full_store(uint32_t write_mode)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	int32_t rc = 0;
+	uint32_t put = 0;
+
+	world_config(&config);
+	config.storage.size_bytes = 10 * 65536; /* a few segments: fewer blocks than chunks */
+	config.write_mode = write_mode;
+	begin(&world, &host, &session, &config, 64);
+	while (rc == 0 && put < 2 * session.count) {
+		(void)world_put(&session, put / session.count, put % session.count, 1, SECOND_NS,
+			&rc);
+		put += rc == 0;
+		world_pass(&world, 10000000);
+	}
+	assert(rc == -ENOSPC && put > 8);
+	assert(world_status(&world).store_full > 0);
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	assert(ofs_device_drain(world.device, SECOND_NS) ==
+		(world_status(&world).dirty_blocks > 0 ? -ETIMEDOUT : 0));
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+/* From now on every I/O ends with -EIO, or every read with a flipped bit, until it is mended. */
+static const struct ofs_storage_ops *whole_ops;
+static struct ofs_storage_ops broken_ops;
+static uint8_t *read_into[64]; /* by the store's own number of the I/O */
+static int flips;
+
+static int
+broken_submit(struct ofs_storage *storage, const struct ofs_io *io)
+{
+	assert(io->user < 64);
+	read_into[io->user] = io->op == OFS_STORAGE_READ ? io->buffer : NULL;
+	return whole_ops->submit(storage, io);
+}
+
+static int
+broken_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
+{
+	int count = whole_ops->poll(storage, done, max);
+	int i;
+
+	for (i = 0; i < count; i++) {
+		if (!flips) {
+			done[i].result = -EIO;
+		} else if (read_into[done[i].user] != NULL) {
+			read_into[done[i].user][17] ^= 4;
+		}
+	}
+	return count;
+}
+
+static void
+break_storage(struct world *world, int flip)
+{
+	flips = flip;
+	whole_ops = world->device->storage->ops;
+	broken_ops = *whole_ops;
+	broken_ops.submit = broken_submit;
+	broken_ops.poll = broken_poll;
+	world->device->storage->ops = &broken_ops;
+}
+
+static void
+mend_storage(struct world *world)
+{
+	world->device->storage->ops = whole_ops;
+}
+
+/* EIO: the host hears it of its puts and its reads, and what it puts again is there again. */
+static void
+test_eio(void)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+
+	world_config(&config);
+	begin(&world, &host, &session, &config, 8);
+	put_all(&session, 0, 0);
+	break_storage(&world, 0);
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, -EIO);
+	put_all(&session, 1, -EIO);
+	verify(&world);
+	mend_storage(&world);
+	put_all(&session, 0, 0);
+	put_all(&session, 1, 0);
+	session.step = 1;
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+/* Flipped bits on the way from the device: a miss and a counter, never data. */
+static void
+test_corrupt(void)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+
+	world_config(&config);
+	begin(&world, &host, &session, &config, 8);
+	put_all(&session, 0, 0);
+	break_storage(&world, 1);
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, -EBADMSG);
+	assert(world_status(&world).check_failures == 4);
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, -ENOENT);
+	mend_storage(&world);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+/* A device that never answers: deadlines, quarantine, and after it answers everything is freed. */
+static void
+test_hung(void)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct ofs_device_status status;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	int32_t rcs[2];
+
+	world_config(&config);
+	begin(&world, &host, &session, &config, 8);
+	put_all(&session, 0, 0);
+	ofs_storage_hang(world.device->storage);
+	(void)world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch);
+	expect(&fetch, -ETIMEDOUT);
+	(void)world_put(&session, 1, 0, 2, SECOND_NS, rcs);
+	expect_puts(rcs, 2, -ETIMEDOUT);
+	status = world_status(&world);
+	assert(status.slots_quarantined == 4 && status.reads_timed_out == 4);
+	assert(ofs_device_drain(world.device, 50000000) == -ETIMEDOUT); /* puts the store still has */
+	verify(&world);
+	ofs_storage_unhang(world.device->storage);
+	world_pass(&world, SECOND_NS);
+	status = world_status(&world);
+	assert(status.slots_quarantined == 0 && status.drained);
+	session.step = 1;
+	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+/* A table of reads that all hang, again and again: bounded, and nobody waits beyond the deadline. */
+static void
+test_hung_long(void)
+{
+	static const uint32_t twelve[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+	struct ofs_device_config config;
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	uint32_t round;
+
+	world_config(&config);
+	begin(&world, &host, &session, &config, 12);
+	put_all(&session, 0, 0);
+	put_all(&session, 1, 0);
+	ofs_storage_hang(world.device->storage);
+	for (round = 0; round < 6; round++) {
+		uint32_t i;
+
+		session.step = round;
+		(void)world_fetch(&session, round % 2, 12, twelve, NULL, SECOND_NS, &fetch);
+		for (i = 0; i < 12; i++) {
+			assert(fetch.rcs[i] == -ETIMEDOUT || fetch.rcs[i] == -EAGAIN);
+		}
+		verify(&world);
+	}
+	ofs_storage_unhang(world.device->storage);
+	world_pass(&world, SECOND_NS);
+	assert(world_status(&world).slots_quarantined == 0);
+	assert(world_status(&world).reads_in_flight == 0);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+int
+main(void)
+{
+	test_put_miss_hit();
+	test_late();
+	test_all_pinned();
+	test_write_back();
+	test_flush_retried();
+	test_full_store(OFS_WRITE_THROUGH);
+	test_full_store(OFS_WRITE_BACK);
+	test_eio();
+	test_corrupt();
+	test_hung();
+	test_hung_long();
+	return 0;
+}

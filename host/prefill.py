@@ -8,6 +8,7 @@ never a silent hole: the error names the cause and the mend.
 
 import errno
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,10 @@ from offstage.bindings.errors import RunFailed, StoreFull
 from offstage.host.material import Material
 from offstage.host.session import Context
 
-__all__ = ["compute_context", "put_blocks", "write_context"]
+__all__ = ["BlockWriter", "MissingWriter", "compute_context", "put_blocks"]
+
+BlockWriter = Callable[[int, int, NDArray[np.uint8]], None]
+"""Gets layer, first ordinal, and consecutive blocks uint8 `[blocks, block_bytes]`."""
 
 BATCH_BLOCKS = 64
 """Blocks computed and written at once: 2 MiB of 32 KiB blocks, well inside the caches."""
@@ -27,11 +31,11 @@ def compute_context(
     material: Material,
     identities: Sequence[int],
     selector_name: str,
-    advance: Callable[[int], None] = lambda count: None,
+    write: BlockWriter | None = None,
 ) -> Context:
-    """Summaries and checksums of a chain of full chunks; the bytes are made and dropped.
+    """Summaries and checksums of a chain of full chunks.
 
-    `advance` is told the number of blocks done, batch by batch."""
+    The bytes are made once, given to `write` batch by batch, and dropped."""
     layers = material.geometry.layer_count
     context = Context(
         list(identities),
@@ -44,32 +48,36 @@ def compute_context(
             blocks = material.blocks(layer, first, batch)
             context.checksums[layer, first : first + len(batch)] = material.checksums(blocks)
             context.selectors[layer].write(first, material.keys_of(blocks, layer))
-            advance(len(batch))
+            if write is not None:
+                write(layer, first, blocks)
     return context
 
 
-def write_context(
-    driver: Driver,
-    material: Material,
-    handle: int,
-    identities: Sequence[int],
-    stored_layers: NDArray[np.uint32],
-    advance: Callable[[int], None] = lambda count: None,
-) -> int:
-    """Put every chunk of session `handle` that lacks a layer in the store; returns bytes written.
+@dataclass
+class MissingWriter:
+    """Writes what the tier lacks of one session's context: a `BlockWriter`.
 
-    `stored_layers` [chunks]: how many layers of each chunk the store has."""
-    layers = material.geometry.layer_count
-    missing = np.flatnonzero(stored_layers < layers).astype(np.uint32)
-    written = 0
-    for layer in range(layers):
-        for first in range(0, missing.size, BATCH_BLOCKS):
-            ordinals = missing[first : first + BATCH_BLOCKS]
-            blocks = material.blocks_at(layer, ordinals, [identities[o] for o in ordinals])
-            put_blocks(driver, handle, layer, ordinals, blocks)
-            written += blocks.nbytes
-            advance(ordinals.size)
-    return written
+    `stored_layers` uint32 `[chunks]`: how many layers of each chunk the store has; a chunk with
+    fewer than all is written whole. `bytes_written` and `blocks_written` count what was put."""
+
+    driver: Driver
+    handle: int
+    stored_layers: NDArray[np.uint32]
+    layer_count: int
+    bytes_written: int = 0
+    blocks_written: int = 0
+
+    def __call__(self, layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
+        """Put the missing ones among consecutive blocks of one layer."""
+        stored = self.stored_layers[first : first + len(blocks)]
+        missing = np.flatnonzero(stored < self.layer_count)
+        if missing.size == 0:
+            return
+        chosen = blocks if missing.size == len(blocks) else blocks[missing]
+        ordinals = (first + missing).astype(np.uint32)
+        put_blocks(self.driver, self.handle, layer, ordinals, chosen)
+        self.bytes_written += chosen.nbytes
+        self.blocks_written += len(chosen)
 
 
 def put_blocks(

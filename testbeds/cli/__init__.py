@@ -5,6 +5,7 @@ Errors end here, in one place: one line on stderr and the exit code of the error
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -53,5 +54,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """The console script.
+
+    Matrices here are small, and a second BLAS thread would take the reactor's core and spin on it:
+    unless the user says otherwise, one thread. It must be said before numpy is imported.
+    """
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     sys.exit(run(sys.argv[1:]))

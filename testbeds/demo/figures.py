@@ -1,0 +1,162 @@
+"""From the device's ledger and the host's record to the figures of one run.
+
+Every rate is computed here from counts, once; the report only shows it. Definitions stand in
+`testbeds/report/definitions.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import RunFailed
+from offstage.host.record import AgentRecord
+from offstage.testbeds.results import ENDS, HIT_ENDS, Provenance, RunResult
+
+__all__ = ["CAUSES", "FATES", "RunLabel", "against_baseline", "run_result"]
+
+CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
+FATES = ("used", "late", "unused", "dropped", "cancelled")
+PREFETCH_CAUSES = CAUSES[3:]
+QUANTILES_MAX = 1_000
+MISS_ENDS = ENDS[6:]
+
+
+@dataclass(frozen=True)
+class RunLabel:
+    """What a run is called and where its times come from."""
+
+    name: str
+    storage: str
+    provenance: Provenance
+    prefetchers: tuple[str, ...]
+
+
+def run_result(
+    label: RunLabel,
+    ledger: Mapping[str, Any],
+    status: Mapping[str, Any],
+    record: AgentRecord,
+    decisions_replayed: int,
+    warnings: Sequence[str],
+) -> RunResult:
+    """The figures of one run; `coverage` and `traffic_ratio` wait for `against_baseline`.
+
+    Raises RunFailed where host and device disagree on what became of the demands."""
+    ends = dict(zip(ENDS, ledger["ends"], strict=True))
+    nontrivial = dict(zip(ENDS, ledger["nontrivial_ends"], strict=True))
+    _check_agreement(ledger, record)
+    demands, hits = int(ledger["demands"]), _hits(ends)
+    warm = demands - ends["cold"]
+    fates = _fates(ledger["fates"])
+    stall_ms, token_ms = record.stall_ms(), record.token_ms()
+    by_step = record.ends_by_step()
+    return RunResult(
+        name=label.name,
+        storage=label.storage,
+        provenance=label.provenance,
+        prefetchers=list(label.prefetchers),
+        selected=int(ledger["selected"]),
+        demands=demands,
+        hit_rate=_share(hits, demands),
+        nontrivial_hit_rate=_share(_hits(nontrivial), int(ledger["nontrivial"])),
+        hit_rate_without_cold=_share(hits, warm),
+        hbm_share=_share(int(ledger["selected"]) - demands, int(ledger["selected"])),
+        late_rate=_share(ends["late"], demands),
+        miss_rate=_share(sum(ends[end] for end in MISS_ENDS), demands),
+        coverage=0.0,
+        accuracy=_accuracy(fates),
+        traffic_ratio=0.0,
+        stall_ms_p50=_quantile(stall_ms, 0.50),
+        stall_ms_p99=_quantile(stall_ms, 0.99),
+        token_ms_p50=_quantile(token_ms, 0.50),
+        token_ms_p99=_quantile(token_ms, 0.99),
+        bytes_read=int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"]),
+        blocks_verified=record.blocks_verified,
+        blocks_corrupt=record.blocks_corrupt,
+        blocks_recomputed=record.blocks_recomputed,
+        attention_checked=record.attention_checked,
+        attention_error_max=record.attention_error_max,
+        pollution=int(ledger["pollution"]),
+        evictions=int(ledger["evictions"]),
+        shared_chunks=int(ledger["shared_chunks"]),
+        decisions_replayed=decisions_replayed,
+        busy_share=_share(int(status["busy_ns"]), int(status["busy_ns"] + status["idle_ns"])),
+        wall_s=record.wall_s,
+        ends=ends,
+        nontrivial_ends=nontrivial,
+        fates=fates,
+        hit_rate_by_step=_rates(by_step),
+        demands_by_step=[int(row.sum()) for row in by_step],
+        lead_ns_log2=[int(n) for n in ledger["lead_ns_log2"]],
+        late_ns_log2=[int(n) for n in ledger["late_ns_log2"]],
+        stall_ms_by_token=_quantiles(stall_ms),
+        warnings=list(warnings),
+    )
+
+
+def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:
+    """`run` with coverage and traffic against `baseline`: no prefetch, LRU, the same buffer."""
+    missed = run.demands - _hits(run.ends)
+    missed_without = baseline.demands - _hits(baseline.ends)
+    return msgspec.structs.replace(
+        run,
+        coverage=1.0 - missed / missed_without if missed_without else 0.0,
+        traffic_ratio=_share(run.bytes_read, baseline.bytes_read),
+    )
+
+
+def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:
+    """The device's ledger and what the host was told with each fetch must be the same counts."""
+    told = sum((token.ends for token in record.tokens), np.zeros(len(ENDS), np.int64))
+    if [int(n) for n in told] != [int(n) for n in ledger["ends"]]:
+        raise RunFailed(
+            f"host and DPU disagree on the ends of demands: {told.tolist()} against "
+            f"{list(ledger['ends'])}",
+            "ledger",
+            "report this with the seed; the figures of this run are not to be used",
+        )
+
+
+def _hits(ends: Mapping[str, int]) -> int:
+    return sum(ends[end] for end in HIT_ENDS)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _fates(rows: Sequence[Sequence[int]]) -> dict[str, dict[str, int]]:
+    """By cause and fate, prefetch causes only, those that never occurred left out."""
+    named = {
+        cause: dict(zip(FATES, (int(n) for n in row), strict=True))
+        for cause, row in zip(CAUSES, rows, strict=True)
+        if cause in PREFETCH_CAUSES
+    }
+    return {cause: row for cause, row in named.items() if any(row.values())}
+
+
+def _accuracy(fates: Mapping[str, Mapping[str, int]]) -> float:
+    """Used / prefetched; what was dropped from the queue was never prefetched."""
+    used = sum(row["used"] for row in fates.values())
+    issued = sum(sum(row.values()) - row["dropped"] for row in fates.values())
+    return _share(used, issued)
+
+
+def _rates(by_step: NDArray[np.int64]) -> list[float]:
+    return [float(row[:5].sum() / row.sum()) if row.sum() else -1.0 for row in by_step]
+
+
+def _quantile(values: NDArray[np.float64], share: float) -> float:
+    return float(np.quantile(values, share)) if values.size else 0.0
+
+
+def _quantiles(values: NDArray[np.float64]) -> list[float]:
+    """At most QUANTILES_MAX evenly spaced quantiles, ascending."""
+    if values.size <= QUANTILES_MAX:
+        return [float(value) for value in np.sort(values)]
+    shares = np.linspace(0.0, 1.0, QUANTILES_MAX)
+    return [float(value) for value in np.quantile(values, shares)]

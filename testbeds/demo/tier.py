@@ -1,0 +1,113 @@
+"""A DPU daemon in a process of its own, for as long as one run takes.
+
+The demo starts it as a user would, with `offstage dpu serve --config FILE`, waits for its ready
+line, and ends it with SIGTERM, which drains. What the daemon logged stays beside the results.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.errors import RunFailed
+
+__all__ = ["Tier", "serve", "write_config"]
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+_ENTRY = "from offstage.testbeds.cli import main; main()"
+
+
+@dataclass
+class Tier:
+    """A daemon that answers at `endpoint`; `ready` is its ready line."""
+
+    process: "subprocess.Popen[bytes]"
+    endpoint: str
+    ready: dict[str, Any]
+    log: Path
+
+
+def write_config(path: Path, sections: Mapping[str, Mapping[str, Any]], tenant: str) -> None:
+    """A daemon's TOML file: sections of `key = value`, and one tenant."""
+    lines = []
+    for section, values in sections.items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        lines.append("")
+    lines += ["[[tenant]]", f"name = {json.dumps(tenant)}", ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@contextmanager
+def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]:
+    """Start a daemon; on the way out, drain and end it.
+
+    Raises RunFailed with the daemon's own last line where it does not come up or end well."""
+    command = [sys.executable, "-c", _ENTRY, "dpu", "serve", "--config", str(config)]
+    if record is not None:
+        command += ["--record", str(record)]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        ready = _await_ready(process, log)
+        yield Tier(process, str(ready["endpoint"]), ready, log)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        if process.stdout is not None and process.poll() is not None:
+            process.stdout.close()
+    _stop(process, log)
+
+
+def _await_ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
+    assert process.stdout is not None
+    fd = process.stdout.fileno()
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    line = b""
+    while not line.endswith(b"\n"):
+        readable, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+        piece = os.read(fd, 65536) if readable else b""
+        if not piece:
+            process.kill()
+            process.wait()
+            raise RunFailed(
+                f"the daemon did not start: {_last_line(log)}", str(log), "read that log"
+            )
+        line += piece
+    return dict(json.loads(line))
+
+
+def _stop(process: "subprocess.Popen[bytes]", log: Path) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        code = process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise RunFailed("the daemon did not drain in time", str(log), "read that log") from None
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+    if code != 0:
+        raise RunFailed(
+            f"the daemon ended with status {code}: {_last_line(log)}", str(log), "read that log"
+        )
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -189,6 +189,10 @@ class Core:
         """Change the policy; sharing changes for sessions opened afterwards."""
         check_rc(lib.ofs_core_set_policy(self.handle, now_ns, _policy(policy)), "a policy change")
 
+    def reset(self, now_ns: int) -> None:
+        """A cold arena and an empty ledger; what the store has, and the sessions, stay."""
+        check_rc(lib.ofs_core_reset(self.handle, now_ns), "a reset")
+
     def tenant_add(self, now_ns: int, secret: bytes, slot_count: int, weight: int = 1) -> int:
         """The new tenant's number. `StoreFull` when the arena or the table has no room."""
         config: Any = ffi.new("struct ofs_tenant_config *")

@@ -74,6 +74,22 @@ class Model(Steps):
                         slot.score = self.best_score(slot)
                     self.order(slot).add(slot)
 
+    def reset(self, now: int) -> None:
+        self._enter(now)
+        for tenant in self.tenants:
+            tenant.queue = []
+            for slot in tenant.slots:
+                if slot.state == "resident" and not slot.held:
+                    self.evict(slot, False)
+            tenant.shadow.clear()
+            tenant.ledger = empty_ledger()
+            for slot in tenant.slots:
+                if slot.state in ("resident", "reading") and slot.fresh:
+                    tenant.ledger["issued"][slot.cause] += 1
+                    tenant.ledger["prefetch_bytes_read"] += self.config.block_size_bytes
+            tenant.degree, tenant.margin_ns = self.policy.degree_max, 0
+            tenant.ended = [0, 0, 0]
+
     def _orders_new(self, tenant: int) -> None:
         count = self.tenants[tenant].slot_count
         ghosts = self.ghosts.setdefault(tenant, Ghosts(count - count // 10))

@@ -228,6 +228,8 @@ class Driver:
             self.pair.call(f"block_{kind}", self.now, chunk.number, layer)
 
     def policy_changes(self) -> None:
+        if self.changes and self.random.random() < 0.05:
+            self.pair.call("reset", self.now)
         if self.changes and self.random.random() < 0.3:
             self.pair.call("set_policy", self.now, random_policy(self.random))
 

@@ -38,6 +38,22 @@ ofs_slot_take(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate
 	return t->slot_base + core->free_slots[t->slot_base + --t->free_count];
 }
 
+/* Every session that refers to the chunk has a bit for whether the block has a slot. */
+static void
+block_hold(struct ofs_core *core, uint32_t chunk, uint32_t layer, int hold)
+{
+	uint32_t mask = (1u << core->link_shift) - 1;
+
+	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE;
+		link = core->link_next[link]) {
+		uint32_t ordinal = link & mask;
+		uint64_t *row = ofs_row_of(core, core->held, link >> core->link_shift, layer);
+		uint64_t bit = 1ull << (ordinal % 64);
+
+		row[ordinal / 64] = hold ? row[ordinal / 64] | bit : row[ordinal / 64] & ~bit;
+	}
+}
+
 void
 ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t layer,
 	uint32_t cause, uint32_t serial)
@@ -60,6 +76,7 @@ ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t l
 	core->block_slot[block] = slot;
 	core->block_flags[block] &= (uint8_t)~OFS_BLOCK_POLLUTED;
 	core->chunks[chunk].slots++;
+	block_hold(core, chunk, layer, 1);
 }
 
 /* The bytes are there: the slot becomes visible and may be evicted. */
@@ -91,6 +108,7 @@ ofs_slot_release(struct ofs_core *core, uint32_t slot, int quarantine)
 	assert(s->waiters == OFS_NONE);
 	core->block_slot[block] = OFS_NONE;
 	core->chunks[chunk].slots--;
+	block_hold(core, chunk, s->layer, 0);
 	s->pins = 0;
 	s->flags = 0;
 	if (quarantine) {

@@ -2,8 +2,8 @@
  * block.c: what the store tells of single blocks, and write-back staging.
  *
  * Model: stored or not is a bit at the home chunk, so that every chunk that reads from one store
- * key learns of it at once. A resident copy stays valid when the store loses its own: its bytes were
- * checked.
+ * key learns of it at once. A resident copy stays valid when the store loses its own: its bytes
+ * were checked.
  */
 #include "internal.h"
 

@@ -146,8 +146,8 @@ struct ofs_layer {
 	uint32_t stamp;  /* steps of this layer so far: older candidates are superseded */
 	uint32_t known;  /* ordinals whose average has seen a score */
 	uint32_t last_count;
-	uint16_t chosen_count; /* capped: only ratios are used */
-	uint16_t overlap_permille;
+	uint32_t chosen_count;
+	uint32_t overlap_permille;
 };
 
 struct ofs_core {
@@ -171,7 +171,8 @@ struct ofs_core {
 	struct ofs_list *lists;      /* [tenant_max * 2][OFS_BUCKETS] */
 	uint64_t *occupied;          /* [tenant_max * 2][OFS_BUCKETS / 64] */
 	uint64_t *used_bits;         /* [slot_count][used_words]: sessions that used it as staged */
-	uint64_t *chosen;            /* [session_max][layer_count][chosen_words] */
+	uint64_t *chosen;            /* [session_max][layer_count][row_words]: selected last */
+	uint64_t *held;              /* the same shape: the block has a slot, in whatever state */
 	uint64_t *block_gone;        /* event at which the block was last evicted */
 	uint32_t *block_slot;
 	uint32_t *block_shadow;
@@ -190,14 +191,15 @@ struct ofs_core {
 	uint32_t *misses;            /* [demand_max] of the step at hand */
 	uint8_t *ends;               /* [demand_max] */
 	uint16_t *predicted;         /* [session_chunk_max] */
-	uint64_t *best;              /* [degree limit] */
+	uint64_t *best;              /* [session_chunk_max] */
+	uint64_t *above;             /* [row_words]: values at or above a cut */
 	struct ofs_action *actions;
 	struct ofs_ledger_record *records;
 	unsigned char *log, *log_scratch;
 	/* their state */
 	uint32_t index_mask;
 	uint32_t link_shift;
-	uint32_t used_words, chosen_words;
+	uint32_t used_words, row_words;
 	uint32_t tenant_count, slots_given;
 	uint32_t free_chunk_count, free_io_count, free_waiter_count, free_session_count;
 	uint32_t session_serial;
@@ -238,6 +240,13 @@ ofs_averages_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
 {
 	return core->averages + ((size_t)session * core->config.layer_count + layer)
 		* core->config.session_chunk_max;
+}
+
+/* A row of bits, one for each ordinal, of one layer of one session. */
+static inline uint64_t *
+ofs_row_of(const struct ofs_core *core, uint64_t *rows, uint32_t session, uint32_t layer)
+{
+	return rows + ((size_t)session * core->config.layer_count + layer) * core->row_words;
 }
 
 static inline int
@@ -331,7 +340,8 @@ void ofs_list_remove(struct ofs_core *core, uint32_t slot);
 uint32_t ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket);
 
 /* score.c: the score a resident block carries is the highest over the sessions that share it. */
-void ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score);
+void ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
+	uint32_t score);
 void ofs_score_recompute(struct ofs_core *core, uint32_t slot);
 void ofs_score_refresh(struct ofs_core *core, uint32_t slot);
 uint32_t ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
@@ -392,6 +402,9 @@ void ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 void ofs_window_appended(struct ofs_core *core, uint32_t session, uint32_t old_count);
 /* rank.c: the rank-th largest value, at least 1; 1 where fewer are above zero. */
 uint32_t ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank);
+/* Bit i of `row`: values[i] >= cut. Bits from `count` to `words` * 64 are 0. */
+void ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count,
+	uint32_t cut);
 
 /* log.c */
 struct ofs_part {

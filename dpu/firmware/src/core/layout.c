@@ -63,7 +63,7 @@ layout_sessions(struct ofs_core *core, struct cut *cut)
 	core->link_shift = 0;
 	while ((1ull << core->link_shift) < stride)
 		core->link_shift++;
-	core->chosen_words = (c->session_chunk_max + 63) / 64;
+	core->row_words = (c->session_chunk_max + 63) / 64;
 	CUT(core->sessions, c->session_max);
 	CUT(core->free_sessions, c->session_max);
 	CUT(core->session_chunks, (uint64_t)c->session_max * c->session_chunk_max);
@@ -71,7 +71,9 @@ layout_sessions(struct ofs_core *core, struct cut *cut)
 	CUT(core->link_prev, (uint64_t)c->session_max * stride);
 	CUT(core->layers, layers);
 	CUT(core->averages, layers * c->session_chunk_max);
-	CUT(core->chosen, layers * core->chosen_words);
+	CUT(core->chosen, layers * core->row_words);
+	CUT(core->held, layers * core->row_words);
+	CUT(core->above, core->row_words);
 	CUT(core->last_demands, layers * c->demand_max);
 	CUT(core->pins, (uint64_t)c->session_max * c->demand_max);
 	CUT(core->misses, c->demand_max);

@@ -49,6 +49,33 @@ ofs_prefetch_begin(struct ofs_core *core, uint32_t session)
 		propose_all(core, session, layer, NULL);
 }
 
+/* The best `max` absent ordinals above the cut, sorted by (distance from the top, ordinal). */
+static uint32_t
+best_absent(struct ofs_core *core, uint32_t session, uint32_t layer, const uint16_t *values,
+	uint32_t begin, uint32_t max)
+{
+	const uint32_t *chunks = ofs_session_list(core, session);
+	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
+	uint32_t count = 0;
+
+	for (uint32_t word = begin / 64; word < core->row_words; word++) {
+		for (uint64_t bits = core->above[word] & ~held[word]; bits; bits &= bits - 1) {
+			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits), place;
+			uint64_t entry = ((uint64_t)(OFS_SCORE_HIGHEST - values[i]) << 32) | i;
+
+			if (i < begin || !ofs_block_is_stored(core, chunks[i], layer)
+				|| (count == max && entry >= core->best[count - 1]))
+				continue;
+			/* Insertion into a short list: few blocks above the cut are absent. */
+			place = count < max ? count++ : count - 1;
+			for (; place > 0 && core->best[place - 1] > entry; place--)
+				core->best[place] = core->best[place - 1];
+			core->best[place] = entry;
+		}
+	}
+	return count;
+}
+
 /*
  * Propose the best absent ordinals from `begin` on that stand among the first
  * select_blocks * residency_percent / 100 of all. `values` has one entry per ordinal.
@@ -58,30 +85,16 @@ ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 	const uint16_t *values, uint32_t begin, uint32_t cause)
 {
 	const struct ofs_session *s = &core->sessions[session];
-	const uint32_t *chunks = ofs_session_list(core, session);
-	uint32_t base = ofs_block_of(core, 0, layer);
 	uint32_t end = cause == OFS_CAUSE_PATTERN ? ofs_layer_of(core, session, layer)->known
 		: s->count;
 	uint64_t rank = (uint64_t)s->config.select_blocks * core->policy.residency_percent / 100;
-	uint32_t max = core->propose_max - core->proposed, count = 0, cut;
+	uint32_t max = core->propose_max - core->proposed, count, cut;
 
 	if (rank == 0 || max == 0 || begin >= end)
 		return;
 	cut = ofs_rank_cut(values, end, rank > end ? end + 1 : (uint32_t)rank);
-	for (uint32_t i = begin; i < end; i++) {
-		uint64_t entry = ((uint64_t)(OFS_SCORE_HIGHEST - values[i]) << 32) | i;
-		uint32_t place;
-
-		if (values[i] < cut || core->block_slot[base + chunks[i]] != OFS_NONE
-			|| !ofs_block_is_stored(core, chunks[i], layer)
-			|| (count == max && entry >= core->best[count - 1]))
-			continue;
-		/* Insertion into a short sorted list: few blocks above the cut are absent. */
-		place = count < max ? count++ : count - 1;
-		for (; place > 0 && core->best[place - 1] > entry; place--)
-			core->best[place] = core->best[place - 1];
-		core->best[place] = entry;
-	}
+	ofs_rank_above(core->above, core->row_words, values, end, cut);
+	count = best_absent(core, session, layer, values, begin, max);
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t ordinal = (uint32_t)core->best[i];
 

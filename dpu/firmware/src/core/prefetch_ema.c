@@ -9,61 +9,62 @@
  */
 #include "internal.h"
 
-/* What the scores select now; returns how many of `count` it shares with the step before. */
 static uint32_t
-choose(uint64_t *chosen, uint32_t words, const uint16_t *scores, uint32_t count, uint32_t cut,
-	uint32_t *overlap)
+bits_of(uint64_t word)
 {
-	uint32_t total = 0, common = 0;
-
-	for (uint32_t word = 0; word < words; word++) {
-		uint32_t begin = word * 64 < count ? word * 64 : count;
-		uint32_t end = count - begin < 64 ? count - begin : 64;
-		uint64_t bits = 0;
-
-		for (uint32_t i = 0; i < end; i++)
-			bits |= (uint64_t)(scores[begin + i] >= cut) << i;
-		common += (uint32_t)__builtin_popcountll(bits & chosen[word]);
-		total += (uint32_t)__builtin_popcountll(bits);
-		chosen[word] = bits;
-	}
-	*overlap = common;
-	return total;
+	word = word - ((word >> 1) & 0x5555555555555555ull);
+	word = (word & 0x3333333333333333ull) + ((word >> 2) & 0x3333333333333333ull);
+	word = (word + (word >> 4)) & 0x0f0f0f0f0f0f0f0full;
+	return (uint32_t)(word * 0x0101010101010101ull >> 56);
 }
 
 static int
 query_turned(struct ofs_core *core, const struct ofs_step *step)
 {
 	struct ofs_layer *layer = ofs_layer_of(core, step->session, step->layer);
-	uint64_t place = (uint64_t)step->session * core->config.layer_count + step->layer;
+	uint64_t *chosen = ofs_row_of(core, core->chosen, step->session, step->layer);
 	uint32_t rank = core->sessions[step->session].config.select_blocks;
 	uint32_t before = layer->chosen_count, average = layer->overlap_permille;
-	uint32_t total, common, permille;
+	uint32_t total = 0, common = 0, permille;
 
 	if (rank == 0)
 		return 0;
-	total = choose(core->chosen + place * core->chosen_words, core->chosen_words,
-		step->scores, step->score_count,
-		ofs_rank_cut(step->scores, step->score_count, rank), &common);
-	layer->chosen_count = total > 65535 ? 65535 : (uint16_t)total;
+	ofs_rank_above(core->above, core->row_words, step->scores, step->score_count,
+		ofs_rank_cut(step->scores, step->score_count, rank));
+	for (uint32_t word = 0; word < core->row_words; word++) {
+		total += bits_of(core->above[word]);
+		common += bits_of(core->above[word] & chosen[word]);
+		chosen[word] = core->above[word];
+	}
+	layer->chosen_count = total;
 	if (before == 0)
 		return 0;
-	permille = common * 1000 / before;
-	if (permille > 1000)
-		permille = 1000;
+	permille = (uint32_t)((uint64_t)common * 1000 / before);
 	if (average == 0) {
-		layer->overlap_permille = (uint16_t)permille;
+		layer->overlap_permille = permille;
 		return 0;
 	}
-	layer->overlap_permille = (uint16_t)(average - (average >> 3) + (permille >> 3));
+	layer->overlap_permille = average - (average >> 3) + (permille >> 3);
 	return 2 * permille < average;
 }
 
+/* Eight at a time in 16-bit lanes: C's own arithmetic would widen every value to an int. */
+typedef uint16_t lanes __attribute__((vector_size(16)));
+
 static void
-average_update(uint16_t *restrict averages, const uint16_t *restrict scores, uint32_t count,
-	uint32_t shift)
+average_update(uint16_t *averages, const uint16_t *scores, uint32_t count, uint32_t shift)
 {
-	for (uint32_t i = 0; i < count; i++)
+	uint32_t i = 0;
+
+	for (; i + 8 <= count; i += 8) {
+		lanes average, score;
+
+		memcpy(&average, averages + i, sizeof(average));
+		memcpy(&score, scores + i, sizeof(score));
+		average = average - (average >> shift) + (score >> shift);
+		memcpy(averages + i, &average, sizeof(average));
+	}
+	for (; i < count; i++)
 		averages[i] = (uint16_t)(averages[i] - (averages[i] >> shift)
 			+ (scores[i] >> shift));
 }
@@ -74,13 +75,17 @@ rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count)
 {
 	const uint32_t *chunks = ofs_session_list(core, session);
 	const uint32_t *block_slot = core->block_slot + ofs_block_of(core, 0, layer);
+	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
 
-	for (uint32_t i = 0; i < count; i++) {
-		uint32_t slot = block_slot[chunks[i]];
+	for (uint32_t word = 0; word * 64 < count; word++) {
+		for (uint64_t bits = held[word]; bits; bits &= bits - 1) {
+			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
+			uint32_t slot = block_slot[chunks[i]];
 
-		if (slot != OFS_NONE && core->slots[slot].state == OFS_SLOT_RESIDENT)
-			ofs_score_update(core, slot, session,
-				ofs_session_score(core, session, layer, i));
+			if (i < count && core->slots[slot].state == OFS_SLOT_RESIDENT)
+				ofs_score_update(core, slot, session, i,
+					ofs_session_score(core, session, layer, i));
+		}
 	}
 }
 

@@ -1,4 +1,8 @@
-/* rank.c: the value at a rank of an array of 16-bit values, by two histograms of a byte each. */
+/*
+ * rank.c: the value at a rank of an array of 16-bit values, and which values reach it.
+ *
+ * Model: pure functions; the rank is found by two histograms of a byte each.
+ */
 #include "internal.h"
 
 /* The bucket in which the count from the top reaches `rank`; *above counts the buckets over it. */
@@ -13,30 +17,103 @@ bucket_at(const uint32_t *histogram, uint32_t rank, uint32_t *above)
 	return bucket;
 }
 
+/* The lowest bits of 64 bytes as one word: the product gathers eight of them in its top byte. */
+static uint64_t
+bits_of_bytes(const uint8_t *bytes)
+{
+	uint64_t bits = 0;
+
+	for (uint32_t i = 0; i < 8; i++) {
+		uint64_t eight = 0;
+
+		for (uint32_t byte = 0; byte < 8; byte++)
+			eight |= (uint64_t)bytes[8 * i + byte] << (8 * byte);
+		bits |= (eight * 0x0102040810204080ull >> 56) << (8 * i);
+	}
+	return bits;
+}
+
+/* Bit i: low <= from[i] <= high. By bytes first, which compilers turn into vector code. */
+static inline uint64_t
+bits_between(const uint16_t *from, uint32_t size, uint16_t low, uint16_t high)
+{
+	uint8_t bytes[64] = { 0 };
+	uint16_t span = (uint16_t)(high - low);
+
+	if (size == 64) {
+		for (uint32_t i = 0; i < 64; i++)
+			bytes[i] = (uint16_t)(from[i] - low) <= span;
+	} else {
+		for (uint32_t i = 0; i < size; i++)
+			bytes[i] = (uint16_t)(from[i] - low) <= span;
+	}
+	return bits_of_bytes(bytes);
+}
+
+void
+ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count,
+	uint32_t cut)
+{
+	uint32_t word = 0;
+
+	for (; word * 64 < count && cut <= OFS_SCORE_HIGHEST; word++)
+		row[word] = bits_between(values + word * 64,
+			count - word * 64 < 64 ? count - word * 64 : 64, (uint16_t)cut,
+			OFS_SCORE_HIGHEST);
+	for (; word < words; word++)
+		row[word] = 0;
+}
+
+/*
+ * How many values have each upper byte. Four at a load and two tables: neighbours are often alike,
+ * and one table would wait for its own writes.
+ */
+static void
+count_high(const uint16_t *values, uint32_t count, uint32_t *high)
+{
+	uint32_t odd[OFS_BUCKETS] = { 0 }, i = 0;
+
+	for (; i + 4 <= count; i += 4) {
+		uint64_t four;
+
+		memcpy(&four, values + i, sizeof(four));
+		high[four >> 8 & 255]++;
+		odd[four >> 24 & 255]++;
+		high[four >> 40 & 255]++;
+		odd[four >> 56]++;
+	}
+	for (; i < count; i++)
+		high[values[i] >> 8]++;
+	for (uint32_t bucket = 0; bucket < OFS_BUCKETS; bucket++)
+		high[bucket] += odd[bucket];
+}
+
+/* How many values of the bucket `top` have each lower byte. */
+static void
+count_low(const uint16_t *values, uint32_t count, uint32_t top, uint32_t *low)
+{
+	for (uint32_t begin = 0; begin < count; begin += 64) {
+		uint64_t bits = bits_between(values + begin, count - begin < 64 ? count - begin : 64,
+			(uint16_t)(top << 8), (uint16_t)(top << 8 | 255));
+
+		for (; bits; bits &= bits - 1)
+			low[values[begin + (uint32_t)__builtin_ctzll(bits)] & 255]++;
+	}
+}
+
 uint32_t
 ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank)
 {
 	uint32_t high[OFS_BUCKETS] = { 0 }, low[OFS_BUCKETS] = { 0 };
-	uint32_t above, top, cut, odd[OFS_BUCKETS] = { 0 };
+	uint32_t above, top, cut;
 
 	if (rank == 0)
 		return OFS_SCORE_HIGHEST + 1;
 	if (rank > count)
 		return 1;
-	/* Two tables: neighbours are often alike, and one table would wait for its own writes. */
-	for (uint32_t i = 0; i + 1 < count; i += 2) {
-		high[values[i] >> 8]++;
-		odd[values[i + 1] >> 8]++;
-	}
-	if (count & 1)
-		high[values[count - 1] >> 8]++;
-	for (uint32_t bucket = 0; bucket < OFS_BUCKETS; bucket++)
-		high[bucket] += odd[bucket];
+	count_high(values, count, high);
 	top = bucket_at(high, rank, &above);
-	for (uint32_t i = 0; i < count; i++) {
-		if (values[i] >> 8 == top)
-			low[values[i] & 255]++;
-	}
+	count_low(values, count, top, low);
 	cut = top << 8 | bucket_at(low, rank - above, &above);
 	return cut ? cut : 1;
 }

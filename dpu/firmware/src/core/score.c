@@ -65,12 +65,15 @@ ofs_score_recompute(struct ofs_core *core, uint32_t slot)
 }
 
 void
-ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score)
+ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
+	uint32_t score)
 {
 	const struct ofs_slot *s = &core->slots[slot];
+	uint32_t link = (session << core->link_shift) + ordinal;
 	uint32_t holder;
 
-	if (score >= s->score) {
+	/* Alone, the session is the maximum. */
+	if (score >= s->score || (core->link_next[link] & core->link_prev[link]) == OFS_NONE) {
 		score_set(core, slot, session, score);
 	} else if (s->owner == session || s->owner == OFS_NONE) {
 		score_best(core, slot, &holder, &score);

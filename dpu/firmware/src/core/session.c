@@ -35,10 +35,10 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	s->layer_ns = config->step_ns / core->config.layer_count;
 	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
 		struct ofs_layer *l = ofs_layer_of(core, *session, layer);
-		uint64_t place = (uint64_t)*session * core->config.layer_count + layer;
 
 		memset(l, 0, sizeof(*l));
-		memset(core->chosen + place * core->chosen_words, 0, core->chosen_words * 8);
+		memset(ofs_row_of(core, core->chosen, *session, layer), 0, core->row_words * 8);
+		memset(ofs_row_of(core, core->held, *session, layer), 0, core->row_words * 8);
 	}
 	ofs_log_event(core, OFS_EVENT_SESSION_OPEN, now_ns, 0, &in, 1, &out, 1);
 	return 0;
@@ -100,8 +100,14 @@ session_add_chunk(struct ofs_core *core, uint32_t session, uint32_t chunk)
 
 	ofs_session_list(core, session)[ordinal] = chunk;
 	ofs_chunk_link(core, chunk, session, ordinal);
-	for (uint32_t layer = 0; layer < core->config.layer_count; layer++)
+	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
+		uint64_t *word = ofs_row_of(core, core->held, session, layer) + ordinal / 64;
+		uint64_t bit = 1ull << (ordinal % 64);
+
+		*word = core->block_slot[ofs_block_of(core, chunk, layer)] != OFS_NONE
+			? *word | bit : *word & ~bit;
 		ofs_averages_of(core, session, layer)[ordinal] = 0;
+	}
 	if (s->generating)
 		ofs_chunk_generating(core, chunk, 1);
 }

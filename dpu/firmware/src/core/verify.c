@@ -120,6 +120,13 @@ verify_chunk(const struct ofs_core *core, uint32_t number)
 
 		CHECK(core->sessions[session].open, session);
 		CHECK(ofs_session_list(core, session)[ordinal] == number, number);
+		for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
+			uint32_t slot = core->block_slot[ofs_block_of(core, number, layer)];
+			const uint64_t *row = ofs_row_of(core, core->held, session, layer);
+
+			CHECK((row[ordinal / 64] >> (ordinal % 64) & 1) == (slot != OFS_NONE),
+				number);
+		}
 		references++;
 		generating += core->sessions[session].generating;
 	}

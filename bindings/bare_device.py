@@ -1,7 +1,7 @@
 """A small device without a daemon: for tests and benches of everything between host and store.
 
 Live, its reactor runs on a thread of its own; simulated, clock and storage are virtual and whoever
-waits on a driver turns it. One tenant, one host, no control plane.
+waits on a driver turns it. One tenant, one host to begin with, no control plane.
 """
 
 import errno
@@ -75,11 +75,18 @@ class BareDevice:
         rc = lib.ofs_device_tenant_add(self.handle, tenant, number)
         check_rc(rc, "adding the tenant")
         check_rc(lib.ofs_device_restore(self.handle, number[0]), "recovering its blocks")
+        self._tenant = int(number[0])
+        self._taken: list[int] = []
+        self._port, self.descriptors = self.attach()
+
+    def attach(self) -> tuple[int, list[int]]:
+        """One more host: its port, and its four descriptors, which this object closes."""
         port: Any = ffi.new("uint32_t *")
         fds: Any = ffi.new("int[4]")
-        check_rc(lib.ofs_device_attach(self.handle, number[0], port, fds), "attaching a host")
-        self._port = int(port[0])
-        self.descriptors: list[int] = [int(fd) for fd in fds]
+        check_rc(lib.ofs_device_attach(self.handle, self._tenant, port, fds), "attaching a host")
+        descriptors = [int(fd) for fd in fds]
+        self._taken += descriptors
+        return int(port[0]), descriptors
 
     def driver(self, **faults: int) -> Driver:
         """The host's driver: over shared memory, or in virtual time with seeded `faults`."""
@@ -122,7 +129,7 @@ class BareDevice:
         if self.handle is not None:
             lib.ofs_device_close(self.handle, 0)
             self.handle = None
-            for fd in self.descriptors:
+            for fd in self._taken:
                 os.close(fd)
 
     def __enter__(self) -> "BareDevice":
@@ -137,7 +144,7 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     filled: Any = ffi.new("struct ofs_device_config *")
     core, storage, store = filled.core, filled.storage, filled.store
     core.seed, core.tenant_max, core.session_max = config.seed, 1, 8
-    core.chunk_max = core.session_chunk_max = config.block_max
+    core.chunk_max, core.session_chunk_max = 2 * config.block_max, config.block_max
     core.layer_count, core.slot_count = config.layer_count, config.slot_count
     core.block_size_bytes = config.payload_size_bytes + lba
     core.io_max, core.queue_max, core.demand_max = 64, 256, config.demand_max

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
 
-__all__ = ["Driver", "FetchResult"]
+__all__ = ["Driver", "FetchResult", "spin_rtt"]
 
 ERROR_SIZE = 512
 U8 = NDArray[np.uint8]
@@ -195,24 +195,26 @@ class Driver:
             _gone(rc, "measuring round trips")
         return rtt_ns
 
-    def bench_read(self, keys: U64, count: int, target: U8) -> tuple[int, int, int]:
-        """ns of `count` checked one-sided reads, as many memcpy, and as many unchecked reads.
+    def bench_read(self, keys: U64, batch_count: int, target: U8) -> U64:
+        """ns per block of checked one-sided reads, of memcpy and of unchecked reads, in C.
 
-        `keys` [n >= 48, 2] are published; `target` holds one payload. RunFailed where a read was
-        refused, since the figure would then not be of hits.
+        `keys` [n >= 48, 2] are published; `target` holds one payload. Returns [3, batch_count],
+        each a batch of 16 blocks divided by 16. RunFailed where a read was refused, since the
+        figure would then not be of hits.
         """
         assert keys.flags.c_contiguous and keys.shape[1] == 2
         assert target.nbytes >= self.payload_size_bytes
-        times: Any = ffi.new("uint64_t[3]")
+        times = np.zeros((3, batch_count), np.uint64)
         refused = lib.ofs_driver_bench_read(
-            self._driver, len(keys), _at("struct ofs_key *", keys), count,
-            _at("uint8_t *", target), times, times + 1, times + 2,
+            self._driver, len(keys), _at("struct ofs_key *", keys), batch_count,
+            _at("uint8_t *", target), *(_at("uint64_t *", row) for row in times),
         )  # fmt: skip
         check_rc(refused, "measuring one-sided reads", "fabric")
         if refused:
-            raise RunFailed(f"{refused} of {2 * count} reads found no block", "bench fabric",
+            raise RunFailed(f"{refused} reads found no block", "bench fabric",
                             "make the arena larger than the blocks read")  # fmt: skip
-        return int(times[0]), int(times[1]), int(times[2])
+        per_block: U64 = times // np.uint64(lib.OFS_BENCH_READ_BATCH)
+        return per_block
 
     def close(self) -> None:
         """Unmap everything. Closing twice does nothing."""
@@ -225,6 +227,13 @@ class Driver:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def spin_rtt(count: int) -> U64:
+    """Floor of a round trip here: two spinning threads and two words of memory, ns [count]."""
+    rtt_ns = np.zeros(count, np.uint64)
+    check_rc(lib.ofs_bench_spin_rtt(count, _at("uint64_t *", rtt_ns)), "starting a thread")
+    return rtt_ns
 
 
 def _at(ctype: str, array: NDArray[Any]) -> Any:

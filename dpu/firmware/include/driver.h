@@ -93,14 +93,16 @@ uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
 /* Benches, in C so that no Python stands in the loop. */
 /* Round trip of `count` NOP commands, each timed: rtt_ns [count]. */
 int ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns);
+#define OFS_BENCH_READ_BATCH 16
 /*
- * `count` one-sided reads of the given keys in turn, looked up and checked as fetch does; as many
- * memcpy of the same sizes out of other slots of the same keys; and the same reads once more
- * without the checksum of the payload: nanoseconds of all together. Alternates every few blocks;
- * the keys must be published. Returns how many reads were refused by their check, or -errno.
+ * `batch_count` times: 16 one-sided reads of the given keys in turn, looked up and checked as fetch
+ * does; as many memcpy of the same sizes out of other slots; and as many reads without the checksum
+ * of the payload. Each batch is timed by itself, so that a median forgets those in which something
+ * else had the core: ns [batch_count] of each. The keys must be published. Returns how many reads
+ * were refused by their check, or -errno.
  */
 int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count,
-	const struct ofs_key *keys, uint32_t count, uint8_t *target, uint64_t *read_ns,
+	const struct ofs_key *keys, uint32_t batch_count, uint8_t *target, uint64_t *read_ns,
 	uint64_t *memcpy_ns, uint64_t *unchecked_ns);
 /* Floor of the round trip: two threads and two words of shared memory, nothing else. */
 int ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns);

@@ -6,8 +6,6 @@
 #include <time.h>
 #include <string.h>
 
-#define BENCH_BATCH 16
-
 int
 ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns)
 {
@@ -36,32 +34,32 @@ ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns
 	return 0;
 }
 
-/* BENCH_BATCH keys from `first` on, round and round. */
+/* A batch of keys from `first` on, round and round. */
 static void
 prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys, uint32_t first,
 	uint8_t *target)
 {
 	uint32_t i;
 
-	for (i = 0; i < BENCH_BATCH; i++) {
+	for (i = 0; i < OFS_BENCH_READ_BATCH; i++) {
 		driver->reads[i].key = keys[(first + i) % key_count];
 		driver->reads[i].target = target;
 	}
 }
 
 static int
-read_batch(struct ofs_driver *driver, int checked, uint64_t *total_ns)
+read_batch(struct ofs_driver *driver, int checked, uint64_t *batch_ns)
 {
 	uint64_t start_ns = ofs_driver_now_ns(driver);
 	int refused = 0;
-	int rc = ofs_reads_lookup(driver, driver->reads, BENCH_BATCH);
+	int rc = ofs_reads_lookup(driver, driver->reads, OFS_BENCH_READ_BATCH);
 	uint32_t i;
 
 	if (rc == 0) {
-		rc = ofs_reads_run(driver, driver->reads, NULL, BENCH_BATCH, checked);
+		rc = ofs_reads_run(driver, driver->reads, NULL, OFS_BENCH_READ_BATCH, checked);
 	}
-	*total_ns += ofs_driver_now_ns(driver) - start_ns;
-	for (i = 0; rc == 0 && i < BENCH_BATCH; i++) {
+	*batch_ns = ofs_driver_now_ns(driver) - start_ns;
+	for (i = 0; rc == 0 && i < OFS_BENCH_READ_BATCH; i++) {
 		refused += driver->reads[i].rc != 0;
 	}
 	return rc != 0 ? rc : refused;
@@ -69,15 +67,15 @@ read_batch(struct ofs_driver *driver, int checked, uint64_t *total_ns)
 
 /* The slots are found before the clock starts: a memcpy knows where its bytes are. */
 static int
-copy_batch(struct ofs_driver *driver, uint64_t *total_ns)
+copy_batch(struct ofs_driver *driver, uint64_t *batch_ns)
 {
 	struct ofs_fabric *fabric = driver->fabric;
 	uint64_t start_ns;
-	int rc = ofs_reads_lookup(driver, driver->reads, BENCH_BATCH);
+	int rc = ofs_reads_lookup(driver, driver->reads, OFS_BENCH_READ_BATCH);
 	uint32_t i;
 
 	start_ns = ofs_driver_now_ns(driver);
-	for (i = 0; rc == 0 && i < BENCH_BATCH; i++) {
+	for (i = 0; rc == 0 && i < OFS_BENCH_READ_BATCH; i++) {
 		struct ofs_block_read *read = &driver->reads[i];
 
 		if (read->slot != OFS_NONE) {
@@ -86,45 +84,42 @@ copy_batch(struct ofs_driver *driver, uint64_t *total_ns)
 				read->target, fabric->region.payload_size_bytes);
 		}
 	}
-	*total_ns += ofs_driver_now_ns(driver) - start_ns;
+	*batch_ns = ofs_driver_now_ns(driver) - start_ns;
 	return rc;
 }
 
 int
 ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count,
-	const struct ofs_key *keys, uint32_t count, uint8_t *target, uint64_t *read_ns,
+	const struct ofs_key *keys, uint32_t batch_count, uint8_t *target, uint64_t *read_ns,
 	uint64_t *memcpy_ns, uint64_t *unchecked_ns)
 {
 	uint32_t third = key_count / 3;
 	int refused = 0;
+	int rc = 0;
 	uint32_t i;
 
-	if (key_count < 3 * BENCH_BATCH || driver->fabric->port.demand_max < BENCH_BATCH) {
+	if (key_count < 3 * OFS_BENCH_READ_BATCH ||
+		driver->fabric->port.demand_max < OFS_BENCH_READ_BATCH) {
 		return -EINVAL;
 	}
-	*read_ns = *memcpy_ns = *unchecked_ns = 0;
 	/* Three places a third apart: no way of reading finds what another has just cached. */
-	for (i = 0; i < count; i += BENCH_BATCH) {
-		int rc;
+	for (i = 0; i < batch_count && rc >= 0; i++) {
+		uint32_t first = i * OFS_BENCH_READ_BATCH;
 
-		prepare(driver, key_count, keys, i, target);
-		rc = read_batch(driver, 1, read_ns);
-		if (rc < 0) {
-			return rc;
+		prepare(driver, key_count, keys, first, target);
+		rc = read_batch(driver, 1, &read_ns[i]);
+		refused += rc > 0 ? rc : 0;
+		if (rc >= 0) {
+			prepare(driver, key_count, keys, first + third, target);
+			rc = copy_batch(driver, &memcpy_ns[i]);
 		}
-		refused += rc;
-		prepare(driver, key_count, keys, i + third, target);
-		rc = copy_batch(driver, memcpy_ns);
-		if (rc < 0) {
-			return rc;
-		}
-		prepare(driver, key_count, keys, i + 2 * third, target);
-		rc = read_batch(driver, 0, unchecked_ns);
-		if (rc < 0) {
-			return rc;
+		if (rc >= 0) {
+			prepare(driver, key_count, keys, first + 2 * third, target);
+			rc = read_batch(driver, 0, &unchecked_ns[i]);
+			refused += rc > 0 ? rc : 0;
 		}
 	}
-	return refused;
+	return rc < 0 ? rc : refused;
 }
 
 struct spin_words {

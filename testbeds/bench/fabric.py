@@ -1,0 +1,207 @@
+"""`offstage bench fabric`: one-sided reads against memcpy, and the command ring against its floor.
+
+Reads: a region larger than the caches, keys in random order. A hit is what the driver does for it:
+directory lookup, copy, trailer before and after, checksum of the copy. Its reference is memcpy of
+as many bytes out of other slots of the same region into the same buffer, in the same run, 16 blocks
+of each in turn; and a third turn reads without the checksum, so that its price stands beside it.
+Medians over the batches of a round, and the ratio is the median over rounds of theirs.
+
+Command ring: round trips of empty commands, timed one by one in C while the reactor polls, against
+two threads that bounce one word of shared memory, which is what this machine can do at all. From
+Python the same call is timed with its crossing of the language.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
+from offstage.bindings.driver import Driver, spin_rtt
+from offstage.bindings.errors import BadInput, RunFailed
+
+__all__ = ["bench_fabric"]
+
+KIB, MIB = 1 << 10, 1 << 20
+READ_RATIO_MAX = 1.3
+NOP_NS_P50_MAX = 5_000
+FETCH_TIMEOUT_NS = 10_000_000_000
+BATCH = 64  # blocks put or fetched in one call while the arena is filled
+NEVER_NS = (1 << 64) - 1  # the reactor spins all the while: this bench is about polling
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Medians over the rounds, ns per block, and the ratio of a hit to memcpy in each round."""
+
+    hit_ns: float
+    memcpy_ns: float
+    unchecked_ns: float
+    ratios: list[float]
+    unchecked_ratios: list[float]
+
+
+def bench_fabric(
+    *,
+    block_bytes: tuple[int, ...] = (32 * KIB, 64 * KIB),
+    region_bytes: int = 512 * MIB,
+    rounds: int = 7,
+    batches: int = 400,
+    commands: int = 20_000,
+    seed: int = 1,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Rows per block size, and the command ring; a JSON-able dictionary. Everything is measured.
+
+    `batches` of 16 blocks per round and way of reading; `region_bytes` of slots are filled first.
+    BadInput where a size cannot be had.
+    """
+    if rounds < 1 or batches < 10 or commands < 100:
+        raise BadInput("too few rounds, batches or commands", "bench fabric", "choose more")
+    for size in block_bytes:
+        if size < 4 * KIB or size % (4 * KIB) or region_bytes // size < 256:
+            raise BadInput(f"blocks of {size} B in {region_bytes} B", "bench fabric",
+                           "take whole 4 KiB, and a region of at least 256 blocks")  # fmt: skip
+    rows = [_read_row(size, region_bytes, rounds, batches, seed, say) for size in block_bytes]
+    ring = _ring(commands, rounds, say)
+    aims = {f"hit / memcpy at {row['block_bytes'] // KIB} KiB <= {READ_RATIO_MAX}":
+            row["ratio"] <= READ_RATIO_MAX for row in rows}  # fmt: skip
+    aims[f"round trip p50 <= {NOP_NS_P50_MAX} ns"] = ring["rtt_ns_p50"] <= NOP_NS_P50_MAX
+    return {
+        "reads": rows,
+        "ring": ring,
+        "aims": aims,
+        "aims_met": all(aims.values()),
+        "provenance": "measured",
+        "rounds": rounds,
+        "seed": seed,
+    }
+
+
+def _read_row(
+    size: int, region_bytes: int, rounds: int, batches: int, seed: int, say: Say
+) -> dict[str, Any]:
+    count = region_bytes // (size + 512)
+    config = BareConfig(
+        payload_size_bytes=size,
+        slot_count=count + BATCH,
+        layer_count=1,
+        block_max=count,
+        backend="emulated",
+        store_size_bytes=(count + 64) * (size + 512) * 5 // 4,
+        demand_max=BATCH,
+        spin_ns=0,  # a hit costs the DPU nothing, and the core it would spin on is another's
+    )
+    with BareDevice(config) as device, device.driver() as driver:
+        session = device.session(count)
+        _fill(driver, session, count, size, seed)
+        keys = _published(driver, session, count, seed)
+        result = _measure(driver, keys, size, rounds, batches)
+    say(f"{size // KIB} KiB: hit {result.hit_ns / 1e3:.2f} us, memcpy "
+        f"{result.memcpy_ns / 1e3:.2f} us, {statistics.median(result.ratios):.2f}; without the "
+        f"checksum {statistics.median(result.unchecked_ratios):.2f}")  # fmt: skip
+    return {
+        "block_bytes": size,
+        "region_bytes": count * (size + 512),
+        "hit_ns": result.hit_ns,
+        "memcpy_ns": result.memcpy_ns,
+        "hit_unchecked_ns": result.unchecked_ns,
+        "hit_bytes_per_s": size * 1e9 / result.hit_ns,
+        "memcpy_bytes_per_s": size * 1e9 / result.memcpy_ns,
+        "ratio": statistics.median(result.ratios),
+        "ratio_range": [min(result.ratios), max(result.ratios)],
+        "ratio_unchecked": statistics.median(result.unchecked_ratios),
+        "checksum_included": True,
+    }
+
+
+def _fill(driver: Driver, session: BareSession, count: int, size: int, seed: int) -> None:
+    """Write every block and fetch it once, so that all of them stand in the arena."""
+    rng = np.random.default_rng(seed)
+    source = rng.integers(0, 256, (BATCH, size), np.uint8)
+    target = np.zeros_like(source)
+    for step, first in enumerate(range(0, count, BATCH)):
+        ordinals = np.arange(first, min(first + BATCH, count), dtype=np.uint32)
+        rcs = driver.put(session.number, 0, ordinals, source[: len(ordinals)])
+        keys = np.ascontiguousarray(session.keys[0, ordinals])
+        done = driver.fetch(session.number, step, 0, ordinals, keys, target,
+                            timeout_ns=FETCH_TIMEOUT_NS)  # fmt: skip
+        if rcs.any() or done.rcs.any():
+            raise RunFailed("the arena could not be filled", "bench fabric", "see the errno",
+                            errno=-int(min(rcs.min(), done.rcs.min())))  # fmt: skip
+    driver.release(session.number)
+
+
+def _published(
+    driver: Driver, session: BareSession, count: int, seed: int
+) -> NDArray[np.uint64]:
+    """Every key in random order; a block no bucket had room for is no hit and is left out."""
+    target = np.zeros((BATCH, driver.payload_size_bytes), np.uint8)
+    present: list[NDArray[np.uint32]] = []
+    for first in range(0, count, BATCH):
+        ordinals = np.arange(first, min(first + BATCH, count), dtype=np.uint32)
+        keys = np.ascontiguousarray(session.keys[0, ordinals])
+        done = driver.fetch(session.number, 1 << 20, 0, ordinals, keys, target)
+        if done.hit_count == len(ordinals):
+            present.append(ordinals)
+    order = np.random.default_rng(seed).permutation(np.concatenate(present))
+    return np.ascontiguousarray(session.keys[0, order])
+
+
+def _measure(
+    driver: Driver, keys: NDArray[np.uint64], size: int, rounds: int, batches: int
+) -> Reads:
+    target = np.zeros(size, np.uint8)
+    samples = []
+    for number in range(rounds + 1):
+        turned = np.roll(keys, number * 16 * batches, axis=0)
+        samples.append(np.median(driver.bench_read(turned, batches, target), axis=1).tolist())
+    del samples[0]  # the first round warms pages and clocks
+    hit, memcpy, unchecked = (list(column) for column in zip(*samples, strict=True))
+    return Reads(
+        statistics.median(hit),
+        statistics.median(memcpy),
+        statistics.median(unchecked),
+        [a / b for a, b in zip(hit, memcpy, strict=True)],
+        [a / b for a, b in zip(unchecked, memcpy, strict=True)],
+    )
+
+
+def _ring(commands: int, rounds: int, say: Say) -> dict[str, Any]:
+    """Ring and floor in turns; medians over the rounds."""
+    config = BareConfig(backend="emulated", spin_ns=NEVER_NS)
+    rows: list[list[float]] = []
+    with BareDevice(config) as device, device.driver() as driver:
+        for _ in range(rounds):
+            rtt = np.percentile(driver.bench_nop(commands), [50, 99])
+            python = np.percentile(_from_python(driver, max(commands // 20, 50)), 50)
+            rows.append([*rtt.tolist(), float(python)])
+    floor = np.median([np.percentile(spin_rtt(commands), [50, 99]) for _ in range(rounds)], axis=0)
+    p50, p99, python_p50 = (statistics.median(column) for column in zip(*rows, strict=True))
+    say(f"round trip p50 {p50:.0f} ns, p99 {p99:.0f} ns; floor of two spinning threads "
+        f"{floor[0]:.0f} ns; from Python {python_p50:.0f} ns")  # fmt: skip
+    return {
+        "rtt_ns_p50": p50,
+        "rtt_ns_p99": p99,
+        "floor_ns_p50": float(floor[0]),
+        "floor_ns_p99": float(floor[1]),
+        "ratio_to_floor": p50 / float(floor[0]),
+        "python_rtt_ns_p50": python_p50,
+        "commands": commands,
+    }
+
+
+def _from_python(driver: Driver, count: int) -> NDArray[np.int64]:
+    """One command per call of Python: ns [count]."""
+    times = np.zeros(count, np.int64)
+    for i in range(count):
+        start = time.perf_counter_ns()
+        driver.bench_nop(1)
+        times[i] = time.perf_counter_ns() - start
+    return times

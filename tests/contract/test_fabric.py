@@ -1,0 +1,330 @@
+"""Does every fabric keep the one contract of `host.fabrics.Fabric`?
+
+shm runs over a live device, sim over one in virtual time with seeded faults, zmq over a live device
+behind the daemon's own proxy. A new fabric is one line in SIDES. What came is compared byte for
+byte with what was put; nothing here depends on time.
+"""
+
+import errno
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
+from offstage.bindings.driver import Driver
+from offstage.bindings.errors import BadInput, Incompatible, OffstageError, RunFailed
+from offstage.bindings.firmware import lib
+from offstage.dpu import protocol as p
+from offstage.dpu.device import Descriptors
+from offstage.dpu.log import Log
+from offstage.dpu.zmq_fabric import ZmqFabric
+from offstage.host.fabrics import FABRICS, Fabric, open_fabric
+from offstage.host.fabrics.zmq import ZmqDriver
+
+PAYLOAD = 4096
+BLOCKS = 96
+SLOTS = 32
+LAYER = 1
+FAULTS = {"delay_ns_max": 30_000, "torn_per_million": 100_000, "flip_per_million": 5_000}
+
+
+@dataclass
+class Host:
+    """One attached host, the device it stands on, and a session with stored blocks."""
+
+    device: BareDevice
+    fabric: Fabric
+    session: BareSession
+    source: NDArray[np.uint8]
+    step: int = 0
+
+    def fetch(self, ordinals: list[int], **more: Any) -> tuple[Any, NDArray[np.uint8]]:
+        wanted = np.array(ordinals, np.uint32)
+        target = np.full((max(len(ordinals), 1), PAYLOAD), 0xA5, np.uint8)
+        self.step += 1
+        keys = np.ascontiguousarray(self.session.keys[LAYER, wanted])
+        done = self.fabric.fetch(
+            self.session.number, self.step, LAYER, wanted, keys, target, **more
+        )
+        for i, ordinal in enumerate(ordinals):
+            if done.rcs[i] == 0:
+                assert done.lengths[i] == PAYLOAD
+                assert np.array_equal(target[i], self.source[ordinal])
+            else:
+                assert done.ends[i] == 255
+        assert done.failed_count == np.count_nonzero(done.rcs)
+        return done, target
+
+    def put(self, ordinals: range) -> NDArray[np.int32]:
+        wanted = np.arange(ordinals.start, ordinals.stop, dtype=np.uint32)
+        return self.fabric.put(self.session.number, LAYER, wanted, self.source[wanted])
+
+
+def open_shm(device: BareDevice) -> Iterator[Fabric]:
+    with device.driver() as driver:
+        yield driver
+
+
+def open_sim(device: BareDevice) -> Iterator[Fabric]:
+    fabric = FABRICS["sim"](device)
+    yield fabric
+    fabric.close()
+
+
+def open_sim_with_faults(device: BareDevice) -> Iterator[Fabric]:
+    with device.driver(**FAULTS) as driver:
+        yield driver
+
+
+def open_zmq(device: BareDevice) -> Iterator[Fabric]:
+    """The daemon's proxy and our client, over TCP on the loopback."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    proxy = ZmqFabric(context, "tcp://127.0.0.1:*", 1 << 20, Log("error"))
+    proxy.start()
+    ticket = b"\x01" * 16
+    proxy.admit(ticket, Descriptors(*(os.dup(fd) for fd in device.descriptors)))
+    socket = context.socket(zmq.DEALER)
+    socket.connect(proxy.endpoint)
+    attached = p.Attached(
+        fabric="zmq", token=ticket.hex(), endpoint=proxy.endpoint,
+        payload_size_bytes=PAYLOAD, demand_max=device.config.demand_max,
+    )  # fmt: skip
+    with ZmqDriver(socket, attached, device.config.put_slot_count) as fabric:
+        yield fabric
+    proxy.close()
+    context.destroy(linger=0)
+
+
+SIDES: dict[str, Callable[[BareDevice], Iterator[Fabric]]] = {
+    "shm": open_shm,
+    "sim": open_sim,
+    "sim-faults": open_sim_with_faults,
+    "zmq": open_zmq,
+}
+
+
+@pytest.fixture(params=SIDES)
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    simulated = request.param.startswith("sim")
+    config = BareConfig(
+        payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS, demand_max=16,
+        backend="sim" if simulated else "emulated",
+    )  # fmt: skip
+    with BareDevice(config, simulated=simulated) as device:
+        session = device.session(BLOCKS, select_blocks=16)
+        rng = np.random.default_rng(7)
+        source = rng.integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
+        for fabric in SIDES[request.param](device):
+            yield Host(device, fabric, session, source)
+
+
+def test_miss_then_hit(host: Host) -> None:
+    """First a block comes from the store and was waited for, then it is there."""
+    assert not host.put(range(8)).any()
+    first, _ = host.fetch([3, 1, 2])
+    assert not first.rcs.any() and first.hit_count == 0 and first.stall_ns > 0
+    assert set(first.ends) == {lib.OFS_END_COLD}
+    second, _ = host.fetch([1, 2, 3])
+    assert not second.rcs.any()
+    if second.torn_count == 0:
+        assert second.hit_count == 3 and second.stall_ns == 0
+        assert set(second.ends) == {lib.OFS_END_RETAINED}
+    assert host.fabric.stats()["puts"] == 8
+
+
+def test_a_block_nobody_wrote(host: Host) -> None:
+    assert not host.put(range(2)).any()
+    done, _ = host.fetch([0, 50, 1])
+    assert done.rcs.tolist() == [0, -errno.ENOENT, 0]
+    assert done.failed_count == 1
+
+
+def test_rows_are_chosen_by_index_and_others_left_alone(host: Host) -> None:
+    assert not host.put(range(4)).any()
+    ordinals = np.array([2, 0], np.uint32)
+    keys = np.ascontiguousarray(host.session.keys[LAYER, ordinals])
+    target = np.full((6, PAYLOAD), 0x5A, np.uint8)
+    done = host.fabric.fetch(
+        host.session.number, 1, LAYER, ordinals, keys, target,
+        target_index=np.array([5, 1], np.uint32),
+    )  # fmt: skip
+    assert not done.rcs.any()
+    assert np.array_equal(target[5], host.source[2]) and np.array_equal(target[1], host.source[0])
+    assert (target[[0, 2, 3, 4]] == 0x5A).all()
+
+
+def test_more_than_fits_a_command_or_the_arena(host: Host) -> None:
+    """96 blocks through a put window of 8, 16 demands a step and 32 slots."""
+    assert not host.put(range(BLOCKS)).any()
+    for _ in range(2):
+        done, _ = host.fetch(list(range(BLOCKS)), timeout_ns=20_000_000_000)
+        assert not done.rcs.any()
+
+
+def test_short_blocks(host: Host) -> None:
+    wanted = np.array([9], np.uint32)
+    rcs = host.fabric.put(host.session.number, LAYER, wanted, host.source[9:10], length_bytes=100)
+    assert not rcs.any()
+    target = np.zeros((1, PAYLOAD), np.uint8)
+    keys = np.ascontiguousarray(host.session.keys[LAYER, wanted])
+    done = host.fabric.fetch(host.session.number, 1, LAYER, wanted, keys, target)
+    assert done.rcs[0] == 0 and done.lengths[0] == 100
+    assert np.array_equal(target[0, :100], host.source[9, :100])
+
+
+def test_scores_alone_are_a_hint(host: Host) -> None:
+    done, _ = host.fetch([], selected_count=5, scores=np.arange(BLOCKS, dtype=np.uint16))
+    assert len(done.rcs) == 0
+
+
+def test_a_session_of_somebody_else_is_refused(host: Host) -> None:
+    ordinals = np.zeros(1, np.uint32)
+    with pytest.raises(OffstageError):
+        host.fabric.fetch(
+            7, 1, LAYER, ordinals, np.ascontiguousarray(host.session.keys[LAYER, :1]),
+            np.zeros((1, PAYLOAD), np.uint8),
+        )  # fmt: skip
+    rcs = host.fabric.put(7, LAYER, ordinals, host.source[:1])
+    assert (rcs < 0).all()
+    assert not host.put(range(1)).any()
+
+
+def test_release_lets_go(host: Host) -> None:
+    assert not host.put(range(4)).any()
+    assert not host.fetch([0, 1])[0].rcs.any()
+    host.fabric.release(host.session.number)
+    assert not host.fetch([0, 1])[0].rcs.any()
+
+
+def test_a_closed_port_is_said_so(host: Host) -> None:
+    assert not host.put(range(2)).any()
+    host.device.detach()
+    with pytest.raises(RunFailed) as caught:
+        host.fetch([0])
+    assert "\n" not in str(caught.value) and caught.value.mend
+
+
+def test_late_is_not_a_hit() -> None:
+    """A block that a prefetch is just bringing was waited for, and its end says late."""
+    config = BareConfig(payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS,
+                        demand_max=16, prefetchers=lib.OFS_PREFETCH_WINDOW)  # fmt: skip
+    with BareDevice(config, simulated=True) as device, device.driver() as driver:
+        source = np.random.default_rng(1).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
+        host = Host(device, driver, device.session(BLOCKS), source)
+        assert not host.put(range(BLOCKS)).any()
+        host.fetch([])  # a step of the layer: the window is prefetched from here on
+        done, _ = host.fetch([BLOCKS - 2, BLOCKS - 3])
+        assert set(done.ends) == {lib.OFS_END_LATE} and done.hit_count == 0 and done.stall_ns > 0
+        assert not done.rcs.any()
+
+
+# ---- what only shared memory has ----
+
+
+@pytest.fixture
+def live() -> Iterator[BareDevice]:
+    config = BareConfig(payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS,
+                        backend="emulated", demand_max=16)  # fmt: skip
+    with BareDevice(config) as device:
+        yield device
+
+
+def test_eviction_while_reading(live: BareDevice) -> None:
+    """Blocks three times the arena go round and round while the arena is dropped under them."""
+    session = live.session(BLOCKS, select_blocks=16)
+    source = np.random.default_rng(3).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
+    stop = threading.Event()
+
+    def drop() -> None:
+        while not stop.wait(0.0002):
+            live.reset()
+
+    with live.driver() as driver:
+        host = Host(live, driver, session, source)
+        assert not host.put(range(BLOCKS)).any()
+        thread = threading.Thread(target=drop)
+        thread.start()
+        try:
+            came = 0
+            for turn in range(60):
+                first = turn * 16 % BLOCKS
+                done, _ = host.fetch(list(range(first, first + 16)))
+                came += np.count_nonzero(done.rcs == 0)
+        finally:
+            stop.set()
+            thread.join()
+        assert came == 60 * 16
+
+
+def test_a_host_cannot_write_the_region(live: BareDevice) -> None:
+    size = os.fstat(live.descriptors[0]).st_size
+    with pytest.raises(OSError):
+        mmap.mmap(live.descriptors[0], size, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    with pytest.raises(OSError):
+        os.pwrite(live.descriptors[0], b"x", 0)
+
+
+# The words both sides poll, and the first submission entries; and anywhere else.
+WORDS = [256 + 64 * i for i in range(7)] + [4096 + 64 * i for i in range(4)]
+PLACES = st.one_of(st.sampled_from(WORDS), st.integers(0, 1 << 14))
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(st.tuples(PLACES, st.binary(max_size=512)), max_size=8))
+def test_the_device_outlives_garbage_in_a_port(pieces: list[tuple[int, bytes]]) -> None:
+    """Random bytes anywhere in ring, words and payloads: another host is served all the same."""
+    config = BareConfig(payload_size_bytes=512, slot_count=8, block_max=8, demand_max=8,
+                        entry_count=4, put_slot_count=2, store_size_bytes=8 << 20)  # fmt: skip
+    with BareDevice(config, simulated=True) as device:
+        hostile = device.descriptors[1]
+        _, descriptors = device.attach()
+        good = Driver.in_virtual_time(device.handle, *descriptors[:2], seed=1)
+        with mmap.mmap(hostile, os.fstat(hostile).st_size) as port:
+            for offset, data in pieces:
+                end = min(offset + len(data), len(port))
+                if offset < end:
+                    port[offset:end] = data[: end - offset]
+                assert len(good.bench_nop(4)) == 4  # its waits turn the reactor, bad port and all
+        good.close()
+
+
+@pytest.mark.parametrize(
+    ("offset", "word"), [(0, "magic"), (8, "version"), (16, "checksum"), (4096, "")]
+)
+def test_a_wrong_header_is_one_line(live: BareDevice, offset: int, word: str) -> None:
+    size = os.fstat(live.descriptors[1]).st_size
+    with mmap.mmap(live.descriptors[1], size) as port:
+        before = port[offset]
+        port[offset] = before ^ 1
+        try:
+            if not word:
+                live.driver().close()  # not a byte of the header
+                return
+            with pytest.raises(Incompatible) as caught:
+                live.driver()
+        finally:
+            port[offset] = before
+    assert word in str(caught.value) and "\n" not in str(caught.value) and ";" in str(caught.value)
+
+
+def test_descriptors_of_something_else() -> None:
+    read_end, write_end = os.pipe()
+    with pytest.raises(Incompatible, match="daemon"):
+        Driver(read_end, write_end, read_end, write_end)
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_an_unknown_fabric_names_the_known() -> None:
+    with pytest.raises(BadInput, match="shm"):
+        open_fabric(None, "smoke-signals")  # type: ignore[arg-type]

@@ -1,0 +1,100 @@
+"""Does a host reach a real daemon over each fabric, and learn of its death?"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offstage.bindings.errors import RunFailed
+from offstage.bindings.keys import block_keys
+from offstage.host.control import Control
+from offstage.host.fabrics import Fabric, open_fabric
+from offstage.host.fabrics.shm import open_driver
+
+ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
+PAYLOAD, COUNT, LAYERS = 4096, 40, 2
+SETTINGS = {
+    "daemon.endpoint": "tcp://127.0.0.1:*", "daemon.metrics_endpoint": "", "arena.size": "1MiB",
+    "arena.payload": "4KiB", "arena.layers": "2", "storage.backend": "emulated",
+    "storage.size": "32MiB", "store.segment": "256KiB", "limits.demands": "16",
+    "limits.put_slots": "8", "limits.sessions": "4", "limits.ports": "2",
+    "limits.context_tokens": "4096", "limits.chunks": "256",
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def daemon(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Control]]:
+    chosen = {**SETTINGS, "daemon.runtime_dir": str(folder / "run")}
+    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([*ENTRY, "dpu", "serve", *sets], stdout=subprocess.PIPE,
+                                   stderr=log)  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, (folder / "log").read_text()
+        endpoint = json.loads(line)["endpoint"]
+        with Control(endpoint, runtime_dir=folder / "run") as control:
+            yield process, control
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
+    """Put and fetch more blocks than a window and a step hold; returns session and keys."""
+    session = control.session_open(select_blocks=16)
+    reply = control.append(session, [i.to_bytes(16, "little") for i in range(COUNT)])
+    keys = block_keys(reply.keys, LAYERS)
+    source = np.random.default_rng(5).integers(0, 256, (COUNT, PAYLOAD), np.uint8)
+    ordinals = np.arange(COUNT, dtype=np.uint32)
+    assert not fabric.put(session, 1, ordinals, source).any()
+    target = np.zeros_like(source)
+    for step in range(2):
+        target[:] = 0
+        done = fabric.fetch(session, step, 1, ordinals, keys[1], target)
+        assert not done.rcs.any() and np.array_equal(target, source)
+    assert done.hit_count == COUNT
+    return session, keys
+
+
+@pytest.mark.parametrize("name", ["shm", "zmq"])
+def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
+    with daemon(tmp_path) as (_, control):
+        fabric = open_fabric(control, name)
+        session, _ = write_and_read(control, fabric)
+        fabric.release(session)
+        control.session_close(session)
+        fabric.close()
+
+
+def test_a_killed_daemon_is_noticed_at_once(tmp_path: Path) -> None:
+    """By the broken wake descriptor: the timeout of this fetch would outlast the test."""
+    with daemon(tmp_path) as (process, control):
+        fabric = open_fabric(control)
+        session, keys = write_and_read(control, fabric)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        ordinals = np.zeros(1, np.uint32)
+        with pytest.raises(RunFailed, match="attach again"):
+            fabric.fetch(
+                session, 9, 0, ordinals, np.ascontiguousarray(keys[0, :1]),
+                np.zeros((1, PAYLOAD), np.uint8), timeout_ns=3_600_000_000_000,
+            )  # fmt: skip
+        fabric.close()
+
+
+def test_a_token_works_once(tmp_path: Path) -> None:
+    with daemon(tmp_path) as (_, control):
+        attached = control.attach("shm")
+        open_driver(attached).close()
+        with pytest.raises(RunFailed, match="attach again"):
+            open_driver(attached)

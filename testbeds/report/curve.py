@@ -12,8 +12,10 @@ from offstage.testbeds.results import CurvePoint, RunResult
 
 __all__ = ["curve_figure"]
 
-FRAME = svg.Frame(width=760, height=400, left=54, right=18, top=16, bottom=44)
+FRAME = svg.Frame(width=820, height=400, left=54, right=78, top=16, bottom=44)
 LABEL_HEIGHT = 15
+# A ring around a dot: two runs that came out alike are both seen.
+RADIUS = {"measured": 5.5, "emulated": 9.0, "modelled": 12.0}
 CURVES = ("var(--set-1)", "var(--set-2)", "var(--set-3)", "var(--set-4)", "var(--set-5)")
 
 
@@ -71,10 +73,10 @@ def _axes(x: svg.Linear, y: svg.Linear) -> str:
 
 
 def _better() -> str:
-    """The arrow towards the better corner, in the corner that good runs leave empty."""
-    x, y = FRAME.x1 - 26, FRAME.y0 - 26
+    """The arrow towards the better corner, beside the plot, where no run can stand."""
+    x, y = FRAME.x1 + 54, FRAME.y1 + 48
     arrow = f"M{x} {y}L{x - 34} {y - 34}M{x - 34} {y - 20}V{y - 34}H{x - 20}"
-    word = svg.text(x - 42, y - 12, "better", class_="note end")
+    word = svg.text(x - 17, y + 18, "better", class_="note mid")
     return svg.tag("path", d=arrow, class_="better") + word
 
 
@@ -89,7 +91,7 @@ def _point(
         "circle",
         cx=x(run.traffic_ratio),
         cy=y(run.hit_rate),
-        r=6.5,
+        r=RADIUS[group.provenance],
         class_=f"point {group.provenance}",
         style=colour(run, colours),
         tabindex=0,
@@ -133,6 +135,6 @@ def _direct_labels(groups: Sequence[Group], x: svg.Linear, y: svg.Linear) -> str
         at = max(py + 4, last + LABEL_HEIGHT)
         last = at
         left = px > (FRAME.x0 + FRAME.x1) / 2
-        parts.append(svg.text(px + (-11 if left else 11), at, name,
+        parts.append(svg.text(px + (-16 if left else 16), at, name,
                               class_="name end" if left else "name"))  # fmt: skip
     return "".join(parts)

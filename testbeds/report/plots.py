@@ -265,9 +265,10 @@ def stall_figure(groups: Sequence[Group], colours: Colours) -> str:
     """Quantiles of the stall per token, the slowest tokens stretched out."""
     worst = [run.stall_ms_by_token[-1] for g in groups for run in g.runs if run.stall_ms_by_token]
     high = 10.0 ** math.ceil(math.log10(max([*worst, 0.1])) - 1e-9)
-    values = [v for g in groups for run in g.runs for v in run.stall_ms_by_token if v > 0]
-    low = 10.0 ** math.floor(math.log10(max(STALL_FLOOR_MS, min([*values, high / 10]))))
-    low = max(low, high / 1e5)
+    values = sorted(v for g in groups for run in g.runs for v in run.stall_ms_by_token if v > 0)
+    # All but the few shortest waits are in sight.
+    shortest = min(values[len(values) // 50] if values else high, high / 10)
+    low = max(10.0 ** math.floor(math.log10(max(STALL_FLOOR_MS, shortest))), high / 1e5)
     body = panels([panel(group, _stall_plot(group, colours, low, high)) for group in groups])
     return figure(
         "stall",

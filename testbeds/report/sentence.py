@@ -75,7 +75,7 @@ def _aside(group: Group) -> str:
     text = f"on {group.where} {percent(run.hit_rate)}"
     if without is None or run is without:
         return text
-    return f"{text} {_against(run, without)}, {_price(run)}{_better_one(group, run)}"
+    return f"{text}, {_against(run, without)}, {_price(run)}{_better_one(group, run)}"
 
 
 def _verified(runs: Sequence[RunResult]) -> str:

@@ -14,7 +14,8 @@ def setup_line(summary: Summary) -> str:
     """Workload, geometry, machine, seed and provenance; what the summary lacks is left out."""
     parts = [_text(summary.workload, "sentence"), _geometry(summary.workload)]
     parts.append(_machine(summary.machine))
-    parts.append("; ".join(group.where for group in groups(summary.runs)))
+    storages = ", ".join(group.where for group in groups(summary.runs))
+    parts.append(f"storage: {storages}" if storages else "")
     parts.append(f"seed {summary.seed}")
     return ". ".join(_capital(part.rstrip(".")) for part in parts if part) + "."
 

@@ -49,7 +49,7 @@ def test_measured_leads_and_emulated_is_named(made: SimpleNamespace) -> None:
     text = sentence(both)
     first, *rest = text.split("; ")
     assert "95.0 %" in first and "(measured)" in first
-    assert rest[0].startswith("on synthetic (emulated) 88.0 % against 70.0 %")
+    assert rest[0].startswith("on synthetic (emulated) 88.0 %, against 70.0 %")
 
 
 def test_corrupt_blocks_are_said(made: SimpleNamespace) -> None:

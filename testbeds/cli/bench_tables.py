@@ -55,8 +55,8 @@ def storage_table(result: Mapping[str, Any]) -> Drawn:
     notes = [
         f"measured beside {result['reference']} on {result['path']}, seed {result['seed']}: the "
         f"ratio is the median of {result['rounds']} rounds",
-        "* emulated, beside the figures published for the drive; late: reads that this machine ended "
-        "later than the model says, where many are, the figure is the machine's",
+        "* emulated, beside the figures published for the drive; late: reads that ended later than "
+        "the model says; where many did, the figure is this machine's",
     ]
     return drawn(rows), notes
 

@@ -12,7 +12,8 @@ from offstage.testbeds.results import CurvePoint, RunResult
 
 __all__ = ["curve_figure"]
 
-FRAME = svg.Frame(width=820, height=400, left=54, right=78, top=16, bottom=44)
+WIDE = svg.Frame(width=820, height=400, left=54, right=78, top=16, bottom=44)
+NARROW = svg.Frame(width=440, height=380, left=46, right=14, top=52, bottom=40)
 LABEL_HEIGHT = 15
 # A ring around a dot: two runs that came out alike are both seen.
 RADIUS = {"measured": 5.5, "emulated": 9.0, "modelled": 12.0}
@@ -20,37 +21,56 @@ CURVES = ("var(--set-1)", "var(--set-2)", "var(--set-3)", "var(--set-4)", "var(-
 
 
 def curve_figure(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: Colours) -> str:
-    """Runs as points, the policies of `curve` as lines with their provenance."""
-    runs = [(run, name, group) for group in groups
-            for run, name in zip(group.runs, labels(group), strict=True)]  # fmt: skip
-    x, y = _scales([run for run, _, _ in runs], curve)
-    axes = _axes(x, y)
-    lines, line_keys = _lines(curve, x, y)
-    points = "".join(_point(run, name, group, colours, x, y) for run, name, group in runs)
-    said = "; ".join(
-        f"{name} on {group.title}: {percent(run.hit_rate)} at {ratio(run.traffic_ratio)}"
-        for run, name, group in runs
-    )
-    body = svg.chart(FRAME, axes + lines + points + _direct_labels(groups, x, y),
-                     f"Hit rate against traffic. {said}.")  # fmt: skip
-    seen = {name: colours[tuple(sorted(run.prefetchers))] for run, name, _ in runs}
+    """Runs as points, the policies of `curve` as lines with their provenance. Drawn twice: a page
+    shows the one that suits its width."""
+    body = svg.tag("div", _plot(WIDE, groups, curve, colours), class_="wide")
+    body += svg.tag("div", _plot(NARROW, groups, curve, colours), class_="narrow")
+    seen = {name: colours[tuple(sorted(run.prefetchers))] for run, name, _ in _runs(groups)}
     keys = [key(shade, name, "dot") for name, shade in seen.items()]
     keys += [
         key("var(--muted)", name, f"dot {name}")
         for name in dict.fromkeys(group.provenance for group in groups)
     ]
+    keys += [
+        key(CURVES[number % len(CURVES)], f"{policy} ({provenance})", f"line {provenance}")
+        for number, (policy, provenance) in enumerate(_policies(curve))
+    ]
     return figure(
         "curve",
         "What the hits cost",
-        svg.tag("div", body, class_="wide"),
+        body,
         "Up and to the left is better: each point is a run, with its hit rate above the bytes it "
         "read in multiples of no prefetch; a line shows one policy at several settings.",
-        legend(keys + line_keys),
+        legend(keys),
     )
 
 
+def _runs(groups: Sequence[Group]) -> list[tuple[RunResult, str, Group]]:
+    return [(run, name, group) for group in groups
+            for run, name in zip(group.runs, labels(group), strict=True)]  # fmt: skip
+
+
+def _policies(curve: Sequence[CurvePoint]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((point.policy, point.provenance) for point in curve))
+
+
+def _plot(
+    frame: svg.Frame, groups: Sequence[Group], curve: Sequence[CurvePoint], colours: Colours
+) -> str:
+    runs = _runs(groups)
+    x, y = _scales(frame, [run for run, _, _ in runs], curve)
+    parts = [_axes(frame, x, y), _lines(curve, x, y)]
+    parts += [_point(run, name, group, colours, x, y) for run, name, group in runs]
+    parts.append(_direct_labels(frame, groups, x, y))
+    said = "; ".join(
+        f"{name} on {group.where}: {percent(run.hit_rate)} at {ratio(run.traffic_ratio)}"
+        for run, name, group in runs
+    )
+    return svg.chart(frame, "".join(parts), f"Hit rate against traffic. {said}.")
+
+
 def _scales(
-    runs: Sequence[RunResult], curve: Sequence[CurvePoint]
+    frame: svg.Frame, runs: Sequence[RunResult], curve: Sequence[CurvePoint]
 ) -> tuple[svg.Linear, svg.Linear]:
     traffic = [r.traffic_ratio for r in runs] + [p.traffic_ratio for p in curve]
     rates = [r.hit_rate for r in runs] + [p.hit_rate for p in curve]
@@ -58,25 +78,30 @@ def _scales(
     margin = (right - left) * 0.08
     low = max(0.0, math.floor((min([*rates, 0.95]) - 0.02) * 20) / 20)
     return (
-        svg.Linear(max(0.0, left - margin), right + margin, FRAME.x0, FRAME.x1),
-        svg.Linear(low, 1.0, FRAME.y0, FRAME.y1),
+        svg.Linear(max(0.0, left - margin), right + margin, frame.x0, frame.x1),
+        svg.Linear(low, 1.0, frame.y0, frame.y1),
     )
 
 
-def _axes(x: svg.Linear, y: svg.Linear) -> str:
+def _axes(frame: svg.Frame, x: svg.Linear, y: svg.Linear) -> str:
     marks = [(y(v), f"{v * 100:g} %") for v in y.ticks(6)]
     title = "bytes read, over those without prefetch"
-    ticks = [(x(v), f"{v:g}×") for v in x.ticks(7)]
+    ticks = [(x(v), f"{v:g}×") for v in x.ticks(7 if frame.width > 600 else 4)]
     one = x(1.0)
-    reference = svg.tag("line", x1=one, x2=one, y1=FRAME.y1, y2=FRAME.y0, class_="need")
-    return svg.y_axis(FRAME, marks) + svg.x_axis(FRAME, ticks, title) + reference + _better()
+    reference = svg.tag("line", x1=one, x2=one, y1=frame.y1, y2=frame.y0, class_="need")
+    return svg.y_axis(frame, marks) + svg.x_axis(frame, ticks, title) + reference + _better(frame)
 
 
-def _better() -> str:
-    """The arrow towards the better corner, beside the plot, where no run can stand."""
-    x, y = FRAME.x1 + 54, FRAME.y1 + 48
+def _better(frame: svg.Frame) -> str:
+    """The arrow towards the better corner, outside the plot, where no run can stand: beside it, or
+    above it where the page is narrow."""
+    if frame.right > 60:
+        x, y = frame.x1 + 54, frame.y1 + 48
+        word = svg.text(x - 17, y + 18, "better", class_="note mid")
+    else:
+        x, y = frame.x0 + 36, frame.y1 - 12
+        word = svg.text(x + 8, y, "better", class_="note")
     arrow = f"M{x} {y}L{x - 34} {y - 34}M{x - 34} {y - 20}V{y - 34}H{x - 20}"
-    word = svg.text(x - 17, y + 18, "better", class_="note mid")
     return svg.tag("path", d=arrow, class_="better") + word
 
 
@@ -100,13 +125,11 @@ def _point(
     )
 
 
-def _lines(curve: Sequence[CurvePoint], x: svg.Linear, y: svg.Linear) -> tuple[str, list[str]]:
+def _lines(curve: Sequence[CurvePoint], x: svg.Linear, y: svg.Linear) -> str:
     """One line per policy and provenance, with a small mark at every setting."""
-    parts, keys = [], []
-    policies = dict.fromkeys((point.policy, point.provenance) for point in curve)
-    for number, (policy, provenance) in enumerate(policies):
-        shade = CURVES[number % len(CURVES)]
-        style = f"--c:{shade}"
+    parts = []
+    for number, (policy, provenance) in enumerate(_policies(curve)):
+        style = f"--c:{CURVES[number % len(CURVES)]}"
         rows = [p for p in curve if (p.policy, p.provenance) == (policy, provenance)]
         rows.sort(key=lambda p: (p.traffic_ratio, p.hit_rate))
         places = [(x(p.traffic_ratio), y(p.hit_rate)) for p in rows]
@@ -118,11 +141,12 @@ def _lines(curve: Sequence[CurvePoint], x: svg.Linear, y: svg.Linear) -> tuple[s
             )
             parts.append(svg.tag("circle", cx=px, cy=py, r=3.0, class_="setting", style=style,
                                  data_tip=tip))  # fmt: skip
-        keys.append(key(shade, f"{policy} ({provenance})", f"line {provenance}"))
-    return "".join(parts), keys
+    return "".join(parts)
 
 
-def _direct_labels(groups: Sequence[Group], x: svg.Linear, y: svg.Linear) -> str:
+def _direct_labels(
+    frame: svg.Frame, groups: Sequence[Group], x: svg.Linear, y: svg.Linear
+) -> str:
     """Names beside the points of the first group, moved apart where they would meet."""
     if not groups:
         return ""
@@ -134,7 +158,7 @@ def _direct_labels(groups: Sequence[Group], x: svg.Linear, y: svg.Linear) -> str
     for py, px, name in rows:
         at = max(py + 4, last + LABEL_HEIGHT)
         last = at
-        left = px > (FRAME.x0 + FRAME.x1) / 2
+        left = px > (frame.x0 + frame.x1) / 2
         parts.append(svg.text(px + (-16 if left else 16), at, name,
                               class_="name end" if left else "name"))  # fmt: skip
     return "".join(parts)

@@ -26,7 +26,7 @@ const at = {bubbles: true, clientX: box.x, clientY: box.y};
 bands[3].dispatchEvent(new PointerEvent("pointermove", at));
 const shown = tip.hidden ? "" : tip.textContent;
 document.body.dispatchEvent(new PointerEvent("pointermove", at));
-const wide = [...document.querySelectorAll("section, h1, svg")].filter(
+const wide = [...document.querySelectorAll("section, h1, svg, .note, .tiles dd")].filter(
   (part) => part.getBoundingClientRect().right > window.innerWidth + 1).length;
 console.log("PROBE" + JSON.stringify({width: document.documentElement.scrollWidth,
   window: window.innerWidth, tip: shown, gone: tip.hidden, wide: wide}) + "END");

@@ -58,7 +58,7 @@ def test_every_section_stands_in_order(made: SimpleNamespace) -> None:
     found = outline(text)
     assert found.sections == SECTIONS
     assert len(found.ids) == len(set(found.ids))
-    assert found.tags.count("svg") == 7 and text.count("<figcaption>") == 6
+    assert found.tags.count("svg") == 8 and text.count("<figcaption>") == 6
     assert escape(made.summary().sentence.split(";")[0]) in text
 
 

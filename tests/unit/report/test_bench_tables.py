@@ -1,0 +1,65 @@
+"""Do the benches' tables say reached and missed as the figures say, and fit a terminal?"""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from offstage.testbeds.cli.bench_tables import TABLES
+
+SAMPLE = {"bytes_per_s": 1.731e9, "latency_ns_p50": 1.073e6, "latency_ns_p99": 2e6}
+FABRIC = {
+    "reads": [
+        {"block_bytes": 65_536, "hit_ns": 8_607, "memcpy_ns": 6_830, "hit_unchecked_ns": 6_819,
+         "ratio": 1.26, "ratio_unchecked": 1.0}
+    ],
+    "ring": {"rtt_ns_p50": 448, "rtt_ns_p99": 689, "floor_ns_p50": 280, "floor_ns_p99": 304,
+             "ratio_to_floor": 1.6, "python_rtt_ns_p50": 2_025},
+    "aims": {"hit / memcpy at 64 KiB <= 1.3": True, "round trip p50 <= 5000 ns": False},
+    "rounds": 7, "seed": 1,
+}  # fmt: skip
+STORAGE = {
+    "rows": [
+        {"block_bytes": 65_536, "queue_depth": 32, "ours": SAMPLE, "fio": SAMPLE,
+         "bandwidth_ratio": 1.0, "latency_ratio": 1.0, "aims": {"bandwidth_ratio >= 0.95": True}},
+        {"block_bytes": 65_536, "queue_depth": 1, "ours": SAMPLE, "fio": SAMPLE,
+         "bandwidth_ratio": 1.0, "latency_ratio": 1.2, "aims": {"latency_ratio <= 1.15": False}},
+    ],
+    "emulated": [
+        {"preset": "gen5-tlc", "figures": {
+            "read_iops": {"got": 1e6, "cited": 3.3e6, "ratio": 0.3, "late_share": 0.98}}}
+    ],
+    "reference": "fio", "path": "file", "rounds": 2, "seed": 1,
+}  # fmt: skip
+CORE = {
+    "rows": [
+        {"name": "zipf", "ours_per_s": 8.5e6, "reference_per_s": 9e6, "ratio": 0.94, "hits": 9},
+        {"name": "other", "ours_per_s": 4e6, "reference_per_s": 9e6, "ratio": 0.44, "hits": 9},
+    ],
+    "decode": {"prefetchers": "ema", "selected": 64, "blocks": 2_048, "accesses_per_s": 5.4e6},
+    "replay": {"decisions_per_s": 5e6},
+    "aims": {"flat >= 5000000 accesses/s": False, "decode >= 5000000 accesses/s": True},
+    "reference": "libCacheSim LRU", "rounds": 7, "seed": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "reached", "missed"),
+    [
+        ("fabric", FABRIC, ["64 KiB hit, checksum included"], ["command round trip p50, C"]),
+        ("storage", STORAGE, ["64 KiB depth 32 bandwidth"], ["64 KiB depth 1 latency p50"]),
+        ("core", CORE, ["LRU on zipf", "decode, ema, 64 of 2048"], ["LRU on other"]),
+    ],
+)
+def test_aims_stand_at_their_rows(
+    name: str, result: dict[str, object], reached: list[str], missed: list[str]
+) -> None:
+    table, notes = TABLES[name](result)
+    out = io.StringIO()
+    Console(file=out, width=80).print(table)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert "…" not in out.getvalue() and "seed 1" in notes[0]
+    for word, names in (("reached", reached), ("missed", missed)):
+        found = [line for line in lines if line.endswith(word)]
+        assert len(found) == len(names)
+        assert all(line.startswith(start) for line, start in zip(found, names, strict=True))

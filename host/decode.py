@@ -7,6 +7,7 @@ that arrives is held against the checksum of what was written, and sampled outpu
 attention over the same selection.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,12 @@ from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import select
 from offstage.host.session import HostSession
 
-__all__ = ["Decoder", "SelectionRule"]
+__all__ = ["Decoder", "DemandObserver", "SelectionRule"]
 
 UNKNOWN_END = 255
+
+DemandObserver = Callable[[HostSession, int, NDArray[np.uint32], NDArray[np.uint16]], None]
+"""Sees (session, layer, demanded ordinals, scores of all stored blocks) of every fetch."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Decoder:
     check_every: int = 50
     """One layer output in so many is compared with dense attention."""
     timeout_ns: int = 10_000_000_000
+    observe: DemandObserver | None = None
 
     def __post_init__(self) -> None:
         self._decode: Decode = kernel(self.kernel_name)
@@ -94,7 +99,9 @@ class Decoder:
     ) -> FetchResult:
         """Demand the missing blocks, with the hint. The block being filled is never missing."""
         demanded = ordinals[missing].astype(np.uint32)
-        stored = session.keys.shape[1]
+        hint = session.quantizers[layer](scores[: session.keys.shape[1]])
+        if self.observe is not None:
+            self.observe(session, layer, demanded, hint)
         return self.driver.fetch(
             session.handle,
             session.step,
@@ -104,7 +111,7 @@ class Decoder:
             self.pool.storage,
             target_index=indices[missing].astype(np.uint32),
             selected_count=ordinals.size,
-            scores=session.quantizers[layer](scores[:stored]),
+            scores=hint,
             timeout_ns=self.timeout_ns,
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import offstage
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.demo.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.demo.figures import against_baseline
 from offstage.testbeds.demo.fill import fill
 from offstage.testbeds.demo.machine import machine, memory_peak_bytes
@@ -32,13 +33,17 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     measured = Storage("io_uring", "measured", {"backend": "auto", "direct": True})
     contexts = fill(options, workload, place, measured.keys, progress)
     runs: list[RunResult] = []
+    trace = DemandTrace()
     for storage in _storages(options, measured):
         if storage.provenance == "emulated":
             _warm_page_cache(place)
         done = [
-            measure(options, workload, contexts, storage, arm, place, progress)
-            for arm in options.arms
-        ]
+            measure(
+                options, workload, contexts, storage, arm, place, progress,
+                observe=trace if not runs and number == 0 else None,
+            )
+            for number, arm in enumerate(options.arms)
+        ]  # fmt: skip
         runs += [against_baseline(one, done[0]) for one in done]
     summary = Summary(
         runs=runs,
@@ -47,7 +52,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
                  "wall_s": time.monotonic() - begun},
         seed=options.seed,
         sentence=sentence(runs),
-        curve=[],
+        curve=hit_versus_traffic(options, trace, contexts, progress),
         definitions=as_text(),
         command=options.command,
         version=offstage.__version__,

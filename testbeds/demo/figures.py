@@ -16,7 +16,7 @@ from offstage.bindings.errors import RunFailed
 from offstage.host.record import AgentRecord
 from offstage.testbeds.results import ENDS, HIT_ENDS, Provenance, RunResult
 
-__all__ = ["CAUSES", "FATES", "RunLabel", "against_baseline", "run_result"]
+__all__ = ["CAUSES", "FATES", "RunLabel", "against_baseline", "hit_rate_of", "run_result"]
 
 CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
 FATES = ("used", "late", "unused", "dropped", "cancelled")
@@ -96,6 +96,12 @@ def run_result(
         stall_ms_by_token=_quantiles(stall_ms),
         warnings=list(warnings),
     )
+
+
+def hit_rate_of(ledger: Mapping[str, Any]) -> float:
+    """On-time hits / demands of a ledger, live or simulated."""
+    ends = dict(zip(ENDS, ledger["ends"], strict=True))
+    return _share(_hits(ends), int(ledger["demands"]))
 
 
 def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:

@@ -12,7 +12,7 @@ from typing import Any
 from offstage.bindings.errors import RunFailed
 from offstage.dpu.replay import replay_log
 from offstage.host.agent import Agent, hit_rate_so_far
-from offstage.host.decode import Decoder, SelectionRule
+from offstage.host.decode import Decoder, DemandObserver, SelectionRule
 from offstage.host.pool import HbmPool
 from offstage.host.record import AgentRecord
 from offstage.host.session import Context
@@ -48,8 +48,11 @@ def measure(
     arm: Arm,
     place: Place,
     progress: Progress,
+    observe: DemandObserver | None = None,
 ) -> RunResult:
-    """Run one arm on one storage. RunFailed where the tier or its log does not hold."""
+    """Run one arm on one storage; `observe` sees every demand.
+
+    Raises RunFailed where the tier or its decision log does not hold."""
     name = f"{storage.provenance}-{arm.name.replace('+', '-')}"
     sessions = workload.plan.sessions
     config = place.config(
@@ -66,7 +69,9 @@ def measure(
             options.selector, options.select_blocks, options.sink_blocks, options.window_blocks
         )
         pool = HbmPool(options.geometry, options.pool_blocks)
-        decoder = Decoder(driver, pool, workload.material, rule, options.kernel)
+        decoder = Decoder(
+            driver, pool, workload.material, rule, options.kernel, observe=observe
+        )
         agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max)
         jobs = workload.jobs(contexts, name, options.time_per_token_s)
         record = agent.run(jobs, _watcher(progress))

@@ -160,7 +160,7 @@ def _torch(folder: Path) -> Check:
 
 def _cuda(folder: Path) -> Check:
     version = _read(Path("/proc/driver/nvidia/version")).splitlines()
-    if version and list(Path("/dev").glob("nvidia[0-9]*")):
+    if version and any(Path("/dev").glob("nvidia[0-9]*")):
         return Check("CUDA", "ok", version[0].strip(), "kernels on a GPU")
     return Check("CUDA", "missing", "no NVIDIA device", "kernels on a GPU",
                  "a GPU and its driver; the CPU kernels run without")  # fmt: skip

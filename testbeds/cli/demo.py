@@ -87,7 +87,8 @@ def demo(
         keep_store=keep_store, kernel=kernel.value, time_per_token=time_per_token,
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
     )  # fmt: skip
-    with shown(1 + len(options.arms) * len(options.storages)) as progress:
+    # Prefill, the runs, the curve.
+    with shown(2 + len(options.arms) * len(options.storages)) as progress:
         summary = run(options, progress)
     paths = {"summary": out / "summary.json", "report": out / "report.html"}
     write_summary(summary, paths["summary"])

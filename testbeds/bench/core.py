@@ -1,0 +1,254 @@
+"""`offstage bench core`: the decision core in virtual time against libCacheSim's LRU.
+
+Flat rows: the same trace, the same capacity, demand only, both in C from the first access to the
+last, in turns; the hit counts must be equal, or the run has failed. libCacheSim reads its binary
+format from a file in the page cache, ours an array. What ours does for each access and libCacheSim
+does not: pins, leases, per-demand ends, a shadow directory, actions for every read. The decode row
+is what virtual time costs where it matters, scores and averages on; the replay row how fast a log
+is checked. All figures are `measured` on this machine, in seconds of one core (time that another
+process took is not counted, on either side); simulated times play no part.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig, replay
+from offstage.bindings.errors import Missing, RunFailed
+from offstage.bindings.sim import DecodePlan, decode, flat, populate
+from offstage.testbeds.workloads.mooncake import load
+
+__all__ = ["bench_core"]
+
+TRACE = "mooncake_conversation_0-2400s.jsonl.gz"
+ROUNDS = 7
+FLAT_AIM_PER_S = 5e6
+DECODE_AIM_PER_S = 5e6
+CAPACITY_SHARE = 0.1
+ZIPF_EXPONENT = 1.2
+DECODE_BLOCKS, DECODE_SELECTED = 2048, 64
+DECODE_SESSIONS, DECODE_STEPS, DECODE_LAYERS = 2, 150, 4
+ORACLE = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
+
+Say = Callable[[str], None]
+Ids = npt.NDArray[np.uint32]
+
+
+def bench_core(
+    *, traces: Path | None = None, seed: int = 1, rounds: int = ROUNDS, say: Say = lambda _: None
+) -> dict[str, Any]:
+    """Flat LRU beside libCacheSim, decode with averages, replay: accesses or decisions a second.
+
+    `traces` is the folder of real traces (`OFFSTAGE_TRACES`); without it the generated Zipf trace
+    alone is run. Raises Missing("test") without libcachesim, RunFailed when hit counts differ.
+    """
+    rows = []
+    for name, ids in _traces(traces, seed):
+        say(f"flat LRU: {name}, {len(ids)} accesses")
+        rows.append(_flat_row(name, ids, rounds))
+    say("decode with scores of every block")
+    decoded = _decode_rows(seed, max(rounds // 2, 1))
+    aims = {
+        f"flat >= {FLAT_AIM_PER_S:.0f} accesses/s": all(
+            row["ours_per_s"] >= FLAT_AIM_PER_S for row in rows
+        ),
+        f"decode >= {DECODE_AIM_PER_S:.0f} accesses/s": (
+            decoded["decode"]["accesses_per_s"] >= DECODE_AIM_PER_S
+        ),
+        "identical hit counts": True,  # anything else has raised RunFailed
+    }
+    return {
+        "provenance": "measured",
+        "reference": "libCacheSim LRU",
+        "seed": seed,
+        "rounds": rounds,
+        "rows": rows,
+        **decoded,
+        "aims": aims,
+    }
+
+
+def _traces(folder: Path | None, seed: int) -> list[tuple[str, Ids]]:
+    """Dense ids of the real trace, where it is, and of a generated one."""
+    found: list[tuple[str, Ids]] = []
+    folder = folder or Path(os.environ.get("OFFSTAGE_TRACES", "../shared/traces"))
+    path = folder / TRACE
+    if path.is_file():
+        ids = np.array([one for request in load(path) for one in request.block_ids], np.int64)
+        found.append(("mooncake", _dense(ids)))
+    random = np.random.default_rng(seed)
+    found.append(("zipf", _dense(random.zipf(ZIPF_EXPONENT, 2_000_000) % 100_000)))
+    return found
+
+
+def _dense(ids: npt.NDArray[np.int64]) -> Ids:
+    return np.unique(ids, return_inverse=True)[1].astype(np.uint32)
+
+
+def _flat_row(name: str, ids: Ids, rounds: int) -> dict[str, Any]:
+    unique = int(ids.max()) + 1
+    capacity = max(int(unique * CAPACITY_SHARE), 1)
+    ours_s, reference_s = [], []
+    hits = reference_hits = 0
+    with tempfile.TemporaryDirectory(prefix="offstage-bench-") as folder:
+        path = Path(folder) / "trace.oracleGeneral"
+        _write_oracle(path, ids)
+        for turn in range(rounds):
+            sides: list[Callable[[], None]] = []
+
+            def ours() -> None:
+                nonlocal hits
+                hits, spent = _ours(ids, unique, capacity)
+                ours_s.append(spent)
+
+            def reference() -> None:
+                nonlocal reference_hits
+                reference_hits, spent = _reference(path, len(ids), capacity)
+                reference_s.append(spent)
+
+            sides = [ours, reference] if turn % 2 == 0 else [reference, ours]
+            for side in sides:
+                side()
+            if hits != reference_hits:
+                raise RunFailed(
+                    f"{hits} hits, but libCacheSim has {reference_hits}",
+                    f"bench core, trace {name}, capacity {capacity}",
+                    "one of the two is no LRU: run the tests",
+                )
+    return {
+        "name": name,
+        "accesses": len(ids),
+        "unique": unique,
+        "capacity": capacity,
+        "hits": hits,
+        "reference_hits": reference_hits,
+        "ours_per_s": len(ids) / statistics.median(ours_s),
+        "reference_per_s": len(ids) / statistics.median(reference_s),
+        "ratio": statistics.median(b / a for a, b in zip(ours_s, reference_s, strict=True)),
+    }
+
+
+def _ours(ids: Ids, unique: int, capacity: int) -> tuple[int, float]:
+    """(hits, seconds) of one pass; opening and filling the tables is not timed."""
+    core = Core(CoreConfig(capacity, unique, unique, demand_max=16), Policy("shared"))
+    tenant = core.tenant_add(0, b"\0" * 16, capacity)
+    session = core.session_open(0, SessionConfig(tenant, 1))  # shared: one number for each chunk
+    core.set_policy(0, Policy())
+    populate(core, session, unique)
+    began = time.thread_time()
+    hits = flat(core, session, ids)
+    return hits, time.thread_time() - began
+
+
+def _write_oracle(path: Path, ids: Ids) -> None:
+    """libCacheSim's oracleGeneral: time, id, size, next access (-1: not told; LRU asks not)."""
+    records = np.zeros(len(ids), ORACLE)
+    records["time"], records["id"] = np.arange(len(ids)), ids
+    records["size"], records["next"] = 1, -1
+    path.write_bytes(records.tobytes())
+
+
+def _reference(path: Path, count: int, capacity: int) -> tuple[int, float]:
+    """(hits, seconds) of one pass of libCacheSim over the file."""
+    try:
+        import libcachesim as lcs
+    except ImportError:
+        raise Missing("test", "libcachesim is not installed", "bench core") from None
+    parameters = lcs.ReaderInitParam(ignore_obj_size=True)
+    reader = lcs.TraceReader(str(path), lcs.TraceType.ORACLE_GENERAL_TRACE, parameters)
+    # Its default hash table (2^24 entries) is larger than any cache level; this is its best.
+    cache = lcs.LRU(cache_size=capacity, hashpower=(2 * capacity).bit_length())
+    began = time.thread_time()
+    miss_ratio, _ = cache.process_trace(reader)
+    spent = time.thread_time() - began
+    return count - round(miss_ratio * count), spent
+
+
+def _decode_rows(seed: int, rounds: int) -> dict[str, Any]:
+    """Accesses a second of decode with averages and score eviction, and of checking its log."""
+    scores, demands = _score_process(seed)
+    spent, checked = [], []
+    accesses = agreed = 0
+    hit_rate = 0.0
+    for logged in [False] * rounds + [True] * rounds:
+        core, plan = _decode_setup(scores, demands, (1 << 26) if logged else 0)
+        began = time.thread_time()
+        decode(core, plan)
+        took = time.thread_time() - began
+        ledger = core.ledger()
+        accesses = ledger["demands"]
+        hit_rate = sum(ledger["ends"][:5]) / accesses
+        if not logged:
+            spent.append(took)
+            continue
+        log = core.log()
+        began = time.thread_time()
+        result = replay(log)
+        checked.append(time.thread_time() - began)
+        agreed = result.agreed
+        if result.diverged_at is not None or ledger["log_bytes_lost"]:
+            raise RunFailed("the log of the run does not replay", "bench core", "run the tests")
+    return {
+        "decode": {
+            "prefetchers": "ema",
+            "eviction": "score",
+            "blocks": DECODE_BLOCKS,
+            "selected": DECODE_SELECTED,
+            "accesses": accesses,
+            "accesses_per_s": accesses / statistics.median(spent),
+            "hit_rate": hit_rate,
+        },
+        "replay": {"decisions": agreed, "decisions_per_s": agreed / statistics.median(checked)},
+    }
+
+
+def _score_process(seed: int) -> tuple[npt.NDArray[np.uint16], Ids]:
+    """Scores uint16 `[sessions, steps, layers, blocks]` (static + slow + fast part), and top k."""
+    random = np.random.default_rng(seed)
+    shape = (DECODE_SESSIONS, DECODE_LAYERS, DECODE_BLOCKS)
+    static, slow = random.normal(size=shape), random.normal(size=shape)
+    scores = np.empty((DECODE_SESSIONS, DECODE_STEPS, *shape[1:]), np.uint16)
+    demands = np.empty((*scores.shape[:3], DECODE_SELECTED), np.uint32)
+    for step in range(DECODE_STEPS):
+        slow = 0.97 * slow + 0.24 * random.normal(size=shape)
+        now = 0.7 * static + slow + 0.4 * random.normal(size=shape)
+        scores[:, step] = np.clip(now * 8000 + 32768, 1, 65535)
+        best = np.argpartition(-now, DECODE_SELECTED, axis=-1)[..., :DECODE_SELECTED]
+        demands[:, step] = best
+    return scores, demands
+
+
+def _decode_setup(
+    scores: npt.NDArray[np.uint16], demands: Ids, log_size_bytes: int
+) -> tuple[Core, DecodePlan]:
+    slots = DECODE_SESSIONS * DECODE_LAYERS * 4 * DECODE_SELECTED
+    config = CoreConfig(
+        slots,
+        2 * DECODE_SESSIONS * DECODE_BLOCKS,
+        DECODE_BLOCKS,
+        DECODE_LAYERS,
+        session_max=DECODE_SESSIONS,
+        demand_max=DECODE_SELECTED,
+        log_size_bytes=log_size_bytes,
+    )
+    core = Core(config, Policy("ema", "score"))
+    tenant = core.tenant_add(0, b"\0" * 16, slots)
+    sessions = []
+    for number in range(DECODE_SESSIONS):
+        session = core.session_open(0, SessionConfig(tenant, DECODE_SELECTED))
+        populate(core, session, DECODE_BLOCKS, content=number)
+        core.session_set_generating(0, session, True)
+        sessions.append(session)
+    rows = DECODE_SESSIONS * DECODE_STEPS * DECODE_LAYERS
+    offsets = np.arange(rows + 1, dtype=np.uint64) * DECODE_SELECTED
+    plan = DecodePlan(
+        tuple(sessions), DECODE_STEPS, offsets, demands.reshape(-1), scores, DECODE_SELECTED
+    )
+    return core, plan

@@ -1,0 +1,134 @@
+"""Is a damaged decision log found out, and never taken for a good one?"""
+
+import random
+from dataclasses import replace as changed
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from core_pair import Driver, random_policy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offstage.bindings.core import ACTION, CoreConfig, Policy, replay
+from offstage.bindings.errors import Corrupt
+from offstage.bindings.keys import checksum
+
+CONFIG = CoreConfig(
+    slot_count=10,
+    chunk_max=64,
+    session_chunk_max=16,
+    layer_count=2,
+    tenant_max=2,
+    session_max=3,
+    block_size_bytes=4096,
+    io_max=4,
+    queue_max=8,
+    demand_max=8,
+    log_size_bytes=1 << 18,
+)
+HEADER_BYTES, CHECK_AT = 48, 40
+
+
+def recorded(seed: int = 5, config: CoreConfig = CONFIG) -> bytes:
+    driver = Driver(seed, config, random_policy(random.Random(seed)))
+    driver.begin()
+    driver.run(30)
+    return driver.pair.log
+
+
+def boundaries(log: bytes) -> list[int]:
+    """Where records end, from their sizes."""
+    ends, at = [], 0
+    while at < len(log):
+        at += int.from_bytes(log[at : at + 4], "little")
+        ends.append(at)
+    return ends
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_flipped_bit_is_found(data: st.DataObject) -> None:
+    log = bytearray(recorded())
+    log[data.draw(st.integers(0, len(log) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(Corrupt):
+        replay(bytes(log))
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_torn_log_is_refused(data: st.DataObject) -> None:
+    """A cut inside a record is refused; one between records is a shorter log that agrees."""
+    log = recorded()
+    ends = boundaries(log)
+    assert ends[-1] == len(log) and len(ends) > 30
+    cut = data.draw(st.one_of(st.integers(0, len(log) - 1), st.sampled_from(ends)))
+    if cut in ends:
+        assert replay(log[:cut]).diverged_at is None
+    else:
+        with pytest.raises(Corrupt):
+            replay(log[:cut])
+
+
+def test_a_missing_or_moved_record_is_refused() -> None:
+    log = recorded()
+    ends = boundaries(log)
+    first, second = log[ends[4] : ends[5]], log[ends[5] : ends[6]]
+    with pytest.raises(Corrupt):
+        replay(log[: ends[4]] + log[ends[5] :])
+    with pytest.raises(Corrupt):
+        replay(log[: ends[4]] + second + first + log[ends[6] :])
+    assert replay(log).agreed > 20
+
+
+def test_a_log_with_a_hole_is_refused() -> None:
+    """A ring that nobody empties loses whole records, says so, and is not replayed past it."""
+    config = changed(CONFIG, log_size_bytes=4096)
+    driver = Driver(7, config, Policy())
+    pair = driver.pair
+    pair.core.tenant_add(0, b"k" * 16, 4)
+    taken = pair.core.log()
+    for now in range(200):
+        pair.core.tick(now)
+    assert pair.core.ledger()["log_bytes_lost"] > 0
+    taken += pair.core.log()
+    pair.core.tick(300)
+    assert replay(taken).diverged_at is None
+    with pytest.raises(Corrupt):
+        replay(taken + pair.core.log())
+
+
+def restamped(log: bytes) -> bytes:
+    """The log with its chain of checksums made good again, as another core would write it."""
+    stamped, begin, before = bytearray(log), 0, 0
+    for end in boundaries(log):
+        stamped[begin + CHECK_AT : begin + HEADER_BYTES] = before.to_bytes(8, "little")
+        record = np.frombuffer(bytes(stamped[begin:end]), np.uint8)
+        before = checksum(record)
+        stamped[begin + CHECK_AT : begin + HEADER_BYTES] = before.to_bytes(8, "little")
+        begin = end
+    return bytes(stamped)
+
+
+def test_another_decision_is_named_by_its_record() -> None:
+    """A core that decides otherwise writes a good log: its first other decision is named."""
+    log = bytearray(recorded())
+    assert restamped(bytes(log)) == log
+    ends = [0, *boundaries(bytes(log))]
+    # Number of actions at byte 16 of a record; the last 88 bytes are its last action.
+    begin, end = next(
+        (a, b) for a, b in pairwise(ends) if int.from_bytes(log[a + 16 : a + 20], "little") > 0
+    )
+    log[end - ACTION.itemsize + 20] ^= 1  # its slot
+    result = replay(restamped(bytes(log)))
+    assert result.diverged_at == begin
+    assert result.agreed < replay(recorded()).agreed
+
+
+def test_nonsense_is_refused() -> None:
+    log = recorded()
+    ends = boundaries(log)
+    garbage = bytes(random.Random(3).randbytes(len(log)))
+    for nonsense in (b"", b"\0" * HEADER_BYTES, garbage, log[ends[0] :]):
+        with pytest.raises(Corrupt):
+            replay(nonsense)

@@ -32,8 +32,8 @@ def curve_figure(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: 
         for name in dict.fromkeys(group.provenance for group in groups)
     ]
     keys += [
-        key(CURVES[number % len(CURVES)], f"{policy} ({provenance})", f"line {provenance}")
-        for number, (policy, provenance) in enumerate(_policies(curve))
+        key(shade, f"{policy} ({provenance})", f"line {provenance}")
+        for (policy, provenance), shade in _shades(curve, colours).items()
     ]
     return figure(
         "curve",
@@ -50,8 +50,16 @@ def _runs(groups: Sequence[Group]) -> list[tuple[RunResult, str, Group]]:
             for run, name in zip(group.runs, labels(group), strict=True)]  # fmt: skip
 
 
-def _policies(curve: Sequence[CurvePoint]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((point.policy, point.provenance) for point in curve))
+def _shades(curve: Sequence[CurvePoint], colours: Colours) -> dict[tuple[str, str], str]:
+    """Colour by policy and provenance: a policy named after a set of prefetchers (`window+ema` or
+    `window+ema, ...`) has the set's own."""
+    shades: dict[tuple[str, str], str] = {}
+    for point in curve:
+        name = point.policy.split(",")[0].strip()
+        names = () if name == "no prefetch" else tuple(sorted(name.split("+")))
+        free = CURVES[len(shades) % len(CURVES)]
+        shades.setdefault((point.policy, point.provenance), colours.get(names, free))
+    return shades
 
 
 def _plot(
@@ -59,7 +67,7 @@ def _plot(
 ) -> str:
     runs = _runs(groups)
     x, y = _scales(frame, [run for run, _, _ in runs], curve)
-    parts = [_axes(frame, x, y), _lines(curve, x, y)]
+    parts = [_axes(frame, x, y), _lines(curve, colours, x, y)]
     parts += [_point(run, name, group, colours, x, y) for run, name, group in runs]
     parts.append(_direct_labels(frame, groups, x, y))
     said = "; ".join(
@@ -125,13 +133,14 @@ def _point(
     )
 
 
-def _lines(curve: Sequence[CurvePoint], x: svg.Linear, y: svg.Linear) -> str:
-    """One line per policy and provenance, with a small mark at every setting."""
+def _lines(
+    curve: Sequence[CurvePoint], colours: Colours, x: svg.Linear, y: svg.Linear
+) -> str:
+    """One line per policy and provenance through its settings as they come, each with a mark."""
     parts = []
-    for number, (policy, provenance) in enumerate(_policies(curve)):
-        style = f"--c:{CURVES[number % len(CURVES)]}"
+    for (policy, provenance), shade in _shades(curve, colours).items():
+        style = f"--c:{shade}"
         rows = [p for p in curve if (p.policy, p.provenance) == (policy, provenance)]
-        rows.sort(key=lambda p: (p.traffic_ratio, p.hit_rate))
         places = [(x(p.traffic_ratio), y(p.hit_rate)) for p in rows]
         parts.append(svg.path(places, class_=f"line {provenance}", style=style))
         for point, (px, py) in zip(rows, places, strict=True):

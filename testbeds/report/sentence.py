@@ -21,7 +21,7 @@ def sentence(runs: Sequence[RunResult]) -> str:
     if not runs:
         return "Nothing was run."
     leading, *others = groups(runs)
-    parts = [_finding(leading, bool(others))]
+    parts = [_finding(leading)]
     parts += [_aside(group) for group in others]
     return f"{'; '.join(part for part in parts if part)}; {_verified(runs)}."
 
@@ -31,9 +31,9 @@ def subject(group: Group) -> RunResult:
     return max(reversed(group.runs), key=lambda run: len(run.prefetchers))
 
 
-def _finding(group: Group, named: bool) -> str:
+def _finding(group: Group) -> str:
     run, without = subject(group), baseline(group)
-    where = f" on {group.where}" if named else ""
+    where = f" on {group.where}"
     if run.demands == 0:
         return f"Nothing was demanded of the DPU{where}: the HBM pool served every selection"
     rate = f"{percent(run.hit_rate)} of the blocks the GPU demanded{where}"

@@ -131,3 +131,11 @@ def test_a_set_has_one_colour_everywhere(made: SimpleNamespace) -> None:
     text = render(made.summary(runs=runs, curve=[]))
     plots = re.findall(r'class="(?:line|raw|area|point measured)"[^>]*style="--c:(.*?)"', text)
     assert set(plots) == {"var(--set-pattern)", "var(--set-none)"}
+
+
+def test_a_curve_named_after_a_set_has_its_colour(made: SimpleNamespace) -> None:
+    curve = made.summary().curve[:2]
+    curve[0].policy, curve[1].policy = "window+ema, higher degree", "elsewhere"
+    text = render(made.summary(curve=curve))
+    marks = re.findall(r'class="setting" style="--c:(.*?)"[^>]*data-tip="(\w+)', text)
+    assert set(marks) == {("var(--set-pattern)", "window"), ("var(--set-2)", "elsewhere")}

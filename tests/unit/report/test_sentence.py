@@ -21,6 +21,7 @@ def test_better_names_both_rates_and_the_price(made: SimpleNamespace) -> None:
     assert text.startswith("With window + ema + shared prefetch, 95.0 % of the blocks")
     assert "against 80.0 % without prefetch, for 1.24 times the bytes read" in text
     assert "did better" not in text
+    assert "on synthetic disk (measured)" in text, "no number without its provenance"
 
 
 def test_worse_says_fewer(made: SimpleNamespace) -> None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Driver, FetchResult
+from offstage.bindings.driver import FetchResult
 from offstage.bindings.errors import RunFailed
 from offstage.host.attention import Decode, kernel
 from offstage.host.attention.reference import decode as dense_decode
+from offstage.host.fabrics import Fabric
 from offstage.host.material import Material
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import put_blocks
@@ -50,9 +51,9 @@ class SelectionRule:
 
 @dataclass
 class Decoder:
-    """The decode path over one driver and one HBM pool; one thread owns it."""
+    """The decode path over one fabric and one HBM pool; one thread owns it."""
 
-    driver: Driver
+    driver: Fabric
     pool: HbmPool
     material: Material
     rule: SelectionRule

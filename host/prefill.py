@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Driver
 from offstage.bindings.errors import RunFailed, StoreFull
+from offstage.host.fabrics import Fabric
 from offstage.host.material import Material
 from offstage.host.session import Context
 
@@ -60,7 +60,7 @@ class MissingWriter:
     `stored_layers` uint32 `[chunks]`: how many layers of each chunk the store has; a chunk with
     fewer than all is written whole. `bytes_written` and `blocks_written` count what was put."""
 
-    driver: Driver
+    driver: Fabric
     handle: int
     stored_layers: NDArray[np.uint32]
     layer_count: int
@@ -81,7 +81,7 @@ class MissingWriter:
 
 
 def put_blocks(
-    driver: Driver,
+    driver: Fabric,
     handle: int,
     layer: int,
     ordinals: NDArray[np.uint32],

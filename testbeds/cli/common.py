@@ -16,8 +16,8 @@ from rich.table import Table
 
 from offstage.bindings.errors import BadInput, OffstageError
 
-__all__ = ["EndpointOption", "Format", "FormatOption", "Outcome", "emit", "one_line_errors",
-           "operator", "parse_settings", "table"]  # fmt: skip
+__all__ = ["EndpointOption", "Format", "FormatOption", "Kernel", "Outcome", "RuntimeDirOption",
+           "emit", "one_line_errors", "operator", "parse_settings", "table"]  # fmt: skip
 
 
 class Format(StrEnum):
@@ -25,6 +25,13 @@ class Format(StrEnum):
 
     text = "text"
     json = "json"
+
+
+class Kernel(StrEnum):
+    """Which attention kernel the host agent uses."""
+
+    numpy = "numpy"
+    torch = "torch"
 
 
 FormatOption = Annotated[

@@ -1,6 +1,5 @@
 """`offstage demo`: a daemon, a host agent and a report on this machine."""
 
-import dataclasses
 import shlex
 import sys
 from enum import StrEnum
@@ -9,23 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, Kernel
 
 if TYPE_CHECKING:
     from offstage.testbeds.demo.options import DemoOptions
-    from offstage.testbeds.results import Summary
 
 __all__ = ["register"]
 
 QUICK = {"sessions": 2, "context_tokens": 32_768, "steps": 60}
 """What --quick changes, where no option says otherwise."""
-SHARED_PREFIX_SHARE = 4
-"""A quarter of a generated context is a system prefix that all sessions share."""
-HEADLINES = (
-    "name", "storage", "provenance", "prefetchers", "demands", "hit_rate", "nontrivial_hit_rate",
-    "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
-    "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt",
-)  # fmt: skip
 
 
 class StorageChoice(StrEnum):
@@ -34,13 +25,6 @@ class StorageChoice(StrEnum):
     measured = "measured"
     emulated = "emulated"
     both = "both"
-
-
-class Kernel(StrEnum):
-    """Which attention kernel the host agent uses."""
-
-    numpy = "numpy"
-    torch = "torch"
 
 
 def register(app: typer.Typer) -> None:
@@ -74,11 +58,9 @@ def demo(
 
     Writes summary.json and report.html to --out, and prints the table of runs.
     """
-    from rich.console import Group
-
+    from offstage.testbeds.cli.outcome import tell
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.demo import run
-    from offstage.testbeds.report import console_table, write_report, write_summary
 
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
     given = {name: value for name, value in sizes.items() if value is not None}
@@ -90,15 +72,7 @@ def demo(
     # Prefill, the runs, the curve.
     with shown(2 + len(options.arms) * len(options.storages)) as progress:
         summary = run(options, progress)
-    paths = {"summary": out / "summary.json", "report": out / "report.html"}
-    write_summary(summary, paths["summary"])
-    write_report(summary, paths["report"])
-    lines = [str(path) for path in paths.values()]
-    emit(
-        result_of(summary, paths),
-        form,
-        Group(console_table(summary), "", summary.sentence, "", *lines),
-    )
+    tell(summary, out, form)
 
 
 def options_of(
@@ -112,16 +86,5 @@ def options_of(
         others["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
     command = shlex.join(["offstage", *sys.argv[1:]])
     options = DemoOptions(command=command, **sizes, **others)
-    prefix = options.context_tokens // SHARED_PREFIX_SHARE
-    options = dataclasses.replace(options, shared_prefix_tokens=prefix)
     options.check()
     return options
-
-
-def result_of(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
-    """The headline figures and where the rest is."""
-    return {
-        "sentence": summary.sentence,
-        "runs": [{name: getattr(run, name) for name in HEADLINES} for run in summary.runs],
-        **{name: str(path) for name, path in paths.items()},
-    }

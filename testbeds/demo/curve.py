@@ -17,9 +17,9 @@ from offstage.bindings.sim import DecodePlan, decode
 from offstage.bindings.storage import preset
 from offstage.dpu.options import Policy as DaemonPolicy
 from offstage.host.session import Context, HostSession
-from offstage.testbeds.demo.figures import hit_rate_of
 from offstage.testbeds.demo.options import Arm, DemoOptions
-from offstage.testbeds.demo.progress import Progress
+from offstage.testbeds.drive.figures import hit_rate_of
+from offstage.testbeds.drive.progress import Progress
 from offstage.testbeds.results import CurvePoint
 
 __all__ = ["DemandTrace", "hit_versus_traffic"]
@@ -156,6 +156,7 @@ def _simulate(
         accuracy_permille_min=daemon.accuracy_permille_min,
         lateness_permille_max=daemon.lateness_permille_max,
         lease_ns=daemon.lease_ns,
+        probability_permille_min=daemon.probability_permille_min,
     )
     core = Core(config, policy)
     tenant = core.tenant_add(0, bytes(16), point.slot_count)

@@ -7,14 +7,15 @@ from typing import Any
 import offstage
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.demo.curve import DemandTrace, hit_versus_traffic
-from offstage.testbeds.demo.figures import against_baseline
 from offstage.testbeds.demo.fill import fill
-from offstage.testbeds.demo.machine import machine, memory_peak_bytes
 from offstage.testbeds.demo.measure import Storage, measure
 from offstage.testbeds.demo.options import DemoOptions
 from offstage.testbeds.demo.place import Place
-from offstage.testbeds.demo.progress import Progress
-from offstage.testbeds.demo.workload import Workload, prepare
+from offstage.testbeds.drive.describe import describe
+from offstage.testbeds.drive.figures import against_baseline
+from offstage.testbeds.drive.machine import machine, memory_peak_bytes
+from offstage.testbeds.drive.progress import Progress
+from offstage.testbeds.drive.workload import Workload, prepare
 from offstage.testbeds.report.definitions import as_text
 from offstage.testbeds.report.sentence import sentence
 from offstage.testbeds.results import RunResult, Summary
@@ -93,29 +94,10 @@ def _warm_page_cache(place: Place) -> None:
 
 
 def _describe(options: DemoOptions, workload: Workload) -> dict[str, Any]:
-    geometry = options.geometry
     return {
-        **workload.plan.to_dict(),
-        "sentence": workload.plan.sentence(),
-        "context_tokens": max(one.context_tokens for one in workload.plan.sessions),
-        "decode_steps": max(one.decode_steps for one in workload.plan.sessions),
-        "geometry": geometry.name,
-        "geometry_note": "scaled down to fit a small machine: "
-        f"{geometry.layer_count} layers, {geometry.bytes_per_token():,} bytes per token",
-        "layer_count": geometry.layer_count,
-        "block_bytes": geometry.block_bytes(0),
-        "bytes_per_token": geometry.bytes_per_token(),
-        "selector": options.selector,
-        "kernel": options.kernel,
-        "select_blocks": options.select_blocks,
-        "sink_blocks": options.sink_blocks,
-        "window_blocks": options.window_blocks,
+        **describe(options, workload),
         "buffer_ratio": options.buffer_ratio,
         "slot_count": options.slot_count,
-        "pool_ratio": options.pool_ratio,
-        "pool_blocks": options.pool_blocks,
         "window_tokens": options.window_tokens,
-        "time_per_token_ms": options.time_per_token_s * 1e3,
-        "processes": workload.processes,
         "nvme": options.nvme,
     }

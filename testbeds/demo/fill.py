@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from offstage.bindings.driver import Driver
-from offstage.host.control import Control
-from offstage.host.prefill import MissingWriter, compute_context
 from offstage.host.session import Context
-from offstage.host.sessions import append_chunks
-from offstage.testbeds.demo.connect import attached
 from offstage.testbeds.demo.options import ARMS, DemoOptions
 from offstage.testbeds.demo.place import Place
-from offstage.testbeds.demo.progress import Progress
 from offstage.testbeds.demo.tier import serve
-from offstage.testbeds.demo.workload import Workload, full_chunks
+from offstage.testbeds.drive.connect import attached
+from offstage.testbeds.drive.prefill import prefill
+from offstage.testbeds.drive.progress import Progress
+from offstage.testbeds.drive.workload import Workload
 
 __all__ = ["fill"]
 
@@ -25,44 +22,13 @@ def fill(
     storage: Mapping[str, Any],
     progress: Progress,
 ) -> dict[int, Context]:
-    """Write every session's full chunks; returns what the host keeps of them, by session number.
-
-    A chunk that an earlier session wrote is not written again: the tier says what it has."""
-    sessions = workload.plan.sessions
+    """Write every session's full chunks; returns what the host keeps of them, by session number."""
+    plan = workload.plan
     config = place.config(
-        options, "prefill", ARMS[0], storage, workload.plan.stored_bytes, len(sessions)
+        options, "prefill", ARMS[0], storage, plan.stored_bytes, len(plan.sessions)
     )
-    layers = options.geometry.layer_count
-    progress.start("prefill", sum(len(full_chunks(one)) for one in sessions) * layers)
-    contexts: dict[int, Context] = {}
     with (
         serve(config, place.work / "prefill.log") as tier,
-        attached(tier.endpoint, place.runtime) as (control, driver),
+        attached(place.link(tier.endpoint)) as (control, fabric),
     ):
-        for number, session in enumerate(sessions):
-            contexts[number] = _fill_session(
-                options, workload, full_chunks(session), control, driver, progress
-            )
-    return contexts
-
-
-def _fill_session(
-    options: DemoOptions,
-    workload: Workload,
-    identities: list[int],
-    control: Control,
-    driver: Driver,
-    progress: Progress,
-) -> Context:
-    layers = options.geometry.layer_count
-    handle = control.session_open(select_blocks=options.select_blocks)
-    appended = append_chunks(control, handle, identities, layers)
-    write = MissingWriter(driver, handle, appended.stored_layers, layers)
-
-    def written(layer: int, first: int, blocks: Any) -> None:
-        write(layer, first, blocks)
-        progress.advance(len(blocks))
-
-    context = compute_context(workload.material, identities, options.selector, written)
-    control.session_close(handle, archive=True)
-    return context
+        return prefill(options, workload, control, fabric, progress).contexts

@@ -11,23 +11,19 @@ from typing import Any
 
 from offstage.bindings.errors import RunFailed
 from offstage.dpu.replay import replay_log
-from offstage.host.agent import Agent, hit_rate_so_far
-from offstage.host.decode import Decoder, DemandObserver, SelectionRule
-from offstage.host.pool import HbmPool
-from offstage.host.record import AgentRecord
+from offstage.host.decode import DemandObserver
 from offstage.host.session import Context
-from offstage.testbeds.demo.connect import attached, device_status
-from offstage.testbeds.demo.figures import RunLabel, run_result
 from offstage.testbeds.demo.options import Arm, DemoOptions
 from offstage.testbeds.demo.place import Place
-from offstage.testbeds.demo.progress import Progress
 from offstage.testbeds.demo.tier import serve
-from offstage.testbeds.demo.workload import Workload
+from offstage.testbeds.drive.connect import attached, device_status
+from offstage.testbeds.drive.decode import decode
+from offstage.testbeds.drive.figures import RunLabel, run_result
+from offstage.testbeds.drive.progress import Progress
+from offstage.testbeds.drive.workload import Workload
 from offstage.testbeds.results import Provenance, RunResult
 
 __all__ = ["Storage", "measure"]
-
-NOTE_EVERY_TOKENS = 40
 
 
 @dataclass(frozen=True)
@@ -63,21 +59,14 @@ def measure(
     shutil.rmtree(record_dir, ignore_errors=True)
     with (
         serve(config, place.work / f"{name}.log", record_dir) as tier,
-        attached(tier.endpoint, place.runtime) as (control, driver),
+        attached(link := place.link(tier.endpoint)) as (control, fabric),
     ):
-        rule = SelectionRule(
-            options.selector, options.select_blocks, options.sink_blocks, options.window_blocks
+        record = decode(
+            options, workload, contexts, control, fabric, name, progress, observe=observe
         )
-        pool = HbmPool(options.geometry, options.pool_blocks)
-        decoder = Decoder(
-            driver, pool, workload.material, rule, options.kernel, observe=observe
-        )
-        agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max)
-        jobs = workload.jobs(contexts, name, options.time_per_token_s)
-        record = agent.run(jobs, _watcher(progress))
-        ledger, status = control.ledger(), device_status(tier.endpoint, place.runtime)
-        warnings = [tier.ready["warning"]] if tier.ready.get("warning") else []
-        storage_name = _shown(storage, str(tier.ready.get("storage", "")))
+        ledger, status, said = control.ledger(), device_status(link), control.status()
+    warnings = [said["warning"]] if said["warning"] else []
+    storage_name = _shown(storage, said["storage"])
     decisions = _replay(record_dir / "decisions.log", ledger)
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
     return run_result(label, ledger, status, record, decisions, warnings)
@@ -86,22 +75,6 @@ def measure(
 def _shown(storage: Storage, had: str) -> str:
     """The storage's name in the report: what was had, where the choice was the daemon's."""
     return had or storage.name if storage.provenance == "measured" else storage.name
-
-
-def _watcher(progress: Progress) -> Any:
-    """Tells of every tick's tokens, and now and then of the hit rate so far."""
-    seen = 0
-    noted = 0
-
-    def watch(record: AgentRecord) -> None:
-        nonlocal seen, noted
-        progress.advance(len(record.tokens) - seen)
-        seen = len(record.tokens)
-        if seen - noted >= NOTE_EVERY_TOKENS:
-            noted = seen
-            progress.note(f"hit rate {hit_rate_so_far(record):.1%}")
-
-    return watch
 
 
 def _replay(log: Any, ledger: Mapping[str, Any]) -> int:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offstage.testbeds.demo.connect import TENANT
 from offstage.testbeds.demo.options import Arm, DemoOptions
 from offstage.testbeds.demo.tier import write_config
+from offstage.testbeds.drive.connect import Link
 
 __all__ = ["Place"]
 
+TENANT = "demo"
 LBA_BYTES = 4096
 SEGMENT_BYTES = 4 << 20
 STORE_SLACK = 1.25
@@ -37,6 +38,10 @@ class Place:
     def runtime(self) -> Path:
         """Sockets and secrets of the daemons. One daemon at a time."""
         return self.work / "run"
+
+    def link(self, endpoint: str) -> Link:
+        """How the demo's host reaches the daemon at `endpoint`."""
+        return Link(endpoint, TENANT, name="demo-host", runtime_dir=self.runtime)
 
     def config(
         self,

@@ -16,13 +16,16 @@ from offstage.bindings.errors import RunFailed
 from offstage.host.record import AgentRecord
 from offstage.testbeds.results import ENDS, HIT_ENDS, Provenance, RunResult
 
-__all__ = ["CAUSES", "FATES", "RunLabel", "against_baseline", "hit_rate_of", "run_result"]
+__all__ = ["CAUSES", "FATES", "RunLabel", "against_baseline", "against_lru", "hit_rate_of",
+           "ledger_since", "run_result"]  # fmt: skip
 
 CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
 FATES = ("used", "late", "unused", "dropped", "cancelled")
 PREFETCH_CAUSES = CAUSES[3:]
 QUANTILES_MAX = 1_000
 MISS_ENDS = ENDS[6:]
+GAUGES = ("degree_now", "resident_slots")
+"""What of a ledger says how things are and does not count."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,13 @@ class RunLabel:
 def run_result(
     label: RunLabel,
     ledger: Mapping[str, Any],
-    status: Mapping[str, Any],
+    status: Mapping[str, Any] | None,
     record: AgentRecord,
     decisions_replayed: int,
     warnings: Sequence[str],
 ) -> RunResult:
-    """The figures of one run; `coverage` and `traffic_ratio` wait for `against_baseline`.
+    """The figures of one run, from counts of that run alone; `coverage` and `traffic_ratio` wait
+    for `against_baseline` or `against_lru`. `status` None: the device's own is not known.
 
     Raises RunFailed where host and device disagree on what became of the demands."""
     ends = dict(zip(ENDS, ledger["ends"], strict=True))
@@ -84,7 +88,7 @@ def run_result(
         evictions=int(ledger["evictions"]),
         shared_chunks=int(ledger["shared_chunks"]),
         decisions_replayed=decisions_replayed,
-        busy_share=_share(int(status["busy_ns"]), int(status["busy_ns"] + status["idle_ns"])),
+        busy_share=_busy_share(status),
         wall_s=record.wall_s,
         ends=ends,
         nontrivial_ends=nontrivial,
@@ -115,6 +119,50 @@ def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:
     )
 
 
+def against_lru(
+    run: RunResult, ledger: Mapping[str, Any], block_read_bytes: int
+) -> RunResult:
+    """`run` with coverage and traffic against the demand-only LRU of the same buffer that the
+    device keeps count of beside each run (`shadow_misses`), for where no such run was made.
+    `block_read_bytes`: what one block is on the store, its trailer included."""
+    missed_without = int(ledger["shadow_misses"])
+    missed = run.demands - _hits(run.ends)
+    return msgspec.structs.replace(
+        run,
+        coverage=1.0 - missed / missed_without if missed_without else 0.0,
+        traffic_ratio=_share(run.bytes_read, missed_without * block_read_bytes),
+    )
+
+
+def ledger_since(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What was counted between two looks at one ledger; gauges as they are now.
+
+    Raises RunFailed where a count went back: somebody has zeroed the ledger in between."""
+    since: dict[str, Any] = {}
+    for name, now in after.items():
+        since[name] = now if name in GAUGES else _less(now, before[name])
+        if name not in GAUGES and np.min(since[name], initial=0) < 0:
+            raise RunFailed(
+                f"{name} went back during the run: the ledger was reset",
+                "ledger",
+                "run again, with no `offstage dpu reset` beside it",
+            )
+    return since
+
+
+def _less(now: Any, then: Any) -> Any:
+    """`now - then`, element by element."""
+    if isinstance(now, Sequence):
+        return [_less(one, other) for one, other in zip(now, then, strict=True)]
+    return int(now) - int(then)
+
+
+def _busy_share(status: Mapping[str, Any] | None) -> float:
+    if status is None:
+        return -1.0
+    return _share(int(status["busy_ns"]), int(status["busy_ns"]) + int(status["idle_ns"]))
+
+
 def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:
     """The device's ledger and what the host was told with each fetch must be the same counts."""
     told = sum((token.ends for token in record.tokens), np.zeros(len(ENDS), np.int64))
@@ -123,7 +171,8 @@ def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:
             f"host and DPU disagree on the ends of demands: {told.tolist()} against "
             f"{list(ledger['ends'])}",
             "ledger",
-            "report this with the seed; the figures of this run are not to be used",
+            "the figures of this run are not to be used; if no other host of the tenant was at "
+            "work, report it with the seed",
         )
 
 

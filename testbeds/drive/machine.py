@@ -1,4 +1,4 @@
-"""What the demo ran on, for the foot of the report. No name of host or user."""
+"""What a run ran on, for the foot of the report. No name of host or user."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""The demo's workload: the plan of its sessions, their material, and jobs for the agent."""
+"""A run's workload: the plan of its sessions, their material, and jobs for the agent."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from offstage.host.agent import DecodeJob
 from offstage.host.material import Material
 from offstage.host.session import Context
-from offstage.testbeds.demo.options import STORE_BYTES_MAX, DemoOptions
+from offstage.testbeds.drive.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.workloads.identity import chain
 from offstage.testbeds.workloads.plan import TraceOptions, from_trace, generated
 from offstage.testbeds.workloads.process import layer_entries
@@ -44,7 +44,7 @@ class Workload:
         ]
 
 
-def prepare(options: DemoOptions) -> Workload:
+def prepare(options: DriveOptions) -> Workload:
     """The workload of the options, from the trace if there is one. BadInput: see the plan."""
     geometry = options.geometry
     shape = ChunkShape(geometry.block_tokens, geometry.session_bytes(geometry.block_tokens))
@@ -52,7 +52,7 @@ def prepare(options: DemoOptions) -> Workload:
         plan = generated(
             sessions=options.sessions,
             context_tokens=options.context_tokens,
-            shared_prefix_tokens=options.shared_prefix_tokens,
+            shared_prefix_tokens=options.prefix_tokens,
             decode_steps=options.steps,
             shape=shape,
             seed=options.seed,

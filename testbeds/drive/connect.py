@@ -1,0 +1,53 @@
+"""A host at a daemon: control connection and fabric, opened together and closed together."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from offstage.dpu.protocol import OPERATOR
+from offstage.host.control import Control
+from offstage.host.fabrics import Fabric, open_fabric
+
+__all__ = ["Link", "attached", "device_status"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which daemon, as whom, over which fabric. `secret`, `runtime_dir` and `curve_dir` as
+    `Control` takes them; None: what the daemon left for this user, and no CURVE."""
+
+    endpoint: str
+    tenant: str = "default"
+    fabric: str = "shm"
+    name: str = "host"
+    secret: Path | None = None
+    runtime_dir: Path | None = None
+    curve_dir: Path | None = None
+
+    def control(self, *, heartbeat: bool = True) -> Control:
+        """Log in. BadInput where no daemon answers or it refuses."""
+        return Control(
+            self.endpoint, name=self.name, tenant=self.tenant, secret=self.secret,
+            runtime_dir=self.runtime_dir, curve_dir=self.curve_dir, heartbeat=heartbeat,
+        )  # fmt: skip
+
+
+def device_status(link: Link) -> dict[str, Any]:
+    """The device's own counters, which a daemon shows to its operator. BadInput where the
+    operator's secret cannot be read: it is on the daemon's machine, for the daemon's user."""
+    operator = replace(link, tenant=OPERATOR, secret=None)
+    with operator.control(heartbeat=False) as control:
+        return dict(control.status()["device"])
+
+
+@contextlib.contextmanager
+def attached(link: Link) -> Iterator[tuple[Control, Fabric]]:
+    """Log in and attach. BadInput, RunFailed: see `Control` and the fabric."""
+    with link.control() as control:
+        fabric = open_fabric(control, link.fabric)
+        try:
+            yield control, fabric
+        finally:
+            fabric.close()

@@ -1,0 +1,90 @@
+"""The host's side of a run: workload, selection and pool sizes, and the checks between them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from offstage.bindings.errors import BadInput
+from offstage.host.geometry import KvGeometry
+from offstage.host.models import geometry
+
+__all__ = ["CONTEXT_TOKENS_MAX", "STORE_BYTES_MAX", "DriveOptions", "within"]
+
+CONTEXT_TOKENS_MAX = 131_072
+STORE_BYTES_MAX = 1 << 30
+"""Most bytes of KV that a run writes: it shall run where 4 GiB of memory is all there is."""
+SHARED_PREFIX_SHARE = 4
+"""A quarter of a generated context is a system prefix that all sessions share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriveOptions:
+    """What the host decodes, and how. Blocks are of one layer."""
+
+    where: ClassVar[str] = "host run"
+    """What an error names as its place."""
+
+    trace: Path | None = None
+    seed: int = 1
+    sessions: int = 4
+    context_tokens: int = CONTEXT_TOKENS_MAX
+    shared_prefix_tokens: int | None = None
+    """None: a quarter of the context."""
+    steps: int = 300
+    time_per_token_s: float = 0.020
+    select_blocks: int = 32
+    sink_blocks: int = 1
+    window_blocks: int = 4
+    pool_ratio: float = 1.5
+    """Blocks of the HBM pool per (session, layer) over the blocks selected."""
+    selector: str = "quest"
+    kernel: str = "numpy"
+    command: str = "offstage host run"
+    geometry: KvGeometry = field(default_factory=lambda: geometry("demo"))
+
+    def check(self) -> None:
+        """Raises BadInput for a number out of range or two that contradict each other."""
+        where = self.where
+        within("sessions", self.sessions, 1, 64, where)
+        within("steps", self.steps, 1, 100_000, where)
+        within("context tokens", self.context_tokens, 4_096, CONTEXT_TOKENS_MAX, where)
+        within("seed", self.seed, 0, 2**63 - 1, where)
+        if not 0.0 <= self.time_per_token_s <= 10.0:
+            raise BadInput(
+                f"a time per token of {self.time_per_token_s:g} s", where, "give 0 to 10 s"
+            )
+        if self.prefix_tokens > self.context_tokens:
+            raise BadInput(
+                f"a shared prefix of {self.prefix_tokens} tokens is longer than the "
+                f"context of {self.context_tokens}",
+                where,
+                "shorten the prefix or lengthen the context",
+            )
+        if self.select_blocks <= self.sink_blocks + self.window_blocks:
+            raise BadInput(
+                f"k = {self.select_blocks} leaves nothing beside sinks and window",
+                where,
+                f"select more than {self.sink_blocks + self.window_blocks} blocks",
+            )
+        if self.pool_ratio < 1.0 + 1.0 / self.select_blocks:
+            raise BadInput("an HBM pool smaller than one selection", where, "raise the ratio")
+        for layer in range(self.geometry.layer_count):
+            self.geometry.block_shape(layer)
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens at the start of a generated context that all sessions share."""
+        given = self.shared_prefix_tokens
+        return self.context_tokens // SHARED_PREFIX_SHARE if given is None else given
+
+    @property
+    def pool_blocks(self) -> int:
+        """Blocks of the HBM pool over all sessions and layers."""
+        per_layer = round(self.pool_ratio * self.select_blocks)
+        return per_layer * self.sessions * self.geometry.layer_count
+
+
+def within(name: str, value: int, low: int, high: int, where: str) -> None:
+    """Raises BadInput where `value` is not in [low, high]."""
+    if not low <= value <= high:
+        raise BadInput(f"{name} = {value:,}", where, f"give {low:,} to {high:,}")

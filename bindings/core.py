@@ -105,14 +105,15 @@ class Policy:
     eviction: str = "lru"
     window_blocks: int = 0
     ema_shift: int = 1
-    residency_percent: int = 200
-    degree_max: int = 8
+    residency_percent: int = 800
+    degree_max: int = 4
     next_n: int = 1
     prefetch_in_flight_max: int = 32
     prefetch_bytes_per_s_max: int = 0
     accuracy_permille_min: int = 0
     lateness_permille_max: int = 0
     lease_ns: int = 0
+    probability_permille_min: int = 160
 
     def with_(self, **changes: Any) -> "Policy":
         """A copy with other values."""

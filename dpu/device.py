@@ -287,7 +287,7 @@ def _fill_policy(filled: Any, policy: Policy, block_tokens: int) -> None:
     filled.prefetch_bytes_per_s_max = policy.bandwidth_bytes_per_s
     for name in ("ema_shift", "residency_percent", "degree_max", "next_n",
                  "prefetch_in_flight_max", "accuracy_permille_min", "lateness_permille_max",
-                 "lease_ns"):  # fmt: skip
+                 "probability_permille_min", "lease_ns"):  # fmt: skip
         setattr(filled, name, getattr(policy, name))
 
 

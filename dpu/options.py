@@ -125,11 +125,13 @@ class Policy:
         ("window", "ema", "shared"), "empty: none", "choices", choices=PREFETCHERS
     )
     eviction: str = option("score", "victim order", choices=EVICTIONS)
-    window_tokens: int = option(4096, "kept staged behind the decode position", high=1 << 30)
+    window_tokens: int = option(4096, "behind the decode position: staged once", high=1 << 30)
     window_blocks: int = option(0, "the same in blocks; 0: from window_tokens", high=1 << 24)
     ema_shift: int = option(2, "a new score weighs 1 / 2^n", high=15)
-    residency_percent: int = option(200, "ema holds this % of the selection size", high=100_000)
-    degree_max: int = option(16, "blocks one layer of one step may prefetch", high=65536)
+    residency_percent: int = option(
+        800, "only the best this % of the selection size are guesses", high=100_000
+    )
+    degree_max: int = option(4, "guesses one layer of one step may prefetch", high=65536)
     next_n: int = option(4, "baseline next_n: how many", high=65536)
     prefetch_in_flight_max: int = option(48, "prefetch reads in flight, all sessions", high=65536)
     bandwidth_bytes_per_s: int = option(0, "of prefetch, such as 2GB/s; 0: no cap", "rate",
@@ -137,6 +139,9 @@ class Policy:
     accuracy_permille_min: int = option(100, "below it the degree halves; 0: off", high=1000)
     lateness_permille_max: int = option(200, "above it deadlines move ahead; 0: off", high=1000)
     lease_ns: int = option(200_000_000, "longest pin of a demanded block", "time", high=10**12)
+    probability_permille_min: int = option(
+        160, "a demand within 16 steps less likely than this is not prefetched", high=1000
+    )
 
 
 @dataclass(frozen=True)

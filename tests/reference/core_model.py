@@ -135,6 +135,8 @@ class Model(Steps):
         session.chosen = [set() for _ in range(layers)]
         session.overlap = [0] * layers
         session.last_demands = [[] for _ in range(layers)]
+        session.windowed = [0] * layers
+        session.calibrations = [self.calibration_of_siblings(session, i) for i in range(layers)]
         self.sessions[number] = session
         return number
 

@@ -1,5 +1,6 @@
 """The plain model's slots, and the reads that fill them."""
 
+from core_model_calibrate import bucket_of
 from core_model_parts import (
     CANCELLED,
     COMPLETE,
@@ -30,7 +31,7 @@ class Arena(Guesses):
                     victim
                     and candidate
                     and self.policy.eviction == "score"
-                    and victim.score >> 8 >= candidate.probability >> 8
+                    and victim.score >= bucket_of(candidate.probability)
                 ):
                     victim = None
             if victim is None:

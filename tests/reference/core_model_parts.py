@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from core_model_calibrate import Calibration
+
 from offstage.bindings.core import CoreConfig, Policy, SessionConfig
 
 M64 = (1 << 64) - 1
@@ -271,16 +273,16 @@ class S3Fifo(Order):
 
 
 class Score(Order):
-    """Lowest upper byte of the score first; among equals, the order of use or of change."""
+    """Lowest score first; among equals, the order of use or of change."""
 
     def rescore(self, slot: Slot, score: int) -> None:
-        if score >> 8 != slot.score >> 8:
+        if score != slot.score:
             self.slots.remove(slot)
             self.slots.append(slot)
         slot.score = score
 
     def victim(self) -> Slot | None:
-        return next((s for s in sorted(self.slots, key=lambda s: s.score >> 8) if not s.held), None)
+        return next((s for s in sorted(self.slots, key=lambda s: s.score) if not s.held), None)
 
 
 ORDERS: dict[str, type[Order]] = {
@@ -329,6 +331,8 @@ class Session:
     chosen: list[set[int]] = field(default_factory=list)
     overlap: list[int] = field(default_factory=list)
     last_demands: list[list[int]] = field(default_factory=list)
+    calibrations: list[Calibration] = field(default_factory=list)
+    windowed: list[int] = field(default_factory=list)
 
 
 def empty_ledger() -> dict[str, Any]:

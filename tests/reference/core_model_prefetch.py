@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from core_model_calibrate import HIGHEST, UNKNOWN, Calibration, bucket_of
 from core_model_parts import (
     DROPPED,
     FATE_LATE,
@@ -16,7 +17,7 @@ from core_model_parts import (
 )
 
 PATTERN, SHARED, BASELINE = 4, 6, 7
-HIGHEST = 65535
+NEED_STEPS = 16
 BURST_BLOCKS = 16
 SAMPLE = 64
 
@@ -43,9 +44,21 @@ class Guesses(State):
 
     def _score(self, number: int, layer: int, ordinal: int) -> int:
         session = self.sessions[number]
-        if self._on("window") and self._in_window(session, ordinal):
-            return HIGHEST
-        return session.averages[layer][ordinal]
+        if ordinal >= session.known[layer]:
+            return UNKNOWN
+        return bucket_of(self._chance(session, layer, ordinal))
+
+    def _chance(self, session: Session, layer: int, ordinal: int) -> int:
+        return session.calibrations[layer].chance(session.averages[layer][ordinal])
+
+    def calibration_of_siblings(self, session: Session, layer: int) -> Calibration:
+        siblings = [
+            other.calibrations[layer]
+            for _, other in sorted(self.sessions.items())
+            if other.config.tenant == session.config.tenant
+        ]
+        best = max(siblings, key=lambda c: sum(c.exposure), default=Calibration())
+        return best.copy()
 
     def best_score(self, slot: Slot) -> int:
         assert slot.chunk
@@ -62,11 +75,7 @@ class Guesses(State):
         self, number: int, layer: int, demands: Sequence[int], scores: Sequence[int]
     ) -> None:
         session = self.sessions[number]
-        if self._on("window") and self.policy.eviction != "score":
-            for ordinal, chunk in enumerate(session.chunks):
-                slot = self.slot_of.get((chunk.number, layer))
-                if self._in_window(session, ordinal) and slot and slot.state == "resident":
-                    self.order(slot).use(slot)
+        session.calibrations[layer].demands(list(demands))
         if scores:
             shift = self.policy.ema_shift
             if self._query_turned(session, layer, scores):
@@ -77,11 +86,12 @@ class Guesses(State):
                 new = old - (old >> shift) + (score >> shift)
                 averages[ordinal] = new if ordinal < known else score
             session.known[layer] = max(known, len(scores))
-            if self.policy.eviction == "score":
-                for chunk in session.chunks[: len(scores)]:
-                    slot = self.slot_of.get((chunk.number, layer))
-                    if slot and slot.state == "resident":
-                        self.order(slot).rescore(slot, self.best_score(slot))
+        session.calibrations[layer].note(session.averages[layer][: session.known[layer]])
+        if self.policy.eviction == "score":
+            for chunk in session.chunks:
+                slot = self.slot_of.get((chunk.number, layer))
+                if slot and slot.state == "resident":
+                    self.order(slot).rescore(slot, self.best_score(slot))
         session.last_demands[layer] = list(demands)
 
     def _query_turned(self, session: Session, layer: int, scores: Sequence[int]) -> bool:
@@ -104,6 +114,8 @@ class Guesses(State):
         self.proposed = 0
         session = self.sessions[number]
         need_ns = self.now + session.step_ns
+        if self._on("window") and self._degree(session) > 0:
+            self._window(session, number, layer, demands is None)
         for ordinal, cause, probability in self._structure(session, number, layer):
             self._propose(number, layer, ordinal, cause, probability, need_ns)
         if demands is None:
@@ -129,29 +141,32 @@ class Guesses(State):
     def _structure(
         self, session: Session, number: int, layer: int
     ) -> Iterator[tuple[int, int, int]]:
-        """Window, own pattern, siblings' pattern: (ordinal, cause, probability) in order."""
-        if self._on("window"):
-            for ordinal in range(len(session.chunks)):
-                if self._in_window(session, ordinal):
-                    yield ordinal, WINDOW, HIGHEST
+        """Own pattern, siblings' pattern: (ordinal, cause, chance) in order."""
         known = session.known[layer]
-        own = session.averages[layer]
+        own = session.averages[layer][:known]
         if self._on("ema"):
-            yield from self._best(session, layer, own[:known], 0, PATTERN)
+            chances = [self._chance(session, layer, ordinal) for ordinal in range(known)]
+            yield from self._best(session, layer, own, chances, PATTERN)
         if self._on("shared") and session.shared and known < len(session.chunks):
-            predicted = own[:known]
+            predicted = [0] * known
             for chunk in session.chunks[known:]:
                 others = [
-                    self.sessions[n].averages[layer][ordinal]
+                    self._chance(self.sessions[n], layer, ordinal)
                     for n, ordinal in chunk.sessions.items()
-                    if n != number
+                    if n != number and ordinal < self.sessions[n].known[layer]
                 ]
                 predicted.append(max(others, default=0))
-            yield from self._best(session, layer, predicted, known, SHARED)
+            yield from self._best(session, layer, predicted, predicted, SHARED)
 
     def _best(
-        self, session: Session, layer: int, values: Sequence[int], begin: int, cause: int
+        self,
+        session: Session,
+        layer: int,
+        values: Sequence[int],
+        chances: Sequence[int],
+        cause: int,
     ) -> Iterator[tuple[int, int, int]]:
+        least = self.policy.probability_permille_min * HIGHEST / 1000
         rank = session.config.select_blocks * self.policy.residency_percent // 100
         room = self._degree(session) - self.proposed
         if rank == 0 or room <= 0:
@@ -159,11 +174,21 @@ class Guesses(State):
         cut = rank_cut(values, rank)
         absent = [
             ordinal
-            for ordinal in range(begin, len(values))
-            if values[ordinal] >= cut and self._readable(session.chunks[ordinal], layer)
+            for ordinal in range(len(values))
+            if values[ordinal] >= cut
+            and chances[ordinal] >= least
+            and self._readable(session.chunks[ordinal], layer)
         ]
-        for ordinal in sorted(absent, key=lambda o: (-values[o], o))[:room]:
-            yield ordinal, cause, values[ordinal]
+        for ordinal in sorted(absent, key=lambda o: (-chances[o], -values[o], o))[:room]:
+            yield ordinal, cause, chances[ordinal]
+
+    def _window(self, session: Session, number: int, layer: int, begin: bool) -> None:
+        """Everything in it when the session begins, then what is appended."""
+        need_ns = self.now + NEED_STEPS * session.step_ns
+        for ordinal in range(0 if begin else session.windowed[layer], len(session.chunks)):
+            if self._in_window(session, ordinal):
+                self._propose(number, layer, ordinal, WINDOW, HIGHEST, need_ns)
+        session.windowed[layer] = len(session.chunks)
 
     def _degree(self, session: Session) -> int:
         return self.tenants[session.config.tenant].degree
@@ -177,7 +202,8 @@ class Guesses(State):
         session = self.sessions[number]
         tenant = self.tenants[session.config.tenant]
         chunk = session.chunks[ordinal]
-        if self.proposed >= tenant.degree or not self._readable(chunk, layer):
+        counted = cause != WINDOW
+        if not self._readable(chunk, layer) or (counted and self.proposed >= tenant.degree):
             return
         stamp = session.stamps[layer]
         old = self._queued(chunk, layer)
@@ -186,12 +212,12 @@ class Guesses(State):
                 return
             tenant.queue.remove(old)
         elif len(tenant.queue) == self.config.queue_max:
-            self.proposed += 1
+            self.proposed += counted
             self.fate(session.config.tenant, cause, DROPPED)
             return
         elif not tenant.queue:
             tenant.turn = max(tenant.turn, self.turn)
-        self.proposed += 1
+        self.proposed += counted
         margin = min(tenant.margin_ns, (need_ns - self.now) // 2)
         candidate = Candidate(
             need_ns - margin, probability, self.sequence, chunk, layer, number, stamp, cause
@@ -223,7 +249,8 @@ class Guesses(State):
         while queue:
             first = min(queue, key=lambda c: c.order)
             stamp = self.sessions[first.session].stamps[first.layer]
-            if first.deadline_ns >= self.now and first.stamp == stamp:
+            newest = first.stamp == stamp or first.cause == WINDOW
+            if first.deadline_ns >= self.now and newest:
                 return first
             self._drop(tenant, first)
         return None
@@ -277,7 +304,7 @@ class Guesses(State):
     def fate(self, number: int, cause: int, fate: int) -> None:
         tenant = self.tenants[number]
         tenant.ledger["fates"][cause][fate] += 1
-        if fate in (USED, FATE_LATE, UNUSED):
+        if fate in (USED, FATE_LATE, UNUSED) and cause != WINDOW:
             tenant.ended[fate] += 1
         if sum(tenant.ended) < SAMPLE:
             return

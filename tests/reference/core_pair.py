@@ -254,4 +254,5 @@ def random_policy(source: random.Random) -> Policy:
         accuracy_permille_min=source.choice([0, 300, 600]),
         lateness_permille_max=source.choice([0, 100]),
         lease_ns=source.choice([0, 100_000, 5_000_000]),
+        probability_permille_min=source.choice([0, 10, 50, 160, 300]),
     )

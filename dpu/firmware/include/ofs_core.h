@@ -40,7 +40,7 @@ enum ofs_evict {
 	OFS_EVICT_FIFO = 1,
 	OFS_EVICT_RANDOM = 2,
 	OFS_EVICT_S3FIFO = 3,
-	OFS_EVICT_SCORE = 4, /* lowest decayed score first, LRU among equals */
+	OFS_EVICT_SCORE = 4, /* least probable demand first, LRU among equals */
 	OFS_EVICT_COUNT = 5
 };
 
@@ -68,16 +68,18 @@ struct ofs_core_config {
 struct ofs_policy {
 	uint32_t prefetchers;              /* OFS_PREFETCH_* bits; 0 is `none` */
 	uint32_t eviction;                 /* enum ofs_evict */
-	uint32_t window_blocks;            /* kept staged behind the decode position, per layer */
+	uint32_t window_blocks;            /* behind the decode position, per layer: staged once */
 	uint32_t ema_shift;                /* new score weighs 1 / 2^ema_shift */
-	uint32_t residency_percent;        /* ema holds the best this % of the selection size staged */
-	uint32_t degree_max;               /* reads one step of one layer may prefetch */
+	uint32_t residency_percent;        /* only the best this % of the selection size are guesses */
+	uint32_t degree_max;               /* guesses of one step of one layer, beside the window */
 	uint32_t next_n;                   /* baseline next-N: how many */
 	uint32_t prefetch_in_flight_max;   /* prefetch reads in flight, all sessions */
 	uint64_t prefetch_bytes_per_s_max; /* bandwidth cap; 0: none */
 	uint32_t accuracy_permille_min;    /* below it the degree halves, above twice it grows; 0: off */
 	uint32_t lateness_permille_max;    /* above it the deadline margin grows; 0: off */
 	uint64_t lease_ns; /* a demanded block is pinned to the session's next step, at most so long */
+	uint32_t probability_permille_min; /* of a demand within 16 steps: less is not prefetched */
+	uint32_t reserved;
 };
 
 struct ofs_tenant_config {

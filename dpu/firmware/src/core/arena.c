@@ -16,9 +16,9 @@ victim_of(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate *ca
 	if (slot != OFS_NONE)
 		return slot;
 	slot = core->evict->victim(core, tenant * 2 + 1);
-	/* A guess must not displace what the same average holds for at least as likely. */
+	/* A guess must not displace what was measured to be at least as likely. */
 	if (slot != OFS_NONE && candidate != NULL && core->policy.eviction == OFS_EVICT_SCORE
-		&& core->slots[slot].score >> 8 >= candidate->probability >> 8)
+		&& core->slots[slot].score >= ofs_chance_bucket(candidate->probability))
 		return OFS_NONE;
 	return slot;
 }

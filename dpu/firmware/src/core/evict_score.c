@@ -1,7 +1,7 @@
 /*
- * evict_score.c: lowest decayed score first, least recently used among equals.
+ * evict_score.c: least probable demand first, least recently used among equals.
  *
- * Model: a score's upper eight bits choose one of 256 lists, and a bitmap says which lists have
+ * Model: a score is the number of one of OFS_BUCKETS lists, and a bitmap says which lists have
  * slots, so that a change of score and the search for a victim cost a constant.
  */
 #include "internal.h"
@@ -9,7 +9,7 @@
 static void
 score_add(struct ofs_core *core, uint32_t slot)
 {
-	ofs_list_push(core, slot, core->slots[slot].score >> 8);
+	ofs_list_push(core, slot, core->slots[slot].score);
 }
 
 static void
@@ -31,7 +31,7 @@ score_use(struct ofs_core *core, uint32_t slot)
 static void
 score_rescore(struct ofs_core *core, uint32_t slot)
 {
-	uint32_t bucket = core->slots[slot].score >> 8;
+	uint32_t bucket = core->slots[slot].score;
 
 	if (core->slots[slot].bucket == bucket)
 		return;

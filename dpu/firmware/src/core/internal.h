@@ -18,6 +18,8 @@
 #define OFS_BUCKETS 256
 #define OFS_INDEX_PROBE_MAX 1024
 #define OFS_SCORE_HIGHEST 65535
+#define OFS_LEVELS 64
+#define OFS_LEVEL_SHIFT 10 /* level of a 16-bit average */
 #define OFS_LEASE_END UINT32_MAX
 #define OFS_BURST_BLOCKS 16 /* blocks the bandwidth cap lets through at once after a silence */
 
@@ -46,7 +48,7 @@ struct ofs_slot {
 	uint8_t cause;
 	uint32_t generation;
 	uint32_t pins;
-	uint16_t score;
+	uint16_t score;    /* bucket of the probability of a demand */
 	uint8_t frequency; /* s3fifo */
 	uint8_t flags;
 	uint32_t owner;     /* session whose score it carries */
@@ -148,6 +150,18 @@ struct ofs_layer {
 	uint32_t last_count;
 	uint32_t chosen_count;
 	uint32_t overlap_permille;
+	uint32_t windowed; /* ordinals that the window has spoken of */
+};
+
+/* What one (session, layer) has measured: calibrate.c. */
+struct ofs_calibration {
+	uint32_t exposure[OFS_LEVELS];
+	uint32_t demanded[OFS_LEVELS];
+	uint16_t chance[OFS_LEVELS]; /* of a demand within a round of steps, 1 is 65535 */
+	uint8_t bucket[OFS_LEVELS];  /* of the chance, for eviction */
+	uint64_t exposures;          /* over all levels */
+	uint32_t noted;              /* ordinals of the round under way; 0: none is */
+	uint32_t steps;              /* of it, so far */
 };
 
 struct ofs_core {
@@ -168,11 +182,13 @@ struct ofs_core {
 	struct ofs_candidate *queue; /* [tenant_max][queue_max], a heap each */
 	struct ofs_ledger *ledgers;
 	struct ofs_layer *layers;    /* [session_max][layer_count] */
+	struct ofs_calibration *calibrations; /* the same shape */
 	struct ofs_list *lists;      /* [tenant_max * 2][OFS_BUCKETS] */
 	uint64_t *occupied;          /* [tenant_max * 2][OFS_BUCKETS / 64] */
 	uint64_t *used_bits;         /* [slot_count][used_words]: sessions that used it as staged */
 	uint64_t *chosen;            /* [session_max][layer_count][row_words]: selected last */
 	uint64_t *held;              /* the same shape: the block has a slot, in whatever state */
+	uint64_t *asked;             /* the same shape: demanded since the levels were noted */
 	uint64_t *block_gone;        /* event at which the block was last evicted */
 	uint32_t *block_slot;
 	uint32_t *block_shadow;
@@ -182,6 +198,7 @@ struct ofs_core {
 	uint32_t *session_chunks;    /* [session_max][session_chunk_max] */
 	uint32_t *link_next, *link_prev; /* [session_max << link_shift] */
 	uint16_t *averages;          /* [session_max][layer_count][session_chunk_max] */
+	uint8_t *levels;             /* the same shape, as noted when the round began */
 	uint32_t *last_demands;      /* [session_max][layer_count][demand_max] */
 	struct ofs_pin *pins;        /* [session_max][demand_max] */
 	struct ofs_shadow *shadows;  /* [slot_count], a tenant's part as in the arena */
@@ -191,7 +208,7 @@ struct ofs_core {
 	uint32_t *misses;            /* [demand_max] of the step at hand */
 	uint8_t *ends;               /* [demand_max] */
 	uint16_t *predicted;         /* [session_chunk_max] */
-	uint64_t *best;              /* [session_chunk_max] */
+	uint64_t *best;              /* [session_chunk_max]: chance, value, ordinal */
 	uint64_t *above;             /* [row_words]: values at or above a cut */
 	struct ofs_action *actions;
 	struct ofs_ledger_record *records;
@@ -240,6 +257,19 @@ ofs_averages_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
 {
 	return core->averages + ((size_t)session * core->config.layer_count + layer)
 		* core->config.session_chunk_max;
+}
+
+static inline uint8_t *
+ofs_levels_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
+{
+	return core->levels + ((size_t)session * core->config.layer_count + layer)
+		* core->config.session_chunk_max;
+}
+
+static inline struct ofs_calibration *
+ofs_calibration_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
+{
+	return core->calibrations + (size_t)session * core->config.layer_count + layer;
 }
 
 /* A row of bits, one for each ordinal, of one layer of one session. */
@@ -329,7 +359,7 @@ void ofs_lease_end(struct ofs_core *core, uint32_t session);
 struct ofs_evict_ops {
 	void (*add)(struct ofs_core *core, uint32_t slot);
 	void (*remove)(struct ofs_core *core, uint32_t slot, int evicted);
-	void (*use)(struct ofs_core *core, uint32_t slot);     /* demanded, or kept by the window */
+	void (*use)(struct ofs_core *core, uint32_t slot);     /* demanded */
 	void (*rescore)(struct ofs_core *core, uint32_t slot); /* its score changed */
 	uint32_t (*victim)(struct ofs_core *core, uint32_t set); /* OFS_NONE: all pinned */
 };
@@ -342,11 +372,20 @@ void ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket);
 void ofs_list_remove(struct ofs_core *core, uint32_t slot);
 uint32_t ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket);
 
+/* calibrate.c */
+uint32_t ofs_chance_bucket(uint32_t chance);
+uint32_t ofs_bucket_unknown(void);
+void ofs_calibration_open(struct ofs_core *core, uint32_t session);
+int ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step);
+void ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer);
+int ofs_calibration_verify(const struct ofs_core *core, uint32_t session);
+
 /* score.c: the score a resident block carries is the highest over the sessions that share it. */
 void ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
 	uint32_t score);
 void ofs_score_recompute(struct ofs_core *core, uint32_t slot);
 void ofs_score_refresh(struct ofs_core *core, uint32_t slot);
+void ofs_score_appended(struct ofs_core *core, uint32_t session, uint32_t old_count);
 uint32_t ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
 	uint32_t ordinal);
 
@@ -395,82 +434,29 @@ struct ofs_prefetch_ops {
 	void (*propose)(struct ofs_core *core, uint32_t session, uint32_t layer,
 		const struct ofs_step *step);
 };
+/* What one prefetcher of chances would stage: ordinals [0, count) by the chance of their value. */
+struct ofs_guesses {
+	const uint16_t *values; /* by ordinal; 0: none */
+	const uint16_t *chance; /* by level of the value; NULL: the value is the chance */
+	uint32_t count;
+	uint32_t cause;
+};
 extern const struct ofs_prefetch_ops ofs_prefetch_window, ofs_prefetch_ema, ofs_prefetch_shared,
 	ofs_prefetch_baseline;
 void ofs_prefetch_observe(struct ofs_core *core, const struct ofs_step *step);
 void ofs_prefetch_step(struct ofs_core *core, const struct ofs_step *step);
 void ofs_prefetch_begin(struct ofs_core *core, uint32_t session);
 void ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
-	const uint16_t *values, uint32_t begin, uint32_t cause);
-void ofs_window_appended(struct ofs_core *core, uint32_t session, uint32_t old_count);
+	const struct ofs_guesses *guesses);
+uint32_t ofs_bits_of(uint64_t word);
 /* rank.c: the rank-th largest value, at least 1; 1 where fewer are above zero. */
 uint32_t ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank);
 /* Bit i of `row`: values[i] >= cut. Bits from `count` to `words` * 64 are 0. */
 void ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count,
 	uint32_t cut);
 
-/* log.c */
-struct ofs_part {
-	const void *data;
-	uint64_t size_bytes;
-};
-enum ofs_event_type {
-	OFS_EVENT_OPEN = 1,
-	OFS_EVENT_POLICY = 2,
-	OFS_EVENT_TENANT = 3,
-	OFS_EVENT_SESSION_OPEN = 4,
-	OFS_EVENT_APPEND = 5,
-	OFS_EVENT_GENERATING = 6,
-	OFS_EVENT_CLOSE = 7,
-	OFS_EVENT_RELEASE = 8,
-	OFS_EVENT_STORED = 9,
-	OFS_EVENT_LOST = 10,
-	OFS_EVENT_RESTORE = 11,
-	OFS_EVENT_FORGET = 12,
-	OFS_EVENT_STAGE = 13,
-	OFS_EVENT_CLEAN = 14,
-	OFS_EVENT_STEP = 15,
-	OFS_EVENT_IO_DONE = 16,
-	OFS_EVENT_SLOT_FREE = 17,
-	OFS_EVENT_TICK = 18,
-	OFS_EVENT_RESET = 19,
-	OFS_EVENT_COUNT = 20
-};
-struct ofs_log_record {
-	uint32_t size_bytes; /* the whole record, a multiple of 8 */
-	uint16_t type;
-	uint16_t reserved;
-	uint32_t in_bytes;
-	uint32_t out_bytes;
-	uint32_t action_count;
-	int32_t rc;
-	uint64_t sequence;
-	uint64_t now_ns;
-	uint64_t check; /* XXH3 of the record with the previous record's check in this place */
-};
-struct ofs_log_open {
-	uint64_t magic;
-	uint32_t abi_version;
-	uint32_t reserved;
-	struct ofs_core_config config;
-	struct ofs_policy policy;
-};
-#define OFS_LOG_MAGIC 0x31474f4c5346464full /* "OFFSLOG1" read as a little-endian word */
-void ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
-	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out,
-	uint32_t out_count);
-void ofs_log_numbers(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc, uint32_t a,
-	uint32_t b);
-void ofs_log_open(struct ofs_core *core);
-struct ofs_log_step {
-	uint32_t session, step, layer, selected_count, demand_count, score_count, waiter, flags;
-	uint32_t has_seen;
-	uint32_t reserved;
-};
-void ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,
-	const uint8_t *ends);
-uint64_t ofs_log_check(struct ofs_log_record *record, uint64_t before);
-
 #pragma GCC visibility pop
+
+#include "log.h"
 
 #endif

@@ -70,9 +70,12 @@ layout_sessions(struct ofs_core *core, struct cut *cut)
 	CUT(core->link_next, (uint64_t)c->session_max * stride);
 	CUT(core->link_prev, (uint64_t)c->session_max * stride);
 	CUT(core->layers, layers);
+	CUT(core->calibrations, layers);
 	CUT(core->averages, layers * c->session_chunk_max);
+	CUT(core->levels, layers * c->session_chunk_max);
 	CUT(core->chosen, layers * core->row_words);
 	CUT(core->held, layers * core->row_words);
+	CUT(core->asked, layers * core->row_words);
 	CUT(core->above, core->row_words);
 	CUT(core->last_demands, layers * c->demand_max);
 	CUT(core->pins, (uint64_t)c->session_max * c->demand_max);

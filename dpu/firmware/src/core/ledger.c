@@ -36,7 +36,8 @@ void
 ofs_fate_add(struct ofs_core *core, uint32_t tenant, uint32_t cause, uint32_t fate)
 {
 	core->ledgers[tenant].fates[cause][fate]++;
-	ofs_feedback_fate(core, tenant, fate);
+	if (cause != OFS_CAUSE_WINDOW) /* which is no guess: the degree does not bound it */
+		ofs_feedback_fate(core, tenant, fate);
 }
 
 void

@@ -1,8 +1,8 @@
 /*
  * prefetch.c: the prefetchers in the order in which they share the degree of a step.
  *
- * Model: structure first (the window is certain), then the session's own average, then its
- * siblings', then the baselines. Each proposes candidates; queue.c decides what is read.
+ * Model: structure first (the window is certain), then by the chance of a demand the session's own
+ * averages, then its siblings', then the baselines. Each proposes candidates; queue.c decides what is read.
  */
 #include "internal.h"
 
@@ -49,24 +49,59 @@ ofs_prefetch_begin(struct ofs_core *core, uint32_t session)
 		propose_all(core, session, layer, NULL);
 }
 
-/* The best `max` absent ordinals above the cut, sorted by (distance from the top, ordinal). */
+/* The lowest value whose chance is enough; above the highest where none is. */
 static uint32_t
-best_absent(struct ofs_core *core, uint32_t session, uint32_t layer, const uint16_t *values,
-	uint32_t begin, uint32_t max)
+value_enough(const struct ofs_core *core, const struct ofs_guesses *guesses)
+{
+	uint32_t enough = (core->policy.probability_permille_min * OFS_SCORE_HIGHEST + 999) / 1000;
+
+	if (guesses->chance == NULL)
+		return enough ? enough : 1;
+	for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+		if (guesses->chance[level] >= enough)
+			return level ? level << OFS_LEVEL_SHIFT : 1;
+	}
+	return OFS_SCORE_HIGHEST + 1;
+}
+
+/* Bits of `above` for what may be proposed: no more than `rank` of the values, but for ties. */
+static void
+mark_enough(struct ofs_core *core, const struct ofs_guesses *guesses, uint32_t rank)
+{
+	uint32_t found = 0, cut = value_enough(core, guesses);
+
+	ofs_rank_above(core->above, core->row_words, guesses->values, guesses->count, cut);
+	for (uint32_t word = 0; word < core->row_words; word++)
+		found += ofs_bits_of(core->above[word]);
+	if (found <= rank)
+		return;
+	cut = ofs_rank_cut(guesses->values, guesses->count, rank);
+	ofs_rank_above(core->above, core->row_words, guesses->values, guesses->count, cut);
+}
+
+/* The best `max` absent ordinals, sorted by (chance, value, from the highest down; ordinal). */
+static uint32_t
+best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
+	const struct ofs_guesses *guesses, uint32_t max)
 {
 	const uint32_t *chunks = ofs_session_list(core, session);
 	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
+	uint32_t enough = (core->policy.probability_permille_min * OFS_SCORE_HIGHEST + 999) / 1000;
 	uint32_t count = 0;
 
-	for (uint32_t word = begin / 64; word < core->row_words; word++) {
+	for (uint32_t word = 0; word < core->row_words; word++) {
 		for (uint64_t bits = core->above[word] & ~held[word]; bits; bits &= bits - 1) {
-			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits), place;
-			uint64_t entry = ((uint64_t)(OFS_SCORE_HIGHEST - values[i]) << 32) | i;
+			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
+			uint32_t value = guesses->values[i], place;
+			uint32_t chance = guesses->chance
+				? guesses->chance[value >> OFS_LEVEL_SHIFT] : value;
+			uint64_t entry = (uint64_t)(OFS_SCORE_HIGHEST - chance) << 48
+				| (uint64_t)(OFS_SCORE_HIGHEST - value) << 32 | i;
 
-			if (i < begin || !ofs_block_is_stored(core, chunks[i], layer)
-				|| (count == max && entry >= core->best[count - 1]))
+			if (chance < enough || (count == max && entry >= core->best[count - 1])
+				|| !ofs_block_is_stored(core, chunks[i], layer))
 				continue;
-			/* Insertion into a short list: few blocks above the cut are absent. */
+			/* Insertion into a short list: few blocks are worth it and absent. */
 			place = count < max ? count++ : count - 1;
 			for (; place > 0 && core->best[place - 1] > entry; place--)
 				core->best[place] = core->best[place - 1];
@@ -77,29 +112,26 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer, const uint1
 }
 
 /*
- * Propose the best absent ordinals from `begin` on that stand among the first
- * select_blocks * residency_percent / 100 of all. `values` has one entry per ordinal.
+ * Propose the best absent ordinals with a chance of probability_permille_min or more, of the first
+ * select_blocks * residency_percent / 100 of all.
  */
 void
 ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
-	const uint16_t *values, uint32_t begin, uint32_t cause)
+	const struct ofs_guesses *guesses)
 {
 	const struct ofs_session *s = &core->sessions[session];
-	uint32_t end = cause == OFS_CAUSE_PATTERN ? ofs_layer_of(core, session, layer)->known
-		: s->count;
 	uint64_t rank = (uint64_t)s->config.select_blocks * core->policy.residency_percent / 100;
-	uint32_t max = core->propose_max - core->proposed, count, cut;
+	uint32_t max = core->propose_max - core->proposed, count;
 
-	if (rank == 0 || max == 0 || begin >= end)
+	if (rank == 0 || max == 0 || guesses->count == 0)
 		return;
-	cut = ofs_rank_cut(values, end, rank > end ? end + 1 : (uint32_t)rank);
-	ofs_rank_above(core->above, core->row_words, values, end, cut);
-	count = best_absent(core, session, layer, values, begin, max);
+	mark_enough(core, guesses, rank > guesses->count ? guesses->count : (uint32_t)rank);
+	count = best_absent(core, session, layer, guesses, max);
 	for (uint32_t i = 0; i < count; i++) {
-		uint32_t ordinal = (uint32_t)core->best[i];
+		uint32_t chance = OFS_SCORE_HIGHEST - (uint32_t)(core->best[i] >> 48);
 
-		if (ofs_queue_propose(core, session, layer, ordinal, cause, values[ordinal],
-			core->now_ns + s->step_ns))
+		if (ofs_queue_propose(core, session, layer, (uint32_t)core->best[i], guesses->cause,
+			chance, core->now_ns + s->step_ns))
 			return;
 	}
 }

@@ -2,21 +2,13 @@
  * prefetch_ema.c: the attention pattern: a decayed average of every block's score.
  *
  * Model: per (session, layer, ordinal) a 16-bit average a += (s - a) / 2^shift in integers, for
- * every ordinal of the hint, selected or not; the first score is taken as it is. The best
- * residency_percent of a selection are to be staged. When the overlap of what the scores would
+ * every ordinal of the hint, selected or not; the first score is taken as it is. What an average is
+ * worth is measured (calibrate.c); those with a chance of a demand from probability_permille_min on
+ * are to be staged, among the first residency_percent of a selection. When the overlap of what the scores would
  * select with the step before falls below half its own running average, the query has turned, and
  * this step's scores weigh 1 / 2^(shift / 2): the old pattern says little about the new one.
  */
 #include "internal.h"
-
-static uint32_t
-bits_of(uint64_t word)
-{
-	word = word - ((word >> 1) & 0x5555555555555555ull);
-	word = (word & 0x3333333333333333ull) + ((word >> 2) & 0x3333333333333333ull);
-	word = (word + (word >> 4)) & 0x0f0f0f0f0f0f0f0full;
-	return (uint32_t)(word * 0x0101010101010101ull >> 56);
-}
 
 static int
 query_turned(struct ofs_core *core, const struct ofs_step *step)
@@ -32,8 +24,8 @@ query_turned(struct ofs_core *core, const struct ofs_step *step)
 	ofs_rank_above(core->above, core->row_words, step->scores, step->score_count,
 		ofs_rank_cut(step->scores, step->score_count, rank));
 	for (uint32_t word = 0; word < core->row_words; word++) {
-		total += bits_of(core->above[word]);
-		common += bits_of(core->above[word] & chosen[word]);
+		total += ofs_bits_of(core->above[word]);
+		common += ofs_bits_of(core->above[word] & chosen[word]);
 		chosen[word] = core->above[word];
 	}
 	layer->chosen_count = total;
@@ -96,26 +88,32 @@ ema_observe(struct ofs_core *core, const struct ofs_step *step)
 	uint16_t *averages = ofs_averages_of(core, step->session, step->layer);
 	uint32_t count = step->score_count, shift = core->policy.ema_shift;
 	uint32_t old = layer->known < count ? layer->known : count;
+	int changed = ofs_calibration_demands(core, step);
 
-	if (count == 0)
-		return;
-	if (query_turned(core, step))
+	if (count && query_turned(core, step))
 		shift /= 2;
 	average_update(averages, step->scores, old, shift);
 	if (count > old) {
 		memcpy(averages + old, step->scores + old, (count - old) * sizeof(*averages));
 		layer->known = count;
 	}
+	ofs_calibration_note(core, step->session, step->layer);
 	if (core->policy.eviction == OFS_EVICT_SCORE)
-		rescore(core, step->session, step->layer, count);
+		rescore(core, step->session, step->layer, changed ? layer->known : count);
 }
 
 static void
 ema_propose(struct ofs_core *core, uint32_t session, uint32_t layer, const struct ofs_step *step)
 {
+	const struct ofs_guesses guesses = {
+		.values = ofs_averages_of(core, session, layer),
+		.chance = ofs_calibration_of(core, session, layer)->chance,
+		.count = ofs_layer_of(core, session, layer)->known,
+		.cause = OFS_CAUSE_PATTERN,
+	};
+
 	(void)step;
-	ofs_prefetch_best(core, session, layer, ofs_averages_of(core, session, layer), 0,
-		OFS_CAUSE_PATTERN);
+	ofs_prefetch_best(core, session, layer, &guesses);
 }
 
 const struct ofs_prefetch_ops ofs_prefetch_ema = {

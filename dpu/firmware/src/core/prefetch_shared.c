@@ -1,9 +1,10 @@
 /*
  * prefetch_shared.c: what other sessions on the same prefix attend to.
  *
- * Model: where the session's own averages have seen no score yet, the highest average of the
- * sessions that refer to the same chunk is its prediction. That is the whole prefix when a session
- * begins, and nothing once its own hints cover the context.
+ * Model: where the session's own averages have seen no score yet, the highest chance of a demand
+ * over the sessions that refer to the same chunk, each by its own average and its own calibration,
+ * is the prediction. That is the whole prefix when a session begins, and nothing once its own hints
+ * cover the context.
  */
 #include "internal.h"
 
@@ -23,10 +24,13 @@ sibling_best(const struct ofs_core *core, uint32_t session, uint32_t layer, uint
 	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE;
 		link = core->link_next[link]) {
 		uint32_t other = link >> core->link_shift;
-		uint16_t value = ofs_averages_of(core, other, layer)[link & mask];
+		uint16_t average = ofs_averages_of(core, other, layer)[link & mask];
+		uint16_t chance = ofs_calibration_of(core, other, layer)
+			->chance[average >> OFS_LEVEL_SHIFT];
 
-		if (other != session && value > best)
-			best = value;
+		if (other != session && (link & mask) < ofs_layer_of(core, other, layer)->known
+			&& chance > best)
+			best = chance;
 	}
 	return best;
 }
@@ -38,15 +42,18 @@ shared_propose(struct ofs_core *core, uint32_t session, uint32_t layer,
 	const struct ofs_session *s = &core->sessions[session];
 	const uint32_t *chunks = ofs_session_list(core, session);
 	uint32_t known = ofs_layer_of(core, session, layer)->known;
+	const struct ofs_guesses guesses = {
+		.values = core->predicted, .count = s->count,
+		.cause = OFS_CAUSE_SHARED,
+	};
 
 	(void)step;
 	if (!s->shared || known >= s->count || core->proposed >= core->propose_max)
 		return;
-	memcpy(core->predicted, ofs_averages_of(core, session, layer),
-		known * sizeof(*core->predicted));
+	memset(core->predicted, 0, known * sizeof(*core->predicted));
 	for (uint32_t i = known; i < s->count; i++)
 		core->predicted[i] = sibling_best(core, session, layer, chunks[i]);
-	ofs_prefetch_best(core, session, layer, core->predicted, known, OFS_CAUSE_SHARED);
+	ofs_prefetch_best(core, session, layer, &guesses);
 }
 
 const struct ofs_prefetch_ops ofs_prefetch_shared = {

@@ -6,7 +6,7 @@
  * weight (stride scheduling: Waldspurger, Weihl 1995). The bandwidth cap is a virtual schedule of
  * one block every block_cost_ns that may run OFS_BURST_BLOCKS ahead. A candidate whose deadline
  * has passed, whose layer has stepped again without naming it, or that finds no slot, is dropped:
- * a guess is worth nothing later.
+ * a guess is worth nothing later. The window is named once, and is superseded by no step.
  */
 #include "internal.h"
 
@@ -104,6 +104,7 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 	struct ofs_tenant *t = &core->tenants[tenant];
 	uint64_t slack_ns = (need_ns - core->now_ns) / 2;
 	uint32_t place = core->block_queued[block];
+	uint32_t counted = cause != OFS_CAUSE_WINDOW; /* which is proposed once, whole */
 	struct ofs_candidate candidate = {
 		.deadline_ns = need_ns - (t->margin_ns < slack_ns ? t->margin_ns : slack_ns),
 		.block = block,
@@ -113,7 +114,7 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 		.cause = (uint8_t)cause,
 	};
 
-	if (core->proposed >= core->propose_max)
+	if (counted && core->proposed >= core->propose_max)
 		return -1;
 	if (core->block_slot[block] != OFS_NONE || !ofs_block_is_stored(core, chunk, layer))
 		return 0;
@@ -123,7 +124,7 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 		if (old->session == session && old->stamp == candidate.stamp)
 			return 0;
 	} else if (t->queue_count == core->config.queue_max) {
-		core->proposed++;
+		core->proposed += counted;
 		ofs_fate_add(core, tenant, cause, OFS_FATE_DROPPED);
 		return 0;
 	} else {
@@ -131,7 +132,7 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 			t->pass = core->queue_pass; /* no credit for having asked nothing */
 		place = t->queue_count++;
 	}
-	core->proposed++;
+	core->proposed += counted;
 	candidate.sequence = core->queue_sequence++;
 	heap_sift(core, tenant, place, &candidate);
 	return 0;
@@ -178,7 +179,7 @@ is_stale(const struct ofs_core *core, const struct ofs_candidate *candidate)
 	uint32_t layer = candidate->block / core->config.chunk_max;
 
 	return candidate->deadline_ns < core->now_ns
-		|| candidate->stamp != ofs_layer_of(core, candidate->session, layer)->stamp;
+		|| (candidate->cause != OFS_CAUSE_WINDOW && candidate->stamp != ofs_layer_of(core, candidate->session, layer)->stamp);
 }
 
 static void

@@ -50,6 +50,16 @@ bits_between(const uint16_t *from, uint32_t size, uint16_t low, uint16_t high)
 	return bits_of_bytes(bytes);
 }
 
+/* Population count: not every machine has the instruction. */
+uint32_t
+ofs_bits_of(uint64_t word)
+{
+	word = word - ((word >> 1) & 0x5555555555555555ull);
+	word = (word & 0x3333333333333333ull) + ((word >> 2) & 0x3333333333333333ull);
+	word = (word + (word >> 4)) & 0x0f0f0f0f0f0f0f0full;
+	return (uint32_t)(word * 0x0101010101010101ull >> 56);
+}
+
 void
 ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count,
 	uint32_t cut)

@@ -1,7 +1,8 @@
 /*
  * score.c: the score that a resident block carries under score eviction.
  *
- * Model: the highest over the sessions that refer to the chunk, with the session that holds it.
+ * Model: the bucket of its probability of a demand (calibrate.c), the highest over the sessions
+ * that refer to the chunk, with the session that holds it.
  * A rise is taken at once; only when the holder itself falls are the others asked again, which
  * keeps the maximum exact at a constant cost in the usual case.
  */
@@ -11,13 +12,11 @@ uint32_t
 ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
 	uint32_t ordinal)
 {
-	const struct ofs_session *s = &core->sessions[session];
-	uint32_t window = core->policy.window_blocks;
+	uint32_t average = ofs_averages_of(core, session, layer)[ordinal];
 
-	if ((core->policy.prefetchers & OFS_PREFETCH_WINDOW)
-		&& (ordinal < s->config.sink_blocks || (uint64_t)ordinal + window >= s->count))
-		return OFS_SCORE_HIGHEST;
-	return ofs_averages_of(core, session, layer)[ordinal];
+	if (ordinal >= ofs_layer_of(core, session, layer)->known)
+		return ofs_bucket_unknown();
+	return ofs_calibration_of(core, session, layer)->bucket[average >> OFS_LEVEL_SHIFT];
 }
 
 static void
@@ -81,7 +80,7 @@ ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_
 	}
 }
 
-/* A session left, or the window moved on: nothing is assumed about the holder. */
+/* A session left or came: nothing is assumed about the holder. */
 void
 ofs_score_refresh(struct ofs_core *core, uint32_t slot)
 {
@@ -89,4 +88,24 @@ ofs_score_refresh(struct ofs_core *core, uint32_t slot)
 
 	score_best(core, slot, &holder, &score);
 	score_set(core, slot, holder, score);
+}
+
+/* Chunks were appended: resident blocks of them have one session more. */
+void
+ofs_score_appended(struct ofs_core *core, uint32_t session, uint32_t old_count)
+{
+	const uint32_t *chunks = ofs_session_list(core, session);
+	uint32_t count = core->sessions[session].count;
+
+	if (core->policy.eviction != OFS_EVICT_SCORE)
+		return;
+	for (uint32_t i = old_count; i < count; i++) {
+		for (uint32_t layer = 0; layer < core->config.layer_count
+			&& core->chunks[chunks[i]].slots; layer++) {
+			uint32_t slot = core->block_slot[ofs_block_of(core, chunks[i], layer)];
+
+			if (slot != OFS_NONE && core->slots[slot].state == OFS_SLOT_RESIDENT)
+				ofs_score_refresh(core, slot);
+		}
+	}
 }

@@ -40,6 +40,7 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 		memset(ofs_row_of(core, core->chosen, *session, layer), 0, core->row_words * 8);
 		memset(ofs_row_of(core, core->held, *session, layer), 0, core->row_words * 8);
 	}
+	ofs_calibration_open(core, *session);
 	ofs_log_event(core, OFS_EVENT_SESSION_OPEN, now_ns, 0, &in, 1, &out, 1);
 	return 0;
 }
@@ -158,7 +159,7 @@ append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
 	}
 	ledger->appended_chunks += count;
 	ledger->shared_chunks += shared;
-	ofs_window_appended(core, session, old_count);
+	ofs_score_appended(core, session, old_count);
 	return 0;
 }
 

@@ -207,7 +207,7 @@ verify_scores(const struct ofs_core *core)
 			best = value > best ? value : best;
 		}
 		CHECK(s->score == best, number);
-		CHECK(s->bucket == best >> 8, number);
+		CHECK(s->bucket == best, number);
 	}
 	return 0;
 }
@@ -227,6 +227,10 @@ ofs_core_verify(const struct ofs_core *core)
 			return -EFAULT;
 	}
 	CHECK(used + core->free_chunk_count == core->config.chunk_max, used);
+	for (uint32_t session = 0; session < core->config.session_max; session++) {
+		CHECK(!core->sessions[session].open || ofs_calibration_verify(core, session) == 0,
+			session);
+	}
 	if (verify_lists(core) || verify_reads(core) || verify_scores(core))
 		return -EFAULT;
 	return 0;

@@ -1,0 +1,182 @@
+/*
+ * calibrate.c: how likely a demand is, as measured, given a block's average.
+ *
+ * Model: averages of different layers mean different things (where the selection is stable, high
+ * ones are served by the HBM pool and never demanded), so none is used as such. Per (session,
+ * layer) an average falls into one of OFS_LEVELS levels. Every CALIBRATION_STEPS steps the levels
+ * of all ordinals are noted; so many steps later each counts as an exposure of its level, and as
+ * demanded where it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES made-up exposures in
+ * front, is the probability of a demand within so many steps. It ranks what is prefetched and what
+ * is evicted. A session begins with the counts of the sibling that has the most. Nothing here can
+ * fail; the cost is a constant per ordinal and CALIBRATION_STEPS steps.
+ */
+#include "internal.h"
+
+#define CALIBRATION_STEPS 16
+#define PRIOR_EXPOSURES 8
+/* Counts halve beyond so many rounds, about a thousand steps: a layer may change its ways. */
+#define CALIBRATION_ROUNDS 64
+
+/* 1 % + 30 % (level / 64)^3: weak, rising, and the same on every machine. */
+static uint32_t
+prior_of(uint32_t level)
+{
+	return 655 + (uint32_t)(19661ull * level * level * level >> 18);
+}
+
+/* Eight buckets an octave: the exponent, then the three bits below the leading one. */
+uint32_t
+ofs_chance_bucket(uint32_t chance)
+{
+	uint32_t octave;
+
+	if (chance == 0)
+		return 0;
+	octave = 31 - (uint32_t)__builtin_clz(chance);
+	return 8 * octave + ((chance << 3 >> octave) & 7);
+}
+
+/* A block that no hint has spoken of yet. */
+uint32_t
+ofs_bucket_unknown(void)
+{
+	return ofs_chance_bucket(prior_of(OFS_LEVELS / 2));
+}
+
+static void
+tables_update(struct ofs_calibration *c)
+{
+	for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+		uint64_t demanded = ((uint64_t)c->demanded[level] << 16)
+			+ PRIOR_EXPOSURES * prior_of(level);
+		uint64_t chance = demanded / (c->exposure[level] + PRIOR_EXPOSURES);
+
+		c->chance[level] = (uint16_t)(chance < OFS_SCORE_HIGHEST ? chance
+			: OFS_SCORE_HIGHEST);
+		c->bucket[level] = (uint8_t)ofs_chance_bucket(c->chance[level]);
+	}
+}
+
+static const struct ofs_calibration *
+sibling_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
+{
+	uint32_t tenant = core->sessions[session].config.tenant;
+	const struct ofs_calibration *best = NULL;
+
+	for (uint32_t other = 0; other < core->config.session_max; other++) {
+		const struct ofs_session *s = &core->sessions[other];
+		const struct ofs_calibration *c = ofs_calibration_of(core, other, layer);
+
+		if (other != session && s->open && s->config.tenant == tenant
+			&& c->exposures > (best ? best->exposures : 0))
+			best = c;
+	}
+	return best;
+}
+
+void
+ofs_calibration_open(struct ofs_core *core, uint32_t session)
+{
+	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
+		struct ofs_calibration *c = ofs_calibration_of(core, session, layer);
+		const struct ofs_calibration *sibling = sibling_of(core, session, layer);
+
+		if (sibling)
+			*c = *sibling;
+		else
+			memset(c, 0, sizeof(*c));
+		c->noted = c->steps = 0;
+		tables_update(c);
+	}
+}
+
+static void
+counts_halve(struct ofs_calibration *c)
+{
+	c->exposures = 0;
+	for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+		c->exposure[level] /= 2;
+		c->demanded[level] /= 2;
+		c->exposures += c->exposure[level];
+	}
+}
+
+static void
+round_end(struct ofs_core *core, uint32_t session, uint32_t layer, struct ofs_calibration *c)
+{
+	const uint64_t *asked = ofs_row_of(core, core->asked, session, layer);
+	const uint8_t *levels = ofs_levels_of(core, session, layer);
+
+	for (uint32_t i = 0; i < c->noted; i++)
+		c->exposure[levels[i]]++;
+	for (uint32_t word = 0; word * 64 < c->noted; word++) {
+		for (uint64_t bits = asked[word]; bits; bits &= bits - 1) {
+			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
+
+			if (i < c->noted)
+				c->demanded[levels[i]]++;
+		}
+	}
+	c->exposures += c->noted;
+	if (c->exposures > (uint64_t)CALIBRATION_ROUNDS * c->noted)
+		counts_halve(c);
+	c->noted = c->steps = 0;
+	tables_update(c);
+}
+
+/* Before the step's scores are taken in. 1: a round ended, and with it the tables changed. */
+int
+ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step)
+{
+	struct ofs_calibration *c = ofs_calibration_of(core, step->session, step->layer);
+	uint64_t *asked = ofs_row_of(core, core->asked, step->session, step->layer);
+
+	if (c->noted == 0)
+		return 0;
+	for (uint32_t i = 0; i < step->demand_count; i++)
+		asked[step->demands[i] / 64] |= 1ull << (step->demands[i] % 64);
+	if (++c->steps < CALIBRATION_STEPS)
+		return 0;
+	round_end(core, step->session, step->layer, c);
+	return 1;
+}
+
+/* After the step's scores were taken in: note the levels when no round is under way. */
+void
+ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer)
+{
+	struct ofs_calibration *c = ofs_calibration_of(core, session, layer);
+	const uint16_t *averages = ofs_averages_of(core, session, layer);
+	uint8_t *levels = ofs_levels_of(core, session, layer);
+	uint32_t known = ofs_layer_of(core, session, layer)->known;
+
+	if (c->noted || known == 0)
+		return;
+	for (uint32_t i = 0; i < known; i++)
+		levels[i] = (uint8_t)(averages[i] >> OFS_LEVEL_SHIFT);
+	memset(ofs_row_of(core, core->asked, session, layer), 0, core->row_words * 8);
+	c->noted = known;
+}
+
+/* The tables are those of the counts, and the counts add up. For ofs_core_verify. */
+int
+ofs_calibration_verify(const struct ofs_core *core, uint32_t session)
+{
+	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
+		const struct ofs_calibration *c = ofs_calibration_of(core, session, layer);
+		struct ofs_calibration again = *c;
+		uint64_t exposures = 0;
+
+		tables_update(&again);
+		for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+			exposures += c->exposure[level];
+			if (c->demanded[level] > c->exposure[level])
+				return -EFAULT;
+		}
+		if (memcmp(&again, c, sizeof(again)) || exposures != c->exposures
+			|| c->noted > ofs_layer_of(core, session, layer)->known
+			|| c->steps >= CALIBRATION_STEPS)
+			return -EFAULT;
+	}
+	return 0;
+}

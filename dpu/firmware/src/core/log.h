@@ -1,0 +1,77 @@
+/*
+ * log.h: what the decision log is made of.
+ *
+ * Model: a header record, then one record per event that was let in: what it was told, what it
+ * answered, and how many actions it caused, those included. log.c writes, replay.c reads.
+ */
+#ifndef OFS_CORE_LOG_H
+#define OFS_CORE_LOG_H
+
+#include "internal.h"
+
+#pragma GCC visibility push(hidden)
+
+struct ofs_part {
+	const void *data;
+	uint64_t size_bytes;
+};
+enum ofs_event_type {
+	OFS_EVENT_OPEN = 1,
+	OFS_EVENT_POLICY = 2,
+	OFS_EVENT_TENANT = 3,
+	OFS_EVENT_SESSION_OPEN = 4,
+	OFS_EVENT_APPEND = 5,
+	OFS_EVENT_GENERATING = 6,
+	OFS_EVENT_CLOSE = 7,
+	OFS_EVENT_RELEASE = 8,
+	OFS_EVENT_STORED = 9,
+	OFS_EVENT_LOST = 10,
+	OFS_EVENT_RESTORE = 11,
+	OFS_EVENT_FORGET = 12,
+	OFS_EVENT_STAGE = 13,
+	OFS_EVENT_CLEAN = 14,
+	OFS_EVENT_STEP = 15,
+	OFS_EVENT_IO_DONE = 16,
+	OFS_EVENT_SLOT_FREE = 17,
+	OFS_EVENT_TICK = 18,
+	OFS_EVENT_RESET = 19,
+	OFS_EVENT_COUNT = 20
+};
+struct ofs_log_record {
+	uint32_t size_bytes; /* the whole record, a multiple of 8 */
+	uint16_t type;
+	uint16_t reserved;
+	uint32_t in_bytes;
+	uint32_t out_bytes;
+	uint32_t action_count;
+	int32_t rc;
+	uint64_t sequence;
+	uint64_t now_ns;
+	uint64_t check; /* XXH3 of the record with the previous record's check in this place */
+};
+struct ofs_log_open {
+	uint64_t magic;
+	uint32_t abi_version;
+	uint32_t reserved;
+	struct ofs_core_config config;
+	struct ofs_policy policy;
+};
+#define OFS_LOG_MAGIC 0x31474f4c5346464full /* "OFFSLOG1" read as a little-endian word */
+void ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
+	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out,
+	uint32_t out_count);
+void ofs_log_numbers(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc, uint32_t a,
+	uint32_t b);
+void ofs_log_open(struct ofs_core *core);
+struct ofs_log_step {
+	uint32_t session, step, layer, selected_count, demand_count, score_count, waiter, flags;
+	uint32_t has_seen;
+	uint32_t reserved;
+};
+void ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,
+	const uint8_t *ends);
+uint64_t ofs_log_check(struct ofs_log_record *record, uint64_t before);
+
+#pragma GCC visibility pop
+
+#endif

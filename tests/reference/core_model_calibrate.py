@@ -1,0 +1,64 @@
+"""The plain model's chance of a demand: counted by level of the average, with a weak prior."""
+
+from dataclasses import dataclass, field
+from math import floor, log2
+
+LEVELS, STEPS, PRIOR_EXPOSURES, ROUNDS = 64, 16, 8, 64
+HIGHEST = 65535
+
+
+def prior(level: int) -> int:
+    """1 % + 30 % (level / 64)^3, in 1/65536."""
+    return 655 + (19661 * level**3 >> 18)
+
+
+def bucket_of(chance: int) -> int:
+    """Eight to an octave of the chance, evenly spaced within one."""
+    if chance == 0:
+        return 0
+    octave = floor(log2(chance))
+    return 8 * octave + floor((chance / 2**octave - 1) * 8)
+
+
+UNKNOWN = bucket_of(prior(LEVELS // 2))
+
+
+@dataclass
+class Calibration:
+    """Of one (session, layer)."""
+
+    exposure: list[int] = field(default_factory=lambda: [0] * LEVELS)
+    demanded: list[int] = field(default_factory=lambda: [0] * LEVELS)
+    noted: list[int] = field(default_factory=list)  # level by ordinal when the round began
+    asked: set[int] = field(default_factory=set)
+    steps: int = 0
+
+    def copy(self) -> "Calibration":
+        """The counts alone: a round under way is not the other's."""
+        return Calibration(list(self.exposure), list(self.demanded))
+
+    def chance(self, average: int) -> int:
+        level = average // (65536 // LEVELS)
+        demanded = self.demanded[level] * 65536 + PRIOR_EXPOSURES * prior(level)
+        return min(demanded // (self.exposure[level] + PRIOR_EXPOSURES), HIGHEST)
+
+    def demands(self, ordinals: list[int]) -> None:
+        """One step's; the last of a round ends it."""
+        if not self.noted:
+            return
+        self.asked |= set(ordinals)
+        self.steps += 1
+        if self.steps < STEPS:
+            return
+        for ordinal, level in enumerate(self.noted):
+            self.exposure[level] += 1
+            self.demanded[level] += ordinal in self.asked
+        if sum(self.exposure) > ROUNDS * len(self.noted):
+            self.exposure = [count // 2 for count in self.exposure]
+            self.demanded = [count // 2 for count in self.demanded]
+        self.noted, self.asked, self.steps = [], set(), 0
+
+    def note(self, averages: list[int]) -> None:
+        """A round begins, unless one is under way."""
+        if not self.noted:
+            self.noted = [average // (65536 // LEVELS) for average in averages]

@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-EXTRAS ?= report,test,dev,host
+EXTRAS ?= test,dev,host
 OUT    ?= demo-out
 ARGS   ?=
 
@@ -63,7 +63,7 @@ $(VENV)/.stamp-base: pyproject.toml constraints.txt setup.py | system
 		{ echo "offstage: needs Python 3.11 or newer; make PYTHON=python3.11 ..." >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'setuptools>=77' wheel cffi
-	$(PIP) --no-build-isolation -e '.[report]'
+	$(PIP) --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.stamp-extras: $(VENV)/.stamp-base

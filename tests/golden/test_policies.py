@@ -1,0 +1,98 @@
+"""Do the policies still decide exactly what they decided on the small committed trace?
+
+`data/tiny_decode.json` is a generated trace: two sessions that share half of their context, with
+the score of every block and the blocks that are demanded. `data/policies.json` holds the counts
+of every prefetcher and every eviction on it. A change of behaviour on purpose writes them anew
+with `python tests/golden/test_policies.py`, and the commit says why they moved.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.bindings.core import (
+    EVICTIONS,
+    FATES,
+    PREFETCHERS,
+    Core,
+    CoreConfig,
+    Policy,
+    SessionConfig,
+)
+from offstage.bindings.sim import DecodePlan, decode, populate
+
+DATA = Path(__file__).resolve().parent / "data"
+BLOCKS, SELECTED, SLOTS = 48, 6, 36
+SETS = ["none", *PREFETCHERS, "window+ema", "window+ema+shared"]
+
+
+def trace() -> tuple[np.ndarray, np.ndarray]:
+    """Scores uint16 `[sessions, steps, layers, blocks]`, demands `[.., selected]`."""
+    data = json.loads((DATA / "tiny_decode.json").read_text())
+    shape = data["shape"]
+    scores = np.array(data["scores"], np.uint16).reshape(shape) * 256
+    return scores, np.array(data["demands"], np.uint32).reshape([*shape[:3], SELECTED])
+
+
+def counts(prefetchers: str, eviction: str) -> dict[str, Any]:
+    """What one policy did on the trace."""
+    scores, demands = trace()
+    sessions, steps, layers, _ = scores.shape
+    config = CoreConfig(
+        SLOTS, 512, BLOCKS, layers, session_max=sessions, block_size_bytes=4096, io_max=16
+    )
+    policy = Policy(prefetchers, eviction, window_blocks=2, degree_max=2)
+    core = Core(config, policy)
+    tenant = core.tenant_add(0, b"golden  secret 1", SLOTS)
+    numbers = []
+    for session in range(sessions):
+        number = core.session_open(0, SessionConfig(tenant, SELECTED, 1, 2, 1_000_000))
+        populate(core, number, BLOCKS // 2, content=1)
+        populate(core, number, BLOCKS // 2, content=2 + session)
+        core.session_set_generating(0, number, True)
+        numbers.append(number)
+    offsets = np.arange(sessions * steps * layers + 1, dtype=np.uint64) * SELECTED
+    plan = DecodePlan(tuple(numbers), steps, offsets, demands.reshape(-1), scores, SELECTED)
+    result = decode(core, plan)
+    assert core.verify() and result.failed == 0
+    ledger = core.ledger()
+    fates = {name: sum(row[i] for row in ledger["fates"]) for i, name in enumerate(FATES)}
+    names = ("ends", "issued", "evictions", "shadow_misses", "pollution", "shared_chunks")
+    return {name: ledger[name] for name in names} | {"fates": fates}
+
+
+def key(prefetchers: str, eviction: str) -> str:
+    return f"{prefetchers}/{eviction}"
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize("prefetchers", SETS)
+def test_counts_are_as_they_were(prefetchers: str, eviction: str) -> None:
+    golden = json.loads((DATA / "policies.json").read_text())
+    assert counts(prefetchers, eviction) == golden[key(prefetchers, eviction)]
+
+
+def test_the_trace_tells_the_policies_apart() -> None:
+    """A golden file that is the same for everything would hold nothing."""
+    golden = json.loads((DATA / "policies.json").read_text())
+    for prefetchers in ("none", "window+ema"):
+        rows = {json.dumps(golden[key(prefetchers, eviction)]) for eviction in EVICTIONS}
+        assert len(rows) >= len(EVICTIONS) - 1  # without scores, score eviction is LRU
+    rows = {json.dumps(golden[key(prefetchers, "lru")]) for prefetchers in SETS}
+    assert len(rows) >= len(SETS) - 1
+
+
+def write_counts() -> None:
+    rows = [
+        f'"{key(prefetchers, eviction)}": {json.dumps(counts(prefetchers, eviction))}'
+        for prefetchers in SETS
+        for eviction in EVICTIONS
+    ]
+    (DATA / "policies.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+if __name__ == "__main__":
+    write_counts()

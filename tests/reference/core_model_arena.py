@@ -18,6 +18,9 @@ from core_model_parts import (
 from core_model_prefetch import Guesses
 
 
+WORTH = 16  # buckets: four times as likely
+
+
 class Arena(Guesses):
     """Slots are taken, filled, pinned and given up here."""
 
@@ -31,7 +34,7 @@ class Arena(Guesses):
                     victim
                     and candidate
                     and self.policy.eviction == "score"
-                    and victim.score >= bucket_of(candidate.probability)
+                    and victim.score > bucket_of(candidate.probability) - WORTH
                 ):
                     victim = None
             if victim is None:

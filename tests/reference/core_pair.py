@@ -238,7 +238,8 @@ def random_policy(source: random.Random) -> Policy:
     """Any policy, with bounds small enough to be met."""
     kinds = ["window", "ema", "shared", "prev_step", "prev_layer", "next_n"]
     chosen = source.sample(kinds, source.choice([0, 1, 2, 3, 6]))
-    if source.random() < 0.3:
+    sharing = source.random() < 0.3
+    if sharing:
         chosen = ["shared", source.choice(["ema", "window"])]
     names = "+".join(chosen) or "none"
     return Policy(
@@ -246,13 +247,13 @@ def random_policy(source: random.Random) -> Policy:
         eviction=source.choice(["lru", "fifo", "random", "s3fifo", "score", "score"]),
         window_blocks=source.randint(0, 3),
         ema_shift=source.randint(0, 4),
-        residency_percent=source.choice([50, 100, 200]),
-        degree_max=source.choice([0, 1, 2, 8]),
+        residency_percent=200 if sharing else source.choice([50, 100, 200]),
+        degree_max=8 if sharing else source.choice([0, 1, 2, 8]),
         next_n=source.randint(1, 2),
         prefetch_in_flight_max=source.choice([1, 2, 8]),
         prefetch_bytes_per_s_max=source.choice([0, 0, 4_096_000, 409_600]),
         accuracy_permille_min=source.choice([0, 300, 600]),
         lateness_permille_max=source.choice([0, 100]),
         lease_ns=source.choice([0, 100_000, 5_000_000]),
-        probability_permille_min=source.choice([0, 10, 50, 160, 300]),
+        probability_permille_min=source.choice([0, 10] if sharing else [0, 10, 50, 160]),
     )

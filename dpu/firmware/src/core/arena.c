@@ -16,9 +16,10 @@ victim_of(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate *ca
 	if (slot != OFS_NONE)
 		return slot;
 	slot = core->evict->victim(core, tenant * 2 + 1);
-	/* A guess must not displace what was measured to be at least as likely. */
+	/* A guess costs a read: it must be four times as likely as what it displaces. */
 	if (slot != OFS_NONE && candidate != NULL && core->policy.eviction == OFS_EVICT_SCORE
-		&& core->slots[slot].score >= ofs_chance_bucket(candidate->probability))
+		&& core->slots[slot].score + 2 * OFS_OCTAVE
+			> ofs_chance_bucket(candidate->probability))
 		return OFS_NONE;
 	return slot;
 }

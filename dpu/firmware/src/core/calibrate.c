@@ -24,7 +24,7 @@ prior_of(uint32_t level)
 	return 655 + (uint32_t)(19661ull * level * level * level >> 18);
 }
 
-/* Eight buckets an octave: the exponent, then the three bits below the leading one. */
+/* OFS_OCTAVE buckets an octave: the exponent, then the three bits below the leading one. */
 uint32_t
 ofs_chance_bucket(uint32_t chance)
 {
@@ -33,7 +33,7 @@ ofs_chance_bucket(uint32_t chance)
 	if (chance == 0)
 		return 0;
 	octave = 31 - (uint32_t)__builtin_clz(chance);
-	return 8 * octave + ((chance << 3 >> octave) & 7);
+	return OFS_OCTAVE * octave + ((chance * OFS_OCTAVE >> octave) & (OFS_OCTAVE - 1));
 }
 
 /* A block that no hint has spoken of yet. */

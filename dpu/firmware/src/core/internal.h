@@ -20,6 +20,7 @@
 #define OFS_SCORE_HIGHEST 65535
 #define OFS_LEVELS 64
 #define OFS_LEVEL_SHIFT 10 /* level of a 16-bit average */
+#define OFS_OCTAVE 8u      /* buckets from one chance to its double */
 #define OFS_LEASE_END UINT32_MAX
 #define OFS_BURST_BLOCKS 16 /* blocks the bandwidth cap lets through at once after a silence */
 

@@ -38,19 +38,30 @@ world_config(struct ofs_device_config *config)
 	config->cpu = -1;
 }
 
+int
+world_try_open(struct world *world, const struct ofs_device_config *config, char *error,
+	size_t error_size_bytes)
+{
+	int rc;
+
+	*world = (struct world){.config = *config};
+	rc = ofs_device_open(&world->device, config, error, error_size_bytes);
+	if (rc == 0) {
+		world->now_ns = world_status(world).now_ns;
+	}
+	return rc;
+}
+
 void
 world_open(struct world *world, const struct ofs_device_config *config)
 {
 	char error[512];
-	int rc;
+	int rc = world_try_open(world, config, error, sizeof(error));
 
-	*world = (struct world){.config = *config};
-	rc = ofs_device_open(&world->device, config, error, sizeof(error));
 	if (rc != 0) {
 		fprintf(stderr, "ofs_device_open: %d %s\n", rc, error);
 	}
 	assert(rc == 0);
-	world->now_ns = world_status(world).now_ns;
 }
 
 void
@@ -121,6 +132,43 @@ world_ledger(struct world *world)
 
 	assert(rc == 0);
 	return ledger;
+}
+
+static void
+check_entry(const struct ofs_region *region, const struct ofs_directory_entry *entry)
+{
+	const struct ofs_trailer *trailer = ofs_region_trailer(region, entry->slot);
+
+	assert(entry->sequence % 2 == 0 && trailer != NULL && entry->generation != 0);
+	assert(trailer->generation == entry->generation);
+	assert(ofs_key_equal(&trailer->key, &entry->key));
+	assert(ofs_checksum(ofs_region_slot(region, entry->slot), trailer->length) ==
+		trailer->checksum);
+}
+
+uint32_t
+world_check_directory(struct world *world)
+{
+	uint32_t entries = 0;
+	uint32_t tenant;
+
+	for (tenant = 0; tenant < world->tenant_count; tenant++) {
+		const struct ofs_region *region = world->device->tenants[tenant].region;
+		uint64_t size_bytes;
+		const uint8_t *base = ofs_region_base(region, &size_bytes);
+		const struct ofs_region_header *header = (const struct ofs_region_header *)base;
+		const struct ofs_directory_entry *directory =
+			(const struct ofs_directory_entry *)(base + header->directory_offset);
+		uint32_t i;
+
+		for (i = 0; i < header->bucket_count * header->bucket_entries; i++) {
+			if (directory[i].slot != OFS_NONE) {
+				check_entry(region, &directory[i]);
+				entries++;
+			}
+		}
+	}
+	return entries;
 }
 
 /* What passed on the host's clock passes in the world. */

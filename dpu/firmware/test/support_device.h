@@ -51,6 +51,9 @@ struct world_fetch {
 
 /* A small device over simulated storage without faults; the caller changes what it wants. */
 void world_config(struct ofs_device_config *config);
+/* 0, or what the device refuses, with its text. */
+int world_try_open(struct world *world, const struct ofs_device_config *config, char *error,
+	size_t error_size_bytes);
 void world_open(struct world *world, const struct ofs_device_config *config);
 void world_close(struct world *world, int drain);
 /* Tenants get equal parts of the arena. Secrets follow from the number. */
@@ -59,6 +62,12 @@ uint32_t world_tenant(struct world *world, uint32_t slot_count);
 void world_pass(struct world *world, uint64_t ns);
 struct ofs_device_status world_status(struct world *world);
 struct ofs_ledger world_ledger(struct world *world);
+
+/*
+ * Every directory entry names a slot whose trailer has its key and generation and whose bytes are
+ * whole. Returns how many entries there are; what is not so is an assertion.
+ */
+uint32_t world_check_directory(struct world *world);
 
 void world_attach(struct world *world, struct world_host *host, uint32_t tenant,
 	const struct ofs_fabric_sim_config *fabric);

@@ -18,6 +18,7 @@ verify(struct world *world)
 {
 	assert(ofs_core_verify(world->device->core) == 0);
 	assert(ofs_store_verify(world->device->store) == 0);
+	(void)world_check_directory(world);
 }
 
 static void
@@ -202,7 +203,7 @@ test_write_back(void)
 	world_close(&world, 1);
 }
 
-/* A flush that fails is tried again; meanwhile puts hear the truth; nothing acknowledged is lost. */
+/* A flush that fails is tried again, meanwhile puts hear the truth, nothing is lost. */
 static void
 test_flush_retried(void)
 {
@@ -406,7 +407,7 @@ test_hung(void)
 	world_close(&world, 0);
 }
 
-/* A table of reads that all hang, again and again: bounded, and nobody waits beyond the deadline. */
+/* Reads that all hang, again and again: bounded, and nobody waits beyond the deadline. */
 static void
 test_hung_long(void)
 {

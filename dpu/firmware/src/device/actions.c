@@ -95,6 +95,7 @@ ofs_device_act(struct ofs_device *device)
 	int count;
 	int i;
 
+	device->core_stirred = true;
 	while ((count = ofs_core_actions(device->core, actions, OFS_ACTION_BATCH)) > 0) {
 		for (i = 0; i < count; i++) {
 			act(device, &actions[i]);

@@ -153,6 +153,7 @@ struct ofs_device {
 	uint64_t io_scan_ns;
 	uint64_t store_tick_ns;
 	uint64_t core_next_ns;
+	bool core_stirred;  /* heard of something since its last tick */
 	uint64_t idle_since_ns;
 	uint64_t io_seen;   /* what storage had begun and ended, at the last look */
 	bool draining;
@@ -228,8 +229,9 @@ void ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns);
 /* The host is gone: nobody hears of its puts, and its window may no longer be read. */
 void ofs_device_forsake_puts(struct ofs_device *device, uint32_t port);
-/* Drop writes that have not begun of blocks to which no session refers any more. */
-void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant);
+/* Drop writes that have not begun of the session's blocks that no other session refers to. */
+void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
+	const struct ofs_device_session *session);
 
 /* ports.c */
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);

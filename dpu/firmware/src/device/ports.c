@@ -93,7 +93,7 @@ delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 	uint32_t layer;
 	uint32_t i;
 
-	ofs_device_cancel_writes(device, tenant);
+	ofs_device_cancel_writes(device, tenant, state);
 	for (i = 0; i < state->chunk_count; i++) {
 		const struct ofs_key *store_key = &state->chunks[i].store_key;
 
@@ -139,11 +139,8 @@ run_detach(struct ofs_device *device, void *argument)
 			(void)ofs_device_end_session(device, i, true);
 		}
 	}
-	for (i = 0; i < device->waiter_count; i++) {
-		if (device->waiters[i].used && device->waiters[i].port == port) {
-			ofs_device_drop_waiter(device, i);
-		}
-	}
+	/* The core ended every demand of those sessions, and so every step. */
+	assert(device->ports[port].steps_waiting == 0);
 	ofs_device_forsake_puts(device, port);
 	ofs_port_close(device->ports[port].port);
 	device->ports[port].port = NULL;

@@ -49,12 +49,14 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 	return count > 0;
 }
 
+/* Only where something happened: every tick is a record of the decision log. */
 static void
-tick_core(struct ofs_device *device, uint64_t now_ns, bool busy)
+tick_core(struct ofs_device *device, uint64_t now_ns)
 {
-	if (busy || now_ns >= device->core_next_ns) {
+	if (device->core_stirred || now_ns >= device->core_next_ns) {
 		ofs_device_told(device,
 			ofs_core_tick(device->core, now_ns, &device->core_next_ns));
+		device->core_stirred = false;
 	}
 }
 
@@ -84,7 +86,7 @@ ofs_device_turn(struct ofs_device *device)
 	if (atomic_load_explicit(&device->serving, memory_order_relaxed)) {
 		busy |= ofs_device_serve_ports(device);
 	}
-	tick_core(device, now_ns, busy);
+	tick_core(device, now_ns);
 	/* First the one, then the other: neither takes all that the store has room for. */
 	if (device->status.loops % 2 == 0) {
 		busy |= ofs_device_retry_reads(device);

@@ -188,6 +188,16 @@ unpark(struct ofs_device *device, uint32_t index)
 	ofs_fifo_give(&device->pending_writes, index);
 }
 
+/* Nobody waits for this put any more. */
+static void
+forsake(struct ofs_device *device, struct ofs_write *write)
+{
+	device->ports[write->port].puts_in_flight--;
+	write->port = OFS_NONE;
+	write->answered = true;
+	write->cancelled = true;
+}
+
 bool
 ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 {
@@ -202,9 +212,10 @@ ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 			busy = true;
 		} else if (write->state != OFS_WRITE_FREE && write->kind == OFS_IO_PUT &&
 			!write->answered && now_ns >= write->deadline_ns) {
-			/* The host hears of it, and may use its window again: no copy after this. */
+			/* The host hears of it, and may use its window again: no copy after this,
+			 * and what the store has of it is not counted against the host. */
 			answer_put(device, write, -ETIMEDOUT);
-			write->cancelled = true;
+			forsake(device, write);
 			busy = true;
 		}
 	}
@@ -223,16 +234,28 @@ ofs_device_forsake_puts(struct ofs_device *device, uint32_t port)
 		struct ofs_write *write = &device->writes[i];
 
 		if (write->state != OFS_WRITE_FREE && write->port == port) {
-			write->answered = true;
-			write->cancelled = true;
-			write->port = OFS_NONE;
+			forsake(device, write);
 		}
 	}
 	sweep(device);
 }
 
+static bool
+session_names(const struct ofs_device_session *session, const struct ofs_key *store_key)
+{
+	uint32_t i;
+
+	for (i = 0; i < session->chunk_count; i++) {
+		if (ofs_key_equal(&session->chunks[i].store_key, store_key)) {
+			return true;
+		}
+	}
+	return false;
+}
+
 void
-ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant)
+ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
+	const struct ofs_device_session *session)
 {
 	uint32_t i;
 
@@ -241,7 +264,8 @@ ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant)
 
 		if ((write->state != OFS_WRITE_PENDING && write->state != OFS_WRITE_PARKED) ||
 			write->tenant != tenant ||
-			ofs_core_store_references(device->core, tenant, &write->store_key) > 0) {
+			ofs_core_store_references(device->core, tenant, &write->store_key) > 0 ||
+			!session_names(session, &write->store_key)) {
 			continue;
 		}
 		write->cancelled = true;

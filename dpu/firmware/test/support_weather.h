@@ -1,0 +1,81 @@
+/*
+ * support_weather.h: what one seed draws, before and during a simulation.
+ *
+ * Model: every probability is drawn anew for each seed (swarm testing, Groce et al. 2012): runs in
+ * which some things never happen reach states that a run of everything does not. One run in three
+ * is strict: nothing is injected, and so nothing may be lost.
+ */
+#ifndef OFS_SUPPORT_WEATHER_H
+#define OFS_SUPPORT_WEATHER_H
+
+#include "support_device.h"
+#include "support_oracle.h"
+#include "support_simulate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { HOSTS_MAX = 4, SESSIONS_MAX = 8, WEATHER_EVENTS = 13, LOG_PIECE = 262144 };
+
+struct weather {
+	uint64_t seed;
+	uint64_t random;
+	bool strict;
+	bool hangs;
+	uint32_t weights[WEATHER_EVENTS];
+	uint32_t weight_sum;
+	struct ofs_fabric_sim_config fabric;
+};
+
+struct simulation {
+	struct weather weather;
+	struct world world;
+	struct oracle oracle;
+	struct world_host hosts[HOSTS_MAX];
+	bool host_used[HOSTS_MAX];
+	bool host_raw[HOSTS_MAX];     /* sends what it likes */
+	bool host_mad[HOSTS_MAX];     /* and has written nonsense where its ring ends */
+	uint32_t raw_flying[HOSTS_MAX];
+	struct world_session sessions[SESSIONS_MAX];
+	bool session_used[SESSIONS_MAX];
+	uint32_t step;
+	uint64_t hash;
+	uint64_t read_errors;
+	bool hasty;                   /* the call at hand has little time */
+	bool was_dirty;               /* write-back had not flushed all when the fetch began */
+	uint8_t *log;
+	uint64_t log_size_bytes;
+	uint64_t log_room_bytes;
+	struct simulate_result result;
+};
+
+#define CHECK(condition)                                                                \
+	do {                                                                            \
+		if (!(condition)) {                                                     \
+			fprintf(stderr, "simulate: seed %llu step %u: %s (%s:%d)\n",    \
+				(unsigned long long)s->weather.seed, s->step, #condition, \
+				__FILE__, __LINE__);                                    \
+			abort();                                                        \
+		}                                                                       \
+	} while (0)
+
+/* Into the hash of the run. */
+static inline void
+simulate_mix(struct simulation *s, uint64_t value)
+{
+	s->hash = (s->hash ^ value) * 0x9e3779b97f4a7c15ull;
+	s->hash ^= s->hash >> 29;
+}
+
+/* Commands of a host that means no good, or has a bug, and the taking in of their answers. */
+void simulate_raw(struct simulation *s);
+void simulate_raw_collect(struct simulation *s, uint32_t host);
+
+/* Draws the weather and opens a device under it. */
+void weather_open(struct weather *weather, uint64_t seed, struct world *world);
+/* 0 .. limit - 1; 0 where limit is 0. */
+uint32_t weather_below(struct weather *weather, uint32_t limit);
+uint32_t weather_event(struct weather *weather);
+void weather_policy(struct weather *weather, struct ofs_policy *policy);
+
+#endif

@@ -1,0 +1,233 @@
+/*
+ * Does the reactor's thread work beside others: hosts on threads of their own, control calls from
+ * another, sleep without a lost wake-up, a stop in the middle, and all there after a restart?
+ * Also run under ThreadSanitizer.
+ */
+#include "support_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HOSTS = 2, CHUNKS = 24, ROUNDS = 20 };
+
+#define SECOND_NS 1000000000ull
+#define PATIENCE_NS (60 * SECOND_NS) /* a machine may be slow; nothing here waits for time */
+
+static char path[64];
+
+static void
+live_open(struct world *world, const char *backend, uint32_t write_mode)
+{
+	struct ofs_device_config config;
+	uint32_t i;
+
+	world_config(&config);
+	config.sim_clock = 0;
+	config.spin_ns = 20000;
+	config.io_timeout_ns = PATIENCE_NS;
+	config.write_mode = write_mode;
+	config.policy.prefetchers = OFS_PREFETCH_WINDOW;
+	snprintf(config.storage.backend, sizeof(config.storage.backend), "%s", backend);
+	snprintf(config.storage.path, sizeof(config.storage.path), "%s", path);
+	world_open(world, &config);
+	for (i = 0; i < HOSTS; i++) {
+		world_tenant(world, 16);
+	}
+	assert(ofs_device_start(world->device) == 0);
+	assert(ofs_device_poll(world->device) == -EINVAL);
+}
+
+static void
+live_attach(struct world *world, struct world_host *host, uint32_t tenant)
+{
+	char error[256] = "";
+	int rc;
+
+	*host = (struct world_host){.world = world, .tenant = tenant};
+	rc = ofs_device_attach(world->device, tenant, &host->port, host->fds);
+	assert(rc == 0);
+	rc = ofs_driver_open_shm(&host->driver, host->fds[0], host->fds[1], host->fds[2],
+		host->fds[3], error, sizeof(error));
+	assert(rc == 0);
+}
+
+/* One host: puts its blocks, then fetches them in changing order; in its pauses all sleep. */
+static void *
+host_run(void *argument)
+{
+	struct world_host *host = argument;
+	struct timespec pause = {.tv_nsec = 300000};
+	struct world_session session;
+	struct world_fetch fetch;
+	int32_t rcs[CHUNKS];
+	uint32_t ordinals[4];
+	uint32_t round;
+	uint32_t i;
+
+	assert(world_session(host, &session, 4) == 0 && world_append(&session, 50, CHUNKS) == 0);
+	for (i = 0; i < 2; i++) {
+		assert(world_put(&session, i, 0, CHUNKS, PATIENCE_NS, rcs) == 0);
+	}
+	assert(ofs_device_session_set_generating(host->world->device, session.number, 1) == 0);
+	for (round = 0; round < ROUNDS; round++) {
+		session.step = round;
+		for (i = 0; i < 4; i++) {
+			ordinals[i] = (round * 7 + i * 5) % CHUNKS;
+		}
+		assert(world_fetch(&session, round % 2, 4, ordinals, NULL, PATIENCE_NS,
+			&fetch) == 0);
+		assert(fetch.wrong_count == 0);
+		for (i = 0; i < 4; i++) {
+			assert(fetch.rcs[i] == 0);
+		}
+		nanosleep(&pause, NULL);
+	}
+	assert(ofs_device_session_close(host->world->device, session.number, 1) == 0);
+	return NULL;
+}
+
+/* Hosts and control at once; then a stop with or without a drain. */
+static void
+run_hosts(const char *backend, uint32_t write_mode)
+{
+	struct world_host hosts[HOSTS];
+	pthread_t threads[HOSTS];
+	struct ofs_policy policy;
+	struct world world;
+	uint32_t i;
+
+	live_open(&world, backend, write_mode);
+	for (i = 0; i < HOSTS; i++) {
+		live_attach(&world, &hosts[i], i);
+		assert(pthread_create(&threads[i], NULL, host_run, &hosts[i]) == 0);
+	}
+	policy = world.config.policy;
+	for (i = 0; i < 40; i++) {
+		struct timespec pause = {.tv_nsec = 500000};
+
+		policy.window_blocks = i % 8;
+		assert(ofs_device_set_policy(world.device, &policy) == 0);
+		(void)world_status(&world);
+		(void)world_ledger(&world);
+		nanosleep(&pause, NULL);
+	}
+	for (i = 0; i < HOSTS; i++) {
+		assert(pthread_join(threads[i], NULL) == 0);
+	}
+	assert(ofs_device_drain(world.device, PATIENCE_NS) == 0);
+	assert(world_status(&world).dirty_blocks == 0);
+	assert(world_status(&world).store.blocks == HOSTS * CHUNKS * 2);
+	world_detach(&hosts[0]);
+	world_close(&world, 1); /* the other is still attached: its port says that it is closed */
+	world_abandon(&hosts[1]);
+}
+
+/* What was acknowledged is there after the restart, for its own tenant. */
+static void
+check_restart(const char *backend)
+{
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	uint32_t tenant;
+	uint32_t i;
+
+	live_open(&world, backend, OFS_WRITE_THROUGH);
+	for (tenant = 0; tenant < HOSTS; tenant++) {
+		live_attach(&world, &host, tenant);
+		assert(world_session(&host, &session, 4) == 0);
+		assert(world_append(&session, 50, CHUNKS) == 0);
+		for (i = 0; i < CHUNKS; i++) {
+			assert(session.chunks[i].stored_layers == 2);
+			session.step = i;
+			assert(world_fetch(&session, i % 2, 1, &i, NULL, PATIENCE_NS,
+				&fetch) == 0);
+			assert(fetch.rcs[0] == 0 && fetch.wrong_count == 0);
+		}
+		world_detach(&host);
+	}
+	world_close(&world, 0);
+}
+
+/* Waits until the reactor slept `count` times more; returns how many turns it took meanwhile. */
+static uint64_t
+loops_while_asleep(struct world *world, uint64_t count)
+{
+	struct timespec pause = {.tv_nsec = 20000000};
+	struct ofs_device_status before = world_status(world);
+	struct ofs_device_status after = before;
+
+	while (after.sleeps < before.sleeps + count) {
+		nanosleep(&pause, NULL);
+		after = world_status(world);
+	}
+	return after.loops - before.loops;
+}
+
+/*
+ * An idle reactor sleeps, with a host that is silent, one that died, and one that shut its bell
+ * down. Turns belong to sleeps, to our own questions (each a busy turn and the spinning after it),
+ * and to nothing else: a reactor that spins would take millions.
+ */
+static void
+check_idle(const char *backend)
+{
+	struct world_host silent, dead, rude;
+	struct world world;
+	uint64_t loops;
+
+	live_open(&world, backend, OFS_WRITE_THROUGH);
+	live_attach(&world, &silent, 0);
+	live_attach(&world, &dead, 0);
+	live_attach(&world, &rude, 1);
+	world_abandon(&dead);
+	(void)shutdown(rude.fds[2], SHUT_RDWR);
+	loops = loops_while_asleep(&world, 20);
+	assert(loops < 20 * 1000);
+	assert(ofs_driver_bench_nop(silent.driver, 3, (uint64_t[3]){0}) == 0); /* awake when asked */
+	world_close(&world, 0);
+	world_abandon(&silent);
+	world_abandon(&rude);
+}
+
+static void
+run(const char *backend, uint32_t write_mode)
+{
+	char error[256];
+	struct ofs_storage_config config = {.size_bytes = 4 << 20, .queue_depth_max = 4};
+	struct ofs_storage *storage;
+	struct ofs_clock clock;
+
+	ofs_clock_init_os(&clock);
+	snprintf(config.backend, sizeof(config.backend), "%s", backend);
+	snprintf(config.path, sizeof(config.path), "%s", path);
+	if (ofs_storage_open(&storage, &config, &clock, error, sizeof(error)) != 0) {
+		printf("skipped %s: %s\n", backend, error);
+		return;
+	}
+	ofs_storage_close(storage);
+	run_hosts(backend, write_mode);
+	check_restart(backend);
+	check_idle(backend);
+	assert(unlink(path) == 0);
+}
+
+int
+main(void)
+{
+	const char *folder = getenv("TMPDIR") == NULL ? "/tmp" : getenv("TMPDIR");
+	uint32_t mode;
+
+	assert(snprintf(path, sizeof(path), "%s/ofs-live-%d", folder, (int)getpid()) <
+		(int)sizeof(path));
+	for (mode = OFS_WRITE_THROUGH; mode <= OFS_WRITE_BACK; mode++) {
+		run("posix", mode);
+		run("io_uring", mode);
+	}
+	return 0;
+}

@@ -75,7 +75,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     """Decisions of the daemon's log that a fresh core repeated bit for bit; a run in which one
     differed has failed. -1 where the log was not kept."""
     busy_share: float
-    """Share of its time the DPU's reactor was busy."""
+    """Share of its time the DPU's reactor was busy; -1 where the host may not know."""
     wall_s: float
     ends: dict[str, int]
     """Demands by end, in the order of `ENDS`."""

@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": "offstage.testbeds.cli.demo",
     "doctor": "offstage.testbeds.cli.doctor",
     "dpu": "offstage.testbeds.cli.dpu",
+    "host": "offstage.testbeds.cli.host",
     "report": "offstage.testbeds.cli.report",
     "trace": "offstage.testbeds.cli.trace",
 }

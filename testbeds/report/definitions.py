@@ -203,7 +203,11 @@ DEFINITIONS = (
         "Decisions of the daemon's log that a fresh core repeated bit for bit; -1 where no log was "
         "kept. A run in which one differs has failed.",
     ),
-    Definition("busy_share", "busy", "Share of its time that the DPU's reactor was busy."),
+    Definition(
+        "busy_share",
+        "busy",
+        "Share of its time that the DPU's reactor was busy; -1 where only its operator may know.",
+    ),
     Definition("wall_s", "duration", "How long the run took, in seconds."),
     Definition("ends", "ends", "Demands by end; each demand has exactly one."),
     Definition("nontrivial_ends", "non-trivial ends", "The same for non-trivial demands."),

@@ -22,7 +22,7 @@ SHARES = (
     "hit_rate", "nontrivial_hit_rate", "hit_rate_without_cold", "hbm_share", "late_rate",
     "miss_rate", "accuracy", "busy_share",
 )  # fmt: skip
-LOWEST = {"coverage": -math.inf, "decisions_replayed": -1}
+LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1}
 FATES = ("used", "late", "unused", "dropped", "cancelled")
 
 

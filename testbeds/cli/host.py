@@ -1,0 +1,117 @@
+"""`offstage host`: what stands in for the GPU node, against any daemon."""
+
+import os
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import (
+    EndpointOption,
+    Format,
+    FormatOption,
+    Kernel,
+    RuntimeDirOption,
+)
+
+__all__ = ["register"]
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
+
+host = typer.Typer(no_args_is_help=True, help="The host agent, in the place of a GPU node.")
+
+
+class FabricName(StrEnum):
+    """How blocks come from the daemon."""
+
+    shm = "shm"
+    zmq = "zmq"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `offstage host`."""
+    app.add_typer(host, name="host")
+
+
+@host.callback()
+def about() -> None:
+    """The host agent, in the place of a GPU node."""
+
+
+@host.command()
+def run(
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    tenant: Annotated[str, typer.Option("--tenant", help="whose blocks they are")] = "default",
+    secret: Annotated[
+        Path | None,
+        typer.Option("--secret", help="file with the tenant's secret; default: as the daemon "
+                     "left it for this user"),
+    ] = None,
+    runtime_dir: RuntimeDirOption = None,
+    curve_dir: Annotated[
+        Path | None,
+        typer.Option("--curve-dir", help="server.key and client.key_secret, for CURVE"),
+    ] = None,
+    fabric: Annotated[
+        FabricName, typer.Option("--fabric", help="shm on the daemon's machine, zmq anywhere")
+    ] = FabricName.shm,
+    geometry: Annotated[
+        str, typer.Option("--geometry", help="KV of which model; must fit the daemon's blocks")
+    ] = "demo",
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
+    ] = None,
+    sessions: Annotated[int, typer.Option("--sessions")] = 4,
+    context_tokens: Annotated[int, typer.Option("--context-tokens")] = 131_072,
+    steps: Annotated[int, typer.Option("--steps", help="decode steps per session")] = 300,
+    seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
+    kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.numpy,
+    time_per_token: Annotated[
+        str, typer.Option("--time-per-token", help="the GPU's own time")
+    ] = "20ms",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder for summary.json and report.html")
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Drive a workload against a running daemon: prefill what it lacks, decode, print the figures.
+
+    Policy and buffer are the daemon's; figures are of this run alone.
+    """
+    from offstage.bindings.units import parse_time
+    from offstage.host.models import geometry as geometry_of
+    from offstage.testbeds.cli.outcome import tell
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.drive.connect import Link
+    from offstage.testbeds.drive.options import DriveOptions
+    from offstage.testbeds.drive.run import run as drive
+
+    options = DriveOptions(
+        trace=trace, seed=seed, sessions=sessions, context_tokens=context_tokens, steps=steps,
+        time_per_token_s=parse_time(time_per_token, "--time-per-token") / 1e9,
+        kernel=kernel.value, geometry=geometry_of(geometry),
+        command=shlex.join(["offstage", *sys.argv[1:]]),
+    )  # fmt: skip
+    options.check()
+    link = Link(endpoint, tenant, fabric.value, "host-run", secret, runtime_dir, curve_dir)
+    if out is not None:
+        _make_folder(out)
+    with shown(2) as progress:
+        summary = drive(options, link, progress)
+    tell(summary, out, form)
+
+
+def _make_folder(out: Path) -> None:
+    """Now, and not after minutes of decoding. BadInput where nothing can be written there."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"cannot be written ({error.strerror})", str(out), "give another --out"
+        ) from None
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise BadInput("cannot be written", str(out), "give another --out")

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+
 from offstage.bindings.firmware import ffi, lib
 from offstage.bindings.keys import block_keys
 

@@ -3,10 +3,10 @@
  *
  * Model: the simulator stands where the reactor stands in a daemon. It owns the clock and the NVMe
  * timing model, carries out what the core asks, and nothing here waits: the same inputs and seed
- * give the same events in the same order and, with a log, the same log byte for byte. Sessions decode
- * in parallel, each layer after layer: a step's demands go in, and when the last of them is there
- * the layer computes for compute_ns and the next layer follows. The caller opens the core, its tenant
- * and its sessions. What can fail: input that the core refuses, and memory at the start.
+ * give the same events in the same order and, with a log, the same log byte for byte. Sessions
+ * decode in parallel, each layer after layer: a step's demands go in, and when the last of them is
+ * there the layer computes for compute_ns and the next layer follows. The caller opens the core,
+ * its tenant and its sessions. What can fail: input that the core refuses, and memory at the start.
  */
 #ifndef OFS_SIM_H
 #define OFS_SIM_H

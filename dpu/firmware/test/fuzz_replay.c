@@ -2,8 +2,8 @@
  * fuzz_replay.c: no log, however made, may crash the replay or make it read outside its bytes.
  *
  * Each input runs twice: as it is, which tests the checks themselves; then with its checksums made
- * good, so that the fuzzer reaches what stands behind them, and the sizes in its header cut down, so
- * that a run opens a small core.
+ * good, so that the fuzzer reaches what stands behind them, and the sizes in its header cut down,
+ * so that a run opens a small core.
  */
 #include <stdlib.h>
 

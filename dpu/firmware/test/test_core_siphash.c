@@ -5,7 +5,7 @@
 
 #include "ofs_base.h"
 
-/* First and later rows of vectors.h of the reference implementation: key 00..0f, input 00 01 02 ... */
+/* Rows of vectors.h of the reference implementation: key 00..0f, input 00 01 02 ... */
 static const struct {
 	unsigned size;
 	unsigned char out[16];

@@ -127,7 +127,7 @@ class Policy:
     eviction: str = option("score", "victim order", choices=EVICTIONS)
     window_tokens: int = option(4096, "behind the decode position: staged once", high=1 << 30)
     window_blocks: int = option(0, "the same in blocks; 0: from window_tokens", high=1 << 24)
-    ema_shift: int = option(2, "a new score weighs 1 / 2^n", high=15)
+    ema_shift: int = option(3, "a new score weighs 1 / 2^n", high=15)
     residency_percent: int = option(
         800, "only the best this % of the selection size are guesses", high=100_000
     )

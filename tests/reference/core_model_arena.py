@@ -17,7 +17,6 @@ from core_model_parts import (
 )
 from core_model_prefetch import Guesses
 
-
 WORTH = 16  # buckets: four times as likely
 
 

@@ -6,8 +6,9 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -48,7 +49,7 @@ def without_blocks(page: Path) -> str:
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-RUN = [block for block in BLOCKS if block.info == "sh run"]
+RUN = {page: [one for one in BLOCKS if one.info == "sh run" and one.page == page] for page in PAGES}
 
 
 def commands(block: Block) -> list[list[str]]:
@@ -66,6 +67,15 @@ def commands(block: Block) -> list[list[str]]:
 COMMANDS = sorted(
     {tuple(words) for block in BLOCKS if block.info == "sh" for words in commands(block)}
 )
+SHELL_END = """
+finish() {
+  code=$?
+  for pid in $(jobs -p); do kill "$pid" || true; done
+  wait
+  exit $code
+}
+trap finish EXIT
+"""
 
 
 def environment() -> dict[str, str]:
@@ -123,6 +133,40 @@ def test_every_figure_is_described() -> None:
     assert [key for key in keys if f"`{key}`" not in page] == []
 
 
+def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its full name."""
+    for name, one in getattr(command, "commands", {}).items():
+        yield from leaves(one, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
+def test_every_option_is_described() -> None:
+    """Does the reference name each command with all its options, and no option that is not?"""
+    needs_cli()
+    import typer
+
+    from offstage.testbeds.cli import COMMANDS as REGISTRY
+    from offstage.testbeds.cli import build
+
+    page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)[1:]
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    shared = sections.pop("Options of all that ask a daemon")
+    wrong = []
+    for name, command in leaves(typer.main.get_command(build(list(REGISTRY))), ("offstage",)):
+        text = sections.pop(name, "")
+        if f"`{name.removeprefix('offstage ')}`" in shared:
+            text += shared
+        described = set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE))
+        real = {word for one in command.params for word in one.opts if word.startswith("--")}
+        wrong += [f"{name}: {word} is not described" for word in sorted(real - described)]
+        wrong += [f"{name}: there is no {word}" for word in sorted(described - real)]
+        wrong += [f"{name}: no section" for _ in [0] if not text]
+    wrong += [f"{name}: no such command" for name in sections]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_option_shown_exists(words: tuple[str, ...]) -> None:
     """`--help` after the whole command line: the parser refuses what it does not know."""
@@ -133,15 +177,30 @@ def test_every_option_shown_exists(words: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stderr or done.stdout
 
 
-@pytest.mark.parametrize("block", RUN, ids=str)
-def test_block_runs(block: Block, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if RUN[page]], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_what_a_page_tells_to_run_runs(page: Path, tmp_path: Path) -> None:
+    """The blocks of a page, in order, in one shell: as a reader goes through it.
+
+    Pages name the default endpoint; here the environment moves the daemon and its clients to
+    another one, so that a daemon that runs on this machine is not disturbed.
+    """
     needs_cli()
+    (tmp_path / "testbeds").symlink_to(ROOT / "testbeds")
+    for name in ("conversation_trace.jsonl",):
+        (tmp_path / name).symlink_to(ROOT / "tests/golden/data/tiny_mooncake.jsonl")
+    moved = {
+        "OFFSTAGE_DAEMON_ENDPOINT": f"ipc://{tmp_path}/control",
+        "OFFSTAGE_DAEMON_METRICS_ENDPOINT": "",
+    }
+    steps = [f"echo '== {block}'\n{block.body}" for block in RUN[page]]
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block.body],
+        ["bash", "-euo", "pipefail", "-c", SHELL_END + "\n".join(steps)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env=environment(),
+        env={**environment(), **moved},
         timeout=RUN_SECONDS_MAX,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -38,7 +38,7 @@ def screenshot(page: Path, png: Path, width: int, height: int, scheme: str) -> l
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word not in SCHEMES]
-    size = [int(word) for word in words[2:4]] or [1280, 1450]
+    size = [int(word) for word in words[2:4]] or [1280, 1590]
     light_or_dark = "dark" if "dark" in sys.argv else "light"
     for line in screenshot(Path(words[0]), Path(words[1]), size[0], size[1], light_or_dark):
         sys.exit(f"the page complained: {line}")

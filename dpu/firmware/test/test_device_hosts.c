@@ -400,6 +400,69 @@ test_write_outlives_session(uint32_t write_mode, int archive)
 	world_close(&world, 0);
 }
 
+/* What waits to be written of an archived session is not dropped when another one is closed. */
+static void
+test_archived_kept(void)
+{
+	struct world_session kept, other;
+	struct ofs_device_config config;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	int32_t rcs[4];
+
+	world_config(&config);
+	config.write_mode = OFS_WRITE_BACK;
+	world_open(&world, &config);
+	world_tenant(&world, 16);
+	world_attach(&world, &host, 0, NULL);
+	assert(world_session(&host, &kept, 4) == 0 && world_append(&kept, 100, 4) == 0);
+	assert(world_session(&host, &other, 4) == 0 && world_append(&other, 500, 4) == 0);
+	ofs_storage_hang(world.device->storage);
+	assert(world_put(&kept, 0, 0, 4, SECOND_NS, rcs) == 0 && rcs[3] == 0);
+	world_pass(&world, 1000000);
+	ofs_storage_unhang(world.device->storage);
+	world_pass(&world, 1000000);
+	assert(world_status(&world).flushes_waiting == 4);
+	assert(ofs_device_session_close(world.device, kept.number, 1) == 0);
+	assert(ofs_device_session_close(world.device, other.number, 0) == 0);
+	world_pass(&world, SECOND_NS);
+	assert(world_session(&host, &kept, 4) == 0 && world_append(&kept, 100, 4) == 0);
+	assert(world_fetch(&kept, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	expect(&fetch, 0);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
+/* What expired is not promised to the next session: it would not be written again. */
+static void
+test_expired_forgotten(void)
+{
+	struct world_session session;
+	struct ofs_device_config config;
+	struct world_host host;
+	struct world world;
+
+	world_config(&config);
+	config.store.ttl_s = 2;
+	world_open(&world, &config);
+	world_tenant(&world, 16);
+	world_attach(&world, &host, 0, NULL);
+	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	put_all(&session, 0);
+	assert(ofs_device_session_close(world.device, session.number, 1) == 0);
+	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	assert(session.chunks[0].stored_layers == 1);
+	assert(ofs_device_session_close(world.device, session.number, 1) == 0);
+	world_pass(&world, 4 * SECOND_NS);
+	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	assert(session.chunks[0].stored_layers == 0);
+	verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
 int
 main(void)
 {
@@ -408,6 +471,8 @@ main(void)
 	test_tenants_apart();
 	test_nonsense();
 	test_tail();
+	test_archived_kept();
+	test_expired_forgotten();
 	for (mode = OFS_WRITE_THROUGH; mode <= OFS_WRITE_BACK; mode++) {
 		test_window_changes(mode);
 		test_detach_in_flight(mode);

@@ -190,6 +190,8 @@ check_idle(const char *backend)
 	loops = loops_while_asleep(&world, 20);
 	assert(loops < 20 * 1000);
 	assert(ofs_driver_bench_nop(silent.driver, 3, (uint64_t[3]){0}) == 0); /* awake when asked */
+	loops = loops_while_asleep(&world, 20); /* the bell it rang is silent again */
+	assert(loops < 20 * 1000);
 	world_close(&world, 0);
 	world_abandon(&silent);
 	world_abandon(&rude);

@@ -452,6 +452,8 @@ void ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 uint32_t ofs_bits_of(uint64_t word);
 /* rank.c: the rank-th largest value, at least 1; 1 where fewer are above zero. */
 uint32_t ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank);
+/* The lowest bits of 64 bytes as one word. */
+uint64_t ofs_rank_pack(const uint8_t *bytes);
 /* Bit i of `row`: values[i] >= cut. Bits from `count` to `words` * 64 are 0. */
 void ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count,
 	uint32_t cut);

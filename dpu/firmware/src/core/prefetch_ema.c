@@ -4,9 +4,9 @@
  * Model: per (session, layer, ordinal) a 16-bit average a += (s - a) / 2^shift in integers, for
  * every ordinal of the hint, selected or not; the first score is taken as it is. What an average is
  * worth is measured (calibrate.c); those with a chance of a demand from probability_permille_min on
- * are to be staged, among the first residency_percent of a selection. When the overlap of what the scores would
- * select with the step before falls below half its own running average, the query has turned, and
- * this step's scores weigh 1 / 2^(shift / 2): the old pattern says little about the new one.
+ * are to be staged, among the first residency_percent of a selection. When the overlap of what the
+ * scores would select with the step before falls below half its own running average, the query has
+ * turned, and this step's scores weigh 1 / 2^(shift / 2): the old pattern says little about the new.
  */
 #include "internal.h"
 
@@ -43,34 +43,59 @@ query_turned(struct ofs_core *core, const struct ofs_step *step)
 /* Eight at a time in 16-bit lanes: C's own arithmetic would widen every value to an int. */
 typedef uint16_t lanes __attribute__((vector_size(16)));
 
+/* Sixty-four averages take in their scores; the bits of those that changed their level. */
+static uint64_t
+average_word(uint16_t *averages, const uint16_t *scores, uint32_t shift)
+{
+	uint16_t moved[64];
+	uint8_t bytes[64];
+
+	for (uint32_t i = 0; i < 64; i += 8) {
+		lanes old, new, score;
+
+		memcpy(&old, averages + i, sizeof(old));
+		memcpy(&score, scores + i, sizeof(score));
+		new = old - (old >> shift) + (score >> shift);
+		memcpy(averages + i, &new, sizeof(new));
+		new = (new ^ old) >> OFS_LEVEL_SHIFT;
+		memcpy(moved + i, &new, sizeof(new));
+	}
+	for (uint32_t i = 0; i < 64; i++)
+		bytes[i] = moved[i] != 0;
+	return ofs_rank_pack(bytes);
+}
+
+/* The first `known` averages take in their scores, those from there on begin with them. */
 static void
-average_update(uint16_t *averages, const uint16_t *scores, uint32_t count, uint32_t shift)
+average_update(uint64_t *moved, uint16_t *averages, const uint16_t *scores, uint32_t known,
+	uint32_t count, uint32_t shift)
 {
 	uint32_t i = 0;
 
-	for (; i + 8 <= count; i += 8) {
-		lanes average, score;
-
-		memcpy(&average, averages + i, sizeof(average));
-		memcpy(&score, scores + i, sizeof(score));
-		average = average - (average >> shift) + (score >> shift);
-		memcpy(averages + i, &average, sizeof(average));
-	}
-	for (; i < count; i++)
+	for (; i + 64 <= known; i += 64)
+		moved[i / 64] = average_word(averages + i, scores + i, shift);
+	for (uint32_t word = i / 64; word * 64 < count; word++)
+		moved[word] = ~0ull;
+	for (; i < known; i++)
 		averages[i] = (uint16_t)(averages[i] - (averages[i] >> shift)
 			+ (scores[i] >> shift));
+	if (count > known)
+		memcpy(averages + known, scores + known, (count - known) * sizeof(*averages));
 }
 
-/* Resident blocks of this layer carry their new scores into the eviction order. */
+/* Resident blocks of this layer carry their new scores into the eviction order; moved NULL: all. */
 static void
-rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count)
+rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
+	const uint64_t *moved)
 {
 	const uint32_t *chunks = ofs_session_list(core, session);
 	const uint32_t *block_slot = core->block_slot + ofs_block_of(core, 0, layer);
 	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
 
 	for (uint32_t word = 0; word * 64 < count; word++) {
-		for (uint64_t bits = held[word]; bits; bits &= bits - 1) {
+		uint64_t bits = moved ? held[word] & moved[word] : held[word];
+
+		for (; bits; bits &= bits - 1) {
 			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
 			uint32_t slot = block_slot[chunks[i]];
 
@@ -92,14 +117,13 @@ ema_observe(struct ofs_core *core, const struct ofs_step *step)
 
 	if (count && query_turned(core, step))
 		shift /= 2;
-	average_update(averages, step->scores, old, shift);
-	if (count > old) {
-		memcpy(averages + old, step->scores + old, (count - old) * sizeof(*averages));
+	average_update(core->above, averages, step->scores, old, count, shift);
+	if (count > old)
 		layer->known = count;
-	}
 	ofs_calibration_note(core, step->session, step->layer);
 	if (core->policy.eviction == OFS_EVICT_SCORE)
-		rescore(core, step->session, step->layer, changed ? layer->known : count);
+		rescore(core, step->session, step->layer, changed ? layer->known : count,
+			changed ? NULL : core->above);
 }
 
 static void

@@ -179,7 +179,9 @@ is_stale(const struct ofs_core *core, const struct ofs_candidate *candidate)
 	uint32_t layer = candidate->block / core->config.chunk_max;
 
 	return candidate->deadline_ns < core->now_ns
-		|| (candidate->cause != OFS_CAUSE_WINDOW && candidate->stamp != ofs_layer_of(core, candidate->session, layer)->stamp);
+		|| (candidate->cause != OFS_CAUSE_WINDOW
+			&& candidate->stamp
+				!= ofs_layer_of(core, candidate->session, layer)->stamp);
 }
 
 static void

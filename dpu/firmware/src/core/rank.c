@@ -18,8 +18,8 @@ bucket_at(const uint32_t *histogram, uint32_t rank, uint32_t *above)
 }
 
 /* The lowest bits of 64 bytes as one word: the product gathers eight of them in its top byte. */
-static uint64_t
-bits_of_bytes(const uint8_t *bytes)
+uint64_t
+ofs_rank_pack(const uint8_t *bytes)
 {
 	uint64_t bits = 0;
 
@@ -47,7 +47,7 @@ bits_between(const uint16_t *from, uint32_t size, uint16_t low, uint16_t high)
 		for (uint32_t i = 0; i < size; i++)
 			bytes[i] = (uint16_t)(from[i] - low) <= span;
 	}
-	return bits_of_bytes(bytes);
+	return ofs_rank_pack(bytes);
 }
 
 /* Population count: not every machine has the instruction. */

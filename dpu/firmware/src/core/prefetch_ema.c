@@ -6,7 +6,7 @@
  * worth is measured (calibrate.c); those with a chance of a demand from probability_permille_min on
  * are to be staged, among the first residency_percent of a selection. When the overlap of what the
  * scores would select with the step before falls below half its own running average, the query has
- * turned, and this step's scores weigh 1 / 2^(shift / 2): the old pattern says little about the new.
+ * turned, and this step's scores weigh 1 / 2^(shift / 2): the old pattern says little now.
  */
 #include "internal.h"
 

@@ -37,9 +37,10 @@ class DecodePlan:
     """What every session demands, and how long things take.
 
     Row `(session, step, layer)` demands `demands[offsets[row]:offsets[row + 1]]`; `scores`, where
-    given, is uint16 `[sessions, steps, layers, blocks]`. `nvme` are parameters of the drive as in
-    `bindings.storage.preset`; None: a read takes no time. Times in ns; a chunk is appended every
-    `append_steps` steps (0: never).
+    given, is uint16 `[sessions, steps, layers, blocks]`, of which session i has the first
+    `score_counts[i]` blocks (None: all), no more than it has chunks. `nvme` are parameters of the
+    drive as in `bindings.storage.preset`; None: a read takes no time. Times in ns; a chunk is
+    appended every `append_steps` steps (0: never).
     """
 
     sessions: tuple[int, ...]
@@ -55,6 +56,7 @@ class DecodePlan:
     stagger_ns: int = 0
     nvme: dict[str, int] | None = None
     seed: int = 0
+    score_counts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,23 @@ def decode(core: Core, plan: DecodePlan) -> DecodeResult:
         scores = np.ascontiguousarray(plan.scores, np.uint16).reshape(rows, -1)
         struct.score_count = scores.shape[1]
         struct.scores = ffi.cast("uint16_t *", scores.ctypes.data)
+        counts = _score_counts(plan, scores.shape[1])
+        struct.score_counts = ffi.cast("uint32_t *", counts.ctypes.data)
     if plan.nvme is not None:
         params: Any = ffi.new("struct ofs_nvme_params *", plan.nvme)
         struct.nvme = params
     rc = lib.ofs_sim_decode(core.handle, struct)
     check_rc(rc, "simulating decode", "decode plan", "sessions, ordinals and sizes must fit")
     return DecodeResult(stall_ns, int(struct.end_ns), int(struct.reads), int(struct.failed))
+
+
+def _score_counts(plan: DecodePlan, blocks: int) -> npt.NDArray[np.uint32]:
+    """Blocks of each session's rows of scores, uint32 `[sessions]`."""
+    given = [blocks] * len(plan.sessions) if plan.score_counts is None else plan.score_counts
+    if len(given) != len(plan.sessions) or not all(0 <= count <= blocks for count in given):
+        raise BadInput(
+            f"score_counts {tuple(given)} for {len(plan.sessions)} sessions of {blocks} blocks",
+            "decode plan",
+            "give each session 0 up to the blocks of a row",
+        )
+    return np.array(given, np.uint32)

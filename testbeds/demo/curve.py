@@ -46,9 +46,12 @@ class DemandTrace:
         self.demands[session.number, session.step, layer] = demanded
         self.hints[session.number, session.step, layer] = hint
 
-    def plan(self, options: DemoOptions, handles: tuple[int, ...], blocks: int) -> DecodePlan:
-        """The trace as the simulator takes it: all sessions together, step by step. `blocks`: the
-        longest context; blocks that a session wrote while decoding are left out."""
+    def plan(
+        self, options: DemoOptions, handles: tuple[int, ...], lengths: Sequence[int]
+    ) -> DecodePlan:
+        """The trace as the simulator takes it: all sessions together, step by step. `lengths`: the
+        blocks of each context; what a session wrote while decoding is left out."""
+        blocks = max(lengths)
         layers = options.geometry.layer_count
         steps = 1 + max(step for _, step, _ in self.demands)
         rows = [
@@ -59,12 +62,14 @@ class DemandTrace:
         ]
         none = np.empty(0, np.uint32)
         chosen = [self.demands.get(row, none) for row in rows]
-        chosen = [one[one < blocks] for one in chosen]
+        chosen = [
+            one[one < lengths[number]] for (number, _, _), one in zip(rows, chosen, strict=True)
+        ]
         scores = np.zeros((len(rows), blocks), np.uint16)
         for place, row in enumerate(rows):
             hint = self.hints.get(row)
             if hint is not None:
-                known = min(blocks, hint.size)
+                known = min(lengths[row[0]], hint.size)
                 scores[place, :known] = hint[:known]
         return DecodePlan(
             sessions=handles,
@@ -76,6 +81,7 @@ class DemandTrace:
             compute_ns=int(options.time_per_token_s * 1e9 / layers),
             nvme=preset(options.nvme).params,
             seed=options.seed,
+            score_counts=tuple(lengths),
         )
 
 
@@ -134,12 +140,12 @@ def _simulate(
     options: DemoOptions, trace: DemandTrace, contexts: dict[int, Context], point: _Point
 ) -> tuple[float, int]:
     """Hit rate and reads of one setting."""
-    blocks = max(len(context.identities) for context in contexts.values())
+    lengths = [len(contexts[number].identities) for number in sorted(contexts)]
     config = CoreConfig(
         tenant_max=1,
         session_max=len(contexts),
-        chunk_max=2 * sum(len(context.identities) for context in contexts.values()),
-        session_chunk_max=blocks,
+        chunk_max=2 * sum(lengths),
+        session_chunk_max=max(lengths),
         layer_count=options.geometry.layer_count,
         slot_count=point.slot_count,
         block_size_bytes=options.geometry.block_bytes(0),
@@ -163,7 +169,7 @@ def _simulate(
     handles = tuple(
         _open(core, tenant, options, contexts[number].identities) for number in sorted(contexts)
     )
-    plan = trace.plan(options, handles, blocks)
+    plan = trace.plan(options, handles, lengths)
     result = decode(core, plan)
     return hit_rate_of(core.ledger()), result.reads
 

@@ -27,6 +27,7 @@ struct ofs_sim_decode {
 	const uint64_t *offsets;   /* [session_count * step_count * layer_count + 1] into demands */
 	const uint32_t *demands;   /* ordinals, no duplicates in one step of one layer */
 	const uint16_t *scores;    /* [session_count * step_count * layer_count][score_count] or NULL */
+	const uint32_t *score_counts; /* [session_count] of each, <= score_count; NULL: all */
 	uint64_t compute_ns;       /* one layer, with its blocks at hand */
 	uint64_t hit_ns;           /* the fabric's part of a layer that demands anything */
 	uint64_t retry_ns;         /* wait after -EAGAIN */

@@ -212,7 +212,9 @@ layer_demands(struct sim *sim, uint32_t place, int retry)
 			if (rc)
 				return rc;
 		}
-		step.score_count = plan->scores ? plan->score_count : 0;
+		if (plan->scores)
+			step.score_count = plan->score_counts ? plan->score_counts[place]
+				: plan->score_count;
 		step.scores = plan->scores ? plan->scores + row * plan->score_count : NULL;
 	}
 	d->remaining = d->busy = 0;

@@ -1,0 +1,156 @@
+"""Does `offstage demo`, started as a user starts it, tell the truth about what it ran?"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.testbeds.cli import run
+
+ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
+TINY = Path(__file__).resolve().parents[1] / "golden/data/tiny_mooncake.jsonl"
+RUN_KEYS = {
+    "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit_rate",
+    "nontrivial_hit_rate", "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio",
+    "stall_ms_p50", "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt",
+}  # fmt: skip
+ARMS = ["none", "window", "window+ema", "window+ema+shared"]
+CURVE_TOLERANCE = 0.02
+"""Hit rate of the curve's point against the run it stands for: blocks that decoding wrote are left
+out of the curve, and time is modelled."""
+
+
+def demo(folder: Path, *words: str) -> dict[str, Any]:
+    """The summary of a demo in a process of its own; nothing but figures on stdout."""
+    done = subprocess.run(
+        [*ENTRY, "demo", "--out", "out", "--format", "json", *words], cwd=folder,
+        capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["report"] == "out/report.html" and "Traceback" not in done.stderr
+    summary: dict[str, Any] = json.loads((folder / "out/summary.json").read_text())
+    assert told["sentence"] == summary["sentence"]
+    return summary
+
+
+def check_run(one: dict[str, Any]) -> None:
+    """What must hold of every run."""
+    assert RUN_KEYS <= set(one)
+    assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
+    assert one["blocks_verified"] == one["demands"] == sum(one["ends"].values()) > 0
+    assert one["hit_rate"] + one["late_rate"] + one["miss_rate"] == pytest.approx(1.0)
+    assert one["selected"] > one["demands"] and one["bytes_read"] > 0
+    assert one["stall_ms_p50"] <= one["stall_ms_p99"]
+    assert one["decisions_replayed"] > 0 and one["attention_checked"] > 0
+    assert one["attention_error_max"] < 1e-2
+    assert set(one["fates"]) <= {"window", "pattern", "shared"}
+    assert bool(one["fates"]) == bool(one["prefetchers"])
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("quick")
+    return folder, demo(folder, "--quick", "--seed", "7")
+
+
+def test_every_run_holds_together(quick: tuple[Path, dict[str, Any]]) -> None:
+    folder, summary = quick
+    assert {"workload", "machine", "seed"} <= set(summary) and summary["seed"] == 7
+    assert [one["name"] for one in summary["runs"]] == 2 * ARMS
+    assert [one["provenance"] for one in summary["runs"]] == 4 * ["measured"] + 4 * ["emulated"]
+    for one in summary["runs"]:
+        check_run(one)
+    assert [one["traffic_ratio"] for one in summary["runs"] if not one["prefetchers"]] == [1, 1]
+    page = (folder / "out/report.html").read_text()
+    assert page.startswith("<!doctype html>") and summary["sentence"].split(",")[0] in page
+    assert not (folder / "out/work").exists(), "the store is the largest file by far"
+
+
+@pytest.mark.slow
+def test_demands_depend_on_the_seed_alone(
+    quick: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Neither prefetcher nor storage, nor a second time: selection and HBM pool are the host's."""
+    _, summary = quick
+    again = demo(tmp_path, "--quick", "--seed", "7", "--storage", "measured")
+    seen = [(one["demands"], one["selected"], one["demands_by_step"])
+            for one in summary["runs"] + again["runs"]]  # fmt: skip
+    assert len(seen) == 12 and all(one == seen[0] for one in seen)
+
+
+def test_the_curve_passes_through_the_run_that_it_is_made_of(
+    quick: tuple[Path, dict[str, Any]],
+) -> None:
+    """The same demands in virtual time, at the demo's buffer and without prefetch."""
+    _, summary = quick
+    assert {point["provenance"] for point in summary["curve"]} == {"modelled"}
+    point = next(one for one in summary["curve"] if one["label"] == "1x")
+    assert point["traffic_ratio"] == 1.0
+    live = [one["hit_rate"] for one in summary["runs"] if one["name"] == "none"]
+    assert [abs(one - point["hit_rate"]) < CURVE_TOLERANCE for one in live] == [True, True]
+
+
+def test_a_trace_gives_lengths_arrivals_and_sharing(tmp_path: Path) -> None:
+    """Three long prompts, two of them over one prefix of 8K tokens, and one cut to the cap."""
+    common = list(range(16))
+    rows = [
+        {"timestamp": 0, "input_length": 9_000, "output_length": 5, "hash_ids": [*common, 90, 91]},
+        {"timestamp": 400, "input_length": 8_500, "output_length": 5, "hash_ids": [*common, 80]},
+        {"timestamp": 900, "input_length": 20_000, "output_length": 5,
+         "hash_ids": list(range(100, 140))},
+    ]  # fmt: skip
+    trace = tmp_path / "long.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = demo(
+        tmp_path, "--trace", str(trace), "--sessions", "3", "--steps", "12",
+        "--context-tokens", "10240", "--storage", "emulated", "--time-per-token", "2ms",
+    )  # fmt: skip
+    for one in summary["runs"]:
+        check_run(one)
+    workload = summary["workload"]
+    assert workload["trace"] == "long.jsonl" and workload["session_count"] == 3
+    assert workload["sharing_session_count"] == 2 and workload["requests_capped"] == [2]
+    assert [one["context_tokens"] for one in workload["sessions"]] == [9_000, 8_500, 10_240]
+    shared = [one["shared_chunks"] for one in summary["runs"]]
+    assert shared[:3] == [0, 0, 0] and shared[3] >= 128, "sharing is the last arm's alone"
+
+
+def torn(folder: Path) -> Path:
+    path = folder / "torn.jsonl"
+    path.write_bytes(TINY.read_bytes()[:-30])
+    return path
+
+
+def under_a_file(folder: Path) -> Path:
+    (folder / "file").write_text("no folder")
+    return folder / "file/out"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sessions", "0"], "sessions = 0"),
+        (["--steps", "0"], "steps = 0"),
+        (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--trace", torn], "torn.jsonl:60: the last line is torn"),
+        (["--out", under_a_file], "give another --out"),
+    ],
+    ids=["sessions", "steps", "no trace", "torn trace", "out"],
+)
+def test_bad_options_are_one_line(
+    words: list[Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [str(word(tmp_path)) if callable(word) else word for word in words]
+    assert run(["demo", *given]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1 and said in told.err
+    assert list(tmp_path.rglob("summary.json")) == []

@@ -1,0 +1,189 @@
+"""Does `offstage host run` drive a daemon that another started, and count for itself alone?"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.bindings.errors import RunFailed
+from offstage.host.control import Control
+from offstage.testbeds.cli import run
+from offstage.testbeds.demo.tier import Tier, serve, write_config
+
+ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
+WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
+         "--time-per-token", "1ms"]  # fmt: skip
+STEPS = 40
+WAIT_S = 60.0
+
+
+def start(folder: Path) -> Any:
+    """A daemon of the tiny geometry, blocks on an emulated drive in memory."""
+    sections = {
+        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
+                   "metrics_endpoint": ""},
+        "arena": {"size": "3MiB", "payload": "4KiB", "layers": 2, "block_tokens": 16},
+        "storage": {"backend": "emulated", "size": "64MiB"},
+        "store": {"segment": "256KiB"},
+        "limits": {"sessions": 4, "context_tokens": 8192},
+    }  # fmt: skip
+    write_config(folder / "daemon.toml", sections, "lab")
+    return serve(folder / "daemon.toml", folder / "log")
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    with start(tmp_path_factory.mktemp("daemon")) as one:
+        yield one
+
+
+def words_of(tier: Tier, *more: str) -> list[str]:
+    runtime_dir = str(tier.ready["runtime_dir"])
+    return ["host", "run", "--endpoint", tier.endpoint, "--runtime-dir", runtime_dir, *WORDS, *more]
+
+
+def begin_cold(tier: Tier, **policy: str) -> None:
+    runtime_dir = Path(tier.ready["runtime_dir"])
+    with Control(tier.endpoint, tenant="operator", runtime_dir=runtime_dir) as operator:
+        operator.policy_set(policy)
+        operator.reset()
+
+
+def drive(tier: Tier, out: Path, *more: str) -> dict[str, Any]:
+    """Run it; the only run of the summary, with the workload beside it."""
+    assert run(words_of(tier, "--steps", str(STEPS), "--out", str(out), *more)) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    (one,) = summary["runs"]
+    return {**one, "workload": summary["workload"]}
+
+
+def check_run(one: dict[str, Any]) -> None:
+    assert one["provenance"] == "emulated" and one["storage"] == "emulated NVMe"
+    assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
+    assert one["blocks_verified"] == one["demands"] == sum(one["ends"].values()) > 0
+    assert one["hit_rate"] + one["late_rate"] + one["miss_rate"] == pytest.approx(1.0)
+    assert len(one["demands_by_step"]) == STEPS and one["attention_checked"] > 0
+    assert 0.0 < one["busy_share"] < 1.0, "this user may ask as the operator"
+
+
+def test_over_each_fabric_and_each_run_for_itself(tier: Tier, tmp_path: Path) -> None:
+    """The second run finds every block in the store, meets a warm arena and says so, demands the
+    same blocks over other messages, and its figures hold nothing of the first."""
+    begin_cold(tier, prefetchers="window,ema,shared", eviction="score")
+    first = drive(tier, tmp_path / "shm")
+    second = drive(tier, tmp_path / "zmq", "--fabric", "zmq")
+    for one, fabric in ((first, "shm"), (second, "zmq")):
+        check_run(one)
+        assert one["prefetchers"] == ["window", "ema", "shared"]
+        assert one["workload"]["fabric"] == fabric
+    written = [one["workload"]["prefill_blocks_written"] for one in (first, second)]
+    assert written == [2 * (2 * 256 - 64), 0], "a quarter of 256 chunks is shared"
+    assert first["demands_by_step"] == second["demands_by_step"]
+    assert first["selected"] == second["selected"]
+    warm = [any("staged when decoding began" in text for text in one["warnings"])
+            for one in (first, second)]  # fmt: skip
+    assert warm == [False, True]
+
+
+def test_without_prefetch_it_is_the_lru_it_is_held_against(tier: Tier, tmp_path: Path) -> None:
+    """The LRU that the daemon counts beside a run, and a run that is that LRU."""
+    begin_cold(tier, prefetchers="", eviction="lru")
+    one = drive(tier, tmp_path)
+    check_run(one)
+    assert one["name"] == "none" and one["fates"] == {} and one["bytes_read"] > 0
+    assert one["traffic_ratio"] == pytest.approx(1.0, abs=0.02)
+    assert one["coverage"] == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_policy_is_named_and_pays_its_traffic(tier: Tier, tmp_path: Path) -> None:
+    begin_cold(tier, prefetchers="window", eviction="lru")
+    one = drive(tier, tmp_path)
+    check_run(one)
+    assert one["name"] == "window" and set(one["fates"]) == {"window"}
+    assert one["ends"]["window"] > 0 and one["accuracy"] > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--geometry", "demo"], ["'demo' has 4 layers", "daemon 2 layers", "--geometry tiny"]),
+        (["--geometry", "tinny"], ["did you mean 'tiny'?"]),
+        (["--sessions", "5"], ["the daemon takes 4", "[limits] sessions"]),
+        (["--context-tokens", "16384"], ["the daemon takes 8,192", "--context-tokens"]),
+        (["--tenant", "bob"], ["bob.secret", "secret file"]),
+        (["--secret", "nowhere"], ["nowhere", "secret file"]),
+        (["--trace", "nowhere.jsonl"], ["nowhere.jsonl"]),
+        (["--steps", "0"], ["steps = 0", "host run"]),
+        (["--fabric", "rdma"], ["--fabric"]),
+        (["--out", "file/out"], ["give another --out"]),
+        (["--endpoint", "nonsense"], ["nonsense", "no endpoint"]),
+    ],
+    ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
+)
+def test_what_does_not_fit_is_one_line(
+    tier: Tier,
+    more: list[str],
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Both sides named, with the mend, before anything is prefilled."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("no folder")
+    assert run(words_of(tier, *more)) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1
+    assert [text for text in said if text not in told.err] == []
+
+
+def test_a_tenant_with_its_secret_alone(tier: Tier, tmp_path: Path) -> None:
+    """From where the operator's secret is not: all figures but the reactor's own time."""
+    secret = tmp_path / "lab.secret"
+    secret.write_bytes((Path(tier.ready["runtime_dir"]) / "lab.secret").read_bytes())
+    secret.chmod(0o600)
+    (tmp_path / "elsewhere").mkdir()
+    words = ["--secret", str(secret), "--runtime-dir", str(tmp_path / "elsewhere")]
+    one = drive(tier, tmp_path / "out", *words, "--fabric", "zmq")
+    assert one["busy_share"] == -1.0 and one["blocks_verified"] == one["demands"] > 0
+
+
+def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="status -9"), start(tmp_path) as tier:
+        host = subprocess.Popen(
+            [*ENTRY, *words_of(tier, "--steps", "4000")], stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            read_until(host, b"decode over shm")
+            time.sleep(0.3)
+            os.kill(tier.process.pid, signal.SIGKILL)
+            tier.process.wait()
+            out, err = host.communicate(timeout=WAIT_S)
+        finally:
+            host.kill()
+            host.wait()
+    lines = [line for line in err.decode().splitlines() if line.startswith("offstage: ")]
+    assert host.returncode == 1 and out == b"" and len(lines) == 1
+    assert "the daemon closed this port" in lines[0] and b"Traceback" not in err
+
+
+def read_until(process: "subprocess.Popen[bytes]", text: bytes) -> None:
+    """Read what it says on stderr until `text` is there."""
+    assert process.stderr is not None
+    seen = b""
+    until_s = time.monotonic() + WAIT_S
+    while text not in seen:
+        ready, _, _ = select.select([process.stderr], [], [], until_s - time.monotonic())
+        piece = os.read(process.stderr.fileno(), 4096) if ready else b""
+        assert piece, seen.decode()
+        seen += piece

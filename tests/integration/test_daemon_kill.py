@@ -296,6 +296,8 @@ def test_an_idle_daemon_sleeps(tmp_path: Path) -> None:
             # never slept would take a million turns in this time.
             assert after["loops"] - before["loops"] < 2_000 * (sleeps + 8)
             assert after["sleep_ns"] - before["sleep_ns"] > after["idle_ns"] - before["idle_ns"]
+            # And a sleep is one: a bell that nobody silences would end each at once.
+            assert after["sleep_ns"] - before["sleep_ns"] > 1_000_000 * sleeps
 
 
 def host_main(endpoint: str, runtime_dir: str, number: str) -> None:

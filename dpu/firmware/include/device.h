@@ -11,10 +11,10 @@
  * deadline.
  *
  * Every read and put has a deadline of the reactor's own: a hung device ends as -ETIMEDOUT, with
- * the slot quarantined until the device lets go. A put is copied out of the host's window and checked
- * there before anything is written, so that the host may do with its window what it likes, and be
- * gone, while the write is in flight. A write-back block whose flush fails stays dirty and is tried
- * again; as long as one waits so, puts go through and hear what the store says.
+ * the slot quarantined until the device lets go. A put is copied out of the host's window and
+ * checked there before anything is written, so that the host may do with its window what it likes,
+ * and be gone, while the write is in flight. A write-back block whose flush fails stays dirty and
+ * is tried again; as long as one waits so, puts go through and hear what the store says.
  *
  * With a simulated clock there is no thread: `poll` runs the same reactor on the caller's, and the
  * seeded simulation drives exactly what runs live.

@@ -7,13 +7,16 @@ done is in `actions()`, to be taken after every event. Refused input raises `Bad
 
 import errno
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc, ffi, lib
+
+if TYPE_CHECKING:  # collections.abc has it from Python 3.12
+    from _typeshed import ReadableBuffer as Buffer
 
 __all__ = [
     "ACTION",
@@ -162,11 +165,12 @@ class Replay:
     diverged_at: int | None
 
 
-def replay(log: bytes) -> Replay:
+def replay(log: "Buffer", where: str = "log") -> Replay:
     """Feed a whole decision log to a fresh core. `Corrupt` for one that is torn or foreign."""
     diverged: Any = ffi.new("uint64_t *")
-    agreed = int(lib.ofs_core_replay(ffi.from_buffer(log), len(log), diverged))
-    check_rc(min(agreed, 0), "replaying a decision log", "log", "it is torn, or not one of ours")
+    with ffi.from_buffer(log) as view:
+        agreed = int(lib.ofs_core_replay(view, len(view), diverged))
+    check_rc(min(agreed, 0), "replaying a decision log", where, "it is torn, or not one of ours")
     return Replay(agreed, None if diverged[0] == 2**64 - 1 else int(diverged[0]))
 
 

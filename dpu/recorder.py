@@ -31,7 +31,8 @@ class Recorder:
         self._record_count = self._log_bytes = 0
         self._lost: dict[str, int] = {"records_lost": 0, "log_bytes_lost": 0}
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            # Private: the decision log holds the tenants' secrets, so that it can be replayed.
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._records: BinaryIO = (directory / "ledger.bin").open("xb")
             self._decisions: BinaryIO = (directory / "decisions.log").open("xb")
         except FileExistsError:

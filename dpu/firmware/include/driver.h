@@ -35,7 +35,7 @@ struct ofs_fetch {
 	uint64_t timeout_ns;
 	/* out */
 	uint8_t *ends;                 /* [demand_count] enum ofs_end, 255 unknown (failed) */
-	int32_t *rcs;                  /* [demand_count] 0 or -errno */
+	int32_t *rcs;                  /* [demand_count] 0 or -errno; -ESTALE moved on each time */
 	uint32_t *lengths;             /* [demand_count] payload bytes, may be NULL */
 	uint64_t *checksums;           /* [demand_count] XXH3-64 of what was copied, may be NULL */
 	uint32_t hit_count;

@@ -210,7 +210,7 @@ read_results(struct ofs_driver *driver, struct part *part, bool retry)
 			part->fetch->torn_count++;
 			driver->stats.torn++;
 			if (++read->attempts >= OFS_READ_ATTEMPTS_MAX) {
-				fail(driver, part, item, -EBADMSG);
+				fail(driver, part, item, read->rc);
 				continue;
 			}
 		} else if (result->rc != -EAGAIN) {

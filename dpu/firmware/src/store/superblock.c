@@ -168,26 +168,29 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	static const uint64_t offsets[2] = {0, OFS_STORE_COPY_OFFSET};
 	struct ofs_superblock copies[2];
 	int best = -1;
+	int failed = 0; /* either copy: what cannot be read is not proven to be no store */
 	int rc = 0;
 	int i;
 
 	*fresh = 0;
 	for (i = 0; i < 2 && rc != -ETIMEDOUT; i++) {
 		rc = read_copy(store, offsets[i], &copies[i]);
+		failed = rc != 0 ? rc : failed;
 		if (rc == 0 && ofs_superblock_valid(&copies[i]) &&
 			copies[i].version == OFS_STORE_VERSION &&
 			(best < 0 || copies[i].epoch > copies[best].epoch)) {
 			best = i;
 		}
 	}
-	if (best < 0 && rc == 0 && store->config.format && is_blank(store) == 1) {
+	if (best < 0 && failed == 0 && store->config.format && is_blank(store) == 1) {
 		*fresh = 1;
 		make(store, now_s);
 		return 0;
 	}
-	if (rc != 0 && best < 0) {
-		return ofs_store_refuse(error, error_size_bytes, rc,
-			"the device cannot be read (%s); look at dmesg and the device", strerror(-rc));
+	if (failed != 0 && best < 0) {
+		return ofs_store_refuse(error, error_size_bytes, failed,
+			"the device cannot be read (%s); look at dmesg and the device",
+			strerror(-failed));
 	}
 	if (best < 0) {
 		return refuse_unknown(store, copies, error, error_size_bytes);

@@ -16,7 +16,7 @@ from offstage.host.session import Context
 from offstage.testbeds.demo.options import Arm, DemoOptions
 from offstage.testbeds.demo.place import Place
 from offstage.testbeds.demo.tier import serve
-from offstage.testbeds.drive.connect import attached, device_status
+from offstage.testbeds.drive.connect import attached, counters_since, device_counters
 from offstage.testbeds.drive.decode import decode
 from offstage.testbeds.drive.figures import RunLabel, run_result
 from offstage.testbeds.drive.progress import Progress
@@ -61,15 +61,17 @@ def measure(
         serve(config, place.work / f"{name}.log", record_dir) as tier,
         attached(link := place.link(tier.endpoint)) as (control, fabric),
     ):
+        before = device_counters(link)
         record = decode(
             options, workload, contexts, control, fabric, name, progress, observe=observe
         )
-        ledger, status, said = control.ledger(), device_status(link), control.status()
+        ledger, said = control.ledger(), control.status()
+        counters = counters_since(before, device_counters(link))
     warnings = [said["warning"]] if said["warning"] else []
     storage_name = _shown(storage, said["storage"])
     decisions = _replay(record_dir / "decisions.log", ledger)
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
-    return run_result(label, ledger, status, record, decisions, warnings)
+    return run_result(label, ledger, counters, record, decisions, warnings)
 
 
 def _shown(storage: Storage, had: str) -> str:

@@ -1,16 +1,17 @@
 """A host at a daemon: control connection and fabric, opened together and closed together."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from offstage.bindings.errors import OffstageError
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
 
-__all__ = ["Link", "attached", "device_status"]
+__all__ = ["Link", "attached", "counters_since", "device_counters"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,30 @@ def device_status(link: Link) -> dict[str, Any]:
     operator = replace(link, tenant=OPERATOR, secret=None)
     with operator.control(heartbeat=False) as control:
         return dict(control.status()["device"])
+
+
+REACTOR_COUNTERS = ("busy_ns", "idle_ns", "sleep_ns")
+STORAGE_COUNTERS = ("reads", "writes", "emulation_late", "emulation_late_ns_sum")
+
+
+def device_counters(link: Link) -> dict[str, int] | None:
+    """What the device counts that a run needs, by name; None where this user is not its operator.
+    Counts run from the daemon's start: a run takes the difference with `counters_since`."""
+    try:
+        status = device_status(link)
+    except OffstageError:
+        return None
+    counters = {name: int(status[name]) for name in REACTOR_COUNTERS}
+    return counters | {name: int(status["storage"][name]) for name in STORAGE_COUNTERS}
+
+
+def counters_since(
+    before: Mapping[str, int] | None, after: Mapping[str, int] | None
+) -> dict[str, int] | None:
+    """`after` - `before`; None where either is not known."""
+    if before is None or after is None:
+        return None
+    return {name: after[name] - before[name] for name in before}
 
 
 @contextlib.contextmanager

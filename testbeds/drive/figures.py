@@ -23,6 +23,8 @@ CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared",
 FATES = ("used", "late", "unused", "dropped", "cancelled")
 PREFETCH_CAUSES = CAUSES[3:]
 QUANTILES_MAX = 1_000
+EMULATION_LATE_NOTED = 0.05
+"""From this share of late I/Os on, a report says that the emulation did not keep up."""
 MISS_ENDS = ENDS[6:]
 GAUGES = ("degree_now", "resident_slots")
 """What of a ledger says how things are and does not count."""
@@ -41,13 +43,13 @@ class RunLabel:
 def run_result(
     label: RunLabel,
     ledger: Mapping[str, Any],
-    status: Mapping[str, Any] | None,
+    counters: Mapping[str, int] | None,
     record: AgentRecord,
     decisions_replayed: int,
     warnings: Sequence[str],
 ) -> RunResult:
     """The figures of one run, from counts of that run alone; `coverage` and `traffic_ratio` wait
-    for `against_baseline` or `against_lru`. `status` None: the device's own is not known.
+    for `against_baseline` or `against_lru`. `counters` None: the device's own are not known.
 
     Raises RunFailed where host and device disagree on what became of the demands."""
     ends = dict(zip(ENDS, ledger["ends"], strict=True))
@@ -88,7 +90,7 @@ def run_result(
         evictions=int(ledger["evictions"]),
         shared_chunks=int(ledger["shared_chunks"]),
         decisions_replayed=decisions_replayed,
-        busy_share=_busy_share(status),
+        busy_share=_busy_share(counters),
         wall_s=record.wall_s,
         ends=ends,
         nontrivial_ends=nontrivial,
@@ -98,7 +100,7 @@ def run_result(
         lead_ns_log2=[int(n) for n in ledger["lead_ns_log2"]],
         late_ns_log2=[int(n) for n in ledger["late_ns_log2"]],
         stall_ms_by_token=_quantiles(stall_ms),
-        warnings=list(warnings),
+        warnings=[*warnings, *_emulation_notes(label, counters)],
     )
 
 
@@ -157,10 +159,27 @@ def _less(now: Any, then: Any) -> Any:
     return int(now) - int(then)
 
 
-def _busy_share(status: Mapping[str, Any] | None) -> float:
-    if status is None:
+def _busy_share(counters: Mapping[str, int] | None) -> float:
+    if counters is None:
         return -1.0
-    return _share(int(status["busy_ns"]), int(status["busy_ns"]) + int(status["idle_ns"]))
+    busy_ns = counters["busy_ns"]
+    return _share(busy_ns, busy_ns + counters["idle_ns"] + counters["sleep_ns"])
+
+
+def _emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list[str]:
+    """How well the emulated drive kept the model's time: an emulated figure is only as good."""
+    if label.provenance != "emulated" or counters is None:
+        return []
+    total = counters["reads"] + counters["writes"]
+    late = _share(counters["emulation_late"], total)
+    if late < EMULATION_LATE_NOTED:
+        return []
+    mean_us = _share(counters["emulation_late_ns_sum"], total) / 1e3
+    return [
+        f"{label.name} on {label.storage}: {late:.0%} of {total:,} emulated I/Os ended clearly "
+        f"later than the drive's model says, all of them {mean_us:.0f} us late on average; this "
+        "machine was too busy for it"
+    ]
 
 
 def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:

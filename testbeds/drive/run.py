@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import offstage
-from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.errors import BadInput
 from offstage.host.control import Control
 from offstage.host.geometry import KvGeometry
 from offstage.host.models import GEOMETRIES
-from offstage.testbeds.drive.connect import Link, attached, device_status
+from offstage.testbeds.drive.connect import Link, attached, counters_since, device_counters
 from offstage.testbeds.drive.decode import decode
 from offstage.testbeds.drive.describe import describe
 from offstage.testbeds.drive.figures import RunLabel, against_lru, ledger_since, run_result
@@ -33,7 +33,6 @@ EMULATED = "emulated"
 RUN_NAME = "host-run"
 """What decoding writes is named after it: the same seed writes the same blocks again, and a store
 does not grow with each run."""
-BUSY = ("busy_ns", "idle_ns")
 
 
 def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
@@ -48,7 +47,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         workload = prepare(options)
         _check_limits(options, workload, control)
         filled = prefill(options, workload, control, fabric, progress)
-        before, busy_before = control.ledger(), _busy(link)
+        before, counters = control.ledger(), device_counters(link)
         sessions = workload.plan.sessions
         progress.start(
             f"decode over {link.fabric}", sum(one.decode_steps for one in sessions)
@@ -57,7 +56,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
             options, workload, filled.contexts, control, fabric, RUN_NAME, progress
         )
         ledger = ledger_since(before, control.ledger())
-        busy = _since(busy_before, _busy(link))
+        counters = counters_since(counters, device_counters(link))
         policy, status = control.policy(), control.status()
         prefetchers = tuple(str(name) for name in policy["prefetchers"])
         label = RunLabel(
@@ -66,7 +65,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         )  # fmt: skip
         told = (status["warning"], _warm(before), _baseline(ledger))
         warnings = [text for text in told if text]
-        result = run_result(label, ledger, busy, record, -1, warnings)
+        result = run_result(label, ledger, counters, record, -1, warnings)
         sizes = control.geometry
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
         about = _describe(options, workload, link, control, policy, filled)
@@ -133,23 +132,6 @@ def _baseline(ledger: Mapping[str, Any]) -> str:
     if ledger["shadow_misses"] == 0:
         return f"{beside} missed nothing: coverage and traffic are shown as 0 and mean nothing"
     return f"coverage and traffic are against {beside}, not against a run of its own"
-
-
-def _busy(link: Link) -> dict[str, int] | None:
-    """How long the reactor was busy and idle; None where this user is not its operator."""
-    try:
-        status = device_status(link)
-    except OffstageError:
-        return None
-    return {name: int(status[name]) for name in BUSY}
-
-
-def _since(
-    before: Mapping[str, int] | None, after: Mapping[str, int] | None
-) -> dict[str, int] | None:
-    if before is None or after is None:
-        return None
-    return {name: after[name] - before[name] for name in BUSY}
 
 
 def _provenance(storage: str) -> Provenance:

@@ -21,6 +21,10 @@ from offstage.testbeds.drive.figures import (
 from offstage.testbeds.results import RunResult
 
 LABEL = RunLabel("window", "io_uring", "measured", ("window",))
+COUNTERS = {
+    "busy_ns": 1, "idle_ns": 2, "sleep_ns": 1,
+    "reads": 90, "writes": 10, "emulation_late": 0, "emulation_late_ns_sum": 0,
+}  # fmt: skip
 BLOCK = 4096
 #        window pattern lookahead shared retained late cold capacity policy
 ENDED = (30, 10, 0, 5, 15, 8, 20, 7, 5)
@@ -53,7 +57,7 @@ def record_of(ends: tuple[int, ...] = ENDED) -> AgentRecord:
 
 
 def result_of(ledger: dict[str, Any], record: AgentRecord) -> RunResult:
-    return run_result(LABEL, ledger, {"busy_ns": 1, "idle_ns": 3}, record, -1, [])
+    return run_result(LABEL, ledger, COUNTERS, record, -1, [])
 
 
 def test_rates_of_a_made_ledger() -> None:
@@ -120,3 +124,14 @@ def test_a_run_counts_for_itself() -> None:
 def test_a_ledger_that_was_reset_in_between_fails_the_run() -> None:
     with pytest.raises(RunFailed, match="reset"):
         ledger_since(ledger_of(), ledger_of(tuple(n // 2 for n in ENDED)))
+
+
+@pytest.mark.parametrize(("late", "notes"), [(4, 0), (5, 1)])
+def test_an_emulation_that_lags_is_told(late: int, notes: int) -> None:
+    """Does a report say when the emulated drive was slower than its model? From 5 % on."""
+    counters = {**COUNTERS, "emulation_late": late, "emulation_late_ns_sum": 10**6}
+    label = RunLabel("window", "gen5-tlc", "emulated", ("window",))
+    result = run_result(label, ledger_of(), counters, record_of(), -1, [])
+    assert len(result.warnings) == notes
+    measured = run_result(LABEL, ledger_of(), counters, record_of(), -1, [])
+    assert measured.warnings == []

@@ -177,8 +177,8 @@ def _emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> lis
     mean_us = _share(counters["emulation_late_ns_sum"], total) / 1e3
     return [
         f"{label.name} on {label.storage}: {late:.0%} of {total:,} emulated I/Os ended clearly "
-        f"later than the drive's model says, all of them {mean_us:.0f} us late on average; this "
-        "machine was too busy for it"
+        f"later than the drive's model says, all of them {mean_us:.0f} us late on average: this "
+        "machine could not keep up with it"
     ]
 
 

@@ -22,6 +22,8 @@
 #define OFS_IO_SCAN_INTERVAL_NS 1000000ull
 #define OFS_STORE_TICK_INTERVAL_NS 20000000ull
 #define OFS_FLUSH_RETRY_NS 50000000ull
+/* Timer slack and the way out of an idle core: a sleep shorter than this ends late. */
+#define OFS_WAKE_NS 120000ull
 #define OFS_SLEEP_NS_MAX 100000000ull
 
 /* The high byte of a store I/O's user word says whose it is; the rest is an index in that table. */

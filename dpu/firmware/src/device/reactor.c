@@ -137,6 +137,9 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 	if (storage_fd < 0 && ofs_store_in_flight(device->store) > 0) {
 		return; /* a device that can only be polled */
 	}
+	if (device->storage->ops->due_ns(device->storage) < now_ns + OFS_WAKE_NS) {
+		return; /* an emulated drive that is due before a sleeper would be awake again */
+	}
 	fds[count++] = device->wake_fd;
 	fds[count++] = storage_fd;
 	for (i = 0; i < device->config.port_max; i++) {

@@ -344,3 +344,47 @@ world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
 	free(fetch.target);
 	return rc;
 }
+
+void
+world_verify(struct world *world)
+{
+	assert(ofs_core_verify(world->device->core) == 0);
+	assert(ofs_store_verify(world->device->store) == 0);
+	(void)world_check_directory(world);
+}
+
+void
+world_expect(const struct world_fetch *fetch, int32_t rc)
+{
+	uint32_t i;
+
+	assert(fetch->wrong_count == 0);
+	for (i = 0; i < fetch->count; i++) {
+		if (fetch->rcs[i] != rc) {
+			fprintf(stderr, "demand %u ended %d, not %d\n", i, fetch->rcs[i], rc);
+		}
+		assert(fetch->rcs[i] == rc);
+	}
+}
+
+void
+world_expect_puts(const int32_t *rcs, uint32_t count, int32_t rc)
+{
+	uint32_t i;
+
+	for (i = 0; i < count; i++) {
+		if (rcs[i] != rc) {
+			fprintf(stderr, "put %u ended %d, not %d\n", i, rcs[i], rc);
+		}
+		assert(rcs[i] == rc);
+	}
+}
+
+void
+world_put_all(struct world_session *session, uint32_t layer, int32_t rc)
+{
+	int32_t rcs[WORLD_CHUNKS_MAX];
+
+	(void)world_put(session, layer, 0, session->count, SECOND_NS, rcs);
+	world_expect_puts(rcs, session->count, rc);
+}

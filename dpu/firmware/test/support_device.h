@@ -12,6 +12,8 @@
 #include "device/internal.h"
 #include "driver.h"
 
+#define SECOND_NS 1000000000ull
+
 #define WORLD_CHUNKS_MAX 64
 #define WORLD_LAYERS_MAX 4
 #define WORLD_DEMANDS_MAX 32
@@ -88,5 +90,12 @@ int world_put(struct world_session *session, uint32_t layer, uint32_t first, uin
 int world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
 	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns,
 	struct world_fetch *out);
+
+/* What the tests say of all this; what is not so is an assertion that names it. */
+void world_verify(struct world *world);
+void world_expect(const struct world_fetch *fetch, int32_t rc);
+void world_expect_puts(const int32_t *rcs, uint32_t count, int32_t rc);
+/* Puts every block of one layer; each must end with rc. */
+void world_put_all(struct world_session *session, uint32_t layer, int32_t rc);
 
 #endif

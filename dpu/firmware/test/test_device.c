@@ -9,44 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SECOND_NS 1000000000ull
-
 static const uint32_t FIRST_FOUR[] = {0, 1, 2, 3};
-
-static void
-verify(struct world *world)
-{
-	assert(ofs_core_verify(world->device->core) == 0);
-	assert(ofs_store_verify(world->device->store) == 0);
-	(void)world_check_directory(world);
-}
-
-static void
-expect(const struct world_fetch *fetch, int32_t rc)
-{
-	uint32_t i;
-
-	assert(fetch->wrong_count == 0);
-	for (i = 0; i < fetch->count; i++) {
-		if (fetch->rcs[i] != rc) {
-			fprintf(stderr, "demand %u ended %d, not %d\n", i, fetch->rcs[i], rc);
-		}
-		assert(fetch->rcs[i] == rc);
-	}
-}
-
-static void
-expect_puts(const int32_t *rcs, uint32_t count, int32_t rc)
-{
-	uint32_t i;
-
-	for (i = 0; i < count; i++) {
-		if (rcs[i] != rc) {
-			fprintf(stderr, "put %u ended %d, not %d\n", i, rcs[i], rc);
-		}
-		assert(rcs[i] == rc);
-	}
-}
 
 /* A host with one session of `chunks` chunks, nothing written. */
 static void
@@ -64,15 +27,6 @@ begin(struct world *world, struct world_host *host, struct world_session *sessio
 	assert(rc == 0);
 }
 
-static void
-put_all(struct world_session *session, uint32_t layer, int32_t rc)
-{
-	int32_t rcs[WORLD_CHUNKS_MAX];
-
-	(void)world_put(session, layer, 0, session->count, SECOND_NS, rcs);
-	expect_puts(rcs, session->count, rc);
-}
-
 /* Never written: a miss that says so. Written: read once, then a hit without the store. */
 static void
 test_put_miss_hit(void)
@@ -87,20 +41,20 @@ test_put_miss_hit(void)
 	world_config(&config);
 	begin(&world, &host, &session, &config, 8);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, -ENOENT);
-	put_all(&session, 0, 0);
+	world_expect(&fetch, -ENOENT);
+	world_put_all(&session, 0, 0);
 	session.step = 1;
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(fetch.hit_count == 0 && fetch.ends[0] == OFS_END_COLD);
 	before = world_status(&world);
 	session.step = 2;
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(fetch.hit_count == 4 && fetch.ends[0] == OFS_END_RETAINED);
 	after = world_status(&world);
 	assert(after.storage.reads == before.storage.reads && before.puts == 8);
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -119,14 +73,14 @@ test_late(void)
 	world_config(&config);
 	config.policy.prefetchers = OFS_PREFETCH_WINDOW;
 	begin(&world, &host, &session, &config, 8);
-	put_all(&session, 1, 0);
+	world_put_all(&session, 1, 0);
 	/* Beginning to generate asks for the window; nothing has been read when the demand comes. */
 	assert(ofs_device_session_set_generating(world.device, session.number, 1) == 0);
 	assert(world_fetch(&session, 1, 1, &last, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(fetch.ends[0] == OFS_END_LATE);
 	assert(world_ledger(&world).ends[OFS_END_LATE] == 1);
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -150,10 +104,10 @@ test_all_pinned(void)
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &session, 8) == 0 && world_append(&session, 100, 8) == 0);
 	assert(world_session(&host, &second, 4) == 0 && world_append(&second, 900, 4) == 0);
-	put_all(&session, 0, 0);
-	put_all(&second, 0, 0);
+	world_put_all(&session, 0, 0);
+	world_put_all(&second, 0, 0);
 	assert(world_fetch(&session, 0, 8, some, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	(void)world_fetch(&second, 0, 4, FIRST_FOUR, NULL, 5000000, &fetch);
 	for (i = 0; i < 4; i++) {
 		assert(fetch.rcs[i] == -EAGAIN || fetch.rcs[i] == -ETIMEDOUT);
@@ -161,8 +115,8 @@ test_all_pinned(void)
 	assert(ofs_driver_release(host.driver, session.number) == 0);
 	second.step = 1;
 	assert(world_fetch(&second, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
-	verify(&world);
+	world_expect(&fetch, 0);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -183,22 +137,22 @@ test_write_back(void)
 	begin(&world, &host, &session, &config, 40);
 	ofs_storage_hang(world.device->storage);
 	assert(world_put(&session, 0, 0, 4, 5000000, rcs) == 0);
-	expect_puts(rcs, 4, 0);
+	world_expect_puts(rcs, 4, 0);
 	assert(world_status(&world).dirty_blocks == 4);
 	assert(world_put(&session, 0, 0, 4, 5000000, rcs) == 0); /* again: one flush is enough */
 	assert(world_status(&world).dirty_blocks == 4);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, 5000000, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(fetch.hit_count == 4);
 	ofs_storage_unhang(world.device->storage);
 	world_pass(&world, SECOND_NS);
 	assert(world_status(&world).dirty_blocks == 0);
-	put_all(&session, 0, 0); /* 40 blocks through 16 slots: some go through, all are kept */
+	world_put_all(&session, 0, 0); /* 40 blocks through 16 slots: some go through, all are kept */
 	world_pass(&world, SECOND_NS);
 	session.step = 1;
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
-	verify(&world);
+	world_expect(&fetch, 0);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 1);
 }
@@ -230,9 +184,9 @@ test_flush_retried(void)
 	assert(status.flushes_waiting == 0 && status.dirty_blocks == 0 && status.puts_failed == 0);
 	assert(ofs_device_reset(world.device) == 0);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(fetch.hit_count == 0);
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 1);
 }
@@ -262,10 +216,10 @@ test_full_store(uint32_t write_mode)
 	assert(rc == -ENOSPC && put > 8);
 	assert(world_status(&world).store_full > 0);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(ofs_device_drain(world.device, SECOND_NS) ==
 		(world_status(&world).dirty_blocks > 0 ? -ETIMEDOUT : 0));
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -329,19 +283,19 @@ test_eio(void)
 
 	world_config(&config);
 	begin(&world, &host, &session, &config, 8);
-	put_all(&session, 0, 0);
+	world_put_all(&session, 0, 0);
 	break_storage(&world, 0);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, -EIO);
-	put_all(&session, 1, -EIO);
-	verify(&world);
+	world_expect(&fetch, -EIO);
+	world_put_all(&session, 1, -EIO);
+	world_verify(&world);
 	mend_storage(&world);
-	put_all(&session, 0, 0);
-	put_all(&session, 1, 0);
+	world_put_all(&session, 0, 0);
+	world_put_all(&session, 1, 0);
 	session.step = 1;
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
-	verify(&world);
+	world_expect(&fetch, 0);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -358,15 +312,15 @@ test_corrupt(void)
 
 	world_config(&config);
 	begin(&world, &host, &session, &config, 8);
-	put_all(&session, 0, 0);
+	world_put_all(&session, 0, 0);
 	break_storage(&world, 1);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, -EBADMSG);
+	world_expect(&fetch, -EBADMSG);
 	assert(world_status(&world).check_failures == 4);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, -ENOENT);
+	world_expect(&fetch, -ENOENT);
 	mend_storage(&world);
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -385,24 +339,24 @@ test_hung(void)
 
 	world_config(&config);
 	begin(&world, &host, &session, &config, 8);
-	put_all(&session, 0, 0);
+	world_put_all(&session, 0, 0);
 	ofs_storage_hang(world.device->storage);
 	(void)world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch);
-	expect(&fetch, -ETIMEDOUT);
+	world_expect(&fetch, -ETIMEDOUT);
 	(void)world_put(&session, 1, 0, 2, SECOND_NS, rcs);
-	expect_puts(rcs, 2, -ETIMEDOUT);
+	world_expect_puts(rcs, 2, -ETIMEDOUT);
 	status = world_status(&world);
 	assert(status.slots_quarantined == 4 && status.reads_timed_out == 4);
 	assert(ofs_device_drain(world.device, 50000000) == -ETIMEDOUT); /* puts the store still has */
-	verify(&world);
+	world_verify(&world);
 	ofs_storage_unhang(world.device->storage);
 	world_pass(&world, SECOND_NS);
 	status = world_status(&world);
 	assert(status.slots_quarantined == 0 && status.drained);
 	session.step = 1;
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
-	verify(&world);
+	world_expect(&fetch, 0);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -421,8 +375,8 @@ test_hung_long(void)
 
 	world_config(&config);
 	begin(&world, &host, &session, &config, 12);
-	put_all(&session, 0, 0);
-	put_all(&session, 1, 0);
+	world_put_all(&session, 0, 0);
+	world_put_all(&session, 1, 0);
 	ofs_storage_hang(world.device->storage);
 	for (round = 0; round < 6; round++) {
 		uint32_t i;
@@ -432,7 +386,7 @@ test_hung_long(void)
 		for (i = 0; i < 12; i++) {
 			assert(fetch.rcs[i] == -ETIMEDOUT || fetch.rcs[i] == -EAGAIN);
 		}
-		verify(&world);
+		world_verify(&world);
 	}
 	ofs_storage_unhang(world.device->storage);
 	world_pass(&world, SECOND_NS);

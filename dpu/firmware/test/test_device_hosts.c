@@ -8,40 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SECOND_NS 1000000000ull
-
 static const uint32_t FIRST_FOUR[] = {0, 1, 2, 3};
-
-static void
-verify(struct world *world)
-{
-	assert(ofs_core_verify(world->device->core) == 0);
-	assert(ofs_store_verify(world->device->store) == 0);
-	(void)world_check_directory(world);
-}
-
-static void
-expect(const struct world_fetch *fetch, int32_t rc)
-{
-	uint32_t i;
-
-	assert(fetch->wrong_count == 0);
-	for (i = 0; i < fetch->count; i++) {
-		assert(fetch->rcs[i] == rc);
-	}
-}
-
-static void
-put_all(struct world_session *session, uint32_t layer)
-{
-	int32_t rcs[WORLD_CHUNKS_MAX];
-	uint32_t i;
-
-	assert(world_put(session, layer, 0, session->count, SECOND_NS, rcs) == 0);
-	for (i = 0; i < session->count; i++) {
-		assert(rcs[i] == 0);
-	}
-}
 
 /* A raw command, its answer awaited for 50 ms of virtual time; INT32_MAX: no answer. */
 static int32_t
@@ -87,13 +54,13 @@ test_tenants_apart(void)
 	world_attach(&world, &b, 1, NULL);
 	assert(world_session(&a, &of_a, 4) == 0 && world_append(&of_a, 100, 4) == 0);
 	assert(world_session(&b, &of_b, 4) == 0 && world_append(&of_b, 100, 4) == 0);
-	put_all(&of_a, 0);
+	world_put_all(&of_a, 0, 0);
 	assert(world_fetch(&of_a, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	/* The same contents under another secret: other keys, nothing there. */
 	assert(memcmp(&of_a.chunks[0].key, &of_b.chunks[0].key, sizeof(struct ofs_key)) != 0);
 	assert(world_fetch(&of_b, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, -ENOENT);
+	world_expect(&fetch, -ENOENT);
 	step.session = put.session = release.session = of_a.number;
 	put.length = 1;
 	assert(raw(&b, step) == -EPERM && raw(&b, put) == -EPERM && raw(&b, release) == -EPERM);
@@ -103,7 +70,7 @@ test_tenants_apart(void)
 	assert(ofs_region_base(world.device->tenants[0].region, &sizes[0]) !=
 		ofs_region_base(world.device->tenants[1].region, &sizes[1]));
 	assert(ofs_device_attach(world.device, 2, &port, fds) == -EINVAL);
-	verify(&world);
+	world_verify(&world);
 	world_detach(&a);
 	world_detach(&b);
 	world_close(&world, 0);
@@ -127,7 +94,7 @@ test_nonsense(void)
 	world_tenant(&world, 16);
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 8) == 0);
-	put_all(&session, 0);
+	world_put_all(&session, 0, 0);
 	step.session = put.session = session.number;
 	ordinals = host.fabric->ops->payload(host.fabric, 0);
 	memset(ordinals, 0, host.fabric->port.payload_size_bytes);
@@ -167,8 +134,8 @@ test_nonsense(void)
 	world_pass(&world, SECOND_NS);
 	assert(world.device->ports[host.port].puts_in_flight == 0);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
-	verify(&world);
+	world_expect(&fetch, 0);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -206,9 +173,9 @@ test_window_changes(uint32_t write_mode)
 	world_pass(&world, SECOND_NS);
 	assert(ofs_device_reset(world.device) == 0);
 	assert(world_fetch(&session, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(fetch.hit_count == 0 && world_status(&world).check_failures == 0);
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -237,7 +204,7 @@ test_tail(void)
 	world_attach(&world, &b, 1, NULL);
 	assert(world_session(&a, &of_a, 4) == 0 && world_append(&of_a, 100, 4) == 0);
 	assert(world_session(&b, &of_b, 4) == 0 && world_append(&of_b, 200, 1) == 0);
-	put_all(&of_a, 0);
+	world_put_all(&of_a, 0, 0);
 	put.session = of_b.number;
 	assert(b.fabric->ops->write_put(b.fabric, 0, bytes, sizeof(bytes)) == 0);
 	assert(raw(&b, put) == 0);
@@ -253,7 +220,7 @@ test_tail(void)
 	for (i = sizeof(bytes); i < config.store.payload_size_bytes; i++) {
 		assert(slot[i] == 0);
 	}
-	verify(&world);
+	world_verify(&world);
 	world_detach(&a);
 	world_detach(&b);
 	world_close(&world, 0);
@@ -283,7 +250,7 @@ test_detach_in_flight(uint32_t write_mode)
 		assert(world_session(&host, &session, 4) == 0);
 		assert(world_append(&session, 100, 12) == 0);
 		if (round == 0) {
-			put_all(&session, 0);
+			world_put_all(&session, 0, 0);
 			world_pass(&world, SECOND_NS);
 			assert(ofs_device_reset(world.device) == 0);
 			ofs_storage_hang(world.device->storage);
@@ -306,7 +273,7 @@ test_detach_in_flight(uint32_t write_mode)
 		world_detach(&host);
 		status = world_status(&world);
 		assert(status.ports == 0 && status.sessions == 0);
-		verify(&world);
+		world_verify(&world);
 	}
 	assert(world.device->writes_live <= config.store.io_max + config.dirty_blocks_max);
 	ofs_storage_unhang(world.device->storage);
@@ -314,10 +281,10 @@ test_detach_in_flight(uint32_t write_mode)
 	assert(world.device->writes_live == 0 && world_status(&world).reads_in_flight == 0);
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 12) == 0);
-	put_all(&session, 0); /* what hung ended with an error: its blocks are written again */
+	world_put_all(&session, 0, 0); /* what hung ended with an error: its blocks are written again */
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
-	verify(&world);
+	world_expect(&fetch, 0);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 1);
 }
@@ -340,23 +307,23 @@ test_close_deletes(uint32_t prefetchers, uint32_t write_mode)
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &first, 4) == 0 && world_append(&first, 100, 8) == 0);
 	assert(world_session(&host, &second, 4) == 0 && world_append(&second, 100, 4) == 0);
-	put_all(&first, 0);
+	world_put_all(&first, 0, 0);
 	world_pass(&world, SECOND_NS);
 	assert(world_status(&world).store.blocks == 8);
 	assert(ofs_device_session_close(world.device, first.number, 0) == 0);
 	assert(world_status(&world).store.blocks == 4);
 	assert(world_fetch(&second, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(ofs_device_session_close(world.device, second.number, 1) == 0);
 	assert(world_status(&world).store.blocks == 4);
 	assert(world_session(&host, &second, 4) == 0 && world_append(&second, 100, 5) == 0);
 	assert(second.chunks[3].stored_layers == 1 && second.chunks[4].stored_layers == 0);
 	assert(world_fetch(&second, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
+	world_expect(&fetch, 0);
 	assert(ofs_device_session_close(world.device, second.number, 0) == 0);
 	assert(world_status(&world).store.blocks == 0);
 	assert(ofs_device_session_close(world.device, second.number, 0) == -EINVAL);
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -383,19 +350,19 @@ test_write_outlives_session(uint32_t write_mode, int archive)
 	/* The chunk numbers go to others before the writes end. */
 	assert(world_session(&host, &other, 4) == 0 && world_append(&other, 9000, 8) == 0);
 	world_pass(&world, SECOND_NS);
-	verify(&world);
+	world_verify(&world);
 	assert(world_fetch(&other, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, -ENOENT);
+	world_expect(&fetch, -ENOENT);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
 	if (archive) {
 		assert(session.chunks[0].stored_layers == 1);
 		assert(world_fetch(&session, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-		expect(&fetch, 0);
+		world_expect(&fetch, 0);
 	} else {
 		assert(world_status(&world).store.blocks == 0);
 		assert(world_status(&world).dirty_blocks == 0);
 	}
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -429,8 +396,8 @@ test_archived_kept(void)
 	world_pass(&world, SECOND_NS);
 	assert(world_session(&host, &kept, 4) == 0 && world_append(&kept, 100, 4) == 0);
 	assert(world_fetch(&kept, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	expect(&fetch, 0);
-	verify(&world);
+	world_expect(&fetch, 0);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }
@@ -450,7 +417,7 @@ test_expired_forgotten(void)
 	world_tenant(&world, 16);
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
-	put_all(&session, 0);
+	world_put_all(&session, 0, 0);
 	assert(ofs_device_session_close(world.device, session.number, 1) == 0);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
 	assert(session.chunks[0].stored_layers == 1);
@@ -458,7 +425,7 @@ test_expired_forgotten(void)
 	world_pass(&world, 4 * SECOND_NS);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
 	assert(session.chunks[0].stored_layers == 0);
-	verify(&world);
+	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
 }

@@ -14,7 +14,6 @@
 
 enum { HOSTS = 2, CHUNKS = 24, ROUNDS = 20 };
 
-#define SECOND_NS 1000000000ull
 #define PATIENCE_NS (60 * SECOND_NS) /* a machine may be slow; nothing here waits for time */
 
 static char path[64];

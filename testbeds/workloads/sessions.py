@@ -137,12 +137,22 @@ class WorkloadPlan:
         left = Counter(row.reason for row in self.left_out)
         total = len(self.sessions) + len(self.left_out) + self.before_count + self.after_count
         return (
-            f"{size}, of the {total:,} requests of {self.trace}: {self.trace_span_s:,.0f} s of "
-            f"arrivals compressed {self.time_compression:g} times; inside that window "
+            f"{size}, of the {total:,} requests of {self.trace}: {self._arrivals()}; "
+            "inside that window "
             f"{left['short']} shorter than {self.context_tokens_min:,} tokens and "
             f"{left['budget']} beyond the byte budget were left out; "
             f"{len(self.capped)} capped at {self.context_tokens_max:,} tokens"
         )
+
+    def _arrivals(self) -> str:
+        if self.trace_span_s == 0:
+            return "arriving together"
+        span = f"{self.trace_span_s:,.3g} s of arrivals"
+        if self.trace_span_s >= 100:
+            span = f"{self.trace_span_s:,.0f} s of arrivals"
+        if self.time_compression == 1:
+            return f"{span} as they came"
+        return f"{span} compressed {self.time_compression:g} times"
 
     def to_dict(self) -> dict[str, Any]:
         """The account for a report, JSON-ready; chunk identities are counted, not listed."""

@@ -250,6 +250,17 @@ def test_a_short_trace_lowers_the_floor_and_says_so() -> None:
     assert f"compressed {plan.time_compression:g} times" in plan.to_dict()["sentence"]
 
 
+def test_arrivals_are_told_as_they_are() -> None:
+    """Are gaps that were not there, or not changed, left out of the sentence?"""
+    plan = from_trace(TINY, TraceOptions(budget_bytes=10**7, sessions=6), SHAPE, 0)
+    together = replace(plan, trace_span_s=0.0, time_compression=1.0).sentence()
+    assert "arriving together; inside" in together and "compressed" not in together
+    plain = replace(plan, trace_span_s=0.4, time_compression=1.0).sentence()
+    assert "0.4 s of arrivals as they came;" in plain and "compressed" not in plain
+    told = replace(plan, trace_span_s=1234.0, time_compression=250.0).sentence()
+    assert "1,234 s of arrivals compressed 250 times;" in told
+
+
 @needs_traces
 def test_the_real_trace_gives_a_window_worth_running() -> None:
     """Does the default choice hold long prompts, four sharing sessions and turns that continue?"""

@@ -137,10 +137,14 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput("no such file", str(path), "give --config an existing TOML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot be read ({error})", str(path), "check the file") from None
+    except OSError as error:
+        raise BadInput(f"cannot be read ({error.strerror})", str(path), "check the file") from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"is not TOML ({error})", str(path), "correct that line") from None
+    except UnicodeDecodeError:
+        raise BadInput("is not text", str(path), "give --config a TOML file") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, a bottomless list
+        raise BadInput("holds a value beyond any bound", str(path), "remove it") from None
 
 
 def _given(

@@ -17,6 +17,7 @@ from offstage.bindings.errors import BadInput, OffstageError, RunFailed, StoreFu
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
 from offstage.dpu.config import Config
 from offstage.dpu.derive import Derived, policy_window_blocks
+from offstage.dpu.ground import check_machine, check_store_file
 from offstage.dpu.options import Policy
 
 __all__ = ["RECORD_DTYPE", "Chunk", "Descriptors", "Device", "DeviceLike"]
@@ -96,6 +97,8 @@ class Device:
         Without `recording` there are no ledger records and no decision log, only counters.
         Raises what the firmware refuses: a store that is in use, of another version or size.
         """
+        check_machine(config)
+        check_store_file(config)
         assert lib.OFS_CAUSE_COUNT == 8 and ffi.sizeof("struct ofs_ledger_record") == 24
         self._block_tokens = config.arena.block_tokens
         out: Any = ffi.new("struct ofs_device **")

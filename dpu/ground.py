@@ -1,0 +1,68 @@
+"""What a configuration asks of this machine and its files, looked at before anything is opened.
+
+The firmware grows a store's file to its size when it opens it, and pre-faults its arena. A file
+that is not a store, a store that was cut short and an arena larger than the memory are therefore
+told here, while nothing has been changed yet.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.units import format_size
+from offstage.dpu.config import Config
+from offstage.dpu.storefile import STORE_MAGIC
+
+__all__ = ["check_machine", "check_store_file"]
+
+HEAD_BYTES = 262_144  # where the firmware, too, looks for what stands in the way of a new store
+
+
+def check_machine(config: Config) -> None:
+    """BadInput for an arena above the physical memory, and for a core that is not ours."""
+    where = config.file or "configuration"
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if config.arena.size_bytes > memory_bytes:
+        raise BadInput(
+            f"arena.size is {format_size(config.arena.size_bytes)}, "
+            f"and this machine has {format_size(memory_bytes)} of memory", where,
+            "lower arena.size",
+        )  # fmt: skip
+    cores = os.sched_getaffinity(0)
+    if config.daemon.cpu >= 0 and config.daemon.cpu not in cores:
+        raise BadInput(
+            f"daemon.cpu is {config.daemon.cpu}, and this process may use cores "
+            f"{min(cores)} to {max(cores)}", where, "choose one of them, or -1 for none",
+        )  # fmt: skip
+
+
+def check_store_file(config: Config) -> None:
+    """BadInput for a file that is shorter than the store is to be, and holds something.
+
+    A store has its whole size before its first byte is written, so a shorter one was cut."""
+    storage = config.storage
+    if not storage.path or (storage.backend == "emulated" and not storage.inner):
+        return
+    path = Path(storage.path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size >= storage.size_bytes:
+            return
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return  # the firmware tells why it cannot be opened
+    if head.startswith(STORE_MAGIC):
+        size_bytes = int.from_bytes(head[32:40], "little")
+        if size_bytes > status.st_size:
+            raise BadInput(
+                f"the store was cut: {status.st_size} B are left of {size_bytes} B", str(path),
+                "restore it from a copy, or give a new path",
+            )  # fmt: skip
+        raise BadInput(
+            f"the store has a size of {size_bytes} B, not {storage.size_bytes} B", str(path),
+            "configure it so, or give a new path",
+        )  # fmt: skip
+    elif head.strip(b"\0"):
+        raise BadInput("this is no store and not empty", str(path), "give another path")

@@ -59,10 +59,12 @@ class Daemon:
         self._closing: list[Callable[[], object]] = []
         self._signals = 0
         self._stuck = False  # the reactor does not answer: joining its thread would hang
+        self._lost = False  # it ends with blocks that are only in memory
         self._stop_at_s: float | None = None  # SIGTERM: when the drain is given up
         self._cut_at_s = 0.0
         self._drains: list[tuple[list[bytes], int, float]] = []  # route, request id, until
         self._wake_r, self._wake_w = -1, -1
+        self._watch_fd: int | None = None
         try:
             self._open(open_device)
         except BaseException:
@@ -126,8 +128,12 @@ class Daemon:
             "pid": os.getpid(),
         }
 
-    def run(self, ready_fd: int | None = None) -> int:
-        """Say that it is ready, serve until a signal, drain, close. Returns the exit code."""
+    def run(self, ready_fd: int | None = None, watch_fd: int | None = None) -> int:
+        """Say that it is ready, serve until a signal, drain, close. Returns the exit code.
+
+        Once the other end of `watch_fd` is closed, that counts as the signal: whoever started the
+        daemon for its own use holds that end, and the kernel closes it however it dies."""
+        self._watch_fd = watch_fd
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._wake_w)
@@ -139,19 +145,25 @@ class Daemon:
             signal.set_wakeup_fd(-1)
             self._close()
         self.log.info("stopped")
-        return 1 if self._stuck else 0
+        return 1 if self._stuck or self._lost else 0
 
     def _announce(self, ready_fd: int | None) -> None:
         line = json.dumps(self.ready()) + "\n"
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        if self._watch_fd is not None:
+            try:
+                os.fstat(self._watch_fd)
+            except (OSError, OverflowError):
+                raise BadInput("is not open", f"--watch-fd {self._watch_fd}",
+                               "give the number of an open descriptor") from None  # fmt: skip
         if ready_fd is not None:
             try:
                 os.write(ready_fd, line.encode())
                 os.close(ready_fd)
-            except OSError as error:
-                raise BadInput(f"cannot be written ({error.strerror})", f"--ready-fd {ready_fd}",
+            except (OSError, OverflowError):
+                raise BadInput("cannot be written", f"--ready-fd {ready_fd}",
                                "give the number of an open descriptor") from None  # fmt: skip
+        sys.stdout.write(line)
+        sys.stdout.flush()
         self.log.info("ready", **{k: v for k, v in self.ready().items() if k != "event"})
         self._next_tick_s = 0.0
 
@@ -161,10 +173,13 @@ class Daemon:
     def _turn(self) -> bool:
         """One turn of the loop; False when the daemon is to stop."""
         ready = self.transport.poll(self._pause_s(), [
-            self._wake_r, *self.places.handout.filenos(), *self.hosts.by_pidfd(),
+            self._wake_r, *self._watched(), *self.places.handout.filenos(),
+            *self.hosts.by_pidfd(),
         ])  # fmt: skip
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
+        if self._watch_fd in ready:
+            self._watch()
         for handed in self.places.handout.serve(ready):
             self.hosts.took(handed.ticket, handed.pid, handed.pidfd)
         for pidfd, host in self.hosts.by_pidfd().items():
@@ -178,6 +193,21 @@ class Daemon:
             self._next_tick_s = now_s + TICK_S
             self._tick()
         return self._drain_on(now_s)
+
+    def _watched(self) -> list[int]:
+        return [] if self._watch_fd is None else [self._watch_fd]
+
+    def _watch(self) -> None:
+        """Something came on the watched descriptor: bytes mean nothing, its end is a SIGTERM."""
+        assert self._watch_fd is not None
+        try:
+            if os.read(self._watch_fd, 4096):
+                return
+        except OSError as error:
+            self.log.warning("watch_failed", error=str(error))
+        self._watch_fd = None
+        self._signals += 1
+        self.log.info("starter_gone")
 
     def _pause_s(self) -> float:
         if self._signals or self._drains:
@@ -305,6 +335,7 @@ class Daemon:
             self._cut_hosts()
         if now_s >= self._stop_at_s:
             self.log.error("drain_timeout", dirty_blocks=dirty)
+            self._lost = dirty != 0
             return True
         return False
 

@@ -105,7 +105,7 @@ class Transport:
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)
             if event["event"] == zmq.EVENT_DISCONNECTED:
-                self._log.info("disconnected", note=f"peer left, or sent a frame above {limit} B")
+                self._log.debug("disconnected", note=f"peer left, or sent a frame above {limit} B")
 
     def close(self) -> None:
         """Give the last replies a moment, then close."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.errors import BadInput, Corrupt, RunFailed
 from offstage.testbeds.cli.common import (
     EndpointOption,
     Format,
@@ -43,6 +43,10 @@ def serve(
     ready_fd: Annotated[
         int | None, typer.Option("--ready-fd", help="write the ready line to this descriptor too")
     ] = None,
+    watch_fd: Annotated[
+        int | None,
+        typer.Option("--watch-fd", help="drain and stop when this descriptor's other end closes"),
+    ] = None,
 ) -> None:
     """Run the daemon until SIGTERM drains it; a second signal stops it at once."""
     from offstage.dpu.config import load
@@ -57,7 +61,7 @@ def serve(
     derived = derive(loaded)
     recording = bool(loaded.daemon.record_dir)
     daemon = Daemon(loaded, derived, lambda: Device(loaded, derived, recording=recording))
-    raise typer.Exit(daemon.run(ready_fd))
+    raise typer.Exit(daemon.run(ready_fd, watch_fd))
 
 
 @dpu.command()
@@ -160,7 +164,10 @@ def replay(
     """Feed a decision log to a fresh core: every decision must come out the same."""
     from offstage.dpu.replay import replay_log
 
-    done = replay_log(log)
+    try:
+        done = replay_log(log)
+    except Corrupt as error:  # of the user's own choosing here, and no run has failed
+        raise BadInput(error.what, error.where, error.mend) from None
     result = {"agreed": done.agreed, "diverged_at_byte": done.diverged_at}
     if done.diverged_at is None:
         emit(result, form, f"{done.agreed} decisions agree")

@@ -52,12 +52,14 @@ def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]
     """Start a daemon; on the way out, drain and end it.
 
     Raises RunFailed with the daemon's own last line where it does not come up or end well."""
+    # It watches its stdin: however this process dies, the kernel closes the other end.
     command = [sys.executable, "-c", _ENTRY, "dpu", "serve", "--config", str(config)]
+    command += ["--watch-fd", "0"]
     if record is not None:
         command += ["--record", str(record)]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
             start_new_session=True,
         )  # fmt: skip
     try:
@@ -68,8 +70,8 @@ def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]
         process.wait()
         raise
     finally:
-        if process.stdout is not None and process.poll() is not None:
-            process.stdout.close()
+        if process.poll() is not None:
+            _close_pipes(process)
     _stop(process, log)
 
 
@@ -100,12 +102,17 @@ def _stop(process: "subprocess.Popen[bytes]", log: Path) -> None:
         process.wait()
         raise RunFailed("the daemon did not drain in time", str(log), "read that log") from None
     finally:
-        if process.stdout is not None:
-            process.stdout.close()
+        _close_pipes(process)
     if code != 0:
         raise RunFailed(
             f"the daemon ended with status {code}: {_last_line(log)}", str(log), "read that log"
         )
+
+
+def _close_pipes(process: "subprocess.Popen[bytes]") -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _last_line(log: Path) -> str:

@@ -1,7 +1,10 @@
 """Does a daemon that dies say why, and does one that lives end with its run?"""
 
 import os
+import select
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,26 @@ def test_a_daemon_ends_with_its_run(tmp_path: Path) -> None:
         assert tier.process.poll() is None and tier.endpoint.startswith("ipc://")
     assert tier.process.returncode == 0
     assert '"drained"' in (tmp_path / "log").read_text()
+
+
+def test_no_daemon_outlives_a_run_that_was_killed(tmp_path: Path) -> None:
+    """After SIGKILL of the process that started it, does the daemon drain and go?"""
+    program = (
+        "import sys, time, pathlib; from offstage.testbeds.demo.tier import serve\n"
+        "with serve(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])) as tier:\n"
+        "    print(tier.process.pid, flush=True); time.sleep(60)\n"
+    )
+    words = [sys.executable, "-c", program, str(config(tmp_path)), str(tmp_path / "log")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        daemon = os.pidfd_open(int(starter.stdout.readline()))
+        starter.kill()
+    try:
+        assert select.select([daemon], [], [], 30.0)[0], "the daemon lives on"
+    finally:
+        os.close(daemon)
+    told = (tmp_path / "log").read_text()
+    assert '"starter_gone"' in told and '"stopped"' in told
 
 
 def test_a_daemon_that_was_killed_fails_the_run(tmp_path: Path) -> None:

@@ -67,10 +67,24 @@ def test_a_second_signal_stops_a_daemon_that_still_drains(
 def test_a_drain_ends_at_its_timeout_and_says_what_was_lost(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Is a drain that cannot end bounded, and is the loss in the log?"""
+    """Is a drain that cannot end bounded, and is the loss in the log and in the exit code?"""
     device.dirty = 3
-    assert run(make(tmp_path, device, daemon__drain_timeout="200ms"), 0.05) == 0
+    assert run(make(tmp_path, device, daemon__drain_timeout="200ms"), 0.05) == 1
     assert "drain_timeout" in events(capfd)
+
+
+def test_a_daemon_ends_with_its_starter(
+    tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Do bytes on the watched descriptor mean nothing, and its end a drain?"""
+    watched, held = os.pipe()
+    os.write(held, b"not the end")
+    closer = threading.Timer(0.2, os.close, [held])
+    closer.start()
+    assert make(tmp_path, device).run(watch_fd=watched) == 0
+    closer.join()
+    os.close(watched)
+    assert events(capfd)[-4:] == ["starter_gone", "terminating", "drained", "stopped"]
 
 
 def test_a_reactor_that_does_not_answer_is_logged_and_the_daemon_still_ends(

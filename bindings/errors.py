@@ -2,7 +2,8 @@
 
 An error says three things in one line: what happened, where, and the mend. The command line prints
 that line and exits with the class's `exit_code`: 2 where the user's input or machine must change
-before a second try can help, 1 where a run failed. A traceback means a mistake of ours.
+before a second try can help, 1 where a run failed, 130 where the user ended it. A traceback means
+a mistake of ours.
 """
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Corrupt",
     "DeviceTimeout",
     "Incompatible",
+    "Interrupted",
     "Missing",
     "OffstageError",
     "RunFailed",
@@ -63,6 +65,12 @@ class Missing(OffstageError):
 
 class StoreFull(OffstageError):
     """The store, or the disk below it, has no room; nothing that was acknowledged is lost."""
+
+
+class Interrupted(OffstageError):
+    """The user ended it; the error says what is left behind."""
+
+    exit_code = 130
 
 
 class Corrupt(OffstageError):

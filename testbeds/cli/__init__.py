@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
+from offstage.bindings.errors import Interrupted
 from offstage.testbeds.cli.common import one_line_errors
 
 __all__ = ["COMMANDS", "main", "run"]
@@ -50,6 +51,8 @@ def run(arguments: Sequence[str]) -> int:
         app = build([first] if first in COMMANDS else list(COMMANDS))
         # Not standalone: usage errors come back as exceptions and are told in one line too.
         done = app(list(arguments) or ["--help"], prog_name="offstage", standalone_mode=False)
+        if done == Interrupted.exit_code:  # the parser makes a code of an interrupt
+            raise KeyboardInterrupt
         outcome.code = done if isinstance(done, int) else 0
     return outcome.code
 

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.errors import BadInput, Interrupted, OffstageError
 
 __all__ = ["EndpointOption", "Format", "FormatOption", "Kernel", "Outcome", "RuntimeDirOption",
            "emit", "one_line_errors", "operator", "parse_settings", "table"]  # fmt: skip
@@ -71,7 +71,7 @@ def one_line_errors() -> Iterator[Outcome]:
     except OffstageError as error:
         outcome.code = _complain(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        outcome.code = 130
+        outcome.code = _complain("interrupted", Interrupted.exit_code)
     except typer.Exit as done:
         outcome.code = done.exit_code
     except BrokenPipeError:
@@ -83,8 +83,8 @@ def one_line_errors() -> Iterator[Outcome]:
         if not hasattr(error, "format_message"):
             raise
         line = " ".join(str(error.format_message()).split()).rstrip(".")
-        # An empty one: no arguments were given, and the help has been printed.
-        outcome.code = _complain(f"{line}; see --help", 2) if line else 2
+        # An empty one: no arguments were given, and the help has been printed, which is no fault.
+        outcome.code = _complain(f"{line}; see --help", 2) if line else 0
 
 
 def emit(result: Any, form: Format, text: Any) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from offstage.bindings.errors import Interrupted
 from offstage.testbeds.cli.common import Format, FormatOption, Kernel
 
 if TYPE_CHECKING:
@@ -70,8 +71,14 @@ def demo(
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
     )  # fmt: skip
     # Prefill, the runs, the curve.
-    with shown(2 + len(options.arms) * len(options.storages)) as progress:
-        summary = run(options, progress)
+    try:
+        with shown(2 + len(options.arms) * len(options.storages)) as progress:
+            summary = run(options, progress)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "interrupted", str(out / "work"),
+            "store, configurations and logs are left there: delete them, or begin again",
+        ) from None  # fmt: skip
     tell(summary, out, form)
 
 

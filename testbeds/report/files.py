@@ -4,6 +4,7 @@ A file is written beside its place and renamed, so that a reader never sees half
 """
 
 import contextlib
+import errno
 import math
 import os
 import re
@@ -23,6 +24,8 @@ SHARES = (
     "miss_rate", "accuracy", "busy_share",
 )  # fmt: skip
 LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1}
+NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
+            errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip
 FATES = ("used", "late", "unused", "dropped", "cancelled")
 
 
@@ -61,7 +64,8 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes the file whole: a temporary beside it, then a rename. RunFailed where it cannot."""
+    """Writes the file whole: a temporary beside it, then a rename. BadInput for a place that is
+    none, RunFailed where the disk refuses."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +74,8 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise RunFailed(
+        kind = BadInput if error.errno in NO_PLACE else RunFailed
+        raise kind(
             f"cannot be written: {error.strerror}", str(path), "make room or name another place"
         ) from None
 

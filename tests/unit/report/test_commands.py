@@ -65,6 +65,45 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert list(tmp_path.rglob("*.json")) == []
 
 
+def test_a_damaged_log_and_a_page_without_a_place_are_bad_input(
+    made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Is what the user can mend told as such, and no run called failed?"""
+    (tmp_path / "garbage").write_bytes(bytes(range(256)))
+    write_summary(made.summary(), tmp_path / "summary.json")
+    for words in (["dpu", "replay", str(tmp_path / "garbage")],
+                  ["report", str(tmp_path), "--out", str(tmp_path)]):  # fmt: skip
+        assert run(words) == 2
+        told = capsys.readouterr()
+        assert told.out == "" and len(told.err.splitlines()) == 1
+        assert told.err.startswith(f"offstage: {tmp_path}")
+
+
+@pytest.mark.parametrize("words", [[], ["dpu"], ["dpu", "policy"], ["bench"]], ids=" ".join)
+def test_no_command_prints_the_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 0
+    told = capsys.readouterr()
+    assert "Usage: offstage" in told.out and told.err == ""
+
+
+def test_an_interrupted_demo_says_what_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After Ctrl-C: one line that names the files, exit code 130, no traceback?"""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offstage.testbeds.demo.run", interrupted)
+    assert run(["demo", "--out", str(tmp_path)]) == 130
+    line = capsys.readouterr().err.strip()
+    assert line.startswith(f"offstage: {tmp_path / 'work'}: interrupted; ")
+    assert len(line.splitlines()) == 1
+    monkeypatch.setattr("offstage.testbeds.workloads.mooncake.lines", interrupted)
+    assert run(["trace", "info", str(TINY)]) == 130
+    assert capsys.readouterr().err.strip() == "offstage: interrupted"
+
+
 def test_doctor_says_how_to_mend_what_is_missing(tmp_path: Path) -> None:
     checks = examine(tmp_path)
     assert len({check.name for check in checks}) == len(checks)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.report import DEFINITIONS, as_text, read_summary, write_report, write_summary
 from offstage.testbeds.results import RunResult
 
@@ -97,5 +97,5 @@ def test_absent_and_unwritable(made: SimpleNamespace, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read_summary(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFailed, match="cannot be written"):
+    with pytest.raises(BadInput, match="cannot be written"):
         write_report(made.summary(), tmp_path / "file/report.html")

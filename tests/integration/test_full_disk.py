@@ -1,0 +1,107 @@
+"""On a disk that is really full: is the host told, does the daemon live on, is nothing lost?
+
+The daemon runs in a mount namespace of its own with a disk of 24 MiB, under a store of 64 MiB
+whose file was made sparse, as on a file system that cannot reserve.
+"""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offstage.bindings.keys import block_keys
+from offstage.dpu.protocol import OPERATOR
+from offstage.host.control import Control
+from offstage.host.fabrics import open_fabric
+from offstage.testbeds.demo.tier import write_config
+
+PAYLOAD = 4096
+BATCH = 16
+WAIT_S = 30.0
+SCRIPT = """mount -t tmpfs -o size=24m tmpfs "$1" && truncate -s 64M "$1/store" || exit 77
+exec "$2" -c "from offstage.testbeds.cli import main; main()" dpu serve --config "$3"
+"""
+
+
+def unshare(*words: str) -> list[str]:
+    """As root of a mount namespace, which others get together with a user namespace."""
+    return ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", *words]
+
+
+def start(tmp_path: Path) -> "subprocess.Popen[bytes]":
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    write_config(tmp_path / "daemon.toml", {
+        "daemon": {"endpoint": f"ipc://{tmp_path}/control", "runtime_dir": str(tmp_path / "run"),
+                   "metrics_endpoint": ""},
+        "arena": {"size": "2MiB", "payload": PAYLOAD, "layers": 1},
+        "storage": {"path": str(disk / "store"), "size": "64MiB", "backend": "posix"},
+        "store": {"segment": "256KiB"},
+        "limits": {"demands": 64, "put_slots": 64, "context_tokens": 1 << 20, "chunks": 1 << 14},
+    }, "red")  # fmt: skip
+    words = unshare("sh", "-c", SCRIPT, "sh", str(disk), sys.executable,
+                    str(tmp_path / "daemon.toml"))  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
+
+
+def test_a_full_disk_is_told_and_what_was_acknowledged_is_served(tmp_path: Path) -> None:
+    probe = unshare("mount", "-t", "tmpfs", "tmpfs", str(tmp_path))
+    try:
+        refused = subprocess.run(probe, capture_output=True, check=False).returncode
+    except FileNotFoundError:
+        refused = 127
+    if refused:
+        pytest.skip("no mount namespace here; run as root, or allow user namespaces")
+    process = start(tmp_path)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, (tmp_path / "log").read_text()
+        ready = json.loads(line)
+        fill_and_read(ready["endpoint"], Path(ready["runtime_dir"]))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def fill_and_read(endpoint: str, runtime_dir: Path) -> None:
+    """Put until the disk refuses, and then read every block that it took."""
+    rng = np.random.default_rng(7)
+    with Control(endpoint, tenant="red", runtime_dir=runtime_dir) as control:
+        fabric = open_fabric(control)
+        session = control.session_open(select_blocks=BATCH)
+        written: list[tuple[int, bytes, bytes]] = []
+        codes: set[int] = set()
+        first = 0
+        while codes <= {0} and first < 10_000:
+            names = [(first + i).to_bytes(16, "little") for i in range(BATCH)]
+            keys = control.append(session, names).keys
+            blocks = rng.integers(0, 256, (BATCH, PAYLOAD), np.uint8)
+            rcs = fabric.put(session, 0, np.arange(first, first + BATCH, dtype=np.uint32), blocks)
+            codes |= {int(rc) for rc in rcs}
+            written += [
+                (first + i, keys[i], blocks[i].tobytes()) for i in range(BATCH) if rcs[i] == 0
+            ]
+            first += BATCH
+        assert codes - {0} == {-errno.ENOSPC}, codes
+        assert len(written) > 1_000, "the disk holds thousands"
+        for ordinal, key, data in written:
+            target = np.zeros((1, PAYLOAD), np.uint8)
+            done = fabric.fetch(
+                session, 0, 0, np.array([ordinal], np.uint32),
+                np.ascontiguousarray(block_keys([key], 1)[0]), target,
+            )  # fmt: skip
+            assert done.rcs[0] == 0 and target.tobytes() == data, ordinal
+        with Control(endpoint, tenant=OPERATOR, runtime_dir=runtime_dir) as operator:
+            assert operator.status()["device"]["store_full"] > 0
+        fabric.close()

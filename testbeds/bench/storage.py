@@ -100,6 +100,9 @@ def bench_storage(
         raise BadInput("file_size_bytes is not whole 8 MiB", "bench storage", "round it up")
     file = Path(path)
     created = not file.exists()
+    if file.is_file() and file.stat().st_size < 8 * FILL_BLOCK_BYTES:
+        raise BadInput(f"{file.stat().st_size} B are too few to read from", str(file),
+                       "name a file of 8 MiB or more, or one that does not exist yet")  # fmt: skip
     try:
         if created:
             say(f"filling {file}")

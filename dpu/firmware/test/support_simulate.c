@@ -157,8 +157,9 @@ judge(struct simulation *s, const struct ofs_key *store_key, uint32_t layer, int
 		return;
 	}
 	CHECK(rc == -ENOENT || rc == -EAGAIN || (s->hasty && rc == -ETIMEDOUT) ||
-		(!s->weather.strict && (rc == -EIO || rc == -EBADMSG || rc == -ETIMEDOUT)));
-	/* -EBADMSG may also be a host that gave up reading what moved on; it hears more if it asks. */
+		(!s->weather.strict && (rc == -EIO || rc == -EBADMSG || rc == -ETIMEDOUT ||
+			rc == -ESTALE)));
+	/* -ESTALE is a host that gave up reading what moved on; it hears more if it asks. */
 	if ((rc != -ENOENT && rc != -EIO) || !block->acknowledged) {
 		return;
 	}

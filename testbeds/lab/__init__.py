@@ -1,0 +1,1 @@
+"""The prefetch laboratory: experiments in virtual time on the daemon's own decision core."""

@@ -1,0 +1,124 @@
+"""A prefetch policy: what it is told once per step, and what it may answer.
+
+A policy is a component. Part of it may live in the decision core, which a daemon runs as well:
+`core` names those switches. Part of it may be Python: `step` is called once per step of a session
+with arrays over all layers, and answers with guesses. Components are joined by `+`.
+
+The contract, which `tests/contract/test_policies.py` holds against every registered policy:
+
+- **No future.** A guess with `after_layer = l` uses scores and selections of this step's layers 0
+  to l and of earlier steps, nothing else. `draft` is known after the last layer.
+- **In range.** Ordinals below `view.blocks`, layers below the number of layers, and of this step
+  (`steps = 0`) only layers behind `after_layer`.
+- **Deterministic.** The same views give the same guesses; no clock, no global random state.
+- **Own state only.** One object serves one run; state is kept per `view.session`.
+
+What a guess costs is the core's affair: bandwidth cap, bounds, deadlines and victims are decided
+there, as in a daemon. A policy is never told what is resident.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["GUESS", "CoreSwitches", "Policy", "Setting", "View", "guesses", "no_guesses"]
+
+GUESS = np.dtype(
+    [
+        *(("after_layer", "<u2"), ("layer", "<u2"), ("ordinal", "<u4"), ("steps", "<u2")),
+        *(("probability", "<u2"), ("cause", "u1"), ("reserved", "u1", (3,))),
+    ]
+)
+"""One guess, 16 bytes: told after `after_layer` of this step, that `layer` will demand `ordinal` in
+`steps` steps (0: this one), with a probability of `probability` / 65535. `cause` is how the ledger
+names it: of `offstage.bindings.core.CAUSES`, window, pattern, lookahead, shared or baseline."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is: blocks are counted per layer, `index_source` as in `Workload`."""
+
+    layer_count: int
+    select_blocks: int
+    buffer_blocks: int
+    sink_blocks: int
+    window_blocks: int
+    block_tokens: int
+    index_source: npt.NDArray[np.int64]
+    draft_agreement: float | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """One step of one session, as the host knows it when the step has run.
+
+    selected: uint32 `[layers, width]`, `slab.ABSENT` behind the last. scores, draft: uint16
+    `[layers, blocks]`. `turn`: a new turn of the conversation begins with this step. Arrays are
+    read-only and are only valid during the call.
+    """
+
+    session: int
+    step: int
+    blocks: int
+    selected: npt.NDArray[np.uint32]
+    scores: npt.NDArray[np.uint16]
+    draft: npt.NDArray[np.uint16] | None
+    turn: bool
+
+
+@dataclass(frozen=True)
+class CoreSwitches:
+    """The part of a component that the decision core carries out.
+
+    prefetchers: names of `offstage.bindings.core.PREFETCHERS`. eviction: what it wants where the
+    spec names none. parameters: fields of `offstage.bindings.core.Policy`.
+    """
+
+    prefetchers: tuple[str, ...] = ()
+    eviction: str | None = None
+    parameters: dict[str, int] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """One component; see the contract above. `source` says where the idea is from."""
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    core: ClassVar[CoreSwitches]
+
+    def __init__(self, setting: Setting) -> None: ...
+
+    def begin(
+        self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
+    ) -> npt.NDArray[np.void]:
+        """Before a session's first step: guesses for it (`steps` counts from the first step, which
+        is 0; `after_layer` is not used). `prefill`: uint16 `[windows, layers, blocks]`."""
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """Guesses `GUESS` `[n]`, in any order."""
+
+
+def no_guesses() -> npt.NDArray[np.void]:
+    """An empty answer."""
+    return np.zeros(0, GUESS)
+
+
+def guesses(
+    layer: npt.ArrayLike,
+    ordinal: npt.ArrayLike,
+    *,
+    after_layer: npt.ArrayLike,
+    steps: npt.ArrayLike = 1,
+    probability: npt.ArrayLike = 1.0,
+    cause: int,
+) -> npt.NDArray[np.void]:
+    """An answer of columns `[n]` or scalars; `probability` is 0 to 1."""
+    ordinals = np.asarray(ordinal, np.uint32)
+    answer = np.zeros(ordinals.size, GUESS)
+    answer["layer"], answer["ordinal"] = layer, ordinals
+    answer["after_layer"], answer["steps"] = after_layer, steps
+    answer["probability"] = np.clip(np.asarray(probability) * 65535, 0, 65535)
+    answer["cause"] = cause
+    return answer

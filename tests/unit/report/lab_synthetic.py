@@ -1,0 +1,147 @@
+"""Ledgers and summaries for tests of measurement and report: drawn from a seed, of no run at all.
+
+Nothing in here is a result. Hit rates follow a formula of buffer and policy, so that a page made of
+them has every part and a reader sees at once that they are invented.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import CAUSES, FATES
+from offstage.testbeds.lab.ledger import ROW
+from offstage.testbeds.lab.results import PointInfo, SeedBounds, SeedRun
+
+BOUNDS = ("compulsory", "belady", "clairvoyant", "last_step")
+BOUND_ROW = np.dtype(
+    [
+        *(("session", "<u4"), ("step", "<u4"), ("layer", "<u2")),
+        *(("demands", "<u2"), ("nontrivial", "<u2")),
+        *(("hits", "<u2", (len(BOUNDS),)), ("nontrivial_hits", "<u2", (len(BOUNDS),))),
+    ],
+    align=True,
+)
+K = 32
+BLOCK_BYTES = 1 << 16
+BASE = 0.86
+GAINS = {"none": 0.0, "window": 0.15, "ema": 0.45, "ema+lookahead": 0.62, "prev_step": 0.05}
+PRICES = {"none": 0.0, "window": 0.1, "ema": 0.35, "ema+lookahead": 0.5, "prev_step": 0.9}
+
+
+def counters(**changes: Any) -> dict[str, Any]:
+    """A core's counters, 0 but for what is given."""
+    found: dict[str, Any] = {
+        "fates": [[0] * len(FATES) for _ in CAUSES],
+        "issued": [0] * len(CAUSES),
+        "demand_bytes_read": 0,
+        "prefetch_bytes_read": 0,
+        "lead_ns_log2": [0] * 64,
+        "late_ns_log2": [0] * 64,
+    }
+    return {**found, **changes}
+
+
+def info(**changes: Any) -> PointInfo:
+    """A point's setting."""
+    found: dict[str, Any] = {
+        "workload": "invented",
+        "policy": "none",
+        "eviction": "lru",
+        "buffer_over_k": 2.0,
+        "buffer_blocks": 2 * K,
+        "slot_count": 4 * K,
+        "hbm_pool_over_k": 1.0,
+        "bandwidth_bytes_per_s": 2_000_000_000,
+        "storage": "nvme",
+        "block_bytes": BLOCK_BYTES,
+    }
+    return PointInfo(**{**found, **changes})
+
+
+def misses(policy: str, buffer_over_k: float) -> float:
+    """The invented miss rate."""
+    return (1 - BASE) * (1 - GAINS.get(policy, 0.3)) * buffer_over_k**-0.8
+
+
+def run(
+    policy: str,
+    buffer_over_k: float,
+    seed: int,
+    sessions: int = 4,
+    steps: int = 90,
+    layers: int = 6,
+) -> SeedRun:
+    """Rows with an invented miss rate, worse in layer 1, in the first steps and behind turns."""
+    draw = np.random.default_rng([seed, 7])
+    count = sessions * steps * layers
+    rows = np.zeros(count, ROW)
+    cells = np.arange(count)
+    rows["session"], rows["layer"] = cells % sessions, cells // sessions % layers
+    rows["step"] = cells // (sessions * layers)
+    rows["selected"], rows["pool_hits"] = K, draw.integers(14, 19, count)
+    rows["demands"] = rows["selected"] - rows["pool_hits"]
+    rows["nontrivial"] = rows["demands"] - 2
+    rows["nontrivial_selected"], rows["nontrivial_pool_hits"] = K - 6, rows["pool_hits"] - 4
+    turn = (rows["step"] >= 50) & (rows["step"] < 58)
+    hard = 1 + 2.5 * np.exp(rows["step"] / -9.0) + 1.8 * turn + 0.9 * (rows["layer"] == 1)
+    easy = draw.uniform(0.6, 1.4, sessions)[rows["session"]]
+    share = np.clip(misses(policy, buffer_over_k) * hard * easy, 0, 0.95)
+    missed = draw.binomial(rows["nontrivial"], share)
+    kinds = draw.multinomial(missed, [0.2, 0.25, 0.4, 0.15])
+    rows["nontrivial_ends"][:, 5:] = kinds
+    hits = rows["nontrivial"] - missed
+    pattern = draw.binomial(hits, 0.2 * GAINS.get(policy, 0.3))
+    rows["nontrivial_ends"][:, 1], rows["nontrivial_ends"][:, 4] = pattern, hits - pattern
+    rows["ends"] = rows["nontrivial_ends"]
+    rows["ends"][:, 4] += 2
+    rows["pollution"] = draw.binomial(kinds[:, 3], 0.3)
+    rows["demand_reads"] = missed
+    rows["prefetch_reads"] = pattern + draw.poisson(PRICES.get(policy, 0.4), count)
+    rows["stall_ns"] = missed * draw.exponential(70_000, count)
+    return SeedRun(
+        seed=seed,
+        rows=rows,
+        counters=_counters(rows, policy),
+        end_ns=int(1e9),
+        reads=int(rows["demand_reads"].sum() + rows["prefetch_reads"].sum()),
+        failed=0,
+        turns={session: (50,) for session in range(sessions)},
+    )
+
+
+def _counters(rows: npt.NDArray[np.void], policy: str) -> dict[str, Any]:
+    found = counters(
+        demand_bytes_read=int(rows["demand_reads"].sum()) * BLOCK_BYTES,
+        prefetch_bytes_read=int(rows["prefetch_reads"].sum()) * BLOCK_BYTES,
+    )
+    read, used = int(rows["prefetch_reads"].sum()), int(rows["ends"][:, 1].sum())
+    cause = CAUSES.index("lookahead" if "lookahead" in policy else "pattern")
+    found["fates"][cause] = [used, read // 20, read - used - read // 20, read // 3, 5]
+    found["issued"][1], found["issued"][cause] = int(rows["demand_reads"].sum()), read
+    lead = np.exp(-((np.arange(64) - 21.0 - 2 * GAINS.get(policy, 0.3)) ** 2) / 6) * used
+    late = np.exp(-((np.arange(64) - 16.5) ** 2) / 4) * int(rows["ends"][:, 5].sum())
+    found["lead_ns_log2"] = [int(n) for n in lead]
+    found["late_ns_log2"] = [int(n) for n in late]
+    return found
+
+
+def bounds(none: SeedRun, buffer_over_k: float) -> SeedBounds:
+    """Bounds above the invented policies, of the same demands as a run."""
+    rows = np.zeros(len(none.rows), BOUND_ROW)
+    for name in ("session", "step", "layer", "demands", "nontrivial"):
+        rows[name] = none.rows[name]
+    left = none.rows["nontrivial"] - none.rows["nontrivial_ends"][:, :5].sum(axis=1)
+    draw = np.random.default_rng([none.seed, 8])
+    for at, share in enumerate((0.18, 0.6, 0.3, 0.5)):
+        rows["nontrivial_hits"][:, at] = rows["nontrivial"] - draw.binomial(left, share)
+        rows["hits"][:, at] = rows["nontrivial_hits"][:, at] + 2
+    misses_of = {
+        name: int((rows["demands"] - rows["hits"][:, at]).sum()) for at, name in enumerate(BOUNDS)
+    }
+    return SeedBounds(
+        seed=none.seed,
+        names=BOUNDS,
+        rows=rows,
+        reads={"belady": misses_of["belady"], "clairvoyant": misses_of["belady"]},
+    )

@@ -23,7 +23,16 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GUESS", "CoreSwitches", "Policy", "Setting", "View", "guesses", "no_guesses"]
+__all__ = [
+    "GUESS",
+    "SCHEDULES",
+    "CoreSwitches",
+    "Policy",
+    "Setting",
+    "View",
+    "guesses",
+    "no_guesses",
+]
 
 GUESS = np.dtype(
     [
@@ -70,21 +79,33 @@ class View:
 
 @dataclass(frozen=True)
 class CoreSwitches:
-    """The part of a component that the decision core carries out.
+    """The part of a component that others carry out: the decision core, or who runs the sessions.
 
     prefetchers: names of `offstage.bindings.core.PREFETCHERS`. eviction: what it wants where the
-    spec names none. parameters: fields of `offstage.bindings.core.Policy`.
+    spec names none. parameters: fields of `offstage.bindings.core.Policy`, and `window_tokens`,
+    which becomes `window_blocks` by the workload's block. schedule: of `SCHEDULES`, the order in
+    which requests are admitted; None leaves it as they arrive. granule: only the granules that
+    were selected are staged, not the whole block around them.
     """
 
     prefetchers: tuple[str, ...] = ()
     eviction: str | None = None
     parameters: dict[str, int] = field(default_factory=dict)
+    schedule: str | None = None
+    granule: bool = False
+
+
+SCHEDULES = ("together",)
+"""`together`: requests that share a prefix are admitted one after another."""
 
 
 class Policy(Protocol):
-    """One component; see the contract above. `source` says where the idea is from."""
+    """One component; see the contract above. `uses` says in a few words which information it has
+    that a demand-only LRU has not, `source` where the idea is from. A component that changes what
+    is prefetched by switches alone answers with `no_guesses()`."""
 
     name: ClassVar[str]
+    uses: ClassVar[str]
     source: ClassVar[str]
     core: ClassVar[CoreSwitches]
 

@@ -1,0 +1,155 @@
+"""What the components of Offstage are made of: a component that guesses nothing, and ranking.
+
+Everything works on all layers at once, in integers where it decides, so that an answer is the same
+on every machine. Nothing here can fail but by a mistake of ours.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import CAUSES
+from offstage.testbeds.lab.policy import CoreSwitches, Setting, View, guesses, no_guesses
+from offstage.testbeds.lab.slab import ABSENT
+
+__all__ = [
+    "BASELINE",
+    "LOOKAHEAD",
+    "PATTERN",
+    "Averages",
+    "Component",
+    "Shares",
+    "best",
+    "guess_next_step",
+    "marked",
+    "overlap",
+    "places",
+]
+
+PATTERN, LOOKAHEAD = CAUSES.index("pattern"), CAUSES.index("lookahead")
+BASELINE = CAUSES.index("baseline")
+
+Scores = npt.NDArray[np.uint16]
+Selected = npt.NDArray[np.uint32]
+Marks = npt.NDArray[np.bool_]
+Layers = npt.NDArray[np.int64]
+
+
+class Component:
+    """Guesses nothing; a component says what it does otherwise."""
+
+    name: ClassVar[str]
+    uses: ClassVar[str]
+    source: ClassVar[str]
+    core: ClassVar[CoreSwitches] = CoreSwitches()
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def begin(self, session: int, blocks: int, prefill: Scores | None) -> npt.NDArray[np.void]:
+        """No guess."""
+        return no_guesses()
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """No guess."""
+        return no_guesses()
+
+
+def best(values: Scores, count: int) -> Marks:
+    """The `count` highest of each row of `[layers, blocks]`; of equals the first, and no zeros."""
+    blocks = values.shape[1]
+    if count <= 0:
+        return np.zeros(values.shape, np.bool_)
+    if count >= blocks:
+        return values > 0
+    cut = np.partition(values, blocks - count, axis=1)[:, blocks - count]
+    chosen = values >= np.maximum(cut, 1)[:, None]
+    excess = np.count_nonzero(chosen, axis=1) - count
+    for layer in np.flatnonzero(excess > 0):
+        equal = np.flatnonzero(values[layer] == cut[layer])
+        chosen[layer, equal[-excess[layer] :]] = False
+    return chosen
+
+
+def places(marks: Marks) -> tuple[Layers, Layers]:
+    """Rows and columns of what is marked, row by row. Faster than `np.nonzero` where it is rare."""
+    found = np.flatnonzero(marks)
+    rows = found // marks.shape[1]
+    return rows, found - rows * marks.shape[1]
+
+
+def marked(selected: Selected, blocks: int) -> Marks:
+    """A selection `[layers, width]` as marks `[layers, blocks]`."""
+    marks = np.zeros((selected.shape[0], blocks), np.bool_)
+    rows, columns = places(selected != ABSENT)
+    marks[rows, selected[rows, columns]] = True
+    return marks
+
+
+def _found(marks: Marks, selected: Selected) -> Layers:
+    """How many of each layer's selection are marked, `[layers]`; a session may have grown since."""
+    rows, columns = places(selected < marks.shape[1])
+    found = marks[rows, selected[rows, columns]]
+    return np.bincount(rows[found], minlength=len(marks))
+
+
+def guess_next_step(
+    marks: Marks, share: npt.NDArray[np.float32], cause: int
+) -> npt.NDArray[np.void]:
+    """Each layer's marks, told after that layer, for the same layer of the next step."""
+    rows, ordinals = places(marks)
+    return guesses(rows, ordinals, after_layer=rows, steps=1, probability=share[rows], cause=cause)
+
+
+class Averages:
+    """A running average of every block's score, `values` uint16 `[layers, blocks]`.
+
+    As in the core's `ema`: a += s / 2^shift - a / 2^shift in integers; a block's first score is
+    taken as it is.
+    """
+
+    def __init__(self, shift: int) -> None:
+        self.shift = shift
+        self.values: Scores = np.zeros((0, 0), np.uint16)
+
+    def take(self, scores: Scores) -> Scores:
+        """Take in the scores of one step; gives the averages."""
+        old = self.values
+        if old.shape[0] != scores.shape[0]:
+            old = np.zeros(scores.shape, np.uint16)
+        if old.shape[1] < scores.shape[1]:
+            old = np.pad(old, ((0, 0), (0, scores.shape[1] - old.shape[1])))
+        moved = old - (old >> self.shift) + (scores >> self.shift)
+        self.values = np.where(old == 0, scores, moved)
+        return self.values
+
+
+class Shares:
+    """How often a layer's marks were selected, as a running share: an honest probability.
+
+    `share` float32 `[layers]` begins at `prior` and moves by a sixteenth with each observation.
+    """
+
+    def __init__(self, layer_count: int, prior: float) -> None:
+        self.share = np.full(layer_count, prior, np.float32)
+
+    def learn(self, marks: Marks, selected: Selected) -> None:
+        """What was marked `[layers, blocks]`, and what was then selected; `[layers, width]`."""
+        count = np.count_nonzero(marks, axis=1)
+        came_true = _found(marks, selected) / np.maximum(count, 1)
+        moved = self.share + (came_true - self.share) / 16
+        self.share = np.where(count > 0, moved, self.share).astype(np.float32)
+
+    def learn_overlap(self, marks: Marks, selected: Selected) -> None:
+        """The same with the share of the selection that was marked, not of the marks."""
+        self.share = (self.share + (overlap(marks, selected) - self.share) / 16).astype(np.float32)
+
+
+def overlap(marks: Marks, selected: Selected) -> npt.NDArray[np.float32]:
+    """The share of each layer's selection that is marked, float32 `[layers]`."""
+    count = np.count_nonzero(selected != ABSENT, axis=1)
+    share: npt.NDArray[np.float32] = _found(marks, selected) / np.maximum(
+        count, 1, dtype=np.float32
+    )
+    return share.astype(np.float32)

@@ -1,0 +1,121 @@
+"""Components that the decision core carries out whole: a daemon runs the very same code.
+
+Python only switches them on. What each does stands in `dpu/firmware/src/core`.
+"""
+
+from typing import ClassVar
+
+from offstage.bindings.core import EVICTIONS
+from offstage.testbeds.lab.policies.base import Component
+from offstage.testbeds.lab.policy import CoreSwitches, Policy
+
+__all__ = [
+    "EVICTION_ONLY",
+    "Ema",
+    "NextN",
+    "Nothing",
+    "PrevLayer",
+    "PrevStep",
+    "Shared",
+    "Window",
+]
+
+
+class Nothing(Component):
+    """Demand-only staging."""
+
+    name: ClassVar[str] = "none"
+    uses: ClassVar[str] = "nothing"
+    source: ClassVar[str] = "the reference point: demands alone, least recently used leaves"
+
+
+class Window(Component):
+    """The last tokens are staged when a session begins, and as they are written."""
+
+    name: ClassVar[str] = "window"
+    uses: ClassVar[str] = "the decode position"
+    source: ClassVar[str] = (
+        "sliding window as in StreamingLLM arXiv:2309.17453; 4,096 tokens as in the daemon"
+    )
+    core: ClassVar[CoreSwitches] = CoreSwitches(
+        prefetchers=("window",), parameters={"window_tokens": 4096}
+    )
+
+
+class Ema(Component):
+    """Blocks with a high decayed average score are staged and kept."""
+
+    name: ClassVar[str] = "ema"
+    uses: ClassVar[str] = "scores of all blocks, selected or not"
+    source: ClassVar[str] = "Offstage: decayed scores ranked by the measured chance of a demand"
+    core: ClassVar[CoreSwitches] = CoreSwitches(prefetchers=("ema",), eviction="score")
+
+
+class Shared(Component):
+    """What other sessions on the same prefix attend to."""
+
+    name: ClassVar[str] = "shared"
+    uses: ClassVar[str] = "scores of sessions on the same prefix"
+    source: ClassVar[str] = "Offstage: siblings' averages where a session has none of its own"
+    core: ClassVar[CoreSwitches] = CoreSwitches(prefetchers=("shared",))
+
+
+class PrevStep(Component):
+    """What the next layer demanded one step ago."""
+
+    name: ClassVar[str] = "prev_step"
+    uses: ClassVar[str] = "demands of the previous step"
+    source: ClassVar[str] = "a baseline: the idea of SolidAttention (FAST '26), of demands alone"
+    core: ClassVar[CoreSwitches] = CoreSwitches(prefetchers=("prev_step",))
+
+
+class PrevLayer(Component):
+    """What this layer demands, of the next layer."""
+
+    name: ClassVar[str] = "prev_layer"
+    uses: ClassVar[str] = "demands of the previous layer"
+    source: ClassVar[str] = "a baseline; IndexCache arXiv:2603.12201 on overlap of adjacent layers"
+    core: ClassVar[CoreSwitches] = CoreSwitches(prefetchers=("prev_layer",))
+
+
+class NextN(Component):
+    """The neighbours behind each demand."""
+
+    name: ClassVar[str] = "next_n"
+    uses: ClassVar[str] = "neighbourhood in the context"
+    source: ClassVar[str] = "a baseline: read-ahead; four neighbours as in the daemon"
+    core: ClassVar[CoreSwitches] = CoreSwitches(prefetchers=("next_n",), parameters={"next_n": 4})
+
+
+_EVICTION_USES = {
+    "fifo": "order of arrival",
+    "random": "nothing",
+    "score": "scores of all blocks, selected or not",
+}
+_EVICTION_SOURCES = {
+    "lru": "a baseline: the least recently used leaves",
+    "fifo": "a baseline: the oldest leaves",
+    "random": "a baseline: any leaves, by the seed of the run",
+    "s3fifo": "S3-FIFO: Yang et al., SOSP '23",
+    "score": "Offstage: the least probable demand leaves; eviction of ema without its prefetch",
+    "sieve": "SIEVE: Zhang et al., NSDI '24",
+    "lru_k": "LRU-K with K = 2: O'Neil et al., SIGMOD '93",
+    "arc": "ARC: Megiddo, Modha, FAST '03",
+}
+
+
+def _eviction_only(name: str) -> type[Policy]:
+    members = {
+        "__doc__": f"No prefetch; eviction `{name}`.",
+        "__module__": __name__,
+        "name": name,
+        "uses": _EVICTION_USES.get(name, "past demands"),
+        "source": _EVICTION_SOURCES.get(name, f"the core's eviction {name}"),
+        "core": CoreSwitches(eviction=name),
+    }
+    kind: type[Policy] = type(f"Evict_{name}", (Component,), members)
+    return kind
+
+
+EVICTION_ONLY = tuple(_eviction_only(name) for name in EVICTIONS)
+"""One component without prefetch for each eviction policy of the core."""

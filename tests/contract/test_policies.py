@@ -1,0 +1,311 @@
+"""Does every policy keep the contract of `testbeds/lab/policy.py`, and are cheats seen?"""
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from offstage.bindings.core import CAUSES
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.checked import Opened
+from offstage.testbeds.lab.policies.base import best
+from offstage.testbeds.lab.policy import CoreSwitches, Setting, View, guesses, no_guesses
+from offstage.testbeds.lab.registry import listing, parse
+from offstage.testbeds.lab.slab import ABSENT
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/add-a-policy.md"
+COMBINED = ("window+ema+lookahead+warmup", "stability+boundary+lookahead-draft", "prr-ema+granule")
+SPECS = [row["name"] for row in listing() if row["guesses"]] + [*COMBINED, "rising:Rising"]
+STEPS = 40
+LOOKED_AT = (0, 1, 4, 5, 12, 13, 33, 39)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload in small; `grows`: a block is written every so many steps, 0 never."""
+
+    name: str
+    layers: int = 6
+    blocks: int = 40
+    k: int = 6
+    sharing: int = 1
+    draft: bool = False
+    grows: int = 0
+    sliced: bool = False
+    score_max: int = 65535
+
+    @property
+    def setting(self) -> Setting:
+        layers = np.arange(self.layers)
+        return Setting(self.layers, self.k, 2 * self.k, 1, 1, 64, layers // self.sharing
+                       * self.sharing, 0.8 if self.draft else None)  # fmt: skip
+
+
+CASES = [
+    Case("usual", sharing=3, draft=True, grows=8),
+    Case("sliced to what is written", sharing=3, draft=True, grows=3, sliced=True),
+    Case("one layer", layers=1, draft=True),
+    Case("one block", layers=3, blocks=1, k=1, sharing=3),
+    Case("all selected", blocks=6),
+    Case("equal scores", sharing=2, draft=True, score_max=1),
+]
+
+
+def views(case: Case, seed: int = 0, session: int = 0) -> list[View]:
+    """Scores that move slowly, the best of them selected, a turn at step 12."""
+    rng = np.random.default_rng([seed, session])
+    total = case.blocks + (STEPS // case.grows if case.grows else 0)
+    level = rng.random((case.layers, total))
+    found = []
+    for step in range(STEPS):
+        turn = step == 12
+        level = rng.random(level.shape) if turn else 0.8 * level + 0.2 * rng.random(level.shape)
+        blocks = case.blocks + (step // case.grows if case.grows else 0)
+        both = []
+        for drawn in (level, 0.9 * level + 0.1 * rng.random(level.shape)):
+            scores = np.ceil(drawn * case.score_max).astype(np.uint16)
+            scores[:, blocks:] = 0
+            both.append(scores[:, :blocks] if case.sliced else scores)
+        found.append(view_of(case, session, step, blocks, both[0], both[1], turn))
+    return found
+
+
+def view_of(case: Case, session: int, step: int, blocks: int, scores: Any, draft: Any,
+            turn: bool) -> View:  # fmt: skip
+    selected = np.full((case.layers, case.k + 2), ABSENT, np.uint32)
+    for layer, chosen in enumerate(best(scores, case.k)):
+        ordinals = np.flatnonzero(chosen)
+        selected[layer, : len(ordinals)] = ordinals
+    arrays = [np.ascontiguousarray(one) for one in (selected, scores, draft)]
+    for one in arrays:
+        one.flags.writeable = False
+    drafted = arrays[2] if case.draft else None
+    return View(session, step, blocks, arrays[0], arrays[1], drafted, turn)
+
+
+def prefill_of(case: Case, session: int = 0) -> Any:
+    rng = np.random.default_rng([7, session])
+    return rng.integers(1, 65536, (4, case.layers, case.blocks)).astype(np.uint16)
+
+
+Opener = Callable[[Case], Opened]
+
+
+def run(opened: Opened, case: Case, shown: list[View]) -> list[bytes]:
+    """All answers, that to the prefill first."""
+    session = shown[0].session
+    answers = [opened.begin(session, case.blocks, prefill_of(case, session)).tobytes()]
+    return answers + [opened.step(view).tobytes() for view in shown]
+
+
+def scrambled(case: Case, shown: list[View]) -> Iterator[View]:
+    """The same views out of memory that is overwritten as soon as the call is over."""
+    for view in shown:
+        own = [
+            None if one is None else one.copy() for one in (view.selected, view.scores, view.draft)
+        ]
+        seen = [None if one is None else one.view() for one in own]
+        for one in seen:
+            if one is not None:
+                one.flags.writeable = False
+        selected, scores, draft = seen
+        assert selected is not None and scores is not None
+        yield replace(view, selected=selected, scores=scores, draft=draft)
+        for one in own:
+            if one is not None:
+                one[...] = 3
+
+
+def check_range(opener: Opener, case: Case) -> None:
+    """Every answer passes the checks of `checked.py`, and what was shown is as it was."""
+    shown = views(case)
+    before = [(one.selected.tobytes(), one.scores.tobytes()) for one in shown]
+    run(opener(case), case, shown)
+    assert before == [(one.selected.tobytes(), one.scores.tobytes()) for one in shown]
+
+
+def check_determinism(opener: Opener, case: Case) -> None:
+    """Two objects, the same bytes; the second is shown memory that does not last."""
+    expected = run(opener(case), case, views(case))
+    other = opener(case)
+    other.begin(0, case.blocks, prefill_of(case))
+    answers = [other.step(view).tobytes() for view in scrambled(case, views(case))]
+    assert expected[1:] == answers
+    assert expected == run(opener(case), case, views(case))
+
+
+def check_sessions(opener: Opener, case: Case) -> None:
+    """Two sessions in turns, as each alone."""
+    first, second = views(case), views(case, seed=1, session=1)
+    alone = run(opener(case), case, first), run(opener(case), case, second)
+    both = opener(case)
+    for session in (0, 1):
+        both.begin(session, case.blocks, prefill_of(case, session))
+    together = [[both.step(one).tobytes() for one in pair]
+                for pair in zip(first, second, strict=True)]  # fmt: skip
+    assert [pair[0] for pair in together] == alone[0][1:]
+    assert [pair[1] for pair in together] == alone[1][1:]
+
+
+def check_causality(opener: Opener, case: Case) -> None:
+    """What is told after layer l stays when the layers behind l, and the draft, are others."""
+    shown, others = views(case), views(case, seed=5)
+    opened = opener(case)
+    opened.begin(0, case.blocks, prefill_of(case))
+    for view, other in zip(shown, others, strict=True):
+        for layer in range(case.layers - 1) if view.step in LOOKED_AT else ():
+            selected, scores = view.selected.copy(), view.scores.copy()
+            selected[layer + 1 :] = other.selected[layer + 1 :]
+            scores[layer + 1 :] = other.scores[layer + 1 :]
+            changed = replace(view, selected=selected, scores=scores, draft=other.draft)
+            told = [copy.deepcopy(opened).step(one) for one in (view, changed)]
+            early = [np.sort(one[one["after_layer"] <= layer]).tobytes() for one in told]
+            assert early[0] == early[1], f"step {view.step}, layer {layer}"
+        opened.step(view)
+
+
+CHECKS = (check_range, check_determinism, check_sessions, check_causality)
+
+
+@pytest.fixture(params=SPECS)
+def opener(request: pytest.FixtureRequest, tmp_path: Path,
+           monkeypatch: pytest.MonkeyPatch) -> Opener:  # fmt: skip
+    """Opens the policy anew; `rising` is the one of the how-to page, read from the page."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "rising.py").write_text(blocks[0])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    combined = parse(request.param)
+    return lambda case: combined.open(case.setting)
+
+
+def possible(opener: Opener, case: Case, name: str) -> bool:
+    """Lookahead alone may refuse a workload, and only one without lookahead."""
+    try:
+        opener(case)
+    except BadInput as refusal:
+        assert "ookahead" in name or "draft" in name, refusal
+        return False
+    return True
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_contract_is_kept(opener: Opener, case: Case, request: Any) -> None:
+    if not possible(opener, case, request.node.name):
+        assert not case.draft or case.sharing == 1
+        return
+    for check in CHECKS:
+        check(opener, case)
+
+
+def test_the_policy_of_the_page_is_as_short_as_it_says() -> None:
+    """A whole policy in under 60 lines: more, and the interface asks too much."""
+    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(code.splitlines()) < 60
+
+
+def test_every_policy_has_something_to_say(opener: Opener) -> None:
+    """Else the checks above look at nothing."""
+    case = CASES[0]
+    assert any(run(opener(case), case, views(case)))
+
+
+class Silent:
+    """What the cheats below have in common; keeps the contract."""
+
+    name: ClassVar[str] = "silent"
+    uses: ClassVar[str] = "nothing"
+    source: ClassVar[str] = "this test"
+    core: ClassVar[CoreSwitches] = CoreSwitches()
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.seen: list[Any] = []
+
+    def begin(self, session: int, blocks: int, prefill: Any) -> Any:
+        return no_guesses()
+
+    def step(self, view: View) -> Any:
+        return no_guesses()
+
+
+def one_guess(ordinal: int, after_layer: int = 0, layer: int = 0) -> Any:
+    return guesses([layer], [ordinal], after_layer=after_layer, cause=CAUSES.index("pattern"))
+
+
+class OutOfRange(Silent):
+    """Guesses one block behind the last."""
+
+    def step(self, view: View) -> Any:
+        return one_guess(view.blocks)
+
+
+class Writes(Silent):
+    """Uses the scores as scratch space."""
+
+    def step(self, view: View) -> Any:
+        view.scores[0, 0] = 1
+        return no_guesses()
+
+
+class KeepsView(Silent):
+    """Reads the last step's scores where they were shown, not from a copy."""
+
+    def step(self, view: View) -> Any:
+        self.seen.append(view.scores)
+        return one_guess(int(self.seen[-2:][0].argmax(axis=1)[0]))
+
+
+class Forgets(Silent):
+    """Keeps one state for all sessions."""
+
+    def step(self, view: View) -> Any:
+        self.seen.append(int(view.selected[0, 0]))
+        return one_guess(self.seen[-2:][0])
+
+
+class Peeks(Silent):
+    """Tells after the first layer what the last one selected."""
+
+    def step(self, view: View) -> Any:
+        return one_guess(int(view.selected[-1, 0]))
+
+
+class PeeksAtDraft(Silent):
+    """Tells after the first layer what is known after the last."""
+
+    def step(self, view: View) -> Any:
+        assert view.draft is not None
+        return one_guess(int(view.draft[0].argmax()))
+
+
+class LearnsEarly(Silent):
+    """Sets a layer's probability by what the layers behind it have shown in this very step."""
+
+    def step(self, view: View) -> Any:
+        answer = one_guess(0)
+        answer["probability"] = int(view.scores[-1].max())
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("cheat", "check"),
+    [
+        (OutOfRange, check_range),
+        (Writes, check_range),
+        (KeepsView, check_determinism),
+        (Forgets, check_sessions),
+        (Peeks, check_causality),
+        (PeeksAtDraft, check_causality),
+        (LearnsEarly, check_causality),
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_the_suite_sees_who_breaks_the_contract(cheat: Any, check: Any) -> None:
+    with pytest.raises((AssertionError, BadInput)):
+        check(lambda case: Opened((cheat,), case.setting), CASES[0])
+    check(lambda case: Opened((Silent,), case.setting), CASES[0])

@@ -11,6 +11,7 @@ from offstage.testbeds.lab.policy import CoreSwitches, Policy
 
 __all__ = [
     "EVICTION_ONLY",
+    "EVICTION_SOURCES",
     "Ema",
     "NextN",
     "Nothing",
@@ -92,7 +93,7 @@ _EVICTION_USES = {
     "random": "nothing",
     "score": "scores of all blocks, selected or not",
 }
-_EVICTION_SOURCES = {
+EVICTION_SOURCES = {
     "lru": "a baseline: the least recently used leaves",
     "fifo": "a baseline: the oldest leaves",
     "random": "a baseline: any leaves, by the seed of the run",
@@ -110,7 +111,7 @@ def _eviction_only(name: str) -> type[Policy]:
         "__module__": __name__,
         "name": name,
         "uses": _EVICTION_USES.get(name, "past demands"),
-        "source": _EVICTION_SOURCES.get(name, f"the core's eviction {name}"),
+        "source": EVICTION_SOURCES[name],
         "core": CoreSwitches(eviction=name),
     }
     kind: type[Policy] = type(f"Evict_{name}", (Component,), members)

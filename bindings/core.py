@@ -24,6 +24,7 @@ __all__ = [
     "ENDS",
     "EVICTIONS",
     "FATES",
+    "GUESS",
     "INFO",
     "KEY",
     "PREFETCHERS",
@@ -41,7 +42,7 @@ __all__ = [
 KEY = np.dtype([("lo", "<u8"), ("hi", "<u8")])
 ACTION = np.dtype(
     [(name, "<u4") for name in ("type", "io", "tenant", "chunk", "layer", "slot", "generation")]
-    + [("cause", "<u4"), ("waiter", "<u4"), ("index", "<u4"), ("rc", "<i4"), ("reserved", "<u4")]
+    + [("cause", "<u4"), ("waiter", "<u4"), ("index", "<u4"), ("rc", "<i4"), ("session", "<u4")]
     + [("deadline_ns", "<u8"), ("key", KEY), ("store_key", KEY)]
 )
 RECORD = np.dtype(
@@ -51,6 +52,15 @@ RECORD = np.dtype(
     ],
     align=True,
 )
+GUESS = np.dtype(
+    [
+        *(("after_layer", "<u2"), ("layer", "<u2"), ("ordinal", "<u4"), ("steps", "<u2")),
+        *(("probability", "<u2"), ("cause", "u1"), ("reserved", "u1", (3,))),
+    ]
+)
+"""One guess, 16 bytes: told after `after_layer` of a step, that `layer` will demand `ordinal` in
+`steps` steps (0: this one), with a probability of `probability` / 65535. `cause`, of `CAUSES` from
+window on, is how the ledger names it. The core does not use `after_layer`."""
 INFO = np.dtype(
     [
         *(("key", KEY), ("store_key", KEY), ("chunk", "<u4"), ("stored_layers", "<u4")),
@@ -319,6 +329,13 @@ class Core:
         rc = lib.ofs_core_step(self.handle, now_ns, struct, _pointer("uint8_t *", ends))
         check_rc(rc, "a decode step", "step", "ordinals, layer and seen must be in range")
         return ends
+
+    def hint(self, now_ns: int, session: int, guesses: npt.NDArray[np.void]) -> None:
+        """Guesses of the host, `GUESS` `[n]`, no more than `queue_max`: what will be demanded."""
+        guesses = np.ascontiguousarray(guesses, GUESS)
+        pointer = _pointer("struct ofs_guess *", guesses)
+        rc = lib.ofs_core_hint(self.handle, now_ns, session, pointer, len(guesses))
+        check_rc(rc, "a hint", "guesses", "count, layers, ordinals and causes must be in range")
 
     def io_done(self, now_ns: int, io: int, rc: int = 0) -> None:
         """The read `io` ended with 0 or -errno."""

@@ -23,6 +23,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.core import GUESS
+
 __all__ = [
     "GUESS",
     "SCHEDULES",
@@ -33,16 +35,6 @@ __all__ = [
     "guesses",
     "no_guesses",
 ]
-
-GUESS = np.dtype(
-    [
-        *(("after_layer", "<u2"), ("layer", "<u2"), ("ordinal", "<u4"), ("steps", "<u2")),
-        *(("probability", "<u2"), ("cause", "u1"), ("reserved", "u1", (3,))),
-    ]
-)
-"""One guess, 16 bytes: told after `after_layer` of this step, that `layer` will demand `ordinal` in
-`steps` steps (0: this one), with a probability of `probability` / 65535. `cause` is how the ledger
-names it: of `offstage.bindings.core.CAUSES`, window, pattern, lookahead, shared or baseline."""
 
 
 @dataclass(frozen=True)

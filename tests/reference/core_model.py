@@ -69,7 +69,7 @@ class Model(Steps):
             self._orders_new(number)
             for slot in self.tenants[number].slots:
                 if slot.state == "resident":
-                    slot.frequency, slot.score = 0, 0
+                    slot.frequency, slot.score, slot.lift = 0, 0, None
                     if policy.eviction == "score":
                         slot.score = self.best_score(slot)
                     self.order(slot).add(slot)
@@ -132,6 +132,8 @@ class Model(Steps):
         session.step_ns, session.layer_ns = config.step_ns, config.step_ns // layers
         session.averages = [[] for _ in range(layers)]
         session.known, session.stamps = [0] * layers, [0] * layers
+        session.last_steps = [None] * layers
+        session.lifted = [set() for _ in range(layers)]
         session.chosen = [set() for _ in range(layers)]
         session.overlap = [0] * layers
         session.last_demands = [[] for _ in range(layers)]
@@ -173,7 +175,7 @@ class Model(Steps):
             parent = store_key
         tenant.ledger["appended_chunks"] += len(contents)
         if self.policy.eviction == "score":
-            for chunk in session.chunks:
+            for chunk in session.chunks[-len(contents) :]:
                 self.rescore(chunk)
         return infos
 
@@ -255,11 +257,13 @@ class Model(Steps):
                 self._complete(slot, waiter.waiter, waiter.index, -ECANCELED)
             if slot.fresh and slot.staged_by == session.serial:
                 slot.fresh = False
-                self.fate(slot.tenant, slot.cause, CANCELLED)
+                self.slot_fate(slot, CANCELLED)
         elif chunk.home and not chunk.sessions and not slot.held:
             self.evict(slot, False)
         elif self.policy.eviction == "score":
-            self.order(slot).rescore(slot, self.best_score(slot))
+            if slot.lift and slot.lift[0] == number:
+                slot.lift = None
+            self.settle(slot)
 
     def session_release(self, now: int, number: int) -> None:
         self._enter(now)

@@ -6,6 +6,7 @@ from core_model_parts import (
     COMPLETE,
     ETIMEDOUT,
     LOST,
+    NONE,
     PUBLISH,
     READ,
     RETRACT,
@@ -73,7 +74,7 @@ class Arena(Guesses):
         ledger["evictions"] += 1
         ledger["evictions_generating"] += slot.generating
         if slot.fresh:
-            self.fate(slot.tenant, slot.cause, UNUSED)
+            self.slot_fate(slot, UNUSED)
         self.gone[slot.block] = self.event
         if by_prefetch:
             self.polluted.add(slot.block)
@@ -86,13 +87,14 @@ class Arena(Guesses):
         self.pump()
 
     def _act(self, kind: int, slot: Slot, io: int = 0, deadline: int = 0, waiter: int = 0,
-             index: int = 0) -> None:  # fmt: skip
+             index: int = 0, session: int = NONE) -> None:  # fmt: skip
         chunk = slot.chunk
         assert chunk
         self.done.append(
             (
                 *(kind, io, slot.tenant, chunk.number, slot.layer, slot.number, slot.generation),
-                *(slot.cause, waiter, index, 0, deadline, *chunk.key, *chunk.store.key),
+                *(slot.cause, waiter, index, 0, session, deadline),
+                *(*chunk.key, *chunk.store.key),
             )
         )
 
@@ -104,9 +106,9 @@ class Arena(Guesses):
             self._act(COMPLETE, slot, waiter=waiter, index=index)
         else:
             tenant = slot.tenant if slot else tenant
-            self.done.append((COMPLETE, 0, tenant, *[0] * 5, waiter, index, rc, *[0] * 5))
+            self.done.append((COMPLETE, 0, tenant, *[0] * 5, waiter, index, rc, NONE, *[0] * 5))
 
-    def read(self, slot: Slot, deadline_ns: int) -> None:
+    def read(self, slot: Slot, session: int, deadline_ns: int) -> None:
         if not self.free_ios:
             self.pending.append(slot)
             return
@@ -118,7 +120,7 @@ class Arena(Guesses):
         ledger["issued"][slot.cause] += 1
         name = "prefetch_bytes_read" if slot.prefetch else "demand_bytes_read"
         ledger[name] += self.config.block_size_bytes
-        self._act(READ, slot, io=io, deadline=deadline_ns)
+        self._act(READ, slot, io=io, deadline=deadline_ns, session=session)
 
     def io_done(self, now: int, io: int, rc: int = 0) -> None:
         self._enter(now)
@@ -136,13 +138,15 @@ class Arena(Guesses):
         else:
             self.tenants[slot.tenant].ledger["io_errors"] += 1
             if slot.fresh:
-                self.fate(slot.tenant, slot.cause, CANCELLED)
+                self.slot_fate(slot, CANCELLED)
             self._end_waiters(slot, rc)
             self._release(slot, rc == -ETIMEDOUT)
             if rc in LOST:
                 self._unstore(chunk.store, slot.layer)
         while self.free_ios and self.pending:
-            self.read(self.pending.pop(0), self.now)
+            slot = self.pending.pop(0)
+            asker = slot.waiters[0].session if slot.waiters else NONE
+            self.read(slot, asker, self.now)
         self.pump()
 
     def _end_waiters(self, slot: Slot, rc: int) -> None:

@@ -13,6 +13,7 @@ from core_model_calibrate import Calibration
 from offstage.bindings.core import CoreConfig, Policy, SessionConfig
 
 M64 = (1 << 64) - 1
+NONE = (1 << 32) - 1
 Key = tuple[int, int]
 
 READ, PUBLISH, RETRACT, COMPLETE = 1, 2, 3, 4
@@ -23,7 +24,7 @@ USED, FATE_LATE, UNUSED, DROPPED, CANCELLED = range(5)
 EAGAIN, ENOENT, ECANCELED, ETIMEDOUT = 11, 2, 125, 110
 LOST = (-74, -5, -2)  # EBADMSG, EIO, ENOENT
 
-# type io tenant chunk layer slot generation cause waiter index rc deadline key
+# type io tenant chunk layer slot generation cause waiter index rc session deadline key
 Action = tuple[int, ...]
 
 
@@ -107,6 +108,8 @@ class Slot:
     prefetch: bool = False
     pins: int = 0
     score: int = 0
+    lift: tuple[int, int] | None = None  # session whose guess scores it, and the score
+    hinted: bool = False  # prefetched on a guess of the host
     frequency: int = 0
     staged_by: int = 0
     used_by: int = 0
@@ -146,8 +149,9 @@ class Candidate:
     chunk: Chunk
     layer: int
     session: int
-    stamp: int
+    stamp: int  # of the layer, up to which it is good
     cause: int
+    hinted: bool = False
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -328,6 +332,8 @@ class Session:
     averages: list[list[int]] = field(default_factory=list)  # by layer, ordinal
     known: list[int] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
+    last_steps: list[int | None] = field(default_factory=list)  # the step each layer ran last
+    lifted: list[set[int]] = field(default_factory=list)  # ordinals, by layer, since it ran
     chosen: list[set[int]] = field(default_factory=list)
     overlap: list[int] = field(default_factory=list)
     last_demands: list[list[int]] = field(default_factory=list)

@@ -16,8 +16,9 @@ from core_model_parts import (
     State,
 )
 
+Guess = tuple[int, int, int, int, int]
 PATTERN, SHARED, BASELINE = 4, 6, 7
-NEED_STEPS = 16
+BEGIN_STEPS = 16
 BURST_BLOCKS = 16
 SAMPLE = 64
 
@@ -69,7 +70,15 @@ class Guesses(State):
         for layer in range(self.config.layer_count):
             slot = self.slot_of.get((chunk.number, layer))
             if slot and slot.state == "resident":
-                self.order(slot).rescore(slot, self.best_score(slot))
+                slot.lift = None
+                self.settle(slot)
+
+    def settle(self, slot: Slot) -> None:
+        """What was measured, or guessed above it."""
+        best = self.best_score(slot)
+        if slot.lift and best >= slot.lift[1]:
+            slot.lift = None
+        self.order(slot).rescore(slot, slot.lift[1] if slot.lift else best)
 
     def observe(
         self, number: int, layer: int, demands: Sequence[int], scores: Sequence[int]
@@ -88,10 +97,13 @@ class Guesses(State):
             session.known[layer] = max(known, len(scores))
         session.calibrations[layer].note(session.averages[layer][: session.known[layer]])
         if self.policy.eviction == "score":
-            for chunk in session.chunks:
-                slot = self.slot_of.get((chunk.number, layer))
+            lifted, session.lifted[layer] = sorted(session.lifted[layer]), set()
+            for ordinal in lifted + list(range(len(session.chunks))):
+                slot = self.slot_of.get((session.chunks[ordinal].number, layer))
                 if slot and slot.state == "resident":
-                    self.order(slot).rescore(slot, self.best_score(slot))
+                    if slot.lift and slot.lift[0] == number:
+                        slot.lift = None
+                    self.settle(slot)
         session.last_demands[layer] = list(demands)
 
     def _query_turned(self, session: Session, layer: int, scores: Sequence[int]) -> bool:
@@ -184,7 +196,7 @@ class Guesses(State):
 
     def _window(self, session: Session, number: int, layer: int, begin: bool) -> None:
         """Everything in it when the session begins, then what is appended."""
-        need_ns = self.now + NEED_STEPS * session.step_ns
+        need_ns = self.now + BEGIN_STEPS * session.step_ns
         for ordinal in range(0 if begin else session.windowed[layer], len(session.chunks)):
             if self._in_window(session, ordinal):
                 self._propose(number, layer, ordinal, WINDOW, HIGHEST, need_ns)
@@ -200,30 +212,72 @@ class Guesses(State):
         self, number: int, layer: int, ordinal: int, cause: int, probability: int, need_ns: int
     ) -> None:
         session = self.sessions[number]
-        tenant = self.tenants[session.config.tenant]
         chunk = session.chunks[ordinal]
         counted = cause != WINDOW
-        if not self._readable(chunk, layer) or (counted and self.proposed >= tenant.degree):
-            return
-        stamp = session.stamps[layer]
-        old = self._queued(chunk, layer)
+        full = counted and self.proposed >= self._degree(session)
+        if self._readable(chunk, layer) and not full:
+            stamp = session.stamps[layer]
+            candidate = Candidate(need_ns, probability, 0, chunk, layer, number, stamp, cause)
+            self.proposed += self._candidate(candidate) and counted
+
+    def _candidate(self, candidate: Candidate) -> bool:
+        """Whether it was put into the queue, or dropped because that is full."""
+        session = self.sessions[candidate.session]
+        tenant = self.tenants[session.config.tenant]
+        old = self._queued(candidate.chunk, candidate.layer)
         if old:
-            if old.session == number and old.stamp == stamp:
-                return
+            good = session.stamps[candidate.layer] <= old.stamp <= candidate.stamp
+            if old.session == candidate.session and good:
+                return False
             tenant.queue.remove(old)
         elif len(tenant.queue) == self.config.queue_max:
-            self.proposed += counted
-            self.fate(session.config.tenant, cause, DROPPED)
-            return
+            self.fate(session.config.tenant, candidate.cause, DROPPED)
+            return True
         elif not tenant.queue:
             tenant.turn = max(tenant.turn, self.turn)
-        self.proposed += counted
-        margin = min(tenant.margin_ns, (need_ns - self.now) // 2)
-        candidate = Candidate(
-            need_ns - margin, probability, self.sequence, chunk, layer, number, stamp, cause
-        )
+        margin = min(tenant.margin_ns, (candidate.deadline_ns - self.now) // 2)
+        candidate.deadline_ns -= margin
+        candidate.sequence = self.sequence
         self.sequence += 1
         tenant.queue.append(candidate)
+        return True
+
+    def hint(self, now: int, number: int, guesses: Sequence[Guess]) -> None:
+        """(layer, ordinal, steps, probability, cause) each, by the host."""
+        self._enter(now)
+        for guess in guesses:
+            self._hint_one(number, *guess)
+        self.pump()
+
+    def _hint_one(
+        self, number: int, layer: int, ordinal: int, steps: int, probability: int, cause: int
+    ) -> None:
+        session = self.sessions[number]
+        chunk = session.chunks[ordinal]
+        slot = self.slot_of.get((chunk.number, layer))
+        ran = session.step is not None and session.last_steps[layer] == session.step
+        over = ran and steps == 0
+        if slot and slot.state == "resident" and not over:
+            if self.policy.eviction != "score":
+                self.order(slot).use(slot)
+            elif bucket_of(probability) > slot.score:
+                slot.lift = number, bucket_of(probability)
+                session.lifted[layer].add(ordinal)
+                self.order(slot).rescore(slot, slot.lift[1])
+        if not self._readable(chunk, layer):
+            return
+        if over:
+            self.fate(session.config.tenant, cause, DROPPED)
+            return
+        begin_ns = self.now + BEGIN_STEPS * session.step_ns
+        if session.step is not None:
+            begin_ns = session.step_begin_ns
+        need_ns = begin_ns + steps * session.step_ns + layer * session.layer_ns
+        good_to = session.stamps[layer] + steps - ran
+        candidate = Candidate(
+            max(need_ns, self.now), probability, 0, chunk, layer, number, good_to, cause, True
+        )
+        self._candidate(candidate)
 
     def _queued(self, chunk: Chunk, layer: int) -> Candidate | None:
         queue = self.tenants[chunk.tenant].queue
@@ -249,8 +303,8 @@ class Guesses(State):
         while queue:
             first = min(queue, key=lambda c: c.order)
             stamp = self.sessions[first.session].stamps[first.layer]
-            newest = first.stamp == stamp or first.cause == WINDOW
-            if first.deadline_ns >= self.now and newest:
+            lasting = first.cause == WINDOW and not first.hinted
+            if first.deadline_ns >= self.now and (first.stamp >= stamp or lasting):
                 return first
             self._drop(tenant, first)
         return None
@@ -294,7 +348,8 @@ class Guesses(State):
             self.bucket_ns = max(self.bucket_ns, self.now) + self._cost_ns()
         serial = self.sessions[candidate.session].serial
         self.assign(slot, chunk, layer, candidate.cause, serial)
-        self.read(slot, candidate.deadline_ns)
+        slot.hinted = candidate.hinted
+        self.read(slot, candidate.session, candidate.deadline_ns)
 
     def queue_next_ns(self) -> int | None:
         if self._bandwidth_allows() or not any(tenant.queue for tenant in self.tenants):
@@ -302,9 +357,13 @@ class Guesses(State):
         return self.bucket_ns - BURST_BLOCKS * self._cost_ns()
 
     def fate(self, number: int, cause: int, fate: int) -> None:
-        tenant = self.tenants[number]
-        tenant.ledger["fates"][cause][fate] += 1
-        if fate in (USED, FATE_LATE, UNUSED) and cause != WINDOW:
+        self.tenants[number].ledger["fates"][cause][fate] += 1
+
+    def slot_fate(self, slot: Slot, fate: int) -> None:
+        """The end of a prefetch; only the core's own guesses are fed back."""
+        tenant = self.tenants[slot.tenant]
+        self.fate(slot.tenant, slot.cause, fate)
+        if fate in (USED, FATE_LATE, UNUSED) and slot.cause != WINDOW and not slot.hinted:
             tenant.ended[fate] += 1
         if sum(tenant.ended) < SAMPLE:
             return

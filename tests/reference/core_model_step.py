@@ -38,6 +38,7 @@ class Steps(Arena):
         if not retry:
             self._pace(session, step)
             session.stamps[layer] += 1
+            session.last_steps[layer] = step
             ledger["steps"] += 1
             ledger["selected"] += len(demands)
             ledger["demands"] += len(demands)
@@ -129,7 +130,7 @@ class Steps(Arena):
         if not slot.fresh:
             return
         slot.fresh = False
-        self.fate(slot.tenant, slot.cause, fate)
+        self.slot_fate(slot, fate)
         if fate == USED:
             lead = self.now - slot.arrived_ns
             histogram = self.tenants[slot.tenant].ledger["lead_ns_log2"]
@@ -187,4 +188,4 @@ class Steps(Arena):
         self.assign(slot, chunk, layer, DEMAND, session.serial)
         self._pin(number, slot)
         slot.waiters.append(Waiter(number, waiter, index, self.now, False))
-        self.read(slot, self.now)
+        self.read(slot, number, self.now)

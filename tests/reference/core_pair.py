@@ -7,7 +7,7 @@ import numpy as np
 from core_model import Model
 from core_model_parts import Key, Slot
 
-from offstage.bindings.core import ACTION, KEY, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.core import ACTION, GUESS, KEY, Core, CoreConfig, Policy, SessionConfig
 
 FAILURES = (-110, -74, -5, -2, -11)  # ETIMEDOUT, EBADMSG, EIO, ENOENT, EAGAIN
 SECRETS = (b"first tenant 0123"[:16], b"second tenant 45"[:16])
@@ -15,7 +15,7 @@ SECRETS = (b"first tenant 0123"[:16], b"second tenant 45"[:16])
 
 def flat(row: Any) -> tuple[int, ...]:
     """One action of the core as the model writes it."""
-    names = [name for name in ACTION.names or () if name not in ("key", "store_key", "reserved")]
+    names = [name for name in ACTION.names or () if name not in ("key", "store_key")]
     keys = (row["key"]["lo"], row["key"]["hi"], row["store_key"]["lo"], row["store_key"]["hi"])
     return tuple(int(row[name]) for name in names) + tuple(int(key) for key in keys)
 
@@ -39,6 +39,10 @@ class Pair:
         got = getattr(self.core, name)(*arguments, **named)
         if name == "session_append":
             arguments = (*arguments[:2], [tuple(map(int, key)) for key in arguments[2]])
+        if name == "hint":
+            fields = ("layer", "ordinal", "steps", "probability", "cause")
+            guesses = [tuple(int(guess[field]) for field in fields) for guess in arguments[2]]
+            arguments = (*arguments[:2], guesses)
         if name in ("block_restore", "block_forget"):
             key = arguments[2]
             words = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
@@ -97,6 +101,7 @@ class Driver:
     def run(self, count: int) -> None:
         weighted = (
             [self.step] * 10
+            + [self.hint] * 4
             + [self.read_ends] * 8
             + [self.tick] * 3
             + [self.append] * 2
@@ -179,6 +184,19 @@ class Driver:
             named.pop("scores", None)
             named["retry"] = True
         self.pair.call("step", self.now, number, self.steps[number], layer, demands, **named)
+
+    def hint(self) -> None:
+        number = self.any_session()
+        if number is None or not self.pair.model.sessions[number].chunks:
+            return
+        guesses = np.zeros(self.random.randint(0, self.pair.config.queue_max), GUESS)
+        for guess in guesses:
+            guess["layer"] = self.random.randrange(self.pair.config.layer_count)
+            guess["ordinal"] = self.random.randrange(len(self.pair.model.sessions[number].chunks))
+            guess["steps"] = self.random.choice([0, 0, 1, 1, 2, 5])
+            guess["probability"] = self.random.choice([0, 1, 700, 9000, 40000, 65535])
+            guess["cause"] = self.random.choice([3, 4, 5, 5, 6, 7])
+        self.pair.call("hint", self.now, number, guesses)
 
     def read_ends(self) -> None:
         if not self.pair.reads:

@@ -116,6 +116,17 @@ struct ofs_step {
 };
 #define OFS_STEP_RETRY 0x1   /* the same demands again after -EAGAIN: not counted in the ledger */
 
+/* A guess made by the host: that a layer of the session will demand an ordinal. */
+struct ofs_guess {
+	uint16_t after_layer; /* when to tell it: for whoever tells, not for the core */
+	uint16_t layer;
+	uint32_t ordinal;
+	uint16_t steps;       /* from the step the session is in: 0 this one, 1 the next */
+	uint16_t probability; /* of that demand; 65535 is 1 */
+	uint8_t cause;        /* a prefetching enum ofs_cause: how the ledger names it */
+	uint8_t reserved[3];
+};
+
 enum ofs_action_type {
 	OFS_ACTION_READ = 1,     /* read (store_key, layer) into slot; answer with ofs_core_io_done */
 	OFS_ACTION_PUBLISH = 2,  /* directory: key -> (slot, generation, cause) */
@@ -135,7 +146,7 @@ struct ofs_action {
 	uint32_t waiter;
 	uint32_t index;
 	int32_t rc;
-	uint32_t reserved;
+	uint32_t session;      /* READ: for whom, the first who asked; OFS_NONE where he has left */
 	uint64_t deadline_ns;  /* READ: when it is needed */
 	struct ofs_key key;       /* chunk key in the directory (fold the layer with ofs_block_key) */
 	struct ofs_key store_key; /* chunk key in the store */
@@ -247,6 +258,15 @@ int ofs_core_block_clean(struct ofs_core *core, uint64_t now_ns, uint32_t chunk,
 /* One layer of one step. `ends` [demand_count] (may be NULL) gets enum ofs_end of every demand. */
 int ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,
 	uint8_t *ends);
+/*
+ * At most queue_max guesses of the session; before its first step `steps` counts from that one. An
+ * absent block that the store has is read ahead within the policy's bounds, beside the degree, and
+ * not once its layer has run the step it was meant for. A resident one is kept: under score
+ * eviction its score rises to that of the probability until the layer's next step, under any other
+ * the guess counts as a use. -EINVAL, nothing changed: a bad session, layer, ordinal or cause.
+ */
+int ofs_core_hint(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	const struct ofs_guess *guesses, uint32_t count);
 /* Release the session's pins now, not at its next step. */
 int ofs_core_session_release(struct ofs_core *core, uint64_t now_ns, uint32_t session);
 /*

@@ -10,9 +10,19 @@ from core_pair import Driver, random_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offstage.bindings.core import ACTION, CoreConfig, Policy, replay
+from offstage.bindings.core import (
+    ACTION,
+    CAUSES,
+    GUESS,
+    Core,
+    CoreConfig,
+    Policy,
+    SessionConfig,
+    replay,
+)
 from offstage.bindings.errors import Corrupt
 from offstage.bindings.keys import checksum
+from offstage.bindings.sim import populate
 
 CONFIG = CoreConfig(
     slot_count=10,
@@ -123,6 +133,24 @@ def test_another_decision_is_named_by_its_record() -> None:
     result = replay(restamped(bytes(log)))
     assert result.diverged_at == begin
     assert result.agreed < replay(recorded()).agreed
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 0x10000001, 0xFFFFFFFF])
+def test_a_hint_that_lies_about_its_size_is_refused(count: int) -> None:
+    """The count inside a record is checked against its bytes before a guess is read."""
+    core = Core(CONFIG, Policy())
+    session = core.session_open(0, SessionConfig(core.tenant_add(0, b"k" * 16, 4), 2))
+    populate(core, session, 4)
+    guesses = np.zeros(5, GUESS)
+    guesses["cause"] = CAUSES.index("lookahead")
+    core.hint(5, session, guesses)
+    log = bytearray(core.log())
+    assert replay(bytes(log)).diverged_at is None
+    begin = [0, *boundaries(bytes(log))][-2]
+    assert len(log) - begin >= HEADER_BYTES + 8 + guesses.nbytes
+    log[begin + HEADER_BYTES + 4 : begin + HEADER_BYTES + 8] = count.to_bytes(4, "little")
+    with pytest.raises(Corrupt):
+        replay(restamped(bytes(log)))
 
 
 def test_nonsense_is_refused() -> None:

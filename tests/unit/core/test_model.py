@@ -89,7 +89,7 @@ def test_the_driver_reaches_what_it_must() -> None:
             [a + b for a, b in zip(*rows, strict=True)]
             for rows in zip(by_cause, ledger["fates"], strict=True)
         ]
-    assert all(count for i, count in enumerate(ends) if ENDS[i] != "lookahead"), ends
-    for cause in ("window", "pattern", "baseline"):
+    assert all(ends), dict(zip(ENDS, ends, strict=True))
+    for cause in ("window", "pattern", "lookahead", "baseline"):
         assert all(by_cause[CAUSES.index(cause)]), (cause, by_cause)
     assert sum(by_cause[CAUSES.index("shared")]) > 10, by_cause

@@ -135,7 +135,7 @@ ofs_slot_evict(struct ofs_core *core, uint32_t slot, int by_prefetch)
 	ledger->evictions++;
 	ledger->evictions_generating += s->set & 1;
 	if (s->flags & OFS_FLAG_FRESH)
-		ofs_fate_add(core, tenant, s->cause, OFS_FATE_UNUSED);
+		ofs_slot_fate(core, slot, OFS_FATE_UNUSED);
 	core->block_gone[block] = core->event;
 	if (by_prefetch)
 		core->block_flags[block] |= OFS_BLOCK_POLLUTED;

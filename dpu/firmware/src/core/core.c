@@ -30,6 +30,7 @@ ofs_action_add(struct ofs_core *core, uint32_t type)
 	action = &core->actions[core->action_tail++];
 	memset(action, 0, sizeof(*action));
 	action->type = type;
+	action->session = OFS_NONE;
 	return action;
 }
 

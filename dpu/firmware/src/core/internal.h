@@ -22,6 +22,7 @@
 #define OFS_LEVEL_SHIFT 10 /* level of a 16-bit average */
 #define OFS_OCTAVE 8u      /* buckets from one chance to its double */
 #define OFS_LEASE_END UINT32_MAX
+#define OFS_BEGIN_STEPS 16  /* what is guessed before a session's first step is needed by then */
 #define OFS_BURST_BLOCKS 16 /* blocks the bandwidth cap lets through at once after a silence */
 
 enum ofs_slot_state {
@@ -35,6 +36,7 @@ enum ofs_slot_state {
 #define OFS_FLAG_FRESH 0x1    /* prefetched, and no demand has met it yet */
 #define OFS_FLAG_DIRTY 0x2    /* written by the host, not yet in the store */
 #define OFS_FLAG_PREFETCH 0x4 /* its read counts against the prefetch bound */
+#define OFS_FLAG_HINTED 0x8   /* prefetched on a guess of the host */
 
 #define OFS_BLOCK_STORED 0x1   /* kept at the home chunk's number */
 #define OFS_BLOCK_POLLUTED 0x2 /* a prefetch evicted it last */
@@ -120,10 +122,10 @@ struct ofs_candidate {
 	uint64_t sequence;
 	uint32_t block;
 	uint32_t session;
-	uint32_t stamp;
+	uint32_t stamp;    /* of the layer, up to which it is good */
 	uint16_t probability;
 	uint8_t cause;
-	uint8_t reserved;
+	uint8_t hinted;    /* a guess of the host */
 };
 
 struct ofs_waiter {
@@ -147,6 +149,7 @@ struct ofs_shadow {
 /* What one (session, layer) remembers between steps. */
 struct ofs_layer {
 	uint32_t stamp;  /* steps of this layer so far: older candidates are superseded */
+	uint32_t step;   /* the last of them, as the host numbers it */
 	uint32_t known;  /* ordinals whose average has seen a score */
 	uint32_t last_count;
 	uint32_t chosen_count;
@@ -190,6 +193,7 @@ struct ofs_core {
 	uint64_t *chosen;            /* [session_max][layer_count][row_words]: selected last */
 	uint64_t *held;              /* the same shape: the block has a slot, in whatever state */
 	uint64_t *asked;             /* the same shape: demanded since the levels were noted */
+	uint64_t *lifted;            /* the same shape: scored by a guess of the host, not as measured */
 	uint64_t *block_gone;        /* event at which the block was last evicted */
 	uint32_t *block_slot;
 	uint32_t *block_shadow;
@@ -387,11 +391,14 @@ void ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, ui
 void ofs_score_recompute(struct ofs_core *core, uint32_t slot);
 void ofs_score_refresh(struct ofs_core *core, uint32_t slot);
 void ofs_score_appended(struct ofs_core *core, uint32_t session, uint32_t old_count);
+void ofs_score_lift(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
+	uint32_t score);
+void ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer);
 uint32_t ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
 	uint32_t ordinal);
 
 /* io.c */
-void ofs_read_start(struct ofs_core *core, uint32_t slot, uint64_t deadline_ns);
+void ofs_read_start(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns);
 void ofs_read_pending(struct ofs_core *core);
 int ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session,
 	const struct ofs_step *step, uint32_t index, int late);
@@ -405,6 +412,7 @@ void ofs_shadow_forget(struct ofs_core *core, uint32_t block);
 /* ledger.c */
 uint32_t ofs_end_of_cause(uint32_t cause);
 void ofs_fate_add(struct ofs_core *core, uint32_t tenant, uint32_t cause, uint32_t fate);
+void ofs_slot_fate(struct ofs_core *core, uint32_t slot, uint32_t fate);
 void ofs_record_add(struct ofs_core *core, uint32_t session, const struct ofs_step *step,
 	const uint8_t *ends);
 uint32_t ofs_log2(uint64_t value);
@@ -415,6 +423,8 @@ void ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session);
 /* queue.c */
 int ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t ordinal,
 	uint32_t cause, uint32_t probability, uint64_t need_ns);
+void ofs_queue_hint(struct ofs_core *core, uint32_t session, const struct ofs_guess *guess,
+	uint32_t stamp, uint64_t need_ns);
 void ofs_queue_cancel(struct ofs_core *core, uint32_t block);
 void ofs_queue_cancel_session(struct ofs_core *core, uint32_t session);
 void ofs_queue_pump(struct ofs_core *core);

@@ -8,7 +8,7 @@
 #include "internal.h"
 
 static void
-read_issue(struct ofs_core *core, uint32_t slot, uint64_t deadline_ns)
+read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns)
 {
 	struct ofs_slot *s = &core->slots[slot];
 	uint32_t tenant = core->chunks[s->chunk].tenant;
@@ -30,16 +30,17 @@ read_issue(struct ofs_core *core, uint32_t slot, uint64_t deadline_ns)
 	ofs_action_slot(core, OFS_ACTION_READ, slot);
 	action = &core->actions[core->action_tail - 1];
 	action->io = number;
+	action->session = session;
 	action->deadline_ns = deadline_ns;
 }
 
 void
-ofs_read_start(struct ofs_core *core, uint32_t slot, uint64_t deadline_ns)
+ofs_read_start(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns)
 {
 	struct ofs_slot *s = &core->slots[slot];
 
 	if (core->free_io_count > 0) {
-		read_issue(core, slot, deadline_ns);
+		read_issue(core, slot, session, deadline_ns);
 		return;
 	}
 	assert(!ofs_cause_is_prefetch(s->cause));
@@ -51,6 +52,15 @@ ofs_read_start(struct ofs_core *core, uint32_t slot, uint64_t deadline_ns)
 	core->pending_tail = slot;
 }
 
+/* OFS_NONE when all who waited have closed. */
+static uint32_t
+first_asker(const struct ofs_core *core, uint32_t slot)
+{
+	uint32_t last = core->slots[slot].waiters;
+
+	return last == OFS_NONE ? OFS_NONE : core->waiters[core->waiters[last].next].session;
+}
+
 void
 ofs_read_pending(struct ofs_core *core)
 {
@@ -60,7 +70,7 @@ ofs_read_pending(struct ofs_core *core)
 		core->pending_head = core->slots[slot].next;
 		if (core->pending_head == OFS_NONE)
 			core->pending_tail = OFS_NONE;
-		read_issue(core, slot, core->now_ns);
+		read_issue(core, slot, first_asker(core, slot), core->now_ns);
 	}
 }
 
@@ -155,7 +165,7 @@ read_failed(struct ofs_core *core, uint32_t slot, int rc)
 
 	core->ledgers[tenant].io_errors++;
 	if (s->flags & OFS_FLAG_FRESH)
-		ofs_fate_add(core, tenant, s->cause, OFS_FATE_CANCELLED);
+		ofs_slot_fate(core, slot, OFS_FATE_CANCELLED);
 	waiters_end(core, slot, OFS_NONE, rc);
 	ofs_slot_release(core, slot, rc == -ETIMEDOUT);
 	if (rc == -EBADMSG || rc == -EIO || rc == -ENOENT)

@@ -76,6 +76,7 @@ layout_sessions(struct ofs_core *core, struct cut *cut)
 	CUT(core->chosen, layers * core->row_words);
 	CUT(core->held, layers * core->row_words);
 	CUT(core->asked, layers * core->row_words);
+	CUT(core->lifted, layers * core->row_words);
 	CUT(core->above, core->row_words);
 	CUT(core->last_demands, layers * c->demand_max);
 	CUT(core->pins, (uint64_t)c->session_max * c->demand_max);
@@ -128,8 +129,9 @@ layout_rings(struct ofs_core *core, struct cut *cut)
 	CUT(core->records, c->record_max);
 	core->log_scratch_bytes = 0;
 	if (c->log_size_bytes) {
-		core->log_scratch_bytes = 512 + 5 * (uint64_t)c->demand_max
+		core->log_scratch_bytes = 512 + 6 * (uint64_t)c->demand_max
 			+ 64 * (uint64_t)c->session_chunk_max
+			+ c->queue_max * sizeof(struct ofs_guess)
 			+ worst * sizeof(struct ofs_action);
 		CUT(core->log, c->log_size_bytes);
 		CUT(core->log_scratch, core->log_scratch_bytes);

@@ -36,7 +36,20 @@ void
 ofs_fate_add(struct ofs_core *core, uint32_t tenant, uint32_t cause, uint32_t fate)
 {
 	core->ledgers[tenant].fates[cause][fate]++;
-	if (cause != OFS_CAUSE_WINDOW) /* which is no guess: the degree does not bound it */
+}
+
+/*
+ * How the prefetch into the slot ended. The degree bounds neither the window, which is no guess,
+ * nor the guesses of the host: how those end says nothing about it.
+ */
+void
+ofs_slot_fate(struct ofs_core *core, uint32_t slot, uint32_t fate)
+{
+	const struct ofs_slot *s = &core->slots[slot];
+	uint32_t tenant = core->chunks[s->chunk].tenant;
+
+	ofs_fate_add(core, tenant, s->cause, fate);
+	if (s->cause != OFS_CAUSE_WINDOW && !(s->flags & OFS_FLAG_HINTED))
 		ofs_feedback_fate(core, tenant, fate);
 }
 

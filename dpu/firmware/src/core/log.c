@@ -65,15 +65,19 @@ ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
 {
 	struct ofs_log_record *record = (struct ofs_log_record *)core->log_scratch;
 	uint32_t action_count = core->action_tail - core->logged_actions;
-	uint64_t action_bytes = action_count * sizeof(struct ofs_action), used, in_bytes = 0;
+	uint64_t action_bytes = action_count * sizeof(struct ofs_action), used;
+	uint64_t in_bytes = 0, out_bytes = 0;
 	unsigned char *body;
 
 	if (core->config.log_size_bytes == 0)
 		return;
 	for (uint32_t i = 0; i < in_count; i++)
 		in_bytes += in[i].size_bytes;
+	for (uint32_t i = 0; i < out_count; i++)
+		out_bytes += out[i].size_bytes;
 	/* An append may be larger than any step; one the scratch cannot hold is lost, and counted. */
-	if (sizeof(*record) + 4 * in_bytes + action_bytes + 256 > core->log_scratch_bytes) {
+	if (sizeof(*record) + padded(in_bytes) + padded(out_bytes) + action_bytes
+		> core->log_scratch_bytes) {
 		core->log_sequence++;
 		core->ledgers[0].log_bytes_lost += in_bytes;
 		return;

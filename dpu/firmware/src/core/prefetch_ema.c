@@ -121,9 +121,11 @@ ema_observe(struct ofs_core *core, const struct ofs_step *step)
 	if (count > old)
 		layer->known = count;
 	ofs_calibration_note(core, step->session, step->layer);
-	if (core->policy.eviction == OFS_EVICT_SCORE)
-		rescore(core, step->session, step->layer, changed ? layer->known : count,
-			changed ? NULL : core->above);
+	if (core->policy.eviction != OFS_EVICT_SCORE)
+		return;
+	ofs_score_settle(core, step->session, step->layer);
+	rescore(core, step->session, step->layer, changed ? layer->known : count,
+		changed ? NULL : core->above);
 }
 
 static void

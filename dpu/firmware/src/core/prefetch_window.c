@@ -8,8 +8,6 @@
  */
 #include "internal.h"
 
-#define NEED_STEPS 16
-
 static void
 window_observe(struct ofs_core *core, const struct ofs_step *step)
 {
@@ -22,7 +20,7 @@ window_propose(struct ofs_core *core, uint32_t session, uint32_t layer,
 	const struct ofs_step *step)
 {
 	const struct ofs_session *s = &core->sessions[session];
-	uint64_t need_ns = core->now_ns + NEED_STEPS * s->step_ns;
+	uint64_t need_ns = core->now_ns + OFS_BEGIN_STEPS * s->step_ns;
 	uint32_t window = core->policy.window_blocks, i;
 	uint32_t window_begin = window < s->count ? s->count - window : 0;
 	struct ofs_layer *l = ofs_layer_of(core, session, layer);

@@ -4,9 +4,10 @@
  * Model: one heap per tenant, so that no tenant can crowd out another; first the earliest deadline,
  * then the most probable, then the oldest. A block stands in it at most once. Tenants take turns by
  * weight (stride scheduling: Waldspurger, Weihl 1995). The bandwidth cap is a virtual schedule of
- * one block every block_cost_ns that may run OFS_BURST_BLOCKS ahead. A candidate whose deadline
- * has passed, whose layer has stepped again without naming it, or that finds no slot, is dropped:
- * a guess is worth nothing later. The window is named once, and is superseded by no step.
+ * one block every block_cost_ns that may run OFS_BURST_BLOCKS ahead. A candidate whose deadline has
+ * passed, whose layer has run the step it was meant for, or that finds no slot, is dropped: a guess
+ * is worth nothing later. What the core itself guesses is meant for the layer's next step. The
+ * window is named once, and is superseded by no step.
  */
 #include "internal.h"
 
@@ -93,6 +94,44 @@ candidate_drop(struct ofs_core *core, uint32_t tenant, uint32_t place)
 	ofs_fate_add(core, tenant, cause, OFS_FATE_DROPPED);
 }
 
+/* The need, less the margin that late reads have taught. */
+static uint64_t
+deadline_of(const struct ofs_core *core, uint32_t tenant, uint64_t need_ns)
+{
+	uint64_t margin_ns = core->tenants[tenant].margin_ns;
+	uint64_t slack_ns = (need_ns - core->now_ns) / 2;
+
+	return need_ns - (margin_ns < slack_ns ? margin_ns : slack_ns);
+}
+
+/* 1: it waits now, or was dropped for want of room; 0: what waits already serves as well. */
+static uint32_t
+candidate_enter(struct ofs_core *core, uint32_t tenant, uint32_t layer,
+	struct ofs_candidate *candidate)
+{
+	struct ofs_tenant *t = &core->tenants[tenant];
+	uint32_t place = core->block_queued[candidate->block];
+
+	if (place != OFS_NONE) {
+		const struct ofs_candidate *old = &heap_of(core, tenant)[place];
+
+		/* The same session's, not superseded, and for no later a step. */
+		if (old->session == candidate->session && old->stamp <= candidate->stamp
+			&& old->stamp >= ofs_layer_of(core, old->session, layer)->stamp)
+			return 0;
+	} else if (t->queue_count == core->config.queue_max) {
+		ofs_fate_add(core, tenant, candidate->cause, OFS_FATE_DROPPED);
+		return 1;
+	} else {
+		if (t->queue_count == 0 && t->pass < core->queue_pass)
+			t->pass = core->queue_pass; /* no credit for having asked nothing */
+		place = t->queue_count++;
+	}
+	candidate->sequence = core->queue_sequence++;
+	heap_sift(core, tenant, place, candidate);
+	return 1;
+}
+
 /* 0: counted against the degree or of no use; -1: the degree of this step is used up. */
 int
 ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t ordinal,
@@ -101,12 +140,9 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 	uint32_t chunk = ofs_session_list(core, session)[ordinal];
 	uint32_t block = ofs_block_of(core, chunk, layer);
 	uint32_t tenant = core->sessions[session].config.tenant;
-	struct ofs_tenant *t = &core->tenants[tenant];
-	uint64_t slack_ns = (need_ns - core->now_ns) / 2;
-	uint32_t place = core->block_queued[block];
 	uint32_t counted = cause != OFS_CAUSE_WINDOW; /* which is proposed once, whole */
 	struct ofs_candidate candidate = {
-		.deadline_ns = need_ns - (t->margin_ns < slack_ns ? t->margin_ns : slack_ns),
+		.deadline_ns = deadline_of(core, tenant, need_ns),
 		.block = block,
 		.session = session,
 		.stamp = ofs_layer_of(core, session, layer)->stamp,
@@ -118,24 +154,28 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 		return -1;
 	if (core->block_slot[block] != OFS_NONE || !ofs_block_is_stored(core, chunk, layer))
 		return 0;
-	if (place != OFS_NONE) {
-		const struct ofs_candidate *old = &heap_of(core, tenant)[place];
-
-		if (old->session == session && old->stamp == candidate.stamp)
-			return 0;
-	} else if (t->queue_count == core->config.queue_max) {
-		core->proposed += counted;
-		ofs_fate_add(core, tenant, cause, OFS_FATE_DROPPED);
-		return 0;
-	} else {
-		if (t->queue_count == 0 && t->pass < core->queue_pass)
-			t->pass = core->queue_pass; /* no credit for having asked nothing */
-		place = t->queue_count++;
-	}
-	core->proposed += counted;
-	candidate.sequence = core->queue_sequence++;
-	heap_sift(core, tenant, place, &candidate);
+	core->proposed += candidate_enter(core, tenant, layer, &candidate) & counted;
 	return 0;
+}
+
+/* The host's guess of an absent, stored block: beside the degree, which bounds the core's own. */
+void
+ofs_queue_hint(struct ofs_core *core, uint32_t session, const struct ofs_guess *guess,
+	uint32_t stamp, uint64_t need_ns)
+{
+	uint32_t tenant = core->sessions[session].config.tenant;
+	uint32_t chunk = ofs_session_list(core, session)[guess->ordinal];
+	struct ofs_candidate candidate = {
+		.deadline_ns = deadline_of(core, tenant, need_ns),
+		.block = ofs_block_of(core, chunk, guess->layer),
+		.session = session,
+		.stamp = stamp,
+		.probability = guess->probability,
+		.cause = guess->cause,
+		.hinted = 1,
+	};
+
+	candidate_enter(core, tenant, guess->layer, &candidate);
 }
 
 /* A demand, a write or the end of the chunk overtook the candidate. */
@@ -179,9 +219,9 @@ is_stale(const struct ofs_core *core, const struct ofs_candidate *candidate)
 	uint32_t layer = candidate->block / core->config.chunk_max;
 
 	return candidate->deadline_ns < core->now_ns
-		|| (candidate->cause != OFS_CAUSE_WINDOW
+		|| ((candidate->cause != OFS_CAUSE_WINDOW || candidate->hinted)
 			&& candidate->stamp
-				!= ofs_layer_of(core, candidate->session, layer)->stamp);
+				< ofs_layer_of(core, candidate->session, layer)->stamp);
 }
 
 static void
@@ -238,7 +278,9 @@ issue_first(struct ofs_core *core, uint32_t tenant)
 	}
 	ofs_slot_assign(core, slot, chunk, layer, candidate.cause,
 		core->sessions[candidate.session].serial);
-	ofs_read_start(core, slot, candidate.deadline_ns);
+	if (candidate.hinted)
+		core->slots[slot].flags |= OFS_FLAG_HINTED;
+	ofs_read_start(core, slot, candidate.session, candidate.deadline_ns);
 }
 
 void

@@ -185,6 +185,17 @@ replay_tick(struct replay *r)
 }
 
 static int
+replay_hint(struct replay *r)
+{
+	uint64_t count = number_at(r, 1);
+
+	if (r->record->in_bytes != 8 + count * sizeof(struct ofs_guess))
+		return -EBADMSG;
+	return ofs_core_hint(r->core, r->record->now_ns, number_at(r, 0),
+		(const struct ofs_guess *)(r->in + 8), (uint32_t)count);
+}
+
+static int
 replay_reset(struct replay *r)
 {
 	return ofs_core_reset(r->core, r->record->now_ns);
@@ -212,6 +223,7 @@ static const struct {
 	[OFS_EVENT_SLOT_FREE] = { replay_slot_free, 8 },
 	[OFS_EVENT_TICK] = { replay_tick, 0 },
 	[OFS_EVENT_RESET] = { replay_reset, 0 },
+	[OFS_EVENT_HINT] = { replay_hint, 8 },
 };
 
 /* The record at `left` bytes before the end is whole and follows the one before it. */

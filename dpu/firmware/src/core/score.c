@@ -80,6 +80,42 @@ ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_
 	}
 }
 
+/* The host guesses a demand: until the layer's next step the block is worth what he says. */
+void
+ofs_score_lift(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
+	uint32_t score)
+{
+	const struct ofs_slot *s = &core->slots[slot];
+
+	if (score <= s->score)
+		return;
+	ofs_row_of(core, core->lifted, session, s->layer)[ordinal / 64] |= 1ull << (ordinal % 64);
+	score_set(core, slot, session, score);
+}
+
+/* The layer steps: what the session's guesses have lifted is worth what was measured. */
+void
+ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
+{
+	const uint32_t *chunks = ofs_session_list(core, session);
+	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
+	uint64_t *lifted = ofs_row_of(core, core->lifted, session, layer);
+
+	for (uint32_t word = 0; word < core->row_words; word++) {
+		uint64_t bits = held[word] & lifted[word];
+
+		lifted[word] = 0;
+		for (; bits; bits &= bits - 1) {
+			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
+			uint32_t slot = core->block_slot[ofs_block_of(core, chunks[i], layer)];
+
+			if (core->slots[slot].state == OFS_SLOT_RESIDENT)
+				ofs_score_update(core, slot, session, i,
+					ofs_session_score(core, session, layer, i));
+		}
+	}
+}
+
 /* A session left or came: nothing is assumed about the holder. */
 void
 ofs_score_refresh(struct ofs_core *core, uint32_t slot)

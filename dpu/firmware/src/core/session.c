@@ -39,6 +39,7 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 		memset(l, 0, sizeof(*l));
 		memset(ofs_row_of(core, core->chosen, *session, layer), 0, core->row_words * 8);
 		memset(ofs_row_of(core, core->held, *session, layer), 0, core->row_words * 8);
+		memset(ofs_row_of(core, core->lifted, *session, layer), 0, core->row_words * 8);
 	}
 	ofs_calibration_open(core, *session);
 	ofs_log_event(core, OFS_EVENT_SESSION_OPEN, now_ns, 0, &in, 1, &out, 1);
@@ -228,8 +229,7 @@ slot_forget_session(struct ofs_core *core, uint32_t slot, uint32_t session)
 	ofs_wait_cancel(core, slot, session);
 	if ((s->flags & OFS_FLAG_FRESH) && s->staged_by == core->sessions[session].serial) {
 		s->flags &= (uint8_t)~OFS_FLAG_FRESH;
-		ofs_fate_add(core, core->sessions[session].config.tenant, s->cause,
-			OFS_FATE_CANCELLED);
+		ofs_slot_fate(core, slot, OFS_FATE_CANCELLED);
 	}
 }
 

@@ -50,10 +50,12 @@ ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session)
 
 /* The block was staged ahead and is needed now for the first time. */
 static void
-fresh_ends(struct turn *t, struct ofs_slot *slot, uint32_t fate)
+fresh_ends(struct turn *t, uint32_t number, uint32_t fate)
 {
+	struct ofs_slot *slot = &t->core->slots[number];
+
 	slot->flags &= (uint8_t)~OFS_FLAG_FRESH;
-	ofs_fate_add(t->core, t->tenant, slot->cause, fate);
+	ofs_slot_fate(t->core, number, fate);
 	if (fate == OFS_FATE_USED)
 		t->ledger->lead_ns_log2[ofs_log2(t->core->now_ns - slot->arrived_ns)]++;
 }
@@ -66,7 +68,7 @@ hit_end(struct turn *t, uint32_t number)
 	uint64_t bits = t->core->used_bits[(size_t)number * t->core->used_words + session / 64];
 
 	if (slot->flags & OFS_FLAG_FRESH) {
-		fresh_ends(t, slot, OFS_FATE_USED);
+		fresh_ends(t, number, OFS_FATE_USED);
 		return (uint8_t)ofs_end_of_cause(slot->cause);
 	}
 	if ((bits >> (session % 64)) & 1)
@@ -88,7 +90,7 @@ resident_end(struct turn *t, uint32_t i, uint32_t number, uint32_t seen)
 		/* It arrived after the host had looked: late by the wire, not by the store. */
 		end = OFS_END_LATE;
 		if (slot->flags & OFS_FLAG_FRESH)
-			fresh_ends(t, slot, OFS_FATE_LATE);
+			fresh_ends(t, number, OFS_FATE_LATE);
 		t->ledger->late_ns_log2[0] += (uint64_t)t->counted;
 		ofs_action_complete(core, t->tenant, t->step->waiter, i, 0, number);
 	} else {
@@ -118,7 +120,7 @@ demand_joins(struct turn *t, uint32_t i, uint32_t number)
 		return;
 	}
 	if (slot->flags & OFS_FLAG_FRESH)
-		fresh_ends(t, slot, OFS_FATE_LATE);
+		fresh_ends(t, number, OFS_FATE_LATE);
 	ofs_read_raise(t->core, number);
 	ofs_session_pin(t->core, t->step->session, number);
 }
@@ -212,7 +214,7 @@ miss_read(struct turn *t, uint32_t i)
 	ofs_slot_assign(core, slot, chunk, step->layer, OFS_CAUSE_DEMAND, t->session->serial);
 	ofs_session_pin(core, step->session, slot);
 	ofs_wait_add(core, slot, step->session, step, i, 0);
-	ofs_read_start(core, slot, core->now_ns);
+	ofs_read_start(core, slot, step->session, core->now_ns);
 }
 
 /* The first layer of a new token tells how long the last token took. */
@@ -252,8 +254,11 @@ step_run(struct ofs_core *core, const struct ofs_step *step, uint8_t *ends)
 
 	ofs_session_unpin(core, step->session);
 	if (t.counted) {
+		struct ofs_layer *layer = ofs_layer_of(core, step->session, step->layer);
+
 		pace(core, s, step->step);
-		ofs_layer_of(core, step->session, step->layer)->stamp++;
+		layer->stamp++;
+		layer->step = step->step;
 		t.ledger->steps++;
 		t.ledger->selected += step->selected_count;
 		t.ledger->demands += step->demand_count;

@@ -185,7 +185,15 @@ verify_reads(const struct ofs_core *core)
 	return 0;
 }
 
-/* The score a slot carries is the highest of its sessions now. */
+static uint32_t
+is_lifted(const struct ofs_core *core, const struct ofs_slot *s, uint32_t ordinal)
+{
+	const uint64_t *row = ofs_row_of(core, core->lifted, s->owner, s->layer);
+
+	return row[ordinal / 64] >> (ordinal % 64) & 1;
+}
+
+/* The score a slot carries is the highest of its sessions now, or what its holder guessed above. */
 static int
 verify_scores(const struct ofs_core *core)
 {
@@ -195,7 +203,7 @@ verify_scores(const struct ofs_core *core)
 		return 0;
 	for (uint32_t number = 0; number < core->config.slot_count; number++) {
 		const struct ofs_slot *s = &core->slots[number];
-		uint32_t best = 0, link;
+		uint32_t best = 0, link, lifted = 0;
 
 		if (s->state != OFS_SLOT_RESIDENT)
 			continue;
@@ -205,9 +213,11 @@ verify_scores(const struct ofs_core *core)
 				s->layer, link & mask);
 
 			best = value > best ? value : best;
+			if (link >> core->link_shift == s->owner)
+				lifted = is_lifted(core, s, link & mask);
 		}
-		CHECK(s->score == best, number);
-		CHECK(s->bucket == best, number);
+		CHECK(s->score == best || (s->score > best && lifted), number);
+		CHECK(s->bucket == s->score, number);
 	}
 	return 0;
 }

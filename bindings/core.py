@@ -69,7 +69,7 @@ INFO = np.dtype(
 )
 
 # Names in the order of the C enumerations.
-EVICTIONS = ("lru", "fifo", "random", "s3fifo", "score")
+EVICTIONS = ("lru", "fifo", "random", "s3fifo", "score", "sieve", "lru_k", "arc")
 PREFETCHERS = {
     "window": 0x01,
     "ema": 0x02,

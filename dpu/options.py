@@ -12,7 +12,7 @@ __all__ = ["SECTIONS", "Arena", "Daemon", "Limits", "Policy", "Storage", "Store"
            "key_of"]  # fmt: skip
 
 PREFETCHERS = ("window", "ema", "shared", "prev_step", "prev_layer", "next_n")
-EVICTIONS = ("lru", "fifo", "random", "s3fifo", "score")
+EVICTIONS = ("lru", "fifo", "random", "s3fifo", "score", "sieve", "lru_k", "arc")
 UNITS = {"size": "_bytes", "time": "_ns", "rate": "_bytes_per_s"}
 
 

@@ -8,16 +8,14 @@ test drives both.
 from collections.abc import Sequence
 from typing import Any
 
+from core_model_evict import ORDERS, Memory, Order
 from core_model_parts import (
     CANCELLED,
     ECANCELED,
-    ORDERS,
     WRITE,
     Action,
     Chunk,
-    Ghosts,
     Key,
-    Order,
     Session,
     Slot,
     Tenant,
@@ -48,7 +46,7 @@ class Model(Steps):
         self.pending: list[Slot] = []
         self.leases: list[int] = []
         self.orders: dict[tuple[int, bool], Order] = {}
-        self.ghosts: dict[int, Ghosts] = {}
+        self.memories: dict[int, Memory] = {}
         self.done: list[Action] = []
         self.guesses_begin()
 
@@ -69,18 +67,20 @@ class Model(Steps):
             self._orders_new(number)
             for slot in self.tenants[number].slots:
                 if slot.state == "resident":
-                    slot.frequency, slot.score, slot.lift = 0, 0, None
+                    slot.frequency, slot.score = 0, 0
+                    slot.queue, slot.lift = "", None
                     if policy.eviction == "score":
                         slot.score = self.best_score(slot)
                     self.order(slot).add(slot)
 
     def reset(self, now: int) -> None:
         self._enter(now)
-        for tenant in self.tenants:
+        for number, tenant in enumerate(self.tenants):
             tenant.queue = []
             for slot in tenant.slots:
                 if slot.state == "resident" and not slot.held:
                     self.evict(slot, False)
+            self.memories[number].forget()
             tenant.shadow.clear()
             tenant.ledger = empty_ledger()
             for slot in tenant.slots:
@@ -91,11 +91,11 @@ class Model(Steps):
             tenant.ended = [0, 0, 0]
 
     def _orders_new(self, tenant: int) -> None:
-        count = self.tenants[tenant].slot_count
-        ghosts = self.ghosts.setdefault(tenant, Ghosts(count - count // 10))
+        memory = self.memories[tenant] = Memory(self.tenants[tenant].slot_count)
         for generating in (False, True):
-            kind = ORDERS[self.policy.eviction]
-            self.orders[tenant, generating] = kind(count, ghosts, self._draw)
+            order = ORDERS[self.policy.eviction](memory, self._draw)
+            self.orders[tenant, generating] = order
+            memory.orders.append(order)
 
     def _draw(self, limit: int) -> int:
         """SplitMix64 of a counter."""
@@ -198,7 +198,7 @@ class Model(Steps):
             self.tenants[chunk.tenant].shadow.pop(block, None)
             self.gone.pop(block, None)
             self.polluted.discard(block)
-            self.ghosts[chunk.tenant].left.pop(block, None)
+            self.memories[chunk.tenant].remove(block)
         del self.chunks[chunk.number], self.index[chunk.tenant, chunk.key]
         self.free_chunks.append(chunk.number)
         if chunk.home:
@@ -310,7 +310,7 @@ class Model(Steps):
         if slot and slot.state != "resident":
             return None
         if slot is None:
-            slot = self.take(chunk.tenant, None)
+            slot = self.take(chunk.tenant, (number, layer), None)
             if slot is None:
                 return None
             self.queue_cancel(chunk, layer)

@@ -24,7 +24,8 @@ WORTH = 16  # buckets: four times as likely
 class Arena(Guesses):
     """Slots are taken, filled, pinned and given up here."""
 
-    def take(self, tenant: int, candidate: Candidate | None) -> Slot | None:
+    def take(self, tenant: int, block: tuple[int, int], candidate: Candidate | None) -> Slot | None:
+        self.orders[tenant, False].expect(block, candidate is None)
         free = self.tenants[tenant].free
         if not free:
             victim = self.orders[tenant, False].victim()

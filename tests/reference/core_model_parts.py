@@ -1,10 +1,9 @@
-"""Parts of the plain model of the decision core: keys, slots, candidates, eviction orders.
+"""Parts of the plain model of the decision core: keys, slots, candidates, tenants, sessions.
 
 Written to be read beside `ofs_core.h`, without a thought for speed: lists, dicts and `sorted`.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +110,8 @@ class Slot:
     lift: tuple[int, int] | None = None  # session whose guess scores it, and the score
     hinted: bool = False  # prefetched on a guess of the host
     frequency: int = 0
+    queue: str = ""  # of its eviction order, where that has several
+    times: list[int] = field(default_factory=list)  # of its last two uses: lru_k
     staged_by: int = 0
     used_by: int = 0
     users: set[int] = field(default_factory=set)
@@ -156,146 +157,6 @@ class Candidate:
     @property
     def order(self) -> tuple[int, int, int]:
         return self.deadline_ns, -self.probability, self.sequence
-
-
-class Order:
-    """Eviction order of one set of one tenant: LRU; the others change what differs."""
-
-    def __init__(self, slot_count: int, ghosts: "Ghosts", draw: Callable[[int], int]) -> None:
-        self.slots: list[Slot] = []
-        self.slot_count = slot_count
-        self.ghosts = ghosts
-        self.draw = draw
-
-    def add(self, slot: Slot) -> None:
-        self.slots.append(slot)
-
-    def remove(self, slot: Slot, evicted: bool) -> None:
-        self.slots.remove(slot)
-
-    def use(self, slot: Slot) -> None:
-        self.slots.remove(slot)
-        self.slots.append(slot)
-
-    def rescore(self, slot: Slot, score: int) -> None:
-        slot.score = score
-
-    def victim(self) -> Slot | None:
-        return next((slot for slot in self.slots if not slot.held), None)
-
-
-class Fifo(Order):
-    def use(self, slot: Slot) -> None:
-        """A use changes nothing."""
-
-
-class Random(Order):
-    def remove(self, slot: Slot, evicted: bool) -> None:
-        last = self.slots.pop()
-        if last is not slot:
-            self.slots[self.slots.index(slot)] = last
-
-    def use(self, slot: Slot) -> None:
-        """A use changes nothing."""
-
-    def victim(self) -> Slot | None:
-        if not self.slots:
-            return None
-        first = self.draw(len(self.slots))
-        turned = self.slots[first:] + self.slots[:first]
-        return next((slot for slot in turned if not slot.held), None)
-
-
-class Ghosts:
-    """S3-FIFO's memory of what left the small queue, by age."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.left: dict[tuple[int, int], int] = {}
-        self.count = 0
-
-    def remember(self, block: tuple[int, int]) -> None:
-        self.count += 1
-        self.left[block] = self.count
-
-    def take(self, block: tuple[int, int]) -> bool:
-        left = self.left.pop(block, None)
-        return left is not None and self.count - left < self.size
-
-
-class S3Fifo(Order):
-    def __init__(self, slot_count: int, ghosts: Ghosts, draw: Callable[[int], int]) -> None:
-        super().__init__(slot_count, ghosts, draw)
-        self.small: list[Slot] = []
-        self.main: list[Slot] = []
-
-    def add(self, slot: Slot) -> None:
-        (self.main if self.ghosts.take(slot.block) else self.small).append(slot)
-
-    def remove(self, slot: Slot, evicted: bool) -> None:
-        if slot in self.small:
-            self.small.remove(slot)
-            if evicted:
-                self.ghosts.remember(slot.block)
-        else:
-            self.main.remove(slot)
-
-    def use(self, slot: Slot) -> None:
-        slot.frequency = min(slot.frequency + 1, 3)
-
-    def victim(self) -> Slot | None:
-        small_first = len(self.small) >= max(self.slot_count // 10, 1)
-        scans = [self._from_small, self._from_main]
-        for scan in scans if small_first else scans[::-1]:
-            slot = scan()
-            if slot is not None:
-                return slot
-        return None
-
-    def _from_small(self) -> Slot | None:
-        for slot in list(self.small):
-            if slot.held:
-                continue
-            if slot.frequency < 2:
-                return slot
-            slot.frequency = 0
-            self.small.remove(slot)
-            self.main.append(slot)
-        return None
-
-    def _from_main(self) -> Slot | None:
-        for _ in range(4):
-            for slot in list(self.main):
-                if slot.held:
-                    continue
-                if slot.frequency == 0:
-                    return slot
-                slot.frequency -= 1
-                self.main.remove(slot)
-                self.main.append(slot)
-        return None
-
-
-class Score(Order):
-    """Lowest score first; among equals, the order of use or of change."""
-
-    def rescore(self, slot: Slot, score: int) -> None:
-        if score != slot.score:
-            self.slots.remove(slot)
-            self.slots.append(slot)
-        slot.score = score
-
-    def victim(self) -> Slot | None:
-        return next((s for s in sorted(self.slots, key=lambda s: s.score) if not s.held), None)
-
-
-ORDERS: dict[str, type[Order]] = {
-    "lru": Order,
-    "fifo": Fifo,
-    "random": Random,
-    "s3fifo": S3Fifo,
-    "score": Score,
-}
 
 
 @dataclass
@@ -373,7 +234,7 @@ class State:
     ios: dict[int, Slot]
     pending: list[Slot]
     leases: list[int]
-    orders: dict[tuple[int, bool], Order]
+    orders: dict[tuple[int, bool], Any]
     done: list[Action]
     order: Any
     take: Any

@@ -337,7 +337,9 @@ class Guesses(State):
         tenant = self.tenants[number]
         candidate = min(tenant.queue, key=lambda c: c.order)
         chunk, layer = candidate.chunk, candidate.layer
-        slot = self.take(number, candidate) if layer in chunk.store.stored else None
+        block = chunk.number, layer
+        stored = layer in chunk.store.stored
+        slot = self.take(number, block, candidate) if stored else None
         if slot is None:
             self._drop(number, candidate)
             return

@@ -180,7 +180,7 @@ class Steps(Arena):
         if layer not in chunk.store.stored:
             self._complete(None, waiter, index, -ENOENT, tenant)
             return
-        slot = None if self._waiters_full() else self.take(tenant, None)
+        slot = None if self._waiters_full() else self.take(tenant, (chunk.number, layer), None)
         if slot is None:
             self._busy(tenant, waiter, index)
             return

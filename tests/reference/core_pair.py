@@ -7,9 +7,33 @@ import numpy as np
 from core_model import Model
 from core_model_parts import Key, Slot
 
-from offstage.bindings.core import ACTION, GUESS, KEY, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.core import (
+    ACTION,
+    EVICTIONS,
+    GUESS,
+    KEY,
+    Core,
+    CoreConfig,
+    Policy,
+    SessionConfig,
+)
 
 FAILURES = (-110, -74, -5, -2, -11)  # ETIMEDOUT, EBADMSG, EIO, ENOENT, EAGAIN
+# Tables so small that all of them fill.
+CONFIG = CoreConfig(
+    slot_count=14,
+    chunk_max=64,
+    session_chunk_max=16,
+    layer_count=2,
+    tenant_max=2,
+    session_max=3,
+    block_size_bytes=4096,
+    io_max=5,
+    queue_max=6,
+    demand_max=8,
+    log_size_bytes=1 << 18,
+    seed=9,
+)
 SECRETS = (b"first tenant 0123"[:16], b"second tenant 45"[:16])
 
 
@@ -262,7 +286,7 @@ def random_policy(source: random.Random) -> Policy:
     names = "+".join(chosen) or "none"
     return Policy(
         prefetchers=names,
-        eviction=source.choice(["lru", "fifo", "random", "s3fifo", "score", "score"]),
+        eviction=source.choice([*EVICTIONS, "score"]),
         window_blocks=source.randint(0, 3),
         ema_shift=source.randint(0, 4),
         residency_percent=200 if sharing else source.choice([50, 100, 200]),

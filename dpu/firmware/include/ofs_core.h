@@ -41,7 +41,10 @@ enum ofs_evict {
 	OFS_EVICT_RANDOM = 2,
 	OFS_EVICT_S3FIFO = 3,
 	OFS_EVICT_SCORE = 4, /* least probable demand first, LRU among equals */
-	OFS_EVICT_COUNT = 5
+	OFS_EVICT_SIEVE = 5,
+	OFS_EVICT_LRU_K = 6,
+	OFS_EVICT_ARC = 7,
+	OFS_EVICT_COUNT = 8
 };
 
 /* Fixed at open: every table is sized by it. */

@@ -61,6 +61,83 @@ test_s3fifo_keeps_what_was_used_twice(void)
 }
 
 static void
+test_s3fifo_remembers_what_left_small(void)
+{
+	struct ofs_core_config config = fixture_config(10);
+	struct ofs_policy policy = fixture_policy(OFS_EVICT_S3FIFO);
+	struct fixture f;
+
+	fixture_open(&f, &config, &policy, 64);
+	fill(&f, 10); /* the small queue has room for one: 0; the others enter main */
+	assert(victim_of(&f, 10) == f.infos[0].chunk);
+	assert(victim_of(&f, 0) == f.infos[10].chunk); /* 0 returns, to main */
+	assert(victim_of(&f, 11) == f.infos[1].chunk); /* main is over its share now */
+	for (uint32_t i = 12; i < 20; i++)
+		assert(victim_of(&f, i) == f.infos[i - 1].chunk); /* a scan passes through small */
+	assert(fixture_demand(&f, 1, 0) == OFS_END_RETAINED);
+	ofs_core_close(f.core);
+}
+
+static void
+test_sieve_spares_what_was_used(void)
+{
+	struct ofs_core_config config = fixture_config(4);
+	struct ofs_policy policy = fixture_policy(OFS_EVICT_SIEVE);
+	struct fixture f;
+
+	fixture_open(&f, &config, &policy, 16);
+	fill(&f, 4);
+	fixture_demand(&f, 1, 0);
+	fixture_demand(&f, 1, 2);
+	assert(victim_of(&f, 4) == f.infos[1].chunk); /* 0 loses its mark and stays where it is */
+	assert(victim_of(&f, 5) == f.infos[3].chunk); /* the hand went on: 2 loses its mark */
+	assert(victim_of(&f, 6) == f.infos[4].chunk); /* new blocks stand behind it: no mark */
+	fixture_demand(&f, 1, 5);
+	assert(victim_of(&f, 7) == f.infos[6].chunk);
+	assert(victim_of(&f, 8) == f.infos[0].chunk); /* it was at the newest: around again */
+	ofs_core_close(f.core);
+}
+
+static void
+test_lru_k_looks_at_the_last_use_but_one(void)
+{
+	struct ofs_core_config config = fixture_config(4);
+	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU_K);
+	struct fixture f;
+
+	fixture_open(&f, &config, &policy, 16);
+	fill(&f, 4);
+	fixture_demand(&f, 1, 0);
+	fixture_demand(&f, 1, 0);
+	fixture_demand(&f, 1, 2);
+	fixture_demand(&f, 1, 3);
+	assert(victim_of(&f, 4) == f.infos[1].chunk); /* the only one that was used once */
+	fixture_demand(&f, 1, 4);
+	assert(victim_of(&f, 5) == f.infos[2].chunk); /* 0 was used last before it, but twice then */
+	assert(victim_of(&f, 6) == f.infos[5].chunk);
+	ofs_core_close(f.core);
+}
+
+static void
+test_arc_learns_from_ghosts(void)
+{
+	struct ofs_core_config config = fixture_config(4);
+	struct ofs_policy policy = fixture_policy(OFS_EVICT_ARC);
+	struct fixture f;
+
+	fixture_open(&f, &config, &policy, 16);
+	fill(&f, 4);
+	fixture_demand(&f, 1, 0);
+	fixture_demand(&f, 1, 1);                     /* T2: 0, 1; T1: 2, 3 */
+	assert(victim_of(&f, 4) == f.infos[2].chunk); /* T1: 3, 4; B1: 2 */
+	assert(victim_of(&f, 2) == f.infos[3].chunk); /* target 1; T2: 0, 1, 2; T1: 4; B1: 3 */
+	assert(victim_of(&f, 5) == f.infos[0].chunk); /* T1 is not above its target: T2 gives */
+	assert(victim_of(&f, 0) == f.infos[4].chunk); /* a ghost of T2: T1 was too large */
+	assert(fixture_demand(&f, 1, 1) == OFS_END_RETAINED);
+	ofs_core_close(f.core);
+}
+
+static void
 test_random_takes_unpinned_only(void)
 {
 	struct ofs_core_config config = fixture_config(2);
@@ -134,6 +211,10 @@ main(void)
 {
 	test_lru_and_fifo();
 	test_s3fifo_keeps_what_was_used_twice();
+	test_s3fifo_remembers_what_left_small();
+	test_sieve_spares_what_was_used();
+	test_lru_k_looks_at_the_last_use_but_one();
+	test_arc_learns_from_ghosts();
 	test_random_takes_unpinned_only();
 	test_score_takes_the_lowest();
 	test_generating_goes_last();

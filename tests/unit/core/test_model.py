@@ -3,26 +3,11 @@
 import random
 from dataclasses import replace
 
-from core_pair import Driver, random_policy
+from core_pair import CONFIG, Driver, random_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offstage.bindings.core import CAUSES, ENDS, CoreConfig, Policy, replay
-
-CONFIG = CoreConfig(
-    slot_count=14,
-    chunk_max=64,
-    session_chunk_max=16,
-    layer_count=2,
-    tenant_max=2,
-    session_max=3,
-    block_size_bytes=4096,
-    io_max=5,
-    queue_max=6,
-    demand_max=8,
-    log_size_bytes=1 << 18,
-    seed=9,
-)
+from offstage.bindings.core import CAUSES, ENDS, Policy, replay
 
 
 def drive(seed: int, events: int) -> Driver:
@@ -54,7 +39,7 @@ def test_a_log_replays_bit_identically(seed: int) -> None:
 @settings(max_examples=6)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    eviction=st.sampled_from(["lru", "s3fifo", "score"]),
+    eviction=st.sampled_from(["lru", "s3fifo", "score", "sieve", "lru_k", "arc"]),
     rate=st.sampled_from([0, 4_096_000, 40_960_000]),
     accuracy=st.sampled_from([200, 950]),
 )

@@ -25,10 +25,12 @@ victim_of(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate *ca
 }
 
 uint32_t
-ofs_slot_take(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate *candidate)
+ofs_slot_take(struct ofs_core *core, uint32_t tenant, uint32_t block,
+	const struct ofs_candidate *candidate)
 {
 	struct ofs_tenant *t = &core->tenants[tenant];
 
+	core->evict->expect(core, block, candidate == NULL);
 	if (t->free_count == 0) {
 		uint32_t slot = victim_of(core, tenant, candidate);
 

@@ -104,7 +104,7 @@ stage(struct ofs_core *core, uint32_t chunk, uint32_t layer, uint32_t *slot_out,
 	if (slot != OFS_NONE && core->slots[slot].state != OFS_SLOT_RESIDENT)
 		return -EAGAIN; /* a read is on its way into the slot */
 	if (slot == OFS_NONE) {
-		slot = ofs_slot_take(core, tenant, NULL);
+		slot = ofs_slot_take(core, tenant, block, NULL);
 		if (slot == OFS_NONE)
 			return -EAGAIN;
 		if (core->block_queued[block] != OFS_NONE)

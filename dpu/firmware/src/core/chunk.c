@@ -60,6 +60,8 @@ ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk)
 			ofs_queue_cancel(core, block);
 		if (core->block_shadow[block] != OFS_NONE)
 			ofs_shadow_forget(core, block);
+		if (core->block_ghost[block] != 0)
+			ofs_ghost_forget(core, block);
 	}
 	ofs_index_remove(core, chunk);
 	c->used = 0;

@@ -139,8 +139,7 @@ ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
 	stack_fill(core->free_waiters, &core->free_waiter_count,
 		config->session_max * config->demand_max);
 	stack_fill(core->free_sessions, &core->free_session_count, config->session_max);
-	for (uint32_t i = 0; i < config->tenant_max * 2 * OFS_BUCKETS; i++)
-		core->lists[i] = (struct ofs_list){ OFS_NONE, OFS_NONE, 0 };
+	ofs_evict_open(core);
 	core->pending_head = core->pending_tail = OFS_NONE;
 	core->lease_head = core->lease_tail = OFS_NONE;
 	policy_apply(core, policy);
@@ -188,6 +187,7 @@ tenant_init(struct ofs_core *core, uint32_t number, const struct ofs_tenant_conf
 	tenant->slot_base = core->slots_given;
 	tenant->slot_count = config->slot_count;
 	tenant->shadow_head = tenant->shadow_tail = OFS_NONE;
+	ofs_ghost_open(core, number);
 	tenant->stride = (1u << 20) / config->weight;
 	tenant->used = 1;
 	stack_fill(core->free_slots + tenant->slot_base, &tenant->free_count,

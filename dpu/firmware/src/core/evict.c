@@ -5,7 +5,7 @@
  * to, and 1, the rest. Victims come from set 0 while it has an unpinned slot. A set has
  * OFS_BUCKETS lists; a policy uses as many of them as it likes. Head is the next victim.
  */
-#include "internal.h"
+#include "evict.h"
 
 static inline struct ofs_list *
 list_of(const struct ofs_core *core, uint32_t set, uint32_t bucket)
@@ -62,6 +62,13 @@ ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket)
 	return slot;
 }
 
+/* Slots of the tenant in that list of either set. */
+uint32_t
+ofs_list_count(const struct ofs_core *core, uint32_t tenant, uint32_t bucket)
+{
+	return list_of(core, tenant * 2, bucket)->count + list_of(core, tenant * 2 + 1, bucket)->count;
+}
+
 const struct ofs_evict_ops *
 ofs_evict_of(uint32_t eviction)
 {
@@ -71,25 +78,54 @@ ofs_evict_of(uint32_t eviction)
 		[OFS_EVICT_RANDOM] = &ofs_evict_random,
 		[OFS_EVICT_S3FIFO] = &ofs_evict_s3fifo,
 		[OFS_EVICT_SCORE] = &ofs_evict_score,
+		[OFS_EVICT_SIEVE] = &ofs_evict_sieve,
+		[OFS_EVICT_LRU_K] = &ofs_evict_lru_k,
+		[OFS_EVICT_ARC] = &ofs_evict_arc,
 	};
 
 	assert(eviction < OFS_EVICT_COUNT);
 	return policies[eviction];
 }
 
+/* No set has a slot. */
+void
+ofs_evict_open(struct ofs_core *core)
+{
+	static const struct ofs_list empty = { OFS_NONE, OFS_NONE, 0 };
+
+	for (uint32_t i = 0; i < core->config.tenant_max * 2 * OFS_BUCKETS; i++)
+		core->lists[i] = empty;
+	for (uint32_t i = 0; i < core->config.tenant_max * 2; i++)
+		core->evict_sets[i] = (struct ofs_evict_set){ empty, OFS_NONE };
+	memset(core->occupied, 0, (size_t)core->config.tenant_max * 2 * (OFS_BUCKETS / 8));
+}
+
+/* What was learnt from blocks that are gone is lost. */
+void
+ofs_evict_forget(struct ofs_core *core, uint32_t tenant)
+{
+	struct ofs_tenant *t = &core->tenants[tenant];
+
+	ofs_ghost_clear(core, tenant);
+	t->arc_target = 0;
+	t->arc_often = 0;
+	t->filled = 0;
+}
+
 /* The policy changed: its structures are built anew, slots in the order of their numbers. */
 void
 ofs_evict_rebuild(struct ofs_core *core)
 {
-	for (uint32_t i = 0; i < core->config.tenant_max * 2 * OFS_BUCKETS; i++)
-		core->lists[i] = (struct ofs_list){ OFS_NONE, OFS_NONE, 0 };
-	memset(core->occupied, 0, (size_t)core->config.tenant_max * 2 * (OFS_BUCKETS / 8));
+	ofs_evict_open(core);
+	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
+		ofs_evict_forget(core, tenant);
 	for (uint32_t slot = 0; slot < core->config.slot_count; slot++) {
 		struct ofs_slot *s = &core->slots[slot];
 
 		if (s->state != OFS_SLOT_RESIDENT)
 			continue;
 		s->frequency = 0;
+		s->bucket = 0;
 		s->score = 0;
 		s->owner = OFS_NONE;
 		if (core->policy.eviction == OFS_EVICT_SCORE)
@@ -105,4 +141,10 @@ ofs_evict_move(struct ofs_core *core, uint32_t slot, uint32_t set)
 	core->evict->remove(core, slot, 0);
 	core->slots[slot].set = set;
 	core->evict->add(core, slot);
+}
+
+int
+ofs_evict_verify(const struct ofs_core *core, uint32_t tenant)
+{
+	return ofs_ghost_verify(core, tenant) || core->evict->verify(core, tenant) ? -EFAULT : 0;
 }

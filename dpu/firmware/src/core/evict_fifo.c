@@ -1,5 +1,13 @@
 /* evict_fifo.c: first staged, first out. One list a set; a use changes nothing. */
-#include "internal.h"
+#include "evict.h"
+
+static void
+fifo_expect(struct ofs_core *core, uint32_t block, int demanded)
+{
+	(void)core;
+	(void)block;
+	(void)demanded;
+}
 
 static void
 fifo_add(struct ofs_core *core, uint32_t slot)
@@ -34,10 +42,20 @@ fifo_victim(struct ofs_core *core, uint32_t set)
 	return ofs_list_victim(core, set, 0);
 }
 
+static int
+fifo_verify(const struct ofs_core *core, uint32_t tenant)
+{
+	(void)core;
+	(void)tenant;
+	return 0;
+}
+
 const struct ofs_evict_ops ofs_evict_fifo = {
+	.expect = fifo_expect,
 	.add = fifo_add,
 	.remove = fifo_remove,
 	.use = fifo_use,
 	.rescore = fifo_rescore,
 	.victim = fifo_victim,
+	.verify = fifo_verify,
 };

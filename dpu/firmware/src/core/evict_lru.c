@@ -1,5 +1,13 @@
 /* evict_lru.c: least recently used first. One list a set; a use moves the slot to its tail. */
-#include "internal.h"
+#include "evict.h"
+
+static void
+lru_expect(struct ofs_core *core, uint32_t block, int demanded)
+{
+	(void)core;
+	(void)block;
+	(void)demanded;
+}
 
 static void
 lru_add(struct ofs_core *core, uint32_t slot)
@@ -36,10 +44,20 @@ lru_victim(struct ofs_core *core, uint32_t set)
 	return ofs_list_victim(core, set, 0);
 }
 
+static int
+lru_verify(const struct ofs_core *core, uint32_t tenant)
+{
+	(void)core;
+	(void)tenant;
+	return 0;
+}
+
 const struct ofs_evict_ops ofs_evict_lru = {
+	.expect = lru_expect,
 	.add = lru_add,
 	.remove = lru_remove,
 	.use = lru_use,
 	.rescore = lru_rescore,
 	.victim = lru_victim,
+	.verify = lru_verify,
 };

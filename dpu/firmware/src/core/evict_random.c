@@ -6,13 +6,21 @@
  * The list count of bucket 0 holds how many a set has. Where the drawn slot is held, the next one
  * in the array that is not held goes.
  */
-#include "internal.h"
+#include "evict.h"
 
 static uint32_t *
 array_of(const struct ofs_core *core, uint32_t set)
 {
 	return core->random_slots + (size_t)(set & 1) * core->config.slot_count
 		+ core->tenants[set >> 1].slot_base;
+}
+
+static void
+random_expect(struct ofs_core *core, uint32_t block, int demanded)
+{
+	(void)core;
+	(void)block;
+	(void)demanded;
 }
 
 static void
@@ -81,10 +89,20 @@ random_victim(struct ofs_core *core, uint32_t set)
 	return OFS_NONE;
 }
 
+static int
+random_verify(const struct ofs_core *core, uint32_t tenant)
+{
+	(void)core;
+	(void)tenant;
+	return 0;
+}
+
 const struct ofs_evict_ops ofs_evict_random = {
+	.expect = random_expect,
 	.add = random_add,
 	.remove = random_remove,
 	.use = random_use,
 	.rescore = random_rescore,
 	.victim = random_victim,
+	.verify = random_verify,
 };

@@ -3,10 +3,12 @@
  *
  * Model: bucket 0 is the small queue (a tenth of the tenant's slots), bucket 1 the main queue. A
  * block leaves small for main when it was used twice, else it is evicted and remembered as a ghost;
- * a ghost that returns enters main. Main gives a used block another round. The ghost list is a
- * count: a block is a ghost while fewer than nine tenths of the slots left small after it.
+ * a ghost that returns enters main. Main gives a used block another round. Ghosts are a queue of
+ * nine tenths of the slots, which one that returns leaves. Until a first victim is asked for, what
+ * the small queue has no room for enters main, as in the authors' own code since December 2024.
  */
-#include "internal.h"
+#include "evict.h"
+#include "verify.h"
 
 #define SMALL 0
 #define MAIN 1
@@ -21,34 +23,46 @@ small_target(const struct ofs_core *core, uint32_t set)
 	return tenth ? tenth : 1;
 }
 
+static uint32_t
+ghost_max(const struct ofs_tenant *tenant)
+{
+	return (uint32_t)((uint64_t)tenant->slot_count * 9 / 10);
+}
+
+static void
+s3fifo_expect(struct ofs_core *core, uint32_t block, int demanded)
+{
+	(void)demanded;
+	ofs_ghost_expect(core, block);
+}
+
+/* What comes from the other set stays in its queue. */
 static void
 s3fifo_add(struct ofs_core *core, uint32_t slot)
 {
 	const struct ofs_slot *s = &core->slots[slot];
-	const struct ofs_tenant *tenant = &core->tenants[s->set >> 1];
-	uint32_t block = ofs_block_of(core, s->chunk, s->layer);
-	uint32_t ghost = core->block_ghost[block];
-	uint32_t size = tenant->slot_count - tenant->slot_count / 10;
+	uint32_t small = core->lists[s->set * OFS_BUCKETS + SMALL].count;
+	uint32_t bucket = s->bucket;
 
-	core->block_ghost[block] = 0;
-	if (ghost != 0 && tenant->ghost_count - ghost < size)
-		ofs_list_push(core, slot, MAIN);
-	else
-		ofs_list_push(core, slot, SMALL);
+	if (ofs_ghost_returned(core, ofs_block_of(core, s->chunk, s->layer))
+		|| (!core->tenants[s->set >> 1].filled && small >= small_target(core, s->set)))
+		bucket = MAIN;
+	ofs_list_push(core, slot, bucket);
 }
 
 static void
 s3fifo_remove(struct ofs_core *core, uint32_t slot, int evicted)
 {
 	const struct ofs_slot *s = &core->slots[slot];
-	struct ofs_tenant *tenant = &core->tenants[s->set >> 1];
+	uint32_t tenant = s->set >> 1;
+	const struct ofs_list *ghosts = &core->tenants[tenant].ghosts[OFS_GHOST_ONCE];
 
-	if (evicted && s->bucket == SMALL) {
-		if (++tenant->ghost_count == 0)
-			tenant->ghost_count = 1; /* 0 means: never */
-		core->block_ghost[ofs_block_of(core, s->chunk, s->layer)] = tenant->ghost_count;
-	}
 	ofs_list_remove(core, slot);
+	if (!evicted || s->bucket != SMALL)
+		return;
+	ofs_ghost_push(core, ofs_block_of(core, s->chunk, s->layer), OFS_GHOST_ONCE);
+	if (ghosts->count > ghost_max(&core->tenants[tenant]))
+		ofs_ghost_drop(core, tenant, OFS_GHOST_ONCE);
 }
 
 static void
@@ -118,6 +132,7 @@ s3fifo_victim(struct ofs_core *core, uint32_t set)
 	uint32_t small = core->lists[set * OFS_BUCKETS + SMALL].count;
 	uint32_t slot;
 
+	core->tenants[set >> 1].filled = 1;
 	if (small >= small_target(core, set)) {
 		slot = small_victim(core, set);
 		return slot != OFS_NONE ? slot : main_victim(core, set);
@@ -126,10 +141,25 @@ s3fifo_victim(struct ofs_core *core, uint32_t set)
 	return slot != OFS_NONE ? slot : small_victim(core, set);
 }
 
+static int
+s3fifo_verify(const struct ofs_core *core, uint32_t tenant)
+{
+	const struct ofs_tenant *t = &core->tenants[tenant];
+
+	CHECK(t->ghosts[OFS_GHOST_ONCE].count <= ghost_max(t), tenant);
+	CHECK(t->ghosts[OFS_GHOST_OFTEN].count == 0, tenant);
+	for (uint32_t i = t->slot_base; i < t->slot_base + t->slot_count; i++)
+		CHECK(core->slots[i].state != OFS_SLOT_RESIDENT
+			|| core->slots[i].frequency <= FREQUENCY_MAX, i);
+	return 0;
+}
+
 const struct ofs_evict_ops ofs_evict_s3fifo = {
+	.expect = s3fifo_expect,
 	.add = s3fifo_add,
 	.remove = s3fifo_remove,
 	.use = s3fifo_use,
 	.rescore = s3fifo_rescore,
 	.victim = s3fifo_victim,
+	.verify = s3fifo_verify,
 };

@@ -4,7 +4,15 @@
  * Model: a score is the number of one of OFS_BUCKETS lists, and a bitmap says which lists have
  * slots, so that a change of score and the search for a victim cost a constant.
  */
-#include "internal.h"
+#include "evict.h"
+
+static void
+score_expect(struct ofs_core *core, uint32_t block, int demanded)
+{
+	(void)core;
+	(void)block;
+	(void)demanded;
+}
 
 static void
 score_add(struct ofs_core *core, uint32_t slot)
@@ -56,10 +64,20 @@ score_victim(struct ofs_core *core, uint32_t set)
 	return OFS_NONE;
 }
 
+static int
+score_verify(const struct ofs_core *core, uint32_t tenant)
+{
+	(void)core;
+	(void)tenant;
+	return 0;
+}
+
 const struct ofs_evict_ops ofs_evict_score = {
+	.expect = score_expect,
 	.add = score_add,
 	.remove = score_remove,
 	.use = score_use,
 	.rescore = score_rescore,
 	.victim = score_victim,
+	.verify = score_verify,
 };

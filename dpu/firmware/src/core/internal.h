@@ -52,7 +52,7 @@ struct ofs_slot {
 	uint32_t generation;
 	uint32_t pins;
 	uint16_t score;    /* bucket of the probability of a demand */
-	uint8_t frequency; /* s3fifo */
+	uint8_t frequency; /* of use, as its eviction policy counts */
 	uint8_t flags;
 	uint32_t owner;     /* session whose score it carries */
 	uint32_t staged_by; /* serial of the session, 0 none */
@@ -61,12 +61,32 @@ struct ofs_slot {
 	uint32_t waiters;  /* last of a ring of waiters */
 	uint32_t bucket;   /* list inside its set */
 	uint32_t set;      /* tenant * 2 + (a generating session refers to it) */
-	uint32_t position; /* random: index in the set's array */
+	uint32_t position; /* random: index in the set's array; lru_k: which node is newer */
 };
 _Static_assert(sizeof(struct ofs_slot) == 64, "a slot is one cache line");
 
 struct ofs_list {
 	uint32_t head, tail, count;
+};
+
+/* One entry in the order of a policy that needs more than a slot's own links. */
+struct ofs_node {
+	uint32_t block; /* of a ghost */
+	uint32_t next, prev;
+};
+
+/* What eviction keeps for one set beside its lists of slots. */
+struct ofs_evict_set {
+	struct ofs_list references; /* lru_k: nodes in the order of time */
+	uint32_t hand;              /* sieve: the slot it stands at, OFS_NONE: at the oldest */
+};
+
+/* What eviction remembers of a tenant's blocks that are not resident: evict_ghost.c. */
+enum ofs_ghost {
+	OFS_GHOST_ONCE = 0,    /* s3fifo: left the small queue; arc: B1 */
+	OFS_GHOST_OFTEN = 1,   /* arc: B2 */
+	OFS_GHOST_RETURNS = 2, /* was a ghost, and a slot was asked for it */
+	OFS_GHOST_LISTS = 3
 };
 
 struct ofs_chunk {
@@ -108,7 +128,12 @@ struct ofs_tenant {
 	uint32_t free_count;
 	uint32_t resident;
 	uint32_t shadow_head, shadow_tail, shadow_count;
-	uint32_t ghost_count; /* s3fifo: blocks that ever left the small queue */
+	struct ofs_list ghosts[OFS_GHOST_LISTS];
+	uint32_t ghost_free;  /* first free node that was used before */
+	uint32_t ghost_fresh; /* nodes never used, from here */
+	uint64_t arc_target;  /* p, of the size of T1, in 2^-32 blocks */
+	uint8_t arc_often;    /* the block that a slot is asked for was in B2 */
+	uint8_t filled;       /* s3fifo: a victim was asked for */
 	uint64_t stride, pass;
 	uint32_t queue_count;
 	uint32_t degree;
@@ -189,6 +214,8 @@ struct ofs_core {
 	struct ofs_calibration *calibrations; /* the same shape */
 	struct ofs_list *lists;      /* [tenant_max * 2][OFS_BUCKETS] */
 	uint64_t *occupied;          /* [tenant_max * 2][OFS_BUCKETS / 64] */
+	struct ofs_evict_set *evict_sets; /* [tenant_max * 2] */
+	struct ofs_node *nodes;      /* [2 * slot_count], a tenant's part at 2 * slot_base */
 	uint64_t *used_bits;         /* [slot_count][used_words]: sessions that used it as staged */
 	uint64_t *chosen;            /* [session_max][layer_count][row_words]: selected last */
 	uint64_t *held;              /* the same shape: the block has a slot, in whatever state */
@@ -197,7 +224,7 @@ struct ofs_core {
 	uint64_t *block_gone;        /* event at which the block was last evicted */
 	uint32_t *block_slot;
 	uint32_t *block_shadow;
-	uint32_t *block_ghost;
+	uint32_t *block_ghost;       /* (node + 1) * 4 + list; 0: no ghost */
 	uint32_t *block_queued;      /* place in its tenant's heap */
 	uint8_t *block_flags;
 	uint32_t *session_chunks;    /* [session_max][session_chunk_max] */
@@ -344,8 +371,8 @@ void ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change);
 void ofs_chunk_info_get(const struct ofs_core *core, uint32_t chunk, struct ofs_chunk_info *info);
 void ofs_block_unstore(struct ofs_core *core, uint32_t home, uint32_t layer);
 
-/* arena.c. `candidate` NULL: for a demand or a write. */
-uint32_t ofs_slot_take(struct ofs_core *core, uint32_t tenant,
+/* arena.c. A slot for the block; `candidate` NULL: for a demand or a write. */
+uint32_t ofs_slot_take(struct ofs_core *core, uint32_t tenant, uint32_t block,
 	const struct ofs_candidate *candidate);
 void ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t layer,
 	uint32_t cause, uint32_t serial);
@@ -356,26 +383,6 @@ void ofs_session_pin(struct ofs_core *core, uint32_t session, uint32_t slot);
 void ofs_session_unpin(struct ofs_core *core, uint32_t session);
 void ofs_lease_begin(struct ofs_core *core, uint32_t session);
 void ofs_lease_end(struct ofs_core *core, uint32_t session);
-
-/*
- * Eviction: the same functions in the same order in every evict_*.c. A slot is in one set from
- * add to remove; pinned and dirty slots stay in their set and are stepped over.
- */
-struct ofs_evict_ops {
-	void (*add)(struct ofs_core *core, uint32_t slot);
-	void (*remove)(struct ofs_core *core, uint32_t slot, int evicted);
-	void (*use)(struct ofs_core *core, uint32_t slot);     /* demanded */
-	void (*rescore)(struct ofs_core *core, uint32_t slot); /* its score changed */
-	uint32_t (*victim)(struct ofs_core *core, uint32_t set); /* OFS_NONE: all pinned */
-};
-extern const struct ofs_evict_ops ofs_evict_lru, ofs_evict_fifo, ofs_evict_random,
-	ofs_evict_s3fifo, ofs_evict_score;
-const struct ofs_evict_ops *ofs_evict_of(uint32_t eviction);
-void ofs_evict_rebuild(struct ofs_core *core);
-void ofs_evict_move(struct ofs_core *core, uint32_t slot, uint32_t set);
-void ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket);
-void ofs_list_remove(struct ofs_core *core, uint32_t slot);
-uint32_t ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket);
 
 /* calibrate.c */
 uint32_t ofs_chance_bucket(uint32_t chance);
@@ -470,6 +477,7 @@ void ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint3
 
 #pragma GCC visibility pop
 
+#include "evict.h"
 #include "log.h"
 
 #endif

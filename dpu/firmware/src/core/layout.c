@@ -100,6 +100,8 @@ layout_slots(struct ofs_core *core, struct cut *cut)
 	CUT(core->tenants, c->tenant_max);
 	CUT(core->lists, (uint64_t)c->tenant_max * 2 * OFS_BUCKETS);
 	CUT(core->occupied, (uint64_t)c->tenant_max * 2 * OFS_BUCKETS / 64);
+	CUT(core->evict_sets, (uint64_t)c->tenant_max * 2);
+	CUT(core->nodes, 2 * (uint64_t)c->slot_count);
 	CUT(core->ledgers, c->tenant_max);
 }
 

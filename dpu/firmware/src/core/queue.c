@@ -263,7 +263,7 @@ issue_first(struct ofs_core *core, uint32_t tenant)
 	uint32_t slot = OFS_NONE;
 
 	if (ofs_block_is_stored(core, chunk, layer))
-		slot = ofs_slot_take(core, tenant, &candidate);
+		slot = ofs_slot_take(core, tenant, candidate.block, &candidate);
 	if (slot == OFS_NONE) {
 		candidate_drop(core, tenant, 0);
 		return;

@@ -3,7 +3,7 @@
  *
  * Model: what is staged, clean and not pinned goes; candidates and the shadow are forgotten; what
  * the store has, and what sessions are, stays. A prefetch whose end is still open is counted as
- * issued after the reset, so that issued and ended go on to balance.
+ * issued after the reset, so that issued and ended go on to balance. Eviction forgets its ghosts.
  */
 #include "internal.h"
 
@@ -34,6 +34,7 @@ reset_tenant(struct ofs_core *core, uint32_t tenant)
 			&& !ofs_slot_is_held(&core->slots[slot]))
 			ofs_slot_evict(core, slot, 0);
 	}
+	ofs_evict_forget(core, tenant);
 	reset_shadow(core, t);
 	/* What the rings lost stays lost: a log with a hole is not replayed, whatever came after. */
 	*ledger = (struct ofs_ledger){ .records_lost = ledger->records_lost,

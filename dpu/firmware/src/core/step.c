@@ -204,7 +204,7 @@ miss_read(struct turn *t, uint32_t i)
 		demand_busy(t, i);
 		return;
 	}
-	slot = ofs_slot_take(core, t->tenant, NULL);
+	slot = ofs_slot_take(core, t->tenant, block, NULL);
 	if (slot == OFS_NONE) {
 		demand_busy(t, i);
 		return;

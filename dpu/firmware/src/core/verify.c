@@ -4,19 +4,10 @@
  * Model: each check states one relation between two tables; the first that does not hold is named
  * on stderr with its number.
  */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "internal.h"
-
-#define CHECK(condition, number)                                                        \
-	do {                                                                            \
-		if (!(condition)) {                                                     \
-			fprintf(stderr, "ofs_core_verify: %s does not hold at %llu\n",  \
-				#condition, (unsigned long long)(number));              \
-			return -EFAULT;                                                 \
-		}                                                                       \
-	} while (0)
+#include "verify.h"
 
 static int
 verify_slot(const struct ofs_core *core, uint32_t number)
@@ -228,7 +219,8 @@ ofs_core_verify(const struct ofs_core *core)
 	uint32_t used = 0;
 
 	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++) {
-		if (verify_tenant(core, tenant) || verify_queue(core, tenant))
+		if (verify_tenant(core, tenant) || verify_queue(core, tenant)
+			|| ofs_evict_verify(core, tenant))
 			return -EFAULT;
 	}
 	for (uint32_t chunk = 0; chunk < core->config.chunk_max; chunk++) {

@@ -1,0 +1,54 @@
+/*
+ * evict.h: who goes. What every eviction policy gives, and what the policies share.
+ *
+ * Model: a resident slot is in one set of its tenant, and in one of the set's lists, from add to
+ * remove. A policy owns the order inside the set, what it remembers of blocks that are gone
+ * (ghosts), and nothing else. Nothing here can fail; a victim there is not is OFS_NONE.
+ */
+#ifndef OFS_CORE_EVICT_H
+#define OFS_CORE_EVICT_H
+
+#include "internal.h"
+
+#pragma GCC visibility push(hidden)
+
+/*
+ * The same functions in the same order in every evict_*.c. Pinned and dirty slots stay in their set
+ * and are stepped over.
+ */
+struct ofs_evict_ops {
+	/* A slot is about to be taken for the block: for a demand or a write, else for a guess. */
+	void (*expect)(struct ofs_core *core, uint32_t block, int demanded);
+	void (*add)(struct ofs_core *core, uint32_t slot);
+	void (*remove)(struct ofs_core *core, uint32_t slot, int evicted);
+	void (*use)(struct ofs_core *core, uint32_t slot);     /* demanded */
+	void (*rescore)(struct ofs_core *core, uint32_t slot); /* its score changed */
+	uint32_t (*victim)(struct ofs_core *core, uint32_t set); /* OFS_NONE: all pinned */
+	int (*verify)(const struct ofs_core *core, uint32_t tenant); /* 0 or -EFAULT */
+};
+extern const struct ofs_evict_ops ofs_evict_lru, ofs_evict_fifo, ofs_evict_random,
+	ofs_evict_s3fifo, ofs_evict_score, ofs_evict_sieve, ofs_evict_lru_k, ofs_evict_arc;
+const struct ofs_evict_ops *ofs_evict_of(uint32_t eviction);
+void ofs_evict_open(struct ofs_core *core);
+void ofs_evict_rebuild(struct ofs_core *core);
+void ofs_evict_forget(struct ofs_core *core, uint32_t tenant);
+int ofs_evict_verify(const struct ofs_core *core, uint32_t tenant);
+void ofs_evict_move(struct ofs_core *core, uint32_t slot, uint32_t set);
+void ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket);
+void ofs_list_remove(struct ofs_core *core, uint32_t slot);
+uint32_t ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket);
+uint32_t ofs_list_count(const struct ofs_core *core, uint32_t tenant, uint32_t bucket);
+
+/* evict_ghost.c: blocks that eviction remembers, at most two for each slot of the tenant. */
+void ofs_ghost_open(struct ofs_core *core, uint32_t tenant);
+void ofs_ghost_clear(struct ofs_core *core, uint32_t tenant);
+void ofs_ghost_push(struct ofs_core *core, uint32_t block, uint32_t list);
+int ofs_ghost_drop(struct ofs_core *core, uint32_t tenant, uint32_t list);
+void ofs_ghost_forget(struct ofs_core *core, uint32_t block);
+uint32_t ofs_ghost_expect(struct ofs_core *core, uint32_t block);
+int ofs_ghost_returned(struct ofs_core *core, uint32_t block);
+int ofs_ghost_verify(const struct ofs_core *core, uint32_t tenant);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,21 @@
+/*
+ * verify.h: one relation between two tables, stated where it is checked.
+ *
+ * Model: for the verify functions of the core, which are for tests. The first relation that does
+ * not hold is named on stderr with a number, and ends the function with -EFAULT.
+ */
+#ifndef OFS_CORE_VERIFY_H
+#define OFS_CORE_VERIFY_H
+
+#include <stdio.h>
+
+#define CHECK(condition, number)                                                        \
+	do {                                                                            \
+		if (!(condition)) {                                                     \
+			fprintf(stderr, "ofs_core_verify: %s does not hold at %llu\n",  \
+				#condition, (unsigned long long)(number));              \
+			return -EFAULT;                                                 \
+		}                                                                       \
+	} while (0)
+
+#endif

@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-EXTRAS ?= test,dev,host
+EXTRAS ?= test,dev,host,capture,cluster
 OUT    ?= demo-out
 ARGS   ?=
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli import trace_capture
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 __all__ = ["register"]
@@ -16,6 +17,7 @@ trace = typer.Typer(no_args_is_help=True, help="Request traces in the format of 
 def register(app: typer.Typer) -> None:
     """Add `offstage trace`."""
     app.add_typer(trace, name="trace")
+    trace_capture.register(trace)
 
 
 @trace.callback()

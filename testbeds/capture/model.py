@@ -1,0 +1,192 @@
+"""A model and its tokenizer from a local folder, checked before a long run begins.
+
+Only architectures in `ARCHITECTURES` are taken: those whose attention is known to be plain causal
+softmax over all tokens, with grouped query heads and rotary positions that do not depend on how
+the context was fed in. Nothing is ever fetched, no code of the folder is run, and weights come from
+safetensors only. What can fail is the folder and the machine: BadInput, Missing, one line each.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.errors import BadInput, Missing, RunFailed
+
+__all__ = ["ARCHITECTURES", "Loaded", "Shape", "load", "look", "text_tokens"]
+
+ARCHITECTURES = (
+    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm", "glm4", "glm4_moe",
+)  # fmt: skip
+"""`model_type` of a config.json; each is tested."""
+
+# Their frequencies follow the length of what was fed in at once.
+_ROPE_BY_LENGTH = ("dynamic", "longrope")
+
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+_AGAIN = "copy the model again"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What config.json says, as far as it matters here."""
+
+    folder: Path
+    name: str
+    model_type: str
+    layer_count: int
+    group_count: int
+    tokens_max: int
+    vocabulary_size: int
+    config_sha256: str
+    window_tokens: int | None
+    """Tokens that layers with a sliding window see; None without such layers."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is ready to run, and its tokenizer."""
+
+    shape: Shape
+    model: Any
+    tokenizer: Any
+    dtype: str
+    end_tokens: tuple[int, ...]
+
+
+def look(folder: str | Path) -> Shape:
+    """Reads and checks the model's configuration; loads no weights.
+
+    Raises Missing without torch and transformers, BadInput for a folder that holds no model, an
+    architecture that is not supported, and positions that depend on the pieces in which a context
+    is fed in.
+    """
+    folder = Path(folder)
+    where = str(folder)
+    if not folder.is_dir():
+        raise BadInput("no such folder", where, "give the folder of a model, with its config.json")
+    try:
+        raw = (folder / "config.json").read_bytes()
+        config = json.loads(raw)
+    except FileNotFoundError:
+        raise BadInput("no config.json in it", where, "give the folder of a model") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"config.json cannot be read: {error}", where, _AGAIN) from None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise BadInput(f"architecture {kind!r} is not supported", where, f"supported are {known}")
+    transformers = _library()
+    parsed = _try("config.json", where, transformers.AutoConfig.from_pretrained, _LOCAL)
+    rope = getattr(parsed, "rope_parameters", None) or {}
+    if rope.get("rope_type") in _ROPE_BY_LENGTH:
+        raise BadInput(
+            f"rotary positions of type {rope['rope_type']!r} depend on how a context is fed in",
+            where, "use a model with another type, say yarn or llama3",
+        )  # fmt: skip
+    heads, groups = parsed.num_attention_heads, parsed.num_key_value_heads
+    if min(parsed.num_hidden_layers, groups) < 1 or heads % groups:
+        raise BadInput(f"{heads} query heads and {groups} KV heads", where, _AGAIN)
+    return Shape(
+        folder=folder,
+        name=folder.resolve().name,
+        model_type=kind,
+        layer_count=parsed.num_hidden_layers,
+        group_count=groups,
+        tokens_max=parsed.max_position_embeddings,
+        vocabulary_size=parsed.vocab_size,
+        config_sha256=hashlib.sha256(raw).hexdigest(),
+        window_tokens=_window(parsed),
+    )
+
+
+def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
+    """Loads tokenizer and weights onto `device`, in `dtype` ("auto": as they are stored).
+
+    Raises Missing without torch and transformers, BadInput for a folder without a tokenizer or
+    safetensors, weights that do not fill the model, and a device that is not there.
+    """
+    transformers = _library()
+    import torch
+
+    where = str(shape.folder)
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise BadInput("torch finds no CUDA device", "--device", "use --device cpu")
+    if not list(shape.folder.glob("*.safetensors")):
+        raise BadInput("no *.safetensors in it", where, "convert the model's weights")
+    tokenizer = _try("the tokenizer", where, transformers.AutoTokenizer.from_pretrained, _LOCAL)
+    options = {
+        **_LOCAL,
+        "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
+        "use_safetensors": True,
+        "output_loading_info": True,
+    }
+    load_weights = transformers.AutoModelForCausalLM.from_pretrained
+    model, found = _try("the model", where, load_weights, options)
+    absent = sorted([*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])])
+    if absent:
+        problem = f"{len(absent)} weights are missing, the first is {absent[0]}"
+        raise BadInput(problem, where, _AGAIN)
+    try:
+        model = model.eval().requires_grad_(False).to(device)
+    except torch.OutOfMemoryError:
+        raise RunFailed("the model does not fit", device, "use --device cpu") from None
+    ends = model.generation_config.eos_token_id
+    ends = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+    return Loaded(shape, model, tokenizer, str(model.dtype).removeprefix("torch."), ends)
+
+
+def text_tokens(loaded: Loaded, path: Path) -> tuple[list[int], str]:
+    """The text's token ids, with what the tokenizer puts in front, and the SHA-256 of its bytes.
+
+    Raises BadInput for a file that cannot be read, is no UTF-8, or has tokens the model lacks.
+    """
+    try:
+        raw = path.read_bytes()
+        text = raw.decode("utf-8")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
+        raise BadInput(reason, str(path), "give a text file") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"no UTF-8 at byte {error.start}", str(path), "give a text file") from None
+    ids: list[int] = loaded.tokenizer(text)["input_ids"]
+    if ids and max(ids) >= loaded.shape.vocabulary_size:
+        raise BadInput(
+            f"the tokenizer gives token {max(ids)}, the model has {loaded.shape.vocabulary_size}",
+            str(loaded.shape.folder), "put the model's own tokenizer there",
+        )  # fmt: skip
+    return ids, hashlib.sha256(raw).hexdigest()
+
+
+def _library() -> Any:
+    """transformers, kept from the network and from talking."""
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            raise Missing("capture", f"{name} is not installed", "trace capture")
+    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def _window(config: Any) -> int | None:
+    """The sliding window, where any layer has one."""
+    kinds = getattr(config, "layer_types", None) or ["unknown"]
+    if all(kind == "full_attention" for kind in kinds):
+        return None
+    window: int | None = getattr(config, "sliding_window", None)
+    return window
+
+
+def _try(what: str, where: str, call: Any, options: dict[str, Any]) -> Any:
+    """`call` on the folder. Libraries raise classes of their own for what they find in it."""
+    try:
+        return call(where, **options)
+    except Exception as error:
+        problem = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise BadInput(f"{what} cannot be loaded: {problem}", where, _AGAIN) from None

@@ -1,0 +1,305 @@
+"""Captures block scores from a model's decoding: prefill, then step by step, into a file.
+
+One forward pass gives the scores of its last query, or none. The context goes in by pieces; its
+last windows, one block of tokens each, are passes that are recorded (steps below 0); each decode
+step is a pass of one token. A second session begins where the windows begin, so that the long part
+of the context is computed once. Memory: the model, its KV cache, block summaries, one step's
+scores and the row group that is being filled.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.capture.attention import Hook, KvCache, installed
+from offstage.testbeds.capture.format import SCORES, Header, Session
+from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
+from offstage.testbeds.capture.writer import ROW_GROUP_BYTES, Writer
+from offstage.testbeds.drive.progress import Progress, Silent
+
+__all__ = ["WINDOWS", "Options", "Result", "capture", "parse_layers"]
+
+WINDOWS = 32
+"""Passes of one block each at the prefill's end that are recorded: as many windows as ESS
+(arXiv:2512.10576) warms its pool with."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to capture. `context_tokens` None: all of the text that leaves room for the steps."""
+
+    model: Path
+    text: Path
+    out: Path
+    mode: Literal["teacher", "free", "both"] = "both"
+    steps: int = 256
+    context_tokens: int | None = None
+    block_tokens: int = 64
+    prefill_piece: int = 2048
+    layers: str | None = None
+    """As `parse_layers` reads it; None: all."""
+    dtype: str = "auto"
+    device: str = "cpu"
+    temperature: float = 0.0
+    """Of free running; 0 takes the most likely token."""
+    seed: int = 0
+    threads: int | None = None
+    """Of torch on the CPU; None: as it is set."""
+    row_group_bytes: int = ROW_GROUP_BYTES
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was written."""
+
+    path: Path
+    header: Header
+    row_count: int
+    held_bytes_max: int
+    """Scores that waited to be written, at most."""
+    size_bytes: int
+    wall_s: float
+
+
+def capture(options: Options, progress: Progress | None = None) -> Result:
+    """Runs the model over the text and writes the file.
+
+    Raises BadInput for options, model, text and place as the parts do, Missing without the extra
+    `capture`, RunFailed where memory or disk end or scores are not finite, and Interrupted on
+    Ctrl-C where steps were kept.
+    """
+    begun = time.monotonic()
+    progress = progress or Silent()
+    _check(options)
+    shape = look(options.model)
+    layers = parse_layers(options.layers, shape.layer_count)
+    import torch
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    progress.start("load the model", 1)
+    loaded = load(shape, options.device, options.dtype)
+    tokens, text_sha256 = text_tokens(loaded, options.text)
+    context_tokens = _context_tokens(options, shape, len(tokens))
+    header = _header(options, loaded, layers, text_sha256, tokens[:context_tokens])
+    hook = Hook(layers, options.block_tokens, context_tokens + options.steps)
+    try:
+        with (
+            torch.inference_mode(),
+            installed(loaded.model, hook),
+            Writer(options.out, header, SCORES, options.row_group_bytes) as writer,
+        ):
+            run = _Run(options, loaded, hook, tokens, context_tokens, writer, progress)
+            run.prefill()
+            for index, session in enumerate(header.sessions):
+                run.session(index, session.mode)
+    except (torch.OutOfMemoryError, MemoryError):
+        mend = "use fewer --context-tokens, a smaller --prefill-piece or --dtype bfloat16"
+        raise RunFailed("memory does not suffice", options.device, mend) from None
+    wall_s = time.monotonic() - begun
+    size_bytes = options.out.stat().st_size
+    return Result(options.out, header, writer.row_count, writer.held_bytes_max, size_bytes, wall_s)
+
+
+def parse_layers(text: str | None, layer_count: int) -> tuple[int, ...]:
+    """`0-3,8` as (0, 1, 2, 3, 8); None as all layers. Raises BadInput for what is no layer."""
+    if text is None:
+        return tuple(range(layer_count))
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise BadInput(f"{part!r} is no layer", "--limit-layers", "write for example 0-3,8")
+        span = range(int(first), int(last if dash else first) + 1)
+        if not span or span[-1] >= layer_count:
+            mend = f"the model has layers 0 to {layer_count - 1}"
+            raise BadInput(f"there are no layers {part.strip()}", "--limit-layers", mend)
+        chosen.update(span)
+    return tuple(sorted(chosen))
+
+
+class _Run:
+    """The passes of one capture."""
+
+    def __init__(
+        self,
+        options: Options,
+        loaded: Loaded,
+        hook: Hook,
+        tokens: list[int],
+        context_tokens: int,
+        writer: Writer,
+        progress: Progress,
+    ) -> None:
+        self.options, self.loaded, self.hook = options, loaded, hook
+        self.tokens, self.writer, self.progress = tokens, writer, progress
+        self.context_tokens = context_tokens
+        blocks = context_tokens // options.block_tokens
+        self.windows = min(WINDOWS, blocks)
+        self.bulk_tokens = (blocks - self.windows) * options.block_tokens
+        self.cache = KvCache(loaded.shape.layer_count, context_tokens + options.steps)
+
+    def prefill(self) -> None:
+        """The context up to its last windows."""
+        self.progress.start("prefill", self.bulk_tokens)
+        for begin in range(0, self.bulk_tokens, self.options.prefill_piece):
+            piece = self.tokens[begin : min(begin + self.options.prefill_piece, self.bulk_tokens)]
+            self._pass(piece, False)
+            self.progress.advance(len(piece))
+
+    def session(self, index: int, mode: str) -> None:
+        """The last windows, and the steps, of one session."""
+        steps, size = self.options.steps, self.options.block_tokens
+        self.progress.start(f"{mode}: steps", self.windows + steps)
+        self.cache.truncate(self.bulk_tokens)
+        logits: Any = None
+        for window in range(self.windows):
+            begin = self.bulk_tokens + window * size
+            logits = self._pass(self.tokens[begin : begin + size], True)
+            self._record(index, window - self.windows)
+        random = np.random.default_rng(self.options.seed)
+        for step in range(steps):
+            if mode == "teacher":
+                token = self.tokens[self.context_tokens + step]
+            else:
+                token = self._next_token(logits, random)
+            logits = self._pass([token], True)
+            self._record(index, step)
+
+    def _pass(self, tokens: list[int], wanted: bool) -> Any:
+        """One forward pass; gives the last token's logits, float32 `[vocabulary]`."""
+        import torch
+
+        self.hook.wanted = wanted
+        ids = torch.tensor([tokens], device=self.loaded.model.device)
+        found = self.loaded.model(
+            input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1
+        )
+        return found.logits[0, -1].float()
+
+    def _record(self, index: int, step: int) -> None:
+        scores = self.hook.take()
+        for name, values in scores.items():
+            finite = np.isfinite(values).all(axis=(1, 2))
+            if not finite.all():
+                layer = self.writer.header.layers[int(np.flatnonzero(~finite)[0])]
+                raise RunFailed(
+                    f"{name} of layer {layer} is not finite at step {step}",
+                    f"dtype {self.loaded.dtype}", "use --dtype bfloat16 or float32",
+                )  # fmt: skip
+        self.writer.step(index, step, scores)
+        self.progress.advance(1)
+
+    def _next_token(self, logits: Any, random: np.random.Generator) -> int:
+        """The most likely token, or one drawn at the temperature; never one that ends the text."""
+        values: npt.NDArray[np.float64] = logits.cpu().numpy().astype(np.float64)
+        values[list(self.loaded.end_tokens)] = -np.inf
+        if self.options.temperature == 0:
+            return int(np.argmax(values))
+        scaled = (values - values.max()) / self.options.temperature
+        weights = np.exp(scaled)
+        return int(random.choice(len(weights), p=weights / weights.sum()))
+
+
+def _check(options: Options) -> None:
+    """Raises BadInput for a number out of range and a place that cannot be."""
+    least = {
+        "--steps": (options.steps, 1),
+        "--block-tokens": (options.block_tokens, 1),
+        "--prefill-piece": (options.prefill_piece, 1),
+        "--threads": (1 if options.threads is None else options.threads, 1),
+        "--context-tokens": (options.block_tokens if options.context_tokens is None
+                             else options.context_tokens, options.block_tokens),
+    }  # fmt: skip
+    for name, (value, bound) in least.items():
+        if value < bound:
+            raise BadInput(f"{name} = {value}", "trace capture", f"give {bound} or more")
+    if not 0 <= options.temperature <= 100:
+        raise BadInput(f"--temperature = {options.temperature}", "trace capture", "give 0 to 100")
+    if (options.context_tokens or 0) % options.block_tokens:
+        near = (options.context_tokens or 0) // options.block_tokens * options.block_tokens
+        raise BadInput(
+            f"--context-tokens = {options.context_tokens} is no whole number of blocks of "
+            f"{options.block_tokens} tokens", "trace capture", f"give {near}",
+        )  # fmt: skip
+    if not os.access(options.out.parent, os.W_OK) or options.out.is_dir():
+        raise BadInput("no file can be made there", str(options.out), "choose another place")
+
+
+def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:
+    """Tokens of the context. Raises BadInput where text, model or window are too short for it."""
+    behind = 0 if options.mode == "free" else options.steps
+    context = options.context_tokens
+    if context is None:
+        room = min(text_tokens - behind, shape.tokens_max - options.steps)
+        context = max(options.block_tokens, room // options.block_tokens * options.block_tokens)
+    if context + behind > text_tokens:
+        raise BadInput(
+            f"the text has {text_tokens} tokens; {context} of context and {behind} steps "
+            "need more", str(options.text), "give a longer text, or fewer of them",
+        )  # fmt: skip
+    total = context + options.steps
+    if total > shape.tokens_max:
+        raise BadInput(
+            f"{context} tokens of context and {options.steps} steps; the model is made for "
+            f"{shape.tokens_max}", str(options.model), "give fewer",
+        )  # fmt: skip
+    if shape.window_tokens is not None and total > shape.window_tokens:
+        raise BadInput(
+            f"it has layers with a sliding window of {shape.window_tokens} tokens, which read "
+            "nothing behind it", str(options.model),
+            f"keep --context-tokens and --steps together within {shape.window_tokens}",
+        )  # fmt: skip
+    return context
+
+
+def _header(
+    options: Options,
+    loaded: Loaded,
+    layers: tuple[int, ...],
+    text_sha256: str,
+    context: list[int],
+) -> Header:
+    shape = loaded.shape
+    modes: tuple[Literal["teacher", "free"], ...]
+    modes = ("teacher", "free") if options.mode == "both" else (options.mode,)
+    # Equal contexts of one model hold the same KV, whatever text goes on behind them.
+    ids = hashlib.sha256(np.array(context, np.int64).tobytes()).hexdigest()
+    content = hashlib.sha256(f"{shape.config_sha256} {ids}".encode()).hexdigest()
+    return Header(
+        model=shape.name,
+        config_sha256=shape.config_sha256,
+        text_sha256=text_sha256,
+        tokenizer=type(loaded.tokenizer).__name__,
+        dtype=loaded.dtype,
+        synthetic=False,
+        block_tokens=options.block_tokens,
+        layer_count=len(layers),
+        group_count=shape.group_count,
+        layers=layers,
+        index_source=tuple(range(len(layers))),
+        sessions=tuple(
+            Session(
+                name=f"{options.text.stem}/{mode}", mode=mode, context_tokens=len(context),
+                steps=options.steps, content=content,
+            )
+            for mode in modes
+        ),
+        parameters={
+            "architecture": shape.model_type,
+            "device": options.device,
+            "prefill_piece": options.prefill_piece,
+            "seed": options.seed,
+            "temperature": options.temperature,
+            "text": options.text.name,
+            **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
+        },
+    )  # fmt: skip

@@ -1,0 +1,234 @@
+"""Are the captured scores those of the model's own attention, whatever the architecture?"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from offstage.testbeds.capture.attention import Hook, KvCache, attend, installed
+from offstage.testbeds.capture.model import ARCHITECTURES, load, look, text_tokens
+from offstage.testbeds.capture.reader import Step, open_capture
+from offstage.testbeds.capture.run import Options, capture
+
+torch = pytest.importorskip("torch", reason="needs the extra capture")
+transformers = pytest.importorskip("transformers", reason="needs the extra capture")
+
+BLOCK = 8
+CONTEXT = 128
+STEPS = 12
+
+
+def options(model: Path, text: Path, out: Path, **changes: Any) -> Options:
+    """A short capture; what a test gives is what it means."""
+    return Options(**{
+        "model": model, "text": text, "out": out, "mode": "teacher", "steps": STEPS,
+        "context_tokens": CONTEXT, "block_tokens": BLOCK, "prefill_piece": 48, **changes,
+    })  # fmt: skip
+
+
+def all_steps(path: Path, session: int = 0, score: str = "mass") -> list[Step]:
+    return list(open_capture(path).steps(session, score, -1000, 1000))
+
+
+class Seen:
+    """Queries, keys and attention weights of every layer, over the whole sequence at once, from
+    the library's own eager attention: nothing of ours has a part in it."""
+
+    def __init__(self, folder: Path, ids: list[int]) -> None:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        self.queries: dict[int, Any] = {}
+        self.keys: dict[int, Any] = {}
+        self.scaling = model.model.layers[0].self_attn.scaling
+
+        def spy(
+            module: Any, query: Any, key: Any, value: Any, mask: Any, **more: Any
+        ) -> tuple[Any, Any]:
+            self.queries[module.layer_idx] = query[0]
+            self.keys[module.layer_idx] = key[0]
+            return attend(query, key, value, more["scaling"]), None
+
+        with torch.no_grad():
+            model.set_attn_implementation("eager")
+            seen = model(torch.tensor([ids]), output_attentions=True, use_cache=False)
+            self.weights = [one[0].numpy() for one in seen.attentions]
+            transformers.AttentionInterface.register("offstage_spy", spy)
+            model.set_attn_implementation("offstage_spy")
+            self.logits = model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+        np.testing.assert_allclose(self.logits, seen.logits[0].numpy(), rtol=1e-3, atol=1e-3)
+
+    def blocks(self, position: int) -> list[tuple[int, int]]:
+        """First and last + 1 token of the blocks that exist at a position."""
+        return [(at, min(at + BLOCK, position + 1)) for at in range(0, position + 1, BLOCK)]
+
+    def mass(self, layer: int, position: int) -> npt.NDArray[Any]:
+        weights = self.weights[layer][:, position]
+        grouped = weights.reshape(2, 2, -1).mean(axis=1)
+        return np.stack([grouped[:, a:b].sum(axis=1) for a, b in self.blocks(position)], axis=1)
+
+    def logits_of(self, layer: int, position: int) -> npt.NDArray[Any]:
+        """Scaled q.k, `[groups, heads of a group, tokens]`."""
+        query = self.queries[layer][:, position].reshape(2, 2, -1)
+        keys = self.keys[layer][:, : position + 1]
+        return (query @ keys.transpose(1, 2) * self.scaling).numpy()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_scores_are_those_of_eager_attention(
+    architecture: str, make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """Mass is the eager weights summed by block, mean key is q.k averaged by block, and Quest is
+    above every q.k of its block, in each window, step, layer and group."""
+    folder = make_model(architecture)
+    out = tmp_path / "a.parquet"
+    capture(options(folder, text, out))
+    loaded = load(look(folder))
+    ids, _ = text_tokens(loaded, text)
+    seen = Seen(folder, ids[: CONTEXT + STEPS])
+    windows = CONTEXT // BLOCK
+    found = {score: all_steps(out, score=score) for score in ("mass", "quest", "mean_key")}
+    assert [one.step for one in found["mass"]] == list(range(-windows, STEPS))
+    for index, one in enumerate(found["mass"]):
+        position = CONTEXT - 1 + one.step * BLOCK + BLOCK if one.step < 0 else CONTEXT + one.step
+        blocks = seen.blocks(position)
+        assert one.blocks == len(blocks)
+        for layer in range(2):
+            np.testing.assert_allclose(
+                one.scores[layer], seen.mass(layer, position), rtol=2e-3, atol=2e-4
+            )
+            logits = seen.logits_of(layer, position)
+            mean = np.stack([logits[:, :, a:b].mean(axis=2).max(axis=1) for a, b in blocks], axis=1)
+            np.testing.assert_allclose(
+                found["mean_key"][index].scores[layer], mean, rtol=2e-3, atol=2e-3
+            )
+            top = np.stack([logits[:, :, a:b].max(axis=(1, 2)) for a, b in blocks], axis=1)
+            quest = found["quest"][index].scores[layer].astype(np.float32)
+            assert (quest >= top - 1e-3 * (1 + np.abs(top))).all()
+
+
+def test_quest_is_the_bound_of_the_least_and_greatest_keys(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """The bound is tight: not any number above, but that of the two keys, per channel."""
+    folder = make_model("qwen2")
+    out = tmp_path / "a.parquet"
+    capture(options(folder, text, out))
+    ids, _ = text_tokens(load(look(folder)), text)
+    seen = Seen(folder, ids[: CONTEXT + STEPS])
+    one = all_steps(out, score="quest")[-1]
+    position = CONTEXT + STEPS - 1
+    query = seen.queries[1][:, position].reshape(2, 2, 1, -1) * seen.scaling
+    for block, (a, b) in enumerate(seen.blocks(position)):
+        keys = seen.keys[1][:, None, a:b]
+        low, high = keys.amin(dim=2, keepdim=True), keys.amax(dim=2, keepdim=True)
+        bound = torch.maximum(query * low, query * high).sum(dim=3).amax(dim=(1, 2))
+        np.testing.assert_allclose(one.scores[1, :, block], bound.numpy(), rtol=2e-3, atol=2e-3)
+
+
+def test_pieces_of_the_prefill_make_no_difference(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """Any cut of the context gives the same scores, up to the order in which floats are added."""
+    folder = make_model("glm4")
+    long = {"context_tokens": 400, "steps": 4}
+    found = []
+    for piece in (400, 7, 48):
+        out = tmp_path / f"{piece}.parquet"
+        capture(options(folder, text, out, prefill_piece=piece, **long))
+        found.append({name: all_steps(out, score=name) for name in ("mass", "quest", "mean_key")})
+    assert len(found[0]["mass"]) == 32 + 4
+    for other in found[1:]:
+        for name, steps in found[0].items():
+            for one, two in zip(steps, other[name], strict=True):
+                assert (one.step, one.blocks) == (two.step, two.blocks)
+                np.testing.assert_allclose(one.scores, two.scores, rtol=4e-3, atol=2e-3)
+
+
+def test_free_and_teacher_part_at_the_first_sampled_token(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """Both begin with the same prefill; the free one is the model's own greedy continuation; each
+    is the same as when it is captured alone."""
+    folder = make_model("llama")
+    both, free, teacher = (tmp_path / f"{name}.parquet" for name in ("both", "free", "teacher"))
+    for out in (both, free, teacher):
+        capture(options(folder, text, out, mode=out.stem, context_tokens=400))
+    assert [one.mode for one in open_capture(both).header.sessions] == ["teacher", "free"]
+    for session, alone in ((0, teacher), (1, free)):
+        for one, two in zip(all_steps(both, session), all_steps(alone), strict=True):
+            np.testing.assert_array_equal(one.scores, two.scores)
+    pairs = list(zip(all_steps(both, 0), all_steps(both, 1), strict=True))
+    for one, two in pairs:
+        assert (one.step < 0) == np.array_equal(one.scores, two.scores), one.step
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    ids, _ = text_tokens(load(look(folder)), text)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids[:400]])).logits[0, -1]
+    logits[2] = -torch.inf  # the end of the text is never sampled
+    seen = Seen(folder, [*ids[:400], int(logits.argmax())])
+    np.testing.assert_allclose(pairs[32][1].scores[1], seen.mass(1, 400), rtol=2e-3, atol=2e-4)
+
+
+def test_sampling_follows_the_seed(make_model: Any, text: Path, tmp_path: Path) -> None:
+    """At a temperature, equal seeds give equal files' scores, and others differ."""
+    found = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        out = tmp_path / f"{name}.parquet"
+        sampled = {"mode": "free", "temperature": 2.0, "seed": seed}
+        capture(options(make_model("qwen3"), text, out, **sampled))
+        found.append(np.stack([one.scores[:, :, :16] for one in all_steps(out)[16:]]))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_layers_can_be_left_out(make_model: Any, text: Path, tmp_path: Path) -> None:
+    """The layers that are recorded have the scores that they have among all."""
+    folder = make_model("llama", num_hidden_layers=4)
+    whole, part = tmp_path / "whole.parquet", tmp_path / "part.parquet"
+    capture(options(folder, text, whole))
+    capture(options(folder, text, part, layers="1,3"))
+    header = open_capture(part).header
+    assert (header.layer_count, header.layers, header.index_source) == (2, (1, 3), (0, 1))
+    for one, two in zip(all_steps(whole), all_steps(part), strict=True):
+        np.testing.assert_array_equal(one.scores[[1, 3]], two.scores)
+
+
+def test_what_waits_does_not_grow_with_the_capture(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """Ten times the steps are written as they come in: a row group and a step wait, no more."""
+    folder = make_model("llama")
+    limit_bytes = 4096
+    for steps in (9, 90):
+        out = tmp_path / f"{steps}.parquet"
+        found = capture(options(folder, text, out, steps=steps, row_group_bytes=limit_bytes))
+        step_bytes = 2 * 2 * (CONTEXT + steps) // BLOCK * 3 * 2
+        assert found.held_bytes_max <= limit_bytes + step_bytes
+        groups = open_capture(out).sessions[0].row_groups
+        assert sum(count for _, _, count in groups) == 16 + steps
+        assert len(groups) >= steps // 12
+
+
+def test_attention_is_never_materialised(make_model: Any) -> None:
+    """No tensor of a prefill pass has heads x queries x keys elements: the largest that SDPA is
+    given is a few hundred rows of mask."""
+    folder = make_model("llama")
+    loaded = load(look(folder))
+    cache, hook = KvCache(2, 512), Hook((0, 1), BLOCK, 512)
+    largest = []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query: Any, key: Any, value: Any, attn_mask: Any = None, scale: Any = None) -> Any:
+        largest.append(query.shape[2])
+        assert attn_mask is None or attn_mask.shape[0] == query.shape[2]
+        return real(query, key, value, attn_mask=attn_mask, scale=scale)
+
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+        with installed(loaded.model, hook):
+            loaded.model(
+                torch.ones(1, 512, dtype=torch.long), past_key_values=cache, logits_to_keep=1
+            )
+    assert len(largest) == 2 * 2 and max(largest) <= 512
+    assert cache.get_seq_length() == 512

@@ -1,0 +1,211 @@
+"""Is a captured file a workload of the lab: shapes, order, repeatability, and the right choice?"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.capture.format import Header, Session
+from offstage.testbeds.capture.reader import open_capture
+from offstage.testbeds.capture.stats import overlap
+from offstage.testbeds.capture.writer import Writer
+from offstage.testbeds.lab.captured import CapturedWorkload
+from offstage.testbeds.lab.slab import ABSENT, Workload
+
+LAYERS, GROUPS, BLOCK = 3, 2, 4
+CONTEXT_BLOCKS, WINDOWS, STEPS = 10, 4, 11
+INDEX_SOURCE = (0, 1, 1)
+SELECTORS = ("mass", "quest", "mean_key")
+
+
+def sessions() -> tuple[Session, ...]:
+    """Two that share a prefix, and one that shares what lies behind it with the second."""
+
+    def one(**own: Any) -> Session:
+        context_tokens = CONTEXT_BLOCKS * BLOCK
+        return Session(mode="generated", context_tokens=context_tokens, steps=STEPS, **own)
+
+    shared = {"prefix": "p", "prefix_tokens": 6 * BLOCK, "group": 3}
+    return (
+        one(name="a", content="a", **shared),
+        one(name="b", content="b", turns=(4, 60), arrival_s=1.5, **shared),
+        one(name="c", content="b"),
+    )
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three sessions of random scores: mass spans the range of float16, the others have signs."""
+    out = tmp_path_factory.mktemp("captured") / "a.parquet"
+    header = Header(
+        model="m", config_sha256="", text_sha256="", tokenizer="", dtype="", synthetic=True,
+        block_tokens=BLOCK, layer_count=LAYERS, group_count=GROUPS, layers=(0, 1, 2),
+        index_source=INDEX_SOURCE, sessions=sessions(),
+    )  # fmt: skip
+    random = np.random.default_rng(5)
+    with Writer(out, header, SELECTORS, 2000) as writer:
+        for session in range(3):
+            for step in range(-WINDOWS, STEPS):
+                full = CONTEXT_BLOCKS + 1 + step if step < 0 else CONTEXT_BLOCKS + step // BLOCK
+                # One session counts the block that decode fills, as a model's does.
+                shape = (LAYERS, GROUPS, full + (session == 1 and step >= 0))
+                mass = np.exp2(random.uniform(-26, 0, shape)).astype(np.float16)
+                signed = random.normal(3, 5, (2, *shape)).astype(np.float16)
+                both = {"quest": signed[0], "mean_key": signed[1]}
+                writer.step(session, step, {"mass": mass, **both})
+    return out
+
+
+def open_workload(path: Path, **changes: Any) -> CapturedWorkload:
+    return CapturedWorkload(path, **{"select_blocks": 5, **changes})
+
+
+def gathered(workload: Workload, session: int, steps: int) -> tuple[Any, Any]:
+    """All of a session, from slabs of so many steps."""
+    slabs = list(workload.slabs(session, steps))
+    assert [slab.first_step for slab in slabs] == list(range(0, STEPS, steps))
+    assert all(slab.session == session and slab.draft is None for slab in slabs)
+    return (
+        np.concatenate([slab.selected for slab in slabs]),
+        np.concatenate([slab.scores for slab in slabs]),
+    )
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_slabs_have_one_shape_whatever_their_size(path: Path, selector: str) -> None:
+    """Twice, and in any number of steps at a time: the same bytes, in the contract's types."""
+    workload = open_workload(path, selector=selector)
+    blocks = CONTEXT_BLOCKS + (STEPS - 1) // BLOCK
+    for session, info in enumerate(workload.sessions):
+        assert (info.blocks, info.steps) == (CONTEXT_BLOCKS, STEPS)
+        selected, scores = gathered(workload, session, 16)
+        assert (selected.dtype, selected.shape) == (np.uint32, (STEPS, LAYERS, 5))
+        assert (scores.dtype, scores.shape) == (np.uint16, (STEPS, LAYERS, blocks))
+        for steps in (1, 4, 16):
+            again = gathered(workload, session, steps)
+            np.testing.assert_array_equal(again[0], selected)
+            np.testing.assert_array_equal(again[1], scores)
+
+
+@given(
+    k=st.integers(1, 20), sinks=st.integers(0, 3), window=st.integers(0, 3),
+    selector=st.sampled_from(SELECTORS), pool=st.sampled_from(["max", "mean"]),
+    session=st.integers(0, 2),
+)  # fmt: skip
+def test_selection_is_sinks_window_and_the_best_of_the_rest(
+    path: Path, k: int, sinks: int, window: int, selector: str, pool: str, session: int
+) -> None:
+    """Against sorting by hand; a layer with a source uses the source's; the block that is being
+    filled is never selected, and unwritten blocks score 0."""
+    settings = {"selector": selector, "sink_blocks": sinks, "window_blocks": window, "pool": pool}
+    if k < sinks + window:
+        with pytest.raises(BadInput, match="select at least as many"):
+            open_workload(path, select_blocks=k, **settings)
+        return
+    workload = open_workload(path, select_blocks=k, **settings)
+    selected, scores = gathered(workload, session, 3)
+    for one in open_capture(path).steps(session, selector, 0, STEPS):
+        full = CONTEXT_BLOCKS + one.step // BLOCK
+        pooled = getattr(one.scores[:, :, :full].astype(np.float32), pool)(axis=1)
+        for layer, source in enumerate(INDEX_SOURCE):
+            fixed = [*range(min(sinks, full)), *range(full - window, full)]
+            rest = [block for block in range(full) if block not in fixed]
+            rest.sort(key=lambda block: (-pooled[source, block], block))
+            expected = sorted([*fixed, *rest[: k - sinks - window]])
+            found = selected[one.step, layer]
+            assert found[found != ABSENT].tolist() == expected
+            assert (found[len(expected) :] == ABSENT).all()
+            levels = scores[one.step, layer]
+            assert (levels[:full] > 0).all() and (levels[full:] == 0).all()
+            order = np.argsort(pooled[source], kind="stable")
+            assert (np.diff(levels[order].astype(np.int64)) >= 0).all()
+
+
+def test_the_map_of_mass_is_fixed_and_finer_than_float16(path: Path) -> None:
+    """1 + 65534 (24 + log2 m) / 24: what float16 tells apart from 2^-14 on stays apart."""
+    workload = open_workload(path)
+    _, scores = gathered(workload, 0, 16)
+    for one in open_capture(path).steps(0, "mass", 0, STEPS):
+        mass = one.scores.max(axis=1).astype(np.float64)[list(INDEX_SOURCE)]
+        expected = 1 + 65534 * np.clip((24 + np.log2(np.maximum(mass, 1e-30))) / 24, 0, 1)
+        assert np.abs(scores[one.step, :, : mass.shape[1]] - expected).max() <= 0.51
+    values = np.arange(np.float16(2.0**-14).view(np.uint16), np.float16(1.0).view(np.uint16) + 1)
+    levels = 1 + np.rint(65534 * (24 + np.log2(values.astype(np.uint16).view(np.float16)
+                                               .astype(np.float64))) / 24)  # fmt: skip
+    assert (np.diff(levels) >= 1).all() and levels[-1] == 65535
+
+
+def test_prefill_gives_the_last_windows(path: Path) -> None:
+    """Oldest first, as wide as a slab, on the same scale, 0 where a block was not yet written."""
+    workload = open_workload(path)
+    found = workload.prefill(1)
+    assert found is not None and found.dtype == np.uint16
+    assert found.shape == (WINDOWS, LAYERS, CONTEXT_BLOCKS + (STEPS - 1) // BLOCK)
+    for window in range(WINDOWS):
+        full = CONTEXT_BLOCKS + 1 + window - WINDOWS
+        assert (found[window, :, :full] > 0).all() and (found[window, :, full:] == 0).all()
+
+
+def test_contents_are_shared_as_far_as_the_prefix(path: Path) -> None:
+    """Sessions 0 and 1 share six blocks; 1 and 2 the names behind, and so what is there."""
+    a, b, c = (one.contents for one in open_workload(path).sessions)
+    assert a.shape == (CONTEXT_BLOCKS, 2) and a.dtype == np.uint64
+    assert [bool((a[i] == b[i]).all()) for i in range(10)] == [True] * 6 + [False] * 4
+    assert [bool((b[i] == c[i]).all()) for i in range(10)] == [False] * 6 + [True] * 4
+    assert len(np.unique(np.concatenate([a, c]), axis=0)) == 20
+    info = open_workload(path).sessions[1]
+    assert (info.turns, info.group, info.arrival_s) == ((4,), 3, 1.5)
+
+
+def test_reading_holds_one_row_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the next row group is read, the steps of the one before have been given out."""
+    import pyarrow.parquet as pq
+
+    events: list[str] = []
+    real = pq.ParquetFile.read_row_group
+    workload = open_workload(path)
+
+    def watched(self: Any, number: int, **more: Any) -> Any:
+        events.append("read")
+        return real(self, number, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
+    for _ in workload.slabs(0, 1):
+        events.append("slab")
+    assert events.count("read") >= 3
+    assert all(pair != ("read", "read") for pair in itertools.pairwise(events))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"selector": "taste"}, "no scores called 'taste'"),
+        ({"pool": "median"}, "pool = 'median'"),
+        ({"select_blocks": 0, "sink_blocks": 0, "window_blocks": 0}, "0 blocks"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        open_workload(path, **changes)
+
+
+def test_overlap_counts_what_is_selected_again(path: Path) -> None:
+    """Against sets: blocks of a step's selection that the step before had too."""
+    workload = CapturedWorkload(path, 2, sink_blocks=0, window_blocks=0)
+    selected, _ = gathered(workload, 0, 16)
+    rates = [
+        np.mean([len(set(now[at]) & set(then[at])) / 2
+                 for then, now in itertools.pairwise(selected[:9])])
+        for at in range(LAYERS)
+    ]  # fmt: skip
+    found = overlap(path, 8)
+    assert (found["k_blocks"], found["steps"]) == (2, 8)
+    assert found["mean"] == pytest.approx(np.mean(rates), abs=1e-4)
+    assert found["least"] == pytest.approx(min(rates), abs=1e-4)

@@ -1,0 +1,208 @@
+"""Is everything that cannot be captured one line, before a long run begins?"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.testbeds.capture.reader import open_capture
+from offstage.testbeds.cli import run
+
+pytest.importorskip("torch", reason="needs the extra capture")
+pytest.importorskip("transformers", reason="needs the extra capture")
+
+FAST = ["--steps", "4", "--context-tokens", "64", "--block-tokens", "16", "--threads", "1"]
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """config.json, changed."""
+
+    def edit(folder: Path) -> None:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        change(config)
+        path.write_text(json.dumps(config))
+
+    return edit
+
+
+def removed(pattern: str) -> Callable[[Path], None]:
+    def remove(folder: Path) -> None:
+        for path in folder.glob(pattern):
+            path.unlink()
+
+    return remove
+
+
+def torn(name: str) -> Callable[[Path], None]:
+    def tear(folder: Path) -> None:
+        raw = (folder / name).read_bytes()
+        (folder / name).write_bytes(raw[: len(raw) // 2])
+
+    return tear
+
+
+def lengthen(config: dict[str, Any]) -> None:
+    config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+
+
+FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no config": (removed("config.json"), "no config.json in it"),
+    "torn config": (torn("config.json"), "config.json cannot be read"),
+    "no tokenizer": (removed("tokenizer*"), "the tokenizer cannot be loaded"),
+    "torn tokenizer": (torn("tokenizer.json"), "the tokenizer cannot be loaded"),
+    "no weights": (removed("*.safetensors"), "no *.safetensors in it"),
+    "torn weights": (torn("model.safetensors"), "the model cannot be loaded"),
+    "missing weights": (
+        edited(lambda config: config.update(num_hidden_layers=3)), "weights are missing"
+    ),
+    "other weights": (edited(lambda config: config.update(hidden_size=64)), "model"),
+    "architecture": (
+        edited(lambda config: config.update(model_type="gpt2")),
+        "architecture 'gpt2' is not supported; supported are llama",
+    ),
+    "no architecture": (
+        edited(lambda config: config.pop("model_type")), "architecture None is not supported"
+    ),
+    "rotary": (edited(lengthen), "depend on how a context is fed in"),
+    "heads": (edited(lambda config: config.update(num_key_value_heads=3)), "KV heads"),
+}  # fmt: skip
+
+
+def line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error, behind the lines of progress."""
+    said = [one for one in capsys.readouterr().err.splitlines() if one.startswith("offstage:")]
+    assert len(said) == 1, said
+    return said[0]
+
+
+@pytest.mark.parametrize("what", FOLDERS)
+def test_a_folder_that_is_no_model_is_one_line(
+    what: str, make_model: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, message = FOLDERS[what]
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in make_model("llama").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    damage(folder)
+    out = tmp_path / "a.parquet"
+    named = ["--model", str(folder), "--text", str(text), "--out", str(out)]
+    assert run(["trace", "capture", *named, *FAST]) == 2
+    said = line(capsys)
+    assert message in said and str(folder) in said
+    assert not list(tmp_path.glob("*.parquet*"))
+
+
+OPTIONS: dict[str, tuple[list[str], str]] = {
+    "text too short": (["--context-tokens", "496", "--steps", "5"],
+        "the text has 500 tokens; 496 of context and 5 steps",
+   ),
+    "context too long": (
+        ["--mode", "free", "--context-tokens", "496", "--steps", "40"], "the model is made for 512"
+    ),
+    "part of a block": (["--context-tokens", "70"], "no whole number of blocks of 16 tokens"),
+    "no steps": (["--steps", "0"], "--steps = 0"),
+    "no context": (["--context-tokens", "0"], "--context-tokens = 0"),
+    "no such layer": (["--limit-layers", "0-2"], "the model has layers 0 to 1"),
+    "no layer": (["--limit-layers", "first"], "'first' is no layer"),
+    "temperature": (["--temperature", "-1"], "--temperature = -1.0"),
+    "no device": (["--device", "cuda"], "torch finds no CUDA device"),
+    "no text": (["--text", "nowhere.txt"], "no such file or directory"),
+    "no place": (["--out", "nowhere/a.parquet"], "no file can be made there"),
+    "no folder": (["--model", "nowhere"], "no such folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_options_that_do_not_fit_are_one_line(
+    what: str,
+    make_model: Any,
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    changes, message = OPTIONS[what]
+    if what == "no device" and torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    monkeypatch.chdir(tmp_path)
+    named = ["--model", str(make_model("llama")), "--text", str(text)]
+    assert run(["trace", "capture", *named, *FAST, *changes]) == 2
+    assert message in line(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_that_is_no_text_is_named(
+    make_model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"\x89PNG\xff" * 200)
+    named = ["--model", str(make_model("llama")), "--text", str(path)]
+    assert run(["trace", "capture", *named, *FAST]) == 2
+    assert f"{path}: no UTF-8 at byte 0" in line(capsys)
+
+
+def test_a_sliding_window_is_refused_where_it_cuts(
+    make_model: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Within the window every layer sees everything; beyond it, what it no longer sees is lost."""
+    for architecture, more in (
+        ("mistral", {}),
+        ("qwen3", {"use_sliding_window": True, "max_window_layers": 1}),
+    ):
+        folder = make_model(architecture, sliding_window=100, **more)
+        named = ["--model", str(folder), "--text", str(text), "--out", str(tmp_path / "a.parquet")]
+        assert run(["trace", "capture", *named, *FAST]) == 0
+        assert run(["trace", "capture", *named, *FAST, "--context-tokens", "112"]) == 2
+        assert "sliding window of 100 tokens" in line(capsys)
+
+
+def test_the_command_says_what_it_wrote(
+    make_model: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that opens, with what was asked for, and the figure to hold against the papers'."""
+    out = tmp_path / "a.parquet"
+    named = ["--model", str(make_model("glm4")), "--text", str(text), "--out", str(out)]
+    assert run(["trace", "capture", *named, *FAST, "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["rows"] == 2 * (4 + 4) * 2 * 2
+    assert said["size_bytes"] == out.stat().st_size
+    assert [one["name"] for one in said["sessions"]] == ["letters/teacher", "letters/free"]
+    assert 0 <= said["overlap"]["least"] <= said["overlap"]["mean"] <= 1
+    assert [one.steps for one in open_capture(out).sessions] == [4, 4]
+
+
+def test_ctrl_c_keeps_the_steps_that_were_whole(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """The real process, the real signal, in the middle of its steps."""
+    out = tmp_path / "a.parquet"
+    code = (
+        "import os, signal, sys; from offstage.testbeds.capture import writer\n"
+        "real = writer.Writer.step\n"
+        "def step(self, session, number, scores):\n"
+        "    real(self, session, number, scores)\n"
+        "    if number == 5: os.kill(os.getpid(), signal.SIGINT)\n"
+        "writer.Writer.step = step\n"
+        "from offstage.testbeds.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
+    named = ["--model", str(make_model("llama")), "--text", str(text), "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "trace", "capture", *named, *FAST, "--steps", "300"],
+        capture_output=True, text=True, timeout=100, env={**os.environ},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert f"{out} holds the 6 steps that were whole" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [one.steps for one in open_capture(out).sessions] == [6]
+    assert list(tmp_path.iterdir()) == [out]

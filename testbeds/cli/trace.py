@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli import trace_capture
+from offstage.testbeds.cli import trace_capture, trace_generate
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 __all__ = ["register"]
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     """Add `offstage trace`."""
     app.add_typer(trace, name="trace")
     trace_capture.register(trace)
+    trace_generate.register(trace)
 
 
 @trace.callback()

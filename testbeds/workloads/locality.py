@@ -1,0 +1,87 @@
+"""What selections show of locality: shares that stay, and what a buffer of blocks misses.
+
+A run of selections is an int array `[steps, k]` of one layer, ordinals below `blocks`. A buffer
+serves each selection as a set: what is selected at a step cannot leave during it, and blocks that
+came at one step leave in an order of ordinals. First touches are misses; the first step, which
+misses everything, is not counted. Pure functions, no loop over blocks.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BUFFERS", "buffer_misses", "overlap", "shared_by"]
+
+Ordinals = npt.NDArray[np.int64]
+
+BUFFERS = ("lru", "fifo", "random", "belady")
+
+
+def overlap(selected: Ordinals, distance: int, blocks: int) -> float:
+    """Mean share of a step's selection that the selection `distance` steps before held too."""
+    held = np.zeros(blocks, bool)
+    shares = []
+    for step in range(distance, len(selected)):
+        held[:] = False
+        held[selected[step - distance]] = True
+        shares.append(float(held[selected[step]].mean()))
+    return sum(shares) / len(shares)
+
+
+def shared_by(selections: Ordinals, blocks: int) -> float:
+    """Share of one selection that all the selections `[n, k]` hold."""
+    counts = np.bincount(selections.ravel(), minlength=blocks)
+    return float(np.mean(counts[selections[0]] == len(selections)))
+
+
+def buffer_misses(
+    selected: Ordinals, blocks: int, sizes: Mapping[str, tuple[int, ...]], seed: int = 0
+) -> dict[tuple[str, int], float]:
+    """Miss rates by (buffer, size in blocks), for the sizes asked of each buffer of `BUFFERS`.
+
+    `belady` drops what is selected again last, knowing the whole run.
+    """
+    draw = np.random.Generator(np.random.Philox(seed))
+    upcoming = _next_uses(selected, blocks) if "belady" in sizes else None
+    runs = [(kind, size) for kind, all_sizes in sizes.items() for size in all_sizes]
+    resident = {run: np.zeros(blocks, bool) for run in runs}
+    came = {run: np.full(blocks, -1, np.int64) for run in runs}
+    misses = dict.fromkeys(runs, 0)
+    last_use = np.full(blocks, -1, np.int64)
+    for step, chosen in enumerate(selected):
+        last_use[chosen] = step
+        for run in runs:
+            kind, size = run
+            here = resident[run]
+            new = chosen[~here[chosen]]
+            misses[run] += len(new) if step else 0
+            here[new] = True
+            came[run][new] = step
+            excess = int(here.sum()) - size
+            if excess <= 0:
+                continue
+            inside = np.flatnonzero(here & (last_use < step))
+            if kind == "lru":
+                worth = last_use[inside]
+            elif kind == "fifo":
+                worth = came[run][inside]
+            elif kind == "random":
+                worth = draw.integers(0, 1 << 40, len(inside))
+            else:
+                assert upcoming is not None
+                worth = -upcoming[step][inside]
+            key = worth * blocks + inside
+            here[inside[np.argpartition(key, excess - 1)[:excess]]] = False
+    total = (len(selected) - 1) * selected.shape[1]
+    return {run: count / total for run, count in misses.items()}
+
+
+def _next_uses(selected: Ordinals, blocks: int) -> npt.NDArray[np.int64]:
+    """`[steps, blocks]`: the step after this one at which each block is selected next."""
+    result = np.empty((len(selected), blocks), np.int64)
+    ahead = np.full(blocks, len(selected), np.int64)
+    for step in range(len(selected) - 1, -1, -1):
+        result[step] = ahead
+        ahead[selected[step]] = step
+    return result

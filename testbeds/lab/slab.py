@@ -3,9 +3,9 @@
 A workload is generated (`offstage.testbeds.lab.generated`, in whole blocks of granules by
 `offstage.testbeds.lab.coarse`), captured from a model, or recorded
 (`offstage.testbeds.lab.recorded`); to the lab they all look alike. It owns no arena and knows no
-policy: the same slabs are given to every policy and every buffer, and to the bounds. Slabs keep a
-run small: a session of 128K tokens, 80 layers and 1,000 steps has 330 MB of scores, and no more
-than a few slabs of it exist at once.
+policy: the same slabs are given to every policy and every buffer, and to the bounds
+(`offstage.testbeds.lab.bounds`). Slabs keep a run small: a session of 128K tokens, 80 layers and
+1,000 steps has 330 MB of scores, and no more than a few slabs of it exist at once.
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,259 @@
+"""Do the bounds of a workload count what its sessions demand, as a plain loop over sets does?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offstage.bindings.bounds import CREDIT_ONE
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.bounds import (
+    BOUNDS,
+    BoundPoint,
+    Collector,
+    LastStep,
+    bounds_at,
+)
+from offstage.testbeds.lab.slab import ABSENT, SessionInfo, Slab
+
+LAYERS, SELECT, BLOCK_TOKENS, BLOCK_BYTES = 2, 4, 3, 1 << 16
+
+
+@dataclass
+class Drawn:
+    """A small workload drawn from a seed: sessions that share a prefix, grow, and select by score;
+    few different scores, so that many are equal."""
+
+    seed: int
+    shared: int
+    steps: tuple[int, ...]
+    layer_count: int = LAYERS
+    select_blocks: int = SELECT
+    sink_blocks: int = 1
+    window_blocks: int = 2
+    block_tokens: int = BLOCK_TOKENS
+    draft_agreement: float | None = None
+    index_source: npt.NDArray[np.int64] = field(default_factory=lambda: np.arange(LAYERS))
+
+    def describe(self) -> dict[str, object]:
+        return {"kind": "test", "synthetic": True}
+
+    def prefill(self, session: int) -> None:
+        return None
+
+    @property
+    def sessions(self) -> tuple[SessionInfo, ...]:
+        return tuple(
+            SessionInfo(f"{number}", 6 + number, steps, self.contents(number))
+            for number, steps in enumerate(self.steps)
+        )
+
+    def contents(self, number: int) -> npt.NDArray[np.uint64]:
+        """The first `shared` blocks hold the same in all sessions; block 5 does behind another
+        prefix, and then is another chunk."""
+        names = [
+            (0, i) if i < self.shared or i == 5 else (number + 1, i) for i in range(6 + number)
+        ]
+        return np.array(names, np.uint64)
+
+    def step(self, number: int, step: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
+        """Selected ordinals [layers, width] and scores [layers, blocks at the end]."""
+        random = np.random.default_rng((self.seed, number, step))
+        info = self.sessions[number]
+        count = info.blocks + step // BLOCK_TOKENS
+        scores = np.zeros((LAYERS, info.blocks + (info.steps - 1) // BLOCK_TOKENS), np.uint16)
+        scores[:, :count] = random.integers(0, 5, (LAYERS, count))
+        selected = np.full((LAYERS, SELECT + 1), ABSENT, np.uint32)
+        for layer in range(LAYERS):
+            chosen = random.choice(count, random.integers(1, SELECT + 1), replace=False)
+            selected[layer, : len(chosen)] = np.sort(chosen)
+        return selected, scores
+
+    def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
+        for first in range(0, self.steps[session], steps):
+            last = min(first + steps, self.steps[session])
+            parts = [self.step(session, step) for step in range(first, last)]
+            selected, scores = (np.stack(column) for column in zip(*parts, strict=True))
+            yield Slab(session, first, selected, scores)
+
+
+def every_fourth(slab: Slab) -> npt.NDArray[np.bool_]:
+    """An HBM pool that has every fourth ordinal, for ever."""
+    return slab.selected % 4 == 3
+
+
+workloads = st.builds(
+    Drawn,
+    st.integers(0, 99),
+    st.integers(0, 7),
+    st.lists(st.integers(1, 9), min_size=1, max_size=3),
+)
+
+
+def ordinals(workload: Drawn, session: int, step: int, layer: int, pool: bool) -> list[int]:
+    row = workload.step(session, step)[0][layer]
+    return [int(o) for o in row if o != ABSENT and not (pool and o % 4 == 3)]
+
+
+@settings(max_examples=40)
+@given(workloads, st.booleans(), st.integers(1, 5))
+def test_demands_are_those_of_the_selections(workload: Drawn, pool: bool, slab_steps: int) -> None:
+    """Are demands, non-trivial ones, compulsory hits and their blocks those of a loop over sets?"""
+    collector = Collector(workload, (4,))
+    for session in range(len(workload.steps)):
+        for slab in workload.slabs(session, slab_steps):
+            collector.add(slab, every_fourth(slab) if pool else None)
+    point = BoundPoint(4, 10_000, 0, BLOCK_BYTES, 1000)
+    (bounds,) = bounds_at(collector, [point])
+    rows = {(r["session"], r["step"], r["layer"]): r for r in bounds.rows}
+    assert len(rows) == len(bounds.rows) == LAYERS * sum(workload.steps)
+    seen: set[object] = set()
+    reads = 0
+    for step in range(max(workload.steps)):
+        for layer in range(LAYERS):
+            for session, steps in enumerate(workload.steps):
+                if step >= steps:
+                    continue
+                info, row = workload.sessions[session], rows[session, step, layer]
+                count = info.blocks + step // BLOCK_TOKENS
+                hits = demands = nontrivial = nontrivial_hits = 0
+                for ordinal in ordinals(workload, session, step, layer, pool):
+                    prefix = info.contents[: ordinal + 1].tobytes()
+                    written = ordinal >= info.blocks
+                    name = (layer, (session, ordinal) if written else prefix)
+                    hit = name in seen or written
+                    seen.add(name)
+                    inner = workload.sink_blocks <= ordinal < count - workload.window_blocks
+                    demands, hits = demands + 1, hits + hit
+                    nontrivial, nontrivial_hits = nontrivial + inner, nontrivial_hits + inner * hit
+                    reads += not hit
+                assert (row["demands"], row["nontrivial"]) == (demands, nontrivial)
+                assert (row["hits"][0], row["nontrivial_hits"][0]) == (hits, nontrivial_hits)
+                # With room for all, Belady is the endless buffer, and no cap misses nothing.
+                assert row["hits"][:3].tolist() == [hits, hits, demands]
+    assert bounds.reads == {"compulsory": reads, "belady": reads, "clairvoyant": reads}
+    assert bounds.limit_hits is None
+    assert collector.demands().block_count >= len(seen)
+
+
+@settings(max_examples=40)
+@given(workloads, st.booleans(), st.integers(1, 5))
+def test_last_step_is_the_best_by_the_scores_before(
+    workload: Drawn, pool: bool, slab_steps: int
+) -> None:
+    """Does a demand hit exactly where a sort of the step before puts it among the best?"""
+    buffers = (3, 1, 6, 100)
+    last = LastStep(workload, buffers)
+    for session in range(len(workload.steps)):
+        for slab in workload.slabs(session, slab_steps):
+            hits, nontrivial_hits = last.take(slab, every_fourth(slab) if pool else None)
+            assert (nontrivial_hits <= hits).all()
+            for step, layer in np.ndindex(*hits.shape[:2]):
+                now = slab.first_step + step
+                wanted = ordinals(workload, session, now, layer, pool)
+                if now == 0:
+                    assert not hits[step, layer].any()
+                    continue
+                before = workload.step(session, now - 1)[1][layer]
+                best = sorted(np.flatnonzero(before), key=lambda o: (-int(before[o]), o))
+                known = workload.sessions[session].blocks + (now - 1) // BLOCK_TOKENS
+                for at, buffer in enumerate(buffers):
+                    want = [o for o in wanted if o in best[:buffer] or o >= known]
+                    assert hits[step, layer, at] == len(want)
+
+
+def test_keys_of_long_contexts_are_wider() -> None:
+    """Beyond 65,536 blocks of a layer, is the order by score and ordinal still the same?"""
+    info = SessionInfo("long", 70_000, 2, np.zeros((70_000, 2), np.uint64))
+
+    class Long(Drawn):
+        sessions = (info,)
+
+    scores = np.ones((2, LAYERS, 70_000), np.uint16)
+    scores[0, :, 69_999] = 2
+    selected = np.tile(np.array([0, 1, 66_000, 69_999], np.uint32), (2, LAYERS, 1))
+    hits, _ = LastStep(Long(0, 0, (2,)), (2, 66_001, 66_002)).take(Slab(0, 0, selected, scores))
+    assert hits[1].tolist() == [[2, 3, 4]] * LAYERS
+
+
+@pytest.mark.parametrize("begins", [None, [0, 5]])
+def test_credit_is_shared_by_who_decodes(begins: list[int] | None) -> None:
+    """Does each row earn what passes while a layer computes, over the sessions of that step?"""
+    workload = Drawn(1, 2, (8, 4))
+    collector = Collector(workload, (4,), begins=begins)
+    collector.collect()
+    layer_ns = 10_000
+    point = BoundPoint(4, 64, BLOCK_BYTES * 100_000, BLOCK_BYTES, layer_ns, lead_ns=20_000)
+    cap = collector.cap(point)
+    assert cap is not None and cap.lead == (17 + 2) * CREDIT_ONE
+    together = {0: range(8), 1: range(4)} if begins is None else {0: range(8), 1: range(5, 9)}
+    rows = collector.rows()
+    for row, credit in zip(rows, cap.credits, strict=True):
+        nominal = together[int(row["session"])][int(row["step"])]
+        active = sum(nominal in steps for steps in together.values())
+        assert credit == -(-CREDIT_ONE // active)
+    # Without waiting, all that is earned is what passes in the time that the steps take.
+    steps = {step for one in together.values() for step in one}
+    assert int(cap.credits.sum()) == len(steps) * LAYERS * CREDIT_ONE
+    keys = [
+        (together[int(r["session"])][int(r["step"])], int(r["layer"]), int(r["session"]))
+        for r in rows[collector.demands().order]
+    ]
+    assert keys == sorted(keys)
+
+
+def test_a_tighter_cap_or_buffer_is_never_better() -> None:
+    """Over many points at once, are bounds ordered as they must be?"""
+    workload = Drawn(7, 3, (40, 30, 35))
+    collector = Collector(workload, (4, 8))
+    collector.collect()
+    rates = [BLOCK_BYTES * 1000 * n for n in (1, 10, 100, 0)]
+    points = [
+        BoundPoint(b, s, r, BLOCK_BYTES, 10_000) for b, s in ((4, 12), (8, 24)) for r in rates
+    ]
+    found = bounds_at(collector, points)
+    total = int(found[0].rows["demands"].sum())
+    hits = np.array([one.rows["hits"].sum(axis=0) for one in found])
+    compulsory, alone, ahead, last = hits.reshape(2, len(rates), len(BOUNDS)).transpose(2, 0, 1)
+    assert (compulsory == compulsory[0, 0]).all()
+    assert (alone == alone[:, :1]).all() and (alone[0] < alone[1]).all()
+    assert (np.diff(ahead, axis=1) >= 0).all() and (ahead[:, -1] == total).all()
+    assert (alone <= ahead).all() and (ahead[0] <= ahead[1]).all()
+    assert (last[0] < last[1]).all()
+    for one, ahead_hits in zip(found, ahead.reshape(-1), strict=True):
+        assert (one.limit_hits is None) == (one.point.bytes_per_s == 0)
+        assert one.limit_hits is None or ahead_hits <= one.limit_hits <= total
+
+
+def test_what_breaks_the_contract_is_refused() -> None:
+    """Is each one error: wrong order, missing slabs, blocks not written, too many, no scores?"""
+    workload = Drawn(3, 2, (6,))
+    first, second = workload.slabs(0, 3)
+    with pytest.raises(BadInput, match="in order"):
+        Collector(workload, (4,)).add(second)
+    with pytest.raises(BadInput, match="in order"):
+        LastStep(workload, (4,)).take(second)
+    half = Collector(workload, (4,))
+    half.add(first)
+    with pytest.raises(BadInput, match="all slabs"):
+        half.demands()
+    early = np.where(first.selected == first.selected.min(), np.uint32(8), first.selected)
+    with pytest.raises(BadInput, match="not written yet"):
+        half.add(Slab(0, 3, np.full_like(first.selected, 99), second.scores))
+    with pytest.raises(BadInput, match="not written yet"):
+        Collector(workload, (4,)).add(Slab(0, 0, early, first.scores))
+    narrow = Drawn(3, 2, (6,), select_blocks=1)
+    with pytest.raises(BadInput, match="select_blocks"):
+        Collector(narrow, (4,)).collect()
+    whole = Collector(workload, (4,))
+    whole.collect()
+    with pytest.raises(BadInput, match="no scores"):
+        bounds_at(whole, [BoundPoint(5, 64, 0, BLOCK_BYTES, 1)])
+    with pytest.raises(BadInput, match="buffer"):
+        bounds_at(whole, [BoundPoint(4, 2, 0, BLOCK_BYTES, 1)])
+    with pytest.raises(BadInput, match="buffers"):
+        LastStep(workload, ())

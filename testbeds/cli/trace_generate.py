@@ -1,19 +1,20 @@
 """`offstage trace generate`: a generated workload held against published figures, or written."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, emit, table
 from offstage.testbeds.cli.progress import shown
 
 __all__ = ["register"]
 
 
 def register(trace: typer.Typer) -> None:
-    """Add the command to `offstage trace`."""
-    trace.command("generate")(generate)
+    """Add `offstage trace generate`."""
+    trace.command()(generate)
 
 
 def generate(
@@ -21,15 +22,55 @@ def generate(
     explain: Annotated[
         bool, typer.Option("--explain", help="measure the profile against published figures")
     ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="write a workload in the capture format")
+    ] = None,
+    layers: Annotated[int, typer.Option("--layers", help="that store KV")] = 8,
+    context_tokens: Annotated[
+        int, typer.Option("--context-tokens", help="of each session, whole blocks")
+    ] = 32768,
+    steps: Annotated[int, typer.Option("--steps", help="decode steps of each session")] = 128,
+    sessions: Annotated[int, typer.Option("--sessions", help="that decode")] = 1,
+    block_tokens: Annotated[int, typer.Option("--block-tokens", help="tokens of one block")] = 64,
+    turn_steps: Annotated[
+        int | None, typer.Option("--turn-steps", help="a new turn every so many steps")
+    ] = None,
+    shared_prefix_tokens: Annotated[
+        int, typer.Option("--shared-prefix-tokens", help="that all sessions begin with")
+    ] = 0,
     seed: Annotated[int, typer.Option("--seed", min=0, help="fixes what is drawn")] = 1,
     form: FormatOption = Format.text,
 ) -> None:
-    """A workload drawn from fitted score processes."""
+    """A workload drawn from fitted score processes: how true it is, or a file of it."""
+    if explain == (out is not None):
+        raise BadInput(
+            "nothing to do" if out is None else "two things to do",
+            "trace generate",
+            "give --explain or --out FILE",
+        )
+    if out is None:
+        _explain(profile, seed, form)
+        return
+    from offstage.testbeds.lab.export import export
+    from offstage.testbeds.lab.generated import GeneratedOptions, GeneratedWorkload
+
+    # A file has scores, and whoever replays it selects: one block stands for any selection here.
+    options = GeneratedOptions(
+        profile, layers, context_tokens, steps, sessions, block_tokens,
+        select_blocks=1, sink_blocks=0, window_blocks=0, turn_steps=turn_steps,
+        shared_prefix_tokens=shared_prefix_tokens, seed=seed,
+    )  # fmt: skip
+    workload = GeneratedWorkload(options)
+    with shown(1) as progress:
+        export(workload, out, progress)
+    result = {"file": str(out), "size_bytes": out.stat().st_size, **workload.describe()}
+    emit(result, form, table(result))
+
+
+def _explain(profile: str, seed: int, form: Format) -> None:
     from offstage.testbeds.workloads import explain as figures
     from offstage.testbeds.workloads.profiles import layer_processes
 
-    if not explain:
-        raise BadInput("nothing to do", "trace generate", "give --explain or --out FILE")
     names = {process.name for process in layer_processes(profile, figures.LAYERS)}
     with shown(len(names)) as progress:
         rows = figures.explain(profile, seed, progress=progress)

@@ -130,6 +130,11 @@ class GeneratedWorkload:
             },
         }
 
+    @property
+    def score_unit(self) -> npt.NDArray[np.float32]:
+        """`[layers, 1]`: how much one step of the 16-bit scores is, of the process's own."""
+        return self._unit if self._spread is None else self._unit[self._spread]
+
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
         """Draws the session from its first step on."""
         options = self.options

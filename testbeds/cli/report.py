@@ -1,11 +1,14 @@
 """`offstage report`: the page of a run, made again from its summary.json."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offstage.testbeds.cli.common import Format, FormatOption, emit
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["register"]
 
@@ -22,13 +25,31 @@ def report(
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Write report.html from summary.json, and show the table of runs."""
+    """Write report.html from summary.json, and show the table of runs or points."""
     from rich.console import Group
 
+    from offstage.testbeds.report.lab_files import holds_lab_summary
+
+    page = out or (run if run.is_dir() else run.parent) / "report.html"
+    sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page)
+    result = {"sentence": sentence, "report": str(page)}
+    emit(result, form, Group(table, "", sentence, "", str(page)))
+
+
+def _demo(run: Path, page: Path) -> "tuple[str, Table]":
     from offstage.testbeds.report import console_table, read_summary, write_report
 
     summary = read_summary(run)
-    page = out or (run if run.is_dir() else run.parent) / "report.html"
     write_report(summary, page)
-    result = {"sentence": summary.sentence, "report": str(page)}
-    emit(result, form, Group(console_table(summary), "", summary.sentence, "", str(page)))
+    return summary.sentence, console_table(summary)
+
+
+def _lab(run: Path, page: Path) -> "tuple[str, Table]":
+    from offstage.testbeds.report.lab_files import read_lab_summary
+    from offstage.testbeds.report.lab_page import write_lab_report
+    from offstage.testbeds.report.lab_sentence import lab_sentence
+    from offstage.testbeds.report.lab_table import lab_table
+
+    summary = read_lab_summary(run)
+    write_lab_report(summary, page)
+    return lab_sentence(summary), lab_table(summary)

@@ -9,13 +9,14 @@ import math
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.results import ENDS, RunResult, Summary
 
-__all__ = ["SUMMARY_NAME", "read_summary", "write_summary", "write_text"]
+__all__ = ["SUMMARY_NAME", "as_json", "read_json", "read_summary", "write_summary", "write_text"]
 
 SUMMARY_NAME = "summary.json"
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
@@ -34,32 +35,42 @@ def write_summary(summary: Summary, path: str | Path) -> None:
     for number, run in enumerate(summary.runs):
         wrong = _wrong(run)
         assert not wrong, f"runs[{number}]: {wrong}"
-    text = msgspec.json.format(msgspec.json.encode(summary), indent=1).decode()
-    write_text(Path(path), _short_lists(text) + "\n")
+    write_text(Path(path), as_json(summary))
+
+
+def as_json(value: Any) -> str:
+    """Indented JSON, lists of plain numbers on one line each."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+    return _short_lists(text) + "\n"
+
+
+def read_json(path: str | Path, mend: str) -> tuple[bytes, str]:
+    """The bytes of a summary.json, or of the one in a folder, and its path; BadInput without."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / SUMMARY_NAME
+    try:
+        if path.stat().st_size > SUMMARY_SIZE_BYTES_MAX:
+            raise BadInput("larger than any summary", str(path), mend)
+        return path.read_bytes(), str(path)
+    except OSError as error:
+        raise BadInput(error.strerror or "cannot be read", str(path), mend) from None
 
 
 def read_summary(path: str | Path) -> Summary:
     """Reads a summary.json, or the one in a folder. BadInput for what is not one."""
-    path = Path(path)
-    if path.is_dir():
-        path = path / SUMMARY_NAME
     mend = "name a folder that `offstage demo --out` wrote"
-    try:
-        if path.stat().st_size > SUMMARY_SIZE_BYTES_MAX:
-            raise BadInput("larger than any summary", str(path), mend)
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadInput(error.strerror or "cannot be read", str(path), mend) from None
+    data, where = read_json(path, mend)
     try:
         summary = msgspec.json.decode(data, type=Summary)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"not a summary: {error}", str(path), mend) from None
+        raise BadInput(f"not a summary: {error}", where, mend) from None
     for number, run in enumerate(summary.runs):
         if wrong := _wrong(run):
-            raise BadInput(f"runs[{number}]: {wrong}", str(path), "write it anew with a run")
+            raise BadInput(f"runs[{number}]: {wrong}", where, "write it anew with a run")
     for point in summary.curve:
         if not (0.0 <= point.hit_rate <= 1.0 and 0.0 <= point.traffic_ratio < math.inf):
-            raise BadInput(f"curve point {point.label!r}", str(path), "write it anew with a run")
+            raise BadInput(f"curve point {point.label!r}", where, "write it anew with a run")
     return summary
 
 

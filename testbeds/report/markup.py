@@ -1,13 +1,27 @@
 """The HTML around a plot: figure, panels, legend, bars, chips. Every text is escaped here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
+from offstage.testbeds.report.numbers import show
 from offstage.testbeds.report.runs import Group
 from offstage.testbeds.report.svg import attributes, tag
 
-__all__ = ["Segment", "bar", "chip", "figure", "key", "legend", "panel", "panels", "swatch"]
+__all__ = [
+    "Segment",
+    "bar",
+    "chip",
+    "facts",
+    "figure",
+    "key",
+    "legend",
+    "panel",
+    "panels",
+    "swatch",
+    "tile",
+]
 
 
 @dataclass(frozen=True)
@@ -67,3 +81,39 @@ def figure(name: str, title: str, body: str, caption: str, keys: str = "") -> st
     foot = tag("figcaption", escape(caption))
     content = head + tag("figure", keys + body + foot)
     return tag("section", content, id=name, aria_labelledby=f"{name}-title")
+
+
+def tile(name: str, value: str, under: str, kind: str = "") -> str:
+    """One of the figures under the sentence."""
+    parts = f"<dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(under)}</small></dd>"
+    return tag("div", parts, class_=kind)
+
+
+def facts(title: str, values: Mapping[str, Any]) -> str:
+    """A mapping as a folded table, nested keys joined with a dot."""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(key)}</th><td>{escape(text)}</td></tr>'
+        for key, text in _flat(values)
+    )
+    if not rows:
+        return ""
+    return (
+        f"<details><summary>{escape(title)}</summary>"
+        f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div></details>'
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{key}.")
+        elif isinstance(value, list | tuple):
+            plain = [item for item in value if not isinstance(item, Mapping | list | tuple)]
+            if plain:
+                yield key, ", ".join(show(str(name), item) for item in plain)
+            for number, item in enumerate(value):
+                if isinstance(item, Mapping):
+                    yield from _flat(item, f"{key}[{number}].")
+        else:
+            yield key, show(str(name), value)

@@ -7,18 +7,18 @@ name or a warning may hold.
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from offstage.testbeds.report.bars import fates_figure, served_figure
 from offstage.testbeds.report.curve import curve_figure
 from offstage.testbeds.report.definitions import DEFINITIONS
 from offstage.testbeds.report.files import write_text
-from offstage.testbeds.report.numbers import count, milliseconds, percent, ratio, show, size
+from offstage.testbeds.report.markup import facts, tile
+from offstage.testbeds.report.numbers import count, milliseconds, percent, ratio, size
 from offstage.testbeds.report.plots import hit_rate_figure, lead_figure, stall_figure
 from offstage.testbeds.report.runs import Group, baseline, groups, label, set_colours
 from offstage.testbeds.report.sentence import subject
@@ -27,7 +27,7 @@ from offstage.testbeds.report.svg import tag
 from offstage.testbeds.report.table import glossary, runs_section
 from offstage.testbeds.results import Summary
 
-__all__ = ["render", "write_report"]
+__all__ = ["page", "render", "write_report"]
 
 PACKAGE = "offstage.testbeds.report"
 
@@ -52,19 +52,35 @@ def render(summary: Summary) -> str:
             curve_figure(found, summary.curve, colours),
             fates_figure(found, colours),
         ]
+    return page(
+        title=f"Offstage: {_title(summary)}",
+        sentence=summary.sentence,
+        setup=setup_line(summary),
+        tiles=_tiles(found[0]) if found else "",
+        sections=sections,
+        foot=_foot(summary),
+        version=summary.version,
+    )
+
+
+def page(
+    *, title: str, sentence: str, setup: str, tiles: str, sections: Sequence[str], foot: str,
+    version: str,
+) -> str:  # fmt: skip
+    """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text."""
     script = _part("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return Template(_part("page.html")).substitute(
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
-        title=escape(f"Offstage: {_title(summary)}"),
+        title=escape(title),
         style=_part("page.css"),
         script=script,
-        sentence=_sentence(summary.sentence),
-        setup=escape(setup_line(summary)),
-        tiles=_tiles(found[0]) if found else "",
+        sentence=_sentence(sentence),
+        setup=escape(setup),
+        tiles=tiles,
         sections="\n".join(sections),
-        foot=_foot(summary),
-        version=escape(summary.version),
+        foot=foot,
+        version=escape(version),
     )
 
 
@@ -100,9 +116,9 @@ def _tiles(group: Group) -> str:
                 under = f"{under}, {note.format(size(without.bytes_read))}"
         else:
             under = note.format(form(getattr(without, key))) if without is not None else ""
-        cells.append(_tile(name, value, under))
+        cells.append(tile(name, value, under))
     corrupt = f"{count(run.blocks_corrupt)} corrupt"
-    cells.append(_tile("blocks compared", count(run.blocks_verified), corrupt,
+    cells.append(tile("blocks compared", count(run.blocks_verified), corrupt,
                        "bad" if run.blocks_corrupt else ""))  # fmt: skip
     note = f"{label(run)} on {group.where}"
     return tag("dl", "".join(cells), class_="tiles", aria_label=note) + tag(
@@ -110,15 +126,10 @@ def _tiles(group: Group) -> str:
     )
 
 
-def _tile(name: str, value: str, under: str, kind: str = "") -> str:
-    parts = f"<dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(under)}</small></dd>"
-    return tag("div", parts, class_=kind)
-
-
 def _foot(summary: Summary) -> str:
     parts = [_warnings(summary), _reproduce(summary)]
-    parts.append(_facts("The workload, in full", summary.workload))
-    parts.append(_facts("The machine", summary.machine))
+    parts.append(facts("The workload, in full", summary.workload))
+    parts.append(facts("The machine", summary.machine))
     keys = [entry.key for entry in DEFINITIONS]
     parts.append(glossary(keys, "Every figure of summary.json"))
     return "\n".join(part for part in parts if part)
@@ -148,33 +159,3 @@ def _reproduce(summary: Summary) -> str:
         "times are of this machine and of this moment.</p>"
         f"<pre><code>{escape(summary.command)}</code></pre></section>"
     )
-
-
-def _facts(title: str, values: Mapping[str, Any]) -> str:
-    """A mapping as a folded table, nested keys joined with a dot."""
-    rows = "".join(
-        f'<tr><th scope="row">{escape(key)}</th><td>{escape(text)}</td></tr>'
-        for key, text in _flat(values)
-    )
-    if not rows:
-        return ""
-    return (
-        f"<details><summary>{escape(title)}</summary>"
-        f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div></details>'
-    )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{key}.")
-        elif isinstance(value, list | tuple):
-            plain = [item for item in value if not isinstance(item, Mapping | list | tuple)]
-            if plain:
-                yield key, ", ".join(show(str(name), item) for item in plain)
-            for number, item in enumerate(value):
-                if isinstance(item, Mapping):
-                    yield from _flat(item, f"{key}[{number}].")
-        else:
-            yield key, show(str(name), value)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from offstage.testbeds.report import svg
 from offstage.testbeds.report.markup import figure, key, legend, panel, panels
@@ -9,7 +10,18 @@ from offstage.testbeds.report.numbers import clock_ns, milliseconds, percent
 from offstage.testbeds.report.runs import Group, labels
 from offstage.testbeds.results import RunResult
 
-__all__ = ["Colours", "hit_rate_figure", "lead_figure", "legend_of", "stall_figure"]
+__all__ = [
+    "LEAD_CAPTION",
+    "LEAD_TITLE",
+    "Colours",
+    "Leads",
+    "hit_rate_figure",
+    "lead_chart",
+    "lead_figure",
+    "lead_span",
+    "legend_of",
+    "stall_figure",
+]
 
 Colours = dict[tuple[str, ...], str]
 
@@ -17,6 +29,12 @@ BANDS_MAX = 75
 POINTS_MAX = 400
 STALL_FLOOR_MS = 0.001
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999)
+LEAD_TITLE = "How early blocks arrived"
+LEAD_CAPTION = (
+    "Right of the middle: prefetched blocks that arrived before they were needed, by how long "
+    "before. Left of it: late ones, which the kernel waited for. Both times grow outwards on a "
+    "logarithmic scale; heights are shares of each run's own blocks."
+)
 
 
 def colour(run: RunResult, colours: Colours) -> str:
@@ -135,29 +153,45 @@ def _near(points: Sequence[tuple[float, float]], step: float) -> float:
 # Lead time
 
 
+@dataclass(frozen=True)
+class Leads:
+    """When one run's blocks arrived: counts by power of two of ns, after and before need."""
+
+    name: str
+    style: str
+    late: Sequence[int]
+    early: Sequence[int]
+
+
 def lead_figure(groups: Sequence[Group], colours: Colours) -> str:
     """When prefetched blocks arrived, before need to the right and after it to the left."""
-    runs = [run for group in groups for run in group.runs if run.prefetchers]
-    span = _span(runs)
+    found = [_leads(group, colours) for group in groups]
+    span = lead_span([row for rows in found for row in rows])
     if span is None:
         body = '<p class="empty">No prefetched block was used, and no demand was late.</p>'
     else:
-        body = panels([panel(group, _lead_plot(group, colours, span)) for group in groups])
-    return figure(
-        "lead",
-        "How early blocks arrived",
-        body,
-        "Right of the middle: prefetched blocks that arrived before they were needed, by how long "
-        "before. Left of it: late ones, which the kernel waited for. Both times grow outwards on a "
-        "logarithmic scale; heights are shares of each run's own blocks.",
-        legend_of(groups, colours, "area", prefetching=True),
-    )
+        body = panels(
+            [
+                panel(group, lead_chart(rows, span, group.title))
+                for group, rows in zip(groups, found, strict=True)
+            ]
+        )
+    keys = legend_of(groups, colours, "area", prefetching=True)
+    return figure("lead", LEAD_TITLE, body, LEAD_CAPTION, keys)
 
 
-def _span(runs: Sequence[RunResult]) -> tuple[int, int, int] | None:
-    """Lowest bin shown, highest late bin, highest early bin."""
-    early = [i for run in runs for i, n in enumerate(run.lead_ns_log2) if n]
-    late = [i for run in runs for i, n in enumerate(run.late_ns_log2) if n]
+def _leads(group: Group, colours: Colours) -> list[Leads]:
+    return [
+        Leads(name, colour(run, colours), run.late_ns_log2, run.lead_ns_log2)
+        for run, name in zip(group.runs, labels(group), strict=True)
+        if run.prefetchers
+    ]
+
+
+def lead_span(rows: Sequence[Leads]) -> tuple[int, int, int] | None:
+    """Lowest bin shown, highest late bin, highest early bin; None where all are empty."""
+    early = [i for row in rows for i, n in enumerate(row.early) if n]
+    late = [i for row in rows for i, n in enumerate(row.late) if n]
     if not early and not late:
         return None
     # Bins below 8 us are one: nothing that small is told apart here.
@@ -170,7 +204,8 @@ def _folded(counts: Sequence[int], low: int, high: int) -> list[int]:
     return [sum(padded[: low + 1]), *padded[low + 1 : high + 1]]
 
 
-def _lead_plot(group: Group, colours: Colours, span: tuple[int, int, int]) -> str:
+def lead_chart(leads: Sequence[Leads], span: tuple[int, int, int], title: str) -> str:
+    """The runs of one panel over each other, each as shares of its own blocks."""
     frame = svg.Frame(left=40)
     low, late_high, early_high = span
     late_bins, early_bins = late_high - low + 1, early_high - low + 1
@@ -178,13 +213,12 @@ def _lead_plot(group: Group, colours: Colours, span: tuple[int, int, int]) -> st
     unit = (frame.x1 - frame.x0) / (late_bins + early_bins + gap)
     middle = frame.x0 + (late_bins + gap / 2) * unit
     rows = []
-    for run, name in zip(group.runs, labels(group), strict=True):
-        late = _folded(run.late_ns_log2, low, late_high)
-        early = _folded(run.lead_ns_log2, low, early_high)
-        total = sum(late) + sum(early)
-        if total and run.prefetchers:
-            rows.append((run, name, [n / total for n in late], [n / total for n in early]))
-    top = max((v for row in rows for v in (*row[2], *row[3])), default=0.01) * 1.08
+    for one in leads:
+        late = _folded(one.late, low, late_high)
+        early = _folded(one.early, low, early_high)
+        if total := sum(late) + sum(early):
+            rows.append((one, [n / total for n in late], [n / total for n in early]))
+    top = max((v for row in rows for v in (*row[1], *row[2])), default=0.01) * 1.08
     y = svg.Linear(0, top, frame.y0, frame.y1)
     late_edges = [middle - (gap / 2 + late_bins - i) * unit for i in range(late_bins + 1)]
     early_edges = [middle + (gap / 2 + i) * unit for i in range(early_bins + 1)]
@@ -193,20 +227,19 @@ def _lead_plot(group: Group, colours: Colours, span: tuple[int, int, int]) -> st
         height=frame.y0 - frame.y1, class_="late-zone",
     )  # fmt: skip
     areas = []
-    for run, _, late_shares, early_shares in rows:
-        style = colour(run, colours)
+    for one, late_shares, early_shares in rows:
         for edges, shares in ((late_edges, late_shares[::-1]), (early_edges, early_shares)):
             heights = [y(share) for share in shares]
-            areas.append(svg.steps(edges, heights, frame.y0, class_="area", style=style))
+            areas.append(svg.steps(edges, heights, frame.y0, class_="area", style=one.style))
     spans = _lead_tips(rows, low, late_edges, early_edges)
     axes = _lead_axes(frame, y, span, late_edges, early_edges, middle)
-    said = [f"{name}: {percent(sum(early))} early" for _, name, _, early in rows]
-    summary = f"When prefetched blocks arrived on {group.title}. {'; '.join(said)}."
+    said = [f"{one.name}: {percent(sum(early))} early" for one, _, early in rows]
+    summary = f"When prefetched blocks arrived on {title}. {'; '.join(said)}."
     return svg.chart(frame, zone + axes + "".join(areas) + svg.bands(frame, spans), summary)
 
 
 def _lead_tips(
-    rows: Sequence[tuple[RunResult, str, list[float], list[float]]],
+    rows: Sequence[tuple[Leads, list[float], list[float]]],
     low: int,
     late_edges: Sequence[float],
     early_edges: Sequence[float],
@@ -218,8 +251,8 @@ def _lead_tips(
             power = low + (at if side else bins - 1 - at)
             first = "under " if power == low else f"{clock_ns(2.0**power)} to "
             lines = [
-                f"{percent((late, early)[side][power - low])}  {name}"
-                for _, name, late, early in rows
+                f"{percent((late, early)[side][power - low])}  {one.name}"
+                for one, late, early in rows
             ]
             tip = "\n".join([f"{first}{clock_ns(2.0 ** (power + 1))} {word}", *lines])
             spans.append((edges[at], edges[at + 1], tip))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from offstage.testbeds.report import write_report
+from offstage.testbeds.report.lab_page import write_lab_report
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKGROUNDS = {"light": (0xFA, 0xF9, 0xF7), "dark": (0x14, 0x17, 0x1B)}
@@ -30,6 +31,34 @@ const wide = [...document.querySelectorAll("section, h1, svg, .note, .tiles dd")
   (part) => part.getBoundingClientRect().right > window.innerWidth + 1).length;
 console.log("PROBE" + JSON.stringify({width: document.documentElement.scrollWidth,
   window: window.innerWidth, tip: shown, gone: tip.hidden, wide: wide}) + "END");
+</script>
+"""
+
+PROBE_LABELS = """
+<script>
+const tip = document.getElementById("tip");
+const spot = [...document.querySelectorAll("#pareto .spot")].find(
+  (one) => one.getBoundingClientRect().width);
+const at = spot.getBoundingClientRect();
+spot.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: at.x, clientY: at.y}));
+let count = 0;
+const meeting = [];
+for (const plot of document.querySelectorAll("#pareto svg, #buffer svg, #requests svg")) {
+  const labels = [...plot.querySelectorAll("text")].map(
+    (one) => [one.textContent, one.getBoundingClientRect()]).filter((one) => one[1].width);
+  count += labels.length;
+  labels.forEach(([name, a], first) => labels.slice(first + 1).forEach(([other, b]) => {
+    // Boxes are as high as the line; letters are lower.
+    const above = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > a.height * 0.3;
+    if (above && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1)
+      meeting.push(name + " and " + other);
+  }));
+}
+const wide = [...document.querySelectorAll("section, h1, svg, .note, .tiles dd")].filter(
+  (part) => part.getBoundingClientRect().right > window.innerWidth + 1).length;
+console.log("PROBE" + JSON.stringify({width: document.documentElement.scrollWidth,
+  window: window.innerWidth, tip: tip.textContent, wide: wide, labels: count,
+  meeting: meeting}) + "END");
 </script>
 """
 
@@ -51,6 +80,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = runpy.run_path(str(ROOT / "tests/unit/report/synthetic.py"))
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_report(made["summary"](), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lab_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = runpy.run_path(str(ROOT / "tests/unit/report/lab_synthetic.py"))
+    path = tmp_path_factory.mktemp("lab") / "report.html"
+    write_lab_report(made["summary"](), path)
     return path
 
 
@@ -78,15 +115,15 @@ def test_the_page_is_drawn_and_says_nothing_on_the_console(
     assert png.stat().st_size > 10 * (tmp_path / "blank.png").stat().st_size
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_it_fits_the_screen_and_shows_tips(
-    browser: SimpleNamespace, page: Path, tmp_path: Path, width: int
-) -> None:
-    """The page's own policy forbids the probe, so the probed copy goes without one. It stands in a
-    frame, because a window is never narrower than 500 pixels."""
+def probe(
+    browser: SimpleNamespace, page: Path, tmp_path: Path, width: int, script: str
+) -> dict[str, Any]:
+    """What the script says of the page at that width. The page's own policy forbids the probe, so
+    the probed copy goes without one. It stands in a frame, because a window is never narrower than
+    500 pixels."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     probed = tmp_path / "probed.html"
-    probed.write_text(text.replace("</body>", PROBE + "</body>"))
+    probed.write_text(text.replace("</body>", script + "</body>"))
     frame = tmp_path / "frame.html"
     frame.write_text(
         f'<iframe src="probed.html" width="{width}" height="900" frameborder="0"></iframe>'
@@ -96,9 +133,29 @@ def test_it_fits_the_screen_and_shows_tips(
     assert match, told
     # Chromium writes its console with the quotes of JSON as they are.
     found: dict[str, Any] = json.loads(match.group(1))
+    return found
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_fits_the_screen_and_shows_tips(
+    browser: SimpleNamespace, page: Path, tmp_path: Path, width: int
+) -> None:
+    found = probe(browser, page, tmp_path, width, PROBE)
     assert found["window"] == width and found["width"] <= width and found["wide"] == 0
     assert found["tip"].startswith("step ") and "no prefetch" in found["tip"]
     assert found["gone"] is True
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_labs_page_fits_and_its_labels_do_not_meet(
+    browser: SimpleNamespace, lab_page: Path, tmp_path: Path, width: int
+) -> None:
+    """Labels are placed by an estimate of their width: the browser says what they really cover."""
+    assert browser.screenshot(lab_page, tmp_path / "page.png", width, HEIGHT, "dark") == []
+    found = probe(browser, lab_page, tmp_path, width, PROBE_LABELS)
+    assert found["window"] == width and found["width"] <= width and found["wide"] == 0
+    assert found["labels"] > 10 and found["meeting"] == []
+    assert found["tip"].startswith("none, buffer") and "traffic" in found["tip"]
 
 
 def test_the_policy_stops_what_is_not_the_pages_own(

@@ -11,3 +11,9 @@ import pytest
 def made() -> SimpleNamespace:
     """`made.run(...)` and `made.summary(...)`: synthetic, and results of nothing."""
     return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("synthetic.py"))))
+
+
+@pytest.fixture(scope="session")
+def lab() -> SimpleNamespace:
+    """`lab.points(...)` and `lab.summary(...)`: synthetic too, of a lab; see `lab_synthetic.py`."""
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("lab_synthetic.py"))))

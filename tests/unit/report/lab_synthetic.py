@@ -1,4 +1,4 @@
-"""Ledgers and summaries for tests of measurement and report: drawn from a seed, of no run at all.
+"""Ledgers and summaries for tests of measurement and report: drawn from a seed, of no run.
 
 Nothing in here is a result. Hit rates follow a formula of buffer and policy, so that a page made of
 them has every part and a reader sees at once that they are invented.
@@ -11,7 +11,16 @@ import numpy.typing as npt
 
 from offstage.bindings.core import CAUSES, FATES
 from offstage.testbeds.lab.ledger import ROW
-from offstage.testbeds.lab.results import PointInfo, SeedBounds, SeedRun
+from offstage.testbeds.lab.measure import measure
+from offstage.testbeds.lab.results import (
+    Failed,
+    LabSummary,
+    PointInfo,
+    PointSummary,
+    RequestsRow,
+    SeedBounds,
+    SeedRun,
+)
 
 BOUNDS = ("compulsory", "belady", "clairvoyant", "last_step")
 BOUND_ROW = np.dtype(
@@ -117,7 +126,8 @@ def _counters(rows: npt.NDArray[np.void], policy: str) -> dict[str, Any]:
     )
     read, used = int(rows["prefetch_reads"].sum()), int(rows["ends"][:, 1].sum())
     cause = CAUSES.index("lookahead" if "lookahead" in policy else "pattern")
-    found["fates"][cause] = [used, read // 20, read - used - read // 20, read // 3, 5]
+    if read:
+        found["fates"][cause] = [used, read // 20, read - used - read // 20, read // 3, 5]
     found["issued"][1], found["issued"][cause] = int(rows["demand_reads"].sum()), read
     lead = np.exp(-((np.arange(64) - 21.0 - 2 * GAINS.get(policy, 0.3)) ** 2) / 6) * used
     late = np.exp(-((np.arange(64) - 16.5) ** 2) / 4) * int(rows["ends"][:, 5].sum())
@@ -126,12 +136,12 @@ def _counters(rows: npt.NDArray[np.void], policy: str) -> dict[str, Any]:
     return found
 
 
-def bounds(none: SeedRun, buffer_over_k: float) -> SeedBounds:
+def bounds(none: SeedRun) -> SeedBounds:
     """Bounds above the invented policies, of the same demands as a run."""
     rows = np.zeros(len(none.rows), BOUND_ROW)
     for name in ("session", "step", "layer", "demands", "nontrivial"):
         rows[name] = none.rows[name]
-    left = none.rows["nontrivial"] - none.rows["nontrivial_ends"][:, :5].sum(axis=1)
+    left = none.rows["nontrivial_ends"][:, 5:].sum(axis=1, dtype=np.int64)
     draw = np.random.default_rng([none.seed, 8])
     for at, share in enumerate((0.18, 0.6, 0.3, 0.5)):
         rows["nontrivial_hits"][:, at] = rows["nontrivial"] - draw.binomial(left, share)
@@ -145,3 +155,76 @@ def bounds(none: SeedRun, buffer_over_k: float) -> SeedBounds:
         rows=rows,
         reads={"belady": misses_of["belady"], "clairvoyant": misses_of["belady"]},
     )
+
+
+def points(
+    policies: tuple[str, ...] = tuple(GAINS),
+    buffers: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0),
+    seeds: tuple[int, ...] = (1, 2, 3),
+    steps: int = 90,
+    **setting: Any,
+) -> list[PointSummary]:
+    """Points of every policy and buffer, measured as a run's are."""
+    size = {"steps": steps}
+    reference = [run("none", 2.0, seed, **size) for seed in seeds]
+    found = []
+    for buffer in buffers:
+        none = [run("none", buffer, seed, **size) for seed in seeds]
+        limits = [bounds(one) for one in none]
+        for policy in policies:
+            where = info(policy=policy, buffer_over_k=buffer, buffer_blocks=int(buffer * K),
+                         **setting)  # fmt: skip
+            runs = [run(policy, buffer, seed, **size) for seed in seeds]
+            found.append(
+                measure(where, runs, limits, none=none, reference=reference, resamples=200)
+            )
+    return found
+
+
+def request_rows() -> list[RequestsRow]:
+    """Prefix caching of two invented traces."""
+    return [
+        RequestsRow(
+            trace=trace,
+            eviction=eviction,
+            admission=admission,
+            ttl_s=None,
+            capacity_share=share,
+            capacity_blocks=int(share * 180_000),
+            block_hit_rate=ideal * share**0.4 * gain,
+            token_hit_rate=ideal * share**0.4 * gain * 0.97,
+            request_hit_rate=ideal * share**0.4 * gain * 0.8,
+            ideal=ideal,
+            opt=ideal * share**0.25,
+        )
+        for trace, ideal in (("invented chat", 0.36), ("invented agents", 0.93))
+        for eviction, admission, gain in (("lru", "all", 0.8), ("sieve", "all", 0.9),
+                                          ("lru", "second-touch", 0.87))
+        for share in (0.01, 0.05, 0.1, 0.25, 0.5)
+    ]  # fmt: skip
+
+
+def summary(**changes: Any) -> LabSummary:
+    """A whole one: points, request rows, a failed point, a manifest."""
+    found: dict[str, Any] = {
+        "name": "invented",
+        "spec": {"name": "invented", "buffer_over_k": [1, 2, 4, 8], "policies": list(GAINS)},
+        "manifest": {
+            "version": "0.1.0",
+            "command": "offstage lab run invented.toml --out lab-out",
+            "workloads": {
+                "invented": {
+                    "kind": "generated", "profile": "mixed", "synthetic": True, "block_tokens": 64,
+                    "selector": "top-k", "layer_count": 6,
+                }
+            },
+            "ledger_sha256": "0" * 64,
+        },
+        "points": [],
+        "failed": [Failed(point="prr-ema at 2 k", message="the policy raised ValueError")],
+        "notes": ["parameters were set on seeds 101 to 105"],
+        "requests": request_rows(),
+    }  # fmt: skip
+    if "points" not in changes:
+        found["points"] = points()
+    return LabSummary(**{**found, **changes})

@@ -1,0 +1,277 @@
+"""Is a lab's page whole, self-contained and right about what it shows, and its file strict?"""
+
+import json
+import re
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli import run as offstage
+from offstage.testbeds.lab.results import Interval, LabSummary, PointInfo, PointSummary
+from offstage.testbeds.report.lab_definitions import LAB_DEFINITIONS
+from offstage.testbeds.report.lab_files import read_lab_summary, write_lab_summary
+from offstage.testbeds.report.lab_page import render_lab
+from offstage.testbeds.report.lab_sentence import lab_sentence
+from offstage.testbeds.report.lab_series import view_of
+from offstage.testbeds.report.lab_table import lab_table
+
+ROOT = Path(__file__).resolve().parents[3]
+SECTIONS = [
+    "pareto", "points", "buffer", "misses", "layers", "parts", "lead", "fates", "requests",
+    "workloads", "notes", "reproduce",
+]  # fmt: skip
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
+
+
+class Outline(HTMLParser):
+    """Checks nesting, and collects sections, tags and attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.sections: list[str] = []
+        self.names: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append(tag)
+        self.names += values
+        self.ids += [values["id"] or ""] if "id" in values else []
+        self.sections += [values.get("id") or ""] if tag == "section" else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> after {self.open[-3:]}"
+        self.open.pop()
+
+
+@pytest.fixture(scope="module")
+def whole(lab: SimpleNamespace) -> LabSummary:
+    summary: LabSummary = lab.summary()
+    return summary
+
+
+def test_every_section_stands_in_order_and_asks_nothing_of_a_network(whole: LabSummary) -> None:
+    text = render_lab(whole)
+    found = Outline(text)
+    assert found.sections == SECTIONS and len(found.ids) == len(set(found.ids))
+    assert "default-src 'none'" in text and found.tags.count("script") == 1
+    assert not {"link", "img", "iframe", "object", "base"} & set(found.tags)
+    assert not {"src", "href", "srcset", "action", "poster"} & set(found.names)
+    assert not re.search(r"url\(|@import|fetch\(|https?://", text)
+    assert "nan" not in re.sub(r"<style>.*?</script>", "", text, flags=re.DOTALL).lower()
+
+
+def test_the_sentence_says_what_where_and_against_what(whole: LabSummary) -> None:
+    """Recomputed from the points: the best at the lower middle buffer, and its baseline."""
+    told = lab_sentence(whole).replace("\u00a0", " ")
+    rows = {p.info.policy: p for p in whole.points if p.info.buffer_over_k == 2.0}
+    best = max(rows.values(), key=lambda p: p.nontrivial_hit.value if p.nontrivial_hit else 0)
+    none = rows["none"]
+    assert best.nontrivial_hit and none.nontrivial_hit and best.nontrivial_gap_closed
+    for part in (
+        "a staging buffer of 2 k (64 blocks of 64 KiB a layer)",
+        f"{best.info.policy} had {best.nontrivial_hit.value * 100:.1f} %",
+        f"the most of {len(rows)} policies",
+        f"against {none.nontrivial_hit.value * 100:.1f} % without prefetch",
+        f"{best.nontrivial_gap_closed.value * 100:.1f} % of the gap",
+        "the selections are synthetic, the times modelled",
+    ):
+        assert part in told
+
+
+def test_every_point_and_bound_is_in_the_table(whole: LabSummary) -> None:
+    text = unescape(render_lab(whole))
+    section = text[text.index('id="points"') : text.index('id="buffer"')]
+    for point in whole.points:
+        assert point.nontrivial_hit and point.stall_ms_p99
+        assert f"{point.nontrivial_hit.value * 100:.1f} %" in section
+        for bound in point.bounds:
+            assert bound.hit and f"{bound.hit.value * 100:.1f} %" in section
+    assert section.count("bound: clairvoyant") == 4
+
+
+def test_the_front_is_what_no_point_beats(whole: LabSummary) -> None:
+    """By comparing all pairs: every mark that another beats is faint, and no other."""
+    text = render_lab(whole)
+    section = text[text.index('id="pareto"') : text.index('id="points"')]
+    wide = section[: section.index('class="narrow"')]
+    marks = re.findall(r'class="(spot[^"]*)"[^>]*data-tip="([^&"\n]*), buffer ([\d.]+)', wide)
+    drawn = {(name, float(buffer)): "faint" in kind for kind, name, buffer in marks}
+    costs = {
+        (p.info.policy, p.info.buffer_over_k): (
+            p.traffic_vs_reference.value,
+            p.nontrivial_hit.value,
+        )
+        for p in whole.points
+        if p.traffic_vs_reference and p.nontrivial_hit
+    }
+    beaten = {
+        key: any(
+            other[0] <= own[0] and other[1] >= own[1] and other != own for other in costs.values()
+        )
+        for key, own in costs.items()
+    }
+    assert drawn == beaten and True in beaten.values() and False in beaten.values()
+
+
+def test_settings_that_differ_are_panels_of_their_own(lab: SimpleNamespace) -> None:
+    """Points at other pools or caps are never joined by a line."""
+    few: dict[str, Any] = {"policies": ("none", "ema"), "buffers": (1.0, 2.0), "seeds": (1,)}
+    made = lab.points(**few) + lab.points(**few, hbm_pool_over_k=2.0)
+    view = view_of(made)
+    titles = [facet.title.replace("\u00a0", " ") for facet in view.facets]
+    assert titles == ["invented, HBM pool 1 k", "invented, HBM pool 2 k"]
+    assert [len(facet.points) for facet in view.facets] == [4, 4]
+    varied = lab.points(**few) + lab.points(**few, parameters={"m": 2})
+    assert [look.name for look in view_of(varied).looks] == ["none", "ema", "none, m 2", "ema, m 2"]
+    looks = view_of(varied).looks
+    assert len({(look.colour, look.mark) for look in looks}) == len(looks)
+
+
+HOSTILE = ['<script>alert(1)</script>', '"><img src=x onerror=alert(1)>', "${sentence}$policy",
+           "</style></svg><b>", "a\u2028b\x00c"]  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_text_stays_text(lab: SimpleNamespace, hostile: str) -> None:
+    """The same tags and attributes whatever names of policies, workloads and notes hold."""
+    points = lab.points(policies=("none",), buffers=(2.0,), seeds=(1,))
+
+    def page(word: str) -> Outline:
+        info = msgspec.structs.asdict(points[0])["info"]
+        named = PointInfo(**{**vars(info), "workload": word, "policy": word, "storage": word,
+                             "parameters": {word: 1}})  # fmt: skip
+        point = PointSummary(**{**msgspec.structs.asdict(points[0]), "info": named})
+        rows = [msgspec.structs.replace(row, trace=word, eviction=word) for row in
+                lab.request_rows()[:2]]  # fmt: skip
+        manifest = {"version": word, "command": word, "workloads": {word: {"kind": word}}}
+        return Outline(
+            render_lab(
+                lab.summary(name=word, points=[point], requests=rows, notes=[word],
+                            manifest=manifest, spec={word: [word]})
+            )
+        )  # fmt: skip
+
+    plain, attacked = page("word"), page(hostile)
+    assert attacked.tags == plain.tags and attacked.names == plain.names
+
+
+@pytest.mark.parametrize("changes", [{"points": []}, {"points": [], "requests": []}])
+def test_a_summary_without_points_is_a_page_too(
+    lab: SimpleNamespace, changes: dict[str, Any]
+) -> None:
+    summary = lab.summary(**changes)
+    assert Outline(render_lab(summary)).sections[-2:] == ["notes", "reproduce"]
+    assert lab_sentence(summary).endswith(".")
+
+
+def test_a_point_of_which_nothing_is_known_is_a_page_too(lab: SimpleNamespace) -> None:
+    """One request, no bounds, no reference: intervals and figures are missing, nothing breaks."""
+    none = [lab.run("none", 2.0, 1, sessions=1)]
+    point = lab.measure(lab.info(), none, [], none=none)
+    empty = msgspec.structs.replace(
+        point, hit=None, nontrivial_hit=None, traffic_ratio=None, worst_layer=None,
+        nontrivial_hit_by_layer=[None] * 6, hit_by_layer=[None] * 6, stall_ms_p99=None,
+    )  # fmt: skip
+    for made in (point, empty):
+        summary = lab.summary(points=[made], requests=[], manifest={})
+        text = render_lab(summary)
+        assert Outline(text).sections[0] == "pareto" and "intervals are weak" in text
+        Console(width=80, quiet=True).print(lab_table(summary))
+
+
+def test_the_file_comes_back_and_the_command_makes_its_page(
+    whole: LabSummary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`offstage report` tells a lab's folder from a demo's by its `kind`."""
+    write_lab_summary(whole, tmp_path / "summary.json")
+    assert read_lab_summary(tmp_path) == whole
+    assert offstage(["report", str(tmp_path), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["sentence"] == lab_sentence(whole)
+    assert 'id="pareto"' in Path(told["report"]).read_text()
+    assert offstage(["report", str(tmp_path)]) == 0
+    assert "bound: clairvoyant" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (["kind"], "demo"), (["points", 0, "hit", "value"], 1.5), (["points", 0, "demands"], -1),
+        (["points", 0, "hit", "low"], None), (["points", 0, "hit", "low"], 0.999),
+        (["points", 0, "traffic_ratio", "value"], -0.1), (["points", 0, "fates"], {"pattern": {}}),
+        (["points", 0, "ends"], {"elsewhere": 1}), (["points", 0, "hit_by_layer", 0], 2),
+        (["points", 0, "info", "buffer_over_k"], 0), (["points", 0, "info"], None),
+        (["points", 0, "bounds", 0, "hit", "value"], 7), (["points"], {}),
+        (["requests", 0, "opt"], 1.01), (["points", 0, "first_steps", "hit", "value"], -1),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_one_line(
+    lab: SimpleNamespace, tmp_path: Path, path: list[Any], value: object
+) -> None:
+    summary = lab.summary(points=lab.points(policies=("none",), buffers=(2.0,), seeds=(1,)))
+    data = json.loads(msgspec.json.encode(summary))
+    at = data
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    (tmp_path / "summary.json").write_text(json.dumps(data))
+    with pytest.raises(BadInput) as refused:
+        read_lab_summary(tmp_path)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b'{"kind": "lab"}', b"[" * 100_000])
+def test_a_foreign_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "summary.json").write_bytes(data)
+    with pytest.raises(BadInput):
+        read_lab_summary(tmp_path)
+    assert offstage(["report", str(tmp_path)]) == 2
+
+
+def test_a_figure_that_is_no_number_is_not_written(lab: SimpleNamespace, tmp_path: Path) -> None:
+    point = lab.points(policies=("none",), buffers=(2.0,), seeds=(1,))[0]
+    broken = msgspec.structs.replace(point, hit=Interval(value=float("nan")))
+    with pytest.raises(AssertionError, match="hit = nan"):
+        write_lab_summary(lab.summary(points=[broken]), tmp_path / "summary.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def reference() -> str:
+    """The table of figures as docs/reference/lab-results.md must show it."""
+    rows = ["| key | is | better |", "|---|---|---|"]
+    for entry in LAB_DEFINITIONS:
+        formula = f" `{entry.formula}`" if entry.formula else ""
+        rows.append(f"| `{entry.key}` | {entry.text}{formula} | {entry.better} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_reference_page_defines_every_figure() -> None:
+    """After a change of a definition, put the text that this prints between the two marks."""
+    from offstage.testbeds.lab.parquet import ledger_columns
+
+    assert [entry.key for entry in LAB_DEFINITIONS] == list(PointSummary.__struct_fields__)
+    page = (ROOT / "docs/reference/lab-results.md").read_text(encoding="utf-8")
+    shown = page[page.index(BEGIN) + len(BEGIN) : page.index(END)]
+    assert shown == reference(), f"\n{reference()}"
+    keys = [*LabSummary.__struct_fields__, *PointInfo.__dataclass_fields__]
+    keys += [name for name, _ in ledger_columns() if not re.match(r"(nontrivial_)?end_", name)]
+    assert [key for key in keys if f"`{key}`" not in page] == []

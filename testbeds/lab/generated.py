@@ -12,7 +12,8 @@ selector that ranks tokens would; `coarse.Coarsened` turns the latter into whole
 Decode writes one block every `block_tokens` steps: it exists from the step after. Layers with a
 foreign `index_source` have its scores and selection. A draft's scores of the next step are that
 step's scores with the last of the selected and the first of the rest exchanged, as many as the
-stated agreement leaves; a plain top-k of them is the draft's selection.
+stated agreement leaves; a plain top-k of them is the draft's selection. It is told of the blocks
+that exist when it is made: where the next step brings a block, the window of the two differs too.
 
 Sessions are numbered from 0 and drawn independently, except what a group shares: the contents of
 its prefix, its static part there and `prefix_slow_share` of what moves slow. Everything follows

@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich import box
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from offstage.testbeds.drive.progress import Progress, Silent
 from offstage.testbeds.workloads.anchors import ANCHORS, Anchor, error, measure
@@ -32,10 +35,10 @@ _WHOLE = (
     "hisparse-lru-4k",
     "ess-pool",
     "retroinfer-cache",
-    "msa-adjacent",
-    "solidattention-adjacent",
-    "prr-adjacent",
-    "shadowkv-adjacent",
+    "msa",
+    "solidattention",
+    "prr",
+    "shadowkv",
 )
 """Figures that were taken over layers or heads, and so belong to a profile as a whole."""
 
@@ -109,29 +112,26 @@ def to_dict(profile: str, rows: Sequence[Row], seed: int) -> dict[str, Any]:
     }
 
 
-def render(profile: str, rows: Sequence[Row]) -> Table:
-    """The rows as one table for the terminal."""
-    table = Table(title=f"{profile}: {PROFILES[profile]}", title_justify="left")
+def render(profile: str, rows: Sequence[Row]) -> Group:
+    """The rows as a table for the terminal, and below it what each figure is and whose."""
+    title = f"{profile}: {PROFILES[profile]}"
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for name in ("part", "figure"):
         table.add_column(name, no_wrap=True)
-    table.add_column("statistic", max_width=34)
     for name in ("published", "here", "±", "error"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("basis", no_wrap=True)
-    table.add_column("source", style="dim")
     for row in rows:
-        table.add_row(
-            row.part,
-            row.anchor,
-            row.statistic,
-            row.target,
-            f"{row.value:.3f}",
-            f"{row.spread:.3f}",
-            f"{row.error:+.3f}",
-            row.basis,
-            row.source,
-        )
-    return table
+        numbers = (f"{row.value:.3f}", f"{row.spread:.3f}", f"{row.error:+.3f}")
+        table.add_row(row.part, row.anchor, row.target, *numbers, row.basis)
+    about = {row.anchor: f"{row.anchor}: {row.statistic}; {row.source}" for row in rows}
+    return Group(table, *(Text(line, style="dim") for line in about.values()))
 
 
 def _wanted(name: str) -> list[str]:

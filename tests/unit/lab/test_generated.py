@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
+from offstage.host.models import geometry
 from offstage.testbeds.lab.coarse import Coarsened, coarsen
 from offstage.testbeds.lab.field import Field, FieldShape
 from offstage.testbeds.lab.generated import PREFILL_WINDOWS, GeneratedOptions, GeneratedWorkload
@@ -152,6 +153,15 @@ def test_layers_use_the_selection_of_their_source() -> None:
     for array in (slab.selected, slab.scores, slab.draft, workload.prefill(0)):
         assert np.array_equal(array[:, [0, 2]][:, [0, 0, 1, 1, 1]], array)
         assert not np.array_equal(array[:, 0], array[:, 2])
+
+
+def test_a_published_model_shares_its_index() -> None:
+    """Do GLM-5.2's 57 layers without an indexer select as the 21 with one?"""
+    model = geometry("glm-5.2")
+    source = tuple(model.selection_source(layer) for layer in range(model.layer_count))
+    slab = whole(GeneratedWorkload(replace(SMALL, layers=78, index_source=source, steps=2)))
+    rows = {slab.selected[1, layer].tobytes() for layer in range(78)}
+    assert len(rows) == len(set(source)) == 21
 
 
 @pytest.mark.parametrize("agreement", [0.55, 0.8, 1.0])

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.bounds import CREDIT_ONE
+from offstage.bindings.core import EVICTIONS, PREFETCHERS, Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
+from offstage.bindings.sim import DecodePlan, decode, populate
 from offstage.testbeds.lab.bounds import (
     BOUNDS,
     BoundPoint,
@@ -227,6 +229,70 @@ def test_a_tighter_cap_or_buffer_is_never_better() -> None:
     for one, ahead_hits in zip(found, ahead.reshape(-1), strict=True):
         assert (one.limit_hits is None) == (one.point.bytes_per_s == 0)
         assert one.limit_hits is None or ahead_hits <= one.limit_hits <= total
+
+
+COMPUTE_NS = 1_000_000
+
+
+def core_hits(workload: Drawn, policy: Policy, slots: int) -> tuple[int, int]:
+    """(on-time hits, prefetched) of the decision core, where a read takes no time."""
+    layers, block_bytes = workload.layer_count, BLOCK_BYTES
+    core = Core(CoreConfig(slots, 512, 64, layers, 1, 3, block_bytes, seed=workload.seed), policy)
+    tenant = core.tenant_add(0, b"0" * 16, slots)
+    sessions = []
+    for number, info in enumerate(workload.sessions):
+        config = SessionConfig(tenant, SELECT, 1, 2, COMPUTE_NS * layers)
+        sessions.append(core.session_open(0, config))
+        populate(core, sessions[-1], workload.shared, content=99)
+        populate(core, sessions[-1], info.blocks - workload.shared, content=number)
+        core.session_set_generating(0, sessions[-1], True)
+    steps = workload.steps[0]
+    drawn = [workload.step(n, step) for n in range(len(sessions)) for step in range(steps)]
+    rows = [row[row != ABSENT] for selected, _ in drawn for row in selected]
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.uint64)
+    counts = tuple(info.blocks for info in workload.sessions)
+    scores = np.stack([scores[:, : min(counts)] for _, scores in drawn])
+    plan = DecodePlan(
+        tuple(sessions),
+        steps,
+        offsets,
+        np.concatenate(rows),
+        scores,
+        SELECT,
+        BLOCK_TOKENS,
+        COMPUTE_NS,
+    )
+    result = decode(core, plan)
+    ledger = core.ledger()
+    assert result.failed == ledger["busy"] == 0 and result.stall_ns.sum() == 0
+    assert ledger["demands"] == len(plan.demands) and core.verify()
+    return sum(ledger["ends"][:5]), ledger["prefetch_bytes_read"] // block_bytes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_decision_core_keeps_to_the_bounds(seed: int) -> None:
+    """Does no eviction exceed Belady, and no prefetcher under a cap what none can exceed?"""
+    workload, slots = Drawn(seed, 3, (60, 60, 60)), 40
+    collector = Collector(workload, (6,))
+    collector.collect()
+    rate = BLOCK_BYTES * 500
+    (bounds,) = bounds_at(collector, [BoundPoint(6, slots, rate, BLOCK_BYTES, COMPUTE_NS)])
+    compulsory, alone, ahead, _ = bounds.rows["hits"].sum(axis=0).tolist()
+    total = int(bounds.rows["demands"].sum())
+    assert bounds.limit_hits is not None
+    assert alone < compulsory and alone < ahead <= bounds.limit_hits < total
+    for eviction in EVICTIONS:
+        hits, prefetched = core_hits(workload, Policy(eviction=eviction), slots)
+        assert hits <= alone and prefetched == 0
+        for prefetcher in PREFETCHERS:
+            policy = Policy(
+                f"{prefetcher}+shared",
+                eviction,
+                window_blocks=3,
+                prefetch_bytes_per_s_max=rate,
+                probability_permille_min=0,
+            )
+            assert core_hits(workload, policy, slots)[0] <= bounds.limit_hits
 
 
 def test_what_breaks_the_contract_is_refused() -> None:

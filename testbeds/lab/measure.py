@@ -31,10 +31,12 @@ from offstage.testbeds.lab.totals import (
     totals,
 )
 
-__all__ = ["ATTAINABLE", "GAP_MIN", "measure"]
+__all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "measure"]
 
 ATTAINABLE = "clairvoyant"
 """The bound that a gap is measured to: it knows the future and keeps to the cap."""
+LIMIT = "cap_limit"
+"""The bound that is one number for a whole run."""
 GAP_MIN = 0.001
 """A gap smaller than this is not divided by: a tenth of a percentage point."""
 WORST_SHARE = 0.1
@@ -271,6 +273,10 @@ def _bounds(info: PointInfo, sides: _Sides) -> list[BoundSummary]:
                 traffic_vs_reference=_over(own, sides.reference),
             )
         )
+    demands = int(bounds.demands.sum())
+    if bounds.limit_hits is not None and demands:
+        limit = Interval(value=bounds.limit_hits / demands)
+        found.append(BoundSummary(name=LIMIT, hit=limit))
     return found
 
 

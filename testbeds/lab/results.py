@@ -84,13 +84,14 @@ class SeedBounds:
 
     `rows`: fields session, demands, nontrivial, `hits` `[bounds]`, `nontrivial_hits` `[bounds]`,
     the bounds in the order of `names`. `reads`: blocks each bound reads; one that is not known is
-    left out.
+    left out. `limit_hits`: hits of the whole run that no policy can exceed under the cap.
     """
 
     seed: int
     names: tuple[str, ...]
     rows: npt.NDArray[np.void]
     reads: dict[str, int]
+    limit_hits: int | None = None
 
 
 class Interval(msgspec.Struct, kw_only=True, frozen=True):
@@ -112,13 +113,14 @@ class Part(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class BoundSummary(msgspec.Struct, kw_only=True, frozen=True):
-    """What could be had at the point's pool, buffer and cap; traffic as that of a point."""
+    """What could be had at the point's pool, buffer and cap; traffic as that of a point. One that
+    is known of whole runs only has no interval."""
 
     name: str
-    hit: Interval | None
-    nontrivial_hit: Interval | None
-    traffic_ratio: float | None
-    traffic_vs_reference: float | None
+    hit: Interval | None = None
+    nontrivial_hit: Interval | None = None
+    traffic_ratio: float | None = None
+    traffic_vs_reference: float | None = None
 
 
 class PointSummary(msgspec.Struct, kw_only=True):

@@ -60,6 +60,7 @@ class BoundTotals:
     hits: Integers
     nontrivial_hits: Integers
     reads: dict[str, int]
+    limit_hits: int | None
 
 
 def totals(run: SeedRun | RunTotals) -> RunTotals:
@@ -163,6 +164,7 @@ def bound_totals(bounds: SeedBounds | BoundTotals) -> BoundTotals:
         hits=each("hits"),
         nontrivial_hits=each("nontrivial_hits"),
         reads=bounds.reads,
+        limit_hits=bounds.limit_hits,
     )
 
 
@@ -201,6 +203,8 @@ def pool_bounds(bounds: Sequence[BoundTotals], recurring: bool) -> BoundTotals:
     assert all(one.names == names for one in bounds), "bounds differ between seeds"
     units, unit = _units([one.requests for one in bounds], recurring)
 
+    limits = [one.limit_hits for one in bounds if one.limit_hits is not None]
+
     def summed(name: str) -> Integers:
         return _summed([getattr(one, name) for one in bounds], unit, len(units))
 
@@ -217,6 +221,7 @@ def pool_bounds(bounds: Sequence[BoundTotals], recurring: bool) -> BoundTotals:
             for name in names
             if all(name in one.reads for one in bounds)
         },
+        limit_hits=sum(limits) if len(limits) == len(bounds) else None,
     )
 
 

@@ -102,7 +102,8 @@ def pareto_figure(view: View) -> str:
         f"{view.metric.hit_words} that were staged in time, above the bytes read in multiples of "
         f"what demand-only LRU reads at {view.metric.traffic_words}. A line joins one policy over "
         "buffers; bars are 95 % intervals over requests; faint marks are beaten by another on "
-        "both axes. Dashed: bounds that know the future, at the same buffers.",
+        "both axes. Dashed: bounds at the same buffers; of these, clairvoyant is what was "
+        "attainable under the cap.",
         looks_legend(view, more=more),
     )
 

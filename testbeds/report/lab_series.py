@@ -39,7 +39,7 @@ BOUND_NAMES = {
     "compulsory": "infinite buffer",
     "belady": "Belady",
     "clairvoyant": "clairvoyant",
-    "cap_limit": "limit of the cap",
+    "cap_limit": "limit under the cap",
     "last_step": "last step known",
 }
 

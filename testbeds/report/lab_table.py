@@ -62,8 +62,9 @@ def points_section(view: View) -> str:
         parts.append(title + scroll)
     caption = (
         "Under each figure its 95 % interval, drawn over requests; coverage, traffic and gap "
-        "closed are paired with no prefetch on the same requests. Bounds know the future: no "
-        "policy can be expected to reach them. Read hits, traffic and stall together."
+        "closed are paired with no prefetch on the same requests. Infinite "
+        "buffer and Belady read on demand: a policy that prefetches may exceed them. Clairvoyant "
+        "is what was attainable under the cap. Read hits, traffic and stall together."
     )
     return tag(
         "section",

@@ -87,7 +87,7 @@ def by_hand() -> tuple[SeedRun, SeedRun, SeedBounds]:
         ],
     )
     rows = np.array([(0, 10, 8, (9, 10), (7, 8)), (1, 10, 10, (8, 10), (8, 10))], BOUND_ROW)
-    return own, none, SeedBounds(0, ("belady", "clairvoyant"), rows, {"belady": 4})
+    return own, none, SeedBounds(0, ("belady", "clairvoyant"), rows, {"belady": 4}, 20)
 
 
 def value(interval: Interval | None) -> float | None:
@@ -118,7 +118,8 @@ def test_figures_of_a_ledger_made_by_hand(by_hand: tuple[SeedRun, SeedRun, SeedB
     assert found.turn_steps.demands == 4 and value(found.turn_steps.hit) == 3 / 4
     assert found.hit_by_layer == [9 / 12, 7 / 8]
     assert found.fates == {"pattern": dict(zip(FATES, (3, 1, 2, 7, 0), strict=True))}
-    belady, clairvoyant = found.bounds
+    belady, clairvoyant, limit = found.bounds
+    assert limit.name == "cap_limit" and limit.hit == Interval(value=1.0)
     assert value(belady.hit) == 17 / 20 and value(belady.nontrivial_hit) == 15 / 18
     assert belady.traffic_ratio == 4 / 8 and clairvoyant.traffic_ratio is None
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.core import CAUSES, FATES
+from offstage.testbeds.lab.bounds import BOUND_ROW, BOUNDS
 from offstage.testbeds.lab.ledger import ROW
 from offstage.testbeds.lab.measure import measure
 from offstage.testbeds.lab.results import (
@@ -22,15 +23,6 @@ from offstage.testbeds.lab.results import (
     SeedRun,
 )
 
-BOUNDS = ("compulsory", "belady", "clairvoyant", "last_step")
-BOUND_ROW = np.dtype(
-    [
-        *(("session", "<u4"), ("step", "<u4"), ("layer", "<u2")),
-        *(("demands", "<u2"), ("nontrivial", "<u2")),
-        *(("hits", "<u2", (len(BOUNDS),)), ("nontrivial_hits", "<u2", (len(BOUNDS),))),
-    ],
-    align=True,
-)
 K = 32
 BLOCK_BYTES = 1 << 16
 BASE = 0.86
@@ -154,6 +146,7 @@ def bounds(none: SeedRun) -> SeedBounds:
         names=BOUNDS,
         rows=rows,
         reads={"belady": misses_of["belady"], "clairvoyant": misses_of["belady"]},
+        limit_hits=int(rows["demands"].sum()) - misses_of["clairvoyant"] // 2,
     )
 
 

@@ -292,6 +292,14 @@ class Core:
         """The dirty block is in the store."""
         check_rc(lib.ofs_core_block_clean(self.handle, now_ns, chunk, layer), "a flushed block")
 
+    def block_drop(self, now_ns: int, chunk: int, layer: int) -> bool:
+        """Let the staged copy go before its turn; False when there is none, or it is held."""
+        rc = lib.ofs_core_block_drop(self.handle, now_ns, chunk, layer)
+        if rc in (-errno.ENOENT, -errno.EAGAIN):
+            return False
+        check_rc(rc, "dropping a staged block")
+        return True
+
     def step(
         self,
         now_ns: int,

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.trace import TRACE_BLOCK_TOKENS, Request, lines
+from offstage.testbeds.workloads.trace import TRACE_BLOCK_TOKENS, Request, decoded, lines
 
 __all__ = ["iterate", "load"]
 
@@ -56,7 +56,7 @@ def iterate(path: str | Path, limit: int | None = None) -> Iterator[Request]:
     timestamp_ms = 0.0
     for number, raw in lines(path):
         where = f"{path}:{number}"
-        row = _decode(decoder, raw, where)
+        row = decoded(decoder, raw, where, _FORMAT)
         _check(row, timestamp_ms, where)
         timestamp_ms = row.timestamp
         yield Request(count, row.timestamp, row.input_length, row.output_length, row.hash_ids)
@@ -65,21 +65,6 @@ def iterate(path: str | Path, limit: int | None = None) -> Iterator[Request]:
             return
     if count == 0:
         raise BadInput("the file holds no request", str(path), _FORMAT)
-
-
-def _decode(decoder: msgspec.json.Decoder[_Row], raw: bytes, where: str) -> _Row:
-    try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        raise BadInput(str(error), where, _FORMAT) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if not raw.strip():
-            raise BadInput("blank line", where, "remove it") from None
-        if not raw.endswith(b"\n"):
-            raise BadInput(
-                "the last line is torn", where, "copy the file again, or delete that line"
-            ) from None
-        raise BadInput(f"not JSON ({error})", where, _FORMAT) from None
 
 
 def _check(row: _Row, timestamp_ms: float, where: str) -> None:

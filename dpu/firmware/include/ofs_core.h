@@ -257,6 +257,8 @@ int ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenan
 int ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer,
 	uint32_t *slot, uint32_t *generation);
 int ofs_core_block_clean(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
+/* Let the staged copy go before its turn (it expired). -ENOENT: not staged; -EAGAIN: held. */
+int ofs_core_block_drop(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
 
 /* One layer of one step. `ends` [demand_count] (may be NULL) gets enum ofs_end of every demand. */
 int ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,

@@ -162,6 +162,28 @@ ofs_core_block_clean(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uin
 }
 
 int
+ofs_core_block_drop(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer)
+{
+	int rc = ofs_block_check(core, chunk, layer);
+	uint32_t slot;
+
+	if (rc)
+		return rc;
+	slot = core->block_slot[ofs_block_of(core, chunk, layer)];
+	if (slot == OFS_NONE)
+		return -ENOENT;
+	if (core->slots[slot].state != OFS_SLOT_RESIDENT || ofs_slot_is_held(&core->slots[slot]))
+		return -EAGAIN;
+	rc = ofs_event_enter(core, now_ns);
+	if (rc)
+		return rc;
+	ofs_slot_evict(core, slot, 0);
+	ofs_queue_pump(core); /* a slot came free */
+	ofs_log_numbers(core, OFS_EVENT_DROP, now_ns, 0, chunk, layer);
+	return 0;
+}
+
+int
 ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint32_t slot)
 {
 	struct ofs_tenant *t;

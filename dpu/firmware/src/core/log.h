@@ -36,7 +36,8 @@ enum ofs_event_type {
 	OFS_EVENT_TICK = 18,
 	OFS_EVENT_RESET = 19,
 	OFS_EVENT_HINT = 20,
-	OFS_EVENT_COUNT = 21
+	OFS_EVENT_DROP = 21,
+	OFS_EVENT_COUNT = 22
 };
 struct ofs_log_record {
 	uint32_t size_bytes; /* the whole record, a multiple of 8 */

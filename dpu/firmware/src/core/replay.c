@@ -139,6 +139,12 @@ replay_clean(struct replay *r)
 }
 
 static int
+replay_drop(struct replay *r)
+{
+	return ofs_core_block_drop(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
+}
+
+static int
 replay_step(struct replay *r)
 {
 	struct ofs_log_step head;
@@ -224,6 +230,7 @@ static const struct {
 	[OFS_EVENT_TICK] = { replay_tick, 0 },
 	[OFS_EVENT_RESET] = { replay_reset, 0 },
 	[OFS_EVENT_HINT] = { replay_hint, 8 },
+	[OFS_EVENT_DROP] = { replay_drop, 8 },
 };
 
 /* The record at `left` bytes before the end is whole and follows the one before it. */

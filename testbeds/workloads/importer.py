@@ -85,7 +85,7 @@ def _found(path: Path) -> Format:
     raise BadInput(
         "no format of request traces begins like this",
         f"{path}:1",
-        f"check the file, or say what it is: --format of {', '.join(FORMATS)}",
+        f"check the file, or say what it is: --trace-format of {', '.join(FORMATS)}",
     )
 
 

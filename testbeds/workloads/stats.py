@@ -1,55 +1,61 @@
 """What a trace holds, and what a cache could hit on it: the figures of `offstage trace info`.
 
 Definitions, which move a hit rate by several points and so stand beside every figure:
-- an access is one hash id of one request, ids taken in request order, the partial last block
-  included; the unit is the 512-token trace block;
+- an access is one block of one request, blocks taken in request order, a partial last block
+  included where the format has an id for it; the unit is the trace's own block;
 - ideal: an endless cache. By block (id seen before), by prefix (unbroken run of seen ids from the
   front of the request) and by token (the tokens of blocks seen before, over all input tokens);
-- LRU: block-level, an id is touched in request order and inserted on a miss, capacity is
+- LRU: block-level, an id is touched in request order and inserted on a miss; OPT: Belady with
+  bypass, the most block hits that any policy can have. The capacity of both is
   floor(fraction x unique blocks), at least one block.
 
-One pass gives every capacity: an access hits an LRU cache of C blocks exactly when fewer than C
-other blocks were touched since its last use (Mattson, Gecsei, Slutz, Traiger, IBM Systems Journal
-9(2), 1970).
+Caches with other evictions, an admission or a TTL are simulated by `offstage.testbeds.lab.prefix`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.table import Table
 
-from offstage.testbeds.workloads.mooncake import iterate
-from offstage.testbeds.workloads.trace import TRACE_BLOCK_TOKENS, Request
+from offstage.bindings.prefix import Ideal, distances, ideal
+from offstage.testbeds.workloads.columns import Columns, runs_of
+from offstage.testbeds.workloads.requests import Origin, Trace
+from offstage.testbeds.workloads.trace import Request
 
 __all__ = [
+    "DEFINITIONS",
     "LRU_FRACTIONS",
-    "LruPoint",
+    "BlockInfo",
+    "HitPoint",
     "Quantiles",
+    "SessionInfo",
     "TraceInfo",
-    "render",
-    "stack_distances",
+    "collect",
     "summarise",
     "to_dict",
-    "trace_info",
 ]
 
 LRU_FRACTIONS = (0.01, 0.05, 0.10, 0.25, 0.50)
-"""Cache sizes at which LRU is reported, as fractions of the trace's unique blocks."""
+"""Cache sizes at which LRU and OPT are reported, as fractions of the trace's unique blocks."""
+
+RATE_WINDOW_S = 60.0
 
 Int64Array = npt.NDArray[np.int64]
 
 DEFINITIONS = {
-    "access": "one hash id of one request, in request order, the partial last block included",
+    "access": "one block of one request, in request order, a partial last block included",
     "ideal_block_hit_rate": "accesses whose id was seen before / accesses (endless cache)",
     "ideal_prefix_hit_rate": "accesses in the unbroken run of seen ids from the front / accesses",
     "ideal_token_hit_rate": "input tokens in blocks seen before / input tokens",
     "lru": "block-level LRU of floor(fraction x unique blocks), ids touched in request order",
     "reuse_distance_blocks": "other blocks touched since the last use, over re-accesses",
     "reuse_time_s": "time since the last use, over re-accesses",
+    "hits_in_session": "re-accesses whose last use was by the same session / re-accesses",
+    "hits_on_top_1_percent": "re-accesses of the 1 % most used blocks / re-accesses",
+    "gap_s": "arrival less the arrival of the session's last request, over all but first requests",
+    "think_s": "the client's part of that gap, as recorded, over requests where it is known",
 }
 
 
@@ -65,8 +71,8 @@ class Quantiles:
 
 
 @dataclass(frozen=True)
-class LruPoint:
-    """LRU hit rate over all accesses, at one capacity."""
+class HitPoint:
+    """Hit rate over all accesses, at one capacity."""
 
     fraction: float
     capacity_blocks: int
@@ -74,141 +80,180 @@ class LruPoint:
 
 
 @dataclass(frozen=True)
-class TraceInfo:
-    """The figures of one trace; the module's docstring has their definitions."""
+class BlockInfo:
+    """Figures of a trace with block ids; the module's docstring has their definitions."""
 
-    trace: str
-    request_count: int
-    duration_s: float
-    tick_count: int
-    """Distinct timestamps: order inside one of them carries no information."""
     block_tokens: int
     block_access_count: int
     unique_block_count: int
     reused_block_fraction: float
+    block_uses_max: int
+    hits_on_top_1_percent: float
+    hits_on_top_10_percent: float
+    requests_with_hit_fraction: float
     ideal_block_hit_rate: float
     ideal_prefix_hit_rate: float
     ideal_token_hit_rate: float
-    lru: tuple[LruPoint, ...]
-    input_tokens: Quantiles
-    output_tokens: Quantiles
+    hits_in_session: float | None
+    """None where the trace has no sessions."""
+    lru: tuple[HitPoint, ...]
     reuse_distance_blocks: Quantiles
     reuse_time_s: Quantiles
 
 
-def trace_info(path: str | Path, limit: int | None = None) -> TraceInfo:
-    """Reads a Mooncake-format trace and computes its figures; BadInput as the reader raises it."""
-    path = Path(path)
-    return summarise(iterate(path, limit), path.name)
+@dataclass(frozen=True)
+class SessionInfo:
+    """Figures of a trace with sessions. `think_s` is None where no request says it."""
+
+    session_count: int
+    turns: Quantiles
+    gap_s: Quantiles
+    think_s: Quantiles | None
 
 
-def summarise(requests: Iterable[Request], name: str) -> TraceInfo:
-    """Computes the figures of at least one request; `name` is how the report calls the trace."""
-    rows = list(requests)
-    assert rows, "the reader refuses an empty trace"
-    lengths = np.array([len(row.block_ids) for row in rows], dtype=np.int64)
-    access_count = int(lengths.sum())
-    ids = np.fromiter(
-        (block for row in rows for block in row.block_ids), dtype=np.int64, count=access_count
-    )
-    times_s = np.array([row.timestamp_ms for row in rows]) / 1e3
-    input_tokens = np.array([row.input_tokens for row in rows], dtype=np.int64)
-    owner = np.repeat(np.arange(len(rows)), lengths)
-    ordinal = np.arange(access_count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    block_tokens = np.minimum(
-        TRACE_BLOCK_TOKENS, input_tokens[owner] - TRACE_BLOCK_TOKENS * ordinal
-    )
+@dataclass(frozen=True)
+class TraceInfo:
+    """The figures of one trace; `blocks` and `sessions` are None where the format has none."""
 
-    previous = previous_access(ids)
-    seen = previous >= 0
-    distances = stack_distances(previous)
-    unique_count = access_count - int(seen.sum())
-    again = np.flatnonzero(seen)
+    trace: str
+    format: str
+    licence: str
+    notes: tuple[str, ...]
+    request_count: int
+    duration_s: float
+    tick_count: int
+    """Distinct arrival times: order inside one of them carries no information."""
+    requests_per_s: float
+    requests_per_s_max: float
+    """In the busiest minute, counted from the first arrival."""
+    input_tokens: Quantiles
+    output_tokens: Quantiles
+    blocks: BlockInfo | None
+    sessions: SessionInfo | None
+
+
+def collect(requests: Iterable[Request], name: str) -> Trace:
+    """A trace of requests at hand, all of one block size; `name` is what a report calls it."""
+    columns: Columns | None = None
+    for request in requests:
+        columns = columns or Columns(request.trace_block_tokens, ordered=True)
+        columns.add(
+            f"{name}: request {request.index}",
+            request.timestamp_ms / 1e3,
+            request.input_tokens,
+            request.output_tokens,
+            runs_of(request.block_ids),
+            session=request.session,
+            think_s=request.think_s,
+        )
+    assert columns is not None, "a trace has at least one request"
+    return columns.finish(Origin(name, "requests"))
+
+
+def summarise(trace: Trace) -> TraceInfo:
+    """Computes the figures of a trace of at least one request."""
+    duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    minutes = ((trace.arrival_s - trace.arrival_s[0]) / RATE_WINDOW_S).astype(np.int64)
+    busiest = int(np.unique(minutes, return_counts=True)[1].max())
     return TraceInfo(
-        trace=name,
-        request_count=len(rows),
-        duration_s=float(times_s[-1] - times_s[0]),
-        tick_count=len(np.unique(times_s)),
-        block_tokens=TRACE_BLOCK_TOKENS,
-        block_access_count=access_count,
-        unique_block_count=unique_count,
-        reused_block_fraction=_ratio(len(np.unique(ids[seen])), unique_count),
-        ideal_block_hit_rate=_ratio(len(again), access_count),
-        ideal_prefix_hit_rate=_ratio(_prefix_hits(seen, ordinal, lengths), access_count),
-        ideal_token_hit_rate=_ratio(int(block_tokens[seen].sum()), int(input_tokens.sum())),
-        lru=_lru_points(distances, access_count, unique_count),
-        input_tokens=_quantiles(input_tokens),
-        output_tokens=_quantiles(np.array([row.output_tokens for row in rows])),
-        reuse_distance_blocks=_quantiles(distances),
-        reuse_time_s=_quantiles(times_s[owner[again]] - times_s[owner[previous[again]]]),
+        trace=trace.origin.name,
+        format=trace.origin.format,
+        licence=trace.origin.licence,
+        notes=trace.origin.notes,
+        request_count=len(trace),
+        duration_s=duration_s,
+        tick_count=len(np.unique(trace.arrival_s)),
+        requests_per_s=len(trace) / duration_s if duration_s else 0.0,
+        requests_per_s_max=busiest / min(RATE_WINDOW_S, duration_s) if duration_s else 0.0,
+        input_tokens=_quantiles(trace.input_tokens),
+        output_tokens=_quantiles(trace.output_tokens),
+        blocks=None if trace.block_tokens is None else _blocks(trace, trace.block_tokens),
+        sessions=_sessions(trace) if trace.has_sessions else None,
     )
 
 
-def previous_access(ids: Int64Array) -> Int64Array:
-    """For each access, the position of the last access to the same id, or -1; shape of `ids`."""
-    order = np.argsort(ids, kind="stable")
-    previous = np.full(len(ids), -1, dtype=np.int64)
-    same = ids[order[1:]] == ids[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
-    return previous
+def _blocks(trace: Trace, block_tokens: int) -> BlockInfo:
+    runs = trace.runs
+    found = ideal(runs)
+    rows, uses = found.rows, np.sort(found.uses.astype(np.int64))[::-1]
+    histogram = distances(runs).astype(np.int64)
+    accesses, unique = runs.access_count, runs.block_count
+    hits = accesses - unique
+    reuses = found.reuses
+    elapsed_s = trace.arrival_s[reuses["request"]] - trace.arrival_s[reuses["previous"]]
+    tokens = np.minimum(trace.tokens_of(rows["hits"], rows["last"]), trace.input_tokens)
+    return BlockInfo(
+        block_tokens=block_tokens,
+        block_access_count=accesses,
+        unique_block_count=unique,
+        reused_block_fraction=_ratio(int((uses > 1).sum()), unique),
+        block_uses_max=int(uses.max(initial=0)),
+        hits_on_top_1_percent=_ratio(_hits_on_top(uses, 0.01), hits),
+        hits_on_top_10_percent=_ratio(_hits_on_top(uses, 0.1), hits),
+        requests_with_hit_fraction=_ratio(int((rows["hits"] > 0).sum()), len(trace)),
+        ideal_block_hit_rate=_ratio(hits, accesses),
+        ideal_prefix_hit_rate=_ratio(int(rows["prefix"].sum(dtype=np.int64)), accesses),
+        ideal_token_hit_rate=_ratio(int(tokens.sum()), int(trace.input_tokens.sum())),
+        hits_in_session=_in_session(trace, found, hits) if trace.has_sessions else None,
+        lru=_lru_points(histogram, accesses, unique),
+        reuse_distance_blocks=_weighted_quantiles(np.arange(len(histogram)), histogram),
+        reuse_time_s=_weighted_quantiles(elapsed_s, reuses["count"].astype(np.int64)),
+    )
 
 
-def stack_distances(previous: Int64Array) -> Int64Array:
-    """LRU stack distance of every re-access, in order of access.
-
-    Between the last use p and the access t stand t - p - 1 accesses. Those whose own last use lies
-    after p touch a block a second time in that span, so they are not another block: the distance is
-    t - p - 1 less the earlier accesses whose last use is later than p. Counting these is counting
-    inversions, done here for all accesses at once, one bit of p at a time from the highest:
-    O(n log n) in numpy, no loop over accesses.
-    """
-    position = np.flatnonzero(previous >= 0)
-    last_use = previous[position]
-    repeats = np.zeros(len(position), dtype=np.int64)
-    order = np.arange(len(position))
-    for bit in range(max(1, len(previous)).bit_length() - 1, -1, -1):
-        # `order` is grouped by the bits above `bit`, and in order of access inside each group.
-        value = last_use[order]
-        group = value >> (bit + 1)
-        is_one = (value >> bit) & 1
-        ones_before = np.cumsum(is_one) - is_one
-        if len(group):
-            start = np.searchsorted(group, group, side="left")
-            inside = ones_before - ones_before[start]
-            zero = is_one == 0
-            repeats[order[zero]] += inside[zero]
-        order = order[np.argsort(value >> bit, kind="stable")]
-    distances: Int64Array = position - last_use - 1 - repeats
-    return distances
+def _hits_on_top(uses: Int64Array, share: float) -> int:
+    top = uses[: max(1, int(share * len(uses)))]
+    return int(top.sum()) - len(top)
 
 
-def _lru_points(
-    distances: Int64Array, access_count: int, unique_count: int
-) -> tuple[LruPoint, ...]:
+def _in_session(trace: Trace, found: Ideal, hits: int) -> float:
+    reuses = found.reuses
+    same = trace.session[reuses["request"]] == trace.session[reuses["previous"]]
+    return _ratio(int(reuses["count"][same].sum(dtype=np.int64)), hits)
+
+
+def _sessions(trace: Trace) -> SessionInfo:
+    known = ~np.isnan(trace.think_s)
+    return SessionInfo(
+        session_count=len(np.unique(trace.session)),
+        turns=_quantiles(np.bincount(np.unique(trace.session, return_inverse=True)[1])),
+        gap_s=_quantiles(trace.gap_s[trace.turn > 0]),
+        think_s=_quantiles(trace.think_s[known]) if known.any() else None,
+    )
+
+
+def _lru_points(histogram: Int64Array, access_count: int, unique: int) -> tuple[HitPoint, ...]:
+    """An access hits an LRU cache of C blocks exactly when its stack distance is below C."""
+    below = np.cumsum(histogram)
     points = []
     for fraction in LRU_FRACTIONS:
-        capacity = max(1, int(fraction * unique_count))
-        hits = int((distances < capacity).sum())
-        points.append(LruPoint(fraction, capacity, _ratio(hits, access_count)))
+        capacity = max(1, int(fraction * unique))
+        points.append(HitPoint(fraction, capacity, _ratio(int(below[capacity - 1]), access_count)))
     return tuple(points)
 
 
-def _prefix_hits(seen: npt.NDArray[np.bool_], ordinal: Int64Array, lengths: Int64Array) -> int:
-    """Accesses before the first unseen id of their own request.
-
-    An id that occurs twice in one request counts as seen the second time; prefix-chained traces
-    have none.
-    """
-    unseen = np.where(seen, np.iinfo(np.int64).max, ordinal)
-    first = np.minimum.reduceat(unseen, (np.cumsum(lengths) - lengths)[lengths > 0])
-    return int(np.minimum(first, lengths[lengths > 0]).sum())
-
-
 def _quantiles(values: npt.NDArray[Any]) -> Quantiles:
-    if not len(values):
+    return _weighted_quantiles(values, np.ones(len(values), np.int64))
+
+
+def _weighted_quantiles(values: npt.NDArray[Any], counts: Int64Array) -> Quantiles:
+    """Of each value taken as often as its count says, interpolated as numpy's percentile does."""
+    present = counts > 0
+    if not present.any():
         return Quantiles(0.0, 0.0, 0.0, 0.0, 0.0)
-    p50, p90, p99 = (float(value) for value in np.percentile(values, (50, 90, 99)))
-    return Quantiles(float(values.mean()), p50, p90, p99, float(values.max()))
+    values, counts = values[present].astype(np.float64), counts[present]
+    order = np.argsort(values, kind="stable")
+    values, ends = values[order], np.cumsum(counts[order])
+    total = int(ends[-1])
+
+    def at(share: float) -> float:
+        place = share * (total - 1)
+        low = values[np.searchsorted(ends, int(place), side="right")]
+        high = values[np.searchsorted(ends, min(int(place) + 1, total - 1), side="right")]
+        return float(low + (high - low) * (place - int(place)))
+
+    mean = float((values * counts[order]).sum() / total)
+    return Quantiles(mean, at(0.5), at(0.9), at(0.99), float(values[-1]))
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -217,41 +262,6 @@ def _ratio(part: int, whole: int) -> float:
 
 def to_dict(info: TraceInfo) -> dict[str, Any]:
     """The figures as JSON-ready values, with their definitions under "definitions"."""
-    return {**asdict(info), "lru": [asdict(p) for p in info.lru], "definitions": DEFINITIONS}
-
-
-def render(info: TraceInfo) -> Table:
-    """The figures as one table for the terminal."""
-    table = Table(title=info.trace, title_justify="left", show_header=False)
-    table.add_column("what", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("meaning", style="dim")
-    for row in _rows(info):
-        table.add_row(*row)
-    return table
-
-
-def _rows(info: TraceInfo) -> Sequence[tuple[str, str, str]]:
-    tokens = f"{info.block_tokens} tokens a block"
-    share = f"{info.reused_block_fraction:.1%} of them used again"
-    rows = [
-        ("requests", f"{info.request_count:,}", f"{info.tick_count:,} distinct arrival times"),
-        ("duration", f"{info.duration_s:,.0f} s", "first to last arrival"),
-        ("block accesses", f"{info.block_access_count:,}", tokens),
-        ("unique blocks", f"{info.unique_block_count:,}", share),
-        ("ideal hit rate, block", f"{info.ideal_block_hit_rate:.4f}", "endless cache"),
-        ("ideal hit rate, prefix", f"{info.ideal_prefix_hit_rate:.4f}", "unbroken from the front"),
-        ("ideal hit rate, token", f"{info.ideal_token_hit_rate:.4f}", "tokens of blocks seen"),
-    ]
-    for point in info.lru:
-        size = f"{point.capacity_blocks:,} blocks"
-        rows.append((f"LRU hit rate at {point.fraction:.0%}", f"{point.hit_rate:.4f}", size))
-    for label, unit, values in (
-        ("input", "tokens", info.input_tokens),
-        ("output", "tokens", info.output_tokens),
-        ("reuse distance", "blocks", info.reuse_distance_blocks),
-        ("reuse time", "s", info.reuse_time_s),
-    ):
-        spread = f"{values.p50:,.0f} / {values.p90:,.0f} / {values.p99:,.0f}"
-        rows.append((f"{label} p50/90/99", spread, f"{unit}; mean {values.mean:,.0f}"))
-    return rows
+    plain = asdict(info)
+    blocks, sessions = plain.pop("blocks") or {}, plain.pop("sessions") or {}
+    return {**plain, **blocks, **sessions, "definitions": DEFINITIONS}

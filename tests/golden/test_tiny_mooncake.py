@@ -11,7 +11,8 @@ The LRU and token counts in `data/tiny_mooncake.json` come from a plain loop ove
 import json
 from pathlib import Path
 
-from offstage.testbeds.workloads.stats import trace_info
+from offstage.testbeds.workloads.importer import open_trace
+from offstage.testbeds.workloads.stats import summarise
 
 DATA = Path(__file__).parent / "data"
 
@@ -19,13 +20,15 @@ DATA = Path(__file__).parent / "data"
 def test_counts_of_the_tiny_trace() -> None:
     """Does any change of reader or statistics move a single hit?"""
     gold = json.loads((DATA / "tiny_mooncake.json").read_text())
-    info = trace_info(DATA / "tiny_mooncake.jsonl")
-    accesses = info.block_access_count
-    assert (info.request_count, accesses, info.unique_block_count) == (60, 588, 266)
+    info = summarise(open_trace(DATA / "tiny_mooncake.jsonl"))
+    blocks = info.blocks
+    assert blocks is not None
+    accesses = blocks.block_access_count
+    assert (info.request_count, accesses, blocks.unique_block_count) == (60, 588, 266)
     assert (gold["requests"], gold["block_accesses"], gold["unique_blocks"]) == (60, 588, 266)
-    assert round(info.ideal_block_hit_rate * accesses) == 588 - 266 == gold["ideal_block_hits"]
-    assert info.ideal_prefix_hit_rate == info.ideal_block_hit_rate
-    assert info.ideal_token_hit_rate == gold["ideal_token_hits"] / gold["input_tokens"]
-    assert [point.capacity_blocks for point in info.lru] == gold["lru_capacity_blocks"]
-    assert [round(point.hit_rate * accesses) for point in info.lru] == gold["lru_hits"]
+    assert round(blocks.ideal_block_hit_rate * accesses) == 588 - 266 == gold["ideal_block_hits"]
+    assert blocks.ideal_prefix_hit_rate == blocks.ideal_block_hit_rate
+    assert blocks.ideal_token_hit_rate == gold["ideal_token_hits"] / gold["input_tokens"]
+    assert [point.capacity_blocks for point in blocks.lru] == gold["lru_capacity_blocks"]
+    assert [round(point.hit_rate * accesses) for point in blocks.lru] == gold["lru_hits"]
     assert info.duration_s == gold["duration_s"]

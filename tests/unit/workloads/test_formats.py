@@ -1,0 +1,279 @@
+"""Is every format of request traces read as it stands, and every defect named in one line?"""
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli import run
+from offstage.testbeds.workloads.columns import runs_of
+from offstage.testbeds.workloads.formats.lmcache import chained_ids
+from offstage.testbeds.workloads.importer import FORMATS, open_trace, write_trace
+from offstage.testbeds.workloads.requests import Trace
+
+ROOT = Path(__file__).parents[3]
+TRACES = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared" / "traces"))
+REAL = {
+    "mooncake_conversation_0-2400s.jsonl.gz": ("mooncake", 7_851, 512),
+    "lmcache_magagent_dev.jsonl.gz": ("lmcache", 529, 64),
+    "lmcache_miniswe_dev.jsonl.gz": ("lmcache", 260, 64),
+    "sharegpt_llmservingsim_300.jsonl.gz": ("sharegpt", 300, 16),
+    "azure_llm_2023_conv.csv.gz": ("azure", 19_366, None),
+}
+
+WEKA = {
+    "id": "one",
+    "block_size": 64,
+    "requests": [
+        {"t": 0.0, "type": "s", "in": 130, "out": 5, "hash_ids": [1, 2, 3], "think_time": 0.0},
+        {
+            "t": 10.0,
+            "type": "subagent",
+            "requests": [{"t": 2.5, "in": 64, "out": 1, "hash_ids": [7]}],
+        },
+        {"t": 11.0, "type": "n", "in": 128, "out": 5, "hash_ids": [1, 2], "think_time": 4.0},
+    ],
+}
+CALLS = [
+    {"timestamp": 5_000_000, "input": "x" * 300, "output": "y" * 40, "session_id": "s"},
+    {"timestamp": 3_000_000, "input": "x" * 256, "output": "", "session_id": "s"},
+]
+HASHED = {"timestamp": 5, "input_length": 32, "output_length": 7, "hash_runs": [[4, 2]]}
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,374,44\n"
+
+
+def jsonl(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def archive(path: Path, files: dict[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def same(a: Trace, b: Trace) -> bool:
+    """All columns are equal, and what they are equal in is the meaning of a trace."""
+    arrays = ("arrival_s", "think_s", "input_tokens", "output_tokens", "offsets", "run_first")
+    equal = all(
+        np.array_equal(getattr(a, name), getattr(b, name), equal_nan=name == "think_s")
+        for name in (*arrays, "run_count", "turn")
+    )
+    names = [
+        [one.session_names[i] if i >= 0 else None for i in one.session.tolist()] for one in (a, b)
+    ]
+    return equal and names[0] == names[1] and a.block_tokens == b.block_tokens
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_content_tells_the_format(name: str, tmp_path: Path) -> None:
+    """Is each published file known by its content, and the same after import?"""
+    path = TRACES / name
+    if not path.is_file():
+        pytest.skip(f"no {name}; point OFFSTAGE_TRACES at the folder that holds it")
+    trace = open_trace(path)
+    assert (trace.origin.format, len(trace), trace.block_tokens) == REAL[name]
+    assert trace.origin.licence and len(trace.origin.sha256[0]) == 64
+    out = tmp_path / "t.jsonl.gz"
+    write_trace(trace, out)
+    again = open_trace(out)
+    assert same(trace, again) and again.origin == trace.origin
+    first = out.read_bytes()
+    write_trace(again, out)
+    assert out.read_bytes() == first, "the same trace gives the same bytes"
+    assert len(open_trace(out, limit=10)) == 10
+
+
+def test_weka_upstream_and_re_encoded_are_one_trace(tmp_path: Path) -> None:
+    """Do both forms give the same requests, sub-agents put in, and a session's ids of its own?"""
+    other = {**WEKA, "id": "two"}
+    flat = [
+        {"t": 0.0, "in": 130, "out": 5, "runs": [[1, 3]], "think": 0.0},
+        {"t": 12.5, "in": 64, "out": 1, "runs": [[7, 1]]},
+        {"t": 11.0, "in": 128, "out": 5, "runs": [[1, 2]], "think": 4.0},
+    ]
+    one = tmp_path / "trace_0001.json"
+    one.write_text(json.dumps(WEKA, indent=2))
+    two = jsonl(tmp_path / "trace_0002.json", other)
+    lines = jsonl(tmp_path / "s.jsonl", *({**s, "requests": flat} for s in (WEKA, other)))
+    upstream, coded = open_trace([one, two]), open_trace(lines)
+    assert same(upstream, coded)
+    assert upstream.origin.format == coded.origin.format == "weka"
+    assert upstream.session_names == ("one", "two")
+    firsts = upstream.arrival_s[upstream.turn == 0]
+    assert firsts.tolist() == [0.0, 8 * 3600 * 0.6180339887498949]
+    assert upstream.arrival_s[:3].tolist() == [0.0, 11.0, 12.5]
+    sets = [set(upstream.block_ids(i).tolist()) for i in range(6)]
+    assert not set.union(*sets[:3]) & set.union(*sets[3:])
+    shared = open_trace([jsonl(tmp_path / f"{i}.json", {**WEKA, "hash_id_scope": "global"})
+                         for i in (1, 2)])  # fmt: skip
+    assert shared.runs.block_count == 4
+
+
+def test_lmcache_text_becomes_chained_blocks_in_order_of_time(tmp_path: Path) -> None:
+    """Is a prompt's text hashed by prefix, lengths told in tokens, and the order that of time?"""
+    trace = open_trace(jsonl(tmp_path / "session.jsonl", *CALLS))
+    assert trace.arrival_s.tolist() == [0.0, 2.0]
+    assert trace.input_tokens.tolist() == [64, 75] and trace.output_tokens.tolist() == [0, 10]
+    short, long = (trace.block_ids(i).tolist() for i in (0, 1))
+    assert len(long) == 2 and long[:1] == short
+    assert chained_ids(b"a" * 512)[1] != chained_ids(b"b" * 256 + b"a" * 256)[1]
+    assert trace.turn.tolist() == [0, 1] and trace.gap_s[1] == 2.0
+
+
+def test_servegen_draws_what_the_rates_say(tmp_path: Path) -> None:
+    """Are arrivals as many as recorded, the same for a seed, and another client's no matter?"""
+    rates = "0,0,0,,0,0\n600,2.0,1.0,Gamma,1.0,0.5\n"
+    bursty = "600,4.0,3.0,Weibull,0.6,0.1\n"
+    both = archive(tmp_path / "a.tar.gz", {"x/b-trace.csv": bursty, "x/a-trace.csv": rates})
+    alone = archive(tmp_path / "b.tar.gz", {"x/a-trace.csv": rates})
+    trace, again = open_trace(both, seed=3), open_trace(both, seed=3)
+    assert same(trace, again) and not same(trace, open_trace(both, seed=4))
+    assert abs(len(trace) - 3600) < 600  # 10 minutes of 6 requests a second
+    assert (np.diff(trace.arrival_s) >= 0).all() and trace.arrival_s[-1] < 600
+    assert set(open_trace(alone, seed=3).arrival_s) < set(trace.arrival_s)
+    assert "synthetic" in trace.origin.notes[0] and trace.block_tokens is None
+    with pytest.raises(BadInput, match="no folder 'y'"):
+        open_trace(both, "servegen:y")
+
+
+Bad = Callable[[Path], Path | Sequence[Path]]
+
+
+def text(content: str) -> Bad:
+    def write(folder: Path) -> Path:
+        path = folder / "t"
+        path.write_text(content)
+        return path
+
+    return write
+
+
+def rows(*values: object) -> Bad:
+    return lambda folder: jsonl(folder / "t", *values)
+
+
+def packed(content: bytes, keep: float) -> Bad:
+    def write(folder: Path) -> Path:
+        path, data = folder / "t", gzip.compress(content)
+        path.write_bytes(data[: int(len(data) * keep)])
+        return path
+
+    return write
+
+
+OURS = {"offstage_trace": 1, "name": "n", "format": "f", "requests": 1, "block_tokens": 64}
+LONG = b"".join(json.dumps({**HASHED, "timestamp": n}).encode() + b"\n" for n in range(900))
+
+
+@pytest.mark.parametrize(
+    ("bad", "place", "what"),
+    [
+        (text(""), "t", "holds no request"),
+        (text("hello\n"), "t:1", "no format of request traces"),
+        (text("[1]\n"), "t:1", "no format of request traces"),
+        (packed(LONG, 0.6), "t:", "torn"),
+        (rows(HASHED, {**HASHED, "timestamp": 4}), "t:2", "before"),
+        (rows(HASHED, {**HASHED, "timestamp": -4}), "t:2", ">= 0"),
+        (rows(HASHED, {**HASHED, "hash_runs": [[4, 9]]}), "t:2", "9 blocks for 32 input tokens"),
+        (rows(HASHED, {**HASHED, "hash_runs": [[4, 0]]}), "t:2", "run of 0 ids"),
+        (rows(HASHED, {**HASHED, "hash_runs": [[2**63 - 2, 2]]}), "t:2", "run of 2 ids"),
+        (rows(HASHED, {**HASHED, "session": 3}), "t:2", "in some lines only"),
+        (rows({**HASHED, "timestamp": None}), "t:1", "Expected `float`"),
+        (text(json.dumps(HASHED) + "\n" + '{"timestamp": NaN}\n'), "t:2", "not JSON"),
+        (text(json.dumps(HASHED) + "\n" + json.dumps(HASHED)[:30]), "t:2", "torn"),
+        (rows({**WEKA, "requests": [{"t": 1, "in": 64, "out": 1}]}), "t:1", "neither"),
+        (rows({**WEKA, "requests": [{"t": -1, "in": 0, "hash_ids": []}]}), "t:1", ">= 0"),
+        (rows({**WEKA, "requests": []}), "t", "hold no request"),
+        (rows(WEKA, {**WEKA, "block_size": 16}), "t:2", "blocks of 16 tokens, of 64 before"),
+        (rows({k: v for k, v in WEKA.items() if k != "id"}), "t:1", "missing required field `id`"),
+        (rows({**CALLS[0], "session_id": 3}), "t:1", "Expected `str`"),
+        (text(AZURE + "2023-11-16 18:15:46.4,374,44\n"), "t:3", "earlier than the first"),
+        (text(AZURE + "2023-11-16 18:15:47,NaN,44\n"), "t:3", "no counts of tokens"),
+        (text(AZURE + "2023-11-16 18:15:47,-3,44\n"), "t:3", "no counts of tokens"),
+        (text(AZURE + "2023-13-16 18:15:47,3,44\n"), "t:3", "is no time"),
+        (text(AZURE + "2023-11-16 18:15:47,3\n"), "t:3", "2 fields"),
+        (text(AZURE.splitlines()[0] + "\n"), "t", "holds no request"),
+        (lambda d: archive(d / "t", {"x/a-trace.csv": "600,nan,1,Gamma,1,1\n"}), "a-trace.csv:1",
+         "is no rate"),
+        (lambda d: archive(d / "t", {"x/a-trace.csv": "600,1,1,Pareto,1,1\n"}), "a-trace.csv:1",
+         "is no rate"),
+        (lambda d: archive(d / "t", {"x/a-trace.csv": "600,0,0,,0,0\n"}), "t", "no rate above 0"),
+        (rows({**OURS, "offstage_trace": 2}), "t:1", "version 2"),
+        (rows(OURS), "t", "0 requests, the header says 1"),
+        (rows({**OURS, "block_tokens": None}, {"t": 0, "in": 64, "out": 1, "runs": [[1, 1]]}),
+         "t:2", "without block_tokens"),
+        (lambda d: [jsonl(d / "t", HASHED)] * 2, "t", "2 files of a format"),
+        (lambda d: d / "absent", "absent", "no such file"),
+        (lambda d: d, "", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_every_defect_is_one_line_with_its_place(
+    tmp_path: Path, bad: Bad, place: str, what: str
+) -> None:
+    """Is nothing skipped, and nothing wrong a traceback?"""
+    with pytest.raises(BadInput) as caught:
+        open_trace(bad(tmp_path))
+    assert what in caught.value.what
+    assert place in caught.value.where
+    assert caught.value.mend and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "servegen"])
+@given(garbage=st.binary(max_size=200))
+def test_garbage_is_bad_input_to_every_reader(
+    tmp_path_factory: Any, name: str, garbage: bytes
+) -> None:
+    """Is every byte string a trace or a BadInput, also when the user insists on a format?"""
+    path = tmp_path_factory.mktemp("garbage") / "t"
+    begins = (b"", json.dumps(HASHED).encode() + b"\n", AZURE.encode(), json.dumps(OURS).encode())
+    for begin in begins:
+        path.write_bytes(begin + garbage)
+        for format in (None, name):
+            try:
+                open_trace(path, format)
+            except BadInput as error:
+                assert "\n" not in str(error)
+
+
+@given(st.lists(st.integers(0, 2**63 - 2), max_size=20))
+def test_runs_hold_the_ids_in_order(ids: list[int]) -> None:
+    """Does run-length coding lose nothing, whatever the ids?"""
+    assert [first + i for first, count in runs_of(ids) for i in range(count)] == ids
+
+
+def test_the_command_imports_and_says_what_it_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Does `trace import` write what `trace info` reads, and refuse in one line with code 2?"""
+    session = jsonl(tmp_path / "s.jsonl", *CALLS)
+    out = tmp_path / "o.jsonl.gz"
+
+    def offstage(*words: object) -> int:
+        return run([str(word) for word in words])
+
+    assert offstage("trace", "import", session, "--out", out, "--format", "json") == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["format"], done["requests"], done["sessions"]) == ("lmcache", 2, 1)
+    assert offstage("trace", "info", out, "--format", "json") == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["format"] == "lmcache" and info["session_count"] == 1
+    assert info["notes"] == done["notes"] and len(info["notes"]) == 2
+    assert offstage("trace", "import", session, "--out", tmp_path / "no" / "o") == 2
+    assert offstage("trace", "import", session, "--trace-format", "csv", "--out", out) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2 and "cannot be written" in told[0] and "no format 'csv'" in told[1]

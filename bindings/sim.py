@@ -1,7 +1,8 @@
 """The decision core in virtual time: a flat trace, or sessions that decode over a modelled drive.
 
-Both calls run in C from the first access to the last. Times are simulated ns; what they yield is
-`modelled`, and the same inputs give the same result everywhere.
+`flat` and `decode` run in C from the first access to the last; an `Engine` is
+fed a few steps at a time. Times are simulated ns; what they yield is `modelled`, and the same
+inputs give the same result everywhere.
 """
 
 from dataclasses import dataclass
@@ -11,15 +12,38 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.core import Core
+from offstage.bindings.engine import ROW, Engine, EngineConfig, HbmPool
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc, ffi, lib
 
-__all__ = ["DecodePlan", "DecodeResult", "decode", "flat", "populate"]
+__all__ = [
+    "ROW",
+    "DecodePlan",
+    "DecodeResult",
+    "Engine",
+    "EngineConfig",
+    "HbmPool",
+    "decode",
+    "flat",
+    "populate",
+    "populate_contents",
+]
 
 
 def populate(core: Core, session: int, count: int, content: int = 0) -> None:
     """Append `count` made-up chunks, stored in every layer; equal `content` is a shared prefix."""
     check_rc(lib.ofs_sim_populate(core.handle, session, content, count), "populating a session")
+
+
+def populate_contents(
+    core: Core, session: int, contents: npt.NDArray[np.uint64], now_ns: int = 0
+) -> None:
+    """Append chunks by content hash, uint64 `[n, 2]` (low, high), stored in every layer."""
+    contents = np.ascontiguousarray(contents, np.uint64)
+    assert contents.ndim == 2 and contents.shape[1] == 2
+    pointer = ffi.cast("struct ofs_key *", contents.ctypes.data)
+    rc = lib.ofs_sim_populate_contents(core.handle, now_ns, session, len(contents), pointer)
+    check_rc(rc, "populating a session", "contents", "enlarge chunk_max or session_chunk_max")
 
 
 def flat(core: Core, session: int, ordinals: npt.NDArray[np.uint32]) -> int:

@@ -5,9 +5,32 @@
 #define ACTION_BATCH 16
 
 int
-ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, uint32_t count)
+ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	uint32_t count, const struct ofs_key *contents)
 {
 	struct ofs_chunk_info infos[POPULATE_BATCH];
+
+	for (uint32_t done = 0; done < count;) {
+		uint32_t batch = count - done < POPULATE_BATCH ? count - done : POPULATE_BATCH;
+		int rc = ofs_core_session_append(core, now_ns, session, batch, contents + done,
+			infos);
+
+		for (uint32_t i = 0; rc == 0 && i < batch; i++) {
+			/* -EINVAL ends the layers: the core knows how many there are. */
+			for (uint32_t layer = 0; rc == 0; layer++)
+				rc = ofs_core_block_stored(core, now_ns, infos[i].chunk, layer);
+			rc = rc == -EINVAL ? 0 : rc;
+		}
+		if (rc)
+			return rc;
+		done += batch;
+	}
+	return 0;
+}
+
+int
+ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, uint32_t count)
+{
 	struct ofs_key contents[POPULATE_BATCH];
 
 	for (uint32_t done = 0; done < count;) {
@@ -16,13 +39,7 @@ ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, uint
 
 		for (uint32_t i = 0; i < batch; i++)
 			contents[i] = (struct ofs_key){ done + i, content };
-		rc = ofs_core_session_append(core, 0, session, batch, contents, infos);
-		for (uint32_t i = 0; rc == 0 && i < batch; i++) {
-			/* -EINVAL ends the layers: the core knows how many there are. */
-			for (uint32_t layer = 0; rc == 0; layer++)
-				rc = ofs_core_block_stored(core, 0, infos[i].chunk, layer);
-			rc = rc == -EINVAL ? 0 : rc;
-		}
+		rc = ofs_sim_populate_contents(core, 0, session, batch, contents);
 		if (rc)
 			return rc;
 		done += batch;

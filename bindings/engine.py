@@ -1,0 +1,270 @@
+"""Sessions that decode in virtual time, fed a few steps at a time, and the HBM pool before them.
+
+An `Engine` owns the clock and the modelled drive of one `Core` and runs in C until somebody is
+needed: a place wants its next slab of steps, or its session has ended. Between two runs the caller
+may speak to the core, at `now_ns`; what the core asks then is carried out when the next run begins.
+How the steps are cut into slabs changes nothing. Times are simulated ns, results are `modelled`.
+
+What can fail: `BadInput` for shapes that do not fit or what the core refuses. After an error in
+`run` the engine is of no further use.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import ENDS, GUESS, Core
+from offstage.bindings.errors import BadInput
+from offstage.bindings.firmware import check_rc, ffi, lib
+
+__all__ = ["ABSENT", "ROW", "ROW_FAILED", "ROW_RETRIED", "Engine", "EngineConfig", "HbmPool"]
+
+ABSENT = np.uint32(0xFFFFFFFF)
+"""Fills rows of a selection behind the last ordinal."""
+
+ROW = np.dtype(
+    [
+        *(("session", "<u4"), ("step", "<u4"), ("layer", "<u2"), ("flags", "<u2")),
+        *(("selected", "<u2"), ("pool_hits", "<u2"), ("demands", "<u2"), ("nontrivial", "<u2")),
+        ("nontrivial_selected", "<u2"),
+        ("nontrivial_pool_hits", "<u2"),
+        ("ends", "<u2", (len(ENDS),)),
+        ("nontrivial_ends", "<u2", (len(ENDS),)),
+        ("shadow_misses", "<u2"),
+        ("pollution", "<u2"),
+        *(("demand_reads", "<u4"), ("prefetch_reads", "<u4"), ("stall_ns", "<u4")),
+    ],
+    align=True,
+)
+"""What one layer of one step did; `session` is its place. Counts stop at their type's highest."""
+
+ROW_RETRIED = 1
+"""Flag of a row: some of it was asked again because every slot was pinned."""
+ROW_FAILED = 2
+"""Flag of a row: a demand ended without its block."""
+
+_EVENTS = {1: "rows", 2: "ended"}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How long things take, in ns. `place_max`: sessions at once. `append_steps`: a session writes
+    a new chunk every so many steps, 0 never. `nvme`: parameters of the drive as in
+    `bindings.storage.preset`; None: a read takes no time. `seed`: of the drive."""
+
+    place_max: int
+    compute_ns: int = 500_000
+    hit_ns: int = 0
+    retry_ns: int = 10_000
+    append_steps: int = 0
+    nvme: dict[str, int] | None = None
+    seed: int = 0
+
+
+class Engine:
+    """One engine over one core, closed with the object."""
+
+    def __init__(self, core: Core, config: EngineConfig) -> None:
+        struct: Any = ffi.new("struct ofs_engine_config *")
+        drive: Any = ffi.NULL
+        for name, value in asdict(config).items():
+            if name != "nvme":
+                setattr(struct, name, value)
+        if config.nvme is not None:
+            drive = ffi.new("struct ofs_nvme_params *", config.nvme)
+        struct.nvme = drive
+        out: Any = ffi.new("struct ofs_engine **")
+        check_rc(
+            lib.ofs_engine_open(out, core.handle, struct),
+            "opening the engine",
+            "engine",
+            "check place_max, the core's demand_max (at most 65535) and the drive",
+        )
+        assert ffi.sizeof("struct ofs_row") == ROW.itemsize
+        self.core, self.config = core, config
+        self._handle: Any = ffi.gc(out[0], lib.ofs_engine_close)
+        self._begun: dict[int, npt.NDArray[np.void]] = {}
+        self._fed: dict[int, tuple[Any, ...]] = {}
+
+    def start(
+        self,
+        place: int,
+        session: int,
+        at_ns: int,
+        guesses: npt.NDArray[np.void] | None = None,
+        lead_ns: int = 0,
+    ) -> None:
+        """The core's open `session` begins to decode at `place`.
+
+        Its first guesses (`GUESS` `[n]`, `steps` counting from its first step) are told at `at_ns`,
+        its first layer demands at `at_ns + lead_ns`. `BadInput`: the place is taken, the session
+        runs already, or `at_ns` has passed.
+        """
+        told = np.ascontiguousarray(np.zeros(0, GUESS) if guesses is None else guesses, GUESS)
+        rc = lib.ofs_engine_start(
+            self._handle,
+            place,
+            session,
+            at_ns,
+            lead_ns,
+            ffi.cast("struct ofs_guess *", told.ctypes.data),
+            len(told),
+        )
+        check_rc(rc, "starting a session", f"place {place}", "a free place, not in the past")
+        self._begun[place] = told
+
+    def feed(
+        self,
+        place: int,
+        selected: npt.NDArray[np.uint32],
+        served: npt.NDArray[Any] | None = None,
+        scores: npt.NDArray[np.uint16] | None = None,
+        guess_offsets: npt.NDArray[Any] | None = None,
+        guesses: npt.NDArray[np.void] | None = None,
+        last: bool = False,
+    ) -> None:
+        """The next steps of the session at `place`; they need not be copied until they are run.
+
+        selected: uint32 `[steps, layers, width]`, `ABSENT` behind the last. served: bool, the same
+        shape, where the HBM pool has the block: it is not demanded. scores: uint16 `[steps, layers,
+        blocks]`; blocks that are not written yet are not told. guesses: `GUESS` `[n]` sorted by
+        (step, after_layer), told right after that layer's demands went in; guess_offsets: integers
+        `[steps * layers + 1]` into them. last: the session ends with these steps, of which there
+        may be none. `BadInput`: shapes that do not fit, or a place that does not ask.
+        """
+        layers = self.core.config.layer_count
+        selected = np.ascontiguousarray(selected, np.uint32)
+        if selected.ndim != 3 or selected.shape[1] != layers:
+            raise _misfit("selected", selected.shape, f"[steps, {layers}, width]")
+        steps, _, width = selected.shape
+        struct: Any = ffi.new("struct ofs_slab *")
+        struct.step_count, struct.width, struct.last = steps, width, int(last)
+        struct.selected = ffi.cast("uint32_t *", selected.ctypes.data)
+        kept: list[Any] = [selected]
+        if served is not None:
+            kept.append(_shaped("served", served, np.uint8, selected.shape))
+            struct.served = ffi.cast("uint8_t *", kept[-1].ctypes.data)
+        if scores is not None:
+            kept.append(_shaped("scores", scores, np.uint16, (steps, layers, scores.shape[-1])))
+            struct.scores = ffi.cast("uint16_t *", kept[-1].ctypes.data)
+            struct.score_stride = struct.score_count = scores.shape[-1]
+        if guesses is not None and len(guesses):
+            kept += _told(guesses, guess_offsets, steps * layers)
+            struct.guesses = ffi.cast("struct ofs_guess *", kept[-2].ctypes.data)
+            struct.guess_offsets = ffi.cast("uint64_t *", kept[-1].ctypes.data)
+        check_rc(
+            lib.ofs_engine_feed(self._handle, place, struct),
+            "feeding a session",
+            f"place {place}",
+            "feed a place that asks, with steps or as the last",
+        )
+        self._fed[place] = tuple(kept)
+
+    def run(self) -> tuple[str, int] | None:
+        """Go on until somebody is needed: ("rows", place) wants its next slab, ("ended", place) has
+        computed its last layer, None: nothing is left to do."""
+        place: Any = ffi.new("uint32_t *")
+        event = check_rc(
+            lib.ofs_engine_run(self._handle, place),
+            "simulating decode",
+            f"at {self.now_ns} ns",
+            "ordinals, guesses and demands of a layer must fit the core",
+        )
+        return (_EVENTS[event], int(place[0])) if event else None
+
+    def take_rows(self, place: int) -> npt.NDArray[np.void]:
+        """`ROW` `[steps * layers]` of the whole steps run since they were last taken. A step is
+        whole when the next begins or the session has ended."""
+        count = check_rc(lib.ofs_engine_rows(self._handle, place, ffi.NULL, 0), "counting rows")
+        rows = np.zeros(count, ROW)
+        pointer = ffi.cast("struct ofs_row *", rows.ctypes.data)
+        check_rc(lib.ofs_engine_rows(self._handle, place, pointer, count), "taking rows")
+        return rows
+
+    @property
+    def now_ns(self) -> int:
+        """Simulated time."""
+        return int(self._state().now_ns)
+
+    @property
+    def reads(self) -> int:
+        """Reads of the drive so far."""
+        return int(self._state().reads)
+
+    @property
+    def failed(self) -> int:
+        """Demands that ended without their block."""
+        return int(self._state().failed)
+
+    def _state(self) -> Any:
+        state: Any = ffi.new("struct ofs_engine_state *")
+        lib.ofs_engine_describe(self._handle, state)
+        return state
+
+
+class HbmPool:
+    """Which selected blocks the HBM pool of one session would have had.
+
+    `pool_blocks` of the `blocks` of each of `layers` layers; what was selected longest ago leaves
+    first, never what is selected. 0: nothing is ever served. It holds names, not bytes; for one
+    layer it decides as `offstage.host.pool.HbmPool`.
+    """
+
+    def __init__(self, layers: int, blocks: int, pool_blocks: int) -> None:
+        out: Any = ffi.new("struct ofs_pool **")
+        rc = lib.ofs_pool_open(out, layers, blocks, pool_blocks)
+        check_rc(rc, "opening an HBM pool", "hbm pool", "give at least one layer and one block")
+        self._handle: Any = ffi.gc(out[0], lib.ofs_pool_close)
+        self.layers, self.blocks, self.pool_blocks = layers, blocks, pool_blocks
+
+    def served(self, selected: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Run selections uint32 `[steps, layers, width]` through the pool: bool, the same shape,
+        where it had the block. `BadInput`, nothing changed: a width above `pool_blocks`, or an
+        ordinal from `blocks` on."""
+        selected = np.ascontiguousarray(selected, np.uint32)
+        if selected.ndim != 3 or selected.shape[1] != self.layers:
+            raise _misfit("selected", selected.shape, f"[steps, {self.layers}, width]")
+        served = np.zeros(selected.shape, np.bool_)
+        rc = lib.ofs_pool_serve(
+            self._handle,
+            selected.shape[0],
+            selected.shape[2],
+            ffi.cast("uint32_t *", selected.ctypes.data),
+            ffi.cast("uint8_t *", served.ctypes.data),
+        )
+        check_rc(
+            rc,
+            f"selecting {selected.shape[2]} blocks through {self.pool_blocks}",
+            "hbm pool",
+            "the pool must hold one selection of a layer, and ordinals be in range",
+        )
+        return served
+
+
+def _misfit(name: str, shape: tuple[int, ...], wanted: str) -> BadInput:
+    return BadInput(f"{name} of shape {list(shape)}", "slab", f"give {wanted}")
+
+
+def _shaped(
+    name: str, array: npt.NDArray[Any], kind: type[Any], shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    if array.shape != shape:
+        raise _misfit(name, array.shape, str(list(shape)))
+    return np.ascontiguousarray(array, kind)
+
+
+def _told(
+    guesses: npt.NDArray[np.void], offsets: npt.NDArray[Any] | None, rows: int
+) -> list[npt.NDArray[Any]]:
+    """Guesses and their uint64 offsets, checked."""
+    whole = np.zeros(0, np.uint64) if offsets is None else np.ascontiguousarray(offsets, np.uint64)
+    rising = len(whole) == rows + 1 and bool((whole[1:] >= whole[:-1]).all())
+    if not rising or int(whole[-1]) > len(guesses):
+        raise BadInput(
+            f"{len(whole)} offsets for guesses of {rows} rows",
+            "slab",
+            "give one more offset than rows, rising, ending within the guesses",
+        )
+    return [np.ascontiguousarray(guesses, GUESS), whole]

@@ -1,0 +1,233 @@
+/*
+ * engine.c: places, slabs and the loop over events.
+ *
+ * Model: the loop stops before the event that needs a slab, which stays where it is, so that how
+ * the steps are cut into slabs changes neither the events nor their order.
+ */
+#include <stdlib.h>
+
+#include "engine.h"
+
+#define TICKS_MAX 32 /* waiting at once; a tick too few only delays a guess */
+
+static int
+tables_open(struct ofs_engine *engine, uint32_t place_max)
+{
+	const struct ofs_core_config *config = &engine->core->config;
+
+	/* One event for every read in flight; the begin and the next layer of a place; the ticks. */
+	engine->heap.max = config->io_max + 2 * place_max + TICKS_MAX;
+	engine->heap.events = calloc(engine->heap.max, sizeof(*engine->heap.events));
+	engine->places = calloc(place_max, sizeof(*engine->places));
+	engine->place_of = malloc(config->session_max * sizeof(*engine->place_of));
+	engine->demands = malloc(config->demand_max * sizeof(*engine->demands));
+	engine->ends = malloc(config->demand_max);
+	if (engine->heap.events == NULL || engine->places == NULL || engine->place_of == NULL
+		|| engine->demands == NULL || engine->ends == NULL)
+		return -ENOMEM;
+	for (uint32_t session = 0; session < config->session_max; session++)
+		engine->place_of[session] = OFS_NONE;
+	return 0;
+}
+
+int
+ofs_engine_open(struct ofs_engine **out, struct ofs_core *core,
+	const struct ofs_engine_config *config)
+{
+	struct ofs_engine *engine;
+	int rc;
+
+	if (config->place_max == 0 || config->place_max > 1u << 20
+		|| core->config.demand_max > UINT16_MAX)
+		return -EINVAL;
+	engine = calloc(1, sizeof(*engine));
+	if (engine == NULL)
+		return -ENOMEM;
+	engine->core = core;
+	engine->config = *config;
+	engine->layer_count = core->config.layer_count;
+	engine->tick_ns = UINT64_MAX;
+	rc = tables_open(engine, config->place_max);
+	if (rc == 0 && config->nvme)
+		rc = ofs_nvme_model_open(&engine->nvme, config->nvme, config->seed);
+	if (rc) {
+		ofs_engine_close(engine);
+		return rc;
+	}
+	engine->config.nvme = NULL; /* the caller's, and copied into the model */
+	*out = engine;
+	return 0;
+}
+
+void
+ofs_engine_close(struct ofs_engine *engine)
+{
+	if (engine->nvme)
+		ofs_nvme_model_close(engine->nvme);
+	for (uint32_t place = 0; engine->places && place < engine->config.place_max; place++)
+		free(engine->places[place].rows);
+	free(engine->heap.events);
+	free(engine->places);
+	free(engine->place_of);
+	free(engine->demands);
+	free(engine->ends);
+	free(engine);
+}
+
+int
+ofs_engine_start(struct ofs_engine *engine, uint32_t place, uint32_t session, uint64_t at_ns,
+	uint64_t lead_ns, const struct ofs_guess *guesses, uint32_t guess_count)
+{
+	struct ofs_sim_place *p;
+	int rc;
+
+	if (place >= engine->config.place_max || ofs_session_check(engine->core, session)
+		|| at_ns < engine->now_ns || lead_ns > UINT64_MAX - at_ns)
+		return -EINVAL;
+	p = &engine->places[place];
+	if (p->running || engine->place_of[session] != OFS_NONE)
+		return -EBUSY;
+	p->session = session;
+	p->step = p->layer = p->slab_step = p->remaining = 0;
+	p->fed = 0;
+	p->guesses = guesses;
+	p->guess_count = guess_count;
+	rc = ofs_sim_rows_open(engine, place);
+	if (rc == 0 && guess_count)
+		rc = ofs_sim_push(&engine->heap, at_ns, OFS_SIM_BEGIN, place);
+	if (rc == 0)
+		rc = ofs_sim_push(&engine->heap, at_ns + lead_ns, OFS_SIM_LAYER, place);
+	if (rc)
+		return rc;
+	p->running = 1;
+	engine->place_of[session] = place;
+	return 0;
+}
+
+static int
+is_used_up(const struct ofs_sim_place *p)
+{
+	return !p->fed || p->slab_step >= p->slab.step_count;
+}
+
+int
+ofs_engine_feed(struct ofs_engine *engine, uint32_t place, const struct ofs_slab *slab)
+{
+	struct ofs_sim_place *p;
+
+	if (place >= engine->config.place_max || slab->width > UINT16_MAX
+		|| slab->score_count > slab->score_stride
+		|| (slab->step_count == 0 && !slab->last))
+		return -EINVAL;
+	p = &engine->places[place];
+	if (!p->running)
+		return -EINVAL;
+	if (!is_used_up(p) || (p->fed && p->slab.last))
+		return -EBUSY;
+	p->slab = *slab;
+	p->slab_step = 0;
+	p->fed = 1;
+	for (uint32_t step = 0; slab->stall_ns && step < slab->step_count; step++)
+		slab->stall_ns[step] = 0;
+	return 0;
+}
+
+static int
+tick(struct ofs_engine *engine)
+{
+	uint64_t next_ns;
+	int rc = ofs_core_tick(engine->core, engine->now_ns, &next_ns);
+
+	if (rc == 0)
+		rc = ofs_sim_act(engine);
+	if (rc == 0 && next_ns < engine->tick_ns && engine->tick_count < TICKS_MAX) {
+		engine->tick_count++;
+		engine->tick_ns = next_ns > engine->now_ns ? next_ns : engine->now_ns + 1;
+		rc = ofs_sim_push(&engine->heap, engine->tick_ns, OFS_SIM_TICK, 0);
+	}
+	return rc;
+}
+
+static int
+event_run(struct ofs_engine *engine, const struct ofs_sim_event *event)
+{
+	const struct ofs_sim_place *p;
+	int rc = 0;
+
+	switch (event->kind) {
+	case OFS_SIM_BEGIN:
+		p = &engine->places[event->id];
+		rc = ofs_sim_tell(engine, event->id, p->guesses, p->guess_count);
+		break;
+	case OFS_SIM_READ:
+		rc = ofs_core_io_done(engine->core, engine->now_ns, event->id, 0);
+		if (rc == 0)
+			rc = ofs_sim_act(engine);
+		break;
+	case OFS_SIM_TICK:
+		engine->tick_ns = UINT64_MAX;
+		engine->tick_count--;
+		break;
+	default:
+		rc = ofs_sim_layer(engine, event->id, event->kind == OFS_SIM_RETRY);
+	}
+	if (rc == 0 && engine->ticks)
+		rc = tick(engine);
+	return rc;
+}
+
+/* It wants its next slab, or its last layer has computed. One that never ran a step has no rows. */
+static int
+place_stops(struct ofs_engine *engine, uint32_t place)
+{
+	struct ofs_sim_place *p = &engine->places[place];
+
+	if (!p->fed || !p->slab.last)
+		return OFS_ENGINE_ROWS;
+	ofs_sim_pop(&engine->heap);
+	if (p->step)
+		ofs_sim_rows_end(engine, place);
+	engine->place_of[p->session] = OFS_NONE;
+	p->running = p->fed = 0;
+	return OFS_ENGINE_ENDED;
+}
+
+/* What the policy needs: it may have changed since the last run. */
+static void
+policy_look(struct ofs_engine *engine)
+{
+	const struct ofs_policy *policy = &engine->core->policy;
+
+	engine->ticks = policy->prefetch_bytes_per_s_max != 0 || policy->lease_ns != 0;
+	engine->scores = (policy->prefetchers & (OFS_PREFETCH_EMA | OFS_PREFETCH_SHARED)) != 0
+		|| policy->eviction == OFS_EVICT_SCORE;
+}
+
+int
+ofs_engine_run(struct ofs_engine *engine, uint32_t *place)
+{
+	int rc;
+
+	policy_look(engine);
+	rc = ofs_sim_act(engine); /* what the caller's own calls of the core have asked for */
+	while (rc == 0 && engine->heap.count > 0) {
+		struct ofs_sim_event event = engine->heap.events[0];
+
+		engine->now_ns = event.time_ns;
+		if (event.kind == OFS_SIM_LAYER && is_used_up(&engine->places[event.id])) {
+			*place = event.id;
+			return place_stops(engine, event.id);
+		}
+		ofs_sim_pop(&engine->heap);
+		rc = event_run(engine, &event);
+	}
+	return rc ? rc : OFS_ENGINE_IDLE;
+}
+
+void
+ofs_engine_describe(const struct ofs_engine *engine, struct ofs_engine_state *state)
+{
+	state->now_ns = engine->now_ns;
+	state->reads = engine->reads;
+	state->failed = engine->failed;
+}

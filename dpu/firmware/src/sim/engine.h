@@ -1,0 +1,90 @@
+/*
+ * engine.h: the parts of the engine.
+ *
+ * Model: a heap of events ordered by (time, sequence); one event runs to its end before the next. A
+ * place holds one session, the slab it is fed from and the rows it has run; the rows of the step at
+ * hand stay open for the reads that belong to it. One thread owns an engine and its core.
+ */
+#ifndef OFS_SIM_ENGINE_H
+#define OFS_SIM_ENGINE_H
+
+#include "core/internal.h"
+#include "ofs_sim.h"
+
+enum ofs_sim_event_kind {
+	OFS_SIM_BEGIN = 0, /* the guesses before a session's first step */
+	OFS_SIM_LAYER = 1, /* the session's next layer may demand */
+	OFS_SIM_RETRY = 2, /* the same demands again */
+	OFS_SIM_READ = 3,
+	OFS_SIM_TICK = 4
+};
+
+struct ofs_sim_event {
+	uint64_t time_ns;
+	uint64_t sequence;
+	uint32_t kind;
+	uint32_t id; /* a place, or a read handle */
+};
+
+struct ofs_sim_heap {
+	struct ofs_sim_event *events;
+	uint32_t count, max;
+	uint64_t sequence;
+};
+
+struct ofs_sim_place {
+	struct ofs_slab slab;
+	const struct ofs_guess *guesses; /* to be told when it begins */
+	struct ofs_row *rows;      /* of whole steps; behind them those of the step at hand */
+	uint64_t need_ns;          /* when the layer at hand demanded */
+	uint32_t row_count, row_max;
+	uint32_t guess_count;
+	uint32_t session;
+	uint32_t step, layer;      /* at hand, or next */
+	uint32_t slab_step;        /* of the slab */
+	uint32_t remaining;        /* demands that have not completed */
+	uint32_t busy;             /* of them, how many must be asked again */
+	uint32_t appended;
+	uint8_t running, fed;
+};
+
+struct ofs_engine {
+	struct ofs_core *core;
+	struct ofs_nvme_model *nvme;
+	struct ofs_engine_config config;
+	struct ofs_sim_heap heap;
+	struct ofs_sim_place *places;
+	uint32_t *place_of;        /* [session_max] */
+	uint32_t *demands;         /* [demand_max] of the layer at hand */
+	uint8_t *ends;             /* the same */
+	uint32_t layer_count;
+	uint64_t now_ns, tick_ns;
+	uint64_t reads, failed;
+	uint32_t tick_count;
+	int ticks;                 /* the policy has a bandwidth cap or a lease */
+	int scores;                /* the policy looks at scores */
+};
+
+#pragma GCC visibility push(hidden)
+
+/* heap.c */
+int ofs_sim_push(struct ofs_sim_heap *heap, uint64_t time_ns, uint32_t kind, uint32_t id);
+struct ofs_sim_event ofs_sim_pop(struct ofs_sim_heap *heap);
+
+/* rows.c */
+int ofs_sim_rows_open(struct ofs_engine *engine, uint32_t place);
+void ofs_sim_rows_end(struct ofs_engine *engine, uint32_t place);
+struct ofs_row *ofs_sim_row(struct ofs_engine *engine, uint32_t place, uint32_t layer);
+void ofs_sim_row_step(struct ofs_row *row, const struct ofs_ledger *before,
+	const struct ofs_ledger *after);
+void ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action);
+
+/* layer.c */
+int ofs_sim_act(struct ofs_engine *engine);
+int ofs_sim_tell(struct ofs_engine *engine, uint32_t place, const struct ofs_guess *guesses,
+	uint64_t count);
+int ofs_sim_layer(struct ofs_engine *engine, uint32_t place, int retry);
+
+#pragma GCC visibility pop
+
+#endif

@@ -38,7 +38,12 @@ ROW = np.dtype(
     ],
     align=True,
 )
-"""What one layer of one step did; `session` is its place. Counts stop at their type's highest."""
+"""What one layer of one step did. `session`: the place at which it ran. `pool_hits`: selected
+blocks that the HBM pool served; the rest are `demands`. `ends`: how they ended, by `ENDS`; the
+first five are on-time hits, `late` is not. `shadow_misses`: what a demand-only LRU of the same size
+would have missed. `pollution`: misses of blocks that a prefetch had evicted. Reads are counted in
+the row of the session, its step at hand and the block's layer that caused them. `stall_ns`: waited
+beyond compute and hit. Counts stop at the highest value of their type."""
 
 ROW_RETRIED = 1
 """Flag of a row: some of it was asked again because every slot was pinned."""

@@ -15,10 +15,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ABSENT", "SessionInfo", "Slab", "Workload"]
+from offstage.bindings.engine import ABSENT
 
-ABSENT = np.uint32(0xFFFFFFFF)
-"""Fills rows of `Slab.selected` behind the last ordinal."""
+__all__ = ["ABSENT", "SessionInfo", "Slab", "Workload"]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "offstage.testbeds.cli.doctor",
     "dpu": "offstage.testbeds.cli.dpu",
     "host": "offstage.testbeds.cli.host",
+    "lab": "offstage.testbeds.cli.lab",
     "report": "offstage.testbeds.cli.report",
     "trace": "offstage.testbeds.cli.trace",
 }

@@ -1,0 +1,225 @@
+"""`offstage lab`: prefetch experiments in virtual time."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from offstage.bindings.errors import BadInput, Interrupted, RunFailed
+from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+
+if TYPE_CHECKING:
+    from offstage.testbeds.lab.experiment import Experiment
+    from offstage.testbeds.lab.results import LabSummary, PointSummary
+
+__all__ = ["register"]
+
+ABOUT = "Prefetch experiments in virtual time, on the daemon's own decision core."
+
+lab = typer.Typer(no_args_is_help=True, help=ABOUT)
+
+SpecArgument = Annotated[
+    str, typer.Argument(metavar="SPEC", help="a spec's TOML file, or the name of a shipped one")
+]
+OutOption = Annotated[Path, typer.Option("--out", help="folder for the results")]
+SeedOption = Annotated[
+    list[int] | None, typer.Option("--seed", help="in place of the spec's; may be repeated")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="change a key, such as workload.steps=64"),
+]
+JobsOption = Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")]
+ClusterOption = Annotated[
+    str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `offstage lab`."""
+    app.add_typer(lab, name="lab")
+
+
+@lab.callback()
+def about() -> None:
+    """Prefetch experiments in virtual time, on the daemon's own decision core."""
+
+
+@lab.command()
+def run(
+    spec: SpecArgument,
+    out: OutOption = Path("lab-out"),
+    seed: SeedOption = None,
+    changes: SetOption = None,
+    jobs: JobsOption = 0,
+    cluster: ClusterOption = "",
+    form: FormatOption = Format.text,
+) -> None:
+    """Run an experiment: every policy at every buffer with every seed, and the bounds.
+
+    Writes ledger.parquet, summary.json, report.html and manifest.json to --out. Interrupted, the
+    same command goes on where it ended.
+    """
+    summary = _run(spec, out, seed, changes, jobs, cluster, sweep=False)
+    _tell(summary, out, form)
+
+
+@lab.command()
+def sweep(
+    spec: SpecArgument,
+    out: OutOption = Path("lab-out"),
+    seed: SeedOption = None,
+    changes: SetOption = None,
+    jobs: JobsOption = 0,
+    cluster: ClusterOption = "",
+    form: FormatOption = Format.text,
+) -> None:
+    """Run every combination of the spec's [sweep] axes. A point that fails is listed at the end."""
+    summary = _run(spec, out, seed, changes, jobs, cluster, sweep=True)
+    _tell(summary, out, form)
+    if summary.failed:
+        first = summary.failed[0]
+        raise RunFailed(
+            f"{len(summary.failed)} of its points failed, the first with: {first.message}",
+            first.point, "the others are in the results",
+        )  # fmt: skip
+
+
+@lab.command()
+def bounds(
+    spec: SpecArgument,
+    out: OutOption = Path("lab-out"),
+    seed: SeedOption = None,
+    changes: SetOption = None,
+    jobs: JobsOption = 0,
+    form: FormatOption = Format.text,
+) -> None:
+    """What any policy could reach at most: compulsory, Belady, clairvoyant, last step."""
+    from offstage.testbeds.lab.bounds_table import bounds_rows, bounds_table
+
+    experiment, folder = _planned(spec, out, seed, changes, sweep=True)
+    _compute(experiment, folder, jobs, "", bounds_only=True)
+    rows = bounds_rows(experiment, folder)
+    emit({"bounds": rows}, form, bounds_table(rows))
+
+
+@lab.command()
+def policies(form: FormatOption = Format.text) -> None:
+    """Every policy there is: what it uses and where it is from."""
+    from rich.table import Table
+
+    from offstage.testbeds.lab.registry import listing
+
+    found = listing()
+    table = Table(box=None, pad_edge=False)
+    for column in ("policy", "uses", "eviction", "source"):
+        table.add_column(column, overflow="fold", no_wrap=column == "policy")
+    for one in found:
+        table.add_row(one["name"], one["uses"], one["eviction"] or "", one["source"])
+    emit({"policies": found}, form, table)
+
+
+def _run(
+    name: str, out: Path, seeds: list[int] | None, changes: list[str] | None, jobs: int,
+    cluster: str, *, sweep: bool,
+) -> "LabSummary":  # fmt: skip
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.finish import finish
+
+    experiment, folder = _planned(name, out, seeds, changes, sweep=sweep)
+    _compute(experiment, folder, jobs, cluster, stop_at_failure=not sweep)
+    with shown(1) as progress:
+        return finish(experiment, folder, out, progress)
+
+
+def _planned(
+    name: str, out: Path, seeds: list[int] | None, changes: list[str] | None, *, sweep: bool
+) -> tuple["Experiment", Path]:
+    from offstage.testbeds.lab.experiment import plan
+    from offstage.testbeds.lab.spec import find
+
+    chosen: dict[str, Any] = {
+        key: _value(text) for key, text in parse_settings(changes or []).items()
+    }
+    if seeds:
+        chosen["seeds"] = seeds
+    return plan(find(name), chosen, sweep=sweep), out / "parts"
+
+
+def _compute(
+    experiment: "Experiment", folder: Path, jobs: int, cluster: str, *,
+    bounds_only: bool = False, stop_at_failure: bool = True,
+) -> None:  # fmt: skip
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.execute import default_jobs
+    from offstage.testbeds.lab.experiment import compute
+
+    if jobs < 0:
+        raise BadInput(f"--jobs = {jobs}", "lab", "give 1 or more, or 0 for one for each core")
+    try:
+        with shown(1) as progress:
+            compute(
+                experiment, folder, progress, jobs=jobs or default_jobs(), cluster=cluster,
+                bounds_only=bounds_only, stop_at_failure=stop_at_failure,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "interrupted", str(folder), "the same command goes on from there"
+        ) from None
+
+
+def _value(text: str) -> Any:
+    """What TOML would make of a value, a bare word being text."""
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return text
+
+
+HEADLINES = (
+    "nontrivial_hit", "hit", "nontrivial_selection_hit", "traffic_ratio", "traffic_vs_reference",
+    "coverage", "accuracy", "nontrivial_gap_closed", "stall_ms_p99",
+)  # fmt: skip
+
+
+def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
+    import json
+
+    from rich.console import Group
+
+    from offstage.testbeds.report.files import SUMMARY_NAME, write_text
+    from offstage.testbeds.report.lab_files import write_lab_summary
+    from offstage.testbeds.report.lab_page import write_lab_report
+    from offstage.testbeds.report.lab_sentence import lab_sentence
+    from offstage.testbeds.report.lab_table import lab_table
+
+    paths = {
+        "summary": out / SUMMARY_NAME,
+        "report": out / "report.html",
+        "manifest": out / "manifest.json",
+    }
+    write_lab_summary(summary, paths["summary"])
+    write_lab_report(summary, paths["report"])
+    write_text(paths["manifest"], json.dumps(summary.manifest, indent=1) + "\n")
+    paths["ledger"] = out / "ledger.parquet"
+    sentence = lab_sentence(summary)
+    failed = [f"failed: {one.point}: {one.message}" for one in summary.failed]
+    notes = [f"note: {text}" for text in summary.notes]
+    lines = ["", sentence, *failed, *notes, "", *map(str, paths.values())]
+    told = {
+        "sentence": sentence,
+        "points": [_headline(point) for point in summary.points],
+        "failed": msgspec.to_builtins(summary.failed),
+        **{name: str(path) for name, path in paths.items()},
+    }
+    emit(told, form, Group(lab_table(summary), *lines))
+
+
+def _headline(point: "PointSummary") -> dict[str, Any]:
+    """What a program asks of a point first."""
+    names = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k")
+    info = {name: getattr(point.info, name) for name in names}
+    return info | {name: msgspec.to_builtins(getattr(point, name)) for name in HEADLINES}

@@ -1,0 +1,79 @@
+"""The workload that a spec names, for one seed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offstage.bindings.errors import BadInput
+from offstage.host.models import geometry
+from offstage.testbeds.lab.slab import Workload
+from offstage.testbeds.lab.spec import Spec
+
+__all__ = ["build", "index_source"]
+
+
+def build(spec: Spec, seed: int) -> Workload:
+    """Sessions and selections. In units of granules where the spec has any, else of blocks."""
+    work, select = spec.workload, spec.selection
+    if work.kind == "generated":
+        return _generated(spec, seed)
+    path = Path(work.file)
+    if work.kind == "selections":
+        from offstage.testbeds.lab.recorded import SelectionWorkload
+
+        found: Workload = SelectionWorkload(path)
+    elif work.kind == "captured":
+        from offstage.testbeds.lab.captured import CapturedWorkload
+
+        selector: Any = select.selector
+        found = CapturedWorkload(
+            path, select.k_blocks, selector, select.sink_blocks, select.window_blocks
+        )
+    else:
+        raise BadInput(
+            "a request trace has no selections", "[workload] kind",
+            'its prefix caching is run by `offstage lab run`; for decode sessions of its lengths '
+            'give kind = "generated" with trace = FILE',
+        )  # fmt: skip
+    return found
+
+
+def _generated(spec: Spec, seed: int) -> Workload:
+    from offstage.testbeds.lab.generated import GeneratedOptions, GeneratedWorkload
+
+    work, select = spec.workload, spec.selection
+    source = index_source(spec)
+    options = GeneratedOptions(
+        profile=work.profile,
+        layers=spec.layer_count,
+        context_tokens=work.context_tokens,
+        steps=work.steps,
+        sessions=work.sessions,
+        block_tokens=spec.geometry.block_tokens,
+        select_blocks=select.k_blocks,
+        sink_blocks=select.sink_blocks,
+        window_blocks=select.window_blocks,
+        granule_tokens=spec.geometry.granule_tokens,
+        turn_steps=work.turn_steps or None,
+        shared_prefix_tokens=work.shared_prefix_tokens,
+        groups=work.groups,
+        draft_agreement=work.draft_agreement or None,
+        index_source=None if source is None else tuple(source),
+        seed=seed,
+    )
+    return GeneratedWorkload(options)
+
+
+def index_source(spec: Spec) -> list[int] | None:
+    """The layer whose selection each layer uses, by the spec's groups or the geometry; None where
+    every layer selects for itself."""
+    layers = geometry(spec.geometry.model).layers
+    group = spec.workload.index_group
+    if group > 1:
+        return [layer // group * group for layer in range(len(layers))]
+    found = [
+        layer if one.selection_layer < 0 else one.selection_layer
+        for layer, one in enumerate(layers)
+    ]
+    return None if np.array_equal(found, range(len(found))) else found

@@ -1,0 +1,134 @@
+"""An experiment from its spec to its results: what is missing is computed, the rest is read.
+
+Model: OUT holds `parts/`, one file for each point and seed, and the results made of them:
+`ledger.parquet`, `summary.json`, `report.html`, `manifest.json`. Parts are named by all that they
+depend on, so the same command goes on after an interruption, and a changed spec computes only what
+changed. Results are made anew every time, in the order of the spec, whoever computed the parts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.testbeds.drive.progress import Progress
+from offstage.testbeds.lab import parts
+from offstage.testbeds.lab.execute import execute, steps_of
+from offstage.testbeds.lab.plan import Point, Task, points_of, tasks_of
+from offstage.testbeds.lab.spec import Spec, variants
+from offstage.testbeds.lab.task import Failure
+
+__all__ = ["Experiment", "Variant", "compute", "plan"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination of the sweep's axes; `label` is empty where there are none."""
+
+    label: str
+    spec: Spec
+    points: tuple[Point, ...]
+
+
+@dataclass
+class Experiment:
+    """What is to be run, and what could not be planned."""
+
+    path: Path
+    spec: Spec
+    variants: list[Variant]
+    code: str
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def point(self, number: int) -> tuple[Variant, Point]:
+        """The point of that number, and the variant it belongs to."""
+        for variant in self.variants:
+            for point in variant.points:
+                if point.number == number:
+                    return variant, point
+        raise KeyError(number)
+
+
+def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
+    """The spec's variants and points. BadInput for a bad spec; a variant of a sweep that
+    contradicts itself is kept as refused."""
+    found = Experiment(path, Spec(name=""), [], parts.code_version())
+    first = 0
+    for label, spec in variants(path, changes):
+        if isinstance(spec, OffstageError):
+            found.refused.append((label, str(spec)))
+            continue
+        if spec.sweep and not sweep:
+            raise BadInput(f"the spec has {len(spec.sweep)} sweep axes", f"{path}: [sweep]",
+                           "run it with `offstage lab sweep`")  # fmt: skip
+        points = points_of(spec, len(found.variants), first)
+        first += len(points)
+        found.variants.append(Variant(label, spec, tuple(points)))
+        found.spec = spec
+    if not found.variants:
+        raise BadInput(f"no variant can be run: {found.refused[0][1]}", str(path), "correct it")
+    return found
+
+
+def compute(
+    experiment: Experiment,
+    folder: Path,
+    progress: Progress,
+    *,
+    jobs: int,
+    cluster: str = "",
+    bounds_only: bool = False,
+    stop_at_failure: bool = False,
+) -> None:
+    """Compute the parts that are missing in `folder`. With `stop_at_failure` the first failure is
+    raised as the error it was; otherwise failures are kept in the experiment."""
+    _make(folder)
+    tasks = _missing(experiment, folder, bounds_only)
+    progress.start("virtual time, session-steps", sum(steps_of(task) for task in tasks))
+    experiment.failures = execute(
+        tasks, folder, experiment.code, progress, jobs=jobs, cluster=cluster,
+        stop_at_failure=stop_at_failure,
+    )  # fmt: skip
+    if stop_at_failure and experiment.failures:
+        failure = experiment.failures[0]
+        raise _Told(failure.message, failure.exit_code)
+
+
+class _Told(RunFailed):
+    """A failure that another process has put into words."""
+
+    def __init__(self, line: str, exit_code: int) -> None:
+        super().__init__(line)
+        self.exit_code = exit_code
+
+
+def _missing(experiment: Experiment, folder: Path, bounds_only: bool) -> list[Task]:
+    """The longest first would be as good: variants, then seeds, then points in their order."""
+    tasks = []
+    code = experiment.code
+    for variant in experiment.variants:
+        for seed in variant.spec.seeds:
+            bounds = Task(variant.spec, seed, ())
+            if not parts.readable(folder / f"{bounds.parts(code)[0]}.npz"):
+                tasks.append(bounds)
+            if bounds_only:
+                continue
+            whole = Task(variant.spec, seed, variant.points)
+            lacking = [
+                point
+                for point, name in zip(variant.points, whole.parts(code), strict=True)
+                if not parts.readable(folder / f"{name}.npz")
+            ]
+            tasks += tasks_of(variant.spec, seed, lacking)
+    return tasks
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            error.strerror or "cannot be made", str(folder), "give --out another folder"
+        ) from None

@@ -1,0 +1,173 @@
+"""The results of an experiment, made of its parts: ledger, figures, manifest.
+
+Model: parts are read one after another in the order of the spec, so the ledger has the same bytes
+whoever computed them and however often it was interrupted. Of each part only the sums by request
+are kept.
+"""
+
+import hashlib
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.bindings.storage import preset
+from offstage.testbeds.drive.machine import machine
+from offstage.testbeds.drive.progress import Progress
+from offstage.testbeds.lab import parts
+from offstage.testbeds.lab.bounds_task import bound_key
+from offstage.testbeds.lab.build import build
+from offstage.testbeds.lab.experiment import Experiment, Variant
+from offstage.testbeds.lab.measure import measure
+from offstage.testbeds.lab.parquet import LEDGER_NAME, LedgerFile
+from offstage.testbeds.lab.plan import Point, Task
+from offstage.testbeds.lab.results import Failed, LabSummary, PointSummary
+from offstage.testbeds.lab.totals import BoundTotals, RunTotals, bound_totals, totals
+
+__all__ = ["finish", "manifest"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) -> LabSummary:
+    """Write `ledger.parquet` to `out` and give the summary; parts are in `folder`."""
+    points = [point for variant in experiment.variants for point in variant.points]
+    progress.start("figures", len(points))
+    summaries: list[PointSummary] = []
+    with LedgerFile(out / LEDGER_NAME) as ledger:
+        for variant in experiment.variants:
+            summaries += _variant(experiment, variant, folder, ledger, progress)
+    failed = [Failed(point=label, message=message) for label, message in experiment.refused]
+    for failure in experiment.failures:
+        if failure.point < 0:
+            failed.append(Failed(point="bounds", message=failure.message))
+            continue
+        variant, point = experiment.point(failure.point)
+        failed.append(Failed(point=_name(variant, point), message=failure.message))
+    spec = msgspec.to_builtins(experiment.variants[0].spec)
+    return LabSummary(
+        name=experiment.spec.name,
+        spec=spec,
+        manifest=manifest(experiment),
+        points=summaries,
+        failed=list({one.point + one.message: one for one in failed}.values()),
+    )
+
+
+def _name(variant: Variant, point: Point) -> str:
+    name = f"{point.label}, B = {point.buffer_over_k:g}k"
+    return f"{variant.label}: {name}" if variant.label else name
+
+
+def _variant(
+    experiment: Experiment, variant: Variant, folder: Path, ledger: LedgerFile, progress: Progress
+) -> list[PointSummary]:
+    spec, code = variant.spec, experiment.code
+    runs: dict[int, list[RunTotals]] = {}
+    names = {seed: Task(spec, seed, variant.points).parts(code) for seed in spec.seeds}
+    for index, point in enumerate(variant.points):
+        paths = [(seed, folder / f"{names[seed][index]}.npz") for seed in spec.seeds]
+        progress.advance(1)
+        if not all(path.exists() for _, path in paths):
+            continue
+        runs[point.number] = []
+        for seed, path in paths:
+            run = parts.read_run(path)
+            ledger.add(point.number, seed, run.rows)
+            runs[point.number].append(totals(run))
+    bounds: list[dict[parts.BoundKey, BoundTotals]] = []
+    for seed in spec.seeds:
+        path = folder / f"{Task(spec, seed, ()).parts(code)[0]}.npz"
+        if path.exists():
+            found = parts.read_bounds(path)
+            bounds.append({key: bound_totals(one) for key, one in found.items()})
+    return [
+        _point(variant, point, runs, bounds)
+        for point in variant.points
+        if point.number in runs and _none(variant, point).number in runs
+    ]
+
+
+def _point(
+    variant: Variant,
+    point: Point,
+    runs: dict[int, list[RunTotals]],
+    bounds: list[dict[parts.BoundKey, BoundTotals]],
+) -> PointSummary:
+    spec = variant.spec
+    key = bound_key(spec, point)
+    beside = [one[key] for one in bounds] if len(bounds) == len(spec.seeds) else []
+    return measure(
+        point.info(spec, variant.label),
+        runs[point.number],
+        beside,
+        none=runs[_none(variant, point).number],
+        reference=runs.get(_reference(variant).number, []),
+        recurring=spec.workload.kind in ("captured", "selections"),
+    )
+
+
+def _none(variant: Variant, point: Point) -> Point:
+    """No prefetch, LRU, the same buffer: what coverage and traffic are told against."""
+    return next(
+        one
+        for one in variant.points
+        if (one.policy.use, one.eviction) == ("none", "lru")
+        and one.buffer_over_k == point.buffer_over_k
+        and not one.policy.parameters
+    )
+
+
+def _reference(variant: Variant) -> Point:
+    wanted = variant.spec.reference
+    return next(
+        one
+        for one in variant.points
+        if (one.policy.use, one.eviction) == (wanted.use, wanted.eviction)
+        and one.buffer_over_k == wanted.buffer_over_k
+        and not one.policy.parameters
+    )
+
+
+def manifest(experiment: Experiment) -> dict[str, Any]:
+    """What is needed to run it again, and to see that it was the same."""
+    first = experiment.variants[0].spec
+    workloads = {
+        variant.label or variant.spec.workload.kind: {
+            **build(variant.spec, variant.spec.seeds[0]).describe(),
+            "selector": variant.spec.selection.selector,
+        }
+        for variant in experiment.variants
+    }
+    presets = {
+        name: hashlib.sha256(
+            msgspec.json.encode(preset(name).params, order="deterministic")
+        ).hexdigest()
+        for name in sorted({variant.spec.tier.storage for variant in experiment.variants})
+    }
+    return {
+        "command": shlex.join(["offstage", *sys.argv[1:]]),
+        "version": version("offstage"),
+        "commit": _commit(),
+        "code_sha256": experiment.code,
+        "spec_sha256": hashlib.sha256(experiment.path.read_bytes()).hexdigest(),
+        "seeds": list(first.seeds),
+        "workloads": workloads,
+        "preset_sha256": presets,
+        "machine": machine(),
+        "provenance": "modelled",
+    }
+
+
+def _commit() -> str:
+    """The commit of a checkout, `-dirty` behind it where files were changed; empty elsewhere."""
+    ask = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        told = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.strip()

@@ -1,0 +1,144 @@
+"""From a spec to what is run: points, and the tasks that compute several of them at once.
+
+Model: a *point* is one policy at one buffer, cap and pool; it is run with every seed. A *task* is
+one seed of one variant with some of its points, because the selections, which cost the most to
+make, are the same for all of them. Tasks do not know each other: any order, any number of
+processes, on any machine, gives the same bytes. Each point's result has a name of its own on disk.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.testbeds.lab.registry import Combined, parse
+from offstage.testbeds.lab.results import PointInfo
+from offstage.testbeds.lab.spec import PolicySpec, Spec
+
+__all__ = ["Point", "Task", "points_of", "prefetches", "tasks_of"]
+
+ENGINES_MAX = 8
+"""Points that one task runs side by side: a core of 80 layers takes some 60 MB."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting. `number` counts the points of all variants; `cap` is in bytes per second."""
+
+    number: int
+    variant: int
+    label: str
+    policy: PolicySpec
+    eviction: str
+    buffer_over_k: float
+    cap: int | None
+
+    def info(self, spec: Spec, variant_label: str) -> PointInfo:
+        """What the results say of it."""
+        combined = parse(self.policy.use)
+        granules = spec.granules if combined.core.granule else 1
+        buffer_blocks = round(self.buffer_over_k * spec.selection.k_blocks)
+        return PointInfo(
+            workload=variant_label or spec.workload.kind,
+            policy=self.label,
+            eviction=self.eviction,
+            buffer_over_k=self.buffer_over_k,
+            buffer_blocks=buffer_blocks,
+            slot_count=buffer_blocks * granules * spec.layer_count * spec.concurrent,
+            hbm_pool_over_k=spec.tier.hbm_pool_over_k,
+            bandwidth_bytes_per_s=self.cap or 0,
+            storage=spec.tier.storage,
+            block_bytes=spec.block_bytes // granules,
+            granule=granules > 1,
+            parameters=self.policy.parameters,
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """One seed of one variant, with some of its points. Without points it computes the bounds."""
+
+    spec: Spec
+    seed: int
+    points: tuple[Point, ...]
+
+    def parts(self, code: str) -> list[str]:
+        """The names of the task's results on disk, one for each point: equal where the spec's
+        part, the seed, the point and `code`, the version of what computes it, are."""
+        return [_digest(self.spec, self.seed, one, code) for one in self.points or (None,)]
+
+
+def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
+    what: dict[str, Any] = {
+        "code": code,
+        "seed": seed,
+        "spec": msgspec.structs.replace(spec, policy=(), sweep={}, seeds=(seed,), name=""),
+    }
+    if point is None:
+        what["grains"] = sorted({parse(one.use).core.granule for one in spec.policy})
+    else:
+        what["point"] = replace(point, number=0, variant=0, label="")
+        what["policy"] = _foreign(parse(point.policy.use))
+    return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
+
+
+def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
+    """The points of one variant, numbered from `first`: the two that all others are compared with
+    come first, where the spec does not name them itself."""
+    wanted = [
+        (policy, over, cap)
+        for policy in spec.policy
+        for over in spec.tier.buffer_over_k
+        for cap in spec.caps
+    ]
+    none = PolicySpec(use="none", eviction="lru")
+    reference = PolicySpec(use=spec.reference.use, eviction=spec.reference.eviction)
+    needed = [(none, over, None) for over in spec.tier.buffer_over_k]
+    needed.append((reference, spec.reference.buffer_over_k, None))
+    found: dict[tuple[Any, ...], Point] = {}
+    for policy, over, cap in [*needed, *wanted]:
+        combined = parse(policy.use)
+        eviction = policy.eviction or combined.core.eviction or "lru"
+        if not prefetches(combined):
+            cap = None
+        key = (policy.use, eviction, tuple(sorted(policy.parameters.items())), over, cap)
+        label = policy.label or _label(policy, eviction, combined)
+        if key not in found or policy.label:
+            number = found[key].number if key in found else first + len(found)
+            found[key] = Point(number, variant, label, policy, eviction, over, cap)
+    return list(found.values())
+
+
+def tasks_of(spec: Spec, seed: int, points: Sequence[Point]) -> list[Task]:
+    """One seed's tasks for these points, a few at a time."""
+    return [
+        Task(spec, seed, tuple(points[begin : begin + ENGINES_MAX]))
+        for begin in range(0, len(points), ENGINES_MAX)
+    ]
+
+
+def prefetches(combined: Combined) -> bool:
+    """Whether the policy reads ahead of demands."""
+    return combined.guesses or bool(combined.core.prefetchers)
+
+
+def _foreign(combined: Combined) -> list[str]:
+    """Digests of the files of components that are another package's: they may change."""
+    files = (inspect.getsourcefile(one) for one in combined.components)
+    own = str(Path(__file__).parent)
+    return [
+        hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        for file in files
+        if file is not None and not file.startswith(own)
+    ]
+
+
+def _label(policy: PolicySpec, eviction: str, combined: Combined) -> str:
+    """The policy's components, and what of it is not as they would have it."""
+    extras = [eviction] if eviction != combined.core.eviction else []
+    extras += [f"{key}={value}" for key, value in sorted(policy.parameters.items())]
+    return policy.use + (f" ({', '.join(extras)})" if extras else "")

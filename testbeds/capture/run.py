@@ -9,7 +9,6 @@ scores and the row group that is being filled.
 
 import hashlib
 import importlib.metadata
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.capture.attention import Hook, KvCache, installed
 from offstage.testbeds.capture.format import SCORES, Header, Session
 from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
-from offstage.testbeds.capture.writer import ROW_GROUP_BYTES, Writer
+from offstage.testbeds.capture.writer import ROW_GROUP_BYTES, Writer, check_place
 from offstage.testbeds.drive.progress import Progress, Silent
 
 __all__ = ["WINDOWS", "Options", "Result", "capture", "parse_layers"]
@@ -230,8 +229,7 @@ def _check(options: Options) -> None:
             f"--context-tokens = {options.context_tokens} is no whole number of blocks of "
             f"{options.block_tokens} tokens", "trace capture", f"give {near}",
         )  # fmt: skip
-    if not os.access(options.out.parent, os.W_OK) or options.out.is_dir():
-        raise BadInput("no file can be made there", str(options.out), "choose another place")
+    check_place(options.out)
 
 
 def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
 from offstage.testbeds.capture.format import PLACE, SCORES, Header, schema
 
-__all__ = ["ROW_GROUP_BYTES", "Writer"]
+__all__ = ["ROW_GROUP_BYTES", "Writer", "check_place"]
 
 ROW_GROUP_BYTES = 8 << 20
 """Scores in a row group, before compression: what a reader holds at once."""
@@ -55,15 +55,14 @@ class Writer:
         self._waiting_bytes = 0
         self._last = (-1, -1)
         self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        if self.path.is_dir():
-            raise BadInput("this is a folder", str(self.path), "give the name of a file")
+        check_place(self.path)
         try:
             self._file: Any = pq.ParquetWriter(
                 self._part, self._schema, compression="zstd", use_dictionary=False,
                 write_page_checksum=True,
             )  # fmt: skip
         except OSError as error:
-            self._part.unlink(missing_ok=True)
+            self._remove()
             mend = "choose a place you may write to"
             raise BadInput(_reason(error), str(self.path), mend) from None
 
@@ -121,7 +120,11 @@ class Writer:
         # The footer may not fit either; the file goes in any case.
         with contextlib.suppress(Exception):
             self._file.close()
-        self._part.unlink(missing_ok=True)
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self._part.unlink()
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -158,6 +161,14 @@ class Writer:
             yield
         except OSError as error:
             raise RunFailed(_reason(error), str(self.path), "nothing was kept") from None
+
+
+def check_place(path: Path) -> None:
+    """Raises BadInput where no file can be made under this name; makes none."""
+    if path.is_dir():
+        raise BadInput("this is a folder", str(path), "give the name of a file")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise BadInput("no file can be made there", str(path), "choose another place")
 
 
 def _reason(error: OSError) -> str:

@@ -192,9 +192,13 @@ class CapturedWorkload:
 
     def _pooled(self, one: Step, full: int) -> Floats:
         """Scores `[layers, full]`, each layer those of the layer whose selection it uses."""
-        scores = one.scores[:, :, :full].astype(np.float32)
-        pooled: Floats = scores.max(axis=1) if self._pool == "max" else scores.mean(axis=1)
-        return pooled[self.index_source]
+        scores = one.scores[:, :, :full]
+        if self._pool == "max":
+            pooled = _greatest(scores).astype(np.float32)
+        else:
+            pooled = scores.mean(axis=1, dtype=np.float32)
+        result: Floats = pooled[self.index_source]
+        return result
 
     def _quantized(self, session: int, pooled: Floats) -> npt.NDArray[np.uint16]:
         if self._selector == "mass":
@@ -214,3 +218,16 @@ class CapturedWorkload:
             pooled = self._pooled(first, first.blocks)
             self._scales[session] = [ScoreScale.fit(row) for row in pooled]
         return self._scales[session]
+
+
+def _greatest(scores: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:
+    """The maximum over axis 1, taken in integers that are in the floats' order: numpy's own way
+    through each float16 takes many times as long, and it is most of what a replay costs."""
+    bits = scores.view(np.int16)
+    best = _ordered(bits).max(axis=1)
+    return _ordered(best).view(np.float16)
+
+
+def _ordered(bits: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """Of a float below 0 all bits but the sign are turned; its own inverse."""
+    return bits ^ ((bits >> 15) & np.int16(0x7FFF))

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from offstage.bindings.errors import RunFailed
 from offstage.testbeds.capture.attention import Hook, KvCache, attend, installed
 from offstage.testbeds.capture.model import ARCHITECTURES, load, look, text_tokens
 from offstage.testbeds.capture.reader import Step, open_capture
@@ -180,6 +181,35 @@ def test_sampling_follows_the_seed(make_model: Any, text: Path, tmp_path: Path) 
         found.append(np.stack([one.scores[:, :, :16] for one in all_steps(out)[16:]]))
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_stays_near(dtype: str, make_model: Any, text: Path, tmp_path: Path) -> None:
+    """The model rounds, the scores do not add to it: mass is a distribution, and near that in
+    float32, where the first layer's keys come from embeddings and one matrix."""
+    folder = make_model("qwen3")
+    half, whole = tmp_path / "half.parquet", tmp_path / "whole.parquet"
+    capture(options(folder, text, half, dtype=dtype))
+    capture(options(folder, text, whole))
+    assert open_capture(half).header.dtype == dtype
+    assert open_capture(whole).header.dtype == "float32"
+    for one, two in zip(all_steps(half), all_steps(whole), strict=True):
+        total = one.scores.astype(np.float64).sum(axis=2)
+        np.testing.assert_allclose(total, 1.0, atol=0.01)
+        np.testing.assert_allclose(one.scores[0], two.scores[0], atol=0.05)
+
+
+def test_scores_that_overflow_end_the_run(make_model: Any, text: Path, tmp_path: Path) -> None:
+    """Weights that float16 cannot multiply: one line that names the layer, and no file."""
+    source, folder, out = make_model("llama"), tmp_path / "model", tmp_path / "a.parquet"
+    model = transformers.AutoModelForCausalLM.from_pretrained(source)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.k_proj.weight.mul_(3e5)
+    transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    model.save_pretrained(folder)
+    with pytest.raises(RunFailed, match=r"dtype float16: \w+ of layer 1 is not finite"):
+        capture(options(folder, text, out, dtype="float16"))
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_layers_can_be_left_out(make_model: Any, text: Path, tmp_path: Path) -> None:

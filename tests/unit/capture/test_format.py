@@ -1,5 +1,6 @@
 """Does a file of block scores give back what was written, and is everything else refused?"""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.bindings.errors import BadInput, Interrupted
+from offstage.bindings.errors import BadInput, Interrupted, RunFailed
 from offstage.testbeds.capture.format import METADATA_KEY, Header, Session
 from offstage.testbeds.capture.reader import open_capture
 from offstage.testbeds.capture.writer import Writer
@@ -249,9 +250,25 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
     assert refused > 10
 
 
-@pytest.mark.parametrize("place", ["missing/a.parquet", "."])
+@pytest.mark.parametrize("place", ["missing/a.parquet", ".", "file/a.parquet", "a" * 250])
 def test_a_place_that_cannot_be_is_refused_before_anything(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
     with pytest.raises(BadInput):
         Writer(tmp_path / place, header())
     with pytest.raises(BadInput):
         open_capture(tmp_path / place)
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    path = tmp_path / "a.parquet"
+    with pytest.raises(RunFailed, match="no space left on device"), Writer(path, header()) as w:
+        monkeypatch.setattr(pq.ParquetWriter, "write_batch", full)
+        for step in range(STEPS):
+            w.step(0, step, scores(step, ("mass", "quest", "mean_key")))
+    assert list(tmp_path.iterdir()) == []

@@ -1,10 +1,8 @@
 """Is everything that cannot be captured one line, before a long run begins?"""
 
+import importlib.util
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from offstage.testbeds.capture.reader import open_capture
+from offstage.testbeds.capture.writer import Writer
 from offstage.testbeds.cli import run
 
 pytest.importorskip("torch", reason="needs the extra capture")
@@ -141,6 +140,20 @@ def test_options_that_do_not_fit_are_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_the_extra_one_line_names_it(
+    make_model: Any,
+    text: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = importlib.util.find_spec
+    hidden = lambda name: None if name == "transformers" else real(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", hidden)
+    named = ["--model", str(make_model("llama")), "--text", str(text)]
+    assert run(["trace", "capture", *named, *FAST]) == 2
+    assert "pip install 'offstage[capture]'" in line(capsys)
+
+
 def test_text_that_is_no_text_is_named(
     make_model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,27 +195,24 @@ def test_the_command_says_what_it_wrote(
 
 
 def test_ctrl_c_keeps_the_steps_that_were_whole(
-    make_model: Any, text: Path, tmp_path: Path
+    make_model: Any,
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The real process, the real signal, in the middle of its steps."""
+    """The real signal in the middle of the steps: exit code 130, a shorter file, nothing else."""
     out = tmp_path / "a.parquet"
-    code = (
-        "import os, signal, sys; from offstage.testbeds.capture import writer\n"
-        "real = writer.Writer.step\n"
-        "def step(self, session, number, scores):\n"
-        "    real(self, session, number, scores)\n"
-        "    if number == 5: os.kill(os.getpid(), signal.SIGINT)\n"
-        "writer.Writer.step = step\n"
-        "from offstage.testbeds.cli import run; sys.exit(run(sys.argv[1:]))"
-    )
+    real = Writer.step
+
+    def step(self: Writer, session: int, number: int, scores: Any) -> None:
+        real(self, session, number, scores)
+        if number == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Writer, "step", step)
     named = ["--model", str(make_model("llama")), "--text", str(text), "--out", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-c", code, "trace", "capture", *named, *FAST, "--steps", "300"],
-        capture_output=True, text=True, timeout=100, env={**os.environ},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    assert done.returncode == 130, done.stderr
-    assert f"{out} holds the 6 steps that were whole" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert run(["trace", "capture", *named, *FAST, "--steps", "300"]) == 130
+    assert f"{out} holds the 6 steps that were whole" in line(capsys)
     assert [one.steps for one in open_capture(out).sessions] == [6]
     assert list(tmp_path.iterdir()) == [out]

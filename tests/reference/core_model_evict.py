@@ -10,7 +10,6 @@ from typing import ClassVar
 from core_model_parts import Slot
 
 Block = tuple[int, int]
-ONE = 1 << 32
 
 
 class Memory:
@@ -26,7 +25,7 @@ class Memory:
 
     def forget(self) -> None:
         self.ghosts: dict[str, OrderedDict[Block, None]] = {k: OrderedDict() for k in self.KINDS}
-        self.target, self.often, self.filled = 0, False, False
+        self.target, self.often, self.filled = 0.0, False, False
 
     def count(self, kind: str) -> int:
         return len(self.ghosts[kind])
@@ -255,11 +254,9 @@ class Arc(Uses):
         kind = memory.expect(block)
         memory.often = kind == "often"
         if demanded and kind == "once":
-            step = max((often * ONE + once // 2) // once, ONE)
-            memory.target = min(memory.target + step, memory.slot_count * ONE)
+            memory.target = min(memory.target + max(often / once, 1.0), memory.slot_count)
         elif demanded and kind == "often":
-            step = max((once * ONE + often // 2) // often, ONE)
-            memory.target = max(memory.target - step, 0)
+            memory.target = max(memory.target - max(once / often, 1.0), 0.0)
 
     def size(self, name: str) -> int:
         return sum(len(order.queue(name)) for order in self.memory.orders)
@@ -279,7 +276,7 @@ class Arc(Uses):
             self.memory.push(slot.block, "once" if slot.queue == "T1" else "often")
 
     def victim(self) -> Slot | None:
-        first, target = self.size("T1") * ONE, self.memory.target
+        first, target = self.size("T1"), self.memory.target
         names = ["T2", "T1"]
         if first > target or (first and first == target and self.memory.often):
             names = ["T1", "T2"]

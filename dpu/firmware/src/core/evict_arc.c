@@ -6,23 +6,59 @@
  * moves its target up, one of B2 down; the victim comes from T1 while that is above its target.
  * Each set has its T1 and T2; sizes, ghosts and target are those of the tenant, so that what a
  * generating session keeps counts too. T1 and B1 together never exceed the tenant's slots, all four
- * never twice as many. The target is a fraction in integers, so that every machine compares alike.
- * A guess is no use: it moves no target, enters T1, and leaves no ghost unless a demand met it.
+ * never twice as many. A guess is no use: it moves no target, enters T1, and leaves no ghost unless a
+ * demand met it.
+ *
+ * The target is compared with a count for equality, so the way it is rounded decides. It is rounded
+ * as a binary64 is (53 bits, to nearest, ties to even), as in every ARC written with one, and held
+ * in integers: all its values are multiples of 2^-52 below 2^29.
  */
 #include "evict.h"
 #include "verify.h"
 
 #define T1 0
 #define T2 1
-#define ONE_SHIFT 32
+#define ONE_SHIFT 52
+#define QUOTIENT_SHIFT 82
+#define SIGNIFICANT_BITS 53
 #define USES_MAX 2
 
-static inline uint64_t
+static uint32_t
+bits_of(ofs_wide value)
+{
+	uint64_t high = (uint64_t)(value >> 64), low = (uint64_t)value;
+
+	if (high)
+		return 128 - (uint32_t)__builtin_clzll(high);
+	return low ? 64 - (uint32_t)__builtin_clzll(low) : 0;
+}
+
+static ofs_wide
+rounded(ofs_wide value)
+{
+	uint32_t bits = bits_of(value), shift;
+	ofs_wide rest, half, kept;
+
+	if (bits <= SIGNIFICANT_BITS)
+		return value;
+	shift = bits - SIGNIFICANT_BITS;
+	half = (ofs_wide)1 << (shift - 1);
+	rest = value & (2 * half - 1);
+	kept = value >> shift;
+	kept += rest > half || (rest == half && (kept & 1));
+	return kept << shift;
+}
+
+/* max(other / own, 1) */
+static ofs_wide
 target_step(uint32_t other, uint32_t own)
 {
-	uint64_t step = (((uint64_t)other << ONE_SHIFT) + own / 2) / own;
+	ofs_wide wide = (ofs_wide)other << QUOTIENT_SHIFT, quotient = wide / own;
 
-	return step > 1ull << ONE_SHIFT ? step : 1ull << ONE_SHIFT;
+	if (other <= own)
+		return (ofs_wide)1 << ONE_SHIFT;
+	quotient |= quotient * own != wide; /* what is cut off still breaks a tie */
+	return rounded(quotient) >> (QUOTIENT_SHIFT - ONE_SHIFT);
 }
 
 static void
@@ -32,17 +68,18 @@ arc_expect(struct ofs_core *core, uint32_t block, int demanded)
 		&core->tenants[core->chunks[block % core->config.chunk_max].tenant];
 	uint32_t once = t->ghosts[OFS_GHOST_ONCE].count, often = t->ghosts[OFS_GHOST_OFTEN].count;
 	uint32_t list = ofs_ghost_expect(core, block);
-	uint64_t most = (uint64_t)t->slot_count << ONE_SHIFT, step;
+	ofs_wide most = (ofs_wide)t->slot_count << ONE_SHIFT, target = t->arc_target, step;
 
 	t->arc_often = list == OFS_GHOST_OFTEN;
 	if (!demanded || list == OFS_NONE)
 		return;
 	if (list == OFS_GHOST_ONCE) {
 		step = target_step(often, once);
-		t->arc_target = t->arc_target + step < most ? t->arc_target + step : most;
+		target = rounded(target + step);
+		t->arc_target = target < most ? target : most;
 	} else {
 		step = target_step(once, often);
-		t->arc_target = t->arc_target > step ? t->arc_target - step : 0;
+		t->arc_target = target > step ? rounded(target - step) : 0;
 	}
 }
 
@@ -95,6 +132,8 @@ arc_use(struct ofs_core *core, uint32_t slot)
 
 	if (s->frequency < USES_MAX)
 		s->frequency++;
+	else if (s->next == OFS_NONE)
+		return;
 	ofs_list_remove(core, slot);
 	ofs_list_push(core, slot, s->frequency == USES_MAX ? T2 : T1);
 }
@@ -110,7 +149,7 @@ static uint32_t
 arc_victim(struct ofs_core *core, uint32_t set)
 {
 	const struct ofs_tenant *t = &core->tenants[set >> 1];
-	uint64_t once = (uint64_t)ofs_list_count(core, set >> 1, T1) << ONE_SHIFT;
+	ofs_wide once = (ofs_wide)ofs_list_count(core, set >> 1, T1) << ONE_SHIFT;
 	uint32_t bucket = T2, slot;
 
 	if (once > t->arc_target || (once != 0 && once == t->arc_target && t->arc_often)
@@ -140,7 +179,7 @@ arc_verify(const struct ofs_core *core, uint32_t tenant)
 	for (uint32_t list = 0; list < OFS_GHOST_LISTS; list++)
 		all += t->ghosts[list].count;
 	CHECK(all <= 2 * t->slot_count, tenant);
-	CHECK(t->arc_target <= (uint64_t)t->slot_count << ONE_SHIFT, tenant);
+	CHECK(t->arc_target <= (ofs_wide)t->slot_count << ONE_SHIFT, tenant);
 	return 0;
 }
 

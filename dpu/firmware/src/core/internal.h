@@ -65,6 +65,8 @@ struct ofs_slot {
 };
 _Static_assert(sizeof(struct ofs_slot) == 64, "a slot is one cache line");
 
+typedef unsigned __int128 ofs_wide;
+
 struct ofs_list {
 	uint32_t head, tail, count;
 };
@@ -131,7 +133,7 @@ struct ofs_tenant {
 	struct ofs_list ghosts[OFS_GHOST_LISTS];
 	uint32_t ghost_free;  /* first free node that was used before */
 	uint32_t ghost_fresh; /* nodes never used, from here */
-	uint64_t arc_target;  /* p, of the size of T1, in 2^-32 blocks */
+	ofs_wide arc_target;  /* p, of the size of T1, in 2^-52 blocks */
 	uint8_t arc_often;    /* the block that a slot is asked for was in B2 */
 	uint8_t filled;       /* s3fifo: a victim was asked for */
 	uint64_t stride, pass;

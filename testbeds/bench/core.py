@@ -1,12 +1,12 @@
-"""`offstage bench core`: the decision core in virtual time against libCacheSim's LRU.
+"""`offstage bench core`: the decision core in virtual time against libCacheSim, policy by policy.
 
 Flat rows: the same trace, the same capacity, demand only, both in C from the first access to the
-last, in turns; the hit counts must be equal, or the run has failed. libCacheSim reads its binary
-format from a file in the page cache, ours an array. What ours does for each access and libCacheSim
-does not: pins, leases, per-demand ends, a shadow directory, actions for every read. The decode row
-is what virtual time costs where it matters, scores and averages on; the replay row how fast a log
-is checked. All figures are `measured` on this machine, in seconds of one core (time that another
-process took is not counted, on either side); simulated times play no part.
+last, in turns; where both have the policy the hit counts must be equal, or the run has failed.
+libCacheSim reads its binary format from a file in the page cache, ours an array. What ours does for
+each access and libCacheSim does not: pins, leases, per-demand ends, a shadow directory, actions for
+every read. The decode row is what virtual time costs where it matters, scores and averages on; the
+replay row how fast a log is checked. All figures are `measured` on this machine, in seconds of one
+core (time that another process took is not counted, on either side); simulated times play no part.
 """
 
 import os
@@ -20,44 +20,51 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig, replay
-from offstage.bindings.errors import Missing, RunFailed
-from offstage.bindings.sim import DecodePlan, decode, flat, populate
-from offstage.testbeds.workloads.mooncake import load
+from offstage.bindings.core import EVICTIONS, Core, CoreConfig, Policy, SessionConfig, replay
+from offstage.bindings.errors import RunFailed
+from offstage.bindings.sim import DecodePlan, decode, populate
+from offstage.testbeds.bench.flat import (
+    REFERENCES,
+    Ids,
+    dense,
+    reference_run,
+    run,
+    write_oracle,
+)
+from offstage.testbeds.workloads.importer import open_trace
 
 __all__ = ["bench_core"]
 
 TRACE = "mooncake_conversation_0-2400s.jsonl.gz"
-ROUNDS = 7
+ROUNDS = 5
 FLAT_AIM_PER_S = 5e6
 DECODE_AIM_PER_S = 5e6
 CAPACITY_SHARE = 0.1
 ZIPF_EXPONENT = 1.2
+ZIPF_ACCESSES = 1_000_000
 DECODE_BLOCKS, DECODE_SELECTED = 2048, 64
 DECODE_SESSIONS, DECODE_STEPS, DECODE_LAYERS = 2, 150, 4
-ORACLE = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 
 Say = Callable[[str], None]
-Ids = npt.NDArray[np.uint32]
 
 
 def bench_core(
     *, traces: Path | None = None, seed: int = 1, rounds: int = ROUNDS, say: Say = lambda _: None
 ) -> dict[str, Any]:
-    """Flat LRU beside libCacheSim, decode with averages, replay: accesses or decisions a second.
+    """Flat traces beside libCacheSim, decode with averages, replay: accesses or decisions a second.
 
     `traces` is the folder of real traces (`OFFSTAGE_TRACES`); without it the generated Zipf trace
     alone is run. Raises Missing("test") without libcachesim, RunFailed when hit counts differ.
     """
     rows = []
     for name, ids in _traces(traces, seed):
-        say(f"flat LRU: {name}, {len(ids)} accesses")
-        rows.append(_flat_row(name, ids, rounds))
+        say(f"flat: {name}, {len(ids)} accesses, every eviction")
+        rows += _flat_rows(name, ids, rounds)
     say("decode with scores of every block")
     decoded = _decode_rows(seed, max(rounds // 2, 1))
     aims = {
-        f"flat >= {FLAT_AIM_PER_S:.0f} accesses/s": all(
-            row["ours_per_s"] >= FLAT_AIM_PER_S for row in rows
+        f"flat LRU >= {FLAT_AIM_PER_S:.0f} accesses/s": all(
+            row["ours_per_s"] >= FLAT_AIM_PER_S for row in rows if row["eviction"] == "lru"
         ),
         f"decode >= {DECODE_AIM_PER_S:.0f} accesses/s": (
             decoded["decode"]["accesses_per_s"] >= DECODE_AIM_PER_S
@@ -66,7 +73,7 @@ def bench_core(
     }
     return {
         "provenance": "measured",
-        "reference": "libCacheSim LRU",
+        "reference": "libCacheSim",
         "seed": seed,
         "rounds": rounds,
         "rows": rows,
@@ -81,94 +88,63 @@ def _traces(folder: Path | None, seed: int) -> list[tuple[str, Ids]]:
     folder = folder or Path(os.environ.get("OFFSTAGE_TRACES", "../shared/traces"))
     path = folder / TRACE
     if path.is_file():
-        ids = np.array([one for request in load(path) for one in request.block_ids], np.int64)
-        found.append(("mooncake", _dense(ids)))
+        found.append(("mooncake", open_trace(path).accesses()))
     random = np.random.default_rng(seed)
-    found.append(("zipf", _dense(random.zipf(ZIPF_EXPONENT, 2_000_000) % 100_000)))
+    found.append(("zipf", dense(random.zipf(ZIPF_EXPONENT, ZIPF_ACCESSES) % 100_000)))
     return found
 
 
-def _dense(ids: npt.NDArray[np.int64]) -> Ids:
-    return np.unique(ids, return_inverse=True)[1].astype(np.uint32)
-
-
-def _flat_row(name: str, ids: Ids, rounds: int) -> dict[str, Any]:
-    unique = int(ids.max()) + 1
-    capacity = max(int(unique * CAPACITY_SHARE), 1)
-    ours_s, reference_s = [], []
-    hits = reference_hits = 0
+def _flat_rows(name: str, ids: Ids, rounds: int) -> list[dict[str, Any]]:
+    """One row for each eviction policy; the sides of a round take turns at going first."""
+    capacity = max(int((int(ids.max()) + 1) * CAPACITY_SHARE), 1)
     with tempfile.TemporaryDirectory(prefix="offstage-bench-") as folder:
         path = Path(folder) / "trace.oracleGeneral"
-        _write_oracle(path, ids)
-        for turn in range(rounds):
-            sides: list[Callable[[], None]] = []
+        write_oracle(path, ids)
+        return [_flat_row(name, ids, path, capacity, each, rounds) for each in EVICTIONS]
 
-            def ours() -> None:
-                nonlocal hits
-                hits, spent = _ours(ids, unique, capacity)
-                ours_s.append(spent)
 
-            def reference() -> None:
-                nonlocal reference_hits
-                reference_hits, spent = _reference(path, len(ids), capacity)
-                reference_s.append(spent)
+def _flat_row(
+    name: str, ids: Ids, path: Path, capacity: int, eviction: str, rounds: int
+) -> dict[str, Any]:
+    ours_s: list[float] = []
+    reference_s: list[float] = []
+    hits = reference_hits = 0
 
-            sides = [ours, reference] if turn % 2 == 0 else [reference, ours]
-            for side in sides:
-                side()
-            if hits != reference_hits:
-                raise RunFailed(
-                    f"{hits} hits, but libCacheSim has {reference_hits}",
-                    f"bench core, trace {name}, capacity {capacity}",
-                    "one of the two is no LRU: run the tests",
-                )
-    return {
+    def ours() -> None:
+        nonlocal hits
+        hits, spent = run(ids, capacity, eviction)
+        ours_s.append(spent)
+
+    def reference() -> None:
+        nonlocal reference_hits
+        reference_hits, spent = reference_run(path, len(ids), capacity, eviction)
+        reference_s.append(spent)
+
+    sides = [ours, reference] if eviction in REFERENCES else [ours]
+    for turn in range(rounds):
+        for side in sides if turn % 2 == 0 else sides[::-1]:
+            side()
+    if reference_s and hits != reference_hits:
+        raise RunFailed(
+            f"{hits} hits, but libCacheSim has {reference_hits}",
+            f"bench core, {eviction} on trace {name}, capacity {capacity}",
+            "one of the two is another policy: run the tests",
+        )
+    row = {
         "name": name,
+        "eviction": eviction,
         "accesses": len(ids),
-        "unique": unique,
+        "unique": int(ids.max()) + 1,
         "capacity": capacity,
         "hits": hits,
-        "reference_hits": reference_hits,
         "ours_per_s": len(ids) / statistics.median(ours_s),
-        "reference_per_s": len(ids) / statistics.median(reference_s),
-        "ratio": statistics.median(b / a for a, b in zip(ours_s, reference_s, strict=True)),
     }
-
-
-def _ours(ids: Ids, unique: int, capacity: int) -> tuple[int, float]:
-    """(hits, seconds) of one pass; opening and filling the tables is not timed."""
-    core = Core(CoreConfig(capacity, unique, unique, demand_max=16), Policy("shared"))
-    tenant = core.tenant_add(0, b"\0" * 16, capacity)
-    session = core.session_open(0, SessionConfig(tenant, 1))  # shared: one number for each chunk
-    core.set_policy(0, Policy())
-    populate(core, session, unique)
-    began = time.thread_time()
-    hits = flat(core, session, ids)
-    return hits, time.thread_time() - began
-
-
-def _write_oracle(path: Path, ids: Ids) -> None:
-    """libCacheSim's oracleGeneral: time, id, size, next access (-1: not told; LRU asks not)."""
-    records = np.zeros(len(ids), ORACLE)
-    records["time"], records["id"] = np.arange(len(ids)), ids
-    records["size"], records["next"] = 1, -1
-    path.write_bytes(records.tobytes())
-
-
-def _reference(path: Path, count: int, capacity: int) -> tuple[int, float]:
-    """(hits, seconds) of one pass of libCacheSim over the file."""
-    try:
-        import libcachesim as lcs
-    except ImportError:
-        raise Missing("test", "libcachesim is not installed", "bench core") from None
-    parameters = lcs.ReaderInitParam(ignore_obj_size=True)
-    reader = lcs.TraceReader(str(path), lcs.TraceType.ORACLE_GENERAL_TRACE, parameters)
-    # Its default hash table (2^24 entries) is larger than any cache level; this is its best.
-    cache = lcs.LRU(cache_size=capacity, hashpower=(2 * capacity).bit_length())
-    began = time.thread_time()
-    miss_ratio, _ = cache.process_trace(reader)
-    spent = time.thread_time() - began
-    return count - round(miss_ratio * count), spent
+    if reference_s:
+        ratios = [b / a for a, b in zip(ours_s, reference_s, strict=True)]
+        row["reference_hits"] = reference_hits
+        row["reference_per_s"] = len(ids) / statistics.median(reference_s)
+        row["ratio"] = statistics.median(ratios)
+    return row
 
 
 def _decode_rows(seed: int, rounds: int) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def fabric(
 def core(
     seed: SeedOption = 1, out: OutOption = None, form: FormatOption = Format.text
 ) -> None:
-    """Decisions per second beside libCacheSim's LRU on the same trace, with equal hit counts."""
+    """Decisions per second beside libCacheSim, eviction by eviction, with equal hit counts."""
     from offstage.testbeds.bench.core import bench_core
 
     _finish("core", bench_core(seed=seed, say=_say), out, form)

@@ -182,6 +182,7 @@ struct ofs_layer {
 	uint32_t chosen_count;
 	uint32_t overlap_permille;
 	uint32_t windowed; /* ordinals that the window has spoken of */
+	uint32_t lifted;   /* its row of lifted blocks has a bit */
 };
 
 /* What one (session, layer) has measured: calibrate.c. */

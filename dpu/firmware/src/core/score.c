@@ -90,6 +90,7 @@ ofs_score_lift(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t 
 	if (score <= s->score)
 		return;
 	ofs_row_of(core, core->lifted, session, s->layer)[ordinal / 64] |= 1ull << (ordinal % 64);
+	ofs_layer_of(core, session, s->layer)->lifted = 1;
 	score_set(core, slot, session, score);
 }
 
@@ -101,6 +102,9 @@ ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
 	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
 	uint64_t *lifted = ofs_row_of(core, core->lifted, session, layer);
 
+	if (!ofs_layer_of(core, session, layer)->lifted)
+		return;
+	ofs_layer_of(core, session, layer)->lifted = 0;
 	for (uint32_t word = 0; word < core->row_words; word++) {
 		uint64_t bits = held[word] & lifted[word];
 

@@ -6,8 +6,8 @@
  * moves its target up, one of B2 down; the victim comes from T1 while that is above its target.
  * Each set has its T1 and T2; sizes, ghosts and target are those of the tenant, so that what a
  * generating session keeps counts too. T1 and B1 together never exceed the tenant's slots, all four
- * never twice as many. A guess is no use: it moves no target, enters T1, and leaves no ghost unless a
- * demand met it.
+ * never twice as many. A guess is no use: it moves no target, enters T1, and leaves no ghost unless
+ * a demand met it.
  *
  * The target is compared with a count for equality, so the way it is rounded decides. It is rounded
  * as a binary64 is (53 bits, to nearest, ties to even), as in every ARC written with one, and held

@@ -32,6 +32,7 @@ from offstage.testbeds.workloads.requests import Trace
 
 __all__ = [
     "ADMISSIONS",
+    "PREFIX_EVICTIONS",
     "TOUCHES",
     "HitRates",
     "PrefixOptions",
@@ -39,6 +40,9 @@ __all__ = [
     "PrefixTrace",
     "simulate",
 ]
+
+PREFIX_EVICTIONS = tuple(name for name in EVICTIONS if name != "score")
+"""All but `score`: a request trace says nothing of how much a block is wanted."""
 
 TOUCHES = ("front", "tail")
 """The order in which a request's blocks are used: `tail` leaves the front most recent, as vLLM."""
@@ -72,7 +76,7 @@ class PrefixOptions:
     def check(self) -> None:
         """BadInput for a value that is not of its list or range."""
         for name, value, known in (
-            ("eviction", self.eviction, EVICTIONS),
+            ("eviction", self.eviction, PREFIX_EVICTIONS),
             ("admission", self.admission, ADMISSIONS),
             ("touch", self.touch, TOUCHES),
         ):

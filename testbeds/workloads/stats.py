@@ -9,7 +9,8 @@ Definitions, which move a hit rate by several points and so stand beside every f
   bypass, the most block hits that any policy can have. The capacity of both is
   floor(fraction x unique blocks), at least one block.
 
-Caches with other evictions, an admission or a TTL are simulated by `offstage.testbeds.lab.prefix`.
+Caches with other evictions, an admission or a TTL are the affair of the laboratory, in
+`offstage.testbeds.lab.prefix_runs`.
 """
 
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from offstage.bindings.prefix import Ideal, distances, ideal
 from offstage.testbeds.workloads.columns import Columns, runs_of
+from offstage.testbeds.workloads.optimum import Optimum
 from offstage.testbeds.workloads.requests import Origin, Trace
 from offstage.testbeds.workloads.trace import Request
 
@@ -50,6 +52,7 @@ DEFINITIONS = {
     "ideal_prefix_hit_rate": "accesses in the unbroken run of seen ids from the front / accesses",
     "ideal_token_hit_rate": "input tokens in blocks seen before / input tokens",
     "lru": "block-level LRU of floor(fraction x unique blocks), ids touched in request order",
+    "opt": "Belady with bypass at the same sizes: the most block hits that any policy can have",
     "reuse_distance_blocks": "other blocks touched since the last use, over re-accesses",
     "reuse_time_s": "time since the last use, over re-accesses",
     "hits_in_session": "re-accesses whose last use was by the same session / re-accesses",
@@ -97,6 +100,7 @@ class BlockInfo:
     hits_in_session: float | None
     """None where the trace has no sessions."""
     lru: tuple[HitPoint, ...]
+    opt: tuple[HitPoint, ...]
     reuse_distance_blocks: Quantiles
     reuse_time_s: Quantiles
 
@@ -196,6 +200,7 @@ def _blocks(trace: Trace, block_tokens: int) -> BlockInfo:
         ideal_token_hit_rate=_ratio(int(tokens.sum()), int(trace.input_tokens.sum())),
         hits_in_session=_in_session(trace, found, hits) if trace.has_sessions else None,
         lru=_lru_points(histogram, accesses, unique),
+        opt=_opt_points(trace, unique),
         reuse_distance_blocks=_weighted_quantiles(np.arange(len(histogram)), histogram),
         reuse_time_s=_weighted_quantiles(elapsed_s, reuses["count"].astype(np.int64)),
     )
@@ -230,6 +235,12 @@ def _lru_points(histogram: Int64Array, access_count: int, unique: int) -> tuple[
         capacity = max(1, int(fraction * unique))
         points.append(HitPoint(fraction, capacity, _ratio(int(below[capacity - 1]), access_count)))
     return tuple(points)
+
+
+def _opt_points(trace: Trace, unique: int) -> tuple[HitPoint, ...]:
+    optimum = Optimum(trace)
+    sizes = [(fraction, max(1, int(fraction * unique))) for fraction in LRU_FRACTIONS]
+    return tuple(HitPoint(fraction, size, optimum.block_hit_rate(size)) for fraction, size in sizes)
 
 
 def _quantiles(values: npt.NDArray[Any]) -> Quantiles:

@@ -46,9 +46,9 @@ def _block_rows(info: BlockInfo) -> list[Row]:
         ("ideal hit rate, prefix", f"{info.ideal_prefix_hit_rate:.4f}", "unbroken from the front"),
         ("ideal hit rate, token", f"{info.ideal_token_hit_rate:.4f}", "tokens of blocks seen"),
     ]
-    for point in info.lru:
-        size = f"{point.capacity_blocks:,} blocks"
-        rows.append((f"LRU hit rate at {point.fraction:.0%}", f"{point.hit_rate:.4f}", size))
+    for lru, opt in zip(info.lru, info.opt, strict=True):
+        size = f"{lru.capacity_blocks:,} blocks; at best {opt.hit_rate:.4f} (OPT)"
+        rows.append((f"LRU hit rate at {lru.fraction:.0%}", f"{lru.hit_rate:.4f}", size))
     return rows
 
 

@@ -4,18 +4,27 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offstage.bindings.core import EVICTIONS, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import flat, populate
-from offstage.testbeds.lab.prefix import ADMISSIONS, TOUCHES, PrefixOptions, PrefixTrace, simulate
+from offstage.testbeds.lab.prefix import (
+    ADMISSIONS,
+    PREFIX_EVICTIONS,
+    TOUCHES,
+    PrefixOptions,
+    PrefixTrace,
+    simulate,
+)
+from offstage.testbeds.lab.prefix_runs import RequestsOptions, run_requests
 from offstage.testbeds.workloads.columns import Columns, runs_of
 from offstage.testbeds.workloads.importer import open_trace
 from offstage.testbeds.workloads.requests import Origin, Trace
@@ -131,7 +140,7 @@ def test_it_equals_a_plain_cache(
 
 
 @given(st.lists(st.lists(st.integers(0, 15), max_size=9), min_size=1, max_size=30))
-@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize("eviction", PREFIX_EVICTIONS)
 def test_without_admission_it_is_the_flat_cache(eviction: str, rows: list[list[int]]) -> None:
     """Are blocks that the host writes, and hits told in one step, the same as single reads?"""
     if not any(rows):
@@ -219,3 +228,48 @@ def test_real_traces_give_the_reference_rates(name: str) -> None:
     assert round(prepared.ideal.block, 4) == want["ideal_block"]
     assert round(prepared.ideal.prefix, 4) == want["ideal_prefix"]
     assert np.isclose(prepared.ideal.token, want["ideal_token"], atol=5e-5)
+
+
+def test_a_table_has_every_combination_and_its_bounds(tmp_path: Path) -> None:
+    """Does each trace get every cache, none of them above OPT, and JSON that tells its origin?"""
+    path = tmp_path / "t.jsonl"
+    rows = [[1, 2, 3], [1, 2, 4], [7, 8], [1, 2, 3]]
+    path.write_text(
+        "".join(
+            json.dumps(
+                {"timestamp": at * 1e3, "input_length": 16 * len(row), "output_length": 1,
+                 "hash_runs": runs_of(row)}
+            ) + "\n"
+            for at, row in enumerate(rows)
+        )
+    )  # fmt: skip
+    options = RequestsOptions(
+        (path,), evictions=("lru", "arc"), admissions=("all", "second-touch"), ttls_s=(None, 2.0),
+        capacity_shares=(0.5, 1.0),
+    )  # fmt: skip
+    result = run_requests(options)
+    assert [(r.capacity_share, r.eviction, r.admission, r.ttl_s) for r in result.rows] == list(
+        options.caches()
+    )
+    assert all(row.block_hit_rate <= row.opt <= row.ideal == 5 / 11 for row in result.rows)
+    assert result.rows[8].capacity_blocks == 6 and result.rows[8].block_hit_rate == 5 / 11
+    told = json.loads(json.dumps(result.describe()))
+    assert told["provenance"] == "modelled" and len(told["rows"]) == 16
+    assert told["traces"][0]["unique_block_count"] == 6
+    assert len(told["traces"][0]["sha256"][0]) == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"evictions": ()}, "evictions is empty"),
+        ({"evictions": ("lru", "score")}, "eviction = 'score'"),
+        ({"capacity_shares": (0.5, 1.5)}, "capacity share 1.5"),
+        ({"ttls_s": (None, -1.0)}, "ttl_s = -1"),
+        ({"traces": ("absent.jsonl",)}, "no such file"),
+    ],
+)
+def test_a_table_is_refused_before_it_is_begun(changes: dict[str, Any], what: str) -> None:
+    """Is a mistake in any list found before the first trace is read or run?"""
+    with pytest.raises(BadInput, match=what):
+        run_requests(replace(RequestsOptions(("absent.jsonl",)), **changes))

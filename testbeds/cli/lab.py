@@ -129,7 +129,8 @@ def _run(
 
     experiment, folder = _planned(name, out, seeds, changes, sweep=sweep)
     _compute(experiment, folder, jobs, cluster, stop_at_failure=not sweep)
-    with shown(1) as progress:
+    traces = sum(one.spec.workload.kind == "requests" for one in experiment.variants)
+    with shown(1 + 2 * traces) as progress:
         return finish(experiment, folder, out, progress)
 
 
@@ -193,6 +194,7 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     from offstage.testbeds.report.files import SUMMARY_NAME, write_text
     from offstage.testbeds.report.lab_files import write_lab_summary
     from offstage.testbeds.report.lab_page import write_lab_report
+    from offstage.testbeds.report.lab_requests import requests_table
     from offstage.testbeds.report.lab_sentence import lab_sentence
     from offstage.testbeds.report.lab_table import lab_table
 
@@ -212,10 +214,12 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     told = {
         "sentence": sentence,
         "points": [_headline(point) for point in summary.points],
+        "requests": msgspec.to_builtins(summary.requests),
         "failed": msgspec.to_builtins(summary.failed),
         **{name: str(path) for name, path in paths.items()},
     }
-    emit(told, form, Group(lab_table(summary), *lines))
+    table = lab_table(summary) if summary.points else requests_table(summary.requests)
+    emit(told, form, Group(table, *lines))
 
 
 def _headline(point: "PointSummary") -> dict[str, Any]:

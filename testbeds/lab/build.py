@@ -1,7 +1,9 @@
 """The workload that a spec names, for one seed."""
 
+import hashlib
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +12,10 @@ from offstage.host.models import geometry
 from offstage.testbeds.lab.slab import Workload
 from offstage.testbeds.lab.spec import Spec
 
-__all__ = ["build", "index_source"]
+if TYPE_CHECKING:
+    from offstage.testbeds.lab.generated import GeneratedOptions
+
+__all__ = ["build", "digest", "index_source", "trace_path"]
 
 
 def build(spec: Spec, seed: int) -> Workload:
@@ -18,7 +23,7 @@ def build(spec: Spec, seed: int) -> Workload:
     work, select = spec.workload, spec.selection
     if work.kind == "generated":
         return _generated(spec, seed)
-    path = Path(work.file)
+    path = trace_path(work.file)
     if work.kind == "selections":
         from offstage.testbeds.lab.recorded import SelectionWorkload
 
@@ -62,7 +67,37 @@ def _generated(spec: Spec, seed: int) -> Workload:
         index_source=None if source is None else tuple(source),
         seed=seed,
     )
-    return GeneratedWorkload(options)
+    return _traced(spec, options) if work.trace else GeneratedWorkload(options)
+
+
+def _traced(spec: Spec, options: "GeneratedOptions") -> Workload:
+    from offstage.testbeds.lab.traced import TracedWorkload
+    from offstage.testbeds.workloads.importer import open_trace
+    from offstage.testbeds.workloads.trace_sessions import sessions_from_trace
+
+    work = spec.workload
+    path = trace_path(work.trace)
+    sessions = sessions_from_trace(
+        open_trace(path), work.sessions, min(work.context_tokens_min, work.context_tokens),
+        work.context_tokens, work.part, block_tokens=options.unit_tokens,
+    )  # fmt: skip
+    origin: dict[str, object] = {
+        "trace": path.name, "part": work.part, "trace_sha256": digest(path),
+    }  # fmt: skip
+    return TracedWorkload(options, sessions, origin)
+
+
+def trace_path(name: str) -> Path:
+    """A trace by its path, or by its name in the folder of traces (`OFFSTAGE_TRACES`)."""
+    path = Path(name)
+    if path.exists() or path.is_absolute():
+        return path
+    return Path(os.environ.get("OFFSTAGE_TRACES", "../shared/traces")) / name
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def index_source(spec: Spec) -> list[int] | None:

@@ -63,7 +63,8 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
         if spec.sweep and not sweep:
             raise BadInput(f"the spec has {len(spec.sweep)} sweep axes", f"{path}: [sweep]",
                            "run it with `offstage lab sweep`")  # fmt: skip
-        points = points_of(spec, len(found.variants), first)
+        whole = spec.workload.kind != "requests"
+        points = points_of(spec, len(found.variants), first) if whole else []
         first += len(points)
         found.variants.append(Variant(label, spec, tuple(points)))
         found.spec = spec
@@ -109,6 +110,8 @@ def _missing(experiment: Experiment, folder: Path, bounds_only: bool) -> list[Ta
     tasks = []
     code = experiment.code
     for variant in experiment.variants:
+        if variant.spec.workload.kind == "requests":
+            continue
         for seed in variant.spec.seeds:
             bounds = Task(variant.spec, seed, ())
             if not parts.readable(folder / f"{bounds.parts(code)[0]}.npz"):

@@ -20,12 +20,14 @@ from offstage.testbeds.drive.machine import machine
 from offstage.testbeds.drive.progress import Progress
 from offstage.testbeds.lab import parts
 from offstage.testbeds.lab.bounds_task import bound_key
-from offstage.testbeds.lab.build import build
+from offstage.testbeds.lab.build import build, digest, trace_path
 from offstage.testbeds.lab.experiment import Experiment, Variant
 from offstage.testbeds.lab.measure import measure
 from offstage.testbeds.lab.parquet import LEDGER_NAME, LedgerFile
 from offstage.testbeds.lab.plan import Point, Task
+from offstage.testbeds.lab.requests_runs import requests_of
 from offstage.testbeds.lab.results import Failed, LabSummary, PointSummary
+from offstage.testbeds.lab.spec import Spec
 from offstage.testbeds.lab.totals import BoundTotals, RunTotals, bound_totals, totals
 
 __all__ = ["finish", "manifest"]
@@ -55,6 +57,12 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
         manifest=manifest(experiment),
         points=summaries,
         failed=list({one.point + one.message: one for one in failed}.values()),
+        requests=[
+            row
+            for variant in experiment.variants
+            if variant.spec.workload.kind == "requests"
+            for row in requests_of(variant.spec, progress)
+        ],
     )
 
 
@@ -137,10 +145,7 @@ def manifest(experiment: Experiment) -> dict[str, Any]:
     """What is needed to run it again, and to see that it was the same."""
     first = experiment.variants[0].spec
     workloads = {
-        variant.label or variant.spec.workload.kind: {
-            **build(variant.spec, variant.spec.seeds[0]).describe(),
-            "selector": variant.spec.selection.selector,
-        }
+        variant.label or variant.spec.workload.kind: _workload(variant.spec)
         for variant in experiment.variants
     }
     presets = {
@@ -154,13 +159,21 @@ def manifest(experiment: Experiment) -> dict[str, Any]:
         "version": version("offstage"),
         "commit": _commit(),
         "code_sha256": experiment.code,
-        "spec_sha256": hashlib.sha256(experiment.path.read_bytes()).hexdigest(),
+        "spec_sha256": digest(experiment.path),
         "seeds": list(first.seeds),
         "workloads": workloads,
         "preset_sha256": presets,
         "machine": machine(),
         "provenance": "modelled",
     }
+
+
+def _workload(spec: Spec) -> dict[str, Any]:
+    if spec.workload.kind == "requests":
+        path = trace_path(spec.workload.file)
+        return {"kind": "requests", "synthetic": False, "trace": path.name, "sha256": digest(path)}
+    described = build(spec, spec.seeds[0]).describe()
+    return {**described, "selector": spec.selection.selector}
 
 
 def _commit() -> str:

@@ -52,8 +52,9 @@ class GeneratedOptions:
 
     layers: that store KV. select_blocks: a layer's selection, sinks and window included; with
     `granule_tokens` as many tokens are selected, granule by granule. groups: sessions are dealt to
-    so many shared prefixes in turn. draft_agreement: of a draft's selection, sinks and window
-    included. index_source: the layer whose selection each layer uses; None: every layer its own.
+    so many shared prefixes in turn; group: all share this one. draft_agreement: of a draft's
+    selection, sinks and window included. index_source: the layer whose selection each layer uses;
+    None: every layer its own.
     """
 
     profile: str = "mixed"
@@ -70,6 +71,7 @@ class GeneratedOptions:
     turn_share: float = BURST_SHARE
     shared_prefix_tokens: int = 0
     groups: int = 1
+    group: int | None = None
     prefix_slow_share: float = 0.5
     draft_agreement: float | None = None
     index_source: tuple[int, ...] | None = None
@@ -193,7 +195,9 @@ class GeneratedWorkload:
         return self.options.shared_prefix_tokens // self.options.unit_tokens
 
     def _group(self, session: int) -> int:
-        return session % self.options.groups if self._prefix else -1
+        if not self._prefix:
+            return -1
+        return session % self.options.groups if self.options.group is None else self.options.group
 
     def _session(self, index: int) -> SessionInfo:
         options, group = self.options, self._group(index)

@@ -6,6 +6,7 @@ the mend. A rule knows nothing of the others; the first that is broken is the `B
 
 from collections.abc import Iterator
 
+from offstage.bindings.core import EVICTIONS
 from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import presets
 from offstage.bindings.units import parse_time
@@ -82,6 +83,12 @@ def _tier(spec: Spec) -> Iterator[Rule]:
 def _policies(spec: Spec) -> Iterator[Rule]:
     yield not spec.policy, "no policy", "[[policy]]", "name one or more"
     for one in spec.policy:
+        if spec.workload.kind == "requests":
+            name = one.eviction or one.use
+            known = [eviction for eviction in EVICTIONS if eviction != "score"]
+            yield (name not in known, f"{name!r} is no eviction that requests can have",
+                   "[[policy]] use", f"choose one of {', '.join(known)}")  # fmt: skip
+            continue
         combined = parse(one.use)
         yield (0 in spec.caps and (combined.guesses or bool(combined.core.prefetchers)),
                f"a cap of 0 with prefetch on ({one.use})", "[tier] bandwidth",

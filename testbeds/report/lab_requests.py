@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
+from rich.table import Table
+
 from offstage.testbeds.lab.results import RequestsRow
 from offstage.testbeds.report import svg
 from offstage.testbeds.report.lab_marks import ABOVE_LINE, Labels, mark
@@ -11,10 +13,26 @@ from offstage.testbeds.report.markup import figure, key, legend, panels, swatch
 from offstage.testbeds.report.numbers import count, percent, seconds
 from offstage.testbeds.report.svg import tag
 
-__all__ = ["requests_section"]
+__all__ = ["requests_section", "requests_table"]
 
 FRAME = svg.Frame(width=440, height=320, left=48, right=12, top=14, bottom=44)
 ROWS_MAX = 400
+
+
+def requests_table(rows: Sequence[RequestsRow]) -> Table:
+    """The rows for a terminal."""
+    table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
+    table.add_column("eviction", no_wrap=True)
+    table.add_column("admission", no_wrap=True)
+    for name in ("TTL", "capacity", "blocks", "tokens", "requests", "OPT", "ideal"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        shares = (row.block_hit_rate, row.token_hit_rate, row.request_hit_rate, row.opt, row.ideal)
+        table.add_row(
+            row.eviction, row.admission, "–" if row.ttl_s is None else seconds(row.ttl_s),
+            percent(row.capacity_share), *(percent(share) for share in shares),
+        )  # fmt: skip
+    return table
 
 
 def requests_section(rows: Sequence[RequestsRow]) -> str:

@@ -1,0 +1,89 @@
+"""Do specs that name a request trace take from it what they say: lengths, sharing, prefix hits?"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.drive.progress import Silent
+from offstage.testbeds.lab.build import build
+from offstage.testbeds.lab.requests_runs import requests_of
+from offstage.testbeds.lab.spec import load
+from offstage.testbeds.workloads.importer import open_trace
+from offstage.testbeds.workloads.trace_sessions import sessions_from_trace
+
+TRACE = Path(__file__).resolve().parents[2] / "golden/data/tiny_mooncake.jsonl"
+
+DECODE = f"""
+seeds = [3]
+[workload]
+trace = "{TRACE}"
+sessions = 3
+steps = 9
+context_tokens = 8192
+context_tokens_min = 1024
+[geometry]
+model = "tiny"
+block_tokens = 64
+[selection]
+k_blocks = 8
+"""
+
+REQUESTS = f"""
+[workload]
+kind = "requests"
+file = "{TRACE}"
+capacity_share = [0.1, 1.0]
+admission = ["all"]
+[[policy]]
+use = "lru"
+[[policy]]
+use = "sieve"
+"""
+
+
+def spec_of(text: str, folder: Path):  # type: ignore[no-untyped-def]
+    path = folder / "spec.toml"
+    path.write_text(text)
+    return load(path)
+
+
+def test_decode_sessions_have_the_lengths_and_prefixes_of_the_trace(tmp_path: Path) -> None:
+    """Is each session a request of the trace, cut to whole blocks, and shares what it shared?"""
+    work = build(spec_of(DECODE, tmp_path), 3)
+    wanted = sessions_from_trace(open_trace(TRACE), 3, 1024, 8192, "dev", block_tokens=64)
+    assert [one.name for one in work.sessions] == [one.name for one in wanted]
+    assert [one.blocks * 64 for one in work.sessions] == [one.context_tokens for one in wanted]
+    assert [one.steps for one in work.sessions] == [min(9, one.output_tokens) for one in wanted]
+    for mine, theirs in zip(work.sessions, wanted, strict=True):
+        assert np.array_equal(mine.contents, theirs.contents)
+
+
+def test_a_traced_workload_is_the_same_again_and_in_other_slabs(tmp_path: Path) -> None:
+    """Do two objects and other slab sizes give the same selections?"""
+    spec = spec_of(DECODE, tmp_path)
+    one, two = build(spec, 3), build(spec, 3)
+    for session in range(3):
+        first = np.concatenate([slab.selected for slab in one.slabs(session, 4)])
+        again = np.concatenate([slab.selected for slab in two.slabs(session, 7)])
+        assert np.array_equal(first, again)
+        assert first.shape[0] == one.sessions[session].steps
+
+
+def test_requests_give_a_row_for_every_cache(tmp_path: Path) -> None:
+    """Is every combination there, and does a cache of all blocks find what an endless one does?"""
+    rows = requests_of(spec_of(REQUESTS, tmp_path), Silent())
+    assert {(row.eviction, row.capacity_share) for row in rows} == {
+        (name, share) for name in ("lru", "sieve") for share in (0.1, 1.0)
+    }
+    for row in rows:
+        assert row.block_hit_rate <= row.opt <= row.ideal
+        if row.capacity_share == 1.0:
+            assert row.block_hit_rate == row.ideal
+
+
+def test_requests_refuse_what_only_decode_has(tmp_path: Path) -> None:
+    """Is a prefetcher on a request trace one line that names the key?"""
+    with pytest.raises(BadInput, match=r"\[\[policy\]\] use: 'ema' is no eviction"):
+        spec_of(REQUESTS.replace('"sieve"', '"ema"'), tmp_path)

@@ -9,7 +9,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.drive.progress import Silent
 from offstage.testbeds.lab.build import build
 from offstage.testbeds.lab.requests_runs import requests_of
-from offstage.testbeds.lab.spec import load
+from offstage.testbeds.lab.spec import Spec, load
 from offstage.testbeds.workloads.importer import open_trace
 from offstage.testbeds.workloads.trace_sessions import sessions_from_trace
 
@@ -43,7 +43,7 @@ use = "sieve"
 """
 
 
-def spec_of(text: str, folder: Path):  # type: ignore[no-untyped-def]
+def spec_of(text: str, folder: Path) -> Spec:
     path = folder / "spec.toml"
     path.write_text(text)
     return load(path)

@@ -39,18 +39,29 @@ class _Source:
     made: int = 0
 
 
+SLAB_STEPS_MAX = 16
+SLAB_BYTES_MAX = 32 << 20
+
+
+def _steps_that_fit(workload: Workload) -> int:
+    """Steps of a slab, so that the scores of one session's stay small at any length."""
+    units = max(one.blocks + one.steps // workload.block_tokens for one in workload.sessions)
+    step_bytes = 2 * workload.layer_count * units
+    return max(1, min(SLAB_STEPS_MAX, SLAB_BYTES_MAX // step_bytes))
+
+
 class Feed:
     """Slabs by (session, number) and grain, the staged units of one block: 1 or `granules`."""
 
     def __init__(
         self, workload: Workload, pool_over_k: float, granules: int, readers: Sequence[int],
-        slab_steps: int = 16,
+        slab_steps: int = 0,
     ) -> None:  # fmt: skip
         self._workload = workload
         self._granules = granules
         self._pool_over_k = pool_over_k
         self._readers = set(readers)
-        self._slab_steps = slab_steps
+        self._slab_steps = slab_steps or _steps_that_fit(workload)
         self._sources: dict[int, _Source] = {}
         self._held: dict[tuple[int, int], dict[int, Served]] = {}
         self._unread: dict[tuple[int, int], set[int]] = {}

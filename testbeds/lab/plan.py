@@ -21,8 +21,12 @@ from offstage.testbeds.lab.spec import PolicySpec, Spec
 
 __all__ = ["Point", "Task", "points_of", "prefetches", "tasks_of"]
 
-ENGINES_MAX = 8
-"""Points that one task runs side by side: a core of 80 layers takes some 60 MB."""
+ENGINES_MAX = 16
+MEMORY_BYTES_MAX = 1 << 30
+BYTES_PER_BLOCK = 128
+"""A task runs as many points side by side as these allow. A core keeps some 25 bytes for each block
+that it may know, of which there are twice as many as are stored where nothing is shared, and as
+much again for what a session remembers of it."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,13 @@ def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
 
 def tasks_of(spec: Spec, seed: int, points: Sequence[Point]) -> list[Task]:
     """One seed's tasks for these points, a few at a time."""
+    work = spec.workload
+    blocks = (work.context_tokens + work.steps) // spec.geometry.block_tokens * spec.granules
+    core_bytes = BYTES_PER_BLOCK * blocks * spec.layer_count * work.sessions
+    count = max(1, min(ENGINES_MAX, MEMORY_BYTES_MAX // max(core_bytes, 1)))
     return [
-        Task(spec, seed, tuple(points[begin : begin + ENGINES_MAX]))
-        for begin in range(0, len(points), ENGINES_MAX)
+        Task(spec, seed, tuple(points[begin : begin + count]))
+        for begin in range(0, len(points), count)
     ]
 
 

@@ -70,6 +70,14 @@ def test_hits_on_a_real_trace_are_libcachesims(
     assert 0 < ours[-1] < len(ids)
 
 
+def made_up(seed: int, exponent: float, scan: bool) -> Ids:
+    """4000 accesses to a few hundred blocks, some popular; a scan takes every third access."""
+    ids = np.random.default_rng(seed).zipf(exponent, 4000) % 400
+    if scan:
+        ids[::3] = np.arange(len(ids[::3])) % 350 + 100
+    return dense(ids)
+
+
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -89,18 +97,30 @@ def test_hits_on_a_made_up_trace_are_libcachesims(
     eviction: str,
 ) -> None:
     """Popular blocks with and without a scan through them, at sizes where ghosts come and go."""
-    random = np.random.default_rng(seed)
-    made = random.zipf(exponent, 4000) % 400
-    if scan:
-        made[::3] = np.arange(len(made[::3])) % 350 + 100
     capacity = capacity if eviction == "s3fifo" else small
-    ours, reference = both(dense(made), [capacity], eviction, tmp_path_factory.getbasetemp())
+    ids = made_up(seed, exponent, scan)
+    ours, reference = both(ids, [capacity], eviction, tmp_path_factory.getbasetemp())
+    assert ours == reference
+
+
+@pytest.mark.parametrize(
+    ("seed", "exponent", "scan", "capacity"),
+    [
+        *((8, 1.4, False, 20), (15, 1.1, True, 20), (67, 1.3, False, 20), (80, 1.1, False, 12)),
+        *((105, 1.1, True, 12), (130, 1.1, False, 12), (140, 1.1, False, 20)),
+    ],
+)
+def test_arcs_target_is_rounded_as_theirs(
+    seed: int, exponent: float, scan: bool, capacity: int, tmp_path: Path
+) -> None:
+    """Runs in which a target held to 2^-32 gave other hits: its rounding decides a tie."""
+    ours, reference = both(made_up(seed, exponent, scan), [capacity], "arc", tmp_path)
     assert ours == reference
 
 
 def test_the_one_difference_is_a_refusal(tmp_path: Path) -> None:
     """Below its smallest size libCacheSim's S3-FIFO keeps nothing at all; ours goes on."""
-    ids = dense(np.random.default_rng(1).zipf(1.3, 4000) % 400)
+    ids = made_up(1, 1.3, False)
     capacities = [10, S3FIFO_CAPACITY_MIN - 1, S3FIFO_CAPACITY_MIN]
     ours, reference = both(ids, capacities, "s3fifo", tmp_path)
     assert reference[:2] == [0, 0] and min(ours) > 0

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput
@@ -15,7 +16,7 @@ from offstage.testbeds.lab.spec import Spec
 if TYPE_CHECKING:
     from offstage.testbeds.lab.generated import GeneratedOptions
 
-__all__ = ["build", "digest", "index_source", "trace_path"]
+__all__ = ["build", "digest", "fitted", "index_source", "trace_path"]
 
 
 def build(spec: Spec, seed: int) -> Workload:
@@ -42,6 +43,37 @@ def build(spec: Spec, seed: int) -> Workload:
             'give kind = "generated" with trace = FILE',
         )  # fmt: skip
     return found
+
+
+def fitted(spec: Spec, where: str) -> Spec:
+    """The spec with what a file of selections decides: sessions, lengths, layers and, where they
+    were recorded, k, sinks and window. Buffers, bounds and progress are counted from these.
+
+    BadInput, naming `where`, for blocks of another size than the spec's: bytes would be wrong.
+    """
+    if spec.workload.kind not in ("captured", "selections") or not spec.workload.file:
+        return spec
+    found = build(spec, 0)
+    block_tokens = spec.geometry.block_tokens
+    if found.block_tokens != block_tokens:
+        raise BadInput(
+            f"block_tokens = {block_tokens}, and {spec.workload.file} has blocks of "
+            f"{found.block_tokens}", f"{where}: [geometry]", f"give {found.block_tokens}",
+        )  # fmt: skip
+    workload = msgspec.structs.replace(
+        spec.workload,
+        layers=found.layer_count,
+        sessions=len(found.sessions),
+        steps=max(one.steps for one in found.sessions),
+        context_tokens=max(one.blocks for one in found.sessions) * block_tokens,
+    )
+    selection = msgspec.structs.replace(
+        spec.selection,
+        k_blocks=found.select_blocks,
+        sink_blocks=found.sink_blocks,
+        window_blocks=found.window_blocks,
+    )
+    return msgspec.structs.replace(spec, workload=workload, selection=selection)
 
 
 def _generated(spec: Spec, seed: int) -> Workload:
@@ -97,13 +129,14 @@ def trace_path(name: str) -> Path:
 
 def digest(path: Path) -> str:
     """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def index_source(spec: Spec) -> list[int] | None:
     """The layer whose selection each layer uses, by the spec's groups or the geometry; None where
     every layer selects for itself."""
-    layers = geometry(spec.geometry.model).layers
+    layers = geometry(spec.geometry.model).layers[: spec.layer_count]
     group = spec.workload.index_group
     if group > 1:
         return [layer // group * group for layer in range(len(layers))]

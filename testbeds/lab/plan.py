@@ -6,6 +6,7 @@ make, are the same for all of them. Tasks do not know each other: any order, any
 processes, on any machine, gives the same bytes. Each point's result has a name of its own on disk.
 """
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from offstage.testbeds.lab.build import digest, trace_path
 from offstage.testbeds.lab.registry import Combined, parse
 from offstage.testbeds.lab.results import PointInfo
 from offstage.testbeds.lab.spec import PolicySpec, Spec
@@ -82,12 +84,24 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
         "seed": seed,
         "spec": msgspec.structs.replace(spec, policy=(), sweep={}, seeds=(seed,), name=""),
     }
+    inputs = (trace_path(one) for one in (spec.workload.file, spec.workload.trace) if one)
+    what["inputs"] = [
+        _content(path, stat.st_size, stat.st_mtime_ns)
+        for path, stat in ((path, path.stat()) for path in inputs if path.is_file())
+    ]
     if point is None:
         what["grains"] = sorted({parse(one.use).core.granule for one in spec.policy})
     else:
         what["point"] = replace(point, number=0, variant=0, label="")
         what["policy"] = _foreign(parse(point.policy.use))
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
+
+
+@functools.lru_cache(maxsize=64)
+def _content(path: Path, size_bytes: int, modified_ns: int) -> str:
+    """Digest of an input file: another one under the same name has other results. Size and time
+    stand here for the cache only, so that a file is read once and not for every point."""
+    return digest(path)
 
 
 def points_of(spec: Spec, variant: int, first: int) -> list[Point]:

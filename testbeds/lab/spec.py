@@ -59,6 +59,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Distinct shared prefixes; sessions take them in turn."""
     draft_agreement: Share = 0.0
     """The share of a draft token's selection that the real token selects; 0: no draft model."""
+    layers: Count = 0
+    """Layers, the geometry's from the front; 0: all of them. captured, selections: the file's."""
     index_group: Positive = 1
     """Consecutive layers that use one index set, as GLM-5.2's do; 1: as the geometry says."""
     trace: str = ""
@@ -143,8 +145,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def layer_count(self) -> int:
-        """Layers of the geometry."""
-        return geometry(self.geometry.model).layer_count
+        """Layers that are run."""
+        return self.workload.layers or geometry(self.geometry.model).layer_count
 
     @property
     def block_bytes(self) -> int:
@@ -233,6 +235,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
+    from offstage.testbeds.lab.build import fitted
     from offstage.testbeds.lab.spec_check import check
 
     tables = {key: dict(one) if isinstance(one, dict) else one for key, one in raw.items()}
@@ -254,6 +257,7 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
         what, _, place = str(error).partition(" - at `$.")
         key = place.rstrip("`") or "the file"
         raise BadInput(what[0].lower() + what[1:], f"{where}: {key}", "correct it") from None
+    spec = fitted(spec, where)
     check(spec, where)
     return spec
 

@@ -53,8 +53,11 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
     yield (granule is not None and block % granule != 0,
            f"{granule} does not divide block_tokens = {block}", "[geometry] granule_tokens",
            "give a divisor")  # fmt: skip
-    yield (work.index_group > shape.layer_count,
-           f"groups of {work.index_group} of {shape.layer_count} layers",
+    yield (work.kind == "generated" and work.layers > shape.layer_count,
+           f"{work.layers} layers of {shape.layer_count}", "[workload] layers",
+           "give fewer, or 0 for all")  # fmt: skip
+    yield (work.index_group > spec.layer_count,
+           f"groups of {work.index_group} of {spec.layer_count} layers",
            "[workload] index_group", "give a smaller one")  # fmt: skip
     yield (select.k_blocks > blocks, f"k = {select.k_blocks} blocks of a context that has {blocks}",
            "[selection] k_blocks", "select fewer, or give a longer context")  # fmt: skip

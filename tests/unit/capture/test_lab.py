@@ -1,0 +1,89 @@
+"""Does a captured model run in the laboratory: from the text to the figures, sized by its file?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from offstage.testbeds.cli import run
+
+pytest.importorskip("torch", reason="needs the extra capture")
+pytest.importorskip("transformers", reason="needs the extra capture")
+
+BLOCK, CONTEXT, STEPS, K = 8, 256, 20, 8
+
+SPEC = f"""
+[workload]
+kind = "captured"
+file = "capture.parquet"
+[geometry]
+model = "llama-3-70b"
+block_tokens = {BLOCK}
+[selection]
+selector = "quest"
+k_blocks = {K}
+[tier]
+buffer_over_k = [2.0]
+[[policy]]
+use = "none"
+[[policy]]
+use = "window+ema+warmup"
+"""
+
+
+def captured(model: Path, text: Path) -> None:
+    """capture.parquet in the working directory."""
+    named = ["--model", str(model), "--text", str(text), "--steps", str(STEPS)]
+    sizes = ["--context-tokens", str(CONTEXT), "--block-tokens", str(BLOCK), "--threads", "1"]
+    assert run(["trace", "capture", *named, *sizes]) == 0
+
+
+@pytest.fixture
+def place(make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a capture of two layers and two sessions, and a spec."""
+    monkeypatch.chdir(tmp_path)
+    captured(make_model("qwen3"), text)
+    (tmp_path / "captured.toml").write_text(SPEC)
+    return tmp_path
+
+
+def test_from_a_text_to_figures(place: Path) -> None:
+    """The lab runs every step and layer of both sessions, in buffers of two selections for each
+    layer and session that the file has, not those of the spec's defaults; twice the same bytes."""
+    for out in ("one", "two"):
+        assert run(["lab", "run", "captured.toml", "--out", out, "--jobs", "1"]) == 0
+    rows = pq.read_table(place / "one/ledger.parquet").to_pydict()
+    assert len(rows["layer"]) == 2 * 2 * STEPS * 2
+    assert set(rows["layer"]) == {0, 1} and set(rows["selected"]) == {K}
+    summary = json.loads((place / "one/summary.json").read_text())
+    for point in summary["points"]:
+        assert point["info"]["slot_count"] == 2 * K * 2 * 2
+    assert (place / "one/ledger.parquet").read_bytes() == (
+        place / "two/ledger.parquet"
+    ).read_bytes()
+
+
+def test_another_file_under_the_same_name_is_run_anew(
+    place: Path, make_model: Any, text: Path
+) -> None:
+    """Results go on where they ended; those of a file that is no longer there do not."""
+    assert run(["lab", "run", "captured.toml", "--out", "one", "--jobs", "1"]) == 0
+    before = (place / "one/ledger.parquet").read_bytes()
+    (place / "other.txt").write_text(text.read_text()[::-1])
+    captured(make_model("qwen3"), place / "other.txt")
+    for out in ("one", "fresh"):
+        assert run(["lab", "run", "captured.toml", "--out", out, "--jobs", "1"]) == 0
+    after = (place / "one/ledger.parquet").read_bytes()
+    assert after == (place / "fresh/ledger.parquet").read_bytes() != before
+
+
+def test_blocks_of_another_size_are_refused(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else bytes and times would be those of other blocks."""
+    changed = ["--set", "geometry.block_tokens=16"]
+    assert run(["lab", "run", "captured.toml", "--out", "out", *changed]) == 2
+    assert "capture.parquet has blocks of 8; give 8" in capsys.readouterr().err
+    assert not (place / "out/summary.json").exists()

@@ -47,6 +47,12 @@ class Component:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
 
+    def fitting(self, over_k: int) -> int:
+        """`over_k` times k, at most what a buffer holds beside a selection: guesses beyond that
+        evict each other, or what the kernel is reading."""
+        room = self.setting.buffer_blocks - self.setting.select_blocks
+        return max(0, min(over_k * self.setting.select_blocks, room))
+
     def begin(self, session: int, blocks: int, prefill: Scores | None) -> npt.NDArray[np.void]:
         """No guess."""
         return no_guesses()

@@ -33,7 +33,8 @@ class _State:
 
 
 class Boundary(Component):
-    """For some steps after a turn, the best of each turned layer's newest scores, 3 k of them.
+    """For some steps after a turn, the best of each turned layer's newest scores: 3 k of them, or
+    what the buffer holds beside a selection if that is less.
 
     A layer turns when its selection's overlap with the one before falls below half the running
     average, as in the core's `ema`, or when a turn of the conversation begins.
@@ -71,6 +72,5 @@ class Boundary(Component):
         state.guessed = np.zeros(view.scores.shape, np.bool_)
         if not len(active):
             return no_guesses()
-        count = self.setting.select_blocks * self.set_over_k
-        state.guessed[active] = best(view.scores[active], count)
+        state.guessed[active] = best(view.scores[active], self.fitting(self.set_over_k))
         return guess_next_step(state.guessed, state.share.share, PATTERN)

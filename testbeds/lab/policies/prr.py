@@ -29,14 +29,16 @@ class _State:
 
 
 class PrrEma(Component):
-    """The best `set_over_k` times k blocks of each layer by their averages, for the next step."""
+    """The best `set_over_k` times k blocks of each layer by their averages, for the next step; no
+    more than fit into the buffer beside a selection."""
 
     name: ClassVar[str] = "prr-ema"
     uses: ClassVar[str] = "scores of all blocks, selected or not"
     source: ClassVar[str] = (
         "PRR arXiv:2606.30389, re-implemented from its description: averages of block scores, "
-        "a = 1/2, and a set of 2 k; its grid search of weights during prefill and its set bounded "
-        "by time are left out"
+        "a = 1/2, and a set of 2 k; the set is bounded by what the buffer holds beside a "
+        "selection, where PRR bounds it by the time to read it; its grid search of weights during "
+        "prefill is left out"
     )
     shift: ClassVar[int] = 1
     set_over_k: ClassVar[int] = 2
@@ -63,8 +65,8 @@ class PrrEma(Component):
             state.near.learn(state.guessed[0], view.selected)
             state.far.learn(state.guessed[1], view.selected)
         averages = state.averages.take(view.scores)
-        near = best(averages, self.setting.select_blocks)
-        far = best(averages, self.setting.select_blocks * self.set_over_k) & ~near
+        near = best(averages, self.fitting(1))
+        far = best(averages, self.fitting(self.set_over_k)) & ~near
         state.guessed = near, far
         return np.concatenate(
             [

@@ -35,7 +35,8 @@ class _State:
 
 
 class Stability(Component):
-    """Guesses by averaged scores: of unstable layers 4 k each step, of stable ones 2 k in 16.
+    """Guesses by averaged scores: of unstable layers 4 k each step, of stable ones 2 k in 16, and
+    of neither more than fit into the buffer beside a selection.
 
     After a first window of 32 steps, and every 256 from then on, the quarter of the layers whose
     selection changes most from step to step is unstable. Until then all are ranked each step, 2 k.
@@ -70,8 +71,7 @@ class Stability(Component):
         state.guessed = np.zeros(averages.shape, np.bool_)
         for layers, over_k in self._ranked(state, view.step):
             if len(layers):
-                count = over_k * self.setting.select_blocks
-                state.guessed[layers] = best(averages[layers], count)
+                state.guessed[layers] = best(averages[layers], self.fitting(over_k))
         answer = guess_next_step(state.guessed, state.share.share, PATTERN)
         self._observe(state, view)
         return answer

@@ -371,7 +371,7 @@ def test_the_next_layer_and_the_step_before() -> None:
 
 
 def test_prr_tells_two_bands_with_their_own_probability() -> None:
-    opened = parse("prr-ema").open(setting(1))
+    opened = parse("prr-ema").open(setting(1, buffer=6))
     for step in range(64):
         answer = opened.step(view(step, [[9000, 8000, 7000, 6000, 5000]]))
     assert told(answer) == {(0, 0, 1, ordinal) for ordinal in range(4)}
@@ -381,7 +381,7 @@ def test_prr_tells_two_bands_with_their_own_probability() -> None:
 
 def test_boundary_speaks_for_eight_steps_after_a_turn() -> None:
     """Layer 0 turns by itself at step 20; both turn with the conversation at step 40."""
-    opened = parse("boundary").open(setting(k=2))
+    opened = parse("boundary").open(setting(k=2, buffer=8))
     spoke: dict[int, set[int]] = {0: set(), 1: set()}
     for step in range(60):
         scores = np.zeros((2, 9), np.uint16)
@@ -398,7 +398,7 @@ def test_boundary_speaks_for_eight_steps_after_a_turn() -> None:
 
 def test_stability_ranks_stable_layers_seldom() -> None:
     """Of four layers one changes at every step; it alone is ranked at each step, with 4 k."""
-    policy = Stability(setting(4, k=1))
+    policy = Stability(setting(4, k=1, buffer=5))
     counts = []
     for step in range(96):
         scores = np.tile(np.arange(16, 0, -1, dtype=np.uint16) * 1000, (4, 1))
@@ -413,6 +413,20 @@ def test_stability_ranks_stable_layers_seldom() -> None:
         assert (after[ranked, layer] == 2).all() and np.diff(ranked).tolist() == [16, 16, 16]
     firsts = {int(np.flatnonzero(after[:, layer])[0]) for layer in (0, 1, 3)}
     assert len(firsts) == 3, "they take turns"
+
+
+@pytest.mark.parametrize("name", ["prr-ema", "stability", "boundary"])
+@pytest.mark.parametrize("buffer", [2, 3, 5, 20])
+def test_a_set_of_guesses_fits_beside_the_selection(name: str, buffer: int) -> None:
+    """However many times k a policy would have: what the buffer cannot hold is never guessed."""
+    rng = np.random.default_rng(1)
+    opened = parse(name).open(setting(3, k=2, buffer=buffer))
+    most = 0
+    for step in range(64):
+        answer = opened.step(view(step, rng.integers(1, 9999, (3, 24)), turn=step % 16 == 3))
+        most = max([most, *np.bincount(answer["layer"], minlength=3).tolist()])
+    wanted = {"prr-ema": 4, "stability": 8, "boundary": 6}[name]
+    assert most == min(wanted, buffer - 2)
 
 
 # The page

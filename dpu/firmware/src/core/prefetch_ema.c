@@ -83,7 +83,28 @@ average_update(uint64_t *moved, uint16_t *averages, const uint16_t *scores, uint
 		memcpy(averages + known, scores + known, (count - known) * sizeof(*averages));
 }
 
-/* Resident blocks of this layer carry their new scores into the eviction order; moved NULL: all. */
+/*
+ * The slots that `rescore` will look at, fetched ahead as in step.c: first where they stand, then
+ * they themselves, so that neither is waited for one at a time.
+ */
+static void
+fetch_slots(const struct ofs_core *core, const uint32_t *block_slot, const uint32_t *chunks,
+	uint64_t bits, int where)
+{
+	for (; bits; bits &= bits - 1) {
+		const uint32_t *slot = &block_slot[chunks[__builtin_ctzll(bits)]];
+
+		if (where)
+			__builtin_prefetch(slot);
+		else if (*slot != OFS_NONE)
+			__builtin_prefetch(&core->slots[*slot], 1);
+	}
+}
+
+/*
+ * Resident blocks among the first `count`, whose averages are known, carry their new scores into
+ * the eviction order; moved NULL: all of them.
+ */
 static void
 rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
 	const uint64_t *moved)
@@ -91,17 +112,25 @@ rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
 	const uint32_t *chunks = ofs_session_list(core, session);
 	const uint32_t *block_slot = core->block_slot + ofs_block_of(core, 0, layer);
 	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
+	const uint8_t *buckets = ofs_calibration_of(core, session, layer)->bucket;
+	const uint16_t *averages = ofs_averages_of(core, session, layer);
 
+	for (uint32_t word = 0; word * 64 < count; word++)
+		fetch_slots(core, block_slot, chunks + word * 64,
+			moved ? held[word] & moved[word] : held[word], 1);
 	for (uint32_t word = 0; word * 64 < count; word++) {
 		uint64_t bits = moved ? held[word] & moved[word] : held[word];
 
+		fetch_slots(core, block_slot, chunks + word * 64, bits, 0);
 		for (; bits; bits &= bits - 1) {
 			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
-			uint32_t slot = block_slot[chunks[i]];
+			uint32_t slot = block_slot[chunks[i]], score;
 
-			if (i < count && core->slots[slot].state == OFS_SLOT_RESIDENT)
-				ofs_score_update(core, slot, session, i,
-					ofs_session_score(core, session, layer, i));
+			if (i >= count || core->slots[slot].state != OFS_SLOT_RESIDENT)
+				continue;
+			score = buckets[averages[i] >> OFS_LEVEL_SHIFT];
+			if (score != core->slots[slot].score || core->slots[slot].owner != session)
+				ofs_score_update(core, slot, session, i, score);
 		}
 	}
 }

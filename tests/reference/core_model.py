@@ -66,9 +66,9 @@ class Model(Steps):
         for number in range(len(self.tenants)):
             self._orders_new(number)
             for slot in self.tenants[number].slots:
+                slot.score, slot.lift = 0, None
                 if slot.state == "resident":
-                    slot.frequency, slot.score = 0, 0
-                    slot.queue, slot.lift = "", None
+                    slot.frequency, slot.queue = 0, ""
                     if policy.eviction == "score":
                         slot.score = self.best_score(slot)
                     self.order(slot).add(slot)
@@ -133,7 +133,6 @@ class Model(Steps):
         session.averages = [[] for _ in range(layers)]
         session.known, session.stamps = [0] * layers, [0] * layers
         session.last_steps = [None] * layers
-        session.lifted = [set() for _ in range(layers)]
         session.chosen = [set() for _ in range(layers)]
         session.overlap = [0] * layers
         session.last_demands = [[] for _ in range(layers)]
@@ -175,7 +174,7 @@ class Model(Steps):
             parent = store_key
         tenant.ledger["appended_chunks"] += len(contents)
         if self.policy.eviction == "score":
-            for chunk in session.chunks[-len(contents) :]:
+            for chunk in session.chunks:
                 self.rescore(chunk)
         return infos
 
@@ -251,6 +250,10 @@ class Model(Steps):
         if slot is None:
             return
         slot.users.discard(number)
+        if slot.lift and slot.lift[0] == number:
+            slot.lift = None
+        if self.policy.eviction == "score":
+            self.settle(slot)
         if slot.state != "resident":
             for waiter in [w for w in slot.waiters if w.session == number]:
                 slot.waiters.remove(waiter)
@@ -260,10 +263,6 @@ class Model(Steps):
                 self.slot_fate(slot, CANCELLED)
         elif chunk.home and not chunk.sessions and not slot.held:
             self.evict(slot, False)
-        elif self.policy.eviction == "score":
-            if slot.lift and slot.lift[0] == number:
-                slot.lift = None
-            self.settle(slot)
 
     def session_release(self, now: int, number: int) -> None:
         self._enter(now)

@@ -1,6 +1,6 @@
 """The plain model's slots, and the reads that fill them."""
 
-from core_model_calibrate import bucket_of
+from core_model_calibrate import bucket_of, odds_bucket
 from core_model_parts import (
     CANCELLED,
     COMPLETE,
@@ -21,6 +21,12 @@ from core_model_prefetch import Guesses
 WORTH = 16  # buckets: four times as likely
 
 
+def worth(candidate: Candidate) -> int:
+    """The highest score that the guess may displace."""
+    bucket = odds_bucket if candidate.hinted else bucket_of
+    return bucket(candidate.probability) - WORTH
+
+
 class Arena(Guesses):
     """Slots are taken, filled, pinned and given up here."""
 
@@ -35,7 +41,7 @@ class Arena(Guesses):
                     victim
                     and candidate
                     and self.policy.eviction == "score"
-                    and victim.score > bucket_of(candidate.probability) - WORTH
+                    and victim.score > worth(candidate)
                 ):
                     victim = None
             if victim is None:
@@ -55,7 +61,7 @@ class Arena(Guesses):
         slot.state, slot.arrived_ns = "resident", self.now
         slot.generating = self._is_generating(slot.chunk)
         if self.policy.eviction == "score":
-            slot.score = self.best_score(slot)
+            slot.score = self.settled(slot)
         self.order(slot).add(slot)
 
     def _release(self, slot: Slot, quarantine: bool = False) -> None:

@@ -1,14 +1,20 @@
-"""The plain model's chance of a demand: counted by level of the average, with a weak prior."""
+"""The plain model's chance of a demand: counted by class, with a weak prior.
+
+A class is the level of an average, or `TRIVIAL` for what is selected by rule.
+"""
 
 from dataclasses import dataclass, field
 from math import floor, log2
 
 LEVELS, STEPS, PRIOR_EXPOSURES, ROUNDS = 64, 16, 8, 64
 HIGHEST = 65535
+TRIVIAL = LEVELS
 
 
 def prior(level: int) -> int:
-    """1 % + 30 % (level / 64)^3, in 1/65536."""
+    """1 % + 30 % (level / 64)^3, in 1/65536; one half for what is trivial."""
+    if level == TRIVIAL:
+        return 32768
     return 655 + (19661 * level**3 >> 18)
 
 
@@ -20,6 +26,15 @@ def bucket_of(chance: int) -> int:
     return 8 * octave + floor((chance / 2**octave - 1) * 8)
 
 
+def odds_bucket(chance: int) -> int:
+    """Of p / (1 - p)."""
+    return bucket_of(65536 * chance // (65536 - chance))
+
+
+def level_of(average: int) -> int:
+    return average // (65536 // LEVELS)
+
+
 UNKNOWN = bucket_of(prior(LEVELS // 2))
 
 
@@ -27,9 +42,9 @@ UNKNOWN = bucket_of(prior(LEVELS // 2))
 class Calibration:
     """Of one (session, layer)."""
 
-    exposure: list[int] = field(default_factory=lambda: [0] * LEVELS)
-    demanded: list[int] = field(default_factory=lambda: [0] * LEVELS)
-    noted: list[int] = field(default_factory=list)  # level by ordinal when the round began
+    exposure: list[int] = field(default_factory=lambda: [0] * (LEVELS + 1))
+    demanded: list[int] = field(default_factory=lambda: [0] * (LEVELS + 1))
+    noted: list[int] = field(default_factory=list)  # class by ordinal when the round began
     asked: set[int] = field(default_factory=set)
     steps: int = 0
 
@@ -37,8 +52,7 @@ class Calibration:
         """The counts alone: a round under way is not the other's."""
         return Calibration(list(self.exposure), list(self.demanded))
 
-    def chance(self, average: int) -> int:
-        level = average // (65536 // LEVELS)
+    def chance(self, level: int) -> int:
         demanded = self.demanded[level] * 65536 + PRIOR_EXPOSURES * prior(level)
         return min(demanded // (self.exposure[level] + PRIOR_EXPOSURES), HIGHEST)
 
@@ -58,7 +72,7 @@ class Calibration:
             self.demanded = [count // 2 for count in self.demanded]
         self.noted, self.asked, self.steps = [], set(), 0
 
-    def note(self, averages: list[int]) -> None:
+    def note(self, levels: list[int]) -> None:
         """A round begins, unless one is under way."""
         if not self.noted:
-            self.noted = [average // (65536 // LEVELS) for average in averages]
+            self.noted = levels

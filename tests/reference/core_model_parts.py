@@ -194,12 +194,16 @@ class Session:
     known: list[int] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     last_steps: list[int | None] = field(default_factory=list)  # the step each layer ran last
-    lifted: list[set[int]] = field(default_factory=list)  # ordinals, by layer, since it ran
     chosen: list[set[int]] = field(default_factory=list)
     overlap: list[int] = field(default_factory=list)
     last_demands: list[list[int]] = field(default_factory=list)
     calibrations: list[Calibration] = field(default_factory=list)
     windowed: list[int] = field(default_factory=list)
+
+    def nontrivial(self, ordinal: int) -> bool:
+        """Neither a sink nor in the window at the end of the context."""
+        first = len(self.chunks) - self.config.window_blocks
+        return self.config.sink_blocks <= ordinal < first
 
 
 def empty_ledger() -> dict[str, Any]:

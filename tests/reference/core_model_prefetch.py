@@ -2,7 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from core_model_calibrate import HIGHEST, UNKNOWN, Calibration, bucket_of
+from core_model_calibrate import (
+    HIGHEST,
+    TRIVIAL,
+    UNKNOWN,
+    Calibration,
+    bucket_of,
+    level_of,
+)
 from core_model_parts import (
     DROPPED,
     FATE_LATE,
@@ -45,12 +52,17 @@ class Guesses(State):
 
     def _score(self, number: int, layer: int, ordinal: int) -> int:
         session = self.sessions[number]
-        if ordinal >= session.known[layer]:
+        if session.nontrivial(ordinal) and ordinal >= session.known[layer]:
             return UNKNOWN
         return bucket_of(self._chance(session, layer, ordinal))
 
+    def _class(self, session: Session, layer: int, ordinal: int) -> int:
+        if not session.nontrivial(ordinal):
+            return TRIVIAL
+        return level_of(session.averages[layer][ordinal])
+
     def _chance(self, session: Session, layer: int, ordinal: int) -> int:
-        return session.calibrations[layer].chance(session.averages[layer][ordinal])
+        return session.calibrations[layer].chance(self._class(session, layer, ordinal))
 
     def calibration_of_siblings(self, session: Session, layer: int) -> Calibration:
         siblings = [
@@ -70,15 +82,30 @@ class Guesses(State):
         for layer in range(self.config.layer_count):
             slot = self.slot_of.get((chunk.number, layer))
             if slot and slot.state == "resident":
-                slot.lift = None
                 self.settle(slot)
 
-    def settle(self, slot: Slot) -> None:
+    def settled(self, slot: Slot) -> int:
         """What was measured, or guessed above it."""
         best = self.best_score(slot)
         if slot.lift and best >= slot.lift[1]:
             slot.lift = None
-        self.order(slot).rescore(slot, slot.lift[1] if slot.lift else best)
+        return slot.lift[1] if slot.lift else best
+
+    def settle(self, slot: Slot) -> None:
+        """Of a block that has not arrived yet there is no order."""
+        if slot.state == "resident":
+            self.order(slot).rescore(slot, self.settled(slot))
+        else:
+            slot.score = slot.lift[1] if slot.lift else 0
+
+    def lift(self, slot: Slot, number: int, probability: int) -> None:
+        """A guess scores the block until its layer runs."""
+        if bucket_of(probability) <= slot.score:
+            return
+        slot.lift = number, bucket_of(probability)
+        if slot.state == "resident":
+            self.order(slot).rescore(slot, slot.lift[1])
+        slot.score = slot.lift[1]
 
     def observe(
         self, number: int, layer: int, demands: Sequence[int], scores: Sequence[int]
@@ -95,14 +122,16 @@ class Guesses(State):
                 new = old - (old >> shift) + (score >> shift)
                 averages[ordinal] = new if ordinal < known else score
             session.known[layer] = max(known, len(scores))
-        session.calibrations[layer].note(session.averages[layer][: session.known[layer]])
+        known = range(session.known[layer])
+        session.calibrations[layer].note([self._class(session, layer, i) for i in known])
         if self.policy.eviction == "score":
-            lifted, session.lifted[layer] = sorted(session.lifted[layer]), set()
-            for ordinal in lifted + list(range(len(session.chunks))):
-                slot = self.slot_of.get((session.chunks[ordinal].number, layer))
-                if slot and slot.state == "resident":
-                    if slot.lift and slot.lift[0] == number:
-                        slot.lift = None
+            slots = [self.slot_of.get((chunk.number, layer)) for chunk in session.chunks]
+            for slot in slots:
+                if slot and slot.lift and slot.lift[0] == number:
+                    slot.lift = None
+                    self.settle(slot)
+            for slot in slots:
+                if slot:
                     self.settle(slot)
         session.last_demands[layer] = list(demands)
 
@@ -183,11 +212,11 @@ class Guesses(State):
         room = self._degree(session) - self.proposed
         if rank == 0 or room <= 0:
             return
-        cut = rank_cut(values, rank)
+        cut, own = rank_cut(values, rank), cause == PATTERN
         absent = [
             ordinal
             for ordinal in range(len(values))
-            if values[ordinal] >= cut
+            if (values[ordinal] >= cut or (own and not session.nontrivial(ordinal)))
             and chances[ordinal] >= least
             and self._readable(session.chunks[ordinal], layer)
         ]
@@ -257,13 +286,11 @@ class Guesses(State):
         slot = self.slot_of.get((chunk.number, layer))
         ran = session.step is not None and session.last_steps[layer] == session.step
         over = ran and steps == 0
-        if slot and slot.state == "resident" and not over:
-            if self.policy.eviction != "score":
+        if slot and not over:
+            if self.policy.eviction == "score":
+                self.lift(slot, number, probability)
+            elif slot.state == "resident":
                 self.order(slot).use(slot)
-            elif bucket_of(probability) > slot.score:
-                slot.lift = number, bucket_of(probability)
-                session.lifted[layer].add(ordinal)
-                self.order(slot).rescore(slot, slot.lift[1])
         if not self._readable(chunk, layer):
             return
         if over:
@@ -351,6 +378,8 @@ class Guesses(State):
         serial = self.sessions[candidate.session].serial
         self.assign(slot, chunk, layer, candidate.cause, serial)
         slot.hinted = candidate.hinted
+        if candidate.hinted and self.policy.eviction == "score":
+            self.lift(slot, candidate.session, candidate.probability)
         self.read(slot, candidate.session, candidate.deadline_ns)
 
     def queue_next_ns(self) -> int | None:

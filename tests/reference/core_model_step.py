@@ -76,10 +76,7 @@ class Steps(Arena):
         tenant = self.tenants[session.config.tenant]
         ledger = tenant.ledger
         block = session.chunks[ordinal].number, layer
-        nontrivial = (
-            session.config.sink_blocks <= ordinal
-            and ordinal + session.config.window_blocks < len(session.chunks)
-        )
+        nontrivial = session.nontrivial(ordinal)
         shadow_miss = False
         if not retry:
             shadow_miss = block not in tenant.shadow

@@ -266,9 +266,10 @@ int ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step 
 /*
  * At most queue_max guesses of the session; before its first step `steps` counts from that one. An
  * absent block that the store has is read ahead within the policy's bounds, beside the degree, and
- * not once its layer has run the step it was meant for. A resident one is kept: under score
- * eviction its score rises to that of the probability until the layer's next step, under any other
- * the guess counts as a use. -EINVAL, nothing changed: a bad session, layer, ordinal or cause.
+ * not once its layer has run the step it was meant for; under score eviction it may displace one of
+ * probability v if p >= 4 v (1 - p). A staged one is kept. Under score eviction the score of either
+ * rises to that of the probability until the layer's next step, under any other the guess of a
+ * resident one counts as a use. -EINVAL, nothing changed: a bad session, layer, ordinal or cause.
  */
 int ofs_core_hint(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	const struct ofs_guess *guesses, uint32_t count);

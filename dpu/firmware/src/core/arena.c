@@ -8,6 +8,20 @@
  */
 #include "internal.h"
 
+/*
+ * A guess costs a read, and where it is wrong what it displaces: it must be four times as likely as
+ * that. A guess of the host names the step: where it is right, the demand would soon have displaced
+ * the same, and only the odds against it count. The core's own chance is of some step of many.
+ */
+static int
+guess_is_worth(const struct ofs_core *core, const struct ofs_candidate *candidate, uint32_t slot)
+{
+	uint32_t bucket = candidate->hinted ? ofs_odds_bucket(candidate->probability)
+		: ofs_chance_bucket(candidate->probability);
+
+	return bucket >= core->slots[slot].score + 2 * OFS_OCTAVE;
+}
+
 static uint32_t
 victim_of(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate *candidate)
 {
@@ -16,10 +30,8 @@ victim_of(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate *ca
 	if (slot != OFS_NONE)
 		return slot;
 	slot = core->evict->victim(core, tenant * 2 + 1);
-	/* A guess costs a read: it must be four times as likely as what it displaces. */
 	if (slot != OFS_NONE && candidate != NULL && core->policy.eviction == OFS_EVICT_SCORE
-		&& core->slots[slot].score + 2 * OFS_OCTAVE
-			> ofs_chance_bucket(candidate->probability))
+		&& !guess_is_worth(core, candidate, slot))
 		return OFS_NONE;
 	return slot;
 }
@@ -94,7 +106,7 @@ ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish)
 	s->set = chunk->tenant * 2 + (chunk->generating != 0);
 	core->tenants[chunk->tenant].resident++;
 	if (core->policy.eviction == OFS_EVICT_SCORE)
-		ofs_score_recompute(core, slot);
+		ofs_score_arrive(core, slot);
 	core->evict->add(core, slot);
 	if (publish)
 		ofs_action_slot(core, OFS_ACTION_PUBLISH, slot);

@@ -3,11 +3,12 @@
  *
  * Model: averages of different layers mean different things (where the selection is stable, high
  * ones are served by the HBM pool and never demanded), so none is used as such. Per (session,
- * layer) an average falls into one of OFS_LEVELS levels. Every CALIBRATION_STEPS steps the levels
- * of all ordinals are noted; so many steps later each counts as an exposure of its level, and as
- * demanded where it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES made-up exposures in
- * front, is the probability of a demand within so many steps. It ranks what is prefetched and what
- * is evicted. A session begins with the counts of the sibling that has the most. Nothing here can
+ * layer) an average falls into one of OFS_LEVELS levels; sinks and window, which are selected by
+ * rule and not by score, are a class of their own. Every CALIBRATION_STEPS steps the classes of all
+ * ordinals are noted; so many steps later each counts as an exposure of its class, and as demanded
+ * where it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES made-up exposures in front, is
+ * the probability of a demand within so many steps. It ranks what is prefetched and what is
+ * evicted. A session begins with the counts of the sibling that has the most. Nothing here can
  * fail; the cost is a constant per ordinal and CALIBRATION_STEPS steps.
  */
 #include "internal.h"
@@ -17,10 +18,15 @@
 /* Counts halve beyond so many rounds, about a thousand steps: a layer may change its ways. */
 #define CALIBRATION_ROUNDS 64
 
-/* 1 % + 30 % (level / 64)^3: weak, rising, and the same on every machine. */
+/*
+ * 1 % + 30 % (level / 64)^3: weak, rising, and the same on every machine. Of what is selected by
+ * rule one half: all of it is demanded, or next to nothing where an HBM pool serves it.
+ */
 static uint32_t
 prior_of(uint32_t level)
 {
+	if (level == OFS_LEVEL_TRIVIAL)
+		return 32768;
 	return 655 + (uint32_t)(19661ull * level * level * level >> 18);
 }
 
@@ -36,6 +42,13 @@ ofs_chance_bucket(uint32_t chance)
 	return OFS_OCTAVE * octave + ((chance * OFS_OCTAVE >> octave) & (OFS_OCTAVE - 1));
 }
 
+/* Of the odds p / (1 - p). */
+uint32_t
+ofs_odds_bucket(uint32_t chance)
+{
+	return ofs_chance_bucket((chance << 16) / (OFS_SCORE_HIGHEST + 1 - chance));
+}
+
 /* A block that no hint has spoken of yet. */
 uint32_t
 ofs_bucket_unknown(void)
@@ -46,7 +59,7 @@ ofs_bucket_unknown(void)
 static void
 tables_update(struct ofs_calibration *c)
 {
-	for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+	for (uint32_t level = 0; level < OFS_CLASSES; level++) {
 		uint64_t demanded = ((uint64_t)c->demanded[level] << 16)
 			+ PRIOR_EXPOSURES * prior_of(level);
 		uint64_t chance = demanded / (c->exposure[level] + PRIOR_EXPOSURES);
@@ -94,7 +107,7 @@ static void
 counts_halve(struct ofs_calibration *c)
 {
 	c->exposures = 0;
-	for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+	for (uint32_t level = 0; level < OFS_CLASSES; level++) {
 		c->exposure[level] /= 2;
 		c->demanded[level] /= 2;
 		c->exposures += c->exposure[level];
@@ -141,11 +154,12 @@ ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step)
 	return 1;
 }
 
-/* After the step's scores were taken in: note the levels when no round is under way. */
+/* After the step's scores were taken in: note the classes when no round is under way. */
 void
 ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer)
 {
 	struct ofs_calibration *c = ofs_calibration_of(core, session, layer);
+	const struct ofs_session *s = &core->sessions[session];
 	const uint16_t *averages = ofs_averages_of(core, session, layer);
 	uint8_t *levels = ofs_levels_of(core, session, layer);
 	uint32_t known = ofs_layer_of(core, session, layer)->known;
@@ -154,6 +168,10 @@ ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer)
 		return;
 	for (uint32_t i = 0; i < known; i++)
 		levels[i] = (uint8_t)(averages[i] >> OFS_LEVEL_SHIFT);
+	for (uint32_t i = 0; i < s->config.sink_blocks && i < known; i++)
+		levels[i] = OFS_LEVEL_TRIVIAL;
+	for (uint32_t i = ofs_window_begin(s); i < known; i++)
+		levels[i] = OFS_LEVEL_TRIVIAL;
 	memset(ofs_row_of(core, core->asked, session, layer), 0, core->row_words * 8);
 	c->noted = known;
 }
@@ -168,12 +186,14 @@ ofs_calibration_verify(const struct ofs_core *core, uint32_t session)
 		uint64_t exposures = 0;
 
 		tables_update(&again);
-		for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+		for (uint32_t level = 0; level < OFS_CLASSES; level++) {
 			exposures += c->exposure[level];
 			if (c->demanded[level] > c->exposure[level])
 				return -EFAULT;
 		}
-		if (memcmp(&again, c, sizeof(again)) || exposures != c->exposures
+		if (memcmp(again.chance, c->chance, sizeof(c->chance))
+			|| memcmp(again.bucket, c->bucket, sizeof(c->bucket))
+			|| exposures != c->exposures
 			|| c->noted > ofs_layer_of(core, session, layer)->known
 			|| c->steps >= CALIBRATION_STEPS)
 			return -EFAULT;

@@ -105,6 +105,17 @@ ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32
 	core->chunks[c->home].store_references--;
 }
 
+/* The place of the chunk in the list of a session that refers to it. */
+uint32_t
+ofs_chunk_ordinal(const struct ofs_core *core, uint32_t chunk, uint32_t session)
+{
+	uint32_t link = core->chunks[chunk].link;
+
+	while (link >> core->link_shift != session)
+		link = core->link_next[link];
+	return link & ((1u << core->link_shift) - 1);
+}
+
 /* A generating session more or fewer refers to the chunk; its blocks change sets at the edge. */
 void
 ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change)

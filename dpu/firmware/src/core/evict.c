@@ -122,14 +122,15 @@ ofs_evict_rebuild(struct ofs_core *core)
 	for (uint32_t slot = 0; slot < core->config.slot_count; slot++) {
 		struct ofs_slot *s = &core->slots[slot];
 
+		s->score = 0;
+		s->owner = OFS_NONE;
+		s->flags &= (uint8_t)~OFS_FLAG_LIFTED;
 		if (s->state != OFS_SLOT_RESIDENT)
 			continue;
 		s->frequency = 0;
 		s->bucket = 0;
-		s->score = 0;
-		s->owner = OFS_NONE;
 		if (core->policy.eviction == OFS_EVICT_SCORE)
-			ofs_score_recompute(core, slot);
+			ofs_score_arrive(core, slot);
 		core->evict->add(core, slot);
 	}
 }

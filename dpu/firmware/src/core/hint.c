@@ -3,7 +3,7 @@
  *
  * Model: the host names blocks that a layer will demand in this step of the session or a later one.
  * Absent ones become candidates like the core's own, but beside the degree and outside the feedback
- * that sets it; resident ones are kept longer. A guess is for one run of its layer: once the layer
+ * that sets it; staged ones are kept longer. A guess is for one run of its layer: once the layer
  * has run that step it means nothing. All guesses of a call are checked before the first acts.
  */
 #include "internal.h"
@@ -38,15 +38,15 @@ need_of(const struct ofs_core *core, const struct ofs_session *s, const struct o
 	return need_ns > core->now_ns ? need_ns : core->now_ns;
 }
 
-/* The host speaks for the block: it stays longer. */
+/* The host speaks for a block that is there or on its way: it stays longer. */
 static void
-resident_kept(struct ofs_core *core, uint32_t slot, uint32_t session,
+staged_kept(struct ofs_core *core, uint32_t slot, uint32_t session,
 	const struct ofs_guess *guess)
 {
 	if (core->policy.eviction == OFS_EVICT_SCORE)
 		ofs_score_lift(core, slot, session, guess->ordinal,
 			ofs_chance_bucket(guess->probability));
-	else
+	else if (core->slots[slot].state == OFS_SLOT_RESIDENT)
 		core->evict->use(core, slot);
 }
 
@@ -62,8 +62,8 @@ guess_take(struct ofs_core *core, uint32_t session, const struct ofs_guess *gues
 	int over = ran && guess->steps == 0;
 
 	if (slot != OFS_NONE) {
-		if (core->slots[slot].state == OFS_SLOT_RESIDENT && !over)
-			resident_kept(core, slot, session, guess);
+		if (!over)
+			staged_kept(core, slot, session, guess);
 		return;
 	}
 	if (!ofs_block_is_stored(core, chunk, guess->layer))

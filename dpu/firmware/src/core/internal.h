@@ -19,6 +19,8 @@
 #define OFS_INDEX_PROBE_MAX 1024
 #define OFS_SCORE_HIGHEST 65535
 #define OFS_LEVELS 64
+#define OFS_LEVEL_TRIVIAL OFS_LEVELS /* of sinks and window, whatever their average */
+#define OFS_CLASSES (OFS_LEVELS + 1)
 #define OFS_LEVEL_SHIFT 10 /* level of a 16-bit average */
 #define OFS_OCTAVE 8u      /* buckets from one chance to its double */
 #define OFS_LEASE_END UINT32_MAX
@@ -37,6 +39,7 @@ enum ofs_slot_state {
 #define OFS_FLAG_DIRTY 0x2    /* written by the host, not yet in the store */
 #define OFS_FLAG_PREFETCH 0x4 /* its read counts against the prefetch bound */
 #define OFS_FLAG_HINTED 0x8   /* prefetched on a guess of the host */
+#define OFS_FLAG_LIFTED 0x10  /* its score is a guess of its owner, above what was measured */
 
 #define OFS_BLOCK_STORED 0x1   /* kept at the home chunk's number */
 #define OFS_BLOCK_POLLUTED 0x2 /* a prefetch evicted it last */
@@ -187,11 +190,11 @@ struct ofs_layer {
 
 /* What one (session, layer) has measured: calibrate.c. */
 struct ofs_calibration {
-	uint32_t exposure[OFS_LEVELS];
-	uint32_t demanded[OFS_LEVELS];
-	uint16_t chance[OFS_LEVELS]; /* of a demand within a round of steps, 1 is 65535 */
-	uint8_t bucket[OFS_LEVELS];  /* of the chance, for eviction */
-	uint64_t exposures;          /* over all levels */
+	uint32_t exposure[OFS_CLASSES];
+	uint32_t demanded[OFS_CLASSES];
+	uint16_t chance[OFS_CLASSES]; /* of a demand within a round of steps, 1 is 65535 */
+	uint8_t bucket[OFS_CLASSES];  /* of the chance, for eviction */
+	uint64_t exposures;          /* over all classes */
 	uint32_t noted;              /* ordinals of the round under way; 0: none is */
 	uint32_t steps;              /* of it, so far */
 };
@@ -223,7 +226,7 @@ struct ofs_core {
 	uint64_t *chosen;            /* [session_max][layer_count][row_words]: selected last */
 	uint64_t *held;              /* the same shape: the block has a slot, in whatever state */
 	uint64_t *asked;             /* the same shape: demanded since the levels were noted */
-	uint64_t *lifted;            /* the same shape: scored by a guess of the host, not as measured */
+	uint64_t *lifted;            /* the same shape: a guess may score it until the layer runs */
 	uint64_t *block_gone;        /* event at which the block was last evicted */
 	uint32_t *block_slot;
 	uint32_t *block_shadow;
@@ -328,12 +331,27 @@ ofs_cause_is_prefetch(uint32_t cause)
 	return cause >= OFS_CAUSE_WINDOW;
 }
 
+/* First ordinal of the window at the end of the context. */
+static inline uint32_t
+ofs_window_begin(const struct ofs_session *s)
+{
+	return s->config.window_blocks < s->count ? s->count - s->config.window_blocks : 0;
+}
+
 /* Outside the sinks and the window, which every selection holds anyway. */
 static inline int
 ofs_is_nontrivial(const struct ofs_session *s, uint32_t ordinal)
 {
-	return ordinal >= s->config.sink_blocks
-		&& (uint64_t)ordinal + s->config.window_blocks < s->count;
+	return ordinal >= s->config.sink_blocks && ordinal < ofs_window_begin(s);
+}
+
+/* What the calibration counts an ordinal under. */
+static inline uint32_t
+ofs_class_of(const struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t ordinal)
+{
+	if (!ofs_is_nontrivial(&core->sessions[session], ordinal))
+		return OFS_LEVEL_TRIVIAL;
+	return ofs_averages_of(core, session, layer)[ordinal] >> OFS_LEVEL_SHIFT;
 }
 
 /* May not be evicted now. */
@@ -370,6 +388,7 @@ int ofs_chunk_create(struct ofs_core *core, uint32_t tenant, const struct ofs_ke
 void ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk);
 void ofs_chunk_link(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t ordinal);
 void ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t ordinal);
+uint32_t ofs_chunk_ordinal(const struct ofs_core *core, uint32_t chunk, uint32_t session);
 void ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change);
 void ofs_chunk_info_get(const struct ofs_core *core, uint32_t chunk, struct ofs_chunk_info *info);
 void ofs_block_unstore(struct ofs_core *core, uint32_t home, uint32_t layer);
@@ -389,6 +408,7 @@ void ofs_lease_end(struct ofs_core *core, uint32_t session);
 
 /* calibrate.c */
 uint32_t ofs_chance_bucket(uint32_t chance);
+uint32_t ofs_odds_bucket(uint32_t chance);
 uint32_t ofs_bucket_unknown(void);
 void ofs_calibration_open(struct ofs_core *core, uint32_t session);
 int ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step);
@@ -398,8 +418,8 @@ int ofs_calibration_verify(const struct ofs_core *core, uint32_t session);
 /* score.c: the score a resident block carries is the highest over the sessions that share it. */
 void ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
 	uint32_t score);
-void ofs_score_recompute(struct ofs_core *core, uint32_t slot);
-void ofs_score_refresh(struct ofs_core *core, uint32_t slot);
+void ofs_score_arrive(struct ofs_core *core, uint32_t slot);
+void ofs_score_leave(struct ofs_core *core, uint32_t slot, uint32_t session);
 void ofs_score_appended(struct ofs_core *core, uint32_t session, uint32_t old_count);
 void ofs_score_lift(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
 	uint32_t score);
@@ -444,43 +464,10 @@ uint64_t ofs_queue_next_ns(const struct ofs_core *core);
 void ofs_feedback_fate(struct ofs_core *core, uint32_t tenant, uint32_t fate);
 void ofs_feedback_reset(struct ofs_core *core, uint32_t tenant);
 
-/*
- * Prefetch: the same functions in the same order in every prefetch_*.c. `observe` runs with a step
- * before its misses are given slots, `propose` after.
- */
-struct ofs_prefetch_ops {
-	uint32_t bits; /* policy bits that ask for its proposals; it observes in any case */
-	void (*observe)(struct ofs_core *core, const struct ofs_step *step);
-	/* step NULL: the session begins to generate. */
-	void (*propose)(struct ofs_core *core, uint32_t session, uint32_t layer,
-		const struct ofs_step *step);
-};
-/* What one prefetcher of chances would stage: ordinals [0, count) by the chance of their value. */
-struct ofs_guesses {
-	const uint16_t *values; /* by ordinal; 0: none */
-	const uint16_t *chance; /* by level of the value; NULL: the value is the chance */
-	uint32_t count;
-	uint32_t cause;
-};
-extern const struct ofs_prefetch_ops ofs_prefetch_window, ofs_prefetch_ema, ofs_prefetch_shared,
-	ofs_prefetch_baseline;
-void ofs_prefetch_observe(struct ofs_core *core, const struct ofs_step *step);
-void ofs_prefetch_step(struct ofs_core *core, const struct ofs_step *step);
-void ofs_prefetch_begin(struct ofs_core *core, uint32_t session);
-void ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
-	const struct ofs_guesses *guesses);
-uint32_t ofs_bits_of(uint64_t word);
-/* rank.c: the rank-th largest value, at least 1; 1 where fewer are above zero. */
-uint32_t ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank);
-/* The lowest bits of 64 bytes as one word. */
-uint64_t ofs_rank_pack(const uint8_t *bytes);
-/* Bit i of `row`: values[i] >= cut. Bits from `count` to `words` * 64 are 0. */
-void ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count,
-	uint32_t cut);
-
 #pragma GCC visibility pop
 
 #include "evict.h"
 #include "log.h"
+#include "prefetch.h"
 
 #endif

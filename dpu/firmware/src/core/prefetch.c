@@ -80,6 +80,18 @@ mark_enough(struct ofs_core *core, const struct ofs_guesses *guesses, uint32_t r
 	ofs_rank_above(core->above, core->row_words, guesses->values, guesses->count, cut);
 }
 
+/* What is selected by rule is a candidate by its own class, whatever its value. */
+static void
+mark_trivial(struct ofs_core *core, const struct ofs_session *s, uint32_t count)
+{
+	uint32_t begin = ofs_window_begin(s);
+
+	for (uint32_t i = 0; i < s->config.sink_blocks && i < count; i++)
+		core->above[i / 64] |= 1ull << (i % 64);
+	for (uint32_t i = begin; i < count; i++)
+		core->above[i / 64] |= 1ull << (i % 64);
+}
+
 /* The best `max` absent ordinals, sorted by (chance, value, from the highest down; ordinal). */
 static uint32_t
 best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
@@ -95,7 +107,7 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
 			uint32_t value = guesses->values[i], place;
 			uint32_t chance = guesses->chance
-				? guesses->chance[value >> OFS_LEVEL_SHIFT] : value;
+				? guesses->chance[ofs_class_of(core, session, layer, i)] : value;
 			uint64_t entry = (uint64_t)(OFS_SCORE_HIGHEST - chance) << 48
 				| (uint64_t)(OFS_SCORE_HIGHEST - value) << 32 | i;
 
@@ -114,7 +126,7 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 
 /*
  * Propose the best absent ordinals with a chance of probability_permille_min or more, of the first
- * select_blocks * residency_percent / 100 of all.
+ * select_blocks * residency_percent / 100 of all and of sinks and window.
  */
 void
 ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
@@ -127,6 +139,8 @@ ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 	if (rank == 0 || max == 0 || guesses->count == 0)
 		return;
 	mark_enough(core, guesses, rank > guesses->count ? guesses->count : (uint32_t)rank);
+	if (guesses->chance)
+		mark_trivial(core, s, guesses->count);
 	count = best_absent(core, session, layer, guesses, max);
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t chance = OFS_SCORE_HIGHEST - (uint32_t)(core->best[i] >> 48);

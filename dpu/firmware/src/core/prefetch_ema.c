@@ -102,8 +102,8 @@ fetch_slots(const struct ofs_core *core, const uint32_t *block_slot, const uint3
 }
 
 /*
- * Resident blocks among the first `count`, whose averages are known, carry their new scores into
- * the eviction order; moved NULL: all of them.
+ * Resident blocks among the first `count` carry their new scores into the eviction order; moved
+ * NULL: all of them.
  */
 static void
 rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
@@ -114,6 +114,8 @@ rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
 	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
 	const uint8_t *buckets = ofs_calibration_of(core, session, layer)->bucket;
 	const uint16_t *averages = ofs_averages_of(core, session, layer);
+	const struct ofs_session *s = &core->sessions[session];
+	uint32_t known = ofs_layer_of(core, session, layer)->known;
 
 	for (uint32_t word = 0; word * 64 < count; word++)
 		fetch_slots(core, block_slot, chunks + word * 64,
@@ -128,7 +130,9 @@ rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
 
 			if (i >= count || core->slots[slot].state != OFS_SLOT_RESIDENT)
 				continue;
-			score = buckets[averages[i] >> OFS_LEVEL_SHIFT];
+			score = i < known && ofs_is_nontrivial(s, i)
+				? buckets[averages[i] >> OFS_LEVEL_SHIFT]
+				: ofs_session_score(core, session, layer, i);
 			if (score != core->slots[slot].score || core->slots[slot].owner != session)
 				ofs_score_update(core, slot, session, i, score);
 		}
@@ -153,7 +157,8 @@ ema_observe(struct ofs_core *core, const struct ofs_step *step)
 	if (core->policy.eviction != OFS_EVICT_SCORE)
 		return;
 	ofs_score_settle(core, step->session, step->layer);
-	rescore(core, step->session, step->layer, changed ? layer->known : count,
+	rescore(core, step->session, step->layer,
+		changed ? core->sessions[step->session].count : count,
 		changed ? NULL : core->above);
 }
 

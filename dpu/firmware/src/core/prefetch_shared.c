@@ -24,9 +24,8 @@ sibling_best(const struct ofs_core *core, uint32_t session, uint32_t layer, uint
 	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE;
 		link = core->link_next[link]) {
 		uint32_t other = link >> core->link_shift;
-		uint16_t average = ofs_averages_of(core, other, layer)[link & mask];
 		uint16_t chance = ofs_calibration_of(core, other, layer)
-			->chance[average >> OFS_LEVEL_SHIFT];
+			->chance[ofs_class_of(core, other, layer, link & mask)];
 
 		if (other != session && (link & mask) < ofs_layer_of(core, other, layer)->known
 			&& chance > best)

@@ -253,6 +253,19 @@ bandwidth_allows(const struct ofs_core *core)
 		|| core->bucket_ns <= core->now_ns + OFS_BURST_BLOCKS * core->block_cost_ns;
 }
 
+/* The host's guess scores the block from here on: what the core measured may not know of it. */
+static void
+hinted_begin(struct ofs_core *core, uint32_t slot, const struct ofs_candidate *candidate)
+{
+	struct ofs_slot *s = &core->slots[slot];
+
+	s->flags |= OFS_FLAG_HINTED;
+	if (core->policy.eviction == OFS_EVICT_SCORE)
+		ofs_score_lift(core, slot, candidate->session,
+			ofs_chunk_ordinal(core, s->chunk, candidate->session),
+			ofs_chance_bucket(candidate->probability));
+}
+
 static void
 issue_first(struct ofs_core *core, uint32_t tenant)
 {
@@ -279,7 +292,7 @@ issue_first(struct ofs_core *core, uint32_t tenant)
 	ofs_slot_assign(core, slot, chunk, layer, candidate.cause,
 		core->sessions[candidate.session].serial);
 	if (candidate.hinted)
-		core->slots[slot].flags |= OFS_FLAG_HINTED;
+		hinted_begin(core, slot, &candidate);
 	ofs_read_start(core, slot, candidate.session, candidate.deadline_ns);
 }
 

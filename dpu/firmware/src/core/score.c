@@ -4,7 +4,8 @@
  * Model: the bucket of its probability of a demand (calibrate.c), the highest over the sessions
  * that refer to the chunk, with the session that holds it.
  * A rise is taken at once; only when the holder itself falls are the others asked again, which
- * keeps the maximum exact at a constant cost in the usual case.
+ * keeps the maximum exact at a constant cost in the usual case. A guess of the host may lift the
+ * score above that, from the read on and until its layer runs.
  */
 #include "internal.h"
 
@@ -12,13 +13,14 @@ uint32_t
 ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
 	uint32_t ordinal)
 {
-	uint32_t average = ofs_averages_of(core, session, layer)[ordinal];
+	uint32_t class = ofs_class_of(core, session, layer, ordinal);
 
-	if (ordinal >= ofs_layer_of(core, session, layer)->known)
+	if (class != OFS_LEVEL_TRIVIAL && ordinal >= ofs_layer_of(core, session, layer)->known)
 		return ofs_bucket_unknown();
-	return ofs_calibration_of(core, session, layer)->bucket[average >> OFS_LEVEL_SHIFT];
+	return ofs_calibration_of(core, session, layer)->bucket[class];
 }
 
+/* What a slot without a block yet carries is in no order. */
 static void
 score_set(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score)
 {
@@ -52,27 +54,47 @@ score_best(const struct ofs_core *core, uint32_t slot, uint32_t *session, uint32
 	}
 }
 
+/* The block arrives, or eviction begins anew: before it is in a list there is nothing to move. */
 void
-ofs_score_recompute(struct ofs_core *core, uint32_t slot)
+ofs_score_arrive(struct ofs_core *core, uint32_t slot)
 {
+	struct ofs_slot *s = &core->slots[slot];
 	uint32_t session, score;
 
 	score_best(core, slot, &session, &score);
-	/* Before it is in a list there is nothing to move. */
-	core->slots[slot].owner = session;
-	core->slots[slot].score = (uint16_t)score;
+	if ((s->flags & OFS_FLAG_LIFTED) && s->score > score)
+		return;
+	s->flags &= (uint8_t)~OFS_FLAG_LIFTED;
+	s->owner = session;
+	s->score = (uint16_t)score;
 }
 
+/* Of a resident block, when nothing is assumed about the holder. */
+static void
+score_refresh(struct ofs_core *core, uint32_t slot)
+{
+	struct ofs_slot *s = &core->slots[slot];
+	uint32_t session, score;
+
+	score_best(core, slot, &session, &score);
+	if ((s->flags & OFS_FLAG_LIFTED) && s->score > score)
+		return;
+	s->flags &= (uint8_t)~OFS_FLAG_LIFTED;
+	score_set(core, slot, session, score);
+}
+
+/* What the session has measured changed; a guess of its own is settled before. */
 void
 ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
 	uint32_t score)
 {
-	const struct ofs_slot *s = &core->slots[slot];
+	struct ofs_slot *s = &core->slots[slot];
 	uint32_t link = (session << core->link_shift) + ordinal;
 	uint32_t holder;
 
 	/* Alone, the session is the maximum. */
 	if (score >= s->score || (core->link_next[link] & core->link_prev[link]) == OFS_NONE) {
+		s->flags &= (uint8_t)~OFS_FLAG_LIFTED;
 		score_set(core, slot, session, score);
 	} else if (s->owner == session || s->owner == OFS_NONE) {
 		score_best(core, slot, &holder, &score);
@@ -80,21 +102,35 @@ ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_
 	}
 }
 
-/* The host guesses a demand: until the layer's next step the block is worth what he says. */
+/* The host guesses a demand: until the layer's next step the block is worth what the guess says. */
 void
 ofs_score_lift(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
 	uint32_t score)
 {
-	const struct ofs_slot *s = &core->slots[slot];
+	struct ofs_slot *s = &core->slots[slot];
 
 	if (score <= s->score)
 		return;
 	ofs_row_of(core, core->lifted, session, s->layer)[ordinal / 64] |= 1ull << (ordinal % 64);
 	ofs_layer_of(core, session, s->layer)->lifted = 1;
+	s->flags |= OFS_FLAG_LIFTED;
 	score_set(core, slot, session, score);
 }
 
-/* The layer steps: what the session's guesses have lifted is worth what was measured. */
+/* A guess of the session means nothing from now on: what was measured does. */
+static void
+lift_end(struct ofs_core *core, uint32_t slot)
+{
+	struct ofs_slot *s = &core->slots[slot];
+
+	s->flags &= (uint8_t)~OFS_FLAG_LIFTED;
+	if (s->state == OFS_SLOT_RESIDENT)
+		score_refresh(core, slot);
+	else
+		score_set(core, slot, OFS_NONE, 0);
+}
+
+/* The layer steps: its run that the session's guesses were for is here. */
 void
 ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
 {
@@ -112,40 +148,42 @@ ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
 		for (; bits; bits &= bits - 1) {
 			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
 			uint32_t slot = core->block_slot[ofs_block_of(core, chunks[i], layer)];
+			const struct ofs_slot *s = &core->slots[slot];
 
-			if (core->slots[slot].state == OFS_SLOT_RESIDENT)
-				ofs_score_update(core, slot, session, i,
-					ofs_session_score(core, session, layer, i));
+			/* It may have been evicted since, or another session have guessed higher. */
+			if ((s->flags & OFS_FLAG_LIFTED) && s->owner == session)
+				lift_end(core, slot);
 		}
 	}
 }
 
-/* A session left or came: nothing is assumed about the holder. */
+/* The session has left the chunk; its number will be another's. */
 void
-ofs_score_refresh(struct ofs_core *core, uint32_t slot)
+ofs_score_leave(struct ofs_core *core, uint32_t slot, uint32_t session)
 {
-	uint32_t holder, score;
-
-	score_best(core, slot, &holder, &score);
-	score_set(core, slot, holder, score);
+	if (core->slots[slot].owner == session)
+		lift_end(core, slot);
 }
 
-/* Chunks were appended: resident blocks of them have one session more. */
+/* Chunks were appended: resident blocks of them have one session more, others leave its window. */
 void
 ofs_score_appended(struct ofs_core *core, uint32_t session, uint32_t old_count)
 {
+	const struct ofs_session *s = &core->sessions[session];
 	const uint32_t *chunks = ofs_session_list(core, session);
-	uint32_t count = core->sessions[session].count;
+	uint32_t window = s->config.window_blocks;
 
 	if (core->policy.eviction != OFS_EVICT_SCORE)
 		return;
-	for (uint32_t i = old_count; i < count; i++) {
+	for (uint32_t i = window < old_count ? old_count - window : 0; i < s->count; i++) {
+		if (i < old_count && !ofs_is_nontrivial(s, i))
+			continue;
 		for (uint32_t layer = 0; layer < core->config.layer_count
 			&& core->chunks[chunks[i]].slots; layer++) {
 			uint32_t slot = core->block_slot[ofs_block_of(core, chunks[i], layer)];
 
 			if (slot != OFS_NONE && core->slots[slot].state == OFS_SLOT_RESIDENT)
-				ofs_score_refresh(core, slot);
+				score_refresh(core, slot);
 		}
 	}
 }

@@ -224,6 +224,7 @@ slot_forget_session(struct ofs_core *core, uint32_t slot, uint32_t session)
 	struct ofs_slot *s = &core->slots[slot];
 
 	core->used_bits[(size_t)slot * core->used_words + session / 64] &= ~(1ull << (session % 64));
+	ofs_score_leave(core, slot, session);
 	if (s->state == OFS_SLOT_RESIDENT)
 		return;
 	ofs_wait_cancel(core, slot, session);
@@ -252,8 +253,6 @@ session_leave_chunk(struct ofs_core *core, uint32_t session, uint32_t ordinal)
 			continue;
 		if (private && !ofs_slot_is_held(&core->slots[slot]))
 			ofs_slot_evict(core, slot, 0);
-		else if (core->slots[slot].owner == session)
-			ofs_score_refresh(core, slot);
 	}
 	ofs_chunk_maybe_free(core, chunk);
 }

@@ -177,7 +177,7 @@ verify_reads(const struct ofs_core *core)
 }
 
 static uint32_t
-is_lifted(const struct ofs_core *core, const struct ofs_slot *s, uint32_t ordinal)
+is_to_settle(const struct ofs_core *core, const struct ofs_slot *s, uint32_t ordinal)
 {
 	const uint64_t *row = ofs_row_of(core, core->lifted, s->owner, s->layer);
 
@@ -194,9 +194,9 @@ verify_scores(const struct ofs_core *core)
 		return 0;
 	for (uint32_t number = 0; number < core->config.slot_count; number++) {
 		const struct ofs_slot *s = &core->slots[number];
-		uint32_t best = 0, link, lifted = 0;
+		uint32_t best = 0, link, settles = 0, lifted = s->flags & OFS_FLAG_LIFTED;
 
-		if (s->state != OFS_SLOT_RESIDENT)
+		if (s->state != OFS_SLOT_RESIDENT && !lifted)
 			continue;
 		for (link = core->chunks[s->chunk].link; link != OFS_NONE;
 			link = core->link_next[link]) {
@@ -205,9 +205,12 @@ verify_scores(const struct ofs_core *core)
 
 			best = value > best ? value : best;
 			if (link >> core->link_shift == s->owner)
-				lifted = is_lifted(core, s, link & mask);
+				settles = is_to_settle(core, s, link & mask);
 		}
-		CHECK(s->score == best || (s->score > best && lifted), number);
+		CHECK(!lifted || settles, number);
+		if (s->state != OFS_SLOT_RESIDENT)
+			continue;
+		CHECK(lifted ? s->score > best : s->score == best, number);
 		CHECK(s->bucket == s->score, number);
 	}
 	return 0;

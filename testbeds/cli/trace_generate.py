@@ -69,9 +69,7 @@ def generate(
 
 def _explain(profile: str, seed: int, form: Format) -> None:
     from offstage.testbeds.workloads import explain as figures
-    from offstage.testbeds.workloads.profiles import layer_processes
 
-    names = {process.name for process in layer_processes(profile, figures.LAYERS)}
-    with shown(len(names)) as progress:
+    with shown(len(figures.processes_of(profile))) as progress:
         rows = figures.explain(profile, seed, progress=progress)
     emit(figures.to_dict(profile, rows, seed), form, figures.render(profile, rows))

@@ -97,7 +97,7 @@ class GeneratedWorkload:
         self._source = np.arange(options.layers) if source is None else np.array(source, np.int64)
         _check(options, self._source)
         self.options = options
-        self.processes = layer_processes(options.profile, options.layers)
+        self.processes = layer_processes(options.profile, options.layers, options.unit_tokens)
         own = np.flatnonzero(self._source == np.arange(options.layers))
         self._own = tuple(self.processes[layer] for layer in own)
         self._spread = None if len(own) == options.layers else np.searchsorted(own, self._source)

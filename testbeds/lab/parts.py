@@ -46,6 +46,7 @@ def _sources() -> Iterator[Path]:
     folders = ("bindings", "testbeds/lab", "testbeds/workloads", "host")
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
+    yield ROOT / "testbeds/workloads/processes.toml"
     yield from sorted((ROOT / "bindings").glob("_firmware*.so"))
 
 

@@ -19,20 +19,31 @@ import numpy.typing as npt
 
 from offstage.host.keys import ProcessParams
 from offstage.testbeds.lab.field import Field, FieldShape
-from offstage.testbeds.workloads.locality import BUFFERS, buffer_misses, overlap, shared_by
+from offstage.testbeds.workloads.locality import (
+    BUFFERS,
+    buffer_misses,
+    distinct,
+    overlap,
+    shared_by,
+)
 
 __all__ = ["ANCHORS", "Anchor", "Sample", "error", "measure", "selections"]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What is drawn for a statistic: `select` of `units` at every step; `clump` neighbours drift
-    together, 16 tokens as in the first fit to HiSparse."""
+    """What is drawn for a statistic: `select` of `units` at every step.
+
+    clump: neighbours that drift together, 16 tokens as in the first fit to HiSparse. highest_of:
+    draws that a unit is the highest of. unit_tokens: what the source ranked, in tokens.
+    """
 
     units: int
     select: int
     steps: int
     clump: int = 1
+    highest_of: int = 1
+    unit_tokens: int = 1
 
 
 @dataclass(frozen=True)
@@ -40,8 +51,9 @@ class Anchor:
     """One figure; `low` and `high` are equal where one number was published.
 
     statistic: what is counted, in words; `asks` is the same for `measure`: a buffer of
-    `locality.BUFFERS` and its size in units, or "overlap" and a distance in steps, or "shared" and
-    steps from 1. `complement`: one minus that. tolerance: the error that weighs 1 in a fit.
+    `locality.BUFFERS` and its size in units; "overlap" and a distance in steps; "shared" and steps
+    from 1; "distinct" and a number of steps; "newest" and a number of units. `complement`: one
+    minus that. tolerance: the error that weighs 1 in a fit.
     """
 
     name: str
@@ -106,7 +118,7 @@ _ALL = (
     Anchor(
         "retroinfer-cache",
         "hit rate of lru, 1.8 % selected, buffer of 5 %",
-        *(0.79, 0.94, Sample(8192, 147, 260), ("lru", (410,))),
+        *(0.79, 0.94, Sample(8192, 147, 260, unit_tokens=16), ("lru", (410,))),
         f"{_RETROINFER}, clusters, by task",
         complement=True,
         tolerance=0.05,
@@ -127,25 +139,25 @@ _ALL = (
     _adjacent(
         "msa",
         0.87,
-        Sample(1024, 16, 80),
+        Sample(1024, 16, 80, unit_tokens=128),
         "MiniMax-M3 MSA, vllm PR 52963, 16 blocks of 128 tokens: 22 distinct of 64 in 4 queries",
     ),
     _adjacent(
         "solidattention",
         0.81,
-        Sample(4096, 32, 80),
+        Sample(4096, 32, 80, unit_tokens=32),
         "SolidAttention FAST'26, 3-8B models, 32 blocks of 32 tokens, 128K",
     ),
     _adjacent(
         "prr",
         0.68,
-        Sample(2048, 64, 80),
+        Sample(2048, 64, 80, unit_tokens=64),
         "PRR arXiv:2606.30389, Quest and InfLLM-v2 blocks; its k is not known: 64 of 2,048 here",
     ),
     _adjacent(
         "shadowkv",
         0.60,
-        Sample(16384, 256, 80),
+        Sample(16384, 256, 80, unit_tokens=8),
         "ShadowKV arXiv:2410.21465, Llama-3.1-8B, 256 chunks of 8 tokens, 128K",
     ),
 )
@@ -161,13 +173,15 @@ def error(anchor: Anchor, value: float) -> float:
 
 def selections(params: ProcessParams, sample: Sample, seed: int) -> npt.NDArray[np.int64]:
     """The top `select` of each step, int64 `[steps, select]`, without order."""
-    field = Field([params], FieldShape(sample.units, clump=sample.clump), seed, stream=0)
+    drawn = sample.units * sample.highest_of
+    field = Field([params], FieldShape(drawn, clump=sample.clump), seed, stream=0)
     chosen = np.empty((sample.steps, sample.select), np.int64)
     rest = sample.units - sample.select
     for step in range(sample.steps):
         if step:
             field.advance()
-        chosen[step] = np.argpartition(field.scores(sample.units)[0], rest)[rest:]
+        scores = field.scores(drawn)[0].reshape(sample.units, sample.highest_of).max(axis=1)
+        chosen[step] = np.argpartition(scores, rest)[rest:]
     return chosen
 
 
@@ -206,8 +220,12 @@ def _count(members: list[Anchor], selected: npt.NDArray[np.int64], units: int) -
             value = missed[what, numbers[0]]
         elif what == "overlap":
             value = overlap(selected, numbers[0], units)
-        else:
-            assert what == "shared"
+        elif what == "shared":
             value = shared_by(selected[np.array(numbers) - 1], units)
+        elif what == "distinct":
+            value = distinct(selected, numbers[0], units)
+        else:
+            assert what == "newest"
+            value = float(np.mean(selected >= units - numbers[0]))
         result[one.name] = 1 - value if one.complement else value
     return result

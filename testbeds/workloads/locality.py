@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BUFFERS", "buffer_misses", "overlap", "shared_by"]
+__all__ = ["BUFFERS", "buffer_misses", "distinct", "overlap", "shared_by"]
 
 Ordinals = npt.NDArray[np.int64]
 
@@ -33,6 +33,19 @@ def shared_by(selections: Ordinals, blocks: int) -> float:
     """Share of one selection that all the selections `[n, k]` hold."""
     counts = np.bincount(selections.ravel(), minlength=blocks)
     return float(np.mean(counts[selections[0]] == len(selections)))
+
+
+def distinct(selected: Ordinals, steps: int, blocks: int) -> float:
+    """Distinct blocks of `steps` consecutive selections over the size of one, mean of all runs."""
+    last = len(selected) - steps
+    used = np.full(blocks, -1, np.int64)
+    count = 0
+    for step, chosen in enumerate(selected):
+        # A run counts a block where it first meets it: runs that begin after the use before.
+        begin = np.maximum(used[chosen] + 1, step - steps + 1)
+        count += int(np.maximum(min(step, last) - begin + 1, 0).sum())
+        used[chosen] = step
+    return count / (last + 1) / len(selected[0])
 
 
 def buffer_misses(

@@ -250,13 +250,16 @@ def test_it_says_what_it_is() -> None:
     assert told["seed"] == 3 and told["profile"] == "mixed"
     layers = sorted(layer for one in told["processes"].values() for layer in one["layers"])
     assert layers == list(range(5))
+    assert "hisparse-blocks" in told["processes"] and "hisparse" not in told["processes"]
+    fine: Any = GeneratedWorkload(replace(SMALL, granule_tokens=16)).describe()
+    assert fine["processes"]["hisparse"]["layers"] == told["processes"]["hisparse-blocks"]["layers"]
     with pytest.raises(BadInput, match="did you mean 'drifting'"):
-        layer_processes("drifing", 4)
+        layer_processes("drifing", 4, 64)
 
 
 def test_a_clump_drifts_together() -> None:
     """Do neighbours share their slow part, and only within a clump?"""
-    params = layer_processes("stable", 1)[0].params
+    params = layer_processes("stable", 1, 64)[0].params
     quiet = replace(params, w_static=0.0, w_fast=0.0, recency=0.0, sink=0.0)
     field = Field([quiet], FieldShape(20, 8, clump=4), seed=1, stream=0)
     for _ in range(3):

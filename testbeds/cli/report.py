@@ -8,7 +8,7 @@ import typer
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
 __all__ = ["register"]
 
@@ -36,7 +36,7 @@ def report(
     emit(result, form, Group(table, "", sentence, "", str(page)))
 
 
-def _demo(run: Path, page: Path) -> "tuple[str, Table]":
+def _demo(run: Path, page: Path) -> "tuple[str, RenderableType]":
     from offstage.testbeds.report import console_table, read_summary, write_report
 
     summary = read_summary(run)
@@ -44,12 +44,14 @@ def _demo(run: Path, page: Path) -> "tuple[str, Table]":
     return summary.sentence, console_table(summary)
 
 
-def _lab(run: Path, page: Path) -> "tuple[str, Table]":
+def _lab(run: Path, page: Path) -> "tuple[str, RenderableType]":
     from offstage.testbeds.report.lab_files import read_lab_summary
     from offstage.testbeds.report.lab_page import write_lab_report
+    from offstage.testbeds.report.lab_requests import requests_table
     from offstage.testbeds.report.lab_sentence import lab_sentence
     from offstage.testbeds.report.lab_table import lab_table
 
     summary = read_lab_summary(run)
     write_lab_report(summary, page)
-    return lab_sentence(summary), lab_table(summary)
+    table = lab_table(summary) if summary.points else requests_table(summary.requests)
+    return lab_sentence(summary), table

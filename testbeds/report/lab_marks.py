@@ -1,4 +1,4 @@
-"""Marks of a lab plot: points of four shapes, error bars, and labels that do not meet.
+"""Marks of a lab plot: points of six shapes, error bars, and labels that do not meet.
 
 A label stands where it fits and is left out where it does not: hovering still says it.
 """
@@ -10,7 +10,17 @@ from offstage.testbeds.report import svg
 from offstage.testbeds.report.lab_series import Look
 from offstage.testbeds.report.numbers import percent, ratio
 
-__all__ = ["ABOVE_LINE", "Labels", "error_bar", "interval_text", "mark", "powers_of_two"]
+__all__ = [
+    "ABOVE_LINE",
+    "AROUND",
+    "BEFORE",
+    "BESIDE",
+    "Labels",
+    "error_bar",
+    "interval_text",
+    "mark",
+    "powers_of_two",
+]
 
 CHARACTER_WIDTH = 6.6
 LABEL_HEIGHT = 14.0
@@ -20,6 +30,10 @@ AROUND = (
     ("", 14.0, -24.0), ("", 14.0, 34.0), ("end", -14.0, -24.0), ("end", -14.0, 34.0),
 )  # fmt: skip
 """Where a label may stand: how it is anchored, and how far from its point."""
+BEFORE = (AROUND[1], AROUND[0], *AROUND[2:])
+"""The same, to the left first."""
+BESIDE = AROUND[:8]
+"""The same where there are many points: near enough to be nobody else's."""
 ABOVE_LINE = tuple(
     ("end", dx, dy) for dx in (-4.0, -110.0, -220.0, -330.0, -500.0) for dy in (-5.0, 14.0)
 )
@@ -79,8 +93,8 @@ def mark(look: Look, x: float, y: float, radius: float, class_: str, tip: str) -
     }  # fmt: skip
     if look.mark == "circle":
         return svg.tag("circle", cx=x, cy=y, r=radius, **shared)
-    corners = {"square": 4, "triangle": 3, "star": 10}[look.mark]
-    turn = math.pi / 4 if look.mark == "square" else -math.pi / 2
+    corners = {"square": 4, "triangle": 3, "star": 10, "diamond": 4, "wedge": 3}[look.mark]
+    turn = {"square": math.pi / 4, "wedge": math.pi / 2}.get(look.mark, -math.pi / 2)
     points = []
     for corner in range(corners):
         reach = radius * (0.5 if look.mark == "star" and corner % 2 else 1.2)

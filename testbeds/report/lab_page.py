@@ -79,16 +79,17 @@ def _tiles(view: View) -> str:
     facet, look, point = found
     none, metric = baseline(facet, facet.middle), view.metric
     hit, gap, traffic, stall = (
-        metric.hit_of(point), metric.gap_of(point), point.traffic_ratio, point.stall_ms_p99,
+        metric.hit_of(point), metric.gap_of(point), metric.traffic_of(point), point.stall_ms_p99,
     )  # fmt: skip
     without = None if none is None else metric.hit_of(none)
     waited = None if none is None else none.stall_ms_p99
     name = "non-trivial hits" if metric.hit == "nontrivial_hit" else "hits"
+    scale = "the reference" if metric.traffic == "traffic_vs_reference" else "no prefetch"
     rows = [
         (name, percent(hit.value) if hit else "–",
          f"{percent(without.value)} without prefetch" if without else ""),
         ("gap closed", percent(gap.value) if gap else "–", "to the clairvoyant bound"),
-        ("bytes read", ratio(traffic.value) if traffic else "–", "no prefetch is 1"),
+        ("bytes read", ratio(traffic.value) if traffic else "–", f"{scale} is 1"),
         ("stall p99", milliseconds(stall.value) if stall else "–",
          f"{milliseconds(waited.value)} without prefetch" if waited else ""),
     ]  # fmt: skip

@@ -4,19 +4,23 @@ Each facet is one plot. Alone it takes the whole width and is drawn a second tim
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from html import escape
 
 from offstage.testbeds.lab.results import BoundSummary, Interval, PointSummary
 from offstage.testbeds.report import svg
 from offstage.testbeds.report.lab_marks import (
     ABOVE_LINE,
+    AROUND,
+    BEFORE,
+    BESIDE,
     Labels,
     error_bar,
     interval_text,
     mark,
     powers_of_two,
 )
+from offstage.testbeds.report.lab_scale import SCALE_WORDS, Hits, hit_axis
 from offstage.testbeds.report.lab_series import (
     Facet,
     Look,
@@ -38,6 +42,12 @@ PANEL = svg.Frame(width=440, height=330, left=52, right=12, top=14, bottom=44)
 FACETS_MAX = 12
 """Facets that are drawn; the rest are in the table and in summary.json."""
 RADIUS = 5.0
+NAMED_MAX = 8
+"""With more series, one that is not of the front is only named where it stands alone."""
+ALONE = 70.0
+"""So far from every other series' mark."""
+DRAWN_MAX = 8
+"""Lines by layer; what the others have is told by hovering."""
 
 
 def each_facet(view: View, draw: Callable[[svg.Frame, Facet], str]) -> str:
@@ -56,22 +66,16 @@ def each_facet(view: View, draw: Callable[[svg.Frame, Facet], str]) -> str:
     return panels(parts) + note
 
 
-def looks_legend(view: View, kind: str = "dot", more: Sequence[str] = ()) -> str:
-    """One key per series, then `more`."""
+def looks_legend(
+    view: View, kind: str = "dot", more: Sequence[str] = (), only: Collection[Look] | None = None
+) -> str:
+    """One key per series, or per one of `only`, then `more`."""
     keys = [
         key(look.colour, look.name, kind if look.mark == "circle" else f"{kind} {look.mark}")
         for look in view.looks
+        if only is None or look in only
     ]
     return legend([*keys, *more])
-
-
-def _shares(
-    frame: svg.Frame, values: Sequence[float]
-) -> tuple[svg.Linear, list[tuple[float, str]]]:
-    """The scale of hit rates: from a round number below the lowest to all."""
-    low = max(0.0, math.floor((min([*values, 0.95]) - 0.01) * 20) / 20)
-    y = svg.Linear(low, 1.0, frame.y0, frame.y1)
-    return y, [(y(value), f"{value * 100:g} %") for value in y.ticks(6)]
 
 
 def _ends(interval: Interval) -> tuple[float, float]:
@@ -98,7 +102,8 @@ def pareto_figure(view: View) -> str:
         "pareto",
         "What the hits cost",
         each_facet(view, lambda frame, facet: _pareto(frame, facet, view.metric)),
-        f"Up and to the left is better. Each mark is one policy at one buffer: the share of "
+        f"Up and to the left is better. {SCALE_WORDS} Each mark is one policy at one buffer: the "
+        f"share of "
         f"{view.metric.hit_words} that were staged in time, above the bytes read in multiples of "
         f"what demand-only LRU reads at {view.metric.traffic_words}. A line joins one policy over "
         "buffers; bars are 95 % intervals over requests; faint marks are beaten by another on "
@@ -115,9 +120,9 @@ def _pareto(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
     low = min([*(t for t in traffic if t > 0), 1.0]) / 1.15
     high = max([*traffic, 1.0]) * 1.2
     x = svg.Log(low, high, frame.x0, frame.x1)
-    y, marks = _shares(frame, _hits(facet, metric))
+    y, hit_lines = hit_axis(frame, _hits(facet, metric))
     title = f"bytes read, over demand-only LRU at {metric.traffic_words}"
-    axes = svg.y_axis(frame, marks) + svg.x_axis(frame, _traffic_ticks(x), title)
+    axes = hit_lines + svg.x_axis(frame, _traffic_ticks(x), title)
     one = svg.tag("line", x1=x(1.0), x2=x(1.0), y1=frame.y1, y2=frame.y0, class_="need")
     front = _front([(t.value, h.value) for _, _, h, t in places])
     labels = Labels(frame)
@@ -131,7 +136,7 @@ def _pareto(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
             labels.block(x(spent_by), y(found), 5)
     lines = [_pareto_line(one_series, metric, x, y) for one_series in facet.series]
     lines.append(_front_line(front, x, y))
-    names = _pareto_names(facet, metric, x, y, labels)
+    names = _pareto_names(places, front, x, y, labels)
     drawn = [_bounds_in_pareto(frame, facet, bounds, x, y, labels)]
     drawn += [_pareto_mark(place, front, metric, x, y) for place in places]
     drawn.append(names)
@@ -180,7 +185,11 @@ def _bound_traffic(bound: BoundSummary, metric: Metric) -> float | None:
 def _traffic_ticks(x: svg.Log) -> list[tuple[float, str]]:
     values = powers_of_two(x.low, x.high)
     step = max(1, math.ceil(len(values) / 8))
-    return [(x(value), f"{value:g}×") for value in values if round(math.log2(value)) % step == 0]
+    shown = [value for value in values if round(math.log2(value)) % step == 0]
+    if len(values) < 3:
+        between = [1.5 * value for value in powers_of_two(x.low / 2, x.high)]
+        shown = sorted([*shown, *(value for value in between if x.low <= value <= x.high)])
+    return [(x(value), f"{value:g}×") for value in shown]
 
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -193,13 +202,13 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def _pareto_line(series: Series, metric: Metric, x: svg.Log, y: svg.Linear) -> str:
+def _pareto_line(series: Series, metric: Metric, x: svg.Log, y: Hits) -> str:
     pairs = [(metric.traffic_of(point), metric.hit_of(point)) for point in series.points]
     places = [(x(t.value), y(h.value)) for t, h in pairs if t is not None and h is not None]
     return svg.path(places, class_="line thin", style=f"--c:{series.look.colour}")
 
 
-def _front_line(front: Sequence[tuple[float, float]], x: svg.Log, y: svg.Linear) -> str:
+def _front_line(front: Sequence[tuple[float, float]], x: svg.Log, y: Hits) -> str:
     """A stair: between two points of the front nothing better is known than the left one."""
     steps: list[tuple[float, float]] = []
     for traffic, hit in front:
@@ -210,7 +219,7 @@ def _front_line(front: Sequence[tuple[float, float]], x: svg.Log, y: svg.Linear)
 
 
 def _pareto_mark(
-    place: Place, front: Sequence[tuple[float, float]], metric: Metric, x: svg.Log, y: svg.Linear
+    place: Place, front: Sequence[tuple[float, float]], metric: Metric, x: svg.Log, y: Hits
 ) -> str:
     look, point, hit, traffic = place
     at = x(traffic.value), y(hit.value)
@@ -233,7 +242,7 @@ def _bounds_in_pareto(
     facet: Facet,
     bounds: Sequence[tuple[str, float | None, float]],
     x: svg.Log,
-    y: svg.Linear,
+    y: Hits,
     labels: Labels,
 ) -> str:
     """Bounds with known traffic as dashed series, the others as lines across the plot."""
@@ -265,16 +274,32 @@ def _bound_tip(words: str, hit: float) -> str:
     return f"bound: {words}\nhit rate {percent(hit)}"
 
 
-def _pareto_names(facet: Facet, metric: Metric, x: svg.Log, y: svg.Linear, labels: Labels) -> str:
-    """The name of each series at its best point."""
-    parts = []
-    for series in facet.series:
-        rows = [(metric.hit_of(point), metric.traffic_of(point)) for point in series.points]
-        live = [(h.value, t.value) for h, t in rows if h is not None and t is not None]
-        if live:
-            hit, traffic = max(live)
-            parts.append(labels.place(x(traffic), y(hit), series.look.name))
-    return "".join(parts)
+def _pareto_names(
+    places: Sequence[Place],
+    front: Sequence[tuple[float, float]],
+    x: svg.Log,
+    y: Hits,
+    labels: Labels,
+) -> str:
+    """The name of each series once: those of the front first, at their best point of it."""
+    own: dict[str, list[tuple[bool, float, float]]] = {}
+    for look, _, hit, spent in places:
+        leads = (spent.value, hit.value) in front
+        own.setdefault(look.name, []).append((leads, hit.value, spent.value))
+    crowded = len(own) > NAMED_MAX
+    named = []
+    for name, rows in own.items():
+        others = [(x(t.value), y(h.value)) for look, _, h, t in places if look.name != name]
+        alone = [
+            row for row in rows
+            if row[0] or all(math.dist((x(row[2]), y(row[1])), at) > ALONE for at in others)
+        ]  # fmt: skip
+        if not crowded or alone:
+            named.append((max(alone if crowded else rows), name))
+    return "".join(
+        labels.place(x(spent), y(hit), name, around=BESIDE if crowded else AROUND)
+        for (_, hit, spent), name in sorted(named, reverse=True)
+    )
 
 
 # Hits over the buffer
@@ -289,22 +314,24 @@ def buffer_figure(view: View) -> str:
         each_facet(view, lambda frame, facet: _buffer(frame, facet, view.metric)),
         f"Higher is better: the share of {view.metric.hit_words} staged in time, over the size of "
         "the staging buffer in multiples of the selection k, with 95 % intervals over requests. "
-        "Dashed: what could be had at that buffer.",
-        looks_legend(view, "line", more),
+        f"{SCALE_WORDS} Dashed: what could be had at that buffer.",
+        looks_legend(view, more=more),
     )
 
 
 def _buffer(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
     buffers = facet.buffers
     spread = 1.12 if len(buffers) > 1 else 2.0
-    x = svg.Log(buffers[0] / spread, buffers[-1] * spread, frame.x0, frame.x1)
-    y, marks = _shares(frame, _hits(facet, metric))
+    # Names of bounds stand left of their first point where that leaves room for them.
+    before = 1.0 + 0.2 * math.log2(2 * buffers[-1] / buffers[0]) if frame.width > 600 else spread
+    x = svg.Log(buffers[0] / max(spread, before), buffers[-1] * spread, frame.x0, frame.x1)
+    y, hit_lines = hit_axis(frame, _hits(facet, metric))
     ticks, last = [], -math.inf
     for buffer in buffers:
         if x(buffer) - last > 34:
             last = x(buffer)
             ticks.append((last, over_k(buffer)))
-    axes = svg.y_axis(frame, marks) + svg.x_axis(frame, ticks, "staging buffer")
+    axes = hit_lines + svg.x_axis(frame, ticks, "staging buffer")
     labels, parts, said = Labels(frame), [], []
     for series in facet.series:
         rows = [(p.info.buffer_over_k, hit) for p in series.points if (hit := metric.hit_of(p))]
@@ -322,9 +349,7 @@ def _buffer(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
     return svg.chart(frame, axes + "".join(parts), summary)
 
 
-def _bounds_over_buffer(
-    facet: Facet, metric: Metric, x: svg.Log, y: svg.Linear, labels: Labels
-) -> str:
+def _bounds_over_buffer(facet: Facet, metric: Metric, x: svg.Log, y: Hits, labels: Labels) -> str:
     rows: dict[str, list[tuple[float, float]]] = {}
     for buffer in facet.buffers:
         for bound in facet.bounds(buffer):
@@ -340,7 +365,7 @@ def _bounds_over_buffer(
             labels.block(px, py, 4)
     for name, values in rows.items():
         places = [(x(buffer), y(hit)) for buffer, hit in values]
-        parts.append(labels.place(*places[0], bound_name(name), "name bound-name"))
+        parts.append(labels.place(*places[0], bound_name(name), "name bound-name", BEFORE))
     return "".join(parts)
 
 
@@ -349,13 +374,16 @@ def _bounds_over_buffer(
 
 def layers_figure(view: View) -> str:
     """Hit rate of each layer, at the middle buffer."""
+    crowded = any(len(facet.series) > DRAWN_MAX for facet in view.facets)
+    drawn = f" Drawn are the {DRAWN_MAX} with the most hits; hovering tells all." if crowded else ""
+    shown = {look for facet in view.facets[:FACETS_MAX] for look, _ in _drawn(facet)}
     return figure(
         "layers",
         "Hits by layer",
         each_facet(view, lambda frame, facet: _layers(frame, facet, view.metric)),
         f"Higher is better: the share of {view.metric.hit_words} staged in time in each layer, at "
-        f"a buffer of {_middles(view)}. One slow layer holds up every token.",
-        looks_legend(view, "line"),
+        f"a buffer of {_middles(view)}. {SCALE_WORDS} One slow layer holds up every token.{drawn}",
+        looks_legend(view, "line", only=shown),
     )
 
 
@@ -363,19 +391,27 @@ def _middles(view: View) -> str:
     return " or ".join(dict.fromkeys(over_k(facet.middle) for facet in view.facets))
 
 
+def _drawn(facet: Facet) -> list[tuple[Look, PointSummary]]:
+    """The best at the middle buffer, and no prefetch, which all are compared with."""
+    rows = facet.at(facet.middle)
+    return rows[:DRAWN_MAX] + [row for row in rows[DRAWN_MAX:] if row[1].info.policy == "none"]
+
+
+def _by_layer(point: PointSummary, metric: Metric) -> list[float | None]:
+    nontrivial = metric.hit == "nontrivial_hit"
+    return point.nontrivial_hit_by_layer if nontrivial else point.hit_by_layer
+
+
 def _layers(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
-    rows = [
-        (look, point.nontrivial_hit_by_layer if metric.hit == "nontrivial_hit"
-         else point.hit_by_layer)
-        for look, point in facet.at(facet.middle)
-    ]  # fmt: skip
+    rows = [(look, _by_layer(point, metric)) for look, point in facet.at(facet.middle)]
+    drawn = [(look, _by_layer(point, metric)) for look, point in _drawn(facet)]
     count = max((len(values) for _, values in rows), default=1)
     x = svg.Linear(-0.5, count - 0.5, frame.x0, frame.x1)
-    y, marks = _shares(frame, [rate for _, values in rows for rate in values if rate is not None])
+    y, hit_lines = hit_axis(frame, [hit for _, hits in drawn for hit in hits if hit is not None])
     lines = []
-    for look, values in rows:
+    for look, values in drawn:
         places = [(x(at), y(rate)) for at, rate in enumerate(values) if rate is not None]
-        lines.append(svg.path(places, class_="line thin", style=f"--c:{look.colour}"))
+        lines.append(svg.path(places, class_=f"line {look.mark}", style=f"--c:{look.colour}"))
     spans = []
     for at in range(count):
         tips = [
@@ -384,6 +420,6 @@ def _layers(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
         ]  # fmt: skip
         spans.append((x(at - 0.5), x(at + 0.5), "\n".join([f"layer {at}", *tips])))
     ticks = [(x(v), f"{v:g}") for v in x.ticks(8) if v == int(v) and v >= 0]
-    axes = svg.y_axis(frame, marks) + svg.x_axis(frame, ticks, "layer")
+    axes = hit_lines + svg.x_axis(frame, ticks, "layer")
     summary = f"Hit rate by layer, {facet.title}."
     return svg.chart(frame, axes + "".join(lines) + svg.bands(frame, spans), summary)

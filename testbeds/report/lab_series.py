@@ -5,6 +5,7 @@ HBM pool, bandwidth cap and storage are the facet's. A series is one policy, as 
 buffers; it has one colour and one mark everywhere.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from offstage.testbeds.lab.results import BoundSummary, Interval, PointInfo, Poi
 
 __all__ = [
     "BOUND_NAMES",
+    "BOUND_TIPS",
     "Facet",
     "Look",
     "Metric",
@@ -34,7 +36,8 @@ FIXED = {
     "shared": "var(--set-shared)",
 }
 FREE = tuple(f"var(--set-{name})" for name in (1, 2, 5, 4, 3, "shared"))
-MARKS = ("circle", "square", "triangle", "star")
+MARKS = ("circle", "square", "triangle", "star", "diamond", "wedge")
+AXES = ("hbm_pool_over_k=", "bandwidth=", "storage=")
 BOUND_NAMES = {
     "compulsory": "infinite buffer",
     "belady": "Belady",
@@ -42,6 +45,17 @@ BOUND_NAMES = {
     "cap_limit": "limit under the cap",
     "last_step": "last step known",
 }
+BOUND_TIPS = {
+    "compulsory": "A buffer without end that reads on demand: it misses first touches only.",
+    "belady": "The best that reading on demand can do: what is needed last goes first.",
+    "clairvoyant": "Knows all demands to come, and reads ahead within buffer and cap: attainable "
+    "if reads took no time.",
+    "cap_limit": "No policy can exceed it within buffer and cap. It is a count of hits of the "
+    "whole run, so it says nothing of non-trivial demands, of single requests, or of traffic.",
+    "last_step": "The best blocks by the scores of the step before, as many as the buffer holds, "
+    "read for nothing.",
+}
+"""What a bound is, in a sentence; docs/reference/bounds.md has the definitions."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Facet:
-    """Points that one plot may show; `title` says what tells it from the other facets."""
+    """Points that one plot may show; `title` says what tells it from the other facets. Series
+    stand in the order of their hits at the middle buffer, the most first."""
 
     title: str
     series: tuple[Series, ...]
@@ -133,12 +148,14 @@ class View:
 
     @property
     def looks(self) -> list[Look]:
+        """Every series once, in the order of the first facet that has it."""
         return list(dict.fromkeys(one.look for facet in self.facets for one in facet.series))
 
 
 def view_of(points: Sequence[PointSummary]) -> View:
     """Everything a report needs to know of the points before it draws them."""
-    return View(tuple(facets(points)), metric(points))
+    shown = metric(points)
+    return View(tuple(facets(points, shown)), shown)
 
 
 def metric(points: Sequence[PointSummary]) -> Metric:
@@ -151,7 +168,7 @@ def metric(points: Sequence[PointSummary]) -> Metric:
     )
 
 
-def facets(points: Sequence[PointSummary]) -> list[Facet]:
+def facets(points: Sequence[PointSummary], shown: Metric) -> list[Facet]:
     """Points by what is not policy or buffer, in the order of the spec."""
     looks = _looks(points)
     settings = {setting: None for setting in (_setting(point.info) for point in points)}
@@ -166,8 +183,19 @@ def facets(points: Sequence[PointSummary]) -> list[Facet]:
             Series(looks[key], tuple(sorted(rows, key=lambda row: row.info.buffer_over_k)))
             for key, rows in series.items()
         )
-        found.append(Facet(_title(setting, varying), ordered))
+        found.append(_ranked(Facet(_title(setting, varying), ordered), shown))
     return found
+
+
+def _ranked(facet: Facet, shown: Metric) -> Facet:
+    """Legend, table and bars then say the same order; of equals the spec's."""
+    hits = {look: shown.hit_of(point) for look, point in facet.at(facet.middle)}
+
+    def rank(series: Series) -> float:
+        hit = hits.get(series.look)
+        return math.inf if hit is None else -hit.value
+
+    return Facet(facet.title, tuple(sorted(facet.series, key=rank)))
 
 
 def over_k(value: float) -> str:
@@ -190,11 +218,15 @@ def _setting(info: PointInfo) -> tuple[str, float, int, str]:
 
 
 def _title(setting: tuple[str, float, int, str], varying: Sequence[bool]) -> str:
+    """What tells a facet from the others. A sweep puts its axes into the workload's name: what the
+    facet says itself is not said twice."""
     workload, pool, bytes_per_s, storage = setting
     cap = f"cap {bandwidth(bytes_per_s)}" if bytes_per_s else "no cap"
-    parts = (workload, f"HBM pool {over_k(pool)}", cap, storage)
-    shown = [part for part, varies in zip(parts, (True, *varying[1:]), strict=True) if varies]
-    return ", ".join(shown)
+    own = (f"HBM pool {over_k(pool)}", cap, storage)
+    shown = [part for part, varies in zip(own, varying[1:], strict=True) if varies]
+    said = tuple(axis for axis, varies in zip(AXES, varying[1:], strict=True) if varies)
+    words = [word for word in workload.split(", ") if not word.startswith(said)]
+    return ", ".join([*words, *shown])
 
 
 def _key(info: PointInfo) -> Key:

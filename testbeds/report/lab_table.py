@@ -4,13 +4,23 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from offstage.testbeds.lab.results import BoundSummary, Interval, LabSummary, PointSummary
 from offstage.testbeds.report.lab_definitions import lab_definition
 from offstage.testbeds.report.lab_marks import interval_text
-from offstage.testbeds.report.lab_series import Facet, Look, View, bound_name, over_k, view_of
+from offstage.testbeds.report.lab_series import (
+    BOUND_TIPS,
+    Facet,
+    Look,
+    View,
+    bound_name,
+    over_k,
+    view_of,
+)
 from offstage.testbeds.report.markup import swatch
 from offstage.testbeds.report.numbers import milliseconds, percent, ratio
 from offstage.testbeds.report.svg import tag
@@ -18,13 +28,15 @@ from offstage.testbeds.report.svg import tag
 __all__ = ["glossary", "lab_table", "points_section"]
 
 COLUMNS = (
-    "nontrivial_hit", "hit", "nontrivial_hit_without_cold", "nontrivial_selection_hit", "late",
-    "coverage", "nontrivial_gap_closed", "traffic_ratio", "traffic_vs_reference", "accuracy",
-    "pollution", "stall_ms_p50", "stall_ms_p99",
+    "nontrivial_hit", "nontrivial_selection_hit", "traffic_vs_reference", "nontrivial_gap_closed",
+    "stall_ms_p99", "stall_ms_p50", "hit", "traffic_ratio", "coverage", "late", "accuracy",
+    "pollution", "nontrivial_hit_without_cold",
 )  # fmt: skip
-CONSOLE_COLUMNS = (
-    "nontrivial_hit", "nontrivial_gap_closed", "coverage", "traffic_ratio", "stall_ms_p99",
-)  # fmt: skip
+"""In the order in which they are wanted: a narrow page shows the first of them."""
+CONSOLE_COLUMNS = ("nontrivial_gap_closed", "stall_ms_p99", "coverage")
+"""Behind hits and traffic; the last of them is left out first where a terminal is narrow."""
+WIDEST = 1000
+NOTHING = "–"
 PLAIN = {
     "nontrivial_hit": "hit",
     "nontrivial_hit_without_cold": "hit_without_cold",
@@ -43,23 +55,27 @@ def _form(column: str) -> Any:
 
 
 def _columns(view: View, columns: Sequence[str]) -> list[str]:
-    if view.metric.hit == "nontrivial_hit":
-        return list(columns)
-    return list(dict.fromkeys(PLAIN.get(column, column) for column in columns))
+    """Those that hold anything."""
+    if view.metric.hit != "nontrivial_hit":
+        columns = list(dict.fromkeys(PLAIN.get(column, column) for column in columns))
+    points = [point for facet in view.facets for point in facet.points]
+    return [c for c in columns if c in HITS or any(getattr(p, c) is not None for p in points)]
 
 
 def points_section(view: View) -> str:
-    """One table per facet; the best policy at each buffer is marked."""
+    """One table per facet, all but the first folded; the best policy at each buffer is marked."""
     columns = _columns(view, COLUMNS)
     head = tag("th", "policy", scope="col") + "".join(_head(column) for column in columns)
-    parts = []
+    parts: list[str] = []
     for facet in view.facets:
         body = "".join(_buffer_rows(facet, buffer, columns) for buffer in facet.buffers)
         table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
         scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
                      aria_label=f"table of points, {facet.title}")  # fmt: skip
-        title = f"<h3>{escape(facet.title)}</h3>" if len(view.facets) > 1 else ""
-        parts.append(title + scroll)
+        if len(view.facets) > 1:
+            title = f"<summary>{escape(facet.title)}</summary>"
+            scroll = tag("details", title + scroll, open=None if parts else "open")
+        parts.append(scroll)
     caption = (
         "Under each figure its 95 % interval, drawn over requests; coverage, traffic and gap "
         "closed are paired with no prefetch on the same requests. Infinite "
@@ -113,7 +129,7 @@ def _best(rows: Sequence[tuple[Look, PointSummary]], column: str) -> PointSummar
 
 def _cell(interval: Interval | None, column: str, best: bool) -> str:
     if interval is None:
-        return "–"
+        return NOTHING
     form = _form(column)
     text = escape(form(interval.value))
     if best:
@@ -134,7 +150,10 @@ def _range(low: str, high: str) -> str:
 
 
 def _bound_row(bound: BoundSummary, columns: Sequence[str]) -> str:
-    cells = [tag("th", f"bound: {escape(bound_name(bound.name))}", scope="row")]
+    name = f"bound: {escape(bound_name(bound.name))}"
+    if bound.name in BOUND_TIPS:
+        name = tag("abbr", name, tabindex=0, data_tip=BOUND_TIPS[bound.name])
+    cells = [tag("th", name, scope="row")]
     for column in columns:
         value = getattr(bound, column) if column in OF_BOUNDS else None
         if isinstance(value, float):
@@ -160,34 +179,57 @@ def glossary(title: str, keys: Sequence[str]) -> str:
     )
 
 
-def lab_table(summary: LabSummary) -> Table:
+class _Fitted:
+    """A table per facet, without columns from the end of `spare` until no cell has to wrap."""
+
+    def __init__(self, view: View, columns: Sequence[str], spare: Sequence[str]) -> None:
+        self.view, self.columns, self.spare = view, columns, spare
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns, spare = list(self.columns), list(self.spare)
+        free = options.update_width(WIDEST)
+        while True:
+            tables = [_console_table(facet, columns) for facet in self.view.facets]
+            widths = [Measurement.get(console, free, table).maximum for table in tables]
+            if not spare or max(widths, default=0) <= options.max_width:
+                break
+            columns.remove(spare.pop())
+        for at, (facet, table) in enumerate(zip(self.view.facets, tables, strict=True)):
+            yield Text(f"\n{facet.title}" if at else facet.title, style="bold")
+            yield table
+
+
+def lab_table(summary: LabSummary) -> RenderableType:
     """The points for a terminal: hits with their interval, and what they cost."""
     view = view_of(summary.points)
-    columns = _columns(view, CONSOLE_COLUMNS)
+    columns = _columns(view, ("nontrivial_hit", view.metric.traffic, *CONSOLE_COLUMNS))
+    return _Fitted(view, columns, columns[2:])
+
+
+def _console_table(facet: Facet, columns: Sequence[str]) -> Table:
     table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
     table.add_column("policy", no_wrap=True)
     for column in columns:
-        width = 21 if column in HITS else None
-        table.add_column(lab_definition(column).label, justify="right", min_width=width)
-    for number, facet in enumerate(view.facets):
-        if number:
-            table.add_row()
-        for buffer in facet.buffers:
-            table.add_row(Text(f"{facet.title}, buffer {over_k(buffer)}", style="dim"))
-            rows = facet.at(buffer)
-            best = {column: _best(rows, column) for column in columns}
-            for look, point in rows:
-                cells = [
-                    Text(_plain(getattr(point, column), column),
-                         style="bold green" if point is best[column] else "")
-                    for column in columns
-                ]  # fmt: skip
-                table.add_row(Text(f"  {look.name}"), *cells)
-            for bound in facet.bounds(buffer):
-                told = [
-                    _plain(getattr(bound, column, None) if column in OF_BOUNDS else None, column)
-                    for column in columns
-                ]
+        # Figures are narrower than their names.
+        label = lab_definition(column).label.replace(" ", "\n")
+        table.add_column(label, justify="right", no_wrap=True, vertical="bottom")
+    for buffer in facet.buffers:
+        table.add_row(Text(f"buffer {over_k(buffer)}", style="dim"))
+        rows = facet.at(buffer)
+        best = {column: _best(rows, column) for column in columns}
+        for look, point in rows:
+            cells = [
+                Text(_plain(getattr(point, column), column),
+                     style="bold green" if point is best[column] else "")
+                for column in columns
+            ]  # fmt: skip
+            table.add_row(Text(f"  {look.name}"), *cells)
+        for bound in facet.bounds(buffer):
+            told = [
+                _plain(getattr(bound, column, None) if column in OF_BOUNDS else None, column)
+                for column in columns
+            ]
+            if any(cell != NOTHING for cell in told):
                 row = [f"  bound: {bound_name(bound.name)}", *told]
                 table.add_row(*(Text(cell, style="dim") for cell in row))
     return table
@@ -195,9 +237,9 @@ def lab_table(summary: LabSummary) -> Table:
 
 def _plain(value: Interval | float | None, column: str) -> str:
     if value is None:
-        return "–"
+        return NOTHING
     if isinstance(value, float):
         return str(_form(column)(value))
-    if column in HITS:
+    if column in HITS and not value.low == value.value == value.high:
         return interval_text(value)
     return str(_form(column)(value.value))

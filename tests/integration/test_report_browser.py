@@ -54,9 +54,16 @@ for (const plot of document.querySelectorAll("#pareto svg, #buffer svg, #request
       meeting.push(name + " and " + other);
   }));
 }
+const scroll = document.querySelector("#points .scroll");
+const first = scroll.querySelector("tr:not(.group) th[scope=row]");
+const left = first.getBoundingClientRect().left;
+scroll.scrollLeft = 120;
+const kept = first.getBoundingClientRect().left;
 const wide = [...document.querySelectorAll("section, h1, svg, .note, .tiles dd")].filter(
   (part) => part.getBoundingClientRect().right > window.innerWidth + 1).length;
 console.log("PROBE" + JSON.stringify({width: document.documentElement.scrollWidth,
+  left: left, kept: kept, scrolled: scroll.scrollLeft,
+  hidden: scroll.scrollWidth - scroll.clientWidth,
   window: window.innerWidth, tip: tip.textContent, wide: wide, labels: count,
   meeting: meeting}) + "END");
 </script>
@@ -88,6 +95,20 @@ def lab_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = runpy.run_path(str(ROOT / "tests/unit/report/lab_synthetic.py"))
     path = tmp_path_factory.mktemp("lab") / "report.html"
     write_lab_report(made["summary"](), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def crowded_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifteen policies at three buffers; one of them bad enough to press the others together."""
+    made = runpy.run_path(str(ROOT / "tests/unit/report/lab_synthetic.py"))
+    names = [f"a-rather-long-name+{at} (degree_max={at})" for at in range(14)]
+    for at, name in enumerate([*names, "bad"]):
+        made["GAINS"][name] = -3.0 if name == "bad" else 0.5 + 0.012 * at
+        made["PRICES"][name] = 0.2 + 0.05 * at
+    points = made["points"](("none", *names, "bad"), (1.0, 2.0, 4.0), (1, 2))
+    path = tmp_path_factory.mktemp("crowded") / "report.html"
+    write_lab_report(made["summary"](points=points), path)
     return path
 
 
@@ -147,15 +168,20 @@ def test_it_fits_the_screen_and_shows_tips(
 
 
 @pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("which", ["lab_page", "crowded_page"])
 def test_a_labs_page_fits_and_its_labels_do_not_meet(
-    browser: SimpleNamespace, lab_page: Path, tmp_path: Path, width: int
+    browser: SimpleNamespace, request: pytest.FixtureRequest, tmp_path: Path, width: int, which: str
 ) -> None:
-    """Labels are placed by an estimate of their width: the browser says what they really cover."""
-    assert browser.screenshot(lab_page, tmp_path / "page.png", width, HEIGHT, "dark") == []
-    found = probe(browser, lab_page, tmp_path, width, PROBE_LABELS)
+    """Labels are placed by an estimate of their width: the browser says what they really cover. A
+    table that is wider than the page scrolls in its card and keeps its first column."""
+    shown: Path = request.getfixturevalue(which)
+    assert browser.screenshot(shown, tmp_path / "page.png", width, HEIGHT, "dark") == []
+    found = probe(browser, shown, tmp_path, width, PROBE_LABELS)
+    assert found["kept"] == found["left"] and found["scrolled"] == min(120, found["hidden"])
+    assert found["hidden"] > 0 or width == 1280
     assert found["window"] == width and found["width"] <= width and found["wide"] == 0
     assert found["labels"] > 10 and found["meeting"] == []
-    assert found["tip"].startswith("none, buffer") and "traffic" in found["tip"]
+    assert ", buffer" in found["tip"] and "traffic" in found["tip"]
 
 
 def test_the_policy_stops_what_is_not_the_pages_own(

@@ -92,7 +92,7 @@ def run(
     kinds = draw.multinomial(missed, [0.2, 0.25, 0.4, 0.15])
     rows["nontrivial_ends"][:, 5:] = kinds
     hits = rows["nontrivial"] - missed
-    pattern = draw.binomial(hits, 0.2 * GAINS.get(policy, 0.3))
+    pattern = draw.binomial(hits, 0.2 * max(0.0, GAINS.get(policy, 0.3)))
     rows["nontrivial_ends"][:, 1], rows["nontrivial_ends"][:, 4] = pattern, hits - pattern
     rows["ends"] = rows["nontrivial_ends"]
     rows["ends"][:, 4] += 2

@@ -15,7 +15,6 @@ from offstage.testbeds.lab.coarse import Coarsened
 from offstage.testbeds.lab.feed import Feed
 from offstage.testbeds.lab.parts import BoundKey
 from offstage.testbeds.lab.plan import Point, points_of
-from offstage.testbeds.lab.registry import parse
 from offstage.testbeds.lab.results import SeedBounds
 from offstage.testbeds.lab.slab import Workload
 from offstage.testbeds.lab.spec import Spec
@@ -25,8 +24,8 @@ __all__ = ["bound_key", "bound_keys", "bounds_of"]
 
 def bound_key(spec: Spec, point: Point) -> BoundKey:
     """Which bounds stand beside the point."""
-    grain = spec.granules if parse(point.policy.use).core.granule else 1
-    buffer_blocks = round(point.buffer_over_k * spec.selection.k_blocks) * grain
+    grain = point.grain(spec)
+    buffer_blocks = point.buffer_blocks(spec) * grain
     drive = preset(spec.tier.storage).cited["read_bytes_per_s"]
     return grain, buffer_blocks, min(point.cap or drive, drive)
 
@@ -48,11 +47,11 @@ def bounds_of(
         read = Coarsened(workload, spec.granules) if whole_blocks else workload
         buffers = sorted({buffer for _, buffer, _ in here})
         collector = Collector(read, buffers, begins=_begins(spec, read))
-        feed = Feed(workload, spec.tier.hbm_pool_over_k, spec.granules, [0])
+        feed = Feed(workload, spec, {0: grain})
         for session in range(len(read.sessions)):
             number, last = 0, False
             while not last:
-                given = feed.get(0, session, number, grain)
+                given = feed.get(0, session, number)
                 if given is None:
                     advance(feed.make())
                     continue

@@ -34,8 +34,9 @@ def build(spec: Spec, seed: int) -> Workload:
 
         selector: Any = select.selector
         found = CapturedWorkload(
-            path, select.k_blocks, selector, select.sink_blocks, select.window_blocks
-        )
+            path, select.k_blocks * spec.granules, selector, select.sink_blocks * spec.granules,
+            select.window_blocks * spec.granules,
+        )  # fmt: skip
     else:
         raise BadInput(
             "a request trace has no selections", "[workload] kind",
@@ -54,24 +55,26 @@ def fitted(spec: Spec, where: str) -> Spec:
     if spec.workload.kind not in ("captured", "selections") or not spec.workload.file:
         return spec
     found = build(spec, 0)
-    block_tokens = spec.geometry.block_tokens
-    if found.block_tokens != block_tokens:
+    shape, granules = spec.geometry, spec.granules
+    key = "granule_tokens" if shape.granule_tokens else "block_tokens"
+    unit_tokens = shape.granule_tokens or shape.block_tokens
+    if found.block_tokens != unit_tokens:
         raise BadInput(
-            f"block_tokens = {block_tokens}, and {spec.workload.file} has blocks of "
-            f"{found.block_tokens}", f"{where}: [geometry]", f"give {found.block_tokens}",
+            f"{key} = {unit_tokens}, and {spec.workload.file} has blocks of {found.block_tokens}",
+            f"{where}: [geometry] {key}", f"give {found.block_tokens}",
         )  # fmt: skip
     workload = msgspec.structs.replace(
         spec.workload,
         layers=found.layer_count,
         sessions=len(found.sessions),
         steps=max(one.steps for one in found.sessions),
-        context_tokens=max(one.blocks for one in found.sessions) * block_tokens,
+        context_tokens=max(one.blocks for one in found.sessions) * unit_tokens,
     )
     selection = msgspec.structs.replace(
         spec.selection,
-        k_blocks=found.select_blocks,
-        sink_blocks=found.sink_blocks,
-        window_blocks=found.window_blocks,
+        k_blocks=-(-found.select_blocks // granules),
+        sink_blocks=found.sink_blocks // granules,
+        window_blocks=found.window_blocks // granules,
     )
     return msgspec.structs.replace(spec, workload=workload, selection=selection)
 

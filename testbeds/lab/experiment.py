@@ -6,6 +6,7 @@ depend on, so the same command goes on after an interruption, and a changed spec
 changed. Results are made anew every time, in the order of the spec, whoever computed the parts.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,17 @@ from typing import Any
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.testbeds.drive.progress import Progress
 from offstage.testbeds.lab import parts
+from offstage.testbeds.lab.build import build
 from offstage.testbeds.lab.execute import execute, steps_of
 from offstage.testbeds.lab.plan import Point, Task, points_of, tasks_of
 from offstage.testbeds.lab.spec import Spec, variants
 from offstage.testbeds.lab.task import Failure
 
 __all__ = ["Experiment", "Variant", "compute", "plan"]
+
+
+POINTS_MAX = 65535
+"""Points that a ledger's column can number."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,23 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
         if spec.sweep and not sweep:
             raise BadInput(f"the spec has {len(spec.sweep)} sweep axes", f"{path}: [sweep]",
                            "run it with `offstage lab sweep`")  # fmt: skip
-        whole = spec.workload.kind != "requests"
-        points = points_of(spec, len(found.variants), first) if whole else []
+        try:
+            points = []
+            if spec.workload.kind != "requests":
+                build(spec, spec.seeds[0])  # whatever is wrong with it is said before a run
+                points = points_of(spec, len(found.variants), first)
+        except BadInput as error:
+            if not sweep:
+                raise BadInput(error.what, f"{path}: {error.where}", error.mend) from None
+            found.refused.append((label, str(error)))
+            continue
         first += len(points)
+        if first > POINTS_MAX:
+            raise BadInput(f"more than {POINTS_MAX} points", f"{path}: [sweep]", "sweep less")
         found.variants.append(Variant(label, spec, tuple(points)))
         found.spec = spec
     if not found.variants:
-        raise BadInput(f"no variant can be run: {found.refused[0][1]}", str(path), "correct it")
+        raise BadInput(f"no variant can be run, the first for: {found.refused[0][1]}", str(path))
     return found
 
 
@@ -114,7 +130,7 @@ def _missing(experiment: Experiment, folder: Path, bounds_only: bool) -> list[Ta
             continue
         for seed in variant.spec.seeds:
             bounds = Task(variant.spec, seed, ())
-            if not parts.readable(folder / f"{bounds.parts(code)[0]}.npz"):
+            if _lacks(folder, bounds.parts(code)[0]):
                 tasks.append(bounds)
             if bounds_only:
                 continue
@@ -122,10 +138,20 @@ def _missing(experiment: Experiment, folder: Path, bounds_only: bool) -> list[Ta
             lacking = [
                 point
                 for point, name in zip(variant.points, whole.parts(code), strict=True)
-                if not parts.readable(folder / f"{name}.npz")
+                if _lacks(folder, name)
             ]
             tasks += tasks_of(variant.spec, seed, lacking)
     return tasks
+
+
+def _lacks(folder: Path, name: str) -> bool:
+    """Whether the part is not there; one that cannot be read is removed."""
+    path = folder / f"{name}.npz"
+    if parts.readable(path):
+        return False
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return True
 
 
 def _make(folder: Path) -> None:

@@ -6,17 +6,19 @@ most, so a few slabs of each session exist at once. Making a slab includes what 
 GPU serves, which depends on the selections alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import HbmPool
 from offstage.testbeds.lab.coarse import coarsen
 from offstage.testbeds.lab.slab import Slab, Workload
+from offstage.testbeds.lab.spec import Spec
 
-__all__ = ["Feed", "Served", "grain_of"]
+__all__ = ["Feed", "Served", "grain_of", "over_k"]
 
 
 @dataclass(frozen=True)
@@ -51,32 +53,38 @@ def _steps_that_fit(workload: Workload) -> int:
 
 
 class Feed:
-    """Slabs by (session, number) and grain, the staged units of one block: 1 or `granules`."""
+    """Slabs by (session, number), each reader's in its own grain: the staged units of one block,
+    1 or the spec's granules."""
 
     def __init__(
-        self, workload: Workload, pool_over_k: float, granules: int, readers: Sequence[int],
-        slab_steps: int = 0,
-    ) -> None:  # fmt: skip
+        self, workload: Workload, spec: Spec, readers: Mapping[int, int], slab_steps: int = 0
+    ) -> None:
+        """`readers`: the grain of each."""
         self._workload = workload
-        self._granules = granules
-        self._pool_over_k = pool_over_k
+        self._granules = spec.granules
+        self._pool_over_k = spec.tier.hbm_pool_over_k
+        self._grain_of = dict(readers)
+        self._grains = sorted(set(readers.values()))
         self._readers = set(readers)
         self._slab_steps = slab_steps or _steps_that_fit(workload)
         self._sources: dict[int, _Source] = {}
-        self._held: dict[tuple[int, int], dict[int, Served]] = {}
+        self._held: dict[tuple[int, int], dict[int, Served | BadInput]] = {}
         self._unread: dict[tuple[int, int], set[int]] = {}
         self._wanted: dict[tuple[int, int], None] = {}
 
-    def get(self, reader: int, session: int, number: int, grain: int) -> Served | None:
-        """The slab, which the reader does not ask for again; None: it has to wait."""
+    def get(self, reader: int, session: int, number: int) -> Served | None:
+        """The slab, which the reader does not ask for again; None: it has to wait. BadInput where
+        the HBM pool cannot hold one of its selections."""
         key = session, number
         if key not in self._held:
             self._wanted[key] = None
             return None
-        found = self._held[key][grain]
+        found = self._held[key][self._grain_of[reader]]
         self._unread[key].discard(reader)
         if not self._unread[key]:
             del self._held[key], self._unread[key]
+        if isinstance(found, BadInput):
+            raise found
         return found
 
     def leave(self, reader: int) -> None:
@@ -98,7 +106,7 @@ class Feed:
             source.ahead = next(source.slabs, None)
             source.made += 1
             self._held[session, number] = {
-                grain: self._served(source, grain, slab) for grain in {1, self._granules}
+                grain: self._served(source, grain, slab) for grain in self._grains
             }
             self._unread[session, number] = set(self._readers)
             steps += len(slab.selected)
@@ -108,7 +116,7 @@ class Feed:
     def _source(self, session: int) -> _Source:
         if session not in self._sources:
             slabs = self._workload.slabs(session, self._slab_steps)
-            pools = {grain: self._pool(session, grain) for grain in {1, self._granules}}
+            pools = {grain: self._pool(session, grain) for grain in self._grains}
             self._sources[session] = _Source(slabs, next(slabs, None), pools)
         return self._sources[session]
 
@@ -121,11 +129,23 @@ class Feed:
         size = round(self._pool_over_k * self._workload.select_blocks / factor)
         return HbmPool(self._workload.layer_count, -(-blocks // factor), size)
 
-    def _served(self, source: _Source, grain: int, slab: Slab) -> Served:
+    def _served(self, source: _Source, grain: int, slab: Slab) -> Served | BadInput:
         slab = grain_of(slab, self._granules // grain)
-        pool = source.pools[grain]
-        served = None if pool is None else pool.served(slab.selected)
-        return Served(slab, served, source.ahead is None)
+        pool, width = source.pools[grain], slab.selected.shape[2]
+        if pool is None:
+            return Served(slab, None, source.ahead is None)
+        if width > pool.pool_blocks:
+            mend = over_k(width, pool.pool_blocks, self._pool_over_k)
+            return BadInput(
+                f"a selection of {width} blocks does not fit a pool of {pool.pool_blocks}",
+                "[tier] hbm_pool_over_k", mend,
+            )  # fmt: skip
+        return Served(slab, pool.served(slab.selected), source.ahead is None)
+
+
+def over_k(width: int, blocks: int, multiple: float) -> str:
+    """The least whole multiple of k, of which `multiple` is `blocks`, that holds `width` blocks."""
+    return f"give {-(-width * multiple // blocks):g} or more"
 
 
 def grain_of(slab: Slab, factor: int) -> Slab:

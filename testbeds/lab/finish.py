@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.storage import preset
+from offstage.bindings.units import format_rate
 from offstage.testbeds.drive.machine import machine
 from offstage.testbeds.drive.progress import Progress
 from offstage.testbeds.lab import parts
@@ -40,10 +41,12 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
     points = [point for variant in experiment.variants for point in variant.points]
     progress.start("figures", len(points))
     summaries: list[PointSummary] = []
+    failed = [Failed(point=label, message=message) for label, message in experiment.refused]
     with LedgerFile(out / LEDGER_NAME) as ledger:
         for variant in experiment.variants:
-            summaries += _variant(experiment, variant, folder, ledger, progress)
-    failed = [Failed(point=label, message=message) for label, message in experiment.refused]
+            found, alone = _variant(experiment, variant, folder, ledger, progress)
+            summaries += found
+            failed += alone
     for failure in experiment.failures:
         if failure.point < 0:
             failed.append(Failed(point="bounds", message=failure.message))
@@ -68,12 +71,15 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
 
 def _name(variant: Variant, point: Point) -> str:
     name = f"{point.label}, B = {point.buffer_over_k:g}k"
+    if point.cap is not None:
+        name += f", cap {format_rate(point.cap)}"
     return f"{variant.label}: {name}" if variant.label else name
 
 
 def _variant(
     experiment: Experiment, variant: Variant, folder: Path, ledger: LedgerFile, progress: Progress
-) -> list[PointSummary]:
+) -> tuple[list[PointSummary], list[Failed]]:
+    """The figures of its points; those that ran and have nothing to be compared with, as failed."""
     spec, code = variant.spec, experiment.code
     runs: dict[int, list[RunTotals]] = {}
     names = {seed: Task(spec, seed, variant.points).parts(code) for seed in spec.seeds}
@@ -93,11 +99,14 @@ def _variant(
         if path.exists():
             found = parts.read_bounds(path)
             bounds.append({key: bound_totals(one) for key, one in found.items()})
-    return [
-        _point(variant, point, runs, bounds)
-        for point in variant.points
-        if point.number in runs and _none(variant, point).number in runs
-    ]
+    measured, alone = [], []
+    for point in variant.points:
+        if point.number in runs and _none(variant, point).number in runs:
+            measured.append(_point(variant, point, runs, bounds))
+        elif point.number in runs:
+            what = "ran, but `none` at its buffer did not, which it is compared with"
+            alone.append(Failed(point=_name(variant, point), message=what))
+    return measured, alone
 
 
 def _point(

@@ -4,10 +4,10 @@ Model: one `.npz` for each (spec, seed, point) under `OUT/parts`, named by what 
 written whole or not at all. A file that cannot be read counts as missing and is made anew.
 """
 
+import contextlib
 import hashlib
 import io
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from offstage.bindings.errors import RunFailed
 from offstage.testbeds.lab.results import SeedBounds, SeedRun
 
 __all__ = [
@@ -43,20 +44,21 @@ def code_version() -> str:
 
 
 def _sources() -> Iterator[Path]:
-    folders = ("bindings", "testbeds/lab", "testbeds/workloads", "host")
+    folders = ("bindings", "testbeds/lab", "testbeds/capture", "testbeds/workloads", "host")
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
     yield ROOT / "testbeds/workloads/processes.toml"
+    yield ROOT / "dpu/options.py"  # the policy's defaults
     yield from sorted((ROOT / "bindings").glob("_firmware*.so"))
 
 
 def readable(path: Path) -> bool:
     """Whether the part is there and whole."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (OSError, zipfile.BadZipFile):
+        _read(path)
+    except Exception:  # a torn or a foreign file fails in any of zip's, zlib's and numpy's ways
         return False
+    return True
 
 
 def pack_run(run: SeedRun) -> bytes:
@@ -101,10 +103,19 @@ def read_bounds(path: Path) -> dict[BoundKey, SeedBounds]:
 
 
 def write(path: Path, part: bytes) -> None:
-    """Keep a part, whole or not at all."""
+    """Keep a part, whole or not at all. RunFailed where the disk refuses."""
     beside = path.with_suffix(f".{os.getpid()}.tmp")
-    beside.write_bytes(part)
-    beside.replace(path)
+    try:
+        beside.write_bytes(part)
+        beside.replace(path)
+    except OSError as error:
+        raise RunFailed(
+            f"cannot be written: {error.strerror or error}", str(path),
+            "make room or name another place with --out",
+        ) from None  # fmt: skip
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
 
 
 def _pack(rows: Any, told: Any) -> bytes:

@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.build import digest, trace_path
 from offstage.testbeds.lab.registry import Combined, parse
 from offstage.testbeds.lab.results import PointInfo
-from offstage.testbeds.lab.spec import PolicySpec, Spec
+from offstage.testbeds.lab.spec import PolicySpec, ReferenceSpec, Spec
 
 __all__ = ["Point", "Task", "points_of", "prefetches", "tasks_of"]
 
@@ -43,11 +44,18 @@ class Point:
     buffer_over_k: float
     cap: int | None
 
+    def grain(self, spec: Spec) -> int:
+        """Units that are staged of one block: its granules, where the policy stages those."""
+        return spec.granules if parse(self.policy.use).core.granule else 1
+
+    def buffer_blocks(self, spec: Spec) -> int:
+        """B of each layer and session, in blocks."""
+        return round(self.buffer_over_k * spec.selection.k_blocks)
+
     def info(self, spec: Spec, variant_label: str) -> PointInfo:
         """What the results say of it."""
-        combined = parse(self.policy.use)
-        granules = spec.granules if combined.core.granule else 1
-        buffer_blocks = round(self.buffer_over_k * spec.selection.k_blocks)
+        granules = self.grain(spec)
+        buffer_blocks = self.buffer_blocks(spec)
         return PointInfo(
             workload=variant_label or spec.workload.kind,
             policy=self.label,
@@ -82,7 +90,7 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
     what: dict[str, Any] = {
         "code": code,
         "seed": seed,
-        "spec": msgspec.structs.replace(spec, policy=(), sweep={}, seeds=(seed,), name=""),
+        "spec": _shared(spec),
     }
     inputs = (trace_path(one) for one in (spec.workload.file, spec.workload.trace) if one)
     what["inputs"] = [
@@ -90,9 +98,12 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
         for path, stat in ((path, path.stat()) for path in inputs if path.is_file())
     ]
     if point is None:
-        what["grains"] = sorted({parse(one.use).core.granule for one in spec.policy})
+        points = points_of(spec, 0, 0)
+        what["points"] = sorted({(one.grain(spec), one.buffer_over_k, one.cap or 0)
+                                 for one in points})  # fmt: skip
     else:
-        what["point"] = replace(point, number=0, variant=0, label="")
+        policy = msgspec.structs.replace(point.policy, label="")
+        what["point"] = replace(point, number=0, variant=0, label="", policy=policy)
         what["policy"] = _foreign(parse(point.policy.use))
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
 
@@ -102,6 +113,15 @@ def _content(path: Path, size_bytes: int, modified_ns: int) -> str:
     """Digest of an input file: another one under the same name has other results. Size and time
     stand here for the cache only, so that a file is read once and not for every point."""
     return digest(path)
+
+
+def _shared(spec: Spec) -> Spec:
+    """What all points of a variant depend on: a point that is added leaves the others as they
+    are."""
+    tier = msgspec.structs.replace(spec.tier, buffer_over_k=(), bandwidth=())
+    return msgspec.structs.replace(
+        spec, policy=(), sweep={}, seeds=(), name="", reference=ReferenceSpec(), tier=tier
+    )
 
 
 def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
@@ -128,18 +148,29 @@ def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
         if key not in found or policy.label:
             number = found[key].number if key in found else first + len(found)
             found[key] = Point(number, variant, label, policy, eviction, over, cap)
+    named: dict[tuple[str, float, int | None], Point] = {}
+    for one in found.values():
+        other = named.setdefault((one.label, one.buffer_over_k, one.cap), one)
+        if other is not one:
+            raise BadInput(f"two policies are called {one.label!r}", "[[policy]] label",
+                           "give each its own")  # fmt: skip
     return list(found.values())
 
 
 def tasks_of(spec: Spec, seed: int, points: Sequence[Point]) -> list[Task]:
-    """One seed's tasks for these points, a few at a time."""
+    """One seed's tasks for these points, a few at a time: those that admit the sessions in one
+    order, since what one of them has read and another has not is kept."""
     work = spec.workload
     blocks = (work.context_tokens + work.steps) // spec.geometry.block_tokens * spec.granules
     core_bytes = BYTES_PER_BLOCK * blocks * spec.layer_count * work.sessions
     count = max(1, min(ENGINES_MAX, MEMORY_BYTES_MAX // max(core_bytes, 1)))
+    orders: dict[str | None, list[Point]] = {}
+    for point in points:
+        orders.setdefault(parse(point.policy.use).core.schedule, []).append(point)
     return [
-        Task(spec, seed, tuple(points[begin : begin + count]))
-        for begin in range(0, len(points), count)
+        Task(spec, seed, tuple(alike[begin : begin + count]))
+        for alike in orders.values()
+        for begin in range(0, len(alike), count)
     ]
 
 

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.core import Core, CoreConfig, SessionConfig
+from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import Engine, EngineConfig, populate_contents
 from offstage.bindings.storage import preset
 from offstage.bindings.units import parse_time
 from offstage.testbeds.lab.coarse import Coarsened
-from offstage.testbeds.lab.feed import Feed
+from offstage.testbeds.lab.feed import Feed, over_k
 from offstage.testbeds.lab.ledger import ROW
 from offstage.testbeds.lab.plan import Point
 from offstage.testbeds.lab.policy import GUESS, Setting, View
@@ -31,6 +32,8 @@ __all__ = ["Runner"]
 
 QUEUE_PER_DEMAND = 4
 """Candidates that may wait, for each block that one step of all sessions selects."""
+QUEUE_MAX = 1 << 24
+"""The most that a decision core takes."""
 HIT_NS = 2_000
 """The fabric's part of a layer whose demands are all staged: what `bench fabric` measures for a
 command, not for the bytes, whose time the GPU's own time includes."""
@@ -56,7 +59,8 @@ class Runner:
         self.done = False
         self._spec, self._feed, self._seed = spec, feed, seed
         self._combined: Combined = parse(point.policy.use)
-        self._grain = spec.granules if self._combined.core.granule else 1
+        self._grain = point.grain(spec)
+        self._concurrent = spec.concurrent
         whole_blocks = spec.granules > self._grain
         self._workload = Coarsened(workload, spec.granules) if whole_blocks else workload
         self._policy = self._combined.open(self._setting())
@@ -67,8 +71,8 @@ class Runner:
         self._places: dict[int, _Place] = {}
         self._rows: list[npt.NDArray[np.void]] = []
         self._blocked: int | None = None
-        self._spread_ns = spec.time_per_token_ns // max(spec.concurrent, 1)
-        for turn in range(spec.concurrent):
+        self._spread_ns = spec.time_per_token_ns // self._concurrent
+        for turn in range(self._concurrent):
             self._admit(turn * self._spread_ns)
 
     def advance(self) -> bool:
@@ -117,22 +121,23 @@ class Runner:
         )
 
     def _buffer_blocks(self) -> int:
-        return round(self.point.buffer_over_k * self._spec.selection.k_blocks) * self._grain
+        return self.point.buffer_blocks(self._spec) * self._grain
 
     def _open_core(self) -> Core:
         spec, work, combined = self._spec, self._workload, self._combined
         lengths = [one.blocks + one.steps // work.block_tokens + 1 for one in work.sessions]
-        slots = self._buffer_blocks() * work.layer_count * spec.concurrent
+        slots = self._buffer_blocks() * work.layer_count * self._concurrent
+        queued = QUEUE_PER_DEMAND * work.select_blocks * work.layer_count * self._concurrent
         config = CoreConfig(
             slot_count=slots,
             chunk_max=sum(lengths) * (1 if "shared" in combined.core.prefetchers else 2),
             session_chunk_max=max(lengths),
             layer_count=work.layer_count,
-            session_max=spec.concurrent,
+            session_max=self._concurrent,
             block_size_bytes=spec.block_bytes // self._grain,
             io_max=spec.tier.in_flight,
-            queue_max=QUEUE_PER_DEMAND * work.select_blocks * work.layer_count * spec.concurrent,
-            demand_max=max(self._buffer_blocks(), work.select_blocks),
+            queue_max=min(queued, QUEUE_MAX),
+            demand_max=work.select_blocks,
             seed=self._seed,
         )
         changes = {
@@ -141,7 +146,11 @@ class Runner:
             **self.point.policy.parameters,
         }
         policy = combined.core_policy(self._workload.block_tokens, **changes)
-        return Core(config, policy.with_(eviction=self.point.eviction))
+        try:
+            return Core(config, policy.with_(eviction=self.point.eviction))
+        except BadInput as error:
+            where = f"{error.where} of {self.point.label}"
+            raise BadInput(error.what, where, "check the sizes and the parameters") from None
 
     def _engine_config(self) -> EngineConfig:
         spec = self._spec
@@ -189,9 +198,10 @@ class Runner:
     def _give(self, number: int) -> bool:
         """Feed the session its next slab, if it exists."""
         place = self._places[number]
-        found = self._feed.get(self.number, number, place.next_slab, self._grain)
+        found = self._feed.get(self.number, number, place.next_slab)
         if found is None:
             return False
+        self._check_width(found.slab)
         place.next_slab += 1
         if len(self._rows) or place.next_slab > 1:
             self._rows.append(self._engine.take_rows(number))
@@ -201,6 +211,16 @@ class Runner:
             last=found.last,
         )  # fmt: skip
         return True
+
+    def _check_width(self, slab: Slab) -> None:
+        """The slots of one session must hold one selection of a layer, all of it pinned at once:
+        blocks wait for each other without end else."""
+        width, slots = slab.selected.shape[2], self._buffer_blocks() * self._workload.layer_count
+        if width > slots:
+            raise BadInput(
+                f"{self.point.label}: a selection of {width} blocks in a buffer of {slots} slots",
+                "[tier] buffer_over_k", over_k(width, slots, self.point.buffer_over_k),
+            )  # fmt: skip
 
     def _guesses(
         self, number: int, slab: Slab, blocks: int

@@ -48,7 +48,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     profile: str = "mixed"
     """generated: which fitted processes, of `offstage trace generate --explain`."""
     context_tokens: Positive = 131_072
-    sessions: Positive = 4
+    sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 4
     concurrent: Count = 0
     """Sessions that decode at once; the others wait their turn. 0: all of them."""
     steps: Positive = 512
@@ -108,7 +108,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The GPU's own time for one token of one session."""
     warmup: str = "50ms"
     """Between the end of a prefill and the first demand."""
-    in_flight: Positive = 128
+    in_flight: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 128
 
 
 class PolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,6 +149,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.workload.layers or geometry(self.geometry.model).layer_count
 
     @property
+    def concurrent(self) -> int:
+        """Sessions that decode at once."""
+        return min(self.workload.concurrent or self.workload.sessions, self.workload.sessions)
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of one block of one layer."""
         shape = geometry(self.geometry.model)
@@ -158,7 +163,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def granules(self) -> int:
         """Granules of one block; 1 where whole blocks are staged."""
         tokens = self.geometry.granule_tokens or self.geometry.block_tokens
-        return self.geometry.block_tokens // tokens
+        return max(self.geometry.block_tokens // tokens, 1)
 
     @property
     def time_per_token_ns(self) -> int:
@@ -173,11 +178,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             for one in self.tier.bandwidth
         ]
 
-    @property
-    def concurrent(self) -> int:
-        """Sessions that decode at once."""
-        return min(self.workload.concurrent or self.workload.sessions, self.workload.sessions)
-
 
 def find(name: str) -> Path:
     """The file of a spec: a path, or the name of one that comes with Offstage."""
@@ -188,9 +188,8 @@ def find(name: str) -> Path:
     if shipped.is_file():
         return shipped
     known = sorted(one.stem for one in SPECS.glob("*.toml"))
-    raise BadInput(
-        f"no spec is called {name!r}", "lab", f"give a TOML file, or one of {', '.join(known)}"
-    )
+    mend = f"give a TOML file, or one of {', '.join(known)}" if known else "give a TOML file"
+    raise BadInput(f"no spec is called {name!r}", "lab", mend)
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
@@ -207,12 +206,12 @@ def variants(path: Path, changes: Mapping[str, Any] | None = None) -> Iterator[
     raw = _read(path)
     base = _built(raw, str(path), changes or {})
     for axis, values in base.sweep.items():
-        if not values:
-            raise BadInput(f"axis {axis!r} has no values", f"{path}: [sweep]", "list some")
-    axes = list(base.sweep)
+        _check_axis(axis, values, f"{path}: [sweep]")
+    short = [axis.rpartition(".")[2] for axis in base.sweep]
+    names = short if len(set(short)) == len(short) else list(base.sweep)
     for combination in itertools.product(*base.sweep.values()):
-        chosen = dict(zip(axes, combination, strict=True))
-        label = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
+        chosen = dict(zip(base.sweep, combination, strict=True))
+        label = ", ".join(f"{name}={value}" for name, value in zip(names, combination, strict=True))
         try:
             yield label, _built(raw, str(path), {**(changes or {}), **chosen})
         except BadInput as error:
@@ -232,6 +231,27 @@ def _read(path: Path) -> dict[str, Any]:
         raise BadInput("is not text", str(path), "give a spec's TOML file") from None
     except (ValueError, RecursionError):
         raise BadInput("holds a value beyond any bound", str(path), "remove it") from None
+
+
+def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
+    """An axis is a key of the spec that can differ between variants, with values that do."""
+    table, dot, name = axis.rpartition(".")
+    tables = get_type_hints(Spec)
+    if dot:
+        _check_key(table, Spec, where)
+        kind = tables[table]
+        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+            raise BadInput(f"axis {axis!r} is no key of a table", where, "sweep `table.key`")
+        _check_key(name, kind, where, f"[{table}] ")
+    else:
+        _check_key(axis, Spec, where)
+        if axis in ("name", "sweep"):
+            raise BadInput(f"{axis!r} cannot be an axis", where, "sweep `table.key`")
+    if not values:
+        raise BadInput(f"axis {axis!r} has no values", where, "list some")
+    for value in values:
+        if values.count(value) > 1:
+            raise BadInput(f"axis {axis!r} has {value!r} twice", where, "list each once")
 
 
 def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
@@ -280,5 +300,5 @@ def _check_key(key: str, kind: Any, where: str, prefix: str = "") -> None:
     known = list(get_type_hints(kind))
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        raise BadInput(f"unknown key {key!r}", f"{where}: {prefix}".rstrip(),
+        raise BadInput(f"unknown key {key!r}", f"{where}: {prefix}".rstrip(" :"),
                        f"did you mean {near[0]!r}?")  # fmt: skip

@@ -16,7 +16,7 @@ from offstage.testbeds.lab.feed import Feed
 from offstage.testbeds.lab.plan import Task
 from offstage.testbeds.lab.point import Runner
 
-__all__ = ["Failure", "TaskResult", "run_task"]
+__all__ = ["Failure", "TaskResult", "failures_of", "run_task"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ class TaskResult:
     failures: list[Failure] = field(default_factory=list)
 
 
+def failures_of(task: Task, error: OffstageError) -> TaskResult:
+    """The result of a task that gave none: every point of it, or its bounds, failed alike."""
+    numbers = [point.number for point in task.points] or [-1]
+    return TaskResult(failures=[Failure(one, str(error), error.exit_code) for one in numbers])
+
+
 def run_task(task: Task, code: str, advance: Callable[[int], None]) -> TaskResult:
     """Compute the task. `advance` is told how many session-steps have been made."""
     result = TaskResult()
@@ -47,11 +53,9 @@ def run_task(task: Task, code: str, advance: Callable[[int], None]) -> TaskResul
             result.parts[names[0]] = parts.pack_bounds(found)
             return result
     except OffstageError as error:
-        numbers = [point.number for point in task.points] or [-1]
-        result.failures = [Failure(one, str(error), error.exit_code) for one in numbers]
-        return result
-    pool = task.spec.tier.hbm_pool_over_k
-    feed = Feed(workload, pool, task.spec.granules, range(len(task.points)))
+        return failures_of(task, error)
+    grains = [point.grain(task.spec) for point in task.points]
+    feed = Feed(workload, task.spec, dict(enumerate(grains)))
     runners: list[Runner] = []
 
     def failed(number: int, error: OffstageError) -> None:

@@ -1,0 +1,351 @@
+"""Is every mistake in a spec one line that names the file and the key, and is the page true?"""
+
+import datetime
+import json
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.lab import _value
+from offstage.testbeds.lab import spec as specs
+from offstage.testbeds.lab.experiment import plan
+from offstage.testbeds.lab.plan import points_of
+from offstage.testbeds.lab.spec import Spec, load, variants
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/lab-spec.md"
+TABLES = {
+    "workload": specs.WorkloadSpec,
+    "geometry": specs.GeometrySpec,
+    "selection": specs.SelectionSpec,
+    "tier": specs.TierSpec,
+    "policy": specs.PolicySpec,
+    "reference": specs.ReferenceSpec,
+}
+GOOD: dict[str, Any] = {
+    "workload": {"context_tokens": 4096, "sessions": 2, "steps": 24},
+    "geometry": {"model": "tiny", "block_tokens": 64},
+    "selection": {"k_blocks": 8},
+    "tier": {"buffer_over_k": [2]},
+    "policy": [{"use": "window+ema"}],
+}
+
+
+def toml(value: Any) -> str:
+    """One value as TOML, whose strings are JSON's but for surrogates and DEL."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{toml(k)} = {toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def write(folder: Path, raw: dict[str, Any]) -> Path:
+    path = folder / "e.toml"
+    path.write_text("".join(f"{toml(k)} = {toml(v)}\n" for k, v in raw.items()), "utf-8")
+    return path
+
+
+def merged(changes: dict[str, Any]) -> dict[str, Any]:
+    """`GOOD` with `table.key` or `key` changed."""
+    raw = {key: dict(one) if isinstance(one, dict) else one for key, one in GOOD.items()}
+    for key, value in changes.items():
+        table, _, name = key.rpartition(".")
+        if table:
+            raw.setdefault(table, {})[name] = value
+        else:
+            raw[key] = value
+    return raw
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"seeds": []}, "seeds"),
+    ({"seeds": [1, 1]}, "seeds"),
+    ({"seeds": [-1]}, "seeds"),
+    ({"name": 3}, "name"),
+    ({"workload": 3}, "workload"),
+    ({"workload.kind": "captured"}, "[workload] file"),
+    ({"workload.file": "x"}, "[workload] file"),
+    ({"workload.kind": "prose"}, "workload.kind"),
+    ({"workload.sessions": 0}, "workload.sessions"),
+    ({"workload.sessions": 65537}, "workload.sessions"),
+    ({"workload.sessions": 60000, "geometry.block_tokens": 1}, "[workload] sessions"),
+    ({"workload.context_tokens": 4095}, "[workload] context_tokens"),
+    ({"workload.shared_prefix_tokens": 4160}, "[workload] shared_prefix_tokens"),
+    ({"workload.shared_prefix_tokens": 100}, "[workload] shared_prefix_tokens"),
+    ({"workload.index_group": 3}, "[workload] index_group"),
+    ({"workload.layers": 3}, "[workload] layers"),
+    ({"workload.draft_agreement": 1.5}, "workload.draft_agreement"),
+    ({"geometry.model": "tinny"}, "did you mean 'tiny'"),
+    ({"geometry.block_tokens": 8192}, "[geometry] block_tokens"),
+    ({"geometry.granule_tokens": 24}, "[geometry] granule_tokens"),
+    ({"geometry.granule_tokens": 128}, "[geometry] granule_tokens"),
+    ({"selection.k_blocks": 65}, "[selection] k_blocks"),
+    ({"selection.window_blocks": 7}, "[selection] window_blocks"),
+    ({"workload.context_tokens": 1 << 20, "geometry.granule_tokens": 1,
+      "selection.k_blocks": 1024}, "[selection] k_blocks"),
+    ({"tier.buffer_over_k": []}, "[tier] buffer_over_k"),
+    ({"tier.buffer_over_k": [0.5]}, "[tier] buffer_over_k"),
+    ({"tier.buffer_over_k": [math.nan]}, "tier.buffer_over_k"),
+    ({"tier.buffer_over_k": [4096], "workload.sessions": 60000}, "[tier] buffer_over_k"),
+    ({"tier.hbm_pool_over_k": 0.5}, "[tier] hbm_pool_over_k"),
+    ({"tier.storage": "floppy"}, "[tier] storage"),
+    ({"tier.bandwidth": []}, "[tier] bandwidth"),
+    ({"tier.bandwidth": ["fast"]}, "[tier] bandwidth"),
+    ({"tier.bandwidth": [0]}, "[tier] bandwidth"),
+    ({"tier.bandwidth": ["99999999GB/s"]}, "[tier] bandwidth"),
+    ({"tier.time_per_token": "1ns"}, "[tier] time_per_token"),
+    ({"tier.time_per_token": "soon"}, "[tier] time_per_token"),
+    ({"tier.warmup": "2h"}, "[tier] warmup"),
+    ({"tier.in_flight": 0}, "tier.in_flight"),
+    ({"policy": []}, "[[policy]]"),
+    ({"policy": [{}]}, "policy"),
+    ({"policy": [{"use": "nope"}]}, "there is no policy 'nope'"),
+    ({"policy": [{"use": "no.such:Class"}]}, "no.such:Class"),
+    ({"policy": [{"use": "window", "eviction": "lrux"}]}, "[[policy]] eviction"),
+    ({"policy": [{"use": "window", "parameters": {"degree_mx": 2}}]}, "'degree_max'"),
+    ({"policy": [{"use": "window", "parameters": {"degree_max": -1}}]}, "degree_max"),
+    ({"policy": [{"use": "window", "parameters": {"degree_max": 1 << 32}}]}, "degree_max"),
+    ({"policy": [{"use": "window", "parameters": {"prefetch_bytes_per_s_max": 1}}]},
+     "[[policy]] parameters"),
+    ({"reference.use": "nope"}, "there is no policy 'nope'"),
+    ({"reference.eviction": "lrux"}, "[reference] eviction"),
+    ({"reference.buffer_over_k": 0.5}, "[reference] buffer_over_k"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "named"), BAD, ids=lambda one: str(one)[:60])
+def test_what_cannot_be_is_one_line_that_names_the_key(
+    changes: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, merged(changes))
+    with pytest.raises(BadInput) as caught:
+        load(path)
+    line = str(caught.value)
+    assert named in line and str(path) in line and "\n" not in line, line
+    assert caught.value.exit_code == 2
+
+
+def test_what_can_be_is_read(tmp_path: Path) -> None:
+    """The base that every bad spec differs from in one thing is good itself."""
+    spec = load(write(tmp_path, GOOD))
+    assert (spec.name, spec.layer_count, spec.concurrent, spec.granules) == ("e", 2, 2, 1)
+    assert spec.block_bytes == 64 * 256 and spec.caps == [None]
+    one_cap = load(write(tmp_path, merged({"tier.bandwidth": [0], "policy": [{"use": "lru"}]})))
+    assert one_cap.caps == [0]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_unknown_key_names_the_nearest_at_every_level(table: str, tmp_path: Path) -> None:
+    field = max(TABLES[table].__struct_fields__, key=len)
+    raw = merged({})
+    inner = {"use": "none", field + "s": 1} if table == "policy" else {field + "s": 1}
+    raw[table] = [inner] if table == "policy" else inner
+    with pytest.raises(BadInput, match=rf"\[{table}\]: unknown key '{field}s'; did you mean "
+                                       rf"'{field}'"):  # fmt: skip
+        load(write(tmp_path, raw))
+    with pytest.raises(BadInput, match=rf"e.toml: unknown key '{table}z'; did you mean '{table}'"):
+        load(write(tmp_path, merged({f"{table}z": 1})))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "named"),
+    [
+        ({"workload.steps": []}, "workload.steps"),
+        ({"workload.steps": [1, 1]}, "has 1 twice"),
+        ({"workload.stepz": [1]}, "did you mean 'steps'"),
+        ({"wrkload.steps": [1]}, "did you mean 'workload'"),
+        ({"policy.use": ["none"]}, "policy.use"),
+        ({"sweep": [{}]}, "cannot be an axis"),
+        ({"name": ["a"]}, "cannot be an axis"),
+        ({"workload.steps": 3}, "sweep"),
+        ({"workload.steps": [0, "x"]}, "no variant can be run"),
+    ],
+)
+def test_an_axis_that_is_none_ends_the_sweep(
+    sweep: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, {**GOOD, "sweep": sweep})
+    with pytest.raises(BadInput) as caught:
+        plan(path, {}, sweep=True)
+    assert named in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_combination_that_contradicts_itself_is_kept_and_the_others_run(tmp_path: Path) -> None:
+    """k = 8 with sinks and window of 3 is good, k = 3 is not, and a word is no number."""
+    sweep = {"selection.k_blocks": [8, 3, "x"], "geometry.block_tokens": [32, 64]}
+    path = write(tmp_path, {**GOOD, "sweep": sweep})
+    found = dict(variants(path))
+    assert [label for label, one in found.items() if isinstance(one, Spec)] == [
+        "k_blocks=8, block_tokens=32", "k_blocks=8, block_tokens=64"
+    ]  # fmt: skip
+    experiment = plan(path, {}, sweep=True)
+    assert [label for label, _ in experiment.refused] == [
+        f"k_blocks={k}, block_tokens={tokens}" for k in (3, "x") for tokens in (32, 64)
+    ]
+    numbers = [point.number for one in experiment.variants for point in one.points]
+    assert numbers == list(range(len(numbers)))
+    with pytest.raises(BadInput, match="offstage lab sweep"):
+        plan(path, {}, sweep=False)
+
+
+def test_axes_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    sweep = {"tier.buffer_over_k": [[2], [4]], "reference.buffer_over_k": [2, 4]}
+    labels = [label for label, _ in variants(write(tmp_path, {**GOOD, "sweep": sweep}))]
+    assert len(set(labels)) == 4 and "tier.buffer_over_k=[2]" in labels[0]
+
+
+def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
+    raw = merged({"policy": [{"use": "ema", "label": "a"}, {"use": "window", "label": "a"}]})
+    with pytest.raises(BadInput, match="two policies are called 'a'"):
+        plan(write(tmp_path, raw), {}, sweep=False)
+
+
+def test_what_the_workload_refuses_is_said_before_a_run(tmp_path: Path) -> None:
+    for changes, named in (
+        ({"workload.draft_agreement": 0.01}, "draft_agreement"),
+        ({"workload.profile": "nope"}, "no profile is called 'nope'"),
+    ):
+        path = write(tmp_path, merged(changes))
+        with pytest.raises(BadInput, match=named) as caught:
+            plan(path, {}, sweep=False)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("64", 64),
+        ("0.5", 0.5),
+        ("[2, 4]", [2, 4]),
+        ('"40ms"', "40ms"),
+        ("40ms", "40ms"),
+        ("true", True),
+        ('[{use = "none"}]', [{"use": "none"}]),
+        ("a\nb = 1", "a\nb = 1"),
+        ("", ""),
+        ("[" * 5000, "[" * 5000),
+    ],
+)
+def test_a_setting_is_what_toml_would_make_of_it_or_text(text: str, value: Any) -> None:
+    assert _value(text) == value
+
+
+def test_changes_reach_every_level(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    spec = load(path, {"workload.steps": 7, "seeds": [4], "policy": [{"use": "none"}]})
+    assert (spec.workload.steps, spec.seeds, spec.policy[0].use) == (7, (4,), "none")
+    for key in ("stepz", "workload.stepz", "wrkload.steps", "policy.use", "name.x"):
+        with pytest.raises(BadInput, match=r"e\.toml"):
+            load(path, {key: 7})
+
+
+WORDS = {("geometry", "granule_tokens"): "whole blocks", ("workload", "trace"): "none",
+         ("policy", "eviction"): "the components'", ("policy", "label"): "made of the others",
+         ("policy", "parameters"): "none", ("workload", "file"): "",
+         ("workload", "capacity_share"): "1, 5, 10, 25, 50 %"}  # fmt: skip
+
+
+def test_the_page_has_every_key_with_its_default_and_no_other() -> None:
+    parts = re.split(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    rows = {
+        title: {
+            name: default.strip()
+            for name, default in re.findall(r"^\| `([a-z_]+)` \|([^|]*)\|", text, re.MULTILINE)
+        }
+        for title, text in sections.items()
+    }
+    assert list(rows["Top level"]) == list(Spec.__struct_fields__)
+    for table, kind in TABLES.items():
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        assert set(rows[table]) == set(fields), table
+        for name, text in rows[table].items():
+            if (table, name) in WORDS:
+                assert text == WORDS[table, name]
+            elif fields[name].required:
+                assert text == ""
+            else:
+                told = _value(text.strip("`"))
+                default = fields[name].default
+                default = list(default) if isinstance(default, tuple) else default
+                assert told == default, (table, name)
+    shares = msgspec.structs.fields(specs.WorkloadSpec)[-1]
+    assert [f"{100 * one:g}" for one in shares.default] == "1 5 10 25 50".split()
+
+
+def test_the_page_shows_a_spec_that_is_good(tmp_path: Path) -> None:
+    for text in re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        (tmp_path / "shown.toml").write_text(text)
+        assert plan(tmp_path / "shown.toml", {}, sweep=False).variants
+
+
+KEYS = [f"{table}.{name}" for table, kind in TABLES.items() for name in kind.__struct_fields__]
+SCALARS = st.one_of(
+    st.integers(-(1 << 40), 1 << 40), st.integers(0, 300), st.booleans(), st.text(max_size=8),
+    st.floats(), st.sampled_from(["lru", "none", "4GB/s", "1ms", "captured", "1e9", "tiny", "mass",
+                                  "unlimited", "window+ema", "granule", "+", ":", "a:b"]),
+    st.dates(),
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["use", "label", "eviction", "parameters", "degree_max", "x", "a.b"]),
+        inner, max_size=3,
+    ),
+    max_leaves=4,
+)  # fmt: skip
+CHANGES = st.dictionaries(
+    st.one_of(
+        st.sampled_from([key for key in KEYS if not key.startswith("policy.")]),
+        st.sampled_from(["policy", "sweep", "seeds", "name", "workload", "", "x", "reference"]),
+    ),
+    VALUES,
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(CHANGES, st.booleans())
+def test_anything_is_a_spec_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], bare: bool
+) -> None:
+    """Arbitrary values at arbitrary keys, alone or in a good spec, through TOML and back."""
+    raw: dict[str, Any] = {} if bare else merged({})
+    for key, value in changes.items():
+        table, _, name = key.rpartition(".")
+        if table and isinstance(raw.setdefault(table, {}), dict):
+            raw[table][name] = value
+        elif not table:
+            raw[key] = value
+    path = write(tmp_path_factory.getbasetemp(), raw)
+    tomllib.loads(path.read_text())  # what is tested is the spec, not the writer
+    try:
+        for _, found in variants(path):
+            if isinstance(found, Spec):
+                points_of(found, 0, 0)
+    except BadInput as error:
+        assert "\n" not in str(error) and str(error)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_spec_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "bytes.toml"
+    path.write_bytes(data)
+    try:
+        load(path)
+    except BadInput as error:
+        assert str(path) in str(error) and "\n" not in str(error)

@@ -10,6 +10,7 @@ from offstage.bindings.errors import BadInput, Interrupted, RunFailed
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 
 if TYPE_CHECKING:
+    from offstage.testbeds.drive.progress import Progress
     from offstage.testbeds.lab.experiment import Experiment
     from offstage.testbeds.lab.results import LabSummary, PointSummary
 
@@ -81,8 +82,8 @@ def sweep(
     if summary.failed:
         first = summary.failed[0]
         raise RunFailed(
-            f"{len(summary.failed)} of its points failed, the first with: {first.message}",
-            first.point, "the others are in the results",
+            f"failed: {len(summary.failed)}; the first is {first.point}: {first.message}",
+            spec, "what did not fail is in the results",
         )  # fmt: skip
 
 
@@ -96,12 +97,19 @@ def bounds(
     form: FormatOption = Format.text,
 ) -> None:
     """What any policy could reach at most: compulsory, Belady, clairvoyant, last step."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.lab.bounds_table import bounds_rows, bounds_table
 
     experiment, folder = _planned(spec, out, seed, changes, sweep=True)
-    _compute(experiment, folder, jobs, "", bounds_only=True)
+    with shown(1) as progress:
+        _compute(experiment, folder, progress, jobs, "", bounds_only=True)
     rows = bounds_rows(experiment, folder)
-    emit({"bounds": rows}, form, bounds_table(rows))
+    failed = [{"point": label, "message": line} for label, line in experiment.refused]
+    lines = [Text(f"failed: {one['point']}: {one['message']}") for one in failed]
+    emit({"bounds": rows, "failed": failed}, form, Group(bounds_table(rows), *lines))
 
 
 @lab.command()
@@ -128,9 +136,9 @@ def _run(
     from offstage.testbeds.lab.finish import finish
 
     experiment, folder = _planned(name, out, seeds, changes, sweep=sweep)
-    _compute(experiment, folder, jobs, cluster, stop_at_failure=not sweep)
     traces = sum(one.spec.workload.kind == "requests" for one in experiment.variants)
-    with shown(1 + 2 * traces) as progress:
+    with shown(2 + 2 * traces) as progress:
+        _compute(experiment, folder, progress, jobs, cluster, stop_at_failure=not sweep)
         return finish(experiment, folder, out, progress)
 
 
@@ -149,21 +157,19 @@ def _planned(
 
 
 def _compute(
-    experiment: "Experiment", folder: Path, jobs: int, cluster: str, *,
+    experiment: "Experiment", folder: Path, progress: "Progress", jobs: int, cluster: str, *,
     bounds_only: bool = False, stop_at_failure: bool = True,
 ) -> None:  # fmt: skip
-    from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.lab.execute import default_jobs
     from offstage.testbeds.lab.experiment import compute
 
     if jobs < 0:
         raise BadInput(f"--jobs = {jobs}", "lab", "give 1 or more, or 0 for one for each core")
     try:
-        with shown(1) as progress:
-            compute(
-                experiment, folder, progress, jobs=jobs or default_jobs(), cluster=cluster,
-                bounds_only=bounds_only, stop_at_failure=stop_at_failure,
-            )  # fmt: skip
+        compute(
+            experiment, folder, progress, jobs=jobs or default_jobs(), cluster=cluster,
+            bounds_only=bounds_only, stop_at_failure=stop_at_failure,
+        )  # fmt: skip
     except KeyboardInterrupt:
         raise Interrupted(
             "interrupted", str(folder), "the same command goes on from there"
@@ -190,6 +196,7 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     import json
 
     from rich.console import Group
+    from rich.text import Text
 
     from offstage.testbeds.report.files import SUMMARY_NAME, write_text
     from offstage.testbeds.report.lab_files import write_lab_summary
@@ -218,8 +225,8 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
         "failed": msgspec.to_builtins(summary.failed),
         **{name: str(path) for name, path in paths.items()},
     }
-    table = lab_table(summary) if summary.points else requests_table(summary.requests)
-    emit(told, form, Group(table, *lines))
+    table = requests_table(summary.requests) if summary.requests else lab_table(summary)
+    emit(told, form, Group(table, *map(Text, lines)))
 
 
 def _headline(point: "PointSummary") -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""Does `offstage lab` go on past whatever fails, and say it in one line?"""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from lab_runs import LAB, SPEC, here, ledger, shell, wait_for
+
+from offstage.testbeds.cli import run
+from offstage.testbeds.report.lab_files import read_lab_summary
+
+
+def test_workers_end_with_the_process_that_began_them(lab_place: Path) -> None:
+    """After kill -9 of the command nobody computes on."""
+    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
+    begun = subprocess.Popen([*LAB, "run", "e.toml", "--out", "out", "--jobs", "2"],
+                             stderr=subprocess.DEVNULL)  # fmt: skip
+    wait_for((lab_place / "mark.reached").exists)
+    wait_for(lambda: (lab_place / "mark.reached").read_text() != "")
+    worker = Path("/proc") / (lab_place / "mark.reached").read_text()
+    assert worker.exists() and worker.name != str(begun.pid)
+    begun.kill()
+    begun.wait()
+    wait_for(lambda: not worker.exists())
+
+
+def test_a_sweep_goes_on_past_what_fails(
+    lab_place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy that raises, one that answers out of range, and a combination that contradicts
+    itself are listed; the rest is there, and its ledger too."""
+    wrong = '\n[[policy]]\nuse = "lab_policies:Raises"\n[[policy]]\nuse = "lab_policies:Outside"\n'
+    sweep = '\n[sweep]\n"selection.k_blocks" = [8, 2]\n'
+    (lab_place / "e.toml").write_text(SPEC + wrong + sweep)
+    assert here("sweep", "e.toml", "--out", "out", "--format", "json") == 1
+    told, error = capsys.readouterr()
+    failed = {one["point"]: one["message"] for one in json.loads(told)["failed"]}
+    assert "sinks and window fill k = 2" in failed.pop("k_blocks=2")
+    raised = failed.pop("k_blocks=8: lab_policies:Raises, B = 2k")
+    assert raised.startswith(
+        "step 5 of session 0: policy 'raises' raised ValueError: no such block"
+    )
+    assert "guessed ordinal 64, of 64" in failed.pop("k_blocks=8: lab_policies:Outside, B = 2k")
+    assert failed == {} and error.splitlines()[-1].startswith("offstage: e.toml: failed: 3;")
+    policies = {point.info.policy for point in read_lab_summary(lab_place / "out").points}
+    assert policies == {"none", "window+ema", "warmup+arc", "lab_policies:Silent"}
+    assert pq.read_table(lab_place / "out/ledger.parquet", columns=["point"]).num_rows > 0
+
+
+@pytest.mark.parametrize(("name", "named"), [("Raises", "raises"), ("Outside", "outside")])
+def test_a_run_ends_with_the_first_failure(
+    name: str, named: str, lab_place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names policy, step and session; exit code 2: the policy is the user's."""
+    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:Silent", f"lab_policies:{name}"))
+    assert here("run", "e.toml", "--out", "out") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"policy {named!r}" in line and "step 5 of session 0" in line
+    assert not (lab_place / "out/summary.json").exists()
+
+
+def test_a_worker_that_dies_costs_its_own_point_only(lab_place: Path) -> None:
+    """The policy kills its process whenever it runs; points that were with it are all there."""
+    killer = '\n[[policy]]\nuse = "lab_policies:Kills"\n'
+    (lab_place / "e.toml").write_text((SPEC + killer).replace("[1, 2]", "[1]"))
+    done = shell("sweep", "e.toml", "--out", "out", "--jobs", "2")
+    assert done.returncode == 1, done.stderr
+    summary = read_lab_summary(lab_place / "out")
+    assert [one.point for one in summary.failed] == ["lab_policies:Kills, B = 2k"]
+    assert "died" in summary.failed[0].message
+    assert len(summary.points) == 4 and all(point.bounds for point in summary.points)
+
+
+def test_a_worker_that_died_once_is_forgiven(lab_place: Path, lab_whole: Path) -> None:
+    """As when memory was short for two of them: run again alone, everything is there."""
+    text = SPEC.replace("lab_policies:Silent", "lab_policies:KillsOnce")
+    (lab_place / "e.toml").write_text(text)
+    done = shell("run", "e.toml", "--out", "out", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert (lab_place / "mark").exists()
+    assert ledger(lab_place / "out") == ledger(lab_whole), "else it does what Silent does"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "nowhere"],
+        ["run", "nowhere.toml"],
+        ["run", "."],
+        ["run", sys.executable],
+        ["run", "e.toml", "--out", "e.toml"],
+        ["run", "e.toml", "--out", "e.toml/out"],
+        ["run", "e.toml", "--jobs", "-1"],
+        ["run", "e.toml", "--seed", "-1"],
+        ["run", "e.toml", "--seed", "x"],
+        ["run", "e.toml", "--set", "workload.steps"],
+        ["run", "e.toml", "--set", "workload.stepz=3"],
+        ["run", "e.toml", "--set", 'policy=[{use="nope"}]'],
+        ["run", "e.toml", "--set", "workload.kind=selections", "--set", "workload.file=e.toml"],
+        ["run", "e.toml", "--set", "workload.kind=captured", "--set", "workload.file=e.toml"],
+        ["run", "e.toml", "--set", "workload.trace=nowhere.jsonl"],
+        ["run", "e.toml", "--cluster", "nonsense"],
+        ["sweep", "e.toml", "--set", "sweep.workload.steps=[]"],
+        ["bounds", "e.toml", "--out", "e.toml"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(
+    words: list[str], lab_place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["lab", *words]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1].startswith("offstage: ") and sum("offstage: " in line for line in told) == 1
+    assert "Traceback" not in "".join(told)
+
+
+def test_a_disk_that_is_full_is_one_line(lab_place: Path) -> None:
+    """Files of this process may not grow beyond 2 KB, less than a part has."""
+    limit = 2048
+    done = shell(
+        "run", "e.toml", "--out", "out", "--jobs", "1",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("offstage: out/parts/") and "cannot be written: File too large" in line
+    assert list((lab_place / "out/parts").glob("*.tmp")) == []

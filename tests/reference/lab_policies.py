@@ -1,0 +1,104 @@
+"""Policies of another package that go wrong, each in its own way; named as `lab_policies:Class`."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import CAUSES
+from offstage.testbeds.lab.policy import CoreSwitches, Setting, View, guesses, no_guesses
+
+PATTERN = CAUSES.index("pattern")
+STEP = 5
+"""The step at which it happens."""
+
+
+class Silent:
+    """Guesses nothing, and so behaves as `none`."""
+
+    name: ClassVar[str] = "silent"
+    uses: ClassVar[str] = "nothing"
+    source: ClassVar[str] = "a test"
+    core: ClassVar[CoreSwitches] = CoreSwitches()
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def begin(
+        self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
+    ) -> npt.NDArray[np.void]:
+        """No guess."""
+        return no_guesses()
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """No guess, but for what `happens`."""
+        return self.happens(view) if view.step == STEP else no_guesses()
+
+    def happens(self, view: View) -> npt.NDArray[np.void]:
+        """Nothing here."""
+        return no_guesses()
+
+
+class Raises(Silent):
+    """Raises."""
+
+    name = "raises"
+
+    def happens(self, view: View) -> npt.NDArray[np.void]:
+        """An error of two lines, as libraries have them."""
+        raise ValueError("no such\nblock")
+
+
+class Outside(Silent):
+    """Guesses a block that does not exist."""
+
+    name = "outside"
+
+    def happens(self, view: View) -> npt.NDArray[np.void]:
+        """The first ordinal behind the last."""
+        return guesses([0], [view.blocks], after_layer=0, cause=PATTERN)
+
+
+class Kills(Silent):
+    """Ends its process as the kernel does when memory is short."""
+
+    name = "kills"
+
+    def happens(self, view: View) -> npt.NDArray[np.void]:
+        """SIGKILL."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        return no_guesses()
+
+
+class KillsOnce(Silent):
+    """Ends its process the first time, which `LAB_MARK` names a file for."""
+
+    name = "kills-once"
+
+    def happens(self, view: View) -> npt.NDArray[np.void]:
+        """SIGKILL, if the file is not there."""
+        mark = Path(os.environ["LAB_MARK"])
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return no_guesses()
+
+
+class Waits(Silent):
+    """Waits at its step until the file `LAB_MARK` is there, and says in `LAB_MARK.reached` who
+    waits."""
+
+    name = "waits"
+
+    def happens(self, view: View) -> npt.NDArray[np.void]:
+        """Nothing but time passes."""
+        mark = Path(os.environ["LAB_MARK"])
+        if not mark.exists():
+            mark.with_suffix(".reached").write_text(str(os.getpid()))
+        while not mark.exists():
+            time.sleep(0.01)
+        return no_guesses()

@@ -247,6 +247,13 @@ class HbmPool:
         )
         return served
 
+    def held(self) -> npt.NDArray[np.uint32]:
+        """What it holds now: uint32 `[layers, pool_blocks]` of ordinals, `ABSENT` behind the last,
+        those that were selected longest ago first."""
+        ordinals = np.empty((self.layers, self.pool_blocks), np.uint32)
+        lib.ofs_pool_held(self._handle, ffi.cast("uint32_t *", ordinals.ctypes.data))
+        return ordinals
+
 
 def _misfit(name: str, shape: tuple[int, ...], wanted: str) -> BadInput:
     return BadInput(f"{name} of shape {list(shape)}", "slab", f"give {wanted}")

@@ -187,8 +187,10 @@ def _value(text: str) -> Any:
 
 
 HEADLINES = (
-    "nontrivial_hit", "hit", "nontrivial_selection_hit", "traffic_ratio", "traffic_vs_reference",
-    "coverage", "accuracy", "nontrivial_gap_closed", "stall_ms_p99",
+    "nontrivial_hit", "hit", "nontrivial_hit_without_cold", "nontrivial_selection_hit", "hbm_share",
+    "late", "traffic_ratio", "traffic_vs_reference", "coverage", "accuracy", "pollution",
+    "nontrivial_gap_closed", "stall_ms_p99", "worst_layer", "worst_requests", "first_steps",
+    "turn_steps", "bounds", "requests",
 )  # fmt: skip
 
 

@@ -23,11 +23,16 @@ __all__ = ["Feed", "Served", "grain_of", "over_k"]
 
 @dataclass(frozen=True)
 class Served:
-    """A slab, and which of its selected blocks the HBM pool has: bool `[steps, layers, width]`,
-    None without a pool."""
+    """A slab, and what the HBM pool has of it; None without a pool.
+
+    served: bool `[steps, layers, width]`, the selected blocks that it has. held: uint32
+    `[steps + 1, layers, pool]`, all that it holds before each step and after the last, `ABSENT`
+    behind the last ordinal.
+    """
 
     slab: Slab
     served: npt.NDArray[np.bool_] | None
+    held: npt.NDArray[np.uint32] | None
     last: bool
 
 
@@ -132,15 +137,20 @@ class Feed:
     def _served(self, source: _Source, grain: int, slab: Slab) -> Served | BadInput:
         slab = grain_of(slab, self._granules // grain)
         pool, width = source.pools[grain], slab.selected.shape[2]
+        last = source.ahead is None
         if pool is None:
-            return Served(slab, None, source.ahead is None)
+            return Served(slab, None, None, last)
         if width > pool.pool_blocks:
             mend = over_k(width, pool.pool_blocks, self._pool_over_k)
             return BadInput(
                 f"a selection of {width} blocks does not fit a pool of {pool.pool_blocks}",
                 "[tier] hbm_pool_over_k", mend,
             )  # fmt: skip
-        return Served(slab, pool.served(slab.selected), source.ahead is None)
+        served, held = [], [pool.held()]
+        for step in slab.selected:
+            served.append(pool.served(step[None])[0])
+            held.append(pool.held())
+        return Served(slab, np.stack(served), np.stack(held), last)
 
 
 def over_k(width: int, blocks: int, multiple: float) -> str:

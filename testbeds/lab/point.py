@@ -19,7 +19,7 @@ from offstage.bindings.sim import Engine, EngineConfig, populate_contents
 from offstage.bindings.storage import preset
 from offstage.bindings.units import parse_time
 from offstage.testbeds.lab.coarse import Coarsened
-from offstage.testbeds.lab.feed import Feed, over_k
+from offstage.testbeds.lab.feed import Feed, Served, over_k
 from offstage.testbeds.lab.ledger import ROW
 from offstage.testbeds.lab.plan import Point
 from offstage.testbeds.lab.policy import GUESS, Setting, View
@@ -205,7 +205,7 @@ class Runner:
         place.next_slab += 1
         if len(self._rows) or place.next_slab > 1:
             self._rows.append(self._engine.take_rows(number))
-        guesses, offsets = self._guesses(number, found.slab, place.blocks)
+        guesses, offsets = self._guesses(number, found, place.blocks)
         self._engine.feed(
             number, found.slab.selected, found.served, found.slab.scores, offsets, guesses,
             last=found.last,
@@ -223,12 +223,12 @@ class Runner:
             )  # fmt: skip
 
     def _guesses(
-        self, number: int, slab: Slab, blocks: int
+        self, number: int, found: Served, blocks: int
     ) -> tuple[npt.NDArray[np.void] | None, npt.NDArray[np.uint64] | None]:
         """The policy's guesses for every step of the slab, in the order they are told."""
         if not self._combined.guesses:
             return None, None
-        layers = self._workload.layer_count
+        layers, slab = self._workload.layer_count, found.slab
         turns = set(self._workload.sessions[number].turns)
         told, places = [], []
         for index in range(len(slab.selected)):
@@ -243,6 +243,8 @@ class Runner:
                 turn=step in turns,
             )
             answer = self._policy.step(view)
+            if found.held is not None:
+                answer = _not_in_pool(answer, found.held[index : index + 2], slab.scores.shape[2])
             told.append(answer)
             places.append(index * layers + answer["after_layer"].astype(np.int64))
         guesses = np.concatenate(told) if told else np.zeros(0, GUESS)
@@ -251,3 +253,19 @@ class Runner:
         counts = np.bincount(place, minlength=len(slab.selected) * layers)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
         return guesses[order], offsets
+
+
+def _not_in_pool(
+    answer: npt.NDArray[np.void], held: npt.NDArray[np.uint32], blocks: int
+) -> npt.NDArray[np.void]:
+    """Guesses without those of blocks that the HBM pool holds, which the host does not ask for.
+
+    held: before and after the step, `[2, layers, pool]`. A layer that is still to run in this step
+    has what it held before; for later steps what it holds after it counts.
+    """
+    has = np.zeros((2, held.shape[1], blocks + 1), bool)
+    np.put_along_axis(has, np.minimum(held, blocks).astype(np.int64), True, axis=2)
+    has[:, :, blocks] = False
+    after = (answer["steps"] > 0).astype(np.int64)
+    kept: npt.NDArray[np.void] = answer[~has[after, answer["layer"], answer["ordinal"]]]
+    return kept

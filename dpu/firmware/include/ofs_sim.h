@@ -139,6 +139,8 @@ void ofs_pool_close(struct ofs_pool *pool);
  */
 int ofs_pool_serve(struct ofs_pool *pool, uint32_t step_count, uint32_t width,
 	const uint32_t *selected, uint8_t *served);
+/* The ordinals that the pool holds now, [layer_count][pool_blocks], OFS_NONE behind the last. */
+void ofs_pool_held(const struct ofs_pool *pool, uint32_t *ordinals);
 
 /* Append `count` chunks by their contents, stored in every layer. */
 int ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t session,

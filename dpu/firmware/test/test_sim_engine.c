@@ -168,11 +168,14 @@ test_a_pool_of_one_selection(void)
 {
 	uint32_t selected[4][2] = { { 0, 1 }, { 1, 2 }, { 0, OFS_NONE }, { 2, 0 } };
 	uint8_t expected[4][2] = { { 0, 0 }, { 1, 0 }, { 0, 0 }, { 1, 1 } }, served[4][2];
+	uint32_t held[2];
 	struct ofs_pool *pool;
 
 	assert(ofs_pool_open(&pool, 1, 3, 2) == 0);
 	assert(ofs_pool_serve(pool, 4, 2, selected[0], served[0]) == 0);
 	assert(memcmp(served, expected, sizeof(served)) == 0);
+	ofs_pool_held(pool, held);
+	assert(held[0] == 2 && held[1] == 0);
 	selected[3][1] = 3;
 	assert(ofs_pool_serve(pool, 4, 2, selected[0], served[0]) == -EINVAL);
 	assert(ofs_pool_serve(pool, 1, 3, selected[0], served[0]) == -EINVAL);

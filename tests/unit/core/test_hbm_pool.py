@@ -40,6 +40,8 @@ def test_it_serves_what_the_host_would_find(
         host.allocate("s", 0, missing)
         assert got[: len(row)].tolist() == (found >= 0).tolist()
         assert not got[len(row) :].any()
+    held = pool.held()[0]
+    assert sorted(held[held != ABSENT].tolist()) == host.resident("s", 0).tolist()
 
 
 def test_layers_do_not_meet() -> None:

@@ -122,3 +122,19 @@ ofs_pool_serve(struct ofs_pool *pool, uint32_t step_count, uint32_t width,
 			served + row * width);
 	return 0;
 }
+
+void
+ofs_pool_held(const struct ofs_pool *pool, uint32_t *ordinals)
+{
+	uint32_t ends = pool->block_count;
+
+	for (uint32_t layer = 0; layer < pool->layer_count; layer++) {
+		const struct link *links = pool->links + (uint64_t)layer * (ends + 1ull);
+		uint32_t *row = ordinals + (uint64_t)layer * pool->pool_blocks, count = 0;
+
+		for (uint32_t i = links[ends].next; i != ends; i = links[i].next)
+			row[count++] = i;
+		for (; count < pool->pool_blocks; count++)
+			row[count] = OFS_NONE;
+	}
+}

@@ -109,11 +109,19 @@ def core_table(result: Mapping[str, Any]) -> Drawn:
     rows.append((f"decode, {decode['prefetchers']}, {decode['selected']} of {decode['blocks']}",
                  _per_s(decode["accesses_per_s"]), "", None, aim, met))  # fmt: skip
     rows.append(("replay of a log", _per_s(replay["decisions_per_s"]), "", None, "", None))
+    lab = result["lab"]
+    aim, met = _aim(aims, "lab")
+    what = f"lab, {lab['layers']} by {lab['steps']:,} steps"
+    rows.append((what, f"{lab['seconds']:.1f} s", "", None, aim, met))
     equal = sum("reference_hits" in row for row in result["rows"])
     notes = [
         f"accesses and decisions per second, measured, beside {result['reference']}; "
         f"{result['rounds']} rounds, seed {result['seed']}; hit counts are equal in all "
         f"{equal} rows that have a reference",
+        f"lab: {lab['layers']} layers of {lab['blocks']:,} blocks for {lab['steps']:,} steps, "
+        f"seconds of one core from the draw of the selections to the ledger, policy "
+        f"{lab['policy']}; {_per_s(lab['accesses_per_s'])} accesses without the drawing; at most "
+        f"{format_size(lab['memory_peak_bytes'])} of memory",
     ]
     return drawn(rows), notes
 

@@ -1,0 +1,58 @@
+"""What one experiment at full scale costs: 128K tokens, 80 layers, 1,000 steps, end to end.
+
+The selections are drawn, the drive is modelled, the core decides and the ledger comes out, in one
+process, as `offstage lab run` does it, without the figures and the page. Times are of one core of
+this machine, on which other processes do not count.
+"""
+
+import resource
+import time
+from typing import Any
+
+from offstage.testbeds.lab.build import build
+from offstage.testbeds.lab.feed import Feed
+from offstage.testbeds.lab.plan import points_of
+from offstage.testbeds.lab.point import Runner
+from offstage.testbeds.lab.spec import PolicySpec, Spec, TierSpec, WorkloadSpec
+
+__all__ = ["MEMORY_AIM_BYTES", "SECONDS_AIM", "lab_row"]
+
+SECONDS_AIM = 60
+MEMORY_AIM_BYTES = 2 << 30
+STEPS = 1000
+
+
+def lab_row(seed: int, steps: int = STEPS) -> dict[str, Any]:
+    """Seconds of one core and accesses a second of one point. `memory_peak_bytes` is that of the
+    whole process so far."""
+    spec = Spec(
+        name="bench",
+        seeds=(seed,),
+        workload=WorkloadSpec(sessions=1, steps=steps),
+        tier=TierSpec(buffer_over_k=(4.0,)),
+        policy=(PolicySpec(use="ema"),),
+    )
+    point = next(one for one in points_of(spec, 0, 0) if one.policy.use == "ema")
+    began = time.process_time()
+    workload = build(spec, seed)
+    feed = Feed(workload, spec, {0: 1})
+    runner = Runner(0, point, spec, workload, feed, seed)
+    drawing = 0.0
+    while not runner.advance():
+        since = time.process_time()
+        feed.make()
+        drawing += time.process_time() - since
+    spent = time.process_time() - began
+    demands = int(runner.result().rows["demands"].sum(dtype=int))
+    return {
+        "policy": point.label,
+        "layers": workload.layer_count,
+        "blocks": workload.sessions[0].blocks,
+        "selected": workload.select_blocks,
+        "steps": steps,
+        "accesses": demands,
+        "seconds": spent,
+        "drawing_seconds": drawing,
+        "accesses_per_s": demands / (spent - drawing),
+        "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }

@@ -6,7 +6,8 @@ from typing import Any
 from rich.table import Table
 
 from offstage.testbeds.lab import parts
-from offstage.testbeds.lab.experiment import Experiment
+from offstage.testbeds.lab.bounds_task import bound_keys
+from offstage.testbeds.lab.experiment import Experiment, Variant
 from offstage.testbeds.lab.plan import Task
 from offstage.testbeds.lab.totals import BoundTotals, bound_totals, pool_bounds
 
@@ -14,7 +15,8 @@ __all__ = ["bounds_rows", "bounds_table"]
 
 
 def bounds_rows(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
-    """One row for each variant, buffer, cap and bound, over all seeds; parts are in `folder`."""
+    """One row for each variant, buffer, cap and bound, over all seeds, and one for a buffer that
+    cannot hold what a layer demands together; parts are in `folder`."""
     rows = []
     for variant in experiment.variants:
         recurring = variant.spec.workload.kind in ("captured", "selections")
@@ -24,17 +26,26 @@ def bounds_rows(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
             )
             for seed in variant.spec.seeds
         ]
-        for key in seeds[0]:
+        for key in bound_keys(variant.spec):
+            if not all(key in one for one in seeds):
+                rows.append({"workload": _name(variant), **_setting(variant, key),
+                             "bound": "does not fit", "hit": None, "nontrivial_hit": None,
+                             "reads": None})  # fmt: skip
+                continue
             pooled = pool_bounds([bound_totals(one[key]) for one in seeds], recurring)
             rows += [
-                {"workload": variant.label or variant.spec.workload.kind, **_setting(variant, key),
+                {"workload": _name(variant), **_setting(variant, key),
                  **_figures(pooled, at, name)}
                 for at, name in enumerate(pooled.names)
             ]  # fmt: skip
     return rows
 
 
-def _setting(variant: Any, key: parts.BoundKey) -> dict[str, Any]:
+def _name(variant: Variant) -> str:
+    return variant.label or variant.spec.workload.kind
+
+
+def _setting(variant: Variant, key: parts.BoundKey) -> dict[str, Any]:
     grain, buffer_blocks, cap = key
     return {
         "buffer_over_k": buffer_blocks / grain / variant.spec.selection.k_blocks,

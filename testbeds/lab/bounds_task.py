@@ -8,6 +8,7 @@ no policy reads faster.
 import heapq
 from collections.abc import Callable
 
+from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import preset
 from offstage.bindings.units import parse_time
 from offstage.testbeds.lab.bounds import BOUNDS, BoundPoint, Collector, bounds_at
@@ -38,7 +39,8 @@ def bound_keys(spec: Spec) -> list[BoundKey]:
 def bounds_of(
     spec: Spec, seed: int, workload: Workload, advance: Callable[[int], None]
 ) -> dict[BoundKey, SeedBounds]:
-    """Every bound of one seed. `advance` is told how many session-steps were read."""
+    """Every bound of one seed, but of buffers that cannot hold what a layer demands together.
+    `advance` is told how many session-steps were read."""
     found: dict[BoundKey, SeedBounds] = {}
     keys = bound_keys(spec)
     for grain in sorted({grain for grain, _, _ in keys}):
@@ -48,6 +50,7 @@ def bounds_of(
         buffers = sorted({buffer for _, buffer, _ in here})
         collector = Collector(read, buffers, begins=_begins(spec, read))
         feed = Feed(workload, spec, {0: grain})
+        widest = 0
         for session in range(len(read.sessions)):
             number, last = 0, False
             while not last:
@@ -56,10 +59,15 @@ def bounds_of(
                     advance(feed.make())
                     continue
                 collector.add(given.slab, given.served)
+                widest = max(widest, given.widest)
                 number, last = number + 1, given.last
+        here = [key for key in here if key[1] * spec.layer_count >= widest]
         points = [_point(spec, key) for key in here]
         for key, one in zip(here, bounds_at(collector, points), strict=True):
             found[key] = SeedBounds(seed, BOUNDS, one.rows, one.reads, one.limit_hits)
+    if not found:
+        raise BadInput("no buffer holds what a layer demands together", "[tier] buffer_over_k",
+                       "give more")  # fmt: skip
     return found
 
 

@@ -7,6 +7,7 @@ what came before is kept.
 """
 
 import concurrent.futures
+import logging
 import re
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -37,6 +38,8 @@ def on_cluster(
         import distributed
     except ImportError:
         raise Missing("cluster", "dask.distributed is not installed", "--cluster") from None
+    # A connection that is lost is one line of ours; dask would log a page.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     with _connected(distributed, address) as client, client.as_current():
         waiting = {client.submit(_remote, task, code, pure=False): task for task in tasks}
         while waiting:

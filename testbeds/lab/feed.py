@@ -15,7 +15,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import HbmPool
 from offstage.testbeds.lab.coarse import coarsen
-from offstage.testbeds.lab.slab import Slab, Workload
+from offstage.testbeds.lab.slab import ABSENT, Slab, Workload
 from offstage.testbeds.lab.spec import Spec
 
 __all__ = ["Feed", "Served", "grain_of", "over_k"]
@@ -34,6 +34,14 @@ class Served:
     served: npt.NDArray[np.bool_] | None
     held: npt.NDArray[np.uint32] | None
     last: bool
+
+    @property
+    def widest(self) -> int:
+        """The most blocks that one layer of one step demands."""
+        demanded = self.slab.selected != ABSENT
+        if self.served is not None:
+            demanded &= ~self.served
+        return int(demanded.sum(axis=2).max(initial=0))
 
 
 @dataclass

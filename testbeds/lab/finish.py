@@ -42,11 +42,12 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
     progress.start("figures", len(points))
     summaries: list[PointSummary] = []
     failed = [Failed(point=label, message=message) for label, message in experiment.refused]
+    unmeasured: list[Failed] = []
     with LedgerFile(out / LEDGER_NAME) as ledger:
         for variant in experiment.variants:
             found, alone = _variant(experiment, variant, folder, ledger, progress)
             summaries += found
-            failed += alone
+            unmeasured += alone
     for failure in experiment.failures:
         if failure.point < 0:
             failed.append(Failed(point="bounds", message=failure.message))
@@ -59,7 +60,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
         spec=spec,
         manifest=manifest(experiment),
         points=summaries,
-        failed=list({one.point + one.message: one for one in failed}.values()),
+        failed=list({one.point + one.message: one for one in [*failed, *unmeasured]}.values()),
         requests=[
             row
             for variant in experiment.variants
@@ -117,7 +118,9 @@ def _point(
 ) -> PointSummary:
     spec = variant.spec
     key = bound_key(spec, point)
-    beside = [one[key] for one in bounds] if len(bounds) == len(spec.seeds) else []
+    beside = [one[key] for one in bounds if key in one]
+    if len(beside) != len(spec.seeds):
+        beside = []
     return measure(
         point.info(spec, variant.label),
         runs[point.number],

@@ -201,7 +201,7 @@ class Runner:
         found = self._feed.get(self.number, number, place.next_slab)
         if found is None:
             return False
-        self._check_width(found.slab)
+        self._check_width(found)
         place.next_slab += 1
         if len(self._rows) or place.next_slab > 1:
             self._rows.append(self._engine.take_rows(number))
@@ -212,14 +212,14 @@ class Runner:
         )  # fmt: skip
         return True
 
-    def _check_width(self, slab: Slab) -> None:
-        """The slots of one session must hold one selection of a layer, all of it pinned at once:
+    def _check_width(self, given: Served) -> None:
+        """The slots of one session must hold what one layer demands, all of it pinned at once:
         blocks wait for each other without end else."""
-        width, slots = slab.selected.shape[2], self._buffer_blocks() * self._workload.layer_count
-        if width > slots:
+        slots = self._buffer_blocks() * self._workload.layer_count
+        if given.widest > slots:
             raise BadInput(
-                f"{self.point.label}: a selection of {width} blocks in a buffer of {slots} slots",
-                "[tier] buffer_over_k", over_k(width, slots, self.point.buffer_over_k),
+                f"{self.point.label}: {given.widest} blocks are demanded together of {slots}",
+                "[tier] buffer_over_k", over_k(given.widest, slots, self.point.buffer_over_k),
             )  # fmt: skip
 
     def _guesses(

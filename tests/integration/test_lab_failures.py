@@ -118,6 +118,14 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert "Traceback" not in "".join(told)
 
 
+def test_without_dask_a_cluster_is_one_line_with_the_extra(
+    lab_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert run(["lab", "run", "e.toml", "--cluster", "tcp://127.0.0.1:8786"]) == 2
+    assert "pip install 'offstage[cluster]'" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_disk_that_is_full_is_one_line(lab_place: Path) -> None:
     """Files of this process may not grow beyond 2 KB, less than a part has."""
     limit = 2048

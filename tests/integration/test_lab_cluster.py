@@ -1,0 +1,157 @@
+"""Does a dask cluster of processes give the bytes that this machine gives, and fail in one line?"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_runs import LAB, SPEC, WAIT_S, ledger, shell, wait_for
+
+from offstage.testbeds.cli import run
+from offstage.testbeds.report.lab_files import read_lab_summary
+
+pytest.importorskip("distributed", reason="needs the extra cluster")
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+
+
+class Cluster:
+    """A scheduler and its workers, each begun as its user would begin it."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.folder = folder
+        self.begun: list[subprocess.Popen[bytes]] = []
+
+    def scheduler(self, failures: int = 0) -> "subprocess.Popen[bytes]":
+        """`dask scheduler`; a task may kill so many workers before it is given up."""
+        place = ("--host", "127.0.0.1", "--port", str(self.port))
+        return self._begin("scheduler", *place, failures=failures)
+
+    def workers(self, count: int) -> "subprocess.Popen[bytes]":
+        """`dask worker` with so many processes, begun again when they die."""
+        sizes = ["--nworkers", str(count), "--nthreads", "1", "--local-directory", str(self.folder)]
+        return self._begin("worker", self.address, *sizes)
+
+    def _begin(self, *words: str, failures: int = 0) -> "subprocess.Popen[bytes]":
+        changes = {
+            "PYTHONPATH": f"{REFERENCE}:{os.environ.get('PYTHONPATH', '')}",
+            "LAB_MARK": str(self.folder / "mark"),
+            "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": str(failures),
+        }
+        with (self.folder / f"log.{len(self.begun)}").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *words, "--no-dashboard"], stdout=log, stderr=log,
+                start_new_session=True, env={**os.environ, **changes},
+            )  # fmt: skip
+        self.begun.append(process)
+        return process
+
+    def end(self) -> None:
+        """All that was begun, with what it began."""
+        for process in reversed(self.begun):
+            kill(process)
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A scheduler and two workers on loopback."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    made.scheduler()
+    made.workers(2)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Cluster]:
+    """As `cluster`, of one test that destroys it; nothing of it runs yet."""
+    made = Cluster(tmp_path)
+    yield made
+    made.end()
+
+
+def test_a_cluster_writes_the_same_bytes(
+    cluster: Cluster, lab_place: Path, lab_whole: Path
+) -> None:
+    done = shell("run", "e.toml", "--out", "out", "--cluster", cluster.address)
+    assert done.returncode == 0, done.stderr
+    assert ledger(lab_place / "out") == ledger(lab_whole)
+
+
+def test_what_kills_a_worker_costs_its_own_point_only(cluster: Cluster, lab_place: Path) -> None:
+    killers = [f'\n[[policy]]\nuse = "lab_policies:{name}"\n' for name in ("Kills", "Raises")]
+    (lab_place / "e.toml").write_text("".join([SPEC, *killers]).replace("[1, 2]", "[1]"))
+    done = shell("sweep", "e.toml", "--out", "out", "--cluster", cluster.address)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    summary = read_lab_summary(lab_place / "out")
+    failed = {one.point: one.message for one in summary.failed}
+    assert set(failed) == {"lab_policies:Kills, B = 2k", "lab_policies:Raises, B = 2k"}
+    assert "no worker could run it" in failed["lab_policies:Kills, B = 2k"]
+    assert len(summary.points) == 4 and all(point.bounds for point in summary.points)
+
+
+def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_place: Path) -> None:
+    """In the middle of a point; what was done before is kept."""
+    scheduler = own.scheduler()
+    own.workers(1)
+    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
+    words = ["run", "e.toml", "--out", "out", "--cluster", own.address]
+    begun = subprocess.Popen([*LAB, *words], stderr=subprocess.PIPE, text=True)
+    wait_for((own.folder / "mark.reached").exists)
+    kill(scheduler)
+    _, told = begun.communicate(timeout=WAIT_S)
+    assert begun.returncode == 1, told
+    line = f"offstage: --cluster {own.address}: the scheduler is gone;"
+    assert [one.startswith(line) for one in told.splitlines()] == [False, True], told
+    assert list((lab_place / "out/parts").glob("*.npz"))
+
+
+def test_a_cluster_without_a_worker_any_more_is_one_line(
+    own: Cluster, lab_place: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("offstage.testbeds.lab.cluster.POLL_S", 0.5)
+    own.scheduler(failures=9)
+    workers = own.workers(1)
+    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
+
+    def end_in_the_middle() -> None:
+        wait_for((own.folder / "mark.reached").exists)
+        monkeypatch.setattr("offstage.testbeds.lab.cluster.CONNECT_S", 1)
+        kill(workers)
+
+    killer = threading.Thread(target=end_in_the_middle)
+    killer.start()
+    code = run(["lab", "run", "e.toml", "--out", "out", "--cluster", own.address])
+    killer.join()
+    assert code == 1
+    assert "the cluster has no worker any more" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_no_cluster_and_an_empty_one_are_one_line(
+    own: Cluster, lab_place: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("offstage.testbeds.lab.cluster.CONNECT_S", 1)
+    words = ["lab", "run", "e.toml", "--out", "out", "--cluster", own.address]
+    assert run(words) == 1
+    assert "no cluster answers" in capsys.readouterr().err.splitlines()[-1]
+    own.scheduler()
+    monkeypatch.setattr("offstage.testbeds.lab.cluster.CONNECT_S", 5)
+    assert run(words) == 1
+    assert "the cluster has no worker" in capsys.readouterr().err.splitlines()[-1]

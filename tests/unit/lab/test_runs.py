@@ -1,0 +1,235 @@
+"""Do runs of the laboratory show what must be so, whatever the workload draws?"""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.bindings.core import ENDS, HIT_ENDS
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.testbeds.drive.progress import Silent
+from offstage.testbeds.lab import parts
+from offstage.testbeds.lab.experiment import compute, plan
+from offstage.testbeds.lab.finish import finish
+from offstage.testbeds.lab.plan import Task
+from offstage.testbeds.lab.results import LabSummary, SeedRun
+
+ROOT = Path(__file__).resolve().parents[3]
+TRACE = ROOT / "tests/golden/data/tiny_mooncake.jsonl"
+
+SMALL = {
+    "workload": {"context_tokens": 4096, "sessions": 2, "steps": 40},
+    "geometry": {"model": "demo", "block_tokens": 64},
+    "selection": {"k_blocks": 8},
+    "tier": {"buffer_over_k": [4]},
+}
+
+
+class Runs:
+    """The runs of a spec with one seed, by label; `summary` is made when it is asked for."""
+
+    def __init__(self, folder: Path, *policies: str | dict[str, Any], **changes: Any) -> None:
+        chosen = {f"{table}.{key}": value for table, keys in SMALL.items() for key, value in
+                  keys.items()}  # fmt: skip
+        chosen |= {key.replace("__", "."): value for key, value in changes.items()}
+        chosen["policy"] = [{"use": one} if isinstance(one, str) else one for one in policies]
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "e.toml").write_text("")
+        self.experiment = plan(folder / "e.toml", chosen, sweep=False)
+        compute(self.experiment, folder / "parts", Silent(), jobs=1, stop_at_failure=True)
+        (variant,) = self.experiment.variants
+        names = Task(variant.spec, 1, variant.points).parts(self.experiment.code)
+        self.runs = {
+            (point.label, point.buffer_over_k): parts.read_run(folder / f"parts/{name}.npz")
+            for point, name in zip(variant.points, names, strict=True)
+        }
+
+    def __getitem__(self, label: str) -> SeedRun:
+        (found,) = [run for (name, _), run in self.runs.items() if name == label]
+        return found
+
+    def summary(self) -> LabSummary:
+        return finish(self.experiment, self.folder / "parts", self.folder, Silent())
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Any:
+    return partial(Runs, tmp_path)
+
+
+def reads(run: SeedRun) -> int:
+    return int((run.rows["demand_reads"].astype(int) + run.rows["prefetch_reads"]).sum())
+
+
+def misses(rows: Any) -> int:
+    """Demands that were not staged in time."""
+    return int(rows["ends"][:, HIT_ENDS:].sum())
+
+
+def serious_misses(rows: Any) -> int:
+    """The same of the non-trivial ones."""
+    return int(rows["nontrivial_ends"][:, HIT_ENDS:].sum())
+
+
+ALONE = {"reference__buffer_over_k": 4}
+"""The reference is a point of its own else."""
+
+
+def test_an_hbm_pool_serves_what_would_be_demanded(tmp_path: Path) -> None:
+    """The same is selected; what the pool has is not asked for, and a larger pool has more."""
+    found = [
+        Runs(tmp_path / str(pool), "ema", tier__hbm_pool_over_k=pool, **ALONE)["ema"].rows
+        for pool in (0, 1, 2)
+    ]
+    selected = [int(rows["selected"].sum()) for rows in found]
+    demands = [int(rows["demands"].sum()) for rows in found]
+    assert selected[0] == selected[1] == selected[2] == 2 * 40 * 4 * 8
+    assert demands[0] == selected[0] > demands[1] > demands[2] > 0
+    for rows in found:
+        assert np.array_equal(rows["selected"], rows["pool_hits"] + rows["demands"])
+
+
+def test_layers_of_a_group_never_wait_where_the_index_is_shared(runs: Any) -> None:
+    """With time to read, the three layers of four that use another's index set find all of it,
+    from the first step on."""
+    shared = runs("lookahead-index", "none", workload__index_group=4, **ALONE)
+    rows, none = shared["lookahead-index"].rows, shared["none"].rows
+    assert misses(rows[rows["layer"] > 0]) == 0
+    assert misses(rows[rows["layer"] == 0]) > 0 and misses(none[none["layer"] > 0]) > 0
+
+
+def test_a_draft_that_is_right_leaves_nothing_to_miss(runs: Any) -> None:
+    """An agreement of 1, bandwidth and time for all of it: after the first step no block that had
+    to be guessed is missed, and one of .6 misses some."""
+    right = runs("lookahead-draft", workload__draft_agreement=1.0, **ALONE)["lookahead-draft"]
+    assert serious_misses(right.rows[right.rows["step"] > 0]) == 0
+    assert serious_misses(right.rows[right.rows["step"] == 0]) > 0
+    half = runs("lookahead-draft", workload__draft_agreement=0.6, **ALONE)["lookahead-draft"]
+    assert serious_misses(half.rows[half.rows["step"] > 0]) > 0
+
+
+def test_granules_read_less_than_whole_blocks(runs: Any) -> None:
+    """As many tokens are selected either way; without `granule` a block comes with every token of
+    it, so its demands are fewer and its bytes more. Without granule_tokens nothing differs."""
+    parted = runs("none", "granule", geometry__granule_tokens=16, tier__buffer_over_k=[8],
+                  reference__buffer_over_k=8)  # fmt: skip
+    whole, granule = parted["none"], parted["granule"]
+    assert granule.rows["selected"].max() == 8 * 4 and whole.rows["selected"].max() <= 8 * 4
+    assert whole.rows["demands"].sum() < granule.rows["demands"].sum()
+    assert reads(granule) * 16 < reads(whole) * 64
+    points = {point.info.policy: point for point in parted.summary().points}
+    assert points["granule"].info.granule and not points["none"].info.granule
+    assert points["granule"].info.block_bytes * 4 == points["none"].info.block_bytes
+    ratio = points["granule"].traffic_ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(reads(granule) * 16 / (reads(whole) * 64))
+    same = runs("none", "granule", **ALONE)
+    assert np.array_equal(same["none"].rows, same["granule"].rows)
+
+
+def test_sessions_take_their_turns(runs: Any) -> None:
+    """Of five sessions two decode at once in an arena for two; each decodes all its steps, and
+    taken one by one they take longer than two by two."""
+    ends = {}
+    for concurrent in (1, 2, 5):
+        found = runs("none", workload__sessions=5, workload__concurrent=concurrent, **ALONE)
+        rows = found["none"].rows
+        assert np.array_equal(np.unique(rows["session"]), range(5))
+        assert len(rows) == 5 * 40 * 4
+        ends[concurrent] = found["none"].end_ns
+        info = found.summary().points[0].info
+        assert info.slot_count == 4 * 8 * 4 * concurrent
+    assert ends[1] > ends[2] > ends[5]
+
+
+def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
+    """Two groups of two. One after another, a session finds what the one before it staged of the
+    same prefix, more of it where the group's members follow each other; without a common prefix
+    nothing is shared."""
+    sharing = {"workload__sessions": 4, "workload__concurrent": 1, "workload__groups": 2,
+               "tier__buffer_over_k": [3], "reference__buffer_over_k": 3}  # fmt: skip
+    prefix = runs("shared", "shared+coschedule", workload__shared_prefix_tokens=4096, **sharing)
+    shared = ENDS.index("shared")
+    hits = {name: int(prefix[name].rows["ends"][:, shared].sum())
+            for name in ("shared", "shared+coschedule")}  # fmt: skip
+    assert hits["shared+coschedule"] > hits["shared"]
+    apart = runs("shared", **sharing)["shared"].rows
+    assert apart["ends"][:, shared].sum() == 0
+
+
+def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) -> None:
+    """The published runs: their layers, steps and blocks, whatever the spec says of others."""
+    file = traces / "attn_block_selection_qwen3-0.6b.jsonl.gz"
+    found = runs("window+ema", workload__kind="selections", workload__file=str(file),
+                 geometry__block_tokens=32, **ALONE)  # fmt: skip
+    rows = found["none"].rows
+    assert np.unique(rows["layer"]).tolist() == list(range(28))
+    assert len(np.unique(rows["session"])) == 13 and rows["selected"].max() == 32
+    assert not any(point.weak for point in found.summary().points)
+    with pytest.raises(BadInput, match="give 32"):
+        runs("none", workload__kind="selections", workload__file=str(file))
+
+
+def test_sessions_of_other_lengths_end_when_theirs_is_over(runs: Any) -> None:
+    """A trace's sessions differ in steps and blocks; each has the rows of its own."""
+    found = runs("window+ema", "shared+coschedule", workload__trace=str(TRACE),
+                 workload__context_tokens=8192, workload__context_tokens_min=1024,
+                 workload__sessions=4, workload__concurrent=2, workload__steps=150,
+                 **ALONE)  # fmt: skip
+    steps = {}
+    for run in found.runs.values():
+        for session in range(4):
+            mine = run.rows[run.rows["session"] == session]
+            steps.setdefault(session, set()).add(len(mine) // 4)
+            assert np.array_equal(mine["step"], np.repeat(np.arange(len(mine) // 4), 4))
+    assert all(len(each) == 1 for each in steps.values())
+    assert len(set.union(*steps.values())) > 1, "the trace's sessions are alike"
+
+
+def test_one_step_is_a_session(runs: Any) -> None:
+    found = runs("window+ema+warmup+lookahead", workload__steps=1, workload__draft_agreement=1.0,
+                 **ALONE)  # fmt: skip
+    for run in found.runs.values():
+        assert len(run.rows) == 2 * 4 and set(run.rows["step"]) == {0}
+    assert all(point.hit is not None for point in found.summary().points)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"tier__buffer_over_k": [1], "geometry__model": "tiny"}, r"\[tier\] buffer_over_k"),
+        ({"tier__hbm_pool_over_k": 1, "tier__buffer_over_k": [16]}, r"\[tier\] hbm_pool_over_k"),
+    ],
+)
+def test_a_selection_of_whole_blocks_that_does_not_fit_is_one_line(
+    changes: dict[str, Any], key: str, runs: Any
+) -> None:
+    """Granules of 4 tokens touch most blocks. What one layer demands together and the slots of
+    a session cannot hold would be asked for without end."""
+    with pytest.raises(OffstageError, match=key) as caught:
+        runs("none", geometry__granule_tokens=4, **changes)
+    assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
+
+
+def test_a_million_tokens_fit_into_little_memory(tmp_path: Path) -> None:
+    """16,384 blocks of four layers with two policies, in less than 2 GiB."""
+    (tmp_path / "e.toml").write_text(
+        "[workload]\ncontext_tokens = 1048576\nsessions = 1\nsteps = 20\n"
+        '[geometry]\nmodel = "demo"\n[selection]\nk_blocks = 128\n[tier]\nbuffer_over_k = [2]\n'
+        '[[policy]]\nuse = "window+ema"\n'
+    )
+    code = (
+        "import resource, sys; from offstage.testbeds.cli import run; code = run(sys.argv[1:]);"
+        "print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    words = ["lab", "run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True,
+                          timeout=100)  # fmt: skip
+    exit_code, peak_kib = done.stdout.splitlines()[-1].split()
+    assert exit_code == "0", done.stderr
+    assert int(peak_kib) < 2 << 20

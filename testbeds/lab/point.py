@@ -25,7 +25,7 @@ from offstage.testbeds.lab.plan import Point
 from offstage.testbeds.lab.policy import GUESS, Setting, View
 from offstage.testbeds.lab.registry import Combined, parse
 from offstage.testbeds.lab.results import SeedRun
-from offstage.testbeds.lab.slab import Slab, Workload
+from offstage.testbeds.lab.slab import Workload
 from offstage.testbeds.lab.spec import Spec
 
 __all__ = ["Runner"]

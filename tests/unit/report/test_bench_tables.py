@@ -54,7 +54,12 @@ CORE = {
     [
         ("fabric", FABRIC, ["64 KiB hit, checksum included"], ["command round trip p50, C"]),
         ("storage", STORAGE, ["64 KiB depth 32 bandwidth"], ["64 KiB depth 1 latency p50"]),
-        ("core", CORE, ["lru on zipf", "decode, ema, 64 of 2048", "lab, 80 by 1,000 steps"], ["lru on other"]),
+        (
+            "core",
+            CORE,
+            ["lru on zipf", "decode, ema, 64 of 2048", "lab, 80 by 1,000 steps"],
+            ["lru on other"],
+        ),
     ],
 )
 def test_aims_stand_at_their_rows(

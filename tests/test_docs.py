@@ -181,7 +181,8 @@ def test_every_option_shown_exists(words: tuple[str, ...]) -> None:
     "page", [page for page in PAGES if RUN[page]], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_what_a_page_tells_to_run_runs(page: Path, tmp_path: Path) -> None:
-    """The blocks of a page, in order, in one shell: as a reader goes through it.
+    """The blocks of a page, in order, in one shell: as a reader goes through it. A block of another
+    language that names a file is that file.
 
     Pages name the default endpoint; here the environment moves the daemon and its clients to
     another one, so that a daemon that runs on this machine is not disturbed.
@@ -190,6 +191,10 @@ def test_what_a_page_tells_to_run_runs(page: Path, tmp_path: Path) -> None:
     (tmp_path / "testbeds").symlink_to(ROOT / "testbeds")
     for name in ("conversation_trace.jsonl",):
         (tmp_path / name).symlink_to(ROOT / "tests/golden/data/tiny_mooncake.jsonl")
+    for block in BLOCKS:
+        language, _, name = block.info.partition(" ")
+        if block.page == page and name and language != "sh":
+            (tmp_path / name).write_text(block.body)
     moved = {
         "OFFSTAGE_DAEMON_ENDPOINT": f"ipc://{tmp_path}/control",
         "OFFSTAGE_DAEMON_METRICS_ENDPOINT": "",

@@ -19,6 +19,7 @@ from offstage.testbeds.lab.registry import listing, parse
 from offstage.testbeds.lab.slab import ABSENT
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/add-a-policy.md"
+CODE = re.compile(r"```python rising\.py\n(.*?)```", re.DOTALL)
 COMBINED = ("window+ema+lookahead+warmup", "stability+boundary+lookahead-draft", "prr-ema+granule")
 SPECS = [row["name"] for row in listing() if row["guesses"]] + [*COMBINED, "rising:Rising"]
 STEPS = 40
@@ -176,8 +177,7 @@ CHECKS = (check_range, check_determinism, check_sessions, check_causality)
 def opener(request: pytest.FixtureRequest, tmp_path: Path,
            monkeypatch: pytest.MonkeyPatch) -> Opener:  # fmt: skip
     """Opens the policy anew; `rising` is the one of the how-to page, read from the page."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "rising.py").write_text(blocks[0])
+    (tmp_path / "rising.py").write_text(CODE.findall(PAGE.read_text(encoding="utf-8"))[0])
     monkeypatch.syspath_prepend(str(tmp_path))
     combined = parse(request.param)
     return lambda case: combined.open(case.setting)
@@ -204,7 +204,7 @@ def test_the_contract_is_kept(opener: Opener, case: Case, request: Any) -> None:
 
 def test_the_policy_of_the_page_is_as_short_as_it_says() -> None:
     """A whole policy in under 60 lines: more, and the interface asks too much."""
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    [code] = CODE.findall(PAGE.read_text(encoding="utf-8"))
     assert len(code.splitlines()) < 60
 
 

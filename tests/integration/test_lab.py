@@ -40,10 +40,12 @@ def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_place: Path) -> 
     text = SPEC.replace("lab_policies:Silent", "lab_policies:Waits")
     (lab_place / "e.toml").write_text(text)
     words = ["run", "e.toml", "--out", "out", "--jobs", jobs]
-    begun = subprocess.Popen([*LAB, *words], stderr=subprocess.PIPE, text=True)
+    begun = subprocess.Popen(
+        [*LAB, *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     wait_for((lab_place / "mark.reached").exists)
     wait_for(lambda: any((lab_place / "out/parts").glob("*.npz")))
-    begun.send_signal(signal.SIGINT)
+    os.killpg(begun.pid, signal.SIGINT)  # all of them, as a terminal does
     _, told = begun.communicate(timeout=WAIT_S)
     assert begun.returncode == 130, told
     assert "the same command goes on from there" in told and "Traceback" not in told

@@ -119,14 +119,14 @@ class Policy:
     window_blocks: int = 0
     ema_shift: int = 1
     residency_percent: int = 800
-    degree_max: int = 4
+    degree_max: int = 2
     next_n: int = 1
     prefetch_in_flight_max: int = 32
     prefetch_bytes_per_s_max: int = 0
     accuracy_permille_min: int = 0
     lateness_permille_max: int = 0
     lease_ns: int = 0
-    probability_permille_min: int = 160
+    probability_permille_min: int = 100
 
     def with_(self, **changes: Any) -> "Policy":
         """A copy with other values."""

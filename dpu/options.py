@@ -127,11 +127,11 @@ class Policy:
     eviction: str = option("score", "victim order", choices=EVICTIONS)
     window_tokens: int = option(4096, "behind the decode position: staged once", high=1 << 30)
     window_blocks: int = option(0, "the same in blocks; 0: from window_tokens", high=1 << 24)
-    ema_shift: int = option(3, "a new score weighs 1 / 2^n", high=15)
+    ema_shift: int = option(1, "a new score weighs 1 / 2^n", high=15)
     residency_percent: int = option(
         800, "only the best this % of the selection size are guesses", high=100_000
     )
-    degree_max: int = option(4, "guesses one layer of one step may prefetch", high=65536)
+    degree_max: int = option(2, "guesses one layer of one step may prefetch", high=65536)
     next_n: int = option(4, "baseline next_n: how many", high=65536)
     prefetch_in_flight_max: int = option(48, "prefetch reads in flight, all sessions", high=65536)
     bandwidth_bytes_per_s: int = option(0, "of prefetch, such as 2GB/s; 0: no cap", "rate",
@@ -140,7 +140,7 @@ class Policy:
     lateness_permille_max: int = option(200, "above it deadlines move ahead; 0: off", high=1000)
     lease_ns: int = option(200_000_000, "longest pin of a demanded block", "time", high=10**12)
     probability_permille_min: int = option(
-        160, "a demand within 16 steps less likely than this is not prefetched", high=1000
+        100, "a demand within 4 steps less likely than this is not prefetched", high=1000
     )
 
 

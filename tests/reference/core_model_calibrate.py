@@ -6,7 +6,7 @@ A class is the level of an average, or `TRIVIAL` for what is selected by rule.
 from dataclasses import dataclass, field
 from math import floor, log2
 
-LEVELS, STEPS, PRIOR_EXPOSURES, ROUNDS = 64, 16, 8, 64
+LEVELS, STEPS, PRIOR_EXPOSURES, ROUNDS = 64, 4, 8, 256
 HIGHEST = 65535
 TRIVIAL = LEVELS
 
@@ -53,8 +53,16 @@ class Calibration:
         return Calibration(list(self.exposure), list(self.demanded))
 
     def chance(self, level: int) -> int:
-        demanded = self.demanded[level] * 65536 + PRIOR_EXPOSURES * prior(level)
-        return min(demanded // (self.exposure[level] + PRIOR_EXPOSURES), HIGHEST)
+        """Narrower and narrower neighbourhoods of the level, each the prior of the next."""
+        chance = prior(level)
+        for near in (0,) if level == TRIVIAL else (16, 4, 1, 0):
+            around = range(max(level - near, 0), min(level + near + 1, LEVELS))
+            if level == TRIVIAL:
+                around = range(TRIVIAL, TRIVIAL + 1)
+            exposure = sum(self.exposure[one] for one in around)
+            demanded = sum(self.demanded[one] for one in around)
+            chance = (demanded * 65536 + PRIOR_EXPOSURES * chance) // (exposure + PRIOR_EXPOSURES)
+        return min(chance, HIGHEST)
 
     def demands(self, ordinals: list[int]) -> None:
         """One step's; the last of a round ends it."""

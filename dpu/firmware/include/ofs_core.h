@@ -81,7 +81,7 @@ struct ofs_policy {
 	uint32_t accuracy_permille_min;    /* below it the degree halves, above twice it grows; 0: off */
 	uint32_t lateness_permille_max;    /* above it the deadline margin grows; 0: off */
 	uint64_t lease_ns; /* a demanded block is pinned to the session's next step, at most so long */
-	uint32_t probability_permille_min; /* of a demand within 16 steps: less is not prefetched */
+	uint32_t probability_permille_min; /* of a demand within 4 steps: less is not prefetched */
 	uint32_t reserved;
 };
 

@@ -132,10 +132,10 @@ test_a_lifted_score_bars_guesses_until_the_step(void)
 	run_step(&f, 3, 1); /* the pins end */
 	tell(&f, 4, guess_of(0, 1, 65535));
 	tell(&f, 4, guess_of(1, 1, 65535));
-	tell(&f, 5, guess_of(2, 1, 65535)); /* no more likely than what it would displace */
+	tell(&f, 5, guess_of(2, 1, 32768)); /* less likely than what it would displace */
 	assert(f.action_count == 0 && fate_of(&f, OFS_FATE_DROPPED) == 1);
 	run_step(&f, 6, 2);
-	tell(&f, 7, guess_of(2, 1, 65535));
+	tell(&f, 7, guess_of(2, 1, 32768));
 	assert(f.action_count == 2 && f.actions[0].type == OFS_ACTION_RETRACT);
 	fixture_answer(&f, 8, 0);
 	ofs_core_close(f.core);

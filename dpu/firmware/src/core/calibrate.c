@@ -6,17 +6,22 @@
  * layer) an average falls into one of OFS_LEVELS levels; sinks and window, which are selected by
  * rule and not by score, are a class of their own. Every CALIBRATION_STEPS steps the classes of all
  * ordinals are noted; so many steps later each counts as an exposure of its class, and as demanded
- * where it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES made-up exposures in front, is
- * the probability of a demand within so many steps. It ranks what is prefetched and what is
- * evicted. A session begins with the counts of the sibling that has the most. Nothing here can
- * fail; the cost is a constant per ordinal and CALIBRATION_STEPS steps.
+ * where it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES exposures of the neighbouring
+ * levels in front, is the probability of a demand within so many steps. It ranks what is prefetched
+ * and what is evicted. A session begins with the counts of the sibling that has the most. Nothing
+ * here can fail; the cost is a constant per ordinal and CALIBRATION_STEPS steps.
  */
 #include "internal.h"
 
-#define CALIBRATION_STEPS 16
+/*
+ * About as long as the least likely block stays in an arena of twice the selection. Over 16 steps
+ * whatever is demanded at all is demanded with certainty, and the order among it is lost.
+ */
+#define CALIBRATION_STEPS 4
 #define PRIOR_EXPOSURES 8
+#define NEIGHBOURS 16 /* levels on each side of the widest neighbourhood */
 /* Counts halve beyond so many rounds, about a thousand steps: a layer may change its ways. */
-#define CALIBRATION_ROUNDS 64
+#define CALIBRATION_ROUNDS 256
 
 /*
  * 1 % + 30 % (level / 64)^3: weak, rising, and the same on every machine. Of what is selected by
@@ -56,18 +61,56 @@ ofs_bucket_unknown(void)
 	return ofs_chance_bucket(prior_of(OFS_LEVELS / 2));
 }
 
+/* Counts of the levels below each, so that any stretch of levels is a difference. */
+struct sums {
+	uint64_t exposure[OFS_LEVELS + 1], demanded[OFS_LEVELS + 1];
+};
+
+/*
+ * A level that has been seen too little to tell is told by its neighbours: 33 levels are the prior
+ * of the 9 in their middle, these of the 3, and these of the level itself.
+ */
+static uint64_t
+level_chance(const struct sums *sums, uint32_t level)
+{
+	uint64_t chance = prior_of(level);
+
+	for (uint32_t near = NEIGHBOURS; ; near /= 4) {
+		uint32_t first = level < near ? 0 : level - near;
+		uint32_t end = level + near < OFS_LEVELS ? level + near + 1 : OFS_LEVELS;
+		uint64_t exposure = sums->exposure[end] - sums->exposure[first];
+		uint64_t demanded = sums->demanded[end] - sums->demanded[first];
+
+		chance = ((demanded << 16) + PRIOR_EXPOSURES * chance)
+			/ (exposure + PRIOR_EXPOSURES);
+		if (near == 0)
+			return chance;
+	}
+}
+
+static void
+chance_set(struct ofs_calibration *c, uint32_t class, uint64_t chance)
+{
+	c->chance[class] = (uint16_t)(chance < OFS_SCORE_HIGHEST ? chance : OFS_SCORE_HIGHEST);
+	c->bucket[class] = (uint8_t)ofs_chance_bucket(c->chance[class]);
+}
+
 static void
 tables_update(struct ofs_calibration *c)
 {
-	for (uint32_t level = 0; level < OFS_CLASSES; level++) {
-		uint64_t demanded = ((uint64_t)c->demanded[level] << 16)
-			+ PRIOR_EXPOSURES * prior_of(level);
-		uint64_t chance = demanded / (c->exposure[level] + PRIOR_EXPOSURES);
+	uint64_t trivial = ((uint64_t)c->demanded[OFS_LEVEL_TRIVIAL] << 16)
+		+ PRIOR_EXPOSURES * prior_of(OFS_LEVEL_TRIVIAL);
+	struct sums sums;
 
-		c->chance[level] = (uint16_t)(chance < OFS_SCORE_HIGHEST ? chance
-			: OFS_SCORE_HIGHEST);
-		c->bucket[level] = (uint8_t)ofs_chance_bucket(c->chance[level]);
+	sums.exposure[0] = sums.demanded[0] = 0;
+	for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+		sums.exposure[level + 1] = sums.exposure[level] + c->exposure[level];
+		sums.demanded[level + 1] = sums.demanded[level] + c->demanded[level];
 	}
+	for (uint32_t level = 0; level < OFS_LEVELS; level++)
+		chance_set(c, level, level_chance(&sums, level));
+	chance_set(c, OFS_LEVEL_TRIVIAL,
+		trivial / (c->exposure[OFS_LEVEL_TRIVIAL] + PRIOR_EXPOSURES));
 }
 
 static const struct ofs_calibration *

@@ -127,8 +127,8 @@ def test_without_dask_a_cluster_is_one_line_with_the_extra(
 
 
 def test_a_disk_that_is_full_is_one_line(lab_place: Path) -> None:
-    """Files of this process may not grow beyond 2 KB, less than a part has."""
-    limit = 2048
+    """Files of this process may not grow beyond 1 KB, less than a part has."""
+    limit = 1024
     done = shell(
         "run", "e.toml", "--out", "out", "--jobs", "1",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),

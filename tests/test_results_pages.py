@@ -1,0 +1,100 @@
+"""Do pages that quote an experiment quote what it gave, of the spec that is shipped?"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/cmx-128k.md"
+RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
+
+
+def read(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def interval(figure: dict[str, Any] | None) -> str:
+    """`98.4 (98.3–98.5)`, in per cent."""
+    if figure is None:
+        return "–"
+    return "{:.1f} ({:.1f}–{:.1f})".format(*(100 * figure[k] for k in ("value", "low", "high")))
+
+
+def row(name: str, cells: list[str]) -> str:
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def point_rows(points: list[dict[str, Any]]) -> list[str]:
+    """A line for each policy: non-trivial hit and traffic at each buffer; then the bounds."""
+    rows = []
+    buffers = sorted({point["buffer_over_k"] for point in points})
+    for policy in dict.fromkeys(point["policy"] for point in points):
+        own = {p["buffer_over_k"]: p for p in points if p["policy"] == policy}
+        cells = []
+        for buffer in buffers:
+            traffic = own[buffer]["traffic_vs_reference"]["value"]
+            cells += [interval(own[buffer]["nontrivial_hit"]), f"{traffic:.2f}×"]
+        rows.append(row(f"`{policy}`", cells))
+    for name in ("belady", "compulsory", "last_step", "clairvoyant"):
+        cells = []
+        for buffer in buffers:
+            first = next(p for p in points if p["buffer_over_k"] == buffer)
+            bound = next(one for one in first["bounds"] if one["name"] == name)
+            traffic = bound["traffic_vs_reference"]
+            cells += [
+                interval(bound["nontrivial_hit"]),
+                "–" if traffic is None else f"{traffic:.2f}×",
+            ]
+        rows.append(row(f"*{name.replace('_', ' ')}*", cells))
+    return rows
+
+
+def definition_rows(points: list[dict[str, Any]]) -> list[str]:
+    """Without prefetch: the same run under each definition."""
+    kinds = ("hit", "nontrivial_hit", "nontrivial_hit_without_cold", "nontrivial_selection_hit")
+    rows = []
+    for pool in sorted({point["hbm_pool_over_k"] for point in points}):
+        for buffer in sorted({point["buffer_over_k"] for point in points}):
+            for point in points:
+                key = (point["policy"], point["hbm_pool_over_k"], point["buffer_over_k"])
+                if key == ("none", pool, buffer):
+                    cells = [interval(point[kind]) for kind in kinds]
+                    rows.append(row(f"pool {pool:g}k, B = {buffer:g}k", cells))
+    return rows
+
+
+def expected(path: Path) -> list[str]:
+    points = read(path)["points"]
+    lines = []
+    for workload in dict.fromkeys(point["workload"] for point in points):
+        lines += point_rows([point for point in points if point["workload"] == workload])
+    if path.stem == "cmx-128k":
+        lines += definition_rows([p for p in points if "profile=mixed" in p["workload"]])
+    return lines
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_every_figure_of_the_tables_is_in_the_result(path: Path) -> None:
+    """Each line of the page's tables is made of the file, and none of them is missing."""
+    page = PAGE.read_text(encoding="utf-8")
+    missing = [line for line in expected(path) if line not in page]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_the_result_is_of_the_spec_that_is_shipped(path: Path) -> None:
+    """The file's manifest names the bytes of a spec in testbeds/specs."""
+    shipped = {
+        hashlib.sha256(spec.read_bytes()).hexdigest()
+        for spec in (ROOT / "testbeds/specs").glob("*.toml")
+    }
+    assert read(path)["manifest"]["spec_sha256"] in shipped
+
+
+def test_there_are_results() -> None:
+    """The page quotes at least the experiment it is named for."""
+    assert PAGE.stem in {path.stem for path in RESULTS}

@@ -173,14 +173,14 @@ class Daemon:
     def _turn(self) -> bool:
         """One turn of the loop; False when the daemon is to stop."""
         ready = self.transport.poll(self._pause_s(), [
-            self._wake_r, *self._watched(), *self.places.handout.filenos(),
+            self._wake_r, *self._watched(), *self.places.fd_passing.filenos(),
             *self.hosts.by_pidfd(),
         ])  # fmt: skip
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
         if self._watch_fd in ready:
             self._watch()
-        for handed in self.places.handout.serve(ready):
+        for handed in self.places.fd_passing.serve(ready):
             self.hosts.took(handed.ticket, handed.pid, handed.pidfd)
         for pidfd, host in self.hosts.by_pidfd().items():
             if pidfd in ready:
@@ -217,7 +217,7 @@ class Daemon:
     def _tick(self) -> None:
         for host in self.hosts.silent(self._config.daemon.host_timeout_ns / 1e9):
             self.service.leave(host, "silent")
-        self.places.handout.expire()
+        self.places.fd_passing.expire()
         self.transport.note_disconnects()
         if self._recorder is not None:
             self._recorder.check_lost()

@@ -17,8 +17,8 @@ from offstage.bindings.errors import BadInput, OffstageError, RunFailed, StoreFu
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
 from offstage.dpu.config import Config
 from offstage.dpu.derive import Derived, policy_window_blocks
-from offstage.dpu.ground import check_machine, check_store_file
 from offstage.dpu.options import Policy
+from offstage.dpu.preflight import check_machine, check_store_file
 
 __all__ = ["RECORD_DTYPE", "Chunk", "Descriptors", "Device", "DeviceLike"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config import Config
 from offstage.dpu.device import Descriptors
-from offstage.dpu.handout import Handout
+from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
 from offstage.dpu.transport import Transport
 from offstage.dpu.zmq_fabric import ZmqFabric
@@ -23,12 +23,12 @@ class Places:
     ) -> None:  # fmt: skip
         self._transport, self._config, self._log = transport, config, log
         self._fabric: ZmqFabric | None = None
-        self.handout = Handout(runtime_dir / "handout.sock", log)
+        self.fd_passing = FdPassing(runtime_dir / "handout.sock", log)
 
     def offer(self, fabric: str, ticket: bytes, descriptors: Descriptors) -> tuple[str, str, str]:
         """Take the descriptors over; returns token, socket path and endpoint for the host."""
         if fabric == "shm":
-            return self.handout.promise(ticket, descriptors), str(self.handout.path), ""
+            return self.fd_passing.promise(ticket, descriptors), str(self.fd_passing.path), ""
         try:
             if self._fabric is None:
                 self._fabric = self._open_fabric()
@@ -40,13 +40,13 @@ class Places:
 
     def forget(self, ticket: bytes) -> None:
         """The host is gone, wherever it was."""
-        self.handout.forget(ticket)
+        self.fd_passing.forget(ticket)
         if self._fabric is not None:
             self._fabric.remove(ticket)
 
     def close(self) -> None:
         """Close both."""
-        self.handout.close()
+        self.fd_passing.close()
         if self._fabric is not None:
             self._fabric.close()
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from offstage.host.control import Control
 from offstage.host.decode import Decoder
-from offstage.host.growth import Growth
 from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import ScoreQuantizer
 from offstage.host.session import Context, HostSession
 from offstage.host.sessions import append_chunks
+from offstage.host.tail_block import TailBlock
 
 __all__ = ["Agent", "DecodeJob", "hit_rate_so_far"]
 
@@ -56,7 +56,7 @@ class Agent:
         Raises RunFailed where the tier is gone or refuses a write."""
         record = AgentRecord()
         waiting = deque(sorted(jobs, key=lambda job: (job.start_s, job.number)))
-        active: list[tuple[HostSession, Growth]] = []
+        active: list[tuple[HostSession, TailBlock]] = []
         begun = time.monotonic()
         while waiting or active:
             elapsed = time.monotonic() - begun
@@ -73,9 +73,9 @@ class Agent:
         record.wall_s = time.monotonic() - begun
         return record
 
-    def _open(self, job: DecodeJob) -> tuple[HostSession, Growth]:
-        material, rule = self.decoder.material, self.decoder.rule
-        layers = range(material.geometry.layer_count)
+    def _open(self, job: DecodeJob) -> tuple[HostSession, TailBlock]:
+        synthetic_kv, rule = self.decoder.synthetic_kv, self.decoder.rule
+        layers = range(synthetic_kv.geometry.layer_count)
         handle = self.control.session_open(
             sink_blocks=rule.sink_blocks,
             window_blocks=rule.window_blocks,
@@ -89,32 +89,32 @@ class Agent:
             handle=handle,
             context=context,
             keys=append_chunks(self.control, handle, context.identities, len(layers)).keys,
-            length_tokens=len(context.identities) * material.geometry.block_tokens,
+            length_tokens=len(context.identities) * synthetic_kv.geometry.block_tokens,
             step_count=job.step_count,
-            queries=[material.queries(job.number, layer) for layer in layers],
+            queries=[synthetic_kv.queries(job.number, layer) for layer in layers],
             quantizers=[ScoreQuantizer() for _ in layers],
         )
         self.control.set_generating(handle, True)
-        return session, Growth(self.control, self.decoder, job.grown_identity)
+        return session, TailBlock(self.control, self.decoder, job.grown_identity)
 
     def _close(self, session: HostSession) -> None:
         self.control.set_generating(session.handle, False)
         self.control.session_close(session.handle, archive=True)
         self.decoder.pool.close(session.number)
 
-    def _tick(self, active: list[tuple[HostSession, Growth]], record: AgentRecord) -> None:
-        layers = self.decoder.material.geometry.layer_count
+    def _tick(self, active: list[tuple[HostSession, TailBlock]], record: AgentRecord) -> None:
+        layers = self.decoder.synthetic_kv.geometry.layer_count
         begun_ns = time.monotonic_ns()
         tokens = [Token(session.number, session.step, begun_ns=begun_ns) for session, _ in active]
-        for session, growth in active:
-            growth.begin_token(session)
+        for session, tail_block in active:
+            tail_block.begin_token(session)
         for layer in range(layers):
-            for (session, growth), token in zip(active, tokens, strict=True):
-                growth.write_token(session, layer)
+            for (session, tail_block), token in zip(active, tokens, strict=True):
+                tail_block.write_token(session, layer)
                 self.decoder.layer(session, layer, token, record)
             self._pace(begun_ns, (layer + 1) / layers)
-        for (session, growth), token in zip(active, tokens, strict=True):
-            token.put_ns = growth.end_token(session, record)
+        for (session, tail_block), token in zip(active, tokens, strict=True):
+            token.put_ns = tail_block.end_token(session, record)
             session.step += 1
             token.ended_ns = time.monotonic_ns()
         record.tokens.extend(tokens)

@@ -18,12 +18,12 @@ from offstage.bindings.errors import RunFailed
 from offstage.host.attention import Decode, kernel
 from offstage.host.attention.reference import decode as dense_decode
 from offstage.host.fabrics import Fabric
-from offstage.host.material import Material
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import put_blocks
 from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import select
 from offstage.host.session import HostSession
+from offstage.host.synthetic_kv import SyntheticKv
 
 __all__ = ["Decoder", "DemandObserver", "SelectionRule"]
 
@@ -55,7 +55,7 @@ class Decoder:
 
     driver: Fabric
     pool: HbmPool
-    material: Material
+    synthetic_kv: SyntheticKv
     rule: SelectionRule
     kernel_name: str = "numpy"
     check_every: int = 50
@@ -69,7 +69,7 @@ class Decoder:
 
     def layer(self, session: HostSession, layer: int, token: Token, record: AgentRecord) -> None:
         """Decode one layer of the session's current step. The token's own KV is already in."""
-        geometry = self.material.geometry
+        geometry = self.synthetic_kv.geometry
         length = session.block_count(geometry)
         query = session.queries[layer].next(session.step, length)
         scores = session.context.selectors[layer].scores(query)
@@ -151,7 +151,7 @@ class Decoder:
         """The tier has lost a block: compute it again, use it, and write it again."""
         where = np.array([ordinal], np.uint32)
         identities = [session.context.identities[ordinal]]
-        block = self.material.blocks_at(layer, where, identities)
+        block = self.synthetic_kv.blocks_at(layer, where, identities)
         self.pool.storage[index, : block.shape[1]] = block[0]
         put_blocks(self.driver, session.handle, layer, where, block)
         record.blocks_recomputed += 1
@@ -165,7 +165,7 @@ class Decoder:
         indices: NDArray[np.int32],
         record: AgentRecord,
     ) -> None:
-        geometry = self.material.geometry
+        geometry = self.synthetic_kv.geometry
         counts = session.token_counts(geometry, ordinals)
         output = self._decode(query, self.pool.storage, indices, counts, geometry)
         if not np.isfinite(output).all():

@@ -22,7 +22,7 @@ the process: rounding to float16, Quest's bound in place of the product, and the
 
 Everything is drawn from a counter-based generator (Philox, Salmon et al. 2011) at the counter
 (chunk identity, layer) or (session, layer, step): the same chunk has the same bytes in every
-session, in any order of asking. `KvMaterial` may be shared by readers of one thread; a
+session, in any order of asking. `KvPools` may be shared by readers of one thread; a
 `QueryStream` belongs to one (session, layer). Raises `BadInput` where a geometry has too few
 channels, or a context too many tokens, for the construction.
 """
@@ -39,7 +39,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.host.geometry import KvGeometry
 
-__all__ = ["BURST_SHARE", "CONTEXT_TOKENS_MAX", "KvMaterial", "ProcessParams", "QueryStream"]
+__all__ = ["BURST_SHARE", "CONTEXT_TOKENS_MAX", "KvPools", "ProcessParams", "QueryStream"]
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
@@ -116,9 +116,9 @@ class _Channels:
         return np.roll(vectors, kv_head * self.head_dim // self.kv_heads, axis=-1)
 
 
-class KvMaterial:
+class KvPools:
     """Keys and values of any chunk of one model. `seed` names the model's weights, so to say:
-    two materials with the same seed and geometry give the same bytes for the same chunk."""
+    two pools with the same seed and geometry give the same bytes for the same chunk."""
 
     def __init__(self, seed: int, geometry: KvGeometry) -> None:
         self.geometry = geometry

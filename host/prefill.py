@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import RunFailed, StoreFull
 from offstage.host.fabrics import Fabric
-from offstage.host.material import Material
 from offstage.host.session import Context
+from offstage.host.synthetic_kv import SyntheticKv
 
 __all__ = ["BlockWriter", "MissingWriter", "compute_context", "put_blocks"]
 
@@ -28,7 +28,7 @@ BATCH_BLOCKS = 64
 
 
 def compute_context(
-    material: Material,
+    synthetic_kv: SyntheticKv,
     identities: Sequence[int],
     selector_name: str,
     write: BlockWriter | None = None,
@@ -36,18 +36,18 @@ def compute_context(
     """Summaries and checksums of a chain of full chunks.
 
     The bytes are made once, given to `write` batch by batch, and dropped."""
-    layers = material.geometry.layer_count
+    layers = synthetic_kv.geometry.layer_count
     context = Context(
         list(identities),
         np.zeros((layers, len(identities)), np.uint64),
-        [material.selector(selector_name, layer) for layer in range(layers)],
+        [synthetic_kv.selector(selector_name, layer) for layer in range(layers)],
     )
     for layer in range(layers):
         for first in range(0, len(identities), BATCH_BLOCKS):
             batch = identities[first : first + BATCH_BLOCKS]
-            blocks = material.blocks(layer, first, batch)
-            context.checksums[layer, first : first + len(batch)] = material.checksums(blocks)
-            context.selectors[layer].write(first, material.keys_of(blocks, layer))
+            blocks = synthetic_kv.blocks(layer, first, batch)
+            context.checksums[layer, first : first + len(batch)] = synthetic_kv.checksums(blocks)
+            context.selectors[layer].write(first, synthetic_kv.keys_of(blocks, layer))
             if write is not None:
                 write(layer, first, blocks)
     return context

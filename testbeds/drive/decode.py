@@ -35,7 +35,7 @@ def decode(
         options.selector, options.select_blocks, options.sink_blocks, options.window_blocks
     )
     pool = HbmPool(options.geometry, options.pool_blocks)
-    decoder = Decoder(fabric, pool, workload.material, rule, options.kernel, observe=observe)
+    decoder = Decoder(fabric, pool, workload.synthetic_kv, rule, options.kernel, observe=observe)
     agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max)
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s)
     return agent.run(jobs, _watcher(progress))

@@ -51,7 +51,7 @@ def prefill(
             progress.advance(len(blocks))
 
         done.contexts[number] = compute_context(
-            workload.material, identities, options.selector, written
+            workload.synthetic_kv, identities, options.selector, written
         )
         control.session_close(handle, archive=True)
         done.block_count += len(identities) * layers

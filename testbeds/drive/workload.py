@@ -1,11 +1,11 @@
-"""A run's workload: the plan of its sessions, their material, and jobs for the agent."""
+"""A run's workload: the plan of its sessions, their KV, and jobs for the agent."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from offstage.host.agent import DecodeJob
-from offstage.host.material import Material
 from offstage.host.session import Context
+from offstage.host.synthetic_kv import SyntheticKv
 from offstage.testbeds.drive.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.workloads.identity import chain
 from offstage.testbeds.workloads.plan import TraceOptions, from_trace, generated
@@ -20,7 +20,7 @@ class Workload:
     """The plan, the stand-in for the model, and the score process of each layer by name."""
 
     plan: WorkloadPlan
-    material: Material
+    synthetic_kv: SyntheticKv
     processes: list[str]
 
     def jobs(
@@ -68,9 +68,9 @@ def prepare(options: DriveOptions) -> Workload:
         )
         plan = from_trace(options.trace, chosen, shape, options.seed)
     entries = layer_entries(geometry.layer_count)
-    material = Material(options.seed, geometry, [entry.params for entry in entries])
+    synthetic_kv = SyntheticKv(options.seed, geometry, [entry.params for entry in entries])
     names = [f"{entry.head_class}/{entry.band} ({entry.basis})" for entry in entries]
-    return Workload(plan, material, names)
+    return Workload(plan, synthetic_kv, names)
 
 
 def full_chunks(session: SessionPlan) -> list[int]:

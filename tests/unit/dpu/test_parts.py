@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
 from offstage.dpu.device import RECORD_DTYPE, Descriptors
-from offstage.dpu.handout import Handout
+from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
 from offstage.dpu.recorder import Recorder, read_records
@@ -37,15 +37,15 @@ def pipes() -> Descriptors:
     return Descriptors(*os.pipe(), *os.pipe())
 
 
-def ask(handout: Handout, words: bytes) -> tuple[bytes, list[int], list[Any]]:
+def ask(fd_passing: FdPassing, words: bytes) -> tuple[bytes, list[int], list[Any]]:
     """Connect, say it, and let the hand-out serve what is readable."""
     with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(handout.path))
+        client.connect(str(fd_passing.path))
         client.send(words)
         client.settimeout(0.2)
         handed = []
         for _ in range(3):
-            handed += handout.serve(set(handout.filenos()))
+            handed += fd_passing.serve(set(fd_passing.filenos()))
         try:
             data, fds, _, _ = socket.recv_fds(client, 100, 8)
         except (TimeoutError, ConnectionResetError):
@@ -55,25 +55,25 @@ def ask(handout: Handout, words: bytes) -> tuple[bytes, list[int], list[Any]]:
 
 def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path) -> None:
     """Does each token give the four that were promised for it, once, and does the rest get none?"""
-    handout = Handout(tmp_path / "s", quiet())
-    assert handout.path.stat().st_mode & 0o777 == 0o600
+    fd_passing = FdPassing(tmp_path / "s", quiet())
+    assert fd_passing.path.stat().st_mode & 0o777 == 0o600
     first, second = pipes(), pipes()
     inodes = [os.fstat(fd).st_ino for fd in second.all()]
-    tokens = handout.promise(b"one", first), handout.promise(b"two", second)
+    tokens = fd_passing.promise(b"one", first), fd_passing.promise(b"two", second)
     for wrong in (b"", b"\n", b"0" * 32 + b"\n", tokens[0][:-1].encode() + b"\n", b"x" * 4096):
-        data, fds, handed = ask(handout, wrong)
+        data, fds, handed = ask(fd_passing, wrong)
         assert not fds and not handed and not data.startswith(b"ok")
-    data, fds, handed = ask(handout, tokens[1].encode() + b"\n")
+    data, fds, handed = ask(fd_passing, tokens[1].encode() + b"\n")
     assert data == b"ok\n" and [os.fstat(fd).st_ino for fd in fds] == inodes
     assert [(one.ticket, one.pid) for one in handed] == [(b"two", os.getpid())]
     for fd in [*fds, handed[0].pidfd]:
         os.close(fd)
-    assert ask(handout, tokens[1].encode() + b"\n")[0].startswith(b"refused")
-    handout.forget(b"one")
+    assert ask(fd_passing, tokens[1].encode() + b"\n")[0].startswith(b"refused")
+    fd_passing.forget(b"one")
     with pytest.raises(OSError):  # forgotten promises are closed, not leaked
         os.fstat(first.region)
-    handout.close()
-    assert not handout.path.exists()
+    fd_passing.close()
+    assert not fd_passing.path.exists()
 
 
 def test_a_runtime_dir_is_held_by_one_daemon(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.host.geometry import LayerKv
-from offstage.host.keys import CONTEXT_TOKENS_MAX, KvMaterial, ProcessParams, QueryStream
+from offstage.host.keys import CONTEXT_TOKENS_MAX, KvPools, ProcessParams, QueryStream
 from offstage.host.models import geometry
 from offstage.host.selection import SELECTORS, selector
 from offstage.testbeds.workloads.process import TABLE
@@ -44,7 +44,7 @@ def true_scores(embeddings: Floats, stream: QueryStream, steps: int) -> Floats:
     return result / np.float32(math.sqrt(64))
 
 
-MATERIAL = KvMaterial(7, DEMO)
+POOLS = KvPools(7, DEMO)
 
 
 @settings(max_examples=40, deadline=None)
@@ -54,30 +54,30 @@ def test_a_chunk_has_the_same_bytes_in_any_company(
 ) -> None:
     """Asked for in any order, alone or among others, from another object, into a buffer."""
     names = identities(count, count)
-    whole = MATERIAL.blocks(layer, names, np.arange(count))
+    whole = POOLS.blocks(layer, names, np.arange(count))
     order = data.draw(st.permutations(range(count)))[: data.draw(st.integers(1, count))]
     out = np.full((count + 2, *DEMO.block_shape()), np.nan, np.float16)
-    other = KvMaterial(7, DEMO)
+    other = KvPools(7, DEMO)
     other.blocks(layer, [names[i] for i in order], order, out=out[: len(order)])
     assert out[: len(order)].tobytes() == whole[order].tobytes()
     assert np.isnan(out[len(order) :]).all()
-    assert (MATERIAL.keys(layer, names, np.arange(count)) == whole[:, 0]).all()
-    assert (MATERIAL.values(layer, names) == whole[:, 1]).all()
+    assert (POOLS.keys(layer, names, np.arange(count)) == whole[:, 0]).all()
+    assert (POOLS.values(layer, names) == whole[:, 1]).all()
 
 
 def test_different_chunks_layers_and_seeds_have_different_bytes() -> None:
     names = [1, 2, 1 << 64, (1 << 64) + 1, *identities(500)]
     seen: set[bytes] = set()
-    for material in (MATERIAL, KvMaterial(8, DEMO)):
+    for pools in (POOLS, KvPools(8, DEMO)):
         for layer in range(4):
-            blocks = material.blocks(layer, names, np.arange(len(names)) + 3)
+            blocks = pools.blocks(layer, names, np.arange(len(names)) + 3)
             for plane in (0, 1):
                 seen |= {block.tobytes() for block in blocks[:, plane]}
     assert len(seen) == 2 * 4 * 2 * len(names)
 
 
 def test_values_are_small_and_keys_are_finite() -> None:
-    blocks = MATERIAL.blocks(0, identities(600), np.arange(600) * 4)
+    blocks = POOLS.blocks(0, identities(600), np.arange(600) * 4)
     sizes = np.abs(blocks[:, 1].astype(np.float32))
     assert sizes.min() >= 1 / 8 and sizes.max() < 1 / 4
     assert abs(np.sign(blocks[:, 1].astype(np.float32)).mean()) < 0.01
@@ -86,7 +86,7 @@ def test_values_are_small_and_keys_are_finite() -> None:
 
 def test_static_is_a_heavy_tail_and_the_rest_is_normal() -> None:
     """|t4| * 0.6 has mean 0.6 and exceeds 0.6 * 2.132 with probability 0.1 (t table, two-sided)."""
-    embeddings = MATERIAL.embeddings(2, identities(20_000), np.arange(20_000) % 2000 + 1)
+    embeddings = POOLS.embeddings(2, identities(20_000), np.arange(20_000) % 2000 + 1)
     static, normal = embeddings[:, 0], embeddings[:, 7:]
     assert static.mean() == pytest.approx(0.6, rel=0.03)
     assert (static > 0.6 * 2.132).mean() == pytest.approx(0.1, abs=0.01)
@@ -113,7 +113,7 @@ def test_queries_depend_on_their_counter_alone() -> None:
 @pytest.mark.parametrize("tau", [2.0, 20.0])
 def test_scores_forget_at_the_rate_of_tau(tau: float) -> None:
     """Across blocks, scores d steps apart correlate as exp(-d / tau): mean over 12 streams."""
-    embeddings = MATERIAL.embeddings(0, identities(400), np.arange(400))
+    embeddings = POOLS.embeddings(0, identities(400), np.arange(400))
     params = replace(NOTHING, tau_slow=tau)
     measured = np.zeros(3)
     lags = [1, 3, 10]
@@ -128,7 +128,7 @@ def test_scores_forget_at_the_rate_of_tau(tau: float) -> None:
 def test_overlap_grows_with_tau_and_a_burst_breaks_it() -> None:
     """Quest's top 32 of 1,024 real blocks, one step to the next."""
     quest = SELECTORS["quest"](DEMO)
-    quest.write(0, MATERIAL.keys(1, identities(1024), np.arange(1024)))
+    quest.write(0, POOLS.keys(1, identities(1024), np.arange(1024)))
 
     def overlap(**change: float) -> float:
         stream = QueryStream(3, 0, 1, replace(NOTHING, **change), DEMO)
@@ -152,7 +152,7 @@ def test_recency_is_exponential_in_the_distance_to_the_newest_block(length: int)
     base = NOTHING, replace(NOTHING, recency=3.0)
     streams = [QueryStream(1, 0, 0, params, DEMO) for params in base]
     none, some = [pooled(stream.next(0, length)).astype(np.float64) for stream in streams]
-    keys = MATERIAL.keys(0, identities(len(ordinals)), ordinals).astype(np.float64)
+    keys = POOLS.keys(0, identities(len(ordinals)), ordinals).astype(np.float64)
     mean_keys = np.stack([keys[:, 0], np.roll(keys[:, 1], -32, axis=2)]).mean(axis=(0, 2))
     measured = mean_keys @ (some - none) / math.sqrt(64)
     expected = 3.0 * np.exp(-(length - 1 - ordinals) * 64 / 2048)
@@ -181,10 +181,10 @@ def drive(name: str, params: ProcessParams, seed: int) -> tuple[list[set[int]], 
     """Top 32 of 2,048 real blocks over 260 steps by selector `name`, and the mean share of them
     that is also in the top 32 of the exact scores."""
     names = identities(2048, seed)
-    material = KvMaterial(seed, DEMO)
-    embeddings = material.embeddings(0, names, np.arange(2048))
+    pools = KvPools(seed, DEMO)
+    embeddings = pools.embeddings(0, names, np.arange(2048))
     scorer = selector(name, DEMO)
-    scorer.write(0, material.keys(0, names, np.arange(2048)))
+    scorer.write(0, pools.keys(0, names, np.arange(2048)))
     stream = QueryStream(seed, "anchor", 0, params, DEMO)
     selections, shared = [], 0
     for step in range(260):
@@ -217,7 +217,7 @@ def test_real_selections_follow_the_fitted_process_and_its_anchors(
 
 
 def test_a_sink_is_block_zero_and_nothing_else() -> None:
-    embeddings = MATERIAL.embeddings(0, identities(50), np.arange(50))
+    embeddings = POOLS.embeddings(0, identities(50), np.arange(50))
     streams = [QueryStream(1, 0, 0, replace(NOTHING, sink=weight), DEMO) for weight in (0.0, 8.0)]
     without, with_sink = (true_scores(embeddings, stream, 3) for stream in streams)
     np.testing.assert_allclose(
@@ -228,8 +228,8 @@ def test_a_sink_is_block_zero_and_nothing_else() -> None:
 def test_what_the_construction_cannot_hold_is_refused() -> None:
     narrow = replace(DEMO, layers=(LayerKv("gqa", 2, 8),))
     with pytest.raises(BadInput, match="at least 11"):
-        KvMaterial(1, narrow)
+        KvPools(1, narrow)
     with pytest.raises(BadInput, match="cap it"):
-        MATERIAL.keys(0, [1], [CONTEXT_TOKENS_MAX // 64])
+        POOLS.keys(0, [1], [CONTEXT_TOKENS_MAX // 64])
     with pytest.raises(BadInput, match="latent"):
         QueryStream(1, 0, 0, NOTHING, geometry("deepseek-v3"))

@@ -205,10 +205,10 @@ ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op)
 		ofs_record_enliven(store, op->record);
 		store->records[op->record].verified = 1;
 		store->records[op->record].expire_s = old->expire_s; /* renewed meanwhile, perhaps */
-		ofs_record_bury(store, op->old);
+		ofs_record_mark_dead(store, op->old);
 		store->stats.blocks_moved++;
 	} else {
-		ofs_record_bury(store, op->record);
+		ofs_record_mark_dead(store, op->record);
 	}
 	end_move(store, op);
 	ofs_segment_settle(store, segment);

@@ -62,7 +62,7 @@ ofs_record_drop(struct ofs_store *store, uint32_t record)
 		record) {
 		ofs_store_index_remove(store, record);
 	}
-	ofs_record_bury(store, record);
+	ofs_record_mark_dead(store, record);
 	ofs_segment_settle(store, segment);
 }
 
@@ -119,7 +119,7 @@ ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint3
 		ofs_store_index_remove(store, found);
 		op->dropped = 1;
 		if (op->old != OFS_NONE && store->records[op->old].state == OFS_RECORD_LIVE) {
-			ofs_record_bury(store, op->old);
+			ofs_record_mark_dead(store, op->old);
 		}
 	} else {
 		ofs_record_drop(store, found);

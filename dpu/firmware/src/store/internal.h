@@ -241,7 +241,7 @@ uint32_t ofs_list_take(struct ofs_store *store, struct ofs_store_list *list);
 /* record.c: one record's life */
 void ofs_record_enliven(struct ofs_store *store, uint32_t record);
 /* Out of the live count; the index is the caller's. */
-void ofs_record_bury(struct ofs_store *store, uint32_t record);
+void ofs_record_mark_dead(struct ofs_store *store, uint32_t record);
 int ofs_record_expired(const struct ofs_store *store, uint32_t record, uint64_t now_s);
 void ofs_store_entry_fill(const struct ofs_store *store, uint32_t record,
 	struct ofs_store_entry *entry);

@@ -167,12 +167,12 @@ put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 	int old_lives = old != OFS_NONE && store->records[old].state == OFS_RECORD_LIVE;
 
 	if (op->dropped) {
-		ofs_record_bury(store, op->record);
+		ofs_record_mark_dead(store, op->record);
 	} else if (op->rc == 0) {
 		ofs_record_enliven(store, op->record);
 		store->records[op->record].verified = 1;
 		if (old_lives) {
-			ofs_record_bury(store, old);
+			ofs_record_mark_dead(store, old);
 		}
 	} else {
 		if (old_lives) {
@@ -180,7 +180,7 @@ put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 		} else {
 			ofs_store_index_remove(store, op->record);
 		}
-		ofs_record_bury(store, op->record);
+		ofs_record_mark_dead(store, op->record);
 	}
 	if (old != OFS_NONE) {
 		store->segments[old / store->records_per_segment].pins--;

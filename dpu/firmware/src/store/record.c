@@ -16,7 +16,7 @@ ofs_record_enliven(struct ofs_store *store, uint32_t record)
 }
 
 void
-ofs_record_bury(struct ofs_store *store, uint32_t record)
+ofs_record_mark_dead(struct ofs_store *store, uint32_t record)
 {
 	struct ofs_store_record *of = &store->records[record];
 

@@ -2,7 +2,7 @@
 
 Every token adds its K and V to the last block of each layer. A full block is appended to the
 session at the tier and written there; from then on it can leave the HBM pool like any other. One
-Growth belongs to one session and to the agent's thread.
+TailBlock belongs to one session and to the agent's thread.
 """
 
 import time
@@ -18,10 +18,10 @@ from offstage.host.record import AgentRecord
 from offstage.host.session import HostSession
 from offstage.host.sessions import append_chunks
 
-__all__ = ["Growth"]
+__all__ = ["TailBlock"]
 
 
-class Growth:
+class TailBlock:
     """Writes a session's new tokens, and its full blocks to the tier."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Growth:
 
     def begin_token(self, session: HostSession) -> None:
         """Make room for one more token; opens the next block of every layer where needed."""
-        geometry = self._decoder.material.geometry
+        geometry = self._decoder.synthetic_kv.geometry
         ordinal = session.length_tokens // geometry.block_tokens
         session.length_tokens += 1
         if ordinal == self._ordinal:
@@ -48,7 +48,7 @@ class Growth:
         self._blocks.clear()
         self._indices.clear()
         for layer in range(geometry.layer_count):
-            block = self._decoder.material.blocks_at(layer, where, [self._chunk])[0]
+            block = self._decoder.synthetic_kv.blocks_at(layer, where, [self._chunk])[0]
             self._blocks.append(block)
             index = int(self._decoder.pool.allocate(session.number, layer, [ordinal])[0])
             self._decoder.pool.pin(session.number, layer, [ordinal])
@@ -56,7 +56,7 @@ class Growth:
 
     def write_token(self, session: HostSession, layer: int) -> None:
         """Write the newest token's K and V of one layer into the pool and the summaries."""
-        geometry = self._decoder.material.geometry
+        geometry = self._decoder.synthetic_kv.geometry
         place = (session.length_tokens - 1) % geometry.block_tokens
         shape = geometry.block_shape(layer)
         source = self._blocks[layer].view(np.float16).reshape(shape)
@@ -66,7 +66,7 @@ class Growth:
 
     def end_token(self, session: HostSession, record: AgentRecord) -> int:
         """Hand the block to the tier if it is full; returns the nanoseconds that took."""
-        geometry = self._decoder.material.geometry
+        geometry = self._decoder.synthetic_kv.geometry
         if session.length_tokens % geometry.block_tokens:
             return 0
         begun_ns = time.monotonic_ns()
@@ -77,7 +77,7 @@ class Growth:
         for layer in range(layers):
             block = self._decoder.pool.storage[self._indices[layer]].reshape(1, -1)
             block = block[:, : geometry.block_bytes(layer)]
-            checksums[layer] = self._decoder.material.checksums(block)
+            checksums[layer] = self._decoder.synthetic_kv.checksums(block)
             put_blocks(self._decoder.driver, session.handle, layer, where, block)
             self._decoder.pool.pin(session.number, layer, [])
             record.bytes_put += block.nbytes

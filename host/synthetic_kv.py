@@ -1,8 +1,8 @@
 """What stands in for the model: the KV of any chunk, and the queries of any session.
 
-A Material is deterministic: the same seed, chunk and layer give the same bytes, so a block that the
-tier has lost can be computed again, and every block that comes back can be held against what was
-written. One thread uses it. It owns no more than the pools of `KvMaterial`.
+It is deterministic: the same seed, chunk and layer give the same bytes, so a block that the tier has
+lost can be computed again, and every block that comes back can be compared with what was written.
+One thread uses it. It owns no more than the pools of `KvPools`.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from offstage.bindings.keys import checksum
 from offstage.host.geometry import KvGeometry
-from offstage.host.keys import KvMaterial, ProcessParams, QueryStream
+from offstage.host.keys import KvPools, ProcessParams, QueryStream
 from offstage.host.selection import Selector, selector
 
-__all__ = ["Material"]
+__all__ = ["SyntheticKv"]
 
 
-class Material:
+class SyntheticKv:
     """KV bytes and queries of one model. `processes`: the score process of each layer."""
 
     def __init__(
@@ -28,7 +28,7 @@ class Material:
         self.geometry = geometry
         self._seed = seed
         self._processes = list(processes)
-        self._kv = KvMaterial(seed, geometry)
+        self._kv = KvPools(seed, geometry)
 
     def blocks(
         self, layer: int, first_ordinal: int, identities: Sequence[int]

@@ -7,7 +7,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config import Config, load
-from offstage.dpu.ground import check_machine, check_store_file
+from offstage.dpu.preflight import check_machine, check_store_file
 from offstage.dpu.storefile import STORE_MAGIC
 
 SIZE_BYTES = 32 << 20

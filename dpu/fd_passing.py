@@ -18,7 +18,7 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu.device import Descriptors
 from offstage.dpu.log import Log
 
-__all__ = ["Handed", "Handout"]
+__all__ = ["FdPassing", "Handed"]
 
 TOKEN_LIFE_S = 10.0
 GREETING_MAX = 128  # bytes of a token with its newline
@@ -41,7 +41,7 @@ class _Waiting:
     greeting: bytes = field(default=b"")
 
 
-class Handout:
+class FdPassing:
     """The listening socket, the tokens that are still good, and those who have yet to speak."""
 
     def __init__(self, path: Path, log: Log) -> None:

@@ -8,6 +8,7 @@ OUT    ?= demo-out
 ARGS   ?=
 
 BIN := $(VENV)/bin
+C_FILES = $(shell git ls-files '*.c' '*.h')
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
 help: ## this list
@@ -25,7 +26,11 @@ dev: $(VENV)/.stamp-extras build ## the environment and the extension, for worki
 check: $(VENV)/.stamp-extras build ## linters, types and the sanitized C tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	$(MAKE) -C dpu/firmware check check-tsan
+
+format: $(VENV)/.stamp-extras ## write all C in the one dialect of .clang-format
+	$(BIN)/clang-format -i $(C_FILES)
 
 c-test: system ## the C tests alone, under sanitizers
 	$(MAKE) -C dpu/firmware check check-tsan
@@ -75,4 +80,4 @@ clean: ## remove builds and caches (not $(VENV))
 	rm -f bindings/_firmware*.so
 	$(MAKE) -C dpu/firmware clean
 
-.PHONY: help demo test dev check c-test bench build system clean
+.PHONY: help demo test dev check format c-test bench build system clean

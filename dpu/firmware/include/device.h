@@ -34,20 +34,20 @@ struct ofs_device;
 enum ofs_write_mode { OFS_WRITE_THROUGH = 0, OFS_WRITE_BACK = 1 };
 
 struct ofs_device_config {
-	struct ofs_core_config core;       /* block_size_bytes is filled in from the record size */
+	struct ofs_core_config core; /* block_size_bytes is filled in from the record size */
 	struct ofs_policy policy;
 	struct ofs_storage_config storage;
 	struct ofs_store_config store;
-	uint32_t write_mode;               /* enum ofs_write_mode */
-	uint32_t dirty_blocks_max;         /* write-back: staged and not yet on NVMe */
-	uint64_t io_timeout_ns;            /* a read or write that takes longer has failed */
-	uint64_t spin_ns;                  /* idle this long, then sleep; UINT64_MAX: never sleep */
+	uint32_t write_mode;       /* enum ofs_write_mode */
+	uint32_t dirty_blocks_max; /* write-back: staged and not yet on NVMe */
+	uint64_t io_timeout_ns;    /* a read or write that takes longer has failed */
+	uint64_t spin_ns;          /* idle this long, then sleep; UINT64_MAX: never sleep */
 	uint32_t port_max;
 	uint32_t port_entry_count;
-	uint32_t put_slot_count;           /* of one port */
+	uint32_t put_slot_count; /* of one port */
 	uint32_t score_max;
-	uint32_t sim_clock;                /* 1: simulated clock; drive with ofs_device_poll */
-	int32_t cpu;                       /* pin the reactor to this core; -1 none */
+	uint32_t sim_clock; /* 1: simulated clock; drive with ofs_device_poll */
+	int32_t cpu;        /* pin the reactor to this core; -1 none */
 };
 
 struct ofs_device_status {
@@ -56,8 +56,8 @@ struct ofs_device_status {
 	uint64_t loops;
 	uint64_t busy_loops;
 	uint64_t sleeps;
-	uint64_t busy_ns;                  /* turns that did something */
-	uint64_t idle_ns;                  /* turns that found nothing to do */
+	uint64_t busy_ns; /* turns that did something */
+	uint64_t idle_ns; /* turns that found nothing to do */
 	uint64_t commands;
 	uint64_t commands_bad;
 	uint64_t puts;
@@ -66,17 +66,17 @@ struct ofs_device_status {
 	uint64_t reads_in_flight;
 	uint64_t reads_timed_out;
 	uint64_t slots_quarantined;
-	uint64_t publish_overflow;         /* blocks no bucket had room for */
-	uint64_t check_failures;           /* blocks whose bytes failed their check: served as misses */
+	uint64_t publish_overflow; /* blocks no bucket had room for */
+	uint64_t check_failures;   /* blocks whose bytes failed their check: served as misses */
 	uint64_t store_full;
 	uint64_t ports;
 	uint64_t sessions;
 	uint64_t draining;
 	uint64_t drained;
-	uint64_t emulation_late;           /* emulated I/Os that ended later than the model says */
-	uint64_t sleep_ns;                 /* neither busy nor idle */
-	uint64_t flush_retries;            /* write-back: flushes that failed and will be tried again */
-	uint64_t flushes_waiting;          /* write-back: failed, and not yet tried again */
+	uint64_t emulation_late;  /* emulated I/Os that ended later than the model says */
+	uint64_t sleep_ns;        /* neither busy nor idle */
+	uint64_t flush_retries;   /* write-back: flushes that failed and will be tried again */
+	uint64_t flushes_waiting; /* write-back: failed, and not yet tried again */
 	struct ofs_store_stats store;
 	struct ofs_storage_stats storage;
 };

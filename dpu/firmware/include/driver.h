@@ -26,24 +26,24 @@ struct ofs_fetch {
 	uint32_t selected_count;
 	uint32_t demand_count;
 	uint32_t score_count;
-	const uint32_t *ordinals;      /* [demand_count] */
-	const struct ofs_key *keys;    /* [demand_count] block keys (layer folded in) */
-	const uint16_t *scores;        /* [score_count] or NULL */
-	uint8_t *target;               /* block i goes to target + target_index[i] * target_stride_bytes */
+	const uint32_t *ordinals;   /* [demand_count] */
+	const struct ofs_key *keys; /* [demand_count] block keys (layer folded in) */
+	const uint16_t *scores;     /* [score_count] or NULL */
+	uint8_t *target;            /* block i goes to target + target_index[i] * target_stride_bytes */
 	const uint32_t *target_index;
 	uint64_t target_stride_bytes;
 	uint64_t timeout_ns;
 	/* out */
-	uint8_t *ends;                 /* [demand_count] enum ofs_end, 255 unknown (failed) */
-	int32_t *rcs;                  /* [demand_count] 0 or -errno; -ESTALE moved on each time */
-	uint32_t *lengths;             /* [demand_count] payload bytes, may be NULL */
-	uint64_t *checksums;           /* [demand_count] XXH3-64 of what was copied, may be NULL */
+	uint8_t *ends;       /* [demand_count] enum ofs_end, 255 unknown (failed) */
+	int32_t *rcs;        /* [demand_count] 0 or -errno; -ESTALE moved on each time */
+	uint32_t *lengths;   /* [demand_count] payload bytes, may be NULL */
+	uint64_t *checksums; /* [demand_count] XXH3-64 of what was copied, may be NULL */
 	uint32_t hit_count;
 	uint32_t failed_count;
 	uint32_t retry_count;
-	uint32_t torn_count;           /* one-sided reads whose slot changed under them */
-	uint64_t stall_ns;             /* waiting for blocks that were not there */
-	uint64_t copy_ns;              /* one-sided reads and checks */
+	uint32_t torn_count; /* one-sided reads whose slot changed under them */
+	uint64_t stall_ns;   /* waiting for blocks that were not there */
+	uint64_t copy_ns;    /* one-sided reads and checks */
 };
 
 struct ofs_driver_stats {
@@ -68,8 +68,7 @@ int ofs_driver_open_shm(struct ofs_driver **out, int region_fd, int port_fd, int
  * process: the driver's waits turn the device's reactor. Tests and the lab.
  */
 int ofs_driver_open_sim(struct ofs_driver **out, struct ofs_device *device, int region_fd,
-	int port_fd, const struct ofs_fabric_sim_config *config, char *error,
-	size_t error_size_bytes);
+	int port_fd, const struct ofs_fabric_sim_config *config, char *error, size_t error_size_bytes);
 void ofs_driver_close(struct ofs_driver *driver);
 /*
  * 0: every demand ended, each as its rcs says. -ETIMEDOUT: some did not in time. -EPIPE: the
@@ -101,9 +100,9 @@ int ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rt
  * else had the core: ns [batch_count] of each. The keys must be published. Returns how many reads
  * were refused by their check, or -errno.
  */
-int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count,
-	const struct ofs_key *keys, uint32_t batch_count, uint8_t *target, uint64_t *read_ns,
-	uint64_t *memcpy_ns, uint64_t *unchecked_ns);
+int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys,
+	uint32_t batch_count, uint8_t *target, uint64_t *read_ns, uint64_t *memcpy_ns,
+	uint64_t *unchecked_ns);
 /* Floor of the round trip: two threads and two words of shared memory, nothing else. */
 int ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns);
 /* cdef: end */

@@ -46,19 +46,19 @@ struct ofs_fabric_ops {
 /* First member of every side's own structure. */
 struct ofs_fabric {
 	const struct ofs_fabric_ops *ops;
-	struct ofs_region_header region;   /* checked copies */
+	struct ofs_region_header region; /* checked copies */
 	struct ofs_port_header port;
-	uint32_t read_batch_max;           /* blocks worth posting before one flush; at least 1 */
+	uint32_t read_batch_max; /* blocks worth posting before one flush; at least 1 */
 };
 
 /* cdef: order 8 */
 /* cdef: begin */
 struct ofs_fabric_sim_config {
 	uint64_t seed;
-	uint64_t step_ns;           /* virtual time of one look at the completion ring; not 0 */
-	uint64_t delay_ns_max;      /* completions are held back by up to so much */
-	uint32_t torn_per_million;  /* reads in whose middle the DPU goes on working */
-	uint32_t flip_per_million;  /* reads that come back with a flipped bit */
+	uint64_t step_ns;          /* virtual time of one look at the completion ring; not 0 */
+	uint64_t delay_ns_max;     /* completions are held back by up to so much */
+	uint32_t torn_per_million; /* reads in whose middle the DPU goes on working */
+	uint32_t flip_per_million; /* reads that come back with a flipped bit */
 };
 /* cdef: end */
 

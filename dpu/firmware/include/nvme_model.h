@@ -26,19 +26,19 @@
 struct ofs_nvme_params {
 	uint32_t channel_count;
 	uint32_t dies_per_channel;
-	uint32_t planes_per_die;          /* pages one die reads at once, independently */
-	uint32_t page_size_bytes;         /* a multiple of 512 */
+	uint32_t planes_per_die;  /* pages one die reads at once, independently */
+	uint32_t page_size_bytes; /* a multiple of 512 */
 	uint32_t queue_depth_max;
-	uint64_t read_ps;                 /* tR */
-	uint64_t program_ps;              /* tPROG of one page on one plane, effective */
-	uint64_t firmware_ps;             /* fixed part of every read, pipelined */
-	uint64_t command_interval_ps;     /* 1 / IOPS limit of the controller */
+	uint64_t read_ps;             /* tR */
+	uint64_t program_ps;          /* tPROG of one page on one plane, effective */
+	uint64_t firmware_ps;         /* fixed part of every read, pipelined */
+	uint64_t command_interval_ps; /* 1 / IOPS limit of the controller */
 	uint64_t channel_bytes_per_s;
-	uint64_t link_bytes_per_s;        /* each direction */
-	uint64_t write_buffer_bytes;      /* a write ends when buffered, while there is room */
-	uint32_t retry_per_million;       /* page reads that need a retry */
-	uint32_t retry_factor;            /* tR of such a read is multiplied by it */
-	uint64_t write_firmware_ps;       /* fixed part of every write and sync; 0: firmware_ps */
+	uint64_t link_bytes_per_s;   /* each direction */
+	uint64_t write_buffer_bytes; /* a write ends when buffered, while there is room */
+	uint32_t retry_per_million;  /* page reads that need a retry */
+	uint32_t retry_factor;       /* tR of such a read is multiplied by it */
+	uint64_t write_firmware_ps;  /* fixed part of every write and sync; 0: firmware_ps */
 };
 struct ofs_nvme_model;
 
@@ -58,11 +58,11 @@ const char *ofs_nvme_preset_source(uint32_t index);
 
 /* The published figures a preset must come out at; 0 where none was found. */
 struct ofs_nvme_cited {
-	uint64_t read_bytes_per_s;        /* large blocks, saturated */
-	uint64_t write_bytes_per_s;       /* large blocks, sustained */
-	uint64_t read_iops;               /* 4 KiB random, saturated */
-	uint64_t read_latency_ps;         /* 4 KiB, queue depth 1, typical */
-	uint64_t write_latency_ps;        /* 4 KiB, queue depth 1, typical */
+	uint64_t read_bytes_per_s;  /* large blocks, saturated */
+	uint64_t write_bytes_per_s; /* large blocks, sustained */
+	uint64_t read_iops;         /* 4 KiB random, saturated */
+	uint64_t read_latency_ps;   /* 4 KiB, queue depth 1, typical */
+	uint64_t write_latency_ps;  /* 4 KiB, queue depth 1, typical */
 };
 int ofs_nvme_preset_cited(const char *name, struct ofs_nvme_cited *cited);
 /* cdef: end */

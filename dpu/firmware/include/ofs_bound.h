@@ -21,19 +21,19 @@
 struct ofs_bound_demands {
 	uint32_t row_count;
 	uint32_t block_count;
-	const uint64_t *offsets;  /* [row_count + 1] into demands, rising by at most 65535 */
-	const uint32_t *demands;  /* blocks below block_count, none twice in one row */
-	const uint8_t *marks;     /* of each demand; WRITTEN on all of a block, or on none */
-	const uint32_t *order;    /* [row_count] the rows in order of time; NULL: as they stand */
-	uint32_t *next;           /* of each demand: when its block is demanded again, as a place in
+	const uint64_t *offsets; /* [row_count + 1] into demands, rising by at most 65535 */
+	const uint32_t *demands; /* blocks below block_count, none twice in one row */
+	const uint8_t *marks;    /* of each demand; WRITTEN on all of a block, or on none */
+	const uint32_t *order;   /* [row_count] the rows in order of time; NULL: as they stand */
+	uint32_t *next;          /* of each demand: when its block is demanded again, as a place in
 	                             that order; row_count: never. ofs_bound_next writes it */
 };
 
 /* Bandwidth of prefetch. Credit is counted in 1 / OFS_BOUND_CREDIT_ONE of a block. */
 struct ofs_bound_cap {
-	const uint64_t *credits;  /* [row_count] earned while the row is served; NULL: unlimited */
-	uint64_t lead;            /* earned before the first row */
-	uint64_t burst;           /* what is not spent is kept up to this */
+	const uint64_t *credits; /* [row_count] earned while the row is served; NULL: unlimited */
+	uint64_t lead;           /* earned before the first row */
+	uint64_t burst;          /* what is not spent is kept up to this */
 };
 
 struct ofs_bound_result {

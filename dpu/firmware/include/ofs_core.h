@@ -49,19 +49,19 @@ enum ofs_evict {
 
 /* Fixed at open: every table is sized by it. */
 struct ofs_core_config {
-	uint64_t seed;              /* for OFS_EVICT_RANDOM only */
+	uint64_t seed; /* for OFS_EVICT_RANDOM only */
 	uint32_t tenant_max;
 	uint32_t session_max;
 	uint32_t chunk_max;         /* chunks known at once; one that is not shared takes two */
 	uint32_t session_chunk_max; /* ordinals of one session */
 	uint32_t layer_count;
-	uint32_t slot_count;        /* staging slots over all tenants */
-	uint32_t block_size_bytes;  /* bytes one read takes from the store */
-	uint32_t io_max;            /* reads in flight */
-	uint32_t queue_max;         /* prefetch candidates waiting, per tenant */
-	uint32_t demand_max;        /* demands in one step of one layer */
-	uint32_t log_size_bytes;    /* decision-log ring; 0: no log */
-	uint32_t record_max;        /* ledger-record ring; 0: counters only */
+	uint32_t slot_count;       /* staging slots over all tenants */
+	uint32_t block_size_bytes; /* bytes one read takes from the store */
+	uint32_t io_max;           /* reads in flight */
+	uint32_t queue_max;        /* prefetch candidates waiting, per tenant */
+	uint32_t demand_max;       /* demands in one step of one layer */
+	uint32_t log_size_bytes;   /* decision-log ring; 0: no log */
+	uint32_t record_max;       /* ledger-record ring; 0: counters only */
 };
 
 /*
@@ -78,8 +78,8 @@ struct ofs_policy {
 	uint32_t next_n;                   /* baseline next-N: how many */
 	uint32_t prefetch_in_flight_max;   /* prefetch reads in flight, all sessions */
 	uint64_t prefetch_bytes_per_s_max; /* bandwidth cap; 0: none */
-	uint32_t accuracy_permille_min;    /* below it the degree halves, above twice it grows; 0: off */
-	uint32_t lateness_permille_max;    /* above it the deadline margin grows; 0: off */
+	uint32_t accuracy_permille_min; /* below it the degree halves, above twice it grows; 0: off */
+	uint32_t lateness_permille_max; /* above it the deadline margin grows; 0: off */
 	uint64_t lease_ns; /* a demanded block is pinned to the session's next step, at most so long */
 	uint32_t probability_permille_min; /* of a demand within 4 steps: less is not prefetched */
 	uint32_t reserved;
@@ -87,8 +87,8 @@ struct ofs_policy {
 
 struct ofs_tenant_config {
 	struct ofs_key secret;
-	uint32_t slot_count;    /* the tenant's own part of the arena */
-	uint32_t weight;        /* share of the prefetch bandwidth */
+	uint32_t slot_count; /* the tenant's own part of the arena */
+	uint32_t weight;     /* share of the prefetch bandwidth */
 };
 
 struct ofs_session_config {
@@ -117,7 +117,7 @@ struct ofs_step {
 	const uint8_t *seen;     /* [demand_count] OFS_SEEN_* or a cause; NULL: all UNKNOWN */
 	const uint16_t *scores;  /* [score_count] score of ordinal i, 0 = never */
 };
-#define OFS_STEP_RETRY 0x1   /* the same demands again after -EAGAIN: not counted in the ledger */
+#define OFS_STEP_RETRY 0x1 /* the same demands again after -EAGAIN: not counted in the ledger */
 
 /* A guess made by the host: that a layer of the session will demand an ordinal. */
 struct ofs_guess {
@@ -131,58 +131,58 @@ struct ofs_guess {
 };
 
 enum ofs_action_type {
-	OFS_ACTION_READ = 1,     /* read (store_key, layer) into slot; answer with ofs_core_io_done */
-	OFS_ACTION_PUBLISH = 2,  /* directory: key -> (slot, generation, cause) */
-	OFS_ACTION_RETRACT = 3,  /* directory: remove key, void the slot's trailer; precedes a reuse */
-	OFS_ACTION_COMPLETE = 4  /* demand `index` of `waiter` ended: 0 and (slot, generation), or rc */
+	OFS_ACTION_READ = 1,    /* read (store_key, layer) into slot; answer with ofs_core_io_done */
+	OFS_ACTION_PUBLISH = 2, /* directory: key -> (slot, generation, cause) */
+	OFS_ACTION_RETRACT = 3, /* directory: remove key, void the slot's trailer; precedes a reuse */
+	OFS_ACTION_COMPLETE = 4 /* demand `index` of `waiter` ended: 0 and (slot, generation), or rc */
 };
 
 struct ofs_action {
 	uint32_t type;
-	uint32_t io;           /* READ: handle */
+	uint32_t io; /* READ: handle */
 	uint32_t tenant;
 	uint32_t chunk;
 	uint32_t layer;
-	uint32_t slot;         /* within the tenant's part of the arena */
-	uint32_t generation;   /* of the slot, never 0 */
-	uint32_t cause;        /* enum ofs_cause */
+	uint32_t slot;       /* within the tenant's part of the arena */
+	uint32_t generation; /* of the slot, never 0 */
+	uint32_t cause;      /* enum ofs_cause */
 	uint32_t waiter;
 	uint32_t index;
 	int32_t rc;
-	uint32_t session;      /* READ: for whom, the first who asked; OFS_NONE where he has left */
-	uint64_t deadline_ns;  /* READ: when it is needed */
+	uint32_t session;         /* READ: for whom, the first who asked; OFS_NONE where he has left */
+	uint64_t deadline_ns;     /* READ: when it is needed */
 	struct ofs_key key;       /* chunk key in the directory (fold the layer with ofs_block_key) */
 	struct ofs_key store_key; /* chunk key in the store */
 };
 
 /* Counters since open; every figure of a report is computed from them. */
 struct ofs_ledger {
-	uint64_t steps;                          /* (session, step, layer) records */
+	uint64_t steps; /* (session, step, layer) records */
 	uint64_t selected;
 	uint64_t demands;
 	uint64_t nontrivial;
-	uint64_t ends[9];                        /* by enum ofs_end */
+	uint64_t ends[9]; /* by enum ofs_end */
 	uint64_t nontrivial_ends[9];
-	uint64_t fates[8][5];                    /* by cause, fate */
-	uint64_t issued[8];                      /* reads issued by cause */
+	uint64_t fates[8][5]; /* by cause, fate */
+	uint64_t issued[8];   /* reads issued by cause */
 	uint64_t demand_bytes_read;
 	uint64_t prefetch_bytes_read;
-	uint64_t shadow_misses;                  /* demand-only LRU of the same size, no latency */
+	uint64_t shadow_misses; /* demand-only LRU of the same size, no latency */
 	uint64_t shadow_nontrivial_misses;
-	uint64_t pollution;                      /* demand misses whose block a prefetch had evicted */
+	uint64_t pollution; /* demand misses whose block a prefetch had evicted */
 	uint64_t evictions;
-	uint64_t evictions_generating;           /* victims of a generating session: the last resort */
-	uint64_t shared_chunks;                  /* appended chunks that were already there */
+	uint64_t evictions_generating; /* victims of a generating session: the last resort */
+	uint64_t shared_chunks;        /* appended chunks that were already there */
 	uint64_t appended_chunks;
 	uint64_t io_errors;
 	uint64_t leases_expired;
-	uint64_t busy;                           /* demands answered -EAGAIN */
-	uint64_t records_lost;                   /* ledger records the ring had no room for */
-	uint64_t log_bytes_lost;                 /* a log with a hole is not replayed */
-	uint64_t lead_ns_log2[64];               /* prefetched and used: arrival to need */
-	uint64_t late_ns_log2[64];               /* late demands: need to arrival */
-	uint64_t degree_now;                     /* gauge: prefetch degree after feedback */
-	uint64_t resident_slots;                 /* gauge */
+	uint64_t busy;             /* demands answered -EAGAIN */
+	uint64_t records_lost;     /* ledger records the ring had no room for */
+	uint64_t log_bytes_lost;   /* a log with a hole is not replayed */
+	uint64_t lead_ns_log2[64]; /* prefetched and used: arrival to need */
+	uint64_t late_ns_log2[64]; /* late demands: need to arrival */
+	uint64_t degree_now;       /* gauge: prefetch degree after feedback */
+	uint64_t resident_slots;   /* gauge */
 };
 
 struct ofs_ledger_record {
@@ -190,7 +190,7 @@ struct ofs_ledger_record {
 	uint32_t session;
 	uint32_t step;
 	uint16_t layer;
-	uint8_t end;          /* enum ofs_end */
+	uint8_t end; /* enum ofs_end */
 	uint8_t nontrivial;
 	uint32_t ordinal;
 };
@@ -199,7 +199,7 @@ struct ofs_chunk_info {
 	struct ofs_key key;       /* directory identity */
 	struct ofs_key store_key; /* identity on NVMe */
 	uint32_t chunk;
-	uint32_t stored_layers;   /* how many of its blocks the store has */
+	uint32_t stored_layers; /* how many of its blocks the store has */
 	uint32_t references;
 	uint32_t reserved;
 };

@@ -54,18 +54,18 @@ enum ofs_prefix_admission {
 
 struct ofs_prefix_plan {
 	const struct ofs_prefix_trace *trace;
-	const uint64_t *arrival_ns; /* [request_count], not falling */
-	const uint32_t *sessions;   /* [request_count], for ADMIT_TURNS only */
-	const uint32_t *turns;      /* [request_count] from 0, for ADMIT_TURNS only */
-	uint64_t ttl_ns;            /* idle blocks go; 0: never */
-	uint64_t window_ns;         /* of ADMIT_SECOND_TOUCH; UINT64_MAX: any time before */
-	uint32_t admission;         /* enum ofs_prefix_admission */
-	uint32_t tail_first;        /* touch a request's blocks from its end */
+	const uint64_t *arrival_ns;  /* [request_count], not falling */
+	const uint32_t *sessions;    /* [request_count], for ADMIT_TURNS only */
+	const uint32_t *turns;       /* [request_count] from 0, for ADMIT_TURNS only */
+	uint64_t ttl_ns;             /* idle blocks go; 0: never */
+	uint64_t window_ns;          /* of ADMIT_SECOND_TOUCH; UINT64_MAX: any time before */
+	uint32_t admission;          /* enum ofs_prefix_admission */
+	uint32_t tail_first;         /* touch a request's blocks from its end */
 	struct ofs_prefix_row *rows; /* [request_count] out */
-	uint64_t admitted;          /* out: blocks written into the arena */
-	uint64_t refused;           /* out: misses that were not admitted */
-	uint64_t evicted;           /* out: victims */
-	uint64_t expired;           /* out: dropped after ttl_ns */
+	uint64_t admitted;           /* out: blocks written into the arena */
+	uint64_t refused;            /* out: misses that were not admitted */
+	uint64_t evicted;            /* out: victims */
+	uint64_t expired;            /* out: dropped after ttl_ns */
 };
 
 /* `session` is open and empty; the core knows block_count chunks and has one layer. */

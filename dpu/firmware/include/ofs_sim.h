@@ -22,57 +22,57 @@ struct ofs_engine;
 
 struct ofs_engine_config {
 	uint32_t place_max;
-	uint32_t append_steps;     /* a session writes a new chunk every so many steps; 0: never */
-	uint64_t compute_ns;       /* one layer, with its blocks at hand */
-	uint64_t hit_ns;           /* the fabric's part of a layer that demands anything */
-	uint64_t retry_ns;         /* wait after -EAGAIN */
-	uint64_t seed;             /* of the NVMe model */
+	uint32_t append_steps; /* a session writes a new chunk every so many steps; 0: never */
+	uint64_t compute_ns;   /* one layer, with its blocks at hand */
+	uint64_t hit_ns;       /* the fabric's part of a layer that demands anything */
+	uint64_t retry_ns;     /* wait after -EAGAIN */
+	uint64_t seed;         /* of the NVMe model */
 	const struct ofs_nvme_params *nvme; /* NULL: a read takes no time */
 };
 
 /* Consecutive steps of one session; its arrays are the caller's, until the next slab is asked. */
 struct ofs_slab {
-	uint32_t step_count;       /* 0 with `last`: there is no further step */
-	uint32_t last;             /* the session ends with it */
-	uint32_t width;            /* ordinals of a row of `selected` */
-	uint32_t score_stride;     /* from one row of scores to the next */
-	uint32_t score_count;      /* scores of a row that mean something; more than blocks are cut */
-	uint32_t selected_count;   /* what the ledger is told; 0: as many as the row has */
-	const uint32_t *selected;  /* [step_count * layer_count][width], OFS_NONE behind the last */
-	const uint8_t *served;     /* the same shape: the HBM pool has it; NULL: it has none */
-	const uint16_t *scores;    /* [step_count * layer_count][score_stride], or NULL */
-	const uint64_t *guess_offsets; /* [step_count * layer_count + 1] into guesses, or NULL */
+	uint32_t step_count;      /* 0 with `last`: there is no further step */
+	uint32_t last;            /* the session ends with it */
+	uint32_t width;           /* ordinals of a row of `selected` */
+	uint32_t score_stride;    /* from one row of scores to the next */
+	uint32_t score_count;     /* scores of a row that mean something; more than blocks are cut */
+	uint32_t selected_count;  /* what the ledger is told; 0: as many as the row has */
+	const uint32_t *selected; /* [step_count * layer_count][width], OFS_NONE behind the last */
+	const uint8_t *served;    /* the same shape: the HBM pool has it; NULL: it has none */
+	const uint16_t *scores;   /* [step_count * layer_count][score_stride], or NULL */
+	const uint64_t *guess_offsets;   /* [step_count * layer_count + 1] into guesses, or NULL */
 	const struct ofs_guess *guesses; /* told when the row's demands have gone in */
-	uint64_t *stall_ns;        /* [step_count] sums over the layers are written here; or NULL */
+	uint64_t *stall_ns; /* [step_count] sums over the layers are written here; or NULL */
 };
 
 /* What one layer of one step did. Counts stop at their type's highest value. */
 struct ofs_row {
-	uint32_t session;              /* its place */
-	uint32_t step;                 /* since it started */
+	uint32_t session; /* its place */
+	uint32_t step;    /* since it started */
 	uint16_t layer;
-	uint16_t flags;                /* OFS_ROW_* */
+	uint16_t flags; /* OFS_ROW_* */
 	uint16_t selected;
-	uint16_t pool_hits;            /* of the selected: served by the HBM pool */
-	uint16_t demands;              /* the rest */
-	uint16_t nontrivial;           /* of the demands */
+	uint16_t pool_hits;  /* of the selected: served by the HBM pool */
+	uint16_t demands;    /* the rest */
+	uint16_t nontrivial; /* of the demands */
 	uint16_t nontrivial_selected;
 	uint16_t nontrivial_pool_hits;
-	uint16_t ends[9];              /* of the demands, by enum ofs_end */
+	uint16_t ends[9]; /* of the demands, by enum ofs_end */
 	uint16_t nontrivial_ends[9];
 	uint16_t shadow_misses;
 	uint16_t pollution;
-	uint32_t demand_reads;         /* of the layer's blocks for the session, in this step */
+	uint32_t demand_reads; /* of the layer's blocks for the session, in this step */
 	uint32_t prefetch_reads;
-	uint32_t stall_ns;             /* waited beyond compute and hit */
+	uint32_t stall_ns; /* waited beyond compute and hit */
 };
-#define OFS_ROW_RETRIED 0x1  /* some of it was asked again after -EAGAIN */
-#define OFS_ROW_FAILED 0x2   /* a demand ended without its block */
+#define OFS_ROW_RETRIED 0x1 /* some of it was asked again after -EAGAIN */
+#define OFS_ROW_FAILED 0x2  /* a demand ended without its block */
 
 /* Why a run came back. */
-#define OFS_ENGINE_IDLE 0    /* nothing is left to do */
-#define OFS_ENGINE_ROWS 1    /* the place wants its next slab */
-#define OFS_ENGINE_ENDED 2   /* the place has computed its last layer */
+#define OFS_ENGINE_IDLE 0  /* nothing is left to do */
+#define OFS_ENGINE_ROWS 1  /* the place wants its next slab */
+#define OFS_ENGINE_ENDED 2 /* the place has computed its last layer */
 
 struct ofs_engine_state {
 	uint64_t now_ns;
@@ -103,25 +103,25 @@ void ofs_engine_describe(const struct ofs_engine *engine, struct ofs_engine_stat
 struct ofs_sim_decode {
 	uint32_t session_count;
 	uint32_t step_count;
-	uint32_t score_count;      /* ordinals of one row of scores; 0: no hints */
-	uint32_t selected_count;   /* blocks one layer selects, those of the HBM pool included */
-	uint32_t append_steps;     /* a session writes a new chunk every so many steps; 0: never */
+	uint32_t score_count;    /* ordinals of one row of scores; 0: no hints */
+	uint32_t selected_count; /* blocks one layer selects, those of the HBM pool included */
+	uint32_t append_steps;   /* a session writes a new chunk every so many steps; 0: never */
 	uint32_t reserved;
-	const uint32_t *sessions;  /* [session_count] numbers of open sessions */
-	const uint64_t *offsets;   /* [session_count * step_count * layer_count + 1] into demands */
-	const uint32_t *demands;   /* ordinals, no duplicates in one step of one layer */
-	const uint16_t *scores;    /* [session_count * step_count * layer_count][score_count] or NULL */
-	const uint32_t *score_counts; /* [session_count] of each, <= score_count; NULL: all */
-	uint64_t compute_ns;       /* one layer, with its blocks at hand */
-	uint64_t hit_ns;           /* the fabric's part of a layer that demands anything */
-	uint64_t retry_ns;         /* wait after -EAGAIN */
-	uint64_t stagger_ns;       /* session i begins at i * stagger_ns */
-	uint64_t seed;             /* of the NVMe model */
+	const uint32_t *sessions; /* [session_count] numbers of open sessions */
+	const uint64_t *offsets;  /* [session_count * step_count * layer_count + 1] into demands */
+	const uint32_t *demands;  /* ordinals, no duplicates in one step of one layer */
+	const uint16_t *scores;   /* [session_count * step_count * layer_count][score_count] or NULL */
+	const uint32_t *score_counts;       /* [session_count] of each, <= score_count; NULL: all */
+	uint64_t compute_ns;                /* one layer, with its blocks at hand */
+	uint64_t hit_ns;                    /* the fabric's part of a layer that demands anything */
+	uint64_t retry_ns;                  /* wait after -EAGAIN */
+	uint64_t stagger_ns;                /* session i begins at i * stagger_ns */
+	uint64_t seed;                      /* of the NVMe model */
 	const struct ofs_nvme_params *nvme; /* NULL: a read takes no time */
-	uint64_t *stall_ns;        /* [session_count][step_count] waited beyond compute and hit */
-	uint64_t end_ns;           /* out: when the last session ended */
-	uint64_t reads;            /* out */
-	uint64_t failed;           /* out: demands that ended with another error than -EAGAIN */
+	uint64_t *stall_ns; /* [session_count][step_count] waited beyond compute and hit */
+	uint64_t end_ns;    /* out: when the last session ended */
+	uint64_t reads;     /* out */
+	uint64_t failed;    /* out: demands that ended with another error than -EAGAIN */
 };
 
 /* A pool of HBM blocks, one part for each layer of one session. */
@@ -151,8 +151,8 @@ int ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, 
  * A flat trace through layer 0: one ordinal a step, demand only, reads take no time. *hits counts
  * what was resident. With LRU eviction this is the textbook LRU.
  */
-int ofs_sim_flat(struct ofs_core *core, uint32_t session, const uint32_t *ordinals,
-	uint64_t count, uint64_t *hits);
+int ofs_sim_flat(struct ofs_core *core, uint32_t session, const uint32_t *ordinals, uint64_t count,
+	uint64_t *hits);
 /* A whole plan at once, through an engine of its own. */
 int ofs_sim_decode(struct ofs_core *core, struct ofs_sim_decode *plan);
 /* cdef: end */

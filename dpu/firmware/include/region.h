@@ -32,8 +32,8 @@
 #include "ofs_base.h"
 
 #define OFS_REGION_MAGIC 0x314e474552534f46ull /* "FOSREGN1" */
-#define OFS_PORT_MAGIC 0x3154524f5053464full /* "OFSPORT1" */
-#define OFS_TRAILER_MAGIC 0x5253464fu        /* "OFSR" */
+#define OFS_PORT_MAGIC 0x3154524f5053464full   /* "OFSPORT1" */
+#define OFS_TRAILER_MAGIC 0x5253464fu          /* "OFSR" */
 #define OFS_CACHE_LINE 64
 #define OFS_BUCKET_ENTRIES 8
 
@@ -42,18 +42,18 @@
 /* The last LBA of a slot begins with it; the same bytes stand on NVMe. */
 struct ofs_trailer {
 	uint32_t magic;
-	uint32_t crc;               /* low 32 bits of XXH3 over `length` to `reserved` */
-	uint32_t length;            /* payload bytes */
+	uint32_t crc;    /* low 32 bits of XXH3 over `length` to `reserved` */
+	uint32_t length; /* payload bytes */
 	uint16_t layer;
 	uint16_t tenant;
-	uint64_t checksum;          /* XXH3-64 of payload[0, length) */
-	uint64_t sequence;          /* of the store's log; later wins */
-	struct ofs_key store_key;   /* chunk key in the store */
-	uint64_t expire_s;          /* Unix time; 0 never */
+	uint64_t checksum;        /* XXH3-64 of payload[0, length) */
+	uint64_t sequence;        /* of the store's log; later wins */
+	struct ofs_key store_key; /* chunk key in the store */
+	uint64_t expire_s;        /* Unix time; 0 never */
 	uint64_t reserved[3];
 	/* In memory only, not under crc: */
-	struct ofs_key key;         /* directory identity: block key */
-	uint32_t generation;        /* 0: the slot holds nothing that may be read */
+	struct ofs_key key;  /* directory identity: block key */
+	uint32_t generation; /* 0: the slot holds nothing that may be read */
 	uint32_t cause;
 	uint64_t pad[3];
 };
@@ -63,21 +63,21 @@ struct ofs_region_header {
 	uint32_t version;
 	uint32_t tenant;
 	uint64_t size_bytes;
-	uint64_t epoch;             /* differs at every start of the daemon */
+	uint64_t epoch; /* differs at every start of the daemon */
 	uint32_t slot_count;
 	uint32_t slot_stride_bytes;
 	uint32_t payload_size_bytes;
 	uint32_t trailer_offset;
-	uint32_t bucket_count;      /* power of two */
+	uint32_t bucket_count; /* power of two */
 	uint32_t bucket_entries;
 	uint64_t directory_offset;
 	uint64_t slots_offset;
-	uint64_t checksum;          /* of the fields above */
+	uint64_t checksum; /* of the fields above */
 };
 
 /* Two entries share a cache line; a bucket is four lines: one one-sided read. */
 struct ofs_directory_entry {
-	uint32_t sequence;          /* odd: being changed; 0 and slot OFS_NONE: empty */
+	uint32_t sequence; /* odd: being changed; 0 and slot OFS_NONE: empty */
 	uint32_t slot;
 	struct ofs_key key;
 	uint32_t generation;
@@ -94,18 +94,18 @@ enum ofs_op { OFS_OP_NOP = 0, OFS_OP_STEP = 1, OFS_OP_PUT = 2, OFS_OP_RELEASE = 
 struct ofs_sqe {
 	uint64_t user;
 	uint16_t op;
-	uint16_t flags;             /* OFS_STEP_RETRY */
+	uint16_t flags; /* OFS_STEP_RETRY */
 	uint16_t layer;
-	uint16_t payload_index;     /* which payload area */
+	uint16_t payload_index; /* which payload area */
 	uint32_t session;
 	uint32_t step;
 	uint32_t selected_count;
 	uint32_t demand_count;
 	uint32_t score_count;
-	uint32_t ordinal;           /* PUT */
-	uint32_t put_slot;          /* PUT */
-	uint32_t length;            /* PUT: payload bytes */
-	uint64_t checksum;          /* PUT: XXH3-64 of the payload as the host knows it */
+	uint32_t ordinal;  /* PUT */
+	uint32_t put_slot; /* PUT */
+	uint32_t length;   /* PUT: payload bytes */
+	uint64_t checksum; /* PUT: XXH3-64 of the payload as the host knows it */
 	uint64_t reserved;
 };
 
@@ -114,9 +114,9 @@ struct ofs_cqe {
 	int32_t rc;
 	uint16_t op;
 	uint16_t payload_index;
-	uint32_t count;             /* results written */
+	uint32_t count; /* results written */
 	uint32_t reserved;
-	uint64_t now_ns;            /* DPU clock when it completed */
+	uint64_t now_ns; /* DPU clock when it completed */
 };
 
 /* One per demand of a STEP. */
@@ -125,7 +125,7 @@ struct ofs_result {
 	uint32_t generation;
 	/* 0 in its slot; -EAGAIN ask again; -ENOENT unknown, -EBADMSG failed its check, -EIO, ... */
 	int32_t rc;
-	uint32_t end;               /* enum ofs_end */
+	uint32_t end; /* enum ofs_end */
 };
 
 struct ofs_port_header {
@@ -134,7 +134,7 @@ struct ofs_port_header {
 	uint32_t tenant;
 	uint64_t size_bytes;
 	uint64_t epoch;
-	uint32_t entry_count;       /* power of two: submission entries; completions have twice as many */
+	uint32_t entry_count; /* power of two: submission entries; completions have twice as many */
 	uint32_t payload_size_bytes;
 	uint32_t put_slot_count;
 	uint32_t put_stride_bytes;
@@ -144,19 +144,19 @@ struct ofs_port_header {
 	uint64_t puts_offset;
 	uint32_t demand_max;
 	uint32_t score_max;
-	uint64_t checksum;          /* of the fields above */
+	uint64_t checksum; /* of the fields above */
 };
 /* cdef: end */
 
 /* The words both sides poll, a cache line each, at fixed places behind the port header. */
 struct ofs_port_words {
-	_Alignas(64) uint32_t submission_tail;   /* host writes */
-	_Alignas(64) uint32_t submission_head;   /* DPU writes */
-	_Alignas(64) uint32_t completion_tail;   /* DPU writes */
-	_Alignas(64) uint32_t completion_head;   /* host writes */
-	_Alignas(64) uint32_t dpu_sleeping;      /* DPU: ring me after a submission */
-	_Alignas(64) uint32_t host_sleeping;     /* host: ring me after a completion */
-	_Alignas(64) uint32_t closed;            /* DPU: this port is gone, attach again */
+	_Alignas(64) uint32_t submission_tail; /* host writes */
+	_Alignas(64) uint32_t submission_head; /* DPU writes */
+	_Alignas(64) uint32_t completion_tail; /* DPU writes */
+	_Alignas(64) uint32_t completion_head; /* host writes */
+	_Alignas(64) uint32_t dpu_sleeping;    /* DPU: ring me after a submission */
+	_Alignas(64) uint32_t host_sleeping;   /* host: ring me after a completion */
+	_Alignas(64) uint32_t closed;          /* DPU: this port is gone, attach again */
 };
 #define OFS_PORT_WORDS_OFFSET 256
 
@@ -196,8 +196,9 @@ ofs_payload_results_offset(uint32_t demand_max, uint32_t score_max)
 static inline uint32_t
 ofs_payload_area_size_bytes(uint32_t demand_max, uint32_t score_max)
 {
-	return (ofs_payload_results_offset(demand_max, score_max) +
-		demand_max * (uint32_t)sizeof(struct ofs_result) + 63) & ~63u;
+	return (ofs_payload_results_offset(demand_max, score_max)
+			   + demand_max * (uint32_t)sizeof(struct ofs_result) + 63)
+		& ~63u;
 }
 
 /* The two buckets in which a key may stand; bucket_count is a power of two and at least 2. */
@@ -250,11 +251,11 @@ void ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_k
 struct ofs_port;
 struct ofs_port_config {
 	uint32_t tenant;
-	uint32_t entry_count;        /* power of two */
+	uint32_t entry_count; /* power of two */
 	uint32_t demand_max;
 	uint32_t score_max;
 	uint32_t put_slot_count;
-	uint32_t put_stride_bytes;   /* a whole record: payload and trailer's LBA */
+	uint32_t put_stride_bytes; /* a whole record: payload and trailer's LBA */
 	uint64_t epoch;
 };
 /* A command copied out of the ring and checked: no pointer of it leads into shared memory. */
@@ -267,7 +268,7 @@ struct ofs_command {
 int ofs_port_open(struct ofs_port **out, const struct ofs_port_config *config);
 /* Tells the host that the port is closed, and wakes it. */
 void ofs_port_close(struct ofs_port *port);
-int ofs_port_fd(const struct ofs_port *port);        /* the mapping; belongs to the port */
+int ofs_port_fd(const struct ofs_port *port);           /* the mapping; belongs to the port */
 int ofs_port_dpu_wake_fd(const struct ofs_port *port);  /* the reactor sleeps on it; -1 none */
 int ofs_port_dpu_bell_fd(const struct ofs_port *port);  /* handed to the host, who rings it */
 int ofs_port_host_wake_fd(const struct ofs_port *port); /* handed to the host, who sleeps on it */

@@ -33,34 +33,34 @@ enum ofs_storage_op { OFS_STORAGE_READ = 0, OFS_STORAGE_WRITE = 1, OFS_STORAGE_S
 #define OFS_STORAGE_DURABLE 0x1 /* a write ends only when it is on the medium (RWF_DSYNC, FUA) */
 
 struct ofs_io {
-	uint64_t user;    /* given back in the completion */
+	uint64_t user; /* given back in the completion */
 	uint64_t offset;
 	void *buffer;
 	uint32_t size_bytes;
-	uint16_t op;      /* enum ofs_storage_op */
+	uint16_t op; /* enum ofs_storage_op */
 	uint16_t flags;
 };
 
 struct ofs_io_done {
 	uint64_t user;
-	int64_t result;   /* bytes moved (all of them), or -errno */
+	int64_t result; /* bytes moved (all of them), or -errno */
 };
 
 struct ofs_storage_config {
-	char backend[16];               /* "posix", "io_uring", "emulated", "sim", "skeleton"; "auto":
+	char backend[16];    /* "posix", "io_uring", "emulated", "sim", "skeleton"; "auto":
 	                                 * the best for a file that opens */
-	char path[512];                 /* file or block device; ignored by sim */
-	char inner[16];                 /* emulated: the side below; "" = memory: volatile, sparse,
+	char path[512];      /* file or block device; ignored by sim */
+	char inner[16];      /* emulated: the side below; "" = memory: volatile, sparse,
 	                                 * first touch on demand */
-	uint64_t size_bytes;            /* file: created or grown to it; block device: at most its size */
+	uint64_t size_bytes; /* file: created or grown to it; block device: at most its size */
 	uint32_t queue_depth_max;
-	uint32_t lba_size_bytes;        /* 0: ask the file; 512 where nothing asks for more */
-	uint32_t thread_count;          /* posix; 0: 4 */
-	uint32_t direct;                /* O_DIRECT; falls back with a warning where the file refuses */
-	uint32_t busy_spin;             /* emulated: 1 = the polling thread spins or sleeps no longer
+	uint32_t lba_size_bytes;     /* 0: ask the file; 512 where nothing asks for more */
+	uint32_t thread_count;       /* posix; 0: 4 */
+	uint32_t direct;             /* O_DIRECT; falls back with a warning where the file refuses */
+	uint32_t busy_spin;          /* emulated: 1 = the polling thread spins or sleeps no longer
 	                                 * than due_ns; 0 = wait_fd is a timer, set at every change */
-	struct ofs_nvme_params nvme;    /* emulated, sim */
-	uint64_t seed;                  /* emulated, sim */
+	struct ofs_nvme_params nvme; /* emulated, sim */
+	uint64_t seed;               /* emulated, sim */
 	/* sim: seeded faults, per million I/Os */
 	uint32_t fault_eio_per_million;
 	uint32_t fault_short_per_million;
@@ -135,7 +135,7 @@ struct ofs_storage {
 	uint64_t size_bytes;
 	uint32_t lba_size_bytes;
 	uint32_t queue_depth_max;
-	uint32_t direct;                /* what was had, not what was asked */
+	uint32_t direct; /* what was had, not what was asked */
 	struct ofs_storage_stats stats;
 	char warning[OFS_STORAGE_WARNING_SIZE_BYTES];
 };

@@ -39,8 +39,7 @@ int ofs_storage_poll_wait(struct ofs_storage *storage, struct ofs_io_done *done,
  * in flight then), or the first failed read's.
  */
 int64_t ofs_storage_bench_read(struct ofs_storage *storage, void *buffer, uint32_t block_size,
-	uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns,
-	uint64_t *latency_ns);
+	uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns, uint64_t *latency_ns);
 /* cdef: end */
 
 #endif

@@ -27,15 +27,15 @@
 /* cdef: order 6 */
 /* cdef: begin */
 struct ofs_store_config {
-	uint32_t payload_size_bytes;   /* largest block; a multiple of the LBA */
+	uint32_t payload_size_bytes; /* largest block; a multiple of the LBA */
 	uint32_t layer_count;
 	uint32_t tenant_max;
 	uint32_t segment_size_bytes;
-	uint32_t io_max;               /* puts and gets in flight */
-	uint32_t durable;              /* 1: a put ends only when it is on the medium */
-	uint64_t ttl_s;                /* blocks expire so long after their write; 0 never */
-	uint32_t reserve_segments;     /* kept free for the cleaner; at least 1 */
-	uint32_t format;               /* 1: make a new store if there is none (all zero) */
+	uint32_t io_max;           /* puts and gets in flight */
+	uint32_t durable;          /* 1: a put ends only when it is on the medium */
+	uint64_t ttl_s;            /* blocks expire so long after their write; 0 never */
+	uint32_t reserve_segments; /* kept free for the cleaner; at least 1 */
+	uint32_t format;           /* 1: make a new store if there is none (all zero) */
 };
 
 struct ofs_store_stats {
@@ -44,14 +44,14 @@ struct ofs_store_stats {
 	uint64_t gets;
 	uint64_t deletes;
 	uint64_t expired;
-	uint64_t bytes_live;           /* space that live records take, trailers included */
+	uint64_t bytes_live; /* space that live records take, trailers included */
 	uint64_t segments_free;
 	uint64_t segments_total;
 	uint64_t segments_reclaimed;
-	uint64_t blocks_moved;         /* by the cleaner */
-	uint64_t checks_failed;        /* reads whose trailer or checksum did not match */
-	uint64_t recovered;            /* blocks found at open */
-	uint64_t recovery_torn;        /* records refused at open */
+	uint64_t blocks_moved;  /* by the cleaner */
+	uint64_t checks_failed; /* reads whose trailer or checksum did not match */
+	uint64_t recovered;     /* blocks found at open */
+	uint64_t recovery_torn; /* records refused at open */
 	uint64_t io_errors;
 };
 
@@ -68,7 +68,7 @@ struct ofs_store_done {
 	/* 0, -EIO, -ENOSPC (the disk below is full), -EBADMSG (failed its check: the block is gone from
 	 * the index). Never -ETIMEDOUT: deadlines are the caller's. */
 	int32_t rc;
-	uint32_t length;   /* get: payload bytes */
+	uint32_t length; /* get: payload bytes */
 };
 struct ofs_store;
 
@@ -79,8 +79,7 @@ struct ofs_store;
  * lock_path NULL or "": nothing is locked.
  */
 int ofs_store_open(struct ofs_store **out, struct ofs_storage *storage, const char *lock_path,
-	const struct ofs_store_config *config, uint64_t now_s, char *error,
-	size_t error_size_bytes);
+	const struct ofs_store_config *config, uint64_t now_s, char *error, size_t error_size_bytes);
 /* Waits for I/O in flight (bounded), seals nothing: recovery needs no clean close. */
 void ofs_store_close(struct ofs_store *store);
 /* Walk the index after open (or any time): *cursor starts at 0; entries copied, 0 at the end. */

@@ -26,17 +26,13 @@ ofs_clock_wait(struct ofs_clock *clock, const int *fds, int count, uint64_t unti
 	uint64_t now_ns = ofs_clock_now_ns(clock);
 	uint64_t left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
 	nfds_t poll_count = 0;
-	int i;
 
 	assert(count <= OFS_WAIT_FDS_MAX);
-	if (left_ns == 0 || is_sim(clock)) {
+	if (left_ns == 0 || is_sim(clock))
 		return 0;
-	}
-	for (i = 0; i < count; i++) {
-		if (fds[i] >= 0) {
+	for (int i = 0; i < count; i++)
+		if (fds[i] >= 0)
 			polls[poll_count++] = (struct pollfd){.fd = fds[i], .events = POLLIN};
-		}
-	}
 	left.tv_sec = (time_t)(left_ns / 1000000000ull);
 	left.tv_nsec = (long)(left_ns % 1000000000ull);
 	/* EINTR is a wake-up like any other: the reactor looks at everything again. */
@@ -48,9 +44,8 @@ ofs_clock_unix_s(struct ofs_clock *clock)
 {
 	struct timespec now;
 
-	if (is_sim(clock)) {
+	if (is_sim(clock))
 		return SIM_UNIX_S + ofs_clock_now_ns(clock) / 1000000000ull;
-	}
 	clock_gettime(CLOCK_REALTIME, &now);
 	return (uint64_t)now.tv_sec;
 }
@@ -61,9 +56,8 @@ ofs_wait_fd_clear(int fd)
 	uint64_t count;
 	ssize_t got;
 
-	if (fd < 0) {
+	if (fd < 0)
 		return;
-	}
 	got = read(fd, &count, sizeof(count));
 	/* The descriptors are ours and non-blocking: EAGAIN says that nothing was there. */
 	assert(got >= 0 || errno == EAGAIN || errno == EINTR);

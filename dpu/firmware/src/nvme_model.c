@@ -33,11 +33,11 @@ struct ofs_nvme_model {
 	struct ofs_nvme_params params;
 	uint64_t plane_count;
 	uint64_t controller_free_ps;
-	uint64_t program_end_ps;       /* when the write buffer is empty */
-	uint64_t buffer_ps;            /* time to program a full write buffer */
+	uint64_t program_end_ps; /* when the write buffer is empty */
+	uint64_t buffer_ps;      /* time to program a full write buffer */
 	uint64_t random_counter;
 	uint64_t seed;
-	struct server link[2];         /* 0 to the host, 1 to the drive */
+	struct server link[2]; /* 0 to the host, 1 to the drive */
 	struct server *channels;
 	uint64_t *plane_free_ps;
 };
@@ -181,8 +181,8 @@ model_read_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_ps
 	model->plane_free_ps[plane] = end_ps;
 	if (model->program_end_ps > now_ps)
 		model->program_end_ps += read_ps / model->plane_count;
-	end_ps = server_reserve(&model->channels[plane % model->params.channel_count], now_ps,
-		end_ps, bytes);
+	end_ps = server_reserve(&model->channels[plane % model->params.channel_count], now_ps, end_ps,
+		bytes);
 	return server_reserve(&model->link[0], now_ps, end_ps, bytes);
 }
 
@@ -215,16 +215,15 @@ ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
 
 	model->controller_free_ps = start_ps + model->params.command_interval_ps;
 	ready_ps = start_ps;
-	ready_ps += write || size_bytes == 0 ? model->params.write_firmware_ps
-		: model->params.firmware_ps;
+	ready_ps +=
+		write || size_bytes == 0 ? model->params.write_firmware_ps : model->params.firmware_ps;
 	end_ps = ready_ps;
 	while (offset_bytes < end_bytes) {
 		uint64_t page = offset_bytes / page_size_bytes;
 		uint64_t next_bytes = (page + 1) * page_size_bytes;
 		uint64_t bytes = (next_bytes < end_bytes ? next_bytes : end_bytes) - offset_bytes;
-		uint64_t page_ps = write
-			? model_write_page(model, now_ps, ready_ps, page, bytes)
-			: model_read_page(model, now_ps, ready_ps, page, bytes);
+		uint64_t page_ps = write ? model_write_page(model, now_ps, ready_ps, page, bytes)
+								 : model_read_page(model, now_ps, ready_ps, page, bytes);
 
 		end_ps = max_u64(end_ps, page_ps);
 		offset_bytes += bytes;
@@ -246,19 +245,15 @@ params_valid(const struct ofs_nvme_params *p)
 		&& in_range(p->planes_per_die, 1, PLANES_MAX)
 		&& in_range((uint64_t)p->channel_count * p->dies_per_channel * p->planes_per_die, 1,
 			PLANES_TOTAL_MAX)
-		&& in_range(p->page_size_bytes, 512, PAGE_SIZE_BYTES_MAX)
-		&& p->page_size_bytes % 512 == 0
-		&& in_range(p->queue_depth_max, 1, 1 << 20)
-		&& in_range(p->read_ps, 1, PS_PER_S)
-		&& in_range(p->program_ps, 1, PS_PER_S)
-		&& in_range(p->firmware_ps, 0, PS_PER_S)
+		&& in_range(p->page_size_bytes, 512, PAGE_SIZE_BYTES_MAX) && p->page_size_bytes % 512 == 0
+		&& in_range(p->queue_depth_max, 1, 1 << 20) && in_range(p->read_ps, 1, PS_PER_S)
+		&& in_range(p->program_ps, 1, PS_PER_S) && in_range(p->firmware_ps, 0, PS_PER_S)
 		&& in_range(p->write_firmware_ps, 0, PS_PER_S)
 		&& in_range(p->command_interval_ps, 1, PS_PER_S)
 		&& in_range(p->channel_bytes_per_s, 1000000, PS_PER_S)
 		&& in_range(p->link_bytes_per_s, 1000000, PS_PER_S)
 		&& in_range(p->write_buffer_bytes, p->page_size_bytes, 1ull << 40)
-		&& in_range(p->retry_per_million, 0, 1000000)
-		&& in_range(p->retry_factor, 1, 1000);
+		&& in_range(p->retry_per_million, 0, 1000000) && in_range(p->retry_factor, 1, 1000);
 }
 
 int
@@ -266,7 +261,6 @@ ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *p
 	uint64_t seed)
 {
 	struct ofs_nvme_model *model;
-	uint32_t i;
 
 	*out = NULL;
 	if (!params_valid(params))
@@ -288,7 +282,7 @@ ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *p
 		ofs_nvme_model_close(model);
 		return -ENOMEM;
 	}
-	for (i = 0; i < params->channel_count; i++)
+	for (uint32_t i = 0; i < params->channel_count; i++)
 		model->channels[i].bytes_per_s = params->channel_bytes_per_s;
 	model->link[0].bytes_per_s = params->link_bytes_per_s;
 	model->link[1].bytes_per_s = params->link_bytes_per_s;

@@ -23,32 +23,45 @@ struct preset {
 static const struct preset presets[] = {
 	{
 		.name = "gen5-tlc",
-		.source = "Micron 9550 MAX, PCIe 5.0 x4, TLC: 14.0/10.0 GB/s, 3.3 M read IOPS, "
+		.source =
+			"Micron 9550 MAX, PCIe 5.0 x4, TLC: 14.0/10.0 GB/s, 3.3 M read IOPS, "
 			"typical latency 60/15 us read/write (product brief as quoted by "
 			"korean.storagesserver.com/cases/micron-9550-max). Fitted: firmware 14.6 us "
 			"(write latency), tR 43.4 us (read latency; TLC of NVMeVirt's ssd_config.h: 25 to "
 			"58 us), program 838.9 us per 16 KiB plane page (write bandwidth). "
 			"Guesses: 16 channels of 2.4 GB/s (ONFI 5), 8 dies each, 4 planes, "
 			"64 MiB power-safe buffer, 0.1 % of page reads retried at 5 tR",
-		.params = {
-			.channel_count = 16, .dies_per_channel = 8, .planes_per_die = 4,
-			.page_size_bytes = 16384, .queue_depth_max = 1024,
-			.read_ps = 43400 * NS, .program_ps = 838900 * NS,
-			.firmware_ps = 14600 * NS, .write_firmware_ps = 14600 * NS,
-			.command_interval_ps = 303030,
-			.channel_bytes_per_s = 2400 * MB, .link_bytes_per_s = 14 * GB,
-			.write_buffer_bytes = 64ull << 20,
-			.retry_per_million = 1000, .retry_factor = 5,
-		},
-		.cited = {
-			.read_bytes_per_s = 14 * GB, .write_bytes_per_s = 10 * GB,
-			.read_iops = 3300000, .read_latency_ps = 60 * US,
-			.write_latency_ps = 15 * US,
-		},
+		.params =
+			{
+				.channel_count = 16,
+				.dies_per_channel = 8,
+				.planes_per_die = 4,
+				.page_size_bytes = 16384,
+				.queue_depth_max = 1024,
+				.read_ps = 43400 * NS,
+				.program_ps = 838900 * NS,
+				.firmware_ps = 14600 * NS,
+				.write_firmware_ps = 14600 * NS,
+				.command_interval_ps = 303030,
+				.channel_bytes_per_s = 2400 * MB,
+				.link_bytes_per_s = 14 * GB,
+				.write_buffer_bytes = 64ull << 20,
+				.retry_per_million = 1000,
+				.retry_factor = 5,
+			},
+		.cited =
+			{
+				.read_bytes_per_s = 14 * GB,
+				.write_bytes_per_s = 10 * GB,
+				.read_iops = 3300000,
+				.read_latency_ps = 60 * US,
+				.write_latency_ps = 15 * US,
+			},
 	},
 	{
 		.name = "xl-flash",
-		.source = "Kioxia XL-FLASH second-generation drive, PCIe 5.0: 13.5/9.7 GB/s, 3 M read "
+		.source =
+			"Kioxia XL-FLASH second-generation drive, PCIe 5.0: 13.5/9.7 GB/s, 3 M read "
 			"IOPS, read latency 27 us (techpowerup.com/306397); write latency 8 us is the "
 			"first generation's (Kioxia FL6, computerbase.de 2023-03); die: tR below 5 us, "
 			"16 planes, 4 KiB page (superssavers.shop 2025-09-15, inkl.com). "
@@ -56,45 +69,68 @@ static const struct preset presets[] = {
 			"(write bandwidth; stands for every limit on the write path). "
 			"Guesses: 16 channels of 2.4 GB/s, 32 dies in all, tR 5 us, 64 MiB power-safe buffer, "
 			"0.1 % of page reads retried at 5 tR",
-		.params = {
-			.channel_count = 16, .dies_per_channel = 2, .planes_per_die = 16,
-			.page_size_bytes = 4096, .queue_depth_max = 1024,
-			.read_ps = 5000 * NS, .program_ps = 216200 * NS,
-			.firmware_ps = 20000 * NS, .write_firmware_ps = 7700 * NS,
-			.command_interval_ps = 333333,
-			.channel_bytes_per_s = 2400 * MB, .link_bytes_per_s = 13500 * MB,
-			.write_buffer_bytes = 64ull << 20,
-			.retry_per_million = 1000, .retry_factor = 5,
-		},
-		.cited = {
-			.read_bytes_per_s = 13500 * MB, .write_bytes_per_s = 9700 * MB,
-			.read_iops = 3000000, .read_latency_ps = 27 * US,
-			.write_latency_ps = 8 * US,
-		},
+		.params =
+			{
+				.channel_count = 16,
+				.dies_per_channel = 2,
+				.planes_per_die = 16,
+				.page_size_bytes = 4096,
+				.queue_depth_max = 1024,
+				.read_ps = 5000 * NS,
+				.program_ps = 216200 * NS,
+				.firmware_ps = 20000 * NS,
+				.write_firmware_ps = 7700 * NS,
+				.command_interval_ps = 333333,
+				.channel_bytes_per_s = 2400 * MB,
+				.link_bytes_per_s = 13500 * MB,
+				.write_buffer_bytes = 64ull << 20,
+				.retry_per_million = 1000,
+				.retry_factor = 5,
+			},
+		.cited =
+			{
+				.read_bytes_per_s = 13500 * MB,
+				.write_bytes_per_s = 9700 * MB,
+				.read_iops = 3000000,
+				.read_latency_ps = 27 * US,
+				.write_latency_ps = 8 * US,
+			},
 	},
 	{
 		.name = "qlc",
 		.source = "Solidigm D5-P5336 122.88 TB, PCIe 4.0 x4, QLC: 7.4/3.2 GB/s, 930 k read IOPS "
-			"(architecting.it/blog/100tb-ssd-vendors); read latency 110 to 120 us is from "
-			"memory, not from a page at hand. Fitted: tR 96.9 us (read latency), program 2621 us per "
-			"16 KiB plane page (write bandwidth). "
-			"Guesses: firmware 15 us, 16 channels of 1.6 GB/s, 8 dies each, 4 planes, "
-			"64 MiB power-safe buffer, 0.1 % of page reads retried at 5 tR. "
-			"Its random writes (25 k IOPS, indirection unit above 4 KiB) are not modelled",
-		.params = {
-			.channel_count = 16, .dies_per_channel = 8, .planes_per_die = 4,
-			.page_size_bytes = 16384, .queue_depth_max = 1024,
-			.read_ps = 96900 * NS, .program_ps = 2621400 * NS,
-			.firmware_ps = 15000 * NS, .write_firmware_ps = 15000 * NS,
-			.command_interval_ps = 1075269,
-			.channel_bytes_per_s = 1600 * MB, .link_bytes_per_s = 7400 * MB,
-			.write_buffer_bytes = 64ull << 20,
-			.retry_per_million = 1000, .retry_factor = 5,
-		},
-		.cited = {
-			.read_bytes_per_s = 7400 * MB, .write_bytes_per_s = 3200 * MB,
-			.read_iops = 930000, .read_latency_ps = 115 * US,
-		},
+				  "(architecting.it/blog/100tb-ssd-vendors); read latency 110 to 120 us is from "
+				  "memory, not from a page at hand. Fitted: tR 96.9 us (read latency), program "
+				  "2621 us per "
+				  "16 KiB plane page (write bandwidth). "
+				  "Guesses: firmware 15 us, 16 channels of 1.6 GB/s, 8 dies each, 4 planes, "
+				  "64 MiB power-safe buffer, 0.1 % of page reads retried at 5 tR. "
+				  "Its random writes (25 k IOPS, indirection unit above 4 KiB) are not modelled",
+		.params =
+			{
+				.channel_count = 16,
+				.dies_per_channel = 8,
+				.planes_per_die = 4,
+				.page_size_bytes = 16384,
+				.queue_depth_max = 1024,
+				.read_ps = 96900 * NS,
+				.program_ps = 2621400 * NS,
+				.firmware_ps = 15000 * NS,
+				.write_firmware_ps = 15000 * NS,
+				.command_interval_ps = 1075269,
+				.channel_bytes_per_s = 1600 * MB,
+				.link_bytes_per_s = 7400 * MB,
+				.write_buffer_bytes = 64ull << 20,
+				.retry_per_million = 1000,
+				.retry_factor = 5,
+			},
+		.cited =
+			{
+				.read_bytes_per_s = 7400 * MB,
+				.write_bytes_per_s = 3200 * MB,
+				.read_iops = 930000,
+				.read_latency_ps = 115 * US,
+			},
 	},
 };
 
@@ -103,9 +139,7 @@ enum { PRESET_COUNT = sizeof(presets) / sizeof(presets[0]) };
 static const struct preset *
 preset_find(const char *name)
 {
-	uint32_t i;
-
-	for (i = 0; i < PRESET_COUNT; i++)
+	for (uint32_t i = 0; i < PRESET_COUNT; i++)
 		if (strcmp(presets[i].name, name) == 0)
 			return &presets[i];
 	return NULL;

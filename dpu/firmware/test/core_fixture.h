@@ -23,9 +23,17 @@ static inline struct ofs_core_config
 fixture_config(uint32_t slot_count)
 {
 	return (struct ofs_core_config){
-		.seed = 1, .tenant_max = 2, .session_max = 4, .chunk_max = 512,
-		.session_chunk_max = 256, .layer_count = 1, .slot_count = slot_count,
-		.block_size_bytes = 4096, .io_max = 64, .queue_max = 64, .demand_max = 64,
+		.seed = 1,
+		.tenant_max = 2,
+		.session_max = 4,
+		.chunk_max = 512,
+		.session_chunk_max = 256,
+		.layer_count = 1,
+		.slot_count = slot_count,
+		.block_size_bytes = 4096,
+		.io_max = 64,
+		.queue_max = 64,
+		.demand_max = 64,
 	};
 }
 
@@ -33,7 +41,10 @@ static inline struct ofs_policy
 fixture_policy(uint32_t eviction)
 {
 	return (struct ofs_policy){
-		.eviction = eviction, .ema_shift = 1, .residency_percent = 100, .degree_max = 8,
+		.eviction = eviction,
+		.ema_shift = 1,
+		.residency_percent = 100,
+		.degree_max = 8,
 		.prefetch_in_flight_max = 8,
 	};
 }
@@ -64,7 +75,10 @@ static inline uint8_t
 fixture_demand(struct fixture *f, uint64_t now_ns, uint32_t ordinal)
 {
 	struct ofs_step step = {
-		.session = f->session, .selected_count = 1, .demand_count = 1, .demands = &ordinal,
+		.session = f->session,
+		.selected_count = 1,
+		.demand_count = 1,
+		.demands = &ordinal,
 	};
 	uint8_t end = 255;
 
@@ -78,8 +92,8 @@ static inline void
 fixture_open(struct fixture *f, const struct ofs_core_config *config,
 	const struct ofs_policy *policy, uint32_t chunk_count)
 {
-	struct ofs_tenant_config tenant = { { 1, 2 }, config->slot_count, 1 };
-	struct ofs_session_config session = { .step_ns = 1000000, .select_blocks = 4 };
+	struct ofs_tenant_config tenant = {{1, 2}, config->slot_count, 1};
+	struct ofs_session_config session = {.step_ns = 1000000, .select_blocks = 4};
 	struct ofs_key contents[256];
 
 	assert(ofs_core_open(&f->core, config, policy) == 0);
@@ -87,12 +101,11 @@ fixture_open(struct fixture *f, const struct ofs_core_config *config,
 	session.tenant = f->tenant;
 	assert(ofs_core_session_open(f->core, 0, &session, &f->session) == 0);
 	for (uint32_t i = 0; i < chunk_count; i++)
-		contents[i] = (struct ofs_key){ i + 1, 7 };
+		contents[i] = (struct ofs_key){i + 1, 7};
 	assert(ofs_core_session_append(f->core, 0, f->session, chunk_count, contents, f->infos) == 0);
-	for (uint32_t i = 0; i < chunk_count; i++) {
+	for (uint32_t i = 0; i < chunk_count; i++)
 		for (uint32_t layer = 0; layer < config->layer_count; layer++)
 			assert(ofs_core_block_stored(f->core, 0, f->infos[i].chunk, layer) == 0);
-	}
 	assert(ofs_core_verify(f->core) == 0);
 }
 

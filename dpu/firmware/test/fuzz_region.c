@@ -17,10 +17,18 @@ static struct ofs_port *port;
 static void
 open_once(void)
 {
-	struct ofs_region_config region_config = {.tenant = 1, .slot_count = 4,
-		.payload_size_bytes = PAYLOAD, .lba_size_bytes = 512, .epoch = 1};
-	struct ofs_port_config port_config = {.tenant = 1, .entry_count = 4, .demand_max = DEMANDS,
-		.score_max = 8, .put_slot_count = 2, .put_stride_bytes = 1024, .epoch = 1};
+	struct ofs_region_config region_config = {.tenant = 1,
+		.slot_count = 4,
+		.payload_size_bytes = PAYLOAD,
+		.lba_size_bytes = 512,
+		.epoch = 1};
+	struct ofs_port_config port_config = {.tenant = 1,
+		.entry_count = 4,
+		.demand_max = DEMANDS,
+		.score_max = 8,
+		.put_slot_count = 2,
+		.put_stride_bytes = 1024,
+		.epoch = 1};
 
 	assert(ofs_region_open(&region, &region_config) == 0);
 	assert(ofs_port_open(&port, &port_config) == 0);
@@ -32,14 +40,13 @@ scribble(const uint8_t *data, size_t size)
 {
 	while (size >= 4) {
 		uint64_t size_bytes;
-		uint8_t *base = (data[0] & 1) != 0 ? ofs_region_base(region, &size_bytes) :
-			ofs_port_base(port, &size_bytes);
+		uint8_t *base = (data[0] & 1) != 0 ? ofs_region_base(region, &size_bytes)
+										   : ofs_port_base(port, &size_bytes);
 		uint64_t offset = (uint64_t)data[1] | (uint64_t)data[2] << 8;
 		size_t length = data[3] < size - 4 ? data[3] : size - 4;
 
-		if (offset + length <= size_bytes) {
+		if (offset + length <= size_bytes)
 			memcpy(base + offset, data + 4, length);
-		}
 		data += 4 + length;
 		size -= 4 + length;
 	}
@@ -56,20 +63,28 @@ use(struct ofs_driver *driver)
 	int32_t rcs[DEMANDS];
 	uint32_t lengths[DEMANDS];
 	uint64_t checksums[DEMANDS];
-	struct ofs_fetch fetch = {.demand_count = DEMANDS, .selected_count = DEMANDS,
-		.ordinals = ordinals, .keys = keys, .target = target, .target_index = ordinals,
-		.target_stride_bytes = payload_size_bytes, .timeout_ns = 1, .ends = ends,
-		.rcs = rcs, .lengths = lengths, .checksums = checksums};
+	struct ofs_fetch fetch = {.demand_count = DEMANDS,
+		.selected_count = DEMANDS,
+		.ordinals = ordinals,
+		.keys = keys,
+		.target = target,
+		.target_index = ordinals,
+		.target_stride_bytes = payload_size_bytes,
+		.timeout_ns = 1,
+		.ends = ends,
+		.rcs = rcs,
+		.lengths = lengths,
+		.checksums = checksums};
 	uint32_t i;
 
-	if (target == NULL) {
+	if (target == NULL)
 		return;
-	}
 	(void)ofs_driver_fetch(driver, &fetch);
 	for (i = 0; i < DEMANDS; i++) {
 		if (rcs[i] == 0) {
-			assert(lengths[i] <= payload_size_bytes && checksums[i] ==
-				ofs_checksum(target + (size_t)i * payload_size_bytes, lengths[i]));
+			assert(lengths[i] <= payload_size_bytes
+				&& checksums[i]
+					== ofs_checksum(target + (size_t)i * payload_size_bytes, lengths[i]));
 		}
 	}
 	(void)ofs_driver_put(driver, 0, 0, 1, ordinals, target, payload_size_bytes, 1, 1, rcs);
@@ -88,12 +103,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint64_t size_bytes;
 	char error[256];
 
-	if (size < 1) {
+	if (size < 1)
 		return 0;
-	}
-	if (region == NULL) {
+	if (region == NULL)
 		open_once();
-	}
 	region_header = ofs_region_base(region, &size_bytes);
 	port_header = ofs_port_base(port, &size_bytes);
 	region_saved = *region_header;
@@ -101,13 +114,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	scribble(data + 1, size - 1);
 	/* Mostly with a good checksum, or nothing behind it would ever be reached. */
 	if ((data[0] & 7) != 0) {
-		region_header->checksum = ofs_checksum(region_header,
-			offsetof(struct ofs_region_header, checksum));
-		port_header->checksum = ofs_checksum(port_header,
-			offsetof(struct ofs_port_header, checksum));
+		region_header->checksum =
+			ofs_checksum(region_header, offsetof(struct ofs_region_header, checksum));
+		port_header->checksum =
+			ofs_checksum(port_header, offsetof(struct ofs_port_header, checksum));
 	}
-	if (ofs_fabric_memory_open(&fabric, region, port, error, sizeof(error)) == 0 &&
-		ofs_driver_open(&driver, fabric) == 0) {
+	if (ofs_fabric_memory_open(&fabric, region, port, error, sizeof(error)) == 0
+		&& ofs_driver_open(&driver, fabric) == 0) {
 		use(driver);
 		ofs_driver_close(driver);
 	}

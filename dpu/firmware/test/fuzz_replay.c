@@ -46,8 +46,7 @@ make_good(unsigned char *log, size_t size)
 		record->size_bytes &= ~7u;
 		if (record->size_bytes < sizeof(*record) || record->size_bytes > size - offset)
 			record->size_bytes = (uint32_t)(size - offset) & ~7u;
-		if (sequence == 0 && record->size_bytes >= sizeof(*record)
-			+ sizeof(struct ofs_log_open))
+		if (sequence == 0 && record->size_bytes >= sizeof(*record) + sizeof(struct ofs_log_open))
 			shrink((struct ofs_log_open *)(record + 1));
 		record->sequence = sequence++;
 		before = ofs_log_check(record, before);

@@ -15,8 +15,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct ofs_port_config config = {.tenant = 1, .entry_count = 4, .demand_max = DEMANDS,
-		.score_max = SCORES, .put_slot_count = 2, .put_stride_bytes = 1024, .epoch = 1};
+	struct ofs_port_config config = {.tenant = 1,
+		.entry_count = 4,
+		.demand_max = DEMANDS,
+		.score_max = SCORES,
+		.put_slot_count = 2,
+		.put_stride_bytes = 1024,
+		.epoch = 1};
 	static uint32_t ordinals[DEMANDS];
 	static uint8_t seen[DEMANDS];
 	static uint16_t scores[SCORES];
@@ -27,9 +32,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint8_t *base;
 
 	/* One port for all inputs, as a real one: what an earlier host left must not matter. */
-	if (port == NULL) {
+	if (port == NULL)
 		assert(ofs_port_open(&port, &config) == 0);
-	}
 	base = ofs_port_base(port, &size_bytes);
 	while (size >= 3) {
 		uint64_t offset = (uint64_t)data[0] | (uint64_t)data[1] << 8;
@@ -39,9 +43,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		data += 3;
 		size -= 3;
 		length = length < size ? length : size;
-		if (offset + length <= size_bytes) {
+		if (offset + length <= size_bytes)
 			memcpy(base + offset, data, length);
-		}
 		data += length;
 		size -= length;
 		for (turn = 0; turn < 4; turn++) {
@@ -50,18 +53,16 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				.payload_index = command.sqe.payload_index};
 
 			assert(rc == 0 || rc == 1 || rc == -EPROTO);
-			if (rc != 1) {
+			if (rc != 1)
 				continue;
-			}
 			assert(command.sqe.op <= OFS_OP_RELEASE && cqe.payload_index < 4);
 			if (command.sqe.op == OFS_OP_STEP) {
-				assert(command.sqe.demand_count <= DEMANDS &&
-					command.sqe.score_count <= SCORES);
+				assert(command.sqe.demand_count <= DEMANDS && command.sqe.score_count <= SCORES);
 				cqe.count = command.sqe.demand_count;
 			}
 			if (command.sqe.op == OFS_OP_PUT) {
-				assert(ofs_port_put_slot(port, command.sqe.put_slot) != NULL &&
-					command.sqe.length <= 1024);
+				assert(ofs_port_put_slot(port, command.sqe.put_slot) != NULL
+					&& command.sqe.length <= 1024);
 			}
 			assert(ofs_port_complete(port, &cqe, results) == 0);
 		}

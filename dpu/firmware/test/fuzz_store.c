@@ -16,9 +16,15 @@
 enum { LBA = 512, SEGMENTS = 8, PLACES = 3, BLOCKS = 14, LAYERS = 2 };
 
 static const struct ofs_store_config config = {
-	.payload_size_bytes = 1024, .layer_count = LAYERS, .tenant_max = 2,
-	.segment_size_bytes = LBA + PLACES * (1024 + LBA), .io_max = 4, .durable = 1,
-	.ttl_s = 1000, .reserve_segments = 1, .format = 1,
+	.payload_size_bytes = 1024,
+	.layer_count = LAYERS,
+	.tenant_max = 2,
+	.segment_size_bytes = LBA + PLACES * (1024 + LBA),
+	.io_max = 4,
+	.durable = 1,
+	.ttl_s = 1000,
+	.reserve_segments = 1,
+	.format = 1,
 };
 
 static _Alignas(4096) uint8_t record[2048];
@@ -34,16 +40,13 @@ make_good(void)
 	struct memory device;
 	struct ofs_store *store;
 	struct ofs_key key;
-	uint32_t life;
-	uint32_t i;
 
 	size_bytes = 131072 + (uint64_t)SEGMENTS * config.segment_size_bytes;
 	memory_open(&device, size_bytes, LBA, 7);
-	for (life = 0; life < 2; life++) {
+	for (uint32_t life = 0; life < 2; life++) {
 		assert(ofs_store_open(&store, &device.storage, NULL, &config, 100, NULL, 0) == 0);
-		for (i = 0; i < BLOCKS; i++) {
+		for (uint32_t i = 0; i < BLOCKS; i++)
 			(void)store_put_now(store, &config, i, i % LAYERS, record, 100);
-		}
 		block_name(3, &key);
 		(void)ofs_store_delete(store, &key, 1);
 		ofs_store_close(store);
@@ -58,11 +61,9 @@ static uint64_t
 word(const uint8_t *data, size_t size, size_t *at)
 {
 	uint64_t value = 0;
-	int i;
 
-	for (i = 0; i < 4 && *at < size; i++) {
+	for (int i = 0; i < 4 && *at < size; i++)
 		value = value << 8 | data[(*at)++];
-	}
 	return value;
 }
 
@@ -89,39 +90,32 @@ edit(uint8_t *image, const uint8_t *data, size_t size, size_t *at)
 	uint64_t to = place_of(word(data, size, at));
 	uint64_t from = place_of(word(data, size, at));
 	uint64_t length = 1 + kind / 4 % 2048;
-	uint64_t i;
 
 	length = length < size_bytes - to ? length : size_bytes - to;
 	length = length < size_bytes - from ? length : size_bytes - from;
-	if (kind % 4 == 0) {
+	if (kind % 4 == 0)
 		image[to] ^= (uint8_t)(1 + from % 255);
-	} else if (kind % 4 == 1) {
+	else if (kind % 4 == 1)
 		memmove(image + to, image + from, length);
-	} else if (kind % 4 == 2) {
+	else if (kind % 4 == 2)
 		memset(image + to, 0, length);
-	} else {
-		for (i = 0; i < length && i < 16 && *at < size; i++) {
+	else
+		for (uint64_t i = 0; i < length && i < 16 && *at < size; i++)
 			image[to + i] = data[(*at)++];
-		}
-	}
 }
 
 static void
 reseal(struct ofs_store *plan, uint8_t *image)
 {
-	uint32_t segment;
-	uint32_t i;
-
 	ofs_superblock_seal((struct ofs_superblock *)image);
 	ofs_superblock_seal((struct ofs_superblock *)(image + 65536));
-	for (segment = 0; segment < SEGMENTS; segment++) {
+	for (uint32_t segment = 0; segment < SEGMENTS; segment++) {
 		struct ofs_segment_header *header =
 			(void *)(image + ofs_store_segment_offset(plan, segment));
 
-		header->checksum = ofs_checksum(header,
-			offsetof(struct ofs_segment_header, checksum));
+		header->checksum = ofs_checksum(header, offsetof(struct ofs_segment_header, checksum));
 	}
-	for (i = 0; i < SEGMENTS * PLACES; i++) {
+	for (uint32_t i = 0; i < SEGMENTS * PLACES; i++) {
 		uint8_t *bytes = image + ofs_store_record_offset(plan, i);
 		struct ofs_trailer *trailer = (void *)(bytes + config.payload_size_bytes);
 
@@ -135,22 +129,20 @@ use(struct ofs_store *store, int judge)
 {
 	struct ofs_store_entry entries[64];
 	uint64_t cursor = 0;
-	uint32_t i;
 
 	assert(ofs_store_verify(store) == 0);
 	while (ofs_store_scan(store, &cursor, entries, 64) > 0) {
 	}
-	for (i = 0; i < BLOCKS * LAYERS; i++) {
+	for (uint32_t i = 0; i < BLOCKS * LAYERS; i++) {
 		int rc = store_get_now(store, &config, i / LAYERS, i % LAYERS, record, 100);
 
 		assert(rc == 0 || rc == -ENOENT || rc == -EBADMSG || (rc == -EILSEQ && !judge));
 	}
-	for (i = 0; i < 6; i++) {
+	for (uint32_t i = 0; i < 6; i++) {
 		int rc = store_put_now(store, &config, 50 + i, i % LAYERS, record, 100);
 
 		assert(rc == 0 || rc == -ENOSPC);
-		assert(rc != 0 ||
-			store_get_now(store, &config, 50 + i, i % LAYERS, record, 100) == 0);
+		assert(rc != 0 || store_get_now(store, &config, 50 + i, i % LAYERS, record, 100) == 0);
 	}
 	assert(ofs_store_verify(store) == 0);
 	(void)ofs_store_tick(store, 5000, entries, 64);
@@ -167,17 +159,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t at = 1;
 	int rc;
 
-	if (good == NULL) {
+	if (good == NULL)
 		make_good();
-	}
-	if (size == 0) {
+	if (size == 0)
 		return 0;
-	}
 	memory_open(&device, size_bytes, LBA, 7);
 	memcpy(device.bytes, good, size_bytes);
-	while (at < size) {
+	while (at < size)
 		edit(device.bytes, data, size, &at);
-	}
 	if (data[0] & 1) {
 		memset(&plan, 0, sizeof(plan));
 		plan.storage = &device.storage;

@@ -26,13 +26,9 @@ say_seed(int number)
 static uint64_t
 number_of(int argc, char **argv, const char *name, uint64_t otherwise)
 {
-	int i;
-
-	for (i = 1; i + 1 < argc; i += 2) {
-		if (strcmp(argv[i], name) == 0) {
+	for (int i = 1; i + 1 < argc; i += 2)
+		if (strcmp(argv[i], name) == 0)
 			return strtoull(argv[i + 1], NULL, 10);
-		}
-	}
 	return otherwise;
 }
 
@@ -42,21 +38,20 @@ main(int argc, char **argv)
 	uint64_t seed = number_of(argc, argv, "--seed", 1);
 	uint64_t runs = number_of(argc, argv, "--runs", 1);
 	uint32_t steps = (uint32_t)number_of(argc, argv, "--steps", 400);
-	uint64_t i;
 
 	signal(SIGABRT, say_seed);
-	for (i = 0; i < runs; i++) {
+	for (uint64_t i = 0; i < runs; i++) {
 		struct simulate_result result;
 
-		snprintf(running, sizeof(running), "simulate: in seed %" PRIu64 " --steps %u\n",
-			seed + i, steps);
+		snprintf(running, sizeof(running), "simulate: in seed %" PRIu64 " --steps %u\n", seed + i,
+			steps);
 		simulate(seed + i, steps, &result);
 		printf("seed %" PRIu64 " steps %u strict %u virtual_ms %" PRIu64 " puts %" PRIu64
-			" demands %" PRIu64 " served %" PRIu64 " lost %" PRIu64 " raw %" PRIu64
-			" faults %" PRIu64 " decisions %" PRIu64 " hash %016" PRIx64 "\n", seed + i,
-			steps, result.strict, result.virtual_ns / 1000000, result.puts,
-			result.demands, result.served, result.lost, result.raw, result.faults,
-			result.agreed, result.hash);
+			   " demands %" PRIu64 " served %" PRIu64 " lost %" PRIu64 " raw %" PRIu64
+			   " faults %" PRIu64 " decisions %" PRIu64 " hash %016" PRIx64 "\n",
+			seed + i, steps, result.strict, result.virtual_ns / 1000000, result.puts,
+			result.demands, result.served, result.lost, result.raw, result.faults, result.agreed,
+			result.hash);
 	}
 	return 0;
 }

@@ -26,15 +26,14 @@ submit(struct ofs_storage *storage, const struct ofs_io *io)
 {
 	struct memory *memory = (struct memory *)storage;
 
-	if (io->offset % storage->lba_size_bytes != 0 || io->size_bytes == 0 ||
-		io->size_bytes % storage->lba_size_bytes != 0 ||
-		io->offset + io->size_bytes > storage->size_bytes ||
-		(uintptr_t)io->buffer % storage->lba_size_bytes != 0) {
+	if (io->offset % storage->lba_size_bytes != 0 || io->size_bytes == 0
+		|| io->size_bytes % storage->lba_size_bytes != 0
+		|| io->offset + io->size_bytes > storage->size_bytes
+		|| (uintptr_t)io->buffer % storage->lba_size_bytes != 0) {
 		return -EINVAL;
 	}
-	if (memory->flying_count == memory->depth) {
+	if (memory->flying_count == memory->depth)
 		return -EAGAIN;
-	}
 	memory->not_durable += io->op == OFS_STORAGE_WRITE && !(io->flags & OFS_STORAGE_DURABLE);
 	memory->flying[memory->flying_count++] = *io;
 	return 0;
@@ -44,22 +43,18 @@ static void
 write_torn(struct memory *memory, const struct ofs_io *io)
 {
 	uint32_t lba = memory->storage.lba_size_bytes;
-	uint32_t at;
 
-	for (at = 0; at < io->size_bytes; at += lba) {
-		if (memory_random(memory) & 1) {
+	for (uint32_t at = 0; at < io->size_bytes; at += lba)
+		if (memory_random(memory) & 1)
 			memcpy(memory->bytes + io->offset + at, (uint8_t *)io->buffer + at, lba);
-		}
-	}
 }
 
 static int64_t
 perform(struct memory *memory, const struct ofs_io *io)
 {
 	if (io->op == OFS_STORAGE_WRITE) {
-		if (memory->write_rc != 0) {
+		if (memory->write_rc != 0)
 			return memory->write_rc;
-		}
 		if (chance(memory, memory->write_eio_percent)) {
 			write_torn(memory, io);
 			return -EIO;
@@ -67,13 +62,11 @@ perform(struct memory *memory, const struct ofs_io *io)
 		memcpy(memory->bytes + io->offset, io->buffer, io->size_bytes);
 		return io->size_bytes;
 	}
-	if (chance(memory, memory->read_eio_percent)) {
+	if (chance(memory, memory->read_eio_percent))
 		return -EIO;
-	}
 	memcpy(io->buffer, memory->bytes + io->offset, io->size_bytes);
-	if (chance(memory, memory->read_flip_percent)) {
+	if (chance(memory, memory->read_flip_percent))
 		((uint8_t *)io->buffer)[memory_random(memory) % io->size_bytes] ^= 1;
-	}
 	return io->size_bytes;
 }
 
@@ -88,8 +81,9 @@ poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 		uint32_t i = (uint32_t)(memory_random(memory) % memory->flying_count);
 		struct ofs_io io = memory->flying[i];
 
-		if (!chance(memory, memory->end_percent) || (io.op == OFS_STORAGE_WRITE &&
-			io.offset >= memory->hold_from && io.offset < memory->hold_to)) {
+		if (!chance(memory, memory->end_percent)
+			|| (io.op == OFS_STORAGE_WRITE && io.offset >= memory->hold_from
+				&& io.offset < memory->hold_to)) {
 			continue;
 		}
 		memory->flying[i] = memory->flying[--memory->flying_count];
@@ -123,9 +117,13 @@ due_ns(struct ofs_storage *storage)
 }
 
 static const struct ofs_storage_ops memory_ops = {
-	.name = "test", .register_memory = register_memory, .unregister_memory = register_memory,
-	.submit = submit, .poll = poll,
-	.wait_fd = wait_fd, .due_ns = due_ns,
+	.name = "test",
+	.register_memory = register_memory,
+	.unregister_memory = register_memory,
+	.submit = submit,
+	.poll = poll,
+	.wait_fd = wait_fd,
+	.due_ns = due_ns,
 };
 
 void
@@ -154,13 +152,9 @@ memory_close(struct memory *memory)
 void
 memory_cut(struct memory *memory)
 {
-	uint32_t i;
-
-	for (i = 0; i < memory->flying_count; i++) {
-		if (memory->flying[i].op == OFS_STORAGE_WRITE) {
+	for (uint32_t i = 0; i < memory->flying_count; i++)
+		if (memory->flying[i].op == OFS_STORAGE_WRITE)
 			write_torn(memory, &memory->flying[i]);
-		}
-	}
 	memory->flying_count = 0;
 }
 
@@ -184,17 +178,14 @@ block_byte(uint32_t number, uint32_t layer, uint32_t at)
 }
 
 void
-block_fill(const struct ofs_store_config *config, uint32_t number, uint32_t layer,
-	uint8_t *record)
+block_fill(const struct ofs_store_config *config, uint32_t number, uint32_t layer, uint8_t *record)
 {
 	struct ofs_trailer *trailer = (struct ofs_trailer *)(record + config->payload_size_bytes);
 	uint32_t length = block_length(config, number, layer);
-	uint32_t i;
 
 	memset(trailer, 0xa5, sizeof(*trailer));
-	for (i = 0; i < length; i++) {
+	for (uint32_t i = 0; i < length; i++)
 		record[i] = block_byte(number, layer, i);
-	}
 	trailer->length = length;
 	trailer->checksum = ofs_checksum(record, length);
 }
@@ -203,16 +194,11 @@ int
 block_matches(const struct ofs_store_config *config, uint32_t number, uint32_t layer,
 	const uint8_t *record, uint32_t length)
 {
-	uint32_t i;
-
-	if (length != block_length(config, number, layer)) {
+	if (length != block_length(config, number, layer))
 		return 0;
-	}
-	for (i = 0; i < length; i++) {
-		if (record[i] != block_byte(number, layer, i)) {
+	for (uint32_t i = 0; i < length; i++)
+		if (record[i] != block_byte(number, layer, i))
 			return 0;
-		}
-	}
 	return 1;
 }
 
@@ -222,11 +208,9 @@ store_finish(struct ofs_store *store, uint64_t user)
 	struct ofs_store_done done;
 	int idle = 0;
 
-	while (idle++ < 10000) {
-		if (ofs_store_poll(store, &done, 1) == 1 && done.user == user) {
+	while (idle++ < 10000)
+		if (ofs_store_poll(store, &done, 1) == 1 && done.user == user)
 			return done.rc;
-		}
-	}
 	return -ETIMEDOUT;
 }
 
@@ -243,9 +227,8 @@ store_put_now(struct ofs_store *store, const struct ofs_store_config *config, ui
 	block_fill(config, number, layer, record);
 	do {
 		rc = ofs_store_put(store, 0, &key, layer, record, 77, now_s);
-		if (rc == -EAGAIN) {
+		if (rc == -EAGAIN)
 			(void)ofs_store_poll(store, &done, 0);
-		}
 	} while (rc == -EAGAIN && tries++ < 10000);
 	return rc == 0 ? store_finish(store, 77) : rc;
 }
@@ -254,8 +237,7 @@ int
 store_get_now(struct ofs_store *store, const struct ofs_store_config *config, uint32_t number,
 	uint32_t layer, uint8_t *record, uint64_t now_s)
 {
-	const struct ofs_trailer *trailer = (struct ofs_trailer *)(record +
-		config->payload_size_bytes);
+	const struct ofs_trailer *trailer = (struct ofs_trailer *)(record + config->payload_size_bytes);
 	struct ofs_store_done done;
 	struct ofs_key key;
 	int tries = 0;
@@ -265,13 +247,11 @@ store_get_now(struct ofs_store *store, const struct ofs_store_config *config, ui
 	memset(record, 0xee, config->payload_size_bytes + sizeof(*trailer));
 	do {
 		rc = ofs_store_get(store, &key, layer, record, 78, now_s);
-		if (rc == -EAGAIN) {
+		if (rc == -EAGAIN)
 			(void)ofs_store_poll(store, &done, 0);
-		}
 	} while (rc == -EAGAIN && tries++ < 10000);
 	rc = rc == 0 ? store_finish(store, 78) : rc;
-	if (rc == 0 && !block_matches(config, number, layer, record, trailer->length)) {
+	if (rc == 0 && !block_matches(config, number, layer, record, trailer->length))
 		return -EILSEQ;
-	}
 	return rc;
 }

@@ -21,14 +21,14 @@ struct memory {
 	uint32_t flying_count;
 	uint32_t depth;
 	uint64_t random;
-	uint32_t end_percent;      /* of what is in flight, per poll */
+	uint32_t end_percent; /* of what is in flight, per poll */
 	uint32_t write_eio_percent;
 	uint32_t read_eio_percent;
 	uint32_t read_flip_percent;
-	int write_rc;              /* not 0: how every write ends */
-	uint64_t hold_from;        /* writes that begin in [hold_from, hold_to) stay in flight */
+	int write_rc;       /* not 0: how every write ends */
+	uint64_t hold_from; /* writes that begin in [hold_from, hold_to) stay in flight */
 	uint64_t hold_to;
-	uint64_t not_durable;      /* writes without OFS_STORAGE_DURABLE */
+	uint64_t not_durable; /* writes without OFS_STORAGE_DURABLE */
 };
 
 void memory_open(struct memory *memory, uint64_t size_bytes, uint32_t lba_size_bytes,

@@ -12,22 +12,39 @@ void
 world_config(struct ofs_device_config *config)
 {
 	memset(config, 0, sizeof(*config));
-	config->core = (struct ofs_core_config){.seed = 7, .tenant_max = 2, .session_max = 8,
-		.chunk_max = 512, .session_chunk_max = WORLD_CHUNKS_MAX, .layer_count = 2,
-		.slot_count = 32, .io_max = 8, .queue_max = 64, .demand_max = 16,
+	config->core = (struct ofs_core_config){.seed = 7,
+		.tenant_max = 2,
+		.session_max = 8,
+		.chunk_max = 512,
+		.session_chunk_max = WORLD_CHUNKS_MAX,
+		.layer_count = 2,
+		.slot_count = 32,
+		.io_max = 8,
+		.queue_max = 64,
+		.demand_max = 16,
 		.record_max = 64};
-	config->policy = (struct ofs_policy){.eviction = OFS_EVICT_LRU, .window_blocks = 8,
-		.ema_shift = 2, .residency_percent = 200, .degree_max = 8, .next_n = 2,
-		.prefetch_in_flight_max = 8, .lease_ns = 50000000};
+	config->policy = (struct ofs_policy){.eviction = OFS_EVICT_LRU,
+		.window_blocks = 8,
+		.ema_shift = 2,
+		.residency_percent = 200,
+		.degree_max = 8,
+		.next_n = 2,
+		.prefetch_in_flight_max = 8,
+		.lease_ns = 50000000};
 	snprintf(config->storage.backend, sizeof(config->storage.backend), "sim");
 	config->storage.size_bytes = 4 << 20;
 	config->storage.queue_depth_max = 16;
 	config->storage.lba_size_bytes = 512;
 	config->storage.seed = 1;
 	assert(ofs_nvme_preset("gen5-tlc", &config->storage.nvme) == 0);
-	config->store = (struct ofs_store_config){.payload_size_bytes = 4096, .layer_count = 2,
-		.tenant_max = 2, .segment_size_bytes = 65536, .io_max = 12, .durable = 1,
-		.reserve_segments = 2, .format = 1};
+	config->store = (struct ofs_store_config){.payload_size_bytes = 4096,
+		.layer_count = 2,
+		.tenant_max = 2,
+		.segment_size_bytes = 65536,
+		.io_max = 12,
+		.durable = 1,
+		.reserve_segments = 2,
+		.format = 1};
 	config->dirty_blocks_max = 8;
 	config->io_timeout_ns = 20000000;
 	config->port_max = 4;
@@ -46,9 +63,8 @@ world_try_open(struct world *world, const struct ofs_device_config *config, char
 
 	*world = (struct world){.config = *config};
 	rc = ofs_device_open(&world->device, config, error, error_size_bytes);
-	if (rc == 0) {
+	if (rc == 0)
 		world->now_ns = world_status(world).now_ns;
-	}
 	return rc;
 }
 
@@ -58,9 +74,8 @@ world_open(struct world *world, const struct ofs_device_config *config)
 	char error[512];
 	int rc = world_try_open(world, config, error, sizeof(error));
 
-	if (rc != 0) {
+	if (rc != 0)
 		fprintf(stderr, "ofs_device_open: %d %s\n", rc, error);
-	}
 	assert(rc == 0);
 }
 
@@ -74,7 +89,8 @@ world_close(struct world *world, int drain)
 uint32_t
 world_tenant(struct world *world, uint32_t slot_count)
 {
-	struct ofs_tenant_config config = {.slot_count = slot_count, .weight = 1,
+	struct ofs_tenant_config config = {.slot_count = slot_count,
+		.weight = 1,
 		.secret = {0x5ec4e7 + world->tenant_count, 42}};
 	uint32_t tenant;
 	int rc = ofs_device_tenant_add(world->device, &config, &tenant);
@@ -142,17 +158,16 @@ check_entry(const struct ofs_region *region, const struct ofs_directory_entry *e
 	assert(entry->sequence % 2 == 0 && trailer != NULL && entry->generation != 0);
 	assert(trailer->generation == entry->generation);
 	assert(ofs_key_equal(&trailer->key, &entry->key));
-	assert(ofs_checksum(ofs_region_slot(region, entry->slot), trailer->length) ==
-		trailer->checksum);
+	assert(
+		ofs_checksum(ofs_region_slot(region, entry->slot), trailer->length) == trailer->checksum);
 }
 
 uint32_t
 world_check_directory(struct world *world)
 {
 	uint32_t entries = 0;
-	uint32_t tenant;
 
-	for (tenant = 0; tenant < world->tenant_count; tenant++) {
+	for (uint32_t tenant = 0; tenant < world->tenant_count; tenant++) {
 		const struct ofs_region *region = world->device->tenants[tenant].region;
 		uint64_t size_bytes;
 		const uint8_t *base = ofs_region_base(region, &size_bytes);
@@ -203,13 +218,10 @@ world_attach(struct world *world, struct world_host *host, uint32_t tenant,
 void
 world_abandon(struct world_host *host)
 {
-	int i;
-
 	ofs_driver_close(host->driver);
 	host->driver = NULL;
-	for (i = 0; i < 4; i++) {
+	for (int i = 0; i < 4; i++)
 		close(host->fds[i]);
-	}
 }
 
 void
@@ -224,8 +236,10 @@ world_detach(struct world_host *host)
 int
 world_session(struct world_host *host, struct world_session *session, uint32_t select_blocks)
 {
-	struct ofs_session_config config = {.sink_blocks = 1, .window_blocks = 2,
-		.select_blocks = select_blocks, .step_ns = 1000000};
+	struct ofs_session_config config = {.sink_blocks = 1,
+		.window_blocks = 2,
+		.select_blocks = select_blocks,
+		.step_ns = 1000000};
 
 	*session = (struct world_session){.host = host};
 	return ofs_device_session_open(host->world->device, host->port, &config, &session->number);
@@ -235,15 +249,13 @@ int
 world_append(struct world_session *session, uint64_t content, uint32_t count)
 {
 	struct ofs_key contents[WORLD_CHUNKS_MAX];
-	uint32_t i;
 	int rc;
 
 	assert(session->count + count <= WORLD_CHUNKS_MAX);
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++)
 		contents[i] = (struct ofs_key){content + i, 0x0ff57a6e};
-	}
-	rc = ofs_device_session_append(session->host->world->device, session->number, count,
-		contents, session->chunks + session->count);
+	rc = ofs_device_session_append(session->host->world->device, session->number, count, contents,
+		session->chunks + session->count);
 	session->count += rc == 0 ? count : 0;
 	return rc;
 }
@@ -255,9 +267,8 @@ world_block(const struct world *world, const struct ofs_key *store_key, uint32_t
 	uint32_t payload_size_bytes = world->config.store.payload_size_bytes;
 	uint64_t x = store_key->lo ^ store_key->hi * 31 ^ (uint64_t)layer << 32;
 	uint32_t length = payload_size_bytes - (uint32_t)(store_key->hi >> 8) % 1024;
-	uint32_t i;
 
-	for (i = 0; i + 8 <= payload_size_bytes; i += 8) {
+	for (uint32_t i = 0; i + 8 <= payload_size_bytes; i += 8) {
 		uint64_t word = x += 0x9e3779b97f4a7c15ull;
 
 		word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -274,16 +285,14 @@ world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_
 	const struct world *world = session->host->world;
 	uint8_t *bytes = malloc(world->config.store.payload_size_bytes);
 	int last = 0;
-	uint32_t i;
 
 	assert(bytes != NULL && first + count <= session->count);
 	/* One by one: each has its own length. */
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		uint32_t ordinal = first + i;
-		uint32_t length =
-			world_block(world, &session->chunks[ordinal].store_key, layer, bytes);
-		int rc = ofs_driver_put(session->host->driver, session->number, layer, 1, &ordinal,
-			bytes, length, length, timeout_ns, &rcs[i]);
+		uint32_t length = world_block(world, &session->chunks[ordinal].store_key, layer, bytes);
+		int rc = ofs_driver_put(session->host->driver, session->number, layer, 1, &ordinal, bytes,
+			length, length, timeout_ns, &rcs[i]);
 
 		last = rc != 0 ? rc : last;
 	}
@@ -307,21 +316,29 @@ is_right(const struct world *world, const struct ofs_key *store_key, uint32_t la
 }
 
 int
-world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
-	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns,
-	struct world_fetch *out)
+world_fetch(struct world_session *session, uint32_t layer, uint32_t count, const uint32_t *ordinals,
+	const uint16_t *scores, uint64_t timeout_ns, struct world_fetch *out)
 {
 	const struct world *world = session->host->world;
 	uint64_t stride = world->config.store.payload_size_bytes;
 	struct ofs_key keys[WORLD_DEMANDS_MAX];
 	uint32_t places[WORLD_DEMANDS_MAX];
 	uint32_t lengths[WORLD_DEMANDS_MAX] = {0};
-	struct ofs_fetch fetch = {.session = session->number, .step = session->step,
-		.layer = layer, .selected_count = count, .demand_count = count,
-		.score_count = scores == NULL ? 0 : session->count, .ordinals = ordinals,
-		.keys = keys, .scores = scores, .target_index = places,
-		.target_stride_bytes = stride, .timeout_ns = timeout_ns, .ends = out->ends,
-		.rcs = out->rcs, .lengths = lengths};
+	struct ofs_fetch fetch = {.session = session->number,
+		.step = session->step,
+		.layer = layer,
+		.selected_count = count,
+		.demand_count = count,
+		.score_count = scores == NULL ? 0 : session->count,
+		.ordinals = ordinals,
+		.keys = keys,
+		.scores = scores,
+		.target_index = places,
+		.target_stride_bytes = stride,
+		.timeout_ns = timeout_ns,
+		.ends = out->ends,
+		.rcs = out->rcs,
+		.lengths = lengths};
 	uint32_t i;
 	int rc;
 
@@ -337,8 +354,8 @@ world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
 	out->hit_count = fetch.hit_count;
 	out->wrong_count = 0;
 	for (i = 0; i < count; i++) {
-		out->wrong_count += out->rcs[i] == 0 &&
-			!is_right(world, &session->chunks[ordinals[i]].store_key, layer,
+		out->wrong_count += out->rcs[i] == 0
+			&& !is_right(world, &session->chunks[ordinals[i]].store_key, layer,
 				fetch.target + i * stride, lengths[i]);
 	}
 	free(fetch.target);
@@ -356,13 +373,10 @@ world_verify(struct world *world)
 void
 world_expect(const struct world_fetch *fetch, int32_t rc)
 {
-	uint32_t i;
-
 	assert(fetch->wrong_count == 0);
-	for (i = 0; i < fetch->count; i++) {
-		if (fetch->rcs[i] != rc) {
+	for (uint32_t i = 0; i < fetch->count; i++) {
+		if (fetch->rcs[i] != rc)
 			fprintf(stderr, "demand %u ended %d, not %d\n", i, fetch->rcs[i], rc);
-		}
 		assert(fetch->rcs[i] == rc);
 	}
 }
@@ -370,12 +384,9 @@ world_expect(const struct world_fetch *fetch, int32_t rc)
 void
 world_expect_puts(const int32_t *rcs, uint32_t count, int32_t rc)
 {
-	uint32_t i;
-
-	for (i = 0; i < count; i++) {
-		if (rcs[i] != rc) {
+	for (uint32_t i = 0; i < count; i++) {
+		if (rcs[i] != rc)
 			fprintf(stderr, "put %u ended %d, not %d\n", i, rcs[i], rc);
-		}
 		assert(rcs[i] == rc);
 	}
 }

@@ -28,7 +28,7 @@ struct world {
 struct world_host {
 	struct world *world;
 	struct ofs_driver *driver;
-	struct ofs_fabric *fabric;  /* the driver's */
+	struct ofs_fabric *fabric; /* the driver's */
 	uint64_t local_ns;
 	uint32_t tenant;
 	uint32_t port;
@@ -88,8 +88,7 @@ int world_put(struct world_session *session, uint32_t layer, uint32_t first, uin
 	uint64_t timeout_ns, int32_t *rcs);
 /* Fetches and checks; scores (NULL none) [session->count]. Returns what the driver says. */
 int world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
-	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns,
-	struct world_fetch *out);
+	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns, struct world_fetch *out);
 
 /* What the tests say of all this; what is not so is an assertion that names it. */
 void world_verify(struct world *world);

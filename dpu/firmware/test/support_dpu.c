@@ -35,38 +35,37 @@ void
 support_fill(uint32_t ordinal, void *payload, uint32_t length)
 {
 	uint8_t *bytes = payload;
-	uint32_t i;
 
-	for (i = 0; i < length; i++) {
+	for (uint32_t i = 0; i < length; i++)
 		bytes[i] = (uint8_t)(ordinal * 37 + i * 11 + (i >> 8) * 5);
-	}
 }
 
 bool
 support_matches(uint32_t ordinal, const void *payload, uint32_t length)
 {
 	const uint8_t *bytes = payload;
-	uint32_t i;
 
-	for (i = 0; i < length; i++) {
-		if (bytes[i] != (uint8_t)(ordinal * 37 + i * 11 + (i >> 8) * 5)) {
+	for (uint32_t i = 0; i < length; i++)
+		if (bytes[i] != (uint8_t)(ordinal * 37 + i * 11 + (i >> 8) * 5))
 			return false;
-		}
-	}
 	return true;
 }
 
 void
 support_open(struct support_dpu *dpu, const struct support_config *config)
 {
-	struct ofs_region_config region = {.tenant = 3, .slot_count = config->slot_count,
-		.payload_size_bytes = config->payload_size_bytes, .lba_size_bytes = LBA,
+	struct ofs_region_config region = {.tenant = 3,
+		.slot_count = config->slot_count,
+		.payload_size_bytes = config->payload_size_bytes,
+		.lba_size_bytes = LBA,
 		.epoch = 77};
-	struct ofs_port_config port = {.tenant = 3, .entry_count = config->entry_count,
-		.demand_max = config->demand_max, .score_max = config->score_max,
+	struct ofs_port_config port = {.tenant = 3,
+		.entry_count = config->entry_count,
+		.demand_max = config->demand_max,
+		.score_max = config->score_max,
 		.put_slot_count = config->put_slot_count,
-		.put_stride_bytes = config->payload_size_bytes + LBA, .epoch = 77};
-	uint32_t i;
+		.put_stride_bytes = config->payload_size_bytes + LBA,
+		.epoch = 77};
 
 	assert(config->block_count <= SUPPORT_BLOCKS_MAX);
 	memset(dpu, 0, sizeof(*dpu));
@@ -78,10 +77,9 @@ support_open(struct support_dpu *dpu, const struct support_config *config)
 	dpu->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
 	dpu->results = calloc(config->demand_max, sizeof(struct ofs_result));
 	dpu->block_in = calloc(config->slot_count, sizeof(uint32_t));
-	for (i = 0; i < config->slot_count; i++) {
+	for (uint32_t i = 0; i < config->slot_count; i++)
 		dpu->block_in[i] = OFS_NONE;
-	}
-	for (i = 0; i < SUPPORT_BLOCKS_MAX; i++) {
+	for (uint32_t i = 0; i < SUPPORT_BLOCKS_MAX; i++) {
 		dpu->slot_of[i] = OFS_NONE;
 		dpu->length_of[i] = i < config->block_count ? config->payload_size_bytes : 0;
 	}
@@ -122,15 +120,13 @@ support_stage(struct support_dpu *dpu, uint32_t ordinal)
 	int rc;
 
 	support_evict(dpu, ordinal);
-	if (dpu->block_in[slot] != OFS_NONE) {
+	if (dpu->block_in[slot] != OFS_NONE)
 		support_evict(dpu, dpu->block_in[slot]);
-	}
 	support_fill(ordinal, payload, length);
 	__atomic_store_n(&trailer->checksum, ofs_checksum(payload, length), __ATOMIC_RELAXED);
 	__atomic_store_n(&trailer->length, length, __ATOMIC_RELAXED);
-	if (dpu->flip) {
+	if (dpu->flip)
 		payload[draw(dpu) % length] ^= 0x10;
-	}
 	rc = ofs_region_publish(dpu->region, &key, slot, ++dpu->generation,
 		OFS_CAUSE_WINDOW + draw(dpu) % 2);
 	assert(rc == 0 || rc == -ENOSPC);
@@ -155,9 +151,8 @@ serve_demand(struct support_dpu *dpu, uint32_t ordinal, struct ofs_result *resul
 		result->rc = -EAGAIN;
 		return;
 	}
-	if (dpu->slot_of[ordinal] == OFS_NONE) {
+	if (dpu->slot_of[ordinal] == OFS_NONE)
 		support_stage(dpu, ordinal);
-	}
 	trailer = ofs_region_trailer(dpu->region, dpu->slot_of[ordinal]);
 	result->rc = 0;
 	result->slot = dpu->slot_of[ordinal];
@@ -168,20 +163,17 @@ static void
 serve_step(struct support_dpu *dpu, struct ofs_cqe *cqe)
 {
 	const struct ofs_sqe *sqe = &dpu->command.sqe;
-	uint32_t i;
 
 	dpu->step_count++;
 	dpu->retry_count += (sqe->flags & 1) != 0;
 	dpu->selected_count += (sqe->flags & 1) == 0 ? sqe->selected_count : 0;
-	for (i = 0; i < sqe->score_count; i++) {
+	for (uint32_t i = 0; i < sqe->score_count; i++)
 		dpu->score_sum += dpu->command.scores[i];
-	}
-	for (i = 0; i < sqe->demand_count; i++) {
+	for (uint32_t i = 0; i < sqe->demand_count; i++) {
 		dpu->seen_count[dpu->command.seen[i]]++;
 		dpu->results[i] = (struct ofs_result){.slot = OFS_NONE, .end = OFS_END_WINDOW};
-		if (dpu->command.seen[i] == OFS_CAUSE_NONE) {
+		if (dpu->command.seen[i] == OFS_CAUSE_NONE)
 			serve_demand(dpu, dpu->command.ordinals[i], &dpu->results[i]);
-		}
 	}
 	cqe->count = sqe->demand_count;
 }
@@ -196,13 +188,12 @@ serve_put(struct support_dpu *dpu)
 		dpu->busy_puts--;
 		return -EBUSY;
 	}
-	if (ofs_checksum(payload, sqe->length) != sqe->checksum ||
-		!support_matches(sqe->ordinal, payload, sqe->length)) {
+	if (ofs_checksum(payload, sqe->length) != sqe->checksum
+		|| !support_matches(sqe->ordinal, payload, sqe->length)) {
 		return -EBADMSG;
 	}
-	if (dpu->put_rc == 0) {
+	if (dpu->put_rc == 0)
 		dpu->length_of[sqe->ordinal] = sqe->length;
-	}
 	return dpu->put_rc;
 }
 
@@ -212,21 +203,18 @@ support_turn(struct support_dpu *dpu)
 	struct ofs_cqe cqe = {0};
 	int rc = ofs_port_poll(dpu->port, &dpu->command);
 
-	if (dpu->churn) {
+	if (dpu->churn)
 		support_stage(dpu, (uint32_t)(draw(dpu) % dpu->config.block_count));
-	}
 	dpu->bad_count += rc == -EPROTO;
-	if (rc != 1 || dpu->mute) {
+	if (rc != 1 || dpu->mute)
 		return;
-	}
 	cqe.user = dpu->command.sqe.user;
 	cqe.op = dpu->command.sqe.op;
 	cqe.payload_index = dpu->command.sqe.payload_index;
-	if (cqe.op == OFS_OP_STEP) {
+	if (cqe.op == OFS_OP_STEP)
 		serve_step(dpu, &cqe);
-	} else if (cqe.op == OFS_OP_PUT) {
+	else if (cqe.op == OFS_OP_PUT)
 		cqe.rc = serve_put(dpu);
-	}
 	assert(ofs_port_complete(dpu->port, &cqe, dpu->results) == 0);
 }
 
@@ -244,9 +232,8 @@ run(void *argument)
 		__atomic_add_fetch(&dpu->turns, 1, __ATOMIC_RELAXED);
 		idle_count = dpu->step_count != before || dpu->churn ? 0 : idle_count + 1;
 		if (idle_count > 200) {
-			if (!ofs_port_sleep(dpu->port)) {
+			if (!ofs_port_sleep(dpu->port))
 				(void)poll(&polled, 1, 50);
-			}
 			ofs_port_wake(dpu->port);
 			idle_count = 0;
 		}
@@ -275,9 +262,10 @@ support_open_shm(const struct support_dpu *dpu, struct ofs_driver **driver)
 	int region_fd = ofs_region_share_fd(dpu->region);
 
 	assert(region_fd >= 0);
-	assert(ofs_driver_open_shm(driver, region_fd, ofs_port_fd(dpu->port),
-		       ofs_port_dpu_bell_fd(dpu->port), ofs_port_host_wake_fd(dpu->port), error,
-		       sizeof(error)) == 0);
+	assert(
+		ofs_driver_open_shm(driver, region_fd, ofs_port_fd(dpu->port),
+			ofs_port_dpu_bell_fd(dpu->port), ofs_port_host_wake_fd(dpu->port), error, sizeof(error))
+		== 0);
 	close(region_fd);
 }
 
@@ -285,22 +273,29 @@ struct support_fetch *
 support_fetch_new(const struct support_dpu *dpu, uint32_t count, const uint32_t *ordinals)
 {
 	struct support_fetch *fetch = calloc(1, sizeof(*fetch));
-	uint32_t i;
 
 	assert(fetch != NULL && count <= SUPPORT_BLOCKS_MAX);
 	fetch->target = malloc((size_t)(count + 1) * dpu->config.payload_size_bytes);
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		fetch->ordinals[i] = ordinals[i];
 		fetch->keys[i] = support_key(ordinals[i]);
 		fetch->target_index[i] = count - 1 - i;
 	}
-	fetch->fetch = (struct ofs_fetch){.session = 1, .step = 2, .layer = 3,
-		.selected_count = count + 5, .demand_count = count, .ordinals = fetch->ordinals,
-		.keys = fetch->keys, .target = fetch->target,
+	fetch->fetch = (struct ofs_fetch){.session = 1,
+		.step = 2,
+		.layer = 3,
+		.selected_count = count + 5,
+		.demand_count = count,
+		.ordinals = fetch->ordinals,
+		.keys = fetch->keys,
+		.target = fetch->target,
 		.target_index = fetch->target_index,
 		.target_stride_bytes = dpu->config.payload_size_bytes,
-		.timeout_ns = 5000000000ull, .ends = fetch->ends, .rcs = fetch->rcs,
-		.lengths = fetch->lengths, .checksums = fetch->checksums};
+		.timeout_ns = 5000000000ull,
+		.ends = fetch->ends,
+		.rcs = fetch->rcs,
+		.lengths = fetch->lengths,
+		.checksums = fetch->checksums};
 	return fetch;
 }
 
@@ -315,11 +310,10 @@ uint32_t
 support_fetch_check(const struct support_fetch *fetch)
 {
 	uint32_t came = 0;
-	uint32_t i;
 
-	for (i = 0; i < fetch->fetch.demand_count; i++) {
-		const uint8_t *block = fetch->target +
-			fetch->target_index[i] * fetch->fetch.target_stride_bytes;
+	for (uint32_t i = 0; i < fetch->fetch.demand_count; i++) {
+		const uint8_t *block =
+			fetch->target + fetch->target_index[i] * fetch->fetch.target_stride_bytes;
 
 		if (fetch->rcs[i] == 0) {
 			came++;

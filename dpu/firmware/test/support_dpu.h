@@ -31,18 +31,18 @@ struct support_dpu {
 	struct ofs_port *port;
 	struct ofs_command command;
 	struct ofs_result *results;
-	uint32_t slot_of[SUPPORT_BLOCKS_MAX];    /* OFS_NONE: not staged */
-	uint32_t length_of[SUPPORT_BLOCKS_MAX];  /* 0: the store does not have it */
-	uint32_t *block_in;                      /* [slot_count] */
+	uint32_t slot_of[SUPPORT_BLOCKS_MAX];   /* OFS_NONE: not staged */
+	uint32_t length_of[SUPPORT_BLOCKS_MAX]; /* 0: the store does not have it */
+	uint32_t *block_in;                     /* [slot_count] */
 	uint32_t generation;
 	uint64_t random;
 	/* What the test wants; set before support_start, or between turns. */
-	uint32_t busy_answers;      /* so many demands are answered -EAGAIN first */
-	uint32_t busy_puts;         /* so many puts are answered -EBUSY first */
-	int put_rc;                 /* every put ends so */
-	bool mute;                  /* takes commands and never answers */
-	bool churn;                 /* every turn evicts a block and stages another in its slot */
-	bool flip;                  /* every staged block gets a flipped bit after its checksum */
+	uint32_t busy_answers; /* so many demands are answered -EAGAIN first */
+	uint32_t busy_puts;    /* so many puts are answered -EBUSY first */
+	int put_rc;            /* every put ends so */
+	bool mute;             /* takes commands and never answers */
+	bool churn;            /* every turn evicts a block and stages another in its slot */
+	bool flip;             /* every staged block gets a flipped bit after its checksum */
 	/* What it saw. */
 	uint32_t step_count;
 	uint32_t retry_count;
@@ -51,8 +51,8 @@ struct support_dpu {
 	uint64_t selected_count;
 	uint32_t bad_count;
 	pthread_t thread;
-	uint32_t stop;              /* atomic */
-	uint32_t turns;             /* atomic */
+	uint32_t stop;  /* atomic */
+	uint32_t turns; /* atomic */
 };
 
 void support_open(struct support_dpu *dpu, const struct support_config *config);

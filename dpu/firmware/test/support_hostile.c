@@ -24,11 +24,9 @@ simulate_raw(struct simulation *s)
 	struct ofs_fabric *fabric;
 	struct ofs_sqe sqe = {.user = s->step};
 	uint32_t *words;
-	uint32_t i;
 
-	if (!s->host_used[h] || !s->host_raw[h]) {
+	if (!s->host_used[h] || !s->host_raw[h])
 		return;
-	}
 	fabric = s->hosts[h].fabric;
 	sqe.op = (uint16_t)weather_below(w, 6);
 	sqe.flags = (uint16_t)weather_below(w, 3);
@@ -43,9 +41,8 @@ simulate_raw(struct simulation *s)
 	sqe.checksum = s->step;
 	if (sqe.payload_index < fabric->port.entry_count) {
 		words = fabric->ops->payload(fabric, sqe.payload_index);
-		for (i = 0; i < 64; i++) {
+		for (uint32_t i = 0; i < 64; i++)
 			words[i] = weather_below(w, 3) == 0 ? weather_below(w, UINT32_MAX) : i % 9;
-		}
 	}
 	if (fabric->ops->submit(fabric, &sqe) == 0) {
 		s->raw_flying[h]++;
@@ -54,8 +51,9 @@ simulate_raw(struct simulation *s)
 	if (weather_below(w, 40) == 0) { /* a tail that says nonsense */
 		struct ofs_port *port = s->world.device->ports[s->hosts[h].port].port;
 		uint64_t size_bytes;
-		struct ofs_port_words *shared = (struct ofs_port_words *)
-			((uint8_t *)ofs_port_base(port, &size_bytes) + OFS_PORT_WORDS_OFFSET);
+		struct ofs_port_words *shared =
+			(struct ofs_port_words *)((uint8_t *)ofs_port_base(port, &size_bytes)
+				+ OFS_PORT_WORDS_OFFSET);
 
 		shared->submission_tail = weather_below(w, UINT32_MAX);
 		s->host_mad[h] = true;

@@ -26,9 +26,8 @@ oracle_find(struct oracle *oracle, const struct ofs_key *store_key, uint32_t lay
 	while (oracle->blocks[place].used) {
 		struct oracle_block *block = &oracle->blocks[place];
 
-		if (ofs_key_equal(&block->store_key, store_key) && block->layer == layer) {
+		if (ofs_key_equal(&block->store_key, store_key) && block->layer == layer)
 			return block;
-		}
 		place = (place + 1) % ORACLE_BLOCKS_MAX;
 	}
 	assert(++oracle->count < ORACLE_BLOCKS_MAX / 2);

@@ -47,15 +47,12 @@ static struct world_session *
 any_session(struct simulation *s)
 {
 	uint32_t from = weather_below(&s->weather, SESSIONS_MAX);
-	uint32_t i;
 
-	for (i = 0; i < SESSIONS_MAX; i++) {
+	for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
 		uint32_t number = (from + i) % SESSIONS_MAX;
 
-		if (s->session_used[number] &&
-			!s->host_raw[s->sessions[number].host - s->hosts]) {
+		if (s->session_used[number] && !s->host_raw[s->sessions[number].host - s->hosts])
 			return &s->sessions[number];
-		}
 	}
 	return NULL;
 }
@@ -65,9 +62,8 @@ do_attach(struct simulation *s)
 {
 	uint32_t h = weather_below(&s->weather, HOSTS_MAX);
 
-	if (s->host_used[h]) {
+	if (s->host_used[h])
 		return;
-	}
 	world_attach(&s->world, &s->hosts[h], weather_below(&s->weather, s->world.tenant_count),
 		&s->weather.fabric);
 	s->host_used[h] = true;
@@ -83,18 +79,14 @@ do_open(struct simulation *s)
 	uint32_t h = weather_below(&s->weather, HOSTS_MAX);
 	uint32_t i = 0;
 
-	while (i < SESSIONS_MAX && s->session_used[i]) {
+	while (i < SESSIONS_MAX && s->session_used[i])
 		i++;
-	}
-	if (!s->host_used[h] || i == SESSIONS_MAX) {
+	if (!s->host_used[h] || i == SESSIONS_MAX)
 		return;
-	}
-	CHECK(world_session(&s->hosts[h], &s->sessions[i],
-		1 + weather_below(&s->weather, 8)) == 0);
+	CHECK(world_session(&s->hosts[h], &s->sessions[i], 1 + weather_below(&s->weather, 8)) == 0);
 	s->session_used[i] = true;
-	if (s->host_raw[h]) { /* so that some of its commands get further than their session */
+	if (s->host_raw[h]) /* so that some of its commands get further than their session */
 		CHECK(world_append(&s->sessions[i], 0, 8) == 0);
-	}
 }
 
 /* Contents come from a few long texts, so that sessions share prefixes. */
@@ -105,9 +97,8 @@ do_append(struct simulation *s)
 	uint32_t count = 1 + weather_below(&s->weather, 12);
 	uint64_t text;
 
-	if (session == NULL || session->count + count > WORLD_CHUNKS_MAX) {
+	if (session == NULL || session->count + count > WORLD_CHUNKS_MAX)
 		return;
-	}
 	text = weather_below(&s->weather, 2);
 	CHECK(world_append(session, 1000 * text + session->count, count) == 0);
 }
@@ -118,27 +109,25 @@ do_put(struct simulation *s)
 	struct world_session *session = any_session(s);
 	int32_t rcs[WORLD_CHUNKS_MAX];
 	uint32_t layer = weather_below(&s->weather, s->world.config.core.layer_count);
-	uint32_t first, count, i;
+	uint32_t first, count;
 
-	if (session == NULL || session->count == 0) {
+	if (session == NULL || session->count == 0)
 		return;
-	}
 	first = weather_below(&s->weather, session->count);
 	count = 1 + weather_below(&s->weather, 24);
 	count = count < session->count - first ? count : session->count - first;
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++)
 		oracle_find(&s->oracle, &session->chunks[first + i].store_key, layer)->tried = true;
-	}
 	(void)world_put(session, layer, first, count, patience_ns(s), rcs);
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		simulate_mix(s, (uint64_t)(int64_t)rcs[i]);
 		/* Every put ends, with an answer that says why. */
-		CHECK(rcs[i] == 0 || rcs[i] == -ENOSPC || (s->hasty && rcs[i] == -ETIMEDOUT) ||
-			(!s->weather.strict &&
-			(rcs[i] == -EIO || rcs[i] == -ETIMEDOUT || rcs[i] == -EBADMSG)));
+		CHECK(rcs[i] == 0 || rcs[i] == -ENOSPC || (s->hasty && rcs[i] == -ETIMEDOUT)
+			|| (!s->weather.strict
+				&& (rcs[i] == -EIO || rcs[i] == -ETIMEDOUT || rcs[i] == -EBADMSG)));
 		if (rcs[i] == 0) {
-			oracle_find(&s->oracle, &session->chunks[first + i].store_key,
-				layer)->acknowledged = true;
+			oracle_find(&s->oracle, &session->chunks[first + i].store_key, layer)->acknowledged =
+				true;
 			s->result.puts++;
 		}
 	}
@@ -156,16 +145,14 @@ judge(struct simulation *s, const struct ofs_key *store_key, uint32_t layer, int
 		s->result.served++;
 		return;
 	}
-	CHECK(rc == -ENOENT || rc == -EAGAIN || (s->hasty && rc == -ETIMEDOUT) ||
-		(!s->weather.strict && (rc == -EIO || rc == -EBADMSG || rc == -ETIMEDOUT ||
-			rc == -ESTALE)));
+	CHECK(rc == -ENOENT || rc == -EAGAIN || (s->hasty && rc == -ETIMEDOUT)
+		|| (!s->weather.strict
+			&& (rc == -EIO || rc == -EBADMSG || rc == -ETIMEDOUT || rc == -ESTALE)));
 	/* -ESTALE is a host that gave up reading what moved on; it hears more if it asks. */
-	if ((rc != -ENOENT && rc != -EIO) || !block->acknowledged) {
+	if ((rc != -ENOENT && rc != -EIO) || !block->acknowledged)
 		return;
-	}
-	if (s->was_dirty) {
+	if (s->was_dirty)
 		return; /* perhaps dirty in a private slot of another session: not in the store yet */
-	}
 	CHECK(!s->weather.strict);
 	block->acknowledged = false;
 	s->result.lost++;
@@ -179,21 +166,18 @@ do_fetch(struct simulation *s)
 	uint32_t ordinals[WORLD_DEMANDS_MAX];
 	uint16_t scores[WORLD_CHUNKS_MAX];
 	struct world_fetch fetch;
-	uint32_t count, i;
+	uint32_t count;
 	int rc;
 
-	if (session == NULL || session->count == 0) {
+	if (session == NULL || session->count == 0)
 		return;
-	}
 	count = 1 + weather_below(&s->weather, s->world.config.core.demand_max);
 	count = count < session->count ? count : session->count;
 	ordinals[0] = weather_below(&s->weather, session->count);
-	for (i = 1; i < count; i++) {
+	for (uint32_t i = 1; i < count; i++)
 		ordinals[i] = (ordinals[i - 1] + 1) % session->count;
-	}
-	for (i = 0; i < session->count; i++) {
+	for (uint32_t i = 0; i < session->count; i++)
 		scores[i] = (uint16_t)weather_below(&s->weather, 65536);
-	}
 	session->step += weather_below(&s->weather, 2);
 	s->was_dirty = world_status(&s->world).dirty_blocks > 0;
 	rc = world_fetch(session, layer, count, ordinals,
@@ -202,29 +186,23 @@ do_fetch(struct simulation *s)
 	CHECK(rc == 0 || (rc == -ETIMEDOUT && (s->hasty || !s->weather.strict)));
 	CHECK(fetch.wrong_count == 0);
 	s->result.demands += count;
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++)
 		judge(s, &session->chunks[ordinals[i]].store_key, layer, fetch.rcs[i]);
-	}
 }
 
 /* Blocks that only this session reads are deleted with it, unless it is archived. */
 static void
 forget_session(struct simulation *s, const struct world_session *session)
 {
-	uint32_t c, i, j, layer;
-
-	for (c = 0; c < session->count; c++) {
+	for (uint32_t c = 0; c < session->count; c++) {
 		const struct ofs_key *key = &session->chunks[c].store_key;
 		bool shared = false;
 
-		for (i = 0; i < SESSIONS_MAX; i++) {
-			for (j = 0; s->session_used[i] && j < s->sessions[i].count; j++) {
+		for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+			for (uint32_t j = 0; s->session_used[i] && j < s->sessions[i].count; j++)
 				shared |= ofs_key_equal(&s->sessions[i].chunks[j].store_key, key);
-			}
-		}
-		for (layer = 0; !shared && layer < s->world.config.core.layer_count; layer++) {
+		for (uint32_t layer = 0; !shared && layer < s->world.config.core.layer_count; layer++)
 			oracle_find(&s->oracle, key, layer)->acknowledged = false;
-		}
 	}
 }
 
@@ -234,30 +212,24 @@ do_close(struct simulation *s)
 	struct world_session *session = any_session(s);
 	int archive = weather_below(&s->weather, 4) != 0;
 
-	if (session == NULL) {
+	if (session == NULL)
 		return;
-	}
 	CHECK(ofs_device_session_close(s->world.device, session->number, archive) == 0);
 	s->session_used[session - s->sessions] = false;
-	if (!archive) {
+	if (!archive)
 		forget_session(s, session);
-	}
 }
 
 static void
 do_detach(struct simulation *s)
 {
 	uint32_t h = weather_below(&s->weather, HOSTS_MAX);
-	uint32_t i;
 
-	if (!s->host_used[h]) {
+	if (!s->host_used[h])
 		return;
-	}
-	for (i = 0; i < SESSIONS_MAX; i++) {
-		if (s->session_used[i] && s->sessions[i].host == &s->hosts[h]) {
+	for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+		if (s->session_used[i] && s->sessions[i].host == &s->hosts[h])
 			s->session_used[i] = false;
-		}
-	}
 	world_detach(&s->hosts[h]);
 	s->host_used[h] = false;
 }
@@ -268,20 +240,18 @@ check_ledger(struct simulation *s)
 {
 	struct ofs_ledger ledger = world_ledger(&s->world);
 	uint64_t ends = 0, nontrivial = 0, open = 0;
-	uint32_t i, f;
 
-	for (i = 0; i < OFS_END_COUNT; i++) {
+	for (uint32_t i = 0; i < OFS_END_COUNT; i++) {
 		ends += ledger.ends[i];
 		nontrivial += ledger.nontrivial_ends[i];
 	}
 	CHECK(ends == ledger.demands && nontrivial == ledger.nontrivial);
 	CHECK(ledger.nontrivial <= ledger.demands && ledger.log_bytes_lost == 0);
-	for (i = OFS_CAUSE_WINDOW; i < OFS_CAUSE_COUNT; i++) {
+	for (uint32_t i = OFS_CAUSE_WINDOW; i < OFS_CAUSE_COUNT; i++) {
 		uint64_t ended = 0;
 
-		for (f = 0; f < OFS_FATE_COUNT; f++) {
+		for (uint32_t f = 0; f < OFS_FATE_COUNT; f++)
 			ended += f == OFS_FATE_DROPPED ? 0 : ledger.fates[i][f];
-		}
 		CHECK(ended <= ledger.issued[i]);
 		open += ledger.issued[i] - ended;
 	}
@@ -302,14 +272,14 @@ do_session_control(struct simulation *s)
 {
 	struct world_session *session = any_session(s);
 
-	if (session == NULL) {
+	if (session == NULL)
 		return;
-	}
 	if (weather_below(&s->weather, 2) == 0) {
 		CHECK(ofs_driver_release(session->host->driver, session->number) == 0);
 	} else {
 		CHECK(ofs_device_session_set_generating(s->world.device, session->number,
-			(int)weather_below(&s->weather, 2)) == 0);
+				  (int)weather_below(&s->weather, 2))
+			== 0);
 	}
 }
 
@@ -325,11 +295,10 @@ do_policy(struct simulation *s)
 static void
 do_hang(struct simulation *s)
 {
-	if (weather_below(&s->weather, 3) == 0 && s->weather.hangs) {
+	if (weather_below(&s->weather, 3) == 0 && s->weather.hangs)
 		ofs_storage_hang(s->world.device->storage);
-	} else {
+	else
 		ofs_storage_unhang(s->world.device->storage);
-	}
 }
 
 static void
@@ -337,8 +306,8 @@ do_pass(struct simulation *s)
 {
 	static const uint64_t longest_ns[] = {1000, 100000, 10000000, 3000000000ull};
 
-	world_pass(&s->world, 1 + weather_below(&s->weather,
-		(uint32_t)longest_ns[weather_below(&s->weather, 4)]));
+	world_pass(&s->world,
+		1 + weather_below(&s->weather, (uint32_t)longest_ns[weather_below(&s->weather, 4)]));
 }
 
 typedef void simulate_event(struct simulation *s);
@@ -352,25 +321,21 @@ static void
 settle(struct simulation *s)
 {
 	struct ofs_device_status status;
-	uint32_t h;
-	int i;
 	int rc;
 
 	ofs_storage_unhang(s->world.device->storage);
 	world_pass(&s->world, 2000000000ull);
-	for (h = 0; h < HOSTS_MAX; h++) {
+	for (uint32_t h = 0; h < HOSTS_MAX; h++) {
 		if (s->host_used[h] && s->host_raw[h]) {
-			for (i = 0; i < 16; i++) {
+			for (int i = 0; i < 16; i++)
 				simulate_raw_collect(s, h); /* the fabric holds completions back */
-			}
 			CHECK(s->host_mad[h] || s->raw_flying[h] == 0);
 		}
-		if (s->host_used[h]) {
+		if (s->host_used[h])
 			world_detach(&s->hosts[h]);
-		}
 	}
 	/* Single I/Os may hang after the last unhang: let go of those too. */
-	for (i = 0; i < 64; i++) {
+	for (int i = 0; i < 64; i++) {
 		world_pass(&s->world, 100000000);
 		ofs_storage_unhang(s->world.device->storage);
 	}
@@ -383,8 +348,7 @@ settle(struct simulation *s)
 	CHECK(status.slots_quarantined == 0 || !s->weather.strict);
 	CHECK(status.dirty_blocks <= s->world.config.dirty_blocks_max);
 	s->read_errors += world_ledger(&s->world).io_errors;
-	CHECK(s->result.lost <= s->read_errors + status.store.checks_failed +
-		status.store.expired);
+	CHECK(s->result.lost <= s->read_errors + status.store.checks_failed + status.store.expired);
 	s->result.faults = status.storage.errors + status.store.checks_failed;
 	CHECK(!s->weather.strict || s->result.faults == 0);
 	s->result.virtual_ns = status.now_ns;
@@ -409,14 +373,12 @@ simulate(uint64_t seed, uint32_t steps, struct simulate_result *result)
 {
 	struct simulation *s = calloc(1, sizeof(*s));
 	struct ofs_ledger ledger;
-	int i;
 
 	assert(s != NULL);
 	weather_open(&s->weather, seed, &s->world);
 	oracle_open(&s->oracle);
-	for (i = 0; i < 8; i++) {
+	for (int i = 0; i < 8; i++)
 		events[i % 3](s); /* hosts, sessions, contents */
-	}
 	for (s->step = 0; s->step < steps; s->step++) {
 		events[weather_event(&s->weather)](s);
 		if (s->step % 32 == 0) {

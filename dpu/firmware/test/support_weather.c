@@ -37,9 +37,8 @@ weather_event(struct weather *weather)
 	uint32_t draw = weather_below(weather, weather->weight_sum);
 	uint32_t event = 0;
 
-	while (draw >= weather->weights[event]) {
+	while (draw >= weather->weights[event])
 		draw -= weather->weights[event++];
-	}
 	return event;
 }
 
@@ -73,9 +72,8 @@ draw_weights(struct weather *w)
 	/* attach open append put fetch close detach raw reset control policy hang pass */
 	static const uint32_t most[WEATHER_EVENTS] = {6, 8, 20, 60, 100, 4, 2, 10, 1, 6, 3, 4, 20};
 	static const uint32_t least[WEATHER_EVENTS] = {1, 2, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 1};
-	uint32_t i;
 
-	for (i = 0; i < WEATHER_EVENTS; i++) {
+	for (uint32_t i = 0; i < WEATHER_EVENTS; i++) {
 		w->weights[i] = least[i] + sometimes(w, most[i]);
 		w->weight_sum += w->weights[i];
 	}
@@ -85,11 +83,12 @@ static void
 draw_faults(struct weather *w, struct ofs_device_config *config)
 {
 	w->fabric = (struct ofs_fabric_sim_config){.seed = w->seed * 1000,
-		.step_ns = between(w, 200, 3000), .delay_ns_max = sometimes(w, 20000),
-		.torn_per_million = sometimes(w, 200000), .flip_per_million = sometimes(w, 10000)};
-	if (w->strict) {
+		.step_ns = between(w, 200, 3000),
+		.delay_ns_max = sometimes(w, 20000),
+		.torn_per_million = sometimes(w, 200000),
+		.flip_per_million = sometimes(w, 10000)};
+	if (w->strict)
 		return;
-	}
 	w->hangs = weather_below(w, 2) == 0;
 	config->storage.fault_eio_per_million = sometimes(w, 30000);
 	config->storage.fault_short_per_million = sometimes(w, 10000);
@@ -110,12 +109,18 @@ draw_config(struct weather *w, struct ofs_device_config *config)
 
 	w->strict = weather_below(w, 3) == 0;
 	world_config(config);
-	config->core = (struct ofs_core_config){.seed = w->seed, .tenant_max = tenants,
-		.session_max = SESSIONS_MAX, .chunk_max = 4096,
-		.session_chunk_max = WORLD_CHUNKS_MAX, .layer_count = layers,
-		.slot_count = tenants * between(w, 16, 48), .io_max = between(w, 1, 16),
-		.queue_max = between(w, 16, 128), .demand_max = between(w, 1, 12),
-		.log_size_bytes = 16 << 20, .record_max = sometimes(w, 1000)};
+	config->core = (struct ofs_core_config){.seed = w->seed,
+		.tenant_max = tenants,
+		.session_max = SESSIONS_MAX,
+		.chunk_max = 4096,
+		.session_chunk_max = WORLD_CHUNKS_MAX,
+		.layer_count = layers,
+		.slot_count = tenants * between(w, 16, 48),
+		.io_max = between(w, 1, 16),
+		.queue_max = between(w, 16, 128),
+		.demand_max = between(w, 1, 12),
+		.log_size_bytes = 16 << 20,
+		.record_max = sometimes(w, 1000)};
 	weather_policy(w, &config->policy);
 	rc = (uint32_t)ofs_nvme_preset(drives[weather_below(w, 3)], &config->storage.nvme);
 	assert(rc == 0);
@@ -126,8 +131,9 @@ draw_config(struct weather *w, struct ofs_device_config *config)
 	config->store.segment_size_bytes = between(w, 4, 20) * 4608 + 512;
 	config->store.reserve_segments = between(w, 1, 3);
 	/* From a store that is soon full to one with room for all. */
-	config->storage.size_bytes = 131072 + (uint64_t)config->store.segment_size_bytes *
-		(layers * tenants + config->store.reserve_segments + 2 + weather_below(w, 200));
+	config->storage.size_bytes = 131072
+		+ (uint64_t)config->store.segment_size_bytes
+			* (layers * tenants + config->store.reserve_segments + 2 + weather_below(w, 200));
 	config->write_mode = weather_below(w, 2);
 	config->dirty_blocks_max = between(w, 1, 16);
 	config->port_entry_count = 2u << weather_below(w, 4);
@@ -141,25 +147,22 @@ weather_open(struct weather *w, uint64_t seed, struct world *world)
 {
 	struct ofs_device_config config;
 	char error[512] = "";
-	uint32_t i;
 	int rc = -EIO;
 
 	*w = (struct weather){.seed = seed, .random = seed * 0xd1342543de82ef95ull};
 	draw_config(w, &config);
 	draw_weights(w);
-	for (i = 0; rc != 0 && i < OPENS_MAX; i++) {
+	for (uint32_t i = 0; rc != 0 && i < OPENS_MAX; i++) {
 		config.storage.seed = seed * OPENS_MAX + i;
 		rc = world_try_open(world, &config, error, sizeof(error));
-		if (w->strict && rc != 0) {
+		if (w->strict && rc != 0)
 			break;
-		}
 	}
 	if (rc != 0) {
 		fprintf(stderr, "simulate: seed %llu: the device does not open: %s\n",
 			(unsigned long long)seed, error);
 		abort();
 	}
-	for (i = 0; i < config.core.tenant_max; i++) {
+	for (uint32_t i = 0; i < config.core.tenant_max; i++)
 		world_tenant(world, config.core.slot_count / config.core.tenant_max);
-	}
 }

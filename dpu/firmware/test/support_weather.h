@@ -33,30 +33,29 @@ struct simulation {
 	struct oracle oracle;
 	struct world_host hosts[HOSTS_MAX];
 	bool host_used[HOSTS_MAX];
-	bool host_raw[HOSTS_MAX];     /* sends what it likes */
-	bool host_mad[HOSTS_MAX];     /* and has written nonsense where its ring ends */
+	bool host_raw[HOSTS_MAX]; /* sends what it likes */
+	bool host_mad[HOSTS_MAX]; /* and has written nonsense where its ring ends */
 	uint32_t raw_flying[HOSTS_MAX];
 	struct world_session sessions[SESSIONS_MAX];
 	bool session_used[SESSIONS_MAX];
 	uint32_t step;
 	uint64_t hash;
 	uint64_t read_errors;
-	bool hasty;                   /* the call at hand has little time */
-	bool was_dirty;               /* write-back had not flushed all when the fetch began */
+	bool hasty;     /* the call at hand has little time */
+	bool was_dirty; /* write-back had not flushed all when the fetch began */
 	uint8_t *log;
 	uint64_t log_size_bytes;
 	uint64_t log_room_bytes;
 	struct simulate_result result;
 };
 
-#define CHECK(condition)                                                                \
-	do {                                                                            \
-		if (!(condition)) {                                                     \
-			fprintf(stderr, "simulate: seed %llu step %u: %s (%s:%d)\n",    \
-				(unsigned long long)s->weather.seed, s->step, #condition, \
-				__FILE__, __LINE__);                                    \
-			abort();                                                        \
-		}                                                                       \
+#define CHECK(condition)                                                                       \
+	do {                                                                                       \
+		if (!(condition)) {                                                                    \
+			fprintf(stderr, "simulate: seed %llu step %u: %s (%s:%d)\n",                       \
+				(unsigned long long)s->weather.seed, s->step, #condition, __FILE__, __LINE__); \
+			abort();                                                                           \
+		}                                                                                      \
 	} while (0)
 
 /* Into the hash of the run. */

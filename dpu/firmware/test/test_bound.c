@@ -32,8 +32,12 @@ static struct ofs_bound_demands
 given(uint32_t row_count, uint32_t block_count)
 {
 	return (struct ofs_bound_demands){
-		.row_count = row_count, .block_count = block_count, .offsets = offsets,
-		.demands = demands, .marks = marks, .next = next,
+		.row_count = row_count,
+		.block_count = block_count,
+		.offsets = offsets,
+		.demands = demands,
+		.marks = marks,
+		.next = next,
 	};
 }
 
@@ -62,8 +66,8 @@ draw(void)
 		offsets[row + 1] = offsets[row] + width;
 		for (uint32_t i = 0; i < width; i++) {
 			demands[offsets[row] + i] = (first + i * 7) % block_count;
-			marks[offsets[row] + i] = (uint8_t)random_below(2)
-				| (demands[offsets[row] + i] % 8 ? 0 : OFS_BOUND_WRITTEN);
+			marks[offsets[row] + i] =
+				(uint8_t)random_below(2) | (demands[offsets[row] + i] % 8 ? 0 : OFS_BOUND_WRITTEN);
 		}
 		/* A stride of 7 meets a block twice only where 7 divides the count. */
 		if (block_count % 7 == 0)
@@ -83,9 +87,9 @@ test_any_demands(void)
 	for (int turn = 0; turn < 200; turn++) {
 		struct ofs_bound_demands drawn = draw();
 		uint32_t slots = WIDTH_MAX + random_below(BLOCKS_MAX);
-		struct ofs_bound_result result = { .hits = hits, .nontrivial_hits = nontrivial_hits };
-		struct ofs_bound_cap cap = { credits, random_below(3) * OFS_BOUND_CREDIT_ONE,
-			random_below(20) * OFS_BOUND_CREDIT_ONE };
+		struct ofs_bound_result result = {.hits = hits, .nontrivial_hits = nontrivial_hits};
+		struct ofs_bound_cap cap = {credits, random_below(3) * OFS_BOUND_CREDIT_ONE,
+			random_below(20) * OFS_BOUND_CREDIT_ONE};
 		uint64_t count, alone, bypass, capped, endless;
 
 		assert(ofs_bound_next(&drawn) == 0);
@@ -115,12 +119,12 @@ static void
 test_counts_by_hand(void)
 {
 	/* {0 1} {2} {0} {1} {2} in two slots: 2 replaces 1, then 1 replaces 0. */
-	static const uint32_t rows[] = { 0, 1, 2, 0, 1, 2 };
-	static const uint64_t starts[] = { 0, 2, 3, 4, 5, 6 };
+	static const uint32_t rows[] = {0, 1, 2, 0, 1, 2};
+	static const uint64_t starts[] = {0, 2, 3, 4, 5, 6};
 	struct ofs_bound_demands demand = given(5, 3);
-	struct ofs_bound_result result = { .hits = hits, .nontrivial_hits = nontrivial_hits };
-	uint64_t earned[5] = { OFS_BOUND_CREDIT_ONE, 0, 0, 0, 0 };
-	struct ofs_bound_cap cap = { earned, 0, OFS_BOUND_CREDIT_ONE };
+	struct ofs_bound_result result = {.hits = hits, .nontrivial_hits = nontrivial_hits};
+	uint64_t earned[5] = {OFS_BOUND_CREDIT_ONE, 0, 0, 0, 0};
+	struct ofs_bound_cap cap = {earned, 0, OFS_BOUND_CREDIT_ONE};
 
 	for (int i = 0; i < 6; i++) {
 		demands[i] = rows[i];
@@ -147,7 +151,7 @@ static void
 test_what_is_refused(void)
 {
 	struct ofs_bound_demands demand = given(1, 4);
-	struct ofs_bound_result result = { .hits = hits, .nontrivial_hits = nontrivial_hits };
+	struct ofs_bound_result result = {.hits = hits, .nontrivial_hits = nontrivial_hits};
 
 	offsets[0] = 0;
 	offsets[1] = 3;

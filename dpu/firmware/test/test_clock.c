@@ -10,11 +10,10 @@ main(void)
 	struct ofs_clock clock;
 	struct ofs_clock *heap;
 	uint64_t before_ns;
-	int i;
 
 	ofs_clock_init_os(&clock);
 	before_ns = ofs_clock_now_ns(&clock);
-	for (i = 0; i < 1000; i++) {
+	for (int i = 0; i < 1000; i++) {
 		uint64_t now_ns = ofs_clock_now_ns(&clock);
 
 		assert(now_ns >= before_ns);

@@ -5,10 +5,9 @@
 static const struct ofs_action *
 action_of(const struct fixture *f, uint32_t type)
 {
-	for (int i = 0; i < f->action_count; i++) {
+	for (int i = 0; i < f->action_count; i++)
 		if (f->actions[i].type == type)
 			return &f->actions[i];
-	}
 	return NULL;
 }
 
@@ -46,10 +45,10 @@ test_pins_hold_until_the_next_step_or_the_lease(void)
 {
 	struct ofs_core_config config = fixture_config(2);
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
-	uint32_t pair[2] = { 0, 1 }, other = 2;
-	struct ofs_session_config second = { .step_ns = 1 };
-	struct ofs_step step = { .demand_count = 2, .demands = pair };
-	struct ofs_key content = { 99, 0 };
+	uint32_t pair[2] = {0, 1}, other = 2;
+	struct ofs_session_config second = {.step_ns = 1};
+	struct ofs_step step = {.demand_count = 2, .demands = pair};
+	struct ofs_key content = {99, 0};
 	struct ofs_ledger ledger;
 	struct fixture f;
 	uint64_t next_ns;
@@ -69,8 +68,10 @@ test_pins_hold_until_the_next_step_or_the_lease(void)
 	assert(end == OFS_END_COLD && f.action_count == 1 && f.actions[0].rc == -EAGAIN);
 	assert(ofs_core_tick(f.core, 500, &next_ns) == 0 && next_ns == 1010);
 	assert(ofs_core_tick(f.core, 1010, &next_ns) == 0);
-	step = (struct ofs_step){ .session = f.session, .demand_count = 1, .demands = &other,
-		.flags = OFS_STEP_RETRY };
+	step = (struct ofs_step){.session = f.session,
+		.demand_count = 1,
+		.demands = &other,
+		.flags = OFS_STEP_RETRY};
 	other = 0;
 	assert(ofs_core_step(f.core, 1020, &step, &end) == 0);
 	fixture_take(&f);

@@ -7,10 +7,9 @@ victim_of(struct fixture *f, uint32_t ordinal)
 	uint32_t victim = OFS_NONE;
 
 	assert(fixture_demand(f, 1, ordinal) >= OFS_END_COLD);
-	for (int i = 0; i < f->action_count; i++) {
+	for (int i = 0; i < f->action_count; i++)
 		if (f->actions[i].type == OFS_ACTION_RETRACT)
 			victim = f->actions[i].chunk;
-	}
 	fixture_answer(f, 1, 0);
 	return victim;
 }
@@ -18,9 +17,8 @@ victim_of(struct fixture *f, uint32_t ordinal)
 static void
 fill(struct fixture *f, uint32_t count)
 {
-	for (uint32_t i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++)
 		assert(victim_of(f, i) == OFS_NONE);
-	}
 }
 
 static void
@@ -142,9 +140,9 @@ test_random_takes_unpinned_only(void)
 {
 	struct ofs_core_config config = fixture_config(2);
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_RANDOM);
-	uint32_t demands[2] = { 0, 1 };
+	uint32_t demands[2] = {0, 1};
 	struct fixture f;
-	struct ofs_step step = { .demand_count = 2, .demands = demands };
+	struct ofs_step step = {.demand_count = 2, .demands = demands};
 
 	fixture_open(&f, &config, &policy, 16);
 	step.session = f.session;
@@ -161,9 +159,9 @@ test_score_takes_the_lowest(void)
 {
 	struct ofs_core_config config = fixture_config(4);
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_SCORE);
-	uint16_t scores[8] = { 40000, 10000, 30000, 20000, 0, 0, 0, 0 };
+	uint16_t scores[8] = {40000, 10000, 30000, 20000, 0, 0, 0, 0};
 	struct fixture f;
-	struct ofs_step step = { .score_count = 8, .scores = scores };
+	struct ofs_step step = {.score_count = 8, .scores = scores};
 
 	fixture_open(&f, &config, &policy, 8);
 	fill(&f, 4);
@@ -180,9 +178,9 @@ test_generating_goes_last(void)
 {
 	struct ofs_core_config config = fixture_config(4);
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
-	struct ofs_session_config other = { .step_ns = 1 };
+	struct ofs_session_config other = {.step_ns = 1};
 	struct ofs_chunk_info infos[4];
-	struct ofs_key contents[4] = { { 91, 0 }, { 92, 0 }, { 93, 0 }, { 94, 0 } };
+	struct ofs_key contents[4] = {{91, 0}, {92, 0}, {93, 0}, {94, 0}};
 	struct ofs_ledger ledger;
 	struct fixture f;
 	uint32_t first;

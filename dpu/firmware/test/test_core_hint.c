@@ -6,8 +6,10 @@
 static struct ofs_guess
 guess_of(uint32_t ordinal, uint16_t steps, uint16_t probability)
 {
-	return (struct ofs_guess){ .ordinal = ordinal, .steps = steps, .probability = probability,
-		.cause = OFS_CAUSE_LOOKAHEAD };
+	return (struct ofs_guess){.ordinal = ordinal,
+		.steps = steps,
+		.probability = probability,
+		.cause = OFS_CAUSE_LOOKAHEAD};
 }
 
 static void
@@ -22,7 +24,7 @@ tell(struct fixture *f, uint64_t now_ns, struct ofs_guess guess)
 static void
 run_step(struct fixture *f, uint64_t now_ns, uint32_t number)
 {
-	struct ofs_step step = { .session = f->session, .step = number };
+	struct ofs_step step = {.session = f->session, .step = number};
 
 	assert(ofs_core_step(f->core, now_ns, &step, NULL) == 0);
 	assert(ofs_core_verify(f->core) == 0);
@@ -92,10 +94,9 @@ victim_of(struct fixture *f, uint64_t now_ns, uint32_t ordinal)
 	uint32_t victim = OFS_NONE;
 
 	assert(fixture_demand(f, now_ns, ordinal) >= OFS_END_COLD);
-	for (int i = 0; i < f->action_count; i++) {
+	for (int i = 0; i < f->action_count; i++)
 		if (f->actions[i].type == OFS_ACTION_RETRACT)
 			victim = f->actions[i].chunk;
-	}
 	fixture_answer(f, now_ns, 0);
 	return victim;
 }

@@ -7,7 +7,7 @@ open_core(uint32_t chunk_max)
 {
 	struct ofs_core_config config = fixture_config(4);
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
-	struct ofs_tenant_config tenant = { { 1, 2 }, 2, 1 };
+	struct ofs_tenant_config tenant = {{1, 2}, 2, 1};
 	struct ofs_core *core;
 	uint32_t number;
 
@@ -22,7 +22,7 @@ open_core(uint32_t chunk_max)
 static uint32_t
 put(struct ofs_core *core, uint32_t tenant, uint64_t lo, uint64_t hi)
 {
-	struct ofs_key key = { lo, hi };
+	struct ofs_key key = {lo, hi};
 	uint32_t chunk;
 	int rc = ofs_core_block_restore(core, 0, tenant, &key, 0, &chunk);
 
@@ -45,7 +45,7 @@ test_crowded_keys(void)
 
 		state = state * 6364136223846793005ull + 1442695040888963407ull;
 		i = (uint32_t)(state >> 33) % 400;
-		key = (struct ofs_key){ i % 16, i };
+		key = (struct ofs_key){i % 16, i};
 		if (chunks[i] != OFS_NONE) {
 			assert(ofs_core_block_forget(core, 0, 0, &key, 0) == 0);
 			chunks[i] = OFS_NONE;
@@ -53,7 +53,7 @@ test_crowded_keys(void)
 			chunks[i] = put(core, 0, i % 16, i);
 		}
 		for (uint32_t j = 0; j < 400; j++) {
-			key = (struct ofs_key){ j % 16, j };
+			key = (struct ofs_key){j % 16, j};
 			assert(ofs_index_find(core, 0, &key) == chunks[j]);
 		}
 	}
@@ -65,7 +65,7 @@ static void
 test_tenants_do_not_meet(void)
 {
 	struct ofs_core *core = open_core(16);
-	struct ofs_key key = { 5, 6 };
+	struct ofs_key key = {5, 6};
 	uint32_t first = put(core, 0, 5, 6), second = put(core, 1, 5, 6);
 
 	assert(first != second);

@@ -13,8 +13,10 @@ demand(struct fixture *f, uint64_t now_ns, uint32_t ordinal)
 static uint8_t
 demand_seen(struct fixture *f, uint64_t now_ns, uint32_t ordinal, uint8_t seen)
 {
-	struct ofs_step step = { .session = f->session, .demand_count = 1, .demands = &ordinal,
-		.seen = &seen };
+	struct ofs_step step = {.session = f->session,
+		.demand_count = 1,
+		.demands = &ordinal,
+		.seen = &seen};
 	uint8_t end;
 
 	assert(ofs_core_step(f->core, now_ns, &step, &end) == 0);
@@ -34,7 +36,7 @@ test_cold_capacity_policy_retained(void)
 	assert(demand(&f, 1, 0) == OFS_END_COLD);
 	assert(demand(&f, 2, 1) == OFS_END_COLD);
 	assert(demand(&f, 3, 0) == OFS_END_RETAINED);
-	assert(demand(&f, 4, 2) == OFS_END_COLD);  /* fifo drops 0, an LRU would have dropped 1 */
+	assert(demand(&f, 4, 2) == OFS_END_COLD); /* fifo drops 0, an LRU would have dropped 1 */
 	assert(demand(&f, 5, 0) == OFS_END_POLICY);
 	assert(demand(&f, 6, 1) == OFS_END_CAPACITY);
 	assert(ofs_core_ledger(f.core, f.tenant, &ledger) == 0);
@@ -76,12 +78,12 @@ test_nontrivial_and_retries(void)
 {
 	struct ofs_core_config config = fixture_config(8);
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
-	struct ofs_session_config session = { .sink_blocks = 1, .window_blocks = 2 };
-	struct ofs_key contents[6] = { { 1, 0 }, { 2, 0 }, { 3, 0 }, { 4, 0 }, { 5, 0 }, { 6, 0 } };
-	uint32_t ordinals[6] = { 0, 1, 2, 3, 4, 5 };
+	struct ofs_session_config session = {.sink_blocks = 1, .window_blocks = 2};
+	struct ofs_key contents[6] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 0}, {6, 0}};
+	uint32_t ordinals[6] = {0, 1, 2, 3, 4, 5};
 	struct ofs_ledger ledger;
 	struct fixture f;
-	struct ofs_step step = { .demand_count = 6, .demands = ordinals };
+	struct ofs_step step = {.demand_count = 6, .demands = ordinals};
 
 	fixture_open(&f, &config, &policy, 0);
 	session.tenant = f.tenant;

@@ -26,15 +26,15 @@ pair_open(struct pair *p, uint64_t bytes_per_s)
 	p->policy.prefetch_bytes_per_s_max = bytes_per_s;
 	assert(ofs_core_open(&p->core, &config, &p->policy) == 0);
 	for (uint32_t i = 0; i < CHUNKS; i++)
-		contents[i] = (struct ofs_key){ i, 3 };
+		contents[i] = (struct ofs_key){i, 3};
 	for (uint32_t tenant = 0; tenant < 2; tenant++) {
-		struct ofs_tenant_config owner = { { tenant, 1 }, CHUNKS, 1 + 2 * tenant };
-		struct ofs_session_config session = { .step_ns = 1000000 };
+		struct ofs_tenant_config owner = {{tenant, 1}, CHUNKS, 1 + 2 * tenant};
+		struct ofs_session_config session = {.step_ns = 1000000};
 
 		assert(ofs_core_tenant_add(p->core, 0, &owner, &session.tenant) == 0);
 		assert(ofs_core_session_open(p->core, 0, &session, &p->sessions[tenant]) == 0);
-		assert(ofs_core_session_append(p->core, 0, p->sessions[tenant], CHUNKS, contents,
-			infos) == 0);
+		assert(
+			ofs_core_session_append(p->core, 0, p->sessions[tenant], CHUNKS, contents, infos) == 0);
 		for (uint32_t i = 0; i < CHUNKS; i++)
 			assert(ofs_core_block_stored(p->core, 0, infos[i].chunk, 0) == 0);
 	}
@@ -43,8 +43,9 @@ pair_open(struct pair *p, uint64_t bytes_per_s)
 static void
 pair_demand(struct pair *p, uint64_t now_ns, uint32_t session, uint32_t ordinal)
 {
-	struct ofs_step step = { .session = p->sessions[session], .demand_count = 1,
-		.demands = &ordinal };
+	struct ofs_step step = {.session = p->sessions[session],
+		.demand_count = 1,
+		.demands = &ordinal};
 
 	assert(ofs_core_step(p->core, now_ns, &step, NULL) == 0);
 	p->action_count = ofs_core_actions(p->core, p->actions, 512);
@@ -83,7 +84,7 @@ test_deadline_first_and_the_step_order_within(void)
 static void
 test_turns_by_weight(void)
 {
-	uint32_t reads[2] = { 0, 0 };
+	uint32_t reads[2] = {0, 0};
 	struct pair p;
 	uint64_t next_ns;
 

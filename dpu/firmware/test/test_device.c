@@ -95,7 +95,6 @@ test_all_pinned(void)
 	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
-	uint32_t i;
 
 	world_config(&config);
 	config.policy.lease_ns = 10 * SECOND_NS;
@@ -109,9 +108,8 @@ test_all_pinned(void)
 	assert(world_fetch(&session, 0, 8, some, NULL, SECOND_NS, &fetch) == 0);
 	world_expect(&fetch, 0);
 	(void)world_fetch(&second, 0, 4, FIRST_FOUR, NULL, 5000000, &fetch);
-	for (i = 0; i < 4; i++) {
+	for (uint32_t i = 0; i < 4; i++)
 		assert(fetch.rcs[i] == -EAGAIN || fetch.rcs[i] == -ETIMEDOUT);
-	}
 	assert(ofs_driver_release(host.driver, session.number) == 0);
 	second.step = 1;
 	assert(world_fetch(&second, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
@@ -208,8 +206,7 @@ test_full_store(uint32_t write_mode)
 	config.write_mode = write_mode;
 	begin(&world, &host, &session, &config, 64);
 	while (rc == 0 && put < 2 * session.count) {
-		(void)world_put(&session, put / session.count, put % session.count, 1, SECOND_NS,
-			&rc);
+		(void)world_put(&session, put / session.count, put % session.count, 1, SECOND_NS, &rc);
 		put += rc == 0;
 		world_pass(&world, 10000000);
 	}
@@ -217,8 +214,8 @@ test_full_store(uint32_t write_mode)
 	assert(world_status(&world).store_full > 0);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
 	world_expect(&fetch, 0);
-	assert(ofs_device_drain(world.device, SECOND_NS) ==
-		(world_status(&world).dirty_blocks > 0 ? -ETIMEDOUT : 0));
+	assert(ofs_device_drain(world.device, SECOND_NS)
+		== (world_status(&world).dirty_blocks > 0 ? -ETIMEDOUT : 0));
 	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);
@@ -242,15 +239,12 @@ static int
 broken_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 {
 	int count = whole_ops->poll(storage, done, max);
-	int i;
 
-	for (i = 0; i < count; i++) {
-		if (!flips) {
+	for (int i = 0; i < count; i++)
+		if (!flips)
 			done[i].result = -EIO;
-		} else if (read_into[done[i].user] != NULL) {
+		else if (read_into[done[i].user] != NULL)
 			read_into[done[i].user][17] ^= 4;
-		}
-	}
 	return count;
 }
 
@@ -371,21 +365,19 @@ test_hung_long(void)
 	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
-	uint32_t round;
 
 	world_config(&config);
 	begin(&world, &host, &session, &config, 12);
 	world_put_all(&session, 0, 0);
 	world_put_all(&session, 1, 0);
 	ofs_storage_hang(world.device->storage);
-	for (round = 0; round < 6; round++) {
+	for (uint32_t round = 0; round < 6; round++) {
 		uint32_t i;
 
 		session.step = round;
 		(void)world_fetch(&session, round % 2, 12, twelve, NULL, SECOND_NS, &fetch);
-		for (i = 0; i < 12; i++) {
+		for (i = 0; i < 12; i++)
 			assert(fetch.rcs[i] == -ETIMEDOUT || fetch.rcs[i] == -EAGAIN);
-		}
 		world_verify(&world);
 	}
 	ofs_storage_unhang(world.device->storage);

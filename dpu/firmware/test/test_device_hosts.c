@@ -16,17 +16,14 @@ raw(struct world_host *host, struct ofs_sqe sqe)
 {
 	static uint64_t user = 1ull << 40; /* none of the driver's */
 	struct ofs_cqe cqe;
-	int i;
 
 	sqe.user = ++user;
 	assert(host->fabric->ops->submit(host->fabric, &sqe) == 0);
-	for (i = 0; i < 1000; i++) {
+	for (int i = 0; i < 1000; i++) {
 		host->fabric->ops->pause(host->fabric, 50000);
-		while (host->fabric->ops->poll(host->fabric, &cqe, 1) == 1) {
-			if (cqe.user == user) {
+		while (host->fabric->ops->poll(host->fabric, &cqe, 1) == 1)
+			if (cqe.user == user)
 				return cqe.rc;
-			}
-		}
 	}
 	return INT32_MAX;
 }
@@ -41,7 +38,7 @@ test_tenants_apart(void)
 	struct world_fetch fetch;
 	struct world world;
 	struct ofs_sqe step = {.op = OFS_OP_STEP, .layer = 0}, put = {.op = OFS_OP_PUT},
-		release = {.op = OFS_OP_RELEASE};
+				   release = {.op = OFS_OP_RELEASE};
 	uint64_t sizes[2];
 	int fds[4];
 	uint32_t port;
@@ -67,8 +64,8 @@ test_tenants_apart(void)
 	step.session = put.session = release.session = 0xfffffff0;
 	assert(raw(&b, step) == -EPERM && raw(&b, put) == -EPERM && raw(&b, release) == -EPERM);
 	/* Memory of their own, each with its own slots. */
-	assert(ofs_region_base(world.device->tenants[0].region, &sizes[0]) !=
-		ofs_region_base(world.device->tenants[1].region, &sizes[1]));
+	assert(ofs_region_base(world.device->tenants[0].region, &sizes[0])
+		!= ofs_region_base(world.device->tenants[1].region, &sizes[1]));
 	assert(ofs_device_attach(world.device, 2, &port, fds) == -EINVAL);
 	world_verify(&world);
 	world_detach(&a);
@@ -87,7 +84,6 @@ test_nonsense(void)
 	struct world world;
 	struct ofs_sqe step = {.op = OFS_OP_STEP}, put = {.op = OFS_OP_PUT, .length = 8};
 	uint32_t *ordinals;
-	uint32_t i;
 
 	world_config(&config);
 	world_open(&world, &config);
@@ -121,10 +117,14 @@ test_nonsense(void)
 	assert(raw(&host, put) == -EINVAL);
 	/* One put slot for many puts at once: as many as there are slots, the others are busy. */
 	ofs_storage_hang(world.device->storage);
-	for (i = 0; i < 6; i++) {
-		struct ofs_sqe many = {.op = OFS_OP_PUT, .session = session.number, .layer = 1,
-			.ordinal = i, .length = 8, .user = i, .checksum =
-			ofs_checksum(ofs_port_put_slot(world.device->ports[host.port].port, 0), 8)};
+	for (uint32_t i = 0; i < 6; i++) {
+		struct ofs_sqe many = {.op = OFS_OP_PUT,
+			.session = session.number,
+			.layer = 1,
+			.ordinal = i,
+			.length = 8,
+			.user = i,
+			.checksum = ofs_checksum(ofs_port_put_slot(world.device->ports[host.port].port, 0), 8)};
 
 		assert(host.fabric->ops->submit(host.fabric, &many) == 0);
 	}
@@ -190,10 +190,10 @@ test_tail(void)
 	struct world_fetch fetch;
 	struct world world;
 	uint8_t bytes[16] = {1, 2, 3};
-	struct ofs_sqe put = {.op = OFS_OP_PUT, .length = sizeof(bytes),
+	struct ofs_sqe put = {.op = OFS_OP_PUT,
+		.length = sizeof(bytes),
 		.checksum = ofs_checksum(bytes, sizeof(bytes))};
 	const uint8_t *slot;
-	uint32_t i;
 
 	world_config(&config);
 	config.store.io_max = 1; /* one private copy for all puts */
@@ -210,16 +210,14 @@ test_tail(void)
 	assert(raw(&b, put) == 0);
 	(void)world_fetch(&of_b, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch);
 	assert(fetch.rcs[0] == 0 && world_check_directory(&world) == 1);
-	for (i = 0; i < 16; i++) {
+	for (uint32_t i = 0; i < 16; i++) {
 		slot = ofs_region_slot(world.device->tenants[1].region, i);
-		if (ofs_region_trailer(world.device->tenants[1].region, i)->generation != 0) {
+		if (ofs_region_trailer(world.device->tenants[1].region, i)->generation != 0)
 			break;
-		}
 	}
 	assert(memcmp(slot, bytes, sizeof(bytes)) == 0);
-	for (i = sizeof(bytes); i < config.store.payload_size_bytes; i++) {
+	for (uint32_t i = sizeof(bytes); i < config.store.payload_size_bytes; i++)
 		assert(slot[i] == 0);
-	}
 	world_verify(&world);
 	world_detach(&a);
 	world_detach(&b);
@@ -236,15 +234,13 @@ test_detach_in_flight(uint32_t write_mode)
 	struct world_host host;
 	struct world world;
 	struct world_fetch fetch;
-	uint32_t round;
-	uint32_t i;
 
 	world_config(&config);
 	config.write_mode = write_mode;
 	config.io_timeout_ns = 10 * SECOND_NS; /* nothing ends by itself */
 	world_open(&world, &config);
 	world_tenant(&world, 16);
-	for (round = 0; round < 12; round++) {
+	for (uint32_t round = 0; round < 12; round++) {
 		world_attach(&world, &host, 0, NULL);
 		assert(host.port == 0);
 		assert(world_session(&host, &session, 4) == 0);
@@ -255,12 +251,20 @@ test_detach_in_flight(uint32_t write_mode)
 			assert(ofs_device_reset(world.device) == 0);
 			ofs_storage_hang(world.device->storage);
 		}
-		for (i = 0; i < 6; i++) {
-			struct ofs_sqe put = {.op = OFS_OP_PUT, .session = session.number,
-				.layer = 1, .ordinal = (round + i) % 12, .length = 8, .user = i,
+		for (uint32_t i = 0; i < 6; i++) {
+			struct ofs_sqe put = {.op = OFS_OP_PUT,
+				.session = session.number,
+				.layer = 1,
+				.ordinal = (round + i) % 12,
+				.length = 8,
+				.user = i,
 				.put_slot = i % 4};
-			struct ofs_sqe step = {.op = OFS_OP_STEP, .session = session.number,
-				.payload_index = 5, .demand_count = 4, .user = 100, .step = round};
+			struct ofs_sqe step = {.op = OFS_OP_STEP,
+				.session = session.number,
+				.payload_index = 5,
+				.demand_count = 4,
+				.user = 100,
+				.step = round};
 			uint32_t *ordinals = host.fabric->ops->payload(host.fabric, 5);
 			uint8_t zeros[8] = {0};
 
@@ -433,14 +437,12 @@ test_expired_forgotten(void)
 int
 main(void)
 {
-	uint32_t mode;
-
 	test_tenants_apart();
 	test_nonsense();
 	test_tail();
 	test_archived_kept();
 	test_expired_forgotten();
-	for (mode = OFS_WRITE_THROUGH; mode <= OFS_WRITE_BACK; mode++) {
+	for (uint32_t mode = OFS_WRITE_THROUGH; mode <= OFS_WRITE_BACK; mode++) {
 		test_window_changes(mode);
 		test_detach_in_flight(mode);
 		test_close_deletes(0, mode);

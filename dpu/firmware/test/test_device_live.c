@@ -22,7 +22,6 @@ static void
 live_open(struct world *world, const char *backend, uint32_t write_mode)
 {
 	struct ofs_device_config config;
-	uint32_t i;
 
 	world_config(&config);
 	config.sim_clock = 0;
@@ -33,9 +32,8 @@ live_open(struct world *world, const char *backend, uint32_t write_mode)
 	snprintf(config.storage.backend, sizeof(config.storage.backend), "%s", backend);
 	snprintf(config.storage.path, sizeof(config.storage.path), "%s", path);
 	world_open(world, &config);
-	for (i = 0; i < HOSTS; i++) {
+	for (uint32_t i = 0; i < HOSTS; i++)
 		world_tenant(world, 16);
-	}
 	assert(ofs_device_start(world->device) == 0);
 	assert(ofs_device_poll(world->device) == -EINVAL);
 }
@@ -49,8 +47,8 @@ live_attach(struct world *world, struct world_host *host, uint32_t tenant)
 	*host = (struct world_host){.world = world, .tenant = tenant};
 	rc = ofs_device_attach(world->device, tenant, &host->port, host->fds);
 	assert(rc == 0);
-	rc = ofs_driver_open_shm(&host->driver, host->fds[0], host->fds[1], host->fds[2],
-		host->fds[3], error, sizeof(error));
+	rc = ofs_driver_open_shm(&host->driver, host->fds[0], host->fds[1], host->fds[2], host->fds[3],
+		error, sizeof(error));
 	assert(rc == 0);
 }
 
@@ -64,25 +62,19 @@ host_run(void *argument)
 	struct world_fetch fetch;
 	int32_t rcs[CHUNKS];
 	uint32_t ordinals[4];
-	uint32_t round;
-	uint32_t i;
 
 	assert(world_session(host, &session, 4) == 0 && world_append(&session, 50, CHUNKS) == 0);
-	for (i = 0; i < 2; i++) {
+	for (uint32_t i = 0; i < 2; i++)
 		assert(world_put(&session, i, 0, CHUNKS, PATIENCE_NS, rcs) == 0);
-	}
 	assert(ofs_device_session_set_generating(host->world->device, session.number, 1) == 0);
-	for (round = 0; round < ROUNDS; round++) {
+	for (uint32_t round = 0; round < ROUNDS; round++) {
 		session.step = round;
-		for (i = 0; i < 4; i++) {
+		for (uint32_t i = 0; i < 4; i++)
 			ordinals[i] = (round * 7 + i * 5) % CHUNKS;
-		}
-		assert(world_fetch(&session, round % 2, 4, ordinals, NULL, PATIENCE_NS,
-			&fetch) == 0);
+		assert(world_fetch(&session, round % 2, 4, ordinals, NULL, PATIENCE_NS, &fetch) == 0);
 		assert(fetch.wrong_count == 0);
-		for (i = 0; i < 4; i++) {
+		for (uint32_t i = 0; i < 4; i++)
 			assert(fetch.rcs[i] == 0);
-		}
 		nanosleep(&pause, NULL);
 	}
 	assert(ofs_device_session_close(host->world->device, session.number, 1) == 0);
@@ -97,15 +89,14 @@ run_hosts(const char *backend, uint32_t write_mode)
 	pthread_t threads[HOSTS];
 	struct ofs_policy policy;
 	struct world world;
-	uint32_t i;
 
 	live_open(&world, backend, write_mode);
-	for (i = 0; i < HOSTS; i++) {
+	for (uint32_t i = 0; i < HOSTS; i++) {
 		live_attach(&world, &hosts[i], i);
 		assert(pthread_create(&threads[i], NULL, host_run, &hosts[i]) == 0);
 	}
 	policy = world.config.policy;
-	for (i = 0; i < 40; i++) {
+	for (uint32_t i = 0; i < 40; i++) {
 		struct timespec pause = {.tv_nsec = 500000};
 
 		policy.window_blocks = i % 8;
@@ -114,9 +105,8 @@ run_hosts(const char *backend, uint32_t write_mode)
 		(void)world_ledger(&world);
 		nanosleep(&pause, NULL);
 	}
-	for (i = 0; i < HOSTS; i++) {
+	for (uint32_t i = 0; i < HOSTS; i++)
 		assert(pthread_join(threads[i], NULL) == 0);
-	}
 	assert(ofs_device_drain(world.device, PATIENCE_NS) == 0);
 	assert(world_status(&world).dirty_blocks == 0);
 	assert(world_status(&world).store.blocks == HOSTS * CHUNKS * 2);
@@ -133,19 +123,16 @@ check_restart(const char *backend)
 	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
-	uint32_t tenant;
-	uint32_t i;
 
 	live_open(&world, backend, OFS_WRITE_THROUGH);
-	for (tenant = 0; tenant < HOSTS; tenant++) {
+	for (uint32_t tenant = 0; tenant < HOSTS; tenant++) {
 		live_attach(&world, &host, tenant);
 		assert(world_session(&host, &session, 4) == 0);
 		assert(world_append(&session, 50, CHUNKS) == 0);
-		for (i = 0; i < CHUNKS; i++) {
+		for (uint32_t i = 0; i < CHUNKS; i++) {
 			assert(session.chunks[i].stored_layers == 2);
 			session.step = i;
-			assert(world_fetch(&session, i % 2, 1, &i, NULL, PATIENCE_NS,
-				&fetch) == 0);
+			assert(world_fetch(&session, i % 2, 1, &i, NULL, PATIENCE_NS, &fetch) == 0);
 			assert(fetch.rcs[0] == 0 && fetch.wrong_count == 0);
 		}
 		world_detach(&host);
@@ -220,11 +207,10 @@ int
 main(void)
 {
 	const char *folder = getenv("TMPDIR") == NULL ? "/tmp" : getenv("TMPDIR");
-	uint32_t mode;
 
-	assert(snprintf(path, sizeof(path), "%s/ofs-live-%d", folder, (int)getpid()) <
-		(int)sizeof(path));
-	for (mode = OFS_WRITE_THROUGH; mode <= OFS_WRITE_BACK; mode++) {
+	assert(
+		snprintf(path, sizeof(path), "%s/ofs-live-%d", folder, (int)getpid()) < (int)sizeof(path));
+	for (uint32_t mode = OFS_WRITE_THROUGH; mode <= OFS_WRITE_BACK; mode++) {
 		run("posix", mode);
 		run("io_uring", mode);
 	}

@@ -6,9 +6,7 @@
 int
 main(void)
 {
-	uint64_t seed;
-
-	for (seed = 1; seed <= 25; seed++) {
+	for (uint64_t seed = 1; seed <= 25; seed++) {
 		struct simulate_result first, again;
 
 		simulate(seed, 300, &first);

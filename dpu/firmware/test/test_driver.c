@@ -13,8 +13,12 @@
 #define BLOCKS 64
 #define PAYLOAD 8192
 
-static const struct support_config config = {.block_count = BLOCKS, .slot_count = 96,
-	.payload_size_bytes = PAYLOAD, .entry_count = 8, .demand_max = 16, .score_max = 64,
+static const struct support_config config = {.block_count = BLOCKS,
+	.slot_count = 96,
+	.payload_size_bytes = PAYLOAD,
+	.entry_count = 8,
+	.demand_max = 16,
+	.score_max = 64,
 	.put_slot_count = 4};
 static struct support_dpu dpu;
 static struct ofs_driver *driver;
@@ -23,11 +27,8 @@ static uint32_t all[BLOCKS];
 static void
 set_up(void)
 {
-	uint32_t i;
-
-	for (i = 0; i < BLOCKS; i++) {
+	for (uint32_t i = 0; i < BLOCKS; i++)
 		all[i] = i;
-	}
 	support_open(&dpu, &config);
 	support_open_shm(&dpu, &driver);
 }
@@ -46,13 +47,11 @@ test_hits_and_misses(void)
 	uint16_t scores[4] = {1, 20, 300, 4000};
 	bool staged[16];
 	uint32_t staged_count = 0;
-	uint32_t i;
 
 	set_up();
-	for (i = 0; i < 10; i++) {
+	for (uint32_t i = 0; i < 10; i++)
 		support_stage(&dpu, i); /* a later one may take an earlier one's slot */
-	}
-	for (i = 0; i < 16; i++) {
+	for (uint32_t i = 0; i < 16; i++) {
 		staged[i] = dpu.slot_of[i] != OFS_NONE;
 		staged_count += staged[i];
 	}
@@ -66,15 +65,13 @@ test_hits_and_misses(void)
 	support_stop(&dpu);
 	assert(support_fetch_check(fetch) == 15);
 	assert(fetch->fetch.hit_count == staged_count && staged_count > 0);
-	assert(dpu.seen_count[OFS_CAUSE_WINDOW] + dpu.seen_count[OFS_CAUSE_PATTERN] ==
-		staged_count);
+	assert(dpu.seen_count[OFS_CAUSE_WINDOW] + dpu.seen_count[OFS_CAUSE_PATTERN] == staged_count);
 	assert(fetch->rcs[15] == -ENOENT && fetch->ends[15] == 255);
 	assert(fetch->lengths[14] == 100 && fetch->lengths[0] == PAYLOAD);
 	assert(fetch->fetch.failed_count == 1 && fetch->fetch.stall_ns > 0);
 	assert(dpu.score_sum == 4321 && dpu.step_count == 1 && dpu.selected_count == 21);
-	for (i = 0; i < 15; i++) {
+	for (uint32_t i = 0; i < 15; i++)
 		assert(fetch->ends[i] == (staged[i] ? OFS_END_WINDOW : OFS_END_COLD));
-	}
 	support_fetch_free(fetch);
 	tear_down();
 }
@@ -187,13 +184,12 @@ test_eviction_while_reading(void)
 	struct support_fetch *fetch;
 	uint64_t came = 0;
 	uint64_t torn = 0;
-	uint32_t i;
 
 	set_up();
 	fetch = support_fetch_new(&dpu, BLOCKS, all);
 	dpu.churn = true;
 	support_start(&dpu);
-	for (i = 0; i < 300; i++) {
+	for (uint32_t i = 0; i < 300; i++) {
 		int rc = ofs_driver_fetch(driver, &fetch->fetch);
 
 		assert(rc == 0 || rc == -ETIMEDOUT);
@@ -213,18 +209,17 @@ static void
 test_timeout_and_recovery(void)
 {
 	struct support_fetch *fetch;
-	uint32_t i;
 
 	set_up();
 	fetch = support_fetch_new(&dpu, 2, all);
 	fetch->fetch.timeout_ns = 1000000;
-	for (i = 0; i < 12; i++) { /* more than there are areas */
+	for (uint32_t i = 0; i < 12; i++) { /* more than there are areas */
 		assert(ofs_driver_fetch(driver, &fetch->fetch) == -ETIMEDOUT);
 		assert(fetch->rcs[0] == -ETIMEDOUT && fetch->fetch.failed_count == 2);
 	}
 	fetch->fetch.timeout_ns = 5000000000ull;
 	support_start(&dpu);
-	for (i = 0; i < 20; i++) {
+	for (uint32_t i = 0; i < 20; i++) {
 		assert(ofs_driver_fetch(driver, &fetch->fetch) == 0);
 		assert(support_fetch_check(fetch) == 2);
 	}
@@ -239,20 +234,19 @@ test_puts(void)
 	static uint8_t source[BLOCKS][PAYLOAD];
 	struct ofs_driver_stats stats;
 	int32_t rcs[BLOCKS];
-	uint32_t i;
 
 	set_up();
-	for (i = 0; i < BLOCKS; i++) {
+	for (uint32_t i = 0; i < BLOCKS; i++) {
 		support_fill(i, source[i], PAYLOAD);
 		dpu.length_of[i] = 0;
 	}
 	dpu.busy_puts = 5;
 	support_start(&dpu);
-	assert(ofs_driver_put(driver, 1, 2, BLOCKS, all, source[0], PAYLOAD, PAYLOAD,
-		       5000000000ull, rcs) == 0);
-	for (i = 0; i < BLOCKS; i++) {
+	assert(
+		ofs_driver_put(driver, 1, 2, BLOCKS, all, source[0], PAYLOAD, PAYLOAD, 5000000000ull, rcs)
+		== 0);
+	for (uint32_t i = 0; i < BLOCKS; i++)
 		assert(rcs[i] == 0 && dpu.length_of[i] == PAYLOAD);
-	}
 	assert(ofs_driver_release(driver, 1) == 0);
 	support_stop(&dpu);
 	assert(ofs_driver_stats_get(driver, &stats) == 0);
@@ -260,24 +254,23 @@ test_puts(void)
 	/* What the store refuses reaches the host block by block. */
 	dpu.put_rc = -ENOSPC;
 	support_start(&dpu);
-	assert(ofs_driver_put(driver, 1, 2, 7, all, source[0], PAYLOAD, PAYLOAD, 5000000000ull,
-		       rcs) == 0);
+	assert(
+		ofs_driver_put(driver, 1, 2, 7, all, source[0], PAYLOAD, PAYLOAD, 5000000000ull, rcs) == 0);
 	support_stop(&dpu);
-	for (i = 0; i < 7; i++) {
+	for (uint32_t i = 0; i < 7; i++)
 		assert(rcs[i] == -ENOSPC);
-	}
-	assert(ofs_driver_put(driver, 1, 2, 1, all, source[0], PAYLOAD, PAYLOAD + 1, 1, rcs) ==
-		-EINVAL);
+	assert(
+		ofs_driver_put(driver, 1, 2, 1, all, source[0], PAYLOAD, PAYLOAD + 1, 1, rcs) == -EINVAL);
 	/* Nobody answers, more often than the window has slots; then somebody does. */
-	for (i = 0; i < 3; i++) {
-		assert(ofs_driver_put(driver, 1, 2, 6, all, source[0], PAYLOAD, PAYLOAD, 1000000,
-			       rcs) == -ETIMEDOUT);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert(ofs_driver_put(driver, 1, 2, 6, all, source[0], PAYLOAD, PAYLOAD, 1000000, rcs)
+			== -ETIMEDOUT);
 		assert(rcs[0] == -ETIMEDOUT && rcs[5] == -ETIMEDOUT);
 	}
 	dpu.put_rc = 0;
 	support_start(&dpu);
-	assert(ofs_driver_put(driver, 1, 2, 6, all, source[0], PAYLOAD, PAYLOAD, 5000000000ull,
-		       rcs) == 0);
+	assert(
+		ofs_driver_put(driver, 1, 2, 6, all, source[0], PAYLOAD, PAYLOAD, 5000000000ull, rcs) == 0);
 	assert(rcs[0] == 0 && rcs[5] == 0);
 	support_stop(&dpu);
 	tear_down();
@@ -316,11 +309,9 @@ test_daemon_dies(void)
 	fetch->fetch.timeout_ns = 60000000000ull;
 	child = fork();
 	assert(child >= 0);
-	if (child == 0) {
-		for (;;) {
-			pause(); /* the daemon, which holds its own end of the pair */
-		}
-	}
+	if (child == 0)
+		for (;;)
+			pause();                       /* the daemon, which holds its own end of the pair */
 	close(ofs_port_dpu_wake_fd(dpu.port)); /* only the child has it now */
 	assert(clock_gettime(CLOCK_MONOTONIC, &start) == 0);
 	assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);

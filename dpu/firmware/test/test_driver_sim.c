@@ -28,11 +28,17 @@ turn(void *context, uint64_t now_ns)
 static struct outcome
 run(uint64_t seed, uint32_t torn_per_million, uint32_t flip_per_million, bool churn)
 {
-	struct support_config config = {.block_count = BLOCKS, .slot_count = 32,
-		.payload_size_bytes = PAYLOAD, .entry_count = 4, .demand_max = 16,
-		.score_max = 8, .put_slot_count = 2};
-	struct ofs_fabric_sim_config sim = {.seed = seed, .step_ns = 500,
-		.delay_ns_max = 40000, .torn_per_million = torn_per_million,
+	struct support_config config = {.block_count = BLOCKS,
+		.slot_count = 32,
+		.payload_size_bytes = PAYLOAD,
+		.entry_count = 4,
+		.demand_max = 16,
+		.score_max = 8,
+		.put_slot_count = 2};
+	struct ofs_fabric_sim_config sim = {.seed = seed,
+		.step_ns = 500,
+		.delay_ns_max = 40000,
+		.torn_per_million = torn_per_million,
 		.flip_per_million = flip_per_million};
 	struct outcome outcome = {0};
 	static struct support_dpu dpu;
@@ -44,15 +50,15 @@ run(uint64_t seed, uint32_t torn_per_million, uint32_t flip_per_million, bool ch
 	int region_fd;
 	uint32_t i;
 
-	for (i = 0; i < BLOCKS; i++) {
+	for (i = 0; i < BLOCKS; i++)
 		ordinals[i] = (i * 7 + (uint32_t)seed) % BLOCKS;
-	}
 	support_open(&dpu, &config);
 	dpu.random = seed;
 	dpu.churn = churn;
 	region_fd = ofs_region_share_fd(dpu.region);
-	assert(ofs_fabric_sim_open(&fabric, region_fd, ofs_port_fd(dpu.port), &sim, turn, &dpu,
-		       1000, error, sizeof(error)) == 0);
+	assert(ofs_fabric_sim_open(&fabric, region_fd, ofs_port_fd(dpu.port), &sim, turn, &dpu, 1000,
+			   error, sizeof(error))
+		== 0);
 	close(region_fd);
 	assert(ofs_driver_open(&driver, fabric) == 0);
 	fetch = support_fetch_new(&dpu, BLOCKS, ordinals);
@@ -78,9 +84,8 @@ main(void)
 {
 	uint64_t came = 0;
 	uint64_t torn = 0;
-	uint64_t seed;
 
-	for (seed = 1; seed <= SEEDS; seed++) {
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		struct outcome a = run(seed, 200000, 20000, true);
 		struct outcome b = run(seed, 200000, 20000, true);
 

@@ -3,11 +3,11 @@
 #include "region/port.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 static struct ofs_region *region;
@@ -17,10 +17,18 @@ static char error[256];
 static void
 set_up(void)
 {
-	struct ofs_region_config region_config = {.tenant = 3, .slot_count = 4,
-		.payload_size_bytes = 1024, .lba_size_bytes = 512, .epoch = 7};
-	struct ofs_port_config port_config = {.tenant = 3, .entry_count = 4, .demand_max = 8,
-		.score_max = 8, .put_slot_count = 2, .put_stride_bytes = 1536, .epoch = 7};
+	struct ofs_region_config region_config = {.tenant = 3,
+		.slot_count = 4,
+		.payload_size_bytes = 1024,
+		.lba_size_bytes = 512,
+		.epoch = 7};
+	struct ofs_port_config port_config = {.tenant = 3,
+		.entry_count = 4,
+		.demand_max = 8,
+		.score_max = 8,
+		.put_slot_count = 2,
+		.put_stride_bytes = 1536,
+		.epoch = 7};
 
 	assert(ofs_region_open(&region, &region_config) == 0);
 	assert(ofs_port_open(&port, &port_config) == 0);
@@ -41,12 +49,10 @@ open_again(void)
 
 	memset(error, 0, sizeof(error));
 	rc = ofs_fabric_memory_open(&fabric, region, port, error, sizeof(error));
-	if (rc == 0) {
+	if (rc == 0)
 		fabric->ops->close(fabric);
-	} else {
-		assert(strlen(error) > 20 && strchr(error, '\n') == NULL &&
-			strchr(error, ';') != NULL);
-	}
+	else
+		assert(strlen(error) > 20 && strchr(error, '\n') == NULL && strchr(error, ';') != NULL);
 	return rc;
 }
 
@@ -83,10 +89,12 @@ with_port_word(size_t offset, uint64_t value, size_t size)
 	return rc;
 }
 
-#define REGION(field, value) with_region_word(offsetof(struct ofs_region_header, field), value, \
-	sizeof(((struct ofs_region_header *)0)->field))
-#define PORT(field, value) with_port_word(offsetof(struct ofs_port_header, field), value, \
-	sizeof(((struct ofs_port_header *)0)->field))
+#define REGION(field, value)                                           \
+	with_region_word(offsetof(struct ofs_region_header, field), value, \
+		sizeof(((struct ofs_region_header *)0)->field))
+#define PORT(field, value)                                         \
+	with_port_word(offsetof(struct ofs_port_header, field), value, \
+		sizeof(((struct ofs_port_header *)0)->field))
 
 static void
 test_headers(void)
@@ -147,21 +155,29 @@ test_descriptors(void)
 	region_fd = ofs_region_share_fd(region);
 	bell = ofs_port_dpu_bell_fd(port);
 	assert(ftruncate(loose, 1 << 20) == 0);
-	assert(ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(port), bell, bell, error,
-		       sizeof(error)) == 0);
+	assert(
+		ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(port), bell, bell, error, sizeof(error))
+		== 0);
 	fabric->ops->close(fabric);
-	assert(ofs_fabric_shm_open(&fabric, ofs_port_fd(port), region_fd, bell, bell, error,
-		       sizeof(error)) != 0 && error[0] != '\0');
-	assert(ofs_fabric_shm_open(&fabric, loose, ofs_port_fd(port), bell, bell, error,
-		       sizeof(error)) == -EINVAL && strstr(error, "sealed") != NULL);
-	assert(ofs_fabric_shm_open(&fabric, file, ofs_port_fd(port), bell, bell, error,
-		       sizeof(error)) == -EINVAL && error[0] != '\0');
-	assert(ofs_fabric_shm_open(&fabric, region_fd, region_fd, bell, bell, error,
-		       sizeof(error)) != 0 && error[0] != '\0');
-	assert(ofs_fabric_shm_open(&fabric, -1, ofs_port_fd(port), bell, bell, error,
-		       sizeof(error)) != 0 && error[0] != '\0');
-	assert(ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(port), -1, bell, error,
-		       sizeof(error)) == -EBADF && error[0] != '\0');
+	assert(
+		ofs_fabric_shm_open(&fabric, ofs_port_fd(port), region_fd, bell, bell, error, sizeof(error))
+			!= 0
+		&& error[0] != '\0');
+	assert(ofs_fabric_shm_open(&fabric, loose, ofs_port_fd(port), bell, bell, error, sizeof(error))
+			== -EINVAL
+		&& strstr(error, "sealed") != NULL);
+	assert(ofs_fabric_shm_open(&fabric, file, ofs_port_fd(port), bell, bell, error, sizeof(error))
+			== -EINVAL
+		&& error[0] != '\0');
+	assert(ofs_fabric_shm_open(&fabric, region_fd, region_fd, bell, bell, error, sizeof(error)) != 0
+		&& error[0] != '\0');
+	assert(
+		ofs_fabric_shm_open(&fabric, -1, ofs_port_fd(port), bell, bell, error, sizeof(error)) != 0
+		&& error[0] != '\0');
+	assert(
+		ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(port), -1, bell, error, sizeof(error))
+			== -EBADF
+		&& error[0] != '\0');
 	close(region_fd);
 	close(loose);
 	close(file);
@@ -178,15 +194,16 @@ test_port_config(void)
 		{.entry_count = 4, .demand_max = 0, .put_slot_count = 1, .put_stride_bytes = 1},
 		{.entry_count = 4, .demand_max = 1, .put_slot_count = 0, .put_stride_bytes = 1},
 		{.entry_count = 4, .demand_max = 1, .put_slot_count = 1, .put_stride_bytes = 0},
-		{.entry_count = 4, .demand_max = 1, .put_slot_count = 1, .put_stride_bytes = 1,
+		{.entry_count = 4,
+			.demand_max = 1,
+			.put_slot_count = 1,
+			.put_stride_bytes = 1,
 			.score_max = UINT32_MAX},
 	};
 	struct ofs_port *opened;
-	size_t i;
 
-	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert(ofs_port_open(&opened, &bad[i]) == -EINVAL);
-	}
 }
 
 int

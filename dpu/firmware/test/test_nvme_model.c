@@ -52,8 +52,8 @@ try_random_parameters(void)
 		uint64_t end_ps;
 
 		now_ps += between(0, 1000000000);
-		end_ps = ofs_nvme_model_submit(model, now_ps, (int)between(0, 1),
-			between(0, 1ull << 50), (uint32_t)between(0, 1 << 22));
+		end_ps = ofs_nvme_model_submit(model, now_ps, (int)between(0, 1), between(0, 1ull << 50),
+			(uint32_t)between(0, 1 << 22));
 		assert(end_ps >= now_ps + params.firmware_ps);
 	}
 	ofs_nvme_model_close(model);
@@ -67,15 +67,14 @@ try_full_link(void)
 	struct ofs_nvme_model *model;
 	uint64_t end_ps = 0;
 	uint64_t count = 200000;
-	uint64_t i;
 
 	assert(ofs_nvme_preset("gen5-tlc", &params) == 0);
 	assert(ofs_nvme_preset("none", &params) == -ENOENT);
 	assert(ofs_nvme_model_open(&model, &params, 1) == 0);
-	for (i = 0; i < count; i++) {
+	for (uint64_t i = 0; i < count; i++) {
 		/* 7 % more than the link carries, spread at random over the dies */
-		uint64_t ps = ofs_nvme_model_submit(model, i * 1100000, 0,
-			between(0, 1 << 24) * 16384, 16384);
+		uint64_t ps =
+			ofs_nvme_model_submit(model, i * 1100000, 0, between(0, 1 << 24) * 16384, 16384);
 
 		end_ps = ps > end_ps ? ps : end_ps;
 	}
@@ -87,9 +86,7 @@ try_full_link(void)
 int
 main(void)
 {
-	int i;
-
-	for (i = 0; i < 200; i++)
+	for (int i = 0; i < 200; i++)
 		try_random_parameters();
 	try_full_link();
 	puts("nvme model ok");

@@ -26,7 +26,7 @@ draw(uint64_t *state, uint32_t below)
 static void
 make(struct made *m, uint64_t seed)
 {
-	uint32_t seen[4] = { 0 }, runs = 0;
+	uint32_t seen[4] = {0}, runs = 0;
 
 	memset(m, 0, sizeof(*m));
 	for (uint32_t r = 0; r < REQUESTS; r++) {
@@ -40,7 +40,7 @@ make(struct made *m, uint64_t seed)
 		}
 		m->offsets[r + 1] = runs;
 	}
-	m->trace = (struct ofs_prefix_trace){ REQUESTS, BLOCKS, m->offsets, m->first, m->count };
+	m->trace = (struct ofs_prefix_trace){REQUESTS, BLOCKS, m->offsets, m->first, m->count};
 }
 
 static uint64_t
@@ -81,8 +81,11 @@ test_every_cache_keeps_its_books(void)
 		make(&m, seed);
 		for (uint32_t i = 0; i < 2 * OFS_PREFIX_ADMIT_COUNT * OFS_EVICT_COUNT; i++) {
 			struct ofs_prefix_plan plan = {
-				.sessions = m.sessions, .turns = m.turns, .tail_first = i & 1,
-				.admission = i / 2 % OFS_PREFIX_ADMIT_COUNT, .window_ns = 20,
+				.sessions = m.sessions,
+				.turns = m.turns,
+				.tail_first = i & 1,
+				.admission = i / 2 % OFS_PREFIX_ADMIT_COUNT,
+				.window_ns = 20,
 				.ttl_ns = i % 3 ? 0 : 11,
 			};
 
@@ -95,10 +98,10 @@ static void
 test_lru_is_what_the_distances_say(void)
 {
 	static struct made m;
-	struct ofs_prefix_plan plan = { 0 };
-	uint64_t distances[BLOCKS] = { 0 }, below = 0, again = 0;
+	struct ofs_prefix_plan plan = {0};
+	uint64_t distances[BLOCKS] = {0}, below = 0, again = 0;
 	struct ofs_prefix_reuse reuses[2];
-	uint32_t uses[BLOCKS] = { 0 };
+	uint32_t uses[BLOCKS] = {0};
 	int64_t count;
 
 	make(&m, 7);
@@ -122,7 +125,7 @@ test_nonsense_is_refused(void)
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
 	static struct made m;
 	struct ofs_prefix_row rows[REQUESTS];
-	struct ofs_prefix_plan plan = { .trace = &m.trace, .arrival_ns = m.arrival_ns, .rows = rows };
+	struct ofs_prefix_plan plan = {.trace = &m.trace, .arrival_ns = m.arrival_ns, .rows = rows};
 	uint64_t distances[BLOCKS];
 	struct fixture f;
 

@@ -24,8 +24,11 @@ key_of(uint64_t number)
 static struct ofs_region *
 open_region(uint32_t slot_count, uint32_t payload_size_bytes)
 {
-	struct ofs_region_config config = {.tenant = 1, .slot_count = slot_count,
-		.payload_size_bytes = payload_size_bytes, .lba_size_bytes = 512, .epoch = 9};
+	struct ofs_region_config config = {.tenant = 1,
+		.slot_count = slot_count,
+		.payload_size_bytes = payload_size_bytes,
+		.lba_size_bytes = 512,
+		.epoch = 9};
 	struct ofs_region *region;
 
 	assert(ofs_region_open(&region, &config) == 0);
@@ -43,15 +46,14 @@ lookup(const struct ofs_region *region, const struct ofs_key *key, uint32_t *slo
 		(const struct ofs_directory_entry *)(base + header->directory_offset);
 	uint64_t total = (uint64_t)header->bucket_count * header->bucket_entries;
 	int found = 0;
-	uint64_t i;
 
-	for (i = 0; i < total; i++) {
+	for (uint64_t i = 0; i < total; i++) {
 		uint32_t bucket = (uint32_t)(i / OFS_BUCKET_ENTRIES);
 
 		assert((entries[i].sequence & 1) == 0);
 		if (entries[i].slot != OFS_NONE && ofs_key_equal(&entries[i].key, key)) {
-			assert(bucket == ofs_bucket_first(key, header->bucket_count) ||
-				bucket == ofs_bucket_second(key, header->bucket_count));
+			assert(bucket == ofs_bucket_first(key, header->bucket_count)
+				|| bucket == ofs_bucket_second(key, header->bucket_count));
 			*slot = entries[i].slot;
 			found++;
 		}
@@ -92,9 +94,8 @@ test_directory_load(void)
 	static uint64_t number_in[SLOTS];
 	uint32_t overflow_count = 0;
 	uint32_t slot;
-	uint64_t i;
 
-	for (i = 0; i < 1000000; i++) {
+	for (uint64_t i = 0; i < 1000000; i++) {
 		struct ofs_key key = key_of(i + 1);
 		int rc;
 
@@ -128,13 +129,12 @@ test_full_buckets(void)
 {
 	struct ofs_region *region = open_region(8, 1024); /* 16 entries in 2 buckets */
 	uint32_t slot;
-	uint64_t i;
 
-	for (i = 0; i < 16; i++) {
+	for (uint64_t i = 0; i < 16; i++) {
 		struct ofs_key key = key_of(i);
 
-		assert(ofs_region_publish(region, &key, (uint32_t)i % 8, (uint32_t)i + 1,
-			       OFS_CAUSE_WINDOW) == 0);
+		assert(ofs_region_publish(region, &key, (uint32_t)i % 8, (uint32_t)i + 1, OFS_CAUSE_WINDOW)
+			== 0);
 	}
 	struct ofs_key late = key_of(99);
 
@@ -169,8 +169,7 @@ test_no_host_can_write(void)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	again = open(path, O_RDWR);
 	if (again >= 0) {
-		assert(mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0) ==
-			MAP_FAILED);
+		assert(mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0) == MAP_FAILED);
 		assert(pwrite(again, "x", 1, 0) < 0);
 		assert(ftruncate(again, 0) != 0);
 		close(again);
@@ -195,11 +194,9 @@ test_refuses_nonsense(void)
 		{.slot_count = 1, .payload_size_bytes = 1u << 30, .lba_size_bytes = 512},
 	};
 	struct ofs_region *region;
-	size_t i;
 
-	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert(ofs_region_open(&region, &bad[i]) == -EINVAL);
-	}
 }
 
 int

@@ -53,8 +53,7 @@ run_echo(void *argument)
 			assert(echo->command.seen[i] == (uint8_t)(echo->count + i));
 			echo->results[i] = (struct ofs_result){.slot = echo->command.ordinals[i]};
 		}
-		assert(sqe->score_count == 1 &&
-			echo->command.scores[0] == (uint16_t)echo->count);
+		assert(sqe->score_count == 1 && echo->command.scores[0] == (uint16_t)echo->count);
 		cqe.user = sqe->user;
 		cqe.payload_index = sqe->payload_index;
 		cqe.count = sqe->demand_count;
@@ -68,23 +67,23 @@ static void
 write_command(struct ofs_fabric *fabric, uint32_t number)
 {
 	uint32_t count = number % 33;
-	struct ofs_sqe sqe = {.user = number, .op = OFS_OP_STEP,
-		.payload_index = (uint16_t)(number % ENTRIES), .demand_count = count,
+	struct ofs_sqe sqe = {.user = number,
+		.op = OFS_OP_STEP,
+		.payload_index = (uint16_t)(number % ENTRIES),
+		.demand_count = count,
 		.score_count = 1};
 	uint8_t *payload = fabric->ops->payload(fabric, number % ENTRIES);
 	uint16_t score = (uint16_t)number;
-	uint32_t i;
 
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		uint32_t ordinal = number + i;
 
 		memcpy(payload + (size_t)i * 4, &ordinal, 4);
 		payload[ofs_payload_seen_offset(count) + i] = (uint8_t)ordinal;
 	}
 	memcpy(payload + ofs_payload_scores_offset(count), &score, sizeof(score));
-	while (fabric->ops->submit(fabric, &sqe) == -EAGAIN) {
+	while (fabric->ops->submit(fabric, &sqe) == -EAGAIN)
 		ofs_cpu_relax(); /* answered, and its entry not yet given back */
-	}
 }
 
 /* The host's thread: at most ENTRIES in flight, as the payload areas allow. */
@@ -99,29 +98,29 @@ drive(struct ofs_fabric *fabric)
 		uint32_t burst = 1 + sent % ENTRIES;
 		uint32_t i;
 
-		while (sent < COMMANDS && sent - received < burst) {
+		while (sent < COMMANDS && sent - received < burst)
 			write_command(fabric, sent++);
-		}
-		while (fabric->ops->poll(fabric, &cqe, 1) == 0) {
+		while (fabric->ops->poll(fabric, &cqe, 1) == 0)
 			assert(fabric->ops->wait(fabric, 10000000000ull) == 0);
-		}
 		assert(cqe.user == received && cqe.rc == 0 && cqe.count == received % 33);
-		for (i = 0; i < cqe.count; i++) {
+		for (i = 0; i < cqe.count; i++)
 			assert(fabric->ops->results(fabric, &cqe)[i].slot == received + i);
-		}
 		received++;
-		if (received % 1000 == 0) {
+		if (received % 1000 == 0)
 			fabric->ops->pause(fabric, 300000); /* long enough for the DPU to sleep */
-		}
 	}
 }
 
 static void
 test_two_threads(int shm)
 {
-	struct support_config config = {.block_count = 1, .slot_count = 4,
-		.payload_size_bytes = 512, .entry_count = ENTRIES, .demand_max = 64,
-		.score_max = 4, .put_slot_count = 2};
+	struct support_config config = {.block_count = 1,
+		.slot_count = 4,
+		.payload_size_bytes = 512,
+		.entry_count = ENTRIES,
+		.demand_max = 64,
+		.score_max = 4,
+		.put_slot_count = 2};
 	static struct support_dpu dpu;
 	struct echo echo = {0};
 	struct ofs_fabric *fabric;
@@ -134,10 +133,10 @@ test_two_threads(int shm)
 	echo.port = dpu.port;
 	echo.command = dpu.command;
 	region_fd = ofs_region_share_fd(dpu.region);
-	rc = shm ? ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(dpu.port),
-			   ofs_port_dpu_bell_fd(dpu.port), ofs_port_host_wake_fd(dpu.port), error,
-			   sizeof(error)) :
-		ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error));
+	rc = shm
+		? ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(dpu.port),
+			  ofs_port_dpu_bell_fd(dpu.port), ofs_port_host_wake_fd(dpu.port), error, sizeof(error))
+		: ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error));
 	assert(rc == 0);
 	assert(pthread_create(&thread, NULL, run_echo, &echo) == 0);
 	drive(fabric);
@@ -152,28 +151,30 @@ test_two_threads(int shm)
 static void
 test_reads_beside_writes(void)
 {
-	struct support_config config = {.block_count = 24, .slot_count = 8,
-		.payload_size_bytes = 4096, .entry_count = ENTRIES, .demand_max = 24,
-		.score_max = 4, .put_slot_count = 2};
+	struct support_config config = {.block_count = 24,
+		.slot_count = 8,
+		.payload_size_bytes = 4096,
+		.entry_count = ENTRIES,
+		.demand_max = 24,
+		.score_max = 4,
+		.put_slot_count = 2};
 	static struct support_dpu dpu;
 	struct support_fetch *fetch;
 	struct ofs_fabric *fabric;
 	struct ofs_driver *driver;
 	uint32_t ordinals[24];
 	char error[256];
-	uint32_t i;
 
 	support_open(&dpu, &config);
 	assert(ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error)) == 0);
 	assert(ofs_driver_open(&driver, fabric) == 0);
-	for (i = 0; i < 24; i++) {
+	for (uint32_t i = 0; i < 24; i++)
 		ordinals[i] = i;
-	}
 	fetch = support_fetch_new(&dpu, 24, ordinals);
 	fetch->fetch.timeout_ns = 20000000;
 	dpu.churn = true;
 	support_start(&dpu);
-	for (i = 0; i < 20; i++) {
+	for (uint32_t i = 0; i < 20; i++) {
 		(void)ofs_driver_fetch(driver, &fetch->fetch);
 		(void)support_fetch_check(fetch);
 	}

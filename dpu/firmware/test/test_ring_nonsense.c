@@ -10,8 +10,12 @@
 
 #define ENTRIES 4
 
-static const struct support_config config = {.block_count = 4, .slot_count = 8,
-	.payload_size_bytes = 1024, .entry_count = ENTRIES, .demand_max = 16, .score_max = 8,
+static const struct support_config config = {.block_count = 4,
+	.slot_count = 8,
+	.payload_size_bytes = 1024,
+	.entry_count = ENTRIES,
+	.demand_max = 16,
+	.score_max = 8,
 	.put_slot_count = 2};
 static struct support_dpu dpu;
 static struct ofs_fabric *fabric;
@@ -21,8 +25,8 @@ words(void)
 {
 	uint64_t size_bytes;
 
-	return (struct ofs_port_words *)
-		((uint8_t *)ofs_port_base(dpu.port, &size_bytes) + OFS_PORT_WORDS_OFFSET);
+	return (struct ofs_port_words *)((uint8_t *)ofs_port_base(dpu.port, &size_bytes)
+		+ OFS_PORT_WORDS_OFFSET);
 }
 
 static void
@@ -65,8 +69,7 @@ test_every_number_is_checked(void)
 	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = 17}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = UINT32_MAX}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .score_count = 9}) == -EINVAL);
-	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = 16, .score_count = 8})
-		== 0);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = 16, .score_count = 8}) == 0);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .put_slot = 2, .length = 1}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .length = 0}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .length = UINT32_MAX}) == -EINVAL);
@@ -102,10 +105,9 @@ test_jammed_completions(void)
 {
 	struct ofs_cqe cqe;
 	uint32_t sent = 0;
-	uint32_t i;
 
 	set_up();
-	for (i = 0; i < 10 * ENTRIES; i++) {
+	for (uint32_t i = 0; i < 10 * ENTRIES; i++) {
 		struct ofs_sqe sqe = {.op = OFS_OP_NOP, .user = sent};
 
 		sent += fabric->ops->submit(fabric, &sqe) == 0;
@@ -114,7 +116,7 @@ test_jammed_completions(void)
 	assert(sent == 3 * ENTRIES); /* the completion ring and the submission ring are full */
 	assert(ofs_port_sleep(dpu.port) == 0);
 	ofs_port_wake(dpu.port);
-	for (i = 0; i < sent; i++) {
+	for (uint32_t i = 0; i < sent; i++) {
 		support_turn(&dpu);
 		assert(fabric->ops->poll(fabric, &cqe, 1) == 1 && cqe.user == i && cqe.rc == 0);
 	}
@@ -142,10 +144,8 @@ test_bell_shut_down(void)
 static void
 test_bell_is_full(void)
 {
-	uint32_t i;
-
 	set_up();
-	for (i = 0; i < 5000; i++) {
+	for (uint32_t i = 0; i < 5000; i++) {
 		ofs_word_store(&words()->host_sleeping, 1);
 		ofs_word_store(&words()->dpu_sleeping, 1);
 		assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
@@ -156,8 +156,12 @@ test_bell_is_full(void)
 static void
 test_closed(void)
 {
-	struct ofs_port_config port = {.tenant = 3, .entry_count = ENTRIES, .demand_max = 1,
-		.put_slot_count = 1, .put_stride_bytes = 2048, .epoch = 77};
+	struct ofs_port_config port = {.tenant = 3,
+		.entry_count = ENTRIES,
+		.demand_max = 1,
+		.put_slot_count = 1,
+		.put_stride_bytes = 2048,
+		.epoch = 77};
 	struct ofs_sqe sqe = {.op = OFS_OP_NOP};
 	char error[256];
 	int region_fd;
@@ -167,9 +171,10 @@ test_closed(void)
 	region_fd = ofs_region_share_fd(dpu.region);
 	ofs_port_close(dpu.port);
 	assert(ofs_port_open(&dpu.port, &port) == 0);
-	assert(ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(dpu.port),
-		       ofs_port_dpu_bell_fd(dpu.port), ofs_port_host_wake_fd(dpu.port), error,
-		       sizeof(error)) == 0);
+	assert(
+		ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(dpu.port),
+			ofs_port_dpu_bell_fd(dpu.port), ofs_port_host_wake_fd(dpu.port), error, sizeof(error))
+		== 0);
 	assert(fabric->ops->wait(fabric, 1000000) == -ETIMEDOUT);
 	ofs_port_close(dpu.port);
 	dpu.port = NULL;

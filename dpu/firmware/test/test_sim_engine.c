@@ -59,19 +59,25 @@ cut_fill(struct cut *cut, uint32_t first, uint32_t steps)
 		for (uint32_t i = 0; i < CHUNKS; i++)
 			cut->scores[row * CHUNKS + i] = (uint16_t)draw(&state, 65536);
 		for (uint32_t i = 0; i < GUESSES; i++)
-			cut->guesses[row * GUESSES + i] = (struct ofs_guess){
-				.layer = (uint16_t)draw(&state, LAYERS),
-				.ordinal = draw(&state, CHUNKS),
-				.steps = (uint16_t)draw(&state, 3),
-				.probability = (uint16_t)draw(&state, 65536),
-				.cause = OFS_CAUSE_LOOKAHEAD };
+			cut->guesses[row * GUESSES + i] =
+				(struct ofs_guess){.layer = (uint16_t)draw(&state, LAYERS),
+					.ordinal = draw(&state, CHUNKS),
+					.steps = (uint16_t)draw(&state, 3),
+					.probability = (uint16_t)draw(&state, 65536),
+					.cause = OFS_CAUSE_LOOKAHEAD};
 		cut->offsets[row] = row * GUESSES;
 	}
 	cut->offsets[rows] = rows * GUESSES;
-	return (struct ofs_slab){ .step_count = steps, .last = first + steps == STEPS,
-		.width = WIDTH, .selected = cut->selected, .served = cut->served,
-		.scores = cut->scores, .score_stride = CHUNKS, .score_count = CHUNKS,
-		.guess_offsets = cut->offsets, .guesses = cut->guesses };
+	return (struct ofs_slab){.step_count = steps,
+		.last = first + steps == STEPS,
+		.width = WIDTH,
+		.selected = cut->selected,
+		.served = cut->served,
+		.scores = cut->scores,
+		.score_stride = CHUNKS,
+		.score_count = CHUNKS,
+		.guess_offsets = cut->offsets,
+		.guesses = cut->guesses};
 }
 
 static void
@@ -93,11 +99,15 @@ static uint64_t
 run_cut(uint32_t steps, struct ofs_row *rows)
 {
 	struct ofs_nvme_params nvme;
-	struct ofs_engine_config config = { .place_max = 1, .append_steps = 5,
-		.compute_ns = 10000, .hit_ns = 500, .retry_ns = 1000, .nvme = &nvme };
+	struct ofs_engine_config config = {.place_max = 1,
+		.append_steps = 5,
+		.compute_ns = 10000,
+		.hit_ns = 500,
+		.retry_ns = 1000,
+		.nvme = &nvme};
 	struct ofs_engine_state state;
 	struct ofs_engine *engine;
-	struct cut cut = { 0 };
+	struct cut cut = {0};
 	uint32_t place, fed = 0, taken = 0;
 	struct fixture f;
 	int what;
@@ -108,8 +118,7 @@ run_cut(uint32_t steps, struct ofs_row *rows)
 	assert(ofs_engine_start(engine, 0, f.session, 10, 5, NULL, 0) == 0);
 	while ((what = ofs_engine_run(engine, &place)) > 0) {
 		assert(place == 0);
-		taken += (uint32_t)ofs_engine_rows(engine, 0, rows + taken,
-			(int)(STEPS * LAYERS - taken));
+		taken += (uint32_t)ofs_engine_rows(engine, 0, rows + taken, (int)(STEPS * LAYERS - taken));
 		assert(ofs_core_verify(f.core) == 0);
 		if (what == OFS_ENGINE_ENDED) {
 			assert(ofs_core_session_close(f.core, 1, f.session) == 0);
@@ -144,8 +153,8 @@ test_slabs_are_read_within_and_let_go(void)
 static void
 test_what_the_engine_refuses(void)
 {
-	struct ofs_engine_config config = { .place_max = 1 };
-	struct ofs_slab none = { 0 };
+	struct ofs_engine_config config = {.place_max = 1};
+	struct ofs_slab none = {0};
 	struct ofs_engine *engine;
 	struct fixture f;
 
@@ -166,8 +175,8 @@ test_what_the_engine_refuses(void)
 static void
 test_a_pool_of_one_selection(void)
 {
-	uint32_t selected[4][2] = { { 0, 1 }, { 1, 2 }, { 0, OFS_NONE }, { 2, 0 } };
-	uint8_t expected[4][2] = { { 0, 0 }, { 1, 0 }, { 0, 0 }, { 1, 1 } }, served[4][2];
+	uint32_t selected[4][2] = {{0, 1}, {1, 2}, {0, OFS_NONE}, {2, 0}};
+	uint8_t expected[4][2] = {{0, 0}, {1, 0}, {0, 0}, {1, 1}}, served[4][2];
 	uint32_t held[2];
 	struct ofs_pool *pool;
 

@@ -28,7 +28,10 @@ static struct ofs_storage_config
 config_of(const char *backend, const char *inner, const char *path, uint32_t direct)
 {
 	struct ofs_storage_config config = {
-		.size_bytes = BLOCK * BLOCKS, .queue_depth_max = DEPTH, .direct = direct, .seed = 3,
+		.size_bytes = BLOCK * BLOCKS,
+		.queue_depth_max = DEPTH,
+		.direct = direct,
+		.seed = 3,
 	};
 
 	snprintf(config.backend, sizeof(config.backend), "%s", backend);
@@ -58,8 +61,11 @@ world_submit(struct world *world)
 	uint32_t block = random_below(BLOCKS);
 	uint8_t *buffer = world->buffer + (size_t)slot * BLOCK;
 	struct ofs_io io = {
-		.user = slot, .offset = (uint64_t)block * BLOCK, .buffer = buffer,
-		.size_bytes = BLOCK, .op = (uint16_t)random_below(2),
+		.user = slot,
+		.offset = (uint64_t)block * BLOCK,
+		.buffer = buffer,
+		.size_bytes = BLOCK,
+		.op = (uint16_t)random_below(2),
 		.flags = random_below(8) == 0 ? OFS_STORAGE_DURABLE : 0,
 	};
 
@@ -86,14 +92,13 @@ world_poll(struct world *world)
 	struct ofs_io_done done[3];
 	uint64_t due_ns = ofs_storage_due_ns(world->storage);
 	int count;
-	int i;
 
 	if (strcmp(ofs_storage_name(world->storage), "sim") == 0 && due_ns != UINT64_MAX
 		&& due_ns > ofs_clock_now_ns(&world->clock))
 		ofs_clock_advance_to(&world->clock, due_ns);
 	count = ofs_storage_poll(world->storage, done, 3);
 	assert(count >= 0 && count <= 3);
-	for (i = 0; i < count; i++) {
+	for (int i = 0; i < count; i++) {
 		struct ofs_io *io = &world->flying[done[i].user];
 		uint32_t block = (uint32_t)(io->offset / BLOCK);
 		uint8_t *buffer = io->buffer;
@@ -160,10 +165,9 @@ try_ends(const char *path)
 	struct ofs_storage *storage;
 	char error[256];
 	void *buffer;
-	size_t i;
 
 	ofs_clock_init_os(&clock);
-	for (i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+	for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
 		struct ofs_storage_config config = config_of(backends[i], "posix", "/nowhere/file", 0);
 
 		if (strcmp(backends[i], "sim") == 0)
@@ -174,15 +178,17 @@ try_ends(const char *path)
 		assert(storage == NULL && strlen(error) > 20);
 	}
 	assert(ofs_buffer_alloc(&buffer, DEPTH * BLOCK) == 0);
-	for (i = 0; i < 20; i++) {
+	for (size_t i = 0; i < 20; i++) {
 		struct ofs_storage_config config = config_of(i % 2 ? "posix" : "auto", "", path, 1);
 		uint64_t slot;
 
 		assert(ofs_storage_open(&storage, &config, &clock, error, sizeof(error)) == 0);
 		for (slot = 0; slot < DEPTH; slot++) {
 			struct ofs_io io = {
-				.user = slot, .offset = slot * BLOCK,
-				.buffer = (uint8_t *)buffer + slot * BLOCK, .size_bytes = BLOCK,
+				.user = slot,
+				.offset = slot * BLOCK,
+				.buffer = (uint8_t *)buffer + slot * BLOCK,
+				.size_bytes = BLOCK,
 				.op = OFS_STORAGE_READ,
 			};
 
@@ -202,19 +208,21 @@ try_remapped(const char *path)
 	struct ofs_clock clock;
 	struct ofs_io_done done;
 	void *buffer;
-	int i;
 
 	ofs_clock_init_os(&clock);
 	assert(ofs_storage_open(&storage, &config, &clock, NULL, 0) == 0);
 	assert(ofs_buffer_alloc(&buffer, BLOCK) == 0);
-	for (i = 0; i < 8; i++) {
+	for (int i = 0; i < 8; i++) {
 		struct ofs_io io = {
-			.buffer = buffer, .size_bytes = BLOCK, .offset = (uint64_t)i * BLOCK,
+			.buffer = buffer,
+			.size_bytes = BLOCK,
+			.offset = (uint64_t)i * BLOCK,
 			.op = OFS_STORAGE_WRITE,
 		};
 
-		assert(mmap(buffer, BLOCK, PROT_READ | PROT_WRITE,
-			MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == buffer);
+		assert(mmap(buffer, BLOCK, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS,
+				   -1, 0)
+			== buffer);
 		assert(ofs_storage_register_memory(storage, buffer, BLOCK) == 0);
 		memset(buffer, i + 1, BLOCK);
 		assert(ofs_storage_submit(storage, &io) == 0);
@@ -237,13 +245,12 @@ try_bench(void)
 	struct ofs_storage *storage;
 	struct ofs_clock clock;
 	void *buffer;
-	int i;
 
 	ofs_clock_init_os(&clock);
 	assert(ofs_storage_open(&storage, &config, &clock, NULL, 0) == 0);
 	assert(ofs_buffer_alloc(&buffer, DEPTH * BLOCK) == 0);
 	assert(ofs_storage_bench_read(storage, buffer, BLOCK, DEPTH, 200, 1, 1000, latency_ns) > 0);
-	for (i = 0; i < 200; i++)
+	for (int i = 0; i < 200; i++)
 		assert(latency_ns[i] >= 25000); /* firmware and tR of the modelled drive */
 	assert(ofs_storage_bench_read(storage, buffer, BLOCK, DEPTH + 1, 9, 1, 0, NULL) == -EINVAL);
 	assert(ofs_storage_bench_read(storage, buffer, 100, 1, 9, 1, 0, NULL) == -EINVAL);

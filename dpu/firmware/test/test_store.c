@@ -13,8 +13,14 @@
 #define SEGMENT (LBA + 4 * (2048 + LBA))
 
 static const struct ofs_store_config base_config = {
-	.payload_size_bytes = 2048, .layer_count = 2, .tenant_max = 2,
-	.segment_size_bytes = SEGMENT, .io_max = 8, .durable = 1, .reserve_segments = 1, .format = 1,
+	.payload_size_bytes = 2048,
+	.layer_count = 2,
+	.tenant_max = 2,
+	.segment_size_bytes = SEGMENT,
+	.io_max = 8,
+	.durable = 1,
+	.reserve_segments = 1,
+	.format = 1,
 };
 
 static _Alignas(4096) uint8_t record[8][4096];
@@ -35,8 +41,7 @@ static struct ofs_store *
 reopen(struct ofs_store *store, const struct ofs_store_config *config, uint64_t now_s)
 {
 	ofs_store_close(store);
-	assert(ofs_store_open(&store, &device.storage, NULL, config, now_s, text,
-		sizeof(text)) == 0);
+	assert(ofs_store_open(&store, &device.storage, NULL, config, now_s, text, sizeof(text)) == 0);
 	return store;
 }
 
@@ -62,32 +67,28 @@ test_round_trip(void)
 {
 	struct ofs_store *store = begin_with(&base_config, 16);
 	struct ofs_key key;
-	uint32_t i;
 
-	for (i = 0; i < 10; i++) {
+	for (uint32_t i = 0; i < 10; i++)
 		assert(store_put_now(store, &base_config, i, i % 2, record[0], 0) == 0);
-	}
-	for (i = 0; i < 10; i++) {
+	for (uint32_t i = 0; i < 10; i++) {
 		assert(store_get_now(store, &base_config, i, i % 2, record[0], 0) == 0);
 		assert(store_get_now(store, &base_config, i, !(i % 2), record[0], 0) == -ENOENT);
 	}
 	/* Blocks of one layer written one after another are neighbours: 0, 2, 4, 6 fill a segment. */
 	block_name(0, &key);
-	for (i = 1; i < 4; i++) {
+	for (uint32_t i = 1; i < 4; i++) {
 		struct ofs_key next;
 
 		block_name(2 * i, &next);
-		assert(ofs_store_position(store, &next, 0) ==
-			ofs_store_position(store, &key, 0) + i);
+		assert(ofs_store_position(store, &next, 0) == ofs_store_position(store, &key, 0) + i);
 	}
 	block_name(99, &key);
 	assert(ofs_store_position(store, &key, 0) == UINT64_MAX);
 	assert(stats_of(store).blocks == 10 && device.not_durable == 0);
 	store = reopen(store, &base_config, 0);
 	assert(stats_of(store).recovered == 10 && stats_of(store).recovery_torn == 0);
-	for (i = 0; i < 10; i++) {
+	for (uint32_t i = 0; i < 10; i++)
 		assert(store_get_now(store, &base_config, i, i % 2, record[0], 0) == 0);
-	}
 	end(store);
 }
 
@@ -199,22 +200,20 @@ test_torn_superblock(void)
 {
 	struct ofs_store *store = begin_with(&base_config, 16);
 	uint64_t at[2] = {0, 65536};
-	int i;
 
 	assert(store_put_now(store, &base_config, 3, 0, record[0], 0) == 0);
-	for (i = 0; i < 6; i++) {
+	for (int i = 0; i < 6; i++) {
 		ofs_store_close(store);
 		memset(device.bytes + at[i % 2] + (i < 4 ? 0 : 32), 0, 64);
-		assert(ofs_store_open(&store, &device.storage, NULL, &base_config, 0, text,
-			sizeof(text)) == 0);
+		assert(ofs_store_open(&store, &device.storage, NULL, &base_config, 0, text, sizeof(text))
+			== 0);
 		assert(memcmp(device.bytes, device.bytes + 65536, 128) == 0);
 		assert(store_get_now(store, &base_config, 3, 0, record[0], 0) == 0);
 	}
 	end(store);
 	memory_open(&device, 131072 + 16 * SEGMENT, LBA, 1);
 	memcpy(device.bytes + 65536, "OFSTORE1 torn", 13);
-	assert(ofs_store_open(&store, &device.storage, NULL, &base_config, 0, text,
-		sizeof(text)) == 0);
+	assert(ofs_store_open(&store, &device.storage, NULL, &base_config, 0, text, sizeof(text)) == 0);
 	end(store);
 }
 
@@ -225,13 +224,11 @@ test_expiry(void)
 	struct ofs_store_entry entries[8];
 	struct ofs_store *store;
 	struct ofs_key key;
-	uint32_t i;
 
 	config.ttl_s = 100;
 	store = begin_with(&config, 16);
-	for (i = 0; i < 6; i++) {
+	for (uint32_t i = 0; i < 6; i++)
 		assert(store_put_now(store, &config, i, 0, record[0], 1000 + i) == 0);
-	}
 	assert(store_put_now(store, &config, 0, 0, record[0], 1050) == 0); /* renewed */
 	assert(ofs_store_tick(store, 1100, entries, 8) == 0);
 	assert(store_get_now(store, &config, 1, 0, record[0], 1101) == -ENOENT);
@@ -257,13 +254,11 @@ test_rewrite(void)
 {
 	struct ofs_store_config config = base_config;
 	struct ofs_store *store;
-	uint32_t i;
 
 	config.ttl_s = 100;
 	store = begin_with(&config, 16);
-	for (i = 0; i < 8; i++) {
+	for (uint32_t i = 0; i < 8; i++)
 		assert(store_put_now(store, &config, i, 0, record[0], 1000) == 0);
-	}
 	store = reopen(store, &config, 1050);
 	/* Segment 0 is full and not the newest: only its trailers were read. Segment 1 was verified. */
 	assert(store_put_now(store, &config, 1, 0, record[0], 1050) == 0);
@@ -302,11 +297,10 @@ static void
 test_write_errors(void)
 {
 	struct ofs_store *store = begin_with(&base_config, 16);
-	uint32_t i;
 
 	assert(store_put_now(store, &base_config, 0, 0, record[0], 0) == 0);
 	device.write_rc = -EIO;
-	for (i = 1; i < 9; i++) {
+	for (uint32_t i = 1; i < 9; i++) {
 		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == -EIO);
 		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -ENOENT);
 		assert(ofs_store_verify(store) == 0);
@@ -316,13 +310,11 @@ test_write_errors(void)
 	device.write_rc = 512; /* short */
 	assert(store_put_now(store, &base_config, 9, 1, record[0], 0) == -EIO);
 	device.write_rc = 0;
-	for (i = 1; i < 9; i++) {
+	for (uint32_t i = 1; i < 9; i++)
 		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == 0);
-	}
 	store = reopen(store, &base_config, 0);
-	for (i = 0; i < 9; i++) {
+	for (uint32_t i = 0; i < 9; i++)
 		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == 0);
-	}
 	end(store);
 }
 
@@ -331,16 +323,14 @@ static void
 test_corrupt(void)
 {
 	struct ofs_store *store = begin_with(&base_config, 16);
-	uint32_t i;
 
-	for (i = 0; i < 4; i++) {
+	for (uint32_t i = 0; i < 4; i++)
 		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == 0);
-	}
-	device.bytes[131072 + LBA + 100] ^= 1;                         /* payload of 0 */
-	device.bytes[131072 + LBA + 2560 + 2048 + 40] ^= 1;            /* trailer of 1 */
-	memcpy(device.bytes + 131072 + LBA + 2 * 2560,
-		device.bytes + 131072 + LBA + 3 * 2560, 2560);          /* 3 in the place of 2 */
-	for (i = 0; i < 3; i++) {
+	device.bytes[131072 + LBA + 100] ^= 1;              /* payload of 0 */
+	device.bytes[131072 + LBA + 2560 + 2048 + 40] ^= 1; /* trailer of 1 */
+	memcpy(device.bytes + 131072 + LBA + 2 * 2560, device.bytes + 131072 + LBA + 3 * 2560,
+		2560); /* 3 in the place of 2 */
+	for (uint32_t i = 0; i < 3; i++) {
 		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -EBADMSG);
 		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -ENOENT);
 	}
@@ -361,15 +351,12 @@ test_full(void)
 	struct ofs_store_stats stats;
 	struct ofs_key key;
 	uint32_t count = 0;
-	uint32_t round;
-	uint32_t i;
 	int rc;
 
-	while ((rc = store_put_now(store, &base_config, count, 0, record[0], 0)) == 0) {
+	while ((rc = store_put_now(store, &base_config, count, 0, record[0], 0)) == 0)
 		count++;
-	}
 	assert(rc == -ENOSPC && count == 15 * 4);
-	for (round = 0; round < 40; round++) {
+	for (uint32_t round = 0; round < 40; round++) {
 		block_name((round * 7) % count, &key);
 		assert(ofs_store_delete(store, &key, 0) == 0);
 		assert(store_put_now(store, &base_config, count + round, 0, record[0], 0) == 0);
@@ -379,16 +366,14 @@ test_full(void)
 	stats = stats_of(store);
 	assert(stats.blocks == count && stats.blocks_moved > 0 && stats.segments_free >= 1);
 	store = reopen(store, &base_config, 0);
-	for (i = 0; i < 40; i++) {
+	for (uint32_t i = 0; i < 40; i++)
 		assert(store_get_now(store, &base_config, count + i, 0, record[0], 0) == 0);
-	}
-	for (i = 0; i < count + 40; i++) {
+	for (uint32_t i = 0; i < count + 40; i++) {
 		block_name(i, &key);
 		(void)ofs_store_delete(store, &key, 0);
 	}
-	for (i = 0; i < 10; i++) {
+	for (uint32_t i = 0; i < 10; i++)
 		assert(ofs_store_poll(store, NULL, 0) == 0);
-	}
 	assert(stats_of(store).segments_free == 16 && stats_of(store).blocks == 0);
 	end(store);
 }

@@ -22,29 +22,29 @@ struct world {
 	struct ofs_store *store;
 	uint64_t seed;
 	uint64_t now_s;
-	uint8_t stored[BLOCKS][LAYERS];  /* acknowledged and not given up since */
-	uint8_t busy[BLOCKS][LAYERS];    /* puts in flight */
-	uint32_t number[IO];             /* of the operation in this buffer */
+	uint8_t stored[BLOCKS][LAYERS]; /* acknowledged and not given up since */
+	uint8_t busy[BLOCKS][LAYERS];   /* puts in flight */
+	uint32_t number[IO];            /* of the operation in this buffer */
 	uint32_t layer[IO];
-	uint8_t used[IO];                /* 0 free, 1 put, 2 get */
+	uint8_t used[IO]; /* 0 free, 1 put, 2 get */
 	uint64_t acknowledged;
 	uint64_t served;
 	uint64_t lost_checks;
 	uint64_t full;
 	uint64_t moved;
-	int lying;                       /* reads may fail or flip: then only wrong bytes are judged */
+	int lying; /* reads may fail or flip: then only wrong bytes are judged */
 };
 
 static _Alignas(4096) uint8_t buffers[IO][RECORD_MAX];
 static struct world world;
 
-#define HOLDS(w, condition) \
-	do { \
-		if (!(condition)) { \
-			fprintf(stderr, "seed %llu: %s (line %d)\n", \
-				(unsigned long long)(w)->seed, #condition, __LINE__); \
-			abort(); \
-		} \
+#define HOLDS(w, condition)                                                             \
+	do {                                                                                \
+		if (!(condition)) {                                                             \
+			fprintf(stderr, "seed %llu: %s (line %d)\n", (unsigned long long)(w)->seed, \
+				#condition, __LINE__);                                                  \
+			abort();                                                                    \
+		}                                                                               \
 	} while (0)
 
 static uint32_t
@@ -103,11 +103,9 @@ poll_store(struct world *w)
 {
 	struct ofs_store_done done[IO];
 	int count = ofs_store_poll(w->store, done, IO);
-	int i;
 
-	for (i = 0; i < count; i++) {
+	for (int i = 0; i < count; i++)
 		ended(w, &done[i]);
-	}
 }
 
 static void
@@ -119,9 +117,8 @@ start(struct world *w, uint32_t kind)
 	struct ofs_key key;
 	int rc;
 
-	if (w->used[i] != 0) {
+	if (w->used[i] != 0)
 		return;
-	}
 	block_name(number, &key);
 	w->number[i] = number;
 	w->layer[i] = layer;
@@ -136,13 +133,11 @@ start(struct world *w, uint32_t kind)
 		HOLDS(w, rc == 0 || rc == -EAGAIN || rc == -ENOENT);
 		HOLDS(w, rc != -ENOENT || !w->stored[number][layer] || w->lying);
 	}
-	if (rc == 0) {
+	if (rc == 0)
 		w->used[i] = (uint8_t)kind;
-	}
 }
 
-static void
-delete(struct world *w)
+static void delete(struct world *w)
 {
 	uint32_t number = draw(w, BLOCKS);
 	uint32_t layer = draw(w, LAYERS);
@@ -150,9 +145,8 @@ delete(struct world *w)
 	int rc;
 
 	block_name(number, &key);
-	if (w->busy[number][layer] > 0) {
+	if (w->busy[number][layer] > 0)
 		return; /* whether the put or the delete came last would be the test's guess */
-	}
 	rc = ofs_store_delete(w->store, &key, layer);
 	HOLDS(w, rc == 0 || !w->stored[number][layer] || w->lying);
 	w->stored[number][layer] = 0;
@@ -162,13 +156,9 @@ delete(struct world *w)
 static void
 check_all(struct world *w)
 {
-	uint32_t number;
-	uint32_t layer;
-
-	for (number = 0; number < BLOCKS; number++) {
-		for (layer = 0; layer < LAYERS; layer++) {
-			int rc = store_get_now(w->store, &w->config, number, layer, buffers[0],
-				w->now_s);
+	for (uint32_t number = 0; number < BLOCKS; number++) {
+		for (uint32_t layer = 0; layer < LAYERS; layer++) {
+			int rc = store_get_now(w->store, &w->config, number, layer, buffers[0], w->now_s);
 
 			HOLDS(w, rc != -EILSEQ);
 			HOLDS(w, rc == 0 || !w->stored[number][layer] || w->lying);
@@ -198,9 +188,8 @@ cut(struct world *w)
 	w->device.write_eio_percent = 0;
 	open_store(w);
 	w->device.write_eio_percent = eio;
-	if (draw(w, 3) == 0) {
+	if (draw(w, 3) == 0)
 		check_all(w);
-	}
 }
 
 static void
@@ -209,19 +198,22 @@ run(uint64_t seed)
 	struct world *w = &world;
 	uint32_t lba = seed % 3 == 0 ? 4096 : 512;
 	uint32_t places = 1 + (uint32_t)(seed % 7);
-	uint32_t step;
 	uint32_t deletes;
 
 	memset(w, 0, sizeof(*w));
 	w->seed = seed;
 	w->config = (struct ofs_store_config){
-		.payload_size_bytes = lba == 4096 ? 4096 : 1024, .layer_count = LAYERS,
-		.tenant_max = 2, .io_max = IO, .durable = 1, .reserve_segments = 1 + seed % 2,
+		.payload_size_bytes = lba == 4096 ? 4096 : 1024,
+		.layer_count = LAYERS,
+		.tenant_max = 2,
+		.io_max = IO,
+		.durable = 1,
+		.reserve_segments = 1 + seed % 2,
 		.format = 1,
 	};
 	w->config.segment_size_bytes = lba + places * (w->config.payload_size_bytes + lba);
-	memory_open(&w->device, 131072 + (uint64_t)w->config.segment_size_bytes *
-		(8 + seed % 5 * 30 / places), lba, seed);
+	memory_open(&w->device,
+		131072 + (uint64_t)w->config.segment_size_bytes * (8 + seed % 5 * 30 / places), lba, seed);
 	w->device.end_percent = 20 + draw(w, 80);
 	w->device.depth = 2 + draw(w, 60);
 	w->lying = seed % 4 == 2;
@@ -232,7 +224,7 @@ run(uint64_t seed)
 		w->device.read_flip_percent = draw(w, 10);
 	}
 	deletes = draw(w, 20);
-	for (step = 0; step < STEPS; step++) {
+	for (uint32_t step = 0; step < STEPS; step++) {
 		uint32_t what = draw(w, 100);
 
 		if (what < 40) {
@@ -240,7 +232,7 @@ run(uint64_t seed)
 		} else if (what < 60) {
 			start(w, 2);
 		} else if (what < 60 + deletes) {
-			delete(w);
+			delete (w);
 		} else if (what < 98 || w->lying) {
 			poll_store(w);
 		} else if (what == 98) {
@@ -267,9 +259,8 @@ main(int argc, char **argv)
 	uint64_t checks = 0;
 	uint64_t full = 0;
 	uint64_t moved = 0;
-	uint64_t seed;
 
-	for (seed = first; seed < first + count; seed++) {
+	for (uint64_t seed = first; seed < first + count; seed++) {
 		run(seed);
 		acknowledged += world.acknowledged;
 		served += world.served;
@@ -278,8 +269,8 @@ main(int argc, char **argv)
 		moved += world.moved;
 	}
 	printf("store cut ok: %llu seeds, %llu puts acknowledged, %llu gets served, %llu failed their "
-		"check, %llu refused as full, %llu moved\n", (unsigned long long)count,
-		(unsigned long long)acknowledged, (unsigned long long)served,
+		   "check, %llu refused as full, %llu moved\n",
+		(unsigned long long)count, (unsigned long long)acknowledged, (unsigned long long)served,
 		(unsigned long long)checks, (unsigned long long)full, (unsigned long long)moved);
 	/* A run in which these never happened would prove nothing. */
 	assert(count < 100 || (served > 0 && checks > 0 && full > 0 && moved > 0));

@@ -17,7 +17,7 @@ static int
 guess_is_worth(const struct ofs_core *core, const struct ofs_candidate *candidate, uint32_t slot)
 {
 	uint32_t bucket = candidate->hinted ? ofs_odds_bucket(candidate->probability)
-		: ofs_chance_bucket(candidate->probability);
+										: ofs_chance_bucket(candidate->probability);
 
 	return bucket >= core->slots[slot].score + 2 * OFS_OCTAVE;
 }
@@ -59,8 +59,7 @@ block_hold(struct ofs_core *core, uint32_t chunk, uint32_t layer, int hold)
 {
 	uint32_t mask = (1u << core->link_shift) - 1;
 
-	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE;
-		link = core->link_next[link]) {
+	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE; link = core->link_next[link]) {
 		uint32_t ordinal = link & mask;
 		uint64_t *row = ofs_row_of(core, core->held, link >> core->link_shift, layer);
 		uint64_t bit = 1ull << (ordinal % 64);
@@ -161,8 +160,7 @@ void
 ofs_session_pin(struct ofs_core *core, uint32_t session, uint32_t slot)
 {
 	struct ofs_session *s = &core->sessions[session];
-	struct ofs_pin *pin = core->pins + (size_t)session * core->config.demand_max
-		+ s->pin_count++;
+	struct ofs_pin *pin = core->pins + (size_t)session * core->config.demand_max + s->pin_count++;
 
 	assert(s->pin_count <= core->config.demand_max);
 	pin->slot = slot;

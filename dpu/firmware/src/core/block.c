@@ -54,8 +54,8 @@ int
 ofs_core_block_restore(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
 	const struct ofs_key *store_key, uint32_t layer, uint32_t *chunk)
 {
-	struct named_block named = { tenant, layer, *store_key };
-	struct ofs_part in = { &named, sizeof(named) }, out = { chunk, sizeof(*chunk) };
+	struct named_block named = {tenant, layer, *store_key};
+	struct ofs_part in = {&named, sizeof(named)}, out = {chunk, sizeof(*chunk)};
 	int rc = named_check(core, tenant, layer);
 	uint8_t *flags;
 
@@ -77,8 +77,8 @@ int
 ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
 	const struct ofs_key *store_key, uint32_t layer)
 {
-	struct named_block named = { tenant, layer, *store_key };
-	struct ofs_part in = { &named, sizeof(named) };
+	struct named_block named = {tenant, layer, *store_key};
+	struct ofs_part in = {&named, sizeof(named)};
 	int rc = named_check(core, tenant, layer);
 	uint32_t chunk;
 
@@ -122,8 +122,8 @@ int
 ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer,
 	uint32_t *slot, uint32_t *generation)
 {
-	uint32_t place[2] = { chunk, layer }, answer[2] = { 0, 0 };
-	struct ofs_part in = { place, sizeof(place) }, out = { answer, sizeof(answer) };
+	uint32_t place[2] = {chunk, layer}, answer[2] = {0, 0};
+	struct ofs_part in = {place, sizeof(place)}, out = {answer, sizeof(answer)};
 	int rc = ofs_block_check(core, chunk, layer);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns)))

@@ -75,14 +75,13 @@ level_chance(const struct sums *sums, uint32_t level)
 {
 	uint64_t chance = prior_of(level);
 
-	for (uint32_t near = NEIGHBOURS; ; near /= 4) {
+	for (uint32_t near = NEIGHBOURS;; near /= 4) {
 		uint32_t first = level < near ? 0 : level - near;
 		uint32_t end = level + near < OFS_LEVELS ? level + near + 1 : OFS_LEVELS;
 		uint64_t exposure = sums->exposure[end] - sums->exposure[first];
 		uint64_t demanded = sums->demanded[end] - sums->demanded[first];
 
-		chance = ((demanded << 16) + PRIOR_EXPOSURES * chance)
-			/ (exposure + PRIOR_EXPOSURES);
+		chance = ((demanded << 16) + PRIOR_EXPOSURES * chance) / (exposure + PRIOR_EXPOSURES);
 		if (near == 0)
 			return chance;
 	}
@@ -109,8 +108,7 @@ tables_update(struct ofs_calibration *c)
 	}
 	for (uint32_t level = 0; level < OFS_LEVELS; level++)
 		chance_set(c, level, level_chance(&sums, level));
-	chance_set(c, OFS_LEVEL_TRIVIAL,
-		trivial / (c->exposure[OFS_LEVEL_TRIVIAL] + PRIOR_EXPOSURES));
+	chance_set(c, OFS_LEVEL_TRIVIAL, trivial / (c->exposure[OFS_LEVEL_TRIVIAL] + PRIOR_EXPOSURES));
 }
 
 static const struct ofs_calibration *
@@ -235,8 +233,7 @@ ofs_calibration_verify(const struct ofs_core *core, uint32_t session)
 				return -EFAULT;
 		}
 		if (memcmp(again.chance, c->chance, sizeof(c->chance))
-			|| memcmp(again.bucket, c->bucket, sizeof(c->bucket))
-			|| exposures != c->exposures
+			|| memcmp(again.bucket, c->bucket, sizeof(c->bucket)) || exposures != c->exposures
 			|| c->noted > ofs_layer_of(core, session, layer)->known
 			|| c->steps >= CALIBRATION_STEPS)
 			return -EFAULT;

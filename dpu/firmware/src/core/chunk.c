@@ -9,8 +9,8 @@
 #include "internal.h"
 
 int
-ofs_chunk_create(struct ofs_core *core, uint32_t tenant, const struct ofs_key *key,
-	uint32_t home, uint32_t *chunk)
+ofs_chunk_create(struct ofs_core *core, uint32_t tenant, const struct ofs_key *key, uint32_t home,
+	uint32_t *chunk)
 {
 	uint32_t number;
 	struct ofs_chunk *c;

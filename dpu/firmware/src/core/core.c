@@ -52,8 +52,8 @@ ofs_action_slot(struct ofs_core *core, uint32_t type, uint32_t slot)
 }
 
 void
-ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter, uint32_t index,
-	int rc, uint32_t slot)
+ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter, uint32_t index, int rc,
+	uint32_t slot)
 {
 	struct ofs_action *action;
 
@@ -72,10 +72,9 @@ ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter, uin
 int
 ofs_policy_check(const struct ofs_policy *policy)
 {
-	if ((policy->prefetchers & ~(uint32_t)OFS_PREFETCH_ALL)
-		|| policy->eviction >= OFS_EVICT_COUNT || policy->ema_shift > 15
-		|| policy->residency_percent > 100000 || policy->accuracy_permille_min > 1000
-		|| policy->lateness_permille_max > 1000
+	if ((policy->prefetchers & ~(uint32_t)OFS_PREFETCH_ALL) || policy->eviction >= OFS_EVICT_COUNT
+		|| policy->ema_shift > 15 || policy->residency_percent > 100000
+		|| policy->accuracy_permille_min > 1000 || policy->lateness_permille_max > 1000
 		|| policy->probability_permille_min > 1000 || policy->lease_ns > 1ull << 62)
 		return -EINVAL;
 	return 0;
@@ -112,8 +111,8 @@ policy_apply(struct ofs_core *core, const struct ofs_policy *policy)
 
 	core->policy = *policy;
 	core->evict = ofs_evict_of(policy->eviction);
-	core->block_cost_ns = rate == 0 ? 0
-		: (core->config.block_size_bytes * 1000000000ull + rate - 1) / rate;
+	core->block_cost_ns =
+		rate == 0 ? 0 : (core->config.block_size_bytes * 1000000000ull + rate - 1) / rate;
 	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
 		ofs_feedback_reset(core, tenant);
 }
@@ -166,7 +165,7 @@ ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
 int
 ofs_core_set_policy(struct ofs_core *core, uint64_t now_ns, const struct ofs_policy *policy)
 {
-	struct ofs_part in = { policy, sizeof(*policy) };
+	struct ofs_part in = {policy, sizeof(*policy)};
 	int rc = ofs_policy_check(policy);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns)))
@@ -190,16 +189,15 @@ tenant_init(struct ofs_core *core, uint32_t number, const struct ofs_tenant_conf
 	ofs_ghost_open(core, number);
 	tenant->stride = (1u << 20) / config->weight;
 	tenant->used = 1;
-	stack_fill(core->free_slots + tenant->slot_base, &tenant->free_count,
-		tenant->slot_count);
+	stack_fill(core->free_slots + tenant->slot_base, &tenant->free_count, tenant->slot_count);
 	core->slots_given += config->slot_count;
 }
 
 int
-ofs_core_tenant_add(struct ofs_core *core, uint64_t now_ns,
-	const struct ofs_tenant_config *config, uint32_t *tenant)
+ofs_core_tenant_add(struct ofs_core *core, uint64_t now_ns, const struct ofs_tenant_config *config,
+	uint32_t *tenant)
 {
-	struct ofs_part in = { config, sizeof(*config) }, out = { tenant, sizeof(*tenant) };
+	struct ofs_part in = {config, sizeof(*config)}, out = {tenant, sizeof(*tenant)};
 	int rc;
 
 	if (config->slot_count == 0 || config->weight == 0 || config->weight > 1u << 20)

@@ -47,8 +47,7 @@ ofs_list_remove(struct ofs_core *core, uint32_t slot)
 	else
 		list->head = s->next;
 	if (--list->count == 0)
-		core->occupied[s->set * (OFS_BUCKETS / 64) + s->bucket / 64]
-			&= ~(1ull << (s->bucket % 64));
+		core->occupied[s->set * (OFS_BUCKETS / 64) + s->bucket / 64] &= ~(1ull << (s->bucket % 64));
 }
 
 /* First slot of the list that may go. The walk is bounded by the slots that are held. */
@@ -91,12 +90,12 @@ ofs_evict_of(uint32_t eviction)
 void
 ofs_evict_open(struct ofs_core *core)
 {
-	static const struct ofs_list empty = { OFS_NONE, OFS_NONE, 0 };
+	static const struct ofs_list empty = {OFS_NONE, OFS_NONE, 0};
 
 	for (uint32_t i = 0; i < core->config.tenant_max * 2 * OFS_BUCKETS; i++)
 		core->lists[i] = empty;
 	for (uint32_t i = 0; i < core->config.tenant_max * 2; i++)
-		core->evict_sets[i] = (struct ofs_evict_set){ empty, OFS_NONE };
+		core->evict_sets[i] = (struct ofs_evict_set){empty, OFS_NONE};
 	memset(core->occupied, 0, (size_t)core->config.tenant_max * 2 * (OFS_BUCKETS / 8));
 }
 

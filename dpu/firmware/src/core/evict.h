@@ -21,13 +21,13 @@ struct ofs_evict_ops {
 	void (*expect)(struct ofs_core *core, uint32_t block, int demanded);
 	void (*add)(struct ofs_core *core, uint32_t slot);
 	void (*remove)(struct ofs_core *core, uint32_t slot, int evicted);
-	void (*use)(struct ofs_core *core, uint32_t slot);     /* demanded */
-	void (*rescore)(struct ofs_core *core, uint32_t slot); /* its score changed */
-	uint32_t (*victim)(struct ofs_core *core, uint32_t set); /* OFS_NONE: all pinned */
+	void (*use)(struct ofs_core *core, uint32_t slot);           /* demanded */
+	void (*rescore)(struct ofs_core *core, uint32_t slot);       /* its score changed */
+	uint32_t (*victim)(struct ofs_core *core, uint32_t set);     /* OFS_NONE: all pinned */
 	int (*verify)(const struct ofs_core *core, uint32_t tenant); /* 0 or -EFAULT */
 };
-extern const struct ofs_evict_ops ofs_evict_lru, ofs_evict_fifo, ofs_evict_random,
-	ofs_evict_s3fifo, ofs_evict_score, ofs_evict_sieve, ofs_evict_lru_k, ofs_evict_arc;
+extern const struct ofs_evict_ops ofs_evict_lru, ofs_evict_fifo, ofs_evict_random, ofs_evict_s3fifo,
+	ofs_evict_score, ofs_evict_sieve, ofs_evict_lru_k, ofs_evict_arc;
 const struct ofs_evict_ops *ofs_evict_of(uint32_t eviction);
 void ofs_evict_open(struct ofs_core *core);
 void ofs_evict_rebuild(struct ofs_core *core);

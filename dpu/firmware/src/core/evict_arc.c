@@ -64,8 +64,7 @@ target_step(uint32_t other, uint32_t own)
 static void
 arc_expect(struct ofs_core *core, uint32_t block, int demanded)
 {
-	struct ofs_tenant *t =
-		&core->tenants[core->chunks[block % core->config.chunk_max].tenant];
+	struct ofs_tenant *t = &core->tenants[core->chunks[block % core->config.chunk_max].tenant];
 	uint32_t once = t->ghosts[OFS_GHOST_ONCE].count, often = t->ghosts[OFS_GHOST_OFTEN].count;
 	uint32_t list = ofs_ghost_expect(core, block);
 	ofs_wide most = (ofs_wide)t->slot_count << ONE_SHIFT, target = t->arc_target, step;
@@ -95,7 +94,8 @@ ghosts_trim(struct ofs_core *core, uint32_t tenant)
 		&& ofs_ghost_drop(core, tenant, OFS_GHOST_ONCE))
 		;
 	while (resident + t->ghosts[OFS_GHOST_ONCE].count + t->ghosts[OFS_GHOST_OFTEN].count
-			+ t->ghosts[OFS_GHOST_RETURNS].count > 2 * t->slot_count
+				+ t->ghosts[OFS_GHOST_RETURNS].count
+			> 2 * t->slot_count
 		&& (ofs_ghost_drop(core, tenant, OFS_GHOST_OFTEN)
 			|| ofs_ghost_drop(core, tenant, OFS_GHOST_RETURNS)))
 		;

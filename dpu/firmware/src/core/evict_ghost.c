@@ -56,7 +56,7 @@ ofs_ghost_open(struct ofs_core *core, uint32_t tenant)
 	struct ofs_tenant *t = &core->tenants[tenant];
 
 	for (uint32_t i = 0; i < OFS_GHOST_LISTS; i++)
-		t->ghosts[i] = (struct ofs_list){ OFS_NONE, OFS_NONE, 0 };
+		t->ghosts[i] = (struct ofs_list){OFS_NONE, OFS_NONE, 0};
 	t->ghost_free = OFS_NONE;
 	t->ghost_fresh = 0;
 }
@@ -66,10 +66,9 @@ ofs_ghost_clear(struct ofs_core *core, uint32_t tenant)
 {
 	const struct ofs_tenant *t = &core->tenants[tenant];
 
-	for (uint32_t i = 0; i < OFS_GHOST_LISTS; i++) {
+	for (uint32_t i = 0; i < OFS_GHOST_LISTS; i++)
 		for (uint32_t n = t->ghosts[i].head; n != OFS_NONE; n = core->nodes[n].next)
 			core->block_ghost[core->nodes[n].block] = 0;
-	}
 	ofs_ghost_open(core, tenant);
 }
 
@@ -174,8 +173,9 @@ ofs_ghost_verify(const struct ofs_core *core, uint32_t tenant)
 			CHECK(tenant_of(core, block) == t, n);
 			CHECK(core->block_ghost[block] == (n + 1) * (LIST_MASK + 1) + list, n);
 			CHECK(core->nodes[n].prev == before, n);
-			CHECK(slot == OFS_NONE || (list == OFS_GHOST_RETURNS
-				&& core->slots[slot].state != OFS_SLOT_RESIDENT), n);
+			CHECK(slot == OFS_NONE
+					|| (list == OFS_GHOST_RETURNS && core->slots[slot].state != OFS_SLOT_RESIDENT),
+				n);
 			CHECK(++count <= t->ghosts[list].count, tenant);
 			before = n;
 		}

@@ -130,8 +130,7 @@ lru_k_victim(struct ofs_core *core, uint32_t set)
 	for (; node != OFS_NONE; node = core->nodes[node].next) {
 		const struct ofs_slot *s = &core->slots[node / 2];
 
-		if (s->frequency == USES_MAX && node == older_of(core, node / 2)
-			&& !ofs_slot_is_held(s))
+		if (s->frequency == USES_MAX && node == older_of(core, node / 2) && !ofs_slot_is_held(s))
 			return node / 2;
 	}
 	return OFS_NONE;

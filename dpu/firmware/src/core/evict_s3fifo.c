@@ -150,7 +150,8 @@ s3fifo_verify(const struct ofs_core *core, uint32_t tenant)
 	CHECK(t->ghosts[OFS_GHOST_OFTEN].count == 0, tenant);
 	for (uint32_t i = t->slot_base; i < t->slot_base + t->slot_count; i++)
 		CHECK(core->slots[i].state != OFS_SLOT_RESIDENT
-			|| core->slots[i].frequency <= FREQUENCY_MAX, i);
+				|| core->slots[i].frequency <= FREQUENCY_MAX,
+			i);
 	return 0;
 }
 

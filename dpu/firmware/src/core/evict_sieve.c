@@ -78,8 +78,9 @@ sieve_verify(const struct ofs_core *core, uint32_t tenant)
 	for (uint32_t set = tenant * 2; set < tenant * 2 + 2; set++) {
 		uint32_t hand = core->evict_sets[set].hand;
 
-		CHECK(hand == OFS_NONE || (core->slots[hand].state == OFS_SLOT_RESIDENT
-			&& core->slots[hand].set == set), set);
+		CHECK(hand == OFS_NONE
+				|| (core->slots[hand].state == OFS_SLOT_RESIDENT && core->slots[hand].set == set),
+			set);
 		CHECK(core->lists[set * OFS_BUCKETS].count != 0 || hand == OFS_NONE, set);
 	}
 	return 0;

@@ -16,13 +16,11 @@ hint_check(const struct ofs_core *core, uint32_t session, const struct ofs_guess
 {
 	if (ofs_session_check(core, session) || count > core->config.queue_max)
 		return -EINVAL;
-	for (uint32_t i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++)
 		if (guesses[i].layer >= core->config.layer_count
 			|| guesses[i].ordinal >= core->sessions[session].count
-			|| guesses[i].cause >= OFS_CAUSE_COUNT
-			|| !ofs_cause_is_prefetch(guesses[i].cause))
+			|| guesses[i].cause >= OFS_CAUSE_COUNT || !ofs_cause_is_prefetch(guesses[i].cause))
 			return -EINVAL;
-	}
 	return 0;
 }
 
@@ -31,8 +29,7 @@ static uint64_t
 need_of(const struct ofs_core *core, const struct ofs_session *s, const struct ofs_guess *guess)
 {
 	/* When a first step comes nobody knows: there the layer's own run ends the guess. */
-	uint64_t begin_ns = s->stepped ? s->step_begin_ns
-		: core->now_ns + OFS_BEGIN_STEPS * s->step_ns;
+	uint64_t begin_ns = s->stepped ? s->step_begin_ns : core->now_ns + OFS_BEGIN_STEPS * s->step_ns;
 	uint64_t need_ns = begin_ns + guess->steps * s->step_ns + guess->layer * s->layer_ns;
 
 	return need_ns > core->now_ns ? need_ns : core->now_ns;
@@ -40,12 +37,10 @@ need_of(const struct ofs_core *core, const struct ofs_session *s, const struct o
 
 /* The host speaks for a block that is there or on its way: it stays longer. */
 static void
-staged_kept(struct ofs_core *core, uint32_t slot, uint32_t session,
-	const struct ofs_guess *guess)
+staged_kept(struct ofs_core *core, uint32_t slot, uint32_t session, const struct ofs_guess *guess)
 {
 	if (core->policy.eviction == OFS_EVICT_SCORE)
-		ofs_score_lift(core, slot, session, guess->ordinal,
-			ofs_chance_bucket(guess->probability));
+		ofs_score_lift(core, slot, session, guess->ordinal, ofs_chance_bucket(guess->probability));
 	else if (core->slots[slot].state == OFS_SLOT_RESIDENT)
 		core->evict->use(core, slot);
 }
@@ -79,8 +74,8 @@ int
 ofs_core_hint(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	const struct ofs_guess *guesses, uint32_t count)
 {
-	uint32_t head[2] = { session, count };
-	struct ofs_part in[2] = { { head, sizeof(head) }, { guesses, count * sizeof(*guesses) } };
+	uint32_t head[2] = {session, count};
+	struct ofs_part in[2] = {{head, sizeof(head)}, {guesses, count * sizeof(*guesses)}};
 	int rc = hint_check(core, session, guesses, count);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns)))

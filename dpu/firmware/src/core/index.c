@@ -53,7 +53,6 @@ void
 ofs_index_remove(struct ofs_core *core, uint32_t chunk)
 {
 	uint32_t hole = place_of(core, &core->chunks[chunk].key);
-	uint32_t place;
 
 	while (core->index[hole] != chunk + 1) {
 		assert(core->index[hole] != 0);
@@ -61,8 +60,8 @@ ofs_index_remove(struct ofs_core *core, uint32_t chunk)
 	}
 	core->index[hole] = 0;
 	/* Bring back every later entry of the run that may stand in the hole. */
-	for (place = (hole + 1) & core->index_mask; core->index[place] != 0;
-		place = (place + 1) & core->index_mask) {
+	for (uint32_t place = (hole + 1) & core->index_mask; core->index[place] != 0;
+		 place = (place + 1) & core->index_mask) {
 		uint32_t entry = core->index[place];
 		uint32_t home = place_of(core, &core->chunks[entry - 1].key);
 

@@ -98,13 +98,13 @@ struct ofs_chunk {
 	struct ofs_key key;
 	uint32_t home; /* the chunk whose key is the store key; itself where it is not private */
 	uint32_t tenant;
-	uint32_t references;      /* sessions */
-	uint32_t home_references; /* private chunks that read from this one */
+	uint32_t references;       /* sessions */
+	uint32_t home_references;  /* private chunks that read from this one */
 	uint32_t store_references; /* at the home: sessions of it and of its private chunks */
-	uint32_t generating;      /* of the sessions, those that generate */
-	uint32_t slots;           /* slots that hold or await a block of it */
-	uint32_t stored;          /* layers in the store; counted at the home */
-	uint32_t link;            /* first session link */
+	uint32_t generating;       /* of the sessions, those that generate */
+	uint32_t slots;            /* slots that hold or await a block of it */
+	uint32_t stored;           /* layers in the store; counted at the home */
+	uint32_t link;             /* first session link */
 	uint32_t used;
 };
 
@@ -152,10 +152,10 @@ struct ofs_candidate {
 	uint64_t sequence;
 	uint32_t block;
 	uint32_t session;
-	uint32_t stamp;    /* of the layer, up to which it is good */
+	uint32_t stamp; /* of the layer, up to which it is good */
 	uint16_t probability;
 	uint8_t cause;
-	uint8_t hinted;    /* a guess of the host */
+	uint8_t hinted; /* a guess of the host */
 };
 
 struct ofs_waiter {
@@ -178,9 +178,9 @@ struct ofs_shadow {
 
 /* What one (session, layer) remembers between steps. */
 struct ofs_layer {
-	uint32_t stamp;  /* steps of this layer so far: older candidates are superseded */
-	uint32_t step;   /* the last of them, as the host numbers it */
-	uint32_t known;  /* ordinals whose average has seen a score */
+	uint32_t stamp; /* steps of this layer so far: older candidates are superseded */
+	uint32_t step;  /* the last of them, as the host numbers it */
+	uint32_t known; /* ordinals whose average has seen a score */
 	uint32_t last_count;
 	uint32_t chosen_count;
 	uint32_t overlap_permille;
@@ -194,9 +194,9 @@ struct ofs_calibration {
 	uint32_t demanded[OFS_CLASSES];
 	uint16_t chance[OFS_CLASSES]; /* of a demand within a round of steps, 1 is 65535 */
 	uint8_t bucket[OFS_CLASSES];  /* of the chance, for eviction */
-	uint64_t exposures;          /* over all classes */
-	uint32_t noted;              /* ordinals of the round under way; 0: none is */
-	uint32_t steps;              /* of it, so far */
+	uint64_t exposures;           /* over all classes */
+	uint32_t noted;               /* ordinals of the round under way; 0: none is */
+	uint32_t steps;               /* of it, so far */
 };
 
 struct ofs_core {
@@ -216,38 +216,38 @@ struct ofs_core {
 	struct ofs_waiter *waiters;
 	struct ofs_candidate *queue; /* [tenant_max][queue_max], a heap each */
 	struct ofs_ledger *ledgers;
-	struct ofs_layer *layers;    /* [session_max][layer_count] */
+	struct ofs_layer *layers;             /* [session_max][layer_count] */
 	struct ofs_calibration *calibrations; /* the same shape */
-	struct ofs_list *lists;      /* [tenant_max * 2][OFS_BUCKETS] */
-	uint64_t *occupied;          /* [tenant_max * 2][OFS_BUCKETS / 64] */
-	struct ofs_evict_set *evict_sets; /* [tenant_max * 2] */
-	struct ofs_node *nodes;      /* [2 * slot_count], a tenant's part at 2 * slot_base */
-	uint64_t *used_bits;         /* [slot_count][used_words]: sessions that used it as staged */
-	uint64_t *chosen;            /* [session_max][layer_count][row_words]: selected last */
-	uint64_t *held;              /* the same shape: the block has a slot, in whatever state */
-	uint64_t *asked;             /* the same shape: demanded since the levels were noted */
-	uint64_t *lifted;            /* the same shape: a guess may score it until the layer runs */
-	uint64_t *block_gone;        /* event at which the block was last evicted */
+	struct ofs_list *lists;               /* [tenant_max * 2][OFS_BUCKETS] */
+	uint64_t *occupied;                   /* [tenant_max * 2][OFS_BUCKETS / 64] */
+	struct ofs_evict_set *evict_sets;     /* [tenant_max * 2] */
+	struct ofs_node *nodes;               /* [2 * slot_count], a tenant's part at 2 * slot_base */
+	uint64_t *used_bits;  /* [slot_count][used_words]: sessions that used it as staged */
+	uint64_t *chosen;     /* [session_max][layer_count][row_words]: selected last */
+	uint64_t *held;       /* the same shape: the block has a slot, in whatever state */
+	uint64_t *asked;      /* the same shape: demanded since the levels were noted */
+	uint64_t *lifted;     /* the same shape: a guess may score it until the layer runs */
+	uint64_t *block_gone; /* event at which the block was last evicted */
 	uint32_t *block_slot;
 	uint32_t *block_shadow;
-	uint32_t *block_ghost;       /* (node + 1) * 4 + list; 0: no ghost */
-	uint32_t *block_queued;      /* place in its tenant's heap */
+	uint32_t *block_ghost;  /* (node + 1) * 4 + list; 0: no ghost */
+	uint32_t *block_queued; /* place in its tenant's heap */
 	uint8_t *block_flags;
-	uint32_t *session_chunks;    /* [session_max][session_chunk_max] */
+	uint32_t *session_chunks;        /* [session_max][session_chunk_max] */
 	uint32_t *link_next, *link_prev; /* [session_max << link_shift] */
-	uint16_t *averages;          /* [session_max][layer_count][session_chunk_max] */
-	uint8_t *levels;             /* the same shape, as noted when the round began */
-	uint32_t *last_demands;      /* [session_max][layer_count][demand_max] */
-	struct ofs_pin *pins;        /* [session_max][demand_max] */
-	struct ofs_shadow *shadows;  /* [slot_count], a tenant's part as in the arena */
-	uint32_t *index;             /* chunk + 1, 0 empty */
+	uint16_t *averages;              /* [session_max][layer_count][session_chunk_max] */
+	uint8_t *levels;                 /* the same shape, as noted when the round began */
+	uint32_t *last_demands;          /* [session_max][layer_count][demand_max] */
+	struct ofs_pin *pins;            /* [session_max][demand_max] */
+	struct ofs_shadow *shadows;      /* [slot_count], a tenant's part as in the arena */
+	uint32_t *index;                 /* chunk + 1, 0 empty */
 	uint32_t *free_slots, *free_chunks, *free_ios, *free_waiters, *free_sessions;
-	uint32_t *random_slots;      /* [2][slot_count] */
-	uint32_t *misses;            /* [demand_max] of the step at hand */
-	uint8_t *ends;               /* [demand_max] */
-	uint16_t *predicted;         /* [session_chunk_max] */
-	uint64_t *best;              /* [session_chunk_max]: chance, value, ordinal */
-	uint64_t *above;             /* [row_words]: values at or above a cut */
+	uint32_t *random_slots; /* [2][slot_count] */
+	uint32_t *misses;       /* [demand_max] of the step at hand */
+	uint8_t *ends;          /* [demand_max] */
+	uint16_t *predicted;    /* [session_chunk_max] */
+	uint64_t *best;         /* [session_chunk_max]: chance, value, ordinal */
+	uint64_t *above;        /* [row_words]: values at or above a cut */
 	struct ofs_action *actions;
 	struct ofs_ledger_record *records;
 	unsigned char *log, *log_scratch;
@@ -267,7 +267,7 @@ struct ofs_core {
 	uint32_t logged_actions; /* action_tail when the event began */
 	uint64_t queue_sequence;
 	uint64_t queue_pass;
-	uint64_t bucket_ns;      /* bandwidth cap: when the next block is due */
+	uint64_t bucket_ns; /* bandwidth cap: when the next block is due */
 	uint64_t block_cost_ns;
 	uint64_t log_head, log_tail, log_sequence, log_check, log_scratch_bytes;
 };
@@ -293,15 +293,15 @@ ofs_layer_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
 static inline uint16_t *
 ofs_averages_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
 {
-	return core->averages + ((size_t)session * core->config.layer_count + layer)
-		* core->config.session_chunk_max;
+	return core->averages
+		+ ((size_t)session * core->config.layer_count + layer) * core->config.session_chunk_max;
 }
 
 static inline uint8_t *
 ofs_levels_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
 {
-	return core->levels + ((size_t)session * core->config.layer_count + layer)
-		* core->config.session_chunk_max;
+	return core->levels
+		+ ((size_t)session * core->config.layer_count + layer) * core->config.session_chunk_max;
 }
 
 static inline struct ofs_calibration *

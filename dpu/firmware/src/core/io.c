@@ -16,7 +16,7 @@ read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t dead
 	uint32_t number = core->free_ios[--core->free_io_count];
 	struct ofs_action *action;
 
-	core->ios[number] = (struct ofs_io){ .slot = slot, .generation = s->generation, .used = 1 };
+	core->ios[number] = (struct ofs_io){.slot = slot, .generation = s->generation, .used = 1};
 	core->io_in_flight++;
 	s->state = OFS_SLOT_READING;
 	ledger->issued[s->cause]++;
@@ -75,8 +75,8 @@ ofs_read_pending(struct ofs_core *core)
 }
 
 int
-ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session,
-	const struct ofs_step *step, uint32_t index, int late)
+ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session, const struct ofs_step *step,
+	uint32_t index, int late)
 {
 	struct ofs_slot *s = &core->slots[slot];
 	struct ofs_waiter *waiter;
@@ -130,8 +130,7 @@ waiters_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 		if (rc == 0) {
 			ofs_slot_used(core, slot, w->session);
 			if (w->late)
-				core->ledgers[tenant].late_ns_log2[
-					ofs_log2(core->now_ns - w->need_ns)]++;
+				core->ledgers[tenant].late_ns_log2[ofs_log2(core->now_ns - w->need_ns)]++;
 		}
 		ofs_action_complete(core, tenant, w->waiter, w->index, rc, slot);
 		core->free_waiters[core->free_waiter_count++] = number;
@@ -216,7 +215,7 @@ ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int io_rc)
 int
 ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns)
 {
-	struct ofs_part out = { next_ns, sizeof(*next_ns) };
+	struct ofs_part out = {next_ns, sizeof(*next_ns)};
 	uint64_t lease_ns = core->policy.lease_ns;
 	int rc = ofs_event_enter(core, now_ns);
 

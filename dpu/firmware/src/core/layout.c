@@ -132,8 +132,7 @@ layout_rings(struct ofs_core *core, struct cut *cut)
 	core->log_scratch_bytes = 0;
 	if (c->log_size_bytes) {
 		core->log_scratch_bytes = 512 + 6 * (uint64_t)c->demand_max
-			+ 64 * (uint64_t)c->session_chunk_max
-			+ c->queue_max * sizeof(struct ofs_guess)
+			+ 64 * (uint64_t)c->session_chunk_max + c->queue_max * sizeof(struct ofs_guess)
 			+ worst * sizeof(struct ofs_action);
 		CUT(core->log, c->log_size_bytes);
 		CUT(core->log_scratch, core->log_scratch_bytes);
@@ -143,7 +142,7 @@ layout_rings(struct ofs_core *core, struct cut *cut)
 uint64_t
 ofs_core_layout(struct ofs_core *core, unsigned char *base)
 {
-	struct cut cut = { .base = base, .offset = 0 };
+	struct cut cut = {.base = base, .offset = 0};
 
 	cut_table(&cut, 1, sizeof(*core));
 	layout_blocks(core, &cut);
@@ -165,17 +164,14 @@ ofs_config_check(const struct ofs_core_config *c)
 	/* Each bound keeps a product below inside 64 bits, and a block number inside 32. */
 	if (!in_range(c->tenant_max, 1, 1u << 12) || !in_range(c->session_max, 1, 1u << 16)
 		|| !in_range(c->chunk_max, 1, 1u << 26) || !in_range(c->layer_count, 1, 1u << 10)
-		|| !in_range(c->session_chunk_max, 1, 1u << 22)
-		|| !in_range(c->slot_count, 1, 1u << 28) || !in_range(c->io_max, 1, 1u << 20)
-		|| !in_range(c->queue_max, 1, 1u << 24) || !in_range(c->demand_max, 1, 1u << 20)
-		|| !in_range(c->block_size_bytes, 1, 1u << 30)
-		|| !in_range(c->record_max, 0, 1u << 26)
-		|| !in_range(c->log_size_bytes, 0, 1u << 30))
+		|| !in_range(c->session_chunk_max, 1, 1u << 22) || !in_range(c->slot_count, 1, 1u << 28)
+		|| !in_range(c->io_max, 1, 1u << 20) || !in_range(c->queue_max, 1, 1u << 24)
+		|| !in_range(c->demand_max, 1, 1u << 20) || !in_range(c->block_size_bytes, 1, 1u << 30)
+		|| !in_range(c->record_max, 0, 1u << 26) || !in_range(c->log_size_bytes, 0, 1u << 30))
 		return -EINVAL;
 	if ((uint64_t)c->chunk_max * c->layer_count >= OFS_NONE
 		|| (uint64_t)c->session_max * c->session_chunk_max > 1ull << 31
-		|| (uint64_t)c->session_max * c->demand_max > 1ull << 26
-		|| action_worst(c) > 1ull << 29)
+		|| (uint64_t)c->session_max * c->demand_max > 1ull << 26 || action_worst(c) > 1ull << 29)
 		return -EINVAL;
 	return 0;
 }
@@ -183,7 +179,7 @@ ofs_config_check(const struct ofs_core_config *c)
 uint64_t
 ofs_core_size_bytes(const struct ofs_core_config *config)
 {
-	struct ofs_core core = { .config = *config };
+	struct ofs_core core = {.config = *config};
 	uint64_t size_bytes;
 
 	if (ofs_config_check(config))

@@ -60,8 +60,7 @@ log_append(struct ofs_core *core, struct ofs_log_record *record)
 
 void
 ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
-	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out,
-	uint32_t out_count)
+	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out, uint32_t out_count)
 {
 	struct ofs_log_record *record = (struct ofs_log_record *)core->log_scratch;
 	uint32_t action_count = core->action_tail - core->logged_actions;
@@ -102,8 +101,8 @@ void
 ofs_log_numbers(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc, uint32_t a,
 	uint32_t b)
 {
-	uint32_t numbers[2] = { a, b };
-	struct ofs_part in = { numbers, sizeof(numbers) };
+	uint32_t numbers[2] = {a, b};
+	struct ofs_part in = {numbers, sizeof(numbers)};
 
 	ofs_log_event(core, type, now_ns, rc, &in, 1, NULL, 0);
 }
@@ -125,12 +124,12 @@ ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step
 	};
 	/* Widest first, so that every array of the record is aligned. */
 	struct ofs_part in[4] = {
-		{ &head, sizeof(head) },
-		{ step->demands, step->demand_count * sizeof(*step->demands) },
-		{ step->scores, step->score_count * sizeof(*step->scores) },
-		{ step->seen, step->seen ? step->demand_count : 0 },
+		{&head, sizeof(head)},
+		{step->demands, step->demand_count * sizeof(*step->demands)},
+		{step->scores, step->score_count * sizeof(*step->scores)},
+		{step->seen, step->seen ? step->demand_count : 0},
 	};
-	struct ofs_part out = { ends, step->demand_count };
+	struct ofs_part out = {ends, step->demand_count};
 
 	ofs_log_event(core, OFS_EVENT_STEP, now_ns, 0, in, 4, &out, 1);
 }
@@ -144,7 +143,7 @@ ofs_log_open(struct ofs_core *core)
 		.config = core->config,
 		.policy = core->policy,
 	};
-	struct ofs_part in = { &open, sizeof(open) };
+	struct ofs_part in = {&open, sizeof(open)};
 
 	ofs_log_event(core, OFS_EVENT_OPEN, 0, 0, &in, 1, NULL, 0);
 }

@@ -60,8 +60,7 @@ struct ofs_log_open {
 };
 #define OFS_LOG_MAGIC 0x31474f4c5346464full /* "OFFSLOG1" read as a little-endian word */
 void ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
-	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out,
-	uint32_t out_count);
+	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out, uint32_t out_count);
 void ofs_log_numbers(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc, uint32_t a,
 	uint32_t b);
 void ofs_log_open(struct ofs_core *core);

@@ -27,10 +27,9 @@ propose_all(struct ofs_core *core, uint32_t session, uint32_t layer, const struc
 {
 	core->proposed = 0;
 	core->propose_max = core->tenants[core->sessions[session].config.tenant].degree;
-	for (size_t i = 0; i < PREFETCHER_COUNT; i++) {
+	for (size_t i = 0; i < PREFETCHER_COUNT; i++)
 		if (core->policy.prefetchers & prefetchers[i]->bits)
 			prefetchers[i]->propose(core, session, layer, step);
-	}
 }
 
 void
@@ -58,10 +57,9 @@ value_enough(const struct ofs_core *core, const struct ofs_guesses *guesses)
 
 	if (guesses->chance == NULL)
 		return enough ? enough : 1;
-	for (uint32_t level = 0; level < OFS_LEVELS; level++) {
+	for (uint32_t level = 0; level < OFS_LEVELS; level++)
 		if (guesses->chance[level] >= enough)
 			return level ? level << OFS_LEVEL_SHIFT : 1;
-	}
 	return OFS_SCORE_HIGHEST + 1;
 }
 
@@ -106,8 +104,8 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 		for (uint64_t bits = core->above[word] & ~held[word]; bits; bits &= bits - 1) {
 			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
 			uint32_t value = guesses->values[i], place;
-			uint32_t chance = guesses->chance
-				? guesses->chance[ofs_class_of(core, session, layer, i)] : value;
+			uint32_t chance =
+				guesses->chance ? guesses->chance[ofs_class_of(core, session, layer, i)] : value;
 			uint64_t entry = (uint64_t)(OFS_SCORE_HIGHEST - chance) << 48
 				| (uint64_t)(OFS_SCORE_HIGHEST - value) << 32 | i;
 
@@ -145,8 +143,8 @@ ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t chance = OFS_SCORE_HIGHEST - (uint32_t)(core->best[i] >> 48);
 
-		if (ofs_queue_propose(core, session, layer, (uint32_t)core->best[i], guesses->cause,
-			chance, core->now_ns + s->step_ns))
+		if (ofs_queue_propose(core, session, layer, (uint32_t)core->best[i], guesses->cause, chance,
+				core->now_ns + s->step_ns))
 			return;
 	}
 }

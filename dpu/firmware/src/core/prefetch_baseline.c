@@ -12,8 +12,8 @@
 static uint32_t *
 last_demands_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
 {
-	return core->last_demands + ((size_t)session * core->config.layer_count + layer)
-		* core->config.demand_max;
+	return core->last_demands
+		+ ((size_t)session * core->config.layer_count + layer) * core->config.demand_max;
 }
 
 static void
@@ -31,11 +31,10 @@ propose_list(struct ofs_core *core, uint32_t session, uint32_t layer, const uint
 {
 	uint64_t need_ns = core->now_ns + core->sessions[session].layer_ns;
 
-	for (uint32_t i = 0; i < count; i++) {
-		if (ofs_queue_propose(core, session, layer, ordinals[i], OFS_CAUSE_BASELINE,
-			PROBABILITY, need_ns))
+	for (uint32_t i = 0; i < count; i++)
+		if (ofs_queue_propose(core, session, layer, ordinals[i], OFS_CAUSE_BASELINE, PROBABILITY,
+				need_ns))
 			return -1;
-	}
 	return 0;
 }
 
@@ -51,8 +50,8 @@ propose_next_n(struct ofs_core *core, uint32_t session, const struct ofs_step *s
 
 			if (ordinal >= s->count)
 				break;
-			if (ofs_queue_propose(core, session, step->layer, (uint32_t)ordinal,
-				OFS_CAUSE_BASELINE, PROBABILITY, need_ns))
+			if (ofs_queue_propose(core, session, step->layer, (uint32_t)ordinal, OFS_CAUSE_BASELINE,
+					PROBABILITY, need_ns))
 				return;
 		}
 	}

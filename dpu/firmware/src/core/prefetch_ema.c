@@ -77,8 +77,7 @@ average_update(uint64_t *moved, uint16_t *averages, const uint16_t *scores, uint
 	for (uint32_t word = i / 64; word * 64 < count; word++)
 		moved[word] = ~0ull;
 	for (; i < known; i++)
-		averages[i] = (uint16_t)(averages[i] - (averages[i] >> shift)
-			+ (scores[i] >> shift));
+		averages[i] = (uint16_t)(averages[i] - (averages[i] >> shift) + (scores[i] >> shift));
 	if (count > known)
 		memcpy(averages + known, scores + known, (count - known) * sizeof(*averages));
 }
@@ -157,8 +156,7 @@ ema_observe(struct ofs_core *core, const struct ofs_step *step)
 	if (core->policy.eviction != OFS_EVICT_SCORE)
 		return;
 	ofs_score_settle(core, step->session, step->layer);
-	rescore(core, step->session, step->layer,
-		changed ? core->sessions[step->session].count : count,
+	rescore(core, step->session, step->layer, changed ? core->sessions[step->session].count : count,
 		changed ? NULL : core->above);
 }
 

@@ -21,11 +21,10 @@ sibling_best(const struct ofs_core *core, uint32_t session, uint32_t layer, uint
 	uint32_t mask = (1u << core->link_shift) - 1;
 	uint16_t best = 0;
 
-	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE;
-		link = core->link_next[link]) {
+	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE; link = core->link_next[link]) {
 		uint32_t other = link >> core->link_shift;
 		uint16_t chance = ofs_calibration_of(core, other, layer)
-			->chance[ofs_class_of(core, other, layer, link & mask)];
+							  ->chance[ofs_class_of(core, other, layer, link & mask)];
 
 		if (other != session && (link & mask) < ofs_layer_of(core, other, layer)->known
 			&& chance > best)
@@ -35,14 +34,14 @@ sibling_best(const struct ofs_core *core, uint32_t session, uint32_t layer, uint
 }
 
 static void
-shared_propose(struct ofs_core *core, uint32_t session, uint32_t layer,
-	const struct ofs_step *step)
+shared_propose(struct ofs_core *core, uint32_t session, uint32_t layer, const struct ofs_step *step)
 {
 	const struct ofs_session *s = &core->sessions[session];
 	const uint32_t *chunks = ofs_session_list(core, session);
 	uint32_t known = ofs_layer_of(core, session, layer)->known;
 	const struct ofs_guesses guesses = {
-		.values = core->predicted, .count = s->count,
+		.values = core->predicted,
+		.count = s->count,
 		.cause = OFS_CAUSE_SHARED,
 	};
 

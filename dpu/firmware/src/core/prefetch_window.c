@@ -16,24 +16,22 @@ window_observe(struct ofs_core *core, const struct ofs_step *step)
 }
 
 static void
-window_propose(struct ofs_core *core, uint32_t session, uint32_t layer,
-	const struct ofs_step *step)
+window_propose(struct ofs_core *core, uint32_t session, uint32_t layer, const struct ofs_step *step)
 {
 	const struct ofs_session *s = &core->sessions[session];
 	uint64_t need_ns = core->now_ns + OFS_BEGIN_STEPS * s->step_ns;
-	uint32_t window = core->policy.window_blocks, i;
+	uint32_t window = core->policy.window_blocks;
 	uint32_t window_begin = window < s->count ? s->count - window : 0;
 	struct ofs_layer *l = ofs_layer_of(core, session, layer);
 
 	if (core->propose_max == 0)
 		return;
-	for (i = step ? l->windowed : 0; i < s->count; i++) {
+	for (uint32_t i = step ? l->windowed : 0; i < s->count; i++) {
 		if (i >= s->config.sink_blocks && i < window_begin)
 			i = window_begin;
 		if (i == s->count)
 			break;
-		ofs_queue_propose(core, session, layer, i, OFS_CAUSE_WINDOW, OFS_SCORE_HIGHEST,
-			need_ns);
+		ofs_queue_propose(core, session, layer, i, OFS_CAUSE_WINDOW, OFS_SCORE_HIGHEST, need_ns);
 	}
 	l->windowed = s->count;
 }

@@ -220,15 +220,13 @@ is_stale(const struct ofs_core *core, const struct ofs_candidate *candidate)
 
 	return candidate->deadline_ns < core->now_ns
 		|| ((candidate->cause != OFS_CAUSE_WINDOW || candidate->hinted)
-			&& candidate->stamp
-				< ofs_layer_of(core, candidate->session, layer)->stamp);
+			&& candidate->stamp < ofs_layer_of(core, candidate->session, layer)->stamp);
 }
 
 static void
 drop_stale(struct ofs_core *core, uint32_t tenant)
 {
-	while (core->tenants[tenant].queue_count > 0
-		&& is_stale(core, &heap_of(core, tenant)[0]))
+	while (core->tenants[tenant].queue_count > 0 && is_stale(core, &heap_of(core, tenant)[0]))
 		candidate_drop(core, tenant, 0);
 }
 

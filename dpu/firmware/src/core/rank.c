@@ -37,16 +37,15 @@ ofs_rank_pack(const uint8_t *bytes)
 static inline uint64_t
 bits_between(const uint16_t *from, uint32_t size, uint16_t low, uint16_t high)
 {
-	uint8_t bytes[64] = { 0 };
+	uint8_t bytes[64] = {0};
 	uint16_t span = (uint16_t)(high - low);
 
-	if (size == 64) {
+	if (size == 64)
 		for (uint32_t i = 0; i < 64; i++)
 			bytes[i] = (uint16_t)(from[i] - low) <= span;
-	} else {
+	else
 		for (uint32_t i = 0; i < size; i++)
 			bytes[i] = (uint16_t)(from[i] - low) <= span;
-	}
 	return ofs_rank_pack(bytes);
 }
 
@@ -61,15 +60,13 @@ ofs_bits_of(uint64_t word)
 }
 
 void
-ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count,
-	uint32_t cut)
+ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count, uint32_t cut)
 {
 	uint32_t word = 0;
 
 	for (; word * 64 < count && cut <= OFS_SCORE_HIGHEST; word++)
 		row[word] = bits_between(values + word * 64,
-			count - word * 64 < 64 ? count - word * 64 : 64, (uint16_t)cut,
-			OFS_SCORE_HIGHEST);
+			count - word * 64 < 64 ? count - word * 64 : 64, (uint16_t)cut, OFS_SCORE_HIGHEST);
 	for (; word < words; word++)
 		row[word] = 0;
 }
@@ -81,7 +78,7 @@ ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t c
 static void
 count_high(const uint16_t *values, uint32_t count, uint32_t *high)
 {
-	uint32_t odd[OFS_BUCKETS] = { 0 }, i = 0;
+	uint32_t odd[OFS_BUCKETS] = {0}, i = 0;
 
 	for (; i + 4 <= count; i += 4) {
 		uint64_t four;
@@ -114,7 +111,7 @@ count_low(const uint16_t *values, uint32_t count, uint32_t top, uint32_t *low)
 uint32_t
 ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank)
 {
-	uint32_t high[OFS_BUCKETS] = { 0 }, low[OFS_BUCKETS] = { 0 };
+	uint32_t high[OFS_BUCKETS] = {0}, low[OFS_BUCKETS] = {0};
 	uint32_t above, top, cut;
 
 	if (rank == 0)

@@ -18,7 +18,7 @@ struct replay {
 	const unsigned char *in;
 	const unsigned char *out;
 	const struct ofs_action *actions;
-	unsigned char *answer;     /* outputs of the event, as logged */
+	unsigned char *answer; /* outputs of the event, as logged */
 	uint64_t answer_size_bytes;
 	struct ofs_action *taken;
 	uint32_t taken_max;
@@ -73,9 +73,8 @@ replay_append(struct replay *r)
 		return -EBADMSG;
 	if (count > r->core->config.session_chunk_max)
 		return -ENOSPC;
-	return ofs_core_session_append(r->core, r->record->now_ns, number_at(r, 0),
-		(uint32_t)count, (const struct ofs_key *)(r->in + 8),
-		(struct ofs_chunk_info *)r->answer);
+	return ofs_core_session_append(r->core, r->record->now_ns, number_at(r, 0), (uint32_t)count,
+		(const struct ofs_key *)(r->in + 8), (struct ofs_chunk_info *)r->answer);
 }
 
 static int
@@ -211,26 +210,26 @@ static const struct {
 	replay_call *call;
 	uint32_t in_bytes_min;
 } calls[OFS_EVENT_COUNT] = {
-	[OFS_EVENT_POLICY] = { replay_policy, sizeof(struct ofs_policy) },
-	[OFS_EVENT_TENANT] = { replay_tenant, sizeof(struct ofs_tenant_config) },
-	[OFS_EVENT_SESSION_OPEN] = { replay_session_open, sizeof(struct ofs_session_config) },
-	[OFS_EVENT_APPEND] = { replay_append, 8 },
-	[OFS_EVENT_GENERATING] = { replay_generating, 8 },
-	[OFS_EVENT_CLOSE] = { replay_close, 8 },
-	[OFS_EVENT_RELEASE] = { replay_release, 8 },
-	[OFS_EVENT_STORED] = { replay_stored, 8 },
-	[OFS_EVENT_LOST] = { replay_lost, 8 },
-	[OFS_EVENT_RESTORE] = { replay_restore, 24 },
-	[OFS_EVENT_FORGET] = { replay_forget, 24 },
-	[OFS_EVENT_STAGE] = { replay_stage, 8 },
-	[OFS_EVENT_CLEAN] = { replay_clean, 8 },
-	[OFS_EVENT_STEP] = { replay_step, sizeof(struct ofs_log_step) },
-	[OFS_EVENT_IO_DONE] = { replay_io_done, 8 },
-	[OFS_EVENT_SLOT_FREE] = { replay_slot_free, 8 },
-	[OFS_EVENT_TICK] = { replay_tick, 0 },
-	[OFS_EVENT_RESET] = { replay_reset, 0 },
-	[OFS_EVENT_HINT] = { replay_hint, 8 },
-	[OFS_EVENT_DROP] = { replay_drop, 8 },
+	[OFS_EVENT_POLICY] = {replay_policy, sizeof(struct ofs_policy)},
+	[OFS_EVENT_TENANT] = {replay_tenant, sizeof(struct ofs_tenant_config)},
+	[OFS_EVENT_SESSION_OPEN] = {replay_session_open, sizeof(struct ofs_session_config)},
+	[OFS_EVENT_APPEND] = {replay_append, 8},
+	[OFS_EVENT_GENERATING] = {replay_generating, 8},
+	[OFS_EVENT_CLOSE] = {replay_close, 8},
+	[OFS_EVENT_RELEASE] = {replay_release, 8},
+	[OFS_EVENT_STORED] = {replay_stored, 8},
+	[OFS_EVENT_LOST] = {replay_lost, 8},
+	[OFS_EVENT_RESTORE] = {replay_restore, 24},
+	[OFS_EVENT_FORGET] = {replay_forget, 24},
+	[OFS_EVENT_STAGE] = {replay_stage, 8},
+	[OFS_EVENT_CLEAN] = {replay_clean, 8},
+	[OFS_EVENT_STEP] = {replay_step, sizeof(struct ofs_log_step)},
+	[OFS_EVENT_IO_DONE] = {replay_io_done, 8},
+	[OFS_EVENT_SLOT_FREE] = {replay_slot_free, 8},
+	[OFS_EVENT_TICK] = {replay_tick, 0},
+	[OFS_EVENT_RESET] = {replay_reset, 0},
+	[OFS_EVENT_HINT] = {replay_hint, 8},
+	[OFS_EVENT_DROP] = {replay_drop, 8},
 };
 
 /* The record at `left` bytes before the end is whole and follows the one before it. */
@@ -300,8 +299,8 @@ replay_begin(struct replay *r)
 	if (rc)
 		return rc == -EINVAL ? -EBADMSG : rc;
 	r->taken_max = r->core->action_max;
-	r->answer_size_bytes = 64 + open.config.demand_max
-		+ open.config.session_chunk_max * sizeof(struct ofs_chunk_info);
+	r->answer_size_bytes =
+		64 + open.config.demand_max + open.config.session_chunk_max * sizeof(struct ofs_chunk_info);
 	r->taken = malloc(r->taken_max * sizeof(*r->taken));
 	r->answer = malloc(r->answer_size_bytes);
 	return r->taken && r->answer ? 0 : -ENOMEM;
@@ -339,7 +338,7 @@ replay_all(struct replay *r, unsigned char *log, uint64_t size_bytes, uint64_t *
 int64_t
 ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at)
 {
-	struct replay r = { .core = NULL };
+	struct replay r = {.core = NULL};
 	unsigned char *copy;
 	int64_t rc;
 

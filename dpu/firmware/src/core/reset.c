@@ -10,12 +10,9 @@
 static void
 reset_shadow(struct ofs_core *core, struct ofs_tenant *t)
 {
-	uint32_t node;
-
-	for (node = t->shadow_head; node != OFS_NONE; node = core->shadows[node].next) {
+	for (uint32_t node = t->shadow_head; node != OFS_NONE; node = core->shadows[node].next)
 		if (core->shadows[node].block != OFS_NONE)
 			core->block_shadow[core->shadows[node].block] = OFS_NONE;
-	}
 	t->shadow_head = t->shadow_tail = OFS_NONE;
 	t->shadow_count = 0;
 }
@@ -29,16 +26,14 @@ reset_tenant(struct ofs_core *core, uint32_t tenant)
 
 	while (t->queue_count > 0)
 		ofs_queue_cancel(core, heap[0].block);
-	for (uint32_t slot = t->slot_base; slot < t->slot_base + t->slot_count; slot++) {
-		if (core->slots[slot].state == OFS_SLOT_RESIDENT
-			&& !ofs_slot_is_held(&core->slots[slot]))
+	for (uint32_t slot = t->slot_base; slot < t->slot_base + t->slot_count; slot++)
+		if (core->slots[slot].state == OFS_SLOT_RESIDENT && !ofs_slot_is_held(&core->slots[slot]))
 			ofs_slot_evict(core, slot, 0);
-	}
 	ofs_evict_forget(core, tenant);
 	reset_shadow(core, t);
 	/* What the rings lost stays lost: a log with a hole is not replayed, whatever came after. */
-	*ledger = (struct ofs_ledger){ .records_lost = ledger->records_lost,
-		.log_bytes_lost = ledger->log_bytes_lost };
+	*ledger = (struct ofs_ledger){.records_lost = ledger->records_lost,
+		.log_bytes_lost = ledger->log_bytes_lost};
 	for (uint32_t slot = t->slot_base; slot < t->slot_base + t->slot_count; slot++) {
 		const struct ofs_slot *s = &core->slots[slot];
 

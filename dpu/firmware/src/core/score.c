@@ -10,8 +10,7 @@
 #include "internal.h"
 
 uint32_t
-ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
-	uint32_t ordinal)
+ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t ordinal)
 {
 	uint32_t class = ofs_class_of(core, session, layer, ordinal);
 
@@ -178,8 +177,8 @@ ofs_score_appended(struct ofs_core *core, uint32_t session, uint32_t old_count)
 	for (uint32_t i = window < old_count ? old_count - window : 0; i < s->count; i++) {
 		if (i < old_count && !ofs_is_nontrivial(s, i))
 			continue;
-		for (uint32_t layer = 0; layer < core->config.layer_count
-			&& core->chunks[chunks[i]].slots; layer++) {
+		for (uint32_t layer = 0; layer < core->config.layer_count && core->chunks[chunks[i]].slots;
+			 layer++) {
 			uint32_t slot = core->block_slot[ofs_block_of(core, chunks[i], layer)];
 
 			if (slot != OFS_NONE && core->slots[slot].state == OFS_SLOT_RESIDENT)

@@ -12,7 +12,7 @@ int
 ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	const struct ofs_session_config *config, uint32_t *session)
 {
-	struct ofs_part in = { config, sizeof(*config) }, out = { session, sizeof(*session) };
+	struct ofs_part in = {config, sizeof(*config)}, out = {session, sizeof(*session)};
 	struct ofs_session *s;
 	int rc;
 
@@ -51,7 +51,7 @@ chain_keys(const struct ofs_core *core, const struct ofs_session *s, const struc
 	const struct ofs_key *content, struct ofs_key *store_key, struct ofs_key *key)
 {
 	const struct ofs_key *secret = &core->tenants[s->config.tenant].secret;
-	uint64_t words[4] = { parent->lo, parent->hi, content->lo, content->hi };
+	uint64_t words[4] = {parent->lo, parent->hi, content->lo, content->hi};
 	unsigned char bytes[sizeof(words)];
 
 	for (unsigned i = 0; i < sizeof(bytes); i++)
@@ -106,8 +106,8 @@ session_add_chunk(struct ofs_core *core, uint32_t session, uint32_t chunk)
 		uint64_t *word = ofs_row_of(core, core->held, session, layer) + ordinal / 64;
 		uint64_t bit = 1ull << (ordinal % 64);
 
-		*word = core->block_slot[ofs_block_of(core, chunk, layer)] != OFS_NONE
-			? *word | bit : *word & ~bit;
+		*word = core->block_slot[ofs_block_of(core, chunk, layer)] != OFS_NONE ? *word | bit
+																			   : *word & ~bit;
 		ofs_averages_of(core, session, layer)[ordinal] = 0;
 	}
 	if (s->generating)
@@ -134,7 +134,7 @@ append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
 	struct ofs_session *s = &core->sessions[session];
 	struct ofs_ledger *ledger = &core->ledgers[s->config.tenant];
 	uint32_t old_count = s->count, shared = 0;
-	struct ofs_key parent = { 0, 0 };
+	struct ofs_key parent = {0, 0};
 
 	if (old_count) {
 		uint32_t last = ofs_session_list(core, session)[old_count - 1];
@@ -165,12 +165,12 @@ append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
 }
 
 int
-ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session,
-	uint32_t count, const struct ofs_key *contents, struct ofs_chunk_info *infos)
+ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session, uint32_t count,
+	const struct ofs_key *contents, struct ofs_chunk_info *infos)
 {
-	uint32_t head[2] = { session, count };
-	struct ofs_part in[2] = { { head, sizeof(head) }, { contents, count * sizeof(*contents) } };
-	struct ofs_part out = { infos, count * sizeof(*infos) };
+	uint32_t head[2] = {session, count};
+	struct ofs_part in[2] = {{head, sizeof(head)}, {contents, count * sizeof(*contents)}};
+	struct ofs_part out = {infos, count * sizeof(*infos)};
 	int rc = ofs_session_check(core, session);
 
 	if (rc)

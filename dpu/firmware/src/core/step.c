@@ -14,10 +14,10 @@ struct turn {
 	struct ofs_session *session;
 	struct ofs_ledger *ledger;
 	const uint32_t *chunks;
-	uint32_t base;       /* block = base + chunk */
+	uint32_t base; /* block = base + chunk */
 	uint32_t tenant;
 	uint32_t miss_count;
-	int counted;         /* 0 for a retry */
+	int counted; /* 0 for a retry */
 };
 
 static int
@@ -34,8 +34,7 @@ step_check(const struct ofs_core *core, const struct ofs_step *step)
 	for (uint32_t i = 0; i < step->demand_count; i++) {
 		if (step->demands[i] >= s->count)
 			return -EINVAL;
-		if (step->seen && step->seen[i] >= OFS_CAUSE_COUNT
-			&& step->seen[i] != OFS_SEEN_UNKNOWN)
+		if (step->seen && step->seen[i] >= OFS_CAUSE_COUNT && step->seen[i] != OFS_SEEN_UNKNOWN)
 			return -EINVAL;
 	}
 	return 0;
@@ -202,8 +201,7 @@ classify(struct turn *t, uint8_t *ends)
 		int shadow_miss = 0;
 
 		if (t->counted)
-			shadow_miss = ofs_shadow_touch(core, t->tenant,
-				t->base + t->chunks[ordinal]);
+			shadow_miss = ofs_shadow_touch(core, t->tenant, t->base + t->chunks[ordinal]);
 		ends[i] = demand_end(t, i, shadow_miss);
 		if (!t->counted)
 			continue;
@@ -310,8 +308,7 @@ step_run(struct ofs_core *core, const struct ofs_step *step, uint8_t *ends)
 }
 
 int
-ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,
-	uint8_t *ends)
+ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step, uint8_t *ends)
 {
 	int rc = step_check(core, step);
 

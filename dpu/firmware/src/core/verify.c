@@ -25,8 +25,8 @@ verify_slot(const struct ofs_core *core, uint32_t number)
 	CHECK(s->generation != 0, number);
 	CHECK(core->block_slot[ofs_block_of(core, s->chunk, s->layer)] == number, number);
 	CHECK(s->state != OFS_SLOT_RESIDENT || s->waiters == OFS_NONE, number);
-	CHECK(s->state != OFS_SLOT_RESIDENT
-		|| s->set == chunk->tenant * 2 + (chunk->generating != 0), number);
+	CHECK(s->state != OFS_SLOT_RESIDENT || s->set == chunk->tenant * 2 + (chunk->generating != 0),
+		number);
 	CHECK(core->block_queued[ofs_block_of(core, s->chunk, s->layer)] == OFS_NONE, number);
 	return 0;
 }
@@ -35,7 +35,7 @@ static int
 verify_tenant(const struct ofs_core *core, uint32_t tenant)
 {
 	const struct ofs_tenant *t = &core->tenants[tenant];
-	uint32_t by_state[5] = { 0 }, listed = 0, nodes = 0;
+	uint32_t by_state[5] = {0}, listed = 0, nodes = 0;
 
 	for (uint32_t i = 0; i < t->slot_count; i++) {
 		const struct ofs_slot *s = &core->slots[t->slot_base + i];
@@ -115,8 +115,7 @@ verify_chunk(const struct ofs_core *core, uint32_t number)
 			uint32_t slot = core->block_slot[ofs_block_of(core, number, layer)];
 			const uint64_t *row = ofs_row_of(core, core->held, session, layer);
 
-			CHECK((row[ordinal / 64] >> (ordinal % 64) & 1) == (slot != OFS_NONE),
-				number);
+			CHECK((row[ordinal / 64] >> (ordinal % 64) & 1) == (slot != OFS_NONE), number);
 		}
 		references++;
 		generating += core->sessions[session].generating;
@@ -198,10 +197,9 @@ verify_scores(const struct ofs_core *core)
 
 		if (s->state != OFS_SLOT_RESIDENT && !lifted)
 			continue;
-		for (link = core->chunks[s->chunk].link; link != OFS_NONE;
-			link = core->link_next[link]) {
-			uint32_t value = ofs_session_score(core, link >> core->link_shift,
-				s->layer, link & mask);
+		for (link = core->chunks[s->chunk].link; link != OFS_NONE; link = core->link_next[link]) {
+			uint32_t value =
+				ofs_session_score(core, link >> core->link_shift, s->layer, link & mask);
 
 			best = value > best ? value : best;
 			if (link >> core->link_shift == s->owner)
@@ -221,21 +219,18 @@ ofs_core_verify(const struct ofs_core *core)
 {
 	uint32_t used = 0;
 
-	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++) {
+	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
 		if (verify_tenant(core, tenant) || verify_queue(core, tenant)
 			|| ofs_evict_verify(core, tenant))
 			return -EFAULT;
-	}
 	for (uint32_t chunk = 0; chunk < core->config.chunk_max; chunk++) {
 		used += core->chunks[chunk].used;
 		if (verify_chunk(core, chunk))
 			return -EFAULT;
 	}
 	CHECK(used + core->free_chunk_count == core->config.chunk_max, used);
-	for (uint32_t session = 0; session < core->config.session_max; session++) {
-		CHECK(!core->sessions[session].open || ofs_calibration_verify(core, session) == 0,
-			session);
-	}
+	for (uint32_t session = 0; session < core->config.session_max; session++)
+		CHECK(!core->sessions[session].open || ofs_calibration_verify(core, session) == 0, session);
 	if (verify_lists(core) || verify_reads(core) || verify_scores(core))
 		return -EFAULT;
 	return 0;

@@ -9,13 +9,13 @@
 
 #include <stdio.h>
 
-#define CHECK(condition, number)                                                        \
-	do {                                                                            \
-		if (!(condition)) {                                                     \
-			fprintf(stderr, "ofs_core_verify: %s does not hold at %llu\n",  \
-				#condition, (unsigned long long)(number));              \
-			return -EFAULT;                                                 \
-		}                                                                       \
+#define CHECK(condition, number)                                                       \
+	do {                                                                               \
+		if (!(condition)) {                                                            \
+			fprintf(stderr, "ofs_core_verify: %s does not hold at %llu\n", #condition, \
+				(unsigned long long)(number));                                         \
+			return -EFAULT;                                                            \
+		}                                                                              \
 	} while (0)
 
 #endif

@@ -27,13 +27,11 @@ complete_demand(struct ofs_device *device, const struct ofs_action *action)
 	struct ofs_waiter *waiter;
 	struct ofs_result *result;
 
-	if (action->waiter >= device->waiter_count) {
+	if (action->waiter >= device->waiter_count)
 		return;
-	}
 	waiter = &device->waiters[action->waiter];
-	if (!waiter->used || action->index >= waiter->count) {
+	if (!waiter->used || action->index >= waiter->count)
 		return; /* its host is gone */
-	}
 	result = &waiter->results[action->index];
 	result->slot = action->slot;
 	result->generation = action->generation;
@@ -49,7 +47,8 @@ publish(struct ofs_device *device, const struct ofs_action *action)
 
 	ofs_block_key(&action->key, action->layer, &key);
 	if (ofs_region_publish(device->tenants[action->tenant].region, &key, action->slot,
-		    action->generation, action->cause) < 0) {
+			action->generation, action->cause)
+		< 0) {
 		device->status.publish_overflow++;
 	}
 }
@@ -93,16 +92,14 @@ ofs_device_act(struct ofs_device *device)
 {
 	struct ofs_action actions[OFS_ACTION_BATCH];
 	int count;
-	int i;
 
 	device->core_stirred = true;
 	while ((count = ofs_core_actions(device->core, actions, OFS_ACTION_BATCH)) > 0) {
-		for (i = 0; i < count; i++) {
+		for (int i = 0; i < count; i++) {
 			act(device, &actions[i]);
-			if (actions[i].type == OFS_ACTION_COMPLETE &&
-				actions[i].waiter < device->waiter_count &&
-				device->waiters[actions[i].waiter].used &&
-				device->waiters[actions[i].waiter].remaining == 0) {
+			if (actions[i].type == OFS_ACTION_COMPLETE && actions[i].waiter < device->waiter_count
+				&& device->waiters[actions[i].waiter].used
+				&& device->waiters[actions[i].waiter].remaining == 0) {
 				ofs_device_finish_waiter(device, actions[i].waiter);
 			}
 		}

@@ -5,8 +5,11 @@ void
 ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe, int rc,
 	uint32_t count, const struct ofs_result *results)
 {
-	struct ofs_cqe cqe = {.user = sqe->user, .rc = rc, .op = sqe->op,
-		.payload_index = sqe->payload_index, .count = count,
+	struct ofs_cqe cqe = {.user = sqe->user,
+		.rc = rc,
+		.op = sqe->op,
+		.payload_index = sqe->payload_index,
+		.count = count,
 		.now_ns = ofs_device_now_ns(device)};
 
 	int pushed;
@@ -21,8 +24,8 @@ ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_s
 int
 ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session)
 {
-	if (session >= device->config.core.session_max || !device->sessions[session].used ||
-		device->sessions[session].port != port) {
+	if (session >= device->config.core.session_max || !device->sessions[session].used
+		|| device->sessions[session].port != port) {
 		return -EPERM;
 	}
 	return 0;
@@ -35,24 +38,20 @@ check_step(const struct ofs_device *device, uint32_t port, const struct ofs_comm
 {
 	const struct ofs_sqe *sqe = &command->sqe;
 	int rc = ofs_device_check_session(device, port, sqe->session);
-	uint32_t i;
 
 	*missing = 0;
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
-	if (device->ports[port].steps_waiting >= device->config.port_entry_count) {
+	if (device->ports[port].steps_waiting >= device->config.port_entry_count)
 		return -EBUSY; /* more commands at once than the ring has entries for */
-	}
-	if (sqe->layer >= device->config.core.layer_count ||
-		sqe->demand_count > device->config.core.demand_max ||
-		sqe->score_count > device->config.score_max) {
+	if (sqe->layer >= device->config.core.layer_count
+		|| sqe->demand_count > device->config.core.demand_max
+		|| sqe->score_count > device->config.score_max) {
 		return -EINVAL;
 	}
-	for (i = 0; i < sqe->demand_count; i++) {
-		if (command->seen[i] >= OFS_CAUSE_COUNT) {
+	for (uint32_t i = 0; i < sqe->demand_count; i++) {
+		if (command->seen[i] >= OFS_CAUSE_COUNT)
 			return -EINVAL;
-		}
 		*missing += command->seen[i] == OFS_SEEN_MISS;
 	}
 	return 0;
@@ -80,34 +79,36 @@ static void
 serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
 	const struct ofs_sqe *sqe = &command->sqe;
-	struct ofs_step step = {.session = sqe->session, .step = sqe->step, .layer = sqe->layer,
-		.selected_count = sqe->selected_count, .demand_count = sqe->demand_count,
-		.score_count = sqe->score_count, .flags = sqe->flags & OFS_STEP_RETRY,
-		.demands = command->ordinals, .seen = command->seen, .scores = command->scores};
+	struct ofs_step step = {.session = sqe->session,
+		.step = sqe->step,
+		.layer = sqe->layer,
+		.selected_count = sqe->selected_count,
+		.demand_count = sqe->demand_count,
+		.score_count = sqe->score_count,
+		.flags = sqe->flags & OFS_STEP_RETRY,
+		.demands = command->ordinals,
+		.seen = command->seen,
+		.scores = command->scores};
 	struct ofs_waiter *waiter;
 	uint32_t missing;
-	uint32_t i;
 	int rc = check_step(device, port, command, &missing);
 
 	if (rc == 0) {
 		waiter = take_waiter(device, port, command, missing, &step.waiter);
 		rc = ofs_core_step(device->core, ofs_device_now_ns(device), &step, device->ends);
 		assert(rc != -EBUSY);
-		if (rc != 0) {
+		if (rc != 0)
 			ofs_device_drop_waiter(device, step.waiter);
-		}
 	}
 	if (rc != 0) {
 		device->status.commands_bad++;
 		ofs_device_complete(device, port, sqe, rc, 0, NULL);
 		return;
 	}
-	for (i = 0; i < sqe->demand_count; i++) {
+	for (uint32_t i = 0; i < sqe->demand_count; i++)
 		waiter->results[i] = (struct ofs_result){.slot = OFS_NONE, .end = device->ends[i]};
-	}
-	if (missing == 0) {
+	if (missing == 0)
 		ofs_device_finish_waiter(device, step.waiter);
-	}
 	ofs_device_act(device);
 }
 
@@ -128,8 +129,7 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	case OFS_OP_RELEASE:
 		rc = ofs_device_check_session(device, port, sqe->session);
 		if (rc == 0) {
-			rc = ofs_core_session_release(device->core, ofs_device_now_ns(device),
-				sqe->session);
+			rc = ofs_core_session_release(device->core, ofs_device_now_ns(device), sqe->session);
 			ofs_device_told(device, rc);
 		}
 		break;
@@ -148,28 +148,23 @@ ofs_device_serve_ports(struct ofs_device *device)
 {
 	uint32_t port_max = device->config.port_max;
 	bool busy = false;
-	uint32_t i;
-	int k;
 
-	for (i = 0; i < port_max && device->port_count > 0; i++) {
+	for (uint32_t i = 0; i < port_max && device->port_count > 0; i++) {
 		uint32_t port = (device->port_turn + i) % port_max;
 		struct ofs_device_port *state = &device->ports[port];
 
-		if (!state->used) {
+		if (!state->used)
 			continue;
-		}
-		for (k = 0; k < OFS_COMMAND_BATCH; k++) {
+		for (int k = 0; k < OFS_COMMAND_BATCH; k++) {
 			int rc = ofs_port_poll(state->port, &device->command);
 
-			if (rc == 0) {
+			if (rc == 0)
 				break;
-			}
 			busy = true;
-			if (rc == 1) {
+			if (rc == 1)
 				serve_command(device, port, &device->command);
-			} else {
+			else
 				device->status.commands_bad++;
-			}
 		}
 	}
 	device->port_turn = (device->port_turn + 1) % port_max;

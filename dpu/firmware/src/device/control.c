@@ -18,21 +18,17 @@ open_region(struct ofs_device *device, struct ofs_device_tenant *state,
 {
 	uint64_t size_bytes;
 	void *base;
-	uint32_t i;
 	int rc;
 
 	state->slot_count = config->slot_count;
 	state->flush_of = malloc((size_t)config->slot_count * sizeof(*state->flush_of));
-	if (state->flush_of == NULL) {
+	if (state->flush_of == NULL)
 		return -ENOMEM;
-	}
-	for (i = 0; i < config->slot_count; i++) {
+	for (uint32_t i = 0; i < config->slot_count; i++)
 		state->flush_of[i] = OFS_NONE;
-	}
 	rc = ofs_region_open(&state->region, config);
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	base = ofs_region_base(state->region, &size_bytes);
 	return device->storage->ops->register_memory(device->storage, base, size_bytes);
 }
@@ -58,19 +54,17 @@ run_tenant_add(struct ofs_device *device, void *argument)
 {
 	struct tenant_add *call = argument;
 	struct ofs_region_config config = {.slot_count = call->config->slot_count,
-		.tenant = device->tenant_count, .epoch = device->status.epoch,
+		.tenant = device->tenant_count,
+		.epoch = device->status.epoch,
 		.payload_size_bytes = device->config.store.payload_size_bytes,
 		.lba_size_bytes = device->storage->lba_size_bytes};
 	struct ofs_device_tenant *state;
 	int rc;
 
-	if (device->tenant_count >= device->config.core.tenant_max) {
+	if (device->tenant_count >= device->config.core.tenant_max)
 		return -ENOSPC;
-	}
-	if (call->config->slot_count == 0 ||
-		call->config->slot_count > device->config.core.slot_count) {
+	if (call->config->slot_count == 0 || call->config->slot_count > device->config.core.slot_count)
 		return -EINVAL;
-	}
 	state = &device->tenants[device->tenant_count];
 	rc = open_region(device, state, &config);
 	if (rc == 0) {
@@ -105,18 +99,16 @@ run_restore(struct ofs_device *device, void *argument)
 	uint32_t tenant = *(uint32_t *)argument;
 	uint32_t chunk;
 	int count;
-	int i;
 
-	if (tenant >= device->tenant_count) {
+	if (tenant >= device->tenant_count)
 		return -EINVAL;
-	}
 	while ((count = ofs_store_scan(device->store, &cursor, entries, OFS_DONE_BATCH)) > 0) {
-		for (i = 0; i < count; i++) {
+		for (int i = 0; i < count; i++) {
 			if (entries[i].tenant == tenant) {
 				/* -ENOSPC: the index is smaller than the store; the block is a miss. */
-				ofs_device_told(device, ofs_core_block_restore(device->core,
-					ofs_device_now_ns(device), tenant, &entries[i].store_key,
-					entries[i].layer, &chunk));
+				ofs_device_told(device,
+					ofs_core_block_restore(device->core, ofs_device_now_ns(device), tenant,
+						&entries[i].store_key, entries[i].layer, &chunk));
 			}
 		}
 	}
@@ -143,24 +135,21 @@ run_session_open(struct ofs_device *device, void *argument)
 	struct ofs_device_session *state;
 	int rc;
 
-	if (call->port >= device->config.port_max || !device->ports[call->port].used) {
+	if (call->port >= device->config.port_max || !device->ports[call->port].used)
 		return -EINVAL;
-	}
-	if (device->draining) {
+	if (device->draining)
 		return -ESHUTDOWN;
-	}
 	config.tenant = device->ports[call->port].tenant;
 	rc = ofs_core_session_open(device->core, ofs_device_now_ns(device), &config, call->session);
 	ofs_device_told(device, rc);
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	state = &device->sessions[*call->session];
 	state->used = true;
 	state->port = call->port;
 	state->chunk_count = 0;
-	state->chunks = device->session_chunks +
-		(size_t)*call->session * device->config.core.session_chunk_max;
+	state->chunks =
+		device->session_chunks + (size_t)*call->session * device->config.core.session_chunk_max;
 	device->status.sessions++;
 	return 0;
 }
@@ -194,19 +183,16 @@ run_session_append(struct ofs_device *device, void *argument)
 	struct ofs_device_session *state;
 	int rc;
 
-	if (!is_open(device, call->session)) {
+	if (!is_open(device, call->session))
 		return -EINVAL;
-	}
 	state = &device->sessions[call->session];
-	if (call->count > device->config.core.session_chunk_max - state->chunk_count) {
+	if (call->count > device->config.core.session_chunk_max - state->chunk_count)
 		return -ENOSPC;
-	}
 	rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
 		call->count, call->contents, call->infos);
 	ofs_device_told(device, rc);
 	if (rc == 0) {
-		memcpy(state->chunks + state->chunk_count, call->infos,
-			call->count * sizeof(*call->infos));
+		memcpy(state->chunks + state->chunk_count, call->infos, call->count * sizeof(*call->infos));
 		state->chunk_count += call->count;
 	}
 	return rc;
@@ -232,9 +218,8 @@ run_set_generating(struct ofs_device *device, void *argument)
 	struct session_flag *call = argument;
 	int rc;
 
-	if (!is_open(device, call->session)) {
+	if (!is_open(device, call->session))
 		return -EINVAL;
-	}
 	rc = ofs_core_session_set_generating(device->core, ofs_device_now_ns(device), call->session,
 		call->value);
 	ofs_device_told(device, rc);
@@ -254,8 +239,9 @@ run_session_close(struct ofs_device *device, void *argument)
 {
 	struct session_flag *call = argument;
 
-	return is_open(device, call->session) ?
-		ofs_device_end_session(device, call->session, call->value != 0) : -EINVAL;
+	return is_open(device, call->session)
+		? ofs_device_end_session(device, call->session, call->value != 0)
+		: -EINVAL;
 }
 
 int
@@ -273,9 +259,8 @@ run_set_policy(struct ofs_device *device, void *argument)
 	int rc = ofs_core_set_policy(device->core, ofs_device_now_ns(device), policy);
 
 	ofs_device_told(device, rc);
-	if (rc == 0) {
+	if (rc == 0)
 		device->config.policy = *policy;
-	}
 	return rc;
 }
 

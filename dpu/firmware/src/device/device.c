@@ -11,18 +11,16 @@ static int
 check_config(const struct ofs_device_config *config, char *error, size_t size_bytes)
 {
 	if (config->port_max == 0 || config->port_max + 2 > OFS_WAIT_FDS_MAX) {
-		return ofs_device_refuse(error, size_bytes, -EINVAL,
-			"port_max is %u; choose 1 to %d", config->port_max, OFS_WAIT_FDS_MAX - 2);
+		return ofs_device_refuse(error, size_bytes, -EINVAL, "port_max is %u; choose 1 to %d",
+			config->port_max, OFS_WAIT_FDS_MAX - 2);
 	}
-	if (config->core.layer_count != config->store.layer_count ||
-		config->core.tenant_max != config->store.tenant_max) {
+	if (config->core.layer_count != config->store.layer_count
+		|| config->core.tenant_max != config->store.tenant_max) {
 		return ofs_device_refuse(error, size_bytes, -EINVAL,
 			"core and store disagree on layers or tenants; give both the same");
 	}
-	if (config->core.layer_count > UINT16_MAX || config->core.tenant_max > UINT16_MAX) {
-		return ofs_device_refuse(error, size_bytes, -EINVAL,
-			"more than 65535 layers or tenants");
-	}
+	if (config->core.layer_count > UINT16_MAX || config->core.tenant_max > UINT16_MAX)
+		return ofs_device_refuse(error, size_bytes, -EINVAL, "more than 65535 layers or tenants");
 	if (config->store.io_max == 0 || config->put_slot_count == 0 || config->io_timeout_ns == 0) {
 		return ofs_device_refuse(error, size_bytes, -EINVAL,
 			"store.io_max, put_slot_count or io_timeout_ns is 0; choose at least 1");
@@ -45,19 +43,19 @@ static int
 open_tables(struct ofs_device *device)
 {
 	const struct ofs_device_config *config = &device->config;
-	uint32_t i;
 
 	/* The core's reads, as many that timed out while waiting, and those the store still has. */
 	device->read_count = 2 * config->core.io_max + config->store.io_max;
 	/* Every put window, every dirty block, and what the store has of hosts that are gone. */
-	device->write_count = config->port_max * config->put_slot_count +
-		config->dirty_blocks_max + config->store.io_max;
+	device->write_count =
+		config->port_max * config->put_slot_count + config->dirty_blocks_max + config->store.io_max;
 	device->waiter_count = config->port_max * config->port_entry_count;
 	device->tenants = calloc(config->core.tenant_max, sizeof(*device->tenants));
 	device->ports = calloc(config->port_max, sizeof(*device->ports));
 	device->sessions = calloc(config->core.session_max, sizeof(*device->sessions));
-	device->session_chunks = calloc((size_t)config->core.session_max *
-		config->core.session_chunk_max, sizeof(*device->session_chunks));
+	device->session_chunks =
+		calloc((size_t)config->core.session_max * config->core.session_chunk_max,
+			sizeof(*device->session_chunks));
 	device->waiters = calloc(device->waiter_count, sizeof(*device->waiters));
 	device->waiter_results = calloc((size_t)device->waiter_count * config->core.demand_max,
 		sizeof(*device->waiter_results));
@@ -67,18 +65,15 @@ open_tables(struct ofs_device *device)
 	device->command.seen = calloc(config->core.demand_max, 1);
 	device->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
 	device->ends = calloc(config->core.demand_max, 1);
-	if (device->tenants == NULL || device->ports == NULL || device->sessions == NULL ||
-		device->session_chunks == NULL || device->waiters == NULL ||
-		device->waiter_results == NULL || device->reads == NULL ||
-		device->writes == NULL || device->command.ordinals == NULL ||
-		device->command.seen == NULL || device->command.scores == NULL ||
-		device->ends == NULL || open_fifos(device) != 0) {
+	if (device->tenants == NULL || device->ports == NULL || device->sessions == NULL
+		|| device->session_chunks == NULL || device->waiters == NULL
+		|| device->waiter_results == NULL || device->reads == NULL || device->writes == NULL
+		|| device->command.ordinals == NULL || device->command.seen == NULL
+		|| device->command.scores == NULL || device->ends == NULL || open_fifos(device) != 0) {
 		return -ENOMEM;
 	}
-	for (i = 0; i < device->waiter_count; i++) {
-		device->waiters[i].results =
-			device->waiter_results + (size_t)i * config->core.demand_max;
-	}
+	for (uint32_t i = 0; i < device->waiter_count; i++)
+		device->waiters[i].results = device->waiter_results + (size_t)i * config->core.demand_max;
 	return 0;
 }
 
@@ -88,9 +83,8 @@ open_mailbox(struct ofs_device *device)
 	pthread_condattr_t attributes;
 
 	device->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (device->wake_fd < 0) {
+	if (device->wake_fd < 0)
 		return -errno;
-	}
 	pthread_mutex_init(&device->mutex, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -108,15 +102,13 @@ open_thread(struct ofs_device *device, char *error, size_t error_size_bytes)
 	device->open_error = error;
 	device->open_error_size_bytes = error_size_bytes;
 	rc = pthread_create(&device->thread, NULL, ofs_device_reactor, device);
-	if (rc != 0) {
+	if (rc != 0)
 		return -rc;
-	}
 	device->threaded = true;
 	(void)pthread_setname_np(device->thread, "ofs-reactor");
 	pthread_mutex_lock(&device->mutex);
-	while (!device->opened) {
+	while (!device->opened)
 		pthread_cond_wait(&device->cond, &device->mutex);
-	}
 	rc = device->open_rc;
 	pthread_mutex_unlock(&device->mutex);
 	return rc;
@@ -130,29 +122,27 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 	int rc;
 
 	error[0] = '\0';
-	if (device == NULL) {
+	if (device == NULL)
 		return ofs_device_refuse(error, error_size_bytes, -ENOMEM, "out of memory");
-	}
 	device->config = *config;
 	device->wake_fd = -1;
-	if (config->sim_clock) {
+	if (config->sim_clock)
 		ofs_clock_init_sim(&device->clock, 1);
-	} else {
+	else
 		ofs_clock_init_os(&device->clock);
-	}
-	device->status.epoch = ofs_clock_unix_s(&device->clock) << 20 |
-		(ofs_device_now_ns(device) & 0xfffff);
+	device->status.epoch =
+		ofs_clock_unix_s(&device->clock) << 20 | (ofs_device_now_ns(device) & 0xfffff);
 	rc = check_config(config, error, error_size_bytes);
 	rc = rc == 0 ? open_mailbox(device) : rc;
 	rc = rc == 0 ? open_tables(device) : rc;
 	if (rc == 0) {
 		rc = config->sim_clock ? ofs_device_open_parts(device, error, error_size_bytes)
-			: open_thread(device, error, error_size_bytes);
+							   : open_thread(device, error, error_size_bytes);
 	}
 	if (rc != 0) {
 		if (error[0] == '\0') {
-			(void)ofs_device_refuse(error, error_size_bytes, rc,
-				"the device cannot be opened: %s", strerror(-rc));
+			(void)ofs_device_refuse(error, error_size_bytes, rc, "the device cannot be opened: %s",
+				strerror(-rc));
 		}
 		ofs_device_close(device, 0);
 		return rc;
@@ -226,18 +216,13 @@ close_tables(struct ofs_device *device)
 void
 ofs_device_close(struct ofs_device *device, int drain)
 {
-	uint32_t i;
-
-	if (drain) {
+	if (drain)
 		(void)ofs_device_drain(device, 2 * device->config.io_timeout_ns);
-	}
 	stop(device);
-	for (i = 0; device->ports != NULL && i < device->config.port_max; i++) {
-		if (device->ports[i].used) {
+	for (uint32_t i = 0; device->ports != NULL && i < device->config.port_max; i++)
+		if (device->ports[i].used)
 			ofs_port_close(device->ports[i].port);
-		}
-	}
-	for (i = 0; device->tenants != NULL && i < device->config.core.tenant_max; i++) {
+	for (uint32_t i = 0; device->tenants != NULL && i < device->config.core.tenant_max; i++) {
 		ofs_region_close(device->tenants[i].region);
 		free(device->tenants[i].flush_of);
 	}

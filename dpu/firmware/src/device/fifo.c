@@ -7,18 +7,14 @@
 int
 ofs_fifo_open(struct ofs_fifo *fifo, uint32_t capacity, bool full)
 {
-	uint32_t i;
-
 	fifo->items = calloc(capacity, sizeof(*fifo->items));
-	if (fifo->items == NULL) {
+	if (fifo->items == NULL)
 		return -ENOMEM;
-	}
 	fifo->capacity = capacity;
 	fifo->head = 0;
 	fifo->count = full ? capacity : 0;
-	for (i = 0; i < fifo->count; i++) {
+	for (uint32_t i = 0; i < fifo->count; i++)
 		fifo->items[i] = i;
-	}
 	return 0;
 }
 

@@ -101,9 +101,8 @@ drain_simulated(struct ofs_device *device)
 {
 	uint64_t now_ns = ofs_device_now_ns(device);
 
-	if (!ofs_device_turn(device)) {
+	if (!ofs_device_turn(device))
 		ofs_clock_advance_to(&device->clock, ofs_device_wake_at_ns(device, now_ns));
-	}
 }
 
 /* The reactor goes on serving reads; only the caller waits here. */
@@ -117,17 +116,14 @@ ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 
 	while (rc == 0) {
 		rc = ofs_device_status_get(device, &status);
-		if (rc != 0 || status.drained) {
+		if (rc != 0 || status.drained)
 			return rc;
-		}
-		if (ofs_device_now_ns(device) - begin_ns >= timeout_ns) {
+		if (ofs_device_now_ns(device) - begin_ns >= timeout_ns)
 			return -ETIMEDOUT;
-		}
-		if (device->threaded) {
+		if (device->threaded)
 			nanosleep(&pause, NULL);
-		} else {
+		else
 			drain_simulated(device);
-		}
 	}
 	return rc;
 }
@@ -135,9 +131,8 @@ ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 int
 ofs_device_advance(struct ofs_device *device, uint64_t now_ns)
 {
-	if (!device->config.sim_clock || now_ns < ofs_device_now_ns(device)) {
+	if (!device->config.sim_clock || now_ns < ofs_device_now_ns(device))
 		return -EINVAL;
-	}
 	ofs_clock_advance_to(&device->clock, now_ns);
 	return 0;
 }

@@ -64,7 +64,7 @@ enum ofs_read_state {
 	OFS_READ_FREE = 0,
 	OFS_READ_PENDING = 1, /* the store was busy: submitted later, in order */
 	OFS_READ_FLYING = 2,
-	OFS_READ_ZOMBIE = 3   /* its deadline passed; the device may still write into the slot */
+	OFS_READ_ZOMBIE = 3 /* its deadline passed; the device may still write into the slot */
 };
 
 struct ofs_read {
@@ -83,15 +83,15 @@ enum ofs_write_state {
 /* One put of a host, or one flush of a dirty slot. */
 struct ofs_write {
 	uint32_t state;
-	uint32_t kind;     /* OFS_IO_PUT or OFS_IO_FLUSH */
-	uint32_t port;     /* OFS_NONE: nobody waits for the answer */
+	uint32_t kind; /* OFS_IO_PUT or OFS_IO_FLUSH */
+	uint32_t port; /* OFS_NONE: nobody waits for the answer */
 	uint32_t tenant;
-	uint32_t chunk;    /* FLUSH: a dirty slot keeps it known */
+	uint32_t chunk; /* FLUSH: a dirty slot keeps it known */
 	uint32_t layer;
-	uint32_t slot;     /* FLUSH */
-	uint32_t bounce;   /* PUT: which private copy; OFS_NONE: still in the host's window */
+	uint32_t slot;   /* FLUSH */
+	uint32_t bounce; /* PUT: which private copy; OFS_NONE: still in the host's window */
 	bool answered;
-	bool cancelled;    /* nobody wants it any more: not to be sent */
+	bool cancelled; /* nobody wants it any more: not to be sent */
 	struct ofs_key store_key;
 	uint64_t deadline_ns;
 	uint64_t retry_ns;
@@ -141,7 +141,7 @@ struct ofs_device {
 	struct ofs_fifo pending_writes;
 	uint32_t writes_live;
 	uint32_t flushes_parked;
-	uint8_t *bounces;           /* [bounce_count] records of ours: puts on their way */
+	uint8_t *bounces; /* [bounce_count] records of ours: puts on their way */
 	uint64_t bounces_size_bytes;
 	uint32_t bounce_count;
 	struct ofs_fifo free_bounces;
@@ -155,15 +155,15 @@ struct ofs_device {
 	uint64_t io_scan_ns;
 	uint64_t store_tick_ns;
 	uint64_t core_next_ns;
-	bool core_stirred;  /* heard of something since its last tick */
+	bool core_stirred; /* heard of something since its last tick */
 	uint64_t idle_since_ns;
-	uint64_t io_seen;   /* what storage had begun and ended, at the last look */
+	uint64_t io_seen; /* what storage had begun and ended, at the last look */
 	bool draining;
 	struct ofs_device_status status;
 
 	pthread_t thread;
-	bool threaded;               /* a simulated device has no thread */
-	atomic_bool serving;         /* started: hosts are served */
+	bool threaded;       /* a simulated device has no thread */
+	atomic_bool serving; /* started: hosts are served */
 	atomic_bool stopping;
 	int wake_fd;
 	pthread_mutex_t mutex;
@@ -173,7 +173,7 @@ struct ofs_device {
 	bool opened;                 /* under mutex: open_rc stands */
 	bool stopped;                /* under mutex: nobody takes calls any more */
 	int open_rc;
-	char *open_error;            /* [open_error_size_bytes], the opener's */
+	char *open_error; /* [open_error_size_bytes], the opener's */
 	size_t open_error_size_bytes;
 	atomic_uint call_count;
 	char storage_name[16];

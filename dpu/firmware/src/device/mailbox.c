@@ -15,14 +15,12 @@ unlink_call(struct ofs_device *device, struct ofs_call *call)
 {
 	struct ofs_call **link = &device->calls;
 
-	while (*link != call) {
+	while (*link != call)
 		link = &(*link)->next;
-	}
 	*link = call->next;
 	device->calls_last = NULL;
-	for (call = device->calls; call != NULL; call = call->next) {
+	for (call = device->calls; call != NULL; call = call->next)
 		device->calls_last = call;
-	}
 	atomic_fetch_sub(&device->call_count, 1);
 }
 
@@ -53,19 +51,17 @@ ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void 
 	uint64_t one = 1;
 	int rc;
 
-	if (!device->threaded) {
+	if (!device->threaded)
 		return run(device, argument);
-	}
 	pthread_mutex_lock(&device->mutex);
 	if (device->stopped) {
 		pthread_mutex_unlock(&device->mutex);
 		return -ESHUTDOWN;
 	}
-	if (device->calls_last == NULL) {
+	if (device->calls_last == NULL)
 		device->calls = &call;
-	} else {
+	else
 		device->calls_last->next = &call;
-	}
 	device->calls_last = &call;
 	atomic_fetch_add(&device->call_count, 1);
 	if (write(device->wake_fd, &one, sizeof(one)) < 0) {
@@ -81,16 +77,14 @@ ofs_device_serve_calls(struct ofs_device *device)
 {
 	struct ofs_call *call;
 
-	if (atomic_load_explicit(&device->call_count, memory_order_relaxed) == 0) {
+	if (atomic_load_explicit(&device->call_count, memory_order_relaxed) == 0)
 		return false;
-	}
 	pthread_mutex_lock(&device->mutex);
 	call = device->calls;
 	if (call != NULL) {
 		device->calls = call->next;
-		if (device->calls == NULL) {
+		if (device->calls == NULL)
 			device->calls_last = NULL;
-		}
 		call->taken = true;
 		atomic_fetch_sub(&device->call_count, 1);
 		pthread_mutex_unlock(&device->mutex);

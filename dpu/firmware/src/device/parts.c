@@ -33,11 +33,10 @@ note_storage(struct ofs_device *device, const char *text)
 	} else if (strcmp(asked, "auto") == 0 && strcmp(had, "io_uring") != 0) {
 		snprintf(device->warning, sizeof(device->warning),
 			"storage is %s: io_uring cannot be had here", had);
-	} else if (device->config.storage.direct && !device->storage->direct &&
-		device->config.storage.path[0] != '\0') {
+	} else if (device->config.storage.direct && !device->storage->direct
+		&& device->config.storage.path[0] != '\0') {
 		snprintf(device->warning, sizeof(device->warning),
-			"%s refuses O_DIRECT: reads go through the page cache",
-			device->config.storage.path);
+			"%s refuses O_DIRECT: reads go through the page cache", device->config.storage.path);
 	}
 }
 
@@ -48,9 +47,8 @@ open_store(struct ofs_device *device, char *error, size_t size_bytes)
 	const char *backend = config->storage.backend;
 	bool on_file = config->storage.path[0] != '\0' && strcmp(backend, "sim") != 0;
 
-	return ofs_store_open(&device->store, device->storage,
-		on_file ? config->storage.path : NULL, &config->store,
-		ofs_clock_unix_s(&device->clock), error, size_bytes);
+	return ofs_store_open(&device->store, device->storage, on_file ? config->storage.path : NULL,
+		&config->store, ofs_clock_unix_s(&device->clock), error, size_bytes);
 }
 
 /*
@@ -76,32 +74,33 @@ open_bounces(struct ofs_device *device, char *error, size_t size_bytes)
 		rc = device->storage->ops->register_memory(device->storage, memory,
 			device->bounces_size_bytes);
 	}
-	return rc == 0 ? 0 : ofs_device_refuse(error, size_bytes, rc,
-		"no memory for puts in flight (%s); lower store.io_max", strerror(-rc));
+	return rc == 0 ? 0
+				   : ofs_device_refuse(error, size_bytes, rc,
+						 "no memory for puts in flight (%s); lower store.io_max", strerror(-rc));
 }
 
 int
 ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 {
 	struct ofs_device_config *config = &device->config;
-	int rc = ofs_storage_open(&device->storage, &config->storage, &device->clock, error,
-		size_bytes);
+	int rc =
+		ofs_storage_open(&device->storage, &config->storage, &device->clock, error, size_bytes);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	note_storage(device, error);
 	error[0] = '\0';
 	rc = open_store(device, error, size_bytes);
 	rc = rc == 0 ? open_bounces(device, error, size_bytes) : rc;
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	config->core.block_size_bytes = device->record_size_bytes;
 	rc = ofs_core_open(&device->core, &config->core, &config->policy);
-	return rc == 0 ? 0 : ofs_device_refuse(error, size_bytes, rc,
-		"the decision core refuses its configuration (%s); see the limits in [limits]",
-		strerror(-rc));
+	return rc == 0
+		? 0
+		: ofs_device_refuse(error, size_bytes, rc,
+			  "the decision core refuses its configuration (%s); see the limits in [limits]",
+			  strerror(-rc));
 }
 
 /* Store and storage first: they wait for I/O whose memory the others own. */

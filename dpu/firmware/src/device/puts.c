@@ -36,9 +36,8 @@ ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
 	const struct ofs_sqe *sqe = &write->sqe;
 	uint8_t *record;
 
-	if (bounce == OFS_NONE) {
+	if (bounce == OFS_NONE)
 		return -EAGAIN;
-	}
 	record = device->bounces + (uint64_t)bounce * device->record_size_bytes;
 	memcpy(record, window_of(device, write->port, sqe), sqe->length);
 	if (ofs_checksum(record, sqe->length) != sqe->checksum) {
@@ -89,27 +88,22 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint32_t slot;
 	int rc;
 
-	if (device->dirty_blocks >= device->config.dirty_blocks_max || device->flushes_parked > 0) {
+	if (device->dirty_blocks >= device->config.dirty_blocks_max || device->flushes_parked > 0)
 		return false;
-	}
-	rc = ofs_core_block_stage(device->core, ofs_device_now_ns(device), chunk->chunk,
-		sqe->layer, &slot, &generation);
+	rc = ofs_core_block_stage(device->core, ofs_device_now_ns(device), chunk->chunk, sqe->layer,
+		&slot, &generation);
 	ofs_device_told(device, rc); /* the victim is retracted before its bytes are overwritten */
-	if (rc != 0) {
+	if (rc != 0)
 		return false;
-	}
 	if (ofs_region_trailer(tenant->region, slot)->generation != generation) {
 		fill_slot(device, port, sqe, slot);
 		ofs_block_key(&chunk->key, sqe->layer, &block_key);
-		if (ofs_region_publish(tenant->region, &block_key, slot, generation,
-			    OFS_CAUSE_WRITE) < 0) {
+		if (ofs_region_publish(tenant->region, &block_key, slot, generation, OFS_CAUSE_WRITE) < 0)
 			device->status.publish_overflow++;
-		}
 	}
 	/* A block that is there already keeps its bytes, which its key names; and one flush is enough. */
-	if (tenant->flush_of[slot] == OFS_NONE) {
+	if (tenant->flush_of[slot] == OFS_NONE)
 		queue_flush(device, port, sqe, chunk, slot);
-	}
 	device->status.puts++;
 	ofs_device_complete(device, port, sqe, 0, 0, NULL);
 	return true;
@@ -121,18 +115,16 @@ check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *
 {
 	int rc = ofs_device_check_session(device, port, sqe->session);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
-	if (sqe->ordinal >= device->sessions[sqe->session].chunk_count ||
-		sqe->layer >= device->config.core.layer_count || sqe->length == 0 ||
-		sqe->length > device->config.store.payload_size_bytes ||
-		window_of(device, port, sqe) == NULL) {
+	if (sqe->ordinal >= device->sessions[sqe->session].chunk_count
+		|| sqe->layer >= device->config.core.layer_count || sqe->length == 0
+		|| sqe->length > device->config.store.payload_size_bytes
+		|| window_of(device, port, sqe) == NULL) {
 		return -EINVAL;
 	}
-	if (device->ports[port].puts_in_flight >= device->config.put_slot_count) {
+	if (device->ports[port].puts_in_flight >= device->config.put_slot_count)
 		return -EBUSY; /* a host that uses a put slot twice at once */
-	}
 	return device->draining ? -ESHUTDOWN : 0;
 }
 
@@ -155,9 +147,8 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 			ofs_device_complete(device, port, sqe, -EBADMSG, 0, NULL);
 			return;
 		}
-		if (stage_back(device, port, sqe, chunk)) {
+		if (stage_back(device, port, sqe, chunk))
 			return;
-		}
 	}
 	device->ports[port].puts_in_flight++;
 	write = ofs_device_queue_write(device, OFS_IO_PUT, device->ports[port].tenant, sqe, chunk);

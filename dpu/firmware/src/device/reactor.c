@@ -10,16 +10,14 @@ serve_store(struct ofs_device *device)
 {
 	struct ofs_store_done done[OFS_DONE_BATCH];
 	int count = ofs_store_poll(device->store, done, OFS_DONE_BATCH);
-	int i;
 
-	for (i = 0; i < count; i++) {
+	for (int i = 0; i < count; i++) {
 		uint32_t index = (uint32_t)done[i].user;
 
-		if (done[i].user >> 56 == OFS_IO_READ) {
+		if (done[i].user >> 56 == OFS_IO_READ)
 			ofs_device_read_done(device, index, done[i].rc);
-		} else {
+		else
 			ofs_device_write_done(device, index, done[i].rc);
-		}
 	}
 	return count > 0;
 }
@@ -30,22 +28,20 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 {
 	struct ofs_store_entry entries[OFS_DONE_BATCH];
 	int count;
-	int i;
 
-	if (now_ns < device->store_tick_ns) {
+	if (now_ns < device->store_tick_ns)
 		return false;
-	}
 	device->store_tick_ns = now_ns + OFS_STORE_TICK_INTERVAL_NS;
-	count = ofs_store_tick(device->store, ofs_clock_unix_s(&device->clock), entries,
-		OFS_DONE_BATCH);
-	for (i = 0; i < count; i++) {
+	count =
+		ofs_store_tick(device->store, ofs_clock_unix_s(&device->clock), entries, OFS_DONE_BATCH);
+	for (int i = 0; i < count; i++) {
 		/* A tenant that is not there yet, or a block that nobody knew: nothing to forget. */
-		ofs_device_told(device, ofs_core_block_forget(device->core, now_ns,
-			entries[i].tenant, &entries[i].store_key, entries[i].layer));
+		ofs_device_told(device,
+			ofs_core_block_forget(device->core, now_ns, entries[i].tenant, &entries[i].store_key,
+				entries[i].layer));
 	}
-	if (count == OFS_DONE_BATCH) {
+	if (count == OFS_DONE_BATCH)
 		device->store_tick_ns = now_ns; /* a whole chapter expired: go on at once */
-	}
 	return count > 0;
 }
 
@@ -54,8 +50,7 @@ static void
 tick_core(struct ofs_device *device, uint64_t now_ns)
 {
 	if (device->core_stirred || now_ns >= device->core_next_ns) {
-		ofs_device_told(device,
-			ofs_core_tick(device->core, now_ns, &device->core_next_ns));
+		ofs_device_told(device, ofs_core_tick(device->core, now_ns, &device->core_next_ns));
 		device->core_stirred = false;
 	}
 }
@@ -83,9 +78,8 @@ ofs_device_turn(struct ofs_device *device)
 	bool busy = ofs_device_serve_calls(device);
 
 	busy |= serve_store(device);
-	if (atomic_load_explicit(&device->serving, memory_order_relaxed)) {
+	if (atomic_load_explicit(&device->serving, memory_order_relaxed))
 		busy |= ofs_device_serve_ports(device);
-	}
 	tick_core(device, now_ns);
 	/* First the one, then the other: neither takes all that the store has room for. */
 	if (device->status.loops % 2 == 0) {
@@ -115,8 +109,8 @@ ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns)
 
 	until_ns = device->core_next_ns < until_ns ? device->core_next_ns : until_ns;
 	until_ns = due_ns < until_ns ? due_ns : until_ns;
-	if (ofs_store_in_flight(device->store) > 0 || device->pending_reads.count > 0 ||
-		device->writes_live > device->flushes_parked) {
+	if (ofs_store_in_flight(device->store) > 0 || device->pending_reads.count > 0
+		|| device->writes_live > device->flushes_parked) {
 		uint64_t scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 
 		until_ns = scan_ns < until_ns ? scan_ns : until_ns;
@@ -132,17 +126,14 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 	int storage_fd = device->storage->ops->wait_fd(device->storage);
 	bool work = false;
 	int count = 0;
-	uint32_t i;
 
-	if (storage_fd < 0 && ofs_store_in_flight(device->store) > 0) {
+	if (storage_fd < 0 && ofs_store_in_flight(device->store) > 0)
 		return; /* a device that can only be polled */
-	}
-	if (device->storage->ops->due_ns(device->storage) < now_ns + OFS_WAKE_NS) {
+	if (device->storage->ops->due_ns(device->storage) < now_ns + OFS_WAKE_NS)
 		return; /* an emulated drive that is due before a sleeper would be awake again */
-	}
 	fds[count++] = device->wake_fd;
 	fds[count++] = storage_fd;
-	for (i = 0; i < device->config.port_max; i++) {
+	for (uint32_t i = 0; i < device->config.port_max; i++) {
 		if (device->ports[i].used) {
 			work |= ofs_port_sleep(device->ports[i].port) != 0;
 			fds[count++] = ofs_port_dpu_wake_fd(device->ports[i].port);
@@ -150,18 +141,15 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 	}
 	if (!work && atomic_load(&device->call_count) == 0 && !atomic_load(&device->stopping)) {
 		device->status.sleeps++;
-		(void)ofs_clock_wait(&device->clock, fds, count,
-			ofs_device_wake_at_ns(device, now_ns));
+		(void)ofs_clock_wait(&device->clock, fds, count, ofs_device_wake_at_ns(device, now_ns));
 	}
 	ofs_wait_fd_clear(device->wake_fd);
 	/* Also the storage's: the store does not poll when nothing of its own is in flight, and a
 	 * signal that came after its completion was taken would keep us awake. */
 	ofs_wait_fd_clear(storage_fd);
-	for (i = 0; i < device->config.port_max; i++) {
-		if (device->ports[i].used) {
+	for (uint32_t i = 0; i < device->config.port_max; i++)
+		if (device->ports[i].used)
 			ofs_port_wake(device->ports[i].port);
-		}
-	}
 }
 
 int
@@ -207,9 +195,8 @@ ofs_device_reactor(void *argument)
 	device->opened = true;
 	pthread_cond_broadcast(&device->cond);
 	pthread_mutex_unlock(&device->mutex);
-	if (rc == 0) {
+	if (rc == 0)
 		run(device);
-	}
 	ofs_device_refuse_calls(device);
 	ofs_device_close_parts(device);
 	return NULL;

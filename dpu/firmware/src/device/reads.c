@@ -31,12 +31,10 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 
 	read->state = OFS_READ_FREE;
 	ofs_fifo_give(&device->free_reads, index);
-	if (rc == -EBADMSG) {
+	if (rc == -EBADMSG)
 		device->status.check_failures++;
-	}
-	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT) {
+	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT)
 		rc = -EIO;
-	}
 	rc = ofs_core_io_done(device->core, ofs_device_now_ns(device), read->action.io, rc);
 	assert(rc == 0);
 	ofs_device_act(device);
@@ -61,11 +59,10 @@ ofs_device_retry_reads(struct ofs_device *device)
 			ofs_device_read_done(device, index, -ETIMEDOUT);
 			continue;
 		}
-		rc = ofs_store_get(device->store, &action->store_key, action->layer, slot,
-			read_user(index), now_s);
-		if (rc == -EAGAIN) {
+		rc = ofs_store_get(device->store, &action->store_key, action->layer, slot, read_user(index),
+			now_s);
+		if (rc == -EAGAIN)
 			break;
-		}
 		(void)ofs_fifo_take(&device->pending_reads);
 		busy = true;
 		if (rc == 0) {
@@ -104,9 +101,8 @@ time_out(struct ofs_device *device, struct ofs_read *read, uint64_t now_ns)
 {
 	int rc;
 
-	if (read->state == OFS_READ_FLYING) {
+	if (read->state == OFS_READ_FLYING)
 		device->reads_flying--;
-	}
 	read->state = OFS_READ_ZOMBIE;
 	device->status.reads_timed_out++;
 	device->status.slots_quarantined++;
@@ -119,13 +115,12 @@ bool
 ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns)
 {
 	bool busy = false;
-	uint32_t i;
 
-	for (i = 0; i < device->read_count; i++) {
+	for (uint32_t i = 0; i < device->read_count; i++) {
 		struct ofs_read *read = &device->reads[i];
 
-		if ((read->state == OFS_READ_FLYING || read->state == OFS_READ_PENDING) &&
-			now_ns >= read->deadline_ns) {
+		if ((read->state == OFS_READ_FLYING || read->state == OFS_READ_PENDING)
+			&& now_ns >= read->deadline_ns) {
 			time_out(device, read, now_ns);
 			busy = true;
 		}

@@ -16,15 +16,13 @@ write_user(const struct ofs_device *device, uint32_t index)
 static void
 answer_put(struct ofs_device *device, struct ofs_write *write, int rc)
 {
-	if (write->answered) {
+	if (write->answered)
 		return;
-	}
 	write->answered = true;
-	if (rc == 0) {
+	if (rc == 0)
 		device->status.puts++;
-	} else {
+	else
 		device->status.puts_failed++;
-	}
 	ofs_device_complete(device, write->port, &write->sqe, rc, 0, NULL);
 }
 
@@ -34,8 +32,8 @@ clean_slot(struct ofs_device *device, const struct ofs_write *write)
 {
 	device->tenants[write->tenant].flush_of[write->slot] = OFS_NONE;
 	device->dirty_blocks--;
-	ofs_device_told(device, ofs_core_block_clean(device->core, ofs_device_now_ns(device),
-		write->chunk, write->layer));
+	ofs_device_told(device,
+		ofs_core_block_clean(device->core, ofs_device_now_ns(device), write->chunk, write->layer));
 }
 
 /* The write is over, whichever way, and its place in the table is free. */
@@ -49,12 +47,10 @@ end_write(struct ofs_device *device, uint32_t index, int rc)
 		device->status.puts_failed += rc != 0 && !write->cancelled;
 	} else {
 		answer_put(device, write, rc);
-		if (write->bounce != OFS_NONE) {
+		if (write->bounce != OFS_NONE)
 			ofs_fifo_give(&device->free_bounces, write->bounce);
-		}
-		if (write->port != OFS_NONE) {
+		if (write->port != OFS_NONE)
 			device->ports[write->port].puts_in_flight--;
-		}
 	}
 	write->state = OFS_WRITE_FREE;
 	device->writes_live--;
@@ -77,16 +73,15 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 	uint32_t chunk;
 
 	assert(index < device->write_count && write->state != OFS_WRITE_FREE);
-	if (rc == -ENOSPC) {
+	if (rc == -ENOSPC)
 		device->status.store_full++;
-	}
 	/* By its key: the session may be gone and its chunk's number given away; and what was deleted
 	 * while it was written is not there. */
-	if (rc == 0 && ofs_store_position(device->store, &write->store_key, write->layer) !=
-			UINT64_MAX) {
-		ofs_device_told(device, ofs_core_block_restore(device->core,
-			ofs_device_now_ns(device), write->tenant, &write->store_key, write->layer,
-			&chunk));
+	if (rc == 0
+		&& ofs_store_position(device->store, &write->store_key, write->layer) != UINT64_MAX) {
+		ofs_device_told(device,
+			ofs_core_block_restore(device->core, ofs_device_now_ns(device), write->tenant,
+				&write->store_key, write->layer, &chunk));
 	}
 	if (write->kind == OFS_IO_FLUSH && (rc == -EIO || rc == -ENOSPC) && !write->cancelled) {
 		park(device, write);
@@ -98,9 +93,8 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 static void *
 record_of(const struct ofs_device *device, const struct ofs_write *write)
 {
-	if (write->kind == OFS_IO_FLUSH) {
+	if (write->kind == OFS_IO_FLUSH)
 		return ofs_region_slot(device->tenants[write->tenant].region, write->slot);
-	}
 	return device->bounces + (uint64_t)write->bounce * device->record_size_bytes;
 }
 
@@ -113,9 +107,8 @@ send(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	if (write->kind == OFS_IO_PUT && write->bounce == OFS_NONE) {
 		int rc = ofs_device_copy_put(device, write);
 
-		if (rc != 0) {
+		if (rc != 0)
 			return rc;
-		}
 	}
 	return ofs_store_put(device->store, write->tenant, &write->store_key, write->layer,
 		record_of(device, write), write_user(device, index), now_s);
@@ -132,16 +125,14 @@ ofs_device_retry_writes(struct ofs_device *device)
 	while ((index = ofs_fifo_first(&device->pending_writes)) != OFS_NONE) {
 		int rc = send(device, index, now_s);
 
-		if (rc == -EAGAIN) {
+		if (rc == -EAGAIN)
 			break;
-		}
 		(void)ofs_fifo_take(&device->pending_writes);
 		busy = true;
-		if (rc < 0) {
+		if (rc < 0)
 			ofs_device_write_done(device, index, rc);
-		} else {
+		else
 			device->writes[index].state = OFS_WRITE_SENT;
-		}
 	}
 	return busy;
 }
@@ -154,9 +145,15 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 	struct ofs_write *write = &device->writes[index];
 
 	assert(index != OFS_NONE); /* the table is sized for all that can be; see device.c */
-	*write = (struct ofs_write){.state = OFS_WRITE_PENDING, .kind = kind, .port = OFS_NONE,
-		.tenant = tenant, .chunk = chunk->chunk, .layer = sqe->layer, .bounce = OFS_NONE,
-		.store_key = chunk->store_key, .sqe = *sqe,
+	*write = (struct ofs_write){.state = OFS_WRITE_PENDING,
+		.kind = kind,
+		.port = OFS_NONE,
+		.tenant = tenant,
+		.chunk = chunk->chunk,
+		.layer = sqe->layer,
+		.bounce = OFS_NONE,
+		.store_key = chunk->store_key,
+		.sqe = *sqe,
 		.deadline_ns = ofs_device_now_ns(device) + device->config.io_timeout_ns};
 	device->writes_live++;
 	ofs_fifo_give(&device->pending_writes, index);
@@ -172,11 +169,10 @@ sweep(struct ofs_device *device)
 	while (count-- > 0) {
 		uint32_t index = ofs_fifo_take(&device->pending_writes);
 
-		if (device->writes[index].cancelled) {
+		if (device->writes[index].cancelled)
 			end_write(device, index, -ECANCELED);
-		} else {
+		else
 			ofs_fifo_give(&device->pending_writes, index);
-		}
 	}
 }
 
@@ -202,16 +198,15 @@ bool
 ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 {
 	bool busy = false;
-	uint32_t i;
 
-	for (i = 0; i < device->write_count && device->writes_live > 0; i++) {
+	for (uint32_t i = 0; i < device->write_count && device->writes_live > 0; i++) {
 		struct ofs_write *write = &device->writes[i];
 
 		if (write->state == OFS_WRITE_PARKED && now_ns >= write->retry_ns) {
 			unpark(device, i);
 			busy = true;
-		} else if (write->state != OFS_WRITE_FREE && write->kind == OFS_IO_PUT &&
-			!write->answered && now_ns >= write->deadline_ns) {
+		} else if (write->state != OFS_WRITE_FREE && write->kind == OFS_IO_PUT && !write->answered
+			&& now_ns >= write->deadline_ns) {
 			/* The host hears of it, and may use its window again: no copy after this,
 			 * and what the store has of it is not counted against the host. */
 			answer_put(device, write, -ETIMEDOUT);
@@ -219,23 +214,19 @@ ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 			busy = true;
 		}
 	}
-	if (busy) {
+	if (busy)
 		sweep(device);
-	}
 	return busy;
 }
 
 void
 ofs_device_forsake_puts(struct ofs_device *device, uint32_t port)
 {
-	uint32_t i;
-
-	for (i = 0; i < device->write_count; i++) {
+	for (uint32_t i = 0; i < device->write_count; i++) {
 		struct ofs_write *write = &device->writes[i];
 
-		if (write->state != OFS_WRITE_FREE && write->port == port) {
+		if (write->state != OFS_WRITE_FREE && write->port == port)
 			forsake(device, write);
-		}
 	}
 	sweep(device);
 }
@@ -243,13 +234,9 @@ ofs_device_forsake_puts(struct ofs_device *device, uint32_t port)
 static bool
 session_names(const struct ofs_device_session *session, const struct ofs_key *store_key)
 {
-	uint32_t i;
-
-	for (i = 0; i < session->chunk_count; i++) {
-		if (ofs_key_equal(&session->chunks[i].store_key, store_key)) {
+	for (uint32_t i = 0; i < session->chunk_count; i++)
+		if (ofs_key_equal(&session->chunks[i].store_key, store_key))
 			return true;
-		}
-	}
 	return false;
 }
 
@@ -257,21 +244,18 @@ void
 ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_device_session *session)
 {
-	uint32_t i;
-
-	for (i = 0; i < device->write_count; i++) {
+	for (uint32_t i = 0; i < device->write_count; i++) {
 		struct ofs_write *write = &device->writes[i];
 
-		if ((write->state != OFS_WRITE_PENDING && write->state != OFS_WRITE_PARKED) ||
-			write->tenant != tenant ||
-			ofs_core_store_references(device->core, tenant, &write->store_key) > 0 ||
-			!session_names(session, &write->store_key)) {
+		if ((write->state != OFS_WRITE_PENDING && write->state != OFS_WRITE_PARKED)
+			|| write->tenant != tenant
+			|| ofs_core_store_references(device->core, tenant, &write->store_key) > 0
+			|| !session_names(session, &write->store_key)) {
 			continue;
 		}
 		write->cancelled = true;
-		if (write->state == OFS_WRITE_PARKED) {
+		if (write->state == OFS_WRITE_PARKED)
 			unpark(device, i);
-		}
 	}
 	sweep(device);
 }

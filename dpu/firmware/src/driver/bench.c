@@ -3,15 +3,13 @@
 #include "region/shared.h"
 
 #include <pthread.h>
-#include <time.h>
 #include <string.h>
+#include <time.h>
 
 int
 ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns)
 {
-	uint32_t i;
-
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		uint64_t start_ns = ofs_driver_now_ns(driver);
 		uint64_t deadline_ns = start_ns + OFS_COMMAND_TIMEOUT_NS;
 		struct ofs_sqe sqe = {.op = OFS_OP_NOP};
@@ -19,15 +17,12 @@ ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns
 		uint32_t index;
 		int rc = ofs_command_begin(driver, deadline_ns, &index);
 
-		if (rc == 0) {
+		if (rc == 0)
 			rc = ofs_command_send(driver, &sqe, index, deadline_ns);
-		}
-		if (rc == 0) {
+		if (rc == 0)
 			rc = ofs_command_wait(driver, index, deadline_ns, &cqe);
-		}
-		if (rc != 0) {
+		if (rc != 0)
 			return rc;
-		}
 		ofs_command_end(driver, index);
 		rtt_ns[i] = ofs_driver_now_ns(driver) - start_ns;
 	}
@@ -39,9 +34,7 @@ static void
 prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys, uint32_t first,
 	uint8_t *target)
 {
-	uint32_t i;
-
-	for (i = 0; i < OFS_BENCH_READ_BATCH; i++) {
+	for (uint32_t i = 0; i < OFS_BENCH_READ_BATCH; i++) {
 		driver->reads[i].key = keys[(first + i) % key_count];
 		driver->reads[i].target = target;
 	}
@@ -53,15 +46,12 @@ read_batch(struct ofs_driver *driver, int checked, uint64_t *batch_ns)
 	uint64_t start_ns = ofs_driver_now_ns(driver);
 	int refused = 0;
 	int rc = ofs_reads_lookup(driver, driver->reads, OFS_BENCH_READ_BATCH);
-	uint32_t i;
 
-	if (rc == 0) {
+	if (rc == 0)
 		rc = ofs_reads_run(driver, driver->reads, NULL, OFS_BENCH_READ_BATCH, checked);
-	}
 	*batch_ns = ofs_driver_now_ns(driver) - start_ns;
-	for (i = 0; rc == 0 && i < OFS_BENCH_READ_BATCH; i++) {
+	for (uint32_t i = 0; rc == 0 && i < OFS_BENCH_READ_BATCH; i++)
 		refused += driver->reads[i].rc != 0;
-	}
 	return rc != 0 ? rc : refused;
 }
 
@@ -72,15 +62,15 @@ copy_batch(struct ofs_driver *driver, uint64_t *batch_ns)
 	struct ofs_fabric *fabric = driver->fabric;
 	uint64_t start_ns;
 	int rc = ofs_reads_lookup(driver, driver->reads, OFS_BENCH_READ_BATCH);
-	uint32_t i;
 
 	start_ns = ofs_driver_now_ns(driver);
-	for (i = 0; rc == 0 && i < OFS_BENCH_READ_BATCH; i++) {
+	for (uint32_t i = 0; rc == 0 && i < OFS_BENCH_READ_BATCH; i++) {
 		struct ofs_block_read *read = &driver->reads[i];
 
 		if (read->slot != OFS_NONE) {
-			rc = fabric->ops->read(fabric, fabric->region.slots_offset +
-				(uint64_t)read->slot * fabric->region.slot_stride_bytes,
+			rc = fabric->ops->read(fabric,
+				fabric->region.slots_offset
+					+ (uint64_t)read->slot * fabric->region.slot_stride_bytes,
 				read->target, fabric->region.payload_size_bytes);
 		}
 	}
@@ -89,21 +79,20 @@ copy_batch(struct ofs_driver *driver, uint64_t *batch_ns)
 }
 
 int
-ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count,
-	const struct ofs_key *keys, uint32_t batch_count, uint8_t *target, uint64_t *read_ns,
-	uint64_t *memcpy_ns, uint64_t *unchecked_ns)
+ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys,
+	uint32_t batch_count, uint8_t *target, uint64_t *read_ns, uint64_t *memcpy_ns,
+	uint64_t *unchecked_ns)
 {
 	uint32_t third = key_count / 3;
 	int refused = 0;
 	int rc = 0;
-	uint32_t i;
 
-	if (key_count < 3 * OFS_BENCH_READ_BATCH ||
-		driver->fabric->port.demand_max < OFS_BENCH_READ_BATCH) {
+	if (key_count < 3 * OFS_BENCH_READ_BATCH
+		|| driver->fabric->port.demand_max < OFS_BENCH_READ_BATCH) {
 		return -EINVAL;
 	}
 	/* Three places a third apart: no way of reading finds what another has just cached. */
-	for (i = 0; i < batch_count && rc >= 0; i++) {
+	for (uint32_t i = 0; i < batch_count && rc >= 0; i++) {
 		uint32_t first = i * OFS_BENCH_READ_BATCH;
 
 		prepare(driver, key_count, keys, first, target);
@@ -161,19 +150,16 @@ ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns)
 {
 	struct spin_words words = {0};
 	pthread_t thread;
-	uint32_t i;
 	int rc = pthread_create(&thread, NULL, answer, &words);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return -rc;
-	}
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		uint64_t start_ns = clock_now_ns();
 
 		ofs_word_store(&words.ping, i + 1);
-		while (ofs_word_load(&words.pong) != i + 1) {
+		while (ofs_word_load(&words.pong) != i + 1)
 			ofs_cpu_relax();
-		}
 		rtt_ns[i] = clock_now_ns() - start_ns;
 	}
 	ofs_word_store(&words.stop, 1);

@@ -23,19 +23,16 @@ ofs_command_collect(struct ofs_driver *driver)
 	struct ofs_fabric *fabric = driver->fabric;
 	struct ofs_cqe cqes[OFS_CQE_BATCH];
 	int count = fabric->ops->poll(fabric, cqes, OFS_CQE_BATCH);
-	int i;
 
-	for (i = 0; i < count; i++) {
+	for (int i = 0; i < count; i++) {
 		struct ofs_pending *pending;
 
-		if (cqes[i].payload_index >= fabric->port.entry_count) {
+		if (cqes[i].payload_index >= fabric->port.entry_count)
 			continue;
-		}
 		pending = &driver->pending[cqes[i].payload_index];
 		/* A completion nobody asked for: the answer to a tail that ran ahead, or a bug. */
-		if (!pending->used || pending->done || pending->user != cqes[i].user) {
+		if (!pending->used || pending->done || pending->user != cqes[i].user)
 			continue;
-		}
 		if (pending->abandoned) {
 			give_back(driver, cqes[i].payload_index);
 			continue;
@@ -51,9 +48,8 @@ wait_until(struct ofs_driver *driver, uint64_t deadline_ns)
 {
 	uint64_t now_ns = ofs_driver_now_ns(driver);
 
-	if (now_ns >= deadline_ns) {
+	if (now_ns >= deadline_ns)
 		return -ETIMEDOUT;
-	}
 	return driver->fabric->ops->wait(driver->fabric, deadline_ns - now_ns);
 }
 
@@ -68,9 +64,8 @@ ofs_command_begin(struct ofs_driver *driver, uint64_t deadline_ns, uint32_t *pay
 		rc = wait_until(driver, deadline_ns);
 		ofs_command_collect(driver);
 	}
-	if (driver->free_payload_count == 0) {
+	if (driver->free_payload_count == 0)
 		return rc;
-	}
 	*payload_index = driver->free_payloads[--driver->free_payload_count];
 	pending = &driver->pending[*payload_index];
 	*pending = (struct ofs_pending){.used = true, .put_slot = OFS_NONE};
@@ -96,9 +91,8 @@ ofs_command_send(struct ofs_driver *driver, struct ofs_sqe *sqe, uint32_t payloa
 		}
 		fabric->ops->pause(fabric, OFS_BACKOFF_NS_MIN);
 	}
-	if (rc != 0) {
+	if (rc != 0)
 		give_back(driver, payload_index);
-	}
 	return rc;
 }
 

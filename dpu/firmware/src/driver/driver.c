@@ -7,9 +7,8 @@
 void
 ofs_driver_close(struct ofs_driver *driver)
 {
-	if (driver == NULL) {
+	if (driver == NULL)
 		return;
-	}
 	driver->fabric->ops->close(driver->fabric);
 	free(driver->pending);
 	free(driver->free_payloads);
@@ -26,7 +25,6 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 {
 	const struct ofs_port_header *port = &fabric->port;
 	struct ofs_driver *driver = calloc(1, sizeof(*driver));
-	uint32_t i;
 
 	if (driver == NULL) {
 		fabric->ops->close(fabric);
@@ -37,22 +35,20 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 	driver->free_payloads = calloc(port->entry_count, sizeof(driver->free_payloads[0]));
 	driver->free_put_slots = calloc(port->put_slot_count, sizeof(driver->free_put_slots[0]));
 	driver->active = calloc(port->entry_count, sizeof(driver->active[0]));
-	driver->reads = aligned_alloc(_Alignof(struct ofs_block_read),
-		port->demand_max * sizeof(driver->reads[0]));
+	driver->reads =
+		aligned_alloc(_Alignof(struct ofs_block_read), port->demand_max * sizeof(driver->reads[0]));
 	driver->wanted = calloc(port->demand_max, sizeof(driver->wanted[0]));
 	driver->results = calloc(port->demand_max, sizeof(driver->results[0]));
-	if (driver->pending == NULL || driver->free_payloads == NULL ||
-		driver->free_put_slots == NULL || driver->active == NULL || driver->reads == NULL ||
-		driver->wanted == NULL || driver->results == NULL) {
+	if (driver->pending == NULL || driver->free_payloads == NULL || driver->free_put_slots == NULL
+		|| driver->active == NULL || driver->reads == NULL || driver->wanted == NULL
+		|| driver->results == NULL) {
 		ofs_driver_close(driver);
 		return -ENOMEM;
 	}
-	for (i = port->entry_count; i-- > 0;) {
+	for (uint32_t i = port->entry_count; i-- > 0;)
 		driver->free_payloads[driver->free_payload_count++] = i;
-	}
-	for (i = port->put_slot_count; i-- > 0;) {
+	for (uint32_t i = port->put_slot_count; i-- > 0;)
 		driver->free_put_slots[driver->free_put_slot_count++] = i;
-	}
 	*out = driver;
 	return 0;
 }
@@ -77,12 +73,10 @@ ofs_driver_release(struct ofs_driver *driver, uint32_t session)
 	uint32_t index;
 	int rc = ofs_command_begin(driver, deadline_ns, &index);
 
-	if (rc == 0) {
+	if (rc == 0)
 		rc = ofs_command_send(driver, &sqe, index, deadline_ns);
-	}
-	if (rc == 0) {
+	if (rc == 0)
 		rc = ofs_command_wait(driver, index, deadline_ns, &cqe);
-	}
 	if (rc == 0) {
 		ofs_command_end(driver, index);
 		rc = cqe.rc;

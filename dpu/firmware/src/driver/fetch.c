@@ -19,15 +19,14 @@ static void
 prepare(struct ofs_driver *driver, const struct part *part)
 {
 	const struct ofs_fetch *fetch = part->fetch;
-	uint32_t i;
 
-	for (i = 0; i < part->count; i++) {
+	for (uint32_t i = 0; i < part->count; i++) {
 		struct ofs_block_read *read = &driver->reads[i];
 		uint32_t demand = part->first + i;
 
 		read->key = fetch->keys[demand];
-		read->target = fetch->target +
-			(uint64_t)fetch->target_index[demand] * fetch->target_stride_bytes;
+		read->target =
+			fetch->target + (uint64_t)fetch->target_index[demand] * fetch->target_stride_bytes;
 		read->attempts = 0;
 	}
 }
@@ -39,12 +38,10 @@ accept(const struct part *part, uint32_t i, const struct ofs_block_read *read)
 	uint32_t demand = part->first + i;
 
 	fetch->rcs[demand] = 0;
-	if (fetch->lengths != NULL) {
+	if (fetch->lengths != NULL)
 		fetch->lengths[demand] = read->length;
-	}
-	if (fetch->checksums != NULL) {
+	if (fetch->checksums != NULL)
 		fetch->checksums[demand] = read->checksum;
-	}
 }
 
 static void
@@ -61,11 +58,8 @@ fail(struct ofs_driver *driver, const struct part *part, uint32_t i, int rc)
 static void
 fail_wanted(struct ofs_driver *driver, struct part *part, int rc)
 {
-	uint32_t i;
-
-	for (i = 0; i < part->wanted_count; i++) {
+	for (uint32_t i = 0; i < part->wanted_count; i++)
 		fail(driver, part, driver->wanted[i], rc);
-	}
 	part->wanted_count = 0;
 }
 
@@ -75,13 +69,11 @@ read_hits(struct ofs_driver *driver, struct part *part)
 {
 	uint64_t start_ns = ofs_driver_now_ns(driver);
 	int rc = ofs_reads_lookup(driver, driver->reads, part->count);
-	uint32_t i;
 
-	if (rc == 0) {
+	if (rc == 0)
 		rc = ofs_reads_run(driver, driver->reads, NULL, part->count, 1);
-	}
 	part->wanted_count = 0;
-	for (i = 0; i < part->count; i++) {
+	for (uint32_t i = 0; i < part->count; i++) {
 		struct ofs_block_read *read = &driver->reads[i];
 
 		if (rc == 0 && read->rc == 0) {
@@ -103,21 +95,20 @@ read_hits(struct ofs_driver *driver, struct part *part)
 
 /* The payload of a STEP over `count` demands: all of the part, or those still wanted. */
 static void
-write_payload(struct ofs_driver *driver, const struct part *part, uint8_t *payload,
-	uint32_t count, bool retry)
+write_payload(struct ofs_driver *driver, const struct part *part, uint8_t *payload, uint32_t count,
+	bool retry)
 {
 	const struct ofs_fetch *fetch = part->fetch;
 	uint8_t *seen = payload + ofs_payload_seen_offset(count);
-	uint32_t i;
 
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		uint32_t item = retry ? driver->wanted[i] : i;
 		uint32_t ordinal = fetch->ordinals[part->first + item];
 
 		memcpy(payload + (size_t)i * 4, &ordinal, sizeof(ordinal));
 		/* OFS_SEEN_MISS is 0, and so is the cause of nothing. */
-		seen[i] = retry || driver->reads[item].rc != 0 ? OFS_CAUSE_NONE :
-			(uint8_t)driver->reads[item].cause;
+		seen[i] = retry || driver->reads[item].rc != 0 ? OFS_CAUSE_NONE
+													   : (uint8_t)driver->reads[item].cause;
 	}
 	if (!retry && part->score_count > 0) {
 		memcpy(payload + ofs_payload_scores_offset(count), fetch->scores,
@@ -132,9 +123,13 @@ step(struct ofs_driver *driver, const struct part *part, bool retry)
 	const struct ofs_fetch *fetch = part->fetch;
 	struct ofs_fabric *fabric = driver->fabric;
 	uint32_t count = retry ? part->wanted_count : part->count;
-	struct ofs_sqe sqe = {.op = OFS_OP_STEP, .flags = retry ? OFS_STEP_RETRY : 0,
-		.layer = (uint16_t)fetch->layer, .session = fetch->session, .step = fetch->step,
-		.selected_count = retry ? count : part->selected_count, .demand_count = count,
+	struct ofs_sqe sqe = {.op = OFS_OP_STEP,
+		.flags = retry ? OFS_STEP_RETRY : 0,
+		.layer = (uint16_t)fetch->layer,
+		.session = fetch->session,
+		.step = fetch->step,
+		.selected_count = retry ? count : part->selected_count,
+		.demand_count = count,
 		.score_count = retry ? 0 : part->score_count};
 	const struct ofs_result *results;
 	struct ofs_cqe cqe;
@@ -145,20 +140,16 @@ step(struct ofs_driver *driver, const struct part *part, bool retry)
 		write_payload(driver, part, fabric->ops->payload(fabric, index), count, retry);
 		rc = ofs_command_send(driver, &sqe, index, part->deadline_ns);
 	}
-	if (rc == 0) {
+	if (rc == 0)
 		rc = ofs_command_wait(driver, index, part->deadline_ns, &cqe);
-	}
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	results = fabric->ops->results(fabric, &cqe);
 	rc = cqe.rc;
-	if (rc == 0 && (cqe.count != count || results == NULL)) {
+	if (rc == 0 && (cqe.count != count || results == NULL))
 		rc = -EPROTO;
-	}
-	if (rc == 0) {
+	if (rc == 0)
 		memcpy(driver->results, results, count * sizeof(*results));
-	}
 	ofs_command_end(driver, index);
 	return rc;
 }
@@ -171,9 +162,8 @@ step_patiently(struct ofs_driver *driver, const struct part *part, bool retry)
 	int rc;
 
 	while ((rc = step(driver, part, retry)) == -EBUSY || rc == -EAGAIN) {
-		if (ofs_driver_now_ns(driver) + pause_ns >= part->deadline_ns) {
+		if (ofs_driver_now_ns(driver) + pause_ns >= part->deadline_ns)
 			return -ETIMEDOUT;
-		}
 		driver->fabric->ops->pause(driver->fabric, pause_ns);
 		pause_ns = pause_ns * 2 < OFS_BACKOFF_NS_MAX ? pause_ns * 2 : OFS_BACKOFF_NS_MAX;
 	}
@@ -200,9 +190,8 @@ read_results(struct ofs_driver *driver, struct part *part, bool retry)
 			read->slot = result->slot < slot_count ? result->slot : OFS_NONE;
 			read->generation = result->generation;
 			rc = ofs_reads_run(driver, driver->reads, &item, 1, 1);
-			if (rc != 0) {
+			if (rc != 0)
 				break;
-			}
 			if (read->rc == 0) {
 				accept(part, item, read);
 				continue;
@@ -220,9 +209,8 @@ read_results(struct ofs_driver *driver, struct part *part, bool retry)
 		driver->wanted[kept_count++] = item;
 	}
 	/* After an error of the fabric the rest is still wanted. */
-	for (; i < part->wanted_count; i++) {
+	for (; i < part->wanted_count; i++)
 		driver->wanted[kept_count++] = driver->wanted[i];
-	}
 	part->wanted_count = kept_count;
 	part->fetch->copy_ns += ofs_driver_now_ns(driver) - start_ns;
 	return rc;
@@ -239,21 +227,18 @@ ask_again(struct ofs_driver *driver, struct part *part)
 		uint64_t start_ns = ofs_driver_now_ns(driver);
 		int rc;
 
-		if (start_ns + pause_ns >= part->deadline_ns) {
+		if (start_ns + pause_ns >= part->deadline_ns)
 			return -ETIMEDOUT;
-		}
 		driver->fabric->ops->pause(driver->fabric, pause_ns);
 		pause_ns = pause_ns * 2 < OFS_BACKOFF_NS_MAX ? pause_ns * 2 : OFS_BACKOFF_NS_MAX;
 		fetch->retry_count += part->wanted_count;
 		driver->stats.retries += part->wanted_count;
 		rc = step_patiently(driver, part, true);
 		fetch->stall_ns += ofs_driver_now_ns(driver) - start_ns;
-		if (rc == 0) {
+		if (rc == 0)
 			rc = read_results(driver, part, true);
-		}
-		if (rc != 0) {
+		if (rc != 0)
 			return rc;
-		}
 	}
 	return 0;
 }
@@ -264,30 +249,26 @@ fetch_part(struct ofs_driver *driver, struct part *part)
 	struct ofs_fetch *fetch = part->fetch;
 	uint64_t start_ns;
 	int rc;
-	uint32_t i;
 
 	prepare(driver, part);
 	rc = read_hits(driver, part);
 	if (rc == 0) {
 		start_ns = ofs_driver_now_ns(driver);
 		rc = step_patiently(driver, part, false);
-		if (part->wanted_count > 0) {
+		if (part->wanted_count > 0)
 			fetch->stall_ns += ofs_driver_now_ns(driver) - start_ns;
-		}
 	}
 	if (rc == 0) {
-		for (i = 0; i < part->count; i++) {
-			fetch->ends[part->first + i] = driver->results[i].end < OFS_END_COUNT ?
-				(uint8_t)driver->results[i].end : 255;
+		for (uint32_t i = 0; i < part->count; i++) {
+			fetch->ends[part->first + i] =
+				driver->results[i].end < OFS_END_COUNT ? (uint8_t)driver->results[i].end : 255;
 		}
 		rc = read_results(driver, part, false);
 	}
-	if (rc == 0) {
+	if (rc == 0)
 		rc = ask_again(driver, part);
-	}
-	if (rc != 0) {
+	if (rc != 0)
 		fail_wanted(driver, part, rc);
-	}
 	return rc;
 }
 
@@ -296,14 +277,13 @@ check_fetch(const struct ofs_driver *driver, const struct ofs_fetch *fetch)
 {
 	const struct ofs_fabric *fabric = driver->fabric;
 
-	if (fetch->layer > UINT16_MAX || fetch->score_count > fabric->port.score_max ||
-		fetch->selected_count < fetch->demand_count ||
-		(fetch->score_count > 0 && fetch->scores == NULL) ||
-		(fetch->demand_count > 0 &&
-			(fetch->ordinals == NULL || fetch->keys == NULL || fetch->target == NULL ||
-				fetch->target_index == NULL || fetch->ends == NULL ||
-				fetch->rcs == NULL ||
-				fetch->target_stride_bytes < fabric->region.payload_size_bytes))) {
+	if (fetch->layer > UINT16_MAX || fetch->score_count > fabric->port.score_max
+		|| fetch->selected_count < fetch->demand_count
+		|| (fetch->score_count > 0 && fetch->scores == NULL)
+		|| (fetch->demand_count > 0
+			&& (fetch->ordinals == NULL || fetch->keys == NULL || fetch->target == NULL
+				|| fetch->target_index == NULL || fetch->ends == NULL || fetch->rcs == NULL
+				|| fetch->target_stride_bytes < fabric->region.payload_size_bytes))) {
 		return -EINVAL;
 	}
 	return 0;
@@ -316,14 +296,12 @@ ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch)
 	struct part part = {.fetch = fetch, .score_count = fetch->score_count};
 	uint32_t left = fetch->demand_count;
 	int first_rc = check_fetch(driver, fetch);
-	uint32_t i;
 
-	if (first_rc != 0) {
+	if (first_rc != 0)
 		return first_rc;
-	}
 	fetch->hit_count = fetch->failed_count = fetch->retry_count = fetch->torn_count = 0;
 	fetch->stall_ns = fetch->copy_ns = 0;
-	for (i = 0; i < left; i++) {
+	for (uint32_t i = 0; i < left; i++) {
 		fetch->ends[i] = 255;
 		fetch->rcs[i] = -ECANCELED;
 	}
@@ -342,7 +320,7 @@ ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch)
 		part.first += part.count;
 		part.selected_count = part.score_count = 0;
 	} while (left > 0 && (first_rc == 0 || first_rc == -ETIMEDOUT));
-	for (i = part.first; i < fetch->demand_count; i++) {
+	for (uint32_t i = part.first; i < fetch->demand_count; i++) {
 		fetch->rcs[i] = first_rc;
 		fetch->failed_count++;
 		driver->stats.failed++;

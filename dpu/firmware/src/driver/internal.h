@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-#define OFS_READ_ATTEMPTS_MAX 8      /* a slot that moves on oftener than that is not worth it */
+#define OFS_READ_ATTEMPTS_MAX 8 /* a slot that moves on oftener than that is not worth it */
 #define OFS_BACKOFF_NS_MIN 20000ull
 #define OFS_BACKOFF_NS_MAX 1000000ull
 #define OFS_COMMAND_TIMEOUT_NS 2000000000ull
@@ -22,12 +22,12 @@
 struct ofs_block_read {
 	struct ofs_key key;
 	uint8_t *target;
-	uint32_t slot;        /* OFS_NONE: not in the directory */
+	uint32_t slot; /* OFS_NONE: not in the directory */
 	uint32_t generation;
-	uint32_t cause;       /* out: enum ofs_cause, of a block that was read */
-	uint32_t length;      /* out */
-	uint64_t checksum;    /* out: XXH3-64 of what was copied */
-	int32_t rc;           /* out: 0; -ENOENT no slot; -ESTALE it moved on; -EBADMSG bad bytes */
+	uint32_t cause;    /* out: enum ofs_cause, of a block that was read */
+	uint32_t length;   /* out */
+	uint64_t checksum; /* out: XXH3-64 of what was copied */
+	int32_t rc;        /* out: 0; -ENOENT no slot; -ESTALE it moved on; -EBADMSG bad bytes */
 	uint32_t attempts;
 	_Alignas(64) struct ofs_directory_entry bucket[OFS_BUCKET_ENTRIES];
 	struct ofs_trailer before;
@@ -37,11 +37,11 @@ struct ofs_block_read {
 /* One command in flight, by payload index. */
 struct ofs_pending {
 	uint64_t user;
-	uint32_t put_slot;    /* OFS_NONE: none */
-	uint32_t tag;         /* put: which block */
+	uint32_t put_slot; /* OFS_NONE: none */
+	uint32_t tag;      /* put: which block */
 	bool used;
 	bool done;
-	bool abandoned;       /* timed out: nobody waits, the DPU may still use its memory */
+	bool abandoned; /* timed out: nobody waits, the DPU may still use its memory */
 	struct ofs_cqe cqe;
 };
 
@@ -49,15 +49,15 @@ struct ofs_driver {
 	struct ofs_fabric *fabric;
 	struct ofs_driver_stats stats;
 	uint64_t user_last;
-	struct ofs_pending *pending;       /* [entry_count] */
-	uint32_t *free_payloads;           /* [entry_count], a stack */
+	struct ofs_pending *pending; /* [entry_count] */
+	uint32_t *free_payloads;     /* [entry_count], a stack */
 	uint32_t free_payload_count;
-	uint32_t *free_put_slots;          /* [put_slot_count], a stack */
+	uint32_t *free_put_slots; /* [put_slot_count], a stack */
 	uint32_t free_put_slot_count;
-	uint32_t *active;                  /* [entry_count] payload indexes of one put call */
-	struct ofs_block_read *reads;      /* [demand_max] */
-	uint32_t *wanted;                  /* [demand_max] demands still to come, by index */
-	struct ofs_result *results;        /* [demand_max] of the last STEP */
+	uint32_t *active;             /* [entry_count] payload indexes of one put call */
+	struct ofs_block_read *reads; /* [demand_max] */
+	uint32_t *wanted;             /* [demand_max] demands still to come, by index */
+	struct ofs_result *results;   /* [demand_max] of the last STEP */
 };
 
 static inline uint64_t

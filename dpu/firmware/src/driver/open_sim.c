@@ -12,9 +12,8 @@ turn_device(void *context, uint64_t now_ns)
 }
 
 int
-ofs_driver_open_sim(struct ofs_driver **out, struct ofs_device *device, int region_fd,
-	int port_fd, const struct ofs_fabric_sim_config *config, char *error,
-	size_t error_size_bytes)
+ofs_driver_open_sim(struct ofs_driver **out, struct ofs_device *device, int region_fd, int port_fd,
+	const struct ofs_fabric_sim_config *config, char *error, size_t error_size_bytes)
 {
 	struct ofs_device_status status;
 	struct ofs_fabric *fabric;

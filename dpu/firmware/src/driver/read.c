@@ -9,21 +9,19 @@
 static uint64_t
 bucket_offset(const struct ofs_region_header *region, uint32_t bucket)
 {
-	return region->directory_offset +
-		(uint64_t)bucket * OFS_BUCKET_ENTRIES * sizeof(struct ofs_directory_entry);
+	return region->directory_offset
+		+ (uint64_t)bucket * OFS_BUCKET_ENTRIES * sizeof(struct ofs_directory_entry);
 }
 
 /* An entry that was torn while we copied it names a slot whose trailer will not agree. */
 static void
 search_bucket(const struct ofs_region_header *region, struct ofs_block_read *read)
 {
-	uint32_t i;
-
-	for (i = 0; i < OFS_BUCKET_ENTRIES; i++) {
+	for (uint32_t i = 0; i < OFS_BUCKET_ENTRIES; i++) {
 		const struct ofs_directory_entry *entry = &read->bucket[i];
 
-		if (ofs_key_equal(&entry->key, &read->key) && (entry->sequence & 1) == 0 &&
-			entry->slot < region->slot_count && entry->generation != 0) {
+		if (ofs_key_equal(&entry->key, &read->key) && (entry->sequence & 1) == 0
+			&& entry->slot < region->slot_count && entry->generation != 0) {
 			read->slot = entry->slot;
 			read->generation = entry->generation;
 			return;
@@ -37,36 +35,28 @@ ofs_reads_lookup(struct ofs_driver *driver, struct ofs_block_read *reads, uint32
 {
 	struct ofs_fabric *fabric = driver->fabric;
 	const struct ofs_region_header *region = &fabric->region;
-	int round;
-	uint32_t i;
 
-	for (i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < count; i++)
 		reads[i].slot = OFS_NONE;
-	}
-	for (round = 0; round < 2; round++) {
+	for (int round = 0; round < 2; round++) {
 		int rc = 0;
 
-		for (i = 0; i < count && rc == 0; i++) {
-			uint32_t bucket = round == 0 ?
-				ofs_bucket_first(&reads[i].key, region->bucket_count) :
-				ofs_bucket_second(&reads[i].key, region->bucket_count);
+		for (uint32_t i = 0; i < count && rc == 0; i++) {
+			uint32_t bucket = round == 0 ? ofs_bucket_first(&reads[i].key, region->bucket_count)
+										 : ofs_bucket_second(&reads[i].key, region->bucket_count);
 
 			if (reads[i].slot == OFS_NONE) {
-				rc = fabric->ops->read(fabric, bucket_offset(region, bucket),
-					reads[i].bucket, sizeof(reads[i].bucket));
+				rc = fabric->ops->read(fabric, bucket_offset(region, bucket), reads[i].bucket,
+					sizeof(reads[i].bucket));
 			}
 		}
-		if (rc == 0) {
+		if (rc == 0)
 			rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
-		}
-		if (rc != 0) {
+		if (rc != 0)
 			return rc;
-		}
-		for (i = 0; i < count; i++) {
-			if (reads[i].slot == OFS_NONE) {
+		for (uint32_t i = 0; i < count; i++)
+			if (reads[i].slot == OFS_NONE)
 				search_bucket(region, &reads[i]);
-			}
-		}
 	}
 	return 0;
 }
@@ -81,10 +71,9 @@ static int
 trailer_agrees(const struct ofs_region_header *region, const struct ofs_block_read *read,
 	const struct ofs_trailer *trailer)
 {
-	return trailer->generation == read->generation &&
-		ofs_key_equal(&trailer->key, &read->key) &&
-		trailer->length <= region->payload_size_bytes &&
-		trailer->cause > OFS_CAUSE_NONE && trailer->cause < OFS_CAUSE_COUNT;
+	return trailer->generation == read->generation && ofs_key_equal(&trailer->key, &read->key)
+		&& trailer->length <= region->payload_size_bytes && trailer->cause > OFS_CAUSE_NONE
+		&& trailer->cause < OFS_CAUSE_COUNT;
 }
 
 static int
@@ -110,8 +99,8 @@ verify(struct ofs_driver *driver, struct ofs_block_read *read, int checked)
 {
 	const struct ofs_trailer *after = &read->after;
 
-	if (!trailer_agrees(&driver->fabric->region, read, after) ||
-		after->length != read->before.length) {
+	if (!trailer_agrees(&driver->fabric->region, read, after)
+		|| after->length != read->before.length) {
 		read->rc = -ESTALE;
 		return;
 	}
@@ -119,9 +108,8 @@ verify(struct ofs_driver *driver, struct ofs_block_read *read, int checked)
 	read->cause = after->cause;
 	read->checksum = checked ? ofs_checksum(read->target, after->length) : after->checksum;
 	read->rc = read->checksum == after->checksum ? 0 : -EBADMSG;
-	if (read->rc == 0) {
+	if (read->rc == 0)
 		driver->stats.bytes_read += after->length;
-	}
 }
 
 int
@@ -131,44 +119,37 @@ ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, const uin
 	struct ofs_fabric *fabric = driver->fabric;
 	uint32_t batch_max = fabric->read_batch_max;
 	int rc = 0;
-	uint32_t first;
-	uint32_t i;
 
-	for (i = 0; i < count && rc == 0; i++) {
+	for (uint32_t i = 0; i < count && rc == 0; i++) {
 		struct ofs_block_read *read = &reads[order == NULL ? i : order[i]];
 
 		read->rc = read->slot == OFS_NONE ? -ENOENT : -EINPROGRESS;
-		if (read->slot != OFS_NONE) {
+		if (read->slot != OFS_NONE)
 			rc = post_trailer(fabric, read, &read->before);
-		}
 	}
-	if (rc == 0) {
+	if (rc == 0)
 		rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
-	}
-	for (first = 0; first < count && rc == 0; first += batch_max) {
+	for (uint32_t first = 0; first < count && rc == 0; first += batch_max) {
 		uint32_t end = count - first < batch_max ? count : first + batch_max;
 
-		for (i = first; i < end && rc == 0; i++) {
+		for (uint32_t i = first; i < end && rc == 0; i++) {
 			struct ofs_block_read *read = &reads[order == NULL ? i : order[i]];
 
-			if (read->rc != -EINPROGRESS) {
+			if (read->rc != -EINPROGRESS)
 				continue;
-			}
 			if (!trailer_agrees(&fabric->region, read, &read->before)) {
 				read->rc = -ESTALE;
 				continue;
 			}
 			rc = post_payload(fabric, read);
 		}
-		if (rc == 0) {
+		if (rc == 0)
 			rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
-		}
-		for (i = first; i < end && rc == 0; i++) {
+		for (uint32_t i = first; i < end && rc == 0; i++) {
 			struct ofs_block_read *read = &reads[order == NULL ? i : order[i]];
 
-			if (read->rc == -EINPROGRESS) {
+			if (read->rc == -EINPROGRESS)
 				verify(driver, read, checked);
-			}
 		}
 	}
 	return rc;

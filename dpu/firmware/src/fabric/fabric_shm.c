@@ -18,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS 50000ull     /* a wake-up across cores costs 30 to 40 us in a virtual machine */
-#define SPIN_LOOKS 64        /* looks at the ring between looks at the clock */
+#define SPIN_NS 50000ull /* a wake-up across cores costs 30 to 40 us in a virtual machine */
+#define SPIN_LOOKS 64    /* looks at the ring between looks at the clock */
 #define DRAIN_READS_MAX 8
 
 struct shm {
@@ -46,18 +46,14 @@ shm_close(struct ofs_fabric *fabric)
 {
 	struct shm *shm = (struct shm *)fabric;
 
-	if (shm->region != NULL) {
+	if (shm->region != NULL)
 		munmap((void *)(uintptr_t)shm->region, fabric->region.size_bytes);
-	}
-	if (shm->port.base != NULL) {
+	if (shm->port.base != NULL)
 		munmap(shm->port.base, fabric->port.size_bytes);
-	}
-	if (shm->host_wake_fd >= 0) {
+	if (shm->host_wake_fd >= 0)
 		close(shm->host_wake_fd);
-	}
-	if (shm->dpu_bell_fd >= 0) {
+	if (shm->dpu_bell_fd >= 0)
 		close(shm->dpu_bell_fd);
-	}
 	free(shm);
 }
 
@@ -83,11 +79,10 @@ shm_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 }
 
 static int
-shm_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
-	uint32_t size_bytes)
+shm_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes)
 {
-	return ofs_host_port_write_put(&((struct shm *)fabric)->port, &fabric->port, put_slot,
-		source, size_bytes);
+	return ofs_host_port_write_put(&((struct shm *)fabric)->port, &fabric->port, put_slot, source,
+		size_bytes);
 }
 
 static void *
@@ -125,18 +120,15 @@ static int
 spin(struct shm *shm, uint64_t spin_ns)
 {
 	uint64_t start_ns = shm_now_ns(&shm->base);
-	int i;
 
 	do {
-		for (i = 0; i < SPIN_LOOKS; i++) {
-			if (ofs_host_port_ready(&shm->port)) {
+		for (int i = 0; i < SPIN_LOOKS; i++) {
+			if (ofs_host_port_ready(&shm->port))
 				return 0;
-			}
 			ofs_cpu_relax();
 		}
-		if (ofs_host_port_closed(&shm->port)) {
+		if (ofs_host_port_closed(&shm->port))
 			return -EPIPE;
-		}
 	} while (shm_now_ns(&shm->base) - start_ns < spin_ns);
 	return -ETIMEDOUT;
 }
@@ -150,20 +142,18 @@ sleep_once(struct shm *shm, uint64_t left_ns)
 		.tv_nsec = (long)(left_ns % 1000000000ull)};
 	char bytes[512];
 	int rc = 0;
-	int i;
 
 	ofs_word_store_ordered(&shm->port.words->host_sleeping, 1);
-	if (!ofs_host_port_ready(&shm->port) && !ofs_host_port_closed(&shm->port) &&
-		ppoll(&polled, 1, &left, NULL) > 0) {
-		for (i = 0; i < DRAIN_READS_MAX; i++) {
-			if (recv(shm->host_wake_fd, bytes, sizeof(bytes), MSG_DONTWAIT) <
-				(ssize_t)sizeof(bytes)) {
+	if (!ofs_host_port_ready(&shm->port) && !ofs_host_port_closed(&shm->port)
+		&& ppoll(&polled, 1, &left, NULL) > 0) {
+		for (int i = 0; i < DRAIN_READS_MAX; i++) {
+			if (recv(shm->host_wake_fd, bytes, sizeof(bytes), MSG_DONTWAIT)
+				< (ssize_t)sizeof(bytes)) {
 				break;
 			}
 		}
-		if ((polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
+		if ((polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0)
 			rc = -EPIPE;
-		}
 	}
 	ofs_word_store(&shm->port.words->host_sleeping, 0);
 	return rc;
@@ -179,12 +169,10 @@ shm_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 
 	while (rc == -ETIMEDOUT && (waited_ns = shm_now_ns(fabric) - start_ns) < timeout_ns) {
 		rc = sleep_once(shm, timeout_ns - waited_ns);
-		if (ofs_host_port_ready(&shm->port)) {
+		if (ofs_host_port_ready(&shm->port))
 			return 0; /* what was answered counts, also by one who has died since */
-		}
-		if (rc == 0) {
+		if (rc == 0)
 			rc = ofs_host_port_closed(&shm->port) ? -EPIPE : -ETIMEDOUT;
-		}
 	}
 	return rc;
 }
@@ -224,8 +212,8 @@ map_sealed(int fd, int protection, uint64_t *size_bytes, const char *what, char 
 	void *base = MAP_FAILED;
 
 	*size_bytes = 0;
-	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &status) != 0 ||
-		status.st_size <= 0) {
+	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &status) != 0
+		|| status.st_size <= 0) {
 		snprintf(error, error_size_bytes,
 			"%s: not memory sealed by a daemon; give the descriptors it handed out", what);
 		return NULL;
@@ -249,12 +237,11 @@ open_mappings(struct shm *shm, int region_fd, int port_fd, char *error, size_t e
 	uint8_t *port_base;
 	int rc = -EINVAL;
 
-	shm->region = map_sealed(region_fd, PROT_READ, &region_size_bytes, "region", error,
-		error_size_bytes);
+	shm->region =
+		map_sealed(region_fd, PROT_READ, &region_size_bytes, "region", error, error_size_bytes);
 	shm->base.region.size_bytes = region_size_bytes;
-	if (shm->region == NULL) {
+	if (shm->region == NULL)
 		return -EINVAL;
-	}
 	port_base = map_sealed(port_fd, PROT_READ | PROT_WRITE, &port_size_bytes, "port", error,
 		error_size_bytes);
 	if (port_base != NULL) {
@@ -275,12 +262,10 @@ ofs_fabric_shm_open(struct ofs_fabric **out, int region_fd, int port_fd, int dpu
 	struct shm *shm = calloc(1, sizeof(*shm));
 	int rc;
 
-	if (error_size_bytes > 0) {
+	if (error_size_bytes > 0)
 		error[0] = '\0';
-	}
-	if (shm == NULL) {
+	if (shm == NULL)
 		return -ENOMEM;
-	}
 	shm->base.ops = &shm_ops;
 	shm->base.read_batch_max = 1; /* so that the checksum finds the copy in the cache */
 	shm->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_NS : 0;
@@ -288,8 +273,8 @@ ofs_fabric_shm_open(struct ofs_fabric **out, int region_fd, int port_fd, int dpu
 	shm->host_wake_fd = fcntl(host_wake_fd, F_DUPFD_CLOEXEC, 0);
 	if (shm->dpu_bell_fd < 0 || shm->host_wake_fd < 0) {
 		rc = -errno;
-		snprintf(error, error_size_bytes, "wake descriptors: cannot be kept (errno %d); %s",
-			-rc, "give the daemon's, or raise the limit on open files (ulimit -n)");
+		snprintf(error, error_size_bytes, "wake descriptors: cannot be kept (errno %d); %s", -rc,
+			"give the daemon's, or raise the limit on open files (ulimit -n)");
 	} else {
 		rc = open_mappings(shm, region_fd, port_fd, error, error_size_bytes);
 	}

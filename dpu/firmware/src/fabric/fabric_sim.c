@@ -14,7 +14,7 @@
 #define READ_BYTES_PER_NS 10     /* virtual cost of a one-sided read */
 #define TORN_SIZE_BYTES_MIN 1024 /* only payloads are torn: a lookup is one access */
 #define STEP_NS_MAX 50000
-#define TORN_PUMPS 8             /* turns of the DPU in the middle of a torn read */
+#define TORN_PUMPS 8 /* turns of the DPU in the middle of a torn read */
 
 struct held {
 	struct ofs_cqe cqe;
@@ -29,7 +29,7 @@ struct sim {
 	void *context;
 	uint64_t now_ns;
 	uint64_t random;
-	struct held *held;        /* [2 * entry_count], completions that are on their way */
+	struct held *held; /* [2 * entry_count], completions that are on their way */
 	uint32_t held_count;
 };
 
@@ -58,10 +58,10 @@ advance(struct sim *sim, uint64_t by_ns)
 
 	sim->now_ns += by_ns;
 	sim->pump(sim->context, sim->now_ns);
-	while (sim->held_count < 2 * sim->base.port.entry_count &&
-		sim->inner->ops->poll(sim->inner, &cqe, 1) == 1) {
-		uint64_t delay_ns = sim->config.delay_ns_max == 0 ? 0 :
-			draw(sim) % (sim->config.delay_ns_max + 1);
+	while (sim->held_count < 2 * sim->base.port.entry_count
+		&& sim->inner->ops->poll(sim->inner, &cqe, 1) == 1) {
+		uint64_t delay_ns =
+			sim->config.delay_ns_max == 0 ? 0 : draw(sim) % (sim->config.delay_ns_max + 1);
 
 		sim->held[sim->held_count++] = (struct held){cqe, sim->now_ns + delay_ns};
 	}
@@ -72,9 +72,8 @@ sim_close(struct ofs_fabric *fabric)
 {
 	struct sim *sim = (struct sim *)fabric;
 
-	if (sim->inner != NULL) {
+	if (sim->inner != NULL)
 		sim->inner->ops->close(sim->inner);
-	}
 	free(sim->held);
 	free(sim);
 }
@@ -91,18 +90,15 @@ sim_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32
 
 		half = size_bytes / 2;
 		rc = sim->inner->ops->read(sim->inner, region_offset, target, half);
-		if (rc != 0) {
+		if (rc != 0)
 			return rc;
-		}
-		for (i = 0; i < TORN_PUMPS; i++) {
+		for (i = 0; i < TORN_PUMPS; i++)
 			advance(sim, sim->config.step_ns);
-		}
 	}
 	rc = sim->inner->ops->read(sim->inner, region_offset + half, (uint8_t *)target + half,
 		size_bytes - half);
-	if (rc == 0 && size_bytes > 0 && happens(sim, sim->config.flip_per_million)) {
+	if (rc == 0 && size_bytes > 0 && happens(sim, sim->config.flip_per_million))
 		((uint8_t *)target)[draw(sim) % size_bytes] ^= (uint8_t)(1u << draw(sim) % 8);
-	}
 	sim->now_ns += size_bytes / READ_BYTES_PER_NS;
 	return rc;
 }
@@ -116,8 +112,7 @@ sim_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 }
 
 static int
-sim_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
-	uint32_t size_bytes)
+sim_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes)
 {
 	struct sim *sim = (struct sim *)fabric;
 
@@ -152,14 +147,13 @@ sim_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 		uint32_t i;
 
 		for (i = 0; i < sim->held_count; i++) {
-			if (sim->held[i].due_ns <= sim->now_ns &&
-				(first == OFS_NONE || sim->held[i].due_ns < sim->held[first].due_ns)) {
+			if (sim->held[i].due_ns <= sim->now_ns
+				&& (first == OFS_NONE || sim->held[i].due_ns < sim->held[first].due_ns)) {
 				first = i;
 			}
 		}
-		if (first == OFS_NONE) {
+		if (first == OFS_NONE)
 			break;
-		}
 		cqes[count++] = sim->held[first].cqe;
 		sim->held_count--;
 		memmove(&sim->held[first], &sim->held[first + 1],
@@ -179,13 +173,9 @@ sim_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 static int
 has_due(const struct sim *sim)
 {
-	uint32_t i;
-
-	for (i = 0; i < sim->held_count; i++) {
-		if (sim->held[i].due_ns <= sim->now_ns) {
+	for (uint32_t i = 0; i < sim->held_count; i++)
+		if (sim->held[i].due_ns <= sim->now_ns)
 			return 1;
-		}
-	}
 	return 0;
 }
 
@@ -200,13 +190,10 @@ sim_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 		uint64_t left_ns = until_ns - sim->now_ns;
 
 		advance(sim, step_ns < left_ns ? step_ns : left_ns);
-		if (has_due(sim)) {
+		if (has_due(sim))
 			return 0;
-		}
-		if (sim->held_count == 0 &&
-			ofs_host_port_closed(ofs_fabric_shm_port(sim->inner))) {
+		if (sim->held_count == 0 && ofs_host_port_closed(ofs_fabric_shm_port(sim->inner)))
 			return -EPIPE;
-		}
 		/* Coarser steps the longer nothing comes, so that a hang costs little to simulate. */
 		step_ns = step_ns < STEP_NS_MAX ? step_ns + step_ns / 8 + 1 : STEP_NS_MAX;
 	}
@@ -248,14 +235,13 @@ ofs_fabric_sim_open(struct ofs_fabric **out, int region_fd, int port_fd,
 	struct sim *sim;
 	int rc;
 
-	if (config->step_ns == 0 || config->torn_per_million > 1000000 ||
-		config->flip_per_million > 1000000) {
+	if (config->step_ns == 0 || config->torn_per_million > 1000000
+		|| config->flip_per_million > 1000000) {
 		return -EINVAL;
 	}
 	sim = calloc(1, sizeof(*sim));
-	if (sim == NULL) {
+	if (sim == NULL)
 		return -ENOMEM;
-	}
 	/* The wake descriptors are never waited on: any open descriptor will do. */
 	rc = ofs_fabric_shm_open(&sim->inner, region_fd, port_fd, port_fd, port_fd, error,
 		error_size_bytes);

@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 
 void
-ofs_host_port_init(struct ofs_host_port *port, uint8_t *base,
-	const struct ofs_port_header *header, int dpu_bell_fd)
+ofs_host_port_init(struct ofs_host_port *port, uint8_t *base, const struct ofs_port_header *header,
+	int dpu_bell_fd)
 {
 	port->base = base;
 	port->words = (struct ofs_port_words *)(base + OFS_PORT_WORDS_OFFSET);
@@ -30,21 +30,18 @@ ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *h
 {
 	uint32_t head = ofs_word_load(&port->words->submission_head);
 
-	if (ofs_host_port_closed(port)) {
+	if (ofs_host_port_closed(port))
 		return -EPIPE;
-	}
-	if (port->submission_tail - head >= header->entry_count) {
+	if (port->submission_tail - head >= header->entry_count)
 		return -EAGAIN;
-	}
 	port->submissions[port->submission_tail & (header->entry_count - 1)] = *sqe;
 	port->submission_tail++;
 	ofs_word_store_ordered(&port->words->submission_tail, port->submission_tail);
 	if (ofs_word_load_ordered(&port->words->dpu_sleeping) != 0) {
 		ofs_word_store(&port->words->dpu_sleeping, 0);
 		/* A full socket has rung already; a broken one is found by wait. */
-		if (port->dpu_bell_fd >= 0) {
+		if (port->dpu_bell_fd >= 0)
 			(void)send(port->dpu_bell_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-		}
 	}
 	return 0;
 }
@@ -64,16 +61,14 @@ ofs_host_port_poll(struct ofs_host_port *port, const struct ofs_port_header *hea
 	uint32_t ready = tail - port->completion_head;
 	int count = 0;
 
-	if (ready > capacity) {
+	if (ready > capacity)
 		ready = capacity; /* cannot be; a bound all the same */
-	}
 	while (count < max && (uint32_t)count < ready) {
 		cqes[count++] = port->completions[port->completion_head & (capacity - 1)];
 		port->completion_head++;
 	}
-	if (count > 0) {
+	if (count > 0)
 		ofs_word_store(&port->words->completion_head, port->completion_head);
-	}
 	return count;
 }
 
@@ -81,11 +76,10 @@ void *
 ofs_host_port_payload(const struct ofs_host_port *port, const struct ofs_port_header *header,
 	uint32_t payload_index)
 {
-	if (payload_index >= header->entry_count) {
+	if (payload_index >= header->entry_count)
 		return NULL;
-	}
-	return port->base + header->payloads_offset +
-		(uint64_t)payload_index * header->payload_size_bytes;
+	return port->base + header->payloads_offset
+		+ (uint64_t)payload_index * header->payload_size_bytes;
 }
 
 const struct ofs_result *
@@ -94,21 +88,19 @@ ofs_host_port_results(const struct ofs_host_port *port, const struct ofs_port_he
 {
 	uint8_t *payload = ofs_host_port_payload(port, header, cqe->payload_index);
 
-	if (payload == NULL || cqe->count > header->demand_max) {
+	if (payload == NULL || cqe->count > header->demand_max)
 		return NULL;
-	}
-	return (const struct ofs_result *)(payload +
-		ofs_payload_results_offset(header->demand_max, header->score_max));
+	return (const struct ofs_result *)(payload
+		+ ofs_payload_results_offset(header->demand_max, header->score_max));
 }
 
 int
 ofs_host_port_write_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
 	uint32_t put_slot, const void *source, uint32_t size_bytes)
 {
-	if (put_slot >= header->put_slot_count || size_bytes > header->put_stride_bytes) {
+	if (put_slot >= header->put_slot_count || size_bytes > header->put_stride_bytes)
 		return -ERANGE;
-	}
-	memcpy(port->base + header->puts_offset + (uint64_t)put_slot * header->put_stride_bytes,
-		source, size_bytes);
+	memcpy(port->base + header->puts_offset + (uint64_t)put_slot * header->put_stride_bytes, source,
+		size_bytes);
 	return 0;
 }

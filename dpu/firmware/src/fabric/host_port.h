@@ -17,13 +17,13 @@ struct ofs_host_port {
 	const struct ofs_cqe *completions;
 	uint32_t submission_tail;
 	uint32_t completion_head;
-	int dpu_bell_fd;           /* written to when the DPU sleeps; -1 none */
+	int dpu_bell_fd; /* written to when the DPU sleeps; -1 none */
 };
 
 /* Copy of both headers out of the mappings, checked; `error` gets what and the mend. */
 int ofs_fabric_check(struct ofs_fabric *fabric, const uint8_t *region_base,
-	uint64_t region_size_bytes, const uint8_t *port_base, uint64_t port_size_bytes,
-	char *error, size_t error_size_bytes);
+	uint64_t region_size_bytes, const uint8_t *port_base, uint64_t port_size_bytes, char *error,
+	size_t error_size_bytes);
 
 /* `header` is the checked copy. A second driver on a port goes on where the first stopped. */
 void ofs_host_port_init(struct ofs_host_port *port, uint8_t *base,
@@ -38,13 +38,12 @@ int ofs_host_port_closed(const struct ofs_host_port *port);
 /* The port of a shm fabric, for the fabric that wraps it. */
 const struct ofs_host_port *ofs_fabric_shm_port(const struct ofs_fabric *fabric);
 /* NULL out of range. */
-void *ofs_host_port_payload(const struct ofs_host_port *port,
-	const struct ofs_port_header *header, uint32_t payload_index);
+void *ofs_host_port_payload(const struct ofs_host_port *port, const struct ofs_port_header *header,
+	uint32_t payload_index);
 const struct ofs_result *ofs_host_port_results(const struct ofs_host_port *port,
 	const struct ofs_port_header *header, const struct ofs_cqe *cqe);
-int ofs_host_port_write_put(const struct ofs_host_port *port,
-	const struct ofs_port_header *header, uint32_t put_slot, const void *source,
-	uint32_t size_bytes);
+int ofs_host_port_write_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
+	uint32_t put_slot, const void *source, uint32_t size_bytes);
 
 /* 0 when [offset, offset + size) lies inside the region. */
 static inline int

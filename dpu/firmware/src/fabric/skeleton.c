@@ -30,8 +30,7 @@ skeleton_close(struct ofs_fabric *fabric)
 
 /* Post one read, checked against the region's size. RDMA: a READ work request, no signal. */
 static int
-skeleton_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target,
-	uint32_t size_bytes)
+skeleton_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32_t size_bytes)
 {
 	struct skeleton *skeleton = (struct skeleton *)fabric;
 	int rc = ofs_region_range(&fabric->region, region_offset, size_bytes);
@@ -66,8 +65,7 @@ skeleton_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *sou
 static void *
 skeleton_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 {
-	return ofs_host_port_payload(&((struct skeleton *)fabric)->port, &fabric->port,
-		payload_index);
+	return ofs_host_port_payload(&((struct skeleton *)fabric)->port, &fabric->port, payload_index);
 }
 
 /* Queue one command, or -EAGAIN, or -EPIPE. RDMA: WRITE payload, entry and tail, in this order. */
@@ -119,15 +117,12 @@ skeleton_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	uint64_t start_ns = skeleton_now_ns(fabric);
 
 	for (;;) {
-		if (ofs_host_port_ready(&skeleton->port)) {
+		if (ofs_host_port_ready(&skeleton->port))
 			return 0;
-		}
-		if (ofs_host_port_closed(&skeleton->port)) {
+		if (ofs_host_port_closed(&skeleton->port))
 			return -EPIPE;
-		}
-		if (skeleton_now_ns(fabric) - start_ns >= timeout_ns) {
+		if (skeleton_now_ns(fabric) - start_ns >= timeout_ns)
 			return -ETIMEDOUT;
-		}
 		skeleton_pause(fabric, SLEEP_NS);
 	}
 }
@@ -158,9 +153,8 @@ ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_region *region,
 	uint8_t *port_base = ofs_port_base(port, &port_size_bytes);
 	int rc;
 
-	if (skeleton == NULL) {
+	if (skeleton == NULL)
 		return -ENOMEM;
-	}
 	skeleton->region = ofs_region_base(region, &region_size_bytes);
 	rc = ofs_fabric_check(&skeleton->base, skeleton->region, region_size_bytes, port_base,
 		port_size_bytes, error, error_size_bytes);

@@ -16,25 +16,23 @@ static int
 fill(struct ofs_map *map, int readonly_outside)
 {
 	/* Allocating first turns a lack of memory into an error here, not a SIGBUS at some write. */
-	if (ftruncate(map->fd, (off_t)map->size_bytes) != 0 ||
-		fallocate(map->fd, 0, 0, (off_t)map->size_bytes) != 0) {
+	if (ftruncate(map->fd, (off_t)map->size_bytes) != 0
+		|| fallocate(map->fd, 0, 0, (off_t)map->size_bytes) != 0) {
 		return errno == ENOSPC || errno == EFBIG ? -ENOMEM : -errno;
 	}
 	/* A host that shrank the file would kill the reactor with SIGBUS. */
-	if (fcntl(map->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+	if (fcntl(map->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
 		return -errno;
-	}
-	map->base = mmap(NULL, map->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-		map->fd, 0);
+	map->base =
+		mmap(NULL, map->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, map->fd, 0);
 	if (map->base == MAP_FAILED) {
 		map->base = NULL;
 		return -errno;
 	}
 	if (readonly_outside) {
 		/* A read-only descriptor alone could be reopened for writing through /proc. */
-		if (fcntl(map->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL) {
+		if (fcntl(map->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL)
 			return -errno;
-		}
 		(void)fchmod(map->fd, 0400); /* what is left to kernels without that seal */
 	}
 	return fcntl(map->fd, F_ADD_SEALS, F_SEAL_SEAL) != 0 ? -errno : 0;
@@ -49,13 +47,11 @@ ofs_map_open(struct ofs_map *map, const char *name, uint64_t size_bytes, int rea
 	map->base = NULL;
 	map->size_bytes = (size_bytes + page - 1) & ~(page - 1);
 	map->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (map->fd < 0) {
+	if (map->fd < 0)
 		return -errno;
-	}
 	rc = fill(map, readonly_outside);
-	if (rc != 0) {
+	if (rc != 0)
 		ofs_map_close(map);
-	}
 	return rc;
 }
 

@@ -13,11 +13,11 @@ struct ofs_port {
 	struct ofs_cqe *completions;
 	uint8_t *payloads;
 	uint8_t *puts;
-	int dpu_end;                   /* of a socket pair; -1: deaf, the host shut it down */
+	int dpu_end; /* of a socket pair; -1: deaf, the host shut it down */
 	int host_end;
-	uint32_t submission_head;      /* our own words are never read back out of the mapping */
+	uint32_t submission_head; /* our own words are never read back out of the mapping */
 	uint32_t completion_tail;
-	uint32_t outstanding_count;    /* commands handed out by poll and not completed */
+	uint32_t outstanding_count; /* commands handed out by poll and not completed */
 	uint64_t nonsense_count;
 };
 

@@ -32,7 +32,9 @@ push(struct ofs_port *port, const struct ofs_cqe *cqe)
 static int
 refuse(struct ofs_port *port, const struct ofs_sqe *sqe, int rc)
 {
-	struct ofs_cqe cqe = {.user = sqe->user, .rc = rc, .op = sqe->op,
+	struct ofs_cqe cqe = {.user = sqe->user,
+		.rc = rc,
+		.op = sqe->op,
 		.payload_index = sqe->payload_index};
 
 	port->nonsense_count++;
@@ -45,22 +47,19 @@ check_command(const struct ofs_port *port, const struct ofs_sqe *sqe)
 {
 	const struct ofs_port_header *header = &port->header;
 
-	if (sqe->payload_index >= header->entry_count) {
+	if (sqe->payload_index >= header->entry_count)
 		return -EPROTO;
-	}
 	switch (sqe->op) {
 	case OFS_OP_NOP:
 	case OFS_OP_RELEASE:
 		return 0;
 	case OFS_OP_STEP:
-		if (sqe->demand_count > header->demand_max ||
-			sqe->score_count > header->score_max) {
+		if (sqe->demand_count > header->demand_max || sqe->score_count > header->score_max)
 			return -EINVAL;
-		}
 		return 0;
 	case OFS_OP_PUT:
-		if (sqe->put_slot >= header->put_slot_count || sqe->length == 0 ||
-			sqe->length > header->put_stride_bytes) {
+		if (sqe->put_slot >= header->put_slot_count || sqe->length == 0
+			|| sqe->length > header->put_stride_bytes) {
 			return -EINVAL;
 		}
 		return 0;
@@ -73,12 +72,11 @@ static void
 copy_payload(const struct ofs_port *port, struct ofs_command *command)
 {
 	const struct ofs_sqe *sqe = &command->sqe;
-	const uint8_t *payload = port->payloads +
-		(uint64_t)sqe->payload_index * port->header.payload_size_bytes;
+	const uint8_t *payload =
+		port->payloads + (uint64_t)sqe->payload_index * port->header.payload_size_bytes;
 
 	memcpy(command->ordinals, payload, sqe->demand_count * sizeof(uint32_t));
-	memcpy(command->seen, payload + ofs_payload_seen_offset(sqe->demand_count),
-		sqe->demand_count);
+	memcpy(command->seen, payload + ofs_payload_seen_offset(sqe->demand_count), sqe->demand_count);
 	memcpy(command->scores, payload + ofs_payload_scores_offset(sqe->demand_count),
 		sqe->score_count * sizeof(uint16_t));
 }
@@ -90,9 +88,8 @@ ofs_port_poll(struct ofs_port *port, struct ofs_command *command)
 	uint32_t mask = port->header.entry_count - 1;
 	int rc;
 
-	if (tail == port->submission_head || !has_room(port)) {
+	if (tail == port->submission_head || !has_room(port))
 		return 0;
-	}
 	if (tail - port->submission_head > port->header.entry_count) {
 		static const struct ofs_sqe no_sqe;
 
@@ -108,12 +105,10 @@ ofs_port_poll(struct ofs_port *port, struct ofs_command *command)
 	port->submission_head++;
 	ofs_word_store(&port->words->submission_head, port->submission_head);
 	rc = check_command(port, &command->sqe);
-	if (rc != 0) {
+	if (rc != 0)
 		return refuse(port, &command->sqe, rc);
-	}
-	if (command->sqe.op == OFS_OP_STEP) {
+	if (command->sqe.op == OFS_OP_STEP)
 		copy_payload(port, command);
-	}
 	port->outstanding_count++;
 	return 1;
 }
@@ -124,17 +119,14 @@ ofs_port_complete(struct ofs_port *port, const struct ofs_cqe *cqe,
 {
 	uint8_t *payload;
 
-	if (cqe->payload_index >= port->header.entry_count ||
-		cqe->count > port->header.demand_max) {
+	if (cqe->payload_index >= port->header.entry_count || cqe->count > port->header.demand_max)
 		return -EINVAL;
-	}
 	assert(port->outstanding_count > 0);
 	port->outstanding_count--;
 	if (cqe->count > 0) {
-		payload = port->payloads +
-			(uint64_t)cqe->payload_index * port->header.payload_size_bytes;
-		memcpy(payload + ofs_payload_results_offset(port->header.demand_max,
-			       port->header.score_max),
+		payload = port->payloads + (uint64_t)cqe->payload_index * port->header.payload_size_bytes;
+		memcpy(payload
+				+ ofs_payload_results_offset(port->header.demand_max, port->header.score_max),
 			results, cqe->count * sizeof(*results));
 	}
 	return push(port, cqe);
@@ -145,6 +137,6 @@ ofs_port_sleep(struct ofs_port *port)
 {
 	ofs_word_store_ordered(&port->words->dpu_sleeping, 1);
 	/* Only work that poll would take: a host that jams its own ring keeps nobody awake. */
-	return ofs_word_load_ordered(&port->words->submission_tail) != port->submission_head &&
-		has_room(port);
+	return ofs_word_load_ordered(&port->words->submission_tail) != port->submission_head
+		&& has_room(port);
 }

@@ -19,10 +19,10 @@ check_config(const struct ofs_region_config *config)
 {
 	uint32_t lba = config->lba_size_bytes;
 
-	if (lba < sizeof(struct ofs_trailer) || (lba & (lba - 1)) != 0 || lba > PAGE * 16 ||
-		config->payload_size_bytes == 0 || config->payload_size_bytes % lba != 0 ||
-		config->payload_size_bytes > OFS_PAYLOAD_SIZE_BYTES_MAX || config->slot_count == 0 ||
-		config->slot_count > OFS_REGION_SLOTS_MAX) {
+	if (lba < sizeof(struct ofs_trailer) || (lba & (lba - 1)) != 0 || lba > PAGE * 16
+		|| config->payload_size_bytes == 0 || config->payload_size_bytes % lba != 0
+		|| config->payload_size_bytes > OFS_PAYLOAD_SIZE_BYTES_MAX || config->slot_count == 0
+		|| config->slot_count > OFS_REGION_SLOTS_MAX) {
 		return -EINVAL;
 	}
 	return 0;
@@ -31,21 +31,25 @@ check_config(const struct ofs_region_config *config)
 static struct ofs_region_header
 make_header(const struct ofs_region_config *config)
 {
-	struct ofs_region_header header = {.magic = OFS_REGION_MAGIC, .version = OFS_ABI_VERSION,
-		.tenant = config->tenant, .epoch = config->epoch, .slot_count = config->slot_count,
+	struct ofs_region_header header = {.magic = OFS_REGION_MAGIC,
+		.version = OFS_ABI_VERSION,
+		.tenant = config->tenant,
+		.epoch = config->epoch,
+		.slot_count = config->slot_count,
 		.payload_size_bytes = config->payload_size_bytes,
 		.trailer_offset = config->payload_size_bytes,
 		.slot_stride_bytes = config->payload_size_bytes + config->lba_size_bytes,
-		.bucket_entries = OFS_BUCKET_ENTRIES, .bucket_count = 2, .directory_offset = PAGE};
+		.bucket_entries = OFS_BUCKET_ENTRIES,
+		.bucket_count = 2,
+		.directory_offset = PAGE};
 	uint64_t align = config->lba_size_bytes > PAGE ? config->lba_size_bytes : PAGE;
 	uint64_t end;
 
 	/* Twice as many entries as slots. */
-	while ((uint64_t)header.bucket_count * OFS_BUCKET_ENTRIES < 2ull * config->slot_count) {
+	while ((uint64_t)header.bucket_count * OFS_BUCKET_ENTRIES < 2ull * config->slot_count)
 		header.bucket_count *= 2;
-	}
-	end = header.directory_offset + (uint64_t)header.bucket_count * OFS_BUCKET_ENTRIES *
-		sizeof(struct ofs_directory_entry);
+	end = header.directory_offset
+		+ (uint64_t)header.bucket_count * OFS_BUCKET_ENTRIES * sizeof(struct ofs_directory_entry);
 	header.slots_offset = (end + align - 1) & ~(align - 1);
 	end = header.slots_offset + (uint64_t)header.slot_count * header.slot_stride_bytes;
 	header.size_bytes = (end + PAGE - 1) & ~(uint64_t)(PAGE - 1);
@@ -55,24 +59,21 @@ make_header(const struct ofs_region_config *config)
 static struct ofs_directory_entry *
 bucket_at(const struct ofs_region *region, uint32_t bucket)
 {
-	return (struct ofs_directory_entry *)(region->map.base + region->header.directory_offset) +
-		(uint64_t)bucket * OFS_BUCKET_ENTRIES;
+	return (struct ofs_directory_entry *)(region->map.base + region->header.directory_offset)
+		+ (uint64_t)bucket * OFS_BUCKET_ENTRIES;
 }
 
 int
 ofs_region_open(struct ofs_region **out, const struct ofs_region_config *config)
 {
 	struct ofs_region *region;
-	uint64_t i;
 	int rc = check_config(config);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	region = calloc(1, sizeof(*region));
-	if (region == NULL) {
+	if (region == NULL)
 		return -ENOMEM;
-	}
 	region->header = make_header(config);
 	rc = ofs_map_open(&region->map, "offstage-region", region->header.size_bytes, 1);
 	if (rc != 0) {
@@ -80,11 +81,10 @@ ofs_region_open(struct ofs_region **out, const struct ofs_region_config *config)
 		return rc;
 	}
 	region->header.size_bytes = region->map.size_bytes; /* pages may be larger than ours */
-	region->header.checksum = ofs_checksum(&region->header,
-		offsetof(struct ofs_region_header, checksum));
-	for (i = 0; i < (uint64_t)region->header.bucket_count * OFS_BUCKET_ENTRIES; i++) {
+	region->header.checksum =
+		ofs_checksum(&region->header, offsetof(struct ofs_region_header, checksum));
+	for (uint64_t i = 0; i < (uint64_t)region->header.bucket_count * OFS_BUCKET_ENTRIES; i++)
 		bucket_at(region, 0)[i].slot = OFS_NONE;
-	}
 	memcpy(region->map.base, &region->header, sizeof(region->header));
 	*out = region;
 	return 0;
@@ -108,11 +108,10 @@ ofs_region_share_fd(const struct ofs_region *region)
 void *
 ofs_region_slot(const struct ofs_region *region, uint32_t slot)
 {
-	if (slot >= region->header.slot_count) {
+	if (slot >= region->header.slot_count)
 		return NULL;
-	}
-	return region->map.base + region->header.slots_offset +
-		(uint64_t)slot * region->header.slot_stride_bytes;
+	return region->map.base + region->header.slots_offset
+		+ (uint64_t)slot * region->header.slot_stride_bytes;
 }
 
 struct ofs_trailer *
@@ -120,8 +119,7 @@ ofs_region_trailer(const struct ofs_region *region, uint32_t slot)
 {
 	uint8_t *record = ofs_region_slot(region, slot);
 
-	return record == NULL ? NULL :
-		(struct ofs_trailer *)(record + region->header.trailer_offset);
+	return record == NULL ? NULL : (struct ofs_trailer *)(record + region->header.trailer_offset);
 }
 
 void *
@@ -160,22 +158,18 @@ find_entry(const struct ofs_region *region, const struct ofs_key *key, uint32_t 
 {
 	uint32_t buckets[2] = {ofs_bucket_first(key, region->header.bucket_count),
 		ofs_bucket_second(key, region->header.bucket_count)};
-	uint32_t b;
-	uint32_t i;
 
 	*room = 0;
 	*roomy = buckets[0];
-	for (b = 0; b < 2; b++) {
+	for (uint32_t b = 0; b < 2; b++) {
 		struct ofs_directory_entry *entries = bucket_at(region, buckets[b]);
 		uint32_t empty_count = 0;
 
-		for (i = 0; i < OFS_BUCKET_ENTRIES; i++) {
-			if (entries[i].slot == OFS_NONE) {
+		for (uint32_t i = 0; i < OFS_BUCKET_ENTRIES; i++)
+			if (entries[i].slot == OFS_NONE)
 				empty_count++;
-			} else if (ofs_key_equal(&entries[i].key, key)) {
+			else if (ofs_key_equal(&entries[i].key, key))
 				return &entries[i];
-			}
-		}
 		if (empty_count > *room) {
 			*room = empty_count;
 			*roomy = buckets[b];
@@ -204,15 +198,13 @@ ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, u
 	struct ofs_directory_entry *entry;
 	uint32_t bucket;
 	uint32_t room;
-	uint32_t i;
 
 	assert(trailer != NULL && generation != 0 && cause != OFS_CAUSE_NONE);
 	write_trailer(trailer, block_key, generation, cause);
 	entry = find_entry(region, block_key, &bucket, &room);
-	if (entry == NULL && room == 0) {
+	if (entry == NULL && room == 0)
 		return -ENOSPC;
-	}
-	for (i = 0; entry == NULL; i++) {
+	for (uint32_t i = 0; entry == NULL; i++) {
 		struct ofs_directory_entry *candidate = bucket_at(region, bucket) + i;
 
 		entry = candidate->slot == OFS_NONE ? candidate : NULL;
@@ -232,9 +224,8 @@ ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_key, u
 
 	assert(trailer != NULL);
 	entry = find_entry(region, block_key, &bucket, &room);
-	if (entry != NULL && entry->slot == slot) {
+	if (entry != NULL && entry->slot == slot)
 		write_entry(entry, &no_key, OFS_NONE, 0, 0);
-	}
 	/* The slot's own word, also for a block that no bucket had room for. */
 	ofs_word_store(&trailer->generation, 0);
 	OFS_FENCE_ALL(); /* whoever writes the slot next, does so after this */

@@ -55,9 +55,8 @@ ofs_copy_shared(void *target, const void *source, size_t size)
 	const volatile uint8_t *from = source;
 	size_t i;
 
-	for (i = 0; i < size; i++) {
+	for (i = 0; i < size; i++)
 		to[i] = from[i];
-	}
 }
 
 #define OFS_FENCE(order) __asm__ __volatile__("" ::: "memory")

@@ -18,9 +18,10 @@
 
 struct bound_pool {
 	uint32_t level_count;
-	uint32_t *link;    /* [blocks] the next one of its bucket */
-	uint32_t *head;    /* [buckets] */
-	uint64_t *levels[BOUND_LEVEL_MAX]; /* a bit is set where the word or bucket below is not empty */
+	uint32_t *link; /* [blocks] the next one of its bucket */
+	uint32_t *head; /* [buckets] */
+	uint64_t
+		*levels[BOUND_LEVEL_MAX]; /* a bit is set where the word or bucket below is not empty */
 };
 
 int bound_pool_open(struct bound_pool *pool, uint32_t block_count, uint32_t bucket_count);

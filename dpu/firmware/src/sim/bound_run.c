@@ -41,12 +41,12 @@ struct run {
 	struct ofs_bound_result *result;
 	struct bound_pool resident; /* all in the buffer but those of the row at hand */
 	struct bound_pool holes;
-	uint8_t *state;      /* [blocks] */
+	uint8_t *state; /* [blocks] */
 	uint32_t slots, used;
 	int bypass;
 	uint64_t credit;
-	uint32_t frontier;   /* place in time */
-	uint64_t looked;     /* demands of the frontier row that need no look */
+	uint32_t frontier; /* place in time */
+	uint64_t looked;   /* demands of the frontier row that need no look */
 };
 
 static inline uint32_t
@@ -207,10 +207,9 @@ run_open(struct run *run)
 
 	if (run->slots == 0)
 		return -EINVAL;
-	for (uint32_t row = 0; row < demands->row_count && !run->bypass; row++) {
+	for (uint32_t row = 0; row < demands->row_count && !run->bypass; row++)
 		if (demands->offsets[row + 1] - demands->offsets[row] > run->slots)
 			return -EINVAL;
-	}
 	run->state = calloc((size_t)demands->block_count + 1, 1);
 	if (run->state == NULL)
 		return -ENOMEM;
@@ -237,7 +236,7 @@ int
 ofs_bound_belady(const struct ofs_bound_demands *demands, uint32_t slots, int bypass,
 	struct ofs_bound_result *result)
 {
-	struct run run = { .demands = demands, .result = result, .slots = slots, .bypass = bypass };
+	struct run run = {.demands = demands, .result = result, .slots = slots, .bypass = bypass};
 
 	return run_whole(&run);
 }
@@ -247,7 +246,11 @@ ofs_bound_clairvoyant(const struct ofs_bound_demands *demands, uint32_t slots,
 	const struct ofs_bound_cap *cap, struct ofs_bound_result *result)
 {
 	struct run run = {
-		.demands = demands, .cap = cap, .result = result, .slots = slots, .credit = cap->lead,
+		.demands = demands,
+		.cap = cap,
+		.result = result,
+		.slots = slots,
+		.credit = cap->lead,
 	};
 
 	return run_whole(&run);

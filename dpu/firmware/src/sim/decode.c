@@ -53,13 +53,13 @@ plan_run(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t *selec
 	int rc = 0;
 
 	for (place = 0; place < plan->session_count && rc == 0; place++)
-		rc = ofs_engine_start(engine, place, plan->sessions[place],
-			place * plan->stagger_ns, 0, NULL, 0);
+		rc = ofs_engine_start(engine, place, plan->sessions[place], place * plan->stagger_ns, 0,
+			NULL, 0);
 	while (rc == 0 && (rc = ofs_engine_run(engine, &place)) > 0) {
 		engine->places[place].row_count = 0; /* nobody takes them */
 		plan->end_ns = engine->now_ns;
-		rc = rc == OFS_ENGINE_ROWS ? step_feed(engine, plan, place,
-			selected + place * step_size) : 0;
+		rc = rc == OFS_ENGINE_ROWS ? step_feed(engine, plan, place, selected + place * step_size)
+								   : 0;
 	}
 	return rc;
 }

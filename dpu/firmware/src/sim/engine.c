@@ -116,8 +116,7 @@ ofs_engine_feed(struct ofs_engine *engine, uint32_t place, const struct ofs_slab
 	struct ofs_sim_place *p;
 
 	if (place >= engine->config.place_max || slab->width > UINT16_MAX
-		|| slab->score_count > slab->score_stride
-		|| (slab->step_count == 0 && !slab->last))
+		|| slab->score_count > slab->score_stride || (slab->step_count == 0 && !slab->last))
 		return -EINVAL;
 	p = &engine->places[place];
 	if (!p->running)

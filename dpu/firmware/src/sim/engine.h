@@ -35,15 +35,15 @@ struct ofs_sim_heap {
 struct ofs_sim_place {
 	struct ofs_slab slab;
 	const struct ofs_guess *guesses; /* to be told when it begins */
-	struct ofs_row *rows;      /* of whole steps; behind them those of the step at hand */
-	uint64_t need_ns;          /* when the layer at hand demanded */
+	struct ofs_row *rows;            /* of whole steps; behind them those of the step at hand */
+	uint64_t need_ns;                /* when the layer at hand demanded */
 	uint32_t row_count, row_max;
 	uint32_t guess_count;
 	uint32_t session;
-	uint32_t step, layer;      /* at hand, or next */
-	uint32_t slab_step;        /* of the slab */
-	uint32_t remaining;        /* demands that have not completed */
-	uint32_t busy;             /* of them, how many must be asked again */
+	uint32_t step, layer; /* at hand, or next */
+	uint32_t slab_step;   /* of the slab */
+	uint32_t remaining;   /* demands that have not completed */
+	uint32_t busy;        /* of them, how many must be asked again */
 	uint32_t appended;
 	uint8_t running, fed;
 };
@@ -54,15 +54,15 @@ struct ofs_engine {
 	struct ofs_engine_config config;
 	struct ofs_sim_heap heap;
 	struct ofs_sim_place *places;
-	uint32_t *place_of;        /* [session_max] */
-	uint32_t *demands;         /* [demand_max] of the layer at hand */
-	uint8_t *ends;             /* the same */
+	uint32_t *place_of; /* [session_max] */
+	uint32_t *demands;  /* [demand_max] of the layer at hand */
+	uint8_t *ends;      /* the same */
 	uint32_t layer_count;
 	uint64_t now_ns, tick_ns;
 	uint64_t reads, failed;
 	uint32_t tick_count;
-	int ticks;                 /* the policy has a bandwidth cap or a lease */
-	int scores;                /* the policy looks at scores */
+	int ticks;  /* the policy has a bandwidth cap or a lease */
+	int scores; /* the policy looks at scores */
 };
 
 #pragma GCC visibility push(hidden)

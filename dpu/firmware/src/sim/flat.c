@@ -5,15 +5,14 @@
 #define ACTION_BATCH 16
 
 int
-ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t session,
-	uint32_t count, const struct ofs_key *contents)
+ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t session, uint32_t count,
+	const struct ofs_key *contents)
 {
 	struct ofs_chunk_info infos[POPULATE_BATCH];
 
 	for (uint32_t done = 0; done < count;) {
 		uint32_t batch = count - done < POPULATE_BATCH ? count - done : POPULATE_BATCH;
-		int rc = ofs_core_session_append(core, now_ns, session, batch, contents + done,
-			infos);
+		int rc = ofs_core_session_append(core, now_ns, session, batch, contents + done, infos);
 
 		for (uint32_t i = 0; rc == 0 && i < batch; i++) {
 			/* -EINVAL ends the layers: the core knows how many there are. */
@@ -38,7 +37,7 @@ ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, uint
 		int rc;
 
 		for (uint32_t i = 0; i < batch; i++)
-			contents[i] = (struct ofs_key){ done + i, content };
+			contents[i] = (struct ofs_key){done + i, content};
 		rc = ofs_sim_populate_contents(core, 0, session, batch, contents);
 		if (rc)
 			return rc;
@@ -68,10 +67,10 @@ answer_reads(struct ofs_core *core, uint64_t now_ns)
 }
 
 int
-ofs_sim_flat(struct ofs_core *core, uint32_t session, const uint32_t *ordinals,
-	uint64_t count, uint64_t *hits)
+ofs_sim_flat(struct ofs_core *core, uint32_t session, const uint32_t *ordinals, uint64_t count,
+	uint64_t *hits)
 {
-	struct ofs_step step = { .session = session, .selected_count = 1, .demand_count = 1 };
+	struct ofs_step step = {.session = session, .selected_count = 1, .demand_count = 1};
 	uint64_t found = 0;
 
 	for (uint64_t i = 0; i < count; i++) {

@@ -10,7 +10,7 @@ goes_before(const struct ofs_sim_event *a, const struct ofs_sim_event *b)
 int
 ofs_sim_push(struct ofs_sim_heap *heap, uint64_t time_ns, uint32_t kind, uint32_t id)
 {
-	struct ofs_sim_event event = { time_ns, heap->sequence++, kind, id };
+	struct ofs_sim_event event = {time_ns, heap->sequence++, kind, id};
 	uint32_t place = heap->count;
 
 	if (place == heap->max)
@@ -31,8 +31,7 @@ ofs_sim_pop(struct ofs_sim_heap *heap)
 	uint32_t place = 0, child;
 
 	while ((child = 2 * place + 1) < heap->count) {
-		if (child + 1 < heap->count
-			&& goes_before(&heap->events[child + 1], &heap->events[child]))
+		if (child + 1 < heap->count && goes_before(&heap->events[child + 1], &heap->events[child]))
 			child++;
 		if (!goes_before(&heap->events[child], &last))
 			break;

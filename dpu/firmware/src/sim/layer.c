@@ -34,8 +34,8 @@ static int
 layer_served(struct ofs_engine *engine, uint32_t place, int demanded)
 {
 	struct ofs_sim_place *p = &engine->places[place];
-	uint64_t next_ns = engine->now_ns + engine->config.compute_ns
-		+ (demanded ? engine->config.hit_ns : 0);
+	uint64_t next_ns =
+		engine->now_ns + engine->config.compute_ns + (demanded ? engine->config.hit_ns : 0);
 	uint64_t stall_ns = engine->now_ns - p->need_ns;
 
 	ofs_sim_row(engine, place, p->layer)->stall_ns =
@@ -78,14 +78,13 @@ ofs_sim_act(struct ofs_engine *engine)
 	int count, rc = 0;
 
 	while ((count = ofs_core_actions(engine->core, actions, ACTION_BATCH)) > 0) {
-		for (int i = 0; i < count && rc == 0; i++) {
+		for (int i = 0; i < count && rc == 0; i++)
 			if (actions[i].type == OFS_ACTION_READ)
 				rc = read_begins(engine, &actions[i]);
 			else if (actions[i].type == OFS_ACTION_COMPLETE
 				&& actions[i].waiter < engine->config.place_max
 				&& engine->places[actions[i].waiter].remaining)
 				rc = demand_completes(engine, &actions[i]);
-		}
 		if (rc)
 			return rc;
 	}
@@ -117,15 +116,15 @@ static int
 append_chunk(struct ofs_engine *engine, uint32_t place)
 {
 	struct ofs_sim_place *p = &engine->places[place];
-	struct ofs_key content = { p->appended++, APPENDED_CONTENT + place };
+	struct ofs_key content = {p->appended++, APPENDED_CONTENT + place};
 	struct ofs_core *core = engine->core;
 	struct ofs_chunk_info info;
 	int rc = ofs_core_session_append(core, engine->now_ns, p->session, 1, &content, &info);
 
 	for (uint32_t layer = 0; rc == 0 && layer < engine->layer_count; layer++) {
 		uint32_t slot, generation;
-		int staged = ofs_core_block_stage(core, engine->now_ns, info.chunk, layer, &slot,
-			&generation);
+		int staged =
+			ofs_core_block_stage(core, engine->now_ns, info.chunk, layer, &slot, &generation);
 
 		rc = ofs_core_block_stored(core, engine->now_ns, info.chunk, layer);
 		if (rc == 0 && staged == 0)
@@ -195,8 +194,11 @@ layer_asks(struct ofs_engine *engine, uint32_t place, uint64_t at, int retry)
 	struct ofs_core *core = engine->core;
 	const struct ofs_session *s = &core->sessions[p->session];
 	const struct ofs_ledger *ledger = &core->ledgers[s->config.tenant];
-	struct ofs_step step = { .session = p->session, .step = p->step, .layer = p->layer,
-		.waiter = place, .flags = retry ? OFS_STEP_RETRY : 0 };
+	struct ofs_step step = {.session = p->session,
+		.step = p->step,
+		.layer = p->layer,
+		.waiter = place,
+		.flags = retry ? OFS_STEP_RETRY : 0};
 	struct ofs_row *row = ofs_sim_row(engine, place, p->layer);
 	struct ofs_ledger before;
 	int rc = selection_part(engine, p, at, row, &step);

@@ -42,9 +42,9 @@ ofs_pool_open(struct ofs_pool **out, uint32_t layer_count, uint32_t block_count,
 		return -ENOMEM;
 	}
 	for (uint64_t i = 0; i < layer_count * ends; i++)
-		pool->links[i] = (struct link){ OFS_NONE, OFS_NONE };
+		pool->links[i] = (struct link){OFS_NONE, OFS_NONE};
 	for (uint64_t layer = 0; layer < layer_count; layer++)
-		pool->links[layer * ends + block_count] = (struct link){ block_count, block_count };
+		pool->links[layer * ends + block_count] = (struct link){block_count, block_count};
 	*out = pool;
 	return 0;
 }
@@ -62,7 +62,7 @@ leave(struct link *links, uint32_t ordinal)
 {
 	links[links[ordinal].prev].next = links[ordinal].next;
 	links[links[ordinal].next].prev = links[ordinal].prev;
-	links[ordinal] = (struct link){ OFS_NONE, OFS_NONE };
+	links[ordinal] = (struct link){OFS_NONE, OFS_NONE};
 }
 
 static void
@@ -70,7 +70,7 @@ come_last(struct link *links, uint32_t ends, uint32_t ordinal)
 {
 	uint32_t last = links[ends].prev;
 
-	links[ordinal] = (struct link){ ends, last };
+	links[ordinal] = (struct link){ends, last};
 	links[last].next = ordinal;
 	links[ends].prev = ordinal;
 }
@@ -106,17 +106,16 @@ row_serve(struct ofs_pool *pool, uint32_t layer, uint32_t width, const uint32_t 
 }
 
 int
-ofs_pool_serve(struct ofs_pool *pool, uint32_t step_count, uint32_t width,
-	const uint32_t *selected, uint8_t *served)
+ofs_pool_serve(struct ofs_pool *pool, uint32_t step_count, uint32_t width, const uint32_t *selected,
+	uint8_t *served)
 {
 	uint64_t rows = (uint64_t)step_count * pool->layer_count;
 
 	if (pool->pool_blocks && width > pool->pool_blocks)
 		return -EINVAL;
-	for (uint64_t i = 0; i < rows * width; i++) {
+	for (uint64_t i = 0; i < rows * width; i++)
 		if (selected[i] >= pool->block_count && selected[i] != OFS_NONE)
 			return -EINVAL;
-	}
 	for (uint64_t row = 0; row < rows; row++)
 		row_serve(pool, (uint32_t)(row % pool->layer_count), width, selected + row * width,
 			served + row * width);

@@ -16,21 +16,21 @@
 #define APPEND_BATCH 256
 
 struct block {
-	uint64_t used_ns;  /* last asked for */
+	uint64_t used_ns;    /* last asked for */
 	uint32_t next, prev; /* in order of last use, while resident */
 	uint32_t chunk;
-	uint32_t session;  /* that asked first */
-	uint32_t batch;    /* the step it was put into last */
+	uint32_t session; /* that asked first */
+	uint32_t batch;   /* the step it was put into last */
 	uint8_t resident;
 	uint8_t asked;
-	uint8_t shared;    /* a second session has asked */
+	uint8_t shared; /* a second session has asked */
 };
 
 struct cache {
 	struct ofs_core *core;
 	struct ofs_prefix_plan *plan;
 	struct block *blocks;
-	uint32_t *block_of;  /* by chunk */
+	uint32_t *block_of; /* by chunk */
 	uint32_t *demands;
 	uint8_t *ends;
 	uint64_t now_ns;
@@ -38,7 +38,7 @@ struct cache {
 	uint32_t head, tail;
 	uint32_t demand_count, demand_max;
 	uint32_t batch;
-	int pinned;          /* the core holds what the last step demanded */
+	int pinned; /* the core holds what the last step demanded */
 };
 
 static void
@@ -131,8 +131,8 @@ expire(struct cache *c)
 	uint64_t ttl_ns = c->plan->ttl_ns;
 	int rc = 0;
 
-	while (ttl_ns && c->head != OFS_NONE
-		&& c->now_ns - c->blocks[c->head].used_ns >= ttl_ns && rc == 0) {
+	while (ttl_ns && c->head != OFS_NONE && c->now_ns - c->blocks[c->head].used_ns >= ttl_ns
+		&& rc == 0) {
 		rc = unpin(c);
 		if (rc == 0)
 			rc = ofs_core_block_drop(c->core, c->now_ns, c->blocks[c->head].chunk, 0);
@@ -250,7 +250,7 @@ request_run(struct cache *c, uint32_t request)
 	int rc = expire(c), tail_first = c->plan->tail_first != 0;
 	uint32_t last = OFS_NONE;
 
-	*row = (struct ofs_prefix_row){ 0, resident_prefix(c, from, to), 0 };
+	*row = (struct ofs_prefix_row){0, resident_prefix(c, from, to), 0};
 	if (to > from)
 		last = t->run_first[to - 1] + t->run_count[to - 1] - 1;
 	for (uint64_t i = 0; i < to - from && rc == 0; i++) {
@@ -280,7 +280,7 @@ blocks_append(struct cache *c, uint32_t chunk_max)
 		int rc;
 
 		for (uint32_t i = 0; i < batch; i++)
-			contents[i] = (struct ofs_key){ done + i, 0 };
+			contents[i] = (struct ofs_key){done + i, 0};
 		rc = ofs_core_session_append(c->core, c->now_ns, c->session, batch, contents, infos);
 		if (rc)
 			return rc;
@@ -310,8 +310,7 @@ plan_check(const struct ofs_prefix_plan *plan)
 			return -EINVAL;
 	}
 	for (uint64_t i = 0; i < t->offsets[t->request_count]; i++)
-		if (t->run_count[i] == 0
-			|| (uint64_t)t->run_first[i] + t->run_count[i] > t->block_count)
+		if (t->run_count[i] == 0 || (uint64_t)t->run_first[i] + t->run_count[i] > t->block_count)
 			return -EINVAL;
 	return 0;
 }
@@ -319,8 +318,12 @@ plan_check(const struct ofs_prefix_plan *plan)
 int
 ofs_prefix_run(struct ofs_core *core, uint32_t session, struct ofs_prefix_plan *plan)
 {
-	struct cache c = { .core = core, .plan = plan, .session = session, .head = OFS_NONE,
-		.tail = OFS_NONE, .batch = 1 };
+	struct cache c = {.core = core,
+		.plan = plan,
+		.session = session,
+		.head = OFS_NONE,
+		.tail = OFS_NONE,
+		.batch = 1};
 	struct ofs_core_config config;
 	struct ofs_policy policy;
 	int rc = plan_check(plan);

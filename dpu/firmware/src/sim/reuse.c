@@ -107,7 +107,7 @@ marks_touch(struct marks *m, uint32_t block)
 int
 ofs_prefix_distances(const struct ofs_prefix_trace *trace, uint64_t *distances)
 {
-	struct marks m = { .size = 2 * trace->block_count + 64, .next = 1 };
+	struct marks m = {.size = 2 * trace->block_count + 64, .next = 1};
 	int rc = trace_check(trace);
 
 	if (rc)
@@ -147,8 +147,7 @@ ideal_reuse(struct ideal *ideal, uint32_t request, uint32_t previous, int again)
 {
 	if (!again) {
 		if (ideal->reuse_count < ideal->reuse_max)
-			ideal->reuses[ideal->reuse_count] =
-				(struct ofs_prefix_reuse){ request, previous, 0 };
+			ideal->reuses[ideal->reuse_count] = (struct ofs_prefix_reuse){request, previous, 0};
 		ideal->reuse_count++;
 	}
 	if (ideal->reuse_count <= ideal->reuse_max)
@@ -158,7 +157,7 @@ ideal_reuse(struct ideal *ideal, uint32_t request, uint32_t previous, int again)
 static struct ofs_prefix_row
 ideal_request(struct ideal *ideal, const struct ofs_prefix_trace *trace, uint32_t request)
 {
-	struct ofs_prefix_row row = { 0, 0, 0 };
+	struct ofs_prefix_row row = {0, 0, 0};
 	uint32_t before = NEVER;
 	int unbroken = 1;
 
@@ -186,7 +185,7 @@ int64_t
 ofs_prefix_ideal(const struct ofs_prefix_trace *trace, struct ofs_prefix_row *rows, uint32_t *uses,
 	struct ofs_prefix_reuse *reuses, uint64_t reuse_max)
 {
-	struct ideal ideal = { .uses = uses, .reuses = reuses, .reuse_max = reuse_max };
+	struct ideal ideal = {.uses = uses, .reuses = reuses, .reuse_max = reuse_max};
 	int rc = trace_check(trace);
 
 	if (rc)

@@ -68,8 +68,8 @@ ofs_sim_row_step(struct ofs_row *row, const struct ofs_ledger *before,
 {
 	for (uint32_t end = 0; end < OFS_END_COUNT; end++) {
 		row->ends[end] = difference(before->ends[end], after->ends[end]);
-		row->nontrivial_ends[end] = difference(before->nontrivial_ends[end],
-			after->nontrivial_ends[end]);
+		row->nontrivial_ends[end] =
+			difference(before->nontrivial_ends[end], after->nontrivial_ends[end]);
 	}
 	row->nontrivial = difference(before->nontrivial, after->nontrivial);
 	row->shadow_misses = difference(before->shadow_misses, after->shadow_misses);

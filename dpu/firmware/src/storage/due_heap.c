@@ -54,8 +54,7 @@ ofs_due_heap_pop(struct ofs_due_heap *heap)
 
 		if (child >= heap->count)
 			break;
-		if (child + 1 < heap->count
-			&& due_before(&heap->items[child + 1], &heap->items[child]))
+		if (child + 1 < heap->count && due_before(&heap->items[child + 1], &heap->items[child]))
 			child++;
 		if (!due_before(&heap->items[child], &item))
 			break;

@@ -20,9 +20,9 @@
 #include "due_heap.h"
 
 #define PS_PER_NS 1000u
-#define LATE_SHARE 20u            /* late: by more than 1/20 of the modelled time ... */
-#define LATE_NS_MIN 1000u         /* ... and by at least this */
-#define OVERDUE_CHECK_NS 20000u   /* how often a sleeper looks for an I/O the side below owes */
+#define LATE_SHARE 20u          /* late: by more than 1/20 of the modelled time ... */
+#define LATE_NS_MIN 1000u       /* ... and by at least this */
+#define OVERDUE_CHECK_NS 20000u /* how often a sleeper looks for an I/O the side below owes */
 
 enum { EMULATED_BATCH_MAX = 64 };
 
@@ -40,20 +40,20 @@ struct emulated_slot {
 
 struct emulated {
 	struct ofs_storage base;
-	struct ofs_storage *inner;  /* NULL: memory */
+	struct ofs_storage *inner; /* NULL: memory */
 	uint8_t *memory;
 	struct ofs_nvme_model *model;
 	struct ofs_due_heap heap;
 	struct emulated_slot *slots;
 	uint32_t *free_slots;
 	uint32_t free_count;
-	uint32_t *ready;            /* slots to hand out, a ring of queue_depth_max */
+	uint32_t *ready; /* slots to hand out, a ring of queue_depth_max */
 	uint32_t ready_head;
 	uint32_t ready_count;
 	uint32_t overdue_count;
 	int timer_fd;
 	int timer_used;
-	uint64_t timer_ns;          /* what the timer is set to; UINT64_MAX: off */
+	uint64_t timer_ns; /* what the timer is set to; UINT64_MAX: off */
 };
 
 static void
@@ -73,12 +73,11 @@ emulated_poll_inner(struct emulated *emulated)
 {
 	struct ofs_io_done done[EMULATED_BATCH_MAX];
 	int count;
-	int i;
 
 	if (emulated->inner == NULL || emulated->inner->stats.in_flight == 0)
 		return;
 	count = ofs_storage_poll(emulated->inner, done, EMULATED_BATCH_MAX);
-	for (i = 0; i < count; i++) {
+	for (int i = 0; i < count; i++) {
 		uint32_t index = (uint32_t)done[i].user;
 		struct emulated_slot *slot = &emulated->slots[index];
 
@@ -160,8 +159,7 @@ emulated_count_late(struct emulated *emulated, const struct emulated_slot *slot,
 	stats->emulation_late_ns_sum += late_ns;
 	if (late_ns > stats->emulation_late_ns_max)
 		stats->emulation_late_ns_max = late_ns;
-	if (late_ns >= LATE_NS_MIN
-		&& late_ns > (slot->due_ns - slot->submitted_ns) / LATE_SHARE)
+	if (late_ns >= LATE_NS_MIN && late_ns > (slot->due_ns - slot->submitted_ns) / LATE_SHARE)
 		stats->emulation_late++;
 }
 
@@ -232,8 +230,8 @@ emulated_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	slot->op = io->op;
 	slot->state = SLOT_TIMED;
 	slot->submitted_ns = now_ns;
-	due_ps = ofs_nvme_model_submit(emulated->model, now_ns * PS_PER_NS,
-		io->op == OFS_STORAGE_WRITE, io->offset, io->size_bytes);
+	due_ps = ofs_nvme_model_submit(emulated->model, now_ns * PS_PER_NS, io->op == OFS_STORAGE_WRITE,
+		io->offset, io->size_bytes);
 	slot->due_ns = (due_ps + PS_PER_NS - 1) / PS_PER_NS; /* never before the model's time */
 	ofs_due_heap_push(&emulated->heap, slot->due_ns, index);
 	storage->stats.in_flight++;
@@ -287,7 +285,8 @@ emulated_open_below(struct emulated *emulated, const struct ofs_storage_config *
 	int rc;
 
 	if (config->inner[0] == 0)
-		return storage->size_bytes == 0 ? -EINVAL
+		return storage->size_bytes == 0
+			? -EINVAL
 			: ofs_storage_memory_open(&emulated->memory, storage->size_bytes);
 	if (strcmp(config->inner, "emulated") == 0 || strcmp(config->inner, "sim") == 0)
 		return -EINVAL; /* a model over a model has no meaning */
@@ -309,7 +308,6 @@ emulated_open_parts(struct emulated *emulated, const struct ofs_storage_config *
 	struct ofs_clock *clock)
 {
 	uint32_t depth = emulated->base.queue_depth_max;
-	uint32_t i;
 	int rc = ofs_nvme_model_open(&emulated->model, &config->nvme, config->seed);
 
 	if (rc != 0)
@@ -325,7 +323,7 @@ emulated_open_parts(struct emulated *emulated, const struct ofs_storage_config *
 	emulated->ready = calloc(depth, sizeof(emulated->ready[0]));
 	if (emulated->slots == NULL || emulated->free_slots == NULL || emulated->ready == NULL)
 		return -ENOMEM;
-	for (i = 0; i < depth; i++)
+	for (uint32_t i = 0; i < depth; i++)
 		emulated->free_slots[emulated->free_count++] = depth - 1 - i;
 	return ofs_due_heap_open(&emulated->heap, depth);
 }
@@ -341,8 +339,7 @@ emulated_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 		return -ENOMEM;
 	ofs_storage_init(&emulated->base, &ofs_storage_ops_emulated, config, clock);
 	/* The modelled drive's queue may be shorter than the caller's. */
-	if (config->nvme.queue_depth_max > 0
-		&& config->nvme.queue_depth_max < config->queue_depth_max)
+	if (config->nvme.queue_depth_max > 0 && config->nvme.queue_depth_max < config->queue_depth_max)
 		emulated->base.queue_depth_max = config->nvme.queue_depth_max;
 	emulated->timer_fd = -1;
 	emulated->timer_ns = UINT64_MAX;

@@ -28,7 +28,8 @@ file_open_flags(struct ofs_storage *storage, const struct ofs_storage_config *co
 			return fd;
 		if (errno != EINVAL)
 			return errno == EPERM ? -EACCES : -errno;
-		ofs_storage_warn(storage, "the file system refuses O_DIRECT: reads come from the "
+		ofs_storage_warn(storage,
+			"the file system refuses O_DIRECT: reads come from the "
 			"page cache");
 	}
 	fd = open(config->path, flags, 0600);
@@ -115,8 +116,8 @@ ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_conf
 		need = file_alignment_bytes(storage, fd, &status);
 		storage->lba_size_bytes = config->lba_size_bytes > 0 ? config->lba_size_bytes : need;
 		/* A smaller lba than the device's would fail at the first I/O. */
-		rc = storage->lba_size_bytes % need != 0 ? -EINVAL
-			: file_size(storage, config, fd, &status);
+		rc =
+			storage->lba_size_bytes % need != 0 ? -EINVAL : file_size(storage, config, fd, &status);
 	}
 	if (rc != 0) {
 		close(fd);

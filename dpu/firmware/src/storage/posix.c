@@ -33,15 +33,15 @@ struct posix {
 	struct ofs_storage base;
 	int fd;
 	int event_fd;
-	int nowait;                 /* polling thread: the file system can say "not cached" */
-	struct posix_ring quick;    /* polling thread: ended inside submit */
-	pthread_mutex_t lock;       /* everything below */
+	int nowait;              /* polling thread: the file system can say "not cached" */
+	struct posix_ring quick; /* polling thread: ended inside submit */
+	pthread_mutex_t lock;    /* everything below */
 	pthread_cond_t work;
 	struct posix_ring todo;
 	struct posix_ring done;
-	int signalled;              /* event_fd stands at "readable" */
+	int signalled; /* event_fd stands at "readable" */
 	int stopping;
-	atomic_uint done_count;     /* copy of done.count, to poll without the lock */
+	atomic_uint done_count; /* copy of done.count, to poll without the lock */
 	uint32_t thread_count;
 	pthread_t threads[POSIX_THREADS_MAX];
 };
@@ -88,11 +88,10 @@ static int64_t
 posix_execute(struct posix *posix, const struct ofs_io *io)
 {
 	uint32_t moved_bytes = 0;
-	int tries;
 
 	if (io->op == OFS_STORAGE_SYNC)
 		return fdatasync(posix->fd) == 0 ? 0 : -errno;
-	for (tries = 0; tries < POSIX_TRIES_MAX; tries++) {
+	for (int tries = 0; tries < POSIX_TRIES_MAX; tries++) {
 		ssize_t count = posix_move(posix, io, moved_bytes);
 
 		if (count < 0 && errno != EINTR && errno != EAGAIN)
@@ -112,9 +111,8 @@ posix_finish(struct posix *posix, const struct posix_task *task)
 {
 	ring_push(&posix->done, task);
 	atomic_store_explicit(&posix->done_count, posix->done.count, memory_order_release);
-	if (!posix->signalled) {
+	if (!posix->signalled)
 		posix->signalled = eventfd_write(posix->event_fd, 1) == 0;
-	}
 }
 
 static void *
@@ -144,13 +142,12 @@ static void
 posix_close(struct ofs_storage *storage)
 {
 	struct posix *posix = (struct posix *)storage;
-	uint32_t i;
 
 	pthread_mutex_lock(&posix->lock);
 	posix->stopping = 1;
 	pthread_cond_broadcast(&posix->work);
 	pthread_mutex_unlock(&posix->lock);
-	for (i = 0; i < posix->thread_count; i++)
+	for (uint32_t i = 0; i < posix->thread_count; i++)
 		pthread_join(posix->threads[i], NULL);
 	pthread_cond_destroy(&posix->work);
 	pthread_mutex_destroy(&posix->lock);
@@ -189,8 +186,7 @@ posix_open_parts(struct posix *posix, const struct ofs_storage_config *config)
 	if (posix->event_fd < 0)
 		return -errno;
 	while (posix->thread_count < threads) {
-		int rc = pthread_create(&posix->threads[posix->thread_count], NULL, posix_thread,
-			posix);
+		int rc = pthread_create(&posix->threads[posix->thread_count], NULL, posix_thread, posix);
 
 		if (rc != 0)
 			return -rc;

@@ -17,8 +17,15 @@
 
 #define PS_PER_NS 1000u
 
-enum sim_fault { FAULT_NONE, FAULT_EIO, FAULT_SHORT, FAULT_CORRUPT, FAULT_HANG, FAULT_TORN,
-	FAULT_TIMEOUT };
+enum sim_fault {
+	FAULT_NONE,
+	FAULT_EIO,
+	FAULT_SHORT,
+	FAULT_CORRUPT,
+	FAULT_HANG,
+	FAULT_TORN,
+	FAULT_TIMEOUT
+};
 
 struct sim_slot {
 	struct ofs_io io;
@@ -69,7 +76,7 @@ sim_draw(const struct sim *sim, const struct ofs_io *io, uint64_t random)
 	if (draw < edge)
 		return FAULT_SHORT;
 	edge += io->op == OFS_STORAGE_READ ? sim->config.fault_corrupt_per_million
-		: sim->config.fault_torn_per_million;
+									   : sim->config.fault_torn_per_million;
 	if (draw >= edge)
 		return FAULT_NONE;
 	return io->op == OFS_STORAGE_READ ? FAULT_CORRUPT : FAULT_TORN;
@@ -94,9 +101,8 @@ sim_move_torn(struct sim *sim, const struct sim_slot *slot)
 	uint32_t lba = sim->base.lba_size_bytes;
 	uint32_t count = slot->io.size_bytes / lba;
 	uint32_t lost = (uint32_t)(slot->random >> 32) % count;
-	uint32_t i;
 
-	for (i = 0; i < count; i++)
+	for (uint32_t i = 0; i < count; i++)
 		if (i != lost && (sim_random(slot->random, i) & 1))
 			sim_move(sim, &slot->io, i * lba, lba);
 }
@@ -178,8 +184,8 @@ sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	sim->slots[index].io = *io;
 	sim->slots[index].random = sim_random(sim->config.seed, sim->io_count++);
 	sim->slots[index].fault = sim_draw(sim, io, sim->slots[index].random);
-	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS,
-		io->op == OFS_STORAGE_WRITE, io->offset, io->size_bytes);
+	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS, io->op == OFS_STORAGE_WRITE,
+		io->offset, io->size_bytes);
 	ofs_due_heap_push(&sim->heap, (due_ps + PS_PER_NS - 1) / PS_PER_NS, index);
 	storage->stats.in_flight++;
 	return 0;
@@ -251,7 +257,6 @@ static int
 sim_open_parts(struct sim *sim)
 {
 	uint32_t depth = sim->base.queue_depth_max;
-	uint32_t i;
 	int rc;
 
 	if (sim->base.size_bytes == 0)
@@ -266,14 +271,13 @@ sim_open_parts(struct sim *sim)
 	sim->free_slots = calloc(depth, sizeof(sim->free_slots[0]));
 	if (sim->slots == NULL || sim->free_slots == NULL)
 		return -ENOMEM;
-	for (i = 0; i < depth; i++)
+	for (uint32_t i = 0; i < depth; i++)
 		sim->free_slots[sim->free_count++] = depth - 1 - i;
 	return ofs_due_heap_open(&sim->heap, depth);
 }
 
 static int
-sim_open(struct ofs_storage **out, const struct ofs_storage_config *config,
-	struct ofs_clock *clock)
+sim_open(struct ofs_storage **out, const struct ofs_storage_config *config, struct ofs_clock *clock)
 {
 	struct sim *sim = calloc(1, sizeof(*sim));
 	int rc;

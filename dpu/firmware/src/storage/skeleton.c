@@ -20,8 +20,8 @@
 struct skeleton {
 	struct ofs_storage base;
 	uint8_t *memory;
-	struct ofs_io_done *done;   /* a ring of queue_depth_max: it cannot overflow, because */
-	uint16_t *done_ops;         /* ofs_storage_check bounds what is in flight */
+	struct ofs_io_done *done; /* a ring of queue_depth_max: it cannot overflow, because */
+	uint16_t *done_ops;       /* ofs_storage_check bounds what is in flight */
 	uint32_t done_head;
 	uint32_t done_count;
 };
@@ -124,8 +124,7 @@ skeleton_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 
 	while (count < max && skeleton->done_count > 0) {
 		done[count] = skeleton->done[skeleton->done_head];
-		ofs_storage_count(storage, skeleton->done_ops[skeleton->done_head],
-			done[count].result);
+		ofs_storage_count(storage, skeleton->done_ops[skeleton->done_head], done[count].result);
 		count++;
 		skeleton->done_head = (skeleton->done_head + 1) % storage->queue_depth_max;
 		skeleton->done_count--;

@@ -19,9 +19,7 @@ static const struct ofs_storage_ops *const storage_all[] = {
 const struct ofs_storage_ops *
 ofs_storage_find(const char *name)
 {
-	size_t i;
-
-	for (i = 0; i < sizeof(storage_all) / sizeof(storage_all[0]); i++)
+	for (size_t i = 0; i < sizeof(storage_all) / sizeof(storage_all[0]); i++)
 		if (strcmp(storage_all[i]->name, name) == 0)
 			return storage_all[i];
 	return NULL;
@@ -144,10 +142,11 @@ explain(char *error, size_t error_size_bytes, const struct ofs_storage_config *c
 	if (rc == 0 || error == NULL || error_size_bytes == 0)
 		return;
 	if (strcmp(backend, "io_uring") == 0 && (rc == -EPERM || rc == -ENOSYS)) {
-		snprintf(error, error_size_bytes, "storage io_uring: %s; %s", rc == -ENOSYS
-			? "this build or this kernel has no io_uring" : "the kernel forbids io_uring",
+		snprintf(error, error_size_bytes, "storage io_uring: %s; %s",
+			rc == -ENOSYS ? "this build or this kernel has no io_uring"
+						  : "the kernel forbids io_uring",
 			rc == -ENOSYS ? "build with liburing-dev, or use backend \"posix\""
-			: "set sysctl kernel.io_uring_disabled=0, or use backend \"posix\"");
+						  : "set sysctl kernel.io_uring_disabled=0, or use backend \"posix\"");
 		return;
 	}
 	if (rc == -ENOSPC || rc == -EFBIG)
@@ -178,8 +177,9 @@ open_auto(struct ofs_storage **out, const struct ofs_storage_config *config,
 	rc = ofs_storage_ops_posix.open(out, config, clock);
 	if (rc == 0)
 		ofs_storage_warn(*out, "io_uring is not to be had (%s), posix threads instead; %s",
-			strerror(-uring_rc), uring_rc == -ENOSYS ? "build with liburing-dev"
-			: "see sysctl kernel.io_uring_disabled and RLIMIT_MEMLOCK");
+			strerror(-uring_rc),
+			uring_rc == -ENOSYS ? "build with liburing-dev"
+								: "see sysctl kernel.io_uring_disabled and RLIMIT_MEMLOCK");
 	return rc;
 }
 

@@ -25,7 +25,6 @@ int
 ofs_buffer_alloc(void **out, uint64_t size_bytes)
 {
 	uint8_t *buffer;
-	uint64_t at;
 
 	*out = NULL;
 	if (size_bytes == 0)
@@ -34,7 +33,7 @@ ofs_buffer_alloc(void **out, uint64_t size_bytes)
 	if (buffer == MAP_FAILED)
 		return -errno;
 	madvise(buffer, size_bytes, MADV_HUGEPAGE); /* an advice: refusal costs speed only */
-	for (at = 0; at < size_bytes; at += 4096)
+	for (uint64_t at = 0; at < size_bytes; at += 4096)
 		((volatile uint8_t *)buffer)[at] = 0;
 	*out = buffer;
 	return 0;
@@ -80,9 +79,7 @@ ofs_storage_stats_read(const struct ofs_storage *storage, struct ofs_storage_sta
 int
 ofs_storage_submit_batch(struct ofs_storage *storage, const struct ofs_io *ios, int count)
 {
-	int i;
-
-	for (i = 0; i < count; i++) {
+	for (int i = 0; i < count; i++) {
 		int rc = ofs_storage_submit(storage, &ios[i]);
 
 		if (rc != 0)
@@ -130,7 +127,7 @@ struct bench {
 	uint32_t completed;
 	uint64_t random;
 	uint64_t spin_ns;
-	uint64_t *started_ns;   /* by place in the queue */
+	uint64_t *started_ns; /* by place in the queue */
 	uint64_t *latency_ns;
 };
 
@@ -166,9 +163,8 @@ static int64_t
 bench_turn(struct bench *bench, const struct ofs_io_done *done, int count)
 {
 	uint64_t now_ns = wall_now_ns();
-	int i;
 
-	for (i = 0; i < count; i++) {
+	for (int i = 0; i < count; i++) {
 		uint32_t place = (uint32_t)done[i].user;
 		int rc;
 
@@ -204,9 +200,8 @@ bench_run(struct bench *bench, uint32_t queue_depth)
 	struct ofs_io_done done[POLL_MAX];
 	uint64_t begin_ns = wall_now_ns();
 	uint64_t progress_ns = begin_ns;
-	uint32_t place;
 
-	for (place = 0; place < queue_depth && place < bench->count; place++) {
+	for (uint32_t place = 0; place < queue_depth && place < bench->count; place++) {
 		int rc = bench_submit(bench, place);
 
 		if (rc != 0)
@@ -239,12 +234,15 @@ bench_drain(struct bench *bench)
 
 int64_t
 ofs_storage_bench_read(struct ofs_storage *storage, void *buffer, uint32_t block_size,
-	uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns,
-	uint64_t *latency_ns)
+	uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns, uint64_t *latency_ns)
 {
 	struct bench bench = {
-		.storage = storage, .buffer = buffer, .block_size = block_size, .count = count,
-		.random = seed * 0x9e3779b97f4a7c15ull | 1, .spin_ns = spin_ns,
+		.storage = storage,
+		.buffer = buffer,
+		.block_size = block_size,
+		.count = count,
+		.random = seed * 0x9e3779b97f4a7c15ull | 1,
+		.spin_ns = spin_ns,
 		.latency_ns = latency_ns,
 	};
 	int64_t elapsed_ns;

@@ -51,10 +51,10 @@ struct uring {
 	int ring_open;
 	int enabled;
 	int closing;
-	int sparse;                     /* the kernel has a buffer table that can be changed: 5.19 */
+	int sparse; /* the kernel has a buffer table that can be changed: 5.19 */
 	int fd;
 	int event_fd;
-	uint32_t harvested;             /* completions since event_fd was last cleared */
+	uint32_t harvested; /* completions since event_fd was last cleared */
 	uint32_t idle_polls;
 	struct uring_slot *slots;
 	uint32_t *free_slots;
@@ -62,7 +62,7 @@ struct uring {
 	struct uring_region regions[URING_PIECES_MAX]; /* each has at least one piece */
 	uint32_t region_count;
 	uint8_t piece_used[URING_PIECES_MAX];
-	uint32_t unregistered;          /* ranges that had to be left unregistered */
+	uint32_t unregistered; /* ranges that had to be left unregistered */
 };
 
 static uint32_t
@@ -76,17 +76,15 @@ static int
 uring_piece(const struct uring *uring, const uint8_t *buffer, uint32_t size_bytes)
 {
 	uintptr_t address = (uintptr_t)buffer;
-	uint32_t i;
 
-	for (i = 0; i < uring->region_count; i++) {
+	for (uint32_t i = 0; i < uring->region_count; i++) {
 		const struct uring_region *region = &uring->regions[i];
 		uint64_t at = address - region->base;
 
 		if (address < region->base || at >= region->size_bytes
 			|| size_bytes > region->size_bytes - at)
 			continue;
-		if (at / URING_PIECE_SIZE_BYTES
-			!= (at + size_bytes - 1) / URING_PIECE_SIZE_BYTES)
+		if (at / URING_PIECE_SIZE_BYTES != (at + size_bytes - 1) / URING_PIECE_SIZE_BYTES)
 			return -1;
 		return (int)(region->piece_first + at / URING_PIECE_SIZE_BYTES);
 	}
@@ -130,8 +128,8 @@ uring_enable(struct uring *uring)
 
 	/* The call itself: liburing 2.3 declares io_uring_enable_rings and does not export it. */
 	if (!uring->enabled && (uring->ring.flags & IORING_SETUP_R_DISABLED))
-		rc = syscall(__NR_io_uring_register, uring->ring.ring_fd,
-			IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+		rc = syscall(__NR_io_uring_register, uring->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
+			NULL, 0);
 	assert(rc == 0);
 	uring->enabled = 1;
 }
@@ -214,7 +212,6 @@ uring_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	struct uring *uring = (struct uring *)storage;
 	struct io_uring_cqe *cqes[URING_BATCH_MAX];
 	unsigned int ready;
-	unsigned int i;
 	int count = 0;
 
 	uring_flush(uring);
@@ -226,7 +223,7 @@ uring_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 		/* What came between the look and the clearing would sleep on. */
 		ready = io_uring_peek_batch_cqe(&uring->ring, cqes, (unsigned int)max);
 	}
-	for (i = 0; i < ready; i++) {
+	for (unsigned int i = 0; i < ready; i++) {
 		uint32_t slot_index = (uint32_t)io_uring_cqe_get_data64(cqes[i]);
 		const struct ofs_io *io = &uring->slots[slot_index].io;
 		int64_t result;
@@ -260,9 +257,8 @@ static int
 uring_find_room(const struct uring *uring, uint32_t count)
 {
 	uint32_t run = 0;
-	uint32_t i;
 
-	for (i = 0; i < URING_PIECES_MAX; i++) {
+	for (uint32_t i = 0; i < URING_PIECES_MAX; i++) {
 		run = uring->piece_used[i] ? 0 : run + 1;
 		if (run >= count)
 			return (int)(i + 1 - count);
@@ -309,7 +305,6 @@ uring_register_memory(struct ofs_storage *storage, void *base, uint64_t size_byt
 	struct uring *uring = (struct uring *)storage;
 	struct iovec pieces[URING_PIECES_MAX];
 	uint32_t count = uring_piece_count(size_bytes);
-	uint32_t i;
 	int first;
 	int rc;
 
@@ -317,19 +312,20 @@ uring_register_memory(struct ofs_storage *storage, void *base, uint64_t size_byt
 		return -EINVAL;
 	(void)uring_unregister_memory(storage, base, size_bytes);
 	first = uring_find_room(uring, count);
-	for (i = 0; i < count && first >= 0; i++) {
+	for (uint32_t i = 0; i < count && first >= 0; i++) {
 		uint64_t at = i * URING_PIECE_SIZE_BYTES;
 		uint64_t left = size_bytes - at;
 
 		pieces[i].iov_base = (uint8_t *)base + at;
 		pieces[i].iov_len = left < URING_PIECE_SIZE_BYTES ? left : URING_PIECE_SIZE_BYTES;
 	}
-	rc = first >= 0 ? uring_update_pieces(uring, (uint32_t)first, pieces, count)
-		: -ENOBUFS;
+	rc = first >= 0 ? uring_update_pieces(uring, (uint32_t)first, pieces, count) : -ENOBUFS;
 	if (rc != 0) {
 		if (!uring->unregistered++)
-			ofs_storage_warn(storage, "memory is not registered (%s): plain reads "
-				"instead; see RLIMIT_MEMLOCK", strerror(-rc));
+			ofs_storage_warn(storage,
+				"memory is not registered (%s): plain reads "
+				"instead; see RLIMIT_MEMLOCK",
+				strerror(-rc));
 		return 0;
 	}
 	memset(&uring->piece_used[first], 1, count);
@@ -351,9 +347,8 @@ uring_open_ring(struct uring *uring, uint32_t depth)
 		0,
 	};
 	int rc = -EINVAL;
-	size_t i;
 
-	for (i = 0; i < sizeof(flags) / sizeof(flags[0]) && rc == -EINVAL; i++)
+	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]) && rc == -EINVAL; i++)
 		rc = io_uring_queue_init(depth, &uring->ring, flags[i]);
 	uring->ring_open = rc == 0;
 	return rc;
@@ -366,10 +361,9 @@ uring_drain(struct uring *uring)
 {
 	struct ofs_io_done done[URING_BATCH_MAX];
 	struct timespec pause = {.tv_nsec = 1000000};
-	int waited_ms;
 
 	uring->closing = 1;
-	for (waited_ms = 0; waited_ms < URING_CLOSE_WAIT_MS; waited_ms++) {
+	for (int waited_ms = 0; waited_ms < URING_CLOSE_WAIT_MS; waited_ms++) {
 		if (uring->base.stats.in_flight == 0)
 			return;
 		uring_flush(uring);
@@ -402,7 +396,6 @@ static int
 uring_open_parts(struct uring *uring, const struct ofs_storage_config *config)
 {
 	uint32_t depth = config->queue_depth_max;
-	uint32_t i;
 	int rc = uring_open_ring(uring, depth);
 
 	/* The ring comes first: where it is forbidden, no file has been created or grown. */
@@ -425,7 +418,7 @@ uring_open_parts(struct uring *uring, const struct ofs_storage_config *config)
 	uring->free_slots = calloc(depth, sizeof(uring->free_slots[0]));
 	if (uring->slots == NULL || uring->free_slots == NULL)
 		return -ENOMEM;
-	for (i = 0; i < depth; i++)
+	for (uint32_t i = 0; i < depth; i++)
 		uring->free_slots[uring->free_count++] = depth - 1 - i;
 	return 0;
 }

@@ -31,19 +31,16 @@ ofs_store_wait(struct ofs_store *store, struct ofs_patience *patience)
 	int fd;
 
 	if (is_simulated(storage->clock)) {
-		if (due_ns == UINT64_MAX) {
+		if (due_ns == UINT64_MAX)
 			return -ETIMEDOUT;
-		}
-		if (due_ns > now_ns) {
+		if (due_ns > now_ns)
 			ofs_clock_advance_to(storage->clock, due_ns);
-		}
 		return 0;
 	}
-	if (patience->idle++ == 0) {
+	if (patience->idle++ == 0)
 		patience->since_ns = now_ns;
-	} else if (now_ns - patience->since_ns > PATIENCE_NS) {
+	else if (now_ns - patience->since_ns > PATIENCE_NS)
 		return -ETIMEDOUT;
-	}
 	fd = storage->ops->wait_fd(storage);
 	if (patience->idle > IDLE_SPINS_MAX) {
 		until_ns = now_ns + NAP_NS;
@@ -56,22 +53,23 @@ int
 ofs_store_io(struct ofs_store *store, int io, uint64_t offset, void *buffer, uint32_t size_bytes)
 {
 	struct ofs_io request = {
-		.offset = offset, .buffer = buffer, .size_bytes = size_bytes, .op = (uint16_t)io,
+		.offset = offset,
+		.buffer = buffer,
+		.size_bytes = size_bytes,
+		.op = (uint16_t)io,
 		.flags = io == OFS_STORAGE_WRITE ? OFS_STORAGE_DURABLE : 0,
 	};
 	struct ofs_patience patience = {0};
 	struct ofs_io_done done;
 	int rc = ofs_storage_submit(store->storage, &request);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	store->flying++;
 	while (ofs_storage_poll(store->storage, &done, 1) == 0) {
 		rc = ofs_store_wait(store, &patience);
-		if (rc != 0) {
+		if (rc != 0)
 			return rc;
-		}
 	}
 	store->flying--;
 	return ofs_store_rc(done.result, size_bytes);
@@ -88,8 +86,11 @@ static int
 send(struct ofs_store *store, const struct ofs_batch *batch, struct slot *slots, uint32_t i)
 {
 	struct ofs_io request = {
-		.user = i, .offset = slots[i].offset, .size_bytes = batch->size_bytes,
-		.buffer = store->scratch + (size_t)i * batch->size_bytes, .op = OFS_STORAGE_READ,
+		.user = i,
+		.offset = slots[i].offset,
+		.size_bytes = batch->size_bytes,
+		.buffer = store->scratch + (size_t)i * batch->size_bytes,
+		.op = OFS_STORAGE_READ,
 	};
 	int rc = ofs_storage_submit(store->storage, &request);
 
@@ -105,17 +106,13 @@ send(struct ofs_store *store, const struct ofs_batch *batch, struct slot *slots,
 static int
 fill(struct ofs_store *store, const struct ofs_batch *batch, struct slot *slots, int *more)
 {
-	uint32_t i;
-
-	for (i = 0; i < batch->depth; i++) {
+	for (uint32_t i = 0; i < batch->depth; i++) {
 		int rc;
 
-		if (slots[i].flying) {
+		if (slots[i].flying)
 			continue;
-		}
 		if (slots[i].item == OFS_NONE) {
-			*more = *more && batch->next(store, batch->context, &slots[i].item,
-				&slots[i].offset);
+			*more = *more && batch->next(store, batch->context, &slots[i].item, &slots[i].offset);
 			if (!*more) {
 				slots[i].item = OFS_NONE;
 				continue;
@@ -123,12 +120,10 @@ fill(struct ofs_store *store, const struct ofs_batch *batch, struct slot *slots,
 			slots[i].tries = 0;
 		}
 		rc = send(store, batch, slots, i);
-		if (rc == -EAGAIN) {
+		if (rc == -EAGAIN)
 			return 0;
-		}
-		if (rc != 0) {
+		if (rc != 0)
 			return rc;
-		}
 	}
 	return 0;
 }
@@ -146,25 +141,19 @@ take(struct ofs_store *store, const struct ofs_batch *batch, struct slot *slots,
 	store->flying--;
 	if (failed) {
 		store->stats.io_errors++;
-		if (!last) {
+		if (!last)
 			return;
-		}
 	}
-	if (!batch->seen(store, batch->context, slot->item, failed ? NULL : bytes, last) || last) {
+	if (!batch->seen(store, batch->context, slot->item, failed ? NULL : bytes, last) || last)
 		slot->item = OFS_NONE;
-	}
 }
 
 static int
 empty(const struct slot *slots)
 {
-	int i;
-
-	for (i = 0; i < DEPTH_MAX; i++) {
-		if (slots[i].item != OFS_NONE) {
+	for (int i = 0; i < DEPTH_MAX; i++)
+		if (slots[i].item != OFS_NONE)
 			return 0;
-		}
-	}
 	return 1;
 }
 
@@ -178,27 +167,22 @@ ofs_batch_read(struct ofs_store *store, const struct ofs_batch *shape)
 	int more = 1;
 	int count;
 	int rc;
-	int i;
 
 	memset(slots, 0, sizeof(slots));
 	batch.depth = (uint32_t)(store->scratch_size_bytes / batch.size_bytes);
 	batch.depth = batch.depth < DEPTH_MAX ? batch.depth : DEPTH_MAX;
-	for (i = 0; i < DEPTH_MAX; i++) {
+	for (int i = 0; i < DEPTH_MAX; i++)
 		slots[i].item = OFS_NONE;
-	}
 	for (;;) {
 		rc = fill(store, &batch, slots, &more);
-		if (rc != 0 || (!more && store->flying == 0 && empty(slots))) {
+		if (rc != 0 || (!more && store->flying == 0 && empty(slots)))
 			return rc;
-		}
 		count = ofs_storage_poll(store->storage, done, DEPTH_MAX);
-		for (i = 0; i < count; i++) {
+		for (int i = 0; i < count; i++)
 			take(store, &batch, slots, &done[i]);
-		}
-		if (count > 0) {
+		if (count > 0)
 			patience.idle = 0;
-		} else if (ofs_store_wait(store, &patience) != 0) {
+		else if (ofs_store_wait(store, &patience) != 0)
 			return -ETIMEDOUT;
-		}
 	}
 }

@@ -23,9 +23,8 @@ ofs_clean_needs(const struct ofs_store *store, uint32_t lane)
 	const struct ofs_store_clean *clean = &store->clean;
 	uint32_t live;
 
-	if (clean->victim == OFS_NONE || ofs_lane_of(store, clean->victim) != lane) {
+	if (clean->victim == OFS_NONE || ofs_lane_of(store, clean->victim) != lane)
 		return 0;
-	}
 	live = store->segments[clean->victim].live;
 	return live > clean->placed ? live - clean->placed : 0;
 }
@@ -37,17 +36,15 @@ choose(struct ofs_store *store, uint32_t lane)
 	struct ofs_store_clean *clean = &store->clean;
 	int soon;
 
-	if (clean->hopeless == store->changes && clean->hopeless_lane == lane) {
+	if (clean->hopeless == store->changes && clean->hopeless_lane == lane)
 		return -1;
-	}
 	clean->victim = ofs_clean_victim(store, lane, &soon);
 	if (clean->victim != OFS_NONE) {
 		clean->cursor = 0;
 		return 1;
 	}
-	if (soon) {
+	if (soon)
 		return 0;
-	}
 	clean->hopeless = store->changes;
 	clean->hopeless_lane = lane;
 	return -1;
@@ -57,9 +54,8 @@ int
 ofs_clean_starve(struct ofs_store *store, uint32_t lane)
 {
 	/* A victim is only changed when the last move out of the former one has ended. */
-	if (store->clean.victim != OFS_NONE || store->clean.flying > 0) {
+	if (store->clean.victim != OFS_NONE || store->clean.flying > 0)
 		return -EAGAIN;
-	}
 	return choose(store, lane) >= 0 ? -EAGAIN : -ENOSPC;
 }
 
@@ -109,18 +105,17 @@ start_moves(struct ofs_store *store)
 		struct ofs_store_op *op;
 
 		/* What is expired or being written again leaves by itself. */
-		if (of->state != OFS_RECORD_LIVE ||
-			ofs_record_expired(store, record, store->now_s) ||
-			ofs_store_index_find(store, &of->key, layer) != record) {
+		if (of->state != OFS_RECORD_LIVE || ofs_record_expired(store, record, store->now_s)
+			|| ofs_store_index_find(store, &of->key, layer) != record) {
 			clean->cursor++;
 			continue;
 		}
 		op = ofs_op_take(store, &store->clean_free);
-		if (op == NULL) {
+		if (op == NULL)
 			return;
-		}
-		if (ofs_op_submit(store, op, OFS_STORAGE_READ,
-			ofs_store_record_offset(store, record), store->record_size_bytes) != 0) {
+		if (ofs_op_submit(store, op, OFS_STORAGE_READ, ofs_store_record_offset(store, record),
+				store->record_size_bytes)
+			!= 0) {
 			ofs_op_give(store, op);
 			return;
 		}
@@ -136,23 +131,18 @@ void
 ofs_clean_step(struct ofs_store *store)
 {
 	struct ofs_store_clean *clean = &store->clean;
-	uint32_t i;
 
-	if (clean->victim == OFS_NONE && clean->flying == 0 &&
-		(store->free.count > store->config.reserve_segments ||
-			choose(store, OFS_NONE) != 1)) {
+	if (clean->victim == OFS_NONE && clean->flying == 0
+		&& (store->free.count > store->config.reserve_segments || choose(store, OFS_NONE) != 1)) {
 		return;
 	}
-	for (i = store->op_count - OFS_CLEAN_OPS; i < store->op_count; i++) {
-		if (store->ops[i].kind == OFS_STORE_MOVE_READY) {
+	for (uint32_t i = store->op_count - OFS_CLEAN_OPS; i < store->op_count; i++)
+		if (store->ops[i].kind == OFS_STORE_MOVE_READY)
 			place(store, &store->ops[i]);
-		}
-	}
-	if (clean->victim != OFS_NONE) {
+	if (clean->victim != OFS_NONE)
 		start_moves(store);
-	}
-	if (clean->victim != OFS_NONE && clean->flying == 0 &&
-		clean->cursor == store->records_per_segment) {
+	if (clean->victim != OFS_NONE && clean->flying == 0
+		&& clean->cursor == store->records_per_segment) {
 		/* What is left leaves by itself or cannot be read: trying again wins nothing. */
 		store->segments[clean->victim].stuck = 1;
 		clean->victim = OFS_NONE;
@@ -169,9 +159,8 @@ read_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 		end_move(store, op);
 	} else if (!ofs_record_intact(store, op->buffer, op->old)) {
 		store->stats.checks_failed++;
-		if (old->state == OFS_RECORD_LIVE) {
+		if (old->state == OFS_RECORD_LIVE)
 			old->state = OFS_RECORD_CONDEMNED;
-		}
 		end_move(store, op);
 	} else {
 		op->kind = OFS_STORE_MOVE_READY;
@@ -182,11 +171,10 @@ read_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 void
 ofs_clean_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 {
-	if (op->kind == OFS_STORE_MOVE_READ) {
+	if (op->kind == OFS_STORE_MOVE_READ)
 		read_done(store, op, result);
-	} else {
+	else
 		ofs_put_done(store, op, result);
-	}
 }
 
 void
@@ -199,8 +187,8 @@ ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op)
 	assert(store->clean.placed > 0);
 	store->clean.placed--;
 	store->segments[segment].writing--;
-	if (op->rc == 0 && old->state == OFS_RECORD_LIVE &&
-		ofs_store_index_find(store, &old->key, layer) == op->old) {
+	if (op->rc == 0 && old->state == OFS_RECORD_LIVE
+		&& ofs_store_index_find(store, &old->key, layer) == op->old) {
 		ofs_store_index_replace(store, op->old, op->record);
 		ofs_record_enliven(store, op->record);
 		store->records[op->record].verified = 1;

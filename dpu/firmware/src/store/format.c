@@ -15,13 +15,12 @@ ofs_superblock_seal(struct ofs_superblock *super)
 int
 ofs_superblock_valid(const struct ofs_superblock *super)
 {
-	return super->magic == OFS_STORE_MAGIC &&
-		super->checksum == ofs_checksum(super, offsetof(struct ofs_superblock, checksum));
+	return super->magic == OFS_STORE_MAGIC
+		&& super->checksum == ofs_checksum(super, offsetof(struct ofs_superblock, checksum));
 }
 
 void
-ofs_segment_header_fill(const struct ofs_store *store, uint32_t segment, uint32_t state,
-	void *lba)
+ofs_segment_header_fill(const struct ofs_store *store, uint32_t segment, uint32_t state, void *lba)
 {
 	const struct ofs_store_segment *of = &store->segments[segment];
 	struct ofs_segment_header *header = lba;
@@ -42,20 +41,17 @@ ofs_segment_header_valid(const struct ofs_store *store, uint32_t segment, const 
 {
 	const struct ofs_segment_header *header = lba;
 
-	return header->magic == OFS_SEGMENT_MAGIC &&
-		header->checksum == ofs_checksum(header,
-			offsetof(struct ofs_segment_header, checksum)) &&
-		header->index == segment && ofs_key_equal(&header->uuid, &store->super.uuid) &&
-		header->sequence < OFS_STORE_SEQUENCE_MAX &&
-		header->tenant < store->super.tenant_max &&
-		header->layer < store->config.layer_count;
+	return header->magic == OFS_SEGMENT_MAGIC
+		&& header->checksum == ofs_checksum(header, offsetof(struct ofs_segment_header, checksum))
+		&& header->index == segment && ofs_key_equal(&header->uuid, &store->super.uuid)
+		&& header->sequence < OFS_STORE_SEQUENCE_MAX && header->tenant < store->super.tenant_max
+		&& header->layer < store->config.layer_count;
 }
 
 uint64_t
 ofs_store_segment_offset(const struct ofs_store *store, uint32_t segment)
 {
-	return OFS_STORE_SEGMENTS_OFFSET +
-		(uint64_t)segment * store->config.segment_size_bytes;
+	return OFS_STORE_SEGMENTS_OFFSET + (uint64_t)segment * store->config.segment_size_bytes;
 }
 
 uint64_t
@@ -64,8 +60,8 @@ ofs_store_record_offset(const struct ofs_store *store, uint32_t record)
 	uint32_t segment = record / store->records_per_segment;
 	uint32_t place = record % store->records_per_segment;
 
-	return ofs_store_segment_offset(store, segment) + store->storage->lba_size_bytes +
-		(uint64_t)place * store->record_size_bytes;
+	return ofs_store_segment_offset(store, segment) + store->storage->lba_size_bytes
+		+ (uint64_t)place * store->record_size_bytes;
 }
 
 struct ofs_trailer *
@@ -85,8 +81,7 @@ trailer_crc(const struct ofs_trailer *trailer)
 void
 ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uint32_t record)
 {
-	const struct ofs_store_segment *segment =
-		&store->segments[record / store->records_per_segment];
+	const struct ofs_store_segment *segment = &store->segments[record / store->records_per_segment];
 	const struct ofs_store_record *of = &store->records[record];
 
 	trailer->magic = OFS_TRAILER_MAGIC;
@@ -105,24 +100,22 @@ ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uin
 int
 ofs_trailer_sound(const struct ofs_store *store, const struct ofs_trailer *trailer)
 {
-	return trailer->magic == OFS_TRAILER_MAGIC && trailer->crc == trailer_crc(trailer) &&
-		trailer->length > 0 && trailer->length <= store->config.payload_size_bytes &&
-		trailer->reserved[OFS_TRAILER_STORE] == store->super.uuid.lo;
+	return trailer->magic == OFS_TRAILER_MAGIC && trailer->crc == trailer_crc(trailer)
+		&& trailer->length > 0 && trailer->length <= store->config.payload_size_bytes
+		&& trailer->reserved[OFS_TRAILER_STORE] == store->super.uuid.lo;
 }
 
 int
 ofs_trailer_belongs(const struct ofs_store *store, const struct ofs_trailer *trailer,
 	uint32_t record)
 {
-	const struct ofs_store_segment *segment =
-		&store->segments[record / store->records_per_segment];
+	const struct ofs_store_segment *segment = &store->segments[record / store->records_per_segment];
 
-	return ofs_trailer_sound(store, trailer) &&
-		trailer->reserved[OFS_TRAILER_SEGMENT] == segment->sequence &&
-		trailer->reserved[OFS_TRAILER_PLACE] == record &&
-		trailer->sequence > segment->sequence &&
-		trailer->sequence < OFS_STORE_SEQUENCE_MAX && trailer->layer == segment->layer &&
-		trailer->tenant == segment->tenant;
+	return ofs_trailer_sound(store, trailer)
+		&& trailer->reserved[OFS_TRAILER_SEGMENT] == segment->sequence
+		&& trailer->reserved[OFS_TRAILER_PLACE] == record && trailer->sequence > segment->sequence
+		&& trailer->sequence < OFS_STORE_SEQUENCE_MAX && trailer->layer == segment->layer
+		&& trailer->tenant == segment->tenant;
 }
 
 int
@@ -131,8 +124,7 @@ ofs_record_intact(const struct ofs_store *store, const void *bytes, uint32_t rec
 	const struct ofs_trailer *trailer = ofs_store_trailer(store, bytes);
 	const struct ofs_store_record *of = &store->records[record];
 
-	return ofs_trailer_belongs(store, trailer, record) &&
-		trailer->sequence == of->sequence &&
-		ofs_key_equal(&trailer->store_key, &of->key) &&
-		trailer->checksum == ofs_checksum(bytes, trailer->length);
+	return ofs_trailer_belongs(store, trailer, record) && trailer->sequence == of->sequence
+		&& ofs_key_equal(&trailer->store_key, &of->key)
+		&& trailer->checksum == ofs_checksum(bytes, trailer->length);
 }

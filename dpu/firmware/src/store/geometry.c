@@ -23,26 +23,27 @@ check_config(const struct ofs_store *store, char *error, size_t size_bytes)
 	const struct ofs_store_config *config = &store->config;
 	uint32_t lba = store->storage->lba_size_bytes;
 
-	if (lba < sizeof(struct ofs_superblock) || (lba & (lba - 1)) != 0 ||
-		OFS_STORE_COPY_OFFSET % lba != 0) {
+	if (lba < sizeof(struct ofs_superblock) || (lba & (lba - 1)) != 0
+		|| OFS_STORE_COPY_OFFSET % lba != 0) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
 			"a logical block of %u B cannot carry a store; it is a power of two from "
-			"512 to 65536", lba);
+			"512 to 65536",
+			lba);
 	}
-	if (config->payload_size_bytes == 0 || config->payload_size_bytes % lba != 0 ||
-		config->payload_size_bytes > 1u << 30) {
+	if (config->payload_size_bytes == 0 || config->payload_size_bytes % lba != 0
+		|| config->payload_size_bytes > 1u << 30) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
 			"a block of %u B is no multiple of the logical block of %u B; round it up",
 			config->payload_size_bytes, lba);
 	}
-	if (config->segment_size_bytes % lba != 0 ||
-		config->segment_size_bytes < lba + store->record_size_bytes) {
+	if (config->segment_size_bytes % lba != 0
+		|| config->segment_size_bytes < lba + store->record_size_bytes) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
 			"a segment of %u B holds no block; give it a multiple of %u B, at least %u",
 			config->segment_size_bytes, lba, lba + store->record_size_bytes);
 	}
-	if (config->layer_count == 0 || config->layer_count > UINT16_MAX ||
-		config->tenant_max == 0 || config->tenant_max > UINT16_MAX) {
+	if (config->layer_count == 0 || config->layer_count > UINT16_MAX || config->tenant_max == 0
+		|| config->tenant_max > UINT16_MAX) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
 			"%u layers and %u tenants: each is from 1 to 65535", config->layer_count,
 			config->tenant_max);
@@ -71,25 +72,23 @@ ofs_store_plan(struct ofs_store *store, char *error, size_t error_size_bytes)
 
 	store->record_size_bytes = config->payload_size_bytes + lba;
 	rc = check_config(store, error, error_size_bytes);
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
-	if (config->reserve_segments == 0) {
+	if (config->reserve_segments == 0)
 		config->reserve_segments = 1; /* the cleaner needs somewhere to move to */
-	}
-	store->records_per_segment =
-		(config->segment_size_bytes - lba) / store->record_size_bytes;
+	store->records_per_segment = (config->segment_size_bytes - lba) / store->record_size_bytes;
 	segments = size_bytes > OFS_STORE_SEGMENTS_OFFSET
-		? (size_bytes - OFS_STORE_SEGMENTS_OFFSET) / config->segment_size_bytes : 0;
+		? (size_bytes - OFS_STORE_SEGMENTS_OFFSET) / config->segment_size_bytes
+		: 0;
 	/* One tenant must be able to write one block of every layer. */
 	need = (uint64_t)config->layer_count + config->reserve_segments + 1;
 	if (segments < need) {
 		return ofs_store_refuse(error, error_size_bytes, -ENOSPC,
 			"%llu B hold %llu segments and %u layers need %llu; give the store %llu B, "
-			"or smaller segments", (unsigned long long)size_bytes,
-			(unsigned long long)segments, config->layer_count, (unsigned long long)need,
-			(unsigned long long)(need * config->segment_size_bytes +
-				OFS_STORE_SEGMENTS_OFFSET));
+			"or smaller segments",
+			(unsigned long long)size_bytes, (unsigned long long)segments, config->layer_count,
+			(unsigned long long)need,
+			(unsigned long long)(need * config->segment_size_bytes + OFS_STORE_SEGMENTS_OFFSET));
 	}
 	if (segments * store->records_per_segment >= 1u << 31) {
 		return ofs_store_refuse(error, error_size_bytes, -EINVAL,

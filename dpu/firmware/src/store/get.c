@@ -7,9 +7,8 @@ readable(const struct ofs_store *store, uint32_t record)
 {
 	uint32_t old;
 
-	if (store->records[record].state != OFS_RECORD_WRITING) {
+	if (store->records[record].state != OFS_RECORD_WRITING)
 		return record;
-	}
 	old = store->ops[store->records[record].op].old;
 	return old != OFS_NONE && store->records[old].state == OFS_RECORD_LIVE ? old : OFS_NONE;
 }
@@ -23,20 +22,16 @@ ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t
 	int rc;
 
 	store->now_s = now_s;
-	if (found == OFS_NONE) {
+	if (found == OFS_NONE)
 		return -ENOENT;
-	}
 	found = readable(store, found);
-	if (found == OFS_NONE) {
+	if (found == OFS_NONE)
 		return -EAGAIN;
-	}
-	if (ofs_record_expired(store, found, now_s)) {
+	if (ofs_record_expired(store, found, now_s))
 		return -ENOENT;
-	}
 	op = ofs_op_take(store, &store->op_free);
-	if (op == NULL) {
+	if (op == NULL)
 		return -EAGAIN;
-	}
 	op->kind = OFS_STORE_GET;
 	op->user = user;
 	op->buffer = record;
@@ -58,8 +53,8 @@ ofs_record_drop(struct ofs_store *store, uint32_t record)
 	uint32_t segment = record / store->records_per_segment;
 
 	/* Where the block is being written again, the index names the new record. */
-	if (ofs_store_index_find(store, &store->records[record].key, store->segments[segment].layer) ==
-		record) {
+	if (ofs_store_index_find(store, &store->records[record].key, store->segments[segment].layer)
+		== record) {
 		ofs_store_index_remove(store, record);
 	}
 	ofs_record_mark_dead(store, record);
@@ -81,9 +76,8 @@ ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	} else if (!ofs_record_intact(store, op->buffer, op->record)) {
 		rc = -EBADMSG;
 		store->stats.checks_failed++;
-		if (of->state == OFS_RECORD_LIVE || of->state == OFS_RECORD_CONDEMNED) {
+		if (of->state == OFS_RECORD_LIVE || of->state == OFS_RECORD_CONDEMNED)
 			ofs_record_drop(store, op->record);
-		}
 	} else {
 		of->verified = 1;
 		op->length = trailer->length;
@@ -96,8 +90,7 @@ ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 }
 
 uint64_t
-ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key,
-	uint32_t layer)
+ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer)
 {
 	uint32_t found = ofs_store_index_find(store, store_key, layer);
 
@@ -109,18 +102,16 @@ ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint3
 {
 	uint32_t found = ofs_store_index_find(store, store_key, layer);
 
-	if (found == OFS_NONE) {
+	if (found == OFS_NONE)
 		return -ENOENT;
-	}
 	store->stats.deletes++;
 	if (store->records[found].state == OFS_RECORD_WRITING) {
 		struct ofs_store_op *op = &store->ops[store->records[found].op];
 
 		ofs_store_index_remove(store, found);
 		op->dropped = 1;
-		if (op->old != OFS_NONE && store->records[op->old].state == OFS_RECORD_LIVE) {
+		if (op->old != OFS_NONE && store->records[op->old].state == OFS_RECORD_LIVE)
 			ofs_record_mark_dead(store, op->old);
-		}
 	} else {
 		ofs_record_drop(store, found);
 	}
@@ -128,17 +119,15 @@ ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint3
 }
 
 int
-ofs_store_scan(struct ofs_store *store, uint64_t *cursor, struct ofs_store_entry *entries,
-	int max)
+ofs_store_scan(struct ofs_store *store, uint64_t *cursor, struct ofs_store_entry *entries, int max)
 {
 	int count = 0;
 
 	while (count < max && *cursor < store->record_count) {
 		uint32_t record = (uint32_t)(*cursor)++;
 
-		if (store->records[record].state == OFS_RECORD_LIVE) {
+		if (store->records[record].state == OFS_RECORD_LIVE)
 			ofs_store_entry_fill(store, record, &entries[count++]);
-		}
 	}
 	return count;
 }

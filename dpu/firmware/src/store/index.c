@@ -11,8 +11,8 @@
 static uint32_t
 home_of(const struct ofs_store *store, const struct ofs_key *key, uint32_t layer)
 {
-	uint64_t mixed = key->lo ^ (key->hi * 0x9e3779b97f4a7c15ull) ^
-		((uint64_t)layer * 0xd6e8feb86659fd93ull);
+	uint64_t mixed =
+		key->lo ^ (key->hi * 0x9e3779b97f4a7c15ull) ^ ((uint64_t)layer * 0xd6e8feb86659fd93ull);
 
 	mixed = (mixed ^ (mixed >> 32)) * 0xd6e8feb86659fd93ull;
 	return (uint32_t)(mixed >> 32) & store->index_mask;
@@ -33,10 +33,8 @@ slot_of(const struct ofs_store *store, const struct ofs_key *key, uint32_t layer
 	while (store->index[slot] != OFS_NONE) {
 		uint32_t record = store->index[slot];
 
-		if (ofs_key_equal(&store->records[record].key, key) &&
-			layer_of(store, record) == layer) {
+		if (ofs_key_equal(&store->records[record].key, key) && layer_of(store, record) == layer)
 			break;
-		}
 		slot = (slot + 1) & store->index_mask;
 	}
 	return slot;
@@ -79,9 +77,8 @@ ofs_store_index_remove(struct ofs_store *store, uint32_t record)
 
 		slot = (slot + 1) & store->index_mask;
 		follower = store->index[slot];
-		if (follower == OFS_NONE) {
+		if (follower == OFS_NONE)
 			break;
-		}
 		home = home_of(store, &store->records[follower].key, layer_of(store, follower));
 		/* It may move back only if its home is not between the hole and itself. */
 		if (((slot - home) & store->index_mask) >= ((slot - hole) & store->index_mask)) {

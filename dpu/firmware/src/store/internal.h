@@ -16,18 +16,18 @@
 #define OFS_STORE_MAGIC 0x3145524f5453464full   /* "OFSTORE1" */
 #define OFS_SEGMENT_MAGIC 0x31474d474553464full /* "OFSEGMG1" */
 #define OFS_STORE_VERSION 1
-#define OFS_STORE_EPOCH_MAX 0x7fffffffu  /* half of what a sequence has room for */
+#define OFS_STORE_EPOCH_MAX 0x7fffffffu /* half of what a sequence has room for */
 #define OFS_STORE_SEQUENCE_MAX ((uint64_t)OFS_STORE_EPOCH_MAX << 32)
-#define OFS_STORE_COPY_OFFSET 65536      /* second superblock: another erase unit, another page */
+#define OFS_STORE_COPY_OFFSET 65536 /* second superblock: another erase unit, another page */
 #define OFS_STORE_SEGMENTS_OFFSET 131072
 
 enum {
-	OFS_HEADER_OPS = 8,        /* headers and marks in flight */
-	OFS_CLEAN_OPS = 8,         /* moves in flight */
+	OFS_HEADER_OPS = 8,         /* headers and marks in flight */
+	OFS_CLEAN_OPS = 8,          /* moves in flight */
 	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes until a segment is sealed */
 	OFS_EXPIRE_SCAN_MAX = 4096, /* records one tick looks at */
 	OFS_DRAIN_BATCH = 64,
-	OFS_READ_TRIES = 3         /* at open */
+	OFS_READ_TRIES = 3 /* at open */
 };
 
 /* The first LBA of the device and, the same, the one at OFS_STORE_COPY_OFFSET. */
@@ -43,23 +43,23 @@ struct ofs_superblock {
 	uint32_t records_per_segment;
 	uint32_t layer_count;
 	uint32_t tenant_max;
-	uint64_t epoch;       /* one more at every open: no two runs use one sequence */
-	uint64_t created_s;   /* Unix time */
+	uint64_t epoch;     /* one more at every open: no two runs use one sequence */
+	uint64_t created_s; /* Unix time */
 	uint64_t reserved[5];
-	uint64_t checksum;    /* XXH3-64 of the fields above */
+	uint64_t checksum; /* XXH3-64 of the fields above */
 };
 
 /* The first LBA of a segment. */
 struct ofs_segment_header {
 	uint64_t magic;
 	uint32_t index;
-	uint32_t state;       /* 1 in use, 2 free */
+	uint32_t state; /* 1 in use, 2 free */
 	struct ofs_key uuid;
-	uint64_t sequence;    /* its records carry it, and have later ones of their own */
+	uint64_t sequence; /* its records carry it, and have later ones of their own */
 	uint32_t tenant;
 	uint32_t layer;
 	uint64_t reserved[2];
-	uint64_t checksum;    /* XXH3-64 of the fields above */
+	uint64_t checksum; /* XXH3-64 of the fields above */
 };
 
 _Static_assert(sizeof(struct ofs_superblock) == 128, "part of the format");
@@ -71,14 +71,19 @@ enum ofs_header_state { OFS_HEADER_USED = 1, OFS_HEADER_FREE = 2 };
 enum { OFS_TRAILER_STORE = 0, OFS_TRAILER_SEGMENT = 1, OFS_TRAILER_PLACE = 2 };
 
 enum ofs_segment_state {
-	OFS_SEGMENT_FREE, OFS_SEGMENT_OPEN, OFS_SEGMENT_SEALED, OFS_SEGMENT_DYING,
+	OFS_SEGMENT_FREE,
+	OFS_SEGMENT_OPEN,
+	OFS_SEGMENT_SEALED,
+	OFS_SEGMENT_DYING,
 	OFS_SEGMENT_RETIRED /* its header cannot be read: neither used nor overwritten in this run */
 };
 
 enum ofs_written { OFS_WRITTEN_NO, OFS_WRITTEN_PENDING, OFS_WRITTEN_YES, OFS_WRITTEN_FAILED };
 
 enum ofs_record_state {
-	OFS_RECORD_FREE, OFS_RECORD_WRITING, OFS_RECORD_LIVE,
+	OFS_RECORD_FREE,
+	OFS_RECORD_WRITING,
+	OFS_RECORD_LIVE,
 	OFS_RECORD_CONDEMNED, /* live, but failed its check in the cleaner: dropped by the next tick */
 	OFS_RECORD_DEAD
 };
@@ -87,45 +92,52 @@ struct ofs_store_segment {
 	uint64_t sequence;
 	uint32_t tenant;
 	uint32_t layer;
-	uint32_t next;     /* place the next record takes */
-	uint32_t live;     /* LIVE and CONDEMNED records */
+	uint32_t next; /* place the next record takes */
+	uint32_t live; /* LIVE and CONDEMNED records */
 	uint32_t writing;
 	uint32_t pins;
 	uint32_t errors;
-	uint32_t waiters;  /* puts that are written and wait for the header */
-	uint32_t link;     /* in the free or the dying list */
+	uint32_t waiters; /* puts that are written and wait for the header */
+	uint32_t link;    /* in the free or the dying list */
 	uint8_t state;
-	uint8_t header;    /* enum ofs_written */
-	uint8_t stuck;     /* holds a block that cannot be read: no victim any more */
+	uint8_t header; /* enum ofs_written */
+	uint8_t stuck;  /* holds a block that cannot be read: no victim any more */
 };
 
 struct ofs_store_record {
 	struct ofs_key key;
 	uint64_t sequence;
 	uint64_t expire_s;
-	uint32_t op;       /* WRITING: the put that writes it */
+	uint32_t op; /* WRITING: the put that writes it */
 	uint8_t state;
-	uint8_t verified;  /* its payload was seen to match in this run, or written in it */
-	uint8_t doubted;   /* recovery: read the payload too */
+	uint8_t verified; /* its payload was seen to match in this run, or written in it */
+	uint8_t doubted;  /* recovery: read the payload too */
 };
 
 enum ofs_store_op_kind {
-	OFS_STORE_IDLE, OFS_STORE_PUT, OFS_STORE_JOINED, OFS_STORE_GET, OFS_STORE_HEADER,
-	OFS_STORE_MARK, OFS_STORE_MOVE_READ, OFS_STORE_MOVE_READY, OFS_STORE_MOVE_WRITE
+	OFS_STORE_IDLE,
+	OFS_STORE_PUT,
+	OFS_STORE_JOINED,
+	OFS_STORE_GET,
+	OFS_STORE_HEADER,
+	OFS_STORE_MARK,
+	OFS_STORE_MOVE_READ,
+	OFS_STORE_MOVE_READY,
+	OFS_STORE_MOVE_WRITE
 };
 
 struct ofs_store_op {
 	uint64_t user;
 	uint8_t *buffer;
 	uint32_t record;
-	uint32_t old;      /* the record this one replaces when it is done; OFS_NONE */
+	uint32_t old; /* the record this one replaces when it is done; OFS_NONE */
 	uint32_t segment;
-	uint32_t next;     /* free list, ready list, header's waiters or joined puts */
-	uint32_t joined;   /* puts of the same key that end with this one */
+	uint32_t next;   /* free list, ready list, header's waiters or joined puts */
+	uint32_t joined; /* puts of the same key that end with this one */
 	uint32_t length;
 	int32_t rc;
 	uint8_t kind;
-	uint8_t dropped;   /* deleted while it was being written */
+	uint8_t dropped; /* deleted while it was being written */
 };
 
 struct ofs_store_list {
@@ -135,9 +147,9 @@ struct ofs_store_list {
 };
 
 struct ofs_store_clean {
-	uint32_t victim;   /* OFS_NONE */
-	uint32_t cursor;   /* next place to look at */
-	uint32_t placed;   /* moves that have their new place: they need no more room */
+	uint32_t victim; /* OFS_NONE */
+	uint32_t cursor; /* next place to look at */
+	uint32_t placed; /* moves that have their new place: they need no more room */
 	uint32_t flying;
 	uint64_t hopeless; /* `changes` when nothing could be won for hopeless_lane */
 	uint32_t hopeless_lane;
@@ -155,29 +167,29 @@ struct ofs_store {
 	uint32_t record_count;
 	uint32_t lane_count;
 	uint64_t sequence;
-	uint64_t now_s;            /* as last told */
+	uint64_t now_s; /* as last told */
 	struct ofs_store_segment *segments;
 	struct ofs_store_record *records;
 	uint32_t *index;
 	uint32_t index_mask;
-	uint32_t *lane_open;       /* open segment of each lane */
-	uint32_t *lane_gap;        /* victim choice: places in the lane that hold nothing */
+	uint32_t *lane_open; /* open segment of each lane */
+	uint32_t *lane_gap;  /* victim choice: places in the lane that hold nothing */
 	struct ofs_store_op *ops;
 	uint32_t op_count;
 	uint32_t op_free;
 	uint32_t header_free;
 	uint32_t clean_free;
 	uint32_t ops_used;
-	uint32_t flying;           /* I/Os the storage holds */
-	uint8_t running;           /* what completes belongs to an op */
-	uint8_t closing;           /* nothing new is started */
+	uint32_t flying; /* I/Os the storage holds */
+	uint8_t running; /* what completes belongs to an op */
+	uint8_t closing; /* nothing new is started */
 	struct ofs_store_list ready;
 	struct ofs_store_list free;
 	struct ofs_store_list dying;
 	struct ofs_store_clean clean;
-	uint64_t changes;          /* places given up, segments sealed or freed */
+	uint64_t changes; /* places given up, segments sealed or freed */
 	uint32_t expire_cursor;
-	uint8_t *scratch;          /* recovery's, then the headers' and the cleaner's */
+	uint8_t *scratch; /* recovery's, then the headers' and the cleaner's */
 	uint64_t scratch_size_bytes;
 	uint8_t registered;
 	struct ofs_store_stats stats;
@@ -197,8 +209,7 @@ int ofs_segment_header_valid(const struct ofs_store *store, uint32_t segment, co
 uint64_t ofs_store_segment_offset(const struct ofs_store *store, uint32_t segment);
 uint64_t ofs_store_record_offset(const struct ofs_store *store, uint32_t record);
 struct ofs_trailer *ofs_store_trailer(const struct ofs_store *store, const void *record);
-void ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer,
-	uint32_t record);
+void ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uint32_t record);
 /* Magic, crc, length and this store; nothing about which record. */
 int ofs_trailer_sound(const struct ofs_store *store, const struct ofs_trailer *trailer);
 /* Sound, and written for this place in its segment's present life. */
@@ -258,8 +269,8 @@ int32_t ofs_store_rc(int64_t result, uint32_t size_bytes);
 /* put.c, get.c: ends of I/O */
 /* Finds room, fills the trailer in op->buffer and sends the record; `old` it replaces, or
  * OFS_NONE. */
-int ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant,
-	uint32_t layer, const struct ofs_key *key, uint64_t expire_s);
+int ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, uint32_t layer,
+	const struct ofs_key *key, uint64_t expire_s);
 /* Expired, corrupt or deleted: out of the index, its place given up. */
 void ofs_record_drop(struct ofs_store *store, uint32_t record);
 void ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);

@@ -14,9 +14,8 @@ ofs_op_take(struct ofs_store *store, uint32_t *list)
 {
 	struct ofs_store_op *op;
 
-	if (*list == OFS_NONE) {
+	if (*list == OFS_NONE)
 		return NULL;
-	}
 	op = &store->ops[*list];
 	assert(op->kind == OFS_STORE_IDLE);
 	*list = op->next;
@@ -37,9 +36,9 @@ void
 ofs_op_give(struct ofs_store *store, struct ofs_store_op *op)
 {
 	uint32_t number = ofs_op_index(store, op);
-	uint32_t *list = number < store->config.io_max ? &store->op_free
+	uint32_t *list = number < store->config.io_max       ? &store->op_free
 		: number < store->config.io_max + OFS_HEADER_OPS ? &store->header_free
-		: &store->clean_free;
+														 : &store->clean_free;
 
 	assert(store->ops_used > 0);
 	op->kind = OFS_STORE_IDLE;
@@ -55,11 +54,10 @@ ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc)
 
 	op->rc = rc;
 	op->next = OFS_NONE;
-	if (store->ready.count == 0) {
+	if (store->ready.count == 0)
 		store->ready.first = number;
-	} else {
+	else
 		store->ops[store->ready.last].next = number;
-	}
 	store->ready.last = number;
 	store->ready.count++;
 }
@@ -87,8 +85,7 @@ ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, ui
 int32_t
 ofs_store_rc(int64_t result, uint32_t size_bytes)
 {
-	if (result == (int64_t)size_bytes) {
+	if (result == (int64_t)size_bytes)
 		return 0;
-	}
 	return result == -ENOSPC ? -ENOSPC : -EIO;
 }

@@ -18,17 +18,16 @@ holder_pid(int fd)
 	char line[256];
 	long pid = 0;
 
-	if (locks == NULL) {
+	if (locks == NULL)
 		return 0;
-	}
 	if (fstat(fd, &status) == 0) {
 		while (pid == 0 && fgets(line, sizeof(line), locks) != NULL) {
 			unsigned long inode;
 			long found;
 
 			/* "1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF" */
-			if (sscanf(line, "%*d: FLOCK %*s %*s %ld %*x:%*x:%lu", &found, &inode) == 2 &&
-				inode == status.st_ino) {
+			if (sscanf(line, "%*d: FLOCK %*s %*s %ld %*x:%*x:%lu", &found, &inode) == 2
+				&& inode == status.st_ino) {
 				pid = found;
 			}
 		}
@@ -43,26 +42,30 @@ ofs_store_lock(const char *path, int *fd, char *error, size_t error_size_bytes)
 	int rc;
 
 	*fd = -1;
-	if (path == NULL || path[0] == '\0') {
+	if (path == NULL || path[0] == '\0')
 		return 0;
-	}
 	*fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (*fd < 0) {
 		rc = -errno;
-		return ofs_store_refuse(error, error_size_bytes, rc, "%s cannot be locked (%s); "
-			"check its owner and mode", path, strerror(-rc));
+		return ofs_store_refuse(error, error_size_bytes, rc,
+			"%s cannot be locked (%s); "
+			"check its owner and mode",
+			path, strerror(-rc));
 	}
 	/* Not a lock of fcntl's: those go when anything in this process closes the file. */
-	if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
+	if (flock(*fd, LOCK_EX | LOCK_NB) == 0)
 		return 0;
-	}
 	rc = errno == EWOULDBLOCK ? -EBUSY : -errno;
 	if (rc == -EBUSY) {
-		(void)ofs_store_refuse(error, error_size_bytes, rc, "store %s is in use by pid %ld; "
-			"stop it, or give another path", path, holder_pid(*fd));
+		(void)ofs_store_refuse(error, error_size_bytes, rc,
+			"store %s is in use by pid %ld; "
+			"stop it, or give another path",
+			path, holder_pid(*fd));
 	} else {
-		(void)ofs_store_refuse(error, error_size_bytes, rc, "%s cannot be locked (%s); "
-			"put the store on a local file system", path, strerror(-rc));
+		(void)ofs_store_refuse(error, error_size_bytes, rc,
+			"%s cannot be locked (%s); "
+			"put the store on a local file system",
+			path, strerror(-rc));
 	}
 	close(*fd);
 	*fd = -1;
@@ -72,9 +75,8 @@ ofs_store_lock(const char *path, int *fd, char *error, size_t error_size_bytes)
 void
 ofs_store_unlock(int fd)
 {
-	if (fd >= 0) {
+	if (fd >= 0)
 		close(fd);
-	}
 }
 
 void

@@ -38,14 +38,11 @@ int
 ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max)
 {
 	struct ofs_io_done ended[OFS_DRAIN_BATCH];
-	int count = store->flying == 0 ? 0
-		: ofs_storage_poll(store->storage, ended, OFS_DRAIN_BATCH);
+	int count = store->flying == 0 ? 0 : ofs_storage_poll(store->storage, ended, OFS_DRAIN_BATCH);
 	int given = 0;
-	int i;
 
-	for (i = 0; i < count; i++) {
+	for (int i = 0; i < count; i++)
 		dispatch(store, &ended[i]);
-	}
 	if (!store->closing) {
 		ofs_segment_mark_step(store);
 		ofs_clean_step(store);
@@ -66,8 +63,8 @@ ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max)
 int
 ofs_store_tick(struct ofs_store *store, uint64_t now_s, struct ofs_store_entry *entries, int max)
 {
-	uint32_t looked = store->record_count < OFS_EXPIRE_SCAN_MAX ? store->record_count
-		: OFS_EXPIRE_SCAN_MAX;
+	uint32_t looked =
+		store->record_count < OFS_EXPIRE_SCAN_MAX ? store->record_count : OFS_EXPIRE_SCAN_MAX;
 	int count = 0;
 
 	store->now_s = now_s;
@@ -76,14 +73,14 @@ ofs_store_tick(struct ofs_store *store, uint64_t now_s, struct ofs_store_entry *
 		uint8_t state = store->records[record].state;
 
 		store->expire_cursor = record + 1 == store->record_count ? 0 : record + 1;
-		if ((state == OFS_RECORD_LIVE || state == OFS_RECORD_CONDEMNED) &&
-			ofs_record_expired(store, record, now_s)) {
+		if ((state == OFS_RECORD_LIVE || state == OFS_RECORD_CONDEMNED)
+			&& ofs_record_expired(store, record, now_s)) {
 			ofs_store_entry_fill(store, record, &entries[count]);
 			store->stats.expired += state == OFS_RECORD_LIVE;
 			ofs_record_drop(store, record);
 			/* A block that is being written again is not lost to anybody. */
-			count += ofs_store_index_find(store, &entries[count].store_key,
-				entries[count].layer) == OFS_NONE;
+			count += ofs_store_index_find(store, &entries[count].store_key, entries[count].layer)
+				== OFS_NONE;
 		}
 	}
 	if (!store->closing) {

@@ -10,9 +10,8 @@ end_at_once(struct ofs_store *store, uint64_t user)
 {
 	struct ofs_store_op *op = ofs_op_take(store, &store->op_free);
 
-	if (op == NULL) {
+	if (op == NULL)
 		return -EAGAIN;
-	}
 	op->kind = OFS_STORE_JOINED;
 	op->user = user;
 	ofs_op_ready(store, op, 0);
@@ -26,9 +25,8 @@ join(struct ofs_store *store, uint32_t record, uint64_t user)
 	struct ofs_store_op *writer = &store->ops[store->records[record].op];
 	struct ofs_store_op *op = ofs_op_take(store, &store->op_free);
 
-	if (op == NULL) {
+	if (op == NULL)
 		return -EAGAIN;
-	}
 	op->kind = OFS_STORE_JOINED;
 	op->user = user;
 	op->next = writer->joined;
@@ -45,9 +43,8 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 	uint32_t record;
 	int rc = ofs_lane_room(store, tenant, layer, cleaner, &record);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	of = &store->records[record];
 	of->key = *key;
 	of->sequence = store->sequence + 1;
@@ -56,9 +53,8 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 	ofs_trailer_fill(store, ofs_store_trailer(store, op->buffer), record);
 	rc = ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_record_offset(store, record),
 		store->record_size_bytes);
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	store->sequence++;
 	of->state = OFS_RECORD_WRITING;
 	of->op = ofs_op_index(store, op);
@@ -76,9 +72,8 @@ put_new(struct ofs_store *store, uint32_t tenant, const struct ofs_key *key, uin
 	uint64_t expire_s = store->config.ttl_s == 0 ? 0 : store->now_s + store->config.ttl_s;
 	int rc;
 
-	if (op == NULL) {
+	if (op == NULL)
 		return -EAGAIN;
-	}
 	op->kind = OFS_STORE_PUT;
 	op->user = user;
 	op->buffer = memory;
@@ -106,16 +101,14 @@ ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *st
 	uint32_t found;
 	int rc;
 
-	if (tenant >= store->config.tenant_max || layer >= store->config.layer_count ||
-		length == 0 || length > store->config.payload_size_bytes) {
+	if (tenant >= store->config.tenant_max || layer >= store->config.layer_count || length == 0
+		|| length > store->config.payload_size_bytes) {
 		return -EINVAL;
 	}
 	store->now_s = now_s;
 	found = ofs_store_index_find(store, store_key, layer);
-	if (found != OFS_NONE &&
-		store->segments[found / store->records_per_segment].tenant != tenant) {
+	if (found != OFS_NONE && store->segments[found / store->records_per_segment].tenant != tenant)
 		return -EINVAL; /* a key names a block of one tenant */
-	}
 	if (found != OFS_NONE && store->records[found].state == OFS_RECORD_WRITING) {
 		rc = join(store, found, user);
 	} else if (found != OFS_NONE && ofs_record_expired(store, found, now_s)) {
@@ -124,9 +117,8 @@ ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *st
 		rc = put_new(store, tenant, store_key, layer, record, user, OFS_NONE);
 	} else if (found != OFS_NONE && store->records[found].verified) {
 		rc = end_at_once(store, user);
-		if (rc == 0 && store->config.ttl_s != 0) {
+		if (rc == 0 && store->config.ttl_s != 0)
 			store->records[found].expire_s = now_s + store->config.ttl_s;
-		}
 	} else {
 		rc = put_new(store, tenant, store_key, layer, record, user, found);
 	}
@@ -144,18 +136,16 @@ ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	if (op->rc != 0) {
 		store->stats.io_errors++;
 		of->errors++;
-		if (of->errors >= OFS_SEGMENT_ERRORS_MAX) {
+		if (of->errors >= OFS_SEGMENT_ERRORS_MAX)
 			ofs_segment_seal(store, segment);
-		}
 	}
 	if (of->header == OFS_WRITTEN_PENDING) {
 		op->next = of->waiters;
 		of->waiters = ofs_op_index(store, op);
 		return;
 	}
-	if (of->header == OFS_WRITTEN_FAILED && op->rc == 0) {
+	if (of->header == OFS_WRITTEN_FAILED && op->rc == 0)
 		op->rc = -EIO;
-	}
 	ofs_put_settle(store, op);
 }
 
@@ -171,15 +161,13 @@ put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 	} else if (op->rc == 0) {
 		ofs_record_enliven(store, op->record);
 		store->records[op->record].verified = 1;
-		if (old_lives) {
+		if (old_lives)
 			ofs_record_mark_dead(store, old);
-		}
 	} else {
-		if (old_lives) {
+		if (old_lives)
 			ofs_store_index_replace(store, op->record, old);
-		} else {
+		else
 			ofs_store_index_remove(store, op->record);
-		}
 		ofs_record_mark_dead(store, op->record);
 	}
 	if (old != OFS_NONE) {

@@ -39,12 +39,10 @@ ofs_record_expired(const struct ofs_store *store, uint32_t record, uint64_t now_
 }
 
 void
-ofs_store_entry_fill(const struct ofs_store *store, uint32_t record,
-	struct ofs_store_entry *entry)
+ofs_store_entry_fill(const struct ofs_store *store, uint32_t record, struct ofs_store_entry *entry)
 {
 	const struct ofs_store_record *of = &store->records[record];
-	const struct ofs_store_segment *segment =
-		&store->segments[record / store->records_per_segment];
+	const struct ofs_store_segment *segment = &store->segments[record / store->records_per_segment];
 
 	entry->store_key = of->key;
 	entry->layer = segment->layer;

@@ -18,22 +18,17 @@ struct recovery {
 static int
 is_zero(const uint8_t *bytes, size_t size_bytes)
 {
-	size_t i;
-
-	for (i = 0; i < size_bytes; i++) {
-		if (bytes[i] != 0) {
+	for (size_t i = 0; i < size_bytes; i++)
+		if (bytes[i] != 0)
 			return 0;
-		}
-	}
 	return 1;
 }
 
 static void
 note_sequence(struct recovery *recovery, uint64_t sequence)
 {
-	if (sequence > recovery->sequence_max) {
+	if (sequence > recovery->sequence_max)
 		recovery->sequence_max = sequence;
-	}
 }
 
 static int
@@ -41,9 +36,8 @@ next_header(struct ofs_store *store, void *context, uint32_t *item, uint64_t *of
 {
 	struct recovery *recovery = context;
 
-	if (recovery->cursor == store->segment_count) {
+	if (recovery->cursor == store->segment_count)
 		return 0;
-	}
 	*item = recovery->cursor++;
 	*offset = ofs_store_segment_offset(store, *item);
 	return 1;
@@ -80,22 +74,20 @@ next_trailer(struct ofs_store *store, void *context, uint32_t *item, uint64_t *o
 {
 	struct recovery *recovery = context;
 
-	while (recovery->cursor < store->record_count &&
-		store->segments[recovery->cursor / store->records_per_segment].state !=
-			OFS_SEGMENT_SEALED) {
+	while (recovery->cursor < store->record_count
+		&& store->segments[recovery->cursor / store->records_per_segment].state
+			!= OFS_SEGMENT_SEALED) {
 		recovery->cursor += store->records_per_segment; /* always at a segment's first */
 	}
-	if (recovery->cursor >= store->record_count) {
+	if (recovery->cursor >= store->record_count)
 		return 0;
-	}
 	*item = recovery->cursor++;
 	*offset = ofs_store_record_offset(store, *item) + store->config.payload_size_bytes;
 	return 1;
 }
 
 static int
-seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_t *bytes,
-	int last)
+seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_t *bytes, int last)
 {
 	struct ofs_store_segment *segment = &store->segments[item / store->records_per_segment];
 	struct ofs_store_record *record = &store->records[item];
@@ -108,11 +100,11 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 	memcpy(&trailer, bytes, sizeof(trailer));
 	if (!ofs_trailer_belongs(store, &trailer, item)) {
 		/* Sound and not of this life: what stood here before. Else torn, unless it is no trailer. */
-		if (ofs_trailer_sound(store, &trailer) || is_zero(bytes, sizeof(trailer))) {
+		if (ofs_trailer_sound(store, &trailer) || is_zero(bytes, sizeof(trailer)))
 			return 0;
-		}
-		store->stats.recovery_torn += last && (trailer.magic == OFS_TRAILER_MAGIC ||
-			trailer.reserved[OFS_TRAILER_STORE] == store->super.uuid.lo);
+		store->stats.recovery_torn += last
+			&& (trailer.magic == OFS_TRAILER_MAGIC
+				|| trailer.reserved[OFS_TRAILER_STORE] == store->super.uuid.lo);
 		return !last;
 	}
 	note_sequence(context, trailer.sequence);
@@ -121,7 +113,8 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 	record->expire_s = trailer.expire_s;
 	record->state = OFS_RECORD_WRITING; /* a candidate */
 	segment->next = item % store->records_per_segment + 1 > segment->next
-		? item % store->records_per_segment + 1 : segment->next;
+		? item % store->records_per_segment + 1
+		: segment->next;
 	segment->writing++;
 	return 0;
 }
@@ -131,21 +124,17 @@ next_doubted(struct ofs_store *store, void *context, uint32_t *item, uint64_t *o
 {
 	struct recovery *recovery = context;
 
-	while (recovery->cursor < store->record_count &&
-		!store->records[recovery->cursor].doubted) {
+	while (recovery->cursor < store->record_count && !store->records[recovery->cursor].doubted)
 		recovery->cursor++;
-	}
-	if (recovery->cursor >= store->record_count) {
+	if (recovery->cursor >= store->record_count)
 		return 0;
-	}
 	*item = recovery->cursor++;
 	*offset = ofs_store_record_offset(store, *item);
 	return 1;
 }
 
 static int
-seen_doubted(struct ofs_store *store, void *context, uint32_t item, const uint8_t *bytes,
-	int last)
+seen_doubted(struct ofs_store *store, void *context, uint32_t item, const uint8_t *bytes, int last)
 {
 	struct ofs_store_record *record = &store->records[item];
 
@@ -166,25 +155,19 @@ static void
 doubt(struct ofs_store *store)
 {
 	uint64_t newest = 0;
-	uint32_t i;
 
-	for (i = 0; i < store->segment_count; i++) {
-		if (store->segments[i].state == OFS_SEGMENT_SEALED &&
-			store->segments[i].sequence > newest) {
+	for (uint32_t i = 0; i < store->segment_count; i++)
+		if (store->segments[i].state == OFS_SEGMENT_SEALED && store->segments[i].sequence > newest)
 			newest = store->segments[i].sequence;
-		}
-	}
-	for (i = 0; i < store->record_count; i++) {
+	for (uint32_t i = 0; i < store->record_count; i++) {
 		struct ofs_store_record *record = &store->records[i];
-		const struct ofs_store_segment *segment =
-			&store->segments[i / store->records_per_segment];
+		const struct ofs_store_segment *segment = &store->segments[i / store->records_per_segment];
 		uint32_t found;
 
-		if (record->state != OFS_RECORD_WRITING) {
+		if (record->state != OFS_RECORD_WRITING)
 			continue;
-		}
-		record->doubted = segment->writing < store->records_per_segment ||
-			segment->sequence == newest;
+		record->doubted =
+			segment->writing < store->records_per_segment || segment->sequence == newest;
 		found = ofs_store_index_find(store, &record->key, segment->layer);
 		if (found == OFS_NONE) {
 			ofs_store_index_insert(store, i);
@@ -200,16 +183,13 @@ doubt(struct ofs_store *store)
 static void
 elect(struct ofs_store *store, uint64_t now_s)
 {
-	uint32_t i;
-
-	for (i = 0; i < store->record_count; i++) {
+	for (uint32_t i = 0; i < store->record_count; i++) {
 		struct ofs_store_record *record = &store->records[i];
 		uint32_t layer = store->segments[i / store->records_per_segment].layer;
 		uint32_t found;
 
-		if (record->state != OFS_RECORD_WRITING) {
+		if (record->state != OFS_RECORD_WRITING)
 			continue;
-		}
 		found = ofs_store_index_find(store, &record->key, layer);
 		if (found == OFS_NONE) {
 			ofs_store_index_insert(store, i);
@@ -220,12 +200,11 @@ elect(struct ofs_store *store, uint64_t now_s)
 			record->state = OFS_RECORD_DEAD;
 		}
 	}
-	for (i = 0; i < store->record_count; i++) {
+	for (uint32_t i = 0; i < store->record_count; i++) {
 		struct ofs_store_record *record = &store->records[i];
 
-		if (record->state != OFS_RECORD_WRITING) {
+		if (record->state != OFS_RECORD_WRITING)
 			continue;
-		}
 		if (ofs_record_expired(store, i, now_s)) {
 			ofs_store_index_remove(store, i);
 			record->state = OFS_RECORD_DEAD;
@@ -241,9 +220,7 @@ elect(struct ofs_store *store, uint64_t now_s)
 static void
 arrange(struct ofs_store *store)
 {
-	uint32_t i;
-
-	for (i = 0; i < store->segment_count; i++) {
+	for (uint32_t i = 0; i < store->segment_count; i++) {
 		struct ofs_store_segment *segment = &store->segments[i];
 		uint32_t *open;
 
@@ -253,20 +230,15 @@ arrange(struct ofs_store *store)
 			memset(&store->records[(size_t)i * store->records_per_segment], 0,
 				store->records_per_segment * sizeof(*store->records));
 		}
-		if (segment->state == OFS_SEGMENT_FREE) {
+		if (segment->state == OFS_SEGMENT_FREE)
 			ofs_list_put(store, &store->free, i);
-		}
-		if (segment->state != OFS_SEGMENT_SEALED ||
-			segment->next == store->records_per_segment) {
+		if (segment->state != OFS_SEGMENT_SEALED || segment->next == store->records_per_segment)
 			continue;
-		}
 		open = &store->lane_open[ofs_lane_of(store, i)];
-		if (*open != OFS_NONE && store->segments[*open].next <= segment->next) {
+		if (*open != OFS_NONE && store->segments[*open].next <= segment->next)
 			continue;
-		}
-		if (*open != OFS_NONE) {
+		if (*open != OFS_NONE)
 			store->segments[*open].state = OFS_SEGMENT_SEALED;
-		}
 		segment->state = OFS_SEGMENT_OPEN;
 		segment->waiters = OFS_NONE;
 		*open = i;
@@ -278,30 +250,29 @@ ofs_store_recover(struct ofs_store *store, uint64_t now_s)
 {
 	struct recovery recovery = {.now_s = now_s};
 	struct ofs_batch batch = {
-		.size_bytes = store->storage->lba_size_bytes, .context = &recovery,
-		.next = next_header, .seen = seen_header,
+		.size_bytes = store->storage->lba_size_bytes,
+		.context = &recovery,
+		.next = next_header,
+		.seen = seen_header,
 	};
 	int rc = ofs_batch_read(store, &batch);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	recovery.cursor = 0;
 	batch.next = next_trailer;
 	batch.seen = seen_trailer;
 	rc = ofs_batch_read(store, &batch);
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	doubt(store);
 	recovery.cursor = 0;
 	batch.size_bytes = store->record_size_bytes;
 	batch.next = next_doubted;
 	batch.seen = seen_doubted;
 	rc = ofs_batch_read(store, &batch);
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	elect(store, now_s);
 	arrange(store);
 	store->sequence = recovery.sequence_max;

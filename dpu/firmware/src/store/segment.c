@@ -7,11 +7,10 @@ void
 ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment)
 {
 	store->segments[segment].link = OFS_NONE;
-	if (list->count == 0) {
+	if (list->count == 0)
 		list->first = segment;
-	} else {
+	else
 		store->segments[list->last].link = segment;
-	}
 	list->last = segment;
 	list->count++;
 }
@@ -44,9 +43,8 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 	struct ofs_store_segment *of = &store->segments[segment];
 	int rc;
 
-	if (op == NULL) {
+	if (op == NULL)
 		return -EAGAIN;
-	}
 	of->tenant = tenant;
 	of->layer = layer;
 	of->sequence = store->sequence + 1;
@@ -81,21 +79,17 @@ ofs_lane_room(struct ofs_store *store, uint32_t tenant, uint32_t layer, int clea
 	int rc;
 
 	if (segment == OFS_NONE) {
-		if (needs > 0) {
+		if (needs > 0)
 			return -EAGAIN; /* the cleaner is about to open one from the reserve */
-		}
-		if (store->free.count <= (cleaner ? 0 : store->config.reserve_segments)) {
+		if (store->free.count <= (cleaner ? 0 : store->config.reserve_segments))
 			return cleaner ? -ENOSPC : ofs_clean_starve(store, lane);
-		}
 		rc = open_segment(store, tenant, layer);
-		if (rc != 0) {
+		if (rc != 0)
 			return rc;
-		}
 		segment = store->lane_open[lane];
 	}
-	if (store->records_per_segment - store->segments[segment].next <= needs) {
+	if (store->records_per_segment - store->segments[segment].next <= needs)
 		return -EAGAIN;
-	}
 	*record = segment * store->records_per_segment + store->segments[segment].next;
 	return 0;
 }
@@ -109,9 +103,8 @@ ofs_lane_take(struct ofs_store *store, uint32_t record)
 	assert(of->next == record % store->records_per_segment);
 	of->next++;
 	of->writing++;
-	if (of->next == store->records_per_segment) {
+	if (of->next == store->records_per_segment)
 		ofs_segment_seal(store, segment);
-	}
 }
 
 void
@@ -131,11 +124,9 @@ make_free(struct ofs_store *store, uint32_t segment)
 {
 	struct ofs_store_segment *of = &store->segments[segment];
 	uint32_t first = segment * store->records_per_segment;
-	uint32_t i;
 
-	for (i = 0; i < store->records_per_segment; i++) {
+	for (uint32_t i = 0; i < store->records_per_segment; i++)
 		store->records[first + i].state = OFS_RECORD_FREE;
-	}
 	of->state = OFS_SEGMENT_FREE;
 	of->header = OFS_WRITTEN_NO;
 	store->changes++;
@@ -148,15 +139,14 @@ ofs_segment_settle(struct ofs_store *store, uint32_t segment)
 {
 	struct ofs_store_segment *of = &store->segments[segment];
 
-	if ((of->state != OFS_SEGMENT_OPEN && of->state != OFS_SEGMENT_SEALED) || of->live > 0 ||
-		of->writing > 0 || of->pins > 0 || of->header == OFS_WRITTEN_PENDING ||
-		(of->next == 0 && of->header != OFS_WRITTEN_FAILED)) {
+	if ((of->state != OFS_SEGMENT_OPEN && of->state != OFS_SEGMENT_SEALED) || of->live > 0
+		|| of->writing > 0 || of->pins > 0 || of->header == OFS_WRITTEN_PENDING
+		|| (of->next == 0 && of->header != OFS_WRITTEN_FAILED)) {
 		return;
 	}
 	ofs_segment_seal(store, segment);
-	if (store->clean.victim == segment) {
+	if (store->clean.victim == segment)
 		store->clean.victim = OFS_NONE;
-	}
 	store->stats.segments_reclaimed++;
 	if (of->header == OFS_WRITTEN_FAILED) {
 		make_free(store, segment);
@@ -176,13 +166,12 @@ ofs_segment_mark_step(struct ofs_store *store)
 		struct ofs_store_op *op = ofs_op_take(store, &store->header_free);
 		uint32_t segment = store->dying.first;
 
-		if (op == NULL) {
+		if (op == NULL)
 			return;
-		}
 		ofs_segment_header_fill(store, segment, OFS_HEADER_FREE, op->buffer);
-		if (ofs_op_submit(store, op, OFS_STORAGE_WRITE,
-			ofs_store_segment_offset(store, segment),
-			store->storage->lba_size_bytes) != 0) {
+		if (ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_segment_offset(store, segment),
+				store->storage->lba_size_bytes)
+			!= 0) {
 			ofs_op_give(store, op);
 			return;
 		}

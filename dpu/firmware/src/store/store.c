@@ -11,20 +11,17 @@ static int
 take_scratch(struct ofs_store *store)
 {
 	uint64_t lba = store->storage->lba_size_bytes;
-	uint64_t size_bytes = OFS_CLEAN_OPS * (uint64_t)store->record_size_bytes +
-		OFS_HEADER_OPS * lba;
+	uint64_t size_bytes = OFS_CLEAN_OPS * (uint64_t)store->record_size_bytes + OFS_HEADER_OPS * lba;
 	uint64_t align = lba > PAGE_SIZE_BYTES ? lba : PAGE_SIZE_BYTES;
 	int rc;
 
 	size_bytes = size_bytes > 64 * lba ? size_bytes : 64 * lba;
-	if (size_bytes < OFS_STORE_SEGMENTS_OFFSET) {
+	if (size_bytes < OFS_STORE_SEGMENTS_OFFSET)
 		size_bytes = OFS_STORE_SEGMENTS_OFFSET;
-	}
 	store->scratch_size_bytes = (size_bytes + align - 1) / align * align;
 	store->scratch = aligned_alloc(align, store->scratch_size_bytes);
-	if (store->scratch == NULL) {
+	if (store->scratch == NULL)
 		return -ENOMEM;
-	}
 	memset(store->scratch, 0, store->scratch_size_bytes);
 	rc = ofs_storage_register_memory(store->storage, store->scratch, store->scratch_size_bytes);
 	store->registered = rc == 0;
@@ -36,9 +33,8 @@ take_tables(struct ofs_store *store)
 {
 	size_t slots = 16;
 
-	while (slots < 2 * (size_t)store->record_count) {
+	while (slots < 2 * (size_t)store->record_count)
 		slots *= 2;
-	}
 	store->index_mask = (uint32_t)(slots - 1);
 	store->lane_count = store->super.tenant_max * store->config.layer_count;
 	store->op_count = store->config.io_max + OFS_HEADER_OPS + OFS_CLEAN_OPS;
@@ -48,8 +44,8 @@ take_tables(struct ofs_store *store)
 	store->lane_open = malloc(store->lane_count * sizeof(*store->lane_open));
 	store->lane_gap = malloc(store->lane_count * sizeof(*store->lane_gap));
 	store->ops = calloc(store->op_count, sizeof(*store->ops));
-	if (store->segments == NULL || store->records == NULL || store->index == NULL ||
-		store->lane_open == NULL || store->lane_gap == NULL || store->ops == NULL) {
+	if (store->segments == NULL || store->records == NULL || store->index == NULL
+		|| store->lane_open == NULL || store->lane_gap == NULL || store->ops == NULL) {
 		return -ENOMEM;
 	}
 	memset(store->lane_open, 0xff, store->lane_count * sizeof(*store->lane_open));
@@ -65,21 +61,19 @@ arrange_ops(struct ofs_store *store)
 	uint32_t lba = store->storage->lba_size_bytes;
 	uint32_t headers = store->config.io_max;
 	uint32_t moves = headers + OFS_HEADER_OPS;
-	uint32_t i;
 
 	store->op_free = OFS_NONE;
 	store->header_free = OFS_NONE;
 	store->clean_free = OFS_NONE;
 	store->ops_used = store->op_count; /* giving each back leaves none */
-	for (i = store->op_count; i-- > 0;) {
+	for (uint32_t i = store->op_count; i-- > 0;) {
 		struct ofs_store_op *op = &store->ops[i];
 
 		if (i >= moves) {
 			op->buffer = store->scratch + (size_t)(i - moves) * store->record_size_bytes;
 		} else if (i >= headers) {
-			op->buffer = store->scratch +
-				(size_t)OFS_CLEAN_OPS * store->record_size_bytes +
-				(size_t)(i - headers) * lba;
+			op->buffer = store->scratch + (size_t)OFS_CLEAN_OPS * store->record_size_bytes
+				+ (size_t)(i - headers) * lba;
 		}
 		ofs_op_give(store, op);
 	}
@@ -92,14 +86,12 @@ open_on(struct ofs_store *store, uint64_t now_s, char *error, size_t error_size_
 	int fresh;
 	int rc = ofs_store_load(store, now_s, &fresh, error, error_size_bytes);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	rc = take_tables(store);
 	if (rc != 0) {
 		return ofs_store_refuse(error, error_size_bytes, rc,
-			"no memory for an index of %u blocks; make the store smaller",
-			store->record_count);
+			"no memory for an index of %u blocks; make the store smaller", store->record_count);
 	}
 	/* A new store is scanned too: it is quick, and fills the free list. Its uuid is new, so that
 	 * whatever an earlier one left on the device is foreign. */
@@ -122,31 +114,28 @@ ofs_store_open(struct ofs_store **out, struct ofs_storage *storage, const char *
 	int rc;
 
 	*out = NULL;
-	if (error != NULL && error_size_bytes > 0) {
+	if (error != NULL && error_size_bytes > 0)
 		error[0] = '\0';
-	}
-	if (store == NULL) {
+	if (store == NULL)
 		return ofs_store_refuse(error, error_size_bytes, -ENOMEM, "out of memory");
-	}
 	store->storage = storage;
 	store->config = *config;
 	store->now_s = now_s;
 	store->lock_fd = -1;
 	rc = ofs_store_plan(store, error, error_size_bytes);
-	if (rc == 0) {
+	if (rc == 0)
 		rc = ofs_store_lock(lock_path, &store->lock_fd, error, error_size_bytes);
-	}
 	if (rc == 0) {
 		rc = take_scratch(store);
 		if (rc != 0) {
 			(void)ofs_store_refuse(error, error_size_bytes, rc,
 				"no buffers for the store (%s); raise the limit of locked memory "
-				"(ulimit -l)", strerror(-rc));
+				"(ulimit -l)",
+				strerror(-rc));
 		}
 	}
-	if (rc == 0) {
+	if (rc == 0)
 		rc = open_on(store, now_s, error, error_size_bytes);
-	}
 	if (rc != 0) {
 		ofs_store_close(store);
 		return rc;
@@ -161,19 +150,17 @@ ofs_store_close(struct ofs_store *store)
 	struct ofs_patience patience = {0};
 	struct ofs_store_done done[OFS_DRAIN_BATCH];
 
-	if (store == NULL) {
+	if (store == NULL)
 		return;
-	}
 	store->closing = 1;
 	while (store->running && store->flying > 0) {
 		uint32_t flying = store->flying;
 
 		(void)ofs_store_poll(store, done, OFS_DRAIN_BATCH);
-		if (store->flying < flying) {
+		if (store->flying < flying)
 			patience.idle = 0;
-		} else if (ofs_store_wait(store, &patience) != 0) {
+		else if (ofs_store_wait(store, &patience) != 0)
 			break;
-		}
 	}
 	ofs_store_unlock(store->lock_fd);
 	if (store->flying == 0) { /* else the device may still write there */

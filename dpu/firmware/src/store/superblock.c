@@ -7,21 +7,18 @@
 static int
 read_copy(struct ofs_store *store, uint64_t offset, struct ofs_superblock *super)
 {
-	int tries;
 	int rc = 0;
 
 	memset(super, 0, sizeof(*super));
-	for (tries = 0; tries < OFS_READ_TRIES; tries++) {
+	for (int tries = 0; tries < OFS_READ_TRIES; tries++) {
 		rc = ofs_store_io(store, OFS_STORAGE_READ, offset, store->scratch,
 			store->storage->lba_size_bytes);
-		if (rc == -ETIMEDOUT) {
+		if (rc == -ETIMEDOUT)
 			return rc;
-		}
 		if (rc == 0) {
 			memcpy(super, store->scratch, sizeof(*super));
-			if (ofs_superblock_valid(super)) {
+			if (ofs_superblock_valid(super))
 				return 0;
-			}
 		}
 	}
 	return rc;
@@ -32,28 +29,20 @@ look_blank(struct ofs_store *store)
 {
 	uint32_t lba = store->storage->lba_size_bytes;
 	uint64_t torn = 0;
-	uint64_t i;
-	int rc = ofs_store_io(store, OFS_STORAGE_READ, 0, store->scratch,
-		OFS_STORE_SEGMENTS_OFFSET);
+	int rc = ofs_store_io(store, OFS_STORAGE_READ, 0, store->scratch, OFS_STORE_SEGMENTS_OFFSET);
 
-	if (rc != 0) {
+	if (rc != 0)
 		return rc;
-	}
 	memcpy(&torn, store->scratch + OFS_STORE_COPY_OFFSET, sizeof(torn));
-	if (torn == OFS_STORE_MAGIC) {
+	if (torn == OFS_STORE_MAGIC)
 		memset(store->scratch + OFS_STORE_COPY_OFFSET, 0, lba);
-	}
-	for (i = 0; i < OFS_STORE_SEGMENTS_OFFSET; i++) {
-		if (store->scratch[i] != 0) {
+	for (uint64_t i = 0; i < OFS_STORE_SEGMENTS_OFFSET; i++)
+		if (store->scratch[i] != 0)
 			return 0;
-		}
-	}
 	rc = ofs_store_io(store, OFS_STORAGE_READ, OFS_STORE_SEGMENTS_OFFSET, store->scratch, lba);
-	for (i = 0; rc == 0 && i < lba; i++) {
-		if (store->scratch[i] != 0) {
+	for (uint64_t i = 0; rc == 0 && i < lba; i++)
+		if (store->scratch[i] != 0)
 			return 0;
-		}
-	}
 	return rc == 0 ? 1 : rc;
 }
 
@@ -62,12 +51,10 @@ look_blank(struct ofs_store *store)
 static int
 is_blank(struct ofs_store *store)
 {
-	int tries;
 	int rc = 0;
 
-	for (tries = 0; tries < OFS_READ_TRIES && rc != 1 && rc != -ETIMEDOUT; tries++) {
+	for (int tries = 0; tries < OFS_READ_TRIES && rc != 1 && rc != -ETIMEDOUT; tries++)
 		rc = look_blank(store);
-	}
 	return rc;
 }
 
@@ -106,14 +93,12 @@ compare(const struct ofs_store *store, char *error, size_t error_size_bytes)
 		{"segments of", super->segment_size_bytes, config->segment_size_bytes},
 		{"a size of", super->size_bytes, store->storage->size_bytes},
 	};
-	size_t i;
 
-	for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		if (rows[i].has != rows[i].asked) {
 			return ofs_store_refuse(error, error_size_bytes, -EINVAL,
 				"the store has %s %llu B, not %llu B; configure it so, or give a new path",
-				rows[i].what, (unsigned long long)rows[i].has,
-				(unsigned long long)rows[i].asked);
+				rows[i].what, (unsigned long long)rows[i].has, (unsigned long long)rows[i].asked);
 		}
 	}
 	if (super->layer_count != config->layer_count) {
@@ -122,10 +107,10 @@ compare(const struct ofs_store *store, char *error, size_t error_size_bytes)
 			super->layer_count, config->layer_count);
 	}
 	/* Guarded by the checksum, so only a store made by other code can disagree here. */
-	if (super->segment_count != store->segment_count || super->tenant_max == 0 ||
-		super->epoch >= OFS_STORE_EPOCH_MAX ||
-		super->records_per_segment != store->records_per_segment ||
-		(uint64_t)super->tenant_max * super->layer_count > 1u << 24) {
+	if (super->segment_count != store->segment_count || super->tenant_max == 0
+		|| super->epoch >= OFS_STORE_EPOCH_MAX
+		|| super->records_per_segment != store->records_per_segment
+		|| (uint64_t)super->tenant_max * super->layer_count > 1u << 24) {
 		return ofs_store_refuse(error, error_size_bytes, -EINVAL,
 			"the store's superblock contradicts itself; give a new path");
 	}
@@ -142,8 +127,8 @@ refuse_unknown(struct ofs_store *store, const struct ofs_superblock *copies, cha
 		if (copies[i].magic == OFS_STORE_MAGIC && copies[i].version != OFS_STORE_VERSION) {
 			return ofs_store_refuse(error, error_size_bytes, -EINVAL,
 				"the store has format version %u, this release writes %u; use the release "
-				"that made it, or give a new path", copies[i].version,
-				OFS_STORE_VERSION);
+				"that made it, or give a new path",
+				copies[i].version, OFS_STORE_VERSION);
 		}
 	}
 	i = is_blank(store);
@@ -157,8 +142,8 @@ refuse_unknown(struct ofs_store *store, const struct ofs_superblock *copies, cha
 	}
 	return ofs_store_refuse(error, error_size_bytes, -EINVAL, "%s",
 		copies[0].magic == OFS_STORE_MAGIC || copies[1].magic == OFS_STORE_MAGIC
-		? "both superblocks of the store are damaged; restore it, or give a new path"
-		: "this is no store and not empty; give another path, or clear its first 256 KiB");
+			? "both superblocks of the store are damaged; restore it, or give a new path"
+			: "this is no store and not empty; give another path, or clear its first 256 KiB");
 }
 
 int
@@ -170,15 +155,13 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	int best = -1;
 	int failed = 0; /* either copy: what cannot be read is not proven to be no store */
 	int rc = 0;
-	int i;
 
 	*fresh = 0;
-	for (i = 0; i < 2 && rc != -ETIMEDOUT; i++) {
+	for (int i = 0; i < 2 && rc != -ETIMEDOUT; i++) {
 		rc = read_copy(store, offsets[i], &copies[i]);
 		failed = rc != 0 ? rc : failed;
-		if (rc == 0 && ofs_superblock_valid(&copies[i]) &&
-			copies[i].version == OFS_STORE_VERSION &&
-			(best < 0 || copies[i].epoch > copies[best].epoch)) {
+		if (rc == 0 && ofs_superblock_valid(&copies[i]) && copies[i].version == OFS_STORE_VERSION
+			&& (best < 0 || copies[i].epoch > copies[best].epoch)) {
 			best = i;
 		}
 	}
@@ -189,17 +172,14 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	}
 	if (failed != 0 && best < 0) {
 		return ofs_store_refuse(error, error_size_bytes, failed,
-			"the device cannot be read (%s); look at dmesg and the device",
-			strerror(-failed));
+			"the device cannot be read (%s); look at dmesg and the device", strerror(-failed));
 	}
-	if (best < 0) {
+	if (best < 0)
 		return refuse_unknown(store, copies, error, error_size_bytes);
-	}
 	store->super = copies[best];
 	rc = compare(store, error, error_size_bytes);
-	if (rc == 0 && store->super.tenant_max < store->config.tenant_max) {
+	if (rc == 0 && store->super.tenant_max < store->config.tenant_max)
 		store->super.tenant_max = store->config.tenant_max;
-	}
 	return rc;
 }
 
@@ -209,17 +189,15 @@ ofs_superblock_begin(struct ofs_store *store, char *error, size_t error_size_byt
 {
 	static const uint64_t offsets[2] = {OFS_STORE_COPY_OFFSET, 0};
 	uint32_t lba = store->storage->lba_size_bytes;
-	int i;
 
 	/* The epoch is the upper half of every sequence: what a former run wrote without a trace in
 	 * any header can never be taken for a record of this one. */
-	if (store->sequence >> 32 > store->super.epoch) {
+	if (store->sequence >> 32 > store->super.epoch)
 		store->super.epoch = store->sequence >> 32;
-	}
 	store->super.epoch++;
 	store->sequence = store->super.epoch << 32;
 	ofs_superblock_seal(&store->super);
-	for (i = 0; i < 2; i++) {
+	for (int i = 0; i < 2; i++) {
 		int tries;
 		int rc = -EIO;
 

@@ -8,21 +8,17 @@ segment_agrees(const struct ofs_store *store, uint32_t segment)
 	uint32_t first = segment * store->records_per_segment;
 	uint32_t live = 0;
 	uint32_t writing = 0;
-	uint32_t i;
 
-	for (i = first; i < first + store->records_per_segment; i++) {
+	for (uint32_t i = first; i < first + store->records_per_segment; i++) {
 		uint8_t state = store->records[i].state;
 
 		live += state == OFS_RECORD_LIVE || state == OFS_RECORD_CONDEMNED;
 		writing += state == OFS_RECORD_WRITING;
-		if (state != OFS_RECORD_FREE && of->state == OFS_SEGMENT_FREE) {
+		if (state != OFS_RECORD_FREE && of->state == OFS_SEGMENT_FREE)
 			return 0;
-		}
 	}
-	if (of->state == OFS_SEGMENT_OPEN &&
-		store->lane_open[ofs_lane_of(store, segment)] != segment) {
+	if (of->state == OFS_SEGMENT_OPEN && store->lane_open[ofs_lane_of(store, segment)] != segment)
 		return 0;
-	}
 	return live == of->live && writing == of->writing;
 }
 
@@ -34,13 +30,12 @@ record_agrees(const struct ofs_store *store, uint32_t record)
 	uint32_t layer = store->segments[record / store->records_per_segment].layer;
 	uint32_t found;
 
-	if (of->state != OFS_RECORD_LIVE) {
+	if (of->state != OFS_RECORD_LIVE)
 		return 1;
-	}
 	found = ofs_store_index_find(store, &of->key, layer);
-	return found == record || (found != OFS_NONE &&
-		store->records[found].state == OFS_RECORD_WRITING &&
-		store->ops[store->records[found].op].old == record);
+	return found == record
+		|| (found != OFS_NONE && store->records[found].state == OFS_RECORD_WRITING
+			&& store->ops[store->records[found].op].old == record);
 }
 
 int
@@ -50,43 +45,34 @@ ofs_store_verify(const struct ofs_store *store)
 	uint32_t indexed = 0;
 	uint32_t free_count = 0;
 	uint32_t used = 0;
-	uint32_t i;
 
-	for (i = 0; i < store->segment_count; i++) {
-		if (!segment_agrees(store, i)) {
+	for (uint32_t i = 0; i < store->segment_count; i++) {
+		if (!segment_agrees(store, i))
 			return 1;
-		}
 		blocks += store->segments[i].live;
 		free_count += store->segments[i].state == OFS_SEGMENT_FREE;
 	}
-	for (i = 0; i < store->record_count; i++) {
-		if (!record_agrees(store, i)) {
+	for (uint32_t i = 0; i < store->record_count; i++)
+		if (!record_agrees(store, i))
 			return 2;
-		}
-	}
-	for (i = 0; i <= store->index_mask; i++) {
+	for (uint32_t i = 0; i <= store->index_mask; i++) {
 		uint32_t record = store->index[i];
 
-		if (record == OFS_NONE) {
+		if (record == OFS_NONE)
 			continue;
-		}
 		indexed++;
-		if (store->records[record].state == OFS_RECORD_FREE ||
-			store->records[record].state == OFS_RECORD_DEAD) {
+		if (store->records[record].state == OFS_RECORD_FREE
+			|| store->records[record].state == OFS_RECORD_DEAD) {
 			return 3;
 		}
 	}
-	for (i = 0; i < store->op_count; i++) {
+	for (uint32_t i = 0; i < store->op_count; i++)
 		used += store->ops[i].kind != OFS_STORE_IDLE;
-	}
-	if (blocks != store->stats.blocks) {
+	if (blocks != store->stats.blocks)
 		return 4;
-	}
-	if (free_count != store->free.count) {
+	if (free_count != store->free.count)
 		return 5;
-	}
-	if (used != store->ops_used) {
+	if (used != store->ops_used)
 		return 6;
-	}
 	return indexed > store->record_count ? 7 : 0;
 }

@@ -178,7 +178,7 @@ ofs_core_block_drop(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint
 	if (rc)
 		return rc;
 	ofs_slot_evict(core, slot, 0);
-	ofs_queue_pump(core); /* a slot came free */
+	ofs_pump(core); /* a slot came free */
 	ofs_log_numbers(core, OFS_EVENT_DROP, now_ns, 0, chunk, layer);
 	return 0;
 }
@@ -201,7 +201,7 @@ ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint
 		return rc;
 	s->state = OFS_SLOT_FREE;
 	core->free_slots[t->slot_base + t->free_count++] = slot;
-	ofs_queue_pump(core);
+	ofs_pump(core);
 	ofs_log_numbers(core, OFS_EVENT_SLOT_FREE, now_ns, 0, tenant, slot);
 	return 0;
 }

@@ -82,7 +82,7 @@ ofs_core_hint(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 		return rc;
 	for (uint32_t i = 0; i < count; i++)
 		guess_take(core, session, &guesses[i]);
-	ofs_queue_pump(core);
+	ofs_pump(core);
 	ofs_log_event(core, OFS_EVENT_HINT, now_ns, 0, in, 2, NULL, 0);
 	return 0;
 }

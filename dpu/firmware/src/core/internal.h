@@ -361,6 +361,14 @@ ofs_slot_is_held(const struct ofs_slot *slot)
 	return slot->pins != 0 || (slot->flags & OFS_FLAG_DIRTY);
 }
 
+/* The session has used what the slot holds now. */
+static inline void
+ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session)
+{
+	core->used_bits[(size_t)slot * core->used_words + session / 64] |= 1ull << (session % 64);
+	core->slots[slot].used_by = core->sessions[session].serial;
+}
+
 /* Nobody outside the core calls these: no detour through the linkage table of a shared object. */
 #pragma GCC visibility push(hidden)
 
@@ -434,6 +442,8 @@ int ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session,
 	const struct ofs_step *step, uint32_t index, int late);
 void ofs_wait_cancel(struct ofs_core *core, uint32_t slot, uint32_t session);
 void ofs_read_raise(struct ofs_core *core, uint32_t slot);
+/* Take the ring of waiters apart in order; those of `session` (OFS_NONE: all) end with rc. */
+void ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc);
 
 /* shadow.c: 1 when a demand-only LRU of the same size misses. */
 int ofs_shadow_touch(struct ofs_core *core, uint32_t tenant, uint32_t block);
@@ -447,9 +457,6 @@ void ofs_record_add(struct ofs_core *core, uint32_t session, const struct ofs_st
 	const uint8_t *ends);
 uint32_t ofs_log2(uint64_t value);
 
-/* step.c */
-void ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session);
-
 /* queue.c */
 int ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t ordinal,
 	uint32_t cause, uint32_t probability, uint64_t need_ns);
@@ -457,8 +464,14 @@ void ofs_queue_hint(struct ofs_core *core, uint32_t session, const struct ofs_gu
 	uint32_t stamp, uint64_t need_ns);
 void ofs_queue_cancel(struct ofs_core *core, uint32_t block);
 void ofs_queue_cancel_session(struct ofs_core *core, uint32_t session);
-void ofs_queue_pump(struct ofs_core *core);
-uint64_t ofs_queue_next_ns(const struct ofs_core *core);
+void ofs_queue_drop_stale(struct ofs_core *core, uint32_t tenant);
+/* Of a tenant that has candidates: the one whose turn is next. */
+struct ofs_candidate ofs_queue_first(const struct ofs_core *core, uint32_t tenant);
+void ofs_queue_drop_first(struct ofs_core *core, uint32_t tenant);
+void ofs_queue_remove_first(struct ofs_core *core, uint32_t tenant);
+
+/* pump.c */
+void ofs_pump(struct ofs_core *core);
 
 /* feedback.c */
 void ofs_feedback_fate(struct ofs_core *core, uint32_t tenant, uint32_t fate);

@@ -103,8 +103,8 @@ ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session, const struc
 }
 
 /* Take the ring apart in order; those of `session` (OFS_NONE: all) end with rc, the others stay. */
-static void
-waiters_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
+void
+ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 {
 	struct ofs_slot *s = &core->slots[slot];
 	uint32_t tenant = core->chunks[s->chunk].tenant;
@@ -140,7 +140,7 @@ waiters_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 void
 ofs_wait_cancel(struct ofs_core *core, uint32_t slot, uint32_t session)
 {
-	waiters_end(core, slot, session, -ECANCELED);
+	ofs_wait_end(core, slot, session, -ECANCELED);
 }
 
 /* A demand waits for a prefetch: from now on the read counts as the demand's. */
@@ -153,90 +153,4 @@ ofs_read_raise(struct ofs_core *core, uint32_t slot)
 		return;
 	s->flags &= (uint8_t)~OFS_FLAG_PREFETCH;
 	core->prefetch_in_flight--;
-}
-
-static void
-read_failed(struct ofs_core *core, uint32_t slot, int rc)
-{
-	struct ofs_slot *s = &core->slots[slot];
-	uint32_t chunk = s->chunk, layer = s->layer, home = core->chunks[chunk].home;
-	uint32_t tenant = core->chunks[chunk].tenant;
-
-	core->ledgers[tenant].io_errors++;
-	if (s->flags & OFS_FLAG_FRESH)
-		ofs_slot_fate(core, slot, OFS_FATE_CANCELLED);
-	waiters_end(core, slot, OFS_NONE, rc);
-	ofs_slot_release(core, slot, rc == -ETIMEDOUT);
-	if (rc == -EBADMSG || rc == -EIO || rc == -ENOENT)
-		ofs_block_unstore(core, home, layer);
-}
-
-static void
-read_done(struct ofs_core *core, uint32_t slot)
-{
-	const struct ofs_chunk *chunk = &core->chunks[core->slots[slot].chunk];
-
-	/* Its private session closed meanwhile: nobody can ask for the block any more. */
-	if (chunk->references == 0 && chunk->home != core->slots[slot].chunk) {
-		ofs_slot_release(core, slot, 0);
-		return;
-	}
-	ofs_slot_arrive(core, slot, 1);
-	waiters_end(core, slot, OFS_NONE, 0);
-}
-
-int
-ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int io_rc)
-{
-	uint32_t slot;
-	int rc;
-
-	if (io >= core->config.io_max || !core->ios[io].used || io_rc > 0)
-		return -EINVAL;
-	rc = ofs_event_enter(core, now_ns);
-	if (rc)
-		return rc;
-	slot = core->ios[io].slot;
-	assert(core->slots[slot].generation == core->ios[io].generation);
-	core->ios[io].used = 0;
-	core->free_ios[core->free_io_count++] = io;
-	core->io_in_flight--;
-	ofs_read_raise(core, slot);
-	if (io_rc == 0)
-		read_done(core, slot);
-	else
-		read_failed(core, slot, io_rc);
-	ofs_read_pending(core);
-	ofs_queue_pump(core);
-	ofs_log_numbers(core, OFS_EVENT_IO_DONE, now_ns, 0, io, (uint32_t)io_rc);
-	return 0;
-}
-
-int
-ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns)
-{
-	struct ofs_part out = {next_ns, sizeof(*next_ns)};
-	uint64_t lease_ns = core->policy.lease_ns;
-	int rc = ofs_event_enter(core, now_ns);
-
-	if (rc)
-		return rc;
-	while (lease_ns && core->lease_head != OFS_LEASE_END) {
-		uint32_t session = core->lease_head;
-		struct ofs_session *s = &core->sessions[session];
-
-		if (s->lease_begin_ns + lease_ns > core->now_ns)
-			break;
-		core->ledgers[s->config.tenant].leases_expired += s->pin_count;
-		ofs_lease_end(core, session);
-	}
-	ofs_queue_pump(core);
-	*next_ns = ofs_queue_next_ns(core);
-	if (lease_ns && core->lease_head != OFS_LEASE_END) {
-		uint64_t end_ns = core->sessions[core->lease_head].lease_begin_ns + lease_ns;
-
-		*next_ns = end_ns < *next_ns ? end_ns : *next_ns;
-	}
-	ofs_log_event(core, OFS_EVENT_TICK, now_ns, 0, NULL, 0, &out, 1);
-	return 0;
 }

@@ -2,8 +2,8 @@
  * prefetch.c: the prefetchers in the order in which they share the degree of a step.
  *
  * Model: structure first (the window is certain), then by the chance of a demand the session's own
- * averages, then its siblings', then the baselines. Each proposes candidates; queue.c decides what
- * is read.
+ * averages, then its siblings', then the baselines. Each proposes candidates; queue.c keeps
+ * them, pump.c decides what is read.
  */
 #include "internal.h"
 

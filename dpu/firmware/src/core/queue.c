@@ -2,12 +2,10 @@
  * queue.c: prefetch candidates waiting for their turn.
  *
  * Model: one heap per tenant, so that no tenant can crowd out another; first the earliest deadline,
- * then the most probable, then the oldest. A block stands in it at most once. Tenants take turns by
- * weight (stride scheduling: Waldspurger, Weihl 1995). The bandwidth cap is a virtual schedule of
- * one block every block_cost_ns that may run OFS_BURST_BLOCKS ahead. A candidate whose deadline has
- * passed, whose layer has run the step it was meant for, or that finds no slot, is dropped: a guess
- * is worth nothing later. What the core itself guesses is meant for the layer's next step. The
- * window is named once, and is superseded by no step.
+ * then the most probable, then the oldest. A block stands in it at most once. A candidate whose
+ * deadline has passed, or whose layer has run the step it was meant for, is dropped: a guess is
+ * worth nothing later. What the core itself guesses is meant for the layer's next step. The window
+ * is named once, and is superseded by no step. pump.c says when the first of a heap is read.
  */
 #include "internal.h"
 
@@ -223,99 +221,27 @@ is_stale(const struct ofs_core *core, const struct ofs_candidate *candidate)
 			&& candidate->stamp < ofs_layer_of(core, candidate->session, layer)->stamp);
 }
 
-static void
-drop_stale(struct ofs_core *core, uint32_t tenant)
+void
+ofs_queue_drop_stale(struct ofs_core *core, uint32_t tenant)
 {
 	while (core->tenants[tenant].queue_count > 0 && is_stale(core, &heap_of(core, tenant)[0]))
 		candidate_drop(core, tenant, 0);
 }
 
-static uint32_t
-next_tenant(const struct ofs_core *core)
+struct ofs_candidate
+ofs_queue_first(const struct ofs_core *core, uint32_t tenant)
 {
-	uint32_t best = OFS_NONE;
-
-	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++) {
-		const struct ofs_tenant *t = &core->tenants[tenant];
-
-		if (t->queue_count > 0 && (best == OFS_NONE || t->pass < core->tenants[best].pass))
-			best = tenant;
-	}
-	return best;
-}
-
-static int
-bandwidth_allows(const struct ofs_core *core)
-{
-	return core->block_cost_ns == 0
-		|| core->bucket_ns <= core->now_ns + OFS_BURST_BLOCKS * core->block_cost_ns;
-}
-
-/* The host's guess scores the block from here on: what the core measured may not know of it. */
-static void
-hinted_begin(struct ofs_core *core, uint32_t slot, const struct ofs_candidate *candidate)
-{
-	struct ofs_slot *s = &core->slots[slot];
-
-	s->flags |= OFS_FLAG_HINTED;
-	if (core->policy.eviction == OFS_EVICT_SCORE)
-		ofs_score_lift(core, slot, candidate->session,
-			ofs_chunk_ordinal(core, s->chunk, candidate->session),
-			ofs_chance_bucket(candidate->probability));
-}
-
-static void
-issue_first(struct ofs_core *core, uint32_t tenant)
-{
-	struct ofs_tenant *t = &core->tenants[tenant];
-	struct ofs_candidate candidate = heap_of(core, tenant)[0];
-	uint32_t layer = candidate.block / core->config.chunk_max;
-	uint32_t chunk = candidate.block - layer * core->config.chunk_max;
-	uint32_t slot = OFS_NONE;
-
-	if (ofs_block_is_stored(core, chunk, layer))
-		slot = ofs_slot_take(core, tenant, candidate.block, &candidate);
-	if (slot == OFS_NONE) {
-		candidate_drop(core, tenant, 0);
-		return;
-	}
-	heap_remove(core, tenant, 0);
-	core->queue_pass = t->pass;
-	t->pass += t->stride;
-	if (core->block_cost_ns) {
-		uint64_t from_ns = core->bucket_ns > core->now_ns ? core->bucket_ns : core->now_ns;
-
-		core->bucket_ns = from_ns + core->block_cost_ns;
-	}
-	ofs_slot_assign(core, slot, chunk, layer, candidate.cause,
-		core->sessions[candidate.session].serial);
-	if (candidate.hinted)
-		hinted_begin(core, slot, &candidate);
-	ofs_read_start(core, slot, candidate.session, candidate.deadline_ns);
+	return heap_of(core, tenant)[0];
 }
 
 void
-ofs_queue_pump(struct ofs_core *core)
+ofs_queue_drop_first(struct ofs_core *core, uint32_t tenant)
 {
-	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
-		drop_stale(core, tenant);
-	while (core->free_io_count > 0 && core->pending_head == OFS_NONE
-		&& core->prefetch_in_flight < core->policy.prefetch_in_flight_max
-		&& bandwidth_allows(core)) {
-		uint32_t tenant = next_tenant(core);
-
-		if (tenant == OFS_NONE)
-			return;
-		issue_first(core, tenant);
-		drop_stale(core, tenant);
-	}
+	candidate_drop(core, tenant, 0);
 }
 
-/* When the bandwidth cap alone holds back what is waiting; other causes end with an event. */
-uint64_t
-ofs_queue_next_ns(const struct ofs_core *core)
+void
+ofs_queue_remove_first(struct ofs_core *core, uint32_t tenant)
 {
-	if (next_tenant(core) == OFS_NONE || bandwidth_allows(core))
-		return UINT64_MAX;
-	return core->bucket_ns - OFS_BURST_BLOCKS * core->block_cost_ns;
+	heap_remove(core, tenant, 0);
 }

@@ -212,7 +212,7 @@ ofs_core_session_set_generating(struct ofs_core *core, uint64_t now_ns, uint32_t
 		if (generating)
 			ofs_prefetch_begin(core, session);
 	}
-	ofs_queue_pump(core);
+	ofs_pump(core);
 	ofs_log_numbers(core, OFS_EVENT_GENERATING, now_ns, 0, session, (uint32_t)generating);
 	return 0;
 }

@@ -40,13 +40,6 @@ step_check(const struct ofs_core *core, const struct ofs_step *step)
 	return 0;
 }
 
-void
-ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session)
-{
-	core->used_bits[(size_t)slot * core->used_words + session / 64] |= 1ull << (session % 64);
-	core->slots[slot].used_by = core->sessions[session].serial;
-}
-
 /* The block was staged ahead and is needed now for the first time. */
 static void
 fresh_ends(struct turn *t, uint32_t number, uint32_t fate)
@@ -304,7 +297,7 @@ step_run(struct ofs_core *core, const struct ofs_step *step, uint8_t *ends)
 	if (t.counted)
 		ofs_prefetch_step(core, step);
 	ofs_lease_begin(core, step->session);
-	ofs_queue_pump(core);
+	ofs_pump(core);
 }
 
 int

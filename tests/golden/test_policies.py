@@ -2,8 +2,9 @@
 
 `data/tiny_decode.json` is a generated trace: two sessions that share half of their context, with
 the score of every block and the blocks that are demanded. `data/policies.json` holds the counts
-of every prefetcher and every eviction on it. A change of behaviour on purpose writes them anew
-with `python tests/golden/test_policies.py`, and the commit says why they moved.
+of every prefetcher and every eviction on it, `data/feedback.json` those of a degree that follows
+the accuracy of the guesses. A change of behaviour on purpose writes them anew with
+`python tests/golden/test_policies.py`, and the commit says why they moved.
 """
 
 import json
@@ -27,6 +28,9 @@ from offstage.bindings.sim import DecodePlan, decode, populate
 DATA = Path(__file__).resolve().parent / "data"
 BLOCKS, SELECTED, SLOTS = 48, 6, 36
 SETS = ["none", *PREFETCHERS, "window+ema", "window+ema+shared"]
+FEEDBACK = {"degree_max": 8, "accuracy_permille_min": 400, "lateness_permille_max": 200}
+FED_BACK = [("next_n", "lru"), ("next_n", "fifo"), ("window+ema+prev_layer", "score")]
+"""Guesses of which enough are wrong for the degree to move within the trace."""
 
 
 def trace() -> tuple[np.ndarray, np.ndarray]:
@@ -37,14 +41,14 @@ def trace() -> tuple[np.ndarray, np.ndarray]:
     return scores, np.array(data["demands"], np.uint32).reshape([*shape[:3], SELECTED])
 
 
-def counts(prefetchers: str, eviction: str) -> dict[str, Any]:
-    """What one policy did on the trace."""
+def counts(prefetchers: str, eviction: str, **changes: int) -> dict[str, Any]:
+    """What one policy did on the trace; `changes` to it beside the two names."""
     scores, demands = trace()
     sessions, steps, layers, _ = scores.shape
     config = CoreConfig(
         SLOTS, 512, BLOCKS, layers, session_max=sessions, block_size_bytes=4096, io_max=16
     )
-    policy = Policy(prefetchers, eviction, window_blocks=2, degree_max=2)
+    policy = Policy(prefetchers, eviction, window_blocks=2, degree_max=2).with_(**changes)
     core = Core(config, policy)
     tenant = core.tenant_add(0, b"golden  secret 1", SLOTS)
     numbers = []
@@ -64,6 +68,10 @@ def counts(prefetchers: str, eviction: str) -> dict[str, Any]:
     return {name: ledger[name] for name in names} | {"fates": fates}
 
 
+def counts_with_feedback(prefetchers: str, eviction: str) -> dict[str, Any]:
+    return counts(prefetchers, eviction, **FEEDBACK)
+
+
 def key(prefetchers: str, eviction: str) -> str:
     return f"{prefetchers}/{eviction}"
 
@@ -73,6 +81,15 @@ def key(prefetchers: str, eviction: str) -> str:
 def test_counts_are_as_they_were(prefetchers: str, eviction: str) -> None:
     golden = json.loads((DATA / "policies.json").read_text())
     assert counts(prefetchers, eviction) == golden[key(prefetchers, eviction)]
+
+
+@pytest.mark.parametrize(("prefetchers", "eviction"), FED_BACK)
+def test_counts_with_feedback_are_as_they_were(prefetchers: str, eviction: str) -> None:
+    """The degree follows the accuracy of the guesses, which the rows above leave off."""
+    golden = json.loads((DATA / "feedback.json").read_text())
+    assert counts_with_feedback(prefetchers, eviction) == golden[key(prefetchers, eviction)]
+    without = counts(prefetchers, eviction, degree_max=FEEDBACK["degree_max"])
+    assert without["fates"] != golden[key(prefetchers, eviction)]["fates"]
 
 
 def test_the_trace_tells_the_policies_apart() -> None:
@@ -85,14 +102,12 @@ def test_the_trace_tells_the_policies_apart() -> None:
     assert len(rows) >= len(SETS) - 1
 
 
-def write_counts() -> None:
-    rows = [
-        f'"{key(prefetchers, eviction)}": {json.dumps(counts(prefetchers, eviction))}'
-        for prefetchers in SETS
-        for eviction in EVICTIONS
-    ]
-    (DATA / "policies.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
+def write(name: str, rows: dict[str, dict[str, Any]]) -> None:
+    lines = [f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows.items()]
+    (DATA / name).write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
-    write_counts()
+    pairs = [(prefetchers, eviction) for prefetchers in SETS for eviction in EVICTIONS]
+    write("policies.json", {key(*pair): counts(*pair) for pair in pairs})
+    write("feedback.json", {key(*pair): counts_with_feedback(*pair) for pair in FED_BACK})

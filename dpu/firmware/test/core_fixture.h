@@ -88,25 +88,37 @@ fixture_demand(struct fixture *f, uint64_t now_ns, uint32_t ordinal)
 	return end;
 }
 
+/* A session of `chunk_count` chunks that the store has, from here on the one of the fixture. */
 static inline void
-fixture_open(struct fixture *f, const struct ofs_core_config *config,
-	const struct ofs_policy *policy, uint32_t chunk_count)
+fixture_session(struct fixture *f, uint64_t step_ns, uint32_t chunk_count)
 {
-	struct ofs_tenant_config tenant = {{1, 2}, config->slot_count, 1};
-	struct ofs_session_config session = {.step_ns = 1000000, .select_blocks = 4};
+	struct ofs_session_config session = {.tenant = f->tenant,
+		.step_ns = step_ns,
+		.select_blocks = 4};
+	struct ofs_core_config config;
+	struct ofs_policy policy;
 	struct ofs_key contents[256];
 
-	assert(ofs_core_open(&f->core, config, policy) == 0);
-	assert(ofs_core_tenant_add(f->core, 0, &tenant, &f->tenant) == 0);
-	session.tenant = f->tenant;
+	assert(ofs_core_describe(f->core, &config, &policy) == 0);
 	assert(ofs_core_session_open(f->core, 0, &session, &f->session) == 0);
 	for (uint32_t i = 0; i < chunk_count; i++)
 		contents[i] = (struct ofs_key){i + 1, 7};
 	assert(ofs_core_session_append(f->core, 0, f->session, chunk_count, contents, f->infos) == 0);
 	for (uint32_t i = 0; i < chunk_count; i++)
-		for (uint32_t layer = 0; layer < config->layer_count; layer++)
+		for (uint32_t layer = 0; layer < config.layer_count; layer++)
 			assert(ofs_core_block_stored(f->core, 0, f->infos[i].chunk, layer) == 0);
 	assert(ofs_core_verify(f->core) == 0);
+}
+
+static inline void
+fixture_open(struct fixture *f, const struct ofs_core_config *config,
+	const struct ofs_policy *policy, uint32_t chunk_count)
+{
+	struct ofs_tenant_config tenant = {{1, 2}, config->slot_count, 1};
+
+	assert(ofs_core_open(&f->core, config, policy) == 0);
+	assert(ofs_core_tenant_add(f->core, 0, &tenant, &f->tenant) == 0);
+	fixture_session(f, 1000000, chunk_count);
 }
 
 #endif

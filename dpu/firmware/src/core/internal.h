@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "heap.h"
 #include "ofs_core.h"
 
 #define OFS_BUCKETS 256
@@ -148,8 +149,7 @@ struct ofs_tenant {
 };
 
 struct ofs_candidate {
-	uint64_t deadline_ns;
-	uint64_t sequence;
+	struct ofs_heap_key key; /* deadline_ns; then the most probable, then the oldest: queue.c */
 	uint32_t block;
 	uint32_t session;
 	uint32_t stamp; /* of the layer, up to which it is good */

@@ -69,7 +69,7 @@ issue_first(struct ofs_core *core, uint32_t tenant)
 		core->sessions[candidate.session].serial);
 	if (candidate.hinted)
 		hinted_begin(core, slot, &candidate);
-	ofs_read_start(core, slot, candidate.session, candidate.deadline_ns);
+	ofs_read_start(core, slot, candidate.session, candidate.key.first);
 }
 
 void

@@ -15,44 +15,20 @@ heap_of(const struct ofs_core *core, uint32_t tenant)
 	return core->queue + (size_t)tenant * core->config.queue_max;
 }
 
-static inline int
-goes_before(const struct ofs_candidate *a, const struct ofs_candidate *b)
-{
-	if (a->deadline_ns != b->deadline_ns)
-		return a->deadline_ns < b->deadline_ns;
-	if (a->probability != b->probability)
-		return a->probability > b->probability;
-	return a->sequence < b->sequence;
-}
-
 static inline void
-heap_place(struct ofs_core *core, struct ofs_candidate *heap, uint32_t place,
-	const struct ofs_candidate *candidate)
+candidate_moved(void *owner, const void *item, uint32_t place)
 {
-	heap[place] = *candidate;
-	core->block_queued[candidate->block] = place;
+	struct ofs_core *core = (struct ofs_core *)owner;
+
+	core->block_queued[((const struct ofs_candidate *)item)->block] = place;
 }
 
 static void
 heap_sift_down(struct ofs_core *core, uint32_t tenant, uint32_t place,
 	const struct ofs_candidate *candidate)
 {
-	struct ofs_candidate *heap = heap_of(core, tenant), moving = *candidate;
-	uint32_t count = core->tenants[tenant].queue_count;
-
-	for (;;) {
-		uint32_t child = 2 * place + 1;
-
-		if (child >= count)
-			break;
-		if (child + 1 < count && goes_before(&heap[child + 1], &heap[child]))
-			child++;
-		if (!goes_before(&heap[child], &moving))
-			break;
-		heap_place(core, heap, place, &heap[child]);
-		place = child;
-	}
-	heap_place(core, heap, place, &moving);
+	ofs_heap_down(heap_of(core, tenant), sizeof(*candidate), core->tenants[tenant].queue_count,
+		place, candidate, candidate_moved, core);
 }
 
 /* Put the candidate at the place, then where it belongs. */
@@ -60,13 +36,10 @@ static void
 heap_sift(struct ofs_core *core, uint32_t tenant, uint32_t place,
 	const struct ofs_candidate *candidate)
 {
-	struct ofs_candidate *heap = heap_of(core, tenant), moving = *candidate;
+	struct ofs_candidate *heap = heap_of(core, tenant);
 
-	while (place > 0 && goes_before(&moving, &heap[(place - 1) / 2])) {
-		heap_place(core, heap, place, &heap[(place - 1) / 2]);
-		place = (place - 1) / 2;
-	}
-	heap_sift_down(core, tenant, place, &moving);
+	place = ofs_heap_up(heap, sizeof(*heap), place, candidate, candidate_moved, core);
+	heap_sift_down(core, tenant, place, candidate);
 }
 
 static void
@@ -125,7 +98,9 @@ candidate_enter(struct ofs_core *core, uint32_t tenant, uint32_t layer,
 			t->pass = core->queue_pass; /* no credit for having asked nothing */
 		place = t->queue_count++;
 	}
-	candidate->sequence = core->queue_sequence++;
+	/* The most probable first, then the oldest; 2^48 candidates are years of them. */
+	candidate->key.second =
+		(uint64_t)(UINT16_MAX - candidate->probability) << 48 | core->queue_sequence++;
 	heap_sift(core, tenant, place, candidate);
 	return 1;
 }
@@ -140,7 +115,7 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 	uint32_t tenant = core->sessions[session].config.tenant;
 	uint32_t counted = cause != OFS_CAUSE_WINDOW; /* which is proposed once, whole */
 	struct ofs_candidate candidate = {
-		.deadline_ns = deadline_of(core, tenant, need_ns),
+		.key.first = deadline_of(core, tenant, need_ns),
 		.block = block,
 		.session = session,
 		.stamp = ofs_layer_of(core, session, layer)->stamp,
@@ -164,7 +139,7 @@ ofs_queue_hint(struct ofs_core *core, uint32_t session, const struct ofs_guess *
 	uint32_t tenant = core->sessions[session].config.tenant;
 	uint32_t chunk = ofs_session_list(core, session)[guess->ordinal];
 	struct ofs_candidate candidate = {
-		.deadline_ns = deadline_of(core, tenant, need_ns),
+		.key.first = deadline_of(core, tenant, need_ns),
 		.block = ofs_block_of(core, chunk, guess->layer),
 		.session = session,
 		.stamp = stamp,
@@ -200,7 +175,8 @@ ofs_queue_cancel_session(struct ofs_core *core, uint32_t session)
 			core->block_queued[candidate.block] = OFS_NONE;
 			ofs_fate_add(core, tenant, candidate.cause, OFS_FATE_DROPPED);
 		} else {
-			heap_place(core, heap, kept++, &candidate);
+			heap[kept] = candidate;
+			core->block_queued[candidate.block] = kept++;
 		}
 	}
 	t->queue_count = kept;
@@ -216,7 +192,7 @@ is_stale(const struct ofs_core *core, const struct ofs_candidate *candidate)
 {
 	uint32_t layer = candidate->block / core->config.chunk_max;
 
-	return candidate->deadline_ns < core->now_ns
+	return candidate->key.first < core->now_ns
 		|| ((candidate->cause != OFS_CAUSE_WINDOW || candidate->hinted)
 			&& candidate->stamp < ofs_layer_of(core, candidate->session, layer)->stamp);
 }

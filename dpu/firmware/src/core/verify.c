@@ -139,7 +139,7 @@ verify_queue(const struct ofs_core *core, uint32_t tenant)
 		CHECK(core->block_queued[heap[place].block] == place, place);
 		CHECK(core->block_slot[heap[place].block] == OFS_NONE, place);
 		CHECK(core->sessions[heap[place].session].open, place);
-		CHECK(parent->deadline_ns <= heap[place].deadline_ns, place);
+		CHECK(place == 0 || ofs_heap_before(parent, &heap[place]), place);
 	}
 	return 0;
 }

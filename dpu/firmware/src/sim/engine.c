@@ -212,7 +212,7 @@ ofs_engine_run(struct ofs_engine *engine, uint32_t *place)
 	while (rc == 0 && engine->heap.count > 0) {
 		struct ofs_sim_event event = engine->heap.events[0];
 
-		engine->now_ns = event.time_ns;
+		engine->now_ns = event.key.first;
 		if (event.kind == OFS_SIM_LAYER && is_used_up(&engine->places[event.id])) {
 			*place = event.id;
 			return place_stops(engine, event.id);

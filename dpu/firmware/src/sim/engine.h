@@ -9,6 +9,7 @@
 #define OFS_SIM_ENGINE_H
 
 #include "core/internal.h"
+#include "heap.h"
 #include "ofs_sim.h"
 
 enum ofs_sim_event_kind {
@@ -20,8 +21,7 @@ enum ofs_sim_event_kind {
 };
 
 struct ofs_sim_event {
-	uint64_t time_ns;
-	uint64_t sequence;
+	struct ofs_heap_key key; /* time_ns, then in the order they came */
 	uint32_t kind;
 	uint32_t id; /* a place, or a read handle */
 };

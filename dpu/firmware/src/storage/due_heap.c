@@ -5,12 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static int
-due_before(const struct ofs_due *a, const struct ofs_due *b)
-{
-	return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->sequence < b->sequence;
-}
-
 int
 ofs_due_heap_open(struct ofs_due_heap *heap, uint32_t capacity)
 {
@@ -29,38 +23,20 @@ ofs_due_heap_close(struct ofs_due_heap *heap)
 void
 ofs_due_heap_push(struct ofs_due_heap *heap, uint64_t due_ns, uint32_t slot)
 {
-	struct ofs_due item = {due_ns, heap->sequence_next++, slot};
-	uint32_t at = heap->count++;
+	struct ofs_due item = {{due_ns, heap->sequence_next++}, slot};
 
-	assert(heap->count <= heap->capacity);
-	while (at > 0 && due_before(&item, &heap->items[(at - 1) / 2])) {
-		heap->items[at] = heap->items[(at - 1) / 2];
-		at = (at - 1) / 2;
-	}
-	heap->items[at] = item;
+	assert(heap->count < heap->capacity);
+	ofs_heap_up(heap->items, sizeof(item), heap->count++, &item, NULL, NULL);
 }
 
 uint32_t
 ofs_due_heap_pop(struct ofs_due_heap *heap)
 {
 	uint32_t slot = heap->items[0].slot;
-	struct ofs_due item;
-	uint32_t at = 0;
+	struct ofs_due last;
 
 	assert(heap->count > 0);
-	item = heap->items[--heap->count];
-	for (;;) {
-		uint32_t child = 2 * at + 1;
-
-		if (child >= heap->count)
-			break;
-		if (child + 1 < heap->count && due_before(&heap->items[child + 1], &heap->items[child]))
-			child++;
-		if (!due_before(&heap->items[child], &item))
-			break;
-		heap->items[at] = heap->items[child];
-		at = child;
-	}
-	heap->items[at] = item;
+	last = heap->items[--heap->count];
+	ofs_heap_down(heap->items, sizeof(last), heap->count, 0, &last, NULL, NULL);
 	return slot;
 }

@@ -8,11 +8,10 @@
 #ifndef OFS_DUE_HEAP_H
 #define OFS_DUE_HEAP_H
 
-#include <stdint.h>
+#include "heap.h"
 
 struct ofs_due {
-	uint64_t due_ns;
-	uint64_t sequence;
+	struct ofs_heap_key key; /* due_ns, then in the order they came */
 	uint32_t slot;
 };
 
@@ -33,7 +32,7 @@ uint32_t ofs_due_heap_pop(struct ofs_due_heap *heap);
 static inline uint64_t
 ofs_due_heap_next_ns(const struct ofs_due_heap *heap)
 {
-	return heap->count > 0 ? heap->items[0].due_ns : UINT64_MAX;
+	return heap->count > 0 ? heap->items[0].key.first : UINT64_MAX;
 }
 
 #endif

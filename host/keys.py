@@ -2,7 +2,7 @@
 
 A key is its block's embedding plus token noise; a query is a vector that moves from step to step;
 and since the embedding of block i has coordinates in disjoint channels, their product is the
-process (`testbeds/workloads/process.py` has its table of parameters and their sources)
+process (`testbeds/workloads/selections/process.py` has its table of parameters and their sources)
 
     score_t(i) = w_static * static_i + slow_t(i) + w_fast * fast_t(i) + recency * r_t(i) + sink_i
 

@@ -1,8 +1,8 @@
 """What stands in for the model: the KV of any chunk, and the queries of any session.
 
-It is deterministic: the same seed, chunk and layer give the same bytes, so a block that the tier has
-lost can be computed again, and every block that comes back can be compared with what was written.
-One thread uses it. It owns no more than the pools of `KvPools`.
+It is deterministic: the same seed, chunk and layer give the same bytes, so a block that the tier
+has lost can be computed again, and every block that comes back can be compared with what was
+written. One thread uses it. It owns no more than the pools of `KvPools`.
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from offstage.bindings.errors import OffstageError
-from offstage.testbeds.report.numbers import size
+from offstage.testbeds.report.page.numbers import size
 
 __all__ = ["Check", "examine", "to_dict"]
 

@@ -126,7 +126,7 @@ def test_every_page_is_reached_from_the_index() -> None:
 
 def test_every_figure_is_described() -> None:
     """Does the page name each key that summary.json holds?"""
-    from offstage.testbeds.results import RunResult, Summary
+    from offstage.testbeds.live.results import RunResult, Summary
 
     page = (ROOT / "docs/reference/summary-json.md").read_text(encoding="utf-8")
     keys = [*RunResult.__struct_fields__, *Summary.__struct_fields__]

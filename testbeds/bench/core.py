@@ -32,7 +32,7 @@ from offstage.testbeds.bench.flat import (
     write_oracle,
 )
 from offstage.testbeds.bench.lab import MEMORY_AIM_BYTES, SECONDS_AIM, lab_row
-from offstage.testbeds.workloads.importer import open_trace
+from offstage.testbeds.workloads.requests.importer import open_trace
 
 __all__ = ["bench_core"]
 

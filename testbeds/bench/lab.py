@@ -9,11 +9,11 @@ import resource
 import time
 from typing import Any
 
-from offstage.testbeds.lab.build import build
-from offstage.testbeds.lab.feed import Feed
-from offstage.testbeds.lab.plan import points_of
-from offstage.testbeds.lab.point import Runner
-from offstage.testbeds.lab.spec import PolicySpec, Spec, TierSpec, WorkloadSpec
+from offstage.testbeds.lab.run.build import build
+from offstage.testbeds.lab.run.feed import Feed
+from offstage.testbeds.lab.run.plan import points_of
+from offstage.testbeds.lab.run.point import Runner
+from offstage.testbeds.lab.spec.schema import PolicySpec, Spec, TierSpec, WorkloadSpec
 
 __all__ = ["MEMORY_AIM_BYTES", "SECONDS_AIM", "lab_row"]
 

@@ -19,10 +19,14 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.capture.attention import Hook, KvCache, installed
-from offstage.testbeds.capture.format import SCORES, Header, Session
 from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
-from offstage.testbeds.capture.writer import ROW_GROUP_BYTES, Writer, check_place
-from offstage.testbeds.drive.progress import Progress, Silent
+from offstage.testbeds.progress import Progress, Silent
+from offstage.testbeds.workloads.selections.scores_format import SCORES, Header, Session
+from offstage.testbeds.workloads.selections.scores_writer import (
+    ROW_GROUP_BYTES,
+    Writer,
+    check_place,
+)
 
 __all__ = ["WINDOWS", "Options", "Result", "capture", "parse_layers"]
 

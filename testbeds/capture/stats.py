@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from offstage.testbeds.lab.captured import CapturedWorkload
-from offstage.testbeds.lab.slab import ABSENT
+from offstage.testbeds.workloads.selections.captured import CapturedWorkload
+from offstage.testbeds.workloads.selections.slab import ABSENT
 
 __all__ = ["OVERLAP_STEPS", "overlap"]
 

@@ -76,7 +76,7 @@ def _say(line: str) -> None:
 def _finish(name: str, result: Mapping[str, Any], out: Path | None, form: Format) -> None:
     from rich.console import Group
 
-    from offstage.testbeds.report.files import write_text
+    from offstage.testbeds.report.page.files import write_text
 
     if out is not None:
         write_text(out, json.dumps(result, indent=1) + "\n")

@@ -12,7 +12,7 @@ from offstage.bindings.errors import Interrupted
 from offstage.testbeds.cli.common import Format, FormatOption, Kernel
 
 if TYPE_CHECKING:
-    from offstage.testbeds.demo.options import DemoOptions
+    from offstage.testbeds.live.demo_options import DemoOptions
 
 __all__ = ["register"]
 
@@ -61,7 +61,7 @@ def demo(
     """
     from offstage.testbeds.cli.outcome import tell
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.demo import run
+    from offstage.testbeds.live.demo import run
 
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
     given = {name: value for name, value in sizes.items() if value is not None}
@@ -87,7 +87,7 @@ def options_of(
 ) -> "DemoOptions":
     """The demo's options, checked; BadInput names what is out of range."""
     from offstage.bindings.units import parse_time
-    from offstage.testbeds.demo.options import DemoOptions
+    from offstage.testbeds.live.demo_options import DemoOptions
 
     if time_per_token is not None:
         others["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9

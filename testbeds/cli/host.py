@@ -86,9 +86,9 @@ def run(
     from offstage.host.models import geometry as geometry_of
     from offstage.testbeds.cli.outcome import tell
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.drive.connect import Link
-    from offstage.testbeds.drive.options import DriveOptions
-    from offstage.testbeds.drive.run import run as drive
+    from offstage.testbeds.live.connect import Link
+    from offstage.testbeds.live.host_run import run as drive
+    from offstage.testbeds.live.options import DriveOptions
 
     options = DriveOptions(
         trace=trace, seed=seed, sessions=sessions, context_tokens=context_tokens, steps=steps,

@@ -10,9 +10,9 @@ from offstage.bindings.errors import BadInput, Interrupted, RunFailed
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 
 if TYPE_CHECKING:
-    from offstage.testbeds.drive.progress import Progress
-    from offstage.testbeds.lab.experiment import Experiment
-    from offstage.testbeds.lab.results import LabSummary, PointSummary
+    from offstage.testbeds.lab.results.summary import LabSummary, PointSummary
+    from offstage.testbeds.lab.run.experiment import Experiment
+    from offstage.testbeds.progress import Progress
 
 __all__ = ["register"]
 
@@ -101,7 +101,7 @@ def bounds(
     from rich.text import Text
 
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.lab.bounds_table import bounds_rows, bounds_table
+    from offstage.testbeds.lab.run.bounds_table import bounds_rows, bounds_table
 
     experiment, folder = _planned(spec, out, seed, changes, sweep=True)
     with shown(1) as progress:
@@ -117,7 +117,7 @@ def policies(form: FormatOption = Format.text) -> None:
     """Every policy there is: what it uses and where it is from."""
     from rich.table import Table
 
-    from offstage.testbeds.lab.registry import listing
+    from offstage.testbeds.lab.policies.registry import listing
 
     found = listing()
     table = Table(box=None, pad_edge=False)
@@ -133,7 +133,7 @@ def _run(
     cluster: str, *, sweep: bool,
 ) -> "LabSummary":  # fmt: skip
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.lab.finish import finish
+    from offstage.testbeds.lab.run.summarize import finish
 
     experiment, folder = _planned(name, out, seeds, changes, sweep=sweep)
     traces = sum(one.spec.workload.kind == "requests" for one in experiment.variants)
@@ -145,8 +145,8 @@ def _run(
 def _planned(
     name: str, out: Path, seeds: list[int] | None, changes: list[str] | None, *, sweep: bool
 ) -> tuple["Experiment", Path]:
-    from offstage.testbeds.lab.experiment import plan
-    from offstage.testbeds.lab.spec import find
+    from offstage.testbeds.lab.run.experiment import plan
+    from offstage.testbeds.lab.spec.schema import find
 
     chosen: dict[str, Any] = {
         key: _value(text) for key, text in parse_settings(changes or []).items()
@@ -160,8 +160,8 @@ def _compute(
     experiment: "Experiment", folder: Path, progress: "Progress", jobs: int, cluster: str, *,
     bounds_only: bool = False, stop_at_failure: bool = True,
 ) -> None:  # fmt: skip
-    from offstage.testbeds.lab.execute import default_jobs
-    from offstage.testbeds.lab.experiment import compute
+    from offstage.testbeds.lab.run.execute import default_jobs
+    from offstage.testbeds.lab.run.experiment import compute
 
     if jobs < 0:
         raise BadInput(f"--jobs = {jobs}", "lab", "give 1 or more, or 0 for one for each core")
@@ -200,12 +200,12 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from offstage.testbeds.report.files import SUMMARY_NAME, write_text
-    from offstage.testbeds.report.lab_files import write_lab_summary
-    from offstage.testbeds.report.lab_page import write_lab_report
-    from offstage.testbeds.report.lab_requests import requests_table
-    from offstage.testbeds.report.lab_sentence import lab_sentence
-    from offstage.testbeds.report.lab_table import lab_table
+    from offstage.testbeds.report.lab.files import write_lab_summary
+    from offstage.testbeds.report.lab.page import write_lab_report
+    from offstage.testbeds.report.lab.requests import requests_table
+    from offstage.testbeds.report.lab.sentence import lab_sentence
+    from offstage.testbeds.report.lab.table import lab_table
+    from offstage.testbeds.report.page.files import SUMMARY_NAME, write_text
 
     paths = {
         "summary": out / SUMMARY_NAME,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from offstage.testbeds.cli.common import Format, emit
 
 if TYPE_CHECKING:
-    from offstage.testbeds.results import Summary
+    from offstage.testbeds.live.results import Summary
 
 __all__ = ["tell"]
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from offstage.testbeds.drive.progress import Progress as Contract
+    from offstage.testbeds.progress import Progress as Contract
 
 __all__ = ["Live", "Plain", "shown"]
 

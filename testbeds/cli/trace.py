@@ -39,9 +39,9 @@ def info(
     form: FormatOption = Format.text,
 ) -> None:
     """Requests, lengths, sessions, blocks, and what an ideal cache and LRU would hit."""
-    from offstage.testbeds.workloads.importer import open_trace
-    from offstage.testbeds.workloads.stats import summarise, to_dict
-    from offstage.testbeds.workloads.stats_table import render
+    from offstage.testbeds.workloads.requests.importer import open_trace
+    from offstage.testbeds.workloads.requests.stats import summarise, to_dict
+    from offstage.testbeds.workloads.requests.stats_table import render
 
     if limit is not None and limit < 1:
         raise BadInput(f"--limit = {limit}", "trace info", "give 1 or more")

@@ -51,8 +51,8 @@ def generate(
     if out is None:
         _explain(profile, seed, form)
         return
-    from offstage.testbeds.lab.export import export
-    from offstage.testbeds.lab.generated import GeneratedOptions, GeneratedWorkload
+    from offstage.testbeds.capture.export import export
+    from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 
     # A file has scores, and whoever replays it selects: one block stands for any selection here.
     options = GeneratedOptions(
@@ -68,7 +68,7 @@ def generate(
 
 
 def _explain(profile: str, seed: int, form: Format) -> None:
-    from offstage.testbeds.workloads import explain as figures
+    from offstage.testbeds.workloads.selections import explain as figures
 
     with shown(len(figures.processes_of(profile))) as progress:
         rows = figures.explain(profile, seed, progress=progress)

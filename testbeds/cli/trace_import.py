@@ -34,7 +34,7 @@ def import_trace(
     form: FormatOption = Format.text,
 ) -> None:
     """Read a trace of any known format and write it in ours."""
-    from offstage.testbeds.workloads.importer import open_trace, write_trace
+    from offstage.testbeds.workloads.requests.importer import open_trace, write_trace
 
     if limit is not None and limit < 1:
         raise BadInput(f"--limit = {limit}", "trace import", "give 1 or more")

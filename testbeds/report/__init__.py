@@ -1,10 +1,10 @@
 """Reports of an experiment: summary.json, a self-contained HTML page, a table for the terminal."""
 
-from offstage.testbeds.report.definitions import DEFINITIONS, as_text
-from offstage.testbeds.report.files import SUMMARY_NAME, read_summary, write_summary
-from offstage.testbeds.report.page import write_report
-from offstage.testbeds.report.sentence import sentence
-from offstage.testbeds.report.table import console_table
+from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary, write_summary
+from offstage.testbeds.report.run.definitions import DEFINITIONS, as_text
+from offstage.testbeds.report.run.page import write_report
+from offstage.testbeds.report.run.sentence import sentence
+from offstage.testbeds.report.run.table import console_table
 
 __all__ = [
     "DEFINITIONS",

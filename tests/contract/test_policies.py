@@ -1,4 +1,4 @@
-"""Does every policy keep the contract of `testbeds/lab/policy.py`, and are cheats seen?"""
+"""Does every policy keep the contract of `testbeds/lab/policies/policy.py`, and are cheats seen?"""
 
 import copy
 import re
@@ -12,11 +12,11 @@ import pytest
 
 from offstage.bindings.core import CAUSES
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.lab.checked import Opened
 from offstage.testbeds.lab.policies.base import best
-from offstage.testbeds.lab.policy import CoreSwitches, Setting, View, guesses, no_guesses
-from offstage.testbeds.lab.registry import listing, parse
-from offstage.testbeds.lab.slab import ABSENT
+from offstage.testbeds.lab.policies.checked import Opened
+from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
+from offstage.testbeds.lab.policies.registry import listing, parse
+from offstage.testbeds.workloads.selections.slab import ABSENT
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/add-a-policy.md"
 CODE = re.compile(r"```python rising\.py\n(.*?)```", re.DOTALL)

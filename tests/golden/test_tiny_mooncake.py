@@ -11,8 +11,8 @@ The LRU and token counts in `data/tiny_mooncake.json` come from a plain loop ove
 import json
 from pathlib import Path
 
-from offstage.testbeds.workloads.importer import open_trace
-from offstage.testbeds.workloads.stats import summarise
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.stats import summarise
 
 DATA = Path(__file__).parent / "data"
 

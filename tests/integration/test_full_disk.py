@@ -19,7 +19,7 @@ from offstage.bindings.keys import block_keys
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import Control
 from offstage.host.fabrics import open_fabric
-from offstage.testbeds.demo.tier import write_config
+from offstage.testbeds.beds.daemon_process import write_config
 
 PAYLOAD = 4096
 BATCH = 16

@@ -15,8 +15,8 @@ import pytest
 
 from offstage.bindings.errors import RunFailed
 from offstage.host.control import Control
+from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.cli import run
-from offstage.testbeds.demo.tier import Tier, serve, write_config
 
 ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",

@@ -13,7 +13,7 @@ import pytest
 from lab_runs import LAB, SPEC, WAIT_S, here, ledger, shell, wait_for
 
 from offstage.bindings.core import ENDS, HIT_ENDS
-from offstage.testbeds.report.lab_files import read_lab_summary
+from offstage.testbeds.report.lab.files import read_lab_summary
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
@@ -29,7 +29,7 @@ def test_slabs_of_any_length_give_the_same_bytes(
     steps: int, lab_whole: Path, lab_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter than a session, no divisor of it, and longer than it."""
-    monkeypatch.setattr("offstage.testbeds.lab.feed.SLAB_STEPS_MAX", steps)
+    monkeypatch.setattr("offstage.testbeds.lab.run.feed.SLAB_STEPS_MAX", steps)
     assert here("run", "e.toml", "--out", "out") == 0
     assert ledger(lab_place / "out") == ledger(lab_whole)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from offstage.testbeds.report import write_report
-from offstage.testbeds.report.lab_page import write_lab_report
+from offstage.testbeds.report.lab.page import write_lab_report
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKGROUNDS = {"light": (0xFA, 0xF9, 0xF7), "dark": (0x14, 0x17, 0x1B)}

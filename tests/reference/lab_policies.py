@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.core import CAUSES
-from offstage.testbeds.lab.policy import CoreSwitches, Setting, View, guesses, no_guesses
+from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
 
 PATTERN = CAUSES.index("pattern")
 STEP = 5

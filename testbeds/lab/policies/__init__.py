@@ -1,6 +1,6 @@
 """The components that come with Offstage, in the order in which they are listed.
 
-One component is one class; what it promises stands in `offstage.testbeds.lab.policy`.
+One component is one class; what it promises stands in `offstage.testbeds.lab.policies.policy`.
 """
 
 from offstage.testbeds.lab.policies.boundary import Boundary
@@ -21,13 +21,13 @@ from offstage.testbeds.lab.policies.lookahead import (
     LookaheadIndex,
     OasisDraft,
 )
+from offstage.testbeds.lab.policies.policy import Policy
 from offstage.testbeds.lab.policies.prr import PrrEma
 from offstage.testbeds.lab.policies.solidattention import SolidAttentionPrevStep
 from offstage.testbeds.lab.policies.stability import Stability
 from offstage.testbeds.lab.policies.switches import Coschedule, Granule
 from offstage.testbeds.lab.policies.ucm import UcmStrided, UcmStrided3
 from offstage.testbeds.lab.policies.warmup import Warmup
-from offstage.testbeds.lab.policy import Policy
 
 __all__ = ["BUILT_IN"]
 

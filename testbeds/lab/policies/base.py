@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.core import CAUSES
-from offstage.testbeds.lab.policy import CoreSwitches, Setting, View, guesses, no_guesses
-from offstage.testbeds.lab.slab import ABSENT
+from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
+from offstage.testbeds.workloads.selections.slab import ABSENT
 
 __all__ = [
     "BASELINE",

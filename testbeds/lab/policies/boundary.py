@@ -15,7 +15,7 @@ from offstage.testbeds.lab.policies.base import (
     marked,
     overlap,
 )
-from offstage.testbeds.lab.policy import Setting, View, no_guesses
+from offstage.testbeds.lab.policies.policy import Setting, View, no_guesses
 
 __all__ = ["Boundary"]
 

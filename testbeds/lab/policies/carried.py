@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from offstage.bindings.core import EVICTIONS
 from offstage.testbeds.lab.policies.base import Component
-from offstage.testbeds.lab.policy import CoreSwitches, Policy
+from offstage.testbeds.lab.policies.policy import CoreSwitches, Policy
 
 __all__ = [
     "EVICTION_ONLY",

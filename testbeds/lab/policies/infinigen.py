@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.testbeds.lab.policies.base import BASELINE, Component, Shares, marked, places
-from offstage.testbeds.lab.policy import Setting, View, guesses, no_guesses
+from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
 
 __all__ = ["InfinigenNextLayer"]
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.base import LOOKAHEAD, Component, Marks, best, marked, places
-from offstage.testbeds.lab.policy import Setting, View, guesses, no_guesses
-from offstage.testbeds.lab.slab import ABSENT
+from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
+from offstage.testbeds.workloads.selections.slab import ABSENT
 
 __all__ = ["Lookahead", "LookaheadDraft", "LookaheadIndex", "OasisDraft"]
 

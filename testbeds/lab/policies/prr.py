@@ -14,7 +14,7 @@ from offstage.testbeds.lab.policies.base import (
     best,
     guess_next_step,
 )
-from offstage.testbeds.lab.policy import Setting, View
+from offstage.testbeds.lab.policies.policy import Setting, View
 
 __all__ = ["PrrEma"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.testbeds.lab.policies.base import BASELINE, Component, Marks, Shares, marked, places
-from offstage.testbeds.lab.policy import Setting, View, guesses
+from offstage.testbeds.lab.policies.policy import Setting, View, guesses
 
 __all__ = ["SolidAttentionPrevStep"]
 

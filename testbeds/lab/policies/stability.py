@@ -15,7 +15,7 @@ from offstage.testbeds.lab.policies.base import (
     guess_next_step,
     marked,
 )
-from offstage.testbeds.lab.policy import Setting, View
+from offstage.testbeds.lab.policies.policy import Setting, View
 
 __all__ = ["Stability"]
 

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from offstage.testbeds.lab.policies.base import Component
-from offstage.testbeds.lab.policy import CoreSwitches
+from offstage.testbeds.lab.policies.policy import CoreSwitches
 
 __all__ = ["Coschedule", "Granule"]
 

@@ -13,7 +13,7 @@ from offstage.testbeds.lab.policies.base import (
     best,
     guess_next_step,
 )
-from offstage.testbeds.lab.policy import Setting, View, no_guesses
+from offstage.testbeds.lab.policies.policy import Setting, View, no_guesses
 
 __all__ = ["UcmStrided", "UcmStrided3"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.testbeds.lab.policies.base import PATTERN, Component, best, places
-from offstage.testbeds.lab.policy import guesses, no_guesses
+from offstage.testbeds.lab.policies.policy import guesses, no_guesses
 
 __all__ = ["Warmup"]
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.capture.format import Header, Session
-from offstage.testbeds.capture.reader import open_capture
 from offstage.testbeds.capture.stats import overlap
-from offstage.testbeds.capture.writer import Writer
-from offstage.testbeds.lab.captured import CapturedWorkload
-from offstage.testbeds.lab.slab import ABSENT, Workload
+from offstage.testbeds.workloads.selections.captured import CapturedWorkload
+from offstage.testbeds.workloads.selections.scores_format import Header, Session
+from offstage.testbeds.workloads.selections.scores_reader import open_capture
+from offstage.testbeds.workloads.selections.scores_writer import Writer
+from offstage.testbeds.workloads.selections.slab import ABSENT, Workload
 
 LAYERS, GROUPS, BLOCK = 3, 2, 4
 CONTEXT_BLOCKS, WINDOWS, STEPS = 10, 4, 11

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.capture.format import METADATA_KEY, Header, Session
-from offstage.testbeds.capture.reader import open_capture
-from offstage.testbeds.capture.writer import Writer
+from offstage.testbeds.workloads.selections.scores_format import METADATA_KEY, Header, Session
+from offstage.testbeds.workloads.selections.scores_reader import open_capture
+from offstage.testbeds.workloads.selections.scores_writer import Writer
 
 LAYERS, GROUPS, BLOCK = 2, 3, 4
 CONTEXT_BLOCKS, WINDOWS, STEPS = 5, 3, 9

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from offstage.testbeds.capture.reader import open_capture
-from offstage.testbeds.capture.writer import Writer
 from offstage.testbeds.cli import run
+from offstage.testbeds.workloads.selections.scores_reader import open_capture
+from offstage.testbeds.workloads.selections.scores_writer import Writer
 
 pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")

@@ -21,8 +21,8 @@ from offstage.testbeds.bench.flat import (
     run,
     write_oracle,
 )
-from offstage.testbeds.workloads.importer import open_trace
-from offstage.testbeds.workloads.stats import LRU_FRACTIONS
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.stats import LRU_FRACTIONS
 
 pytest.importorskip("libcachesim", reason="the oracle: pip install 'offstage[test]'")
 

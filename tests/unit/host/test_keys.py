@@ -16,7 +16,7 @@ from offstage.host.geometry import LayerKv
 from offstage.host.keys import CONTEXT_TOKENS_MAX, KvPools, ProcessParams, QueryStream
 from offstage.host.models import geometry
 from offstage.host.selection import SELECTORS, selector
-from offstage.testbeds.workloads.process import TABLE
+from offstage.testbeds.workloads.selections.process import TABLE
 
 DEMO = geometry("demo")
 Floats = npt.NDArray[np.float32]

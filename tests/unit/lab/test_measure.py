@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.core import CAUSES, ENDS, FATES
-from offstage.testbeds.lab.bootstrap import Bootstrap
-from offstage.testbeds.lab.ledger import ROW
-from offstage.testbeds.lab.measure import measure
-from offstage.testbeds.lab.results import Interval, SeedBounds, SeedRun
-from offstage.testbeds.lab.totals import totals
+from offstage.testbeds.lab.results.bootstrap import Bootstrap
+from offstage.testbeds.lab.results.ledger import ROW
+from offstage.testbeds.lab.results.measure import measure
+from offstage.testbeds.lab.results.summary import Interval, SeedBounds, SeedRun
+from offstage.testbeds.lab.results.totals import totals
 
 UNIT = Path(__file__).resolve().parents[1]
 LAB = SimpleNamespace(**runpy.run_path(str(UNIT / "report/lab_synthetic.py")))

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from offstage.bindings.core import CAUSES, EVICTIONS, Core, CoreConfig
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.lab.checked import Opened, checked_begin, checked_step
 from offstage.testbeds.lab.policies.base import Averages, Shares, best, marked, overlap, places
 from offstage.testbeds.lab.policies.carried import EVICTION_SOURCES
-from offstage.testbeds.lab.policies.stability import Stability
-from offstage.testbeds.lab.policy import (
+from offstage.testbeds.lab.policies.checked import Opened, checked_begin, checked_step
+from offstage.testbeds.lab.policies.policy import (
     GUESS,
     CoreSwitches,
     Setting,
@@ -24,8 +23,9 @@ from offstage.testbeds.lab.policy import (
     guesses,
     no_guesses,
 )
-from offstage.testbeds.lab.registry import GROUP, find, listing, parse
-from offstage.testbeds.lab.slab import ABSENT
+from offstage.testbeds.lab.policies.registry import GROUP, find, listing, parse
+from offstage.testbeds.lab.policies.stability import Stability
+from offstage.testbeds.workloads.selections.slab import ABSENT
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/policies.md"
 PATTERN = CAUSES.index("pattern")
@@ -103,7 +103,7 @@ def test_a_wrong_spec_is_one_line(spec: str, said: str) -> None:
 
 
 GOOD = """
-from offstage.testbeds.lab.policy import CoreSwitches, no_guesses
+from offstage.testbeds.lab.policies.policy import CoreSwitches, no_guesses
 class Good:
     name, uses, source = "{name}", "nothing", "a test"
     core = CoreSwitches({core})

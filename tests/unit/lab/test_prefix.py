@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import flat, populate
-from offstage.testbeds.lab.prefix import (
+from offstage.testbeds.lab.bounds.prefix import (
     ADMISSIONS,
     PREFIX_EVICTIONS,
     TOUCHES,
@@ -24,10 +24,10 @@ from offstage.testbeds.lab.prefix import (
     PrefixTrace,
     simulate,
 )
-from offstage.testbeds.lab.prefix_runs import RequestsOptions, run_requests
-from offstage.testbeds.workloads.columns import Columns, runs_of
-from offstage.testbeds.workloads.importer import open_trace
-from offstage.testbeds.workloads.requests import Origin, Trace
+from offstage.testbeds.lab.bounds.prefix_runs import RequestsOptions, run_requests
+from offstage.testbeds.workloads.requests.columns import Columns, runs_of
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.requests import Origin, Trace
 
 ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared" / "traces"))

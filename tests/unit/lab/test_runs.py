@@ -11,12 +11,12 @@ import pytest
 
 from offstage.bindings.core import ENDS, HIT_ENDS
 from offstage.bindings.errors import BadInput, OffstageError
-from offstage.testbeds.drive.progress import Silent
-from offstage.testbeds.lab import parts
-from offstage.testbeds.lab.experiment import compute, plan
-from offstage.testbeds.lab.finish import finish
-from offstage.testbeds.lab.plan import Task
-from offstage.testbeds.lab.results import LabSummary, SeedRun
+from offstage.testbeds.lab.results.summary import LabSummary, SeedRun
+from offstage.testbeds.lab.run import parts
+from offstage.testbeds.lab.run.experiment import compute, plan
+from offstage.testbeds.lab.run.plan import Task
+from offstage.testbeds.lab.run.summarize import finish
+from offstage.testbeds.progress import Silent
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACE = ROOT / "tests/golden/data/tiny_mooncake.jsonl"

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.lab import _value
-from offstage.testbeds.lab import spec as specs
-from offstage.testbeds.lab.experiment import plan
-from offstage.testbeds.lab.plan import points_of
-from offstage.testbeds.lab.spec import Spec, load, variants
+from offstage.testbeds.lab.run.experiment import plan
+from offstage.testbeds.lab.run.plan import points_of
+from offstage.testbeds.lab.spec import schema as specs
+from offstage.testbeds.lab.spec.schema import Spec, load, variants
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/lab-spec.md"
 TABLES = {

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.drive.progress import Silent
-from offstage.testbeds.lab.build import build
-from offstage.testbeds.lab.requests_runs import requests_of
-from offstage.testbeds.lab.spec import Spec, load
-from offstage.testbeds.workloads.importer import open_trace
-from offstage.testbeds.workloads.trace_sessions import sessions_from_trace
+from offstage.testbeds.lab.run.build import build
+from offstage.testbeds.lab.run.requests_runs import requests_of
+from offstage.testbeds.lab.spec.schema import Spec, load
+from offstage.testbeds.progress import Silent
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.trace_sessions import sessions_from_trace
 
 TRACE = Path(__file__).resolve().parents[2] / "golden/data/tiny_mooncake.jsonl"
 

@@ -13,14 +13,14 @@ from offstage.bindings.bounds import CREDIT_ONE
 from offstage.bindings.core import EVICTIONS, PREFETCHERS, Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import DecodePlan, decode, populate
-from offstage.testbeds.lab.bounds import (
+from offstage.testbeds.lab.bounds.collect import (
     BOUNDS,
     BoundPoint,
     Collector,
     LastStep,
     bounds_at,
 )
-from offstage.testbeds.lab.slab import ABSENT, SessionInfo, Slab
+from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
 
 LAYERS, SELECT, BLOCK_TOKENS, BLOCK_BYTES = 2, 4, 3, 1 << 16
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.core import CAUSES, FATES
-from offstage.testbeds.lab.bounds import BOUND_ROW, BOUNDS
-from offstage.testbeds.lab.ledger import ROW
-from offstage.testbeds.lab.measure import measure
-from offstage.testbeds.lab.results import (
+from offstage.testbeds.lab.bounds.collect import BOUND_ROW, BOUNDS
+from offstage.testbeds.lab.results.ledger import ROW
+from offstage.testbeds.lab.results.measure import measure
+from offstage.testbeds.lab.results.summary import (
     Failed,
     LabSummary,
     PointInfo,

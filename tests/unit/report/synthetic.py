@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from offstage.testbeds.live.results import ENDS, CurvePoint, RunResult, Summary
 from offstage.testbeds.report import as_text, sentence
-from offstage.testbeds.results import ENDS, CurvePoint, RunResult, Summary
 
 SETS: tuple[tuple[str, ...], ...] = (
     (),

@@ -94,12 +94,12 @@ def test_an_interrupted_demo_says_what_it_leaves(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("offstage.testbeds.demo.run", interrupted)
+    monkeypatch.setattr("offstage.testbeds.live.demo.run", interrupted)
     assert run(["demo", "--out", str(tmp_path)]) == 130
     line = capsys.readouterr().err.strip()
     assert line.startswith(f"offstage: {tmp_path / 'work'}: interrupted; ")
     assert len(line.splitlines()) == 1
-    monkeypatch.setattr("offstage.testbeds.workloads.mooncake.lines", interrupted)
+    monkeypatch.setattr("offstage.testbeds.workloads.requests.mooncake.lines", interrupted)
     assert run(["trace", "info", str(TINY)]) == 130
     assert capsys.readouterr().err.strip() == "offstage: interrupted"
 

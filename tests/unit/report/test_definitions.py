@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from offstage.testbeds.live.results import ENDS
 from offstage.testbeds.report import DEFINITIONS
-from offstage.testbeds.report.definitions import END_TEXTS, FATE_TEXTS, PROVENANCE_TEXTS
-from offstage.testbeds.results import ENDS
+from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS, PROVENANCE_TEXTS
 
 ROOT = Path(__file__).resolve().parents[3]
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"

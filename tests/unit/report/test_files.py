@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report import DEFINITIONS, as_text, read_summary, write_report, write_summary
-from offstage.testbeds.results import RunResult
 
 ISSUE_KEYS = {
     "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit_rate",

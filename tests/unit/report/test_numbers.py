@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.testbeds.report import numbers
+from offstage.testbeds.report.page import numbers
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from offstage.testbeds.report.page import render
+from offstage.testbeds.report.run.page import render
 
 SECTIONS = [
     "runs", "steps", "served", "lead", "stall", "curve", "fates", "warnings", "reproduce",

@@ -17,21 +17,28 @@ from hypothesis import strategies as st
 
 from offstage.host.keys import ProcessParams
 from offstage.testbeds.cli import run
-from offstage.testbeds.drive.progress import Silent
-from offstage.testbeds.lab.field import Field, FieldShape
-from offstage.testbeds.workloads.anchors import ANCHORS, Anchor, Sample, error, measure, selections
-from offstage.testbeds.workloads.derived import STATISTICS, Values, aims
-from offstage.testbeds.workloads.explain import explain, to_dict
-from offstage.testbeds.workloads.fit import CLOSE, FIT_SEEDS, cost, minimise
-from offstage.testbeds.workloads.locality import (
+from offstage.testbeds.progress import Silent
+from offstage.testbeds.workloads.selections.anchors import (
+    ANCHORS,
+    Anchor,
+    Sample,
+    error,
+    measure,
+    selections,
+)
+from offstage.testbeds.workloads.selections.derived import STATISTICS, Values, aims
+from offstage.testbeds.workloads.selections.explain import explain, to_dict
+from offstage.testbeds.workloads.selections.field import Field, FieldShape
+from offstage.testbeds.workloads.selections.fit import CLOSE, FIT_SEEDS, cost, minimise
+from offstage.testbeds.workloads.selections.locality import (
     BUFFERS,
     buffer_misses,
     distinct,
     overlap,
     shared_by,
 )
-from offstage.testbeds.workloads.process import TABLE
-from offstage.testbeds.workloads.profiles import (
+from offstage.testbeds.workloads.selections.process import TABLE
+from offstage.testbeds.workloads.selections.profiles import (
     BLOCK_TOKENS,
     BLOCKS_FROM_TOKENS,
     PROCESSES,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads import trace as trace_module
-from offstage.testbeds.workloads.mooncake import iterate, load
-from offstage.testbeds.workloads.trace import Request
+from offstage.testbeds.workloads.requests import trace as trace_module
+from offstage.testbeds.workloads.requests.mooncake import iterate, load
+from offstage.testbeds.workloads.requests.trace import Request
 
 
 def row(**changes: Any) -> dict[str, Any]:

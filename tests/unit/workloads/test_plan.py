@@ -12,15 +12,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.identity import root, trace_chunks
-from offstage.testbeds.workloads.plan import (
+from offstage.testbeds.workloads.requests.identity import root, trace_chunks
+from offstage.testbeds.workloads.requests.plan import (
     ChunkShape,
     TraceOptions,
     WorkloadPlan,
     from_trace,
     generated,
 )
-from offstage.testbeds.workloads.trace import Request
+from offstage.testbeds.workloads.requests.trace import Request
 
 ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared" / "traces"))

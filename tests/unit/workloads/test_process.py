@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.process import (
+from offstage.testbeds.workloads.selections.process import (
     BANDS,
     HEAD_CLASSES,
     TABLE,

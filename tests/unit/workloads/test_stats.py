@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from offstage.bindings.prefix import Runs, distances, ideal
-from offstage.testbeds.workloads.importer import open_trace
-from offstage.testbeds.workloads.optimum import Optimum
-from offstage.testbeds.workloads.requests import Trace
-from offstage.testbeds.workloads.stats import BlockInfo, collect, summarise, to_dict
-from offstage.testbeds.workloads.stats_table import render
-from offstage.testbeds.workloads.trace import Request
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.optimum import Optimum
+from offstage.testbeds.workloads.requests.requests import Trace
+from offstage.testbeds.workloads.requests.stats import BlockInfo, collect, summarise, to_dict
+from offstage.testbeds.workloads.requests.stats_table import render
+from offstage.testbeds.workloads.requests.trace import Request
 
 ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared" / "traces"))

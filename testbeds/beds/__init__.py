@@ -1,0 +1,1 @@
+"""Where a run finds its daemon: for now, a process on this machine."""

@@ -1,0 +1,195 @@
+"""Prefix caching across requests: what of a prompt is still staged when a request comes.
+
+Model: every request asks for its blocks in order of arrival; a block that is there is used, one
+that is not is prefilled, and written into the buffer if the admission lets it in. The victims are
+chosen by the decision core, in virtual time and without latency: what is studied is what to keep,
+not how fast it moves. A block that nobody asked for during the TTL is dropped, and its place is
+free. Same trace and options, same result. What can fail: a trace without blocks, or without
+sessions where the admission needs them (BadInput).
+
+Four hit rates, because the definition moves the number by several points:
+- block: blocks that were there when their turn came, over all blocks asked for;
+- prefix: blocks of the unbroken run, from the front, that were there on arrival, over the same;
+- token: tokens of that run over all input tokens: what a prefix cache saves of the prefill;
+- request: the mean over requests of that share of its own input tokens.
+
+Admission: `all`; `second-touch`, a block enters when it is asked for again within a window (the
+doorkeeper of TinyLFU, Einziger, Friedman, Manes, ACM TOS 13(4), 2017, kept exactly here instead of
+in a Bloom filter); `turns`, a block enters unless its request is the first of its session and no
+other session has asked for the block: what is single-turn and not shared stays out.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from offstage.bindings.core import EVICTIONS, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.errors import BadInput
+from offstage.bindings.prefix import ADMISSIONS, Ideal, distances, ideal, run
+from offstage.testbeds.workloads.requests.requests import Trace
+
+__all__ = [
+    "ADMISSIONS",
+    "PREFIX_EVICTIONS",
+    "TOUCHES",
+    "HitRates",
+    "PrefixOptions",
+    "PrefixResult",
+    "PrefixTrace",
+    "simulate",
+]
+
+PREFIX_EVICTIONS = tuple(name for name in EVICTIONS if name != "score")
+"""All but `score`: a request trace says nothing of how much a block is wanted."""
+
+TOUCHES = ("front", "tail")
+"""The order in which a request's blocks are used: `tail` leaves the front most recent, as vLLM."""
+
+DEMANDS_MAX = 256
+"""Hits told to the core in one step; more would only make its tables larger."""
+
+
+@dataclass(frozen=True)
+class HitRates:
+    """Hits by block, prefix, token and request, as the module defines them; 0 to 1."""
+
+    block: float
+    prefix: float
+    token: float
+    request: float
+
+
+@dataclass(frozen=True)
+class PrefixOptions:
+    """One cache. `ttl_s` None: nothing expires; `window_s` None: second touch at any time."""
+
+    capacity_blocks: int
+    eviction: str = "lru"
+    admission: str = "all"
+    ttl_s: float | None = None
+    window_s: float | None = None
+    touch: str = "front"
+    seed: int = 0
+
+    def check(self) -> None:
+        """BadInput for a value that is not of its list or range."""
+        for name, value, known in (
+            ("eviction", self.eviction, PREFIX_EVICTIONS),
+            ("admission", self.admission, ADMISSIONS),
+            ("touch", self.touch, TOUCHES),
+        ):
+            if value not in known:
+                raise BadInput(f"{name} = {value!r}", "prefix", f"choose one of {', '.join(known)}")
+        if self.capacity_blocks < 1:
+            raise BadInput(f"capacity of {self.capacity_blocks} blocks", "prefix", "give 1 or more")
+        for name, seconds in (("ttl_s", self.ttl_s), ("window_s", self.window_s)):
+            if seconds is not None and not 1e-9 <= seconds <= 1e9:
+                raise BadInput(
+                    f"{name} = {seconds}", "prefix", "give 1e-9 to 1e9 s, or leave it out"
+                )
+
+
+@dataclass(frozen=True)
+class PrefixResult:
+    """What one cache did on one trace; counts are blocks."""
+
+    options: PrefixOptions
+    hit_rates: HitRates
+    admitted: int
+    refused: int
+    evicted: int
+    expired: int
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-ready: options, hit rates and counts."""
+        return asdict(self)
+
+
+class PrefixTrace:
+    """A trace made ready for many caches. BadInput where it has no blocks."""
+
+    def __init__(self, trace: Trace) -> None:
+        trace.need_blocks("prefix caching")
+        self.trace = trace
+        self.runs = trace.runs
+        if not self.runs.access_count:
+            raise BadInput("no request has a block", trace.origin.name, "give longer requests")
+        self.arrival_ns = np.rint(trace.arrival_s * 1e9).astype(np.uint64)
+
+    @cached_property
+    def endless(self) -> Ideal:
+        """What an endless cache hits."""
+        return ideal(self.runs)
+
+    @cached_property
+    def ideal(self) -> HitRates:
+        """Hit rates of an endless cache: nobody can do better."""
+        return self.hit_rates(self.endless.rows)
+
+    @cached_property
+    def _lru_hits(self) -> Any:
+        return np.cumsum(distances(self.runs))
+
+    def lru_block_hit_rate(self, capacity_blocks: int) -> float:
+        """LRU by block, front first, from stack distances: no simulation, for any capacity."""
+        hits = self._lru_hits[min(capacity_blocks, len(self._lru_hits)) - 1]
+        return float(hits) / self.runs.access_count
+
+    def hit_rates(self, rows: Any) -> HitRates:
+        """The three rates of `ROW` `[requests]`."""
+        trace = self.trace
+        whole = (rows["prefix"] == trace.block_counts) & (trace.block_counts > 0)
+        # A trace of lengths in bytes / 4 can have a block more than its tokens.
+        tokens = np.minimum(trace.tokens_of(rows["prefix"], whole), trace.input_tokens)
+        asked = trace.input_tokens > 0
+        return HitRates(
+            block=int(rows["hits"].sum(dtype=np.int64)) / self.runs.access_count,
+            prefix=int(rows["prefix"].sum(dtype=np.int64)) / self.runs.access_count,
+            token=int(tokens.sum()) / max(1, int(trace.input_tokens.sum())),
+            request=float(np.mean(tokens[asked] / trace.input_tokens[asked])) if asked.any() else 0,
+        )
+
+
+def simulate(prepared: PrefixTrace, options: PrefixOptions) -> PrefixResult:
+    """One pass of the trace through a decision core of `capacity_blocks` slots.
+
+    Raises BadInput for an option out of range, or admission `turns` on a trace without sessions.
+    """
+    options.check()
+    trace, runs = prepared.trace, prepared.runs
+    by_session: dict[str, Any] = {}
+    if options.admission == "turns":
+        trace.need_sessions("admission 'turns'")
+        by_session = {
+            "sessions": trace.session.astype(np.uint32),
+            "turns": trace.turn.astype(np.uint32),
+        }
+    slots = min(options.capacity_blocks, runs.block_count)
+    config = CoreConfig(
+        slots, runs.block_count, runs.block_count, demand_max=DEMANDS_MAX, seed=options.seed
+    )
+    core = Core(config, Policy("shared"))
+    tenant = core.tenant_add(0, b"\0" * 16, slots)
+    session = core.session_open(0, SessionConfig(tenant, 1))
+    core.set_policy(0, Policy(eviction=options.eviction))
+    counts = run(
+        core,
+        session,
+        runs,
+        prepared.arrival_ns,
+        admission=options.admission,
+        ttl_ns=0 if options.ttl_s is None else round(options.ttl_s * 1e9),
+        window_ns=None if options.window_s is None else round(options.window_s * 1e9),
+        tail_first=options.touch == "tail",
+        **by_session,
+    )
+    return PrefixResult(
+        options=options,
+        hit_rates=prepared.hit_rates(counts.rows),
+        admitted=counts.admitted,
+        refused=counts.refused,
+        evicted=counts.evicted,
+        expired=counts.expired,
+    )

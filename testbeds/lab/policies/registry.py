@@ -1,0 +1,243 @@
+"""Which policies there are, and how a spec such as `window+ema+lookahead` becomes one.
+
+A name is looked up among the built-in components and the entry points `offstage.policies` of
+installed packages, which are loaded only when they are asked for; `module:Class` names a class on
+the module path. Whatever is wrong with a name or with a class of another package is BadInput that
+says whose mistake it is. Nothing here touches the core.
+"""
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from offstage.bindings.core import EVICTIONS, PREFETCHERS
+from offstage.bindings.core import Policy as CorePolicy
+from offstage.bindings.errors import BadInput
+from offstage.dpu.options import Policy as DaemonPolicy
+from offstage.testbeds.lab.policies import BUILT_IN
+from offstage.testbeds.lab.policies.checked import Opened
+from offstage.testbeds.lab.policies.policy import SCHEDULES, CoreSwitches, Policy, Setting
+
+__all__ = ["GROUP", "Combined", "find", "listing", "parse"]
+
+GROUP = "offstage.policies"
+"""The group of entry points in which a package offers policies: name = "module:Class"."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_BUILT_IN = {one.name: one for one in BUILT_IN}
+_NUMBERS = tuple(one.name for one in fields(CorePolicy) if one.type in (int, "int"))
+PARAMETERS = ("window_tokens", *_NUMBERS)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Components joined by `+`.
+
+    core: their switches joined; the eviction is that of the last component that names one, else
+    LRU. Two components that set a parameter to different values are BadInput.
+    """
+
+    spec: str
+    components: tuple[type[Policy], ...]
+    core: CoreSwitches = field(default_factory=CoreSwitches)
+
+    @property
+    def guesses(self) -> bool:
+        """Whether a component has Python to be called at each step."""
+        return any(_has_python(one) for one in self.components)
+
+    def open(self, setting: Setting) -> Opened:
+        """Objects of one run. BadInput where a component cannot work on this workload."""
+        return Opened(tuple(one for one in self.components if _has_python(one)), setting)
+
+    def core_policy(self, block_tokens: int, **changes: int) -> CorePolicy:
+        """The core's policy: the daemon's defaults, the components' parameters, then `changes`."""
+        daemon = DaemonPolicy()
+        values = {name: getattr(daemon, name, 0) for name in _NUMBERS}  # no bandwidth cap
+        for name, value in {**self.core.parameters, **changes}.items():
+            _check_parameter(name, value, "policy parameters")
+            if name == "window_tokens":
+                name, value = "window_blocks", -(-value // block_tokens)
+            values[name] = value
+        return CorePolicy(
+            prefetchers="+".join(self.core.prefetchers) or "none",
+            eviction=self.core.eviction or EVICTIONS[0],
+            **values,
+        )
+
+
+def parse(spec: str) -> Combined:
+    """The policy that a spec names. Raises BadInput; loads other packages only where named."""
+    names = [name.strip() for name in spec.split("+")]
+    for name in names:
+        if not name:
+            raise BadInput("a name is missing", f"policy {spec!r}", "write window+ema, or none")
+        if names.count(name) > 1:
+            raise BadInput(f"{name!r} stands there twice", f"policy {spec!r}", "name it once")
+    components = tuple(find(name) for name in names)
+    return Combined("+".join(names), components, _join(spec, components))
+
+
+def find(name: str) -> type[Policy]:
+    """The class of one component: built in, of another package, or `module:Class`."""
+    if ":" in name:
+        return _from_path(name)
+    offered = _offered()
+    if name in offered:
+        return _load(_only(offered[name]))
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    near = difflib.get_close_matches(name, [*_BUILT_IN, *offered], n=1, cutoff=0.0)
+    raise BadInput(f"there is no policy {name!r}", "policy", f"did you mean {near[0]!r}?")
+
+
+def listing() -> list[dict[str, Any]]:
+    """Every policy that can be named: name, uses, source, from (a package), and its switches."""
+    found = [(one, "offstage") for one in BUILT_IN]
+    for _, offers in sorted(_offered().items()):
+        one = _only(offers)
+        found.append((_load(one), _package(one)))
+    return [
+        {
+            "name": one.name,
+            "uses": one.uses,
+            "source": one.source,
+            "from": package,
+            "guesses": _has_python(one),
+            "prefetchers": list(one.core.prefetchers),
+            "eviction": one.core.eviction,
+            "parameters": dict(one.core.parameters),
+            "schedule": one.core.schedule,
+            "granule": one.core.granule,
+        }
+        for one, package in found
+    ]
+
+
+def _has_python(one: type[Policy]) -> bool:
+    """Built-in components that only switch something inherit both calls; others are asked."""
+    silent = _BUILT_IN["none"]
+    return any(getattr(one, call) is not getattr(silent, call) for call in ("begin", "step"))
+
+
+def _join(spec: str, components: tuple[type[Policy], ...]) -> CoreSwitches:
+    prefetchers: dict[str, None] = {}
+    parameters: dict[str, int] = {}
+    eviction, schedule, granule = EVICTIONS[0], None, False
+    for one in components:
+        prefetchers |= dict.fromkeys(one.core.prefetchers)
+        eviction = one.core.eviction or eviction
+        schedule = one.core.schedule or schedule
+        granule |= one.core.granule
+        for name, value in one.core.parameters.items():
+            if parameters.setdefault(name, value) != value:
+                raise BadInput(
+                    f"its components set {name} to {parameters[name]} and to {value}",
+                    f"policy {spec!r}",
+                    f"leave {one.name!r} or the other one out",
+                )
+    return CoreSwitches(tuple(prefetchers), eviction, parameters, schedule, granule)
+
+
+def _package(one: EntryPoint) -> str:
+    return one.dist.name if one.dist is not None else one.value.partition(":")[0]
+
+
+def _offered() -> dict[str, list[EntryPoint]]:
+    """Entry points by name, none of them loaded."""
+    offered: dict[str, list[EntryPoint]] = {}
+    for one in entry_points(group=GROUP):
+        offered.setdefault(one.name, []).append(one)
+    return offered
+
+
+def _only(offers: list[EntryPoint]) -> EntryPoint:
+    """The only one of its name. A name that is taken is refused."""
+    first, *others = offers
+    taken = "Offstage" if first.name in _BUILT_IN else ""
+    if others:
+        taken = f"package {_package(others[0])!r}"
+    if taken:
+        raise BadInput(
+            f"policy {first.name!r} is also one of {taken}",
+            f"package {_package(first)!r}",
+            "rename its entry point, or remove the package",
+        )
+    return first
+
+
+def _load(one: EntryPoint) -> type[Policy]:
+    where = f"policy {one.name!r} of package {_package(one)!r}"
+    try:
+        found = one.load()
+    except Exception as error:
+        raise _cannot_load(where, error) from error
+    kind = _checked_class(found, where)
+    if kind.name != one.name:
+        raise BadInput(f"the class calls itself {kind.name!r}", where, "give both one name")
+    return kind
+
+
+def _from_path(path: str) -> type[Policy]:
+    module, _, name = path.partition(":")
+    where = f"policy {path!r}"
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise _cannot_load(where, error) from error
+    return _checked_class(found, where)
+
+
+def _cannot_load(where: str, error: Exception) -> BadInput:
+    return BadInput(
+        f"cannot be loaded: {type(error).__name__}: {error}",
+        where,
+        "mend the package, or name a module on PYTHONPATH as module:Class",
+    )
+
+
+def _checked_class(found: Any, where: str) -> type[Policy]:
+    """The class, if it has the shape of a Policy."""
+    mend = "see offstage.testbeds.lab.policies.policy"
+    if not isinstance(found, type):
+        raise BadInput(f"is no class but {type(found).__name__}", where, mend)
+    for attribute in ("name", "uses", "source"):
+        value = getattr(found, attribute, None)
+        if not isinstance(value, str) or not value.strip():
+            raise BadInput(f"has no text in {attribute!r}", where, mend)
+    kind: type[Policy] = found
+    if not _NAME.fullmatch(kind.name):
+        raise BadInput(f"{kind.name!r} is no name", where, "use lower case, digits, - and _")
+    if not isinstance(getattr(kind, "core", None), CoreSwitches):
+        raise BadInput("has no CoreSwitches in 'core'", where, mend)
+    for call in ("begin", "step"):
+        if not callable(getattr(kind, call, None)):
+            raise BadInput(f"has no method {call!r}", where, mend)
+    _check_switches(kind.core, where)
+    return kind
+
+
+def _check_switches(core: CoreSwitches, where: str) -> None:
+    named: list[tuple[str, Iterable[str], str]] = []
+    named += [(one, PREFETCHERS, "prefetcher") for one in core.prefetchers]
+    if core.eviction is not None:
+        named.append((core.eviction, EVICTIONS, "eviction"))
+    if core.schedule is not None:
+        named.append((core.schedule, SCHEDULES, "schedule"))
+    for name, known, noun in named:
+        if name not in known:
+            raise BadInput(f"there is no {noun} {name!r}", where, f"choose of {', '.join(known)}")
+    for name, value in core.parameters.items():
+        _check_parameter(name, value, where)
+
+
+def _check_parameter(name: str, value: object, where: str) -> None:
+    if name not in PARAMETERS:
+        near = difflib.get_close_matches(name, PARAMETERS, n=1, cutoff=0.0)
+        raise BadInput(f"there is no parameter {name!r}", where, f"did you mean {near[0]!r}?")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadInput(f"{name} is {value!r}", where, "give a whole number, 0 or more")

@@ -1,0 +1,1 @@
+"""What an experiment found: ledger rows, sums, and the figures with their intervals."""

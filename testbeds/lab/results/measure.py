@@ -1,0 +1,292 @@
+"""The figures of one point, from the ledgers of its seeds: every rate with its interval.
+
+The definitions are those of docs/reference/lab-results.md, after docs/reference/figures.md. Late is
+not a hit. What compares two points is paired: both are drawn with the same requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import CAUSES, ENDS, FATES
+from offstage.testbeds.lab.results.bootstrap import Bootstrap, ratio
+from offstage.testbeds.lab.results.summary import (
+    WEAK_REQUESTS,
+    BoundSummary,
+    Interval,
+    Part,
+    PointInfo,
+    PointSummary,
+    SeedBounds,
+    SeedRun,
+)
+from offstage.testbeds.lab.results.totals import (
+    BoundTotals,
+    RunTotals,
+    bound_totals,
+    pool_bounds,
+    pool_runs,
+    totals,
+)
+
+__all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "measure"]
+
+ATTAINABLE = "clairvoyant"
+"""The bound that a gap is measured to: it knows the future and keeps to the cap."""
+LIMIT = "cap_limit"
+"""The bound that is one number for a whole run."""
+GAP_MIN = 0.001
+"""A gap smaller than this is not divided by: a tenth of a percentage point."""
+WORST_SHARE = 0.1
+READ_FATES = ("used", "late", "unused", "cancelled")
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """A point beside what it is compared with, all over the same requests."""
+
+    own: RunTotals
+    none: RunTotals
+    reference: RunTotals | None
+    bounds: BoundTotals | None
+    boot: Bootstrap
+
+
+def measure(
+    info: PointInfo,
+    runs: Sequence[SeedRun | RunTotals],
+    bounds: Sequence[SeedBounds | BoundTotals],
+    *,
+    none: Sequence[SeedRun | RunTotals],
+    reference: Sequence[SeedRun | RunTotals] = (),
+    recurring: bool = False,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> PointSummary:
+    """The figures of a point.
+
+    runs, bounds, none, reference: one of each seed, with the same seeds and sessions; `none` is
+    demand-only LRU at the same buffer and pool, `reference` the spec's point that all traffic is
+    compared with. The last three may be empty but for `none`. recurring: the same requests under
+    every seed, as of a captured workload: more seeds then make no more requests.
+    """
+    each = [totals(run) for run in runs]
+    own = pool_runs(each, recurring)
+    sides = _Sides(
+        own=own,
+        none=pool_runs([totals(run) for run in none], recurring),
+        reference=pool_runs([totals(run) for run in reference], recurring) if reference else None,
+        bounds=pool_bounds([bound_totals(one) for one in bounds], recurring) if bounds else None,
+        boot=Bootstrap(len(own.requests), resamples, seed),
+    )
+    for side in (sides.none, sides.reference, sides.bounds):
+        assert side is None or side.requests == own.requests, "other requests than the point's"
+    columns = own.columns
+    nontrivial_gap = _gap(sides, "nontrivial_hits", "nontrivial")
+    return PointSummary(
+        info=info,
+        seeds=sorted(run.seed for run in each),
+        requests=len(own.requests),
+        weak=len(own.requests) < WEAK_REQUESTS,
+        selected=int(columns["selected"].sum()),
+        demands=int(columns["demands"].sum()),
+        nontrivial=int(columns["nontrivial"].sum()),
+        reads=own.reads,
+        reads_failed=own.failed,
+        **_rates(own, sides.boot),
+        coverage=_coverage(sides),
+        accuracy=_accuracy(each, Bootstrap(len(each), resamples, seed)),
+        traffic_ratio=_traffic(sides, sides.none),
+        traffic_vs_reference=_traffic(sides, sides.reference),
+        gap_closed=_gap(sides, "hits", "demands"),
+        nontrivial_gap_closed=nontrivial_gap,
+        stall_ms_p50=_stall(sides, 0.5),
+        stall_ms_p99=_stall(sides, 0.99),
+        worst_layer=_worst_layer(sides),
+        worst_requests=_worst_requests(sides),
+        first_steps=_part(sides, "first_"),
+        turn_steps=_part(sides, "turn_"),
+        bounds=_bounds(info, sides),
+        hit_by_layer=_by_layer(own, "hits", "demands"),
+        nontrivial_hit_by_layer=_by_layer(own, "nontrivial_hits", "nontrivial"),
+        ends={end: int(columns[f"end_{end}"].sum()) for end in ENDS},
+        nontrivial_ends={end: int(columns[f"nontrivial_end_{end}"].sum()) for end in ENDS},
+        fates=_fates(own),
+        issued=_by_cause(own),
+        lead_ns_log2=[int(n) for n in own.counters["lead_ns_log2"]],
+        late_ns_log2=[int(n) for n in own.counters["late_ns_log2"]],
+    )
+
+
+def _rates(own: RunTotals, boot: Bootstrap) -> dict[str, Interval | None]:
+    """The figures that are a sum over a sum of the point's own columns."""
+    c = own.columns
+    hits, demands = c["hits"], c["demands"]
+    nontrivial_hits, nontrivial = c["nontrivial_hits"], c["nontrivial"]
+    shares = {
+        "hit": (hits, demands),
+        "nontrivial_hit": (nontrivial_hits, nontrivial),
+        "hit_without_cold": (hits, demands - c["end_cold"]),
+        "nontrivial_hit_without_cold": (nontrivial_hits, nontrivial - c["nontrivial_end_cold"]),
+        "selection_hit": (c["pool_hits"] + hits, c["selected"]),
+        "nontrivial_selection_hit": (
+            c["nontrivial_pool_hits"] + nontrivial_hits,
+            c["nontrivial_selected"],
+        ),
+        "hbm_share": (c["pool_hits"], c["selected"]),
+        "late": (c["end_late"], demands),
+        "cold": (c["end_cold"], demands),
+        "capacity": (c["end_capacity"], demands),
+        "policy": (c["end_policy"], demands),
+        "pollution": (c["pollution"], demands),
+    }
+    return {name: boot.ratio(*columns) for name, columns in shares.items()}
+
+
+def _coverage(sides: _Sides) -> Interval | None:
+    """1 - misses / misses of `none`."""
+    own, none, boot = sides.own.columns, sides.none.columns, sides.boot
+    mine, theirs = own["demands"] - own["hits"], none["demands"] - none["hits"]
+    value = 1.0 - float(ratio(mine.sum(), theirs.sum()))
+    return boot.interval(value, 1.0 - ratio(boot.sums(mine), boot.sums(theirs)))
+
+
+def _accuracy(each: Sequence[RunTotals], boot: Bootstrap) -> Interval | None:
+    """used / (used + late + unused + cancelled). A fate is the run's, so seeds are drawn."""
+    counts = np.array([_fate_sums(run) for run in each], np.float64).reshape(-1, len(FATES))
+    read = [FATES.index(fate) for fate in READ_FATES]
+    return boot.ratio(counts[:, FATES.index("used")], counts[:, read].sum(axis=1))
+
+
+def _fate_sums(run: RunTotals) -> list[int]:
+    by_cause = np.asarray(run.counters["fates"], np.int64)
+    prefetching = [CAUSES.index(cause) for cause in CAUSES if _prefetches(cause)]
+    return [int(n) for n in by_cause[prefetching].sum(axis=0)]
+
+
+def _prefetches(cause: str) -> bool:
+    return cause not in ("none", "demand", "write")
+
+
+def _fates(own: RunTotals) -> dict[str, dict[str, int]]:
+    """Of the causes that prefetched anything."""
+    found = {}
+    for cause, counts in zip(CAUSES, own.counters["fates"], strict=True):
+        if _prefetches(cause) and any(counts):
+            found[cause] = {fate: int(n) for fate, n in zip(FATES, counts, strict=True)}
+    return found
+
+
+def _by_cause(own: RunTotals) -> dict[str, int]:
+    return {cause: int(n) for cause, n in zip(CAUSES, own.counters["issued"], strict=True) if n}
+
+
+def _bytes(run: RunTotals) -> npt.NDArray[np.int64]:
+    return run.columns["demand_bytes"] + run.columns["prefetch_bytes"]
+
+
+def _traffic(sides: _Sides, against: RunTotals | None) -> Interval | None:
+    return None if against is None else sides.boot.ratio(_bytes(sides.own), _bytes(against))
+
+
+def _gap(sides: _Sides, hits: str, demands: str) -> Interval | None:
+    """(point - none) / (clairvoyant - none), in hit rates; None where there is hardly a gap."""
+    if sides.bounds is None or ATTAINABLE not in sides.bounds.names:
+        return None
+    at, boot = sides.bounds.names.index(ATTAINABLE), sides.boot
+    parts = (
+        (sides.own.columns[hits], sides.own.columns[demands]),
+        (sides.none.columns[hits], sides.none.columns[demands]),
+        (getattr(sides.bounds, hits)[:, at], getattr(sides.bounds, demands)),
+    )
+
+    def closed(rates: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+        own, none, best = rates
+        gap = np.where(best - none >= GAP_MIN, best - none, 0.0)
+        return ratio(own - none, gap)
+
+    value = closed([ratio(top.sum(), bottom.sum()) for top, bottom in parts])
+    drawn = closed([ratio(boot.sums(top), boot.sums(bottom)) for top, bottom in parts])
+    return boot.interval(float(value), drawn)
+
+
+def _stall(sides: _Sides, share: float) -> Interval | None:
+    found = sides.boot.quantile(sides.own.stall_ns, sides.own.stall_request, share)
+    if found is None:
+        return None
+    low, high = (None if end is None else end / 1e6 for end in (found.low, found.high))
+    return Interval(value=found.value / 1e6, low=low, high=high)
+
+
+def _part(sides: _Sides, prefix: str) -> Part:
+    c = sides.own.columns
+    return Part(
+        demands=int(c[f"{prefix}demands"].sum()),
+        hit=sides.boot.ratio(c[f"{prefix}hits"], c[f"{prefix}demands"]),
+        nontrivial_hit=sides.boot.ratio(c[f"{prefix}nontrivial_hits"], c[f"{prefix}nontrivial"]),
+    )
+
+
+def _worst_layer(sides: _Sides) -> Part | None:
+    """The layer with the lowest non-trivial hit rate; its interval is that of this layer."""
+    by_layer = sides.own.layers
+    rates = ratio(by_layer["nontrivial_hits"].sum(axis=0), by_layer["nontrivial"].sum(axis=0))
+    if not np.isfinite(rates).any():
+        return None
+    at = int(np.nanargmin(rates))
+    column = {name: values[:, at] for name, values in by_layer.items()}
+    return Part(
+        layer=at,
+        demands=int(column["demands"].sum()),
+        hit=sides.boot.ratio(column["hits"], column["demands"]),
+        nontrivial_hit=sides.boot.ratio(column["nontrivial_hits"], column["nontrivial"]),
+    )
+
+
+def _worst_requests(sides: _Sides) -> Part | None:
+    """The tenth of the requests with the lowest non-trivial hit rates."""
+    c = {name: values.astype(np.float64) for name, values in sides.own.columns.items()}
+    rank = ratio(c["nontrivial_hits"], c["nontrivial"])
+    chosen, nontrivial = sides.boot.worst(c["nontrivial_hits"], c["nontrivial"], rank, WORST_SHARE)
+    if not len(chosen):
+        return None
+    _, hit = sides.boot.worst(c["hits"], c["demands"], rank, WORST_SHARE)
+    return Part(demands=int(c["demands"][chosen].sum()), hit=hit, nontrivial_hit=nontrivial)
+
+
+def _bounds(info: PointInfo, sides: _Sides) -> list[BoundSummary]:
+    bounds = sides.bounds
+    if bounds is None:
+        return []
+    found = []
+    for at, name in enumerate(bounds.names):
+        read = bounds.reads.get(name)
+        own = None if read is None else read * info.block_bytes
+        found.append(
+            BoundSummary(
+                name=name,
+                hit=sides.boot.ratio(bounds.hits[:, at], bounds.demands),
+                nontrivial_hit=sides.boot.ratio(bounds.nontrivial_hits[:, at], bounds.nontrivial),
+                traffic_ratio=_over(own, sides.none),
+                traffic_vs_reference=_over(own, sides.reference),
+            )
+        )
+    demands = int(bounds.demands.sum())
+    if bounds.limit_hits is not None and demands:
+        limit = Interval(value=bounds.limit_hits / demands)
+        found.append(BoundSummary(name=LIMIT, hit=limit))
+    return found
+
+
+def _over(own: int | None, against: RunTotals | None) -> float | None:
+    if own is None or against is None:
+        return None
+    read = int(_bytes(against).sum())
+    return own / read if read else None
+
+
+def _by_layer(own: RunTotals, hits: str, demands: str) -> list[float | None]:
+    rates = ratio(own.layers[hits].sum(axis=0), own.layers[demands].sum(axis=0))
+    return [float(rate) if np.isfinite(rate) else None for rate in rates]

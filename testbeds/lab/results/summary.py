@@ -1,0 +1,206 @@
+"""What a lab run found, as data: everything its summary, table and page are made of.
+
+`PointInfo`, `SeedRun` and `SeedBounds` are what the runner gives; `measure` makes a `PointSummary`
+of them, and `parquet` keeps the rows. `LabSummary` is what the `summary.json` of a lab run holds;
+its `kind` tells it from a demo's. Rates are shares, times in the unit their name ends in. A figure
+whose denominator is 0 is None, never 0.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "FIRST_STEPS",
+    "LAB_KIND",
+    "TURN_STEPS",
+    "WEAK_REQUESTS",
+    "BoundSummary",
+    "Failed",
+    "Interval",
+    "LabSummary",
+    "Part",
+    "PointInfo",
+    "PointSummary",
+    "RequestsRow",
+    "SeedBounds",
+    "SeedRun",
+]
+
+LAB_KIND = "lab"
+FIRST_STEPS = 64
+"""Steps of a session that are reported apart: its buffer is cold."""
+TURN_STEPS = 16
+"""Steps from each turn of a conversation that are reported apart."""
+WEAK_REQUESTS = 5
+"""With fewer requests an interval is called weak."""
+
+
+@dataclass(frozen=True)
+class PointInfo:
+    """One setting of a spec. k is `buffer_blocks` / `buffer_over_k` blocks per layer and step.
+
+    `buffer_blocks` is per layer and session, `slot_count` the arena for all of them. A bandwidth of
+    0 is no cap. `parameters` are the policy's that the spec set.
+    """
+
+    workload: str
+    policy: str
+    eviction: str
+    buffer_over_k: float
+    buffer_blocks: int
+    slot_count: int
+    hbm_pool_over_k: float
+    bandwidth_bytes_per_s: int
+    storage: str
+    block_bytes: int
+    granule: bool = False
+    parameters: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One point with one seed: its ledger rows, the core's counters, and what the engine counted.
+
+    `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: `Core.ledger()`. `turns`: the
+    steps at which turns begin, by session; sessions without turns may be left out.
+    """
+
+    seed: int
+    rows: npt.NDArray[np.void]
+    counters: dict[str, Any]
+    end_ns: int
+    reads: int
+    failed: int
+    turns: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SeedBounds:
+    """Bounds of one workload and seed at one pool, buffer and cap.
+
+    `rows`: fields session, demands, nontrivial, `hits` `[bounds]`, `nontrivial_hits` `[bounds]`,
+    the bounds in the order of `names`. `reads`: blocks each bound reads; one that is not known is
+    left out. `limit_hits`: hits of the whole run that no policy can exceed under the cap.
+    """
+
+    seed: int
+    names: tuple[str, ...]
+    rows: npt.NDArray[np.void]
+    reads: dict[str, int]
+    limit_hits: int | None = None
+
+
+class Interval(msgspec.Struct, kw_only=True, frozen=True):
+    """A figure with its 95 % interval; `low` and `high` are None where nothing can be said."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Part(msgspec.Struct, kw_only=True, frozen=True):
+    """The hit rate of a part of the demands, reported apart."""
+
+    demands: int
+    hit: Interval | None
+    nontrivial_hit: Interval | None
+    layer: int | None = None
+    """Which layer, where the part is one."""
+
+
+class BoundSummary(msgspec.Struct, kw_only=True, frozen=True):
+    """What could be had at the point's pool, buffer and cap; traffic as that of a point. One that
+    is known of whole runs only has no interval."""
+
+    name: str
+    hit: Interval | None = None
+    nontrivial_hit: Interval | None = None
+    traffic_ratio: float | None = None
+    traffic_vs_reference: float | None = None
+
+
+class PointSummary(msgspec.Struct, kw_only=True):
+    """One point over all its seeds. docs/reference/lab-results.md defines every figure."""
+
+    info: PointInfo
+    seeds: list[int]
+    requests: int
+    weak: bool
+    selected: int
+    demands: int
+    nontrivial: int
+    reads: int
+    reads_failed: int
+    hit: Interval | None
+    nontrivial_hit: Interval | None
+    hit_without_cold: Interval | None
+    nontrivial_hit_without_cold: Interval | None
+    selection_hit: Interval | None
+    nontrivial_selection_hit: Interval | None
+    hbm_share: Interval | None
+    late: Interval | None
+    cold: Interval | None
+    capacity: Interval | None
+    policy: Interval | None
+    pollution: Interval | None
+    coverage: Interval | None
+    accuracy: Interval | None
+    traffic_ratio: Interval | None
+    traffic_vs_reference: Interval | None
+    gap_closed: Interval | None
+    nontrivial_gap_closed: Interval | None
+    stall_ms_p50: Interval | None
+    stall_ms_p99: Interval | None
+    worst_layer: Part | None
+    worst_requests: Part | None
+    first_steps: Part
+    turn_steps: Part
+    bounds: list[BoundSummary]
+    hit_by_layer: list[float | None]
+    nontrivial_hit_by_layer: list[float | None]
+    ends: dict[str, int]
+    nontrivial_ends: dict[str, int]
+    fates: dict[str, dict[str, int]]
+    issued: dict[str, int]
+    lead_ns_log2: list[int]
+    late_ns_log2: list[int]
+
+
+class RequestsRow(msgspec.Struct, kw_only=True, frozen=True):
+    """Prefix caching of one request trace at one setting; `ideal` has no limit, `opt` no better."""
+
+    trace: str
+    eviction: str
+    admission: str
+    ttl_s: float | None
+    capacity_share: float
+    capacity_blocks: int
+    block_hit_rate: float
+    token_hit_rate: float
+    request_hit_rate: float
+    ideal: float
+    opt: float
+
+
+class Failed(msgspec.Struct, kw_only=True, frozen=True):
+    """A point that gave no result, and why."""
+
+    point: str
+    message: str
+
+
+class LabSummary(msgspec.Struct, kw_only=True):
+    """`summary.json` of a lab run."""
+
+    name: str
+    spec: dict[str, Any]
+    manifest: dict[str, Any]
+    points: list[PointSummary]
+    failed: list[Failed] = []
+    notes: list[str] = []
+    requests: list[RequestsRow] = []
+    kind: Literal["lab"] = "lab"

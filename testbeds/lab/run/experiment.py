@@ -1,0 +1,163 @@
+"""An experiment from its spec to its results: what is missing is computed, the rest is read.
+
+Model: OUT holds `parts/`, one file for each point and seed, and the results made of them:
+`ledger.parquet`, `summary.json`, `report.html`, `manifest.json`. Parts are named by all that they
+depend on, so the same command goes on after an interruption, and a changed spec computes only what
+changed. Results are made anew every time, in the order of the spec, whoever computed the parts.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.testbeds.lab.run import parts
+from offstage.testbeds.lab.run.build import build
+from offstage.testbeds.lab.run.execute import execute, steps_of
+from offstage.testbeds.lab.run.plan import Point, Task, points_of, tasks_of
+from offstage.testbeds.lab.run.task import Failure
+from offstage.testbeds.lab.spec.schema import Spec, variants
+from offstage.testbeds.progress import Progress
+
+__all__ = ["Experiment", "Variant", "compute", "plan"]
+
+
+POINTS_MAX = 65535
+"""Points that a ledger's column can number."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination of the sweep's axes; `label` is empty where there are none."""
+
+    label: str
+    spec: Spec
+    points: tuple[Point, ...]
+
+
+@dataclass
+class Experiment:
+    """What is to be run, and what could not be planned."""
+
+    path: Path
+    spec: Spec
+    variants: list[Variant]
+    code: str
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def point(self, number: int) -> tuple[Variant, Point]:
+        """The point of that number, and the variant it belongs to."""
+        for variant in self.variants:
+            for point in variant.points:
+                if point.number == number:
+                    return variant, point
+        raise KeyError(number)
+
+
+def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
+    """The spec's variants and points. BadInput for a bad spec; a variant of a sweep that
+    contradicts itself is kept as refused."""
+    found = Experiment(path, Spec(name=""), [], parts.code_version())
+    first = 0
+    for label, spec in variants(path, changes):
+        if isinstance(spec, OffstageError):
+            found.refused.append((label, str(spec)))
+            continue
+        if spec.sweep and not sweep:
+            raise BadInput(f"the spec has {len(spec.sweep)} sweep axes", f"{path}: [sweep]",
+                           "run it with `offstage lab sweep`")  # fmt: skip
+        try:
+            points = []
+            if spec.workload.kind != "requests":
+                build(spec, spec.seeds[0])  # whatever is wrong with it is said before a run
+                points = points_of(spec, len(found.variants), first)
+        except BadInput as error:
+            if not sweep:
+                raise BadInput(error.what, f"{path}: {error.where}", error.mend) from None
+            found.refused.append((label, str(error)))
+            continue
+        first += len(points)
+        if first > POINTS_MAX:
+            raise BadInput(f"more than {POINTS_MAX} points", f"{path}: [sweep]", "sweep less")
+        found.variants.append(Variant(label, spec, tuple(points)))
+        found.spec = spec
+    if not found.variants:
+        raise BadInput(f"no variant can be run, the first for: {found.refused[0][1]}", str(path))
+    return found
+
+
+def compute(
+    experiment: Experiment,
+    folder: Path,
+    progress: Progress,
+    *,
+    jobs: int,
+    cluster: str = "",
+    bounds_only: bool = False,
+    stop_at_failure: bool = False,
+) -> None:
+    """Compute the parts that are missing in `folder`. With `stop_at_failure` the first failure is
+    raised as the error it was; otherwise failures are kept in the experiment."""
+    _make(folder)
+    tasks = _missing(experiment, folder, bounds_only)
+    progress.start("virtual time, session-steps", sum(steps_of(task) for task in tasks))
+    experiment.failures = execute(
+        tasks, folder, experiment.code, progress, jobs=jobs, cluster=cluster,
+        stop_at_failure=stop_at_failure,
+    )  # fmt: skip
+    if stop_at_failure and experiment.failures:
+        failure = experiment.failures[0]
+        raise _Told(failure.message, failure.exit_code)
+
+
+class _Told(RunFailed):
+    """A failure that another process has put into words."""
+
+    def __init__(self, line: str, exit_code: int) -> None:
+        super().__init__(line)
+        self.exit_code = exit_code
+
+
+def _missing(experiment: Experiment, folder: Path, bounds_only: bool) -> list[Task]:
+    """The longest first would be as good: variants, then seeds, then points in their order."""
+    tasks = []
+    code = experiment.code
+    for variant in experiment.variants:
+        if variant.spec.workload.kind == "requests":
+            continue
+        for seed in variant.spec.seeds:
+            bounds = Task(variant.spec, seed, ())
+            if _lacks(folder, bounds.parts(code)[0]):
+                tasks.append(bounds)
+            if bounds_only:
+                continue
+            whole = Task(variant.spec, seed, variant.points)
+            lacking = [
+                point
+                for point, name in zip(variant.points, whole.parts(code), strict=True)
+                if _lacks(folder, name)
+            ]
+            tasks += tasks_of(variant.spec, seed, lacking)
+    return tasks
+
+
+def _lacks(folder: Path, name: str) -> bool:
+    """Whether the part is not there; one that cannot be read is removed."""
+    path = folder / f"{name}.npz"
+    if parts.readable(path):
+        return False
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return True
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            error.strerror or "cannot be made", str(folder), "give --out another folder"
+        ) from None

@@ -1,0 +1,171 @@
+"""One pass over a workload for several engines: each slab is made once and dropped when all had it.
+
+Model: engines run one after another, each until it asks for a slab that does not exist yet; when
+all of them wait, what they wait for is made. Sessions of one engine drift apart by a few steps at
+most, so a few slabs of each session exist at once. Making a slab includes what the HBM pool of the
+GPU serves, which depends on the selections alone.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.sim import HbmPool
+from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.workloads.selections.coarse import coarsen
+from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload
+
+__all__ = ["Feed", "Served", "grain_of", "over_k"]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A slab, and what the HBM pool has of it; None without a pool.
+
+    served: bool `[steps, layers, width]`, the selected blocks that it has. held: uint32
+    `[steps + 1, layers, pool]`, all that it holds before each step and after the last, `ABSENT`
+    behind the last ordinal.
+    """
+
+    slab: Slab
+    served: npt.NDArray[np.bool_] | None
+    held: npt.NDArray[np.uint32] | None
+    last: bool
+
+    @property
+    def widest(self) -> int:
+        """The most blocks that one layer of one step demands."""
+        demanded = self.slab.selected != ABSENT
+        if self.served is not None:
+            demanded &= ~self.served
+        return int(demanded.sum(axis=2).max(initial=0))
+
+
+@dataclass
+class _Source:
+    """One session's slabs to come, and the pools of its layers by grain."""
+
+    slabs: Iterator[Slab]
+    ahead: Slab | None
+    pools: dict[int, HbmPool | None]
+    made: int = 0
+
+
+SLAB_STEPS_MAX = 16
+SLAB_BYTES_MAX = 32 << 20
+
+
+def _steps_that_fit(workload: Workload) -> int:
+    """Steps of a slab, so that the scores of one session's stay small at any length."""
+    units = max(one.blocks + one.steps // workload.block_tokens for one in workload.sessions)
+    step_bytes = 2 * workload.layer_count * units
+    return max(1, min(SLAB_STEPS_MAX, SLAB_BYTES_MAX // step_bytes))
+
+
+class Feed:
+    """Slabs by (session, number), each reader's in its own grain: the staged units of one block,
+    1 or the spec's granules."""
+
+    def __init__(
+        self, workload: Workload, spec: Spec, readers: Mapping[int, int], slab_steps: int = 0
+    ) -> None:
+        """`readers`: the grain of each."""
+        self._workload = workload
+        self._granules = spec.granules
+        self._pool_over_k = spec.tier.hbm_pool_over_k
+        self._grain_of = dict(readers)
+        self._grains = sorted(set(readers.values()))
+        self._readers = set(readers)
+        self._slab_steps = slab_steps or _steps_that_fit(workload)
+        self._sources: dict[int, _Source] = {}
+        self._held: dict[tuple[int, int], dict[int, Served | BadInput]] = {}
+        self._unread: dict[tuple[int, int], set[int]] = {}
+        self._wanted: dict[tuple[int, int], None] = {}
+
+    def get(self, reader: int, session: int, number: int) -> Served | None:
+        """The slab, which the reader does not ask for again; None: it has to wait. BadInput where
+        the HBM pool cannot hold one of its selections."""
+        key = session, number
+        if key not in self._held:
+            self._wanted[key] = None
+            return None
+        found = self._held[key][self._grain_of[reader]]
+        self._unread[key].discard(reader)
+        if not self._unread[key]:
+            del self._held[key], self._unread[key]
+        if isinstance(found, BadInput):
+            raise found
+        return found
+
+    def leave(self, reader: int) -> None:
+        """The reader will ask for nothing more."""
+        self._readers.discard(reader)
+        for key in list(self._unread):
+            self._unread[key].discard(reader)
+            if not self._unread[key]:
+                del self._held[key], self._unread[key]
+
+    def make(self) -> int:
+        """Make what was asked for; gives the number of steps made, of all sessions."""
+        steps = 0
+        for session, number in self._wanted:
+            source = self._source(session)
+            assert number == source.made, "slabs of a session are asked for in order"
+            slab = source.ahead
+            assert slab is not None, "no slab is asked for behind the last"
+            source.ahead = next(source.slabs, None)
+            source.made += 1
+            self._held[session, number] = {
+                grain: self._served(source, grain, slab) for grain in self._grains
+            }
+            self._unread[session, number] = set(self._readers)
+            steps += len(slab.selected)
+        self._wanted.clear()
+        return steps
+
+    def _source(self, session: int) -> _Source:
+        if session not in self._sources:
+            slabs = self._workload.slabs(session, self._slab_steps)
+            pools = {grain: self._pool(session, grain) for grain in self._grains}
+            self._sources[session] = _Source(slabs, next(slabs, None), pools)
+        return self._sources[session]
+
+    def _pool(self, session: int, grain: int) -> HbmPool | None:
+        if not self._pool_over_k:
+            return None
+        info = self._workload.sessions[session]
+        blocks = info.blocks + info.steps // self._workload.block_tokens + 1
+        factor = self._granules // grain
+        size = round(self._pool_over_k * self._workload.select_blocks / factor)
+        return HbmPool(self._workload.layer_count, -(-blocks // factor), size)
+
+    def _served(self, source: _Source, grain: int, slab: Slab) -> Served | BadInput:
+        slab = grain_of(slab, self._granules // grain)
+        pool, width = source.pools[grain], slab.selected.shape[2]
+        last = source.ahead is None
+        if pool is None:
+            return Served(slab, None, None, last)
+        if width > pool.pool_blocks:
+            mend = over_k(width, pool.pool_blocks, self._pool_over_k)
+            return BadInput(
+                f"a selection of {width} blocks does not fit a pool of {pool.pool_blocks}",
+                "[tier] hbm_pool_over_k", mend,
+            )  # fmt: skip
+        served, held = [], [pool.held()]
+        for step in slab.selected:
+            served.append(pool.served(step[None])[0])
+            held.append(pool.held())
+        return Served(slab, np.stack(served), np.stack(held), last)
+
+
+def over_k(width: int, blocks: int, multiple: float) -> str:
+    """The least whole multiple of k, of which `multiple` is `blocks`, that holds `width` blocks."""
+    return f"give {-(-width * multiple // blocks):g} or more"
+
+
+def grain_of(slab: Slab, factor: int) -> Slab:
+    """The slab in units of `factor` of its own."""
+    return slab if factor == 1 else coarsen(slab, factor)

@@ -1,0 +1,129 @@
+"""Results of single points on disk, so that an interrupted experiment goes on where it ended.
+
+Model: one `.npz` for each (spec, seed, point) under `OUT/parts`, named by what it depends on, and
+written whole or not at all. A file that cannot be read counts as missing and is made anew.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from offstage.bindings.errors import RunFailed
+from offstage.testbeds.lab.results.summary import SeedBounds, SeedRun
+
+__all__ = [
+    "BoundKey",
+    "code_version",
+    "pack_bounds",
+    "pack_run",
+    "read_bounds",
+    "read_run",
+    "readable",
+    "write",
+]
+
+BoundKey = tuple[int, int, int | None]
+"""What bounds depend on beside the selections: grain, slots, and cap in bytes per second."""
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def code_version() -> str:
+    """A digest of everything of ours that decides or measures."""
+    digest = hashlib.sha256()
+    for path in _sources():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    folders = ("bindings", "testbeds/lab", "testbeds/capture", "testbeds/workloads", "host")
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+    yield ROOT / "testbeds/workloads/selections/processes.toml"
+    yield ROOT / "dpu/options.py"  # the policy's defaults
+    yield from sorted((ROOT / "bindings").glob("_firmware*.so"))
+
+
+def readable(path: Path) -> bool:
+    """Whether the part is there and whole."""
+    try:
+        _read(path)
+    except Exception:  # a torn or a foreign file fails in any of zip's, zlib's and numpy's ways
+        return False
+    return True
+
+
+def pack_run(run: SeedRun) -> bytes:
+    """One point's run as the bytes of a part."""
+    told = {
+        "seed": run.seed, "counters": run.counters, "end_ns": run.end_ns, "reads": run.reads,
+        "failed": run.failed, "turns": {str(key): list(value) for key, value in run.turns.items()},
+    }  # fmt: skip
+    return _pack(run.rows, told)
+
+
+def read_run(path: Path) -> SeedRun:
+    """The run that `pack_run` made the part of."""
+    rows, told = _read(path)
+    told["turns"] = {int(key): tuple(value) for key, value in told["turns"].items()}
+    return SeedRun(rows=rows, **told)
+
+
+def pack_bounds(bounds: Mapping[BoundKey, SeedBounds]) -> bytes:
+    """The bounds of one variant and seed as the bytes of a part."""
+    told = [
+        {"key": list(key), "seed": one.seed, "names": list(one.names), "reads": one.reads,
+         "count": len(one.rows), "limit_hits": one.limit_hits}
+        for key, one in bounds.items()
+    ]  # fmt: skip
+    return _pack(np.concatenate([one.rows for one in bounds.values()]), told)
+
+
+def read_bounds(path: Path) -> dict[BoundKey, SeedBounds]:
+    """The bounds that `pack_bounds` made the part of."""
+    rows, told = _read(path)
+    found: dict[BoundKey, SeedBounds] = {}
+    begin = 0
+    for one in told:
+        end = begin + one["count"]
+        grain, slots, cap = one["key"]
+        found[grain, slots, cap] = SeedBounds(
+            one["seed"], tuple(one["names"]), rows[begin:end], one["reads"], one["limit_hits"]
+        )
+        begin = end
+    return found
+
+
+def write(path: Path, part: bytes) -> None:
+    """Keep a part, whole or not at all. RunFailed where the disk refuses."""
+    beside = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        beside.write_bytes(part)
+        beside.replace(path)
+    except OSError as error:
+        raise RunFailed(
+            f"cannot be written: {error.strerror or error}", str(path),
+            "make room or name another place with --out",
+        ) from None  # fmt: skip
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+
+
+def _pack(rows: Any, told: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, rows=rows, told=np.frombuffer(msgspec.json.encode(told), np.uint8))
+    return file.getvalue()
+
+
+def _read(path: Path) -> tuple[Any, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return archive["rows"], msgspec.json.decode(archive["told"].tobytes())

@@ -1,0 +1,197 @@
+"""From a spec to what is run: points, and the tasks that compute several of them at once.
+
+Model: a *point* is one policy at one buffer, cap and pool; it is run with every seed. A *task* is
+one seed of one variant with some of its points, because the selections, which cost the most to
+make, are the same for all of them. Tasks do not know each other: any order, any number of
+processes, on any machine, gives the same bytes. Each point's result has a name of its own on disk.
+"""
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.policies.registry import Combined, parse
+from offstage.testbeds.lab.results.summary import PointInfo
+from offstage.testbeds.lab.run.build import digest, trace_path
+from offstage.testbeds.lab.spec.schema import PolicySpec, ReferenceSpec, Spec
+
+__all__ = ["Point", "Task", "points_of", "prefetches", "tasks_of"]
+
+ENGINES_MAX = 16
+MEMORY_BYTES_MAX = 1 << 30
+BYTES_PER_BLOCK = 128
+"""A task runs as many points side by side as these allow. A core keeps some 25 bytes for each block
+that it may know, of which there are twice as many as are stored where nothing is shared, and as
+much again for what a session remembers of it."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting. `number` counts the points of all variants; `cap` is in bytes per second."""
+
+    number: int
+    variant: int
+    label: str
+    policy: PolicySpec
+    eviction: str
+    buffer_over_k: float
+    cap: int | None
+
+    def grain(self, spec: Spec) -> int:
+        """Units that are staged of one block: its granules, where the policy stages those."""
+        return spec.granules if parse(self.policy.use).core.granule else 1
+
+    def buffer_blocks(self, spec: Spec) -> int:
+        """B of each layer and session, in blocks."""
+        return round(self.buffer_over_k * spec.selection.k_blocks)
+
+    def info(self, spec: Spec, variant_label: str) -> PointInfo:
+        """What the results say of it."""
+        granules = self.grain(spec)
+        buffer_blocks = self.buffer_blocks(spec)
+        return PointInfo(
+            workload=variant_label or spec.workload.kind,
+            policy=self.label,
+            eviction=self.eviction,
+            buffer_over_k=self.buffer_over_k,
+            buffer_blocks=buffer_blocks,
+            slot_count=buffer_blocks * granules * spec.layer_count * spec.concurrent,
+            hbm_pool_over_k=spec.tier.hbm_pool_over_k,
+            bandwidth_bytes_per_s=self.cap or 0,
+            storage=spec.tier.storage,
+            block_bytes=spec.block_bytes // granules,
+            granule=granules > 1,
+            parameters=self.policy.parameters,
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """One seed of one variant, with some of its points. Without points it computes the bounds."""
+
+    spec: Spec
+    seed: int
+    points: tuple[Point, ...]
+
+    def parts(self, code: str) -> list[str]:
+        """The names of the task's results on disk, one for each point: equal where the spec's
+        part, the seed, the point and `code`, the version of what computes it, are."""
+        return [_digest(self.spec, self.seed, one, code) for one in self.points or (None,)]
+
+
+def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
+    what: dict[str, Any] = {
+        "code": code,
+        "seed": seed,
+        "spec": _shared(spec),
+    }
+    inputs = (trace_path(one) for one in (spec.workload.file, spec.workload.trace) if one)
+    what["inputs"] = [
+        _content(path, stat.st_size, stat.st_mtime_ns)
+        for path, stat in ((path, path.stat()) for path in inputs if path.is_file())
+    ]
+    if point is None:
+        points = points_of(spec, 0, 0)
+        what["points"] = sorted({(one.grain(spec), one.buffer_over_k, one.cap or 0)
+                                 for one in points})  # fmt: skip
+    else:
+        policy = msgspec.structs.replace(point.policy, label="")
+        what["point"] = replace(point, number=0, variant=0, label="", policy=policy)
+        what["policy"] = _foreign(parse(point.policy.use))
+    return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
+
+
+@functools.lru_cache(maxsize=64)
+def _content(path: Path, size_bytes: int, modified_ns: int) -> str:
+    """Digest of an input file: another one under the same name has other results. Size and time
+    stand here for the cache only, so that a file is read once and not for every point."""
+    return digest(path)
+
+
+def _shared(spec: Spec) -> Spec:
+    """What all points of a variant depend on: a point that is added leaves the others as they
+    are."""
+    tier = msgspec.structs.replace(spec.tier, buffer_over_k=(), bandwidth=())
+    return msgspec.structs.replace(
+        spec, policy=(), sweep={}, seeds=(), name="", reference=ReferenceSpec(), tier=tier
+    )
+
+
+def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
+    """The points of one variant, numbered from `first`: the two that all others are compared with
+    come first, where the spec does not name them itself."""
+    wanted = [
+        (policy, over, cap)
+        for policy in spec.policy
+        for over in spec.tier.buffer_over_k
+        for cap in spec.caps
+    ]
+    none = PolicySpec(use="none", eviction="lru")
+    reference = PolicySpec(use=spec.reference.use, eviction=spec.reference.eviction)
+    needed = [(none, over, None) for over in spec.tier.buffer_over_k]
+    needed.append((reference, spec.reference.buffer_over_k, None))
+    found: dict[tuple[Any, ...], Point] = {}
+    for policy, over, cap in [*needed, *wanted]:
+        combined = parse(policy.use)
+        eviction = policy.eviction or combined.core.eviction or "lru"
+        if not prefetches(combined):
+            cap = None
+        key = (policy.use, eviction, tuple(sorted(policy.parameters.items())), over, cap)
+        label = policy.label or _label(policy, eviction, combined)
+        if key not in found or policy.label:
+            number = found[key].number if key in found else first + len(found)
+            found[key] = Point(number, variant, label, policy, eviction, over, cap)
+    named: dict[tuple[str, float, int | None], Point] = {}
+    for one in found.values():
+        other = named.setdefault((one.label, one.buffer_over_k, one.cap), one)
+        if other is not one:
+            raise BadInput(f"two policies are called {one.label!r}", "[[policy]] label",
+                           "give each its own")  # fmt: skip
+    return list(found.values())
+
+
+def tasks_of(spec: Spec, seed: int, points: Sequence[Point]) -> list[Task]:
+    """One seed's tasks for these points, a few at a time: those that admit the sessions in one
+    order, since what one of them has read and another has not is kept."""
+    work = spec.workload
+    blocks = (work.context_tokens + work.steps) // spec.geometry.block_tokens * spec.granules
+    core_bytes = BYTES_PER_BLOCK * blocks * spec.layer_count * work.sessions
+    count = max(1, min(ENGINES_MAX, MEMORY_BYTES_MAX // max(core_bytes, 1)))
+    orders: dict[str | None, list[Point]] = {}
+    for point in points:
+        orders.setdefault(parse(point.policy.use).core.schedule, []).append(point)
+    return [
+        Task(spec, seed, tuple(alike[begin : begin + count]))
+        for alike in orders.values()
+        for begin in range(0, len(alike), count)
+    ]
+
+
+def prefetches(combined: Combined) -> bool:
+    """Whether the policy reads ahead of demands."""
+    return combined.guesses or bool(combined.core.prefetchers)
+
+
+def _foreign(combined: Combined) -> list[str]:
+    """Digests of the files of components that are another package's: they may change."""
+    files = (inspect.getsourcefile(one) for one in combined.components)
+    own = str(Path(__file__).parents[1])
+    return [
+        hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        for file in files
+        if file is not None and not file.startswith(own)
+    ]
+
+
+def _label(policy: PolicySpec, eviction: str, combined: Combined) -> str:
+    """The policy's components, and what of it is not as they would have it."""
+    extras = [eviction] if eviction != combined.core.eviction else []
+    extras += [f"{key}={value}" for key, value in sorted(policy.parameters.items())]
+    return policy.use + (f" ({', '.join(extras)})" if extras else "")

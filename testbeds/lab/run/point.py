@@ -1,0 +1,271 @@
+"""One point and one seed: a decision core, an engine in virtual time, and a policy.
+
+Model: the point owns its core and engine and reads slabs from a `Feed` that it shares with other
+points. It runs until a session needs a slab that is not made yet, and goes on when it is. Sessions
+are admitted in order of arrival, or those that share a prefix one after another where the policy
+schedules them together; at most `concurrent` decode at once. A session that ended is closed, and
+what it staged may be shared or evicted like anything else.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import Core, CoreConfig, SessionConfig
+from offstage.bindings.errors import BadInput
+from offstage.bindings.sim import Engine, EngineConfig, populate_contents
+from offstage.bindings.storage import preset
+from offstage.bindings.units import parse_time
+from offstage.testbeds.lab.policies.policy import GUESS, Setting, View
+from offstage.testbeds.lab.policies.registry import Combined, parse
+from offstage.testbeds.lab.results.ledger import ROW
+from offstage.testbeds.lab.results.summary import SeedRun
+from offstage.testbeds.lab.run.feed import Feed, Served, over_k
+from offstage.testbeds.lab.run.plan import Point
+from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.workloads.selections.coarse import Coarsened
+from offstage.testbeds.workloads.selections.slab import Workload
+
+__all__ = ["Runner"]
+
+QUEUE_PER_DEMAND = 4
+"""Candidates that may wait, for each block that one step of all sessions selects."""
+QUEUE_MAX = 1 << 24
+"""The most that a decision core takes."""
+HIT_NS = 2_000
+"""The fabric's part of a layer whose demands are all staged: what `bench fabric` measures for a
+command, not for the bytes, whose time the GPU's own time includes."""
+
+
+@dataclass
+class _Place:
+    """A session that decodes now."""
+
+    handle: int
+    next_slab: int = 0
+    blocks: int = 0
+
+
+class Runner:
+    """Runs one point with one seed. `advance` until `done`; `result` afterwards."""
+
+    def __init__(
+        self, number: int, point: Point, spec: Spec, workload: Workload, feed: Feed, seed: int
+    ) -> None:
+        self.number = number
+        self.point = point
+        self.done = False
+        self._spec, self._feed, self._seed = spec, feed, seed
+        self._combined: Combined = parse(point.policy.use)
+        self._grain = point.grain(spec)
+        self._concurrent = spec.concurrent
+        whole_blocks = spec.granules > self._grain
+        self._workload = Coarsened(workload, spec.granules) if whole_blocks else workload
+        self._policy = self._combined.open(self._setting())
+        self._core = self._open_core()
+        self._tenant = self._core.tenant_add(0, bytes(16), self._core.config.slot_count)
+        self._engine = Engine(self._core, self._engine_config())
+        self._waiting = deque(self._order())
+        self._places: dict[int, _Place] = {}
+        self._rows: list[npt.NDArray[np.void]] = []
+        self._blocked: int | None = None
+        self._spread_ns = spec.time_per_token_ns // self._concurrent
+        for turn in range(self._concurrent):
+            self._admit(turn * self._spread_ns)
+
+    def advance(self) -> bool:
+        """Run until a slab is missing (False) or to the end (True)."""
+        if self._blocked is not None and not self._give(self._blocked):
+            return False
+        self._blocked = None
+        while (event := self._engine.run()) is not None:
+            kind, place = event
+            if kind == "rows":
+                if not self._give(place):
+                    self._blocked = place
+                    return False
+            else:
+                self._rows.append(self._engine.take_rows(place))
+                self._core.session_close(self._engine.now_ns, self._places.pop(place).handle)
+                self._admit(self._engine.now_ns)
+        self.done = True
+        return True
+
+    def result(self) -> SeedRun:
+        """The ledger and the counters."""
+        rows = np.concatenate(self._rows) if self._rows else np.zeros(0, ROW)
+        rows = rows[np.lexsort((rows["layer"], rows["step"], rows["session"]))]
+        return SeedRun(
+            seed=self._seed,
+            rows=rows,
+            counters=self._core.ledger(),
+            end_ns=self._engine.now_ns,
+            reads=self._engine.reads,
+            failed=self._engine.failed,
+            turns={number: one.turns for number, one in enumerate(self._workload.sessions)},
+        )
+
+    def _setting(self) -> Setting:
+        work = self._workload
+        return Setting(
+            layer_count=work.layer_count,
+            select_blocks=min(work.select_blocks, self._buffer_blocks()),
+            buffer_blocks=self._buffer_blocks(),
+            sink_blocks=work.sink_blocks,
+            window_blocks=work.window_blocks,
+            block_tokens=work.block_tokens,
+            index_source=work.index_source,
+            draft_agreement=work.draft_agreement,
+        )
+
+    def _buffer_blocks(self) -> int:
+        return self.point.buffer_blocks(self._spec) * self._grain
+
+    def _open_core(self) -> Core:
+        spec, work, combined = self._spec, self._workload, self._combined
+        lengths = [one.blocks + one.steps // work.block_tokens + 1 for one in work.sessions]
+        slots = self._buffer_blocks() * work.layer_count * self._concurrent
+        queued = QUEUE_PER_DEMAND * work.select_blocks * work.layer_count * self._concurrent
+        config = CoreConfig(
+            slot_count=slots,
+            chunk_max=sum(lengths) * (1 if "shared" in combined.core.prefetchers else 2),
+            session_chunk_max=max(lengths),
+            layer_count=work.layer_count,
+            session_max=self._concurrent,
+            block_size_bytes=spec.block_bytes // self._grain,
+            io_max=spec.tier.in_flight,
+            queue_max=min(queued, QUEUE_MAX),
+            demand_max=work.select_blocks,
+            seed=self._seed,
+        )
+        changes = {
+            "prefetch_in_flight_max": max(spec.tier.in_flight // 2, 1),
+            "prefetch_bytes_per_s_max": self.point.cap or 0,
+            **self.point.policy.parameters,
+        }
+        policy = combined.core_policy(self._workload.block_tokens, **changes)
+        try:
+            return Core(config, policy.with_(eviction=self.point.eviction))
+        except BadInput as error:
+            where = f"{error.where} of {self.point.label}"
+            raise BadInput(error.what, where, "check the sizes and the parameters") from None
+
+    def _engine_config(self) -> EngineConfig:
+        spec = self._spec
+        return EngineConfig(
+            place_max=len(self._workload.sessions),
+            compute_ns=spec.time_per_token_ns // self._workload.layer_count,
+            hit_ns=HIT_NS,
+            append_steps=self._workload.block_tokens,
+            nvme=preset(spec.tier.storage).params,
+            seed=self._seed,
+        )
+
+    def _order(self) -> list[int]:
+        numbers = list(range(len(self._workload.sessions)))
+        if self._combined.core.schedule == "together":
+            first: dict[int, int] = {}
+            groups = [one.group for one in self._workload.sessions]
+            for number in numbers:
+                if groups[number] >= 0:
+                    first.setdefault(groups[number], number)
+            numbers.sort(key=lambda number: (first.get(groups[number], number), number))
+        return numbers
+
+    def _admit(self, at_ns: int) -> None:
+        """The next session that waits begins."""
+        if not self._waiting:
+            return
+        number = self._waiting.popleft()
+        info, work = self._workload.sessions[number], self._workload
+        config = SessionConfig(
+            tenant=self._tenant,
+            sink_blocks=self._setting().sink_blocks,
+            window_blocks=self._setting().window_blocks,
+            select_blocks=self._setting().select_blocks,
+            step_ns=self._spec.time_per_token_ns,
+        )
+        handle = self._core.session_open(at_ns, config)
+        populate_contents(self._core, handle, info.contents, at_ns)
+        self._core.session_set_generating(at_ns, handle, True)
+        self._places[number] = _Place(handle, blocks=info.blocks)
+        first = self._policy.begin(number, info.blocks, work.prefill(number))
+        lead_ns = parse_time(self._spec.tier.warmup, "[tier] warmup")
+        self._engine.start(number, handle, at_ns, first, lead_ns)
+
+    def _give(self, number: int) -> bool:
+        """Feed the session its next slab, if it exists."""
+        place = self._places[number]
+        found = self._feed.get(self.number, number, place.next_slab)
+        if found is None:
+            return False
+        self._check_width(found)
+        place.next_slab += 1
+        if len(self._rows) or place.next_slab > 1:
+            self._rows.append(self._engine.take_rows(number))
+        guesses, offsets = self._guesses(number, found, place.blocks)
+        self._engine.feed(
+            number, found.slab.selected, found.served, found.slab.scores, offsets, guesses,
+            last=found.last,
+        )  # fmt: skip
+        return True
+
+    def _check_width(self, given: Served) -> None:
+        """The slots of one session must hold what one layer demands, all of it pinned at once:
+        blocks wait for each other without end else."""
+        slots = self._buffer_blocks() * self._workload.layer_count
+        if given.widest > slots:
+            raise BadInput(
+                f"{self.point.label}: {given.widest} blocks are demanded together of {slots}",
+                "[tier] buffer_over_k", over_k(given.widest, slots, self.point.buffer_over_k),
+            )  # fmt: skip
+
+    def _guesses(
+        self, number: int, found: Served, blocks: int
+    ) -> tuple[npt.NDArray[np.void] | None, npt.NDArray[np.uint64] | None]:
+        """The policy's guesses for every step of the slab, in the order they are told."""
+        if not self._combined.guesses:
+            return None, None
+        layers, slab = self._workload.layer_count, found.slab
+        turns = set(self._workload.sessions[number].turns)
+        told, places = [], []
+        for index in range(len(slab.selected)):
+            step = slab.first_step + index
+            view = View(
+                session=number,
+                step=step,
+                blocks=min(blocks + step // self._workload.block_tokens, slab.scores.shape[2]),
+                selected=slab.selected[index],
+                scores=slab.scores[index],
+                draft=None if slab.draft is None else slab.draft[index],
+                turn=step in turns,
+            )
+            answer = self._policy.step(view)
+            if found.held is not None:
+                answer = _not_in_pool(answer, found.held[index : index + 2], slab.scores.shape[2])
+            told.append(answer)
+            places.append(index * layers + answer["after_layer"].astype(np.int64))
+        guesses = np.concatenate(told) if told else np.zeros(0, GUESS)
+        place = np.concatenate(places) if places else np.zeros(0, np.int64)
+        order = np.argsort(place, kind="stable")
+        counts = np.bincount(place, minlength=len(slab.selected) * layers)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+        return guesses[order], offsets
+
+
+def _not_in_pool(
+    answer: npt.NDArray[np.void], held: npt.NDArray[np.uint32], blocks: int
+) -> npt.NDArray[np.void]:
+    """Guesses without those of blocks that the HBM pool holds, which the host does not ask for.
+
+    held: before and after the step, `[2, layers, pool]`. A layer that is still to run in this step
+    has what it held before; for later steps what it holds after it counts.
+    """
+    has = np.zeros((2, held.shape[1], blocks + 1), bool)
+    np.put_along_axis(has, np.minimum(held, blocks).astype(np.int64), True, axis=2)
+    has[:, :, blocks] = False
+    after = (answer["steps"] > 0).astype(np.int64)
+    kept: npt.NDArray[np.void] = answer[~has[after, answer["layer"], answer["ordinal"]]]
+    return kept

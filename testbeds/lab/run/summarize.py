@@ -1,0 +1,198 @@
+"""The results of an experiment, made of its parts: ledger, figures, manifest.
+
+Model: parts are read one after another in the order of the spec, so the ledger has the same bytes
+whoever computed them and however often it was interrupted. Of each part only the sums by request
+are kept.
+"""
+
+import hashlib
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.bindings.storage import preset
+from offstage.bindings.units import format_rate
+from offstage.testbeds.lab.results.measure import measure
+from offstage.testbeds.lab.results.parquet import LEDGER_NAME, LedgerFile
+from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary
+from offstage.testbeds.lab.results.totals import BoundTotals, RunTotals, bound_totals, totals
+from offstage.testbeds.lab.run import parts
+from offstage.testbeds.lab.run.bounds_task import bound_key
+from offstage.testbeds.lab.run.build import build, digest, trace_path
+from offstage.testbeds.lab.run.experiment import Experiment, Variant
+from offstage.testbeds.lab.run.plan import Point, Task
+from offstage.testbeds.lab.run.requests_runs import requests_of
+from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.machine import machine
+from offstage.testbeds.progress import Progress
+
+__all__ = ["finish", "manifest"]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) -> LabSummary:
+    """Write `ledger.parquet` to `out` and give the summary; parts are in `folder`."""
+    points = [point for variant in experiment.variants for point in variant.points]
+    progress.start("figures", len(points))
+    summaries: list[PointSummary] = []
+    failed = [Failed(point=label, message=message) for label, message in experiment.refused]
+    unmeasured: list[Failed] = []
+    with LedgerFile(out / LEDGER_NAME) as ledger:
+        for variant in experiment.variants:
+            found, alone = _variant(experiment, variant, folder, ledger, progress)
+            summaries += found
+            unmeasured += alone
+    for failure in experiment.failures:
+        if failure.point < 0:
+            failed.append(Failed(point="bounds", message=failure.message))
+            continue
+        variant, point = experiment.point(failure.point)
+        failed.append(Failed(point=_name(variant, point), message=failure.message))
+    spec = msgspec.to_builtins(experiment.variants[0].spec)
+    return LabSummary(
+        name=experiment.spec.name,
+        spec=spec,
+        manifest=manifest(experiment),
+        points=summaries,
+        failed=list({one.point + one.message: one for one in [*failed, *unmeasured]}.values()),
+        requests=[
+            row
+            for variant in experiment.variants
+            if variant.spec.workload.kind == "requests"
+            for row in requests_of(variant.spec, progress)
+        ],
+    )
+
+
+def _name(variant: Variant, point: Point) -> str:
+    name = f"{point.label}, B = {point.buffer_over_k:g}k"
+    if point.cap is not None:
+        name += f", cap {format_rate(point.cap)}"
+    return f"{variant.label}: {name}" if variant.label else name
+
+
+def _variant(
+    experiment: Experiment, variant: Variant, folder: Path, ledger: LedgerFile, progress: Progress
+) -> tuple[list[PointSummary], list[Failed]]:
+    """The figures of its points; those that ran and have nothing to be compared with, as failed."""
+    spec, code = variant.spec, experiment.code
+    runs: dict[int, list[RunTotals]] = {}
+    names = {seed: Task(spec, seed, variant.points).parts(code) for seed in spec.seeds}
+    for index, point in enumerate(variant.points):
+        paths = [(seed, folder / f"{names[seed][index]}.npz") for seed in spec.seeds]
+        progress.advance(1)
+        if not all(path.exists() for _, path in paths):
+            continue
+        runs[point.number] = []
+        for seed, path in paths:
+            run = parts.read_run(path)
+            ledger.add(point.number, seed, run.rows)
+            runs[point.number].append(totals(run))
+    bounds: list[dict[parts.BoundKey, BoundTotals]] = []
+    for seed in spec.seeds:
+        path = folder / f"{Task(spec, seed, ()).parts(code)[0]}.npz"
+        if path.exists():
+            found = parts.read_bounds(path)
+            bounds.append({key: bound_totals(one) for key, one in found.items()})
+    measured, alone = [], []
+    for point in variant.points:
+        if point.number in runs and _none(variant, point).number in runs:
+            measured.append(_point(variant, point, runs, bounds))
+        elif point.number in runs:
+            what = "ran, but `none` at its buffer did not, which it is compared with"
+            alone.append(Failed(point=_name(variant, point), message=what))
+    return measured, alone
+
+
+def _point(
+    variant: Variant,
+    point: Point,
+    runs: dict[int, list[RunTotals]],
+    bounds: list[dict[parts.BoundKey, BoundTotals]],
+) -> PointSummary:
+    spec = variant.spec
+    key = bound_key(spec, point)
+    beside = [one[key] for one in bounds if key in one]
+    if len(beside) != len(spec.seeds):
+        beside = []
+    return measure(
+        point.info(spec, variant.label),
+        runs[point.number],
+        beside,
+        none=runs[_none(variant, point).number],
+        reference=runs.get(_reference(variant).number, []),
+        recurring=spec.workload.kind in ("captured", "selections"),
+    )
+
+
+def _none(variant: Variant, point: Point) -> Point:
+    """No prefetch, LRU, the same buffer: what coverage and traffic are told against."""
+    return next(
+        one
+        for one in variant.points
+        if (one.policy.use, one.eviction) == ("none", "lru")
+        and one.buffer_over_k == point.buffer_over_k
+        and not one.policy.parameters
+    )
+
+
+def _reference(variant: Variant) -> Point:
+    wanted = variant.spec.reference
+    return next(
+        one
+        for one in variant.points
+        if (one.policy.use, one.eviction) == (wanted.use, wanted.eviction)
+        and one.buffer_over_k == wanted.buffer_over_k
+        and not one.policy.parameters
+    )
+
+
+def manifest(experiment: Experiment) -> dict[str, Any]:
+    """What is needed to run it again, and to see that it was the same."""
+    first = experiment.variants[0].spec
+    workloads = {
+        variant.label or variant.spec.workload.kind: _workload(variant.spec)
+        for variant in experiment.variants
+    }
+    presets = {
+        name: hashlib.sha256(
+            msgspec.json.encode(preset(name).params, order="deterministic")
+        ).hexdigest()
+        for name in sorted({variant.spec.tier.storage for variant in experiment.variants})
+    }
+    return {
+        "command": shlex.join(["offstage", *sys.argv[1:]]),
+        "version": version("offstage"),
+        "commit": _commit(),
+        "code_sha256": experiment.code,
+        "spec_sha256": digest(experiment.path),
+        "seeds": list(first.seeds),
+        "workloads": workloads,
+        "preset_sha256": presets,
+        "machine": machine(),
+        "provenance": "modelled",
+    }
+
+
+def _workload(spec: Spec) -> dict[str, Any]:
+    if spec.workload.kind == "requests":
+        path = trace_path(spec.workload.file)
+        return {"kind": "requests", "synthetic": False, "trace": path.name, "sha256": digest(path)}
+    described = build(spec, spec.seeds[0]).describe()
+    return {**described, "selector": spec.selection.selector}
+
+
+def _commit() -> str:
+    """The commit of a checkout, `-dirty` behind it where files were changed; empty elsewhere."""
+    ask = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        told = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.strip()

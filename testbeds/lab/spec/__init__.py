@@ -1,0 +1,1 @@
+"""What an experiment is: its file, and every check of it."""

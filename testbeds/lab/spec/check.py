@@ -1,0 +1,155 @@
+"""What a spec's keys must be to each other: every contradiction that can be seen before a run.
+
+Model: a list of rules in the order of the spec's tables, each a condition, the key at fault, and
+the mend. A rule knows nothing of the others; the first that is broken is the `BadInput`.
+"""
+
+from collections.abc import Iterator
+
+from offstage.bindings.core import EVICTIONS
+from offstage.bindings.errors import BadInput
+from offstage.bindings.storage import presets
+from offstage.bindings.units import parse_time
+from offstage.host.models import geometry
+from offstage.testbeds.lab.policies.registry import parse
+from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec
+
+__all__ = ["check"]
+
+WIDTH_MAX = 65535
+"""Units that a ledger's row can count."""
+CHUNKS_MAX = 1 << 26
+BLOCKS_MAX = (1 << 32) - 2
+"""What a decision core can number; each content is two until it is shared."""
+SLOTS_MAX = 1 << 28
+"""Slots that a decision core can number."""
+PARAMETER_MAX = 0xFFFFFFFF
+HOUR_NS = 3_600_000_000_000
+RATE_MAX = 10**15
+
+Rule = tuple[bool, str, str, str]
+"""Broken or not, what is wrong, the key, the mend."""
+
+
+def check(spec: Spec, where: str) -> None:
+    """BadInput for the first contradiction; `where` names the file."""
+    sides = [_workload(spec), _policies(spec)]
+    if spec.workload.kind != "requests":
+        sides = [_workload(spec), _sizes(spec), _tier(spec), _policies(spec), _reference(spec)]
+    try:
+        for rules in sides:
+            for broken, what, key, mend in rules:
+                if broken:
+                    raise BadInput(what, key, mend)
+    except BadInput as error:
+        raise BadInput(error.what, f"{where}: {error.where}", error.mend) from None
+
+
+def _workload(spec: Spec) -> Iterator[Rule]:
+    work = spec.workload
+    yield (work.kind != "generated" and not work.file, f"kind = {work.kind!r} without a file",
+           "[workload] file", "name the file")  # fmt: skip
+    yield (work.kind == "generated" and bool(work.file), "a generated workload with a file",
+           "[workload] file", "leave it out, or give kind its name")  # fmt: skip
+    yield (work.shared_prefix_tokens > work.context_tokens,
+           f"a shared prefix of {work.shared_prefix_tokens} tokens is longer than the context",
+           "[workload] shared_prefix_tokens", "shorten it")  # fmt: skip
+    twice = sorted({seed for seed in spec.seeds if spec.seeds.count(seed) > 1})
+    yield bool(twice), f"seed {twice[:1]} is there twice", "seeds", "name each once"
+
+
+def _sizes(spec: Spec) -> Iterator[Rule]:
+    work, select = spec.workload, spec.selection
+    shape = geometry(spec.geometry.model)
+    block, granule = spec.geometry.block_tokens, spec.geometry.granule_tokens
+    blocks = work.context_tokens // block
+    names = work.sessions * blocks * spec.granules
+    yield (block > work.context_tokens,
+           f"a block of {block} tokens is larger than the context of {work.context_tokens}",
+           "[geometry] block_tokens", "give a smaller block")  # fmt: skip
+    yield (granule is not None and block % granule != 0,
+           f"{granule} does not divide block_tokens = {block}", "[geometry] granule_tokens",
+           "give a divisor")  # fmt: skip
+    if work.kind != "generated":
+        return  # what a file holds is compared with the spec when it is opened
+    yield (work.layers > shape.layer_count,
+           f"{work.layers} layers of {shape.layer_count}", "[workload] layers",
+           "give fewer, or 0 for all")  # fmt: skip
+    for key in () if work.trace else ("context_tokens", "shared_prefix_tokens"):
+        tokens = getattr(work, key)
+        yield (tokens % block != 0, f"{tokens} tokens are no whole blocks of {block}",
+               f"[workload] {key}", f"give a multiple of {block}")  # fmt: skip
+    yield (2 * names > CHUNKS_MAX or 2 * names * spec.layer_count > BLOCKS_MAX,
+           f"{work.sessions} sessions of {blocks * spec.granules:,} units and {spec.layer_count} "
+           "layers are too many", "[workload] sessions", "give fewer, and more seeds")  # fmt: skip
+    yield (work.index_group > spec.layer_count,
+           f"groups of {work.index_group} of {spec.layer_count} layers",
+           "[workload] index_group", "give a smaller one")  # fmt: skip
+    yield (select.k_blocks > blocks, f"k = {select.k_blocks} blocks of a context that has {blocks}",
+           "[selection] k_blocks", "select fewer, or give a longer context")  # fmt: skip
+    yield (select.sink_blocks + select.window_blocks >= select.k_blocks,
+           f"sinks and window fill k = {select.k_blocks}", "[selection] window_blocks",
+           "leave room for what is selected by score")  # fmt: skip
+    yield (select.k_blocks * spec.granules > WIDTH_MAX,
+           f"k of {select.k_blocks * spec.granules} units is more than {WIDTH_MAX}",
+           "[selection] k_blocks", "select fewer, or in larger granules")  # fmt: skip
+
+
+def _tier(spec: Spec) -> Iterator[Rule]:
+    tier = spec.tier
+    least = min(tier.buffer_over_k, default=0)
+    yield (not tier.buffer_over_k, "no buffer", "[tier] buffer_over_k", "list one or more")
+    yield (least < 1, f"a buffer of {least:g} k cannot hold one selection (B < k)",
+           "[tier] buffer_over_k", "give 1 or more")  # fmt: skip
+    yield (0 < tier.hbm_pool_over_k < 1,
+           f"a pool of {tier.hbm_pool_over_k:g} k cannot hold one selection",
+           "[tier] hbm_pool_over_k", "give 0 (no pool), or 1 or more")  # fmt: skip
+    yield (tier.storage not in presets(), f"no NVMe preset {tier.storage!r}", "[tier] storage",
+           f"choose one of {', '.join(presets())}")  # fmt: skip
+    yield (spec.time_per_token_ns < spec.layer_count, "a layer takes no time",
+           "[tier] time_per_token", "give one such as 40ms")  # fmt: skip
+    for key in ("time_per_token", "warmup"):
+        time_ns = parse_time(getattr(tier, key), f"[tier] {key}")
+        yield time_ns > HOUR_NS, "longer than an hour", f"[tier] {key}", "give less"
+    yield (not tier.bandwidth, "no bandwidth", "[tier] bandwidth", f'give ["{UNLIMITED}"]')
+    yield (max(one or 0 for one in spec.caps) > RATE_MAX, "no drive has so much",
+           "[tier] bandwidth", f'give a rate such as "4GB/s", or "{UNLIMITED}"')  # fmt: skip
+    slots = max(tier.buffer_over_k) * spec.selection.k_blocks * spec.granules * spec.layer_count
+    yield (slots * (spec.workload.concurrent or spec.workload.sessions) > SLOTS_MAX,
+           f"a buffer of {max(tier.buffer_over_k):g} k is an arena too large",
+           "[tier] buffer_over_k", "give less")  # fmt: skip
+
+
+def _policies(spec: Spec) -> Iterator[Rule]:
+    yield not spec.policy, "no policy", "[[policy]]", "name one or more"
+    for one in spec.policy:
+        if spec.workload.kind == "requests":
+            name = one.eviction or one.use
+            known = [eviction for eviction in EVICTIONS if eviction != "score"]
+            yield (name not in known, f"{name!r} is no eviction that requests can have",
+                   "[[policy]] use", f"choose one of {', '.join(known)}")  # fmt: skip
+            continue
+        combined = parse(one.use)
+        yield (0 in spec.caps and (combined.guesses or bool(combined.core.prefetchers)),
+               f"a cap of 0 with prefetch on ({one.use})", "[tier] bandwidth",
+               f'give a rate, "{UNLIMITED}", or only policies without prefetch')  # fmt: skip
+        yield _eviction(one.eviction, "[[policy]] eviction")
+        for name, value in one.parameters.items():
+            yield (name == "prefetch_bytes_per_s_max", "the cap is a parameter",
+                   "[[policy]] parameters", "give it as bandwidth in [tier]")  # fmt: skip
+            yield (value > PARAMETER_MAX, f"{name} = {value}", "[[policy]] parameters",
+                   f"give at most {PARAMETER_MAX}")  # fmt: skip
+        combined.core_policy(spec.geometry.block_tokens, **one.parameters)
+
+
+def _reference(spec: Spec) -> Iterator[Rule]:
+    one = spec.reference
+    parse(one.use)
+    yield _eviction(one.eviction, "[reference] eviction")
+    yield (one.buffer_over_k < 1, f"a buffer of {one.buffer_over_k:g} k cannot hold one selection",
+           "[reference] buffer_over_k", "give 1 or more")  # fmt: skip
+
+
+def _eviction(name: str, key: str) -> Rule:
+    return (name not in ("", *EVICTIONS), f"no eviction is called {name!r}", key,
+            f"choose one of {', '.join(EVICTIONS)}")  # fmt: skip

@@ -1,0 +1,304 @@
+"""A lab experiment as a TOML file: what is run, at which sizes, under which policies.
+
+Model: a spec is plain data. Reading it checks every key and value by itself and every pair that can
+contradict each other; what is wrong is one `BadInput` that names the file and the key. A sweep's
+axes replace keys of the spec, so that each of its variants is a spec like any other.
+"""
+
+import difflib
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.units import parse_rate, parse_time
+from offstage.host.models import geometry
+
+__all__ = [
+    "UNLIMITED",
+    "GeometrySpec",
+    "PolicySpec",
+    "ReferenceSpec",
+    "SelectionSpec",
+    "Spec",
+    "TierSpec",
+    "WorkloadSpec",
+    "find",
+    "load",
+    "variants",
+]
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
+UNLIMITED = "unlimited"
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Multiple = Annotated[float, msgspec.Meta(gt=0, le=4096)]
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who decodes, and how long. `kind` says where the selections come from."""
+
+    kind: Literal["generated", "captured", "selections", "requests"] = "generated"
+    profile: str = "mixed"
+    """generated: which fitted processes, of `offstage trace generate --explain`."""
+    context_tokens: Positive = 131_072
+    sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 4
+    concurrent: Count = 0
+    """Sessions that decode at once; the others wait their turn. 0: all of them."""
+    steps: Positive = 512
+    turn_steps: Count = 0
+    """A new turn of the conversation begins every so many steps; 0: never."""
+    shared_prefix_tokens: Count = 0
+    groups: Positive = 1
+    """Distinct shared prefixes; sessions take them in turn."""
+    draft_agreement: Share = 0.0
+    """The share of a draft token's selection that the real token selects; 0: no draft model."""
+    layers: Count = 0
+    """Layers, the geometry's from the front; 0: all of them. captured, selections: the file's."""
+    index_group: Positive = 1
+    """Consecutive layers that use one index set, as GLM-5.2's do; 1: as the geometry says."""
+    trace: str = ""
+    """generated: a request trace that gives lengths, arrivals and sharing."""
+    context_tokens_min: Positive = 65_536
+    """With a trace: shorter requests are passed over, longer ones cut to context_tokens."""
+    part: Literal["dev", "test"] = "dev"
+    """Which half of that trace: policies are tuned on dev and reported on test."""
+    file: str = ""
+    """captured, selections, requests: the file."""
+    ttl_s: tuple[float, ...] = (0.0,)
+    """requests: a block that nobody asked for so long expires; 0: never."""
+    admission: tuple[str, ...] = ("all",)
+    capacity_share: tuple[float, ...] = (0.01, 0.05, 0.1, 0.25, 0.5)
+
+
+class GeometrySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose KV cache it is."""
+
+    model: str = "llama-3-70b"
+    block_tokens: Positive = 64
+    granule_tokens: Positive | None = None
+    """Tokens that the policy component `granule` stages together; default: whole blocks."""
+
+
+class SelectionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a layer reads in a step, in blocks, sinks and window included."""
+
+    selector: str = "mass"
+    k_blocks: Positive = 32
+    sink_blocks: Count = 1
+    window_blocks: Count = 2
+
+
+class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The staging tier and what lies below and above it."""
+
+    buffer_over_k: tuple[Multiple, ...] = (2.0, 4.0)
+    hbm_pool_over_k: Annotated[float, msgspec.Meta(ge=0, le=4096)] = 0.0
+    """Blocks of each layer that the GPU keeps, in multiples of k; 0: it keeps none."""
+    storage: str = "gen5-tlc"
+    bandwidth: tuple[str | float, ...] = (UNLIMITED,)
+    """Cap of prefetch reads, such as "4GB/s"; "unlimited": the drive's own limit only."""
+    time_per_token: str = "40ms"
+    """The GPU's own time for one token of one session."""
+    warmup: str = "50ms"
+    """Between the end of a prefill and the first demand."""
+    in_flight: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 128
+
+
+class PolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One policy: components joined by +, as `offstage lab policies` lists them."""
+
+    use: str
+    eviction: str = ""
+    """Default: what the components want, lru where none wants anything."""
+    label: str = ""
+    parameters: dict[str, int] = {}
+    """Fields of the decision core's policy, such as degree_max."""
+
+
+class ReferenceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The point whose reads are 1.0 of `traffic_vs_reference`."""
+
+    use: str = "none"
+    eviction: str = "lru"
+    buffer_over_k: Multiple = 2.0
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One experiment."""
+
+    name: str
+    seeds: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=1000)] = (1,)
+    workload: WorkloadSpec = WorkloadSpec()
+    geometry: GeometrySpec = GeometrySpec()
+    selection: SelectionSpec = SelectionSpec()
+    tier: TierSpec = TierSpec()
+    policy: tuple[PolicySpec, ...] = (PolicySpec(use="none"), PolicySpec(use="window+ema"))
+    reference: ReferenceSpec = ReferenceSpec()
+    sweep: dict[str, tuple[Any, ...]] = {}
+
+    @property
+    def layer_count(self) -> int:
+        """Layers that are run."""
+        return self.workload.layers or geometry(self.geometry.model).layer_count
+
+    @property
+    def concurrent(self) -> int:
+        """Sessions that decode at once."""
+        return min(self.workload.concurrent or self.workload.sessions, self.workload.sessions)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of one layer."""
+        shape = geometry(self.geometry.model)
+        return shape.block_bytes(0) // shape.block_tokens * self.geometry.block_tokens
+
+    @property
+    def granules(self) -> int:
+        """Granules of one block; 1 where whole blocks are staged."""
+        tokens = self.geometry.granule_tokens or self.geometry.block_tokens
+        return max(self.geometry.block_tokens // tokens, 1)
+
+    @property
+    def time_per_token_ns(self) -> int:
+        """The GPU's own time."""
+        return parse_time(self.tier.time_per_token, "[tier] time_per_token")
+
+    @property
+    def caps(self) -> list[int | None]:
+        """The caps of prefetch reads in bytes per second; None: no cap."""
+        return [
+            None if one == UNLIMITED else int(parse_rate(one, "[tier] bandwidth"))
+            for one in self.tier.bandwidth
+        ]
+
+
+def find(name: str) -> Path:
+    """The file of a spec: a path, or the name of one that comes with Offstage."""
+    path = Path(name)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    shipped = SPECS / f"{name}.toml"
+    if shipped.is_file():
+        return shipped
+    known = sorted(one.stem for one in SPECS.glob("*.toml"))
+    mend = f"give a TOML file, or one of {', '.join(known)}" if known else "give a TOML file"
+    raise BadInput(f"no spec is called {name!r}", "lab", mend)
+
+
+def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
+    """The spec in a file, with `changes` (`table.key` to value) made to it. BadInput where it is
+    no TOML, has an unknown key, a value out of range, or keys that contradict each other."""
+    return _built(_read(path), str(path), changes or {})
+
+
+def variants(path: Path, changes: Mapping[str, Any] | None = None) -> Iterator[
+    tuple[str, Spec | BadInput]
+]:  # fmt: skip
+    """Every combination of the spec's sweep axes, as (label, spec); what contradicts itself comes
+    as the error it gives, since a sweep goes on past it."""
+    raw = _read(path)
+    base = _built(raw, str(path), changes or {})
+    for axis, values in base.sweep.items():
+        _check_axis(axis, values, f"{path}: [sweep]")
+    short = [axis.rpartition(".")[2] for axis in base.sweep]
+    names = short if len(set(short)) == len(short) else list(base.sweep)
+    for combination in itertools.product(*base.sweep.values()):
+        chosen = dict(zip(base.sweep, combination, strict=True))
+        label = ", ".join(f"{name}={value}" for name, value in zip(names, combination, strict=True))
+        try:
+            yield label, _built(raw, str(path), {**(changes or {}), **chosen})
+        except BadInput as error:
+            yield label, error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput("no such file", str(path), "give a spec's TOML file") from None
+    except OSError as error:
+        raise BadInput(error.strerror or "cannot be read", str(path), "check the file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"is not TOML ({error})", str(path), "correct that line") from None
+    except UnicodeDecodeError:
+        raise BadInput("is not text", str(path), "give a spec's TOML file") from None
+    except (ValueError, RecursionError):
+        raise BadInput("holds a value beyond any bound", str(path), "remove it") from None
+
+
+def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
+    """An axis is a key of the spec that can differ between variants, with values that do."""
+    table, dot, name = axis.rpartition(".")
+    tables = get_type_hints(Spec)
+    if dot:
+        _check_key(table, Spec, where)
+        kind = tables[table]
+        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+            raise BadInput(f"axis {axis!r} is no key of a table", where, "sweep `table.key`")
+        _check_key(name, kind, where, f"[{table}] ")
+    else:
+        _check_key(axis, Spec, where)
+        if axis in ("name", "sweep"):
+            raise BadInput(f"{axis!r} cannot be an axis", where, "sweep `table.key`")
+    if not values:
+        raise BadInput(f"axis {axis!r} has no values", where, "list some")
+    for value in values:
+        if values.count(value) > 1:
+            raise BadInput(f"axis {axis!r} has {value!r} twice", where, "list each once")
+
+
+def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
+    from offstage.testbeds.lab.run.build import fitted
+    from offstage.testbeds.lab.spec.check import check
+
+    tables = {key: dict(one) if isinstance(one, dict) else one for key, one in raw.items()}
+    tables.setdefault("name", Path(where).stem)
+    for key, value in changes.items():
+        table, dot, name = key.partition(".")
+        if dot:
+            _check_key(table, Spec, where)
+            inner = tables.setdefault(table, {})
+            if not isinstance(inner, dict):
+                raise BadInput(f"{key!r} cannot be changed", where, "name a key of a table")
+            inner[name] = value
+        else:
+            tables[key] = value
+    _check_keys(tables, Spec, where, "")
+    try:
+        spec = msgspec.convert(tables, Spec)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        key = place.rstrip("`") or "the file"
+        raise BadInput(what[0].lower() + what[1:], f"{where}: {key}", "correct it") from None
+    spec = fitted(spec, where)
+    check(spec, where)
+    return spec
+
+
+def _check_keys(table: dict[str, Any], kind: Any, where: str, prefix: str) -> None:
+    """Refuse what msgspec would, naming the nearest key."""
+    hints = get_type_hints(kind)
+    for key, value in table.items():
+        _check_key(key, kind, where, prefix)
+        inner: Any = hints[key]
+        if get_origin(inner) is tuple:
+            inner = get_args(inner)[0]
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, dict):
+                    _check_keys(one, inner, where, f"[{key}] ")
+
+
+def _check_key(key: str, kind: Any, where: str, prefix: str = "") -> None:
+    known = list(get_type_hints(kind))
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+        raise BadInput(f"unknown key {key!r}", f"{where}: {prefix}".rstrip(" :"),
+                       f"did you mean {near[0]!r}?")  # fmt: skip

@@ -1,0 +1,236 @@
+"""From the device's ledger and the host's record to the figures of one run.
+
+Every rate is computed here from counts, once; the report only shows it. Definitions stand in
+`testbeds/report/run/definitions.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import RunFailed
+from offstage.host.record import AgentRecord
+from offstage.testbeds.live.results import ENDS, HIT_ENDS, Provenance, RunResult
+
+__all__ = ["CAUSES", "FATES", "RunLabel", "against_baseline", "against_lru", "hit_rate_of",
+           "ledger_since", "run_result"]  # fmt: skip
+
+CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
+FATES = ("used", "late", "unused", "dropped", "cancelled")
+PREFETCH_CAUSES = CAUSES[3:]
+QUANTILES_MAX = 1_000
+EMULATION_LATE_NOTED = 0.05
+"""From this share of late I/Os on, a report says that the emulation did not keep up."""
+MISS_ENDS = ENDS[6:]
+GAUGES = ("degree_now", "resident_slots")
+"""What of a ledger says how things are and does not count."""
+
+
+@dataclass(frozen=True)
+class RunLabel:
+    """What a run is called and where its times come from."""
+
+    name: str
+    storage: str
+    provenance: Provenance
+    prefetchers: tuple[str, ...]
+
+
+def run_result(
+    label: RunLabel,
+    ledger: Mapping[str, Any],
+    counters: Mapping[str, int] | None,
+    record: AgentRecord,
+    decisions_replayed: int,
+    warnings: Sequence[str],
+) -> RunResult:
+    """The figures of one run, from counts of that run alone; `coverage` and `traffic_ratio` wait
+    for `against_baseline` or `against_lru`. `counters` None: the device's own are not known.
+
+    Raises RunFailed where host and device disagree on what became of the demands."""
+    ends = dict(zip(ENDS, ledger["ends"], strict=True))
+    nontrivial = dict(zip(ENDS, ledger["nontrivial_ends"], strict=True))
+    _check_agreement(ledger, record)
+    demands, hits = int(ledger["demands"]), _hits(ends)
+    warm = demands - ends["cold"]
+    fates = _fates(ledger["fates"])
+    stall_ms, token_ms = record.stall_ms(), record.token_ms()
+    by_step = record.ends_by_step()
+    return RunResult(
+        name=label.name,
+        storage=label.storage,
+        provenance=label.provenance,
+        prefetchers=list(label.prefetchers),
+        selected=int(ledger["selected"]),
+        demands=demands,
+        hit_rate=_share(hits, demands),
+        nontrivial_hit_rate=_share(_hits(nontrivial), int(ledger["nontrivial"])),
+        hit_rate_without_cold=_share(hits, warm),
+        hbm_share=_share(int(ledger["selected"]) - demands, int(ledger["selected"])),
+        late_rate=_share(ends["late"], demands),
+        miss_rate=_share(sum(ends[end] for end in MISS_ENDS), demands),
+        coverage=0.0,
+        accuracy=_accuracy(fates),
+        traffic_ratio=0.0,
+        stall_ms_p50=_quantile(stall_ms, 0.50),
+        stall_ms_p99=_quantile(stall_ms, 0.99),
+        token_ms_p50=_quantile(token_ms, 0.50),
+        token_ms_p99=_quantile(token_ms, 0.99),
+        bytes_read=int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"]),
+        blocks_verified=record.blocks_verified,
+        blocks_corrupt=record.blocks_corrupt,
+        blocks_recomputed=record.blocks_recomputed,
+        attention_checked=record.attention_checked,
+        attention_error_max=record.attention_error_max,
+        pollution=int(ledger["pollution"]),
+        evictions=int(ledger["evictions"]),
+        shared_chunks=int(ledger["shared_chunks"]),
+        decisions_replayed=decisions_replayed,
+        busy_share=_busy_share(counters),
+        wall_s=record.wall_s,
+        ends=ends,
+        nontrivial_ends=nontrivial,
+        fates=fates,
+        hit_rate_by_step=_rates(by_step),
+        demands_by_step=[int(row.sum()) for row in by_step],
+        lead_ns_log2=[int(n) for n in ledger["lead_ns_log2"]],
+        late_ns_log2=[int(n) for n in ledger["late_ns_log2"]],
+        stall_ms_by_token=_quantiles(stall_ms),
+        warnings=[*warnings, *_emulation_notes(label, counters)],
+    )
+
+
+def hit_rate_of(ledger: Mapping[str, Any]) -> float:
+    """On-time hits / demands of a ledger, live or simulated."""
+    ends = dict(zip(ENDS, ledger["ends"], strict=True))
+    return _share(_hits(ends), int(ledger["demands"]))
+
+
+def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:
+    """`run` with coverage and traffic against `baseline`: no prefetch, LRU, the same buffer."""
+    missed = run.demands - _hits(run.ends)
+    missed_without = baseline.demands - _hits(baseline.ends)
+    return msgspec.structs.replace(
+        run,
+        coverage=1.0 - missed / missed_without if missed_without else 0.0,
+        traffic_ratio=_share(run.bytes_read, baseline.bytes_read),
+    )
+
+
+def against_lru(
+    run: RunResult, ledger: Mapping[str, Any], block_read_bytes: int
+) -> RunResult:
+    """`run` with coverage and traffic against the demand-only LRU of the same buffer that the
+    device keeps count of beside each run (`shadow_misses`), for where no such run was made.
+    `block_read_bytes`: what one block is on the store, its trailer included."""
+    missed_without = int(ledger["shadow_misses"])
+    missed = run.demands - _hits(run.ends)
+    return msgspec.structs.replace(
+        run,
+        coverage=1.0 - missed / missed_without if missed_without else 0.0,
+        traffic_ratio=_share(run.bytes_read, missed_without * block_read_bytes),
+    )
+
+
+def ledger_since(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What was counted between two looks at one ledger; gauges as they are now.
+
+    Raises RunFailed where a count went back: somebody has zeroed the ledger in between."""
+    since: dict[str, Any] = {}
+    for name, now in after.items():
+        since[name] = now if name in GAUGES else _less(now, before[name])
+        if name not in GAUGES and np.min(since[name], initial=0) < 0:
+            raise RunFailed(
+                f"{name} went back during the run: the ledger was reset",
+                "ledger",
+                "run again, with no `offstage dpu reset` beside it",
+            )
+    return since
+
+
+def _less(now: Any, then: Any) -> Any:
+    """`now - then`, element by element."""
+    if isinstance(now, Sequence):
+        return [_less(one, other) for one, other in zip(now, then, strict=True)]
+    return int(now) - int(then)
+
+
+def _busy_share(counters: Mapping[str, int] | None) -> float:
+    if counters is None:
+        return -1.0
+    busy_ns = counters["busy_ns"]
+    return _share(busy_ns, busy_ns + counters["idle_ns"] + counters["sleep_ns"])
+
+
+def _emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list[str]:
+    """How well the emulated drive kept the model's time: an emulated figure is only as good."""
+    if label.provenance != "emulated" or counters is None:
+        return []
+    total = counters["reads"] + counters["writes"]
+    late = _share(counters["emulation_late"], total)
+    if late < EMULATION_LATE_NOTED:
+        return []
+    mean_us = _share(counters["emulation_late_ns_sum"], total) / 1e3
+    return [
+        f"{label.name} on {label.storage}: {late:.0%} of {total:,} emulated I/Os ended clearly "
+        f"later than the drive's model says, all of them {mean_us:.0f} us late on average: this "
+        "machine could not keep up with it"
+    ]
+
+
+def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:
+    """The device's ledger and what the host was told with each fetch must be the same counts."""
+    told = sum((token.ends for token in record.tokens), np.zeros(len(ENDS), np.int64))
+    if [int(n) for n in told] != [int(n) for n in ledger["ends"]]:
+        raise RunFailed(
+            f"host and DPU disagree on the ends of demands: {told.tolist()} against "
+            f"{list(ledger['ends'])}",
+            "ledger",
+            "the figures of this run are not to be used; if no other host of the tenant was at "
+            "work, report it with the seed",
+        )
+
+
+def _hits(ends: Mapping[str, int]) -> int:
+    return sum(ends[end] for end in HIT_ENDS)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _fates(rows: Sequence[Sequence[int]]) -> dict[str, dict[str, int]]:
+    """By cause and fate, prefetch causes only, those that never occurred left out."""
+    named = {
+        cause: dict(zip(FATES, (int(n) for n in row), strict=True))
+        for cause, row in zip(CAUSES, rows, strict=True)
+        if cause in PREFETCH_CAUSES
+    }
+    return {cause: row for cause, row in named.items() if any(row.values())}
+
+
+def _accuracy(fates: Mapping[str, Mapping[str, int]]) -> float:
+    """Used / prefetched; what was dropped from the queue was never prefetched."""
+    used = sum(row["used"] for row in fates.values())
+    issued = sum(sum(row.values()) - row["dropped"] for row in fates.values())
+    return _share(used, issued)
+
+
+def _rates(by_step: NDArray[np.int64]) -> list[float]:
+    return [float(row[:5].sum() / row.sum()) if row.sum() else -1.0 for row in by_step]
+
+
+def _quantile(values: NDArray[np.float64], share: float) -> float:
+    return float(np.quantile(values, share)) if values.size else 0.0
+
+
+def _quantiles(values: NDArray[np.float64]) -> list[float]:
+    """At most QUANTILES_MAX evenly spaced quantiles, ascending."""
+    if values.size <= QUANTILES_MAX:
+        return [float(value) for value in np.sort(values)]
+    shares = np.linspace(0.0, 1.0, QUANTILES_MAX)
+    return [float(value) for value in np.quantile(values, shares)]

@@ -1,0 +1,182 @@
+"""`offstage host run`: a workload against a daemon that somebody else started.
+
+The daemon may have served others before: its ledger is looked at before and after, and every
+figure is made of the difference. The policy, the storage and the size of the buffer are the
+daemon's own; the run says what they were.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import offstage
+from offstage.bindings.errors import BadInput
+from offstage.host.control import Control
+from offstage.host.geometry import KvGeometry
+from offstage.host.models import GEOMETRIES
+from offstage.testbeds.live.connect import Link, attached, counters_since, device_counters
+from offstage.testbeds.live.decode import decode
+from offstage.testbeds.live.describe import describe
+from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, run_result
+from offstage.testbeds.live.options import DriveOptions
+from offstage.testbeds.live.prefill import Prefilled, prefill
+from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.workload import Workload, prepare
+from offstage.testbeds.machine import machine, memory_peak_bytes
+from offstage.testbeds.progress import Progress
+from offstage.testbeds.report.run.definitions import as_text
+from offstage.testbeds.report.run.sentence import sentence
+
+__all__ = ["check_fit", "run"]
+
+EMULATED = "emulated"
+RUN_NAME = "host-run"
+"""What decoding writes is named after it: the same seed writes the same blocks again, and a store
+does not grow with each run."""
+
+
+def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
+    """Prefill what the tier lacks, decode, and take the figures of this run alone.
+
+    BadInput: options, the login, or a workload that the daemon's sizes do not fit. RunFailed,
+    StoreFull, DeviceTimeout: the daemon went away, has no room, or disagrees on what it served."""
+    begun = time.monotonic()
+    options.check()
+    with attached(link) as (control, fabric):
+        check_fit(options.geometry, control)
+        workload = prepare(options)
+        _check_limits(options, workload, control)
+        filled = prefill(options, workload, control, fabric, progress)
+        before, counters = control.ledger(), device_counters(link)
+        sessions = workload.plan.sessions
+        progress.start(
+            f"decode over {link.fabric}", sum(one.decode_steps for one in sessions)
+        )
+        record = decode(
+            options, workload, filled.contexts, control, fabric, RUN_NAME, progress
+        )
+        ledger = ledger_since(before, control.ledger())
+        counters = counters_since(counters, device_counters(link))
+        policy, status = control.policy(), control.status()
+        prefetchers = tuple(str(name) for name in policy["prefetchers"])
+        label = RunLabel(
+            "+".join(prefetchers) or "none", _shown(control.storage),
+            _provenance(control.storage), prefetchers,
+        )  # fmt: skip
+        told = (status["warning"], _warm(before), _baseline(ledger))
+        warnings = [text for text in told if text]
+        result = run_result(label, ledger, counters, record, -1, warnings)
+        sizes = control.geometry
+        result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
+        about = _describe(options, workload, link, control, policy, filled)
+    return _summary(options, result, about, time.monotonic() - begun)
+
+
+def check_fit(geometry: KvGeometry, control: Control) -> None:
+    """BadInput, naming both, where the daemon's blocks are not those of `geometry`."""
+    theirs = control.geometry
+    daemon = (theirs.layer_count, theirs.payload_size_bytes, theirs.block_tokens)
+    own = _shape(geometry)
+    if own == daemon:
+        return
+    fitting = [name for name, one in GEOMETRIES.items() if _shape(one) == daemon]
+    raise BadInput(
+        f"the geometry {geometry.name!r} has {_shape_text(own)}, the daemon {_shape_text(daemon)}",
+        control.endpoint,
+        f"give --geometry {fitting[0]}" if fitting else "set [arena] layers, payload and "
+        "block_tokens of the daemon alike, or give --geometry another one",
+    )
+
+
+def _shape(geometry: KvGeometry) -> tuple[int, int, int]:
+    """Layers, bytes of the largest block, tokens of a block."""
+    largest = max(map(geometry.block_bytes, range(geometry.layer_count)))
+    return geometry.layer_count, largest, geometry.block_tokens
+
+
+def _shape_text(shape: tuple[int, int, int]) -> str:
+    return f"{shape[0]} layers and blocks of {shape[1]:,} B for {shape[2]} tokens"
+
+
+def _check_limits(options: DriveOptions, workload: Workload, control: Control) -> None:
+    """The daemon would refuse these too, but after minutes of prefill."""
+    limits, sessions = control.limits, workload.plan.sessions
+    at_once = min(len(sessions), workload.plan.sessions_max)
+    if at_once > limits.session_max:
+        raise BadInput(f"{at_once} sessions at once, and the daemon takes {limits.session_max}",
+                       control.endpoint, "lower --sessions, or raise [limits] sessions of the "
+                       "daemon")  # fmt: skip
+    tokens = options.geometry.block_tokens
+    blocks = max(-(-(one.context_tokens + one.decode_steps) // tokens) for one in sessions)
+    if blocks > limits.session_chunk_max:
+        raise BadInput(f"contexts grow to {blocks * tokens:,} tokens, and the daemon takes "
+                       f"{limits.session_chunk_max * tokens:,}", control.endpoint,
+                       "lower --context-tokens, or raise [limits] context_tokens of the "
+                       "daemon")  # fmt: skip
+
+
+def _warm(ledger: Mapping[str, Any]) -> str:
+    """A warning where the run began over blocks that were staged before it."""
+    staged = int(ledger["resident_slots"])
+    if staged == 0:
+        return ""
+    return (
+        f"{staged:,} blocks of the tenant were staged when decoding began; for a cold start, "
+        "`offstage dpu reset` before the run"
+    )
+
+
+def _baseline(ledger: Mapping[str, Any]) -> str:
+    """A warning of what coverage and traffic are held against."""
+    beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
+    if ledger["shadow_misses"] == 0:
+        return f"{beside} missed nothing: coverage and traffic are shown as 0 and mean nothing"
+    return f"coverage and traffic are against {beside}, not against a run of its own"
+
+
+def _provenance(storage: str) -> Provenance:
+    return "emulated" if storage == EMULATED else "measured"
+
+
+def _shown(storage: str) -> str:
+    return "emulated NVMe" if storage == EMULATED else storage
+
+
+def _describe(
+    options: DriveOptions,
+    workload: Workload,
+    link: Link,
+    control: Control,
+    policy: Mapping[str, Any],
+    filled: Prefilled,
+) -> dict[str, Any]:
+    geometry = options.geometry
+    slots, layers = control.geometry.slot_count, geometry.layer_count
+    per_layer = len(workload.plan.sessions) * layers * options.select_blocks
+    return {
+        **describe(options, workload),
+        "fabric": link.fabric,
+        "slot_count": slots,
+        "buffer_ratio": slots / per_layer,
+        "policy": dict(policy),
+        "window_tokens": policy["window_tokens"],
+        "prefill_blocks": filled.block_count,
+        "prefill_blocks_written": filled.blocks_written,
+    }
+
+
+def _summary(
+    options: DriveOptions, result: RunResult, about: dict[str, Any], wall_s: float
+) -> Summary:
+    return Summary(
+        runs=[result],
+        workload=about,
+        machine={**machine(), "memory_peak_bytes": {"host": memory_peak_bytes()["host"]},
+                 "wall_s": wall_s},
+        seed=options.seed,
+        sentence=sentence([result]),
+        curve=[],
+        definitions=as_text(),
+        command=options.command,
+        version=offstage.__version__,
+    )

@@ -1,0 +1,83 @@
+"""A run's workload: the plan of its sessions, their KV, and jobs for the agent."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from offstage.host.agent import DecodeJob
+from offstage.host.session import Context
+from offstage.host.synthetic_kv import SyntheticKv
+from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
+from offstage.testbeds.workloads.requests.identity import chain
+from offstage.testbeds.workloads.requests.plan import TraceOptions, from_trace, generated
+from offstage.testbeds.workloads.requests.sessions import ChunkShape, SessionPlan, WorkloadPlan
+from offstage.testbeds.workloads.selections.process import layer_entries
+
+__all__ = ["Workload", "full_chunks", "prepare"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The plan, the stand-in for the model, and the score process of each layer by name."""
+
+    plan: WorkloadPlan
+    synthetic_kv: SyntheticKv
+    processes: list[str]
+
+    def jobs(
+        self, contexts: dict[int, Context], run_name: str, time_per_token_s: float
+    ) -> list[DecodeJob]:
+        """One job per session. What decoding writes is named after the run, so that every run
+        writes it anew instead of finding what the last one wrote."""
+        starts = self.plan.starts_s(time_per_token_s)
+        return [
+            DecodeJob(
+                number=number,
+                name=session.name,
+                start_s=start_s,
+                context=contexts[number],
+                step_count=session.decode_steps,
+                grown_identity=_grown(session, contexts[number], run_name),
+            )
+            for number, (session, start_s) in enumerate(
+                zip(self.plan.sessions, starts, strict=True)
+            )
+        ]
+
+
+def prepare(options: DriveOptions) -> Workload:
+    """The workload of the options, from the trace if there is one. BadInput: see the plan."""
+    geometry = options.geometry
+    shape = ChunkShape(geometry.block_tokens, geometry.session_bytes(geometry.block_tokens))
+    if options.trace is None:
+        plan = generated(
+            sessions=options.sessions,
+            context_tokens=options.context_tokens,
+            shared_prefix_tokens=options.prefix_tokens,
+            decode_steps=options.steps,
+            shape=shape,
+            seed=options.seed,
+            budget_bytes=STORE_BYTES_MAX,
+        )
+    else:
+        chosen = TraceOptions(
+            budget_bytes=STORE_BYTES_MAX,
+            sessions=options.sessions,
+            sessions_max=options.sessions,
+            context_tokens_max=options.context_tokens,
+            decode_steps=options.steps,
+        )
+        plan = from_trace(options.trace, chosen, shape, options.seed)
+    entries = layer_entries(geometry.layer_count)
+    synthetic_kv = SyntheticKv(options.seed, geometry, [entry.params for entry in entries])
+    names = [f"{entry.head_class}/{entry.band} ({entry.basis})" for entry in entries]
+    return Workload(plan, synthetic_kv, names)
+
+
+def full_chunks(session: SessionPlan) -> list[int]:
+    """The session's full chunks: a partial last one stays in HBM until decoding fills it."""
+    return list(session.chunks[: session.context_tokens // session.block_tokens])
+
+
+def _grown(session: SessionPlan, context: Context, run_name: str) -> Callable[[int], int]:
+    parent = context.identities[-1] if context.identities else 0
+    return lambda ordinal: chain(parent, "grown", run_name, session.name, ordinal)

@@ -1,0 +1,194 @@
+"""What every figure of a lab point means: the one text for page, table and reference.
+
+One entry per field of `PointSummary`, in its order. "No prefetch" is demand-only LRU at the same
+buffer, pool, cap and seeds.
+"""
+
+from offstage.testbeds.report.run.definitions import Definition
+
+__all__ = ["LAB_DEFINITIONS", "lab_definition"]
+
+LAB_DEFINITIONS = (
+    Definition("info", "setting", "The point's setting, see below."),
+    Definition("seeds", "seeds", "The seeds that were run."),
+    Definition(
+        "requests",
+        "requests",
+        "Requests (seed and session) that intervals are drawn over. Where the same requests recur "
+        "under every seed, as those of a captured workload, each counts once.",
+    ),
+    Definition("weak", "weak", "Fewer than 5 requests: the intervals promise more than they hold."),
+    Definition("selected", "selected", "Blocks that the kernels read."),
+    Definition("demands", "demands", "Selected blocks that were not in the HBM pool; D below."),
+    Definition(
+        "nontrivial",
+        "non-trivial demands",
+        "Demands outside sinks, sliding window and just-written blocks; N below.",
+    ),
+    Definition("reads", "reads", "Reads of the storage, demanded and prefetched."),
+    Definition("reads_failed", "failed reads", "Reads that ended with an error."),
+    Definition(
+        "hit",
+        "hit rate",
+        "Share of the demands that were staged before they were needed. Late is not a hit.",
+        "(window + pattern + lookahead + shared + retained) / D",
+        "higher",
+    ),
+    Definition(
+        "nontrivial_hit", "non-trivial", "The same over non-trivial demands.",
+        "non-trivial hits / N", "higher",
+    ),
+    Definition(
+        "hit_without_cold",
+        "without cold",
+        "The hit rate without first touches: blocks that a session never had staged before.",
+        "hits / (D - cold)",
+        "higher",
+    ),
+    Definition(
+        "nontrivial_hit_without_cold",
+        "non-trivial without cold",
+        "The same over non-trivial demands.",
+        "non-trivial hits / (N - non-trivial cold)",
+        "higher",
+    ),
+    Definition(
+        "selection_hit",
+        "selection hit",
+        "Share of the selected blocks that were in the HBM pool or staged in time. A larger pool "
+        "takes easy hits out of the hit rate, not out of this.",
+        "(pool hits + hits) / selected",
+        "higher",
+    ),
+    Definition(
+        "nontrivial_selection_hit",
+        "non-trivial selection hit",
+        "The same over non-trivial selections: what the size of the pool cannot hide.",
+        "(non-trivial pool hits + non-trivial hits) / non-trivial selected",
+        "higher",
+    ),
+    Definition(
+        "hbm_share", "HBM share", "Share of the selections that the HBM pool served.",
+        "pool hits / selected",
+    ),
+    Definition(
+        "late", "late", "Demands whose block was in flight when it was needed.", "late / D", "lower"
+    ),
+    Definition(
+        "cold", "cold", "Demands of blocks that the session never had staged.", "cold / D", "lower"
+    ),
+    Definition(
+        "capacity", "capacity", "Misses that demand-only LRU of the same size would have had too.",
+        "capacity / D", "lower",
+    ),
+    Definition(
+        "policy", "policy", "Misses that demand-only LRU of the same size would not have had.",
+        "policy / D", "lower",
+    ),
+    Definition(
+        "pollution", "pollution", "Misses of blocks that a prefetch had evicted.",
+        "polluted misses / D", "lower",
+    ),
+    Definition(
+        "coverage",
+        "coverage",
+        "Misses of no prefetch that the policy removed; late counts as a miss on both sides. Below "
+        "0 it did harm.",
+        "1 - (D - hits) / (D - hits of no prefetch)",
+        "higher",
+    ),
+    Definition(
+        "accuracy",
+        "accuracy",
+        "Share of the prefetched blocks that were used on time. A fate belongs to a run, not a "
+        "request, so its interval is drawn over seeds.",
+        "used / (used + late + unused + cancelled)",
+        "higher",
+    ),
+    Definition(
+        "traffic_ratio",
+        "traffic",
+        "Bytes read, over those that no prefetch reads at the same buffer.",
+        "bytes read / bytes read by no prefetch",
+        "lower",
+    ),
+    Definition(
+        "traffic_vs_reference",
+        "traffic, one scale",
+        "Bytes read, over those of the spec's reference point (usually demand-only LRU at 2 k): "
+        "one scale for all buffers.",
+        "bytes read / bytes read by the reference",
+        "lower",
+    ),
+    Definition(
+        "gap_closed",
+        "gap closed",
+        "How much of what was attainable beyond no prefetch the policy attained. Attainable is "
+        "the clairvoyant bound at the same buffer and cap; none where it is less than 0.1 points "
+        "of hit rate away.",
+        "(hit - hit of no prefetch) / (hit of clairvoyant - hit of no prefetch)",
+        "higher",
+    ),
+    Definition(
+        "nontrivial_gap_closed",
+        "gap closed",
+        "The same over non-trivial demands.",
+        "as gap closed, of non-trivial hit rates",
+        "higher",
+    ),
+    Definition(
+        "stall_ms_p50",
+        "stall p50",
+        "Time a token waited for blocks beyond its compute, all layers together: half of the "
+        "tokens waited no longer.",
+        "median over tokens, in ms",
+        "lower",
+    ),
+    Definition(
+        "stall_ms_p99", "stall p99", "The same for the slowest: 99 % waited no longer.",
+        "99th percentile over tokens, in ms", "lower",
+    ),
+    Definition(
+        "worst_layer",
+        "worst layer",
+        "The layer with the lowest non-trivial hit rate, with its number. The layer is chosen "
+        "once, and the interval is that of this layer.",
+    ),
+    Definition(
+        "worst_requests",
+        "worst tenth",
+        "The tenth of the requests (at least one) with the lowest non-trivial hit rates; every "
+        "draw has its own.",
+    ),
+    Definition("first_steps", "first 64 steps", "The first 64 steps of each session."),
+    Definition("turn_steps", "behind turns", "The 16 steps from the begin of each turn on."),
+    Definition(
+        "bounds", "bounds", "What could be had at the same buffer, pool and cap, see below."
+    ),
+    Definition("hit_by_layer", "hit rate by layer", "The hit rate of each layer."),
+    Definition(
+        "nontrivial_hit_by_layer", "non-trivial by layer", "The non-trivial hit rate of each layer."
+    ),
+    Definition("ends", "ends", "Demands by end; each has exactly one."),
+    Definition("nontrivial_ends", "non-trivial ends", "The same of non-trivial demands."),
+    Definition("fates", "fates", "Prefetched blocks by cause, then by fate; each has exactly one."),
+    Definition("issued", "issued", "Reads by what caused them."),
+    Definition(
+        "lead_ns_log2",
+        "lead time",
+        "How long before need a prefetched and used block arrived: element i counts those of 2^i "
+        "to 2^(i+1) ns.",
+    ),
+    Definition(
+        "late_ns_log2",
+        "late time",
+        "How long after need a late block arrived: element i counts those of 2^i to 2^(i+1) ns.",
+    ),
+)  # fmt: skip
+
+_BY_KEY = {entry.key: entry for entry in LAB_DEFINITIONS}
+
+
+def lab_definition(key: str) -> Definition:
+    """The entry of one field."""
+    return _BY_KEY[key]

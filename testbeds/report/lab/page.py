@@ -1,0 +1,176 @@
+"""The report of a lab run: one HTML file that needs nothing else, made from a LabSummary.
+
+It shares page, style, script and marks with the report of a demo; what differs is that points have
+intervals and bounds, and that the first figure is hits against their price.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, LabSummary
+from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
+from offstage.testbeds.report.lab.marks import interval_text
+from offstage.testbeds.report.lab.parts import (
+    fates_section,
+    misses_figure,
+    parts_section,
+    timeliness_figure,
+)
+from offstage.testbeds.report.lab.plots import buffer_figure, layers_figure, pareto_figure
+from offstage.testbeds.report.lab.requests import requests_section
+from offstage.testbeds.report.lab.sentence import (
+    baseline,
+    lab_sentence,
+    provenance,
+    setup,
+    subject,
+    workload_facts,
+)
+from offstage.testbeds.report.lab.series import View, over_k, view_of
+from offstage.testbeds.report.lab.table import glossary, points_section
+from offstage.testbeds.report.page.files import write_text
+from offstage.testbeds.report.page.markup import chip, facts, tile
+from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
+from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.run.page import page
+
+__all__ = ["render_lab", "write_lab_report"]
+
+
+def write_lab_report(summary: LabSummary, path: str | Path) -> None:
+    """Writes the report; RunFailed where the file cannot be written."""
+    write_text(Path(path), render_lab(summary))
+
+
+def render_lab(summary: LabSummary) -> str:
+    """The page as text."""
+    view = view_of(summary.points)
+    sections: list[str] = []
+    if view.facets:
+        sections = [
+            pareto_figure(view),
+            points_section(view),
+            buffer_figure(view),
+            misses_figure(view),
+            layers_figure(view),
+            parts_section(view),
+            timeliness_figure(view),
+            fates_section(view),
+        ]
+    sections += [requests_section(summary.requests), _workloads(summary)]
+    return page(
+        title=f"Offstage: {summary.name}",
+        sentence=lab_sentence(summary),
+        setup=setup(summary),
+        tiles=_tiles(view),
+        sections=[section for section in sections if section],
+        foot=_foot(summary),
+        version=str(summary.manifest.get("version", "")),
+    )
+
+
+def _tiles(view: View) -> str:
+    """The four figures to look at first, of the sentence's subject."""
+    found = subject(view)
+    if found is None:
+        return ""
+    facet, look, point = found
+    none, metric = baseline(facet, facet.middle), view.metric
+    hit, gap, traffic, stall = (
+        metric.hit_of(point), metric.gap_of(point), metric.traffic_of(point), point.stall_ms_p99,
+    )  # fmt: skip
+    without = None if none is None else metric.hit_of(none)
+    waited = None if none is None else none.stall_ms_p99
+    name = "non-trivial hits" if metric.hit == "nontrivial_hit" else "hits"
+    scale = "the reference" if metric.traffic == "traffic_vs_reference" else "no prefetch"
+    rows = [
+        (name, percent(hit.value) if hit else "–",
+         f"{percent(without.value)} without prefetch" if without else ""),
+        ("gap closed", percent(gap.value) if gap else "–", "to the clairvoyant bound"),
+        ("bytes read", ratio(traffic.value) if traffic else "–", f"{scale} is 1"),
+        ("stall p99", milliseconds(stall.value) if stall else "–",
+         f"{milliseconds(waited.value)} without prefetch" if waited else ""),
+    ]  # fmt: skip
+    note = f"{look.name} on {facet.title}, buffer {over_k(facet.middle)}, {interval_text(hit)}"
+    cells = "".join(tile(*row) for row in rows)
+    return tag("dl", cells, class_="tiles", aria_label=note) + tag(
+        "p", escape(note), class_="tiles-note"
+    )
+
+
+def _workloads(summary: LabSummary) -> str:
+    """Where the selections come from, and that times are modelled."""
+    names = dict.fromkeys(point.info.workload for point in summary.points)
+    parts = []
+    for name in names:
+        found = provenance(summary, name)
+        label = f'<span class="chip {found}">{found}</span>' if found else ""
+        title = f"<h3>{escape(name)} {label} {chip('modelled')}</h3>"
+        told = facts("What it is", workload_facts(summary, name)).replace(
+            "<details>", "<details open>", 1
+        )
+        parts.append(title + (told or "<p>The manifest says nothing of it.</p>"))
+    if not parts:
+        return ""
+    caption = (
+        "Synthetic selections are drawn from a process fitted to published figures; captured ones "
+        "were recorded from a model. Reads and waits are of a model of the storage, in virtual "
+        "time: nothing here was timed on a device."
+    )
+    return tag(
+        "section",
+        '<h2 id="workloads-title">What was run</h2>'
+        f'{"".join(parts)}<p class="caption">{escape(caption)}</p>',
+        id="workloads",
+        aria_labelledby="workloads-title",
+    )
+
+
+def _foot(summary: LabSummary) -> str:
+    keys = [entry.key for entry in LAB_DEFINITIONS]
+    manifest = {name: value for name, value in summary.manifest.items() if name != "workloads"}
+    parts = [
+        _notes(summary),
+        _reproduce(summary.manifest),
+        facts("The spec", summary.spec),
+        facts("The manifest", manifest),
+        glossary("Every figure of summary.json", keys),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _notes(summary: LabSummary) -> str:
+    notes: list[tuple[str, str]] = [(note, "") for note in summary.notes]
+    weak = [point for point in summary.points if point.weak]
+    if weak:
+        words = f"Fewer than {WEAK_REQUESTS} requests: intervals are weak"
+        notes.append((words, f"{len(weak)} of {len(summary.points)} points"))
+    notes += [(failed.message, f"failed: {failed.point}") for failed in summary.failed]
+    lost = sum(point.reads_failed for point in summary.points)
+    if lost:
+        notes.append((f"{lost:,} reads failed", ""))
+    title = "<h2>What to know before quoting these figures</h2>"
+    return f'<section id="notes">{title}{_items(notes)}</section>'
+
+
+def _items(notes: Sequence[tuple[str, str]]) -> str:
+    if not notes:
+        return "<p>Every point ran, and none gave a warning.</p>"
+    items = "".join(
+        f"<li>{escape(text)}" + (f" <small>{escape(where)}</small></li>" if where else "</li>")
+        for text, where in notes
+    )
+    return f'<ul class="warnings">{items}</ul>'
+
+
+def _reproduce(manifest: dict[str, Any]) -> str:
+    command = manifest.get("command")
+    if not isinstance(command, str):
+        return ""
+    return (
+        '<section id="reproduce"><h2>How to reproduce this</h2>'
+        "<p>Spec, seeds and version fix every figure: times are virtual, and the ledger comes out "
+        f"the same byte for byte.</p><pre><code>{escape(command)}</code></pre></section>"
+    )

@@ -1,0 +1,204 @@
+"""The rest of a lab report's figures: why demands missed, the worst parts, timeliness, fates."""
+
+from collections.abc import Sequence
+from html import escape
+
+from offstage.testbeds.lab.results.summary import Part, PointSummary
+from offstage.testbeds.report.lab.marks import interval_text
+from offstage.testbeds.report.lab.plots import FACETS_MAX, looks_legend
+from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, over_k
+from offstage.testbeds.report.page.markup import Segment, bar, figure, key, legend, panels, swatch
+from offstage.testbeds.report.page.numbers import count, percent
+from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.run.definitions import END_TEXTS
+from offstage.testbeds.report.run.plots import (
+    LEAD_CAPTION,
+    LEAD_TITLE,
+    Leads,
+    lead_chart,
+    lead_span,
+)
+
+__all__ = ["fates_section", "misses_figure", "parts_section", "timeliness_figure"]
+
+MISSES = ("late", "cold", "capacity", "policy")
+READ_FATES = ("used", "late", "unused", "cancelled", "dropped")
+
+
+def _panel(view: View, facet: Facet, body: str) -> str:
+    title = facet.title if len(view.facets) > 1 else f"buffer {over_k(facet.middle)}"
+    return tag("div", f"<h3>{escape(title)}</h3>{body}", class_="panel")
+
+
+def _swatch(look: Look) -> str:
+    return swatch(look.colour, "dot" if look.mark == "circle" else look.mark)
+
+
+# Why demands missed
+
+
+def misses_figure(view: View) -> str:
+    """Late and missed demands by reason, at the middle buffer; longest is worst."""
+    parts = []
+    for facet in view.facets[:FACETS_MAX]:
+        rows = facet.at(facet.middle)
+        most = max((sum(_misses(point, view.metric)) for _, point in rows), default=0.0)
+        body = "".join(_miss_row(look, point, view.metric, most) for look, point in rows)
+        parts.append(_panel(view, facet, body))
+    return figure(
+        "misses",
+        "Why blocks were not there",
+        panels(parts),
+        f"Shorter is better: the share of {view.metric.hit_words} that were not staged in time, by "
+        "reason, at the middle buffer. The longest bar of a panel fills it. Capacity: demand-only "
+        "LRU would have missed it too. Policy: it would not.",
+        legend([key(f"var(--end-{end})", end, tip=END_TEXTS[end]) for end in MISSES]),
+    )
+
+
+def _misses(point: PointSummary, metric: Metric) -> list[float]:
+    ends, of = (
+        (point.nontrivial_ends, point.nontrivial)
+        if metric.hit == "nontrivial_hit"
+        else (point.ends, point.demands)
+    )
+    return [ends.get(end, 0) / max(1, of) for end in MISSES]
+
+
+def _miss_row(look: Look, point: PointSummary, metric: Metric, most: float) -> str:
+    shares = _misses(point, metric)
+    segments = [
+        Segment(
+            share / (most or 1.0),
+            f"var(--end-{end})",
+            f"{end}: {percent(share)}\n{END_TEXTS[end]}",
+        )
+        for end, share in zip(MISSES, shares, strict=True)
+    ]
+    segments.append(Segment(max(0.0, 1.0 - sum(shares) / (most or 1.0)), "transparent", ""))
+    told = ", ".join(f"{end} {percent(s)}" for end, s in zip(MISSES, shares, strict=True))
+    note = f'<span class="note">{percent(sum(shares))}</span>'
+    head = tag("p", _swatch(look) + escape(look.name) + note, class_="bar-label")
+    return tag("div", head + bar(segments, "plain", f"{look.name}: {told}"), class_="bar-row")
+
+
+# The worst parts
+
+
+def parts_section(view: View) -> str:
+    """Worst layer, worst tenth of requests, first steps and turns beside the whole."""
+    parts = []
+    for facet in view.facets[:FACETS_MAX]:
+        rows = "".join(_part_row(look, point, view) for look, point in facet.at(facet.middle))
+        names = ("policy", "all", "worst layer", "worst tenth of requests", "first 64 steps",
+                 "16 steps behind turns")  # fmt: skip
+        head = "".join(
+            tag("th", escape(name), scope="col", class_="number" if at else "")
+            for at, name in enumerate(names)
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        title = f"{facet.title}, buffer {over_k(facet.middle)}"
+        scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
+                     aria_label=f"worst parts, {title}")  # fmt: skip
+        parts.append(f"<h3>{escape(title)}</h3>{scroll}")
+    caption = (
+        f"The hit rate over {view.metric.hit_words} of parts that an average hides, with 95 % "
+        "intervals over requests."
+    )
+    body = f'{"".join(parts)}<p class="caption">{escape(caption)}</p>'
+    title = '<h2 id="parts-title">Where it is worst</h2>'
+    return tag("section", title + body, id="parts", aria_labelledby="parts-title")
+
+
+def _part_row(look: Look, point: PointSummary, view: View) -> str:
+    cells = [tag("th", _swatch(look) + escape(look.name), scope="row")]
+    cells.append(_part_cell(interval_text(view.metric.hit_of(point))))
+    for part in (point.worst_layer, point.worst_requests, point.first_steps, point.turn_steps):
+        cells.append(_part_cell(_part_text(part, view.metric), part))
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _part_text(part: Part | None, metric: Metric) -> str:
+    if part is None:
+        return "–"
+    return interval_text(part.nontrivial_hit if metric.hit == "nontrivial_hit" else part.hit)
+
+
+def _part_cell(text: str, part: Part | None = None) -> str:
+    value, _, rest = text.partition(" (")
+    under = rest.removesuffix(")")
+    if part is not None and part.layer is not None:
+        under = f"layer {part.layer}" + (f", {under}" if under else "")
+    small = f"<small>{escape(under)}</small>" if under else ""
+    return tag("td", escape(value) + small, class_="number")
+
+
+# Timeliness and fates
+
+
+def timeliness_figure(view: View) -> str:
+    """When prefetched blocks arrived, before or after need, at the middle buffer."""
+    found = [(facet, _leads(facet)) for facet in view.facets[:FACETS_MAX]]
+    span = lead_span([row for _, rows in found for row in rows])
+    if span is None:
+        body = '<p class="empty">No prefetched block was used, and no demand was late.</p>'
+    else:
+        body = panels(
+            [_panel(view, facet, lead_chart(rows, span, facet.title)) for facet, rows in found]
+        )
+    return figure("lead", LEAD_TITLE, body, LEAD_CAPTION, looks_legend(view, "area"))
+
+
+def _leads(facet: Facet) -> list[Leads]:
+    """Of the points that prefetched anything: what was late without a prefetch says nothing."""
+    return [
+        Leads(look.name, f"--c:{look.colour}", point.late_ns_log2, point.lead_ns_log2)
+        for look, point in facet.at(facet.middle)
+        if point.fates
+    ]
+
+
+def fates_section(view: View) -> str:
+    """What became of prefetched blocks, by cause, at the middle buffer."""
+    rows: list[str] = []
+    for facet in view.facets[:FACETS_MAX]:
+        for look, point in facet.at(facet.middle):
+            rows += _fate_rows(view, facet, look, point)
+    if not rows:
+        body = '<p class="empty">Nothing was prefetched.</p>'
+    else:
+        names = ("policy", "brought by", "read", *READ_FATES)
+        head = "".join(
+            tag("th", name, scope="col", class_="number" if at > 1 else "")
+            for at, name in enumerate(names)
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        body = tag("div", table, class_="scroll points", tabindex=0, role="region",
+                   aria_label="prefetched blocks by cause")  # fmt: skip
+    caption = (
+        "Blocks that were read ahead at the middle buffer, and what became of them as shares of "
+        "those read. Dropped candidates were never read and cost nothing."
+    )
+    return tag(
+        "section",
+        '<h2 id="fates-title">What became of prefetched blocks</h2>'
+        f'{body}<p class="caption">{escape(caption)}</p>',
+        id="fates",
+        aria_labelledby="fates-title",
+    )
+
+
+def _fate_rows(view: View, facet: Facet, look: Look, point: PointSummary) -> Sequence[str]:
+    rows = []
+    where = f", {facet.title}" if len(view.facets) > 1 else ""
+    for cause, fates in point.fates.items():
+        read = sum(fates[fate] for fate in READ_FATES[:4])
+        cells = [tag("th", _swatch(look) + escape(look.name + where), scope="row"),
+                 tag("td", escape(cause)), tag("td", count(read), class_="number")]  # fmt: skip
+        for fate in READ_FATES:
+            told = (
+                count(fates[fate]) if fate == "dropped" or not read else percent(fates[fate] / read)
+            )
+            cells.append(tag("td", told, class_="number"))
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return rows

@@ -1,0 +1,233 @@
+"""Prefix caching across requests: hit rate over capacity, a panel per trace, admission and TTL.
+
+Evictions are compared in one panel. Which is best depends on the capacity, so tables and sentence
+name the best for each.
+"""
+
+from collections.abc import Sequence
+from html import escape
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from offstage.testbeds.lab.results.summary import RequestsRow
+from offstage.testbeds.report.lab.marks import ABOVE_LINE, Labels, mark
+from offstage.testbeds.report.lab.series import FREE, MARKS, Look
+from offstage.testbeds.report.page import svg
+from offstage.testbeds.report.page.markup import figure, key, legend, panels, swatch
+from offstage.testbeds.report.page.numbers import count, percent
+from offstage.testbeds.report.page.svg import tag
+
+__all__ = ["capacity", "requests_section", "requests_table", "setting_name"]
+
+FRAME = svg.Frame(width=440, height=320, left=48, right=12, top=14, bottom=44)
+ROWS_MAX = 400
+PANELS_MAX = 24
+Setting = tuple[str, str, float | None]
+
+
+def capacity(share: float) -> str:
+    """A share of all distinct blocks, as a spec gives it: `1 %`, `0.5 %`."""
+    return f"{share * 100:.4g}\u00a0%"
+
+
+def setting_name(row: RequestsRow, rows: Sequence[RequestsRow]) -> str:
+    """The eviction, and what of admission and TTL varies among the rows."""
+    return ", ".join([row.eviction, *_regime(row, rows)])
+
+
+def _regime(row: RequestsRow, rows: Sequence[RequestsRow]) -> list[str]:
+    parts = []
+    if len({one.admission for one in rows}) > 1:
+        parts.append(f"admission {row.admission}")
+    if len({one.ttl_s for one in rows}) > 1:
+        parts.append("no TTL" if row.ttl_s is None else f"TTL {_ttl(row.ttl_s)}")
+    return parts
+
+
+def _ttl(ttl_s: float) -> str:
+    return f"{ttl_s / 60:.4g} min" if ttl_s >= 60 else f"{ttl_s:.4g} s"
+
+
+def _setting(row: RequestsRow) -> Setting:
+    return row.eviction, row.admission, row.ttl_s
+
+
+def _traces(rows: Sequence[RequestsRow]) -> list[list[RequestsRow]]:
+    names = dict.fromkeys(row.trace for row in rows)
+    return [[row for row in rows if row.trace == name] for name in names]
+
+
+def _bests(rows: Sequence[RequestsRow]) -> dict[float, float]:
+    """The highest rate at each capacity of one trace, ascending."""
+    shares = sorted({row.capacity_share for row in rows})
+    return {
+        share: max(row.block_hit_rate for row in rows if row.capacity_share == share)
+        for share in shares
+    }
+
+
+def requests_table(rows: Sequence[RequestsRow]) -> Group:
+    """The rows for a terminal: a table per trace, by capacity, the best first."""
+    return Group(*(_trace_table(own) for own in _traces(rows)))
+
+
+def _trace_table(rows: Sequence[RequestsRow]) -> Table:
+    title = f"{rows[0].trace}, no limit {percent(rows[0].ideal)}"
+    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False,
+                  header_style="bold", box=None, padding=(0, 1, 0, 0))  # fmt: skip
+    for name in ("capacity", "eviction", "admission"):
+        table.add_column(name, no_wrap=True)
+    for name in ("TTL", "blocks", "tokens", "requests", "Belady"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for share, best in _bests(rows).items():
+        found = [row for row in rows if row.capacity_share == share]
+        for at, row in enumerate(sorted(found, key=lambda one: -one.block_hit_rate)):
+            shares = (row.token_hit_rate, row.request_hit_rate, row.opt)
+            style = "bold green" if row.block_hit_rate == best else ""
+            table.add_row(
+                "" if at else capacity(share), row.eviction, row.admission,
+                "–" if row.ttl_s is None else _ttl(row.ttl_s),
+                Text(percent(row.block_hit_rate), style=style), *map(percent, shares),
+            )  # fmt: skip
+    return table
+
+
+def requests_section(rows: Sequence[RequestsRow]) -> str:
+    """Curves and tables; empty where no request trace was run."""
+    if not rows:
+        return ""
+    looks = _looks(rows)
+    parts = []
+    for own in _traces(rows):
+        regimes = dict.fromkeys((row.admission, row.ttl_s) for row in own)
+        top = max(max(row.ideal, row.opt, row.block_hit_rate) for row in own)
+        for regime in regimes:
+            shown = [row for row in own if (row.admission, row.ttl_s) == regime]
+            regime_words = _regime(shown[0], rows)
+            named = [own[0].trace] if len(_traces(rows)) > 1 or not regime_words else []
+            title = ", ".join([*named, *regime_words])
+            plot = _plot(shown, looks, top)
+            parts.append(tag("div", f"<h3>{escape(title)}</h3>{plot}", class_="panel"))
+    left = len(parts) - PANELS_MAX
+    note = f'<p class="empty">{left} more panels are in the tables.</p>' if left > 0 else ""
+    keys = [
+        key(look.colour, look.name, "dot" if look.mark == "circle" else f"dot {look.mark}")
+        for look in looks.values()
+    ]
+    keys.append(key("var(--muted)", "bound", "line emulated"))
+    tables = "".join(_best_table(own, looks) for own in _traces(rows))
+    return figure(
+        "requests",
+        "Prefix caching across requests",
+        panels(parts[:PANELS_MAX]) + note + tables + _table(rows, looks),
+        "Higher is better: the share of the blocks of all requests that were found, over the "
+        "blocks that may be kept, as a share of all distinct blocks. Dashed: Belady's optimum at "
+        "that capacity, and what no limit at all would find; both admit every block and know no "
+        "TTL. Panels of one trace have one scale.",
+        legend(keys),
+    )
+
+
+def _looks(rows: Sequence[RequestsRow]) -> dict[str, Look]:
+    """One look per eviction."""
+    found = {}
+    for at, name in enumerate(dict.fromkeys(row.eviction for row in rows)):
+        shape = MARKS[min(at // len(FREE), len(MARKS) - 1)]
+        found[name] = Look(name, FREE[at % len(FREE)], shape)
+    return found
+
+
+def _plot(rows: Sequence[RequestsRow], looks: dict[str, Look], top: float) -> str:
+    shares = sorted({row.capacity_share for row in rows})
+    x = svg.Log(shares[0] / 1.2, shares[-1] * 1.2, FRAME.x0, FRAME.x1)
+    y = svg.Linear(0, min(1.0, max(top, 0.01) * 1.05), FRAME.y0, FRAME.y1)
+    ticks: list[tuple[float, str]] = []
+    for share in shares:
+        if not ticks or x(share) - ticks[-1][0] > 44:
+            ticks.append((x(share), capacity(share)))
+    marks = [(y(value), f"{value * 100:g} %") for value in y.ticks(5)]
+    axes = svg.y_axis(FRAME, marks) + svg.x_axis(FRAME, ticks, "capacity, of all distinct blocks")
+    labels, parts = Labels(FRAME), []
+    for name in dict.fromkeys(row.eviction for row in rows):
+        look = looks[name]
+        own = sorted((r for r in rows if r.eviction == name), key=lambda r: r.capacity_share)
+        places = [(x(row.capacity_share), y(row.block_hit_rate)) for row in own]
+        parts.append(svg.path(places, class_="line thin", style=f"--c:{look.colour}"))
+        for (px, py), row in zip(places, own, strict=True):
+            tip = (
+                f"{look.name}, {count(row.capacity_blocks)} blocks"
+                f"\nblocks {percent(row.block_hit_rate)}"
+                f"\ntokens {percent(row.token_hit_rate)}"
+                f"\nmean over requests {percent(row.request_hit_rate)}"
+            )
+            parts.append(mark(look, px, py, 4.0, "spot", tip))
+            labels.block(px, py)
+    best = {row.capacity_share: row.opt for row in rows}
+    opt = [(x(share), y(best[share])) for share in shares]
+    ideal = y(rows[0].ideal)
+    parts.append(svg.path(opt, class_="bound"))
+    parts.append(svg.path([(FRAME.x0, ideal), (FRAME.x1, ideal)], class_="bound"))
+    parts.append(labels.place(*opt[0], "Belady", "name bound-name"))
+    parts.append(labels.place(FRAME.x1, ideal, "no limit", "name bound-name", ABOVE_LINE))
+    said = f"Share of blocks found over capacity, {rows[0].trace}."
+    return svg.chart(FRAME, axes + "".join(parts), said)
+
+
+def _best_table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:
+    """One trace: blocks found by each setting at each capacity, the best of each marked."""
+    bests = _bests(rows)
+    middle = list(bests)[len(bests) // 2]
+    rates: dict[Setting, dict[float, float]] = {}
+    for row in rows:
+        rates.setdefault(_setting(row), {})[row.capacity_share] = row.block_hit_rate
+    first = {_setting(row): row for row in reversed(rows)}
+    lines = []
+    for setting in sorted(rates, key=lambda one: -rates[one].get(middle, 0.0)):
+        cells = [_name_cell(setting_name(first[setting], rows), looks[setting[0]])]
+        for share, best in bests.items():
+            rate = rates[setting].get(share)
+            told = "–" if rate is None else percent(rate)
+            if rate == best and len(rates) > 1:
+                told = f'<strong>{told}<span class="hidden"> (best)</span></strong>'
+            cells.append(tag("td", told, class_="number"))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    opts = {row.capacity_share: row.opt for row in rows}
+    for name, values in (("Belady", opts), ("no limit", dict.fromkeys(bests, rows[0].ideal))):
+        cells = [tag("th", f"bound: {name}", scope="row")]
+        cells += [tag("td", percent(values[share]), class_="number") for share in bests]
+        lines.append(tag("tr", "".join(cells), class_="bound-row"))
+    heads = [tag("th", capacity(share), scope="col", class_="number") for share in bests]
+    head = tag("th", "blocks found, at a capacity of", scope="col") + "".join(heads)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
+                 aria_label=f"blocks found by capacity, {rows[0].trace}")  # fmt: skip
+    return f"<h3>{escape(rows[0].trace)}</h3>{scroll}"
+
+
+def _name_cell(name: str, look: Look) -> str:
+    kind = "dot" if look.mark == "circle" else look.mark
+    return tag("th", swatch(look.colour, kind) + escape(name), scope="row")
+
+
+def _table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:
+    names = ("policy", "trace", "capacity", "blocks", "tokens", "requests", "Belady", "no limit")
+    head = "".join(
+        tag("th", name, scope="col", class_="number" if at > 1 else "")
+        for at, name in enumerate(names)
+    )
+    lines = []
+    for row in rows[:ROWS_MAX]:
+        rates = (row.block_hit_rate, row.token_hit_rate, row.request_hit_rate, row.opt, row.ideal)
+        cells = _name_cell(setting_name(row, rows), looks[row.eviction])
+        cells += tag("td", escape(row.trace))
+        cells += tag("td", count(row.capacity_blocks), class_="number")
+        cells += "".join(tag("td", percent(rate), class_="number") for rate in rates)
+        lines.append(f"<tr>{cells}</tr>")
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    left = len(rows) - ROWS_MAX
+    note = f"<p>{count(left)} more are in summary.json.</p>" if left > 0 else ""
+    scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
+                 aria_label="table of prefix caching")  # fmt: skip
+    return f"<details><summary>Every row</summary>{scroll}{note}</details>"

@@ -1,0 +1,252 @@
+"""What a lab run found, in one sentence made from the figures, and what it was run on.
+
+The subject is the first workload at the middle buffer. It names the policy with the most hits there
+among those that read little more than the reference, since hits can be bought with traffic, and
+says of how many: the best of many is partly luck, which its interval does not show.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
+from offstage.testbeds.report.lab.marks import interval_text
+from offstage.testbeds.report.lab.requests import capacity, setting_name
+from offstage.testbeds.report.lab.series import (
+    Facet,
+    Look,
+    Metric,
+    View,
+    bandwidth,
+    over_k,
+    view_of,
+)
+from offstage.testbeds.report.page.numbers import count, percent, ratio, size
+
+__all__ = ["baseline", "lab_sentence", "provenance", "setup", "subject", "workload_facts"]
+
+EQUAL = 0.0005
+"""Hit rates closer than this are called equal: half of the last digit shown."""
+DEAR = 1.3
+"""What reads more than so many times the reference is not the subject if another does not."""
+CAPACITIES = 3
+"""So many capacities of prefix caching are told of: the ends and the middle."""
+
+
+def lab_sentence(summary: LabSummary) -> str:
+    """The finding; what else is to be said of it stands behind the first semicolon."""
+    view = view_of(summary.points)
+    found = subject(view)
+    if found is None:
+        return _without_points(summary)
+    facet, look, point = found
+    hit, metric = view.metric.hit_of(point), view.metric
+    if hit is None:
+        return f"On {facet.title} nothing was demanded of the staging buffer."
+    info = point.info
+    start = (
+        f"On {facet.title}, with a staging buffer of {over_k(info.buffer_over_k)} "
+        f"({count(info.buffer_blocks)} blocks of {size(info.block_bytes)} a layer), "
+    )
+    parts = [start + _finding(facet, look, point, metric), _gap(facet, point, metric)]
+    parts += [_beyond(facet, point, metric), _spread(facet, look, metric)]
+    parts += _what(summary, info.workload)
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _without_points(summary: LabSummary) -> str:
+    if not summary.requests:
+        failed = len(summary.failed)
+        return f"No point gave a result; {failed} failed." if failed else "Nothing was run."
+    trace = summary.requests[0].trace
+    rows = [row for row in summary.requests if row.trace == trace]
+    shares = sorted({row.capacity_share for row in rows})
+    if len(shares) > CAPACITIES:
+        shares = [shares[0], shares[len(shares) // 2], shares[-1]]
+    bests = [
+        max(
+            (row for row in rows if row.capacity_share == share), key=lambda row: row.block_hit_rate
+        )
+        for share in shares
+    ]
+    found = [
+        f"{percent(best.block_hit_rate)}{' of the blocks asked for' if at == 0 else ''} with "
+        f"{'room for ' if at == 0 else ''}{capacity(best.capacity_share)}"
+        f"{' of all distinct blocks' if at == 0 else ''} ({setting_name(best, rows)})"
+        for at, best in enumerate(bests)
+    ]
+    settings = len({(row.eviction, row.admission, row.ttl_s) for row in rows})
+    subject = f"the best of {settings} settings" if settings > 1 else "prefix caching"
+    others = len({row.trace for row in summary.requests}) - 1
+    more = f"; {_plural(others, 'more trace')} below" if others else ""
+    return (
+        f"On {trace}, {subject} found {_and(found)}; Belady finds "
+        f"{_and([percent(best.opt) for best in bests])}, no limit at all {percent(rows[0].ideal)}"
+        f"{more}."
+    )
+
+
+def _and(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def subject(view: View) -> tuple[Facet, Look, PointSummary] | None:
+    """The facet, and the policy with the most hits at its middle buffer that is not dear."""
+    if not view.facets:
+        return None
+    facet = view.facets[0]
+    rows = _affordable(facet, view.metric) or facet.at(facet.middle)
+    look, point = max(rows, key=lambda row: _value(view.metric.hit_of(row[1])))
+    return facet, look, point
+
+
+def _affordable(facet: Facet, metric: Metric) -> list[tuple[Look, PointSummary]]:
+    """Those at the middle buffer within `DEAR` times the reference's traffic."""
+    if metric.traffic != "traffic_vs_reference":
+        return []
+    spent = [(row, metric.traffic_of(row[1])) for row in facet.at(facet.middle)]
+    return [row for row, traffic in spent if traffic is not None and traffic.value <= DEAR]
+
+
+def baseline(facet: Facet, buffer_over_k: float) -> PointSummary | None:
+    """No prefetch with LRU at that buffer, if the spec has it."""
+    rows = [point for _, point in facet.at(buffer_over_k)]
+    return next((p for p in rows if p.info.policy == "none" and p.info.eviction == "lru"), None)
+
+
+def _value(interval: Interval | None) -> float:
+    return -1.0 if interval is None else interval.value
+
+
+def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> str:
+    """Who had how many hits, at what price, of how many, and against what."""
+    near, rows = _affordable(facet, metric), facet.at(facet.middle)
+    within = f" within {DEAR:g}× the traffic of the reference" if near else ""
+    policies = f"{len(near or rows)} policies" + (
+        f" (of {len(rows)})" if near and len(near) < len(rows) else ""
+    )
+    hit, spent, gained = (
+        metric.hit_of(point),
+        metric.traffic_of(point),
+        _gained(facet, point, metric),
+    )
+    none = baseline(facet, point.info.buffer_over_k)
+    had = f"had {interval_text(hit)} of the {metric.hit_words} staged in time"
+    if none is point:
+        others = f", and none of the {policies}{within} had more" if len(rows) > 1 else ""
+        return f"no prefetch {had}{others}"
+    price = f" for {ratio(spent.value)} the traffic of {metric.traffic_words}" if spent else ""
+    limit = f" within {DEAR:g}×" if near and spent else within
+    rank = f", the most of the {policies}{limit}" if len(rows) > 1 else ""
+    told = f"{look.name} {had}{price}{rank}"
+    without = None if none is None else metric.hit_of(none)
+    if without is None:
+        return told
+    if gained is not None and gained < EQUAL:
+        return f"{told}, but no more than without prefetch ({percent(without.value)})"
+    return f"{told}, against {percent(without.value)} without prefetch"
+
+
+def _gained(facet: Facet, point: PointSummary, metric: Metric) -> float | None:
+    """Hits beyond no prefetch at the same buffer; None where that was not run."""
+    none = baseline(facet, point.info.buffer_over_k)
+    without = None if none is None else metric.hit_of(none)
+    return None if without is None else _value(metric.hit_of(point)) - without.value
+
+
+def _gap(facet: Facet, point: PointSummary, metric: Metric) -> str:
+    """How much of what was attainable was attained; what it is where there is nothing to say."""
+    gap, gained = metric.gap_of(point), _gained(facet, point, metric)
+    best = next((metric.hit_of(b) for b in point.bounds if b.name == "clairvoyant"), None)
+    if best is None:
+        return ""
+    if gap is None or (gained is not None and gained < EQUAL):
+        return f"the clairvoyant bound is {percent(best.value)}"
+    bound = f"the clairvoyant bound ({percent(best.value)})"
+    return f"{percent(gap.value)} of the gap to {bound} is closed"
+
+
+def _beyond(facet: Facet, point: PointSummary, metric: Metric) -> str:
+    """Who had more hits for more traffic."""
+    rows = [row for row in facet.at(facet.middle) if metric.hit_of(row[1]) is not None]
+    look, best = max(rows, key=lambda row: _value(metric.hit_of(row[1])))
+    hit, spent = metric.hit_of(best), metric.traffic_of(best)
+    if hit is None or spent is None or hit.value - _value(metric.hit_of(point)) < EQUAL:
+        return ""
+    return f"{look.name} had {percent(hit.value)} for {ratio(spent.value)}"
+
+
+def _spread(facet: Facet, look: Look, metric: Metric) -> str:
+    """The same policy at the smallest and the largest buffer."""
+    own = next(one for one in facet.series if one.look == look).points
+    ends = [(p.info.buffer_over_k, metric.hit_of(p)) for p in (own[0], own[-1])]
+    if len(own) < 2 or any(hit is None for _, hit in ends):
+        return ""
+    told = [f"{percent(hit.value)} at {over_k(b)}" for b, hit in ends if hit is not None]
+    return f"the same policy has {' and '.join(told)}"
+
+
+def _what(summary: LabSummary, workload: str) -> list[str]:
+    words = {"synthetic": "the selections are synthetic", "captured": "the selections are captured"}
+    told = words.get(provenance(summary, workload), "")
+    return [f"{told}, the times modelled" if told else "times are modelled"]
+
+
+def workload_facts(summary: LabSummary, workload: str) -> Mapping[str, Any]:
+    """What the manifest says of a workload; empty where it says nothing."""
+    found = summary.manifest.get("workloads", {})
+    facts = found.get(workload, {}) if isinstance(found, Mapping) else {}
+    return facts if isinstance(facts, Mapping) else {}
+
+
+def provenance(summary: LabSummary, workload: str) -> str:
+    """`synthetic`, `captured`, or empty where the manifest does not say."""
+    told = workload_facts(summary, workload).get("synthetic")
+    return {True: "synthetic", False: "captured"}.get(told, "") if isinstance(told, bool) else ""
+
+
+def setup(summary: LabSummary) -> str:
+    """Selection, block, buffer, pool, cap, storage, seeds and requests, in one line."""
+    if not summary.points:
+        return f"Lab run {summary.name}."
+    infos = [point.info for point in summary.points]
+    first = summary.points[0]
+    tokens = workload_facts(summary, first.info.workload).get("block_tokens")
+    selector = workload_facts(summary, first.info.workload).get("selector")
+    selections = sorted({round(one.buffer_blocks / one.buffer_over_k) for one in infos})
+    caps = sorted({one.bandwidth_bytes_per_s for one in infos})
+    parts = [
+        f"Lab run {summary.name}",
+        f"Each layer selects k = {_list(selections)} blocks in a step"
+        + (f", blocks of {tokens} tokens" if isinstance(tokens, int) else "")
+        + (f", selector {selector}" if isinstance(selector, str) else ""),
+        f"block {_list(dict.fromkeys(size(one.block_bytes) for one in infos))}",
+        f"buffer {_numbers(infos, 'buffer_over_k')}",
+        f"HBM pool {_numbers(infos, 'hbm_pool_over_k')}",
+        f"prefetch cap {_list([bandwidth(cap) for cap in caps])}",
+        _reference(summary),
+        f"storage {_list(dict.fromkeys(one.storage for one in infos))}, modelled",
+        f"{_plural(len(first.seeds), 'seed')}, {_plural(first.requests, 'request')}",
+    ]
+    return ". ".join(part[:1].upper() + part[1:] for part in parts if part) + "."
+
+
+def _reference(summary: LabSummary) -> str:
+    """What traffic is measured by, as the spec says it."""
+    told = summary.spec.get("reference")
+    if not isinstance(told, Mapping) or not {"use", "eviction", "buffer_over_k"} <= set(told):
+        return ""
+    buffer = told["buffer_over_k"]
+    shown = over_k(buffer) if isinstance(buffer, int | float) else str(buffer)
+    return f"reference: {told['use']} with {told['eviction']} at {shown}"
+
+
+def _plural(number: int, word: str) -> str:
+    return f"{count(number)} {word}" + ("" if number == 1 else "s")
+
+
+def _numbers(infos: list[PointInfo], name: str) -> str:
+    return _list([over_k(value) for value in sorted({getattr(one, name) for one in infos})])
+
+
+def _list(values: Any) -> str:
+    return ", ".join(str(value) for value in values)

@@ -1,0 +1,261 @@
+"""What the parts of a lab report agree on about points: facets, series, names, colours, subject.
+
+Points of one facet differ in policy and buffer only, so they may be drawn in one plot: workload,
+HBM pool, bandwidth cap and storage are the facet's. A series is one policy, as it was set, over
+buffers; it has one colour and one mark everywhere.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from offstage.testbeds.lab.results.summary import BoundSummary, Interval, PointInfo, PointSummary
+
+__all__ = [
+    "BOUND_NAMES",
+    "BOUND_TIPS",
+    "Facet",
+    "Look",
+    "Metric",
+    "Series",
+    "View",
+    "bandwidth",
+    "bound_name",
+    "facets",
+    "metric",
+    "over_k",
+    "view_of",
+]
+
+Key = tuple[str, str, bool, tuple[tuple[str, int], ...]]
+
+FIXED = {
+    "none": "var(--set-none)",
+    "window": "var(--set-window)",
+    "ema": "var(--set-pattern)",
+    "shared": "var(--set-shared)",
+}
+FREE = tuple(f"var(--set-{name})" for name in (1, 2, 5, 4, 3, "shared"))
+MARKS = ("circle", "square", "triangle", "star", "diamond", "wedge")
+AXES = ("hbm_pool_over_k=", "bandwidth=", "storage=")
+BOUND_NAMES = {
+    "compulsory": "infinite buffer",
+    "belady": "Belady",
+    "clairvoyant": "clairvoyant",
+    "cap_limit": "limit under the cap",
+    "last_step": "last step known",
+}
+BOUND_TIPS = {
+    "compulsory": "A buffer without end that reads on demand: it misses first touches only.",
+    "belady": "The best that reading on demand can do: what is needed last goes first.",
+    "clairvoyant": "Knows all demands to come, and reads ahead within buffer and cap: attainable "
+    "if reads took no time.",
+    "cap_limit": "No policy can exceed it within buffer and cap. It is a count of hits of the "
+    "whole run, so it says nothing of non-trivial demands, of single requests, or of traffic.",
+    "last_step": "The best blocks by the scores of the step before, as many as the buffer holds, "
+    "read for nothing.",
+}
+"""What a bound is, in a sentence; docs/reference/bounds.md has the definitions."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Which of a summary's figures the plots show: the same for all points of a report."""
+
+    hit: str
+    traffic: str
+
+    @property
+    def hit_words(self) -> str:
+        return "non-trivial demands" if self.hit == "nontrivial_hit" else "demands"
+
+    @property
+    def traffic_words(self) -> str:
+        return "the reference" if self.traffic == "traffic_vs_reference" else "the same buffer"
+
+    def hit_of(self, point: PointSummary | BoundSummary) -> Interval | None:
+        found: Interval | None = getattr(point, self.hit)
+        return found
+
+    def traffic_of(self, point: PointSummary) -> Interval | None:
+        found: Interval | None = getattr(point, self.traffic)
+        return found
+
+    def gap_of(self, point: PointSummary) -> Interval | None:
+        nontrivial = self.hit == "nontrivial_hit"
+        return point.nontrivial_gap_closed if nontrivial else point.gap_closed
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a series is drawn everywhere."""
+
+    name: str
+    colour: str
+    mark: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """One policy over buffers, in order of size."""
+
+    look: Look
+    points: tuple[PointSummary, ...]
+
+
+@dataclass(frozen=True)
+class Facet:
+    """Points that one plot may show; `title` says what tells it from the other facets. Series
+    stand in the order of their hits at the middle buffer, the most first."""
+
+    title: str
+    series: tuple[Series, ...]
+
+    @property
+    def points(self) -> list[PointSummary]:
+        return [point for one in self.series for point in one.points]
+
+    @property
+    def buffers(self) -> list[float]:
+        """Sizes over k, ascending."""
+        return sorted({point.info.buffer_over_k for point in self.points})
+
+    @property
+    def middle(self) -> float:
+        """The buffer that figures of one buffer show: the lower of the two in the middle."""
+        return self.buffers[(len(self.buffers) - 1) // 2]
+
+    def at(self, buffer_over_k: float) -> list[tuple[Look, PointSummary]]:
+        """One point per series, of those that have one."""
+        return [
+            (one.look, point)
+            for one in self.series
+            for point in one.points
+            if point.info.buffer_over_k == buffer_over_k
+        ]
+
+    def bounds(self, buffer_over_k: float) -> list[BoundSummary]:
+        """They are the same for every policy."""
+        return next((point.bounds for _, point in self.at(buffer_over_k) if point.bounds), [])
+
+
+@dataclass(frozen=True)
+class View:
+    """A summary's points as a report shows them."""
+
+    facets: tuple[Facet, ...]
+    metric: Metric
+
+    @property
+    def looks(self) -> list[Look]:
+        """Every series once, in the order of the first facet that has it."""
+        return list(dict.fromkeys(one.look for facet in self.facets for one in facet.series))
+
+
+def view_of(points: Sequence[PointSummary]) -> View:
+    """Everything a report needs to know of the points before it draws them."""
+    shown = metric(points)
+    return View(tuple(facets(points, shown)), shown)
+
+
+def metric(points: Sequence[PointSummary]) -> Metric:
+    """Non-trivial hits where they are counted; the reference's traffic where all have it."""
+    nontrivial = any(point.nontrivial_hit is not None for point in points)
+    reference = all(point.traffic_vs_reference is not None for point in points)
+    return Metric(
+        "nontrivial_hit" if nontrivial else "hit",
+        "traffic_vs_reference" if reference else "traffic_ratio",
+    )
+
+
+def facets(points: Sequence[PointSummary], shown: Metric) -> list[Facet]:
+    """Points by what is not policy or buffer, in the order of the spec."""
+    looks = _looks(points)
+    settings = {setting: None for setting in (_setting(point.info) for point in points)}
+    varying = [len({setting[at] for setting in settings}) > 1 for at in range(4)]
+    found = []
+    for setting in settings:
+        series: dict[Key, list[PointSummary]] = {}
+        for point in points:
+            if _setting(point.info) == setting:
+                series.setdefault(_key(point.info), []).append(point)
+        ordered = tuple(
+            Series(looks[key], tuple(sorted(rows, key=lambda row: row.info.buffer_over_k)))
+            for key, rows in series.items()
+        )
+        found.append(_ranked(Facet(_title(setting, varying), ordered), shown))
+    return found
+
+
+def _ranked(facet: Facet, shown: Metric) -> Facet:
+    """Legend, table and bars then say the same order; of equals the spec's."""
+    hits = {look: shown.hit_of(point) for look, point in facet.at(facet.middle)}
+
+    def rank(series: Series) -> float:
+        hit = hits.get(series.look)
+        return math.inf if hit is None else -hit.value
+
+    return Facet(facet.title, tuple(sorted(facet.series, key=rank)))
+
+
+def over_k(value: float) -> str:
+    """A size over the selection: `2 k`, which no line end may part."""
+    return f"{value:g}\u00a0k"
+
+
+def bandwidth(bytes_per_s: int) -> str:
+    """A cap as drives are sold: in decimal units."""
+    return f"{bytes_per_s / 1e9:g}\u00a0GB/s" if bytes_per_s else "none"
+
+
+def bound_name(name: str) -> str:
+    """How text calls a bound."""
+    return BOUND_NAMES.get(name, name.replace("_", " "))
+
+
+def _setting(info: PointInfo) -> tuple[str, float, int, str]:
+    return info.workload, info.hbm_pool_over_k, info.bandwidth_bytes_per_s, info.storage
+
+
+def _title(setting: tuple[str, float, int, str], varying: Sequence[bool]) -> str:
+    """What tells a facet from the others. A sweep puts its axes into the workload's name: what the
+    facet says itself is not said twice."""
+    workload, pool, bytes_per_s, storage = setting
+    cap = f"cap {bandwidth(bytes_per_s)}" if bytes_per_s else "no cap"
+    own = (f"HBM pool {over_k(pool)}", cap, storage)
+    shown = [part for part, varies in zip(own, varying[1:], strict=True) if varies]
+    said = tuple(axis for axis, varies in zip(AXES, varying[1:], strict=True) if varies)
+    words = [word for word in workload.split(", ") if not word.startswith(said)]
+    return ", ".join([*words, *shown])
+
+
+def _key(info: PointInfo) -> Key:
+    return info.policy, info.eviction, info.granule, tuple(sorted(info.parameters.items()))
+
+
+def _looks(points: Sequence[PointSummary]) -> dict[Key, Look]:
+    keys = list(dict.fromkeys(_key(point.info) for point in points))
+    looks: dict[Key, Look] = {}
+    used: dict[str, int] = {}
+    free = 0
+    for key in keys:
+        name = _name(key, keys)
+        colour = FIXED.get(name) or FREE[free % len(FREE)]
+        free += name not in FIXED
+        mark = MARKS[min(used.get(colour, 0), len(MARKS) - 1)]
+        used[colour] = used.get(colour, 0) + 1
+        looks[key] = Look(name, colour, mark)
+    return looks
+
+
+def _name(key: Key, keys: Sequence[Key]) -> str:
+    """The policy, and what tells it from the others of the same policy."""
+    policy, eviction, granule, parameters = key
+    same = [other for other in keys if other[0] == policy]
+    parts = [eviction] if len({other[1] for other in same}) > 1 else []
+    if len({other[2] for other in same}) > 1:
+        parts.append("granules" if granule else "whole blocks")
+    for name, value in parameters:
+        if len({dict(other[3]).get(name) for other in same}) > 1:
+            parts.append(f"{name} {value}")
+    return f"{policy}, {', '.join(parts)}" if parts else policy

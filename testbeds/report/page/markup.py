@@ -1,0 +1,119 @@
+"""The HTML around a plot: figure, panels, legend, bars, chips. Every text is escaped here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from offstage.testbeds.report.page.numbers import show
+from offstage.testbeds.report.page.svg import attributes, tag
+from offstage.testbeds.report.run.runs import Group
+
+__all__ = [
+    "Segment",
+    "bar",
+    "chip",
+    "facts",
+    "figure",
+    "key",
+    "legend",
+    "panel",
+    "panels",
+    "swatch",
+    "tile",
+]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One part of a stacked bar: its share of the bar, its colour, what hovering says."""
+
+    share: float
+    colour: str
+    tip: str
+
+
+def chip(provenance: str) -> str:
+    """The provenance as a small label."""
+    return tag("span", escape(provenance), class_=f"chip {provenance}")
+
+
+def swatch(colour: str, kind: str = "") -> str:
+    """A small square (or `line`, `dot`) of one colour, for legends and tables."""
+    return tag("i", "", class_=f"swatch {kind}".strip(), style=f"--c:{colour}", aria_hidden="true")
+
+
+def key(colour: str, text: str, kind: str = "", tip: str = "") -> str:
+    """One entry of a legend."""
+    extra = attributes(data_tip=tip, tabindex=0) if tip else ""
+    return f"<li{extra}>{swatch(colour, kind)}{escape(text)}</li>"
+
+
+def legend(entries: Sequence[str]) -> str:
+    """The entries in one row that wraps."""
+    return tag("ul", "".join(entries), class_="legend")
+
+
+def panel(group: Group, body: str) -> str:
+    """One storage's part of a figure, under its name and provenance."""
+    head = f"<h3>{escape(group.title)} {chip(group.provenance)}</h3>"
+    return tag("div", head + body, class_=f"panel {group.provenance}")
+
+
+def panels(parts: Sequence[str]) -> str:
+    """Panels side by side, one below the other where the page is narrow."""
+    return tag("div", "".join(parts), class_="panels")
+
+
+def bar(segments: Sequence[Segment], provenance: str, summary: str) -> str:
+    """A stacked bar; segments of no width are left out."""
+    parts = [
+        tag("span", "", style=f"flex:{part.share:.6f} 0 0;--c:{part.colour}", data_tip=part.tip)
+        for part in segments
+        if part.share > 0
+    ]
+    return tag("div", "".join(parts), class_=f"bar {provenance}", role="img", aria_label=summary)
+
+
+def figure(name: str, title: str, body: str, caption: str, keys: str = "") -> str:
+    """A titled figure with its one-sentence caption."""
+    head = f'<h2 id="{name}-title">{escape(title)}</h2>'
+    foot = tag("figcaption", escape(caption))
+    content = head + tag("figure", keys + body + foot)
+    return tag("section", content, id=name, aria_labelledby=f"{name}-title")
+
+
+def tile(name: str, value: str, under: str, kind: str = "") -> str:
+    """One of the figures under the sentence."""
+    parts = f"<dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(under)}</small></dd>"
+    return tag("div", parts, class_=kind)
+
+
+def facts(title: str, values: Mapping[str, Any]) -> str:
+    """A mapping as a folded table, nested keys joined with a dot."""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(key)}</th><td>{escape(text)}</td></tr>'
+        for key, text in _flat(values)
+    )
+    if not rows:
+        return ""
+    return (
+        f"<details><summary>{escape(title)}</summary>"
+        f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div></details>'
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{key}.")
+        elif isinstance(value, list | tuple):
+            plain = [item for item in value if not isinstance(item, Mapping | list | tuple)]
+            if plain:
+                yield key, ", ".join(show(str(name), item) for item in plain)
+            for number, item in enumerate(value):
+                if isinstance(item, Mapping):
+                    yield from _flat(item, f"{key}[{number}].")
+        else:
+            yield key, show(str(name), value)

@@ -1,0 +1,190 @@
+"""Stacked bars: where demands were served, and what became of prefetched blocks."""
+
+from collections.abc import Sequence
+from html import escape
+
+from offstage.testbeds.live.results import ENDS, RunResult
+from offstage.testbeds.report.page.markup import (
+    Segment,
+    bar,
+    figure,
+    key,
+    legend,
+    panel,
+    panels,
+    swatch,
+)
+from offstage.testbeds.report.page.numbers import count, percent
+from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS
+from offstage.testbeds.report.run.plots import Colours
+from offstage.testbeds.report.run.runs import MISS_ENDS, Group, hits, labels
+
+__all__ = ["fates_figure", "served_figure"]
+
+SERVED = ("hbm", *ENDS)
+FATES = ("used", "late", "unused", "cancelled")
+CAUSE_LABELS = {"pattern": "pattern (ema)"}
+
+
+def served_figure(groups: Sequence[Group], colours: Colours) -> str:
+    """Shares of the selections by who served them."""
+    present = [end for end in SERVED if any(_served(r)[end] for g in groups for r in g.runs)]
+    keys = [
+        key(f"var(--end-{end})", _end_label(end), tip=END_TEXTS[end])
+        for end in present
+    ]
+    provenances = dict.fromkeys(group.provenance for group in groups)
+    keys += [key("var(--muted)", name, name) for name in provenances]
+    parts = []
+    for group in groups:
+        rows = [
+            _row(run, name, colours, _served_bars(run, group), _served_note(run))
+            for run, name in zip(group.runs, labels(group), strict=True)
+        ]
+        parts.append(panel(group, "".join(rows)))
+    return figure(
+        "served",
+        "Where the selected blocks came from",
+        panels(parts),
+        "The thin bar is every block the kernels read, split into what the GPU's HBM pool held and "
+        "what it demanded of the DPU; the thick bar is those demands alone: staged in time and "
+        "thanks to what, then late, then missed.",
+        legend(keys),
+    )
+
+
+def _end_label(end: str) -> str:
+    if end == "hbm":
+        return "HBM pool"
+    return f"miss: {end}" if end in MISS_ENDS else end
+
+
+def _served(run: RunResult) -> dict[str, int]:
+    return {"hbm": max(0, run.selected - run.demands), **{e: run.ends.get(e, 0) for e in ENDS}}
+
+
+def _served_bars(run: RunResult, group: Group) -> str:
+    """All selections as a thin bar, the demands among them as a thick one."""
+    served = _served(run)
+    selected, demands = max(1, sum(served.values())), max(1, run.demands)
+    thin = [
+        Segment(
+            served["hbm"] / selected,
+            "var(--end-hbm)",
+            f"HBM pool: {percent(served['hbm'] / selected)} of selections, "
+            f"{count(served['hbm'])} blocks\n{END_TEXTS['hbm']}",
+        ),
+        Segment(
+            run.demands / selected,
+            "var(--muted)",
+            f"demands: {percent(run.demands / selected)} of selections, "
+            f"{count(run.demands)} blocks\nasked of the DPU: the thick bar",
+        ),
+    ]
+    thick = [
+        Segment(
+            served[end] / demands,
+            f"var(--end-{end})",
+            f"{_end_label(end)}: {percent(served[end] / demands)} of demands, "
+            f"{percent(served[end] / selected)} of selections, {count(served[end])} blocks"
+            f"\n{END_TEXTS[end]}",
+        )
+        for end in ENDS
+    ]
+    said = ", ".join(f"{_end_label(e)} {percent(served[e] / demands)}" for e in ENDS if served[e])
+    pool = f"HBM pool {percent(served['hbm'] / selected)} of selections"
+    return bar(thin, "thin", pool) + bar(thick, group.provenance, f"of demands: {said}")
+
+
+def _served_note(run: RunResult) -> str:
+    lost = run.demands - hits(run)
+    return f"{percent(lost / max(1, run.demands))} late or missed"
+
+
+def _row(run: RunResult, name: str, colours: Colours, content: str, note: str) -> str:
+    mark = swatch(colours[tuple(sorted(run.prefetchers))])
+    head = f'{mark}{escape(name)}<span class="note">{escape(note)}</span>'
+    return tag("div", tag("p", head, class_="bar-label") + content, class_="bar-row")
+
+
+def fates_figure(groups: Sequence[Group], colours: Colours) -> str:
+    """What became of the blocks that were read ahead, and the same as a table by prefetcher."""
+    parts, rows = [], []
+    for group in groups:
+        bars = []
+        for run, name in zip(group.runs, labels(group), strict=True):
+            sums = _fate_sums(run)
+            if not any(sums[fate] for fate in FATES):
+                continue
+            bars.append(_row(run, name, colours, _fate_bar(run, group, sums), _fate_note(sums)))
+            rows += _fate_rows(run, name, group)
+        if bars:
+            parts.append(panel(group, "".join(bars)))
+    if not parts:
+        body = '<p class="empty">Nothing was prefetched.</p>'
+    else:
+        body = panels(parts) + _fate_table(rows)
+    return figure(
+        "fates",
+        "What became of prefetched blocks",
+        body,
+        "Each bar is every block that was read ahead of a demand: the longer its first part, the "
+        "less was read for nothing; candidates dropped before they were read are only in the "
+        "table.",
+        legend([key(f"var(--fate-{fate})", fate, tip=FATE_TEXTS[fate]) for fate in FATES]),
+    )
+
+
+def _fate_sums(run: RunResult) -> dict[str, int]:
+    return {
+        fate: sum(row.get(fate, 0) for row in run.fates.values()) for fate in (*FATES, "dropped")
+    }
+
+
+def _fate_bar(run: RunResult, group: Group, sums: dict[str, int]) -> str:
+    total = sum(sums[fate] for fate in FATES)
+    segments = []
+    for fate in FATES:
+        by_cause = [
+            f"{_cause(cause)}: {count(row[fate])}" for cause, row in run.fates.items()
+            if row.get(fate)
+        ]  # fmt: skip
+        head = f"{fate}: {percent(sums[fate] / total)}, {count(sums[fate])} blocks"
+        tip = "\n".join([head, FATE_TEXTS[fate], *by_cause])
+        segments.append(Segment(sums[fate] / total, f"var(--fate-{fate})", tip))
+    said = ", ".join(f"{fate} {percent(sums[fate] / total)}" for fate in FATES)
+    return bar(segments, group.provenance, said)
+
+
+def _fate_note(sums: dict[str, int]) -> str:
+    read = sum(sums[fate] for fate in FATES)
+    return f"{percent(sums['used'] / read)} of {count(read)} used"
+
+
+def _cause(cause: str) -> str:
+    return CAUSE_LABELS.get(cause, cause)
+
+
+def _fate_rows(run: RunResult, name: str, group: Group) -> list[str]:
+    rows = []
+    for cause, row in run.fates.items():
+        cells = "".join(
+            tag("td", count(row.get(fate, 0)), class_="number") for fate in (*FATES, "dropped")
+        )
+        where = f"{name}, {group.title}"
+        head = tag("th", escape(where), scope="row") + tag("td", escape(_cause(cause)))
+        rows.append(f"<tr>{head}{cells}</tr>")
+    return rows
+
+
+def _fate_table(rows: Sequence[str]) -> str:
+    names = ("run", "brought by", *FATES, "dropped")
+    head = "".join(
+        tag("th", name, scope="col", class_="number" if name in FATE_TEXTS else "")
+        for name in names
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    inner = tag("div", table, class_="scroll", tabindex=0, role="region",
+                aria_label="prefetched blocks by prefetcher")  # fmt: skip
+    return f"<details><summary>By prefetcher, as a table</summary>{inner}</details>"

@@ -1,0 +1,111 @@
+"""What the parts of a report agree on about runs: order, labels, groups, colours.
+
+A storage is a group: runs are compared with each other inside it and with the run without prefetch
+of the same group. Measured groups come first. A set of prefetchers has one colour everywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from offstage.testbeds.live.results import ENDS, RunResult
+
+__all__ = [
+    "MISS_ENDS",
+    "PROVENANCES",
+    "Group",
+    "baseline",
+    "groups",
+    "hits",
+    "in_order",
+    "label",
+    "labels",
+    "set_colours",
+    "set_label",
+]
+
+PROVENANCES = ("measured", "emulated", "modelled")
+MISS_ENDS = ENDS[6:]
+# The demo's sets keep their colour in every report; others take the next free one.
+FIXED_COLOURS = {
+    (): "var(--set-none)",
+    ("window",): "var(--set-window)",
+    ("ema", "window"): "var(--set-pattern)",
+    ("ema", "shared", "window"): "var(--set-shared)",
+}
+FREE_COLOURS = tuple(f"var(--set-{number})" for number in range(1, 6))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs on one storage, in the order they are shown."""
+
+    storage: str
+    provenance: str
+    runs: tuple[RunResult, ...]
+
+    @property
+    def title(self) -> str:
+        """The storage without the word that its provenance says anyway."""
+        return self.storage.removeprefix(f"{self.provenance} ")
+
+    @property
+    def where(self) -> str:
+        """How text calls it: `io_uring (measured)`."""
+        return f"{self.title} ({self.provenance})"
+
+
+def in_order(runs: Sequence[RunResult]) -> list[RunResult]:
+    """Measured before emulated before modelled; otherwise as they came."""
+    return [run for group in groups(runs) for run in group.runs]
+
+
+def groups(runs: Sequence[RunResult]) -> list[Group]:
+    """Runs by storage and provenance, measured first."""
+    found: dict[tuple[str, str], list[RunResult]] = {}
+    for run in runs:
+        found.setdefault((run.storage, run.provenance), []).append(run)
+    ordered = sorted(found.items(), key=lambda item: PROVENANCES.index(item[0][1]))
+    return [Group(storage, provenance, tuple(rows)) for (storage, provenance), rows in ordered]
+
+
+def baseline(group: Group) -> RunResult | None:
+    """The group's run without prefetch, if it has one."""
+    return next((run for run in group.runs if not run.prefetchers), None)
+
+
+def hits(run: RunResult) -> int:
+    """Demands that were on time."""
+    return sum(run.ends.get(end, 0) for end in ENDS[:5])
+
+
+def set_label(prefetchers: Sequence[str]) -> str:
+    """`window + ema`, or `no prefetch`."""
+    return " + ".join(prefetchers) if prefetchers else "no prefetch"
+
+
+def label(run: RunResult) -> str:
+    """The run's set of prefetchers."""
+    return set_label(run.prefetchers)
+
+
+def labels(group: Group) -> list[str]:
+    """One label per run of a group; the name is added where two runs have the same set."""
+    names = [label(run) for run in group.runs]
+    return [
+        f"{name} ({run.name})" if names.count(name) > 1 else name
+        for name, run in zip(names, group.runs, strict=True)
+    ]
+
+
+def set_colours(runs: Sequence[RunResult]) -> dict[tuple[str, ...], str]:
+    """CSS colour of each set of prefetchers, by its sorted names."""
+    colours: dict[tuple[str, ...], str] = {}
+    free = 0
+    for run in runs:
+        key = tuple(sorted(run.prefetchers))
+        if key not in colours and key not in FIXED_COLOURS:
+            colours[key] = FREE_COLOURS[free % len(FREE_COLOURS)]
+            free += 1
+        elif key in FIXED_COLOURS:
+            colours[key] = FIXED_COLOURS[key]
+    return colours

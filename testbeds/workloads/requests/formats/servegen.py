@@ -1,0 +1,179 @@
+"""ServeGen: a generator of arrivals from the measured rates of many clients (alibaba/ServeGen).
+
+A tar archive of `FOLDER/chunk-N-trace.csv`, one client each, a line for each 600 s: start, requests
+a second, coefficient of variation, Gamma or Weibull, and the two parameters of the time between
+requests. Taken from it: which clients are active, their rates, and the shape of the distribution;
+its scale is set so that the mean rate is the recorded one. `servegen:FOLDER` picks a folder;
+without it the first by name is taken. Ten minutes are generated, those whose total rate is the
+median over all times at which there is any.
+
+The rates come without lengths. They are drawn: log-normal, with the median and 99th percentile of
+Azure's conversation trace of 2023 (1,020 and 4,142 tokens in, 129 and 601 out), half of the
+variance between clients and half within one. A trace made so is synthetic, and its notes say it.
+"""
+
+import math
+import tarfile
+import zlib
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.workloads.requests.columns import Columns
+from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
+from offstage.testbeds.workloads.requests.requests import Trace
+
+__all__ = ["FORMAT"]
+
+WINDOW_S = 600.0
+INPUT_TOKENS = (1_020, 4_142)
+OUTPUT_TOKENS = (129, 601)
+_RATE_MAX = 1e5
+_EXPECTED = (
+    "lines of start (s), requests/s, coefficient of variation, Gamma or Weibull (or nothing), "
+    "shape and scale are expected"
+)
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """One client in one window of time."""
+
+    start_s: float
+    per_s: float
+    family: str
+    shape: float
+
+
+def _knows(head: Head) -> bool:
+    return head.is_tar
+
+
+def _rate(line: str, where: str) -> _Rate | None:
+    """The line's rate, None where the client was idle."""
+    fields = line.split(",")
+    try:
+        if len(fields) != 6:
+            raise ValueError
+        start_s, per_s, _, shape, scale = (float(fields[i]) for i in (0, 1, 2, 4, 5))
+        if not (start_s >= 0 and 0 <= per_s <= _RATE_MAX) or not math.isfinite(start_s):
+            raise ValueError
+        if not fields[3] or not per_s:
+            return None
+        if fields[3] not in ("Gamma", "Weibull") or not (1e-4 <= shape < 1e3 and scale > 0):
+            raise ValueError
+    except ValueError:
+        raise BadInput(f"{line[:60]!r} is no rate", where, _EXPECTED) from None
+    return _Rate(start_s, per_s, fields[3], shape)
+
+
+def _clients(source: Source) -> tuple[str, list[list[_Rate]]]:
+    """The folder taken, and the rates of each of its clients in order of their names."""
+    path = source.path
+    folders: dict[str, list[list[_Rate]]] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in sorted(archive, key=lambda member: member.name):
+                if not member.isfile() or not member.name.endswith("-trace.csv"):
+                    continue
+                file = archive.extractfile(member)
+                assert file is not None  # a regular file has contents
+                text = file.read().decode("utf-8", "replace")
+                rates = [
+                    _rate(line, f"{path}:{member.name}:{number}")
+                    for number, line in enumerate(text.splitlines(), 1)
+                ]
+                folder = str(PurePosixPath(member.name).parent)
+                folders.setdefault(folder, []).append([rate for rate in rates if rate])
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise BadInput(
+            f"damaged or torn archive ({error})", str(path), "copy the file again"
+        ) from None
+    except OSError as error:
+        raise BadInput(
+            f"cannot be read ({error.strerror or error})", str(path), "give a readable file"
+        ) from None
+    found = {name: clients for name, clients in folders.items() if any(clients)}
+    if not found:
+        raise BadInput("the archive holds no rate above 0", str(path), _EXPECTED)
+    part = source.part or min(found)
+    if part not in found:
+        raise BadInput(
+            f"no folder {part!r}", str(path), f"choose servegen:NAME of {', '.join(sorted(found))}"
+        )
+    return part, found[part]
+
+
+def _median_window(clients: list[list[_Rate]]) -> float:
+    total: dict[float, float] = {}
+    for rates in clients:
+        for rate in rates:
+            total[rate.start_s] = total.get(rate.start_s, 0.0) + rate.per_s
+    ranked = sorted((per_s, start_s) for start_s, per_s in total.items())
+    return ranked[(len(ranked) - 1) // 2][1]
+
+
+def _arrivals_s(random: np.random.Generator, rate: _Rate) -> Array:
+    """Times in [0, WINDOW_S) of a renewal process with the recorded rate and shape."""
+    mean = rate.shape if rate.family == "Gamma" else math.gamma(1 + 1 / rate.shape)
+    times: list[Array] = []
+    now_s = 0.0
+    while now_s < WINDOW_S:
+        count = int(rate.per_s * WINDOW_S * 1.2) + 16
+        draw = random.gamma if rate.family == "Gamma" else random.weibull
+        steps = draw(rate.shape, size=count) / (mean * rate.per_s)
+        times.append(now_s + np.cumsum(steps))
+        now_s = float(times[-1][-1])
+    all_s = np.concatenate(times)
+    return all_s[all_s < WINDOW_S]
+
+
+def _lengths(
+    random: np.random.Generator, client: Array, count: int, quantiles: tuple[int, int]
+) -> npt.NDArray[np.int64]:
+    median, p99 = quantiles
+    sigma = math.log(p99 / median) / NormalDist().inv_cdf(0.99) * math.sqrt(0.5)
+    exponent = sigma * (client + random.standard_normal(count))
+    tokens: npt.NDArray[np.int64] = np.maximum(1, np.rint(median * np.exp(exponent))).astype("i8")
+    return tokens
+
+
+def _read(source: Source) -> Trace:
+    folder, clients = _clients(source)
+    start_s = _median_window(clients)
+    columns = Columns(None, ordered=False)
+    for number, rates in enumerate(clients):
+        # A client's draws depend on its number alone: another client more or less moves nothing.
+        random = np.random.default_rng((source.seed, number))
+        traits = random.standard_normal(2)
+        for rate in rates:
+            if rate.start_s != start_s:
+                continue
+            times_s = _arrivals_s(random, rate)
+            inputs = _lengths(random, traits[0], len(times_s), INPUT_TOKENS)
+            outputs = _lengths(random, traits[1], len(times_s), OUTPUT_TOKENS)
+            where = f"{source.path}:{folder}, client {number}"
+            for row in zip(times_s.tolist(), inputs.tolist(), outputs.tolist(), strict=True):
+                columns.add(where, *row)
+    if not len(columns):
+        raise BadInput("no request was drawn", str(source.path), "give another seed or folder")
+    notes = (
+        f"synthetic: drawn from the rates of {folder} at {start_s:.0f} s, seed {source.seed}",
+        "lengths are not from this data set: log-normal as Azure's conversations of 2023",
+    )
+    return columns.finish(source.origin(FORMAT, *notes), source.limit)
+
+
+FORMAT = Format(
+    "servegen",
+    "ServeGen client rates: a tar archive; arrivals and lengths are drawn from a seed",
+    "Apache-2.0 (alibaba/ServeGen)",
+    _knows,
+    _read,
+)

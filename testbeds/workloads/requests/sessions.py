@@ -1,0 +1,221 @@
+"""The workload of one run as data: which sessions, when, over which chunks, for how many steps.
+
+A plan is made once, before anything runs (`plan.py`); it owns no clock and no bytes. It records
+what was taken, what was capped and what was left out, so that a report can say so.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from offstage.testbeds.workloads.requests.arrivals import admit
+from offstage.testbeds.workloads.requests.choose import LeftOut
+from offstage.testbeds.workloads.requests.identity import grown_chunk
+
+__all__ = ["ChunkShape", "SessionPlan", "WorkloadPlan", "share"]
+
+
+@dataclass(frozen=True)
+class ChunkShape:
+    """Tokens of one chunk, and its bytes over all layers of the model."""
+
+    block_tokens: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """One decode session.
+
+    `shared_chunks` then `own_chunks` are the identities of its context, front to back; the last
+    one is partial where `tail_tokens` is not 0. Shared means that another session of the same
+    tenant holds the chunk too. The first `retained_chunk_count` chunks are in the store already
+    when it arrives, written by an earlier session of the plan: prefill writes only the rest.
+    """
+
+    name: str
+    tenant: str
+    arrival_s: float
+    shared_chunks: tuple[int, ...]
+    own_chunks: tuple[int, ...]
+    retained_chunk_count: int
+    context_tokens: int
+    decode_steps: int
+    block_tokens: int
+    request_index: int | None = None
+    """The request of the trace it follows, counted from 0; None where it was generated."""
+    asked_context_tokens: int = 0
+    asked_decode_steps: int = 0
+    """What the trace asked for, before caps."""
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """All identities of the context, front to back."""
+        return self.shared_chunks + self.own_chunks
+
+    @property
+    def new_chunks(self) -> tuple[int, ...]:
+        """What prefill must write: the chunks that no earlier session left in the store."""
+        return self.chunks[self.retained_chunk_count :]
+
+    @property
+    def tail_tokens(self) -> int:
+        """Tokens in the partial last chunk of the context; 0 where the last chunk is full."""
+        return self.context_tokens % self.block_tokens
+
+    @property
+    def grown_chunk_count(self) -> int:
+        """Chunks that decoding writes: a partial tail counts, since it becomes another chunk."""
+        end = -(-(self.context_tokens + self.decode_steps) // self.block_tokens)
+        return end - self.context_tokens // self.block_tokens
+
+    def grown_chunk(self, ordinal: int) -> int:
+        """Identity of the chunk at `ordinal` once decoding has written into it."""
+        first = self.context_tokens // self.block_tokens
+        assert first <= ordinal < first + self.grown_chunk_count
+        parent = self.chunks[first - 1] if first else 0
+        return grown_chunk(parent, f"{self.tenant}/{self.name}", ordinal)
+
+
+@dataclass(frozen=True)
+class WorkloadPlan:
+    """Sessions in order of arrival, and the account of how they were chosen."""
+
+    source: str
+    """"generated" or "trace"."""
+    trace: str
+    """File name of the trace; empty where generated."""
+    sessions: tuple[SessionPlan, ...]
+    sessions_max: int
+    """Sessions that run at once; later ones wait, first come, first served."""
+    shape: ChunkShape
+    seed: int
+    budget_bytes: int | None
+    time_compression: float = 1.0
+    trace_span_s: float = 0.0
+    """Between the first and the last request taken, on the trace's own clock."""
+    context_tokens_min: int = 0
+    context_tokens_max: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+    before_count: int = 0
+    after_count: int = 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all chunks in the store at the end: each tenant's context once, and growth."""
+        return self.shape.chunk_bytes * (
+            sum(len(session.new_chunks) for session in self.sessions)
+            + sum(session.grown_chunk_count for session in self.sessions)
+        )
+
+    @property
+    def capped(self) -> tuple[SessionPlan, ...]:
+        """Sessions whose request asked for more context than the cap allows."""
+        return tuple(s for s in self.sessions if s.context_tokens < s.asked_context_tokens)
+
+    @property
+    def sharing_session_count(self) -> int:
+        """The largest number of sessions of one tenant that hold the same first chunk."""
+        firsts = Counter((s.tenant, s.shared_chunks[0]) for s in self.sessions if s.shared_chunks)
+        return max(firsts.values(), default=0)
+
+    def starts_s(self, step_time_s: float) -> list[float]:
+        """When each session may start, if a step takes `step_time_s` and `sessions_max` run."""
+        return admit(
+            [session.arrival_s for session in self.sessions],
+            [session.decode_steps * step_time_s for session in self.sessions],
+            self.sessions_max,
+        )
+
+    def sentence(self) -> str:
+        """What was taken and what was changed, in one sentence for a report."""
+        longest = max(session.context_tokens for session in self.sessions)
+        size = f"{len(self.sessions)} sessions, the longest of {longest:,} tokens"
+        if self.source != "trace":
+            return f"{size}, generated, starting together"
+        left = Counter(row.reason for row in self.left_out)
+        total = len(self.sessions) + len(self.left_out) + self.before_count + self.after_count
+        return (
+            f"{size}, of the {total:,} requests of {self.trace}: {self._arrivals()}; "
+            "inside that window "
+            f"{left['short']} shorter than {self.context_tokens_min:,} tokens and "
+            f"{left['budget']} beyond the byte budget were left out; "
+            f"{len(self.capped)} capped at {self.context_tokens_max:,} tokens"
+        )
+
+    def _arrivals(self) -> str:
+        if self.trace_span_s == 0:
+            return "arriving together"
+        span = f"{self.trace_span_s:,.3g} s of arrivals"
+        if self.trace_span_s >= 100:
+            span = f"{self.trace_span_s:,.0f} s of arrivals"
+        if self.time_compression == 1:
+            return f"{span} as they came"
+        return f"{span} compressed {self.time_compression:g} times"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The account for a report, JSON-ready; chunk identities are counted, not listed."""
+        reasons = Counter(row.reason for row in self.left_out)
+        return {
+            "sentence": self.sentence(),
+            "source": self.source,
+            "trace": self.trace,
+            "seed": self.seed,
+            "session_count": len(self.sessions),
+            "sessions_max": self.sessions_max,
+            "sharing_session_count": self.sharing_session_count,
+            "block_tokens": self.shape.block_tokens,
+            "chunk_bytes": self.shape.chunk_bytes,
+            "stored_bytes": self.stored_bytes,
+            "budget_bytes": self.budget_bytes,
+            "time_compression": self.time_compression,
+            "trace_span_s": self.trace_span_s,
+            "context_tokens_min": self.context_tokens_min,
+            "context_tokens_max": self.context_tokens_max,
+            "requests_taken": [s.request_index for s in self.sessions if self.source == "trace"],
+            "requests_capped": [s.request_index for s in self.capped],
+            "requests_left_out": {name: reasons[name] for name in ("short", "budget")},
+            "requests_before_count": self.before_count,
+            "requests_after_count": self.after_count,
+            "sessions": [_session_dict(session) for session in self.sessions],
+        }
+
+
+def share(rows: Sequence[SessionPlan]) -> tuple[SessionPlan, ...]:
+    """Splits each context into shared and own chunks, and marks what is in the store already."""
+    holders = Counter((row.tenant, chunk) for row in rows for chunk in set(row.own_chunks))
+    stored: set[tuple[str, int]] = set()
+    result = []
+    for row in rows:
+        keys = [(row.tenant, chunk) for chunk in row.own_chunks]
+        # Identities are chained, so both runs start at the front and end once.
+        shared_count = sum(holders[key] > 1 for key in keys)
+        retained_count = sum(key in stored for key in keys)
+        assert retained_count <= shared_count
+        stored.update(keys)
+        result.append(
+            replace(
+                row,
+                shared_chunks=row.own_chunks[:shared_count],
+                own_chunks=row.own_chunks[shared_count:],
+                retained_chunk_count=retained_count,
+            )
+        )
+    return tuple(result)
+
+
+def _session_dict(session: SessionPlan) -> dict[str, Any]:
+    return {
+        "name": session.name,
+        "tenant": session.tenant,
+        "arrival_s": session.arrival_s,
+        "context_tokens": session.context_tokens,
+        "decode_steps": session.decode_steps,
+        "chunk_count": len(session.chunks),
+        "shared_chunk_count": len(session.shared_chunks),
+        "retained_chunk_count": session.retained_chunk_count,
+        "request_index": session.request_index,
+        "asked_context_tokens": session.asked_context_tokens,
+        "asked_decode_steps": session.asked_decode_steps,
+    }

@@ -1,0 +1,191 @@
+"""Decode sessions that follow a request trace: lengths, arrivals and which prefixes are equal.
+
+What a request trace knows of decoding ends there: which blocks a step selects it does not say.
+
+The rule, without chance in it:
+- parts: where a trace has sessions, those with an even place in the order of their first arrival
+  are `dev`, the others `test`; where it has none, the first half of its requests is `dev`. A
+  request is in one part; a prefix that all requests share is in both.
+- of a part, requests whose usable context is `context_tokens_min` or more, in order of arrival. The
+  usable context is the prompt that block ids cover, capped, down to whole blocks of ours. Of a
+  session only the first such request: its turns follow each other and never decode at once.
+- of these, `count` consecutive ones: where four sessions share their first block if that can be
+  had, then with the most context tokens together, then the earliest.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.workloads.requests.choose import SHARING_SESSIONS_MIN
+from offstage.testbeds.workloads.requests.identity import chain, root
+from offstage.testbeds.workloads.requests.requests import Trace
+
+__all__ = ["PARTS", "Part", "TraceSession", "part_of", "sessions_from_trace"]
+
+Part = Literal["dev", "test"]
+PARTS: tuple[Part, ...] = ("dev", "test")
+
+Int64Array = npt.NDArray[np.int64]
+_WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class TraceSession:
+    """One request that decodes.
+
+    `context_tokens` are whole blocks; `output_tokens` as recorded, at least 1; `arrival_s` counts
+    from the first one taken. contents: uint64 `[blocks, 2]`, equal to another session's as far as
+    the two share a prefix. `group` numbers those that share a first block, -1 where nobody does.
+    """
+
+    name: str
+    context_tokens: int
+    output_tokens: int
+    arrival_s: float
+    contents: npt.NDArray[np.uint64]
+    group: int
+
+
+def part_of(trace: Trace, part: Part) -> Int64Array:
+    """Places of the requests of a part, ascending; the rule is the module's."""
+    if trace.has_sessions:
+        _, first = np.unique(trace.session, return_index=True)
+        place = np.empty(len(first), np.int64)
+        place[np.argsort(first)] = np.arange(len(first))
+        names = np.unique(trace.session, return_inverse=True)[1]
+        is_test = place[names] % 2 == 1
+    else:
+        is_test = np.arange(len(trace)) >= (len(trace) + 1) // 2
+    return np.flatnonzero(is_test == (part == "test"))
+
+
+def sessions_from_trace(
+    trace: Trace,
+    count: int,
+    context_tokens_min: int,
+    context_tokens_max: int,
+    part: Part = "dev",
+    *,
+    block_tokens: int = 64,
+) -> list[TraceSession]:
+    """`count` consecutive long requests of a part, in order of arrival, by the module's rule.
+
+    A trace without blocks gives lengths and arrivals, and sessions that share nothing. Raises
+    BadInput for an option out of range, a block size that does not fit the trace's, or a part with
+    fewer requests of that length.
+    """
+    _check(trace, count, context_tokens_min, context_tokens_max, part, block_tokens)
+    places = part_of(trace, part)
+    context = _usable(trace, context_tokens_max, block_tokens)[places]
+    long = np.flatnonzero(context >= context_tokens_min)
+    if trace.has_sessions:
+        long = long[np.sort(np.unique(trace.session[places[long]], return_index=True)[1])]
+    places, context = places[long], context[long]
+    if len(places) < count:
+        raise BadInput(
+            f"{len(places)} requests of part {part!r} hold {context_tokens_min} tokens or more, "
+            f"{count} are wanted",
+            trace.origin.name,
+            "ask for fewer or shorter ones",
+        )
+    first = _first_blocks(trace, places)
+    start = _best_start(first, context, count)
+    taken = slice(start, start + count)
+    groups = _groups(first[taken])
+    begin_s = float(trace.arrival_s[places[start]])
+    return [
+        TraceSession(
+            name=_name(trace, int(place)),
+            context_tokens=int(tokens),
+            output_tokens=max(1, int(trace.output_tokens[place])),
+            arrival_s=float(trace.arrival_s[place]) - begin_s,
+            contents=_contents(trace, int(place), int(tokens) // block_tokens, block_tokens),
+            group=group,
+        )
+        for place, tokens, group in zip(places[taken], context[taken], groups, strict=True)
+    ]
+
+
+def _check(
+    trace: Trace, count: int, tokens_min: int, tokens_max: int, part: str, block_tokens: int
+) -> None:
+    if part not in PARTS:
+        raise BadInput(f"part {part!r}", "trace sessions", f"choose one of {', '.join(PARTS)}")
+    if count < 1 or not 1 <= block_tokens <= tokens_min <= tokens_max:
+        raise BadInput(
+            f"{count} sessions of {tokens_min} to {tokens_max} tokens, blocks of {block_tokens}",
+            "trace sessions",
+            "give 1 session or more, and one block or more of context",
+        )
+    theirs = trace.block_tokens
+    if theirs and theirs % block_tokens and block_tokens % theirs:
+        raise BadInput(
+            f"blocks of {block_tokens} tokens on a trace with blocks of {theirs}",
+            trace.origin.name,
+            "give a multiple or a divisor of the trace's own",
+        )
+
+
+def _usable(trace: Trace, tokens_max: int, block_tokens: int) -> Int64Array:
+    """int64 `[requests]`: tokens of context, whole blocks, that a request can bring."""
+    tokens = np.minimum(trace.input_tokens, tokens_max)
+    if trace.block_tokens is not None:
+        tokens = np.minimum(tokens, trace.block_counts * trace.block_tokens)
+    return tokens // block_tokens * block_tokens
+
+
+def _first_blocks(trace: Trace, places: Int64Array) -> Int64Array:
+    """int64 `[n]`: what stands for the first block; equal where it is shared."""
+    if trace.block_tokens is None:
+        return np.arange(len(places))
+    first = trace.runs.first[trace.offsets[places]]
+    return first.astype(np.int64)
+
+
+def _best_start(first: Int64Array, context: Int64Array, count: int) -> int:
+    windows = np.sort(np.lib.stride_tricks.sliding_window_view(first, count), axis=1)
+    sharing = np.ones(len(windows), np.int64)
+    # Sorted, n equal first blocks are n - 1 places apart at most: no need to count each value.
+    for size in range(2, min(SHARING_SESSIONS_MIN, count) + 1):
+        found = (windows[:, size - 1 :] == windows[:, : count - size + 1]).any(axis=1)
+        sharing[found] = size
+    ends = np.r_[0, np.cumsum(context)]
+    total = ends[count:] - ends[:-count]
+    # The last key decides first, and the sort is stable: the earliest of the best comes first.
+    return int(np.lexsort((-total, -sharing))[0])
+
+
+def _groups(first: Int64Array) -> list[int]:
+    numbers: dict[int, int] = {}
+    shared = {int(value) for value in first if (first == value).sum() > 1}
+    return [
+        numbers.setdefault(int(value), len(numbers)) if int(value) in shared else -1
+        for value in first
+    ]
+
+
+def _name(trace: Trace, place: int) -> str:
+    if trace.has_sessions:
+        return f"{trace.session_names[int(trace.session[place])]}/{int(trace.turn[place])}"
+    return f"request-{place}"
+
+
+def _contents(trace: Trace, place: int, blocks: int, block_tokens: int) -> npt.NDArray[np.uint64]:
+    """Chained identities of `blocks` whole blocks: trace blocks are split, or several joined."""
+    parent = root(0, f"requests of {trace.origin.name}")
+    theirs = trace.block_tokens
+    ids = trace.block_ids(place).tolist() if theirs else []
+    found = np.empty((blocks, 2), np.uint64)
+    for ordinal in range(blocks):
+        if theirs is None:
+            parent = chain(parent, "own", place, ordinal)
+        else:
+            start = ordinal * block_tokens // theirs
+            end = -(-(ordinal + 1) * block_tokens // theirs)
+            parent = chain(parent, "trace", *ids[start:end])
+        found[ordinal] = parent & _WORD, parent >> 64
+    return found

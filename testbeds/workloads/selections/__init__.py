@@ -1,0 +1,1 @@
+"""Block selections and scores, step by step: drawn, captured or recorded."""

@@ -1,0 +1,140 @@
+"""Fits the score processes to their anchors:
+`python -m offstage.testbeds.workloads.selections.fit`.
+
+A fit minimises the sum over a process's anchors of (error / tolerance) squared, the error being
+the distance to the figure or to the middle of its range, by the simplex
+search of Nelder and Mead (Computer Journal 7(4), 1965) over the logarithms of the free parameters.
+Every point is measured on the same seeds, so that two points differ by their parameters and not by
+luck, and the search is a function of its start, the first fits in `process.py`. The seeds of the
+fit are not those that `offstage trace generate --explain` measures with. A process of blocks is
+fitted to targets that its process of tokens, as it stands in the file, gives on those seeds.
+
+Prints the fitted values as TOML, to be put into `processes.toml`; it writes nothing itself.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.host.keys import ProcessParams
+from offstage.testbeds.workloads.selections.anchors import Anchor, measure
+from offstage.testbeds.workloads.selections.derived import aims
+from offstage.testbeds.workloads.selections.profiles import PROCESSES, Process
+
+__all__ = ["BLOCK_FIT_SEEDS", "CLOSE", "FIT_SEEDS", "cost", "fit", "minimise"]
+
+FIT_SEEDS = range(1001, 1013)
+"""Seeds of the search; whoever measures a fit takes others."""
+
+BLOCK_FIT_SEEDS = range(1001, 1041)
+"""Seeds for blocks: 32 selected of 2,048 scatter more than 256 of 4,096 or 8,192."""
+
+CLOSE = 1e-3
+"""Of a cost, in which an error as large as its tolerance is 1."""
+
+Vector = npt.NDArray[np.float64]
+
+
+def cost(
+    anchors: Iterable[Anchor], params: ProcessParams, seeds: Sequence[int] = FIT_SEEDS
+) -> float:
+    """Sum of (error / tolerance) squared over the anchors."""
+    named = {anchor.name: anchor for anchor in anchors}
+    found = measure(named.values(), params, seeds)
+    errors = (
+        (float(values.mean()) - named[name].middle) / named[name].tolerance
+        for name, values in found.items()
+    )
+    return sum(one * one for one in errors)
+
+
+def fit(
+    process: Process, evaluations: int, say: Callable[[str], None] = lambda line: None
+) -> tuple[ProcessParams, float]:
+    """The best parameters found within `evaluations` points, and their cost."""
+    seeds = BLOCK_FIT_SEEDS if process.tokens else FIT_SEEDS
+    figures, _ = aims(process, seeds)
+    anchors = [figures[name] for name in process.fitted_to]
+
+    def params_at(point: Vector) -> ProcessParams:
+        values = {name: math.exp(x) for name, x in zip(process.free, point, strict=True)}
+        if "burst" in values:
+            values["burst"] = min(values["burst"], 1.0)
+        return replace(process.start, **values)
+
+    def cost_at(point: Vector) -> float:
+        value = cost(anchors, params_at(point), seeds)
+        say(f"{value:10.2f}  " + "  ".join(f"{math.exp(x):.4g}" for x in point))
+        return value
+
+    start = np.log([getattr(process.start, name) for name in process.free])
+    best, value = minimise(cost_at, start, evaluations)
+    return params_at(best), value
+
+
+def minimise(
+    function: Callable[[Vector], float], start: Vector, evaluations: int, size: float = 0.25
+) -> tuple[Vector, float]:
+    """Nelder and Mead's search from a simplex of edge `size`; the best point and its value.
+
+    It ends when the values of the simplex are within CLOSE of each other, or after about so many
+    evaluations."""
+    points = [start] + [start + size * row for row in np.eye(len(start))]
+    values = [function(point) for point in points]
+    spent = len(points)
+    while spent < evaluations and max(values) - min(values) > CLOSE:
+        order = sorted(range(len(points)), key=values.__getitem__)
+        points, values = [points[i] for i in order], [values[i] for i in order]
+        centre = np.mean(points[:-1], axis=0)
+
+        def at(factor: float, centre: Vector = centre, worst: Vector = points[-1]) -> Vector:
+            moved: Vector = centre + factor * (centre - worst)
+            return moved
+
+        tried = at(1.0)
+        value = function(tried)
+        spent += 1
+        if value < values[0]:
+            further = at(2.0)
+            beyond = function(further)
+            spent += 1
+            points[-1], values[-1] = (further, beyond) if beyond < value else (tried, value)
+        elif value < values[-2]:
+            points[-1], values[-1] = tried, value
+        else:
+            inside = at(0.5 if value < values[-1] else -0.5)
+            nearer = function(inside)
+            spent += 1
+            if nearer < min(value, values[-1]):
+                points[-1], values[-1] = inside, nearer
+            else:
+                points[1:] = [points[0] + 0.5 * (point - points[0]) for point in points[1:]]
+                values[1:] = [function(point) for point in points[1:]]
+                spent += len(points) - 1
+    best = min(range(len(points)), key=values.__getitem__)
+    return points[best], values[best]
+
+
+def main() -> None:
+    """Fits the processes named on the command line, all that have free parameters by default."""
+    fitted = [name for name, process in PROCESSES.items() if process.free]
+    parser = argparse.ArgumentParser(description="Fit the score processes to published figures.")
+    parser.add_argument("process", nargs="*", default=fitted, help=", ".join(fitted))
+    parser.add_argument("--evaluations", type=int, default=200)
+    chosen = parser.parse_args()
+    for name in chosen.process:
+        params, value = fit(
+            PROCESSES[name], chosen.evaluations, lambda line: print(line, file=sys.stderr)
+        )
+        print(f"[{name}]  # cost {value:.2f}")
+        for free in PROCESSES[name].free:
+            print(f"{free} = {getattr(params, free):.4g}")
+
+
+if __name__ == "__main__":
+    main()

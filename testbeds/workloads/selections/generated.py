@@ -1,0 +1,362 @@
+"""Workloads drawn from the fitted score processes: any length, any number of layers and sessions.
+
+A unit is what is scored and selected: a block, or with `granule_tokens` a granule of one, as a
+selector that ranks tokens would; `coarse.Coarsened` turns the latter into whole blocks. A step:
+
+1. the process of every layer moves (`field.Field`); with `turn_steps` a new turn begins at every
+   such step, and `turn_share` of the variance of slow is drawn anew in all layers;
+2. scores become 16-bit numbers by a fixed map per layer, `q = 1 + floor((score - low) / unit)`,
+   held within 1 to 65,534; `low` and `unit` do not move with time, 0 means "not written yet";
+3. sinks, window and the highest of the rest are selected from these numbers (`selection.py`).
+
+Decode writes one block every `block_tokens` steps: it exists from the step after. Layers with a
+foreign `index_source` have its scores and selection. A draft's scores of the next step are that
+step's scores with the last of the selected and the first of the rest exchanged, as many as the
+stated agreement leaves; a plain top-k of them is the draft's selection. It is told of the blocks
+that exist when it is made: where the next step brings a block, the window of the two differs too.
+
+Sessions are numbered from 0 and drawn independently, except what a group shares: the contents of
+its prefix, its static part there and `prefix_slow_share` of what moves slow. Everything follows
+from the seed. Bad options are `BadInput`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput
+from offstage.host.keys import BURST_SHARE
+from offstage.testbeds.workloads.selections.field import (
+    HEAVY_MAX,
+    STATIC_SCALE,
+    Field,
+    FieldShape,
+    words,
+)
+from offstage.testbeds.workloads.selections.profiles import CLUMP_TOKENS, Process, layer_processes
+from offstage.testbeds.workloads.selections.selection import ranked, top_selection
+from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab
+
+__all__ = ["GeneratedOptions", "GeneratedWorkload"]
+
+PREFILL_WINDOWS = 32
+"""ESS (arXiv:2512.10576) warms up from the last 32 windows of the prefill."""
+
+CELLS_MAX = 1 << 25
+"""Most scores of one step, over the layers that select: 128 MiB for each array of the process."""
+
+_SCORE_MAX = 65534
+_CONTENT = 20
+"""Purpose of the words that name contents; `field.py` uses smaller ones."""
+
+
+@dataclass(frozen=True)
+class GeneratedOptions:
+    """What to draw. Tokens are rounded to nothing: they must be whole blocks.
+
+    layers: that store KV. select_blocks: a layer's selection, sinks and window included; with
+    `granule_tokens` as many tokens are selected, granule by granule. groups: sessions are dealt to
+    so many shared prefixes in turn; group: all share this one. draft_agreement: of a draft's
+    selection, sinks and window included. index_source: the layer whose selection each layer uses;
+    None: every layer its own.
+    """
+
+    profile: str = "mixed"
+    layers: int = 80
+    context_tokens: int = 131072
+    steps: int = 1000
+    sessions: int = 1
+    block_tokens: int = 64
+    select_blocks: int = 32
+    sink_blocks: int = 1
+    window_blocks: int = 4
+    granule_tokens: int | None = None
+    turn_steps: int | None = None
+    turn_share: float = BURST_SHARE
+    shared_prefix_tokens: int = 0
+    groups: int = 1
+    group: int | None = None
+    prefix_slow_share: float = 0.5
+    draft_agreement: float | None = None
+    index_source: tuple[int, ...] | None = None
+    arrival_gap_s: float = 0.0
+    seed: int = 1
+
+    @property
+    def unit_tokens(self) -> int:
+        """Tokens of a unit."""
+        return self.granule_tokens or self.block_tokens
+
+    @property
+    def factor(self) -> int:
+        """Units of a block."""
+        return self.block_tokens // self.unit_tokens
+
+
+class GeneratedWorkload:
+    """A `slab.Workload` that is computed when it is asked for; holds no scores between calls."""
+
+    def __init__(self, options: GeneratedOptions) -> None:
+        source = options.index_source
+        self._source = np.arange(options.layers) if source is None else np.array(source, np.int64)
+        _check(options, self._source)
+        self.options = options
+        self.processes = layer_processes(options.profile, options.layers, options.unit_tokens)
+        own = np.flatnonzero(self._source == np.arange(options.layers))
+        self._own = tuple(self.processes[layer] for layer in own)
+        self._spread = None if len(own) == options.layers else np.searchsorted(own, self._source)
+        if len(own) * self._units > CELLS_MAX:
+            raise _bad(
+                f"{len(own)} layers of {self._units:,} units are more than {CELLS_MAX:,} scores",
+                "make granule_tokens larger, or the context shorter",
+            )
+        self._low, self._unit = _affine(self._own)
+        self.sessions = tuple(self._session(index) for index in range(options.sessions))
+        self.layer_count = options.layers
+        self.select_blocks = options.select_blocks * options.factor
+        self.sink_blocks = options.sink_blocks * options.factor
+        self.window_blocks = options.window_blocks * options.factor
+        self.block_tokens = options.unit_tokens
+        self.index_source = self._source
+        self.draft_agreement = options.draft_agreement
+
+    def describe(self) -> dict[str, object]:
+        """Kind, parameters, and which process drives which layers; `synthetic` is true."""
+        used: dict[str, list[int]] = {}
+        for layer in range(self.options.layers):
+            process = self.processes[int(self._source[layer])]
+            used.setdefault(process.name, []).append(layer)
+        return {
+            "kind": "generated",
+            "synthetic": True,
+            **asdict(self.options),
+            "prefill_windows": PREFILL_WINDOWS,
+            "processes": {
+                process.name: {"layers": used[process.name], **asdict(process.params)}
+                for process in self._own
+            },
+        }
+
+    @property
+    def score_unit(self) -> npt.NDArray[np.float32]:
+        """`[layers, 1]`: how much one step of the 16-bit scores is, of the process's own."""
+        return self._unit if self._spread is None else self._unit[self._spread]
+
+    def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
+        """Draws the session from its first step on."""
+        options = self.options
+        field = self._field(session)
+        for _ in range(PREFILL_WINDOWS):
+            field.advance()
+        ahead = self._quantised(field, 0)
+        for first in range(0, options.steps, steps):
+            count = min(steps, options.steps - first)
+            shape = (count, options.layers, self._units)
+            scores = np.empty(shape, np.uint16)
+            draft = None if options.draft_agreement is None else np.empty(shape, np.uint16)
+            selected = np.empty((count, options.layers, self.select_blocks), np.uint32)
+            for row in range(count):
+                step = first + row
+                chosen = self._select(ahead, step)
+                self._put(scores[row], ahead)
+                self._put(selected[row], chosen)
+                if draft is not None or step + 1 < options.steps:
+                    turn = bool(options.turn_steps) and (step + 1) % (options.turn_steps or 1) == 0
+                    field.advance(options.turn_share if turn else 0.0)
+                    ahead = self._quantised(field, step + 1)
+                if draft is not None:
+                    self._put(draft[row], self._drafted(ahead, step))
+            for array in (scores, draft, selected):
+                if array is not None:
+                    array.setflags(write=False)
+            yield Slab(session, first, selected, scores, draft)
+
+    def prefill(self, session: int) -> npt.NDArray[np.uint16]:
+        """The process before step 0: uint16 `[32, layers, blocks of the context]`, oldest first."""
+        field = self._field(session)
+        context = self.sessions[session].blocks
+        windows = np.empty((PREFILL_WINDOWS, self.options.layers, context), np.uint16)
+        for window in windows:
+            self._put(window, self._quantised(field, 0)[:, :context])
+            field.advance()
+        return windows
+
+    def written(self, step: int) -> int:
+        """Units that exist at a step. Granules come by the block: a part of one is not staged."""
+        options = self.options
+        return self._context + step // options.block_tokens * options.factor
+
+    @property
+    def _context(self) -> int:
+        return self.options.context_tokens // self.options.unit_tokens
+
+    @property
+    def _units(self) -> int:
+        return self._context + (self.options.steps - 1) // self.options.unit_tokens
+
+    @property
+    def _prefix(self) -> int:
+        return self.options.shared_prefix_tokens // self.options.unit_tokens
+
+    def _group(self, session: int) -> int:
+        if not self._prefix:
+            return -1
+        return session % self.options.groups if self.options.group is None else self.options.group
+
+    def _session(self, index: int) -> SessionInfo:
+        options, group = self.options, self._group(index)
+        # The front of a stream of words does not depend on how many are taken.
+        contents = words((options.seed, 2 * index), _CONTENT, 0, 2 * self._context)
+        if group >= 0:
+            shared = words((options.seed, 2 * group + 1), _CONTENT, 0, 2 * self._prefix)
+            contents[: len(shared)] = shared
+        turns = range(options.turn_steps or options.steps, options.steps, options.turn_steps or 1)
+        return SessionInfo(
+            f"generated-{index}",
+            self._context,
+            options.steps,
+            contents.reshape(-1, 2),
+            tuple(turns),
+            group,
+            index * options.arrival_gap_s,
+        )
+
+    def _field(self, session: int) -> Field:
+        options = self.options
+        shape = FieldShape(
+            self._context,
+            self._units - self._context,
+            max(1, CLUMP_TOKENS // options.unit_tokens),
+            self._prefix,
+            options.prefix_slow_share,
+        )
+        params = [process.params for process in self._own]
+        return Field(params, shape, options.seed, session, self._group(session))
+
+    def _quantised(self, field: Field, step: int) -> npt.NDArray[np.uint16]:
+        units = min(self.written(step), self._units)
+        values = field.scores(units)
+        values -= self._low
+        values *= 1 / self._unit
+        values += 1
+        np.clip(values, 1, _SCORE_MAX, out=values)
+        result = values.astype(np.uint16)
+        result[:, units:] = 0
+        return result
+
+    def _select(self, scores: npt.NDArray[np.uint16], step: int) -> npt.NDArray[np.uint32]:
+        return top_selection(
+            scores, self.written(step), self.select_blocks, self.sink_blocks, self.window_blocks
+        )
+
+    def _drafted(self, ahead: npt.NDArray[np.uint16], step: int) -> npt.NDArray[np.uint16]:
+        """Scores of the next step over the blocks of this one, with a share exchanged."""
+        assert self.draft_agreement is not None
+        written, select = self.written(step), self.select_blocks
+        sinks, window = self.sink_blocks, self.window_blocks
+        free = select - sinks - window
+        wrong = select - round(self.draft_agreement * select)
+        result = np.zeros_like(ahead)
+        middle = ahead[:, sinks : written - window].copy()
+        if wrong:
+            order = ranked(middle, tuple({free - wrong, free, free + wrong} - {0}))
+            kept, lost, won = np.split(order[:, : free + wrong], (free - wrong, free), axis=1)
+            lost_scores = np.take_along_axis(middle, lost, 1)
+            won_scores = np.take_along_axis(middle, won, 1)
+            np.put_along_axis(middle, won, np.sort(lost_scores, axis=1), 1)
+            np.put_along_axis(middle, lost, np.sort(won_scores, axis=1), 1)
+            # Where equals lie on both sides of the border, only a step between them is exact.
+            border = np.minimum(
+                np.take_along_axis(middle, kept, 1).min(axis=1, initial=_SCORE_MAX),
+                np.take_along_axis(middle, won, 1).min(axis=1),
+            )[:, None]
+            chosen = np.zeros(middle.shape, bool)
+            np.put_along_axis(chosen, np.concatenate([kept, won], axis=1), True, 1)
+            np.minimum(middle, border - 1, out=middle, where=~chosen)
+        result[:, sinks : written - window] = middle
+        result[:, :sinks] = result[:, written - window : written] = _SCORE_MAX + 1
+        return result
+
+    def _put(self, out: npt.NDArray[np.generic], rows: npt.NDArray[np.generic]) -> None:
+        """Rows of the layers that select, to all layers that use them."""
+        if self._spread is None:
+            out[...] = rows
+        else:
+            np.take(rows, self._spread, axis=0, out=out)
+
+
+def _affine(
+    processes: tuple[Process, ...],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """`low` and `unit` of each layer, float32 `[layers, 1]`: from six standard deviations below the
+    mean to six above the largest static part with the whole recency part."""
+    low, unit = [], []
+    for params in (process.params for process in processes):
+        spread = 6 * (1 + params.w_fast**2 + params.noise**2) ** 0.5
+        top = spread + params.recency + params.w_static * STATIC_SCALE * HEAVY_MAX
+        low.append(-spread)
+        unit.append((top + spread) / _SCORE_MAX)
+    return np.array(low, np.float32)[:, None], np.array(unit, np.float32)[:, None]
+
+
+def _check(options: GeneratedOptions, source: npt.NDArray[np.int64]) -> None:
+    for name in ("layers", "context_tokens", "steps", "sessions", "block_tokens", "select_blocks"):
+        if getattr(options, name) < 1:
+            raise _bad(f"{name} = {getattr(options, name)}", "give 1 or more")
+    for name in ("sink_blocks", "window_blocks", "shared_prefix_tokens", "arrival_gap_s", "seed"):
+        if not getattr(options, name) >= 0:
+            raise _bad(f"{name} = {getattr(options, name)}", "give 0 or more")
+    for name in ("granule_tokens", "turn_steps", "groups"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise _bad(f"{name} = {value}", "give 1 or more, or leave it out")
+    for name in ("turn_share", "prefix_slow_share"):
+        if not 0 <= getattr(options, name) <= 1:
+            raise _bad(f"{name} = {getattr(options, name)}", "give a share of 0 to 1")
+    if options.block_tokens % options.unit_tokens:
+        raise _bad(
+            f"granules of {options.unit_tokens} tokens do not divide {options.block_tokens}",
+            "make block_tokens a multiple of granule_tokens",
+        )
+    for name in ("context_tokens", "shared_prefix_tokens"):
+        if getattr(options, name) % options.block_tokens:
+            raise _bad(
+                f"{name} = {getattr(options, name)} is no whole number of blocks",
+                f"give a multiple of {options.block_tokens}",
+            )
+    if options.shared_prefix_tokens > options.context_tokens:
+        raise _bad(
+            "the shared prefix is longer than the context", "make shared_prefix_tokens smaller"
+        )
+    _check_selection(options)
+    layers = np.arange(options.layers)
+    if source.shape != layers.shape or (source < 0).any() or (source > layers).any():
+        raise _bad("index_source names no earlier layer", "give each layer itself or one before")
+    if (source[source] != source).any():
+        raise _bad("index_source names a layer that selects nothing", "name its source instead")
+
+
+def _check_selection(options: GeneratedOptions) -> None:
+    blocks = options.context_tokens // options.block_tokens
+    forced = options.sink_blocks + options.window_blocks
+    if not forced <= options.select_blocks <= blocks:
+        raise _bad(
+            f"select_blocks = {options.select_blocks} of {blocks}, sinks and window are {forced}",
+            "select at least those, and at most the context",
+        )
+    agreement = options.draft_agreement
+    if agreement is not None:
+        select = options.select_blocks * options.factor
+        wrong = select - round(agreement * select) if 0 <= agreement <= 1 else select + 1
+        room = min(options.select_blocks - forced, blocks - options.select_blocks) * options.factor
+        if wrong > room:
+            least = 1 - room / select
+            raise _bad(
+                f"draft_agreement = {agreement}", f"give {least:.3f} to 1 for this selection"
+            )
+
+
+def _bad(what: str, mend: str) -> BadInput:
+    return BadInput(what, "workload", mend)

@@ -1,0 +1,236 @@
+"""Reads a file of block scores, a row group at a time.
+
+`open_capture` looks at everything but the scores: the header, the types, and that every step has a
+row for each layer and group, in order. `Capture.steps` then reads scores; it holds one row group
+(8 MiB as written here). Whatever is not as `docs/reference/capture-format.md` says is a BadInput
+that names the file and what.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.workloads.selections.scores_format import (
+    METADATA_KEY,
+    PLACE,
+    SCORES,
+    Header,
+    decode_header,
+)
+
+__all__ = ["Capture", "Held", "Step", "open_capture"]
+
+_ROW_GROUP_BYTES_MAX = 1 << 30
+_AGAIN = "capture again, or copy the file again"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a session: `scores` are float16 `[layers, groups, blocks]`, finite."""
+
+    step: int
+    blocks: int
+    scores: npt.NDArray[np.float16]
+
+
+@dataclass
+class Held:
+    """What the file holds of one session: `windows` of its prefill, then `steps`."""
+
+    index: int
+    """Its place in `Header.sessions`."""
+    windows: int
+    next_step: int
+    row_groups: list[tuple[int, int, int]] = field(default_factory=list)
+    """(number in the file, first step, steps)"""
+
+    @property
+    def steps(self) -> int:
+        """Decode steps; they are numbered from 0."""
+        return max(0, self.next_step)
+
+
+class Capture:
+    """An open file. `sessions`: those with at least one decode step, in order."""
+
+    def __init__(
+        self, path: Path, file: Any, header: Header, scores: tuple[str, ...], held: list[Held]
+    ) -> None:
+        self.path = path
+        self.header = header
+        self.scores = scores
+        self.sessions = [one for one in held if one.steps]
+        self._file = file
+
+    def steps(self, session: int, score: str, first: int, last: int) -> Iterator[Step]:
+        """Steps `[first, last)` of `sessions[session]`, in order; negative ones are the prefill's.
+
+        Raises BadInput where the file has no such score, and for scores that are torn, not finite
+        or not as many as blocks.
+        """
+        if score not in self.scores:
+            have = ", ".join(self.scores)
+            raise BadInput(f"no scores called {score!r}", str(self.path), f"it has {have}")
+        for number, begins, count in self.sessions[session].row_groups:
+            if begins + count > first and begins < last:
+                for one in self._row_group(number, begins, score):
+                    if first <= one.step < last:
+                        yield one
+
+    def _row_group(self, number: int, first: int, score: str) -> Iterator[Step]:
+        import pyarrow as pa
+
+        layers, groups = self.header.layer_count, self.header.group_count
+        rows = layers * groups
+        try:
+            table = self._file.read_row_group(number, columns=["blocks", score]).combine_chunks()
+        except (pa.ArrowException, OSError) as error:
+            problem = f"row group {number} cannot be read: {_first_line(error)}"
+            raise BadInput(problem, str(self.path), _AGAIN) from None
+        blocks = table["blocks"].to_numpy()
+        lists = table[score].chunk(0)
+        values = lists.flatten().to_numpy()
+        if lists.null_count or not np.array_equal(np.diff(lists.offsets.to_numpy()), blocks):
+            self._wrong(first, f"{score} has not one value for each block")
+        if not np.isfinite(values).all():
+            self._wrong(first, f"{score} has a value that is not finite")
+        if score == "mass" and (values < 0).any():
+            self._wrong(first, "mass has a value below 0")
+        begin = 0
+        for index in range(len(blocks) // rows):
+            count = int(blocks[index * rows])
+            end = begin + count * rows
+            yield Step(first + index, count, values[begin:end].reshape(layers, groups, count))
+            begin = end
+
+    def _wrong(self, first: int, problem: str) -> None:
+        raise BadInput(f"{problem} (steps from {first} on)", str(self.path), _AGAIN)
+
+
+def open_capture(path: str | Path) -> Capture:
+    """Opens and checks a file; reads no scores.
+
+    Raises BadInput for a file that is missing, no Parquet, torn, without header or of an unknown
+    version, that lacks a column or has one of another type, or whose rows are not in order.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = Path(path)
+    where = str(path)
+    try:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise BadInput("no such file", where, "check the path") from None
+    except (pa.ArrowException, OSError) as error:
+        problem = f"not a whole Parquet file ({_first_line(error)})"
+        raise BadInput(problem, where, _AGAIN) from None
+    header = decode_header((file.metadata.metadata or {}).get(METADATA_KEY), where)
+    scores = _check_schema(file.schema_arrow, where)
+    held: list[Held] = []
+    for number in range(file.num_row_groups):
+        if file.metadata.row_group(number).total_byte_size > _ROW_GROUP_BYTES_MAX:
+            raise BadInput(f"row group {number} is above 1 GiB", where, "write smaller row groups")
+        try:
+            place = file.read_row_group(number, columns=list(PLACE))
+        except (pa.ArrowException, OSError) as error:
+            problem = f"row group {number} cannot be read: {_first_line(error)}"
+            raise BadInput(problem, where, _AGAIN) from None
+        columns = {name: place[name].to_numpy().astype(np.int64) for name in PLACE}
+        if columns["step"].size:
+            _take(columns, number, header, held, where)
+    if not any(one.steps for one in held):
+        raise BadInput("it holds no decode step", where, "capture again")
+    return Capture(path, file, header, scores, held)
+
+
+def _check_schema(schema: Any, where: str) -> tuple[str, ...]:
+    """The columns of scores that are there."""
+    import pyarrow as pa
+
+    place = (pa.uint32(), pa.int32(), pa.uint16(), pa.uint16(), pa.uint32())
+    for name, kind in zip(PLACE, place, strict=True):
+        if name not in schema.names:
+            raise BadInput(f"column {name!r} is missing", where, _AGAIN)
+        if schema.field(name).type != kind:
+            found = schema.field(name).type
+            raise BadInput(f"column {name!r} is {found} and not {kind}", where, _AGAIN)
+    scores = tuple(name for name in SCORES if name in schema.names)
+    if not scores:
+        raise BadInput(f"none of the columns {', '.join(SCORES)}", where, _AGAIN)
+    for name in scores:
+        found = schema.field(name).type
+        if not pa.types.is_list(found) or found.value_type != pa.float16():
+            raise BadInput(f"column {name!r} is {found} and not list<halffloat>", where, _AGAIN)
+    return scores
+
+
+def _take(
+    columns: dict[str, npt.NDArray[np.int64]],
+    number: int,
+    header: Header,
+    held: list[Held],
+    where: str,
+) -> None:
+    """Checks the rows of one row group against those before, and enters them in `held`."""
+
+    def wrong(problem: str) -> BadInput:
+        return BadInput(f"row group {number}: {problem}", where, _AGAIN)
+
+    layers, groups = header.layer_count, header.group_count
+    rows = layers * groups
+    steps = columns["step"].size // rows
+    if columns["step"].size != steps * rows:
+        raise wrong(f"{columns['step'].size} rows are no whole steps of {rows} rows")
+    first = int(columns["step"][0])
+    expected = {
+        "session": np.full(steps * rows, columns["session"][0]),
+        "step": np.repeat(first + np.arange(steps), rows),
+        "layer": np.tile(np.repeat(np.arange(layers), groups), steps),
+        "group": np.tile(np.arange(groups), steps * layers),
+        "blocks": np.repeat(columns["blocks"][::rows], rows),
+    }
+    for name, values in expected.items():
+        if not np.array_equal(columns[name], values):
+            raise wrong(f"rows are out of order, or missing: see column {name!r}")
+    session = int(columns["session"][0])
+    if not held or held[-1].index != session:
+        if session != len(held) or session >= len(header.sessions):
+            raise wrong(f"session {session} is not the next of {len(header.sessions)}")
+        if first > 0:
+            raise wrong(f"session {session} begins with step {first}")
+        held.append(Held(session, windows=-first, next_step=first))
+    one = held[-1]
+    if first != one.next_step:
+        raise wrong(f"step {first} does not follow step {one.next_step - 1}")
+    problem = _blocks_problem(columns["blocks"][::rows], first, header, session)
+    if problem:
+        raise wrong(problem)
+    one.row_groups.append((number, first, steps))
+    one.next_step = first + steps
+
+
+def _blocks_problem(
+    blocks: npt.NDArray[np.int64], first: int, header: Header, session: int
+) -> str | None:
+    """What is wrong with the number of blocks of consecutive steps."""
+    context_blocks = header.sessions[session].context_tokens // header.block_tokens
+    steps = np.arange(first, first + blocks.size)
+    if steps[-1] >= header.sessions[session].steps:
+        return f"session {session} has more steps than its header says"
+    # Decode may count the block that it is filling, and need not.
+    full = context_blocks + steps // header.block_tokens
+    good = np.where(steps < 0, (blocks > 0) & (blocks <= context_blocks), (blocks - full) // 2 == 0)
+    if good.all():
+        return None
+    at = int(np.flatnonzero(~good)[0])
+    return f"step {steps[at]} of session {session} has {blocks[at]} blocks"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

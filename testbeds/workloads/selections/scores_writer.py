@@ -1,0 +1,175 @@
+"""Writes a file of block scores, row group by row group, while they come in.
+
+A writer owns a temporary file beside the one asked for, and the steps that wait to be written:
+`row_group_bytes` of them and one step more. The name asked for appears when the file is whole.
+What can fail: the place (BadInput, before anything is computed) and the disk (RunFailed).
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput, Interrupted, RunFailed
+from offstage.testbeds.workloads.selections.scores_format import PLACE, SCORES, Header, schema
+
+__all__ = ["ROW_GROUP_BYTES", "Writer", "check_place"]
+
+ROW_GROUP_BYTES = 8 << 20
+"""Scores in a row group, before compression: what a reader holds at once."""
+
+Scores = Mapping[str, npt.NDArray[np.float16]]
+
+
+class Writer:
+    """A file in the making; a context manager.
+
+    Left without an error the file is renamed to `path`. On Ctrl-C it keeps what is whole: with at
+    least one decode step the file is shorter and valid, and Interrupted says so; otherwise, and on
+    every other error, nothing is left.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        header: Header,
+        scores: tuple[str, ...] = SCORES,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+    ) -> None:
+        import pyarrow.parquet as pq
+
+        self.path = Path(path)
+        self.header = header
+        self.row_count = 0
+        self.step_count = 0  # decode steps, over all sessions
+        self.held_bytes_max = 0  # the most that waited at once
+        self._schema = schema(scores, header)
+        self._names = [name for name in SCORES if name in scores]
+        self._limit_bytes = row_group_bytes
+        self._waiting: list[tuple[int, int, Scores]] = []
+        self._waiting_bytes = 0
+        self._last = (-1, -1)
+        self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        check_place(self.path)
+        try:
+            self._file: Any = pq.ParquetWriter(
+                self._part, self._schema, compression="zstd", use_dictionary=False,
+                write_page_checksum=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._remove()
+            mend = "choose a place you may write to"
+            raise BadInput(_reason(error), str(self.path), mend) from None
+
+    def step(self, session: int, step: int, scores: Scores) -> None:
+        """Adds one step: a column of `[layers, groups, blocks]` float16 for each score.
+
+        Steps come in order: sessions ascending, steps of one consecutive, a prefill window's step
+        negative and -1 the last of them.
+        """
+        first = scores[self._names[0]]
+        layers, groups = self.header.layer_count, self.header.group_count
+        assert first.shape[:2] == (layers, groups), "scores of every layer and group"
+        assert all(scores[name].shape == first.shape for name in self._names)
+        assert (session, step) > self._last, "steps come in order"
+        if self._waiting and session != self._waiting[0][0]:
+            self._flush()
+        self._last = (session, step)
+        self._waiting.append((session, step, scores))
+        self._waiting_bytes += first.nbytes * len(self._names)
+        self.held_bytes_max = max(self.held_bytes_max, self._waiting_bytes)
+        if self._waiting_bytes >= self._limit_bytes:
+            self._flush()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        decoded = self.step_count or any(step >= 0 for _, step, _ in self._waiting)
+        if kind is not None and not (interrupted and decoded):
+            self._drop()
+            return
+        try:
+            self._finish()
+        except BaseException:
+            self._drop()
+            raise
+        if interrupted:
+            raise Interrupted(
+                f"interrupted; {self.path} holds the {self.step_count} steps that were whole"
+            ) from error
+
+    def _finish(self) -> None:
+        self._flush()
+        with self._disk():
+            self._file.close()
+            self._part.replace(self.path)
+
+    def _drop(self) -> None:
+        # The footer may not fit either; the file goes in any case.
+        with contextlib.suppress(Exception):
+            self._file.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self._part.unlink()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        # Taken out first: an interrupt from here on loses them, and never writes them twice.
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not waiting:
+            return
+        layers, groups = self.header.layer_count, self.header.group_count
+        rows = layers * groups
+        blocks = np.array([scores[self._names[0]].shape[2] for _, _, scores in waiting])
+        place = {
+            "session": np.repeat([session for session, _, _ in waiting], rows),
+            "step": np.repeat([step for _, step, _ in waiting], rows),
+            "layer": np.tile(np.repeat(np.arange(layers), groups), len(waiting)),
+            "group": np.tile(np.arange(groups), len(waiting) * layers),
+            "blocks": np.repeat(blocks, rows),
+        }
+        columns = [pa.array(place[name], self._schema.field(name).type) for name in PLACE]
+        ends = np.concatenate([[0], np.cumsum(np.repeat(blocks, rows))])
+        for name in self._names:
+            flat = np.concatenate([scores[name].reshape(-1) for _, _, scores in waiting])
+            values = pa.array(flat.astype(np.float16, copy=False))
+            kind = self._schema.field(name).type
+            columns.append(pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values, type=kind))
+        with self._disk():
+            self._file.write_batch(pa.record_batch(columns, schema=self._schema))
+        self.row_count += len(place["step"])
+        self.step_count += sum(step >= 0 for _, step, _ in waiting)
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFailed(_reason(error), str(self.path), "nothing was kept") from None
+
+
+def check_place(path: Path) -> None:
+    """Raises BadInput where no file can be made under this name; makes none."""
+    if path.is_dir():
+        raise BadInput("this is a folder", str(path), "give the name of a file")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise BadInput("no file can be made there", str(path), "choose another place")
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else str(error)

@@ -1,0 +1,104 @@
+"""What a lab run is fed with: the selections of one session, a few steps at a time.
+
+A workload is generated (`generated`, in whole blocks of granules by `coarse`), captured from a
+model (`captured`), or recorded (`recorded`); to the lab they all look alike. It owns no arena and
+knows no policy: the same slabs are given to every policy and every buffer, and to the bounds
+(`testbeds/lab/bounds`). Slabs keep a run small: a session of 128K tokens, 80 layers and
+1,000 steps has 330 MB of scores, and no more than a few slabs of it exist at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.engine import ABSENT
+
+__all__ = ["ABSENT", "SessionInfo", "Slab", "Workload"]
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """One request that decodes. Blocks are counted per layer.
+
+    `contents` names the blocks of the context by what they hold: `[blocks, 2]` uint64, equal for
+    two sessions as far as they share a prefix. `turns` are the steps at which a new turn of the
+    conversation begins, 0 excluded. `group` numbers the shared prefix, -1 where there is none.
+    """
+
+    name: str
+    blocks: int
+    steps: int
+    contents: npt.NDArray[np.uint64]
+    turns: tuple[int, ...] = ()
+    group: int = -1
+    arrival_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Consecutive steps of one session.
+
+    selected: uint32 `[steps, layers, width]`, ascending ordinals without duplicates, `ABSENT` from
+        the last one on. It is what the kernel reads, sinks and window included.
+    scores: uint16 `[steps, layers, blocks]`, higher is wanted more, 0 is "never"; `blocks` covers
+        what the session will have written by its last step, and unwritten blocks score 0.
+    draft: as `scores`, of the token after each step as a draft model sees it; None without one.
+    """
+
+    session: int
+    first_step: int
+    selected: npt.NDArray[np.uint32]
+    scores: npt.NDArray[np.uint16]
+    draft: npt.NDArray[np.uint16] | None = None
+
+
+class Workload(Protocol):
+    """Sessions and what they select. Iterating twice gives the same bytes."""
+
+    @property
+    def sessions(self) -> tuple[SessionInfo, ...]:
+        """All requests, in order of arrival."""
+
+    @property
+    def layer_count(self) -> int:
+        """Layers that store KV."""
+
+    @property
+    def select_blocks(self) -> int:
+        """k: blocks one layer selects in a step, sinks and window included; the most, if it
+        varies."""
+
+    @property
+    def sink_blocks(self) -> int:
+        """Blocks from the front that every selection holds."""
+
+    @property
+    def window_blocks(self) -> int:
+        """Blocks from the end that every selection holds."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one block."""
+
+    @property
+    def index_source(self) -> npt.NDArray[np.int64]:
+        """`[layers]`: the layer whose selection each layer uses; its own number where it selects
+        for itself."""
+
+    @property
+    def draft_agreement(self) -> float | None:
+        """The share of a draft token's selection that the real token selects; None: no draft."""
+
+    def describe(self) -> dict[str, object]:
+        """Where the selections come from, for the manifest: kind, source, hashes, parameters,
+        and `synthetic`, true where they are drawn from a fitted process."""
+
+    def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
+        """The session from its first step to its last, `steps` at a time."""
+
+    def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
+        """Scores of the last windows of the prefill, uint16 `[windows, layers, blocks]`, None where
+        they are not known."""

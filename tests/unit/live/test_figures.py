@@ -1,0 +1,137 @@
+"""Are the figures of a run what its counts say, and are counts that disagree refused?"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import RunFailed
+from offstage.host.record import END_COUNT, AgentRecord, Token
+from offstage.testbeds.live.figures import (
+    CAUSES,
+    FATES,
+    RunLabel,
+    against_baseline,
+    against_lru,
+    ledger_since,
+    run_result,
+)
+from offstage.testbeds.live.results import RunResult
+
+LABEL = RunLabel("window", "io_uring", "measured", ("window",))
+COUNTERS = {
+    "busy_ns": 1, "idle_ns": 2, "sleep_ns": 1,
+    "reads": 90, "writes": 10, "emulation_late": 0, "emulation_late_ns_sum": 0,
+}  # fmt: skip
+BLOCK = 4096
+#        window pattern lookahead shared retained late cold capacity policy
+ENDED = (30, 10, 0, 5, 15, 8, 20, 7, 5)
+
+
+def ledger_of(ends: tuple[int, ...] = ENDED, **changed: Any) -> dict[str, Any]:
+    """A ledger as the daemon tells it, consistent with `ends`."""
+    fates = [[0] * len(FATES) for _ in CAUSES]
+    fates[CAUSES.index("window")] = [30, 3, 40, 100, 7]
+    fates[CAUSES.index("demand")] = [15, 0, 9, 0, 0]
+    made: dict[str, Any] = {
+        "steps": 8, "selected": 2 * sum(ends), "demands": sum(ends), "nontrivial": sum(ends),
+        "ends": list(ends), "nontrivial_ends": list(ends), "fates": fates, "issued": [0] * 8,
+        "demand_bytes_read": 32 * BLOCK, "prefetch_bytes_read": 80 * BLOCK, "shadow_misses": 56,
+        "pollution": 2, "evictions": 9, "shared_chunks": 4, "lead_ns_log2": [0] * 64,
+        "late_ns_log2": [0] * 64, "degree_now": 4, "resident_slots": 3,
+    }  # fmt: skip
+    return {**made, **changed}
+
+
+def record_of(ends: tuple[int, ...] = ENDED) -> AgentRecord:
+    """What a host was told of the same demands, in two tokens of one session."""
+    whole = np.array(ends, np.int64)
+    first = whole // 3
+    tokens = [
+        Token(0, 0, stall_ns=2_000_000, begun_ns=0, ended_ns=5_000_000, ends=first),
+        Token(0, 1, stall_ns=4_000_000, begun_ns=0, ended_ns=7_000_000, ends=whole - first),
+    ]
+    return AgentRecord(tokens=tokens, blocks_verified=sum(ends))
+
+
+def result_of(ledger: dict[str, Any], record: AgentRecord) -> RunResult:
+    return run_result(LABEL, ledger, COUNTERS, record, -1, [])
+
+
+def test_rates_of_a_made_ledger() -> None:
+    """By hand: 60 hits, 8 late and 32 misses of 100 demands; 30 of 80 prefetched were used."""
+    run = result_of(ledger_of(), record_of())
+    assert (run.hit_rate, run.late_rate, run.miss_rate) == (0.60, 0.08, 0.32)
+    assert run.hit_rate_without_cold == 60 / 80 and run.hbm_share == 0.5
+    assert run.accuracy == 30 / 80, "dropped candidates were never prefetched, demands neither"
+    assert run.bytes_read == 112 * BLOCK and run.busy_share == 0.25
+    assert (run.stall_ms_p50, run.token_ms_p50) == (3.0, 6.0)
+    assert run.demands_by_step == [30, 70] and set(run.fates) == {"window"}
+
+
+@given(st.lists(st.integers(0, 50), min_size=END_COUNT, max_size=END_COUNT))
+def test_identities_hold_for_any_counts(counts: list[int]) -> None:
+    """Each demand has one end, so the rates add up to one; nothing demanded makes no rate."""
+    ends = tuple(counts)
+    run = result_of(ledger_of(ends), record_of(ends))
+    total = run.hit_rate + run.late_rate + run.miss_rate
+    assert total == pytest.approx(1.0 if sum(ends) else 0.0)
+    assert sum(run.demands_by_step) == run.demands == sum(run.ends.values())
+    assert all(rate == -1.0 or 0.0 <= rate <= 1.0 for rate in run.hit_rate_by_step)
+
+
+@pytest.mark.parametrize("end", [at for at in range(END_COUNT) if ENDED[at]])
+def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
+    """One demand that the host saw end otherwise: the same total, and still no figures."""
+    told = list(ENDED)
+    told[end] -= 1
+    told[(end + 1) % END_COUNT] += 1
+    with pytest.raises(RunFailed, match="not to be used"):
+        result_of(ledger_of(), record_of(tuple(told)))
+
+
+def test_an_unknown_busy_share_is_not_a_share() -> None:
+    assert run_result(LABEL, ledger_of(), None, record_of(), -1, []).busy_share == -1.0
+
+
+def test_coverage_and_traffic_against_a_run_and_against_the_lru_beside_it() -> None:
+    """A demand-only LRU with 56 misses: 16 of them are gone, at twice its bytes."""
+    run = result_of(ledger_of(), record_of())
+    beside = against_lru(run, ledger_of(), BLOCK)
+    assert beside.coverage == pytest.approx(1 - 40 / 56) and beside.traffic_ratio == 2.0
+    plain = (0, 0, 0, 0, 44, 0, 20, 36, 0)
+    lru = result_of(
+        ledger_of(plain, demand_bytes_read=56 * BLOCK, prefetch_bytes_read=0), record_of(plain)
+    )
+    against = against_baseline(run, lru)
+    assert (against.coverage, against.traffic_ratio) == (beside.coverage, beside.traffic_ratio)
+    assert against_baseline(lru, lru).coverage == 0.0
+
+
+def test_a_run_counts_for_itself() -> None:
+    """A ledger that had counts before: the figures are of what came on top."""
+    before = ledger_of((7,) * END_COUNT, resident_slots=500)
+    after = ledger_of(tuple(a + 7 for a in ENDED), selected=before["selected"] + 200)
+    since = ledger_since(before, after)
+    assert since["ends"] == list(ENDED) and since["selected"] == 200
+    assert since["fates"] == [[0] * len(FATES) for _ in CAUSES]
+    assert since["resident_slots"] == 3, "a gauge is not a count"
+    assert result_of({**since, "demands": 100}, record_of()).hit_rate == 0.60
+
+
+def test_a_ledger_that_was_reset_in_between_fails_the_run() -> None:
+    with pytest.raises(RunFailed, match="reset"):
+        ledger_since(ledger_of(), ledger_of(tuple(n // 2 for n in ENDED)))
+
+
+@pytest.mark.parametrize(("late", "notes"), [(4, 0), (5, 1)])
+def test_an_emulation_that_lags_is_told(late: int, notes: int) -> None:
+    """Does a report say when the emulated drive was slower than its model? From 5 % on."""
+    counters = {**COUNTERS, "emulation_late": late, "emulation_late_ns_sum": 10**6}
+    label = RunLabel("window", "gen5-tlc", "emulated", ("window",))
+    result = run_result(label, ledger_of(), counters, record_of(), -1, [])
+    assert len(result.warnings) == notes
+    measured = run_result(LABEL, ledger_of(), counters, record_of(), -1, [])
+    assert measured.warnings == []

@@ -1,0 +1,342 @@
+"""Is a generated workload what its options say, and the same bytes however it is read?"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput
+from offstage.host.models import geometry
+from offstage.testbeds.workloads.selections.coarse import Coarsened, coarsen
+from offstage.testbeds.workloads.selections.field import Field, FieldShape
+from offstage.testbeds.workloads.selections.generated import (
+    PREFILL_WINDOWS,
+    GeneratedOptions,
+    GeneratedWorkload,
+)
+from offstage.testbeds.workloads.selections.profiles import PROFILES, layer_processes
+from offstage.testbeds.workloads.selections.selection import ranked, top_selection
+from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload
+
+SMALL = GeneratedOptions(
+    layers=5,
+    context_tokens=64 * 40,
+    steps=11,
+    block_tokens=64,
+    select_blocks=9,
+    window_blocks=2,
+    seed=3,
+)
+GROWING = replace(SMALL, block_tokens=4, context_tokens=160)
+
+
+def whole(workload: Workload, session: int = 0, steps: int = 1000) -> Slab:
+    """All steps of a session in one slab, read `steps` at a time."""
+    slabs = list(workload.slabs(session, steps))
+    assert [slab.first_step for slab in slabs] == list(
+        range(0, workload.sessions[session].steps, steps)
+    )
+    drafts = [slab.draft for slab in slabs if slab.draft is not None]
+    return Slab(
+        session,
+        0,
+        np.concatenate([slab.selected for slab in slabs]),
+        np.concatenate([slab.scores for slab in slabs]),
+        np.concatenate(drafts) if drafts else None,
+    )
+
+
+def same(a: Slab, b: Slab) -> bool:
+    assert (a.draft is None) == (b.draft is None)
+    drafts = a.draft is None or np.array_equal(a.draft, b.draft)
+    return bool(
+        np.array_equal(a.selected, b.selected) and np.array_equal(a.scores, b.scores) and drafts
+    )
+
+
+def share(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float:
+    """Mean share over the layers that two selections `[layers, k]` have in common."""
+    pairs = zip(a, b, strict=True)
+    return float(np.mean([len(np.intersect1d(x, y)) / len(x) for x, y in pairs]))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.sampled_from(sorted(PROFILES)),
+    st.integers(1, 12),
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([None, 0.8]),
+    st.booleans(),
+)
+def test_reading_it_otherwise_gives_the_same_bytes(
+    profile: str, steps: int, seed: int, agreement: float | None, fine: bool
+) -> None:
+    """Do slab sizes, other sessions read before and a second object change nothing?"""
+    options = replace(
+        GROWING,
+        profile=profile,
+        sessions=3,
+        seed=seed,
+        draft_agreement=agreement,
+        granule_tokens=2 if fine else None,
+        turn_steps=5,
+    )
+    workload = GeneratedWorkload(options)
+    first = whole(workload, 2)
+    list(workload.slabs(0, 3))
+    assert same(first, whole(workload, 2, steps))
+    alone = GeneratedWorkload(options)
+    assert same(first, whole(alone, 2, 4))
+    assert np.array_equal(workload.prefill(1), alone.prefill(1))
+    assert not np.array_equal(first.scores, whole(workload, 1).scores)
+    other = GeneratedWorkload(replace(options, seed=seed ^ 1))
+    assert not np.array_equal(first.scores, whole(other, 2).scores)
+
+
+def test_a_longer_session_begins_as_the_shorter_one() -> None:
+    """Are two lengths of one session the same run, seen for longer?"""
+    short = whole(GeneratedWorkload(GROWING))
+    longer = whole(GeneratedWorkload(replace(GROWING, steps=30)))
+    blocks = short.scores.shape[2]
+    assert np.array_equal(short.selected, longer.selected[:11])
+    assert np.array_equal(short.scores, longer.scores[:11, :, :blocks])
+    assert not longer.scores[:11, :, blocks:].any()
+
+
+@pytest.mark.parametrize("granule", [None, 2])
+def test_selections_are_sinks_window_and_the_best_of_the_rest(granule: int | None) -> None:
+    """Does every selection follow from the scores that a policy sees, ordinal breaking ties?"""
+    options = replace(GROWING, granule_tokens=granule, sink_blocks=2, window_blocks=3)
+    workload = GeneratedWorkload(options)
+    slab, units = whole(workload), workload.select_blocks
+    for step in range(options.steps):
+        count = workload.written(step)
+        assert count == (40 + step // 4) * (2 if granule else 1)
+        assert not slab.scores[step, :, count:].any() and slab.scores[step, :, :count].all()
+        forced = {*range(workload.sink_blocks), *range(count - workload.window_blocks, count)}
+        for layer in range(options.layers):
+            row = slab.scores[step, layer, :count].tolist()
+            order = sorted(set(range(count)) - forced, key=lambda one: (-row[one], one))
+            wanted = sorted(forced | set(order[: units - len(forced)]))
+            assert slab.selected[step, layer].tolist() == wanted
+    assert slab.scores.shape[2] == workload.sessions[0].blocks + 10 // workload.block_tokens
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.data())
+def test_ranks_are_total(seed: int, blocks: int, data: st.DataObject) -> None:
+    """Are the first c of a row its c best for every c asked, whatever ties there are?"""
+    scores = np.random.default_rng(seed).integers(0, 4, (3, blocks)).astype(np.uint16)
+    counts = tuple(data.draw(st.lists(st.integers(1, blocks), min_size=1, max_size=3)))
+    got = ranked(scores, counts)
+    for row, values in zip(got, scores, strict=True):
+        order = sorted(range(blocks), key=lambda one: (-int(values[one]), one))
+        for count in counts:
+            assert set(row[:count].tolist()) == set(order[:count])
+    everything = top_selection(scores, blocks, blocks + 1, 1, 1)
+    assert everything.tolist() == [list(range(blocks))] * 3
+
+
+def test_ranks_of_more_blocks_than_16_bits() -> None:
+    """Do ordinals above 65,535 survive?"""
+    scores = np.ones((1, 70000), np.uint16)
+    scores[0, [69999, 66000, 5]] = 9
+    assert sorted(ranked(scores, (3,))[0, :3].tolist()) == [5, 66000, 69999]
+
+
+def test_layers_use_the_selection_of_their_source() -> None:
+    """Do layers with a foreign index have its scores and selection, and the others their own?"""
+    workload = GeneratedWorkload(
+        replace(SMALL, index_source=(0, 0, 2, 2, 2), draft_agreement=0.7, shared_prefix_tokens=640)
+    )
+    slab = whole(workload)
+    assert slab.draft is not None
+    for array in (slab.selected, slab.scores, slab.draft, workload.prefill(0)):
+        assert np.array_equal(array[:, [0, 2]][:, [0, 0, 1, 1, 1]], array)
+        assert not np.array_equal(array[:, 0], array[:, 2])
+
+
+def test_a_published_model_shares_its_index() -> None:
+    """Do GLM-5.2's 57 layers without an indexer select as the 21 with one?"""
+    model = geometry("glm-5.2")
+    source = tuple(model.selection_source(layer) for layer in range(model.layer_count))
+    slab = whole(GeneratedWorkload(replace(SMALL, layers=78, index_source=source, steps=2)))
+    rows = {slab.selected[1, layer].tobytes() for layer in range(78)}
+    assert len(rows) == len(set(source)) == 21
+
+
+@pytest.mark.parametrize("agreement", [0.55, 0.8, 1.0])
+def test_a_draft_agrees_as_stated(agreement: float) -> None:
+    """Does the plain top-k of the draft share exactly that part with the next real selection?"""
+    options = replace(SMALL, draft_agreement=agreement, select_blocks=20)
+    workload = GeneratedWorkload(options)
+    slab = whole(workload)
+    assert slab.draft is not None
+    for step in range(options.steps - 1):
+        drafted = np.sort(ranked(slab.draft[step], (20,))[:, :20], axis=1)
+        for row, real in zip(drafted, slab.selected[step + 1], strict=True):
+            assert len(np.intersect1d(row, real)) == round(agreement * 20)
+    plain = whole(GeneratedWorkload(replace(options, draft_agreement=None)))
+    assert np.array_equal(plain.scores, slab.scores)
+
+
+def test_a_draft_knows_no_block_that_is_not_written() -> None:
+    """Is a draft told over the blocks of the step after which it is known?"""
+    workload = GeneratedWorkload(replace(GROWING, draft_agreement=0.8))
+    slab = whole(workload)
+    assert slab.draft is not None
+    for step in range(GROWING.steps):
+        assert not slab.draft[step, :, workload.written(step) :].any()
+
+
+def test_a_turn_redraws_the_topic() -> None:
+    """Are turns where they are announced, does a full one break the selection, and only there?"""
+    calm = replace(SMALL, profile="stable", layers=24, context_tokens=64 * 400, select_blocks=40)
+    workload = GeneratedWorkload(replace(calm, turn_steps=4, turn_share=1.0))
+    assert workload.sessions[0].turns == (4, 8)
+    turned, plain = whole(workload), whole(GeneratedWorkload(calm))
+    assert np.array_equal(turned.scores[:4], plain.scores[:4])
+    shares = [share(turned.selected[step], turned.selected[step - 1]) for step in range(1, 11)]
+    assert max(shares[3], shares[7]) + 0.15 < min(shares[:3] + shares[4:7] + shares[8:])
+
+
+def test_a_group_shares_its_prefix() -> None:
+    """Do sessions of a group have equal contents there, alike selections, and nothing else?"""
+    options = replace(
+        SMALL,
+        profile="stable",
+        layers=24,
+        context_tokens=64 * 400,
+        select_blocks=60,
+        sessions=4,
+        shared_prefix_tokens=64 * 200,
+        groups=2,
+        prefix_slow_share=0.5,
+    )
+    workload = GeneratedWorkload(options)
+    a, b, c, d = workload.sessions
+    assert [one.group for one in workload.sessions] == [0, 1, 0, 1]
+    assert np.array_equal(a.contents[:200], c.contents[:200])
+    assert not (a.contents[200:] == c.contents[200:]).any()
+    assert not (a.contents == b.contents).any() and not (b.contents[200:] == d.contents[200:]).any()
+    first = [whole(workload, session).scores[0, :, 1:].astype(float) for session in range(3)]
+
+    def correlation(x: Any, y: Any, part: slice) -> float:
+        return float(np.corrcoef(x[:, part].ravel(), y[:, part].ravel())[0, 1])
+
+    assert correlation(first[0], first[2], slice(0, 199)) > 0.4
+    assert abs(correlation(first[0], first[2], slice(199, 300))) < 0.1
+    assert abs(correlation(first[0], first[1], slice(0, 199))) < 0.1
+    lone = GeneratedWorkload(replace(options, shared_prefix_tokens=0))
+    assert {one.group for one in lone.sessions} == {-1}
+
+
+def test_the_prefill_leads_into_the_first_step() -> None:
+    """Are the windows the same process just before step 0?"""
+    options = replace(SMALL, profile="stable", layers=24, context_tokens=64 * 400)
+    workload = GeneratedWorkload(options)
+    windows = workload.prefill(0)
+    assert windows.shape == (PREFILL_WINDOWS, 24, 400) and windows.dtype == np.uint16
+    start = whole(workload).selected[0]
+    last, oldest = (
+        top_selection(window, 400, options.select_blocks, 1, 2) for window in windows[[-1, 0]]
+    )
+    assert share(last, start) > share(oldest, start) + 0.1
+
+
+def test_it_says_what_it_is() -> None:
+    """Does the manifest have kind, parameters, seed, and which process drives which layer?"""
+    told: Any = GeneratedWorkload(SMALL).describe()
+    assert told["kind"] == "generated" and told["synthetic"] is True
+    assert told["seed"] == 3 and told["profile"] == "mixed"
+    layers = sorted(layer for one in told["processes"].values() for layer in one["layers"])
+    assert layers == list(range(5))
+    assert "hisparse-blocks" in told["processes"] and "hisparse" not in told["processes"]
+    fine: Any = GeneratedWorkload(replace(SMALL, granule_tokens=16)).describe()
+    assert fine["processes"]["hisparse"]["layers"] == told["processes"]["hisparse-blocks"]["layers"]
+    with pytest.raises(BadInput, match="did you mean 'drifting'"):
+        layer_processes("drifing", 4, 64)
+
+
+def test_a_clump_drifts_together() -> None:
+    """Do neighbours share their slow part, and only within a clump?"""
+    params = layer_processes("stable", 1, 64)[0].params
+    quiet = replace(params, w_static=0.0, w_fast=0.0, recency=0.0, sink=0.0)
+    field = Field([quiet], FieldShape(20, 8, clump=4), seed=1, stream=0)
+    for _ in range(3):
+        rows = field.scores(20)[0].reshape(-1, 4)
+        assert (rows == rows[:, :1]).all() and len(np.unique(rows[:, 0])) == 7
+        field.advance()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 30), st.integers(1, 6))
+def test_blocks_of_granules(seed: int, factor: int, units: int, width: int) -> None:
+    """Is a block selected where a granule is, with the highest score, tails left out?"""
+    draw = np.random.default_rng(seed)
+    selected = np.full((2, 3, width), ABSENT)
+    for row in selected.reshape(-1, width):
+        count = int(draw.integers(0, min(width, units) + 1))
+        row[:count] = np.sort(draw.choice(units, count, replace=False))
+    scores = draw.integers(0, 99, (2, 3, units)).astype(np.uint16)
+    got = coarsen(Slab(0, 7, selected, scores, scores), factor)
+    blocks = units // factor
+    assert got.first_step == 7 and got.scores.shape == (2, 3, blocks)
+    assert got.draft is not None and np.array_equal(got.draft, got.scores)
+    for step in range(2):
+        for layer in range(3):
+            here = {int(one) for one in selected[step, layer] if one != ABSENT}
+            wanted = sorted({one // factor for one in here if one // factor < blocks})
+            row = got.selected[step, layer]
+            assert row[row != ABSENT].tolist() == wanted
+            assert (row[len(wanted) :] == ABSENT).all()
+            for block in range(blocks):
+                inside = scores[step, layer, block * factor : (block + 1) * factor]
+                assert got.scores[step, layer, block] == inside.max()
+
+
+def test_a_coarsened_workload_counts_in_blocks() -> None:
+    """Does it have the sessions, ordinals and identities of one made of blocks?"""
+    options = replace(GROWING, granule_tokens=1, sessions=2, shared_prefix_tokens=80)
+    fine = GeneratedWorkload(options)
+    coarse = Coarsened(fine, 4)
+    assert coarse.block_tokens == 4 and coarse.window_blocks == 2
+    slab, plain = whole(coarse), whole(GeneratedWorkload(GROWING))
+    assert slab.scores.shape == plain.scores.shape
+    assert slab.selected.shape[2] <= coarse.select_blocks
+    a, b = (session.contents for session in coarse.sessions)
+    assert a.shape == (40, 2)
+    assert [bool((x == y).all()) for x, y in zip(a, b, strict=True)] == [True] * 20 + [False] * 20
+    windows = coarse.prefill(0)
+    assert windows is not None and windows.shape == (PREFILL_WINDOWS, 5, 40)
+    assert coarse.describe()["coarsened"] == 4
+    with pytest.raises(BadInput, match="blocks of 3"):
+        Coarsened(fine, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"profile": "heavy"}, "no profile is called 'heavy'"),
+        ({"steps": 0}, "steps = 0"),
+        ({"context_tokens": 1000}, "no whole number of blocks"),
+        ({"granule_tokens": 48}, "do not divide 64"),
+        ({"granule_tokens": 0}, "granule_tokens = 0"),
+        ({"select_blocks": 2}, "sinks and window are 3"),
+        ({"select_blocks": 41}, "select_blocks = 41 of 40"),
+        ({"draft_agreement": 0.1}, "give 0.333 to 1"),
+        ({"draft_agreement": float("nan")}, "draft_agreement = nan"),
+        ({"turn_share": 1.5}, "turn_share = 1.5"),
+        ({"seed": -1}, "seed = -1"),
+        ({"shared_prefix_tokens": 64 * 41}, "longer than the context"),
+        ({"index_source": (0, 1, 2, 4, 4)}, "no earlier layer"),
+        ({"index_source": (0, 0, 1, 3, 4)}, "selects nothing"),
+        ({"context_tokens": 1 << 24, "granule_tokens": 1}, "more than 33,554,432 scores"),
+    ],
+)
+def test_wrong_options_are_refused(change: dict[str, Any], what: str) -> None:
+    """Is each wrong option one line with its mend?"""
+    with pytest.raises(BadInput, match=what):
+        GeneratedWorkload(replace(SMALL, **change))

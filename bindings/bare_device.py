@@ -42,6 +42,7 @@ class BareConfig:
     entry_count: int = 16
     put_slot_count: int = 8
     spin_ns: int = 50_000
+    stage_timers: bool = True
     seed: int = 1
 
 
@@ -166,5 +167,5 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     filled.io_timeout_ns, filled.spin_ns = 1_000_000_000, config.spin_ns
     filled.port_max, filled.port_entry_count = 2, config.entry_count
     filled.put_slot_count, filled.score_max = config.put_slot_count, config.block_max
-    filled.sim_clock, filled.cpu = simulated, -1
+    filled.sim_clock, filled.cpu, filled.stage_timers = simulated, -1, config.stage_timers
     return filled

@@ -226,7 +226,8 @@ class Daemon:
                 one.name: self.device.ledger(one.index) for one in self.hosts.tenants.values()
             }
             self.telemetry.set(Snapshot(
-                tenants=tenants, status=self.device.status(), daemon=dict(self.hosts.counts),
+                tenants=tenants, status=self.device.status(), stages=self.device.stages(),
+                daemon=dict(self.hosts.counts),
             ))  # fmt: skip
         except OffstageError as error:
             self.log.error("reactor_silent", error=str(error))

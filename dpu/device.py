@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed, StoreFull
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
+from offstage.bindings.stages import device_stages
 from offstage.dpu.config import Config
 from offstage.dpu.derive import Derived, policy_window_blocks
 from offstage.dpu.options import Policy
@@ -83,6 +84,7 @@ class DeviceLike(Protocol):
     def records(self) -> NDArray[np.void]: ...
     def log(self) -> bytes: ...
     def status(self) -> dict[str, Any]: ...
+    def stages(self) -> dict[str, dict[str, Any]]: ...
     def storage_name(self) -> str: ...
     def warning(self) -> str: ...
     def close(self, drain: bool) -> None: ...
@@ -215,6 +217,10 @@ class Device:
         check_rc(lib.ofs_device_status_get(self._device, status), "reading the status")
         return dict(_as_dict(status[0]))
 
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """How long each stage took since the last reset; see `bindings.stages`."""
+        return device_stages(self._device)
+
     def storage_name(self) -> str:
         """The storage that was had: io_uring, posix, emulated."""
         return _text(lib.ofs_device_storage_name(self._device))
@@ -260,7 +266,7 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     filled.port_max, filled.port_entry_count = limits.ports, limits.port_entries
     filled.put_slot_count = limits.put_slots
     filled.score_max = derived.session_chunk_max
-    filled.cpu = config.daemon.cpu
+    filled.cpu, filled.stage_timers = config.daemon.cpu, config.daemon.stage_timers
     return filled
 
 

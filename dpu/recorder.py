@@ -1,9 +1,9 @@
 """The recorder: drains ledger records and decision log into files while the daemon runs.
 
 A run directory holds `ledger.bin` (records of RECORD_DTYPE back to back), `decisions.log` (what
-`offstage dpu replay` takes) and `record.json` (dtype, counts, what was lost). Both rings in the
-firmware are bounded: what comes faster than it is drained is lost, counted and reported, and a log
-with a hole is not replayed.
+`offstage dpu replay` takes) and `record.json` (dtype, counts, what was lost, how long the stages of
+a block took). Both rings in the firmware are bounded: what comes faster than it is drained is lost,
+counted and reported, and a log with a hole is not replayed.
 """
 
 import json
@@ -81,6 +81,13 @@ class Recorder:
             file.close()
         self._write_manifest(closed=True)
 
+    def _stages(self) -> dict[str, Any]:
+        try:
+            return self._device.stages()
+        except OffstageError as error:  # what was recorded is worth having without them
+            self._log.error("record_failed", error=str(error))
+            return {}
+
     def _write_manifest(self, closed: bool) -> None:
         manifest: dict[str, Any] = {
             "dtype": RECORD_DTYPE.descr,
@@ -89,6 +96,7 @@ class Recorder:
             **self._lost,
             "epoch": self._device.epoch,
             "storage": self._device.storage_name(),
+            "stages": self._stages(),
             "closed": closed,
         }
         path = self._directory / "record.json"

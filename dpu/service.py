@@ -253,8 +253,12 @@ class Service:
         tenants = [
             {"name": one.name, "slots": one.slot_count} for one in self.hosts.tenants.values()
         ]
-        return {**status, "device": self.device.status(), "hosts": hosts, "tenants": tenants,
-                "daemon": dict(self.hosts.counts)}  # fmt: skip
+        stages = {
+            name: {figure: value for figure, value in stage.items() if figure != "buckets"}
+            for name, stage in self.device.stages().items()
+        }
+        return {**status, "device": self.device.status(), "stages": stages, "hosts": hosts,
+                "tenants": tenants, "daemon": dict(self.hosts.counts)}  # fmt: skip
 
 
 def error_reply(error: OffstageError) -> p.Error:

@@ -28,6 +28,8 @@ ENDS = ("window", "pattern", "lookahead", "shared", "retained", "late", "cold", 
 CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
 FATES = ("used", "late", "unused", "dropped", "cancelled")
 
+STAGE_POWERS = range(7, 34)  # buckets of /metrics: 128 ns to 8.6 s
+
 # Ledger field -> metric (without `offstage_` and `_total`) and help.
 LEDGER = {
     "selected": ("selected_blocks", "blocks that layers selected, the HBM pool's included"),
@@ -71,14 +73,14 @@ DAEMON_COUNTERS = {
 
 
 class Snapshot(dict[str, Any]):
-    """`tenants`: name -> ledger; `status`: the device's; `daemon`: the daemon's own counters."""
+    """`tenants`: name -> ledger; `status` and `stages`: the device's; `daemon`: its counters."""
 
 
 class Telemetry(Collector):
     """The exporter. `set` leaves a snapshot, `start` opens the endpoint."""
 
     def __init__(self) -> None:
-        self._snapshot = Snapshot(tenants={}, status={}, daemon={})
+        self._snapshot = Snapshot(tenants={}, status={}, stages={}, daemon={})
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._server: WSGIServer | None = None
@@ -119,6 +121,7 @@ class Telemetry(Collector):
         daemon = {name: (name, text) for name, text in DAEMON_COUNTERS.items()}
         yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
         yield from _reactor_metrics(snapshot["status"])
+        yield _stage_metrics(snapshot["stages"])
 
 
 def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
@@ -170,6 +173,26 @@ def _log2_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], float]:
             buckets.append((repr(2.0 ** (power + 1) / 1e9), float(total)))
     buckets.append(("+Inf", float(total)))
     return buckets, sum_s
+
+
+def _stage_metrics(stages: Mapping[str, Any]) -> Metric:
+    """The buckets of a power of two together: finer than a scrape has use for."""
+    family = HistogramMetricFamily(
+        "offstage_stage_seconds", "where the time of a block goes", labels=["stage"]
+    )
+    for name, stage in stages.items():
+        buckets = [
+            (repr(2.0**power / 1e9), float(_count_below(stage["buckets"], 1 << power)))
+            for power in STAGE_POWERS
+        ]
+        buckets.append(("+Inf", float(stage["count"])))
+        family.add_metric([name], buckets, stage["ns_mean"] * stage["count"] / 1e9)
+    return family
+
+
+def _count_below(buckets: list[list[int]], limit_ns: int) -> int:
+    """Values less than a power of two; no bucket straddles one."""
+    return sum(count for largest_ns, count in buckets if largest_ns < limit_ns)
 
 
 def _plain(

@@ -22,6 +22,7 @@
 #ifndef OFS_DEVICE_H
 #define OFS_DEVICE_H
 
+#include "histogram.h"
 #include "ofs_core.h"
 #include "region.h"
 #include "storage.h"
@@ -46,8 +47,9 @@ struct ofs_device_config {
 	uint32_t port_entry_count;
 	uint32_t put_slot_count; /* of one port */
 	uint32_t score_max;
-	uint32_t sim_clock; /* 1: simulated clock; drive with ofs_device_poll */
-	int32_t cpu;        /* pin the reactor to this core; -1 none */
+	uint32_t stage_timers; /* 1: time the stages that the reactor sees (enum ofs_stage) */
+	uint32_t sim_clock;    /* 1: simulated clock; drive with ofs_device_poll */
+	int32_t cpu;           /* pin the reactor to this core; -1 none */
 };
 
 struct ofs_device_status {
@@ -113,7 +115,7 @@ int ofs_device_session_set_generating(struct ofs_device *device, uint32_t sessio
 /* archive 0: its blocks that nobody else refers to are deleted from the store. */
 int ofs_device_session_close(struct ofs_device *device, uint32_t session, int archive);
 int ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy);
-/* Drop what is staged, clean and not pinned, and zero the ledger, so that a run starts cold. */
+/* Drop what is staged, clean and not pinned; zero ledger and stages, so that a run starts cold. */
 int ofs_device_reset(struct ofs_device *device);
 /*
  * Refuse new puts and sessions, flush write-back, wait until nothing is only in memory. Reads go on
@@ -124,6 +126,10 @@ int ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_led
 int ofs_device_records(struct ofs_device *device, struct ofs_ledger_record *records, int max);
 int ofs_device_log(struct ofs_device *device, void *bytes, int size_bytes);
 int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status);
+/* How long the stages took since the last reset: [OFS_STAGE_COUNT], those of the host empty. */
+int ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages);
+/* Timers on (1) or off (0), from now on. */
+int ofs_device_stages_set(struct ofs_device *device, int on);
 /* What storage was had ("io_uring", "posix", ...), and one line where it is not what was asked. */
 const char *ofs_device_storage_name(const struct ofs_device *device);
 const char *ofs_device_warning(const struct ofs_device *device);

@@ -60,6 +60,26 @@ enum ofs_fate {
 	OFS_FATE_COUNT = 5
 };
 
+/*
+ * Where the time of a block goes. The reactor times the first seven, the host's driver the rest.
+ * Timed is one command, one read and one write in OFS_STAGE_STRIDE, a prime, so that no batch size
+ * hides a position in its batch: reading the clock for every one would cost more than it shows.
+ */
+#define OFS_STAGE_STRIDE 7
+enum ofs_stage {
+	OFS_STAGE_RING_WAIT = 0,     /* a STEP or PUT written by the host -> taken by the reactor */
+	OFS_STAGE_DECIDE = 1,        /* a STEP taken -> the core has decided */
+	OFS_STAGE_READ_QUEUE = 2,    /* a read decided -> the storage has it */
+	OFS_STAGE_READ_SERVICE = 3,  /* -> the reactor sees its end */
+	OFS_STAGE_PUBLISH = 4,       /* -> it is in the directory, and its demand answered */
+	OFS_STAGE_WRITE_QUEUE = 5,   /* a put or flush accepted -> the storage has it */
+	OFS_STAGE_WRITE_SERVICE = 6, /* -> the reactor sees its end */
+	OFS_STAGE_ANSWER = 7,        /* a completion written -> the host takes it in */
+	OFS_STAGE_COPY = 8,          /* a block out of its slot into the host's memory */
+	OFS_STAGE_CHECK = 9,         /* the checksum of the copy */
+	OFS_STAGE_COUNT = 10
+};
+
 uint32_t ofs_version(void);
 /* SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012) of `size` bytes under `secret`. */
 void ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, struct ofs_key *out);

@@ -106,7 +106,7 @@ struct ofs_sqe {
 	uint32_t put_slot; /* PUT */
 	uint32_t length;   /* PUT: payload bytes */
 	uint64_t checksum; /* PUT: XXH3-64 of the payload as the host knows it */
-	uint64_t reserved;
+	uint64_t sent_ns;  /* CLOCK_MONOTONIC when it was written, of a command that is timed; else 0 */
 };
 
 struct ofs_cqe {

@@ -51,6 +51,7 @@ world_config(struct ofs_device_config *config)
 	config->port_entry_count = 8;
 	config->put_slot_count = 4;
 	config->score_max = WORLD_CHUNKS_MAX;
+	config->stage_timers = 1;
 	config->sim_clock = 1;
 	config->cpu = -1;
 }

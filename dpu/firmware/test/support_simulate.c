@@ -372,6 +372,7 @@ void
 simulate(uint64_t seed, uint32_t steps, struct simulate_result *result)
 {
 	struct simulation *s = calloc(1, sizeof(*s));
+	struct ofs_histogram stages[OFS_STAGE_COUNT];
 	struct ofs_ledger ledger;
 
 	assert(s != NULL);
@@ -389,6 +390,8 @@ simulate(uint64_t seed, uint32_t steps, struct simulate_result *result)
 	settle(s);
 	ledger = world_ledger(&s->world);
 	simulate_mix(s, ofs_checksum(&ledger, sizeof(ledger)));
+	CHECK(ofs_device_stages_get(s->world.device, stages) == 0);
+	simulate_mix(s, ofs_checksum(stages, sizeof(stages)));
 	replay(s);
 	world_close(&s->world, 0);
 	s->result.strict = s->weather.strict;

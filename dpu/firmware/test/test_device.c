@@ -388,9 +388,48 @@ test_hung_long(void)
 	world_close(&world, 0);
 }
 
+/* One I/O in seven is timed, by the device's clock; none with timers off; a reset forgets them. */
+static void
+test_stages(void)
+{
+	static const uint32_t all[] = {0, 1, 2, 3, 4, 5, 6, 7};
+	struct ofs_histogram stages[OFS_STAGE_COUNT];
+	const struct ofs_histogram *write = &stages[OFS_STAGE_WRITE_SERVICE];
+	const struct ofs_histogram *read = &stages[OFS_STAGE_READ_SERVICE];
+	struct ofs_device_config config;
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+
+	world_config(&config);
+	begin(&world, &host, &session, &config, 8);
+	world_put_all(&session, 0, 0);
+	assert(ofs_device_stages_get(world.device, stages) == 0);
+	assert(write->count == 1 && stages[OFS_STAGE_WRITE_QUEUE].count == 1 && read->count == 0);
+	/* A write ends in the drive's buffer; a read never before its cells were read. */
+	assert(write->sum > 1000 && write->sum < 1000000);
+	assert(world_fetch(&session, 0, 8, all, NULL, SECOND_NS, &fetch) == 0);
+	assert(ofs_device_stages_get(world.device, stages) == 0);
+	assert(read->count == 1 && stages[OFS_STAGE_READ_QUEUE].count == 1 && write->count == 1);
+	assert(stages[OFS_STAGE_PUBLISH].count == 1);
+	assert(read->sum * 1000 > config.storage.nvme.read_ps && read->sum > write->sum);
+	assert(ofs_device_stages_set(world.device, 0) == 0);
+	world_put_all(&session, 1, 0);
+	assert(ofs_device_stages_get(world.device, stages) == 0);
+	assert(read->count == 1 && write->count == 1);
+	assert(ofs_device_reset(world.device) == 0);
+	assert(ofs_device_stages_get(world.device, stages) == 0);
+	for (uint32_t i = 0; i < OFS_STAGE_COUNT; i++)
+		assert(stages[i].count == 0 && stages[i].max == 0);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
 int
 main(void)
 {
+	test_stages();
 	test_put_miss_hit();
 	test_late();
 	test_all_pinned();

@@ -98,6 +98,12 @@ class FakeDevice:
             "store": {"bytes_live": 4096},
         }  # fmt: skip
 
+    def stages(self) -> dict[str, Any]:
+        return {"decide": {
+            "count": 3, "ns_mean": 400.0, "ns_p50": 127, "ns_p90": 1000, "ns_p99": 1000,
+            "ns_max": 1000, "overflow": 0, "buckets": [[127, 2], [1023, 1]],
+        }}  # fmt: skip
+
     def storage_name(self) -> str:
         return "fake"
 

@@ -116,6 +116,7 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
     assert np.array_equal(read_records(tmp_path / "run"), wanted)
     assert (tmp_path / "run/decisions.log").read_bytes() == b"abcdefg"
     manifest = json.loads((tmp_path / "run/record.json").read_text())
+    assert manifest["stages"]["decide"]["buckets"] == [[127, 2], [1023, 1]]
     assert manifest["records"] == 5 and manifest["records_lost"] == 7 and manifest["closed"]
     with pytest.raises(BadInput, match="holds a recorded run"):
         Recorder(tmp_path / "run", device, quiet())
@@ -129,7 +130,7 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
         with pytest.raises(BadInput, match="metrics"):
             Telemetry().start("127.0.0.1", telemetry.port)
         telemetry.set(Snapshot(tenants={"red": device.ledger()}, status=device.status(),
-                               daemon={"messages": 4}))  # fmt: skip
+                               stages=device.stages(), daemon={"messages": 4}))  # fmt: skip
         url = f"http://127.0.0.1:{telemetry.port}/metrics"
         with urllib.request.urlopen(url, timeout=5) as reply:
             text = reply.read().decode()
@@ -147,6 +148,11 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
     assert samples[("offstage_prefetch_lead_seconds_count", red)] == 4
     assert samples[("offstage_reactor_busy_seconds_total",)] == 1.0
     assert samples[("offstage_messages_total",)] == 4
+    decide, below = ("stage", "decide"), "offstage_stage_seconds_bucket"
+    assert samples[(below, ("le", "1.28e-07"), decide)] == 2
+    assert samples[(below, ("le", "5.12e-07"), decide)] == 2
+    assert samples[(below, ("le", "1.024e-06"), decide)] == 3
+    assert samples[("offstage_stage_seconds_sum", decide)] == pytest.approx(1.2e-6)
 
 
 def test_the_reference_pages_name_every_metric_and_message(
@@ -157,7 +163,8 @@ def test_the_reference_pages_name_every_metric_and_message(
     telemetry = Telemetry()
     status = {**device.status(), **dict.fromkeys((*STATUS_COUNTERS, *STATUS_GAUGES), 0)}
     daemon = dict.fromkeys(DAEMON_COUNTERS, 0)
-    telemetry.set(Snapshot(tenants={"a": device.ledger()}, status=status, daemon=daemon))
+    telemetry.set(Snapshot(tenants={"a": device.ledger()}, status=status,
+                           stages=device.stages(), daemon=daemon))  # fmt: skip
     metrics = (reference / "metrics.md").read_text()
     for family in telemetry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -90,12 +90,14 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 		.seen = command->seen,
 		.scores = command->scores};
 	struct ofs_waiter *waiter;
+	uint64_t now_ns = ofs_device_now_ns(device);
 	uint32_t missing;
 	int rc = check_step(device, port, command, &missing);
 
 	if (rc == 0) {
 		waiter = take_waiter(device, port, command, missing, &step.waiter);
-		rc = ofs_core_step(device->core, ofs_device_now_ns(device), &step, device->ends);
+		rc = ofs_core_step(device->core, now_ns, &step, device->ends);
+		(void)ofs_device_stage_end(device, OFS_STAGE_DECIDE, sqe->sent_ns == 0 ? 0 : now_ns);
 		assert(rc != -EBUSY);
 		if (rc != 0)
 			ofs_device_drop_waiter(device, step.waiter);
@@ -119,6 +121,7 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	int rc = 0;
 
 	device->status.commands++;
+	(void)ofs_device_stage_end(device, OFS_STAGE_RING_WAIT, sqe->sent_ns);
 	switch (sqe->op) {
 	case OFS_OP_STEP:
 		serve_step(device, port, command);

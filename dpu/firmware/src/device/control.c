@@ -278,6 +278,7 @@ run_reset(struct ofs_device *device, void *argument)
 	int rc = ofs_core_reset(device->core, ofs_device_now_ns(device));
 
 	(void)argument;
+	memset(device->stages, 0, sizeof(device->stages));
 	ofs_device_told(device, rc);
 	return rc;
 }

@@ -126,6 +126,7 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 		return ofs_device_refuse(error, error_size_bytes, -ENOMEM, "out of memory");
 	device->config = *config;
 	device->wake_fd = -1;
+	device->stages_on = config->stage_timers != 0;
 	if (config->sim_clock)
 		ofs_clock_init_sim(&device->clock, 1);
 	else

@@ -71,6 +71,7 @@ struct ofs_read {
 	uint32_t state;
 	struct ofs_action action;
 	uint64_t deadline_ns;
+	uint64_t stage_ns; /* when the stage it is in began; 0: not timed */
 };
 
 enum ofs_write_state {
@@ -95,6 +96,7 @@ struct ofs_write {
 	struct ofs_key store_key;
 	uint64_t deadline_ns;
 	uint64_t retry_ns;
+	uint64_t stage_ns; /* as of a read */
 	struct ofs_sqe sqe;
 };
 
@@ -160,6 +162,9 @@ struct ofs_device {
 	uint64_t io_seen; /* what storage had begun and ended, at the last look */
 	bool draining;
 	struct ofs_device_status status;
+	struct ofs_histogram stages[OFS_STAGE_COUNT];
+	bool stages_on;
+	uint32_t stage_turn; /* reads and writes since the last that was timed */
 
 	pthread_t thread;
 	bool threaded;       /* a simulated device has no thread */
@@ -237,6 +242,12 @@ void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 
 /* ports.c */
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);
+
+/* stages.c: where time goes. */
+/* A read or write begins: `now_ns` where it is one of those that are timed, else 0. */
+uint64_t ofs_device_stage_begin(struct ofs_device *device, uint64_t now_ns);
+/* What began at `from_ns` ends now. Returns now; 0 where it is not timed (`from_ns` 0). */
+uint64_t ofs_device_stage_end(struct ofs_device *device, enum ofs_stage stage, uint64_t from_ns);
 
 /* reactor.c */
 void *ofs_device_reactor(void *device);

@@ -16,11 +16,13 @@ ofs_device_read(struct ofs_device *device, const struct ofs_action *action)
 {
 	uint32_t index = ofs_fifo_take(&device->free_reads);
 	struct ofs_read *read = &device->reads[index];
+	uint64_t now_ns = ofs_device_now_ns(device);
 
 	assert(index != OFS_NONE); /* the table has room for the core's io_max and as many zombies */
 	read->state = OFS_READ_PENDING;
 	read->action = *action;
-	read->deadline_ns = ofs_device_now_ns(device) + device->config.io_timeout_ns;
+	read->deadline_ns = now_ns + device->config.io_timeout_ns;
+	read->stage_ns = ofs_device_stage_begin(device, now_ns);
 	ofs_fifo_give(&device->pending_reads, index);
 }
 
@@ -28,16 +30,23 @@ static void
 end_read(struct ofs_device *device, uint32_t index, int rc)
 {
 	struct ofs_read *read = &device->reads[index];
+	uint64_t ended_ns = 0;
+	bool came;
 
+	if (read->state == OFS_READ_FLYING)
+		ended_ns = ofs_device_stage_end(device, OFS_STAGE_READ_SERVICE, read->stage_ns);
 	read->state = OFS_READ_FREE;
 	ofs_fifo_give(&device->free_reads, index);
 	if (rc == -EBADMSG)
 		device->status.check_failures++;
 	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT)
 		rc = -EIO;
+	came = rc == 0;
 	rc = ofs_core_io_done(device->core, ofs_device_now_ns(device), read->action.io, rc);
 	assert(rc == 0);
 	ofs_device_act(device);
+	if (came)
+		(void)ofs_device_stage_end(device, OFS_STAGE_PUBLISH, ended_ns);
 }
 
 /* Submits what waits, in order, until the store is busy. */
@@ -68,6 +77,7 @@ ofs_device_retry_reads(struct ofs_device *device)
 		if (rc == 0) {
 			read->state = OFS_READ_FLYING;
 			device->reads_flying++;
+			read->stage_ns = ofs_device_stage_end(device, OFS_STAGE_READ_QUEUE, read->stage_ns);
 		} else {
 			end_read(device, index, rc);
 		}

@@ -73,6 +73,9 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 	uint32_t chunk;
 
 	assert(index < device->write_count && write->state != OFS_WRITE_FREE);
+	if (write->state == OFS_WRITE_SENT)
+		(void)ofs_device_stage_end(device, OFS_STAGE_WRITE_SERVICE, write->stage_ns);
+	write->stage_ns = 0; /* a flush that is tried again is not timed again */
 	if (rc == -ENOSPC)
 		device->status.store_full++;
 	/* By its key: the session may be gone and its chunk's number given away; and what was deleted
@@ -124,15 +127,19 @@ ofs_device_retry_writes(struct ofs_device *device)
 
 	while ((index = ofs_fifo_first(&device->pending_writes)) != OFS_NONE) {
 		int rc = send(device, index, now_s);
+		struct ofs_write *write;
 
 		if (rc == -EAGAIN)
 			break;
 		(void)ofs_fifo_take(&device->pending_writes);
 		busy = true;
-		if (rc < 0)
+		if (rc < 0) {
 			ofs_device_write_done(device, index, rc);
-		else
-			device->writes[index].state = OFS_WRITE_SENT;
+			continue;
+		}
+		write = &device->writes[index];
+		write->state = OFS_WRITE_SENT;
+		write->stage_ns = ofs_device_stage_end(device, OFS_STAGE_WRITE_QUEUE, write->stage_ns);
 	}
 	return busy;
 }
@@ -143,6 +150,7 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 {
 	uint32_t index = ofs_fifo_take(&device->free_writes);
 	struct ofs_write *write = &device->writes[index];
+	uint64_t now_ns = ofs_device_now_ns(device);
 
 	assert(index != OFS_NONE); /* the table is sized for all that can be; see device.c */
 	*write = (struct ofs_write){.state = OFS_WRITE_PENDING,
@@ -154,7 +162,8 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 		.bounce = OFS_NONE,
 		.store_key = chunk->store_key,
 		.sqe = *sqe,
-		.deadline_ns = ofs_device_now_ns(device) + device->config.io_timeout_ns};
+		.deadline_ns = now_ns + device->config.io_timeout_ns,
+		.stage_ns = ofs_device_stage_begin(device, now_ns)};
 	device->writes_live++;
 	ofs_fifo_give(&device->pending_writes, index);
 	return write;

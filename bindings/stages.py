@@ -1,0 +1,62 @@
+"""Stage timers: where the time of a block goes, as the firmware's histograms count it.
+
+A stage is shown as a dictionary that JSON can hold: how many were timed (one in seven was), their
+mean, quantiles that are at most an eighth too large, and the buckets that are not empty, each as
+`[largest value, count]`. Which stages there are, and what each begins and ends with: `enum
+ofs_stage` in ofs_base.h.
+"""
+
+from typing import Any
+
+from offstage.bindings.firmware import check_rc, ffi, lib
+
+__all__ = ["STAGES", "device_stages", "show", "switch_device"]
+
+PREFIX = "OFS_STAGE_"
+QUANTILES = {"ns_p50": 500, "ns_p90": 900, "ns_p99": 990}  # name -> permille
+
+# enum ofs_stage in order, by the names of the header: ring_wait, decide, ...
+STAGES = tuple(
+    name.removeprefix(PREFIX).lower()
+    for _, name in sorted(ffi.typeof("enum ofs_stage").elements.items())
+)[: lib.OFS_STAGE_COUNT]
+
+
+def device_stages(device: Any) -> dict[str, dict[str, Any]]:
+    """The stages that the reactor of `device` (a `struct ofs_device *`) has timed."""
+    stages: Any = ffi.new("struct ofs_histogram[]", lib.OFS_STAGE_COUNT)
+    check_rc(lib.ofs_device_stages_get(device, stages), "reading the stage timers")
+    return show(stages)
+
+
+def switch_device(device: Any, on: bool) -> None:
+    """Its timers on or off, from now on."""
+    check_rc(lib.ofs_device_stages_set(device, int(on)), "switching the stage timers")
+
+
+def show(stages: Any) -> dict[str, dict[str, Any]]:
+    """`struct ofs_histogram[OFS_STAGE_COUNT]` by stage; what nobody timed is left out."""
+    shown = {}
+    for index, name in enumerate(STAGES):
+        if stages[index].count:
+            shown[name] = _show(stages[index])
+    return shown
+
+
+def _show(histogram: Any) -> dict[str, Any]:
+    address = ffi.addressof(histogram)
+    return {
+        "count": int(histogram.count),
+        "ns_mean": histogram.sum / histogram.count,
+        **{
+            name: int(lib.ofs_histogram_quantile(address, permille))
+            for name, permille in QUANTILES.items()
+        },
+        "ns_max": int(histogram.max),
+        "overflow": int(histogram.overflow),
+        "buckets": [
+            [int(lib.ofs_histogram_bucket_max(index)), int(count)]
+            for index, count in enumerate(histogram.buckets)
+            if count
+        ],
+    }

@@ -1,0 +1,39 @@
+/*
+ * histogram.h: how long things took, in a fixed number of counters.
+ *
+ * Model: a log-linear histogram of nanoseconds, as HdrHistogram has them: each power of two is cut
+ * into 8 buckets of equal width. Values below 16 stand alone; above, a bucket is at most an eighth
+ * as wide as its smallest value. A quantile is the largest value of the bucket that the true one
+ * stands in, and never more than the largest value seen: it is not below the true one, and not
+ * above it by more than an eighth. A value of 2^40 (18 minutes) and more counts in the last bucket
+ * and in `overflow`; a quantile in the last bucket is the largest value seen. All zero is an empty
+ * histogram. It belongs to one thread; nothing can fail and nothing is allocated.
+ */
+#ifndef OFS_HISTOGRAM_H
+#define OFS_HISTOGRAM_H
+
+#include "ofs_base.h"
+
+/* cdef: order 1 */
+/* cdef: begin */
+#define OFS_HISTOGRAM_BUCKETS 304
+
+struct ofs_histogram {
+	uint64_t count;
+	uint64_t sum;
+	uint64_t max;
+	uint64_t overflow; /* of the values counted, those that are too large for any bucket */
+	uint64_t buckets[OFS_HISTOGRAM_BUCKETS];
+};
+
+void ofs_histogram_add(struct ofs_histogram *histogram, uint64_t value);
+/* As if all that was added to `from` had been added to `into`. */
+void ofs_histogram_merge(struct ofs_histogram *into, const struct ofs_histogram *from);
+uint32_t ofs_histogram_bucket(uint64_t value);
+/* The largest value that is counted in the bucket; of the last, without what overflows. */
+uint64_t ofs_histogram_bucket_max(uint32_t bucket);
+/* Of `permille` 500 the median; 1000 the largest. 0 of an empty histogram. */
+uint64_t ofs_histogram_quantile(const struct ofs_histogram *histogram, uint32_t permille);
+/* cdef: end */
+
+#endif

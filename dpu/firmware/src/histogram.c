@@ -1,0 +1,76 @@
+/* Log-linear histograms; see histogram.h. */
+#include "histogram.h"
+
+#include <assert.h>
+
+#define PART_BITS 3 /* a power of two is cut into 8 */
+#define PARTS (1u << PART_BITS)
+#define VALUE_BITS 40
+
+_Static_assert(OFS_HISTOGRAM_BUCKETS == (VALUE_BITS - PART_BITS + 1) * PARTS, "one for each part");
+
+uint32_t
+ofs_histogram_bucket(uint64_t value)
+{
+	uint32_t power;
+
+	if (value < PARTS)
+		return (uint32_t)value;
+	if (value >> VALUE_BITS != 0)
+		return OFS_HISTOGRAM_BUCKETS - 1;
+	power = 63 - (uint32_t)__builtin_clzll(value);
+	return (power - PART_BITS + 1) * PARTS
+		+ ((uint32_t)(value >> (power - PART_BITS)) & (PARTS - 1));
+}
+
+uint64_t
+ofs_histogram_bucket_max(uint32_t bucket)
+{
+	uint32_t shift = bucket / PARTS - 1;
+
+	assert(bucket < OFS_HISTOGRAM_BUCKETS);
+	if (bucket < PARTS)
+		return bucket;
+	return ((uint64_t)(PARTS + bucket % PARTS + 1) << shift) - 1;
+}
+
+void
+ofs_histogram_add(struct ofs_histogram *histogram, uint64_t value)
+{
+	histogram->count++;
+	histogram->sum += value;
+	histogram->max = value > histogram->max ? value : histogram->max;
+	histogram->overflow += value >> VALUE_BITS != 0;
+	histogram->buckets[ofs_histogram_bucket(value)]++;
+}
+
+void
+ofs_histogram_merge(struct ofs_histogram *into, const struct ofs_histogram *from)
+{
+	into->count += from->count;
+	into->sum += from->sum;
+	into->max = from->max > into->max ? from->max : into->max;
+	into->overflow += from->overflow;
+	for (uint32_t i = 0; i < OFS_HISTOGRAM_BUCKETS; i++)
+		into->buckets[i] += from->buckets[i];
+}
+
+uint64_t
+ofs_histogram_quantile(const struct ofs_histogram *histogram, uint32_t permille)
+{
+	uint64_t count = histogram->count;
+	/* ceil(count * permille / 1000), without overflow of the product */
+	uint64_t rank = count / 1000 * permille + (count % 1000 * permille + 999) / 1000;
+	uint64_t seen = 0;
+	uint32_t bucket = 0;
+
+	if (count == 0)
+		return 0;
+	rank = rank == 0 ? 1 : rank;
+	while (bucket < OFS_HISTOGRAM_BUCKETS && (seen += histogram->buckets[bucket]) < rank)
+		bucket++;
+	/* What overflowed has no bucket of its own: the largest value is all that is known of it. */
+	if (bucket >= OFS_HISTOGRAM_BUCKETS - 1 || ofs_histogram_bucket_max(bucket) > histogram->max)
+		return histogram->max;
+	return ofs_histogram_bucket_max(bucket);
+}

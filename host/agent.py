@@ -1,7 +1,7 @@
 """The host agent: opens sessions at the tier and decodes them together, paced like a GPU would.
 
-One thread. A tick is one token of every active session: layer by layer, all sessions of a layer one
-after another, as a batched decode does. The GPU's own time is a given number (`time_per_token_s`),
+One thread. A tick is one token of every active session: layer by layer, all sessions of a layer
+together, as a batched decode does. The GPU's own time is a given number (`time_per_token_s`),
 spread evenly over the layers; what the tier adds is the stall, which is measured. Where the machine
 cannot keep the pace the tick takes longer, and the record shows the time that it took.
 """
@@ -19,7 +19,7 @@ from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import ScoreQuantizer
 from offstage.host.session import Context, HostSession
 from offstage.host.sessions import append_chunks
-from offstage.host.tail_block import TailBlock
+from offstage.host.tail_block import TailBlock, write_tokens
 
 __all__ = ["Agent", "DecodeJob", "hit_rate_so_far"]
 
@@ -108,10 +108,10 @@ class Agent:
         tokens = [Token(session.number, session.step, begun_ns=begun_ns) for session, _ in active]
         for session, tail_block in active:
             tail_block.begin_token(session)
+        batch = [(session, token) for (session, _), token in zip(active, tokens, strict=True)]
         for layer in range(layers):
-            for (session, tail_block), token in zip(active, tokens, strict=True):
-                tail_block.write_token(session, layer)
-                self.decoder.layer(session, layer, token, record)
+            write_tokens(self.decoder.pool, active, layer)
+            self.decoder.layer(batch, layer, record)
             self._pace(begun_ns, (layer + 1) / layers)
         for (session, tail_block), token in zip(active, tokens, strict=True):
             token.put_ns = tail_block.end_token(session, record)

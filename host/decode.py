@@ -1,21 +1,21 @@
-"""One layer of one decode step: query, selection, fetch, check, attention.
+"""One layer of a decode step of a batch of sessions: query, selection, fetch, check, attention.
 
 This is the path that the whole project is about. A query scores every block through the summaries;
 sinks, window and the best of the rest are read; what the HBM pool lacks is demanded of the DPU,
 together with the scores of all blocks, selected or not: the hint for the next step. Every block
 that arrives is held against the checksum of what was written, and sampled outputs against dense
-attention over the same selection.
+attention over the same selection. The attention of the layer is one call over the whole batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.driver import FetchResult
-from offstage.bindings.errors import RunFailed
-from offstage.host.attention import Decode, kernel
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.host.attention import Decode, arrays_of, block_tables, kernel
 from offstage.host.attention.reference import decode as dense_decode
 from offstage.host.fabrics import Fabric
 from offstage.host.pool import HbmPool
@@ -49,6 +49,20 @@ class SelectionRule:
         return self.select_blocks - self.sink_blocks - self.window_blocks
 
 
+@dataclass(slots=True)
+class _Part:
+    """One session's part in a layer of the batch. `missing`: places in `ordinals` to fetch;
+    `indices`: the pool index of each ordinal, those of the missing ones free to be written."""
+
+    session: HostSession
+    token: Token
+    query: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    ordinals: NDArray[np.int32]
+    indices: NDArray[np.int32]
+    missing: NDArray[np.intp]
+
+
 @dataclass
 class Decoder:
     """The decode path over one fabric and one HBM pool; one thread owns it."""
@@ -64,13 +78,27 @@ class Decoder:
     observe: DemandObserver | None = None
 
     def __post_init__(self) -> None:
+        if arrays_of(self.kernel_name) != self.pool.arrays.name:
+            raise BadInput(
+                f"the {self.kernel_name} kernel does not read blocks in {self.pool.arrays.name}",
+                "kernel",
+                f"open the HBM pool on {arrays_of(self.kernel_name)}",
+            )
         self._decode: Decode = kernel(self.kernel_name)
         self._outputs = 0
 
-    def layer(self, session: HostSession, layer: int, token: Token, record: AgentRecord) -> None:
-        """Decode one layer of the session's current step. The token's own KV is already in."""
-        geometry = self.synthetic_kv.geometry
-        length = session.block_count(geometry)
+    def layer(
+        self, batch: Sequence[tuple[HostSession, Token]], layer: int, record: AgentRecord
+    ) -> None:
+        """Decode one layer of every session's current step; the KV of their tokens is in."""
+        parts = [self._select(session, token, layer) for session, token in batch]
+        for part in parts:
+            self._fetch(part, layer, record)
+        self._attend(parts, layer, record)
+
+    def _select(self, session: HostSession, token: Token, layer: int) -> _Part:
+        """What the session's layer reads, each block with its place in the pool."""
+        length = session.block_count(self.synthetic_kv.geometry)
         query = session.queries[layer].next(session.step, length)
         scores = session.context.selectors[layer].scores(query)
         ordinals = select(
@@ -84,41 +112,37 @@ class Decoder:
         missing = np.flatnonzero(indices < 0)
         if missing.size:
             indices[missing] = self.pool.allocate(session.number, layer, ordinals[missing])
-        result = self._fetch(session, layer, ordinals, indices, missing, scores)
-        self._account(result, ordinals.size, token, record)
-        self._check(session, layer, ordinals[missing], indices[missing], result, record)
-        self._attend(session, layer, query, ordinals, indices, record)
+        return _Part(session, token, query, scores, ordinals, indices, missing)
 
-    def _fetch(
-        self,
-        session: HostSession,
-        layer: int,
-        ordinals: NDArray[np.int32],
-        indices: NDArray[np.int32],
-        missing: NDArray[np.intp],
-        scores: NDArray[np.float32],
-    ) -> FetchResult:
+    def _fetch(self, part: _Part, layer: int, record: AgentRecord) -> None:
         """Demand the missing blocks, with the hint. The block being filled is never missing."""
-        demanded = ordinals[missing].astype(np.uint32)
-        hint = session.quantizers[layer](scores[: session.keys.shape[1]])
+        session = part.session
+        demanded = part.ordinals[part.missing].astype(np.uint32)
+        hint = session.quantizers[layer](part.scores[: session.keys.shape[1]])
         if self.observe is not None:
             self.observe(session, layer, demanded, hint)
-        return self.driver.fetch(
+        rows = self.pool.memory.land(part.indices[part.missing])
+        assert rows is not None, "nothing else is on its way"
+        result = self.driver.fetch(
             session.handle,
             session.step,
             layer,
             demanded,
             np.ascontiguousarray(session.keys[layer, demanded]),
-            self.pool.storage,
-            target_index=indices[missing].astype(np.uint32),
-            selected_count=ordinals.size,
+            self.pool.memory.landing,
+            target_index=rows,
+            selected_count=part.ordinals.size,
             scores=hint,
             timeout_ns=self.timeout_ns,
         )
+        self.pool.memory.commit(part.indices[part.missing], rows)
+        self._account(result, part, record)
+        self._check(part, layer, result, record)
 
     @staticmethod
-    def _account(result: FetchResult, selected: int, token: Token, record: AgentRecord) -> None:
-        token.selected += selected
+    def _account(result: FetchResult, part: _Part, record: AgentRecord) -> None:
+        token = part.token
+        token.selected += part.ordinals.size
         token.demands += result.ends.size
         token.stall_ns += result.stall_ns
         token.copy_ns += result.copy_ns
@@ -127,57 +151,60 @@ class Decoder:
         record.torn_reads += result.torn_count
         record.retries += result.retry_count
 
-    def _check(
-        self,
-        session: HostSession,
-        layer: int,
-        ordinals: NDArray[np.int32],
-        indices: NDArray[np.int32],
-        result: FetchResult,
-        record: AgentRecord,
-    ) -> None:
+    def _check(self, part: _Part, layer: int, result: FetchResult, record: AgentRecord) -> None:
         """Hold every fetched block against what prefill wrote; compute again what failed."""
         good = result.rcs == 0
-        expected = session.context.checksums[layer, ordinals]
+        expected = part.session.context.checksums[layer, part.ordinals[part.missing]]
         corrupt = int(np.count_nonzero(good & (result.checksums != expected)))
         record.blocks_verified += int(np.count_nonzero(good)) - corrupt
         record.blocks_corrupt += corrupt
-        for place in np.flatnonzero(~good):
-            self._recompute(session, layer, int(ordinals[place]), int(indices[place]), record)
+        if not good.all():
+            self._recompute(part.session, layer, part.ordinals[part.missing[~good]], record)
 
     def _recompute(
-        self, session: HostSession, layer: int, ordinal: int, index: int, record: AgentRecord
+        self, session: HostSession, layer: int, ordinals: NDArray[np.int32], record: AgentRecord
     ) -> None:
-        """The tier has lost a block: compute it again, use it, and write it again."""
-        where = np.array([ordinal], np.uint32)
-        identities = [session.context.identities[ordinal]]
-        block = self.synthetic_kv.blocks_at(layer, where, identities)
-        self.pool.storage[index, : block.shape[1]] = block[0]
-        put_blocks(self.driver, session.handle, layer, where, block)
-        record.blocks_recomputed += 1
+        """The tier has lost blocks: compute them again, use them, and write them again."""
+        identities = [session.context.identities[ordinal] for ordinal in ordinals]
+        blocks = self.synthetic_kv.blocks_at(layer, ordinals, identities)
+        self.pool.memory.write(self.pool.lookup(session.number, layer, ordinals), blocks)
+        put_blocks(self.driver, session.handle, layer, ordinals.astype(np.uint32), blocks)
+        record.blocks_recomputed += ordinals.size
 
-    def _attend(
-        self,
-        session: HostSession,
-        layer: int,
-        query: NDArray[np.float32],
-        ordinals: NDArray[np.int32],
-        indices: NDArray[np.int32],
-        record: AgentRecord,
-    ) -> None:
-        geometry = self.synthetic_kv.geometry
-        counts = session.token_counts(geometry, ordinals)
-        output = self._decode(query, self.pool.storage, indices, counts, geometry)
-        if not np.isfinite(output).all():
+    def _attend(self, parts: Sequence[_Part], layer: int, record: AgentRecord) -> None:
+        """One call for the batch, with its output left where the pool is."""
+        geometry, arrays, storage = self.pool.geometry, self.pool.arrays, self.pool.memory.storage
+        counts = [part.session.token_counts(geometry, part.ordinals) for part in parts]
+        tables = block_tables([part.indices for part in parts]), block_tables(counts)
+        queries = arrays.from_host(np.stack([part.query for part in parts]))
+        output = self._decode(queries, storage, *tables, geometry, layer)
+        if not arrays.all_finite(output):
+            names = ", ".join(f"{part.session.name} at step {part.session.step}" for part in parts)
             raise RunFailed(
                 "attention gave a number that is not finite",
-                f"session {session.name}, layer {layer}, step {session.step}",
+                f"layer {layer} of sessions {names}",
                 "report this with the seed: blocks were checked before they were read",
             )
-        self._outputs += 1
-        if self._outputs % self.check_every == 0:
-            dense = dense_decode(query, self.pool.storage, indices, counts, geometry)
-            scale = float(np.abs(dense).max()) or 1.0
-            error = float(np.abs(output - dense).max()) / scale
-            record.attention_checked += 1
-            record.attention_error_max = max(record.attention_error_max, error)
+        for place, part in enumerate(parts):
+            self._outputs += 1
+            if self._outputs % self.check_every == 0:
+                self._compare(part, counts[place], layer, arrays.to_host(output[place]), record)
+
+    def _compare(
+        self,
+        part: _Part,
+        counts: NDArray[np.int32],
+        layer: int,
+        output: NDArray[np.float32],
+        record: AgentRecord,
+    ) -> None:
+        """Hold one session's output against dense attention over the same blocks, in float64."""
+        blocks = self.pool.memory.read(part.indices)
+        table = np.arange(len(blocks), dtype=np.int32)[None]
+        dense = dense_decode(
+            part.query[None], blocks, table, counts[None], self.pool.geometry, layer
+        )[0]
+        scale = float(np.abs(dense).max()) or 1.0
+        error = float(np.abs(output - dense).max()) / scale
+        record.attention_checked += 1
+        record.attention_error_max = max(record.attention_error_max, error)

@@ -1,8 +1,11 @@
 """The HBM pool (G1): a fixed number of equal blocks, and who lives in them.
 
-Owns one contiguous array, `[pool_blocks, block_bytes]`, touched once at the start so that no
-decode step pays for a page fault, and one block table per (session, layer) from ordinal (place of
-the block in the session) to pool index. Belongs to one thread.
+Owns the blocks, one array `[pool_blocks, block_bytes]` of the library and on the device that its
+`Arrays` names, and one block table per (session, layer) from ordinal (place of the block in the
+session) to pool index. The tables and all bookkeeping are numpy on the CPU. Belongs to one thread.
+
+What is fetched is read into host memory, rows of `memory.landing`, and then committed to its
+blocks; where the host addresses the blocks, the two are one memory and a commit does nothing.
 
 A resident block is *pinned* while it is in its layer's selection of the current step (`hold`) or
 in its lasting set, sinks and window (`pin`); all others leave in the order in which they were last
@@ -19,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.geometry import KvGeometry
 
 __all__ = ["HbmPool", "PoolFull", "SessionId"]
@@ -48,18 +52,27 @@ class _Table:
 class HbmPool:
     """`pool_blocks` blocks of `geometry`; where layers differ in size, each has the largest.
 
-    Attributes: `storage` uint8 `[pool_blocks, block_bytes]`; `evictions`, blocks evicted so far.
-    Raises `BadInput` when `pool_blocks` is below 1.
+    `arrays` says where they lie (numpy by default), `landing_rows` how many blocks can be on their
+    way at once where that is not host memory. Attributes: `memory`, the blocks and the rows that
+    fetches land in; `evictions`, blocks evicted so far. Raises `BadInput` when `pool_blocks` is
+    below 1.
     """
 
-    def __init__(self, geometry: KvGeometry, pool_blocks: int) -> None:
+    def __init__(
+        self,
+        geometry: KvGeometry,
+        pool_blocks: int,
+        arrays: Arrays | None = None,
+        landing_rows: int | None = None,
+    ) -> None:
         if pool_blocks < 1:
             raise BadInput(f"an HBM pool of {pool_blocks} blocks", "hbm pool", "use at least 1")
         self.geometry = geometry
         self.pool_blocks = pool_blocks
         self.block_bytes = max(map(geometry.block_bytes, range(geometry.layer_count)))
-        self.storage = np.empty((pool_blocks, self.block_bytes), np.uint8)
-        self.storage.fill(0)  # the first touch, see above
+        self.arrays = arrays or open_arrays()
+        rows = pool_blocks if landing_rows is None else min(landing_rows, pool_blocks)
+        self.memory = self.arrays.memory(pool_blocks, self.block_bytes, rows)
         self.evictions = 0
         self._tables: dict[tuple[SessionId, int], _Table] = {}
         self._owner = np.full(pool_blocks, None, dtype=object)
@@ -88,13 +101,20 @@ class HbmPool:
         """Resident blocks that cannot be evicted now."""
         return self.pool_blocks - self._free_count - self._evictable_count
 
-    def blocks(self, layer: int = 0) -> npt.NDArray[np.float16]:
+    def blocks(self, layer: int = 0) -> Any:
         """The storage as float16 `[pool_blocks, 2, kv_heads, block_tokens, head_dim]`, in place.
 
         Raises `BadInput` for a layer that does not store K and V."""
-        shape = self.geometry.block_shape(layer)
-        used = self.storage[:, : self.geometry.block_bytes(layer)]
-        return used.view(np.float16).reshape(self.pool_blocks, *shape)
+        return self.arrays.paged(self.memory.storage, self.geometry.block_shape(layer))
+
+    def write_tokens(
+        self, layer: int, indices: Indices, slots: Indices, values: npt.NDArray[np.float16]
+    ) -> None:
+        """Put one token's K and V into slot `slots[i]` of block `indices[i]`, for all i: float16
+        `[n, 2, kv_heads, head_dim]`."""
+        give = self.arrays.from_host
+        where = give(indices.astype(np.int64)), give(slots.astype(np.int64))
+        self.blocks(layer)[where[0], :, :, where[1]] = give(values)
 
     def lookup(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> Indices:
         """Pool index of each ordinal, -1 where it is not resident. Changes nothing.

@@ -6,19 +6,30 @@ TailBlock belongs to one session and to the agent's thread.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.host.control import Control
 from offstage.host.decode import Decoder
+from offstage.host.pool import HbmPool
 from offstage.host.prefill import put_blocks
 from offstage.host.record import AgentRecord
 from offstage.host.session import HostSession
 from offstage.host.sessions import append_chunks
 
-__all__ = ["TailBlock"]
+__all__ = ["NewToken", "TailBlock", "write_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """Where one layer's K and V of a token go: block `index` of the pool, `slot` in the block."""
+
+    index: int
+    slot: int
+    values: NDArray[np.float16]
 
 
 class TailBlock:
@@ -54,15 +65,13 @@ class TailBlock:
             self._decoder.pool.pin(session.number, layer, [ordinal])
             self._indices.append(index)
 
-    def write_token(self, session: HostSession, layer: int) -> None:
-        """Write the newest token's K and V of one layer into the pool and the summaries."""
+    def newest_token(self, session: HostSession, layer: int) -> NewToken:
+        """The newest token's K and V in one layer; the selector has seen its key."""
         geometry = self._decoder.synthetic_kv.geometry
-        place = (session.length_tokens - 1) % geometry.block_tokens
-        shape = geometry.block_shape(layer)
-        source = self._blocks[layer].view(np.float16).reshape(shape)
-        self._decoder.pool.blocks(layer)[self._indices[layer], :, :, place] = source[:, :, place]
-        keys = source[0, :, place : place + 1]
-        session.context.selectors[layer].append(self._ordinal, keys)
+        slot = (session.length_tokens - 1) % geometry.block_tokens
+        source = self._blocks[layer].view(np.float16).reshape(geometry.block_shape(layer))
+        session.context.selectors[layer].append(self._ordinal, source[0, :, slot : slot + 1])
+        return NewToken(self._indices[layer], slot, source[:, :, slot])
 
     def end_token(self, session: HostSession, record: AgentRecord) -> int:
         """Hand the block to the tier if it is full; returns the nanoseconds that took."""
@@ -75,7 +84,7 @@ class TailBlock:
         checksums = np.zeros((layers, 1), np.uint64)
         where = np.array([self._ordinal], np.uint32)
         for layer in range(layers):
-            block = self._decoder.pool.storage[self._indices[layer]].reshape(1, -1)
+            block = self._decoder.pool.memory.read(np.array(self._indices[layer : layer + 1]))
             block = block[:, : geometry.block_bytes(layer)]
             checksums[layer] = self._decoder.synthetic_kv.checksums(block)
             put_blocks(self._decoder.driver, session.handle, layer, where, block)
@@ -86,3 +95,13 @@ class TailBlock:
         context.identities.append(self._chunk)
         context.checksums = np.concatenate([context.checksums, checksums], axis=1)
         return time.monotonic_ns() - begun_ns
+
+
+def write_tokens(
+    pool: HbmPool, batch: Sequence[tuple[HostSession, TailBlock]], layer: int
+) -> None:
+    """Write every session's newest token of one layer into the pool, in one call."""
+    new = [tail_block.newest_token(session, layer) for session, tail_block in batch]
+    indices = np.array([token.index for token in new], np.int32)
+    slots = np.array([token.slot for token in new], np.int32)
+    pool.write_tokens(layer, indices, slots, np.stack([token.values for token in new]))

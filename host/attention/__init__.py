@@ -1,9 +1,13 @@
 """Paged block-sparse decode attention: one function shape, several kernels, one registry.
 
-A kernel attends from one token's query to the tokens of the selected blocks, read in place from
-the pool's storage through their pool indices; `token_counts` says how many tokens of each block
-count, since the last may be partly filled. Softmax of q.k / sqrt(head_dim); query head h reads KV
-head h // (q_heads / kv_heads). The order of the blocks does not matter.
+A kernel attends from one token of each session of a batch to the tokens of that session's selected
+blocks, read in place from the pool's storage through a block table, and leaves its output where
+the storage is. Softmax of q.k / sqrt(head_dim); query head h reads KV head
+h // (q_heads / kv_heads). The order of the blocks in a table does not matter.
+
+The interface is that of paged decode elsewhere (vLLM's block tables, FlashInfer's page tables),
+but for one thing: a selection is sparse, so the block that is partly filled may stand anywhere in
+it. The tokens of each block are therefore given, where those take one length per sequence.
 
 To add a kernel: write a module with a `decode` of this shape and enter it in `_LOADERS`; the tests
 over all kernels then hold it to the reference. A kernel whose library is missing is reported by
@@ -12,6 +16,7 @@ over all kernels then hold it to the reference. A kernel whose library is missin
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,36 +26,44 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput, Missing
 from offstage.host.geometry import KvGeometry
 
-__all__ = ["Decode", "KernelInfo", "kernel", "kernels"]
+__all__ = ["Decode", "KernelInfo", "arrays_of", "block_tables", "kernel", "kernels"]
 
 
 class Decode(Protocol):
-    """Contract: a pure function of its arguments; changes none of them; no block is read that
-    `block_indices` does not name, and no token at or beyond its `token_counts`."""
+    """Contract: a pure function of its arguments; changes none of them. It reads no block but
+    those that a table names with at least one token, and no token at or beyond its count: what an
+    entry without tokens holds, the padding of a shorter table, is never looked at."""
 
     def __call__(
         self,
-        query: npt.NDArray[np.float32],
-        pool_storage: Any,
-        block_indices: npt.NDArray[np.int32],
+        queries: Any,
+        storage: Any,
+        block_tables: npt.NDArray[np.int32],
         token_counts: npt.NDArray[np.int32],
         geometry: KvGeometry,
-    ) -> npt.NDArray[np.float32]:
-        """float32 `[q_heads, head_dim]` from float32 `[q_heads, head_dim]`, uint8
-        `[pool_blocks, block_bytes]`, and per selected block its pool index and its tokens."""
+        layer: int = 0,
+    ) -> Any:
+        """float32 `[batch, q_heads, head_dim]`, zeros for a session without tokens.
+
+        queries: float32 `[batch, q_heads, head_dim]`; storage: uint8 `[pool_blocks, block_bytes]`;
+        both, and what is returned, are arrays of the kernel's library on one device. In host
+        memory: block_tables `[batch, max_blocks]`, the pool indices of each session's blocks, and
+        token_counts `[batch, max_blocks]`, the tokens of each. `layer` says whose block shape."""
         ...
 
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """One kernel: `available` here, or else the pip `extra` that brings it."""
+    """One kernel: `arrays` is the library of its arrays (`offstage.host.arrays`), `available`
+    whether it can run here, or else the pip `extra` that brings it."""
 
     name: str
+    arrays: str
     available: bool
     extra: str = ""
 
 
-# name: module, library it needs, pip extra that brings the library
+# name: module, array library it needs, pip extra that brings the library
 _LOADERS: dict[str, tuple[str, str, str]] = {
     "reference": ("offstage.host.attention.reference", "numpy", ""),
     "numpy": ("offstage.host.attention.numpy_kernel", "numpy", ""),
@@ -61,7 +74,7 @@ _LOADERS: dict[str, tuple[str, str, str]] = {
 def kernels() -> tuple[KernelInfo, ...]:
     """Every kernel and whether this machine can run it. Imports no optional library."""
     return tuple(
-        KernelInfo(name, importlib.util.find_spec(library) is not None, extra)
+        KernelInfo(name, library, importlib.util.find_spec(library) is not None, extra)
         for name, (_, library, extra) in _LOADERS.items()
     )
 
@@ -69,14 +82,29 @@ def kernels() -> tuple[KernelInfo, ...]:
 def kernel(name: str) -> Decode:
     """The `decode` of kernel `name`. Raises `BadInput` for an unknown name, `Missing` where its
     library is not installed."""
+    library = arrays_of(name)
+    module, _, extra = _LOADERS[name]
+    if importlib.util.find_spec(library) is None:
+        raise Missing(extra, f"the {name} kernel needs {library}, which is not installed", "kernel")
+    decode: Decode = importlib.import_module(module).decode
+    return decode
+
+
+def arrays_of(name: str) -> str:
+    """The library whose arrays kernel `name` reads, as `open_arrays` takes it. Raises `BadInput`
+    for an unknown name."""
     if name not in _LOADERS:
         raise BadInput(
             f"no attention kernel is called {name!r}",
             "kernel",
             f"choose one of {', '.join(_LOADERS)}",
         )
-    module, library, extra = _LOADERS[name]
-    if importlib.util.find_spec(library) is None:
-        raise Missing(extra, f"the {name} kernel needs {library}, which is not installed", "kernel")
-    decode: Decode = importlib.import_module(module).decode
-    return decode
+    return _LOADERS[name][1]
+
+
+def block_tables(rows: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
+    """Ragged rows as one array `[rows, longest]`, padded with zeros: tables and token counts."""
+    table = np.zeros((len(rows), max(map(len, rows), default=0)), np.int32)
+    for place, row in enumerate(rows):
+        table[place, : len(row)] = row
+    return table

@@ -1,12 +1,10 @@
-"""Decode attention in numpy, float32: one online softmax over chunks of blocks.
+"""Decode attention in numpy, float32: per session one online softmax over chunks of blocks.
 
-A chunk is small enough that its float32 copy stays in a core's second-level cache: widening
-float16 is the dominant cost, and the products then read what was just written. Running maximum,
-sum and output are rescaled when a chunk raises the maximum (the online softmax of Milakov and
-Gimelshein, arXiv:1805.02867).
+A core gains nothing from a batch, so the sessions come one after another. A chunk is small enough
+that its float32 copy stays in a core's second-level cache: widening float16 is the dominant cost,
+and the products then read what was just written. Running maximum, sum and output are rescaled when
+a chunk raises the maximum (the online softmax of Milakov and Gimelshein, arXiv:1805.02867).
 """
-
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,36 +15,56 @@ __all__ = ["decode"]
 
 _CHUNK_BYTES = 512 * 1024
 
+Floats = npt.NDArray[np.float32]
+
 
 def decode(
-    query: npt.NDArray[np.float32],
-    pool_storage: Any,
-    block_indices: npt.NDArray[np.int32],
+    queries: Floats,
+    storage: npt.NDArray[np.uint8],
+    block_tables: npt.NDArray[np.int32],
     token_counts: npt.NDArray[np.int32],
     geometry: KvGeometry,
-) -> npt.NDArray[np.float32]:
-    """See `offstage.host.attention.Decode`. No tokens at all give zeros."""
-    _, kv_heads, block_tokens, head_dim = shape = geometry.block_shape()
-    used = pool_storage[:, : geometry.block_bytes(0)]
-    pool = used.view(np.float16).reshape(len(pool_storage), *shape)
-    scaled = query.reshape(kv_heads, -1, head_dim) * np.float32(head_dim**-0.5)
-    chunk = max(1, _CHUNK_BYTES // (4 * int(np.prod(shape))))
+    layer: int = 0,
+) -> Floats:
+    """See `offstage.host.attention.Decode`."""
+    _, kv_heads, _, head_dim = shape = geometry.block_shape(layer)
+    used = storage[:, : geometry.block_bytes(layer)]
+    pool = used.view(np.float16).reshape(len(storage), *shape)
+    output = np.zeros(queries.shape, np.float32)
+    for place, query in enumerate(queries):
+        filled = token_counts[place] > 0
+        if filled.any():
+            grouped = query.reshape(kv_heads, -1, head_dim) * np.float32(head_dim**-0.5)
+            attended = _attend(
+                grouped, pool, block_tables[place, filled], token_counts[place, filled]
+            )
+            output[place] = attended.reshape(query.shape)
+    return output
+
+
+def _attend(
+    scaled: Floats,
+    pool: npt.NDArray[np.float16],
+    indices: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int32],
+) -> Floats:
+    """One session: float32 `[kv_heads, group, head_dim]` from its scaled query of that shape, the
+    pool `[pool_blocks, 2, kv_heads, block_tokens, head_dim]`, and blocks of a token or more."""
+    _, _, kv_heads, block_tokens, head_dim = pool.shape
+    chunk = max(1, _CHUNK_BYTES // (4 * int(np.prod(pool.shape[1:]))))
     top = np.full((kv_heads, scaled.shape[1], 1), -np.inf, np.float32)
     total = np.zeros_like(top)
     output = np.zeros(scaled.shape, np.float32)
-    for start in range(0, len(block_indices), chunk):
-        indices = block_indices[start : start + chunk]
-        counts = token_counts[start : start + chunk]
-        if not counts.any():
-            continue
+    for start in range(0, len(indices), chunk):
+        taken = indices[start : start + chunk]
         # [2, kv_heads, blocks, block_tokens, head_dim]: a head's tokens become one matrix.
-        wide = np.empty((2, kv_heads, len(indices), block_tokens, head_dim), np.float32)
-        for place, index in enumerate(indices):
+        wide = np.empty((2, kv_heads, len(taken), block_tokens, head_dim), np.float32)
+        for place, index in enumerate(taken):
             wide[:, :, place] = pool[index]
         keys, values = wide.reshape(2, kv_heads, -1, head_dim)
         logits = scaled @ keys.transpose(0, 2, 1)
-        if (counts < block_tokens).any():
-            absent = np.arange(block_tokens) >= counts[:, None]
+        absent = np.arange(block_tokens) >= counts[start : start + chunk, None]
+        if absent.any():
             logits[:, :, absent.reshape(-1)] = -np.inf
             # A weight of zero does not silence what an unwritten slot may hold, say infinity.
             values[:, absent.reshape(-1)] = 0.0
@@ -57,6 +75,5 @@ def decode(
         total = total * keep + weights.sum(axis=2, keepdims=True)
         output = output * keep + weights @ values
         top = raised
-    if total.any():
-        output /= total
-    return output.reshape(query.shape)
+    output /= total
+    return output

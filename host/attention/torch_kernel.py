@@ -1,8 +1,10 @@
-"""Decode attention in torch, on the CPU or on a CUDA device.
+"""Decode attention in torch, on the CPU or on a CUDA device, for a whole batch at once.
 
-The pool's storage is either a numpy array, which the CPU reads without a copy and from which a
-CUDA device is sent the selected blocks, or a uint8 torch tensor, read where it lies. torch is
-imported by the first call; its thread count is the caller's business.
+The selected blocks of the sessions are gathered into one padded array on the device that holds
+the pool, as many sessions at a time as its memory should hold; a padded place repeats a block that
+the batch selected anyway, and is masked. Tables come from host memory, the output stays on the
+device, and nothing here waits for it. torch is imported by the first call; its thread count is the
+caller's business.
 """
 
 from typing import Any
@@ -10,62 +12,75 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.errors import BadInput
+from offstage.host.arrays.torch_arrays import to_device
 from offstage.host.geometry import KvGeometry
 
 __all__ = ["decode"]
 
+# Gathered blocks at once: on a CPU what its caches hold, on a device a small share of its memory.
+_GATHER_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
+
 
 def decode(
-    query: npt.NDArray[np.float32],
-    pool_storage: Any,
-    block_indices: npt.NDArray[np.int32],
+    queries: Any,
+    storage: Any,
+    block_tables: npt.NDArray[np.int32],
     token_counts: npt.NDArray[np.int32],
     geometry: KvGeometry,
-    device: str = "",
-) -> npt.NDArray[np.float32]:
-    """See `offstage.host.attention.Decode`. No tokens at all give zeros.
-
-    device: "" for where `pool_storage` lies, else "cpu", "cuda" or "cuda:<n>". Raises `BadInput`
-    where torch has no such device."""
+    layer: int = 0,
+) -> Any:
+    """See `offstage.host.attention.Decode`."""
     import torch
 
-    if not token_counts.any():
-        return np.zeros(query.shape, np.float32)
-    where = torch.device(_usable(torch, device or str(getattr(pool_storage, "device", "cpu"))))
-    shape = _, kv_heads, block_tokens, head_dim = geometry.block_shape()
-    # A block without tokens would only add columns that are masked.
-    filled = token_counts > 0
-    indices, counts = block_indices[filled], token_counts[filled]
-    blocks = _blocks(torch, pool_storage, indices, geometry.block_bytes(0), where)
-    # [2, kv_heads, blocks * block_tokens, head_dim]: reordered while it is still half as wide.
-    paged = blocks.view(torch.float16).reshape(len(indices), *shape)
-    keys, values = paged.permute(1, 2, 0, 3, 4).contiguous().flatten(2, 3).float()
-    grouped = torch.from_numpy(query).to(where).reshape(kv_heads, -1, head_dim)
-    logits = (grouped * head_dim**-0.5) @ keys.transpose(1, 2)
-    if (counts < block_tokens).any():
-        slots = np.arange(block_tokens) >= counts[:, None]
-        absent = torch.from_numpy(slots.reshape(-1)).to(where)
-        logits.masked_fill_(absent, -torch.inf)
-        # A weight of zero does not silence what an unwritten slot may hold, say infinity.
-        values[:, absent] = 0.0
-    output = logits.softmax(dim=-1) @ values
-    result: npt.NDArray[np.float32] = output.reshape(query.shape).cpu().numpy()
-    return result
+    output = torch.zeros_like(queries)
+    batch = np.flatnonzero(token_counts.any(axis=1))
+    if batch.size == 0:
+        return output
+    row_bytes = token_counts.shape[1] * geometry.block_bytes(layer)
+    at_once = max(1, _GATHER_BYTES.get(storage.device.type, 0) // row_bytes)
+    for start in range(0, len(batch), at_once):
+        some = batch[start : start + at_once]
+        tables, counts = _compact(block_tables[some], token_counts[some])
+        chosen = to_device(some, storage.device)
+        output[chosen] = _attend(queries[chosen], storage, tables, counts, geometry, layer)
+    return output
 
 
-def _usable(torch: Any, device: str) -> str:
-    if device != "cpu" and not torch.cuda.is_available():
-        raise BadInput(
-            f"torch has no device {device!r}", "torch kernel", "use device 'cpu', or install CUDA"
-        )
-    return device
+def _compact(
+    tables: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Blocks with tokens first, as wide as the longest table; other places name a selected one."""
+    order = np.argsort(counts == 0, axis=1, kind="stable")[:, : (counts > 0).sum(axis=1).max()]
+    counts = np.take_along_axis(counts, order, axis=1)
+    tables = np.take_along_axis(tables, order, axis=1).astype(np.int64)
+    return np.where(counts > 0, tables, tables[:, :1]), counts
 
 
-def _blocks(
-    torch: Any, pool_storage: Any, indices: npt.NDArray[np.int32], block_bytes: int, where: Any
+def _attend(
+    queries: Any,
+    storage: Any,
+    tables: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int32],
+    geometry: KvGeometry,
+    layer: int,
 ) -> Any:
-    """uint8 `[blocks, block_bytes]` on the device, gathered by the device that holds the pool."""
-    held = torch.from_numpy(pool_storage) if isinstance(pool_storage, np.ndarray) else pool_storage
-    rows = torch.from_numpy(indices.astype(np.int64)).to(held.device)
-    return held.index_select(0, rows)[:, :block_bytes].contiguous().to(where)
+    """`decode` for sessions that all have a token in their first block."""
+    import torch
+
+    batch, blocks = tables.shape
+    _, kv_heads, block_tokens, head_dim = shape = geometry.block_shape(layer)
+    device = storage.device
+    rows = storage.index_select(0, to_device(tables.reshape(-1), device))
+    paged = rows[:, : geometry.block_bytes(layer)].view(torch.float16)
+    # [2, batch, kv_heads, blocks * block_tokens, head_dim]: reordered while half as wide.
+    paged = paged.reshape(batch, blocks, *shape).permute(2, 0, 3, 1, 4, 5)
+    keys, values = paged.contiguous().flatten(3, 4).float()
+    grouped = queries.reshape(batch, kv_heads, -1, head_dim)
+    logits = (grouped * head_dim**-0.5) @ keys.transpose(2, 3)
+    absent = (np.arange(block_tokens) >= counts[:, :, None]).reshape(batch, -1)
+    if absent.any():
+        logits.masked_fill_(to_device(absent, device)[:, None, None], -torch.inf)
+        # A weight of zero does not silence what an unwritten slot may hold, say infinity.
+        session, slot = (to_device(axis, device) for axis in np.nonzero(absent))
+        values[session, :, slot] = 0.0
+    return (logits.softmax(dim=-1) @ values).reshape(queries.shape)

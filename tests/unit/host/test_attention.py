@@ -1,4 +1,4 @@
-"""Does every paged kernel give what dense softmax over the same tokens gives?"""
+"""Does every paged kernel give a batch of sessions what dense softmax over the tokens gives?"""
 
 import importlib.util
 from dataclasses import dataclass, replace
@@ -12,41 +12,73 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput, Missing
 from offstage.host import attention
-from offstage.host.attention import kernel, kernels, numpy_kernel, reference
+from offstage.host.arrays import open_arrays
+from offstage.host.attention import (
+    arrays_of,
+    block_tables,
+    kernel,
+    kernels,
+    numpy_kernel,
+    reference,
+)
 from offstage.host.geometry import KvGeometry, LayerKv
 from offstage.host.models import geometry
+
+PADDING = 1 << 30
+"""A pool index that nothing may follow."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pool full of noise, a query, and a selection whose blocks are partly filled."""
+    """A pool full of noise, and for each session of a batch a query and a selection whose blocks
+    are partly filled. Layer 1 has another shape than layer 0, in the same rows."""
 
     kind: KvGeometry
-    query: npt.NDArray[np.float32]
+    queries: npt.NDArray[np.float32]
     storage: npt.NDArray[np.uint8]
-    indices: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.int32]
+    indices: list[npt.NDArray[np.int32]]
+    counts: list[npt.NDArray[np.int32]]
+    layer: int = 0
+
+    def blocks(self, storage: npt.NDArray[np.uint8]) -> npt.NDArray[np.float16]:
+        """The pool as this layer sees it, in place."""
+        shape = self.kind.block_shape(self.layer)
+        used = storage[:, : self.kind.block_bytes(self.layer)]
+        return used.view(np.float16).reshape(len(storage), *shape)
 
     def run(self, name: str, **change: Any) -> npt.NDArray[np.float32]:
+        """The kernel's output, in host memory; tables are padded with what must not be read."""
         case = replace(self, **change)
-        decode = kernel(name)
-        return decode(case.query, case.storage, case.indices, case.counts, case.kind)
+        arrays = open_arrays(arrays_of(name))
+        counts = block_tables(case.counts)
+        tables = np.where(counts > 0, block_tables(case.indices), PADDING).astype(np.int32)
+        given = arrays.from_host(case.queries), arrays.from_host(case.storage)
+        output = kernel(name)(*given, tables, counts, case.kind, case.layer)
+        assert type(output) is type(given[1]), "the output stays in the library's own array"
+        return arrays.to_host(output)
 
 
-def make_case(kv_heads: int, group: int, tokens: int, dim: int, blocks: int, seed: int) -> Case:
-    layer = LayerKv("gqa", kv_heads, dim)
-    kind = replace(geometry("tiny"), q_heads=kv_heads * group, layers=(layer,), block_tokens=tokens)
+def make_case(
+    kv_heads: int, group: int, tokens: int, dim: int, blocks: list[int], seed: int, layer: int = 0
+) -> Case:
+    """`blocks`: how many each session selects."""
+    layers = LayerKv("gqa", kv_heads, dim), LayerKv("gqa", 1, 2 * kv_heads * dim)
+    kind = replace(geometry("tiny"), q_heads=kv_heads * group, layers=layers, block_tokens=tokens)
     random = np.random.default_rng(seed)
-    pool_blocks = blocks + 3
-    content = random.standard_normal((pool_blocks, kind.block_bytes(0) // 2)).astype(np.float16)
+    pool_blocks = max(blocks, default=0) + 3
+    content = random.standard_normal((pool_blocks, kind.block_bytes(layer) // 2))
     # The rows of a pool shared by unlike layers are wider than one layer's block.
-    storage = np.full((pool_blocks, kind.block_bytes(0) + 64), 255, np.uint8)
-    storage[:, : kind.block_bytes(0)] = content.view(np.uint8)
-    counts = np.full(blocks, tokens, np.int32)
-    counts[random.random(blocks) < 0.3] = random.integers(0, tokens + 1)
-    query = 3 * random.standard_normal((kv_heads * group, dim), dtype=np.float32)
-    indices = random.permutation(pool_blocks)[:blocks].astype(np.int32)
-    return Case(kind, query, storage, indices, counts)
+    storage = np.full((pool_blocks, kind.block_bytes(1) + 64), 255, np.uint8)
+    storage[:, : kind.block_bytes(layer)] = content.astype(np.float16).view(np.uint8)
+    counts, indices = [], []
+    for count in blocks:
+        filled = np.full(count, tokens, np.int32)
+        filled[random.random(count) < 0.3] = random.integers(0, tokens + 1)
+        counts.append(filled)
+        indices.append(random.permutation(pool_blocks)[:count].astype(np.int32))
+    head_dim = kind.layers[layer].head_dim
+    queries = 3 * random.standard_normal((len(blocks), kind.q_heads, head_dim), dtype=np.float32)
+    return Case(kind, queries, storage, indices, counts, layer)
 
 
 CASES = st.builds(
@@ -55,8 +87,9 @@ CASES = st.builds(
     group=st.sampled_from([1, 4]),
     tokens=st.sampled_from([1, 5, 16, 64]),
     dim=st.sampled_from([2, 32, 64]),
-    blocks=st.integers(0, 60),
+    blocks=st.lists(st.integers(0, 20), min_size=1, max_size=3),
     seed=st.integers(0, 999),
+    layer=st.integers(0, 1),
 )
 FAST = [
     pytest.param(
@@ -69,90 +102,109 @@ FAST = [
 ]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(case=CASES)
 def test_the_reference_is_softmax_attention(case: Case) -> None:
     """The oracle against the formula in one expression over heads, with K and V repeated."""
-    shape = case.kind.block_shape()
-    rows = case.storage[:, : case.kind.block_bytes(0)].view(np.float16).reshape(-1, *shape)
-    taken = [rows[i, :, :, :n] for i, n in zip(case.indices, case.counts, strict=True)]
-    tokens = np.concatenate([rows[0][:, :, :0], *taken], axis=2).astype(np.float64)
-    group = case.kind.q_heads // shape[1]
-    keys, values = np.repeat(tokens, group, axis=1)
-    raw = np.exp(np.einsum("hd,htd->ht", case.query, keys) / np.sqrt(shape[3]))
-    expected = np.einsum("ht,htd->hd", raw, values) / np.maximum(raw.sum(1), 1e-300)[:, None]
-    np.testing.assert_allclose(case.run("reference"), expected, atol=1e-6)
+    shape = case.kind.block_shape(case.layer)
+    rows = case.blocks(case.storage)
+    output = case.run("reference")
+    for query, indices, counts, attended in zip(
+        case.queries, case.indices, case.counts, output, strict=True
+    ):
+        taken = [rows[i, :, :, :n] for i, n in zip(indices, counts, strict=True)]
+        tokens = np.concatenate([rows[0][:, :, :0], *taken], axis=2).astype(np.float64)
+        keys, values = np.repeat(tokens, case.kind.q_heads // shape[1], axis=1)
+        raw = np.exp(np.einsum("hd,htd->ht", query, keys) / np.sqrt(shape[3]))
+        expected = np.einsum("ht,htd->hd", raw, values) / np.maximum(raw.sum(1), 1e-300)[:, None]
+        np.testing.assert_allclose(attended, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", FAST)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(case=CASES)
 def test_kernels_agree_with_the_reference(name: str, case: Case) -> None:
-    """Any shape, groups of 1 and 4, partial and empty blocks, no block at all."""
+    """Ragged batches of any shape, groups of 1 and 4, partial and empty blocks, no block at all."""
     before = case.storage.copy()
     output = case.run(name)
-    assert output.dtype == np.float32
+    assert output.dtype == np.float32 and output.shape == case.queries.shape
     np.testing.assert_allclose(output, case.run("reference"), atol=2e-5)
     assert (case.storage == before).all(), "a kernel changed the pool"
 
 
 @pytest.mark.parametrize("name", ["reference", *FAST])
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
+@given(case=CASES)
+def test_a_batch_is_its_sessions_one_by_one(name: str, case: Case) -> None:
+    """What a session gets does not depend on who else is in the batch, nor on its place."""
+    alone = [
+        case.run(name, queries=case.queries[i : i + 1], indices=[own], counts=[case.counts[i]])[0]
+        for i, own in enumerate(case.indices)
+    ]
+    np.testing.assert_allclose(case.run(name), np.stack(alone), atol=1e-5)
+    turned = case.run(
+        name, queries=case.queries[::-1].copy(), indices=case.indices[::-1],
+        counts=case.counts[::-1],
+    )  # fmt: skip
+    np.testing.assert_allclose(turned[::-1], np.stack(alone), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["reference", *FAST])
+@settings(deadline=None, max_examples=15)
 @given(case=CASES)
 def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) -> None:
     """Infinities and NaN in unwritten slots and in other blocks never reach the output."""
-    rows = case.storage[:, : case.kind.block_bytes(0)].view(np.float16)
-    spoiled = case.storage.copy()
-    view = spoiled[:, : case.kind.block_bytes(0)].view(np.float16)
-    view = view.reshape(len(rows), *case.kind.block_shape())
-    others = np.setdiff1d(np.arange(len(rows)), case.indices)
-    view[others] = np.nan
-    for index, count in zip(case.indices, case.counts, strict=True):
-        view[index, 0, :, count:] = np.nan
-        view[index, 1, :, count:] = np.inf
-    output = case.run(
-        name, storage=spoiled, indices=case.indices[::-1].copy(), counts=case.counts[::-1].copy()
-    )
-    np.testing.assert_allclose(output, case.run(name), atol=2e-5)
+    output = case.run(name)
+    for place, (indices, counts) in enumerate(zip(case.indices, case.counts, strict=True)):
+        spoiled = case.storage.copy()
+        view = case.blocks(spoiled)
+        view[np.setdiff1d(np.arange(len(view)), indices[counts > 0])] = np.nan
+        for index, count in zip(indices, counts, strict=True):
+            view[index, 0, :, count:] = np.nan
+            view[index, 1, :, count:] = np.inf
+        again = case.run(
+            name, storage=spoiled, queries=case.queries[place : place + 1],
+            indices=[indices[::-1]], counts=[counts[::-1]],
+        )  # fmt: skip
+        np.testing.assert_allclose(again[0], output[place], atol=2e-5)
 
 
 def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """One block per chunk, with a maximum that rises late, equals all blocks in one chunk."""
-    case = make_case(2, 4, 16, 32, 40, 7)
-    rows = case.storage[:, : case.kind.block_bytes(0)].view(np.float16)
-    rows.reshape(len(rows), 2, -1)[case.indices[-1], 0] *= 2
+    case = make_case(2, 4, 16, 32, [40], 7)
+    case.blocks(case.storage)[case.indices[0][-1], 0] *= 2
     monkeypatch.setattr(numpy_kernel, "_CHUNK_BYTES", 1)
     small = case.run("numpy")
     monkeypatch.setattr(numpy_kernel, "_CHUNK_BYTES", 1 << 30)
     np.testing.assert_allclose(small, case.run("numpy"), atol=1e-5)
 
 
+def test_how_many_sessions_torch_gathers_at_once_does_not_change_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    from offstage.host.attention import torch_kernel
+
+    case = make_case(2, 4, 16, 32, [40, 0, 7, 1, 12], 7)
+    monkeypatch.setattr(torch_kernel, "_GATHER_BYTES", {"cpu": 1})
+    one_by_one = case.run("torch")
+    monkeypatch.setattr(torch_kernel, "_GATHER_BYTES", {"cpu": 1 << 30})
+    np.testing.assert_allclose(one_by_one, case.run("torch"), atol=1e-5)
+    assert not one_by_one[1].any(), "a session without blocks gets zeros"
+
+
 @pytest.mark.gpu
 def test_cuda_agrees_with_the_reference() -> None:
-    """The same call with the pool in numpy, which sends the blocks, and with it on the device."""
+    """The same call over a pool on the device, whose output stays there."""
     torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
     if not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device: run on a GPU node with the driver installed")
-    from offstage.host.attention import torch_kernel
-
-    case = make_case(2, 4, 64, 64, 50, 11)
-    arguments = case.indices, case.counts, case.kind
-    sent = torch_kernel.decode(case.query, case.storage, *arguments, device="cuda")
-    there = torch_kernel.decode(case.query, torch.from_numpy(case.storage).cuda(), *arguments)
-    np.testing.assert_allclose(sent, case.run("reference"), atol=2e-4)
-    np.testing.assert_allclose(there, sent, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", FAST[1:])
-def test_torch_reads_a_tensor_where_it_lies(name: str) -> None:
-    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
-    case = make_case(2, 1, 16, 32, 20, 5)
-    tensor = torch.from_numpy(case.storage)
-    np.testing.assert_allclose(case.run(name, storage=tensor), case.run("numpy"), atol=2e-5)
-    if not torch.cuda.is_available():
-        arguments = case.query, case.storage, case.indices, case.counts, case.kind
-        with pytest.raises(BadInput, match="use device 'cpu'"):
-            kernel(name)(*arguments, device="cuda")  # type: ignore[call-arg]
+    case = make_case(2, 4, 64, 64, [50, 3, 0, 31], 11)
+    queries, storage = (torch.from_numpy(one).cuda() for one in (case.queries, case.storage))
+    tables, counts = block_tables(case.indices), block_tables(case.counts)
+    output = kernel("torch")(queries, storage, tables, counts, case.kind, case.layer)
+    assert output.device == storage.device
+    np.testing.assert_allclose(output.cpu().numpy(), case.run("reference"), atol=2e-4)
 
 
 def test_a_missing_library_is_reported_and_raised_only_on_use(

@@ -85,7 +85,7 @@ def apply(pool: HbmPool, model: PlainPool, call: str, key: Key, ordinals: list[i
             return
         assert model.allocate(key, ordinals), "accepted what does not fit"
         for ordinal, index in zip(ordinals, indices, strict=True):
-            pool.storage[index, :3] = *key, ordinal
+            pool.memory.storage[index, :3] = *key, ordinal
     elif call == "hold":
         pool.hold(*key, ordinals)
         model.replace(model.held, key, ordinals)
@@ -116,7 +116,7 @@ def test_pool_agrees_with_a_plain_model(calls: list[tuple[str, Key, list[int]]],
                 assert pool.resident(session, layer).tolist() == expected
                 indices = pool.lookup(session, layer, expected)
                 names = [[session, layer, ordinal] for ordinal in expected]
-                assert pool.storage[indices, :3].tolist() == names
+                assert pool.memory.storage[indices, :3].tolist() == names
 
 
 def test_least_recently_selected_block_leaves_first_and_pinned_ones_never() -> None:
@@ -165,6 +165,6 @@ def test_block_view_is_the_storage() -> None:
     blocks = pool.blocks()
     blocks[1, 1, 0, 2, 5] = 1.5
     assert blocks.shape == (3, 2, 2, 16, 32)
-    assert pool.storage[1].any() and not pool.storage[[0, 2]].any()
+    assert pool.memory.storage[1].any() and not pool.memory.storage[[0, 2]].any()
     with pytest.raises(BadInput, match="at least 1"):
         HbmPool(SHAPE, 0)

@@ -1,0 +1,139 @@
+"""Blocks in torch: in host memory, or on a CUDA device behind pinned staging rows.
+
+On a device a commit is one copy of consecutive rows and one scatter, both on a stream of their own:
+the copy runs beside the attention of the layer before, the scatter waits for it, and whatever is
+asked for afterwards waits for the scatter. torch is imported when a device is opened.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput
+from offstage.host.arrays.numpy_arrays import HostMemory
+from offstage.host.arrays.staging import StagingRing
+
+__all__ = ["StagedMemory", "TorchArrays", "open_device", "to_device"]
+
+
+class SharedMemory(HostMemory):
+    """`BlockMemory` of the CPU: `storage` and `landing` are one memory."""
+
+    def __init__(self, blocks: int, block_bytes: int) -> None:
+        import torch
+
+        super().__init__(blocks, block_bytes)
+        self.storage = torch.from_numpy(self.landing)
+
+
+class StagedMemory:
+    """`BlockMemory` of a device that fabrics do not read into."""
+
+    def __init__(self, device: Any, blocks: int, block_bytes: int, rows: int) -> None:
+        import torch
+
+        self._device = device
+        self._cuda: Any = torch.cuda if device.type == "cuda" else None
+        self.storage = torch.zeros((blocks, block_bytes), dtype=torch.uint8, device=device)
+        pinned = self._cuda is not None
+        self._staging = torch.zeros((rows, block_bytes), dtype=torch.uint8, pin_memory=pinned)
+        self.landing: npt.NDArray[np.uint8] = self._staging.numpy()
+        self._ring = StagingRing(rows)
+        self._copies: Any = self._cuda.Stream(device) if self._cuda else None
+
+    def land(self, indices: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32] | None:
+        if indices.size == 0:
+            return np.empty(0, np.uint32)
+        first = self._ring.take(indices.size)
+        if first is None:
+            return None
+        return np.arange(first, first + indices.size, dtype=np.uint32)
+
+    def commit(self, indices: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]) -> None:
+        if indices.size == 0:
+            return
+        first = int(rows[0])
+        staged = self._staging[first : first + indices.size]
+        if self._cuda is None:
+            self.storage[self._places(indices)] = staged
+            self._ring.commit(first, lambda: None)
+            return
+        compute = self._cuda.current_stream(self._device)
+        with self._cuda.stream(self._copies):
+            places = self._places(indices)
+            arrived = staged.to(self._device, non_blocking=True)
+            left = self._copies.record_event()
+            self._copies.wait_stream(compute)
+            self.storage.index_copy_(0, places, arrived)
+        compute.wait_stream(self._copies)
+        self._ring.commit(first, left.synchronize)
+
+    def write(self, indices: npt.NDArray[np.int32], content: npt.NDArray[np.uint8]) -> None:
+        self.storage[self._places(indices), : content.shape[1]] = to_device(content, self._device)
+
+    def read(self, indices: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
+        copied: npt.NDArray[np.uint8] = self.storage[self._places(indices)].cpu().numpy()
+        return copied
+
+    def _places(self, indices: npt.NDArray[np.int32]) -> Any:
+        return to_device(indices.astype(np.int64), self._device)
+
+
+class TorchArrays:
+    """`Arrays` of torch on one device. `staged` takes the way of a device on the CPU too."""
+
+    name = "torch"
+
+    def __init__(self, device: str = "cpu", *, staged: bool = False) -> None:
+        import torch
+
+        self._torch = torch
+        try:
+            self._device = torch.device(device)
+        except RuntimeError:
+            raise _no_device(device) from None
+        kinds = {"cpu": 1, "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0}
+        if (self._device.index or 0) >= kinds.get(self._device.type, 0):
+            raise _no_device(device)
+        self.device = device
+        self._staged = staged or self._device.type != "cpu"
+
+    def memory(self, blocks: int, block_bytes: int, rows: int) -> SharedMemory | StagedMemory:
+        if self._staged:
+            return StagedMemory(self._device, blocks, block_bytes, rows)
+        return SharedMemory(blocks, block_bytes)
+
+    def from_host(self, array: npt.NDArray[Any]) -> Any:
+        return to_device(array, self._device)
+
+    def to_host(self, array: Any) -> npt.NDArray[Any]:
+        given: npt.NDArray[Any] = array.cpu().numpy()
+        return given
+
+    def paged(self, storage: Any, shape: tuple[int, int, int, int]) -> Any:
+        used = storage[:, : 2 * int(np.prod(shape))]
+        return used.view(self._torch.float16).unflatten(1, shape)
+
+    def all_finite(self, array: Any) -> bool:
+        return bool(array.isfinite().all())
+
+
+def to_device(array: npt.NDArray[Any], device: Any) -> Any:
+    """The array on the device. Through pinned memory, so that nobody waits for the copy."""
+    import torch
+
+    given = torch.from_numpy(np.ascontiguousarray(array))
+    return given if device.type == "cpu" else given.pin_memory().to(device, non_blocking=True)
+
+
+def open_device(device: str) -> TorchArrays:
+    """torch on "cpu", "cuda" or "cuda:<n>". Raises `BadInput` where it has no such device."""
+    return TorchArrays(device)
+
+
+def _no_device(device: str) -> BadInput:
+    return BadInput(
+        f"torch has no device {device!r}", "arrays",
+        "use 'cpu', or 'cuda' on a machine with an NVIDIA GPU and a torch built for it",
+    )  # fmt: skip

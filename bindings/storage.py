@@ -109,14 +109,22 @@ class Clock:
 
 
 class Buffer:
-    """`size_bytes` of page-aligned, pre-faulted memory; `view` is its bytes."""
+    """`size_bytes` of DMA memory (dma.h), in huge pages where there are; `view` is its bytes."""
 
-    def __init__(self, size_bytes: int) -> None:
-        out = ffi.new("void **")
-        check_rc(lib.ofs_buffer_alloc(out, size_bytes), "allocating a buffer")
+    def __init__(self, size_bytes: int, huge: bool = True) -> None:
+        config: Any = ffi.new("struct ofs_dma_config *")
+        config.huge = lib.OFS_DMA_HUGE_AUTO if huge else lib.OFS_DMA_HUGE_OFF
+        dma: Any = ffi.new("struct ofs_dma *")
+        check_rc(lib.ofs_dma_alloc(dma, config, size_bytes, ffi.NULL), "allocating a buffer")
+        self._dma = ffi.gc(dma, lib.ofs_dma_free)
         self.size_bytes = size_bytes
-        self.address = ffi.gc(out[0], lambda pointer: lib.ofs_buffer_free(pointer, size_bytes))
+        self.address = dma.base
         self.view = memoryview(ffi.buffer(self.address, size_bytes))
+
+    @property
+    def pages(self) -> str:
+        """What it lies in: base pages, transparent or reserved huge pages."""
+        return _text(lib.ofs_dma_kind_name(self._dma.kind))
 
     def at(self, offset: int) -> Any:
         """The C address of byte `offset`."""
@@ -195,6 +203,7 @@ class Storage:
     """One open storage; a context manager."""
 
     def __init__(self, config: StorageConfig, clock: Clock | None = None) -> None:
+        self._handle: Any = None
         self.clock = clock or Clock()
         self._done = ffi.new(f"struct ofs_io_done[{POLL_MAX}]")
         self._buffers: list[Buffer] = []  # a registered buffer outlives the storage
@@ -210,8 +219,14 @@ class Storage:
 
     def close(self) -> None:
         if self._handle is not None:
+            if self.stats()["in_flight"] == 0:  # else the close ends what the device still has
+                for buffer in list(self._buffers):
+                    self.unregister(buffer)
             lib.ofs_storage_close(self._handle)
             self._handle = None
+
+    def __del__(self) -> None:
+        self.close()  # before its buffers go
 
     def __enter__(self) -> Self:
         return self

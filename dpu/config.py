@@ -26,6 +26,7 @@ from offstage.dpu.options import (
     Arena,
     Daemon,
     Limits,
+    Memory,
     Policy,
     Storage,
     Store,
@@ -44,6 +45,7 @@ class Config:
 
     daemon: Daemon = field(default_factory=Daemon)
     arena: Arena = field(default_factory=Arena)
+    memory: Memory = field(default_factory=Memory)
     storage: Storage = field(default_factory=Storage)
     store: Store = field(default_factory=Store)
     policy: Policy = field(default_factory=Policy)

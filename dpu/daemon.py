@@ -101,6 +101,8 @@ class Daemon:
             self.device, self._add_tenants(), operator_secret(self.runtime_dir),
             4 * config.limits.ports + 16, self.log,
         )  # fmt: skip
+        memory = self.device.memory()  # now that the tenants have theirs
+        (self.log.warning if memory["warning"] else self.log.info)("memory", **memory)
         self.hosts = hosts
         self.places = Places(self.runtime_dir, self.transport, config, self.log)
         self._closing.append(self.places.close)

@@ -87,6 +87,7 @@ class DeviceLike(Protocol):
     def stages(self) -> dict[str, dict[str, Any]]: ...
     def storage_name(self) -> str: ...
     def warning(self) -> str: ...
+    def memory(self) -> dict[str, Any]: ...
     def close(self, drain: bool) -> None: ...
 
 
@@ -229,6 +230,14 @@ class Device:
         """One line where the storage is not what was asked for; else empty."""
         return _text(lib.ofs_device_warning(self._device))
 
+    def memory(self) -> dict[str, Any]:
+        """`struct ofs_dma_totals` by field name, and `warning`: one line, or empty."""
+        totals: Any = ffi.new("struct ofs_dma_totals *")
+        lib.ofs_dma_totals_read(totals)
+        text: Any = ffi.new("char[]", ERROR_SIZE)
+        lib.ofs_dma_warning(text, ERROR_SIZE)
+        return {**_as_dict(totals[0]), "warning": _text(text)}
+
     def close(self, drain: bool) -> None:
         """Stop the reactor and close everything. Closing twice does nothing."""
         if self._device is not None:
@@ -253,6 +262,9 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     core.record_max = limits.records if recording else 0
     _fill_policy(filled.policy, config.policy, config.arena.block_tokens)
     _fill_storage(filled.storage, config)
+    filled.memory.huge = getattr(lib, f"OFS_DMA_HUGE_{config.memory.huge.upper()}")
+    filled.memory.numa_bind = config.memory.numa_node >= 0
+    filled.memory.numa_node = max(config.memory.numa_node, 0)
     filled.store.payload_size_bytes = config.arena.payload_bytes
     filled.store.layer_count = config.arena.layers
     filled.store.tenant_max = len(config.tenants)

@@ -8,8 +8,8 @@ unit (`size_bytes` is written `size = "1GiB"`): what people type carries its own
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-__all__ = ["SECTIONS", "Arena", "Daemon", "Limits", "Policy", "Storage", "Store", "Tenant",
-           "key_of"]  # fmt: skip
+__all__ = ["SECTIONS", "Arena", "Daemon", "Limits", "Memory", "Policy", "Storage", "Store",
+           "Tenant", "key_of"]  # fmt: skip
 
 PREFETCHERS = ("window", "ema", "shared", "prev_step", "prev_layer", "next_n")
 EVICTIONS = ("lru", "fifo", "random", "s3fifo", "score", "sieve", "lru_k", "arc")
@@ -77,6 +77,15 @@ class Arena:
     payload_bytes: int = option(32 << 10, "largest block", "size", low=512, high=1 << 26)
     layers: int = option(4, "layers of the model", low=1, high=4096)
     block_tokens: int = option(64, "tokens of one block", low=1, high=65536)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the memory lies in that devices read and write: staging, buffers of the store."""
+
+    huge: str = option("auto", "2 MiB pages: reserved, else transparent; off: base pages",
+                       choices=("auto", "off"))  # fmt: skip
+    numa_node: int = option(-1, "node the memory is bound to; -1: none", low=-1, high=1023)
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,7 @@ class Tenant:
 SECTIONS: dict[str, type[Any]] = {
     "daemon": Daemon,
     "arena": Arena,
+    "memory": Memory,
     "storage": Storage,
     "store": Store,
     "policy": Policy,

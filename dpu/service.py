@@ -258,7 +258,8 @@ class Service:
             for name, stage in self.device.stages().items()
         }
         return {**status, "device": self.device.status(), "stages": stages, "hosts": hosts,
-                "tenants": tenants, "daemon": dict(self.hosts.counts)}  # fmt: skip
+                "tenants": tenants, "memory": self.device.memory(),
+                "daemon": dict(self.hosts.counts)}  # fmt: skip
 
 
 def error_reply(error: OffstageError) -> p.Error:

@@ -4,8 +4,11 @@ A new back end is one line in SIDES. Where the kernel forbids io_uring its cases
 """
 
 import errno
+import faulthandler
 import os
-from collections.abc import Iterator
+import resource
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.firmware import lib
 from offstage.bindings.storage import (
     READ,
     SYNC,
@@ -194,6 +198,50 @@ def test_bad_configuration_is_one_line_with_a_mend(
         side.open(tmp_path, **wrong)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "device").exists()
+
+
+def ends_by(mistake: Callable[[], None]) -> int:
+    """The signal that ends a child which makes `mistake`; 0 where nothing does."""
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        mistake()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+
+
+def test_what_is_registered_is_unregistered_before_it_is_unmapped(
+    side: Side, tmp_path: Path
+) -> None:
+    """Does either wrong order abort, the buffer's and the storage's, and the right one not?"""
+    side.open(tmp_path).close()  # a side that cannot be opened here skips now, not in a child
+
+    def registered() -> tuple[Storage, Buffer]:
+        storage, buffer = side.open(tmp_path), Buffer(4096)
+        storage.register(buffer)
+        return storage, buffer
+
+    def free_first() -> None:
+        storage, buffer = registered()
+        lib.ofs_dma_free(buffer._dma)
+        assert storage
+
+    def close_first() -> None:
+        storage, _ = registered()
+        lib.ofs_storage_close(storage._handle)
+
+    def in_order() -> None:
+        storage, buffer = registered()
+        storage.unregister(buffer)
+        storage.close()
+        lib.ofs_dma_free(buffer._dma)
+
+    assert ends_by(free_first) == signal.SIGABRT
+    assert ends_by(close_first) == signal.SIGABRT
+    assert ends_by(in_order) == 0
 
 
 BLOCKS = st.integers(0, SIZE_BYTES // 4096 - 1)

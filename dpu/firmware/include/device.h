@@ -38,7 +38,8 @@ struct ofs_device_config {
 	struct ofs_core_config core; /* block_size_bytes is filled in from the record size */
 	struct ofs_policy policy;
 	struct ofs_storage_config storage;
-	struct ofs_store_config store;
+	struct ofs_store_config store; /* its memory is filled in from the one below */
+	struct ofs_dma_config memory;
 	uint32_t write_mode;       /* enum ofs_write_mode */
 	uint32_t dirty_blocks_max; /* write-back: staged and not yet on NVMe */
 	uint64_t io_timeout_ns;    /* a read or write that takes longer has failed */

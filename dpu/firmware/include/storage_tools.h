@@ -1,9 +1,9 @@
 /*
- * storage_tools.h: what tests and benches need around a storage: aligned, pre-faulted memory,
- * batches, and a read loop in C.
+ * storage_tools.h: what tests and benches need around a storage: batches, and a read loop
+ * in C.
  *
  * Model: nothing here owns a storage; every call runs on the storage's polling thread. A call
- * that moves several I/Os stops at the first refusal. Allocation may fail with -ENOMEM.
+ * that moves several I/Os stops at the first refusal.
  */
 #ifndef OFS_STORAGE_TOOLS_H
 #define OFS_STORAGE_TOOLS_H
@@ -11,11 +11,6 @@
 #include "storage.h"
 
 /* cdef: begin */
-/* Page-aligned memory, huge pages advised, every page touched: first touch costs far more than a
- * copy. */
-int ofs_buffer_alloc(void **out, uint64_t size_bytes);
-void ofs_buffer_free(void *buffer, uint64_t size_bytes);
-
 /* What was had: size, logical block and whether O_DIRECT is on. */
 uint64_t ofs_storage_size_bytes(const struct ofs_storage *storage);
 uint32_t ofs_storage_lba_size_bytes(const struct ofs_storage *storage);

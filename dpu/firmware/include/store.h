@@ -21,6 +21,7 @@
 #ifndef OFS_STORE_H
 #define OFS_STORE_H
 
+#include "dma.h"
 #include "region.h"
 #include "storage.h"
 
@@ -36,6 +37,7 @@ struct ofs_store_config {
 	uint64_t ttl_s;            /* blocks expire so long after their write; 0 never */
 	uint32_t reserve_segments; /* kept free for the cleaner; at least 1 */
 	uint32_t format;           /* 1: make a new store if there is none (all zero) */
+	struct ofs_dma_config memory;
 };
 
 struct ofs_store_stats {

@@ -2,6 +2,7 @@
  * Does every back end keep the contract under the sanitizers: many I/Os in flight at random, each
  * ended once, the bytes those of a plain array, and nothing leaked by open, failed open or close?
  */
+#include "dma.h"
 #include "storage_tools.h"
 
 #include <assert.h>
@@ -122,6 +123,7 @@ try_side(const char *backend, const char *inner, const char *path, uint32_t dire
 	struct ofs_storage_config config = config_of(backend, inner, path, direct);
 	struct world world = {0};
 	char error[256];
+	struct ofs_dma memory;
 	void *buffer;
 	int rc;
 
@@ -137,7 +139,8 @@ try_side(const char *backend, const char *inner, const char *path, uint32_t dire
 		return;
 	}
 	assert(rc == 0 && error[0] == 0);
-	assert(ofs_buffer_alloc(&buffer, DEPTH * BLOCK) == 0);
+	assert(ofs_dma_alloc(&memory, &(struct ofs_dma_config){0}, DEPTH * BLOCK, NULL) == 0);
+	buffer = memory.base;
 	world.buffer = buffer;
 	if (direct == 0)
 		assert(ofs_storage_register_memory(world.storage, buffer, DEPTH * BLOCK) == 0);
@@ -151,7 +154,7 @@ try_side(const char *backend, const char *inner, const char *path, uint32_t dire
 	assert(world.storage->stats.in_flight == 0 && world.storage->stats.errors == 0);
 	assert(ofs_storage_unregister_memory(world.storage, buffer, DEPTH * BLOCK) == 0);
 	ofs_storage_close(world.storage);
-	ofs_buffer_free(buffer, DEPTH * BLOCK);
+	ofs_dma_free(&memory);
 	printf("%s%s%s%s ok\n", backend, inner[0] != 0 ? " over " : "", inner,
 		direct ? " O_DIRECT" : "");
 }
@@ -164,6 +167,7 @@ try_ends(const char *path)
 	struct ofs_clock clock;
 	struct ofs_storage *storage;
 	char error[256];
+	struct ofs_dma memory;
 	void *buffer;
 
 	ofs_clock_init_os(&clock);
@@ -177,7 +181,8 @@ try_ends(const char *path)
 		assert(ofs_storage_open(&storage, &config, &clock, error, sizeof(error)) < 0);
 		assert(storage == NULL && strlen(error) > 20);
 	}
-	assert(ofs_buffer_alloc(&buffer, DEPTH * BLOCK) == 0);
+	assert(ofs_dma_alloc(&memory, &(struct ofs_dma_config){0}, DEPTH * BLOCK, NULL) == 0);
+	buffer = memory.base;
 	for (size_t i = 0; i < 20; i++) {
 		struct ofs_storage_config config = config_of(i % 2 ? "posix" : "auto", "", path, 1);
 		uint64_t slot;
@@ -196,7 +201,7 @@ try_ends(const char *path)
 		}
 		ofs_storage_close(storage);
 	}
-	ofs_buffer_free(buffer, DEPTH * BLOCK);
+	ofs_dma_free(&memory);
 }
 
 /* A range whose mapping was replaced and given again must not find its old pages. */
@@ -207,11 +212,13 @@ try_remapped(const char *path)
 	struct ofs_storage *storage;
 	struct ofs_clock clock;
 	struct ofs_io_done done;
+	struct ofs_dma memory;
 	void *buffer;
 
 	ofs_clock_init_os(&clock);
 	assert(ofs_storage_open(&storage, &config, &clock, NULL, 0) == 0);
-	assert(ofs_buffer_alloc(&buffer, BLOCK) == 0);
+	assert(ofs_dma_alloc(&memory, &(struct ofs_dma_config){0}, BLOCK, NULL) == 0);
+	buffer = memory.base;
 	for (int i = 0; i < 8; i++) {
 		struct ofs_io io = {
 			.buffer = buffer,
@@ -233,8 +240,9 @@ try_remapped(const char *path)
 		assert(ofs_storage_poll_wait(storage, &done, 1, 10000000000ull) == 1);
 		assert(((uint8_t *)buffer)[0] == i + 1 && ((uint8_t *)buffer)[BLOCK - 1] == i + 1);
 	}
+	assert(ofs_storage_unregister_memory(storage, buffer, BLOCK) == 0);
 	ofs_storage_close(storage);
-	ofs_buffer_free(buffer, BLOCK);
+	ofs_dma_free(&memory);
 }
 
 static void
@@ -244,18 +252,20 @@ try_bench(void)
 	uint64_t latency_ns[200];
 	struct ofs_storage *storage;
 	struct ofs_clock clock;
+	struct ofs_dma memory;
 	void *buffer;
 
 	ofs_clock_init_os(&clock);
 	assert(ofs_storage_open(&storage, &config, &clock, NULL, 0) == 0);
-	assert(ofs_buffer_alloc(&buffer, DEPTH * BLOCK) == 0);
+	assert(ofs_dma_alloc(&memory, &(struct ofs_dma_config){0}, DEPTH * BLOCK, NULL) == 0);
+	buffer = memory.base;
 	assert(ofs_storage_bench_read(storage, buffer, BLOCK, DEPTH, 200, 1, 1000, latency_ns) > 0);
 	for (int i = 0; i < 200; i++)
 		assert(latency_ns[i] >= 25000); /* firmware and tR of the modelled drive */
 	assert(ofs_storage_bench_read(storage, buffer, BLOCK, DEPTH + 1, 9, 1, 0, NULL) == -EINVAL);
 	assert(ofs_storage_bench_read(storage, buffer, 100, 1, 9, 1, 0, NULL) == -EINVAL);
 	ofs_storage_close(storage);
-	ofs_buffer_free(buffer, DEPTH * BLOCK);
+	ofs_dma_free(&memory);
 }
 
 int

@@ -110,6 +110,9 @@ class FakeDevice:
     def warning(self) -> str:
         return ""
 
+    def memory(self) -> dict[str, Any]:
+        return {"bytes": 4096, "locked_bytes": 4096, "warning": ""}
+
     def close(self, drain: bool) -> None:
         pass
 

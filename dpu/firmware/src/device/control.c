@@ -30,7 +30,7 @@ open_region(struct ofs_device *device, struct ofs_device_tenant *state,
 	if (rc != 0)
 		return rc;
 	base = ofs_region_base(state->region, &size_bytes);
-	return device->storage->ops->register_memory(device->storage, base, size_bytes);
+	return ofs_storage_register_memory(device->storage, base, size_bytes);
 }
 
 static void
@@ -41,7 +41,7 @@ close_region(struct ofs_device *device, struct ofs_device_tenant *state)
 
 	if (state->region != NULL) {
 		base = ofs_region_base(state->region, &size_bytes);
-		(void)device->storage->ops->unregister_memory(device->storage, base, size_bytes);
+		(void)ofs_storage_unregister_memory(device->storage, base, size_bytes);
 		ofs_region_close(state->region);
 	}
 	free(state->flush_of);

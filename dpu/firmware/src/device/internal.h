@@ -143,8 +143,7 @@ struct ofs_device {
 	struct ofs_fifo pending_writes;
 	uint32_t writes_live;
 	uint32_t flushes_parked;
-	uint8_t *bounces; /* [bounce_count] records of ours: puts on their way */
-	uint64_t bounces_size_bytes;
+	struct ofs_dma bounces; /* [bounce_count] records of ours: puts on their way */
 	uint32_t bounce_count;
 	struct ofs_fifo free_bounces;
 	uint32_t record_size_bytes; /* payload and trailer's LBA */

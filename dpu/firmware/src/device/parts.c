@@ -3,7 +3,6 @@
  * belongs to the thread that first submits, and recovery submits.
  */
 #include "internal.h"
-#include "storage_tools.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,20 +58,17 @@ static int
 open_bounces(struct ofs_device *device, char *error, size_t size_bytes)
 {
 	uint32_t io_max = device->config.store.io_max;
-	void *memory;
 	int rc;
 
 	device->record_size_bytes = ofs_store_record_size_bytes(device->store);
 	device->bounce_count = io_max < OFS_BOUNCE_MAX ? io_max : OFS_BOUNCE_MAX;
-	device->bounces_size_bytes = (uint64_t)device->bounce_count * device->record_size_bytes;
-	rc = ofs_buffer_alloc(&memory, device->bounces_size_bytes);
-	if (rc == 0) {
-		device->bounces = memory;
+	rc = ofs_dma_alloc(&device->bounces, &device->config.memory,
+		(uint64_t)device->bounce_count * device->record_size_bytes, NULL);
+	if (rc == 0)
 		rc = ofs_fifo_open(&device->free_bounces, device->bounce_count, true);
-	}
 	if (rc == 0) {
-		rc = device->storage->ops->register_memory(device->storage, memory,
-			device->bounces_size_bytes);
+		rc = ofs_storage_register_memory(device->storage, device->bounces.base,
+			device->bounces.size_bytes);
 	}
 	return rc == 0 ? 0
 				   : ofs_device_refuse(error, size_bytes, rc,
@@ -90,6 +86,7 @@ ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 		return rc;
 	note_storage(device, error);
 	error[0] = '\0';
+	config->store.memory = config->memory;
 	rc = open_store(device, error, size_bytes);
 	rc = rc == 0 ? open_bounces(device, error, size_bytes) : rc;
 	if (rc != 0)
@@ -103,6 +100,28 @@ ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 			  strerror(-rc));
 }
 
+/* Memory is unregistered before anything unmaps it. A device that hangs keeps what it has: its
+ * storage's close ends that. */
+static void
+unregister_memory(struct ofs_device *device)
+{
+	uint64_t size_bytes;
+	void *base;
+
+	if (device->storage->stats.in_flight > 0)
+		return;
+	for (uint32_t i = 0; i < device->config.core.tenant_max; i++) {
+		if (device->tenants[i].region != NULL) {
+			base = ofs_region_base(device->tenants[i].region, &size_bytes);
+			(void)ofs_storage_unregister_memory(device->storage, base, size_bytes);
+		}
+	}
+	if (device->bounces.base != NULL) {
+		(void)ofs_storage_unregister_memory(device->storage, device->bounces.base,
+			device->bounces.size_bytes);
+	}
+}
+
 /* Store and storage first: they wait for I/O whose memory the others own. */
 void
 ofs_device_close_parts(struct ofs_device *device)
@@ -112,6 +131,7 @@ ofs_device_close_parts(struct ofs_device *device)
 		device->store = NULL;
 	}
 	if (device->storage != NULL) {
+		unregister_memory(device);
 		ofs_storage_close(device->storage);
 		device->storage = NULL;
 	}
@@ -120,8 +140,5 @@ ofs_device_close_parts(struct ofs_device *device)
 		device->core = NULL;
 	}
 	ofs_fifo_close(&device->free_bounces);
-	if (device->bounces != NULL) {
-		ofs_buffer_free(device->bounces, device->bounces_size_bytes);
-		device->bounces = NULL;
-	}
+	ofs_dma_free(&device->bounces);
 }

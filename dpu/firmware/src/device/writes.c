@@ -98,7 +98,7 @@ record_of(const struct ofs_device *device, const struct ofs_write *write)
 {
 	if (write->kind == OFS_IO_FLUSH)
 		return ofs_region_slot(device->tenants[write->tenant].region, write->slot);
-	return device->bounces + (uint64_t)write->bounce * device->record_size_bytes;
+	return (uint8_t *)device->bounces.base + (uint64_t)write->bounce * device->record_size_bytes;
 }
 
 /* 0: the store has it; -EAGAIN: later; else how it ended. */

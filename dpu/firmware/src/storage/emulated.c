@@ -244,7 +244,7 @@ emulated_register_memory(struct ofs_storage *storage, void *base, uint64_t size_
 	struct emulated *emulated = (struct emulated *)storage;
 
 	if (emulated->inner != NULL)
-		return ofs_storage_register_memory(emulated->inner, base, size_bytes);
+		return emulated->inner->ops->register_memory(emulated->inner, base, size_bytes);
 	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
 }
 
@@ -254,7 +254,7 @@ emulated_unregister_memory(struct ofs_storage *storage, void *base, uint64_t siz
 	struct emulated *emulated = (struct emulated *)storage;
 
 	if (emulated->inner != NULL)
-		return ofs_storage_unregister_memory(emulated->inner, base, size_bytes);
+		return emulated->inner->ops->unregister_memory(emulated->inner, base, size_bytes);
 	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
 }
 

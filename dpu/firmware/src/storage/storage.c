@@ -1,4 +1,5 @@
 /* The door of the storage seam: choosing a back end, checking an I/O, counting its end. */
+#include "dma.h"
 #include "internal.h"
 
 #include <assert.h>
@@ -215,8 +216,13 @@ ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *conf
 void
 ofs_storage_close(struct ofs_storage *storage)
 {
-	if (storage != NULL)
-		storage->ops->close(storage);
+	if (storage == NULL)
+		return;
+	/* Memory that is still registered would be unmapped under the device; where a device hangs, the
+	 * back end's close is what ends its claim. */
+	assert(storage->stats.in_flight > 0 || ofs_dma_held(storage) == 0);
+	ofs_dma_release(storage, NULL, UINT64_MAX);
+	storage->ops->close(storage);
 }
 
 const char *
@@ -234,13 +240,25 @@ ofs_storage_name(const struct ofs_storage *storage)
 int
 ofs_storage_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
 {
-	return storage->ops->register_memory(storage, base, size_bytes);
+	int rc = storage->ops->register_memory(storage, base, size_bytes);
+
+	if (rc != 0)
+		return rc;
+	ofs_dma_release(storage, base, size_bytes); /* given again: it replaces what overlaps it */
+	rc = ofs_dma_hold(storage, base, size_bytes);
+	if (rc != 0)
+		(void)storage->ops->unregister_memory(storage, base, size_bytes);
+	return rc;
 }
 
 int
 ofs_storage_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
 {
-	return storage->ops->unregister_memory(storage, base, size_bytes);
+	int rc = storage->ops->unregister_memory(storage, base, size_bytes);
+
+	if (rc == 0)
+		ofs_dma_release(storage, base, size_bytes);
+	return rc;
 }
 
 int

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,31 +18,6 @@ wall_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-int
-ofs_buffer_alloc(void **out, uint64_t size_bytes)
-{
-	uint8_t *buffer;
-
-	*out = NULL;
-	if (size_bytes == 0)
-		return -EINVAL;
-	buffer = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (buffer == MAP_FAILED)
-		return -errno;
-	madvise(buffer, size_bytes, MADV_HUGEPAGE); /* an advice: refusal costs speed only */
-	for (uint64_t at = 0; at < size_bytes; at += 4096)
-		((volatile uint8_t *)buffer)[at] = 0;
-	*out = buffer;
-	return 0;
-}
-
-void
-ofs_buffer_free(void *buffer, uint64_t size_bytes)
-{
-	if (buffer != NULL)
-		munmap(buffer, size_bytes);
 }
 
 uint64_t

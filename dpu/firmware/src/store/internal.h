@@ -191,6 +191,7 @@ struct ofs_store {
 	uint32_t expire_cursor;
 	uint8_t *scratch; /* recovery's, then the headers' and the cleaner's */
 	uint64_t scratch_size_bytes;
+	struct ofs_dma memory; /* what scratch lies in */
 	uint8_t registered;
 	struct ofs_store_stats stats;
 };

@@ -19,11 +19,11 @@ take_scratch(struct ofs_store *store)
 	if (size_bytes < OFS_STORE_SEGMENTS_OFFSET)
 		size_bytes = OFS_STORE_SEGMENTS_OFFSET;
 	store->scratch_size_bytes = (size_bytes + align - 1) / align * align;
-	store->scratch = aligned_alloc(align, store->scratch_size_bytes);
-	if (store->scratch == NULL)
-		return -ENOMEM;
-	memset(store->scratch, 0, store->scratch_size_bytes);
-	rc = ofs_storage_register_memory(store->storage, store->scratch, store->scratch_size_bytes);
+	rc = ofs_dma_alloc(&store->memory, &store->config.memory, store->scratch_size_bytes, NULL);
+	if (rc != 0)
+		return rc;
+	store->scratch = store->memory.base;
+	rc = ofs_storage_register_memory(store->storage, store->memory.base, store->memory.size_bytes);
 	store->registered = rc == 0;
 	return rc;
 }
@@ -165,10 +165,10 @@ ofs_store_close(struct ofs_store *store)
 	ofs_store_unlock(store->lock_fd);
 	if (store->flying == 0) { /* else the device may still write there */
 		if (store->registered) {
-			(void)ofs_storage_unregister_memory(store->storage, store->scratch,
-				store->scratch_size_bytes);
+			(void)ofs_storage_unregister_memory(store->storage, store->memory.base,
+				store->memory.size_bytes);
 		}
-		free(store->scratch);
+		ofs_dma_free(&store->memory);
 	}
 	free(store->ops);
 	free(store->lane_gap);

@@ -57,6 +57,7 @@ class Pair:
         self.reads: list[int] = []
         self.quarantined: list[tuple[int, int]] = []
         self.log = b""
+        self.decisions = 0  # actions, and ends of demands
 
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
         """The event on both; their answers, actions, ledgers and tables agree."""
@@ -73,6 +74,7 @@ class Pair:
             arguments = (*arguments[:2], words, *arguments[3:])
         expected = getattr(self.model, name)(*arguments, **named)
         assert self.plain(name, got) == expected, name
+        self.decisions += len(expected) if name == "step" else 0
         self.check_actions(name)
         for tenant in range(len(self.model.tenants)):
             assert self.core.ledger(tenant) == self.model.ledger(tenant), name
@@ -97,6 +99,7 @@ class Pair:
         got = [flat(row) for row in self.core.actions()]
         expected = self.model.actions()
         assert got == expected, name
+        self.decisions += len(got)
         self.reads += [action[1] for action in got if action[0] == 1]
 
 

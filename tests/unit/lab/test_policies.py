@@ -80,7 +80,7 @@ def test_parameters_are_the_daemons_then_the_components_then_the_runs() -> None:
 @pytest.mark.parametrize("name", [row["name"] for row in listing()])
 def test_the_core_takes_every_policy(name: str) -> None:
     config = CoreConfig(slot_count=8, chunk_max=8, session_chunk_max=4)
-    Core(config, parse(name).core_policy(64)).verify()
+    assert Core(config, parse(name).core_policy(64)).verify()
 
 
 @pytest.mark.parametrize(

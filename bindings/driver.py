@@ -1,5 +1,8 @@
 """The host driver over cffi: one call per layer of a step, numpy arrays in and out, no copies.
 
+Several fetches and puts may be in flight: `fetch_begin`, `poll` and `fetch_end` (and the same for
+puts); `fetch` and `put` are the three in a row. Contract: driver.h.
+
 It stands here because both sides use it: `host.fabrics` in the decode loop, and the daemon's ZMQ
 fabric, which runs a driver beside the daemon for hosts that share no memory with it. One thread
 owns a driver; the firmware releases the GIL while it waits.
@@ -15,7 +18,7 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
 
-__all__ = ["Driver", "FetchResult", "spin_rtt"]
+__all__ = ["Driver", "Fetch", "FetchResult", "Put", "spin_rtt"]
 
 ERROR_SIZE = 512
 U8 = NDArray[np.uint8]
@@ -43,6 +46,28 @@ class FetchResult:
     torn_count: int
     stall_ns: int
     copy_ns: int
+
+
+class Fetch:
+    """A fetch in flight, of any fabric; it keeps alive what is read and written until its end.
+
+    The arrays are those of `FetchResult`, and fill up meanwhile. `call` is its fabric's own.
+    """
+
+    def __init__(self, count: int, call: Any, kept: tuple[Any, ...]) -> None:
+        self.ends = np.full(count, 255, np.uint8)
+        self.rcs = np.zeros(count, np.int32)
+        self.lengths = np.zeros(count, np.uint32)
+        self.checksums = np.zeros(count, np.uint64)
+        self.call, self.ticket, self._kept = call, 0, kept
+
+
+class Put:
+    """A put in flight, of any fabric; it keeps alive what is read and written until its end."""
+
+    def __init__(self, count: int, call: Any, kept: tuple[Any, ...]) -> None:
+        self.rcs = np.zeros(count, np.int32)
+        self.call, self.ticket, self._kept = call, 0, kept
 
 
 class Driver:
@@ -91,6 +116,69 @@ class Driver:
         self._driver: Any = out[0]
         self.payload_size_bytes = int(lib.ofs_driver_payload_size_bytes(self._driver))
         self.demand_max = int(lib.ofs_driver_demand_max(self._driver))
+        self.calls_max = int(lib.ofs_driver_calls_max(self._driver))
+        self._calls: dict[int, Fetch | Put] = {}
+        self._tickets: Any = ffi.new("uint64_t[]", self.calls_max)
+
+    def fetch_begin(
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: U32,
+        keys: U64,
+        target: U8,
+        *,
+        target_index: U32 | None = None,
+        selected_count: int | None = None,
+        scores: NDArray[np.uint16] | None = None,
+        timeout_ns: int = 2_000_000_000,
+    ) -> Fetch:
+        """Begin to bring the demanded blocks into `target`; its hits are there on return.
+
+        `ordinals` [n]; `keys` [n, 2] (lo, hi) block keys; `target` [rows, >= payload bytes]: block
+        i lands in row `target_index[i]` (row i by default). `selected_count` is how many blocks
+        the kernel reads, those of the HBM pool included. No array may change before the end.
+        RunFailed with EAGAIN: `calls_max` calls are in flight.
+        """
+        count = len(ordinals)
+        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
+        assert keys.shape == (count, 2) and len(index) == count and target.ndim == 2
+        assert target.flags.c_contiguous and keys.flags.c_contiguous
+        assert target.shape[1] >= self.payload_size_bytes
+        assert count == 0 or int(index.max()) < target.shape[0]
+        call: Any = ffi.new("struct ofs_fetch *")
+        fetch = Fetch(count, call, (ordinals, keys, target, index, scores))
+        call.session, call.step, call.layer = session, step, layer
+        call.selected_count = count if selected_count is None else selected_count
+        call.demand_count = count
+        call.ordinals = _at("uint32_t *", ordinals)
+        call.keys = _at("struct ofs_key *", keys)
+        if scores is not None:
+            call.score_count = len(scores)
+            call.scores = _at("uint16_t *", scores)
+        call.target = _at("uint8_t *", target)
+        call.target_index = _at("uint32_t *", index)
+        call.target_stride_bytes = target.strides[0]
+        call.timeout_ns = timeout_ns
+        call.ends, call.rcs = _at("uint8_t *", fetch.ends), _at("int32_t *", fetch.rcs)
+        call.lengths = _at("uint32_t *", fetch.lengths)
+        call.checksums = _at("uint64_t *", fetch.checksums)
+        self._begin(fetch, lib.ofs_driver_fetch_begin, "fetching blocks")
+        return fetch
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        """Wait for this fetch, moving the others on meanwhile.
+
+        A block that failed or timed out has its -errno in `rcs`; RunFailed where the daemon is
+        gone.
+        """
+        self._end(fetch, lib.ofs_driver_fetch_end, "fetching blocks")
+        call = fetch.call
+        return FetchResult(
+            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, call.hit_count,
+            call.failed_count, call.retry_count, call.torn_count, call.stall_ns, call.copy_ns,
+        )  # fmt: skip
 
     def fetch(
         self,
@@ -106,46 +194,43 @@ class Driver:
         scores: NDArray[np.uint16] | None = None,
         timeout_ns: int = 2_000_000_000,
     ) -> FetchResult:
-        """Bring the demanded blocks into `target`.
+        """`fetch_begin` and `fetch_end` in a row."""
+        return self.fetch_end(self.fetch_begin(
+            session, step, layer, ordinals, keys, target, target_index=target_index,
+            selected_count=selected_count, scores=scores, timeout_ns=timeout_ns,
+        ))  # fmt: skip
 
-        `ordinals` [n]; `keys` [n, 2] (lo, hi) block keys; `target` [rows, >= payload bytes]: block
-        i lands in row `target_index[i]` (row i by default). `selected_count` is how many blocks
-        the kernel reads, those of the HBM pool included. A block that failed or timed out has its
-        -errno in `rcs`; RunFailed where the daemon is gone.
+    def put_begin(
+        self,
+        session: int,
+        layer: int,
+        ordinals: U32,
+        source: U8,
+        *,
+        length_bytes: int | None = None,
+        timeout_ns: int = 10_000_000_000,
+    ) -> Put:
+        """Begin to write blocks of one layer: row i of `source` [n, length] is `ordinals[i]`.
+
+        No array may change before the end. RunFailed with EAGAIN as fetch_begin.
         """
         count = len(ordinals)
-        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
-        assert keys.shape == (count, 2) and len(index) == count and target.ndim == 2
-        assert target.flags.c_contiguous and keys.flags.c_contiguous
-        assert target.shape[1] >= self.payload_size_bytes
-        assert count == 0 or int(index.max()) < target.shape[0]
-        ends = np.full(count, 255, np.uint8)
-        rcs = np.zeros(count, np.int32)
-        lengths = np.zeros(count, np.uint32)
-        checksums = np.zeros(count, np.uint64)
-        call: Any = ffi.new("struct ofs_fetch *")
-        call.session, call.step, call.layer = session, step, layer
-        call.selected_count = count if selected_count is None else selected_count
-        call.demand_count = count
-        call.ordinals = _at("uint32_t *", ordinals)
-        call.keys = _at("struct ofs_key *", keys)
-        if scores is not None:
-            call.score_count = len(scores)
-            call.scores = _at("uint16_t *", scores)
-        call.target = _at("uint8_t *", target)
-        call.target_index = _at("uint32_t *", index)
-        call.target_stride_bytes = target.strides[0]
-        call.timeout_ns = timeout_ns
-        call.ends, call.rcs = _at("uint8_t *", ends), _at("int32_t *", rcs)
-        call.lengths = _at("uint32_t *", lengths)
-        call.checksums = _at("uint64_t *", checksums)
-        rc = lib.ofs_driver_fetch(self._driver, call)
-        if rc not in (0, -errno.ETIMEDOUT):
-            _gone(rc, "fetching blocks")
-        return FetchResult(
-            ends, rcs, lengths, checksums, call.hit_count, call.failed_count, call.retry_count,
-            call.torn_count, call.stall_ns, call.copy_ns,
-        )  # fmt: skip
+        assert source.ndim == 2 and source.shape[0] == count and source.strides[1] == 1
+        length = source.shape[1] if length_bytes is None else length_bytes
+        assert length <= source.shape[1]
+        call: Any = ffi.new("struct ofs_put *")
+        put = Put(count, call, (ordinals, source))
+        call.session, call.layer, call.count, call.length_bytes = session, layer, count, length
+        call.ordinals, call.source = _at("uint32_t *", ordinals), _at("uint8_t *", source)
+        call.source_stride_bytes, call.timeout_ns = source.strides[0], timeout_ns
+        call.rcs = _at("int32_t *", put.rcs)
+        self._begin(put, lib.ofs_driver_put_begin, "putting blocks")
+        return put
+
+    def put_end(self, put: Put) -> I32:
+        """Wait for this put: [n] 0 or -errno; acknowledged as the daemon's write mode says."""
+        self._end(put, lib.ofs_driver_put_end, "putting blocks")
+        return put.rcs
 
     def put(
         self,
@@ -157,23 +242,35 @@ class Driver:
         length_bytes: int | None = None,
         timeout_ns: int = 10_000_000_000,
     ) -> I32:
-        """Write blocks of one layer: row i of `source` [n, length] is block `ordinals[i]`.
+        """`put_begin` and `put_end` in a row."""
+        return self.put_end(self.put_begin(
+            session, layer, ordinals, source, length_bytes=length_bytes, timeout_ns=timeout_ns
+        ))  # fmt: skip
 
-        Returns [n] 0 or -errno; acknowledged as the daemon's write mode says.
+    def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
+        """Move all calls on, and wait up to `timeout_ns` for one to end.
+
+        Returns those that have ended and were not told before; each is still to be ended.
         """
-        count = len(ordinals)
-        assert source.ndim == 2 and source.shape[0] == count and source.strides[1] == 1
-        rcs = np.zeros(count, np.int32)
-        length = source.shape[1] if length_bytes is None else length_bytes
-        assert length <= source.shape[1]
-        rc = lib.ofs_driver_put(
-            self._driver, session, layer, count, _at("uint32_t *", ordinals),
-            _at("uint8_t *", source), source.strides[0], length, timeout_ns,
-            _at("int32_t *", rcs),
-        )  # fmt: skip
+        count = lib.ofs_driver_poll(self._driver, timeout_ns, self._tickets, self.calls_max)
+        return [self._calls[int(self._tickets[i])] for i in range(count)]
+
+    def _begin(self, call: Fetch | Put, begin: Any, doing: str) -> None:
+        ticket: Any = ffi.new("uint64_t *")
+        rc = begin(self._driver, call.call, ticket)
+        if rc == -errno.EAGAIN:
+            raise RunFailed(f"{self.calls_max} calls are in flight", "fabric",
+                            "end one before the next begins", errno=errno.EAGAIN)  # fmt: skip
+        if rc < 0:
+            _gone(rc, doing)
+        call.ticket = int(ticket[0])
+        self._calls[call.ticket] = call
+
+    def _end(self, call: Fetch | Put, end: Any, doing: str) -> None:
+        rc = end(self._driver, call.ticket)
+        self._calls.pop(call.ticket, None)
         if rc not in (0, -errno.ETIMEDOUT):
-            _gone(rc, "putting blocks")
-        return rcs
+            _gone(rc, doing)
 
     def release(self, session: int) -> None:
         """End the session's pins now instead of at its next step."""
@@ -217,10 +314,11 @@ class Driver:
         return per_block
 
     def close(self) -> None:
-        """Unmap everything. Closing twice does nothing."""
+        """Unmap everything; calls in flight are forgotten. Closing twice does nothing."""
         if self._driver is not None:
             lib.ofs_driver_close(self._driver)
             self._driver = None
+            self._calls.clear()
 
     def __enter__(self) -> "Driver":
         return self

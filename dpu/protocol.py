@@ -31,6 +31,7 @@ from msgspec import Meta
 from offstage.bindings.errors import BadInput
 
 __all__ = [
+    "FABRIC_REQUESTS_MAX",
     "OPERATOR", "VERSIONS", "Append", "Appended", "Attach", "Attached", "Challenge", "Detach",
     "Drain", "Drained", "Error", "FabricFetch", "FabricFetchReply", "FabricPut", "FabricPutReply",
     "FabricRelease", "FabricReply", "FabricRequest", "Geometry", "Heartbeat", "Hello", "Ledger",
@@ -267,6 +268,8 @@ class Error(Message, kw_only=True):
 
 
 # ---- the ZMQ fabric ----
+
+FABRIC_REQUESTS_MAX = 16  # of one host, unanswered at once; more are answered `busy`
 
 
 class FabricFetch(Message, kw_only=True):

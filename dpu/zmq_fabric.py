@@ -1,19 +1,22 @@
 """The ZMQ fabric: for hosts that share no memory with the daemon and have no RDMA.
 
 For each such host the daemon attaches a port as it would for a local one, and a worker thread here
-runs the ordinary driver over it: the host's fetches and puts come as messages, and the bytes go as
-frames of their own. It shows the protocol over a real link; it is not fast, and says so by being
-named. One thread owns the ROUTER; workers hand their replies back over an inproc socket.
+runs the ordinary driver over it: the host's fetches and puts come as messages, are in flight
+together, and are answered as they end; the bytes go as frames of their own. It shows the protocol
+over a real link; it is not fast, and says so by being named. One thread owns the ROUTER; workers
+hand their replies back over an inproc socket.
 """
 
 import queue
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import zmq
 
-from offstage.bindings.driver import Driver
+from offstage.bindings.driver import Driver, Fetch, Put
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import ffi, lib
 from offstage.dpu import protocol as p
@@ -23,7 +26,8 @@ from offstage.dpu.service import error_reply
 
 __all__ = ["ZmqFabric", "bound_endpoint"]
 
-PENDING_MAX = 16  # requests of one host that wait for its worker
+Answer = tuple[p.FabricReply, list[Any]]
+WAIT_NS = 200_000  # between looks at the queue while something is in flight
 EBADMSG = 74
 Frames = list[bytes]
 
@@ -127,20 +131,31 @@ class ZmqFabric:
                            mend="attach again")  # fmt: skip
             self._send([routing, p.encode(gone)])
         elif not worker.offer(routing, request, payload):
-            busy = p.Error(id=request.id, code="busy", what=f"{PENDING_MAX} requests wait already",
-                           mend="send the next when one is answered")  # fmt: skip
+            busy = p.Error(id=request.id, code="busy", mend="send the next when one is answered",
+                           what=f"{p.FABRIC_REQUESTS_MAX} requests wait already")  # fmt: skip
             self._send([routing, p.encode(busy)])
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A request in flight: whose, which, and what makes the answer once the driver has ended it."""
+
+    routing: bytes
+    request_id: int
+    end: Callable[[], Answer]
+
+
 class _Worker:
-    """One host's driver on one thread."""
+    """One host's driver on one thread; its requests are in flight together, as far as it takes."""
 
     def __init__(
         self, driver: Driver, context: "zmq.Context[zmq.Socket[bytes]]", replies_at: str, log: Log
     ) -> None:
-        self._driver, self._context, self._replies_at, self._log = driver, context, replies_at, log
+        self._driver, self._replies_at, self._log = driver, replies_at, log
+        self._socket = context.socket(zmq.PUSH)  # from its first use on the thread's
+        self._begun: dict[Fetch | Put, _Begun] = {}
         self._queue: queue.Queue[tuple[bytes, p.FabricRequest, bytes] | None]
-        self._queue = queue.Queue(PENDING_MAX)
+        self._queue = queue.Queue(p.FABRIC_REQUESTS_MAX)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ofs-zmq-worker", daemon=True)
         self._thread.start()
@@ -163,41 +178,63 @@ class _Worker:
         self._thread.join(timeout=15)
 
     def _run(self) -> None:
-        socket = self._context.socket(zmq.PUSH)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(self._replies_at)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.connect(self._replies_at)
         try:
             while not self._stopping:
-                item = self._queue.get()
-                if item is None:
-                    break
-                routing, request, payload = item
-                reply, bytes_back = self._answer(request, payload)
-                reply.id = request.id
-                frames: list[Any] = [routing, p.encode(reply)]
-                socket.send_multipart(frames + bytes_back, copy=False)
+                if len(self._begun) < min(self._driver.calls_max, p.FABRIC_REQUESTS_MAX):
+                    self._take()
+                if self._begun:
+                    for call in self._driver.poll(WAIT_NS):
+                        begun = self._begun.pop(call)
+                        self._reply(begun.routing, begun.request_id, begun.end)
         except zmq.ZMQError as error:
             self._log.debug("fabric_worker_ended", error=str(error))
         finally:
-            socket.close(0)
+            self._socket.close(0)
             self._driver.close()
 
-    def _answer(self, request: p.FabricRequest, payload: bytes) -> tuple[p.FabricReply, list[Any]]:
+    def _take(self) -> None:
+        """Begin the next request; without one, wait for it unless something is in flight."""
         try:
-            if isinstance(request, p.FabricFetch):
-                return self._fetch(request)
-            if isinstance(request, p.FabricPut):
-                return self._put(request, payload), []
-            self._driver.release(request.session)
-            return p.Ok(), []
+            item = self._queue.get(block=not self._begun)
+        except queue.Empty:
+            return
+        if item is None:
+            self._stopping = True
+            return
+        routing, request, payload = item
+
+        def begin() -> Answer | None:
+            if isinstance(request, p.FabricRelease):
+                self._driver.release(request.session)
+                return p.Ok(), []
+            call, end = (self._fetch(request) if isinstance(request, p.FabricFetch)
+                         else self._put(request, payload))  # fmt: skip
+            self._begun[call] = _Begun(routing, request.id, end)
+            return None
+
+        self._reply(routing, request.id, begin)
+
+    def _reply(self, routing: bytes, request_id: int, make: Callable[[], Answer | None]) -> None:
+        """Send what `make` answers; None: not yet."""
+        reply: p.FabricReply
+        try:
+            made = make()
+            if made is None:
+                return
+            reply, payload = made
         except OffstageError as error:
-            return error_reply(error), []
+            reply, payload = error_reply(error), []
         except Exception as error:
             self._log.error("fabric_request_failed", error=repr(error))
-            return p.Error(code="internal", what="the fabric failed at this request",
-                           mend="see the daemon's log"), []  # fmt: skip
+            reply, payload = p.Error(code="internal", what="the fabric failed at this request",
+                                     mend="see the daemon's log"), []  # fmt: skip
+        reply.id = request_id
+        frames: list[Any] = [routing, p.encode(reply)]
+        self._socket.send_multipart(frames + payload, copy=False)
 
-    def _fetch(self, request: p.FabricFetch) -> tuple[p.FabricReply, list[Any]]:
+    def _fetch(self, request: p.FabricFetch) -> tuple[Fetch | Put, Callable[[], Answer]]:
         ordinals = _unpack(request.ordinals, "<u4", "ordinals")
         keys = _unpack(request.keys, "<u8", "keys")
         scores = _unpack(request.scores, "<u2", "scores")
@@ -208,21 +245,28 @@ class _Worker:
                 f"send one key for each, and at most {self._driver.demand_max}",
             )  # fmt: skip
         rows = np.zeros((max(count, 1), self._driver.payload_size_bytes), np.uint8)
-        done = self._driver.fetch(
+        fetch = self._driver.fetch_begin(
             request.session, request.step, request.layer, ordinals, keys.reshape(count, 2), rows,
             selected_count=request.selected_count, scores=scores if len(scores) else None,
             timeout_ns=request.timeout_ns,
         )  # fmt: skip
-        rows[:count][done.rcs != 0] = 0  # what a failed block left there is nobody's to read
-        reply = p.FabricFetchReply(
-            ends=done.ends.tobytes(), rcs=done.rcs.tobytes(), lengths=done.lengths.tobytes(),
-            checksums=done.checksums.tobytes(), hit_count=done.hit_count,
-            failed_count=done.failed_count, retry_count=done.retry_count,
-            torn_count=done.torn_count, stall_ns=done.stall_ns, copy_ns=done.copy_ns,
-        )  # fmt: skip
-        return reply, [rows[:count].data.cast("B")] if count else [b""]
 
-    def _put(self, request: p.FabricPut, payload: bytes) -> p.FabricReply:
+        def end() -> Answer:
+            done = self._driver.fetch_end(fetch)
+            rows[:count][done.rcs != 0] = 0  # what a failed block left there is nobody's to read
+            reply = p.FabricFetchReply(
+                ends=done.ends.tobytes(), rcs=done.rcs.tobytes(), lengths=done.lengths.tobytes(),
+                checksums=done.checksums.tobytes(), hit_count=done.hit_count,
+                failed_count=done.failed_count, retry_count=done.retry_count,
+                torn_count=done.torn_count, stall_ns=done.stall_ns, copy_ns=done.copy_ns,
+            )  # fmt: skip
+            return reply, [rows[:count].data.cast("B")] if count else [b""]
+
+        return fetch, end
+
+    def _put(
+        self, request: p.FabricPut, payload: bytes
+    ) -> tuple[Fetch | Put, Callable[[], Answer]]:
         """Rows whose bytes do not match their checksum were damaged on the way: not stored."""
         ordinals = _unpack(request.ordinals, "<u4", "ordinals")
         checksums = _unpack(request.checksums, "<u8", "checksums")
@@ -238,13 +282,17 @@ class _Worker:
             [lib.ofs_checksum(base + i * length, length) == checksums[i] for i in range(count)],
             np.bool_,
         )
-        rcs = np.full(count, -EBADMSG, np.int32)
-        if sound.any():
-            good = np.ascontiguousarray(rows[sound])
-            rcs[sound] = self._driver.put(
-                request.session, request.layer, ordinals[sound], good, timeout_ns=request.timeout_ns
-            )
-        return p.FabricPutReply(rcs=rcs.tobytes())
+        put = self._driver.put_begin(
+            request.session, request.layer, ordinals[sound], np.ascontiguousarray(rows[sound]),
+            timeout_ns=request.timeout_ns,
+        )  # fmt: skip
+
+        def end() -> Answer:
+            rcs = np.full(count, -EBADMSG, np.int32)
+            rcs[sound] = self._driver.put_end(put)
+            return p.FabricPutReply(rcs=rcs.tobytes()), []
+
+        return put, end
 
 
 def bound_endpoint(socket: "zmq.Socket[bytes]") -> str:

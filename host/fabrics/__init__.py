@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import FetchResult
+from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import BadInput
 from offstage.host.control import Control
 from offstage.host.fabrics import shm, sim, zmq
@@ -22,13 +22,43 @@ __all__ = ["FABRICS", "Fabric", "open_fabric"]
 class Fabric(Protocol):
     """What the decode loop needs of a fabric.
 
-    Contract: one thread owns it. A fetch returns within about `timeout_ns`; whatever it says came
+    Contract: one thread owns it. Up to `calls_max` calls are in flight, each with its deadline: a
+    fetch ends within about `timeout_ns`, if its owner polls or ends one. Whatever it says came
     (`rcs` 0) is byte for byte what was put, checked on this side of the link. A block that did not
     come has its -errno in `rcs`, and 255 in `ends`. RunFailed: the daemon is gone, attach again.
     """
 
     payload_size_bytes: int
     demand_max: int
+    calls_max: int
+
+    def fetch_begin(
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        target: NDArray[np.uint8],
+        *,
+        target_index: NDArray[np.uint32] | None = None,
+        selected_count: int | None = None,
+        scores: NDArray[np.uint16] | None = None,
+        timeout_ns: int = 2_000_000_000,
+    ) -> Fetch:
+        """Begin to bring the blocks `ordinals` [n], named by `keys` [n, 2], into rows of `target`.
+
+        No array may change before the end. RunFailed with EAGAIN: `calls_max` are in flight.
+        """
+        ...
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        """Wait for this fetch, moving the others on meanwhile."""
+        ...
+
+    def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
+        """Move all calls on, waiting up to `timeout_ns` for one to end; what newly ended."""
+        ...
 
     def fetch(
         self,
@@ -44,7 +74,24 @@ class Fabric(Protocol):
         scores: NDArray[np.uint16] | None = None,
         timeout_ns: int = 2_000_000_000,
     ) -> FetchResult:
-        """Bring the blocks `ordinals` [n], named by `keys` [n, 2], into rows of `target`."""
+        """`fetch_begin` and `fetch_end` in a row."""
+        ...
+
+    def put_begin(
+        self,
+        session: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        source: NDArray[np.uint8],
+        *,
+        length_bytes: int | None = None,
+        timeout_ns: int = 10_000_000_000,
+    ) -> Put:
+        """Begin to write row i of `source` [n, length] as block `ordinals[i]`."""
+        ...
+
+    def put_end(self, put: Put) -> NDArray[np.int32]:
+        """Wait for this put: [n] 0 or -errno."""
         ...
 
     def put(
@@ -57,7 +104,7 @@ class Fabric(Protocol):
         length_bytes: int | None = None,
         timeout_ns: int = 10_000_000_000,
     ) -> NDArray[np.int32]:
-        """Write row i of `source` [n, length] as block `ordinals[i]`; [n] 0 or -errno."""
+        """`put_begin` and `put_end` in a row."""
         ...
 
     def release(self, session: int) -> None:

@@ -3,18 +3,23 @@
 Bytes travel in frames of their own, never inside msgpack. The checksum that the daemon's driver
 verified travels along, and every row is held against it here: what was damaged on the way is
 -EBADMSG and not handed out. Times in the result are the daemon's; the link comes on top.
+
+Each call in flight has one request under way; what a message cannot carry is asked for by the next
+when it has been answered. Replies are told apart by their number and may come in any order.
 """
 
 import errno
 import time
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import FetchResult
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.driver import Fetch, FetchResult, Put
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
@@ -23,6 +28,7 @@ __all__ = ["ZmqDriver", "connect"]
 
 LINK_NS = 2_000_000_000  # what a reply may take on its way beyond the time it was allowed
 UNKNOWN_END = 255
+Handle = TypeVar("Handle", Fetch, Put)
 COUNTERS = (
     "fetches", "hits", "misses", "torn", "retries", "failed", "puts", "bytes_read", "bytes_put",
 )  # fmt: skip
@@ -35,6 +41,30 @@ def connect(control: Control) -> "ZmqDriver":
     return ZmqDriver(socket, attached, control.limits.put_slot_count)
 
 
+@dataclass(eq=False)
+class _Request:
+    """One message, the kind of its reply, and what to do with that."""
+
+    message: Any
+    kind: type[Any]
+    timeout_ns: int
+    accept: Callable[[Any, memoryview], None]
+    payload: Any = None
+
+
+@dataclass(eq=False)
+class _Call:
+    """A fetch, put or release: its requests one after the other, and how it ended."""
+
+    requests: Iterator[_Request]
+    parts: list[Any]
+    current: _Request | None = None
+    deadline_ns: int = 0
+    error: OffstageError | None = None
+    ended: bool = False
+    told: bool = False
+
+
 class ZmqDriver:
     """The calls of `Fabric` over one DEALER; it closes the socket."""
 
@@ -44,12 +74,64 @@ class ZmqDriver:
         """`put_slot_count` is how many blocks the daemon takes in one message."""
         self.payload_size_bytes = attached.payload_size_bytes
         self.demand_max = attached.demand_max
+        self.calls_max = p.FABRIC_REQUESTS_MAX
         self._socket, self._where = socket, attached.endpoint
         self._ticket = bytes.fromhex(attached.token)
         self._put_max = put_slot_count
         self._id = 0
+        self._waiting: dict[int, _Call] = {}  # by the number of the request under way
+        self._handles: list[Fetch | Put] = []
         self._stats = dict.fromkeys(COUNTERS, 0)
         self._closed = False
+
+    def fetch_begin(
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        target: NDArray[np.uint8],
+        *,
+        target_index: NDArray[np.uint32] | None = None,
+        selected_count: int | None = None,
+        scores: NDArray[np.uint16] | None = None,
+        timeout_ns: int = 2_000_000_000,
+    ) -> Fetch:
+        """As `bindings.driver.Driver.fetch_begin`."""
+        count = len(ordinals)
+        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
+        assert keys.shape == (count, 2) and len(index) == count and target.ndim == 2
+        assert target.shape[1] >= self.payload_size_bytes
+        selected = count if selected_count is None else selected_count
+        parts: list[FetchResult] = []
+
+        def requests() -> Iterator[_Request]:
+            for first in range(0, max(count, 1), self.demand_max):
+                part = slice(first, min(first + self.demand_max, count))
+                # The first part carries the scores, and what was selected and is not demanded.
+                more = selected - count if first == 0 else 0
+                message = p.FabricFetch(
+                    session=session, step=step, layer=layer,
+                    selected_count=part.stop - first + more,
+                    ordinals=np.ascontiguousarray(ordinals[part], "<u4").tobytes(),
+                    keys=np.ascontiguousarray(keys[part], "<u8").tobytes(),
+                    scores=b"" if scores is None or first else np.asarray(scores, "<u2").tobytes(),
+                    timeout_ns=timeout_ns,
+                )  # fmt: skip
+
+                def accept(reply: Any, payload: memoryview, part: slice = part) -> None:
+                    parts.append(self._accept(reply, payload, target, index[part]))
+
+                yield _Request(message, p.FabricFetchReply, timeout_ns, accept)
+
+        self._stats["fetches"] += 1
+        call = _Call(requests(), parts)
+        return self._begin(call, Fetch(count, call, ()))
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        """As `bindings.driver.Driver.fetch_end`. A reply that does not come in time: RunFailed."""
+        return _join(self._end(fetch))
 
     def fetch(
         self,
@@ -65,29 +147,59 @@ class ZmqDriver:
         scores: NDArray[np.uint16] | None = None,
         timeout_ns: int = 2_000_000_000,
     ) -> FetchResult:
-        """As `bindings.driver.Driver.fetch`. A reply that does not come in time: RunFailed."""
+        """`fetch_begin` and `fetch_end` in a row."""
+        return self.fetch_end(self.fetch_begin(
+            session, step, layer, ordinals, keys, target, target_index=target_index,
+            selected_count=selected_count, scores=scores, timeout_ns=timeout_ns,
+        ))  # fmt: skip
+
+    def put_begin(
+        self,
+        session: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        source: NDArray[np.uint8],
+        *,
+        length_bytes: int | None = None,
+        timeout_ns: int = 10_000_000_000,
+    ) -> Put:
+        """As `bindings.driver.Driver.put_begin`; a message holds what the daemon's window does."""
         count = len(ordinals)
-        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
-        assert keys.shape == (count, 2) and len(index) == count and target.ndim == 2
-        assert target.shape[1] >= self.payload_size_bytes
-        selected = count if selected_count is None else selected_count
-        self._stats["fetches"] += 1
-        parts = []
-        for first in range(0, max(count, 1), self.demand_max):
-            part = slice(first, min(first + self.demand_max, count))
-            # The first part carries the scores, and what was selected and is not demanded.
-            more = selected - count if first == 0 else 0
-            request = p.FabricFetch(
-                session=session, step=step, layer=layer,
-                selected_count=part.stop - first + more,
-                ordinals=np.ascontiguousarray(ordinals[part], "<u4").tobytes(),
-                keys=np.ascontiguousarray(keys[part], "<u8").tobytes(),
-                scores=b"" if scores is None or first else np.asarray(scores, "<u2").tobytes(),
-                timeout_ns=timeout_ns,
-            )  # fmt: skip
-            reply, payload = self._call(request, p.FabricFetchReply, timeout_ns)
-            parts.append(self._accept(reply, payload, target, index[part]))
-        return _join(parts)
+        assert source.ndim == 2 and source.shape[0] == count
+        length = source.shape[1] if length_bytes is None else length_bytes
+        assert length <= source.shape[1]
+        if not 0 < length <= self.payload_size_bytes:
+            raise BadInput(f"blocks of {length} B", self._where,
+                           f"put between 1 and {self.payload_size_bytes} B")  # fmt: skip
+
+        def requests() -> Iterator[_Request]:
+            for first in range(0, count, self._put_max):
+                part = slice(first, min(first + self._put_max, count))
+                rows = np.ascontiguousarray(source[part, :length])
+                message = p.FabricPut(
+                    session=session, layer=layer, length_bytes=length,
+                    ordinals=np.ascontiguousarray(ordinals[part], "<u4").tobytes(),
+                    checksums=np.array([checksum(row) for row in rows], "<u8").tobytes(),
+                    timeout_ns=timeout_ns,
+                )  # fmt: skip
+
+                def accept(reply: Any, _: memoryview, part: slice = part) -> None:
+                    taken = _array(reply.rcs, "<i4", part.stop - part.start, self._where)
+                    put.rcs[part] = taken
+                    good = int((taken == 0).sum())
+                    self._stats["puts"] += good
+                    self._stats["bytes_put"] += good * length
+
+                yield _Request(message, p.FabricPutReply, timeout_ns, accept, rows)
+
+        call = _Call(requests(), [])
+        put = Put(count, call, ())
+        return self._begin(call, put)
+
+    def put_end(self, put: Put) -> NDArray[np.int32]:
+        """As `bindings.driver.Driver.put_end`. A reply that does not come in time: RunFailed."""
+        self._end(put)
+        return put.rcs
 
     def put(
         self,
@@ -99,43 +211,42 @@ class ZmqDriver:
         length_bytes: int | None = None,
         timeout_ns: int = 10_000_000_000,
     ) -> NDArray[np.int32]:
-        """As `bindings.driver.Driver.put`; as many blocks in a message as the daemon takes."""
-        count = len(ordinals)
-        assert source.ndim == 2 and source.shape[0] == count
-        length = source.shape[1] if length_bytes is None else length_bytes
-        assert length <= source.shape[1]
-        if not 0 < length <= self.payload_size_bytes:
-            raise BadInput(f"blocks of {length} B", self._where,
-                           f"put between 1 and {self.payload_size_bytes} B")  # fmt: skip
-        rcs = np.zeros(count, np.int32)
-        for first in range(0, count, self._put_max):
-            part = slice(first, min(first + self._put_max, count))
-            rows = np.ascontiguousarray(source[part, :length])
-            request = p.FabricPut(
-                session=session, layer=layer, length_bytes=length,
-                ordinals=np.ascontiguousarray(ordinals[part], "<u4").tobytes(),
-                checksums=np.array([checksum(row) for row in rows], "<u8").tobytes(),
-                timeout_ns=timeout_ns,
-            )  # fmt: skip
-            reply, _ = self._call(request, p.FabricPutReply, timeout_ns, rows)
-            rcs[part] = _array(reply.rcs, "<i4", len(rows), self._where)
-        good = int((rcs == 0).sum())
-        self._stats["puts"] += good
-        self._stats["bytes_put"] += good * length
-        return rcs
+        """`put_begin` and `put_end` in a row."""
+        return self.put_end(self.put_begin(
+            session, layer, ordinals, source, length_bytes=length_bytes, timeout_ns=timeout_ns
+        ))  # fmt: skip
+
+    def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
+        """As `bindings.driver.Driver.poll`."""
+        until_ns = time.monotonic_ns() + timeout_ns
+        while True:
+            self._turn(0)
+            ended = [one for one in self._handles if one.call.ended and not one.call.told]
+            for one in ended:
+                one.call.told = True
+            left_ns = until_ns - time.monotonic_ns()
+            if ended or left_ns <= 0 or not self._waiting:
+                return ended
+            self._turn(left_ns)
 
     def release(self, session: int) -> None:
         """End the session's pins now."""
-        self._call(p.FabricRelease(session=session), p.Ok, 0)
+        request = _Request(p.FabricRelease(session=session), p.Ok, 0, lambda reply, payload: None)
+        call = _Call(iter([request]), [])
+        self._next(call)
+        self._finish(call)
 
     def stats(self) -> dict[str, int]:
         """Counters of this side, by the names of `struct ofs_driver_stats`."""
         return dict(self._stats)
 
     def close(self) -> None:
-        """Close the socket; the daemon's side ends with the host's login."""
+        """Close the socket; calls in flight have failed. The daemon's side ends with the login."""
         if not self._closed:
             self._closed = True
+            for call in self._waiting.values():
+                self._fail(call, self._shut())
+            self._waiting.clear()
             self._socket.close(0)
 
     def __enter__(self) -> "ZmqDriver":
@@ -144,36 +255,92 @@ class ZmqDriver:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _call(
-        self, request: Any, kind: type[Any], timeout_ns: int, payload: Any = None
-    ) -> tuple[Any, memoryview]:
-        """One request, there and back; late replies to earlier ones are dropped."""
+    def _begin(self, call: _Call, handle: Handle) -> Handle:
+        if len(self._handles) == self.calls_max:
+            raise RunFailed(f"{self.calls_max} calls are in flight", self._where,
+                            "end one before the next begins", errno=errno.EAGAIN)  # fmt: skip
+        self._next(call)
+        self._handles.append(handle)
+        return handle
+
+    def _end(self, handle: Fetch | Put) -> list[Any]:
+        self._handles.remove(handle)
+        call: _Call = handle.call
+        self._finish(call)
+        return call.parts
+
+    def _finish(self, call: _Call) -> None:
+        while not call.ended:
+            self._turn(call.deadline_ns - time.monotonic_ns())
+        if call.error is not None:
+            raise call.error
+
+    def _next(self, call: _Call) -> None:
+        """Send the call's next request; without one it has ended."""
         if self._closed:
-            raise RunFailed("this fabric is closed", self._where, "attach again")
+            raise self._shut()
+        request = call.current = next(call.requests, None)
+        if request is None:
+            call.ended = True
+            return
         self._id = self._id % 0xFFFFFFFF + 1
-        request.id = self._id
-        frames: list[Any] = [self._ticket, p.encode(request)]
-        if payload is not None:
-            frames.append(payload.data.cast("B"))
-        deadline_ns = time.monotonic_ns() + timeout_ns + LINK_NS
+        request.message.id = self._id
+        frames: list[Any] = [self._ticket, p.encode(request.message)]
+        if request.payload is not None:
+            frames.append(request.payload.data.cast("B"))
+        call.deadline_ns = time.monotonic_ns() + request.timeout_ns + LINK_NS
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
-            raise self._silent() from None
-        while True:
-            left_ms = (deadline_ns - time.monotonic_ns()) // 1_000_000
-            if left_ms <= 0 or not self._socket.poll(left_ms):
-                raise self._silent()
-            answer = self._socket.recv_multipart(copy=False)
+            self._fail(call, self._silent())
+            return
+        self._waiting[self._id] = call
+
+    def _turn(self, timeout_ns: int) -> None:
+        """Take every reply that is there, waiting for the first; late ones are dropped."""
+        due_ns = min((call.deadline_ns for call in self._waiting.values()), default=0)
+        wait_ns = min(timeout_ns, due_ns - time.monotonic_ns())
+        ready = self._socket.poll(max(wait_ns, 0) // 1_000_000 + (wait_ns > 0))
+        while ready:
+            self._take(self._socket.recv_multipart(copy=False))
+            ready = self._socket.poll(0)
+        now_ns = time.monotonic_ns()
+        for number, call in list(self._waiting.items()):
+            if now_ns >= call.deadline_ns:
+                del self._waiting[number]
+                self._fail(call, self._silent())
+
+    def _take(self, answer: list[Any]) -> None:
+        try:
             reply = p.decode_fabric_reply(bytes(answer[0].buffer))
-            if reply.id == self._id:
-                break
-        if isinstance(reply, p.Error):
-            raise RunFailed(reply.what, reply.where or self._where, reply.mend, errno=reply.errno)
-        if not isinstance(reply, kind):
-            raise RunFailed(f"{type(reply).__name__} in answer to {type(request).__name__}",
-                            self._where, "use the same release on both sides")  # fmt: skip
-        return reply, answer[1].buffer if len(answer) > 1 else memoryview(b"")
+        except OffstageError as error:  # whose it was cannot be said
+            for call in self._waiting.values():
+                self._fail(call, error)
+            self._waiting.clear()
+            return
+        call_or_none = self._waiting.pop(reply.id, None)
+        if call_or_none is None:
+            return
+        call, request = call_or_none, call_or_none.current
+        assert request is not None
+        try:
+            if isinstance(reply, p.Error):
+                raise RunFailed(reply.what, reply.where or self._where, reply.mend,
+                                errno=reply.errno)  # fmt: skip
+            if not isinstance(reply, request.kind):
+                raise RunFailed(
+                    f"{type(reply).__name__} in answer to {type(request.message).__name__}",
+                    self._where, "use the same release on both sides")  # fmt: skip
+            request.accept(reply, answer[1].buffer if len(answer) > 1 else memoryview(b""))
+            self._next(call)
+        except OffstageError as error:
+            self._fail(call, error)
+
+    def _fail(self, call: _Call, error: OffstageError) -> None:
+        call.error, call.ended = error, True
+
+    def _shut(self) -> RunFailed:
+        return RunFailed("this fabric is closed", self._where, "attach again")
 
     def _silent(self) -> RunFailed:
         return RunFailed("the daemon's ZMQ fabric does not answer", self._where,

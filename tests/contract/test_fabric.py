@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
-from offstage.bindings.driver import Driver
+from offstage.bindings.driver import Driver, Fetch
 from offstage.bindings.errors import BadInput, Incompatible, OffstageError, RunFailed
 from offstage.bindings.firmware import lib
 from offstage.dpu import protocol as p
@@ -64,6 +64,15 @@ class Host:
                 assert done.ends[i] == 255
         assert done.failed_count == np.count_nonzero(done.rcs)
         return done, target
+
+    def begin(self, ordinals: list[int], **more: Any) -> tuple[Fetch, NDArray[np.uint8]]:
+        wanted = np.array(ordinals, np.uint32)
+        target = np.full((max(len(ordinals), 1), PAYLOAD), 0xA5, np.uint8)
+        keys = np.ascontiguousarray(self.session.keys[LAYER, wanted])
+        fetch = self.fabric.fetch_begin(
+            self.session.number, self.step, LAYER, wanted, keys, target, **more
+        )
+        return fetch, target
 
     def put(self, ordinals: range) -> NDArray[np.int32]:
         wanted = np.arange(ordinals.start, ordinals.stop, dtype=np.uint32)
@@ -169,6 +178,69 @@ def test_more_than_fits_a_command_or_the_arena(host: Host) -> None:
     for _ in range(2):
         done, _ = host.fetch(list(range(BLOCKS)), timeout_ns=20_000_000_000)
         assert not done.rcs.any()
+
+
+def test_several_in_flight_end_each_with_its_own(host: Host) -> None:
+    """Eight fetches begun together bring what they would have brought one by one, in any order."""
+    assert not host.put(range(64)).any()
+    begun = [(list(range(n, 64, 8)), *host.begin(list(range(n, 64, 8)))) for n in range(8)]
+    for ordinals, fetch, target in reversed(begun):
+        done = host.fabric.fetch_end(fetch)
+        assert not done.rcs.any() and done.failed_count == 0
+        assert np.array_equal(target, host.source[ordinals])
+    assert host.fabric.stats()["fetches"] == 8
+
+
+def test_poll_tells_each_once(host: Host) -> None:
+    """Fetches, a put and one that fails: polling alone ends all, and each is told one time."""
+    assert not host.put(range(16)).any()
+    wanted = np.arange(16, 24, dtype=np.uint32)
+    source = host.source[16:24]
+    calls: list[Any] = [host.begin([1, 2, 3])[0], host.begin([4, 90])[0], host.begin([])[0]]
+    calls.append(host.fabric.put_begin(host.session.number, LAYER, wanted, source))
+    told: list[Any] = []
+    while len(told) < 4:
+        told += host.fabric.poll(1_000_000 if len(told) % 2 else 0)
+    assert sorted(map(id, told)) == sorted(map(id, calls))
+    assert not host.fabric.fetch_end(calls[0]).rcs.any()
+    assert host.fabric.fetch_end(calls[1]).rcs.tolist() == [0, -errno.ENOENT]
+    assert len(host.fabric.fetch_end(calls[2]).rcs) == 0
+    assert not host.fabric.put_end(calls[3]).any()
+    assert host.fabric.poll() == []
+    assert not host.fetch(list(range(16, 24)))[0].rcs.any()
+
+
+def test_more_calls_than_there_may_be_are_told(host: Host) -> None:
+    assert not host.put(range(1)).any()
+    begun = [host.begin([0]) for _ in range(host.fabric.calls_max)]
+    with pytest.raises(RunFailed) as caught:
+        host.begin([0])
+    assert caught.value.errno == errno.EAGAIN and caught.value.mend
+    for fetch, target in begun:
+        assert not host.fabric.fetch_end(fetch).rcs.any()
+        assert np.array_equal(target[0], host.source[0])
+
+
+def test_a_deadline_ends_its_own_call_only(host: Host) -> None:
+    """Without any time a block of the store does not come; the one beside it does."""
+    assert not host.put(range(4)).any()
+    hasty, _ = host.begin([0, 1], timeout_ns=0)
+    patient, target = host.begin([2, 3])
+    late = host.fabric.fetch_end(hasty)
+    assert set(late.rcs.tolist()) == {-errno.ETIMEDOUT} and late.failed_count == 2
+    assert not host.fabric.fetch_end(patient).rcs.any()
+    assert np.array_equal(target, host.source[2:4])
+    assert not host.fetch([0, 1])[0].rcs.any()
+
+
+def test_a_closed_port_ends_all_in_flight(host: Host) -> None:
+    assert not host.put(range(8)).any()
+    host.device.detach()
+    calls = [host.begin([n])[0] for n in range(3)]
+    for fetch in calls:
+        with pytest.raises(RunFailed):
+            host.fabric.fetch_end(fetch)
+    assert host.fabric.poll() == []
 
 
 def test_short_blocks(host: Host) -> None:

@@ -1,11 +1,17 @@
 /*
  * driver.h: the host driver: what a decode loop calls to get its blocks.
  *
- * Model: one driver over one fabric, owned by one thread, without the GIL. `fetch` serves the
+ * Model: one driver over one fabric, owned by one thread, without the GIL. A *fetch* serves the
  * demands of one layer of one step: look every key up in the directory, copy and check the hits
- * one-sidedly, send one STEP with what was seen (that is also the hint), wait for the rest, copy
- * and check it. A block that fails its check or whose slot moved on is asked for again (bounded),
- * never returned. `put` copies blocks into the put window and waits for their acknowledgement.
+ * one-sidedly, send one STEP with what was seen (that is also the hint), then copy and check the
+ * rest as it lands. A block that fails its check or whose slot moved on is asked for again
+ * (bounded), never returned. A *put* copies blocks into the put window and waits for their
+ * acknowledgement.
+ *
+ * Several calls may be in flight, as many as the port has entries, each with its own deadline.
+ * `begin` does what needs no answer and returns a ticket; `poll` moves all of them on; `end` waits
+ * for one of them and moves the others on meanwhile. A blocking call is the three in a row. What a
+ * call points to belongs to the driver from begin until end.
  *
  * A command that timed out keeps its payload area and put slot until its completion comes: the DPU
  * may still use them. When all are kept so, further calls end with -ETIMEDOUT.
@@ -46,6 +52,18 @@ struct ofs_fetch {
 	uint64_t copy_ns;    /* one-sided reads and checks */
 };
 
+struct ofs_put {
+	uint32_t session;
+	uint32_t layer;
+	uint32_t count;
+	uint32_t length_bytes;    /* of each block */
+	const uint32_t *ordinals; /* [count] */
+	const uint8_t *source;    /* block i is at source + i * source_stride_bytes */
+	uint64_t source_stride_bytes;
+	uint64_t timeout_ns;
+	int32_t *rcs; /* out: [count] 0 or -errno (-ENOSPC store full, -EIO, -EINVAL wrong size) */
+};
+
 struct ofs_driver_stats {
 	uint64_t fetches;
 	uint64_t hits;
@@ -71,19 +89,33 @@ int ofs_driver_open_sim(struct ofs_driver **out, struct ofs_device *device, int 
 	int port_fd, const struct ofs_fabric_sim_config *config, char *error, size_t error_size_bytes);
 void ofs_driver_close(struct ofs_driver *driver);
 /*
- * 0: every demand ended, each as its rcs says. -ETIMEDOUT: some did not in time. -EPIPE: the
- * daemon closed the port or died. -EINVAL, -EPERM: the daemon refused the step. rcs are filled in
- * all cases.
+ * Begins a fetch: reads its hits and sends its STEPs, and waits for no answer. 0 and a ticket;
+ * -EAGAIN: as many calls are in flight as the port has entries; -EINVAL. What goes wrong later is
+ * told by end.
  */
-int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);
+int ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint64_t *ticket);
 /*
- * Write `count` blocks of one layer; source + i * stride, length bytes each; rcs [count] gets 0 or
- * -errno (-ENOSPC store full, -EIO, -EINVAL wrong size). Acknowledged as the daemon's write mode
- * says. Returns 0 when all ended, each as rcs says, else as fetch.
+ * Waits for this fetch and gives its outcome. 0: every demand ended, each as its rcs says.
+ * -ETIMEDOUT: some did not in time. -EPIPE: the daemon closed the port or died. -EINVAL, -EPERM:
+ * the daemon refused the step. rcs are filled in all cases. -EBADF: no such fetch in flight.
  */
-int ofs_driver_put(struct ofs_driver *driver, uint32_t session, uint32_t layer, uint32_t count,
-	const uint32_t *ordinals, const uint8_t *source, uint64_t source_stride_bytes,
-	uint32_t length_bytes, uint64_t timeout_ns, int32_t *rcs);
+int ofs_driver_fetch_end(struct ofs_driver *driver, uint64_t ticket);
+/* begin, poll and end in a row. */
+int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);
+/* The same for puts. Acknowledged as the daemon's write mode says. */
+int ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint64_t *ticket);
+int ofs_driver_put_end(struct ofs_driver *driver, uint64_t ticket);
+int ofs_driver_put(struct ofs_driver *driver, const struct ofs_put *put);
+/*
+ * Moves every call on, and waits up to `timeout_ns` (0: not at all) for one to end. Returns how
+ * many tickets of calls that have ended it wrote, at most `max`; each is told once, and its end
+ * then returns at once.
+ */
+int ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *tickets,
+	uint32_t max);
+/* How many calls may be in flight together. */
+uint32_t ofs_driver_calls_max(const struct ofs_driver *driver);
+/* The session's pins end now and not at its next step. */
 int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
 int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);
 uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);

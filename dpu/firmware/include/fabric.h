@@ -37,7 +37,10 @@ struct ofs_fabric_ops {
 	int (*poll)(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max);
 	/* Results of a completed STEP, valid until its payload area is used again. */
 	const struct ofs_result *(*results)(struct ofs_fabric *fabric, const struct ofs_cqe *cqe);
-	/* Spin shortly, then sleep until a completion or the timeout. 0, -ETIMEDOUT, -EPIPE. */
+	/*
+	 * Spin shortly, then sleep until a completion or the timeout. 0, -ETIMEDOUT, -EPIPE. With a
+	 * timeout of 0 it looks, at the other side's death too, and does not sleep.
+	 */
 	int (*wait)(struct ofs_fabric *fabric, uint64_t timeout_ns);
 	uint64_t (*now_ns)(struct ofs_fabric *fabric);
 	void (*pause)(struct ofs_fabric *fabric, uint64_t pause_ns);

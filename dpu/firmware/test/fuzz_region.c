@@ -75,6 +75,7 @@ use(struct ofs_driver *driver)
 		.rcs = rcs,
 		.lengths = lengths,
 		.checksums = checksums};
+	struct ofs_put put;
 	uint32_t i;
 
 	if (target == NULL)
@@ -87,7 +88,14 @@ use(struct ofs_driver *driver)
 					== ofs_checksum(target + (size_t)i * payload_size_bytes, lengths[i]));
 		}
 	}
-	(void)ofs_driver_put(driver, 0, 0, 1, ordinals, target, payload_size_bytes, 1, 1, rcs);
+	put = (struct ofs_put){.count = 1,
+		.length_bytes = 1,
+		.ordinals = ordinals,
+		.source = target,
+		.source_stride_bytes = payload_size_bytes,
+		.timeout_ns = 1,
+		.rcs = rcs};
+	(void)ofs_driver_put(driver, &put);
 	free(target);
 }
 

@@ -292,8 +292,16 @@ world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t ordinal = first + i;
 		uint32_t length = world_block(world, &session->chunks[ordinal].store_key, layer, bytes);
-		int rc = ofs_driver_put(session->host->driver, session->number, layer, 1, &ordinal, bytes,
-			length, length, timeout_ns, &rcs[i]);
+		struct ofs_put put = {.session = session->number,
+			.layer = layer,
+			.count = 1,
+			.length_bytes = length,
+			.ordinals = &ordinal,
+			.source = bytes,
+			.source_stride_bytes = length,
+			.timeout_ns = timeout_ns,
+			.rcs = &rcs[i]};
+		int rc = ofs_driver_put(session->host->driver, &put);
 
 		last = rc != 0 ? rc : last;
 	}

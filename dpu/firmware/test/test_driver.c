@@ -228,6 +228,23 @@ test_timeout_and_recovery(void)
 	tear_down();
 }
 
+static int
+put_blocks(uint32_t count, const uint8_t *source, uint32_t length, uint64_t timeout_ns,
+	int32_t *rcs)
+{
+	struct ofs_put put = {.session = 1,
+		.layer = 2,
+		.count = count,
+		.length_bytes = length,
+		.ordinals = all,
+		.source = source,
+		.source_stride_bytes = PAYLOAD,
+		.timeout_ns = timeout_ns,
+		.rcs = rcs};
+
+	return ofs_driver_put(driver, &put);
+}
+
 static void
 test_puts(void)
 {
@@ -242,9 +259,7 @@ test_puts(void)
 	}
 	dpu.busy_puts = 5;
 	support_start(&dpu);
-	assert(
-		ofs_driver_put(driver, 1, 2, BLOCKS, all, source[0], PAYLOAD, PAYLOAD, 5000000000ull, rcs)
-		== 0);
+	assert(put_blocks(BLOCKS, source[0], PAYLOAD, 5000000000ull, rcs) == 0);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		assert(rcs[i] == 0 && dpu.length_of[i] == PAYLOAD);
 	assert(ofs_driver_release(driver, 1) == 0);
@@ -254,23 +269,19 @@ test_puts(void)
 	/* What the store refuses reaches the host block by block. */
 	dpu.put_rc = -ENOSPC;
 	support_start(&dpu);
-	assert(
-		ofs_driver_put(driver, 1, 2, 7, all, source[0], PAYLOAD, PAYLOAD, 5000000000ull, rcs) == 0);
+	assert(put_blocks(7, source[0], PAYLOAD, 5000000000ull, rcs) == 0);
 	support_stop(&dpu);
 	for (uint32_t i = 0; i < 7; i++)
 		assert(rcs[i] == -ENOSPC);
-	assert(
-		ofs_driver_put(driver, 1, 2, 1, all, source[0], PAYLOAD, PAYLOAD + 1, 1, rcs) == -EINVAL);
+	assert(put_blocks(1, source[0], PAYLOAD + 1, 1, rcs) == -EINVAL);
 	/* Nobody answers, more often than the window has slots; then somebody does. */
 	for (uint32_t i = 0; i < 3; i++) {
-		assert(ofs_driver_put(driver, 1, 2, 6, all, source[0], PAYLOAD, PAYLOAD, 1000000, rcs)
-			== -ETIMEDOUT);
+		assert(put_blocks(6, source[0], PAYLOAD, 1000000, rcs) == -ETIMEDOUT);
 		assert(rcs[0] == -ETIMEDOUT && rcs[5] == -ETIMEDOUT);
 	}
 	dpu.put_rc = 0;
 	support_start(&dpu);
-	assert(
-		ofs_driver_put(driver, 1, 2, 6, all, source[0], PAYLOAD, PAYLOAD, 5000000000ull, rcs) == 0);
+	assert(put_blocks(6, source[0], PAYLOAD, 5000000000ull, rcs) == 0);
 	assert(rcs[0] == 0 && rcs[5] == 0);
 	support_stop(&dpu);
 	tear_down();

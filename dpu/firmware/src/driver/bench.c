@@ -13,17 +13,10 @@ ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns
 		uint64_t start_ns = ofs_driver_now_ns(driver);
 		uint64_t deadline_ns = start_ns + OFS_COMMAND_TIMEOUT_NS;
 		struct ofs_sqe sqe = {.op = OFS_OP_NOP};
-		struct ofs_cqe cqe;
-		uint32_t index;
-		int rc = ofs_command_begin(driver, deadline_ns, &index);
+		int rc = ofs_command_run(driver, &sqe, deadline_ns);
 
-		if (rc == 0)
-			rc = ofs_command_send(driver, &sqe, index, deadline_ns);
-		if (rc == 0)
-			rc = ofs_command_wait(driver, index, deadline_ns, &cqe);
 		if (rc != 0)
 			return rc;
-		ofs_command_end(driver, index);
 		rtt_ns[i] = ofs_driver_now_ns(driver) - start_ns;
 	}
 	return 0;
@@ -48,7 +41,7 @@ read_batch(struct ofs_driver *driver, int checked, uint64_t *batch_ns)
 	int rc = ofs_reads_lookup(driver, driver->reads, OFS_BENCH_READ_BATCH);
 
 	if (rc == 0)
-		rc = ofs_reads_run(driver, driver->reads, NULL, OFS_BENCH_READ_BATCH, checked);
+		rc = ofs_reads_run(driver, driver->reads, OFS_BENCH_READ_BATCH, checked);
 	*batch_ns = ofs_driver_now_ns(driver) - start_ns;
 	for (uint32_t i = 0; rc == 0 && i < OFS_BENCH_READ_BATCH; i++)
 		refused += driver->reads[i].rc != 0;

@@ -8,21 +8,20 @@ give_back(struct ofs_driver *driver, uint32_t payload_index)
 {
 	struct ofs_pending *pending = &driver->pending[payload_index];
 
-	assert(pending->used);
-	if (pending->put_slot != OFS_NONE) {
+	assert(pending->used && !pending->flying);
+	if (pending->put_slot != OFS_NONE)
 		driver->free_put_slots[driver->free_put_slot_count++] = pending->put_slot;
-		pending->put_slot = OFS_NONE;
-	}
 	pending->used = false;
 	driver->free_payloads[driver->free_payload_count++] = payload_index;
 }
 
-void
+uint32_t
 ofs_command_collect(struct ofs_driver *driver)
 {
 	struct ofs_fabric *fabric = driver->fabric;
 	struct ofs_cqe cqes[OFS_CQE_BATCH];
 	int count = fabric->ops->poll(fabric, cqes, OFS_CQE_BATCH);
+	uint32_t taken_count = 0;
 
 	for (int i = 0; i < count; i++) {
 		struct ofs_pending *pending;
@@ -31,8 +30,11 @@ ofs_command_collect(struct ofs_driver *driver)
 			continue;
 		pending = &driver->pending[cqes[i].payload_index];
 		/* A completion nobody asked for: the answer to a tail that ran ahead, or a bug. */
-		if (!pending->used || pending->done || pending->user != cqes[i].user)
+		if (!pending->flying || pending->sqe.user != cqes[i].user)
 			continue;
+		pending->flying = false;
+		driver->flying_count--;
+		taken_count++;
 		if (pending->abandoned) {
 			give_back(driver, cqes[i].payload_index);
 			continue;
@@ -40,90 +42,75 @@ ofs_command_collect(struct ofs_driver *driver)
 		pending->done = true;
 		pending->cqe = cqes[i];
 	}
+	return taken_count;
 }
 
-/* 0: look again; -ETIMEDOUT, -EPIPE. */
-static int
-wait_until(struct ofs_driver *driver, uint64_t deadline_ns)
+uint32_t
+ofs_command_take(struct ofs_driver *driver)
 {
-	uint64_t now_ns = ofs_driver_now_ns(driver);
+	uint32_t payload_index;
 
-	if (now_ns >= deadline_ns)
-		return -ETIMEDOUT;
-	return driver->fabric->ops->wait(driver->fabric, deadline_ns - now_ns);
-}
-
-int
-ofs_command_begin(struct ofs_driver *driver, uint64_t deadline_ns, uint32_t *payload_index)
-{
-	struct ofs_pending *pending;
-	int rc = 0;
-
-	ofs_command_collect(driver);
-	while (driver->free_payload_count == 0 && rc == 0) {
-		rc = wait_until(driver, deadline_ns);
-		ofs_command_collect(driver);
-	}
 	if (driver->free_payload_count == 0)
-		return rc;
-	*payload_index = driver->free_payloads[--driver->free_payload_count];
-	pending = &driver->pending[*payload_index];
-	*pending = (struct ofs_pending){.used = true, .put_slot = OFS_NONE};
-	return 0;
+		return OFS_NONE;
+	payload_index = driver->free_payloads[--driver->free_payload_count];
+	driver->pending[payload_index] = (struct ofs_pending){.used = true,
+		.next = OFS_NONE,
+		.put_slot = OFS_NONE,
+		.pause_ns = OFS_BACKOFF_NS_MIN};
+	return payload_index;
 }
 
 int
-ofs_command_send(struct ofs_driver *driver, struct ofs_sqe *sqe, uint32_t payload_index,
-	uint64_t deadline_ns)
+ofs_command_send(struct ofs_driver *driver, uint32_t payload_index)
 {
 	struct ofs_fabric *fabric = driver->fabric;
 	struct ofs_pending *pending = &driver->pending[payload_index];
 	int rc;
 
-	sqe->payload_index = (uint16_t)payload_index;
-	sqe->user = pending->user = ++driver->user_last;
+	pending->sqe.payload_index = (uint16_t)payload_index;
+	pending->sqe.user = ++driver->user_last;
 	pending->done = false;
-	/* Full only while the DPU has not yet taken commands that already have their answer. */
-	while ((rc = fabric->ops->submit(fabric, sqe)) == -EAGAIN) {
-		if (ofs_driver_now_ns(driver) >= deadline_ns) {
-			rc = -ETIMEDOUT;
-			break;
-		}
-		fabric->ops->pause(fabric, OFS_BACKOFF_NS_MIN);
+	rc = fabric->ops->submit(fabric, &pending->sqe);
+	if (rc == 0) {
+		pending->flying = true;
+		driver->flying_count++;
 	}
-	if (rc != 0)
-		give_back(driver, payload_index);
 	return rc;
 }
 
-int
-ofs_command_wait(struct ofs_driver *driver, uint32_t payload_index, uint64_t deadline_ns,
-	struct ofs_cqe *cqe)
+void
+ofs_command_drop(struct ofs_driver *driver, uint32_t payload_index)
 {
 	struct ofs_pending *pending = &driver->pending[payload_index];
+
+	if (pending->flying)
+		pending->abandoned = true;
+	else
+		give_back(driver, payload_index);
+}
+
+int
+ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t deadline_ns)
+{
+	struct ofs_fabric *fabric = driver->fabric;
+	struct ofs_pending *pending;
+	uint32_t index;
 	int rc = 0;
 
-	ofs_command_collect(driver);
-	while (!pending->done && rc == 0) {
-		rc = wait_until(driver, deadline_ns);
-		ofs_command_collect(driver);
-	}
-	if (!pending->done) {
-		ofs_command_abandon(driver, payload_index);
+	while ((index = ofs_command_take(driver)) == OFS_NONE && rc == 0)
+		rc = ofs_calls_turn(driver) ? 0 : ofs_calls_wait(driver, deadline_ns);
+	if (index == OFS_NONE)
 		return rc;
+	pending = &driver->pending[index];
+	pending->sqe = *sqe;
+	/* Full only while the DPU has not yet taken commands that already have their answer. */
+	while ((rc = ofs_command_send(driver, index)) == -EAGAIN
+		&& ofs_driver_now_ns(driver) < deadline_ns) {
+		fabric->ops->pause(fabric, OFS_BACKOFF_NS_MIN);
 	}
-	*cqe = pending->cqe;
-	return 0;
-}
-
-void
-ofs_command_end(struct ofs_driver *driver, uint32_t payload_index)
-{
-	give_back(driver, payload_index);
-}
-
-void
-ofs_command_abandon(struct ofs_driver *driver, uint32_t payload_index)
-{
-	driver->pending[payload_index].abandoned = true;
+	while (rc == 0 && !pending->done)
+		rc = ofs_calls_turn(driver) ? 0 : ofs_calls_wait(driver, deadline_ns);
+	rc = pending->done ? pending->cqe.rc : rc == -EAGAIN ? -ETIMEDOUT : rc;
+	ofs_command_drop(driver, index);
+	return rc;
 }

@@ -13,10 +13,11 @@ ofs_driver_close(struct ofs_driver *driver)
 	free(driver->pending);
 	free(driver->free_payloads);
 	free(driver->free_put_slots);
-	free(driver->active);
+	free(driver->calls);
+	free(driver->running);
 	free(driver->reads);
-	free(driver->wanted);
-	free(driver->results);
+	free(driver->asked);
+	free(driver->attempts);
 	free(driver);
 }
 
@@ -34,14 +35,15 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 	driver->pending = calloc(port->entry_count, sizeof(driver->pending[0]));
 	driver->free_payloads = calloc(port->entry_count, sizeof(driver->free_payloads[0]));
 	driver->free_put_slots = calloc(port->put_slot_count, sizeof(driver->free_put_slots[0]));
-	driver->active = calloc(port->entry_count, sizeof(driver->active[0]));
+	driver->calls = calloc(port->entry_count, sizeof(driver->calls[0]));
+	driver->running = calloc(port->entry_count, sizeof(driver->running[0]));
 	driver->reads =
 		aligned_alloc(_Alignof(struct ofs_block_read), port->demand_max * sizeof(driver->reads[0]));
-	driver->wanted = calloc(port->demand_max, sizeof(driver->wanted[0]));
-	driver->results = calloc(port->demand_max, sizeof(driver->results[0]));
+	driver->asked = calloc((size_t)port->entry_count * port->demand_max, sizeof(driver->asked[0]));
+	driver->attempts = calloc(port->entry_count, port->demand_max);
 	if (driver->pending == NULL || driver->free_payloads == NULL || driver->free_put_slots == NULL
-		|| driver->active == NULL || driver->reads == NULL || driver->wanted == NULL
-		|| driver->results == NULL) {
+		|| driver->calls == NULL || driver->running == NULL || driver->reads == NULL
+		|| driver->asked == NULL || driver->attempts == NULL) {
 		ofs_driver_close(driver);
 		return -ENOMEM;
 	}
@@ -67,21 +69,9 @@ ofs_driver_open_shm(struct ofs_driver **out, int region_fd, int port_fd, int dpu
 int
 ofs_driver_release(struct ofs_driver *driver, uint32_t session)
 {
-	uint64_t deadline_ns = ofs_driver_now_ns(driver) + OFS_COMMAND_TIMEOUT_NS;
 	struct ofs_sqe sqe = {.op = OFS_OP_RELEASE, .session = session};
-	struct ofs_cqe cqe;
-	uint32_t index;
-	int rc = ofs_command_begin(driver, deadline_ns, &index);
 
-	if (rc == 0)
-		rc = ofs_command_send(driver, &sqe, index, deadline_ns);
-	if (rc == 0)
-		rc = ofs_command_wait(driver, index, deadline_ns, &cqe);
-	if (rc == 0) {
-		ofs_command_end(driver, index);
-		rc = cqe.rc;
-	}
-	return rc;
+	return ofs_command_run(driver, &sqe, ofs_driver_now_ns(driver) + OFS_COMMAND_TIMEOUT_NS);
 }
 
 int

@@ -3,7 +3,9 @@
  *
  * Model: all of it belongs to the driver's one thread. Tables are sized at open by the port's
  * header; nothing is allocated after. A command takes one payload area, and that area's index
- * names it.
+ * names it. A *call* is one fetch or put of the caller; its commands hang on it in a list. A call
+ * is moved on by ofs_call_turn, which never waits: what has been answered is taken in, what is due
+ * is sent (again), and a deadline that has passed ends it.
  */
 #ifndef OFS_DRIVER_INTERNAL_H
 #define OFS_DRIVER_INTERNAL_H
@@ -17,32 +19,58 @@
 #define OFS_BACKOFF_NS_MAX 1000000ull
 #define OFS_COMMAND_TIMEOUT_NS 2000000000ull
 #define OFS_CQE_BATCH 32
+#define OFS_NEVER_NS UINT64_MAX
+#define OFS_WANTED (-EINPROGRESS) /* the rcs of a demand or block that has not ended */
 
 /* One block that is to be looked up and read. */
 struct ofs_block_read {
 	struct ofs_key key;
 	uint8_t *target;
-	uint32_t slot; /* OFS_NONE: not in the directory */
+	uint32_t demand; /* which of the fetch */
+	uint32_t slot;   /* OFS_NONE: not in the directory */
 	uint32_t generation;
 	uint32_t cause;    /* out: enum ofs_cause, of a block that was read */
 	uint32_t length;   /* out */
 	uint64_t checksum; /* out: XXH3-64 of what was copied */
 	int32_t rc;        /* out: 0; -ENOENT no slot; -ESTALE it moved on; -EBADMSG bad bytes */
-	uint32_t attempts;
 	_Alignas(64) struct ofs_directory_entry bucket[OFS_BUCKET_ENTRIES];
 	struct ofs_trailer before;
 	struct ofs_trailer after;
 };
 
-/* One command in flight, by payload index. */
+/* One payload area, and the command that was built in it. */
 struct ofs_pending {
-	uint64_t user;
-	uint32_t put_slot; /* OFS_NONE: none */
-	uint32_t tag;      /* put: which block */
-	bool used;
-	bool done;
-	bool abandoned; /* timed out: nobody waits, the DPU may still use its memory */
+	struct ofs_sqe sqe;
 	struct ofs_cqe cqe;
+	uint64_t due_ns;   /* when to send it again, unless it is flying */
+	uint64_t pause_ns; /* before the sending after that */
+	uint32_t next;     /* of the same call; OFS_NONE: the last */
+	uint32_t put_slot; /* OFS_NONE: none */
+	uint32_t first;    /* demands or blocks of the call: [first, first + count) */
+	uint32_t count;
+	bool used;
+	bool flying;    /* sent, and not completed */
+	bool done;      /* `cqe` is its completion, not yet looked at */
+	bool abandoned; /* nobody waits, the DPU may still use its memory */
+	bool ask_again; /* of a fetch: what is sent next asks for what is still wanted */
+};
+
+enum ofs_call_state { OFS_CALL_FREE = 0, OFS_CALL_RUNNING = 1, OFS_CALL_ENDED = 2 };
+
+/* One fetch or put of the caller. */
+struct ofs_call {
+	enum ofs_call_state state;
+	uint32_t generation;       /* of this place in the table: the ticket's upper half */
+	struct ofs_fetch *fetch;   /* NULL: a put */
+	const struct ofs_put *put; /* NULL: a fetch */
+	uint64_t deadline_ns;
+	uint64_t stall_begin_ns;      /* 0: no block of it was ever waited for */
+	uint64_t stall_begin_copy_ns; /* copied until then */
+	uint32_t begun;               /* demands or blocks whose command has been built */
+	uint32_t commands;            /* first payload area; OFS_NONE: none */
+	int rc;                       /* the first that went wrong */
+	bool steps_begun;             /* of a fetch */
+	bool told;                    /* by poll */
 };
 
 struct ofs_driver {
@@ -54,10 +82,13 @@ struct ofs_driver {
 	uint32_t free_payload_count;
 	uint32_t *free_put_slots; /* [put_slot_count], a stack */
 	uint32_t free_put_slot_count;
-	uint32_t *active;             /* [entry_count] payload indexes of one put call */
-	struct ofs_block_read *reads; /* [demand_max] */
-	uint32_t *wanted;             /* [demand_max] demands still to come, by index */
-	struct ofs_result *results;   /* [demand_max] of the last STEP */
+	uint32_t flying_count;  /* commands, abandoned ones included */
+	struct ofs_call *calls; /* [entry_count] */
+	uint32_t *running;      /* [entry_count] calls in the order they began */
+	uint32_t running_count;
+	struct ofs_block_read *reads; /* [demand_max] of whoever reads just now */
+	uint32_t *asked;              /* [entry_count][demand_max] demands of a STEP that asks again */
+	uint8_t *attempts;            /* [entry_count][demand_max] reads in vain, by demand of a part */
 };
 
 static inline uint64_t
@@ -67,28 +98,58 @@ ofs_driver_now_ns(const struct ofs_driver *driver)
 }
 
 /* ---- commands (command.c) ---- */
-/* A free payload area, waited for until `deadline_ns`; -ETIMEDOUT, -EPIPE. */
-int ofs_command_begin(struct ofs_driver *driver, uint64_t deadline_ns, uint32_t *payload_index);
-/* Sends it; `sqe`'s user and payload_index are filled in. On failure the area is free again. */
-int ofs_command_send(struct ofs_driver *driver, struct ofs_sqe *sqe, uint32_t payload_index,
-	uint64_t deadline_ns);
-/* Waits for its completion and copies it; the area stays taken until ofs_command_end. */
-int ofs_command_wait(struct ofs_driver *driver, uint32_t payload_index, uint64_t deadline_ns,
-	struct ofs_cqe *cqe);
-void ofs_command_end(struct ofs_driver *driver, uint32_t payload_index);
-/* Nobody waits any more; its memory comes back with its completion. */
-void ofs_command_abandon(struct ofs_driver *driver, uint32_t payload_index);
-/* Takes in whatever has completed. */
-void ofs_command_collect(struct ofs_driver *driver);
+/* A free payload area, or OFS_NONE. */
+uint32_t ofs_command_take(struct ofs_driver *driver);
+/* Sends the sqe of the area, with a number of its own; -EAGAIN the ring is full, -EPIPE. */
+int ofs_command_send(struct ofs_driver *driver, uint32_t payload_index);
+/* Nobody needs the area any more; it is free now, or when the DPU has answered. */
+void ofs_command_drop(struct ofs_driver *driver, uint32_t payload_index);
+/* Takes in whatever has completed; how many of the driver's commands. */
+uint32_t ofs_command_collect(struct ofs_driver *driver);
+/* Takes an area, sends `sqe` in it, and waits: the rc of its completion, -ETIMEDOUT, -EPIPE. */
+int ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t deadline_ns);
+
+/* ---- calls (call.c) ---- */
+/* A running call, or NULL: all are in use. */
+struct ofs_call *ofs_call_open(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ticket);
+/* Moves every call on; true when something came of it. */
+bool ofs_calls_turn(struct ofs_driver *driver);
+/* Until something may come of a turn. 0; -ETIMEDOUT `until_ns` has come; -EPIPE all have ended. */
+int ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns);
+int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, bool fetch);
+/* The command in this area is the call's from here on. */
+void ofs_call_add(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
+/* Sends a command of a call; a full ring is tried again. 0, -EPIPE. */
+int ofs_call_send(struct ofs_driver *driver, uint32_t payload_index);
+/* It is due again after its pause, which grows. */
+void ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index);
+
+/* ---- what a turn does with a fetch or put that is running (fetch.c, put.c) ---- */
+/* Begins commands as long as there is room. -errno: nothing more can be begun. */
+int ofs_fetch_begin_more(struct ofs_driver *driver, struct ofs_call *call);
+int ofs_put_begin_more(struct ofs_driver *driver, struct ofs_call *call);
+/*
+ * One command of it was answered, or is due. 1: the command has ended; 0: it goes on; -errno: the
+ * command has ended and not well.
+ */
+int ofs_fetch_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
+int ofs_fetch_due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
+int ofs_put_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
+/* Whatever has not ended of [first, first + count) ends with `rc`. */
+void ofs_fetch_fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first,
+	uint32_t count, int rc);
+/* Brings fetch->stall_ns up to now: called when something that was waited for has ended. */
+void ofs_fetch_note_stall(struct ofs_driver *driver, struct ofs_call *call);
+void ofs_put_fail(struct ofs_call *call, uint32_t first, uint32_t count, int rc);
 
 /* ---- one-sided reads (read.c) ---- */
 /* Fills in slot and generation of every read from the directory. -errno of the fabric. */
 int ofs_reads_lookup(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count);
 /*
- * Reads and checks the `count` blocks named by `order` (NULL: the first `count`). Each has its rc.
- * `checked` 0 leaves out the checksum of the payload: benches only.
+ * Reads and checks `count` blocks. Each has its rc. `checked` 0 leaves out the checksum of the
+ * payload: benches only.
  */
-int ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, const uint32_t *order,
-	uint32_t count, int checked);
+int ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count,
+	int checked);
 
 #endif

@@ -113,15 +113,14 @@ verify(struct ofs_driver *driver, struct ofs_block_read *read, int checked)
 }
 
 int
-ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, const uint32_t *order,
-	uint32_t count, int checked)
+ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, int checked)
 {
 	struct ofs_fabric *fabric = driver->fabric;
 	uint32_t batch_max = fabric->read_batch_max;
 	int rc = 0;
 
 	for (uint32_t i = 0; i < count && rc == 0; i++) {
-		struct ofs_block_read *read = &reads[order == NULL ? i : order[i]];
+		struct ofs_block_read *read = &reads[i];
 
 		read->rc = read->slot == OFS_NONE ? -ENOENT : -EINPROGRESS;
 		if (read->slot != OFS_NONE)
@@ -133,7 +132,7 @@ ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, const uin
 		uint32_t end = count - first < batch_max ? count : first + batch_max;
 
 		for (uint32_t i = first; i < end && rc == 0; i++) {
-			struct ofs_block_read *read = &reads[order == NULL ? i : order[i]];
+			struct ofs_block_read *read = &reads[i];
 
 			if (read->rc != -EINPROGRESS)
 				continue;
@@ -146,7 +145,7 @@ ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, const uin
 		if (rc == 0)
 			rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
 		for (uint32_t i = first; i < end && rc == 0; i++) {
-			struct ofs_block_read *read = &reads[order == NULL ? i : order[i]];
+			struct ofs_block_read *read = &reads[i];
 
 			if (read->rc == -EINPROGRESS)
 				verify(driver, read, checked);

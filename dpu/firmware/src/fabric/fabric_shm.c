@@ -159,13 +159,33 @@ sleep_once(struct shm *shm, uint64_t left_ns)
 	return rc;
 }
 
+/* Whether anybody is left at the other end; no sleep is announced. */
+static int
+look(struct shm *shm)
+{
+	struct pollfd polled = {.fd = shm->host_wake_fd, .events = POLLIN};
+
+	if (ofs_host_port_ready(&shm->port))
+		return 0;
+	if (ofs_host_port_closed(&shm->port)
+		|| (poll(&polled, 1, 0) > 0 && (polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0)) {
+		return ofs_host_port_ready(&shm->port) ? 0 : -EPIPE;
+	}
+	return -ETIMEDOUT;
+}
+
 static int
 shm_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 {
 	struct shm *shm = (struct shm *)fabric;
-	uint64_t start_ns = shm_now_ns(fabric);
+	uint64_t start_ns;
 	uint64_t waited_ns;
-	int rc = spin(shm, timeout_ns < shm->spin_ns ? timeout_ns : shm->spin_ns);
+	int rc;
+
+	if (timeout_ns == 0)
+		return look(shm);
+	start_ns = shm_now_ns(fabric);
+	rc = spin(shm, timeout_ns < shm->spin_ns ? timeout_ns : shm->spin_ns);
 
 	while (rc == -ETIMEDOUT && (waited_ns = shm_now_ns(fabric) - start_ns) < timeout_ns) {
 		rc = sleep_once(shm, timeout_ns - waited_ns);

@@ -186,17 +186,18 @@ sim_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	uint64_t until_ns = sim->now_ns + timeout_ns;
 	uint64_t step_ns = sim->config.step_ns;
 
-	while (sim->now_ns < until_ns) {
+	do {
 		uint64_t left_ns = until_ns - sim->now_ns;
 
-		advance(sim, step_ns < left_ns ? step_ns : left_ns);
+		/* A look alone takes its time too, or who only looks would do so for ever. */
+		advance(sim, step_ns < left_ns || left_ns == 0 ? step_ns : left_ns);
 		if (has_due(sim))
 			return 0;
 		if (sim->held_count == 0 && ofs_host_port_closed(ofs_fabric_shm_port(sim->inner)))
 			return -EPIPE;
 		/* Coarser steps the longer nothing comes, so that a hang costs little to simulate. */
 		step_ns = step_ns < STEP_NS_MAX ? step_ns + step_ns / 8 + 1 : STEP_NS_MAX;
-	}
+	} while (sim->now_ns < until_ns);
 	return -ETIMEDOUT;
 }
 

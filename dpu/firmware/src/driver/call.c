@@ -1,0 +1,299 @@
+/*
+ * Calls in flight: a table of fetches and puts, moved on in the order they began; see internal.h.
+ * Nothing here waits but ofs_calls_wait.
+ */
+#include "driver/internal.h"
+
+static uint32_t
+total(const struct ofs_call *call)
+{
+	return call->fetch != NULL ? call->fetch->demand_count : call->put->count;
+}
+
+static void
+fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count, int rc)
+{
+	if (call->fetch != NULL)
+		ofs_fetch_fail(driver, call, first, count, rc);
+	else
+		ofs_put_fail(call, first, count, rc);
+}
+
+/* What is left of the call ends with `rc`, here and now. */
+static void
+cancel(struct ofs_driver *driver, struct ofs_call *call, int rc)
+{
+	while (call->commands != OFS_NONE) {
+		uint32_t index = call->commands;
+		struct ofs_pending *pending = &driver->pending[index];
+
+		call->commands = pending->next;
+		fail(driver, call, pending->first, pending->count, rc);
+		ofs_command_drop(driver, index);
+	}
+	fail(driver, call, call->begun, total(call) - call->begun, rc);
+	call->rc = call->rc == 0 ? rc : call->rc;
+	call->state = OFS_CALL_ENDED;
+}
+
+struct ofs_call *
+ofs_call_open(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ticket)
+{
+	uint32_t calls_max = driver->fabric->port.entry_count;
+	uint64_t now_ns = ofs_driver_now_ns(driver);
+
+	for (uint32_t i = 0; i < calls_max; i++) {
+		struct ofs_call *call = &driver->calls[i];
+
+		if (call->state != OFS_CALL_FREE)
+			continue;
+		*call = (struct ofs_call){.state = OFS_CALL_RUNNING,
+			.generation = call->generation + 1,
+			.commands = OFS_NONE};
+		call->deadline_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
+		driver->running[driver->running_count++] = i;
+		*ticket = (uint64_t)call->generation << 32 | i;
+		return call;
+	}
+	return NULL;
+}
+
+void
+ofs_call_add(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+{
+	driver->pending[payload_index].next = call->commands;
+	call->commands = payload_index;
+}
+
+int
+ofs_call_send(struct ofs_driver *driver, uint32_t payload_index)
+{
+	int rc = ofs_command_send(driver, payload_index);
+
+	/* Full only while the DPU has not yet taken commands that already have their answer. */
+	if (rc == -EAGAIN)
+		ofs_call_pause(driver, payload_index);
+	return rc == -EAGAIN ? 0 : rc;
+}
+
+void
+ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index)
+{
+	struct ofs_pending *pending = &driver->pending[payload_index];
+
+	pending->due_ns = ofs_driver_now_ns(driver) + pending->pause_ns;
+	pending->pause_ns =
+		pending->pause_ns * 2 < OFS_BACKOFF_NS_MAX ? pending->pause_ns * 2 : OFS_BACKOFF_NS_MAX;
+}
+
+/* 0: it goes on; 1: it has ended; -errno: it has ended so. */
+static int
+turn_command(struct ofs_driver *driver, struct ofs_call *call, uint32_t index)
+{
+	bool done = driver->pending[index].done;
+
+	driver->pending[index].done = false;
+	if (call->fetch == NULL)
+		return done ? ofs_put_answered(driver, call, index) : ofs_call_send(driver, index);
+	return done ? ofs_fetch_answered(driver, call, index) : ofs_fetch_due(driver, call, index);
+}
+
+/* Everything of the call that was answered or is due. True when there was something. */
+static bool
+turn_commands(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
+{
+	uint32_t *link = &call->commands;
+	bool moved = false;
+
+	while (*link != OFS_NONE) {
+		uint32_t index = *link;
+		struct ofs_pending *pending = &driver->pending[index];
+		int rc;
+
+		if (!pending->done && (pending->flying || now_ns < pending->due_ns)) {
+			link = &pending->next;
+			continue;
+		}
+		moved = true;
+		rc = turn_command(driver, call, index);
+		if (rc == 0) {
+			link = &pending->next;
+			continue;
+		}
+		*link = pending->next;
+		if (rc < 0) {
+			fail(driver, call, pending->first, pending->count, rc);
+			call->rc = call->rc == 0 ? rc : call->rc;
+		}
+		ofs_command_drop(driver, index);
+	}
+	return moved;
+}
+
+static bool
+turn_call(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
+{
+	bool moved = turn_commands(driver, call, now_ns);
+	uint32_t before = call->begun;
+
+	if (call->rc == 0 && now_ns < call->deadline_ns)
+		call->rc = call->fetch != NULL ? ofs_fetch_begin_more(driver, call)
+									   : ofs_put_begin_more(driver, call);
+	moved |= call->begun != before;
+	if (call->rc != 0) { /* what has been sent goes on; nothing more is begun */
+		fail(driver, call, call->begun, total(call) - call->begun, call->rc);
+		call->begun = total(call);
+	}
+	if (call->commands == OFS_NONE && call->begun == total(call)
+		&& (call->fetch == NULL || call->steps_begun || call->rc != 0))
+		call->state = OFS_CALL_ENDED;
+	else if (now_ns >= call->deadline_ns)
+		cancel(driver, call, -ETIMEDOUT);
+	else if (call->rc == -EPIPE)
+		cancel(driver, call, -EPIPE);
+	return moved || call->state == OFS_CALL_ENDED;
+}
+
+static void
+forget_ended(struct ofs_driver *driver)
+{
+	uint32_t kept_count = 0;
+
+	for (uint32_t i = 0; i < driver->running_count; i++)
+		if (driver->calls[driver->running[i]].state == OFS_CALL_RUNNING)
+			driver->running[kept_count++] = driver->running[i];
+	driver->running_count = kept_count;
+}
+
+bool
+ofs_calls_turn(struct ofs_driver *driver)
+{
+	bool moved = ofs_command_collect(driver) > 0;
+	uint64_t now_ns;
+
+	if (driver->running_count == 0)
+		return moved;
+	now_ns = ofs_driver_now_ns(driver);
+	for (uint32_t i = 0; i < driver->running_count; i++)
+		moved |= turn_call(driver, &driver->calls[driver->running[i]], now_ns);
+	forget_ended(driver);
+	return moved;
+}
+
+/* The earliest moment at which a turn would do something by itself. */
+static uint64_t
+next_due_ns(const struct ofs_driver *driver)
+{
+	uint64_t next_ns = OFS_NEVER_NS;
+
+	for (uint32_t i = 0; i < driver->running_count; i++) {
+		const struct ofs_call *call = &driver->calls[driver->running[i]];
+
+		next_ns = call->deadline_ns < next_ns ? call->deadline_ns : next_ns;
+		for (uint32_t index = call->commands; index != OFS_NONE;) {
+			const struct ofs_pending *pending = &driver->pending[index];
+
+			if (!pending->flying && pending->due_ns < next_ns)
+				next_ns = pending->due_ns;
+			index = pending->next;
+		}
+	}
+	return next_ns;
+}
+
+/* 0 or -ETIMEDOUT: look again; -EPIPE: whatever was running has ended so. */
+static int
+wait(struct ofs_driver *driver, uint64_t timeout_ns)
+{
+	int rc = driver->fabric->ops->wait(driver->fabric, timeout_ns);
+
+	if (rc != -EPIPE)
+		return rc;
+	/* What was answered counts, also by one who has died since. */
+	(void)ofs_calls_turn(driver);
+	for (uint32_t i = 0; i < driver->running_count; i++)
+		cancel(driver, &driver->calls[driver->running[i]], -EPIPE);
+	forget_ended(driver);
+	return -EPIPE;
+}
+
+int
+ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns)
+{
+	uint64_t next_ns = next_due_ns(driver);
+	uint64_t now_ns = ofs_driver_now_ns(driver);
+	int rc = 0;
+
+	if (now_ns >= until_ns)
+		return -ETIMEDOUT;
+	next_ns = next_ns < until_ns ? next_ns : until_ns;
+	if (next_ns <= now_ns)
+		return 0;
+	if (driver->flying_count == 0)
+		driver->fabric->ops->pause(driver->fabric, next_ns - now_ns);
+	else
+		rc = wait(driver, next_ns - now_ns);
+	return rc == -EPIPE ? rc : 0;
+}
+
+int
+ofs_call_end(struct ofs_driver *driver, uint64_t ticket, bool fetch)
+{
+	uint32_t index = (uint32_t)ticket;
+	struct ofs_call *call;
+
+	if (index >= driver->fabric->port.entry_count)
+		return -EBADF;
+	call = &driver->calls[index];
+	if (call->state == OFS_CALL_FREE || call->generation != (uint32_t)(ticket >> 32)
+		|| (call->fetch != NULL) != fetch) {
+		return -EBADF;
+	}
+	while (call->state == OFS_CALL_RUNNING)
+		if (!ofs_calls_turn(driver))
+			(void)ofs_calls_wait(driver, OFS_NEVER_NS);
+	call->state = OFS_CALL_FREE;
+	return call->rc;
+}
+
+/* Tickets of calls that have ended since they were last told. */
+static uint32_t
+tell(struct ofs_driver *driver, uint64_t *tickets, uint32_t max)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < driver->fabric->port.entry_count && count < max; i++) {
+		struct ofs_call *call = &driver->calls[i];
+
+		if (call->state == OFS_CALL_ENDED && !call->told) {
+			call->told = true;
+			tickets[count++] = (uint64_t)call->generation << 32 | i;
+		}
+	}
+	return count;
+}
+
+int
+ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *tickets, uint32_t max)
+{
+	uint64_t now_ns = ofs_driver_now_ns(driver);
+	uint64_t until_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
+	uint32_t count;
+
+	if (!ofs_calls_turn(driver) && timeout_ns == 0 && driver->running_count > 0) {
+		(void)wait(driver, 0); /* a dead daemon is seen by looking, not by its silence */
+		(void)ofs_calls_turn(driver);
+	}
+	while ((count = tell(driver, tickets, max)) == 0 && driver->running_count > 0
+		&& ofs_driver_now_ns(driver) < until_ns) {
+		if (!ofs_calls_turn(driver))
+			(void)ofs_calls_wait(driver, until_ns);
+	}
+	return (int)count;
+}
+
+uint32_t
+ofs_driver_calls_max(const struct ofs_driver *driver)
+{
+	return driver->fabric->port.entry_count;
+}

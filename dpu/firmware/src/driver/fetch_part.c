@@ -1,0 +1,275 @@
+/*
+ * One part of a fetch: as many demands as a STEP carries. Its states, in the payload area it keeps
+ * from beginning to end:
+ *
+ *   begun     hits read one-sidedly, the STEP built -> flying, or due: the ring was full
+ *   flying    until its completion -> the results are read
+ *   due       the DPU was busy: the same STEP again -> flying
+ *             some blocks are still wanted: a STEP that asks for these again -> flying
+ *   ended     nothing is wanted, or the DPU refused the STEP
+ */
+#include "driver/internal.h"
+#include "ofs_core.h"
+
+#include <assert.h>
+#include <string.h>
+
+void
+ofs_fetch_note_stall(struct ofs_driver *driver, struct ofs_call *call)
+{
+	struct ofs_fetch *fetch = call->fetch;
+	uint64_t copied_ns = fetch->copy_ns - call->stall_begin_copy_ns;
+	uint64_t waited_ns = ofs_driver_now_ns(driver) - call->stall_begin_ns;
+
+	if (call->stall_begin_ns != 0)
+		fetch->stall_ns = waited_ns > copied_ns ? waited_ns - copied_ns : 0;
+}
+
+static void
+prepare_read(const struct ofs_fetch *fetch, uint32_t demand, struct ofs_block_read *read)
+{
+	read->demand = demand;
+	read->key = fetch->keys[demand];
+	read->target =
+		fetch->target + (uint64_t)fetch->target_index[demand] * fetch->target_stride_bytes;
+}
+
+static void
+accept(struct ofs_fetch *fetch, const struct ofs_block_read *read)
+{
+	fetch->rcs[read->demand] = 0;
+	if (fetch->lengths != NULL)
+		fetch->lengths[read->demand] = read->length;
+	if (fetch->checksums != NULL)
+		fetch->checksums[read->demand] = read->checksum;
+}
+
+/* One-sided: what the directory names, and whose check holds. The rest stays wanted. */
+static int
+read_hits(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count)
+{
+	struct ofs_fetch *fetch = call->fetch;
+	uint64_t start_ns = ofs_driver_now_ns(driver);
+	int rc;
+
+	for (uint32_t i = 0; i < count; i++)
+		prepare_read(fetch, first + i, &driver->reads[i]);
+	rc = ofs_reads_lookup(driver, driver->reads, count);
+	if (rc == 0)
+		rc = ofs_reads_run(driver, driver->reads, count, 1);
+	for (uint32_t i = 0; i < count; i++) {
+		struct ofs_block_read *read = &driver->reads[i];
+
+		if (rc == 0 && read->rc == 0) {
+			accept(fetch, read);
+			fetch->hit_count++;
+			driver->stats.hits++;
+			continue;
+		}
+		if (rc == 0 && read->rc != -ENOENT) {
+			fetch->torn_count++;
+			driver->stats.torn++;
+		}
+		driver->stats.misses++;
+	}
+	fetch->copy_ns += ofs_driver_now_ns(driver) - start_ns;
+	return rc;
+}
+
+/* The STEP of a part, from what read_hits left in driver->reads. The first carries the scores. */
+static void
+build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t payload_index)
+{
+	struct ofs_pending *pending = &driver->pending[payload_index];
+	uint8_t *payload = driver->fabric->ops->payload(driver->fabric, payload_index);
+	uint8_t *seen = payload + ofs_payload_seen_offset(pending->count);
+	bool first = pending->first == 0;
+
+	pending->sqe = (struct ofs_sqe){.op = OFS_OP_STEP,
+		.layer = (uint16_t)fetch->layer,
+		.session = fetch->session,
+		.step = fetch->step,
+		/* And what was selected and is not demanded. */
+		.selected_count =
+			pending->count + (first ? fetch->selected_count - fetch->demand_count : 0),
+		.demand_count = pending->count,
+		.score_count = first ? fetch->score_count : 0};
+	if (pending->count > 0) {
+		memcpy(payload, &fetch->ordinals[pending->first],
+			pending->count * sizeof(fetch->ordinals[0]));
+	}
+	/* OFS_SEEN_MISS is 0, and so is the cause of nothing. */
+	for (uint32_t i = 0; i < pending->count; i++)
+		seen[i] = driver->reads[i].rc != 0 ? OFS_CAUSE_NONE : (uint8_t)driver->reads[i].cause;
+	if (pending->sqe.score_count > 0) {
+		memcpy(payload + ofs_payload_scores_offset(pending->count), fetch->scores,
+			fetch->score_count * sizeof(fetch->scores[0]));
+	}
+}
+
+static uint32_t
+wanted_count(const struct ofs_fetch *fetch, const struct ofs_pending *pending)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < pending->count; i++)
+		count += fetch->rcs[pending->first + i] == OFS_WANTED;
+	return count;
+}
+
+static int
+begin_part(struct ofs_driver *driver, struct ofs_call *call)
+{
+	struct ofs_fetch *fetch = call->fetch;
+	uint32_t demand_max = driver->fabric->port.demand_max;
+	uint32_t left = fetch->demand_count - call->begun;
+	uint32_t index = ofs_command_take(driver);
+	struct ofs_pending *pending = &driver->pending[index];
+	int rc;
+
+	pending->first = call->begun;
+	pending->count = left < demand_max ? left : demand_max;
+	memset(driver->attempts + (size_t)index * demand_max, 0, pending->count);
+	rc = read_hits(driver, call, pending->first, pending->count);
+	if (rc == 0) {
+		build_step(driver, fetch, index);
+		if (call->stall_begin_ns == 0 && wanted_count(fetch, pending) > 0) {
+			call->stall_begin_ns = ofs_driver_now_ns(driver);
+			call->stall_begin_copy_ns = fetch->copy_ns;
+		}
+		rc = ofs_call_send(driver, index);
+	}
+	if (rc != 0) {
+		ofs_command_drop(driver, index);
+		return rc;
+	}
+	ofs_call_add(driver, call, index);
+	call->begun += pending->count;
+	call->steps_begun = true;
+	return 0;
+}
+
+int
+ofs_fetch_begin_more(struct ofs_driver *driver, struct ofs_call *call)
+{
+	int rc = 0;
+
+	/* Scores without a demand are a STEP too. */
+	while (rc == 0 && driver->free_payload_count > 0
+		&& (call->begun < call->fetch->demand_count || !call->steps_begun)) {
+		rc = begin_part(driver, call);
+	}
+	return rc;
+}
+
+/* A STEP over what is still wanted of the part. */
+int
+ofs_fetch_due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+{
+	struct ofs_fetch *fetch = call->fetch;
+	struct ofs_pending *pending = &driver->pending[payload_index];
+	uint32_t *asked = driver->asked + (size_t)payload_index * driver->fabric->port.demand_max;
+	uint8_t *payload = driver->fabric->ops->payload(driver->fabric, payload_index);
+	uint32_t count = 0;
+
+	if (!pending->ask_again) /* it was not taken: as it stands */
+		return ofs_call_send(driver, payload_index);
+	for (uint32_t i = 0; i < pending->count; i++) {
+		uint32_t demand = pending->first + i;
+
+		if (fetch->rcs[demand] == OFS_WANTED) {
+			asked[count] = demand;
+			memcpy(payload + (size_t)count * 4, &fetch->ordinals[demand], 4);
+			count++;
+		}
+	}
+	memset(payload + ofs_payload_seen_offset(count), OFS_CAUSE_NONE, count);
+	pending->sqe.flags = OFS_STEP_RETRY;
+	pending->sqe.selected_count = pending->sqe.demand_count = count;
+	pending->sqe.score_count = 0;
+	pending->ask_again = false;
+	fetch->retry_count += count;
+	driver->stats.retries += count;
+	return ofs_call_send(driver, payload_index);
+}
+
+static void
+accept_or_try_later(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index,
+	const struct ofs_block_read *read)
+{
+	const struct ofs_pending *pending = &driver->pending[payload_index];
+	uint8_t *attempts = driver->attempts + (size_t)payload_index * driver->fabric->port.demand_max;
+
+	if (read->rc == 0) {
+		accept(call->fetch, read);
+		return;
+	}
+	call->fetch->torn_count++;
+	driver->stats.torn++;
+	if (++attempts[read->demand - pending->first] >= OFS_READ_ATTEMPTS_MAX)
+		ofs_fetch_fail(driver, call, read->demand, 1, read->rc);
+}
+
+/* Reads the slots that the results name; what is torn or was answered -EAGAIN stays wanted. */
+static int
+take_results(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index,
+	const struct ofs_result *results, uint32_t count)
+{
+	struct ofs_fetch *fetch = call->fetch;
+	const struct ofs_pending *pending = &driver->pending[payload_index];
+	const uint32_t *asked = driver->asked + (size_t)payload_index * driver->fabric->port.demand_max;
+	uint32_t slot_count = driver->fabric->region.slot_count;
+	bool again = (pending->sqe.flags & OFS_STEP_RETRY) != 0;
+	uint64_t start_ns = ofs_driver_now_ns(driver);
+	uint32_t read_count = 0;
+	int rc;
+
+	for (uint32_t i = 0; i < count; i++) {
+		struct ofs_result result = results[i];
+		uint32_t demand = again ? asked[i] : pending->first + i;
+
+		if (!again)
+			fetch->ends[demand] = result.end < OFS_END_COUNT ? (uint8_t)result.end : 255;
+		if (fetch->rcs[demand] != OFS_WANTED || result.rc == -EAGAIN)
+			continue;
+		if (result.rc != 0) {
+			ofs_fetch_fail(driver, call, demand, 1, result.rc);
+			continue;
+		}
+		prepare_read(fetch, demand, &driver->reads[read_count]);
+		driver->reads[read_count].slot = result.slot < slot_count ? result.slot : OFS_NONE;
+		driver->reads[read_count++].generation = result.generation;
+	}
+	rc = ofs_reads_run(driver, driver->reads, read_count, 1);
+	for (uint32_t i = 0; i < read_count && rc == 0; i++)
+		accept_or_try_later(driver, call, payload_index, &driver->reads[i]);
+	fetch->copy_ns += ofs_driver_now_ns(driver) - start_ns;
+	ofs_fetch_note_stall(driver, call);
+	return rc;
+}
+
+int
+ofs_fetch_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+{
+	struct ofs_fabric *fabric = driver->fabric;
+	struct ofs_pending *pending = &driver->pending[payload_index];
+	const struct ofs_cqe *cqe = &pending->cqe;
+	const struct ofs_result *results = fabric->ops->results(fabric, cqe);
+	int rc = cqe->rc;
+
+	if (rc == -EBUSY || rc == -EAGAIN) { /* a busy answer is not the end of a demand */
+		ofs_call_pause(driver, payload_index);
+		return 0;
+	}
+	if (rc == 0 && (cqe->count != pending->sqe.demand_count || results == NULL))
+		rc = -EPROTO;
+	if (rc == 0)
+		rc = take_results(driver, call, payload_index, results, cqe->count);
+	if (rc != 0)
+		return rc;
+	if (wanted_count(call->fetch, pending) == 0)
+		return 1;
+	pending->ask_again = true;
+	ofs_call_pause(driver, payload_index);
+	return 0;
+}

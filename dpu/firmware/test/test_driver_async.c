@@ -1,0 +1,286 @@
+/*
+ * Does a driver with several calls in flight end each as if it had been alone? Landing in any
+ * order, deadlines of their own, a full table that is told, a daemon that dies under all of them.
+ */
+#include "support_dpu.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BLOCKS 64
+#define PAYLOAD 4096
+#define ENTRIES 8
+#define LONG_NS 20000000000ull
+
+static const struct support_config config = {.block_count = BLOCKS,
+	.slot_count = 96,
+	.payload_size_bytes = PAYLOAD,
+	.entry_count = ENTRIES,
+	.demand_max = 16,
+	.score_max = 64,
+	.put_slot_count = 4};
+static struct support_dpu dpu;
+static struct ofs_driver *driver;
+static uint32_t all[BLOCKS];
+
+static void
+set_up(void)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		all[i] = i;
+	support_open(&dpu, &config);
+	support_open_shm(&dpu, &driver);
+}
+
+static void
+tear_down(void)
+{
+	ofs_driver_close(driver);
+	support_close(&dpu);
+}
+
+static struct support_fetch *
+begin(uint32_t first, uint32_t count, uint64_t timeout_ns, uint64_t *ticket)
+{
+	struct support_fetch *fetch = support_fetch_new(&dpu, count, &all[first]);
+
+	fetch->fetch.timeout_ns = timeout_ns;
+	assert(ofs_driver_fetch_begin(driver, &fetch->fetch, ticket) == 0);
+	return fetch;
+}
+
+/* Ended in another order than begun: each has its own blocks. */
+static void
+test_several_in_flight(void)
+{
+	struct support_fetch *fetches[ENTRIES];
+	uint64_t tickets[ENTRIES];
+
+	set_up();
+	support_stage(&dpu, 3);
+	for (uint32_t i = 0; i < ENTRIES; i++)
+		fetches[i] = begin(8 * i, 8, LONG_NS, &tickets[i]);
+	assert(fetches[0]->rcs[3] == 0); /* a hit is there before anybody has answered */
+	support_start(&dpu);
+	for (uint32_t i = ENTRIES; i-- > 0;) {
+		assert(ofs_driver_fetch_end(driver, tickets[i]) == 0);
+		assert(support_fetch_check(fetches[i]) == 8);
+		assert(ofs_driver_fetch_end(driver, tickets[i]) == -EBADF);
+		support_fetch_free(fetches[i]);
+	}
+	support_stop(&dpu);
+	tear_down();
+}
+
+/* Poll tells of each call once, and never waits when it is told not to. */
+static void
+test_poll_tells_each_once(void)
+{
+	struct support_fetch *fetches[4];
+	uint64_t tickets[4];
+	uint64_t ended[ENTRIES];
+	uint32_t told[4] = {0};
+	uint32_t count = 0;
+
+	set_up();
+	for (uint32_t i = 0; i < 4; i++)
+		fetches[i] = begin(16 * i, 16, LONG_NS, &tickets[i]);
+	assert(ofs_driver_poll(driver, 0, ended, ENTRIES) == 0); /* nobody serves the port */
+	support_start(&dpu);
+	while (count < 4) {
+		int rc = ofs_driver_poll(driver, count < 2 ? LONG_NS : 0, ended, count < 2 ? 1 : ENTRIES);
+
+		assert(rc >= 0);
+		for (int k = 0; k < rc; k++)
+			for (uint32_t i = 0; i < 4; i++)
+				told[i] += ended[k] == tickets[i];
+		count += (uint32_t)rc;
+	}
+	support_stop(&dpu);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert(told[i] == 1);
+		assert(ofs_driver_fetch_end(driver, tickets[i]) == 0);
+		assert(support_fetch_check(fetches[i]) == 16);
+		support_fetch_free(fetches[i]);
+	}
+	assert(ofs_driver_poll(driver, LONG_NS, ended, ENTRIES) == 0); /* nothing in flight: no wait */
+	tear_down();
+}
+
+/* One more than the port has entries is told at once, and changes nothing of the others. */
+static void
+test_full_is_told(void)
+{
+	struct support_fetch *fetches[ENTRIES];
+	uint64_t tickets[ENTRIES];
+	struct support_fetch *more;
+	uint64_t ticket;
+
+	set_up();
+	assert(ofs_driver_calls_max(driver) == ENTRIES);
+	for (uint32_t i = 0; i < ENTRIES; i++)
+		fetches[i] = begin(i, 1, LONG_NS, &tickets[i]);
+	more = support_fetch_new(&dpu, 1, all);
+	assert(ofs_driver_fetch_begin(driver, &more->fetch, &ticket) == -EAGAIN);
+	support_start(&dpu);
+	assert(ofs_driver_fetch_end(driver, tickets[5]) == 0);
+	assert(ofs_driver_fetch_begin(driver, &more->fetch, &ticket) == 0);
+	assert(ofs_driver_fetch_end(driver, ticket) == 0 && support_fetch_check(more) == 1);
+	for (uint32_t i = 0; i < ENTRIES; i++) {
+		assert(i == 5 || ofs_driver_fetch_end(driver, tickets[i]) == 0);
+		assert(support_fetch_check(fetches[i]) == 1);
+		support_fetch_free(fetches[i]);
+	}
+	support_stop(&dpu);
+	support_fetch_free(more);
+	tear_down();
+}
+
+/* The hasty end by their own deadlines while the patient one goes on and comes. */
+static void
+test_deadlines_are_their_own(void)
+{
+	struct support_fetch *hasty;
+	struct support_fetch *patient;
+	uint64_t tickets[3];
+	uint64_t ended[3];
+	int32_t rcs[2];
+	uint8_t source[2 * PAYLOAD] = {0};
+	struct ofs_put put = {.count = 2,
+		.length_bytes = PAYLOAD,
+		.ordinals = all,
+		.source = source,
+		.source_stride_bytes = PAYLOAD,
+		.timeout_ns = 2000000,
+		.rcs = rcs};
+
+	set_up();
+	patient = begin(0, 16, LONG_NS, &tickets[0]);
+	hasty = begin(16, 16, 1000000, &tickets[1]);
+	assert(ofs_driver_put_begin(driver, &put, &tickets[2]) == 0);
+	assert(ofs_driver_poll(driver, LONG_NS, ended, 3) == 1 && ended[0] == tickets[1]);
+	assert(ofs_driver_put_end(driver, tickets[1]) == -EBADF); /* it is a fetch */
+	assert(ofs_driver_fetch_end(driver, tickets[1]) == -ETIMEDOUT);
+	assert(hasty->rcs[0] == -ETIMEDOUT && hasty->fetch.failed_count == 16);
+	assert(ofs_driver_put_end(driver, tickets[2]) == -ETIMEDOUT);
+	assert(rcs[0] == -ETIMEDOUT && rcs[1] == -ETIMEDOUT);
+	support_start(&dpu);
+	assert(ofs_driver_fetch_end(driver, tickets[0]) == 0);
+	assert(support_fetch_check(patient) == 16);
+	/* The late answers give back what they held: all of the table can be used again. */
+	for (uint32_t round = 0; round < 3; round++) {
+		uint64_t again[ENTRIES];
+		struct support_fetch *fetches[ENTRIES];
+
+		for (uint32_t i = 0; i < ENTRIES; i++)
+			fetches[i] = begin(i, 2, LONG_NS, &again[i]);
+		for (uint32_t i = 0; i < ENTRIES; i++) {
+			assert(ofs_driver_fetch_end(driver, again[i]) == 0);
+			assert(support_fetch_check(fetches[i]) == 2);
+			support_fetch_free(fetches[i]);
+		}
+	}
+	support_stop(&dpu);
+	support_fetch_free(hasty);
+	support_fetch_free(patient);
+	tear_down();
+}
+
+/* Fetches and puts side by side, more of both than there are payload areas. */
+static void
+test_puts_and_fetches_together(void)
+{
+	static uint8_t source[BLOCKS][PAYLOAD];
+	struct support_fetch *fetches[3];
+	uint64_t tickets[6];
+	int32_t rcs[3][8];
+	struct ofs_put puts[3];
+
+	set_up();
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		support_fill(i, source[i], PAYLOAD);
+	for (uint32_t i = 0; i < 24; i++)
+		dpu.length_of[i] = 0;
+	for (uint32_t i = 0; i < 3; i++) {
+		puts[i] = (struct ofs_put){.count = 8,
+			.length_bytes = PAYLOAD,
+			.ordinals = &all[8 * i],
+			.source = source[8 * i],
+			.source_stride_bytes = PAYLOAD,
+			.timeout_ns = LONG_NS,
+			.rcs = rcs[i]};
+		assert(ofs_driver_put_begin(driver, &puts[i], &tickets[i]) == 0);
+		fetches[i] = begin(24, 40, LONG_NS, &tickets[3 + i]);
+	}
+	dpu.busy_puts = 7;
+	support_start(&dpu);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert(ofs_driver_fetch_end(driver, tickets[3 + i]) == 0);
+		assert(support_fetch_check(fetches[i]) == 40);
+		support_fetch_free(fetches[i]);
+		assert(ofs_driver_put_end(driver, tickets[i]) == 0);
+		for (uint32_t k = 0; k < 8; k++)
+			assert(rcs[i][k] == 0 && dpu.length_of[8 * i + k] == PAYLOAD);
+	}
+	assert(ofs_driver_release(driver, 1) == 0);
+	support_stop(&dpu);
+	tear_down();
+}
+
+/* The daemon is killed under several calls: all of them end so, by looking alone too. */
+static void
+test_daemon_dies_under_all(int by_polling)
+{
+	struct support_fetch *fetches[3];
+	uint64_t tickets[4];
+	uint64_t ended[4];
+	uint8_t source[PAYLOAD] = {0};
+	int32_t rc;
+	struct ofs_put put = {.count = 1,
+		.length_bytes = PAYLOAD,
+		.ordinals = all,
+		.source = source,
+		.timeout_ns = 600000000000ull,
+		.rcs = &rc};
+	uint32_t count = 0;
+	pid_t child;
+
+	set_up();
+	for (uint32_t i = 0; i < 3; i++)
+		fetches[i] = begin(4 * i, 4, 600000000000ull, &tickets[i]);
+	assert(ofs_driver_put_begin(driver, &put, &tickets[3]) == 0);
+	child = fork();
+	assert(child >= 0);
+	if (child == 0)
+		for (;;)
+			pause();                       /* the daemon, which holds its own end of the pair */
+	close(ofs_port_dpu_wake_fd(dpu.port)); /* only the child has it now */
+	assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+	while (by_polling && count < 4)
+		count += (uint32_t)ofs_driver_poll(driver, 0, ended, 4);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert(ofs_driver_fetch_end(driver, tickets[i]) == -EPIPE);
+		assert(fetches[i]->rcs[0] == -EPIPE && fetches[i]->rcs[3] == -EPIPE);
+		support_fetch_free(fetches[i]);
+	}
+	assert(ofs_driver_put_end(driver, tickets[3]) == -EPIPE && rc == -EPIPE);
+	tear_down();
+}
+
+int
+main(void)
+{
+	test_several_in_flight();
+	test_poll_tells_each_once();
+	test_full_is_told();
+	test_deadlines_are_their_own();
+	test_puts_and_fetches_together();
+	test_daemon_dies_under_all(0);
+	test_daemon_dies_under_all(1);
+	return 0;
+}

@@ -1,15 +1,16 @@
 """Sessions that decode in virtual time, fed a few steps at a time, and the HBM pool before them.
 
-An `Engine` owns the clock and the modelled drive of one `Core` and runs in C until somebody is
-needed: a place wants its next slab of steps, or its session has ended. Between two runs the caller
-may speak to the core, at `now_ns`; what the core asks then is carried out when the next run begins.
-How the steps are cut into slabs changes nothing. Times are simulated ns, results are `modelled`.
+An `Engine` owns the clock of one `Core`, asks a `Timing` how long the device takes, and runs in C
+until somebody is needed: a place wants its next slab of steps, or its session has ended. Between
+two runs the caller may speak to the core, at `now_ns`; what the core asks then is carried out when
+the next run begins. How the steps are cut into slabs changes nothing. Times are simulated ns,
+results are `modelled`.
 
 What can fail: `BadInput` for shapes that do not fit or what the core refuses. After an error in
 `run` the engine is of no further use.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from offstage.bindings.core import ENDS, GUESS, Core
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.timing import Costs, Timing, open_timing
 
 __all__ = ["ABSENT", "ROW", "ROW_FAILED", "ROW_RETRIED", "Engine", "EngineConfig", "HbmPool"]
 
@@ -56,8 +58,9 @@ _EVENTS = {1: "rows", 2: "ended"}
 @dataclass(frozen=True)
 class EngineConfig:
     """How long things take, in ns. `place_max`: sessions at once. `append_steps`: a session writes
-    a new chunk every so many steps, 0 never. `nvme`: parameters of the drive as in
-    `bindings.storage.preset`; None: a read takes no time. `seed`: of the drive."""
+    a new chunk every so many steps, 0 never. `timing`: the device, by its name in
+    `bindings.timing.TIMINGS`, opened with `hit_ns`, `nvme` (parameters of the drive as in
+    `bindings.storage.preset`; None: a read takes no time) and `seed`; or one that is open."""
 
     place_max: int
     compute_ns: int = 500_000
@@ -66,6 +69,7 @@ class EngineConfig:
     append_steps: int = 0
     nvme: dict[str, int] | None = None
     seed: int = 0
+    timing: str | Timing = "nvme"
 
 
 class Engine:
@@ -73,19 +77,17 @@ class Engine:
 
     def __init__(self, core: Core, config: EngineConfig) -> None:
         struct: Any = ffi.new("struct ofs_engine_config *")
-        drive: Any = ffi.NULL
-        for name, value in asdict(config).items():
-            if name != "nvme":
-                setattr(struct, name, value)
-        if config.nvme is not None:
-            drive = ffi.new("struct ofs_nvme_params *", config.nvme)
-        struct.nvme = drive
+        for name in ("place_max", "append_steps", "compute_ns", "retry_ns"):
+            setattr(struct, name, getattr(config, name))
+        costs = Costs(hit_ns=config.hit_ns, nvme=config.nvme, seed=config.seed)
+        self.timing = open_timing(config.timing, costs)
+        struct.timing = self.timing.handle
         out: Any = ffi.new("struct ofs_engine **")
         check_rc(
             lib.ofs_engine_open(out, core.handle, struct),
             "opening the engine",
             "engine",
-            "check place_max, the core's demand_max (at most 65535) and the drive",
+            "check place_max, the core's demand_max (at most 65535) and what the timing may owe",
         )
         assert ffi.sizeof("struct ofs_row") == ROW.itemsize
         self.core, self.config = core, config
@@ -195,7 +197,7 @@ class Engine:
 
     @property
     def reads(self) -> int:
-        """Reads of the drive so far."""
+        """Reads of the device so far."""
         return int(self._state().reads)
 
     @property

@@ -15,6 +15,7 @@ from offstage.bindings.core import Core
 from offstage.bindings.engine import ROW, Engine, EngineConfig, HbmPool
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.timing import Costs, Timing, open_timing
 
 __all__ = [
     "ROW",
@@ -62,9 +63,9 @@ class DecodePlan:
 
     Row `(session, step, layer)` demands `demands[offsets[row]:offsets[row + 1]]`; `scores`, where
     given, is uint16 `[sessions, steps, layers, blocks]`, of which session i has the first
-    `score_counts[i]` blocks (None: all), no more than it has chunks. `nvme` are parameters of the
-    drive as in `bindings.storage.preset`; None: a read takes no time. Times in ns; a chunk is
-    appended every `append_steps` steps (0: never).
+    `score_counts[i]` blocks (None: all), no more than it has chunks. `hit_ns`, `nvme`, `seed` and
+    `timing` are those of `EngineConfig`. Times in ns; a chunk is appended every `append_steps`
+    steps (0: never).
     """
 
     sessions: tuple[int, ...]
@@ -81,6 +82,7 @@ class DecodePlan:
     nvme: dict[str, int] | None = None
     seed: int = 0
     score_counts: tuple[int, ...] | None = None
+    timing: str | Timing = "nvme"
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,11 @@ def decode(core: Core, plan: DecodePlan) -> DecodeResult:
     stall_ns = np.zeros((len(plan.sessions), plan.step_count), np.uint64)
     struct: Any = ffi.new("struct ofs_sim_decode *")
     struct.session_count, struct.step_count = len(sessions), plan.step_count
-    for name in ("selected_count", "append_steps", "compute_ns", "hit_ns", "retry_ns"):
+    for name in ("selected_count", "append_steps", "compute_ns", "retry_ns", "stagger_ns"):
         setattr(struct, name, getattr(plan, name))
-    struct.stagger_ns, struct.seed = plan.stagger_ns, plan.seed
+    costs = Costs(hit_ns=plan.hit_ns, nvme=plan.nvme, seed=plan.seed)
+    timing = open_timing(plan.timing, costs)
+    struct.timing = timing.handle
     struct.sessions = ffi.cast("uint32_t *", sessions.ctypes.data)
     struct.offsets = ffi.cast("uint64_t *", offsets.ctypes.data)
     struct.demands = ffi.cast("uint32_t *", demands.ctypes.data)
@@ -121,9 +125,6 @@ def decode(core: Core, plan: DecodePlan) -> DecodeResult:
         struct.scores = ffi.cast("uint16_t *", scores.ctypes.data)
         counts = _score_counts(plan, scores.shape[1])
         struct.score_counts = ffi.cast("uint32_t *", counts.ctypes.data)
-    if plan.nvme is not None:
-        params: Any = ffi.new("struct ofs_nvme_params *", plan.nvme)
-        struct.nvme = params
     rc = lib.ofs_sim_decode(core.handle, struct)
     check_rc(rc, "simulating decode", "decode plan", "sessions, ordinals and sizes must fit")
     return DecodeResult(stall_ns, int(struct.end_ns), int(struct.reads), int(struct.failed))

@@ -22,6 +22,8 @@ MAY_IMPORT = {
     "host": ("offstage.bindings", "offstage.dpu.protocol"),
     "testbeds": ("offstage",),
 }
+# Fences and copies of what two processes share: every side of region, port and fabric needs them.
+SHARED_HEADERS = {"region/shared.h"}
 # Distributions whose import name is not their own.
 IMPORT_NAMES = {"prometheus-client": {"prometheus_client"}, "pyzmq": {"zmq"}, "cffi": {"cffi"}}
 
@@ -120,6 +122,25 @@ def test_only_the_door_imports_the_extension() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if any("_firmware" in name.split(".") for name in imported(node))
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_headers_inside_the_firmware_stay_in_their_folder() -> None:
+    """A C file may include what is in include/ and the headers of its own folder, no other's."""
+    firmware = ROOT / "dpu/firmware"
+    public = {path.name for path in (firmware / "include").glob("*.h")} | SHARED_HEADERS
+    wrong = []
+    sources = sorted(firmware.glob("src/**/*.[ch]"))
+    assert len(sources) > 50
+    for path in sources:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = re.match(r'#\s*include "([^"]+)"', line)
+            if found is None or found[1] in public:
+                continue
+            # Relative to the file's own folder, or to src/ by the folder's name.
+            own = {path.parent / found[1], firmware / "src" / found[1]}
+            if not any(header.is_file() and header.parent == path.parent for header in own):
+                wrong.append(f"{path.relative_to(ROOT)}:{number}: {found[1]}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -303,4 +303,31 @@ int ofs_core_verify(const struct ofs_core *core);
 int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at);
 /* cdef: end */
 
+/* Read ahead of any demand: staged on a guess. */
+static inline int
+ofs_cause_is_prefetch(uint32_t cause)
+{
+	return cause >= OFS_CAUSE_WINDOW;
+}
+
+/* An open session as it is now. Sinks and window, which every selection holds, are trivial. */
+struct ofs_session_view {
+	uint32_t tenant;
+	uint32_t chunk_count;
+	uint32_t sink_end;     /* the first ordinal behind the sinks */
+	uint32_t window_begin; /* the first of the window */
+};
+
+static inline int
+ofs_view_is_nontrivial(const struct ofs_session_view *view, uint32_t ordinal)
+{
+	return ordinal >= view->sink_end && ordinal < view->window_begin;
+}
+
+/* -EINVAL: no such session is open. */
+int ofs_core_session_view(const struct ofs_core *core, uint32_t session,
+	struct ofs_session_view *view);
+/* The tenant's counters themselves, without the gauges: they change with the core. */
+const struct ofs_ledger *ofs_core_ledger_of(const struct ofs_core *core, uint32_t tenant);
+
 #endif

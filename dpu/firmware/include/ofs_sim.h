@@ -13,8 +13,8 @@
 #ifndef OFS_SIM_H
 #define OFS_SIM_H
 
-#include "nvme_model.h"
 #include "ofs_core.h"
+#include "timing.h"
 
 /* cdef: order 8 */
 /* cdef: begin */
@@ -22,12 +22,10 @@ struct ofs_engine;
 
 struct ofs_engine_config {
 	uint32_t place_max;
-	uint32_t append_steps; /* a session writes a new chunk every so many steps; 0: never */
-	uint64_t compute_ns;   /* one layer, with its blocks at hand */
-	uint64_t hit_ns;       /* the fabric's part of a layer that demands anything */
-	uint64_t retry_ns;     /* wait after -EAGAIN */
-	uint64_t seed;         /* of the NVMe model */
-	const struct ofs_nvme_params *nvme; /* NULL: a read takes no time */
+	uint32_t append_steps;     /* a session writes a new chunk every so many steps; 0: never */
+	uint64_t compute_ns;       /* one layer, with its blocks at hand */
+	uint64_t retry_ns;         /* wait after -EAGAIN */
+	struct ofs_timing *timing; /* of the device; the caller's, until the engine is closed */
 };
 
 /* Consecutive steps of one session; its arrays are the caller's, until the next slab is asked. */
@@ -111,17 +109,15 @@ struct ofs_sim_decode {
 	const uint64_t *offsets;  /* [session_count * step_count * layer_count + 1] into demands */
 	const uint32_t *demands;  /* ordinals, no duplicates in one step of one layer */
 	const uint16_t *scores;   /* [session_count * step_count * layer_count][score_count] or NULL */
-	const uint32_t *score_counts;       /* [session_count] of each, <= score_count; NULL: all */
-	uint64_t compute_ns;                /* one layer, with its blocks at hand */
-	uint64_t hit_ns;                    /* the fabric's part of a layer that demands anything */
-	uint64_t retry_ns;                  /* wait after -EAGAIN */
-	uint64_t stagger_ns;                /* session i begins at i * stagger_ns */
-	uint64_t seed;                      /* of the NVMe model */
-	const struct ofs_nvme_params *nvme; /* NULL: a read takes no time */
-	uint64_t *stall_ns; /* [session_count][step_count] waited beyond compute and hit */
-	uint64_t end_ns;    /* out: when the last session ended */
-	uint64_t reads;     /* out */
-	uint64_t failed;    /* out: demands that ended with another error than -EAGAIN */
+	const uint32_t *score_counts; /* [session_count] of each, <= score_count; NULL: all */
+	uint64_t compute_ns;          /* one layer, with its blocks at hand */
+	uint64_t retry_ns;            /* wait after -EAGAIN */
+	uint64_t stagger_ns;          /* session i begins at i * stagger_ns */
+	struct ofs_timing *timing;    /* of the device */
+	uint64_t *stall_ns;           /* [session_count][step_count] waited beyond compute and hit */
+	uint64_t end_ns;              /* out: when the last session ended */
+	uint64_t reads;               /* out */
+	uint64_t failed;              /* out: demands that ended with another error than -EAGAIN */
 };
 
 /* A pool of HBM blocks, one part for each layer of one session. */

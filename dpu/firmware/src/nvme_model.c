@@ -282,12 +282,28 @@ ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *p
 		ofs_nvme_model_close(model);
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < params->channel_count; i++)
-		model->channels[i].bytes_per_s = params->channel_bytes_per_s;
-	model->link[0].bytes_per_s = params->link_bytes_per_s;
-	model->link[1].bytes_per_s = params->link_bytes_per_s;
+	ofs_nvme_model_reset(model);
 	*out = model;
 	return 0;
+}
+
+static void
+server_reset(struct server *server, uint64_t bytes_per_s)
+{
+	server->bytes_per_s = bytes_per_s;
+	server->free_ps = 0;
+	server->gap_count = 0;
+}
+
+void
+ofs_nvme_model_reset(struct ofs_nvme_model *model)
+{
+	model->controller_free_ps = model->program_end_ps = model->random_counter = 0;
+	for (uint32_t i = 0; i < model->params.channel_count; i++)
+		server_reset(&model->channels[i], model->params.channel_bytes_per_s);
+	server_reset(&model->link[0], model->params.link_bytes_per_s);
+	server_reset(&model->link[1], model->params.link_bytes_per_s);
+	memset(model->plane_free_ps, 0, model->plane_count * sizeof(model->plane_free_ps[0]));
 }
 
 void

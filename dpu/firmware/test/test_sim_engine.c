@@ -98,13 +98,11 @@ open_core(struct fixture *f)
 static uint64_t
 run_cut(uint32_t steps, struct ofs_row *rows)
 {
-	struct ofs_nvme_params nvme;
+	struct ofs_timing_config device = {.side = "nvme", .hit_ps = 500000};
 	struct ofs_engine_config config = {.place_max = 1,
 		.append_steps = 5,
 		.compute_ns = 10000,
-		.hit_ns = 500,
-		.retry_ns = 1000,
-		.nvme = &nvme};
+		.retry_ns = 1000};
 	struct ofs_engine_state state;
 	struct ofs_engine *engine;
 	struct cut cut = {0};
@@ -112,7 +110,8 @@ run_cut(uint32_t steps, struct ofs_row *rows)
 	struct fixture f;
 	int what;
 
-	assert(ofs_nvme_preset("gen5-tlc", &nvme) == 0);
+	assert(ofs_nvme_preset("gen5-tlc", &device.nvme) == 0);
+	assert(ofs_timing_open(&config.timing, &device) == 0);
 	open_core(&f);
 	assert(ofs_engine_open(&engine, f.core, &config) == 0);
 	assert(ofs_engine_start(engine, 0, f.session, 10, 5, NULL, 0) == 0);
@@ -134,6 +133,7 @@ run_cut(uint32_t steps, struct ofs_row *rows)
 	assert(what == OFS_ENGINE_IDLE && fed == STEPS && taken == STEPS * LAYERS);
 	ofs_engine_describe(engine, &state);
 	ofs_engine_close(engine);
+	config.timing->ops->close(config.timing);
 	ofs_core_close(f.core);
 	return state.now_ns;
 }
@@ -153,12 +153,15 @@ test_slabs_are_read_within_and_let_go(void)
 static void
 test_what_the_engine_refuses(void)
 {
+	struct ofs_timing_config device = {.side = "free"};
 	struct ofs_engine_config config = {.place_max = 1};
 	struct ofs_slab none = {0};
 	struct ofs_engine *engine;
 	struct fixture f;
 
 	open_core(&f);
+	assert(ofs_engine_open(&engine, f.core, &config) == -EINVAL); /* no timing */
+	assert(ofs_timing_open(&config.timing, &device) == 0);
 	assert(ofs_engine_open(&engine, f.core, &config) == 0);
 	assert(ofs_engine_start(engine, 1, f.session, 0, 0, NULL, 0) == -EINVAL);
 	assert(ofs_engine_start(engine, 0, f.session + 1, 0, 0, NULL, 0) == -EINVAL);
@@ -169,6 +172,7 @@ test_what_the_engine_refuses(void)
 	assert(ofs_engine_feed(engine, 0, &none) == -EINVAL); /* no step, and not the last */
 	assert(ofs_engine_rows(engine, 0, NULL, -1) == -EINVAL);
 	ofs_engine_close(engine);
+	config.timing->ops->close(config.timing);
 	ofs_core_close(f.core);
 }
 

@@ -325,12 +325,6 @@ ofs_block_is_stored(const struct ofs_core *core, uint32_t chunk, uint32_t layer)
 	return core->block_flags[ofs_block_of(core, home, layer)] & OFS_BLOCK_STORED;
 }
 
-static inline int
-ofs_cause_is_prefetch(uint32_t cause)
-{
-	return cause >= OFS_CAUSE_WINDOW;
-}
-
 /* First ordinal of the window at the end of the context. */
 static inline uint32_t
 ofs_window_begin(const struct ofs_session *s)

@@ -133,3 +133,9 @@ ofs_core_ledger(const struct ofs_core *core, uint32_t tenant, struct ofs_ledger 
 		ledger_gauges(core, tenant, ledger);
 	return 0;
 }
+
+const struct ofs_ledger *
+ofs_core_ledger_of(const struct ofs_core *core, uint32_t tenant)
+{
+	return &core->ledgers[tenant];
+}

@@ -288,3 +288,16 @@ ofs_core_session_release(struct ofs_core *core, uint64_t now_ns, uint32_t sessio
 	ofs_log_numbers(core, OFS_EVENT_RELEASE, now_ns, 0, session, 0);
 	return 0;
 }
+
+int
+ofs_core_session_view(const struct ofs_core *core, uint32_t session, struct ofs_session_view *view)
+{
+	const struct ofs_session *s;
+
+	if (ofs_session_check(core, session))
+		return -EINVAL;
+	s = &core->sessions[session];
+	*view = (struct ofs_session_view){s->config.tenant, s->count, s->config.sink_blocks,
+		ofs_window_begin(s)};
+	return 0;
+}

@@ -12,7 +12,7 @@ static int
 step_feed(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t place,
 	uint32_t *selected)
 {
-	uint32_t width = engine->core->config.demand_max, step = engine->places[place].step;
+	uint32_t width = engine->core_config.demand_max, step = engine->places[place].step;
 	uint64_t of_step = (uint64_t)place * plan->step_count + step;
 	uint64_t row = of_step * engine->layer_count;
 	struct ofs_slab slab = {
@@ -48,7 +48,7 @@ step_feed(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t place
 static int
 plan_run(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t *selected)
 {
-	uint64_t step_size = (uint64_t)engine->layer_count * engine->core->config.demand_max;
+	uint64_t step_size = (uint64_t)engine->layer_count * engine->core_config.demand_max;
 	uint32_t place;
 	int rc = 0;
 
@@ -71,10 +71,8 @@ ofs_sim_decode(struct ofs_core *core, struct ofs_sim_decode *plan)
 		.place_max = plan->session_count,
 		.append_steps = plan->append_steps,
 		.compute_ns = plan->compute_ns,
-		.hit_ns = plan->hit_ns,
 		.retry_ns = plan->retry_ns,
-		.seed = plan->seed,
-		.nvme = plan->nvme,
+		.timing = plan->timing,
 	};
 	struct ofs_engine *engine;
 	uint32_t *selected;
@@ -84,8 +82,8 @@ ofs_sim_decode(struct ofs_core *core, struct ofs_sim_decode *plan)
 	rc = ofs_engine_open(&engine, core, &config);
 	if (rc)
 		return rc;
-	selected = malloc((size_t)plan->session_count * core->config.layer_count
-		* core->config.demand_max * sizeof(*selected));
+	selected = malloc((size_t)plan->session_count * engine->layer_count
+		* engine->core_config.demand_max * sizeof(*selected));
 	rc = selected ? plan_run(engine, plan, selected) : -ENOMEM;
 	plan->reads = engine->reads;
 	plan->failed = engine->failed;

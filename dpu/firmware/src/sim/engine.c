@@ -13,10 +13,11 @@
 static int
 tables_open(struct ofs_engine *engine, uint32_t place_max)
 {
-	const struct ofs_core_config *config = &engine->core->config;
+	const struct ofs_core_config *config = &engine->core_config;
+	uint32_t writes = engine->config.append_steps ? place_max * engine->layer_count : 0;
 
-	/* One event for every read in flight; the begin and the next layer of a place; the ticks. */
-	engine->heap.max = config->io_max + 2 * place_max + TICKS_MAX;
+	/* One event for every read and write; the begin and the next layer of a place; the ticks. */
+	engine->heap.max = config->io_max + writes + 2 * place_max + TICKS_MAX;
 	engine->heap.events = calloc(engine->heap.max, sizeof(*engine->heap.events));
 	engine->places = calloc(place_max, sizeof(*engine->places));
 	engine->place_of = malloc(config->session_max * sizeof(*engine->place_of));
@@ -30,31 +31,43 @@ tables_open(struct ofs_engine *engine, uint32_t place_max)
 	return 0;
 }
 
+/* It owes no more ends than this: a place waits for one thing, but for the writes. */
+static uint64_t
+in_flight_max(const struct ofs_engine *engine)
+{
+	return engine->core_config.io_max
+		+ engine->config.place_max * (1ull + engine->core_config.layer_count);
+}
+
 int
 ofs_engine_open(struct ofs_engine **out, struct ofs_core *core,
 	const struct ofs_engine_config *config)
 {
 	struct ofs_engine *engine;
-	int rc;
+	struct ofs_policy policy;
+	int rc = ofs_timing_check(config->timing);
 
-	if (config->place_max == 0 || config->place_max > 1u << 20
-		|| core->config.demand_max > UINT16_MAX)
-		return -EINVAL;
+	if (rc)
+		return rc;
 	engine = calloc(1, sizeof(*engine));
 	if (engine == NULL)
 		return -ENOMEM;
+	ofs_core_describe(core, &engine->core_config, &policy);
 	engine->core = core;
+	engine->timing = config->timing;
 	engine->config = *config;
-	engine->layer_count = core->config.layer_count;
+	engine->layer_count = engine->core_config.layer_count;
 	engine->tick_ns = UINT64_MAX;
-	rc = tables_open(engine, config->place_max);
-	if (rc == 0 && config->nvme)
-		rc = ofs_nvme_model_open(&engine->nvme, config->nvme, config->seed);
+	if (config->place_max == 0 || config->place_max > 1u << 20
+		|| engine->core_config.demand_max > UINT16_MAX
+		|| in_flight_max(engine) > config->timing->in_flight_max)
+		rc = -EINVAL;
+	else
+		rc = tables_open(engine, config->place_max);
 	if (rc) {
 		ofs_engine_close(engine);
 		return rc;
 	}
-	engine->config.nvme = NULL; /* the caller's, and copied into the model */
 	*out = engine;
 	return 0;
 }
@@ -62,8 +75,6 @@ ofs_engine_open(struct ofs_engine **out, struct ofs_core *core,
 void
 ofs_engine_close(struct ofs_engine *engine)
 {
-	if (engine->nvme)
-		ofs_nvme_model_close(engine->nvme);
 	for (uint32_t place = 0; engine->places && place < engine->config.place_max; place++)
 		free(engine->places[place].rows);
 	free(engine->heap.events);
@@ -78,13 +89,15 @@ int
 ofs_engine_start(struct ofs_engine *engine, uint32_t place, uint32_t session, uint64_t at_ns,
 	uint64_t lead_ns, const struct ofs_guess *guesses, uint32_t guess_count)
 {
+	struct ofs_session_view view;
 	struct ofs_sim_place *p;
 	int rc;
 
-	if (place >= engine->config.place_max || ofs_session_check(engine->core, session)
-		|| at_ns < engine->now_ns || lead_ns > UINT64_MAX - at_ns)
+	if (place >= engine->config.place_max || at_ns < engine->now_ns || lead_ns > UINT64_MAX - at_ns)
 		return -EINVAL;
 	p = &engine->places[place];
+	if (ofs_core_session_view(engine->core, session, &view))
+		return -EINVAL;
 	if (p->running || engine->place_of[session] != OFS_NONE)
 		return -EBUSY;
 	p->session = session;
@@ -94,9 +107,9 @@ ofs_engine_start(struct ofs_engine *engine, uint32_t place, uint32_t session, ui
 	p->guess_count = guess_count;
 	rc = ofs_sim_rows_open(engine, place);
 	if (rc == 0 && guess_count)
-		rc = ofs_sim_push(&engine->heap, at_ns, OFS_SIM_BEGIN, place);
+		rc = ofs_sim_push(&engine->heap, at_ns, OFS_SIM_BEGIN, 0, place);
 	if (rc == 0)
-		rc = ofs_sim_push(&engine->heap, at_ns + lead_ns, OFS_SIM_LAYER, place);
+		rc = ofs_sim_push(&engine->heap, at_ns + lead_ns, OFS_SIM_LAYER, 0, place);
 	if (rc)
 		return rc;
 	p->running = 1;
@@ -142,7 +155,7 @@ tick(struct ofs_engine *engine)
 	if (rc == 0 && next_ns < engine->tick_ns && engine->tick_count < TICKS_MAX) {
 		engine->tick_count++;
 		engine->tick_ns = next_ns > engine->now_ns ? next_ns : engine->now_ns + 1;
-		rc = ofs_sim_push(&engine->heap, engine->tick_ns, OFS_SIM_TICK, 0);
+		rc = ofs_sim_push(&engine->heap, engine->tick_ns, OFS_SIM_TICK, 0, 0);
 	}
 	return rc;
 }
@@ -163,6 +176,17 @@ event_run(struct ofs_engine *engine, const struct ofs_sim_event *event)
 		if (rc == 0)
 			rc = ofs_sim_act(engine);
 		break;
+	case OFS_SIM_WRITTEN:
+		rc = ofs_sim_written(engine, event->id, event->layer);
+		if (rc == 0)
+			rc = ofs_sim_act(engine);
+		break;
+	case OFS_SIM_DECIDE:
+		rc = ofs_sim_decide(engine, event->id);
+		break;
+	case OFS_SIM_SERVED:
+		rc = ofs_sim_next_layer(engine, event->id, engine->now_ns);
+		break;
 	case OFS_SIM_TICK:
 		engine->tick_ns = UINT64_MAX;
 		engine->tick_count--;
@@ -175,7 +199,10 @@ event_run(struct ofs_engine *engine, const struct ofs_sim_event *event)
 	return rc;
 }
 
-/* It wants its next slab, or its last layer has computed. One that never ran a step has no rows. */
+/*
+ * It wants its next slab, or its last layer has computed and all that it wrote is on the medium;
+ * OFS_ENGINE_IDLE: not yet. One that never ran a step has no rows.
+ */
 static int
 place_stops(struct ofs_engine *engine, uint32_t place)
 {
@@ -184,6 +211,9 @@ place_stops(struct ofs_engine *engine, uint32_t place)
 	if (!p->fed || !p->slab.last)
 		return OFS_ENGINE_ROWS;
 	ofs_sim_pop(&engine->heap);
+	p->waiting = p->writing != 0;
+	if (p->waiting)
+		return OFS_ENGINE_IDLE;
 	if (p->step)
 		ofs_sim_rows_end(engine, place);
 	engine->place_of[p->session] = OFS_NONE;
@@ -195,11 +225,27 @@ place_stops(struct ofs_engine *engine, uint32_t place)
 static void
 policy_look(struct ofs_engine *engine)
 {
-	const struct ofs_policy *policy = &engine->core->policy;
+	struct ofs_core_config config;
+	struct ofs_policy policy;
 
-	engine->ticks = policy->prefetch_bytes_per_s_max != 0 || policy->lease_ns != 0;
-	engine->scores = (policy->prefetchers & (OFS_PREFETCH_EMA | OFS_PREFETCH_SHARED)) != 0
-		|| policy->eviction == OFS_EVICT_SCORE;
+	ofs_core_describe(engine->core, &config, &policy);
+	engine->ticks = policy.prefetch_bytes_per_s_max != 0 || policy.lease_ns != 0;
+	engine->scores = (policy.prefetchers & (OFS_PREFETCH_EMA | OFS_PREFETCH_SHARED)) != 0
+		|| policy.eviction == OFS_EVICT_SCORE;
+}
+
+/* Whether the timing side's next end comes before the engine's next event: then now is its time. */
+static int
+device_is_next(struct ofs_engine *engine)
+{
+	uint64_t next_ns = ofs_sim_device_next_ns(engine);
+
+	if (next_ns == UINT64_MAX
+		|| (engine->heap.count > 0 && next_ns > engine->heap.events[0].key.first))
+		return 0;
+	if (next_ns > engine->now_ns)
+		engine->now_ns = next_ns;
+	return 1;
 }
 
 int
@@ -209,18 +255,27 @@ ofs_engine_run(struct ofs_engine *engine, uint32_t *place)
 
 	policy_look(engine);
 	rc = ofs_sim_act(engine); /* what the caller's own calls of the core have asked for */
-	while (rc == 0 && engine->heap.count > 0) {
-		struct ofs_sim_event event = engine->heap.events[0];
+	while (rc == 0) {
+		struct ofs_sim_event event;
 
+		if (engine->later_count && device_is_next(engine)) {
+			if (ofs_sim_device_poll(engine, &event))
+				rc = event_run(engine, &event);
+			continue;
+		}
+		if (engine->heap.count == 0)
+			return engine->later_count ? -EPROTO : OFS_ENGINE_IDLE; /* it never ends */
+		event = engine->heap.events[0];
 		engine->now_ns = event.key.first;
 		if (event.kind == OFS_SIM_LAYER && is_used_up(&engine->places[event.id])) {
 			*place = event.id;
-			return place_stops(engine, event.id);
+			rc = place_stops(engine, event.id);
+			continue;
 		}
 		ofs_sim_pop(&engine->heap);
 		rc = event_run(engine, &event);
 	}
-	return rc ? rc : OFS_ENGINE_IDLE;
+	return rc;
 }
 
 void

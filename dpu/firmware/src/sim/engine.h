@@ -3,26 +3,33 @@
  *
  * Model: a heap of events ordered by (time, sequence); one event runs to its end before the next. A
  * place holds one session, the slab it is fed from and the rows it has run; the rows of the step at
- * hand stay open for the reads that belong to it. One thread owns an engine and its core.
+ * hand stay open for the reads that belong to it. How long anything takes is asked of the timing
+ * side: what it knows at once becomes an event, the rest it hands out when its time has come,
+ * before the engine's own events of that time. One thread owns an engine and its core.
  */
 #ifndef OFS_SIM_ENGINE_H
 #define OFS_SIM_ENGINE_H
 
-#include "core/internal.h"
+#include <string.h>
+
 #include "heap.h"
 #include "ofs_sim.h"
 
 enum ofs_sim_event_kind {
-	OFS_SIM_BEGIN = 0, /* the guesses before a session's first step */
-	OFS_SIM_LAYER = 1, /* the session's next layer may demand */
-	OFS_SIM_RETRY = 2, /* the same demands again */
-	OFS_SIM_READ = 3,
-	OFS_SIM_TICK = 4
+	OFS_SIM_BEGIN = 0,   /* the guesses before a session's first step */
+	OFS_SIM_LAYER = 1,   /* the session's next layer may demand */
+	OFS_SIM_RETRY = 2,   /* the same demands again */
+	OFS_SIM_DECIDE = 3,  /* the command with the layer's demands has been taken */
+	OFS_SIM_SERVED = 4,  /* the host has the layer's blocks */
+	OFS_SIM_READ = 5,    /* id: a read handle */
+	OFS_SIM_WRITTEN = 6, /* the appended chunk's block of a layer */
+	OFS_SIM_TICK = 7
 };
 
 struct ofs_sim_event {
 	struct ofs_heap_key key; /* time_ns, then in the order they came */
-	uint32_t kind;
+	uint16_t kind;
+	uint16_t layer;
 	uint32_t id; /* a place, or a read handle */
 };
 
@@ -34,6 +41,7 @@ struct ofs_sim_heap {
 
 struct ofs_sim_place {
 	struct ofs_slab slab;
+	struct ofs_session_view view;    /* when the layer at hand began */
 	const struct ofs_guess *guesses; /* to be told when it begins */
 	struct ofs_row *rows;            /* of whole steps; behind them those of the step at hand */
 	uint64_t need_ns;                /* when the layer at hand demanded */
@@ -42,22 +50,29 @@ struct ofs_sim_place {
 	uint32_t session;
 	uint32_t step, layer; /* at hand, or next */
 	uint32_t slab_step;   /* of the slab */
+	uint32_t demanded;    /* by the layer at hand */
 	uint32_t remaining;   /* demands that have not completed */
 	uint32_t busy;        /* of them, how many must be asked again */
 	uint32_t appended;
+	uint32_t writing; /* blocks of the appended chunk that are not on the medium yet */
+	uint32_t written_chunk;
 	uint8_t running, fed;
+	uint8_t retrying; /* the command on its way repeats an earlier one */
+	uint8_t waiting;  /* the next layer waits for the writes */
 };
 
 struct ofs_engine {
 	struct ofs_core *core;
-	struct ofs_nvme_model *nvme;
+	struct ofs_timing *timing;
 	struct ofs_engine_config config;
+	struct ofs_core_config core_config;
 	struct ofs_sim_heap heap;
 	struct ofs_sim_place *places;
 	uint32_t *place_of; /* [session_max] */
 	uint32_t *demands;  /* [demand_max] of the layer at hand */
 	uint8_t *ends;      /* the same */
 	uint32_t layer_count;
+	uint32_t later_count; /* ends that the timing side still owes */
 	uint64_t now_ns, tick_ns;
 	uint64_t reads, failed;
 	uint32_t tick_count;
@@ -68,7 +83,8 @@ struct ofs_engine {
 #pragma GCC visibility push(hidden)
 
 /* heap.c */
-int ofs_sim_push(struct ofs_sim_heap *heap, uint64_t time_ns, uint32_t kind, uint32_t id);
+int ofs_sim_push(struct ofs_sim_heap *heap, uint64_t time_ns, uint32_t kind, uint32_t layer,
+	uint32_t id);
 struct ofs_sim_event ofs_sim_pop(struct ofs_sim_heap *heap);
 
 /* rows.c */
@@ -79,11 +95,24 @@ void ofs_sim_row_step(struct ofs_row *row, const struct ofs_ledger *before,
 	const struct ofs_ledger *after);
 void ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action);
 
+/* device.c */
+int ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action);
+int ofs_sim_write(struct ofs_engine *engine, uint32_t place, uint32_t layer);
+int ofs_sim_hit(struct ofs_engine *engine, uint32_t place);
+int ofs_sim_command(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step);
+/* When the timing side may hand out an end; UINT64_MAX: it will not. */
+uint64_t ofs_sim_device_next_ns(const struct ofs_engine *engine);
+/* 1: the next end that it owes, as an event of now; 0: there is none. */
+int ofs_sim_device_poll(struct ofs_engine *engine, struct ofs_sim_event *event);
+
 /* layer.c */
 int ofs_sim_act(struct ofs_engine *engine);
 int ofs_sim_tell(struct ofs_engine *engine, uint32_t place, const struct ofs_guess *guesses,
 	uint64_t count);
 int ofs_sim_layer(struct ofs_engine *engine, uint32_t place, int retry);
+int ofs_sim_decide(struct ofs_engine *engine, uint32_t place);
+int ofs_sim_written(struct ofs_engine *engine, uint32_t place, uint32_t layer);
+int ofs_sim_next_layer(struct ofs_engine *engine, uint32_t place, uint64_t served_ns);
 
 #pragma GCC visibility pop
 

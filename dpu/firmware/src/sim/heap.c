@@ -2,9 +2,10 @@
 #include "engine.h"
 
 int
-ofs_sim_push(struct ofs_sim_heap *heap, uint64_t time_ns, uint32_t kind, uint32_t id)
+ofs_sim_push(struct ofs_sim_heap *heap, uint64_t time_ns, uint32_t kind, uint32_t layer,
+	uint32_t id)
 {
-	struct ofs_sim_event event = {{time_ns, heap->sequence++}, kind, id};
+	struct ofs_sim_event event = {{time_ns, heap->sequence++}, (uint16_t)kind, (uint16_t)layer, id};
 
 	if (heap->count == heap->max)
 		return -ENOSPC;

@@ -7,35 +7,21 @@
 #include "engine.h"
 
 #define ACTION_BATCH 64
-#define PS_PER_NS 1000
 #define APPENDED_CONTENT 0xdec0deull /* of made-up contents: what decode wrote itself */
 
-static int
-read_begins(struct ofs_engine *engine, const struct ofs_action *action)
+/* The layer is served at that time: it computes, and the next layer follows. */
+int
+ofs_sim_next_layer(struct ofs_engine *engine, uint32_t place, uint64_t served_ns)
 {
-	const struct ofs_core_config *config = &engine->core->config;
-	/* Layer-major, as the store lays blocks out: a window is one stretch. */
-	uint64_t block = (uint64_t)action->layer * config->chunk_max + action->chunk;
-	uint64_t end_ns = engine->now_ns;
-
-	engine->reads++;
-	ofs_sim_row_read(engine, action);
-	if (engine->nvme) {
-		uint64_t end_ps = ofs_nvme_model_submit(engine->nvme, engine->now_ns * PS_PER_NS, 0,
-			block * config->block_size_bytes, config->block_size_bytes);
-
-		end_ns = (end_ps + PS_PER_NS - 1) / PS_PER_NS;
-	}
-	return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_READ, action->io);
+	return ofs_sim_push(&engine->heap, served_ns + engine->config.compute_ns, OFS_SIM_LAYER, 0,
+		place);
 }
 
-/* The layer's blocks are there: it computes, and the next layer follows. */
+/* The layer's blocks are staged: the host takes them. */
 static int
-layer_served(struct ofs_engine *engine, uint32_t place, int demanded)
+layer_staged(struct ofs_engine *engine, uint32_t place)
 {
 	struct ofs_sim_place *p = &engine->places[place];
-	uint64_t next_ns =
-		engine->now_ns + engine->config.compute_ns + (demanded ? engine->config.hit_ns : 0);
 	uint64_t stall_ns = engine->now_ns - p->need_ns;
 
 	ofs_sim_row(engine, place, p->layer)->stall_ns =
@@ -47,7 +33,8 @@ layer_served(struct ofs_engine *engine, uint32_t place, int demanded)
 		p->step++;
 		p->slab_step++;
 	}
-	return ofs_sim_push(&engine->heap, next_ns, OFS_SIM_LAYER, place);
+	return p->demanded ? ofs_sim_hit(engine, place)
+					   : ofs_sim_next_layer(engine, place, engine->now_ns);
 }
 
 static int
@@ -65,9 +52,9 @@ demand_completes(struct ofs_engine *engine, const struct ofs_action *action)
 	if (--p->remaining)
 		return 0;
 	if (p->busy == 0)
-		return layer_served(engine, place, 1);
+		return layer_staged(engine, place);
 	ofs_sim_row(engine, place, p->layer)->flags |= OFS_ROW_RETRIED;
-	return ofs_sim_push(&engine->heap, engine->now_ns + engine->config.retry_ns, OFS_SIM_RETRY,
+	return ofs_sim_push(&engine->heap, engine->now_ns + engine->config.retry_ns, OFS_SIM_RETRY, 0,
 		place);
 }
 
@@ -80,7 +67,7 @@ ofs_sim_act(struct ofs_engine *engine)
 	while ((count = ofs_core_actions(engine->core, actions, ACTION_BATCH)) > 0) {
 		for (int i = 0; i < count && rc == 0; i++)
 			if (actions[i].type == OFS_ACTION_READ)
-				rc = read_begins(engine, &actions[i]);
+				rc = ofs_sim_read(engine, &actions[i]);
 			else if (actions[i].type == OFS_ACTION_COMPLETE
 				&& actions[i].waiter < engine->config.place_max
 				&& engine->places[actions[i].waiter].remaining)
@@ -95,7 +82,7 @@ int
 ofs_sim_tell(struct ofs_engine *engine, uint32_t place, const struct ofs_guess *guesses,
 	uint64_t count)
 {
-	uint32_t max = engine->core->config.queue_max;
+	uint32_t max = engine->core_config.queue_max;
 
 	for (uint64_t done = 0; done < count;) {
 		uint32_t batch = count - done < max ? (uint32_t)(count - done) : max;
@@ -111,7 +98,22 @@ ofs_sim_tell(struct ofs_engine *engine, uint32_t place, const struct ofs_guess *
 	return 0;
 }
 
-/* What decode wrote itself is staged and stored at once: the write path is not the subject here. */
+/* The store has the block. One that was written through, not staged, has nothing to clean. */
+int
+ofs_sim_written(struct ofs_engine *engine, uint32_t place, uint32_t layer)
+{
+	struct ofs_sim_place *p = &engine->places[place];
+	int rc = ofs_core_block_stored(engine->core, engine->now_ns, p->written_chunk, layer);
+
+	if (rc == 0)
+		rc = ofs_core_block_clean(engine->core, engine->now_ns, p->written_chunk, layer);
+	if (rc && rc != -EINVAL)
+		return rc;
+	if (--p->writing == 0 && p->waiting)
+		return ofs_sim_push(&engine->heap, engine->now_ns, OFS_SIM_LAYER, 0, place);
+	return 0;
+}
+
 static int
 append_chunk(struct ofs_engine *engine, uint32_t place)
 {
@@ -121,14 +123,13 @@ append_chunk(struct ofs_engine *engine, uint32_t place)
 	struct ofs_chunk_info info;
 	int rc = ofs_core_session_append(core, engine->now_ns, p->session, 1, &content, &info);
 
+	p->written_chunk = info.chunk;
 	for (uint32_t layer = 0; rc == 0 && layer < engine->layer_count; layer++) {
 		uint32_t slot, generation;
-		int staged =
-			ofs_core_block_stage(core, engine->now_ns, info.chunk, layer, &slot, &generation);
 
-		rc = ofs_core_block_stored(core, engine->now_ns, info.chunk, layer);
-		if (rc == 0 && staged == 0)
-			rc = ofs_core_block_clean(core, engine->now_ns, info.chunk, layer);
+		/* Where no slot can be had it is written through. */
+		(void)ofs_core_block_stage(core, engine->now_ns, info.chunk, layer, &slot, &generation);
+		rc = ofs_sim_write(engine, place, layer);
 		if (rc == 0)
 			rc = ofs_sim_act(engine);
 	}
@@ -140,13 +141,12 @@ static int
 selection_part(struct ofs_engine *engine, const struct ofs_sim_place *p, uint64_t at,
 	struct ofs_row *row, struct ofs_step *step)
 {
-	const struct ofs_session *s = &engine->core->sessions[p->session];
 	const uint32_t *selected = p->slab.selected + at * p->slab.width;
 	const uint8_t *served = p->slab.served ? p->slab.served + at * p->slab.width : NULL;
 	uint32_t count = 0, hits = 0, nontrivial = 0, nontrivial_hits = 0, i;
 
 	for (i = 0; i < p->slab.width && selected[i] != OFS_NONE; i++) {
-		uint32_t counts = (uint32_t)ofs_is_nontrivial(s, selected[i]);
+		uint32_t counts = (uint32_t)ofs_view_is_nontrivial(&p->view, selected[i]);
 
 		nontrivial += counts;
 		if (served && served[i]) {
@@ -154,7 +154,7 @@ selection_part(struct ofs_engine *engine, const struct ofs_sim_place *p, uint64_
 			nontrivial_hits += counts;
 			continue;
 		}
-		if (count == engine->core->config.demand_max)
+		if (count == engine->core_config.demand_max)
 			return -EINVAL;
 		engine->demands[count++] = selected[i];
 	}
@@ -169,73 +169,120 @@ selection_part(struct ofs_engine *engine, const struct ofs_sim_place *p, uint64_
 	return 0;
 }
 
+static uint64_t
+slab_row(const struct ofs_engine *engine, const struct ofs_sim_place *p)
+{
+	return (uint64_t)p->slab_step * engine->layer_count + p->layer;
+}
+
+/* The command of the layer at hand. */
+static int
+step_make(struct ofs_engine *engine, uint32_t place, struct ofs_step *step)
+{
+	struct ofs_sim_place *p = &engine->places[place];
+	uint64_t at = slab_row(engine, p);
+	int rc = ofs_core_session_view(engine->core, p->session, &p->view);
+
+	if (rc)
+		return rc;
+	*step = (struct ofs_step){.session = p->session,
+		.step = p->step,
+		.layer = p->layer,
+		.waiter = place,
+		.flags = p->retrying ? OFS_STEP_RETRY : 0};
+	if (!p->retrying && engine->scores && p->slab.scores) {
+		uint32_t known = p->view.chunk_count;
+
+		step->scores = p->slab.scores + at * p->slab.score_stride;
+		step->score_count = p->slab.score_count < known ? p->slab.score_count : known;
+	}
+	return selection_part(engine, p, at, ofs_sim_row(engine, place, p->layer), step);
+}
+
+/* The device has taken the command: the core decides, then it is told the guesses. */
+static int
+step_run(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step)
+{
+	struct ofs_sim_place *p = &engine->places[place];
+	const struct ofs_ledger *ledger = ofs_core_ledger_of(engine->core, p->view.tenant);
+	struct ofs_row *row = ofs_sim_row(engine, place, p->layer);
+	const uint64_t *told = p->retrying ? NULL : p->slab.guess_offsets;
+	uint64_t at = slab_row(engine, p);
+	struct ofs_ledger before;
+	int rc;
+
+	/* The counters a row is made of come first in the ledger; the rest is not copied. */
+	memcpy(&before, ledger, offsetof(struct ofs_ledger, evictions));
+	p->busy = p->remaining = 0;
+	p->demanded = step->demand_count;
+	rc = ofs_core_step(engine->core, engine->now_ns, step, engine->ends);
+	if (rc)
+		return rc;
+	if (!p->retrying)
+		ofs_sim_row_step(row, &before, ledger);
+	for (uint32_t i = 0; i < step->demand_count; i++)
+		p->remaining += engine->ends[i] >= OFS_END_LATE;
+	if (p->remaining == 0)
+		rc = layer_staged(engine, place);
+	if (rc == 0)
+		rc = ofs_sim_act(engine);
+	if (rc == 0 && told)
+		rc = ofs_sim_tell(engine, place, p->slab.guesses + told[at], told[at + 1] - told[at]);
+	return rc;
+}
+
+int
+ofs_sim_decide(struct ofs_engine *engine, uint32_t place)
+{
+	struct ofs_step step;
+	int rc = step_make(engine, place, &step);
+
+	return rc ? rc : step_run(engine, place, &step);
+}
+
+/* 1: it appends a chunk first. */
+static int
+layer_appends(const struct ofs_engine *engine, const struct ofs_sim_place *p)
+{
+	uint32_t every = engine->config.append_steps;
+
+	return p->layer == 0 && p->step && every && p->step % every == 0;
+}
+
 /* The first time that the layer asks in this step. */
 static int
 layer_begins(struct ofs_engine *engine, uint32_t place)
 {
 	struct ofs_sim_place *p = &engine->places[place];
-	uint32_t every = engine->config.append_steps;
 	int rc = 0;
 
-	p->need_ns = engine->now_ns;
-	if (p->layer || p->step == 0)
-		return 0;
-	ofs_sim_rows_end(engine, place);
-	rc = ofs_sim_rows_open(engine, place);
-	if (rc == 0 && every && p->step % every == 0)
+	if (p->layer == 0 && p->step) {
+		ofs_sim_rows_end(engine, place);
+		rc = ofs_sim_rows_open(engine, place);
+	}
+	if (rc == 0 && layer_appends(engine, p))
 		rc = append_chunk(engine, place);
 	return rc;
-}
-
-static int
-layer_asks(struct ofs_engine *engine, uint32_t place, uint64_t at, int retry)
-{
-	struct ofs_sim_place *p = &engine->places[place];
-	struct ofs_core *core = engine->core;
-	const struct ofs_session *s = &core->sessions[p->session];
-	const struct ofs_ledger *ledger = &core->ledgers[s->config.tenant];
-	struct ofs_step step = {.session = p->session,
-		.step = p->step,
-		.layer = p->layer,
-		.waiter = place,
-		.flags = retry ? OFS_STEP_RETRY : 0};
-	struct ofs_row *row = ofs_sim_row(engine, place, p->layer);
-	struct ofs_ledger before;
-	int rc = selection_part(engine, p, at, row, &step);
-
-	if (rc)
-		return rc;
-	if (!retry && engine->scores && p->slab.scores) {
-		step.scores = p->slab.scores + at * p->slab.score_stride;
-		step.score_count = p->slab.score_count < s->count ? p->slab.score_count : s->count;
-	}
-	/* The counters a row is made of come first in the ledger; the rest is not copied. */
-	memcpy(&before, ledger, offsetof(struct ofs_ledger, evictions));
-	p->busy = p->remaining = 0;
-	rc = ofs_core_step(core, engine->now_ns, &step, engine->ends);
-	if (rc)
-		return rc;
-	if (!retry)
-		ofs_sim_row_step(row, &before, ledger);
-	for (uint32_t i = 0; i < step.demand_count; i++)
-		p->remaining += engine->ends[i] >= OFS_END_LATE;
-	if (p->remaining == 0)
-		rc = layer_served(engine, place, step.demand_count != 0);
-	return rc ? rc : ofs_sim_act(engine);
 }
 
 int
 ofs_sim_layer(struct ofs_engine *engine, uint32_t place, int retry)
 {
 	struct ofs_sim_place *p = &engine->places[place];
-	const struct ofs_slab *slab = &p->slab;
-	uint64_t at = (uint64_t)p->slab_step * engine->layer_count + p->layer;
-	const uint64_t *told = slab->guess_offsets;
-	int rc = retry ? 0 : layer_begins(engine, place);
+	struct ofs_step step;
+	int rc = 0;
 
+	if (!retry && !p->waiting)
+		p->need_ns = engine->now_ns;
+	p->waiting = !retry && p->writing && layer_appends(engine, p);
+	if (p->waiting)
+		return 0; /* until what it appended before is on the medium */
+	p->retrying = (uint8_t)retry;
+	if (!retry)
+		rc = layer_begins(engine, place);
 	if (rc == 0)
-		rc = layer_asks(engine, place, at, retry);
-	if (rc == 0 && !retry && told)
-		rc = ofs_sim_tell(engine, place, slab->guesses + told[at], told[at + 1] - told[at]);
-	return rc;
+		rc = step_make(engine, place, &step);
+	if (rc == 0)
+		rc = ofs_sim_command(engine, place, &step);
+	return rc > 0 ? step_run(engine, place, &step) : rc;
 }

@@ -1,0 +1,187 @@
+/*
+ * skeleton: how to add a side, and the place to start one whose ends are not known at once.
+ *
+ * Model (every side opens with its own): one server that takes one request after another, each for
+ * its constant time, urgent ones first. What is urgent may overtake what waits, so that no end is
+ * known when a request is made. Two rings hold what waits; the server holds one more.
+ *
+ * To add a side: copy this file, give every `skeleton` your name, declare its open in internal.h
+ * and add it to sides[] in timing.c; or build it into a shared object of your own and hand the
+ * pointer to bindings/timing.py. The suites in test/test_timing.c and tests/contract/test_timing.py
+ * are the definition of "works". A side that knows every end at once is shorter: free.c.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "internal.h"
+
+#define IN_FLIGHT_MAX (1u << 24)
+
+struct job {
+	uint64_t tag;
+	uint64_t asked_ps;
+	uint64_t takes_ps;
+};
+
+/* Bounded by in_flight_max, which is the caller's promise: a full ring is a mistake of ours. */
+struct ring {
+	struct job *jobs;
+	uint32_t head, count;
+};
+
+struct skeleton {
+	struct ofs_timing base;
+	struct ofs_timing_config config;
+	struct ring rings[2]; /* 0: urgent */
+	struct job running;
+	uint64_t end_ps; /* of what runs; OFS_TIMING_LATER: nothing does */
+	uint64_t free_ps;
+};
+
+/* Begin the next job. It begins when the server came free, or when it was asked for, if later. */
+static void
+server_next(struct skeleton *skeleton)
+{
+	struct ring *ring = &skeleton->rings[skeleton->rings[0].count ? 0 : 1];
+
+	skeleton->end_ps = OFS_TIMING_LATER;
+	if (ring->count == 0)
+		return;
+	skeleton->running = ring->jobs[ring->head];
+	ring->head = (ring->head + 1) % skeleton->base.in_flight_max;
+	ring->count--;
+	if (skeleton->free_ps < skeleton->running.asked_ps)
+		skeleton->free_ps = skeleton->running.asked_ps;
+	skeleton->free_ps += skeleton->running.takes_ps;
+	skeleton->end_ps = skeleton->free_ps;
+}
+
+/* Every request: queue it. What ended before now_ps was polled, so the server is idle or ahead. */
+static uint64_t
+server_take(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request,
+	uint64_t takes_ps, int urgent)
+{
+	struct skeleton *skeleton = (struct skeleton *)timing;
+	struct ring *ring = &skeleton->rings[urgent ? 0 : 1];
+	uint32_t size = timing->in_flight_max;
+
+	assert(ring->count < size);
+	ring->jobs[(ring->head + ring->count++) % size] = (struct job){request->tag, now_ps, takes_ps};
+	if (skeleton->end_ps == OFS_TIMING_LATER)
+		server_next(skeleton);
+	return OFS_TIMING_LATER;
+}
+
+/* A block from the medium into the device's memory. Its cause says whether somebody waits: what is
+ * due at once overtakes what was only guessed. */
+static uint64_t
+skeleton_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	const struct ofs_timing_config *config = &((struct skeleton *)timing)->config;
+
+	return server_take(timing, now_ps, request, config->read_ps, request->deadline_ps <= now_ps);
+}
+
+/* A block to the medium; nobody waits for it. */
+static uint64_t
+skeleton_write(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	return server_take(timing, now_ps, request, ((struct skeleton *)timing)->config.write_ps, 0);
+}
+
+/* `count` staged blocks over the fabric to the host that demanded them. */
+static uint64_t
+skeleton_hit(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	return server_take(timing, now_ps, request, ((struct skeleton *)timing)->config.hit_ps, 1);
+}
+
+/* A command of `count` demands and `score_count` scores, up to its decisions. */
+static uint64_t
+skeleton_command(struct ofs_timing *timing, uint64_t now_ps,
+	const struct ofs_timing_request *request)
+{
+	return server_take(timing, now_ps, request, ((struct skeleton *)timing)->config.command_ps, 1);
+}
+
+/* May be early, never late: an early poll gives nothing and costs a call. */
+static uint64_t
+skeleton_next_ps(const struct ofs_timing *timing)
+{
+	return ((const struct skeleton *)timing)->end_ps;
+}
+
+/* Hand out what has ended, and begin what follows: that may end by now, too. */
+static int
+skeleton_poll(struct ofs_timing *timing, uint64_t now_ps, struct ofs_timing_end *ends, int max)
+{
+	struct skeleton *skeleton = (struct skeleton *)timing;
+	int count = 0;
+
+	while (count < max && skeleton->end_ps != OFS_TIMING_LATER && skeleton->end_ps <= now_ps) {
+		ends[count++] = (struct ofs_timing_end){skeleton->running.tag, skeleton->end_ps};
+		server_next(skeleton);
+	}
+	return count;
+}
+
+/* Everything but what was given at open. A side that draws begins its draws again. */
+static void
+skeleton_reset(struct ofs_timing *timing)
+{
+	struct skeleton *skeleton = (struct skeleton *)timing;
+
+	skeleton->rings[0].head = skeleton->rings[0].count = 0;
+	skeleton->rings[1].head = skeleton->rings[1].count = 0;
+	skeleton->end_ps = OFS_TIMING_LATER;
+	skeleton->free_ps = 0;
+}
+
+/* Called for a half-open side too, so every pointer is either valid or NULL. */
+static void
+skeleton_close(struct ofs_timing *timing)
+{
+	struct skeleton *skeleton = (struct skeleton *)timing;
+
+	free(skeleton->rings[0].jobs);
+	free(skeleton->rings[1].jobs);
+	free(skeleton);
+}
+
+static const struct ofs_timing_ops ops = {
+	.name = "skeleton",
+	.version = OFS_TIMING_VERSION,
+	.read = skeleton_read,
+	.write = skeleton_write,
+	.hit = skeleton_hit,
+	.command = skeleton_command,
+	.next_ps = skeleton_next_ps,
+	.poll = skeleton_poll,
+	.reset = skeleton_reset,
+	.close = skeleton_close,
+};
+
+/* Everything that allocates or can be refused happens here. */
+int
+ofs_timing_skeleton_open(struct ofs_timing **out, const struct ofs_timing_config *config)
+{
+	struct skeleton *skeleton;
+	uint32_t max = config->in_flight_max;
+
+	if (max == 0 || max > IN_FLIGHT_MAX)
+		return -EINVAL;
+	skeleton = calloc(1, sizeof(*skeleton));
+	if (skeleton == NULL)
+		return -ENOMEM;
+	skeleton->base = (struct ofs_timing){.ops = &ops, .in_flight_max = max};
+	skeleton->config = *config;
+	skeleton->rings[0].jobs = malloc(max * sizeof(struct job));
+	skeleton->rings[1].jobs = malloc(max * sizeof(struct job));
+	if (skeleton->rings[0].jobs == NULL || skeleton->rings[1].jobs == NULL) {
+		skeleton_close(&skeleton->base);
+		return -ENOMEM;
+	}
+	skeleton_reset(&skeleton->base);
+	*out = &skeleton->base;
+	return 0;
+}

@@ -22,6 +22,7 @@ __all__ = [
     "ACTION",
     "CAUSES",
     "ENDS",
+    "EVENTS",
     "EVICTIONS",
     "FATES",
     "GUESS",
@@ -29,6 +30,7 @@ __all__ = [
     "KEY",
     "PREFETCHERS",
     "RECORD",
+    "TABLES",
     "Core",
     "CoreConfig",
     "Policy",
@@ -37,7 +39,16 @@ __all__ = [
     "prefetcher_bits",
     "replay",
     "siphash",
+    "work_by_event",
 ]
+
+
+def _names(enum: str, prefix: str) -> dict[int, str]:
+    """Numbers and names of a C enumeration, in lower case, without its count."""
+    elements: dict[int, str] = ffi.typeof(enum).elements
+    names = {number: name.removeprefix(prefix).lower() for number, name in elements.items()}
+    return {number: name for number, name in sorted(names.items()) if name != "count"}
+
 
 KEY = np.dtype([("lo", "<u8"), ("hi", "<u8")])
 ACTION = np.dtype(
@@ -84,6 +95,8 @@ ENDS = (
     *("late", "cold", "capacity", "policy"),
 )
 FATES = ("used", "late", "unused", "dropped", "cancelled")
+EVENTS = _names("enum ofs_event_type", "OFS_EVENT_")
+TABLES = tuple(_names("enum ofs_table", "OFS_TABLE_").values())
 HIT_ENDS = 5  # the first five ends are on-time hits
 
 READ, PUBLISH, RETRACT, COMPLETE = 1, 2, 3, 4
@@ -167,21 +180,39 @@ def siphash(secret: bytes, data: bytes) -> bytes:
     return bytes(ffi.buffer(out))
 
 
+def work_by_event(work: Any) -> dict[str, dict[str, Any]]:
+    """`struct ofs_work` `[OFS_EVENT_COUNT]` by name, of the kinds of event that there were."""
+    return {
+        name: {
+            **_plain(work + kind),
+            "table_bytes": dict(zip(TABLES, map(int, work[kind].table_bytes), strict=True)),
+        }
+        for kind, name in EVENTS.items()
+        if work[kind].events
+    }
+
+
 @dataclass(frozen=True)
 class Replay:
-    """`agreed` decisions came out the same; `diverged_at` is the byte of the first that did not."""
+    """`agreed` decisions came out the same; `diverged_at` is the byte of the first that did not.
+
+    `work` is what the events cost, as `Core.work()`.
+    """
 
     agreed: int
     diverged_at: int | None
+    work: dict[str, dict[str, Any]]
 
 
 def replay(log: "Buffer", where: str = "log") -> Replay:
     """Feed a whole decision log to a fresh core. `Corrupt` for one that is torn or foreign."""
     diverged: Any = ffi.new("uint64_t *")
+    work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
     with ffi.from_buffer(log) as view:
-        agreed = int(lib.ofs_core_replay(view, len(view), diverged))
+        agreed = int(lib.ofs_core_replay(view, len(view), diverged, work))
     check_rc(min(agreed, 0), "replaying a decision log", where, "it is torn, or not one of ours")
-    return Replay(agreed, None if diverged[0] == 2**64 - 1 else int(diverged[0]))
+    at = None if diverged[0] == 2**64 - 1 else int(diverged[0])
+    return Replay(agreed, at, work_by_event(work))
 
 
 class Core:
@@ -374,6 +405,12 @@ class Core:
         rc = lib.ofs_core_ledger(self.handle, NONE if tenant is None else tenant, struct)
         check_rc(rc, "reading the ledger")
         return _plain(struct)
+
+    def work(self) -> dict[str, dict[str, Any]]:
+        """What the events cost since open or the last reset: `struct ofs_work` by kind of event."""
+        work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
+        check_rc(lib.ofs_core_work(self.handle, work), "reading the core's work")
+        return work_by_event(work)
 
     def records(self) -> npt.NDArray[np.void]:
         """Ledger records since they were last taken, `RECORD` `[n]`."""

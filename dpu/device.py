@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.core import work_by_event
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed, StoreFull
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
 from offstage.bindings.stages import device_stages
@@ -213,10 +214,15 @@ class Device:
         return bytes(self._log[: check_rc(rc, "taking the decision log")])
 
     def status(self) -> dict[str, Any]:
-        """`struct ofs_device_status` by field name; store and storage are nested."""
+        """`struct ofs_device_status` by field name; store and storage are nested.
+
+        `work`: `struct ofs_work` by field name, of every kind of event there was.
+        """
         status: Any = ffi.new("struct ofs_device_status *")
         check_rc(lib.ofs_device_status_get(self._device, status), "reading the status")
-        return dict(_as_dict(status[0]))
+        work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
+        check_rc(lib.ofs_device_work(self._device, work), "reading the core's work")
+        return {**_as_dict(status[0]), "work": work_by_event(work)}
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """How long each stage took since the last reset; see `bindings.stages`."""

@@ -2,8 +2,8 @@
 
 A run directory holds `ledger.bin` (records of RECORD_DTYPE back to back), `decisions.log` (what
 `offstage dpu replay` takes) and `record.json` (dtype, counts, what was lost, how long the stages of
-a block took). Both rings in the firmware are bounded: what comes faster than it is drained is lost,
-counted and reported, and a log with a hole is not replayed.
+a block took, the core's work). Both rings in the firmware are bounded: what comes faster than it is
+drained is lost, counted and reported, and a log with a hole is not replayed.
 """
 
 import json
@@ -30,6 +30,7 @@ class Recorder:
         self._device, self._log, self._directory = device, log, directory
         self._record_count = self._log_bytes = 0
         self._lost: dict[str, int] = {"records_lost": 0, "log_bytes_lost": 0}
+        self._work: dict[str, Any] = {}  # of the core, for all that the log holds
         try:
             # Private: the decision log holds the tenants' secrets, so that it can be replayed.
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,8 +75,8 @@ class Recorder:
         self._lost = lost
 
     def close(self) -> None:
-        """Drain once more, and write down how many there are and what was lost."""
-        self.drain()
+        """Drain once more, and write down how many there are, what was lost and what it cost."""
+        self._drain_quiet()
         self.check_lost()
         for file in (self._records, self._decisions):
             file.close()
@@ -88,12 +89,28 @@ class Recorder:
             self._log.error("record_failed", error=str(error))
             return {}
 
+    def _drain_quiet(self) -> None:
+        """Drain until the core was told nothing meanwhile: its work is that of the log."""
+        self.drain()
+        for _ in range(CALLS_MAX):
+            try:
+                work = self._device.status().get("work", {})
+            except OffstageError as error:
+                self._log.error("record_failed", error=str(error))
+                return
+            if work == self._work:
+                return
+            self._work = work
+            if not self.drain():
+                return
+
     def _write_manifest(self, closed: bool) -> None:
         manifest: dict[str, Any] = {
             "dtype": RECORD_DTYPE.descr,
             "records": self._record_count,
             "log_bytes": self._log_bytes,
             **self._lost,
+            "work": self._work,
             "epoch": self._device.epoch,
             "storage": self._device.storage_name(),
             "stages": self._stages(),

@@ -122,6 +122,7 @@ class Telemetry(Collector):
         yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
         yield from _reactor_metrics(snapshot["status"])
         yield _stage_metrics(snapshot["stages"])
+        yield from _work_metrics(snapshot["status"].get("work", {}))
 
 
 def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
@@ -203,6 +204,23 @@ def _plain(
     for name, (metric, text) in table.items():
         if name in values:
             yield family(f"offstage_{metric}", text, value=values[name])
+
+
+def _work_metrics(work: Mapping[str, Any]) -> Iterable[Metric]:
+    """What the events cost the decision core, by kind of event: docs/reference/work.md."""
+    counts = CounterMetricFamily("offstage_core_work", "of the core's events, by what it counts",
+                                 labels=["event", "what"])  # fmt: skip
+    moved = CounterMetricFamily("offstage_core_table_bytes", "of its tables, read or written",
+                                labels=["event", "table"])  # fmt: skip
+    for event, counters in work.items():
+        for what, count in counters.items():
+            if what != "table_bytes":
+                counts.add_metric([event, what], count)
+        for table, size_bytes in counters["table_bytes"].items():
+            moved.add_metric([event, table], size_bytes)
+    if work:
+        yield counts
+        yield moved
 
 
 def _reactor_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:

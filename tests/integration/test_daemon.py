@@ -354,7 +354,7 @@ def test_what_has_no_room_is_a_typed_error(tmp_path: Path) -> None:
 
 
 def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
-    """Do the decisions of a live run come out bit-identical when its log is fed to a new core?"""
+    """Do decisions and work of a live run come out the same when its log is fed to a new core?"""
     run = tmp_path / "recorded"
     with daemon(tmp_path, daemon__record_dir=str(run)) as served:
         with served.control() as control:
@@ -368,3 +368,4 @@ def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
     assert len(read_records(run)) == 32
     done = replay_log(run / "decisions.log")
     assert done.diverged_at is None and done.agreed > 0
+    assert done.work == manifest["work"] and done.work["step"]["events"] > 0

@@ -195,6 +195,60 @@ struct ofs_ledger_record {
 	uint32_t ordinal;
 };
 
+/* What a core is told: so the decision log and the counters of work name it. */
+enum ofs_event_type {
+	OFS_EVENT_OPEN = 1,
+	OFS_EVENT_POLICY = 2,
+	OFS_EVENT_TENANT = 3,
+	OFS_EVENT_SESSION_OPEN = 4,
+	OFS_EVENT_APPEND = 5,
+	OFS_EVENT_GENERATING = 6,
+	OFS_EVENT_CLOSE = 7,
+	OFS_EVENT_RELEASE = 8,
+	OFS_EVENT_STORED = 9,
+	OFS_EVENT_LOST = 10,
+	OFS_EVENT_RESTORE = 11,
+	OFS_EVENT_FORGET = 12,
+	OFS_EVENT_STAGE = 13,
+	OFS_EVENT_CLEAN = 14,
+	OFS_EVENT_STEP = 15,
+	OFS_EVENT_IO_DONE = 16,
+	OFS_EVENT_SLOT_FREE = 17,
+	OFS_EVENT_TICK = 18,
+	OFS_EVENT_RESET = 19,
+	OFS_EVENT_HINT = 20,
+	OFS_EVENT_DROP = 21,
+	OFS_EVENT_COUNT = 22
+};
+
+/* What the core's tables hold; docs/reference/work.md has them one by one. */
+enum ofs_table {
+	OFS_TABLE_INDEX = 0,   /* from chunk key to chunk number */
+	OFS_TABLE_CHUNK = 1,   /* chunks, and their links to sessions */
+	OFS_TABLE_BLOCK = 2,   /* words of a block: slot, shadow, ghost, place in the queue, flags */
+	OFS_TABLE_SLOT = 3,    /* slots, and which sessions used them */
+	OFS_TABLE_ORDER = 4,   /* what eviction keeps beside the slots: list heads, nodes */
+	OFS_TABLE_SHADOW = 5,  /* the demand-only LRU */
+	OFS_TABLE_SESSION = 6, /* sessions, their chunk lists and pins */
+	OFS_TABLE_LAYER = 7,   /* of a layer of a session: averages, levels, bits, calibration */
+	OFS_TABLE_QUEUE = 8,   /* prefetch candidates */
+	OFS_TABLE_READ = 9,    /* reads in flight, and the demands that wait for them */
+	OFS_TABLE_COUNT = 10
+};
+
+/* Work of all events of one kind since open or the last reset. It depends on the events only. */
+struct ofs_work {
+	uint64_t events;
+	uint64_t probes;      /* entries of the chunk index looked at */
+	uint64_t heap_moves;  /* candidates written to a place in a heap */
+	uint64_t values;      /* scores and averages taken in or compared, each once for each use */
+	uint64_t ranked;      /* candidates looked at one by one: likely enough by value, and absent */
+	uint64_t rescored;    /* staged blocks whose place in the eviction order was looked at again */
+	uint64_t victims;     /* slots looked at to find one that may go */
+	uint64_t order_moves; /* entries put into, moved in or taken out of a list */
+	uint64_t table_bytes[10]; /* by enum ofs_table: read, written or both */
+};
+
 struct ofs_chunk_info {
 	struct ofs_key key;       /* directory identity */
 	struct ofs_key store_key; /* identity on NVMe */
@@ -289,6 +343,8 @@ int ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns);
 int ofs_core_actions(struct ofs_core *core, struct ofs_action *actions, int max);
 /* OFS_NONE: all tenants together. */
 int ofs_core_ledger(const struct ofs_core *core, uint32_t tenant, struct ofs_ledger *ledger);
+/* `work` [OFS_EVENT_COUNT], by enum ofs_event_type. */
+int ofs_core_work(const struct ofs_core *core, struct ofs_work *work);
 int ofs_core_records(struct ofs_core *core, struct ofs_ledger_record *records, int max);
 /* Take decision-log bytes (whole records); returns how many bytes were copied. */
 int ofs_core_log(struct ofs_core *core, void *bytes, int size_bytes);
@@ -298,9 +354,10 @@ int ofs_core_verify(const struct ofs_core *core);
 /*
  * Feed a whole decision log to a fresh core. Returns the number of decisions that agreed;
  * *diverged_at is the byte of the first record that differs, or UINT64_MAX. -EBADMSG: a torn or
- * foreign log.
+ * foreign log. `work` [OFS_EVENT_COUNT] (may be NULL): what the events cost the fresh core.
  */
-int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at);
+int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at,
+	struct ofs_work *work);
 /* cdef: end */
 
 /* Read ahead of any demand: staged on a guess. */

@@ -67,9 +67,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	if (size)
 		memcpy(log, data, size);
-	(void)ofs_core_replay(log, size, &diverged_at);
+	(void)ofs_core_replay(log, size, &diverged_at, NULL);
 	make_good(log, size);
-	(void)ofs_core_replay(log, size, &diverged_at);
+	(void)ofs_core_replay(log, size, &diverged_at, NULL);
 	free(log);
 	return 0;
 }

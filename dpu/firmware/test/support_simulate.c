@@ -358,12 +358,15 @@ settle(struct simulation *s)
 static void
 replay(struct simulation *s)
 {
+	struct ofs_work work[OFS_EVENT_COUNT], replayed[OFS_EVENT_COUNT];
 	uint64_t diverged_at;
 	int64_t agreed;
 
+	CHECK(ofs_device_work(s->world.device, work) == 0);
 	take_log(s);
-	agreed = ofs_core_replay(s->log, s->log_size_bytes, &diverged_at);
+	agreed = ofs_core_replay(s->log, s->log_size_bytes, &diverged_at, replayed);
 	CHECK(agreed >= 0 && diverged_at == UINT64_MAX);
+	CHECK(memcmp(work, replayed, sizeof(work)) == 0);
 	s->result.agreed = (uint64_t)agreed;
 	simulate_mix(s, ofs_checksum(s->log, s->log_size_bytes));
 }

@@ -59,11 +59,14 @@ block_hold(struct ofs_core *core, uint32_t chunk, uint32_t layer, int hold)
 {
 	uint32_t mask = (1u << core->link_shift) - 1;
 
+	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks));
 	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE; link = core->link_next[link]) {
 		uint32_t ordinal = link & mask;
 		uint64_t *row = ofs_row_of(core, core->held, link >> core->link_shift, layer);
 		uint64_t bit = 1ull << (ordinal % 64);
 
+		ofs_work_touch(core, OFS_TABLE_CHUNK, OFS_LINK_BYTES);
+		ofs_work_touch(core, OFS_TABLE_LAYER, sizeof(bit));
 		row[ordinal / 64] = hold ? row[ordinal / 64] | bit : row[ordinal / 64] & ~bit;
 	}
 }
@@ -90,6 +93,8 @@ ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t l
 	core->block_slot[block] = slot;
 	core->block_flags[block] &= (uint8_t)~OFS_BLOCK_POLLUTED;
 	core->chunks[chunk].slots++;
+	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s) + core->used_words * sizeof(*core->used_bits));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(*core->block_slot) + sizeof(*core->block_flags));
 	block_hold(core, chunk, layer, 1);
 }
 
@@ -100,6 +105,8 @@ ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish)
 	struct ofs_slot *s = &core->slots[slot];
 	const struct ofs_chunk *chunk = &core->chunks[s->chunk];
 
+	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
+	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*chunk));
 	s->state = OFS_SLOT_RESIDENT;
 	s->arrived_ns = core->now_ns;
 	s->set = chunk->tenant * 2 + (chunk->generating != 0);
@@ -122,6 +129,8 @@ ofs_slot_release(struct ofs_core *core, uint32_t slot, int quarantine)
 	assert(s->waiters == OFS_NONE);
 	core->block_slot[block] = OFS_NONE;
 	core->chunks[chunk].slots--;
+	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(*core->block_slot));
 	block_hold(core, chunk, s->layer, 0);
 	s->pins = 0;
 	s->flags = 0;
@@ -150,6 +159,7 @@ ofs_slot_evict(struct ofs_core *core, uint32_t slot, int by_prefetch)
 	if (s->flags & OFS_FLAG_FRESH)
 		ofs_slot_fate(core, slot, OFS_FATE_UNUSED);
 	core->block_gone[block] = core->event;
+	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(*core->block_gone) + sizeof(*core->block_flags));
 	if (by_prefetch)
 		core->block_flags[block] |= OFS_BLOCK_POLLUTED;
 	core->tenants[tenant].resident--;
@@ -166,6 +176,7 @@ ofs_session_pin(struct ofs_core *core, uint32_t session, uint32_t slot)
 	pin->slot = slot;
 	pin->generation = core->slots[slot].generation;
 	core->slots[slot].pins++;
+	ofs_work_touch(core, OFS_TABLE_SESSION, sizeof(*pin));
 }
 
 static void
@@ -226,5 +237,7 @@ ofs_session_unpin(struct ofs_core *core, uint32_t session)
 		if (slot->generation == pins[i].generation && slot->pins > 0)
 			slot->pins--;
 	}
+	ofs_work_touch(core, OFS_TABLE_SESSION, s->pin_count * sizeof(*pins));
+	ofs_work_touch(core, OFS_TABLE_SLOT, (uint64_t)s->pin_count * sizeof(*core->slots));
 	s->pin_count = 0;
 }

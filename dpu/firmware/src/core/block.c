@@ -7,6 +7,14 @@
  */
 #include "internal.h"
 
+/* The flags of one block, and its chunk. */
+static void
+count_block(const struct ofs_core *core)
+{
+	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(*core->block_flags));
+}
+
 int
 ofs_core_block_stored(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer)
 {
@@ -14,8 +22,9 @@ ofs_core_block_stored(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, ui
 	uint8_t *flags;
 	uint32_t home;
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_STORED)))
 		return rc;
+	count_block(core);
 	home = core->chunks[chunk].home;
 	flags = &core->block_flags[ofs_block_of(core, home, layer)];
 	if (!(*flags & OFS_BLOCK_STORED)) {
@@ -31,8 +40,9 @@ ofs_core_block_lost(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint
 {
 	int rc = ofs_block_check(core, chunk, layer);
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_LOST)))
 		return rc;
+	count_block(core);
 	ofs_block_unstore(core, core->chunks[chunk].home, layer);
 	ofs_log_numbers(core, OFS_EVENT_LOST, now_ns, 0, chunk, layer);
 	return 0;
@@ -59,12 +69,13 @@ ofs_core_block_restore(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
 	int rc = named_check(core, tenant, layer);
 	uint8_t *flags;
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_RESTORE)))
 		return rc;
 	*chunk = ofs_index_find(core, tenant, store_key);
 	if (*chunk == OFS_NONE)
 		rc = ofs_chunk_create(core, tenant, store_key, OFS_NONE, chunk);
 	if (rc == 0) {
+		count_block(core);
 		flags = &core->block_flags[ofs_block_of(core, *chunk, layer)];
 		core->chunks[*chunk].stored += !(*flags & OFS_BLOCK_STORED);
 		*flags |= OFS_BLOCK_STORED;
@@ -82,13 +93,15 @@ ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
 	int rc = named_check(core, tenant, layer);
 	uint32_t chunk;
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_FORGET)))
 		return rc;
 	chunk = ofs_index_find(core, tenant, store_key);
-	if (chunk == OFS_NONE)
+	if (chunk == OFS_NONE) {
 		rc = -ENOENT;
-	else
+	} else {
+		count_block(core);
 		ofs_block_unstore(core, core->chunks[chunk].home, layer);
+	}
 	ofs_log_event(core, OFS_EVENT_FORGET, now_ns, rc, &in, 1, NULL, 0);
 	return rc;
 }
@@ -126,7 +139,7 @@ ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uin
 	struct ofs_part in = {place, sizeof(place)}, out = {answer, sizeof(answer)};
 	int rc = ofs_block_check(core, chunk, layer);
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_STAGE)))
 		return rc;
 	rc = stage(core, chunk, layer, &answer[0], &answer[1]);
 	if (rc == 0) {
@@ -149,7 +162,7 @@ ofs_core_block_clean(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uin
 	slot = core->block_slot[ofs_block_of(core, chunk, layer)];
 	if (slot == OFS_NONE || !(core->slots[slot].flags & OFS_FLAG_DIRTY))
 		return -EINVAL;
-	rc = ofs_event_enter(core, now_ns);
+	rc = ofs_event_enter(core, now_ns, OFS_EVENT_CLEAN);
 	if (rc)
 		return rc;
 	core->slots[slot].flags &= (uint8_t)~OFS_FLAG_DIRTY;
@@ -174,7 +187,7 @@ ofs_core_block_drop(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint
 		return -ENOENT;
 	if (core->slots[slot].state != OFS_SLOT_RESIDENT || ofs_slot_is_held(&core->slots[slot]))
 		return -EAGAIN;
-	rc = ofs_event_enter(core, now_ns);
+	rc = ofs_event_enter(core, now_ns, OFS_EVENT_DROP);
 	if (rc)
 		return rc;
 	ofs_slot_evict(core, slot, 0);
@@ -196,7 +209,7 @@ ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint
 	s = &core->slots[t->slot_base + slot];
 	if (s->state != OFS_SLOT_QUARANTINED)
 		return -EINVAL;
-	rc = ofs_event_enter(core, now_ns);
+	rc = ofs_event_enter(core, now_ns, OFS_EVENT_SLOT_FREE);
 	if (rc)
 		return rc;
 	s->state = OFS_SLOT_FREE;

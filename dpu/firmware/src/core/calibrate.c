@@ -135,6 +135,7 @@ ofs_calibration_open(struct ofs_core *core, uint32_t session)
 		struct ofs_calibration *c = ofs_calibration_of(core, session, layer);
 		const struct ofs_calibration *sibling = sibling_of(core, session, layer);
 
+		ofs_work_touch(core, OFS_TABLE_LAYER, core->config.session_max * sizeof(*c));
 		if (sibling)
 			*c = *sibling;
 		else
@@ -161,6 +162,8 @@ round_end(struct ofs_core *core, uint32_t session, uint32_t layer, struct ofs_ca
 	const uint64_t *asked = ofs_row_of(core, core->asked, session, layer);
 	const uint8_t *levels = ofs_levels_of(core, session, layer);
 
+	ofs_work_values(core, c->noted, sizeof(*levels));
+	ofs_work_touch(core, OFS_TABLE_LAYER, sizeof(*c) + core->row_words * sizeof(*asked));
 	for (uint32_t i = 0; i < c->noted; i++)
 		c->exposure[levels[i]]++;
 	for (uint32_t word = 0; word * 64 < c->noted; word++) {
@@ -187,6 +190,7 @@ ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step)
 
 	if (c->noted == 0)
 		return 0;
+	ofs_work_touch(core, OFS_TABLE_LAYER, step->demand_count * sizeof(*asked));
 	for (uint32_t i = 0; i < step->demand_count; i++)
 		asked[step->demands[i] / 64] |= 1ull << (step->demands[i] % 64);
 	if (++c->steps < CALIBRATION_STEPS)
@@ -207,6 +211,7 @@ ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer)
 
 	if (c->noted || known == 0)
 		return;
+	ofs_work_values(core, known, sizeof(*averages) + sizeof(*levels));
 	for (uint32_t i = 0; i < known; i++)
 		levels[i] = (uint8_t)(averages[i] >> OFS_LEVEL_SHIFT);
 	for (uint32_t i = 0; i < s->config.sink_blocks && i < known; i++)

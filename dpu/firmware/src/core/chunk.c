@@ -40,6 +40,8 @@ ofs_chunk_create(struct ofs_core *core, uint32_t tenant, const struct ofs_key *k
 		core->block_gone[block] = 0;
 		core->block_flags[block] = 0;
 	}
+	ofs_work_touch(core, OFS_TABLE_CHUNK, 2 * sizeof(*c));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, core->config.layer_count * OFS_BLOCK_BYTES);
 	*chunk = number;
 	return 0;
 }
@@ -63,6 +65,7 @@ ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk)
 		if (core->block_ghost[block] != 0)
 			ofs_ghost_forget(core, block);
 	}
+	ofs_work_touch(core, OFS_TABLE_BLOCK, core->config.layer_count * OFS_BLOCK_BYTES);
 	ofs_index_remove(core, chunk);
 	c->used = 0;
 	core->free_chunks[core->free_chunk_count++] = chunk;
@@ -70,6 +73,14 @@ ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk)
 		core->chunks[home].home_references--;
 		ofs_chunk_maybe_free(core, home);
 	}
+}
+
+/* A link between its neighbours, the chunk and its home. */
+static void
+count_link(const struct ofs_core *core)
+{
+	core->work->order_moves++;
+	ofs_work_touch(core, OFS_TABLE_CHUNK, 2 * sizeof(*core->chunks) + 3 * OFS_LINK_BYTES);
 }
 
 void
@@ -84,6 +95,7 @@ ofs_chunk_link(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t
 		core->link_prev[c->link] = link;
 	c->link = link;
 	c->references++;
+	count_link(core);
 	core->chunks[c->home].store_references++;
 }
 
@@ -102,6 +114,7 @@ ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32
 		c->link = next;
 	assert(c->references > 0);
 	c->references--;
+	count_link(core);
 	core->chunks[c->home].store_references--;
 }
 
@@ -111,8 +124,11 @@ ofs_chunk_ordinal(const struct ofs_core *core, uint32_t chunk, uint32_t session)
 {
 	uint32_t link = core->chunks[chunk].link;
 
-	while (link >> core->link_shift != session)
+	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks) + OFS_LINK_BYTES);
+	while (link >> core->link_shift != session) {
 		link = core->link_next[link];
+		ofs_work_touch(core, OFS_TABLE_CHUNK, OFS_LINK_BYTES);
+	}
 	return link & ((1u << core->link_shift) - 1);
 }
 
@@ -125,8 +141,10 @@ ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change)
 
 	assert(change > 0 || c->generating > 0);
 	c->generating += (uint32_t)change;
+	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*c));
 	if ((before != 0) == (c->generating != 0) || c->slots == 0)
 		return;
+	ofs_work_touch(core, OFS_TABLE_BLOCK, core->config.layer_count * sizeof(*core->block_slot));
 	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
 		uint32_t slot = core->block_slot[ofs_block_of(core, chunk, layer)];
 
@@ -147,7 +165,7 @@ uint32_t
 ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key)
 {
-	uint32_t home = ofs_index_find(core, tenant, store_key);
+	uint32_t home = ofs_index_peek(core, tenant, store_key);
 
 	return home == OFS_NONE ? 0 : core->chunks[home].store_references;
 }

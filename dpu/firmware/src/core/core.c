@@ -10,13 +10,15 @@
 #include "internal.h"
 
 int
-ofs_event_enter(struct ofs_core *core, uint64_t now_ns)
+ofs_event_enter(struct ofs_core *core, uint64_t now_ns, enum ofs_event_type type)
 {
 	if (core->action_max - core->action_tail < core->action_worst)
 		return -EBUSY; /* the owner has not taken the actions of earlier events */
 	if (now_ns > core->now_ns)
 		core->now_ns = now_ns;
 	core->event++;
+	core->work = &core->works[type];
+	core->work->events++;
 	core->logged_actions = core->action_tail;
 	return 0;
 }
@@ -133,6 +135,8 @@ ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
 	core->config = *config;
 	ofs_core_layout(core, (unsigned char *)core);
 	core->size_bytes = size_bytes;
+	core->work = &core->works[OFS_EVENT_OPEN];
+	core->work->events = 1;
 	stack_fill(core->free_chunks, &core->free_chunk_count, config->chunk_max);
 	stack_fill(core->free_ios, &core->free_io_count, config->io_max);
 	stack_fill(core->free_waiters, &core->free_waiter_count,
@@ -168,7 +172,7 @@ ofs_core_set_policy(struct ofs_core *core, uint64_t now_ns, const struct ofs_pol
 	struct ofs_part in = {policy, sizeof(*policy)};
 	int rc = ofs_policy_check(policy);
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_POLICY)))
 		return rc;
 	policy_apply(core, policy);
 	ofs_evict_rebuild(core);
@@ -205,7 +209,7 @@ ofs_core_tenant_add(struct ofs_core *core, uint64_t now_ns, const struct ofs_ten
 	if (core->tenant_count == core->config.tenant_max
 		|| config->slot_count > core->config.slot_count - core->slots_given)
 		return -ENOSPC;
-	rc = ofs_event_enter(core, now_ns);
+	rc = ofs_event_enter(core, now_ns, OFS_EVENT_TENANT);
 	if (rc)
 		return rc;
 	*tenant = core->tenant_count++;

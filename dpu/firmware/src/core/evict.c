@@ -19,6 +19,7 @@ ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
 	struct ofs_slot *s = &core->slots[slot];
 	struct ofs_list *list = list_of(core, s->set, bucket);
 
+	ofs_work_order(core, OFS_TABLE_SLOT, 2);
 	s->bucket = bucket;
 	s->next = OFS_NONE;
 	s->prev = list->tail;
@@ -38,6 +39,7 @@ ofs_list_remove(struct ofs_core *core, uint32_t slot)
 	const struct ofs_slot *s = &core->slots[slot];
 	struct ofs_list *list = list_of(core, s->set, s->bucket);
 
+	ofs_work_order(core, OFS_TABLE_SLOT, 3);
 	if (s->next != OFS_NONE)
 		core->slots[s->next].prev = s->prev;
 	else
@@ -54,10 +56,11 @@ ofs_list_remove(struct ofs_core *core, uint32_t slot)
 uint32_t
 ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket)
 {
-	uint32_t slot = list_of(core, set, bucket)->head;
+	uint32_t slot = list_of(core, set, bucket)->head, passed = 0;
 
-	while (slot != OFS_NONE && ofs_slot_is_held(&core->slots[slot]))
+	for (; slot != OFS_NONE && ofs_slot_is_held(&core->slots[slot]); passed++)
 		slot = core->slots[slot].next;
+	ofs_work_victims(core, passed + (slot != OFS_NONE));
 	return slot;
 }
 

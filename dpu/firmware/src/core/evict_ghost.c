@@ -23,6 +23,7 @@ ghost_link(struct ofs_core *core, struct ofs_list *list, uint32_t node)
 {
 	struct ofs_node *n = &core->nodes[node];
 
+	ofs_work_order(core, OFS_TABLE_ORDER, 2);
 	n->next = OFS_NONE;
 	n->prev = list->tail;
 	if (list->tail != OFS_NONE)
@@ -38,6 +39,7 @@ ghost_unlink(struct ofs_core *core, struct ofs_list *list, uint32_t node)
 {
 	const struct ofs_node *n = &core->nodes[node];
 
+	ofs_work_order(core, OFS_TABLE_ORDER, 3);
 	if (n->next != OFS_NONE)
 		core->nodes[n->next].prev = n->prev;
 	else

@@ -33,6 +33,7 @@ reference_append(struct ofs_core *core, uint32_t set, uint32_t node)
 {
 	struct ofs_list *list = &core->evict_sets[set].references;
 
+	ofs_work_order(core, OFS_TABLE_ORDER, 2);
 	core->nodes[node].next = OFS_NONE;
 	core->nodes[node].prev = list->tail;
 	if (list->tail != OFS_NONE)
@@ -49,6 +50,7 @@ reference_remove(struct ofs_core *core, uint32_t set, uint32_t node)
 	struct ofs_list *list = &core->evict_sets[set].references;
 	const struct ofs_node *n = &core->nodes[node];
 
+	ofs_work_order(core, OFS_TABLE_ORDER, 3);
 	if (n->next != OFS_NONE)
 		core->nodes[n->next].prev = n->prev;
 	else
@@ -130,6 +132,7 @@ lru_k_victim(struct ofs_core *core, uint32_t set)
 	for (; node != OFS_NONE; node = core->nodes[node].next) {
 		const struct ofs_slot *s = &core->slots[node / 2];
 
+		ofs_work_victims(core, 1);
 		if (s->frequency == USES_MAX && node == older_of(core, node / 2) && !ofs_slot_is_held(s))
 			return node / 2;
 	}

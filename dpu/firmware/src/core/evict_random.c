@@ -29,6 +29,7 @@ random_add(struct ofs_core *core, uint32_t slot)
 	struct ofs_slot *s = &core->slots[slot];
 	struct ofs_list *list = &core->lists[s->set * OFS_BUCKETS];
 
+	ofs_work_order(core, OFS_TABLE_SLOT, 1);
 	s->position = list->count;
 	array_of(core, s->set)[list->count++] = slot;
 }
@@ -41,6 +42,7 @@ random_remove(struct ofs_core *core, uint32_t slot, int evicted)
 	uint32_t last = array[--core->lists[s->set * OFS_BUCKETS].count];
 
 	(void)evicted;
+	ofs_work_order(core, OFS_TABLE_SLOT, 2);
 	array[s->position] = last;
 	core->slots[last].position = s->position;
 }
@@ -82,6 +84,7 @@ random_victim(struct ofs_core *core, uint32_t set)
 		return OFS_NONE;
 	place = random_below(core, count);
 	for (uint32_t i = 0; i < count; i++) {
+		ofs_work_victims(core, 1);
 		if (!ofs_slot_is_held(&core->slots[array[place]]))
 			return array[place];
 		place = place + 1 == count ? 0 : place + 1;

@@ -88,6 +88,7 @@ small_victim(struct ofs_core *core, uint32_t set)
 		struct ofs_slot *s = &core->slots[slot];
 		uint32_t next = s->next;
 
+		ofs_work_victims(core, 1);
 		if (!ofs_slot_is_held(s)) {
 			if (s->frequency < PROMOTE_USES)
 				return slot;
@@ -113,6 +114,7 @@ main_victim(struct ofs_core *core, uint32_t set)
 			struct ofs_slot *s = &core->slots[slot];
 			uint32_t next = s->next;
 
+			ofs_work_victims(core, 1);
 			if (!ofs_slot_is_held(s)) {
 				if (s->frequency == 0)
 					return slot;

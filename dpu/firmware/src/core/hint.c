@@ -56,6 +56,10 @@ guess_take(struct ofs_core *core, uint32_t session, const struct ofs_guess *gues
 	uint32_t ran = layer->stamp && s->stepped && layer->step == s->step;
 	int over = ran && guess->steps == 0;
 
+	core->work->ranked++;
+	ofs_work_touch(core, OFS_TABLE_SESSION, sizeof(chunk));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(slot) + sizeof(*core->block_flags));
+	ofs_work_touch(core, OFS_TABLE_LAYER, sizeof(*layer));
 	if (slot != OFS_NONE) {
 		if (!over)
 			staged_kept(core, slot, session, guess);
@@ -78,7 +82,7 @@ ofs_core_hint(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	struct ofs_part in[2] = {{head, sizeof(head)}, {guesses, count * sizeof(*guesses)}};
 	int rc = hint_check(core, session, guesses, count);
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_HINT)))
 		return rc;
 	for (uint32_t i = 0; i < count; i++)
 		guess_take(core, session, &guesses[i]);

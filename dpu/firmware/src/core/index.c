@@ -15,8 +15,9 @@ place_of(const struct ofs_core *core, const struct ofs_key *key)
 	return (uint32_t)key->lo & core->index_mask;
 }
 
-uint32_t
-ofs_index_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key)
+static inline uint32_t
+index_search(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key,
+	uint32_t *probes)
 {
 	uint32_t place = place_of(core, key);
 
@@ -24,6 +25,7 @@ ofs_index_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_ke
 		uint32_t entry = core->index[place];
 		const struct ofs_chunk *chunk;
 
+		*probes = probe + 1;
 		if (entry == 0)
 			return OFS_NONE;
 		chunk = &core->chunks[entry - 1];
@@ -34,6 +36,32 @@ ofs_index_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_ke
 	return OFS_NONE;
 }
 
+/* Every entry looked at, and the chunks of all but an empty one. */
+static void
+count_probes(const struct ofs_core *core, uint32_t probes, uint32_t chunks)
+{
+	core->work->probes += probes;
+	ofs_work_touch(core, OFS_TABLE_INDEX, probes * sizeof(*core->index));
+	ofs_work_touch(core, OFS_TABLE_CHUNK, chunks * sizeof(*core->chunks));
+}
+
+uint32_t
+ofs_index_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key)
+{
+	uint32_t probes = 0, chunk = index_search(core, tenant, key, &probes);
+
+	count_probes(core, probes, chunk == OFS_NONE ? probes - 1 : probes);
+	return chunk;
+}
+
+uint32_t
+ofs_index_peek(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key)
+{
+	uint32_t probes;
+
+	return index_search(core, tenant, key, &probes);
+}
+
 int
 ofs_index_insert(struct ofs_core *core, uint32_t chunk)
 {
@@ -42,6 +70,7 @@ ofs_index_insert(struct ofs_core *core, uint32_t chunk)
 	for (uint32_t probe = 0; probe < OFS_INDEX_PROBE_MAX; probe++) {
 		if (core->index[place] == 0) {
 			core->index[place] = chunk + 1;
+			count_probes(core, probe + 1, 1);
 			return 0;
 		}
 		place = (place + 1) & core->index_mask;
@@ -52,9 +81,9 @@ ofs_index_insert(struct ofs_core *core, uint32_t chunk)
 void
 ofs_index_remove(struct ofs_core *core, uint32_t chunk)
 {
-	uint32_t hole = place_of(core, &core->chunks[chunk].key);
+	uint32_t hole = place_of(core, &core->chunks[chunk].key), probes = 1, chunks = 1;
 
-	while (core->index[hole] != chunk + 1) {
+	for (; core->index[hole] != chunk + 1; probes++) {
 		assert(core->index[hole] != 0);
 		hole = (hole + 1) & core->index_mask;
 	}
@@ -65,10 +94,12 @@ ofs_index_remove(struct ofs_core *core, uint32_t chunk)
 		uint32_t entry = core->index[place];
 		uint32_t home = place_of(core, &core->chunks[entry - 1].key);
 
+		chunks++;
 		if (((place - home) & core->index_mask) >= ((place - hole) & core->index_mask)) {
 			core->index[hole] = entry;
 			core->index[place] = 0;
 			hole = place;
 		}
 	}
+	count_probes(core, probes + chunks, chunks); /* those moved over, and the empty one */
 }

@@ -207,6 +207,7 @@ struct ofs_core {
 	uint64_t event;
 	uint64_t random_count;
 	uint64_t size_bytes;
+	struct ofs_work *work; /* of the kind of event under way */
 	/* tables */
 	struct ofs_tenant *tenants;
 	struct ofs_session *sessions;
@@ -270,7 +271,10 @@ struct ofs_core {
 	uint64_t bucket_ns; /* bandwidth cap: when the next block is due */
 	uint64_t block_cost_ns;
 	uint64_t log_head, log_tail, log_sequence, log_check, log_scratch_bytes;
+	struct ofs_work works[OFS_EVENT_COUNT];
 };
+
+#include "work.h"
 
 static inline uint32_t
 ofs_block_of(const struct ofs_core *core, uint32_t chunk, uint32_t layer)
@@ -361,13 +365,14 @@ ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session)
 {
 	core->used_bits[(size_t)slot * core->used_words + session / 64] |= 1ull << (session % 64);
 	core->slots[slot].used_by = core->sessions[session].serial;
+	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*core->slots) + sizeof(*core->used_bits));
 }
 
 /* Nobody outside the core calls these: no detour through the linkage table of a shared object. */
 #pragma GCC visibility push(hidden)
 
 /* core.c */
-int ofs_event_enter(struct ofs_core *core, uint64_t now_ns);
+int ofs_event_enter(struct ofs_core *core, uint64_t now_ns, enum ofs_event_type type);
 struct ofs_action *ofs_action_add(struct ofs_core *core, uint32_t type);
 void ofs_action_slot(struct ofs_core *core, uint32_t type, uint32_t slot);
 void ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter, uint32_t index,
@@ -381,6 +386,8 @@ int ofs_config_check(const struct ofs_core_config *config);
 
 /* index.c */
 uint32_t ofs_index_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key);
+/* The same, outside of an event: no work is counted. */
+uint32_t ofs_index_peek(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key);
 int ofs_index_insert(struct ofs_core *core, uint32_t chunk);
 void ofs_index_remove(struct ofs_core *core, uint32_t chunk);
 

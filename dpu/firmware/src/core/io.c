@@ -18,6 +18,8 @@ read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t dead
 
 	core->ios[number] = (struct ofs_io){.slot = slot, .generation = s->generation, .used = 1};
 	core->io_in_flight++;
+	ofs_work_touch(core, OFS_TABLE_READ, sizeof(*core->ios));
+	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
 	s->state = OFS_SLOT_READING;
 	ledger->issued[s->cause]++;
 	if (ofs_cause_is_prefetch(s->cause)) {
@@ -92,6 +94,7 @@ ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session, const struc
 	waiter->waiter = step->waiter;
 	waiter->index = index;
 	waiter->late = (uint32_t)late;
+	ofs_work_touch(core, OFS_TABLE_READ, sizeof(*waiter));
 	if (s->waiters == OFS_NONE) {
 		waiter->next = number;
 	} else {
@@ -119,6 +122,7 @@ ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 
 		number = next;
 		w = &core->waiters[number];
+		ofs_work_touch(core, OFS_TABLE_READ, sizeof(*w));
 		next = w->next;
 		if (session != OFS_NONE && w->session != session) {
 			w->next = s->waiters == OFS_NONE ? number : core->waiters[s->waiters].next;

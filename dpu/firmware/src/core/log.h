@@ -15,30 +15,6 @@ struct ofs_part {
 	const void *data;
 	uint64_t size_bytes;
 };
-enum ofs_event_type {
-	OFS_EVENT_OPEN = 1,
-	OFS_EVENT_POLICY = 2,
-	OFS_EVENT_TENANT = 3,
-	OFS_EVENT_SESSION_OPEN = 4,
-	OFS_EVENT_APPEND = 5,
-	OFS_EVENT_GENERATING = 6,
-	OFS_EVENT_CLOSE = 7,
-	OFS_EVENT_RELEASE = 8,
-	OFS_EVENT_STORED = 9,
-	OFS_EVENT_LOST = 10,
-	OFS_EVENT_RESTORE = 11,
-	OFS_EVENT_FORGET = 12,
-	OFS_EVENT_STAGE = 13,
-	OFS_EVENT_CLEAN = 14,
-	OFS_EVENT_STEP = 15,
-	OFS_EVENT_IO_DONE = 16,
-	OFS_EVENT_SLOT_FREE = 17,
-	OFS_EVENT_TICK = 18,
-	OFS_EVENT_RESET = 19,
-	OFS_EVENT_HINT = 20,
-	OFS_EVENT_DROP = 21,
-	OFS_EVENT_COUNT = 22
-};
 struct ofs_log_record {
 	uint32_t size_bytes; /* the whole record, a multiple of 8 */
 	uint16_t type;

@@ -69,6 +69,7 @@ mark_enough(struct ofs_core *core, const struct ofs_guesses *guesses, uint32_t r
 {
 	uint32_t found = 0, cut = value_enough(core, guesses);
 
+	ofs_work_values(core, guesses->count, sizeof(*guesses->values));
 	ofs_rank_above(core->above, core->row_words, guesses->values, guesses->count, cut);
 	for (uint32_t word = 0; word < core->row_words; word++)
 		found += ofs_bits_of(core->above[word]);
@@ -98,7 +99,7 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 	const uint32_t *chunks = ofs_session_list(core, session);
 	const uint64_t *held = ofs_row_of(core, core->held, session, layer);
 	uint32_t enough = (core->policy.probability_permille_min * OFS_SCORE_HIGHEST + 999) / 1000;
-	uint32_t count = 0;
+	uint32_t count = 0, ranked = 0;
 
 	for (uint32_t word = 0; word < core->row_words; word++) {
 		for (uint64_t bits = core->above[word] & ~held[word]; bits; bits &= bits - 1) {
@@ -109,6 +110,7 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 			uint64_t entry = (uint64_t)(OFS_SCORE_HIGHEST - chance) << 48
 				| (uint64_t)(OFS_SCORE_HIGHEST - value) << 32 | i;
 
+			ranked++;
 			if (chance < enough || (count == max && entry >= core->best[count - 1])
 				|| !ofs_block_is_stored(core, chunks[i], layer))
 				continue;
@@ -119,6 +121,9 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 			core->best[place] = entry;
 		}
 	}
+	core->work->ranked += ranked;
+	ofs_work_touch(core, OFS_TABLE_BLOCK, ranked * sizeof(*core->block_flags));
+	ofs_work_touch(core, OFS_TABLE_LAYER, core->row_words * sizeof(*held));
 	return count;
 }
 

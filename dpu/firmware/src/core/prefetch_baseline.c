@@ -19,6 +19,7 @@ last_demands_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
 static void
 baseline_observe(struct ofs_core *core, const struct ofs_step *step)
 {
+	ofs_work_touch(core, OFS_TABLE_LAYER, step->demand_count * sizeof(*step->demands));
 	if (step->demand_count)
 		memcpy(last_demands_of(core, step->session, step->layer), step->demands,
 			step->demand_count * sizeof(*step->demands));

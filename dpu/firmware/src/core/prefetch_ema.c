@@ -21,6 +21,8 @@ query_turned(struct ofs_core *core, const struct ofs_step *step)
 
 	if (rank == 0)
 		return 0;
+	ofs_work_values(core, step->score_count, 0); /* the step's own, in no table */
+	ofs_work_touch(core, OFS_TABLE_LAYER, core->row_words * sizeof(*chosen));
 	ofs_rank_above(core->above, core->row_words, step->scores, step->score_count,
 		ofs_rank_cut(step->scores, step->score_count, rank));
 	for (uint32_t word = 0; word < core->row_words; word++) {
@@ -100,6 +102,18 @@ fetch_slots(const struct ofs_core *core, const uint32_t *block_slot, const uint3
 	}
 }
 
+/* A bit of each of `count` blocks, and of those that it names chunk, slot and average. */
+static void
+count_rescored(const struct ofs_core *core, uint32_t count, uint32_t rescored)
+{
+	core->work->rescored += rescored;
+	ofs_work_touch(core, OFS_TABLE_SESSION, rescored * sizeof(*core->session_chunks));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, rescored * sizeof(*core->block_slot));
+	ofs_work_touch(core, OFS_TABLE_SLOT, rescored * sizeof(*core->slots));
+	ofs_work_touch(core, OFS_TABLE_LAYER,
+		rescored * sizeof(*core->averages) + (count + 63) / 64 * sizeof(*core->held));
+}
+
 /*
  * Resident blocks among the first `count` carry their new scores into the eviction order; moved
  * NULL: all of them.
@@ -114,7 +128,7 @@ rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
 	const uint8_t *buckets = ofs_calibration_of(core, session, layer)->bucket;
 	const uint16_t *averages = ofs_averages_of(core, session, layer);
 	const struct ofs_session *s = &core->sessions[session];
-	uint32_t known = ofs_layer_of(core, session, layer)->known;
+	uint32_t known = ofs_layer_of(core, session, layer)->known, rescored = 0;
 
 	for (uint32_t word = 0; word * 64 < count; word++)
 		fetch_slots(core, block_slot, chunks + word * 64,
@@ -129,6 +143,7 @@ rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
 
 			if (i >= count || core->slots[slot].state != OFS_SLOT_RESIDENT)
 				continue;
+			rescored++;
 			score = i < known && ofs_is_nontrivial(s, i)
 				? buckets[averages[i] >> OFS_LEVEL_SHIFT]
 				: ofs_session_score(core, session, layer, i);
@@ -136,6 +151,7 @@ rescore(struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t count,
 				ofs_score_update(core, slot, session, i, score);
 		}
 	}
+	count_rescored(core, count, rescored);
 }
 
 static void
@@ -149,6 +165,7 @@ ema_observe(struct ofs_core *core, const struct ofs_step *step)
 
 	if (count && query_turned(core, step))
 		shift /= 2;
+	ofs_work_values(core, count, sizeof(*averages));
 	average_update(core->above, averages, step->scores, old, count, shift);
 	if (count > old)
 		layer->known = count;

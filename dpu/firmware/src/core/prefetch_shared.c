@@ -21,8 +21,12 @@ sibling_best(const struct ofs_core *core, uint32_t session, uint32_t layer, uint
 	uint32_t mask = (1u << core->link_shift) - 1;
 	uint16_t best = 0;
 
+	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks));
 	for (uint32_t link = core->chunks[chunk].link; link != OFS_NONE; link = core->link_next[link]) {
 		uint32_t other = link >> core->link_shift;
+
+		ofs_work_touch(core, OFS_TABLE_CHUNK, OFS_LINK_BYTES);
+		ofs_work_values(core, 1, sizeof(best));
 		uint16_t chance = ofs_calibration_of(core, other, layer)
 							  ->chance[ofs_class_of(core, other, layer, link & mask)];
 

@@ -136,7 +136,7 @@ ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int io_rc)
 
 	if (io >= core->config.io_max || !core->ios[io].used || io_rc > 0)
 		return -EINVAL;
-	rc = ofs_event_enter(core, now_ns);
+	rc = ofs_event_enter(core, now_ns, OFS_EVENT_IO_DONE);
 	if (rc)
 		return rc;
 	slot = core->ios[io].slot;
@@ -144,6 +144,7 @@ ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int io_rc)
 	core->ios[io].used = 0;
 	core->free_ios[core->free_io_count++] = io;
 	core->io_in_flight--;
+	ofs_work_touch(core, OFS_TABLE_READ, sizeof(*core->ios));
 	ofs_read_raise(core, slot);
 	if (io_rc == 0)
 		read_done(core, slot);
@@ -160,7 +161,7 @@ ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns)
 {
 	struct ofs_part out = {next_ns, sizeof(*next_ns)};
 	uint64_t lease_ns = core->policy.lease_ns;
-	int rc = ofs_event_enter(core, now_ns);
+	int rc = ofs_event_enter(core, now_ns, OFS_EVENT_TICK);
 
 	if (rc)
 		return rc;

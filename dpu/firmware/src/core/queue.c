@@ -20,6 +20,7 @@ candidate_moved(void *owner, const void *item, uint32_t place)
 {
 	struct ofs_core *core = (struct ofs_core *)owner;
 
+	ofs_work_heap(core);
 	core->block_queued[((const struct ofs_candidate *)item)->block] = place;
 }
 
@@ -125,6 +126,8 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 
 	if (counted && core->proposed >= core->propose_max)
 		return -1;
+	ofs_work_touch(core, OFS_TABLE_SESSION, sizeof(chunk));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(*core->block_slot) + sizeof(*core->block_flags));
 	if (core->block_slot[block] != OFS_NONE || !ofs_block_is_stored(core, chunk, layer))
 		return 0;
 	core->proposed += candidate_enter(core, tenant, layer, &candidate) & counted;
@@ -175,6 +178,7 @@ ofs_queue_cancel_session(struct ofs_core *core, uint32_t session)
 			core->block_queued[candidate.block] = OFS_NONE;
 			ofs_fate_add(core, tenant, candidate.cause, OFS_FATE_DROPPED);
 		} else {
+			ofs_work_heap(core);
 			heap[kept] = candidate;
 			core->block_queued[candidate.block] = kept++;
 		}

@@ -336,7 +336,7 @@ replay_all(struct replay *r, unsigned char *log, uint64_t size_bytes, uint64_t *
 }
 
 int64_t
-ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at)
+ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at, struct ofs_work *work)
 {
 	struct replay r = {.core = NULL};
 	unsigned char *copy;
@@ -350,6 +350,8 @@ ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at)
 	rc = replay_all(&r, copy, size_bytes, diverged_at);
 	free(r.taken);
 	free(r.answer);
+	if (r.core && work)
+		ofs_core_work(r.core, work);
 	if (r.core)
 		ofs_core_close(r.core);
 	free(copy);

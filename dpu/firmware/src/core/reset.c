@@ -49,12 +49,13 @@ reset_tenant(struct ofs_core *core, uint32_t tenant)
 int
 ofs_core_reset(struct ofs_core *core, uint64_t now_ns)
 {
-	int rc = ofs_event_enter(core, now_ns);
+	int rc = ofs_event_enter(core, now_ns, OFS_EVENT_RESET);
 
 	if (rc)
 		return rc;
 	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
 		reset_tenant(core, tenant);
+	memset(core->works, 0, sizeof(core->works));
 	ofs_log_event(core, OFS_EVENT_RESET, now_ns, 0, NULL, 0, NULL, 0);
 	return 0;
 }

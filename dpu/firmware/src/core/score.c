@@ -42,10 +42,13 @@ score_best(const struct ofs_core *core, uint32_t slot, uint32_t *session, uint32
 
 	*session = OFS_NONE;
 	*score = 0;
+	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks));
 	for (; link != OFS_NONE; link = core->link_next[link]) {
 		uint32_t other = link >> core->link_shift;
 		uint32_t value = ofs_session_score(core, other, s->layer, link & mask);
 
+		ofs_work_touch(core, OFS_TABLE_CHUNK, OFS_LINK_BYTES);
+		ofs_work_values(core, 1, sizeof(*core->averages));
 		if (value >= *score) {
 			*score = value;
 			*session = other;
@@ -149,6 +152,8 @@ ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
 			uint32_t slot = core->block_slot[ofs_block_of(core, chunks[i], layer)];
 			const struct ofs_slot *s = &core->slots[slot];
 
+			core->work->rescored++;
+			ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
 			/* It may have been evicted since, or another session have guessed higher. */
 			if ((s->flags & OFS_FLAG_LIFTED) && s->owner == session)
 				lift_end(core, slot);

@@ -20,7 +20,7 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 		return -EINVAL;
 	if (core->free_session_count == 0)
 		return -ENOSPC;
-	rc = ofs_event_enter(core, now_ns);
+	rc = ofs_event_enter(core, now_ns, OFS_EVENT_SESSION_OPEN);
 	if (rc)
 		return rc;
 	*session = core->free_sessions[--core->free_session_count];
@@ -41,6 +41,9 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 		memset(ofs_row_of(core, core->held, *session, layer), 0, core->row_words * 8);
 		memset(ofs_row_of(core, core->lifted, *session, layer), 0, core->row_words * 8);
 	}
+	ofs_work_touch(core, OFS_TABLE_SESSION, sizeof(*s));
+	ofs_work_touch(core, OFS_TABLE_LAYER,
+		core->config.layer_count * (sizeof(struct ofs_layer) + 3ull * core->row_words * 8));
 	ofs_calibration_open(core, *session);
 	ofs_log_event(core, OFS_EVENT_SESSION_OPEN, now_ns, 0, &in, 1, &out, 1);
 	return 0;
@@ -110,6 +113,10 @@ session_add_chunk(struct ofs_core *core, uint32_t session, uint32_t chunk)
 																			   : *word & ~bit;
 		ofs_averages_of(core, session, layer)[ordinal] = 0;
 	}
+	ofs_work_touch(core, OFS_TABLE_SESSION, sizeof(chunk));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, core->config.layer_count * sizeof(*core->block_slot));
+	ofs_work_touch(core, OFS_TABLE_LAYER,
+		core->config.layer_count * (sizeof(*core->held) + sizeof(*core->averages)));
 	if (s->generating)
 		ofs_chunk_generating(core, chunk, 1);
 }
@@ -177,7 +184,7 @@ ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session
 		return rc;
 	if (count > core->config.session_chunk_max - core->sessions[session].count)
 		return -ENOSPC;
-	rc = ofs_event_enter(core, now_ns);
+	rc = ofs_event_enter(core, now_ns, OFS_EVENT_APPEND);
 	if (rc)
 		return rc;
 	rc = append_chunks(core, session, count, contents, infos);
@@ -204,7 +211,7 @@ ofs_core_session_set_generating(struct ofs_core *core, uint64_t now_ns, uint32_t
 {
 	int rc = ofs_session_check(core, session);
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_GENERATING)))
 		return rc;
 	generating = generating != 0;
 	if (core->sessions[session].generating != generating) {
@@ -241,11 +248,13 @@ session_leave_chunk(struct ofs_core *core, uint32_t session, uint32_t ordinal)
 	struct ofs_chunk *c = &core->chunks[chunk];
 	int private;
 
+	ofs_work_touch(core, OFS_TABLE_SESSION, sizeof(chunk));
 	ofs_chunk_unlink(core, chunk, session, ordinal);
 	private = c->home != chunk && c->references == 0;
 	for (uint32_t layer = 0; layer < core->config.layer_count && c->slots; layer++) {
 		uint32_t slot = core->block_slot[ofs_block_of(core, chunk, layer)];
 
+		ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(slot));
 		if (slot == OFS_NONE)
 			continue;
 		slot_forget_session(core, slot, session);
@@ -263,7 +272,7 @@ ofs_core_session_close(struct ofs_core *core, uint64_t now_ns, uint32_t session)
 	struct ofs_session *s;
 	int rc = ofs_session_check(core, session);
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_CLOSE)))
 		return rc;
 	s = &core->sessions[session];
 	ofs_lease_end(core, session);
@@ -282,7 +291,7 @@ ofs_core_session_release(struct ofs_core *core, uint64_t now_ns, uint32_t sessio
 {
 	int rc = ofs_session_check(core, session);
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_RELEASE)))
 		return rc;
 	ofs_lease_end(core, session);
 	ofs_log_numbers(core, OFS_EVENT_RELEASE, now_ns, 0, session, 0);

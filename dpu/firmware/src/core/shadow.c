@@ -12,6 +12,7 @@ shadow_unlink(struct ofs_core *core, struct ofs_tenant *t, uint32_t node)
 {
 	const struct ofs_shadow *n = &core->shadows[node];
 
+	ofs_work_order(core, OFS_TABLE_SHADOW, 3);
 	if (n->next != OFS_NONE)
 		core->shadows[n->next].prev = n->prev;
 	else
@@ -27,6 +28,7 @@ shadow_append(struct ofs_core *core, struct ofs_tenant *t, uint32_t node)
 {
 	struct ofs_shadow *n = &core->shadows[node];
 
+	ofs_work_order(core, OFS_TABLE_SHADOW, 2);
 	n->next = OFS_NONE;
 	n->prev = t->shadow_tail;
 	if (t->shadow_tail != OFS_NONE)
@@ -42,6 +44,7 @@ ofs_shadow_touch(struct ofs_core *core, uint32_t tenant, uint32_t block)
 	struct ofs_tenant *t = &core->tenants[tenant];
 	uint32_t node = core->block_shadow[block];
 
+	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(node));
 	if (node != OFS_NONE) {
 		if (t->shadow_tail != node) {
 			shadow_unlink(core, t, node);

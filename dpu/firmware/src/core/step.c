@@ -122,6 +122,7 @@ miss_end(struct turn *t, uint32_t block, int shadow_miss)
 {
 	struct ofs_core *core = t->core;
 
+	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(*core->block_flags) + sizeof(*core->block_gone));
 	if (t->counted && (core->block_flags[block] & OFS_BLOCK_POLLUTED))
 		t->ledger->pollution++;
 	if (core->block_gone[block] < t->session->opened_event)
@@ -215,6 +216,8 @@ miss_read(struct turn *t, uint32_t i)
 	uint32_t block = t->base + chunk;
 	uint32_t slot = core->block_slot[block];
 
+	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, OFS_BLOCK_BYTES);
 	if (slot != OFS_NONE) {
 		demand_joins(t, i, slot); /* named twice in one step */
 		return;
@@ -260,6 +263,16 @@ pace(struct ofs_core *core, struct ofs_session *s, uint32_t step)
 	s->step_begin_ns = core->now_ns;
 }
 
+/* What a step costs whatever its demands find: where they stand, its session and its layer. */
+static void
+count_step(const struct ofs_core *core, const struct ofs_step *step)
+{
+	ofs_work_touch(core, OFS_TABLE_SESSION,
+		sizeof(struct ofs_session) + step->demand_count * sizeof(*core->session_chunks));
+	ofs_work_touch(core, OFS_TABLE_BLOCK, step->demand_count * sizeof(*core->block_slot));
+	ofs_work_touch(core, OFS_TABLE_LAYER, sizeof(struct ofs_layer));
+}
+
 static void
 step_run(struct ofs_core *core, const struct ofs_step *step, uint8_t *ends)
 {
@@ -276,6 +289,7 @@ step_run(struct ofs_core *core, const struct ofs_step *step, uint8_t *ends)
 	};
 
 	fetch_ahead(&t);
+	count_step(core, step);
 	ofs_session_unpin(core, step->session);
 	if (t.counted) {
 		struct ofs_layer *layer = ofs_layer_of(core, step->session, step->layer);
@@ -305,7 +319,7 @@ ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *ste
 {
 	int rc = step_check(core, step);
 
-	if (rc || (rc = ofs_event_enter(core, now_ns)))
+	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_STEP)))
 		return rc;
 	if (ends == NULL)
 		ends = core->ends;

@@ -95,7 +95,7 @@ verify_chunk(const struct ofs_core *core, uint32_t number)
 
 	if (!c->used)
 		return 0;
-	CHECK(ofs_index_find(core, c->tenant, &c->key) == number, number);
+	CHECK(ofs_index_peek(core, c->tenant, &c->key) == number, number);
 	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
 		uint32_t block = ofs_block_of(core, number, layer);
 

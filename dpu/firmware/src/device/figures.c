@@ -1,4 +1,4 @@
-/* What the daemon asks about: ledger, records, decision log, status, and the drain. */
+/* What the daemon asks about: ledger, work, records, decision log, status, and the drain. */
 #include "internal.h"
 
 #include <time.h>
@@ -26,6 +26,18 @@ ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_ledger 
 	struct copy_out call = {tenant, ledger, 0};
 
 	return ofs_device_call(device, run_ledger, &call);
+}
+
+static int
+run_work(struct ofs_device *device, void *argument)
+{
+	return ofs_core_work(device->core, argument);
+}
+
+int
+ofs_device_work(struct ofs_device *device, struct ofs_work *work)
+{
+	return ofs_device_call(device, run_work, work);
 }
 
 static int

@@ -5,13 +5,13 @@ waits on a driver turns it. One tenant, one host to begin with, no control plane
 """
 
 import errno
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.firmware import check_rc, ffi, lib
@@ -44,6 +44,11 @@ class BareConfig:
     spin_ns: int = 50_000
     stage_timers: bool = True
     seed: int = 1
+    fabric: str = "shm"
+    """Side of its ports: "shm", "memory" or "sim"; the faults below are those of "sim"."""
+    port_delay_ns_max: int = 0
+    port_late_per_million: int = 0
+    port_nonsense_per_million: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,26 +82,22 @@ class BareDevice:
         check_rc(rc, "adding the tenant")
         check_rc(lib.ofs_device_restore(self.handle, number[0]), "recovering its blocks")
         self._tenant = int(number[0])
-        self._taken: list[int] = []
-        self._port, self.descriptors = self.attach()
+        self._taken: list[Attachment] = []
+        self._port, self.attachment = self.attach()
 
-    def attach(self) -> tuple[int, list[int]]:
-        """One more host: its port, and its four descriptors, which this object closes."""
-        port: Any = ffi.new("uint32_t *")
-        fds: Any = ffi.new("int[4]")
-        check_rc(lib.ofs_device_attach(self.handle, self._tenant, port, fds), "attaching a host")
-        descriptors = [int(fd) for fd in fds]
-        self._taken += descriptors
-        return int(port[0]), descriptors
+    def attach(self) -> tuple[int, Attachment]:
+        """One more host: its port, and its attachment, which this object closes."""
+        port, attachment = Attachment.of_port(self.handle, self._tenant, self.config.fabric)
+        self._taken.append(attachment)
+        return port, attachment
 
     def driver(self, **faults: int) -> Driver:
-        """The host's driver: over shared memory, or in virtual time with seeded `faults`."""
+        """The host's driver: in real time, or in virtual time with seeded `faults`."""
         if not self.simulated:
             assert not faults
-            return Driver(*self.descriptors)
-        region, port = self.descriptors[:2]
+            return Driver(self.attachment)
         options = {"seed": self.config.seed} | faults
-        return Driver.in_virtual_time(self.handle, region, port, **options)
+        return Driver.in_virtual_time(self.handle, self.attachment, **options)
 
     def session(self, chunk_count: int, select_blocks: int = 32, first: int = 0) -> BareSession:
         """Open a session of `chunk_count` chunks, whose contents are numbered from `first`."""
@@ -130,8 +131,8 @@ class BareDevice:
         if self.handle is not None:
             lib.ofs_device_close(self.handle, 0)
             self.handle = None
-            for fd in self._taken:
-                os.close(fd)
+            for attachment in self._taken:
+                attachment.close()
 
     def __enter__(self) -> "BareDevice":
         return self
@@ -167,5 +168,8 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     filled.io_timeout_ns, filled.spin_ns = 1_000_000_000, config.spin_ns
     filled.port_max, filled.port_entry_count = 2, config.entry_count
     filled.put_slot_count, filled.score_max = config.put_slot_count, config.block_max
+    filled.port_sim.seed, filled.port_sim.delay_ns_max = config.seed, config.port_delay_ns_max
+    filled.port_sim.late_per_million = config.port_late_per_million
+    filled.port_sim.nonsense_per_million = config.port_nonsense_per_million
     filled.sim_clock, filled.cpu, filled.stage_timers = simulated, -1, config.stage_timers
     return filled

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
 
@@ -71,21 +72,20 @@ class Put:
 
 
 class Driver:
-    """One host's way to its region and port, over the four descriptors the daemon hands out."""
+    """One host's way to its region and port, over what its attach gave."""
 
-    def __init__(self, region: int, port: int, dpu_wake: int, host_wake: int) -> None:
-        """Dups what it keeps: the caller still closes its descriptors. Incompatible: bad region."""
+    def __init__(self, attachment: Attachment) -> None:
+        """Dups what it keeps: the caller still closes it. Incompatible: another release's."""
         out: Any = ffi.new("struct ofs_driver **")
         error: Any = ffi.new("char[]", ERROR_SIZE)
-        rc = lib.ofs_driver_open_shm(out, region, port, dpu_wake, host_wake, error, ERROR_SIZE)
+        rc = lib.ofs_driver_attach(out, attachment.filled(), error, ERROR_SIZE)
         self._adopt(rc, out, error)
 
     @classmethod
     def in_virtual_time(
         cls,
         device: Any,
-        region: int,
-        port: int,
+        attachment: Attachment,
         *,
         seed: int,
         step_ns: int = 500,
@@ -103,7 +103,8 @@ class Driver:
         config: Any = ffi.new("struct ofs_fabric_sim_config *")
         config.seed, config.step_ns, config.delay_ns_max = seed, step_ns, delay_ns_max
         config.torn_per_million, config.flip_per_million = torn_per_million, flip_per_million
-        rc = lib.ofs_driver_open_sim(out, device, region, port, config, error, ERROR_SIZE)
+        filled = attachment.filled()
+        rc = lib.ofs_driver_attach_sim(out, device, filled, config, error, ERROR_SIZE)
         driver._adopt(rc, out, error)
         return driver
 

@@ -20,11 +20,12 @@ import zmq
 
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import protocol as p
+from offstage.dpu.attachments import Attachments
 from offstage.dpu.config import Config
+from offstage.dpu.control_socket import ControlSocket
 from offstage.dpu.derive import Derived, parse_host_port
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
-from offstage.dpu.places import Places
 from offstage.dpu.recorder import Recorder
 from offstage.dpu.service import Service, error_reply
 from offstage.dpu.sessions import Hosts, TenantState
@@ -36,7 +37,6 @@ from offstage.dpu.tenancy import (
     publish_secret,
     tenant_secret,
 )
-from offstage.dpu.transport import Transport
 
 __all__ = ["Daemon"]
 
@@ -73,18 +73,18 @@ class Daemon:
 
     def _open(self, open_device: OpenDevice) -> None:
         config = self._config
-        self.transport = Transport(config, self.log)
-        self._closing.append(self.transport.close)
+        self.control = ControlSocket(config, self.log)
+        self._closing.append(self.control.close)
         directory = config.daemon.runtime_dir
         if "*" in config.daemon.endpoint:  # the port, and so the directory, is known once bound
-            self.endpoint = self.transport.bind()
+            self.endpoint = self.control.bind()
         self.runtime_dir = Path(directory) if directory else p.default_runtime_dir(
             getattr(self, "endpoint", config.daemon.endpoint)
         )  # fmt: skip
         lock = hold_runtime_dir(self.runtime_dir)
         self._closing.append(lambda: os.close(lock))
         if "*" not in config.daemon.endpoint:
-            self.endpoint = self.transport.bind()
+            self.endpoint = self.control.bind()
         self.telemetry = Telemetry()
         if config.daemon.metrics_endpoint:
             self.telemetry.start(*parse_host_port(config.daemon.metrics_endpoint, "metrics"))
@@ -104,9 +104,11 @@ class Daemon:
         memory = self.device.memory()  # now that the tenants have theirs
         (self.log.warning if memory["warning"] else self.log.info)("memory", **memory)
         self.hosts = hosts
-        self.places = Places(self.runtime_dir, self.transport, config, self.log)
-        self._closing.append(self.places.close)
-        self.service = Service(config, self._derived, self.device, hosts, self.places, self.log)
+        self.attachments = Attachments(self.runtime_dir, self.control, config, self.log)
+        self._closing.append(self.attachments.close)
+        self.service = Service(
+            config, self._derived, self.device, hosts, self.attachments, self.log
+        )  # fmt: skip
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def _add_tenants(self) -> list[TenantState]:
@@ -174,15 +176,15 @@ class Daemon:
 
     def _turn(self) -> bool:
         """One turn of the loop; False when the daemon is to stop."""
-        ready = self.transport.poll(self._pause_s(), [
-            self._wake_r, *self._watched(), *self.places.fd_passing.filenos(),
+        ready = self.control.poll(self._pause_s(), [
+            self._wake_r, *self._watched(), *self.attachments.fd_passing.filenos(),
             *self.hosts.by_pidfd(),
         ])  # fmt: skip
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
         if self._watch_fd in ready:
             self._watch()
-        for handed in self.places.fd_passing.serve(ready):
+        for handed in self.attachments.fd_passing.serve(ready):
             self.hosts.took(handed.ticket, handed.pid, handed.pidfd)
         for pidfd, host in self.hosts.by_pidfd().items():
             if pidfd in ready:
@@ -219,8 +221,8 @@ class Daemon:
     def _tick(self) -> None:
         for host in self.hosts.silent(self._config.daemon.host_timeout_ns / 1e9):
             self.service.leave(host, "silent")
-        self.places.fd_passing.expire()
-        self.transport.note_disconnects()
+        self.attachments.fd_passing.expire()
+        self.control.note_disconnects()
         if self._recorder is not None:
             self._recorder.check_lost()
         try:
@@ -236,7 +238,7 @@ class Daemon:
 
     def _take_messages(self) -> None:
         for _ in range(MESSAGES_MAX):
-            frames = self.transport.receive()
+            frames = self.control.receive()
             if frames is None:
                 return
             self.hosts.counts["messages"] += 1
@@ -256,13 +258,13 @@ class Daemon:
             self.hosts.counts["messages_bad"] += 1
             self.log.warning("message_bad", error=str(error))
             bad = p.Error(code="bad_message", what=error.what, where=error.where, mend=error.mend)
-            self.transport.send(frames[0], bad)
+            self.control.send(frames[0], bad)
             return
         self.log.debug("request", request=type(request).__name__)
         if isinstance(request, p.Drain):
             self._begin_drain(frames, request)
         else:
-            self.transport.send(frames[0], self.service.answer(frames[1], request))
+            self.control.send(frames[0], self.service.answer(frames[1], request))
 
     def _begin_drain(self, frames: list[bytes], request: p.Drain) -> None:
         try:
@@ -270,7 +272,7 @@ class Daemon:
         except OffstageError as error:
             refused = error_reply(error)
             refused.id = request.id
-            self.transport.send(frames[0], refused)
+            self.control.send(frames[0], refused)
             return
         self.service.draining = True
         self.log.info("draining")
@@ -296,7 +298,7 @@ class Daemon:
             if drained or now_s >= until_s:
                 self._drains.remove(waiting)
                 reply = p.Drained(id=number, drained=drained, dirty_blocks=dirty)
-                self.transport.send(frames[0], reply)
+                self.control.send(frames[0], reply)
                 self.log.info("drained" if drained else "drain_timeout", dirty_blocks=dirty)
         return self._stop_at_s is None or not self._may_stop(now_s, drained, dirty)
 

@@ -6,13 +6,13 @@ tree of `offstage.bindings.errors`, with the firmware's own line where it gave o
 """
 
 import errno
-import os
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import work_by_event
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed, StoreFull
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
@@ -22,7 +22,7 @@ from offstage.dpu.derive import Derived, policy_window_blocks
 from offstage.dpu.options import Policy
 from offstage.dpu.preflight import check_machine, check_store_file
 
-__all__ = ["RECORD_DTYPE", "Chunk", "Descriptors", "Device", "DeviceLike"]
+__all__ = ["RECORD_DTYPE", "Chunk", "Device", "DeviceLike"]
 
 ERROR_SIZE = 1024
 RECORDS_MAX = 65_536  # taken from the ring in one call
@@ -45,32 +45,13 @@ class Chunk:
     references: int
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptors:
-    """The four descriptors of one port. Whoever holds them closes them."""
-
-    region: int
-    port: int
-    dpu_wake: int
-    host_wake: int
-
-    def all(self) -> list[int]:
-        """In the order in which a host receives them."""
-        return [self.region, self.port, self.dpu_wake, self.host_wake]
-
-    def close(self) -> None:
-        """Close all four."""
-        for fd in self.all():
-            os.close(fd)
-
-
 class DeviceLike(Protocol):
     """What the daemon needs of a device; the tests have one without firmware."""
 
     epoch: int
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int: ...
-    def attach(self, tenant: int) -> tuple[int, Descriptors]: ...
+    def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]: ...
     def detach(self, port: int) -> None: ...
     def session_open(
         self, port: int, sink_blocks: int, window_blocks: int, select_blocks: int, step_ns: int
@@ -130,13 +111,9 @@ class Device:
         check_rc(rc, "recovering a tenant's blocks", "[[tenant]]")
         return int(tenant[0])
 
-    def attach(self, tenant: int) -> tuple[int, Descriptors]:
+    def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
         """A port of its own for one host; StoreFull where all ports are taken."""
-        port: Any = ffi.new("uint32_t *")
-        fds: Any = ffi.new("int[4]")
-        rc = lib.ofs_device_attach(self._device, tenant, port, fds)
-        check_rc(rc, "attaching a host", "", "raise limits.ports or detach a host")
-        return int(port[0]), Descriptors(*(int(fd) for fd in fds))
+        return Attachment.of_port(self._device, tenant, fabric)
 
     def detach(self, port: int) -> None:
         """The host is gone: sessions closed, pins and puts released."""

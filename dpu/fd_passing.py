@@ -1,9 +1,9 @@
 """The hand-out of descriptors: how a host gets its region and port, and nobody else's.
 
 A Unix socket (mode 0600, in the private runtime directory). A host connects, sends the one-time
-token of its attach and a newline, and receives `ok` with four descriptors by SCM_RIGHTS, in the
-order region (read-only), port, DPU wake, host wake. The kernel tells who asked (SO_PEERCRED), and a
-pidfd tells when that process is gone. One thread owns it, the daemon's loop; nothing here blocks.
+token of its attach and a newline, and receives `ok` with the descriptors of its attachment by
+SCM_RIGHTS. The kernel tells who asked (SO_PEERCRED), and a pidfd tells when that process is gone.
+One thread owns it, the daemon's loop; nothing here blocks.
 """
 
 import os
@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput
-from offstage.dpu.device import Descriptors
 from offstage.dpu.log import Log
 
 __all__ = ["FdPassing", "Handed"]
@@ -48,7 +48,7 @@ class FdPassing:
         """Listen at `path`; BadInput where a socket there cannot be made."""
         self.path = path
         self._log = log
-        self._promised: dict[str, tuple[bytes, Descriptors, float]] = {}
+        self._promised: dict[str, tuple[bytes, Attachment, float]] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._listener.setblocking(False)
@@ -64,10 +64,10 @@ class FdPassing:
         finally:
             os.umask(old_mask)
 
-    def promise(self, ticket: bytes, descriptors: Descriptors) -> str:
-        """Take the descriptors over; returns the token that fetches them, once."""
+    def promise(self, ticket: bytes, attachment: Attachment) -> str:
+        """Take the attachment over; returns the token that fetches its descriptors, once."""
         token = secrets.token_hex(16)
-        self._promised[token] = (ticket, descriptors, time.monotonic())
+        self._promised[token] = (ticket, attachment, time.monotonic())
         return token
 
     def forget(self, ticket: bytes) -> None:
@@ -101,8 +101,8 @@ class FdPassing:
 
     def close(self) -> None:
         """Close everything that was not taken."""
-        for _, descriptors, _ in self._promised.values():
-            descriptors.close()
+        for _, attachment, _ in self._promised.values():
+            attachment.close()
         self._promised.clear()
         for waiting in list(self._waiting.values()):
             self._drop(waiting)
@@ -146,12 +146,12 @@ class FdPassing:
             self._drop(waiting)
 
     def _hand_out(
-        self, connection: socket.socket, ticket: bytes, descriptors: Descriptors
+        self, connection: socket.socket, ticket: bytes, attachment: Attachment
     ) -> Handed:
         try:
-            socket.send_fds(connection, [b"ok\n"], descriptors.all())
+            socket.send_fds(connection, [b"ok\n"], attachment.fds)
         finally:
-            descriptors.close()
+            attachment.close()
         pid = _peer(connection)["pid"]
         try:
             pidfd = os.pidfd_open(pid) if pid > 0 else -1

@@ -42,7 +42,7 @@ __all__ = [
     "read_secret",
 ]  # fmt: skip
 
-VERSIONS = (1,)  # newest first
+VERSIONS = (2,)  # newest first; 2: an attach is a blob and its descriptors
 OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
 
 SECRET_BYTES_MIN = 16
@@ -202,16 +202,17 @@ class Welcome(Message, kw_only=True):
 class Attached(Message, kw_only=True):
     """Where the blocks flow.
 
-    shm: connect to the Unix socket `socket_path`, send `token` and a newline, receive four
-    descriptors (region read-only, port, DPU wake, host wake). zmq: `endpoint` is the fabric's
-    ROUTER and `token` (hex) the ticket of every frame sent to it. Either token is for this host
-    alone; the one for shm works once and expires.
+    `blob` is what the DPU's end of the fabric says to the host's end, opaque to all between. shm:
+    connect to the Unix socket `socket_path`, send `token` and a newline, receive the descriptors
+    that go with it. zmq: `endpoint` is the fabric's ROUTER and `token` (hex) the ticket of every
+    frame sent to it. Either token is for this host alone; the one for shm works once and expires.
     """
 
     fabric: Literal["shm", "zmq"]
     token: str
     socket_path: str = ""
     endpoint: str = ""
+    blob: bytes = b""
     payload_size_bytes: int
     demand_max: int
 

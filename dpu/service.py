@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol, cast
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import (
     BadInput,
     DeviceTimeout,
@@ -21,11 +22,11 @@ from offstage.bindings.errors import (
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config, change_policy
 from offstage.dpu.derive import Derived, policy_window_blocks
-from offstage.dpu.device import Descriptors, DeviceLike
+from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.sessions import Host, Hosts, Refused
 
-__all__ = ["Places", "Service", "error_reply"]
+__all__ = ["Attachments", "Service", "error_reply"]
 
 CODES: list[tuple[type[OffstageError], str]] = [
     (StoreFull, "limit"),
@@ -35,12 +36,14 @@ CODES: list[tuple[type[OffstageError], str]] = [
 ]
 
 
-class Places(Protocol):
-    """Where an attached host goes for its blocks; returns the fields of `Attached`."""
+# The side of the port behind each fabric: the driver of a ZMQ host runs beside the daemon.
+PORT_SIDES = {"shm": "shm", "zmq": "shm"}
 
-    def offer(
-        self, fabric: str, ticket: bytes, descriptors: Descriptors
-    ) -> tuple[str, str, str]: ...
+
+class Attachments(Protocol):
+    """How an attached host gets its attachment; `offer` returns the fields of `Attached`."""
+
+    def offer(self, fabric: str, ticket: bytes, attachment: Attachment) -> dict[str, Any]: ...
 
     def forget(self, ticket: bytes) -> None: ...
 
@@ -49,11 +52,11 @@ class Service:
     """The daemon's answers over a device. `draining` is set by the loop and by Drain."""
 
     def __init__(
-        self, config: Config, derived: Derived, device: DeviceLike, hosts: Hosts, places: Places,
-        log: Log,
+        self, config: Config, derived: Derived, device: DeviceLike, hosts: Hosts,
+        attachments: Attachments, log: Log,
     ) -> None:  # fmt: skip
         self.config, self.derived, self.device = config, derived, device
-        self.hosts, self.places, self._log = hosts, places, log
+        self.hosts, self.attachments, self._log = hosts, attachments, log
         self.policy = config.policy
         self.draining = False
         self.started_s = time.monotonic()
@@ -100,7 +103,7 @@ class Service:
 
     def leave(self, host: Host, reason: str) -> None:
         """The host goes, by its own wish or because it is dead: take everything back."""
-        self.places.forget(host.ticket)
+        self.attachments.forget(host.ticket)
         self.hosts.remove(host, reason)
 
     def _hello(self, request: p.Hello) -> p.Reply:
@@ -138,17 +141,16 @@ class Service:
             raise Refused("invalid", "this host is attached already", host.name, "detach first")
         if self.draining:
             raise _draining()
-        port, descriptors = self.device.attach(host.tenant.index)
+        port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
         try:
-            token, path, endpoint = self.places.offer(request.fabric, host.ticket, descriptors)
+            offered = self.attachments.offer(request.fabric, host.ticket, attachment)
         except OffstageError:
             self.device.detach(port)
             raise
         host.port, host.fabric = port, request.fabric
         return p.Attached(
-            fabric=request.fabric, token=token, socket_path=path, endpoint=endpoint,
-            payload_size_bytes=self.config.arena.payload_bytes,
-            demand_max=self.derived.demand_max,
+            fabric=request.fabric, payload_size_bytes=self.config.arena.payload_bytes,
+            demand_max=self.derived.demand_max, **offered,
         )  # fmt: skip
 
     def _session_open(self, host: Host, request: p.SessionOpen) -> p.Reply:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import zmq
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver, Fetch, Put
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import ffi, lib
 from offstage.dpu import protocol as p
-from offstage.dpu.device import Descriptors
 from offstage.dpu.log import Log
 from offstage.dpu.service import error_reply
 
@@ -64,12 +64,12 @@ class ZmqFabric:
         self.endpoint = bound_endpoint(self.socket)
         self._thread.start()
 
-    def admit(self, ticket: bytes, descriptors: Descriptors) -> None:
-        """Run a driver over this port for whoever shows the ticket. Takes the descriptors over."""
+    def admit(self, ticket: bytes, attachment: Attachment) -> None:
+        """Run a driver over this port for whoever shows the ticket. Takes the attachment over."""
         try:
-            driver = Driver(*descriptors.all())
+            driver = Driver(attachment)
         finally:
-            descriptors.close()
+            attachment.close()
         with self._lock:
             self._workers[ticket] = _Worker(driver, self._context, self._replies_at, self._log)
 

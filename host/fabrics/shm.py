@@ -1,12 +1,13 @@
 """The shm fabric: region and port of the daemon, mapped on the same machine.
 
-The daemon hands four descriptors over a Unix socket to whoever shows the token of its attach, so
-that no host can map what is another tenant's.
+The daemon hands the descriptors of an attach over a Unix socket to whoever shows its token, so that
+no host can map what is another tenant's.
 """
 
 import os
 import socket
 
+from offstage.bindings.attachment import FDS_MAX, Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.dpu.protocol import Attached
@@ -14,7 +15,6 @@ from offstage.host.control import Control
 
 __all__ = ["connect", "open_driver"]
 
-DESCRIPTORS = 4  # region (read-only), port, DPU wake, host wake
 ANSWER_BYTES = 128
 
 
@@ -31,11 +31,11 @@ def open_driver(attached: Attached, timeout_s: float = 5.0) -> Driver:
     """
     answer, fds = _fetch_descriptors(attached, timeout_s)
     try:
-        if len(fds) != DESCRIPTORS:
+        if not fds:
             said = answer.decode(errors="replace").strip() or "closed the connection"
             raise RunFailed(f"the daemon handed out no descriptors: {said}", attached.socket_path,
                             "attach again: a token works once")  # fmt: skip
-        return Driver(*fds)
+        return Driver(Attachment(attached.blob, tuple(fds)))
     finally:
         for fd in fds:
             os.close(fd)
@@ -47,7 +47,7 @@ def _fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, lis
         try:
             connection.connect(attached.socket_path)
             connection.sendall(attached.token.encode() + b"\n")
-            answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, DESCRIPTORS)
+            answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, FDS_MAX)
         except OSError as error:
             raise BadInput(f"the daemon's descriptors cannot be had ({error})",
                            attached.socket_path or "no socket named",

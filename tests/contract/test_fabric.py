@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
 from offstage.bindings.driver import Driver, Fetch
 from offstage.bindings.errors import BadInput, Incompatible, OffstageError, RunFailed
 from offstage.bindings.firmware import lib
 from offstage.dpu import protocol as p
-from offstage.dpu.device import Descriptors
 from offstage.dpu.log import Log
 from offstage.dpu.zmq_fabric import ZmqFabric
 from offstage.host.fabrics import FABRICS, Fabric, open_fabric
@@ -101,7 +101,7 @@ def open_zmq(device: BareDevice) -> Iterator[Fabric]:
     proxy = ZmqFabric(context, "tcp://127.0.0.1:*", 1 << 20, Log("error"))
     proxy.start()
     ticket = b"\x01" * 16
-    proxy.admit(ticket, Descriptors(*(os.dup(fd) for fd in device.descriptors)))
+    proxy.admit(ticket, device.attachment.duplicate())
     socket = context.socket(zmq.DEALER)
     socket.connect(proxy.endpoint)
     attached = p.Attached(
@@ -339,11 +339,11 @@ def test_eviction_while_reading(live: BareDevice) -> None:
 
 
 def test_a_host_cannot_write_the_region(live: BareDevice) -> None:
-    size = os.fstat(live.descriptors[0]).st_size
+    size = os.fstat(live.attachment.fds[0]).st_size
     with pytest.raises(OSError):
-        mmap.mmap(live.descriptors[0], size, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        mmap.mmap(live.attachment.fds[0], size, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     with pytest.raises(OSError):
-        os.pwrite(live.descriptors[0], b"x", 0)
+        os.pwrite(live.attachment.fds[0], b"x", 0)
 
 
 # The words both sides poll, and the first submission entries; and anywhere else.
@@ -358,9 +358,9 @@ def test_the_device_outlives_garbage_in_a_port(pieces: list[tuple[int, bytes]]) 
     config = BareConfig(payload_size_bytes=512, slot_count=8, block_max=8, demand_max=8,
                         entry_count=4, put_slot_count=2, store_size_bytes=8 << 20)  # fmt: skip
     with BareDevice(config, simulated=True) as device:
-        hostile = device.descriptors[1]
-        _, descriptors = device.attach()
-        good = Driver.in_virtual_time(device.handle, *descriptors[:2], seed=1)
+        hostile = device.attachment.fds[1]
+        _, attachment = device.attach()
+        good = Driver.in_virtual_time(device.handle, attachment, seed=1)
         with mmap.mmap(hostile, os.fstat(hostile).st_size) as port:
             for offset, data in pieces:
                 end = min(offset + len(data), len(port))
@@ -374,8 +374,8 @@ def test_the_device_outlives_garbage_in_a_port(pieces: list[tuple[int, bytes]]) 
     ("offset", "word"), [(0, "magic"), (8, "version"), (16, "checksum"), (4096, "")]
 )
 def test_a_wrong_header_is_one_line(live: BareDevice, offset: int, word: str) -> None:
-    size = os.fstat(live.descriptors[1]).st_size
-    with mmap.mmap(live.descriptors[1], size) as port:
+    size = os.fstat(live.attachment.fds[1]).st_size
+    with mmap.mmap(live.attachment.fds[1], size) as port:
         before = port[offset]
         port[offset] = before ^ 1
         try:
@@ -389,10 +389,10 @@ def test_a_wrong_header_is_one_line(live: BareDevice, offset: int, word: str) ->
     assert word in str(caught.value) and "\n" not in str(caught.value) and ";" in str(caught.value)
 
 
-def test_descriptors_of_something_else() -> None:
+def test_descriptors_of_something_else(live: BareDevice) -> None:
     read_end, write_end = os.pipe()
     with pytest.raises(Incompatible, match="daemon"):
-        Driver(read_end, write_end, read_end, write_end)
+        Driver(Attachment(live.attachment.blob, (read_end, write_end, read_end)))
     os.close(read_end)
     os.close(write_end)
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import zmq
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.bindings.keys import block_keys
@@ -117,7 +118,7 @@ def take_driver(attached: p.Attached) -> Driver:
         said, fds, _, _ = socket.recv_fds(client, 64, 4)
     assert said == b"ok\n"
     try:
-        return Driver(*fds)
+        return Driver(Attachment(attached.blob, tuple(fds)))
     finally:
         for fd in fds:
             os.close(fd)

@@ -24,6 +24,7 @@
 
 #include "histogram.h"
 #include "ofs_core.h"
+#include "port.h"
 #include "region.h"
 #include "storage.h"
 #include "store.h"
@@ -48,6 +49,7 @@ struct ofs_device_config {
 	uint32_t port_entry_count;
 	uint32_t put_slot_count; /* of one port */
 	uint32_t score_max;
+	struct ofs_port_sim_config port_sim; /* faults of ports of the side "sim" */
 	uint32_t stage_timers; /* 1: time the stages that the reactor sees (enum ofs_stage) */
 	uint32_t sim_clock;    /* 1: simulated clock; drive with ofs_device_poll */
 	int32_t cpu;           /* pin the reactor to this core; -1 none */
@@ -101,8 +103,13 @@ int ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_con
 	uint32_t *tenant);
 /* Once per tenant, before hosts come: what the store recovered becomes known to the core. */
 int ofs_device_restore(struct ofs_device *device, uint32_t tenant);
-/* fds [4]: region (read-only), port, dpu wake, host wake; the caller closes them. */
-int ofs_device_attach(struct ofs_device *device, uint32_t tenant, uint32_t *port, int *fds);
+/*
+ * A port of its own for one host, reached over `fabric`: a side of port.h ("shm"). The caller
+ * closes the descriptors of the attachment. -EINVAL no such tenant or side, -ENOSPC no port is
+ * free.
+ */
+int ofs_device_attach(struct ofs_device *device, uint32_t tenant, const char *fabric,
+	uint32_t *port, struct ofs_attachment *attachment);
 /*
  * The host is gone: its sessions are closed and archived, its pins released. Puts that have not
  * begun are dropped; the others end unheard. The port can be given away at once.

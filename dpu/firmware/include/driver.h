@@ -78,15 +78,19 @@ struct ofs_driver_stats {
 
 struct ofs_device;
 
-/* Shared memory: descriptors as the daemon handed them out. The driver dups what it keeps. */
-int ofs_driver_open_shm(struct ofs_driver **out, int region_fd, int port_fd, int dpu_wake_fd,
-	int host_wake_fd, char *error, size_t error_size_bytes);
+/*
+ * Over what an attach gave, as ofs_fabric_open says. The descriptors stay the caller's: the driver
+ * dups what it keeps.
+ */
+int ofs_driver_attach(struct ofs_driver **out, const struct ofs_attachment *attachment, char *error,
+	size_t error_size_bytes);
 /*
  * The same in virtual time, over a device that was opened with a simulated clock and stands in this
  * process: the driver's waits turn the device's reactor. Tests and the lab.
  */
-int ofs_driver_open_sim(struct ofs_driver **out, struct ofs_device *device, int region_fd,
-	int port_fd, const struct ofs_fabric_sim_config *config, char *error, size_t error_size_bytes);
+int ofs_driver_attach_sim(struct ofs_driver **out, struct ofs_device *device,
+	const struct ofs_attachment *attachment, const struct ofs_fabric_sim_config *config,
+	char *error, size_t error_size_bytes);
 void ofs_driver_close(struct ofs_driver *driver);
 /*
  * Begins a fetch: reads its hits and sends its STEPs, and waits for no answer. 0 and a ticket;

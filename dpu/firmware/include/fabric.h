@@ -1,20 +1,22 @@
 /*
  * fabric.h: seam 3, how a host reaches a region and its port.
  *
- * Model: one fabric handle is one host's way to one tenant's region (read one-sidedly) and to one
- * port of its own (commands and completions). One thread owns it. `read` posts a one-sided read,
- * and `flush` returns when all posted reads are in place, in the order they were posted: shared
- * memory does the copy in `read`; RDMA posts work requests and polls in `flush`. Nothing blocks
- * but `flush`, `wait` and `pause`, all bounded by a timeout.
+ * Model: this is the host's end of seam 3; port.h is the DPU's. One fabric handle is one host's way
+ * to one tenant's region (read one-sidedly) and to one port of its own (commands and completions).
+ * It is opened from what the DPU's end exported (attach.h). One thread owns it. `read` posts a
+ * one-sided read, and `flush` returns when all posted reads are in place, in the order they were
+ * posted: shared memory does the copy in `read`; RDMA posts work requests and polls in `flush`.
+ * Nothing blocks but `flush`, `wait` and `pause`, all bounded by a timeout.
  *
- * Sides: shm (mappings), sim (the same mappings in virtual time, with seeded delays and torn
- * reads), memory (in one process, the commented skeleton), later verbs and nixl. The ZMQ fabric,
+ * Sides: shm (mappings), memory (in one process, the commented skeleton), sim (either of them in
+ * virtual time, with seeded delays and torn reads), later verbs and nixl. The ZMQ fabric,
  * for where nothing better exists, is a proxy in Python that runs this driver next to the daemon.
  * One contract suite runs over all.
  */
 #ifndef OFS_FABRIC_H
 #define OFS_FABRIC_H
 
+#include "attach.h"
 #include "region.h"
 
 struct ofs_device;
@@ -66,20 +68,18 @@ struct ofs_fabric_sim_config {
 /* cdef: end */
 
 /*
- * Every open checks magic, version, checksum, that every offset lies inside the mapping, that
- * region and port belong together, and that the mapping cannot shrink; `error` names what and the
- * mend. -EPROTO another magic or version, -EINVAL sizes that do not fit, -errno of the system.
+ * Opens the fabric that the blob names; the descriptors stay the caller's. Every open checks the
+ * blob, then magic, version and checksum of region and port, that every offset lies inside the
+ * memory, that the two belong together, and that a mapping cannot shrink; `error` names what and
+ * the mend. -EPROTO another magic or version, -EINVAL what does not fit, -errno of the system.
  */
-int ofs_fabric_shm_open(struct ofs_fabric **out, int region_fd, int port_fd, int dpu_wake_fd,
-	int host_wake_fd, char *error, size_t error_size_bytes);
-/* One process, plain pointers, the port's own bell; nothing is mapped or closed. */
-int ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_region *region,
-	const struct ofs_port *port, char *error, size_t error_size_bytes);
+int ofs_fabric_open(struct ofs_fabric **out, const struct ofs_attachment *attachment, char *error,
+	size_t error_size_bytes);
 /*
- * Virtual time over the same mappings: whoever waits moves the time and runs the DPU's side on this
- * thread, by `pump(context, now_ns)`.
+ * The same in virtual time: whoever waits moves the time and runs the DPU's side on this thread, by
+ * `pump(context, now_ns)`.
  */
-int ofs_fabric_sim_open(struct ofs_fabric **out, int region_fd, int port_fd,
+int ofs_fabric_sim_open(struct ofs_fabric **out, const struct ofs_attachment *attachment,
 	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
 	void *context, uint64_t now_ns, char *error, size_t error_size_bytes);
 

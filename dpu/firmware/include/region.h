@@ -3,10 +3,10 @@
  *
  * Model: every tenant has a *region* of its own (a mapping of its own, so that no host can read
  * another tenant's slots): header, directory, slots. Hosts map it read-only and read slots
- * one-sidedly. Every attached host has a *port*: a mapping of its own with a submission ring, a
- * completion ring, one payload area per submission entry and a put window, written by both sides.
- * The DPU owns everything; its reactor thread is the only writer of regions and the only one that
- * calls the functions below.
+ * one-sidedly. Every attached host has a *port*: memory of its own with a submission ring, a
+ * completion ring, one payload area per submission entry and a put window, written by both sides;
+ * port.h and fabric.h are its two ends. The DPU owns everything; its reactor thread is the only
+ * writer of regions and the only one that calls the functions below.
  *
  * A slot holds one record: payload, then at `trailer_offset` (the last LBA of the slot) a trailer.
  * The record goes to NVMe as it stands, so a read from NVMe lands in its slot without a copy.
@@ -22,9 +22,7 @@
  * publishes.
  *
  * Nothing a host writes is believed: the DPU copies a command, then checks every number in the
- * copy. Each side wakes the other through its own end of a socket pair: an eventfd's O_NONBLOCK
- * flag would be shared with the host, who could clear it and stop the reactor in a read; and the
- * end of a pair tells a host of the daemon's death.
+ * copy.
  */
 #ifndef OFS_REGION_H
 #define OFS_REGION_H
@@ -246,51 +244,5 @@ uint32_t ofs_region_record_size_bytes(const struct ofs_region *region);
 int ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot,
 	uint32_t generation, uint32_t cause);
 void ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot);
-
-/* ---- DPU side: the port of one host ---- */
-struct ofs_port;
-struct ofs_port_config {
-	uint32_t tenant;
-	uint32_t entry_count; /* power of two */
-	uint32_t demand_max;
-	uint32_t score_max;
-	uint32_t put_slot_count;
-	uint32_t put_stride_bytes; /* a whole record: payload and trailer's LBA */
-	uint64_t epoch;
-};
-/* A command copied out of the ring and checked: no pointer of it leads into shared memory. */
-struct ofs_command {
-	struct ofs_sqe sqe;
-	uint32_t *ordinals; /* [demand_max], owned by the caller */
-	uint8_t *seen;      /* [demand_max] */
-	uint16_t *scores;   /* [score_max] */
-};
-int ofs_port_open(struct ofs_port **out, const struct ofs_port_config *config);
-/* Tells the host that the port is closed, and wakes it. */
-void ofs_port_close(struct ofs_port *port);
-int ofs_port_fd(const struct ofs_port *port);           /* the mapping; belongs to the port */
-int ofs_port_dpu_wake_fd(const struct ofs_port *port);  /* the reactor sleeps on it; -1 none */
-int ofs_port_dpu_bell_fd(const struct ofs_port *port);  /* handed to the host, who rings it */
-int ofs_port_host_wake_fd(const struct ofs_port *port); /* handed to the host, who sleeps on it */
-void *ofs_port_base(const struct ofs_port *port, uint64_t *size_bytes);
-/*
- * 1: a command; 0: idle, or a host that does not take its completions; -EPROTO: the host wrote
- * nonsense (answered with a CQE of -EPROTO or -EINVAL; the port lives on). Every 1 is to be
- * answered by one ofs_port_complete. Each call does a bounded amount of work.
- */
-int ofs_port_poll(struct ofs_port *port, struct ofs_command *command);
-/*
- * Push a completion with `count` results (for the payload area named in the sqe). The completion
- * ring is large enough by construction. -EINVAL: an index or count out of range, nothing pushed.
- */
-int ofs_port_complete(struct ofs_port *port, const struct ofs_cqe *cqe,
-	const struct ofs_result *results);
-void *ofs_port_put_slot(const struct ofs_port *port, uint32_t put_slot); /* NULL out of range */
-void *ofs_port_puts_base(const struct ofs_port *port, uint64_t *size_bytes);
-/* Announce sleep; returns 1 when a submission came in between: do not sleep. */
-int ofs_port_sleep(struct ofs_port *port);
-void ofs_port_wake(struct ofs_port *port);
-/* Commands and tails refused so far. */
-uint64_t ofs_port_nonsense_count(const struct ofs_port *port);
 
 #endif

@@ -1,6 +1,6 @@
 /* A hostile region and port: the host refuses them, or reads within its bounds. */
 #include "driver.h"
-#include "region/port.h"
+#include "port.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct ofs_region *region;
 static struct ofs_port *port;
+static struct ofs_attachment attachment;
 
 static void
 open_once(void)
@@ -29,9 +30,12 @@ open_once(void)
 		.put_slot_count = 2,
 		.put_stride_bytes = 1024,
 		.epoch = 1};
+	struct ofs_share *share;
 
 	assert(ofs_region_open(&region, &region_config) == 0);
-	assert(ofs_port_open(&port, &port_config) == 0);
+	assert(ofs_share_open(&share, ofs_port_find("memory"), region) == 0);
+	assert(ofs_port_open(&port, &port_config, share) == 0);
+	assert(ofs_port_export(port, &attachment) == 0);
 }
 
 /* Pieces of [where u8][offset u16][length u8][bytes]: bit 0 of where says region or port. */
@@ -39,9 +43,9 @@ static void
 scribble(const uint8_t *data, size_t size)
 {
 	while (size >= 4) {
-		uint64_t size_bytes;
-		uint8_t *base = (data[0] & 1) != 0 ? ofs_region_base(region, &size_bytes)
-										   : ofs_port_base(port, &size_bytes);
+		uint64_t size_bytes = port->rings.header.size_bytes;
+		uint8_t *base =
+			(data[0] & 1) != 0 ? ofs_region_base(region, &size_bytes) : port->rings.base;
 		uint64_t offset = (uint64_t)data[1] | (uint64_t)data[2] << 8;
 		size_t length = data[3] < size - 4 ? data[3] : size - 4;
 
@@ -116,7 +120,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (region == NULL)
 		open_once();
 	region_header = ofs_region_base(region, &size_bytes);
-	port_header = ofs_port_base(port, &size_bytes);
+	port_header = (struct ofs_port_header *)port->rings.base;
 	region_saved = *region_header;
 	port_saved = *port_header;
 	scribble(data + 1, size - 1);
@@ -127,7 +131,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		port_header->checksum =
 			ofs_checksum(port_header, offsetof(struct ofs_port_header, checksum));
 	}
-	if (ofs_fabric_memory_open(&fabric, region, port, error, sizeof(error)) == 0
+	if (ofs_fabric_open(&fabric, &attachment, error, sizeof(error)) == 0
 		&& ofs_driver_open(&driver, fabric) == 0) {
 		use(driver);
 		ofs_driver_close(driver);

@@ -207,10 +207,10 @@ world_attach(struct world *world, struct world_host *host, uint32_t tenant,
 	int rc;
 
 	*host = (struct world_host){.world = world, .tenant = tenant, .local_ns = world->now_ns};
-	rc = ofs_device_attach(world->device, tenant, &host->port, host->fds);
+	rc = ofs_device_attach(world->device, tenant, "shm", &host->port, &host->attachment);
 	assert(rc == 0);
-	rc = ofs_fabric_sim_open(&host->fabric, host->fds[0], host->fds[1],
-		fabric == NULL ? &plain : fabric, pump, host, world->now_ns, error, sizeof(error));
+	rc = ofs_fabric_sim_open(&host->fabric, &host->attachment, fabric == NULL ? &plain : fabric,
+		pump, host, world->now_ns, error, sizeof(error));
 	assert(rc == 0);
 	rc = ofs_driver_open(&host->driver, host->fabric);
 	assert(rc == 0);
@@ -221,8 +221,8 @@ world_abandon(struct world_host *host)
 {
 	ofs_driver_close(host->driver);
 	host->driver = NULL;
-	for (int i = 0; i < 4; i++)
-		close(host->fds[i]);
+	for (uint32_t i = 0; i < host->attachment.fd_count; i++)
+		close(host->attachment.fds[i]);
 }
 
 void

@@ -32,7 +32,7 @@ struct world_host {
 	uint64_t local_ns;
 	uint32_t tenant;
 	uint32_t port;
-	int fds[4];
+	struct ofs_attachment attachment;
 };
 
 struct world_session {

@@ -66,12 +66,15 @@ support_open(struct support_dpu *dpu, const struct support_config *config)
 		.put_slot_count = config->put_slot_count,
 		.put_stride_bytes = config->payload_size_bytes + LBA,
 		.epoch = 77};
+	const struct ofs_port_ops *ops;
 
 	assert(config->block_count <= SUPPORT_BLOCKS_MAX);
 	memset(dpu, 0, sizeof(*dpu));
 	dpu->config = *config;
 	assert(ofs_region_open(&dpu->region, &region) == 0);
-	assert(ofs_port_open(&dpu->port, &port) == 0);
+	ops = ofs_port_find(config->fabric == NULL ? "shm" : config->fabric);
+	assert(ops != NULL && ofs_share_open(&dpu->share, ops, dpu->region) == 0);
+	assert(ofs_port_open(&dpu->port, &port, dpu->share) == 0);
 	dpu->command.ordinals = calloc(config->demand_max, sizeof(uint32_t));
 	dpu->command.seen = calloc(config->demand_max, 1);
 	dpu->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
@@ -89,6 +92,7 @@ void
 support_close(struct support_dpu *dpu)
 {
 	ofs_port_close(dpu->port);
+	ofs_share_close(dpu->share);
 	ofs_region_close(dpu->region);
 	free(dpu->command.ordinals);
 	free(dpu->command.seen);
@@ -222,7 +226,7 @@ static void *
 run(void *argument)
 {
 	struct support_dpu *dpu = argument;
-	struct pollfd polled = {.fd = ofs_port_dpu_wake_fd(dpu->port), .events = POLLIN};
+	struct pollfd polled = {.fd = ofs_port_wake_fd(dpu->port), .events = POLLIN};
 	uint32_t idle_count = 0;
 
 	while (ofs_word_load(&dpu->stop) == 0) {
@@ -256,17 +260,45 @@ support_stop(struct support_dpu *dpu)
 }
 
 void
-support_open_shm(const struct support_dpu *dpu, struct ofs_driver **driver)
+support_close_fds(const struct ofs_attachment *attachment)
 {
-	char error[256];
-	int region_fd = ofs_region_share_fd(dpu->region);
+	for (uint32_t i = 0; i < attachment->fd_count; i++)
+		close(attachment->fds[i]);
+}
 
-	assert(region_fd >= 0);
-	assert(
-		ofs_driver_open_shm(driver, region_fd, ofs_port_fd(dpu->port),
-			ofs_port_dpu_bell_fd(dpu->port), ofs_port_host_wake_fd(dpu->port), error, sizeof(error))
+struct ofs_fabric *
+support_fabric(const struct support_dpu *dpu)
+{
+	struct ofs_attachment attachment;
+	struct ofs_fabric *fabric;
+	char error[256];
+
+	assert(ofs_port_export(dpu->port, &attachment) == 0);
+	assert(ofs_fabric_open(&fabric, &attachment, error, sizeof(error)) == 0);
+	support_close_fds(&attachment);
+	return fabric;
+}
+
+struct ofs_fabric *
+support_fabric_sim(const struct support_dpu *dpu, const struct ofs_fabric_sim_config *config,
+	void (*pump)(void *context, uint64_t now_ns), void *context, uint64_t now_ns)
+{
+	struct ofs_attachment attachment;
+	struct ofs_fabric *fabric;
+	char error[256];
+
+	assert(ofs_port_export(dpu->port, &attachment) == 0);
+	assert(ofs_fabric_sim_open(&fabric, &attachment, config, pump, context, now_ns, error,
+			   sizeof(error))
 		== 0);
-	close(region_fd);
+	support_close_fds(&attachment);
+	return fabric;
+}
+
+void
+support_open_driver(const struct support_dpu *dpu, struct ofs_driver **driver)
+{
+	assert(ofs_driver_open(driver, support_fabric(dpu)) == 0);
 }
 
 struct support_fetch *

@@ -9,6 +9,7 @@
 #define OFS_SUPPORT_DPU_H
 
 #include "driver.h"
+#include "port.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,6 +17,7 @@
 #define SUPPORT_BLOCKS_MAX 4096
 
 struct support_config {
+	const char *fabric; /* a side of port.h; NULL: shm */
 	uint32_t block_count;
 	uint32_t slot_count;
 	uint32_t payload_size_bytes;
@@ -28,6 +30,7 @@ struct support_config {
 struct support_dpu {
 	struct support_config config;
 	struct ofs_region *region;
+	struct ofs_share *share;
 	struct ofs_port *port;
 	struct ofs_command command;
 	struct ofs_result *results;
@@ -69,7 +72,14 @@ struct ofs_key support_key(uint32_t ordinal);
 void support_fill(uint32_t ordinal, void *payload, uint32_t length);
 /* Whether these are the bytes of the block. */
 bool support_matches(uint32_t ordinal, const void *payload, uint32_t length);
-void support_open_shm(const struct support_dpu *dpu, struct ofs_driver **driver);
+/* The host's end of its port. */
+struct ofs_fabric *support_fabric(const struct support_dpu *dpu);
+/* The same in virtual time; `pump` turns the DPU. */
+struct ofs_fabric *support_fabric_sim(const struct support_dpu *dpu,
+	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
+	void *context, uint64_t now_ns);
+void support_open_driver(const struct support_dpu *dpu, struct ofs_driver **driver);
+void support_close_fds(const struct ofs_attachment *attachment);
 
 /* A fetch of `count` ordinals with arrays of its own. */
 struct support_fetch {

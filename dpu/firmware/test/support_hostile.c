@@ -50,12 +50,8 @@ simulate_raw(struct simulation *s)
 	}
 	if (weather_below(w, 40) == 0) { /* a tail that says nonsense */
 		struct ofs_port *port = s->world.device->ports[s->hosts[h].port].port;
-		uint64_t size_bytes;
-		struct ofs_port_words *shared =
-			(struct ofs_port_words *)((uint8_t *)ofs_port_base(port, &size_bytes)
-				+ OFS_PORT_WORDS_OFFSET);
 
-		shared->submission_tail = weather_below(w, UINT32_MAX);
+		port->rings.words->submission_tail = weather_below(w, UINT32_MAX);
 		s->host_mad[h] = true;
 	}
 	simulate_raw_collect(s, h);

@@ -40,7 +40,7 @@ test_tenants_apart(void)
 	struct ofs_sqe step = {.op = OFS_OP_STEP, .layer = 0}, put = {.op = OFS_OP_PUT},
 				   release = {.op = OFS_OP_RELEASE};
 	uint64_t sizes[2];
-	int fds[4];
+	struct ofs_attachment attachment;
 	uint32_t port;
 
 	world_config(&config);
@@ -66,7 +66,8 @@ test_tenants_apart(void)
 	/* Memory of their own, each with its own slots. */
 	assert(ofs_region_base(world.device->tenants[0].region, &sizes[0])
 		!= ofs_region_base(world.device->tenants[1].region, &sizes[1]));
-	assert(ofs_device_attach(world.device, 2, &port, fds) == -EINVAL);
+	assert(ofs_device_attach(world.device, 2, "shm", &port, &attachment) == -EINVAL);
+	assert(ofs_device_attach(world.device, 0, "smoke", &port, &attachment) == -EINVAL);
 	world_verify(&world);
 	world_detach(&a);
 	world_detach(&b);

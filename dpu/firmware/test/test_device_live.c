@@ -45,10 +45,9 @@ live_attach(struct world *world, struct world_host *host, uint32_t tenant)
 	int rc;
 
 	*host = (struct world_host){.world = world, .tenant = tenant};
-	rc = ofs_device_attach(world->device, tenant, &host->port, host->fds);
+	rc = ofs_device_attach(world->device, tenant, "shm", &host->port, &host->attachment);
 	assert(rc == 0);
-	rc = ofs_driver_open_shm(&host->driver, host->fds[0], host->fds[1], host->fds[2], host->fds[3],
-		error, sizeof(error));
+	rc = ofs_driver_attach(&host->driver, &host->attachment, error, sizeof(error));
 	assert(rc == 0);
 }
 
@@ -172,7 +171,7 @@ check_idle(const char *backend)
 	live_attach(&world, &dead, 0);
 	live_attach(&world, &rude, 1);
 	world_abandon(&dead);
-	(void)shutdown(rude.fds[2], SHUT_RDWR);
+	(void)shutdown(rude.attachment.fds[2], SHUT_RDWR);
 	check_sleeps(&world);
 	assert(ofs_driver_bench_nop(silent.driver, 3, (uint64_t[3]){0}) == 0); /* awake when asked */
 	check_sleeps(&world); /* the bell it rang is silent again */

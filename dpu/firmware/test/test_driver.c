@@ -30,7 +30,7 @@ set_up(void)
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		all[i] = i;
 	support_open(&dpu, &config);
-	support_open_shm(&dpu, &driver);
+	support_open_driver(&dpu, &driver);
 }
 
 static void
@@ -322,8 +322,8 @@ test_daemon_dies(void)
 	assert(child >= 0);
 	if (child == 0)
 		for (;;)
-			pause();                       /* the daemon, which holds its own end of the pair */
-	close(ofs_port_dpu_wake_fd(dpu.port)); /* only the child has it now */
+			pause();                   /* the daemon, which holds its own end of the pair */
+	close(ofs_port_wake_fd(dpu.port)); /* only the child has it now */
 	assert(clock_gettime(CLOCK_MONOTONIC, &start) == 0);
 	assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 	assert(ofs_driver_fetch(driver, &fetch->fetch) == -EPIPE);

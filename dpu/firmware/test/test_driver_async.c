@@ -34,7 +34,7 @@ set_up(void)
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		all[i] = i;
 	support_open(&dpu, &config);
-	support_open_shm(&dpu, &driver);
+	support_open_driver(&dpu, &driver);
 }
 
 static void
@@ -258,8 +258,8 @@ test_daemon_dies_under_all(int by_polling)
 	assert(child >= 0);
 	if (child == 0)
 		for (;;)
-			pause();                       /* the daemon, which holds its own end of the pair */
-	close(ofs_port_dpu_wake_fd(dpu.port)); /* only the child has it now */
+			pause();                   /* the daemon, which holds its own end of the pair */
+	close(ofs_port_wake_fd(dpu.port)); /* only the child has it now */
 	assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 	while (by_polling && count < 4)
 		count += (uint32_t)ofs_driver_poll(driver, 0, ended, 4);

@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define BLOCKS 48
 #define PAYLOAD 4096
@@ -46,8 +45,6 @@ run(uint64_t seed, uint32_t torn_per_million, uint32_t flip_per_million, bool ch
 	struct ofs_fabric *fabric;
 	struct ofs_driver *driver;
 	uint32_t ordinals[BLOCKS];
-	char error[256];
-	int region_fd;
 	uint32_t i;
 
 	for (i = 0; i < BLOCKS; i++)
@@ -55,11 +52,7 @@ run(uint64_t seed, uint32_t torn_per_million, uint32_t flip_per_million, bool ch
 	support_open(&dpu, &config);
 	dpu.random = seed;
 	dpu.churn = churn;
-	region_fd = ofs_region_share_fd(dpu.region);
-	assert(ofs_fabric_sim_open(&fabric, region_fd, ofs_port_fd(dpu.port), &sim, turn, &dpu, 1000,
-			   error, sizeof(error))
-		== 0);
-	close(region_fd);
+	fabric = support_fabric_sim(&dpu, &sim, turn, &dpu, 1000);
 	assert(ofs_driver_open(&driver, fabric) == 0);
 	fetch = support_fetch_new(&dpu, BLOCKS, ordinals);
 	fetch->fetch.timeout_ns = 20000000;

@@ -1,6 +1,6 @@
 /* Is every wrong region or port refused in one line that says what and the mend? */
 #include "fabric.h"
-#include "region/port.h"
+#include "port.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -11,11 +11,13 @@
 #include <unistd.h>
 
 static struct ofs_region *region;
+static struct ofs_share *share;
 static struct ofs_port *port;
+static struct ofs_attachment attachment;
 static char error[256];
 
 static void
-set_up(void)
+set_up(const char *side)
 {
 	struct ofs_region_config region_config = {.tenant = 3,
 		.slot_count = 4,
@@ -31,14 +33,19 @@ set_up(void)
 		.epoch = 7};
 
 	assert(ofs_region_open(&region, &region_config) == 0);
-	assert(ofs_port_open(&port, &port_config) == 0);
+	assert(ofs_share_open(&share, ofs_port_find(side), region) == 0);
+	assert(ofs_port_open(&port, &port_config, share) == 0);
+	assert(ofs_port_export(port, &attachment) == 0);
 }
 
 static void
 tear_down(void)
 {
-	ofs_region_close(region);
+	for (uint32_t i = 0; i < attachment.fd_count; i++)
+		close(attachment.fds[i]);
 	ofs_port_close(port);
+	ofs_share_close(share);
+	ofs_region_close(region);
 }
 
 static int
@@ -48,7 +55,7 @@ open_again(void)
 	int rc;
 
 	memset(error, 0, sizeof(error));
-	rc = ofs_fabric_memory_open(&fabric, region, port, error, sizeof(error));
+	rc = ofs_fabric_open(&fabric, &attachment, error, sizeof(error));
 	if (rc == 0)
 		fabric->ops->close(fabric);
 	else
@@ -76,8 +83,7 @@ with_region_word(size_t offset, uint64_t value, size_t size)
 static int
 with_port_word(size_t offset, uint64_t value, size_t size)
 {
-	uint64_t size_bytes;
-	uint8_t *base = ofs_port_base(port, &size_bytes);
+	uint8_t *base = port->rings.base;
 	struct ofs_port_header *header = (struct ofs_port_header *)base;
 	struct ofs_port_header saved = *header;
 	int rc;
@@ -99,7 +105,7 @@ with_port_word(size_t offset, uint64_t value, size_t size)
 static void
 test_headers(void)
 {
-	set_up();
+	set_up("memory");
 	assert(open_again() == 0);
 	assert(REGION(magic, 0) == -EPROTO && strstr(error, "magic") != NULL);
 	assert(REGION(version, OFS_ABI_VERSION + 1) == -EPROTO && strstr(error, "version") != NULL);
@@ -141,44 +147,36 @@ test_headers(void)
 	tear_down();
 }
 
+/* Opens with descriptor `at` replaced; the error is one line that says what and the mend. */
+static int
+with_fd(uint32_t at, int fd)
+{
+	struct ofs_attachment saved = attachment;
+	int rc;
+
+	attachment.fds[at] = fd;
+	rc = open_again();
+	attachment = saved;
+	return rc;
+}
+
 /* Descriptors that are something else: swapped, a plain file, memory that can shrink, closed. */
 static void
 test_descriptors(void)
 {
-	struct ofs_fabric *fabric;
-	int region_fd;
 	int loose = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int file = open("/proc/self/exe", O_RDONLY);
-	int bell;
 
-	set_up();
-	region_fd = ofs_region_share_fd(region);
-	bell = ofs_port_dpu_bell_fd(port);
+	set_up("shm");
 	assert(ftruncate(loose, 1 << 20) == 0);
-	assert(
-		ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(port), bell, bell, error, sizeof(error))
-		== 0);
-	fabric->ops->close(fabric);
-	assert(
-		ofs_fabric_shm_open(&fabric, ofs_port_fd(port), region_fd, bell, bell, error, sizeof(error))
-			!= 0
-		&& error[0] != '\0');
-	assert(ofs_fabric_shm_open(&fabric, loose, ofs_port_fd(port), bell, bell, error, sizeof(error))
-			== -EINVAL
-		&& strstr(error, "sealed") != NULL);
-	assert(ofs_fabric_shm_open(&fabric, file, ofs_port_fd(port), bell, bell, error, sizeof(error))
-			== -EINVAL
-		&& error[0] != '\0');
-	assert(ofs_fabric_shm_open(&fabric, region_fd, region_fd, bell, bell, error, sizeof(error)) != 0
-		&& error[0] != '\0');
-	assert(
-		ofs_fabric_shm_open(&fabric, -1, ofs_port_fd(port), bell, bell, error, sizeof(error)) != 0
-		&& error[0] != '\0');
-	assert(
-		ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(port), -1, bell, error, sizeof(error))
-			== -EBADF
-		&& error[0] != '\0');
-	close(region_fd);
+	assert(attachment.fd_count == 3 && open_again() == 0);
+	assert(with_fd(0, attachment.fds[1]) == -EPROTO);
+	assert(with_fd(1, attachment.fds[0]) != 0);
+	assert(with_fd(0, loose) == -EINVAL && strstr(error, "sealed") != NULL);
+	assert(with_fd(0, file) == -EINVAL);
+	assert(with_fd(0, -1) == -EINVAL);
+	assert(with_fd(1, loose) == -EINVAL && with_fd(1, -1) == -EINVAL);
+	assert(with_fd(2, -1) == -EBADF);
 	close(loose);
 	close(file);
 	tear_down();
@@ -202,8 +200,12 @@ test_port_config(void)
 	};
 	struct ofs_port *opened;
 
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		assert(ofs_port_open(&opened, &bad[i]) == -EINVAL);
+	for (uint32_t side = 0; ofs_port_side(side) != NULL; side++) {
+		set_up(ofs_port_side(side)->name);
+		for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+			assert(ofs_port_open(&opened, &bad[i], share) == -EINVAL);
+		tear_down();
+	}
 }
 
 int

@@ -27,7 +27,7 @@ static void *
 run_echo(void *argument)
 {
 	struct echo *echo = argument;
-	struct pollfd polled = {.fd = ofs_port_dpu_wake_fd(echo->port), .events = POLLIN};
+	struct pollfd polled = {.fd = ofs_port_wake_fd(echo->port), .events = POLLIN};
 	uint32_t idle_count = 0;
 
 	while (echo->count < COMMANDS) {
@@ -112,9 +112,10 @@ drive(struct ofs_fabric *fabric)
 }
 
 static void
-test_two_threads(int shm)
+test_two_threads(const char *side)
 {
-	struct support_config config = {.block_count = 1,
+	struct support_config config = {.fabric = side,
+		.block_count = 1,
 		.slot_count = 4,
 		.payload_size_bytes = 512,
 		.entry_count = ENTRIES,
@@ -125,23 +126,15 @@ test_two_threads(int shm)
 	struct echo echo = {0};
 	struct ofs_fabric *fabric;
 	pthread_t thread;
-	char error[256] = "";
-	int region_fd;
-	int rc;
 
 	support_open(&dpu, &config);
 	echo.port = dpu.port;
 	echo.command = dpu.command;
-	region_fd = ofs_region_share_fd(dpu.region);
-	rc = shm
-		? ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(dpu.port),
-			  ofs_port_dpu_bell_fd(dpu.port), ofs_port_host_wake_fd(dpu.port), error, sizeof(error))
-		: ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error));
-	assert(rc == 0);
+	fabric = support_fabric(&dpu);
 	assert(pthread_create(&thread, NULL, run_echo, &echo) == 0);
 	drive(fabric);
 	pthread_join(thread, NULL);
-	assert(echo.count == COMMANDS && echo.sleeps > 0);
+	assert(echo.count == COMMANDS && (echo.sleeps > 0) == (ofs_port_wake_fd(dpu.port) >= 0));
 	assert(ofs_port_nonsense_count(dpu.port) == 0);
 	fabric->ops->close(fabric);
 	support_close(&dpu);
@@ -151,7 +144,8 @@ test_two_threads(int shm)
 static void
 test_reads_beside_writes(void)
 {
-	struct support_config config = {.block_count = 24,
+	struct support_config config = {.fabric = "memory",
+		.block_count = 24,
 		.slot_count = 8,
 		.payload_size_bytes = 4096,
 		.entry_count = ENTRIES,
@@ -160,14 +154,11 @@ test_reads_beside_writes(void)
 		.put_slot_count = 2};
 	static struct support_dpu dpu;
 	struct support_fetch *fetch;
-	struct ofs_fabric *fabric;
 	struct ofs_driver *driver;
 	uint32_t ordinals[24];
-	char error[256];
 
 	support_open(&dpu, &config);
-	assert(ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error)) == 0);
-	assert(ofs_driver_open(&driver, fabric) == 0);
+	support_open_driver(&dpu, &driver);
 	for (uint32_t i = 0; i < 24; i++)
 		ordinals[i] = i;
 	fetch = support_fetch_new(&dpu, 24, ordinals);
@@ -187,8 +178,8 @@ test_reads_beside_writes(void)
 int
 main(void)
 {
-	test_two_threads(0);
-	test_two_threads(1);
+	test_two_threads("memory");
+	test_two_threads("shm");
 	test_reads_beside_writes();
 	return 0;
 }

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define ENTRIES 4
 
@@ -23,19 +22,14 @@ static struct ofs_fabric *fabric;
 static struct ofs_port_words *
 words(void)
 {
-	uint64_t size_bytes;
-
-	return (struct ofs_port_words *)((uint8_t *)ofs_port_base(dpu.port, &size_bytes)
-		+ OFS_PORT_WORDS_OFFSET);
+	return dpu.port->rings.words;
 }
 
 static void
 set_up(void)
 {
-	char error[256];
-
 	support_open(&dpu, &config);
-	assert(ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error)) == 0);
+	fabric = support_fabric(&dpu);
 }
 
 static void
@@ -93,8 +87,7 @@ test_tail_runs_ahead(void)
 	assert(ofs_port_nonsense_count(dpu.port) == 1);
 	/* Whoever attaches to the port now goes on from there. */
 	fabric->ops->close(fabric);
-	char error[256];
-	assert(ofs_fabric_memory_open(&fabric, dpu.region, dpu.port, error, sizeof(error)) == 0);
+	fabric = support_fabric(&dpu);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
 	tear_down();
 }
@@ -131,10 +124,14 @@ test_jammed_completions(void)
 static void
 test_bell_shut_down(void)
 {
+	struct ofs_attachment attachment;
+
 	set_up();
-	assert(shutdown(ofs_port_dpu_bell_fd(dpu.port), SHUT_RDWR) == 0);
+	assert(ofs_port_export(dpu.port, &attachment) == 0);
+	assert(shutdown(attachment.fds[2], SHUT_RDWR) == 0);
+	support_close_fds(&attachment);
 	ofs_port_wake(dpu.port);
-	assert(ofs_port_dpu_wake_fd(dpu.port) == -1);
+	assert(ofs_port_wake_fd(dpu.port) == -1);
 	ofs_word_store(&words()->host_sleeping, 1); /* and nobody to wake: no SIGPIPE, no block */
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
 	tear_down();
@@ -163,24 +160,17 @@ test_closed(void)
 		.put_stride_bytes = 2048,
 		.epoch = 77};
 	struct ofs_sqe sqe = {.op = OFS_OP_NOP};
-	char error[256];
-	int region_fd;
 
 	set_up();
 	fabric->ops->close(fabric);
-	region_fd = ofs_region_share_fd(dpu.region);
 	ofs_port_close(dpu.port);
-	assert(ofs_port_open(&dpu.port, &port) == 0);
-	assert(
-		ofs_fabric_shm_open(&fabric, region_fd, ofs_port_fd(dpu.port),
-			ofs_port_dpu_bell_fd(dpu.port), ofs_port_host_wake_fd(dpu.port), error, sizeof(error))
-		== 0);
+	assert(ofs_port_open(&dpu.port, &port, dpu.share) == 0);
+	fabric = support_fabric(&dpu);
 	assert(fabric->ops->wait(fabric, 1000000) == -ETIMEDOUT);
 	ofs_port_close(dpu.port);
 	dpu.port = NULL;
 	assert(fabric->ops->wait(fabric, 10000000000ull) == -EPIPE);
 	assert(fabric->ops->submit(fabric, &sqe) == -EPIPE);
-	close(region_fd);
 	tear_down();
 }
 

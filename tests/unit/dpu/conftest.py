@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput, StoreFull
-from offstage.dpu.device import RECORD_DTYPE, Chunk, Descriptors
+from offstage.dpu.device import RECORD_DTYPE, Chunk
 from offstage.dpu.options import Policy
 
 
@@ -32,12 +33,12 @@ class FakeDevice:
         self.tenants.append(secret)
         return len(self.tenants) - 1
 
-    def attach(self, tenant: int) -> tuple[int, Descriptors]:
+    def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
         if len(self.ports) >= self.port_max:
             raise StoreFull("no space left", "", "raise limits.ports", errno=28)
         port = next(i for i in range(self.port_max) if i not in self.ports)
         self.ports[port] = tenant
-        return port, Descriptors(*(os.open("/dev/null", os.O_RDONLY) for _ in range(4)))
+        return port, Attachment(b"blob", (os.open("/dev/null", os.O_RDONLY),))
 
     def detach(self, port: int) -> None:
         del self.ports[port]

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
-from offstage.dpu.device import RECORD_DTYPE, Descriptors
+from offstage.dpu.device import RECORD_DTYPE
 from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
@@ -33,8 +34,8 @@ def quiet() -> Log:
     return Log("error", io.StringIO(), text=False)
 
 
-def pipes() -> Descriptors:
-    return Descriptors(*os.pipe(), *os.pipe())
+def pipes() -> Attachment:
+    return Attachment(b"blob", (*os.pipe(), *os.pipe()))
 
 
 def ask(fd_passing: FdPassing, words: bytes) -> tuple[bytes, list[int], list[Any]]:
@@ -54,11 +55,11 @@ def ask(fd_passing: FdPassing, words: bytes) -> tuple[bytes, list[int], list[Any
 
 
 def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path) -> None:
-    """Does each token give the four that were promised for it, once, and does the rest get none?"""
+    """Does each token give those that were promised for it, once, and does the rest get none?"""
     fd_passing = FdPassing(tmp_path / "s", quiet())
     assert fd_passing.path.stat().st_mode & 0o777 == 0o600
     first, second = pipes(), pipes()
-    inodes = [os.fstat(fd).st_ino for fd in second.all()]
+    inodes = [os.fstat(fd).st_ino for fd in second.fds]
     tokens = fd_passing.promise(b"one", first), fd_passing.promise(b"two", second)
     for wrong in (b"", b"\n", b"0" * 32 + b"\n", tokens[0][:-1].encode() + b"\n", b"x" * 4096):
         data, fds, handed = ask(fd_passing, wrong)
@@ -71,7 +72,7 @@ def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path)
     assert ask(fd_passing, tokens[1].encode() + b"\n")[0].startswith(b"refused")
     fd_passing.forget(b"one")
     with pytest.raises(OSError):  # forgotten promises are closed, not leaked
-        os.fstat(first.region)
+        os.fstat(first.fds[0])
     fd_passing.close()
     assert not fd_passing.path.exists()
 

@@ -7,26 +7,27 @@ from typing import Any
 
 import pytest
 
+from offstage.bindings.attachment import Attachment
 from offstage.dpu import protocol as p
 from offstage.dpu.config import load
 from offstage.dpu.derive import derive
-from offstage.dpu.device import Descriptors
 from offstage.dpu.log import RATE_MAX, Log
 from offstage.dpu.service import Service
 from offstage.dpu.sessions import CHALLENGES_MAX, Hosts, TenantState
 
+SPOKEN = list(p.VERSIONS)
 SECRETS = {"red": b"r" * 32, "blue": b"b" * 32, p.OPERATOR: b"o" * 32}
 
 
-class NoPlaces:
+class NoAttachments:
     """Closes what it is given and remembers who left."""
 
     def __init__(self) -> None:
         self.forgotten: list[bytes] = []
 
-    def offer(self, fabric: str, ticket: bytes, descriptors: Descriptors) -> tuple[str, str, str]:
-        descriptors.close()
-        return "token", "/path", ""
+    def offer(self, fabric: str, ticket: bytes, attachment: Attachment) -> dict[str, Any]:
+        attachment.close()
+        return {"token": "token", "socket_path": "/path", "blob": attachment.blob}
 
     def forget(self, ticket: bytes) -> None:
         self.forgotten.append(ticket)
@@ -40,7 +41,7 @@ class World:
     log: io.StringIO
 
     def login(self, tenant: str, secret: bytes | None = None, name: str = "h") -> p.Reply:
-        challenge = self.service.answer(b"", p.Hello(versions=[1], name=name, tenant=tenant))
+        challenge = self.service.answer(b"", p.Hello(versions=SPOKEN, name=name, tenant=tenant))
         assert isinstance(challenge, p.Challenge)
         proof = p.prove(secret or SECRETS[tenant], challenge.nonce, tenant, name)
         return self.service.answer(b"", p.Prove(nonce=challenge.nonce, proof=proof))
@@ -70,7 +71,7 @@ def world(device: Any) -> World:
     log = Log("debug", stream, text=False)
     tenants = [TenantState(n, i, SECRETS[n], 100) for i, n in enumerate(("red", "blue"))]
     hosts = Hosts(device, tenants, SECRETS[p.OPERATOR], 8, log)
-    service = Service(config, derived, device, hosts, NoPlaces(), log)
+    service = Service(config, derived, device, hosts, NoAttachments(), log)
     return World(service, hosts, device, stream)
 
 
@@ -81,7 +82,7 @@ def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: Wo
         refused = world.login(tenant, secret)
         assert isinstance(refused, p.Error) and refused.code == "unauthenticated"
     assert world.hosts.counts["logins_refused"] == 3
-    challenge = world.service.answer(b"", p.Hello(versions=[1], name="h", tenant="red"))
+    challenge = world.service.answer(b"", p.Hello(versions=SPOKEN, name="h", tenant="red"))
     assert isinstance(challenge, p.Challenge)
     proof = p.Prove(nonce=challenge.nonce,
                     proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h"))  # fmt: skip
@@ -92,7 +93,7 @@ def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: Wo
 def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:
     """Can a stranger make the daemon remember without end?"""
     for _ in range(CHALLENGES_MAX + 50):
-        world.service.answer(b"", p.Hello(versions=[1], name="h", tenant="red"))
+        world.service.answer(b"", p.Hello(versions=SPOKEN, name="h", tenant="red"))
     assert len(world.hosts._challenges) <= CHALLENGES_MAX
     for _ in range(8):
         assert isinstance(world.login("red"), p.Welcome)
@@ -146,7 +147,7 @@ def test_a_dead_host_leaves_nothing_behind(world: World) -> None:
     assert not world.device.ports and not world.device.sessions
     assert world.hosts.counts["hosts_dead"] == 1
     assert world.code(ticket, p.Heartbeat()) == "unauthenticated"
-    assert world.service.places.forgotten == [ticket]  # type: ignore[attr-defined]
+    assert world.service.attachments.forgotten == [ticket]  # type: ignore[attr-defined]
 
 
 def test_full_draining_and_misordered_requests_are_typed_errors(world: World) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zmq
 
+from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import BadInput, Incompatible, OffstageError, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.dpu import protocol as p
@@ -194,9 +195,14 @@ def hand_out(path: Path, said: bytes, fds: list[int]) -> threading.Thread:
     return thread
 
 
-def attached(path: Path) -> p.Attached:
-    return p.Attached(fabric="shm", token="00", socket_path=str(path),
+def attached(path: Path, blob: bytes = b"") -> p.Attached:
+    return p.Attached(fabric="shm", token="00", socket_path=str(path), blob=blob,
                       payload_size_bytes=PAYLOAD, demand_max=3)  # fmt: skip
+
+
+def real_blob() -> bytes:
+    with BareDevice(BareConfig(), simulated=True) as device:
+        return device.attachment.blob
 
 
 def test_no_socket(tmp_path: Path) -> None:
@@ -217,7 +223,7 @@ def test_descriptors_that_are_no_region(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w+b") as file:
         file.write(bytes(8192))
         file.flush()
-        thread = hand_out(tmp_path / "s", b"ok\n", [file.fileno()] * 4)
+        thread = hand_out(tmp_path / "s", b"ok\n", [file.fileno()] * 3)
         with pytest.raises(Incompatible, match="sealed"):
-            open_driver(attached(tmp_path / "s"))
+            open_driver(attached(tmp_path / "s", real_blob()))
         thread.join()

@@ -1,25 +1,5 @@
-/* Carrying out what the core decided: reads, directory changes, answers. */
+/* Carrying out what the core decided: reads, directory changes, demands that end. */
 #include "internal.h"
-
-void
-ofs_device_drop_waiter(struct ofs_device *device, uint32_t index)
-{
-	struct ofs_waiter *waiter = &device->waiters[index];
-
-	waiter->used = false;
-	device->ports[waiter->port].steps_waiting--;
-	ofs_fifo_give(&device->free_waiters, index);
-}
-
-void
-ofs_device_finish_waiter(struct ofs_device *device, uint32_t index)
-{
-	struct ofs_waiter *waiter = &device->waiters[index];
-
-	assert(waiter->used && waiter->remaining == 0);
-	ofs_device_complete(device, waiter->port, &waiter->sqe, 0, waiter->count, waiter->results);
-	ofs_device_drop_waiter(device, index);
-}
 
 static void
 complete_demand(struct ofs_device *device, const struct ofs_action *action)

@@ -1,36 +1,6 @@
 /* What hosts ask through their ports. Every number was copied from shared memory and is checked. */
 #include "internal.h"
 
-void
-ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe, int rc,
-	uint32_t count, const struct ofs_result *results)
-{
-	struct ofs_cqe cqe = {.user = sqe->user,
-		.rc = rc,
-		.op = sqe->op,
-		.payload_index = sqe->payload_index,
-		.count = count,
-		.now_ns = ofs_device_now_ns(device)};
-
-	int pushed;
-
-	if (port != OFS_NONE) {
-		/* The port checked the indexes when it handed the command out. */
-		pushed = ofs_port_complete(device->ports[port].port, &cqe, results);
-		assert(pushed == 0);
-	}
-}
-
-int
-ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session)
-{
-	if (session >= device->config.core.session_max || !device->sessions[session].used
-		|| device->sessions[session].port != port) {
-		return -EPERM;
-	}
-	return 0;
-}
-
 /* 0, or why the STEP is refused. Counts what has to be waited for. */
 static int
 check_step(const struct ofs_device *device, uint32_t port, const struct ofs_command *command,
@@ -57,24 +27,6 @@ check_step(const struct ofs_device *device, uint32_t port, const struct ofs_comm
 	return 0;
 }
 
-static struct ofs_waiter *
-take_waiter(struct ofs_device *device, uint32_t port, const struct ofs_command *command,
-	uint32_t missing, uint32_t *index)
-{
-	struct ofs_waiter *waiter;
-
-	*index = ofs_fifo_take(&device->free_waiters);
-	assert(*index != OFS_NONE); /* one for every submission entry of every port */
-	waiter = &device->waiters[*index];
-	waiter->used = true;
-	device->ports[port].steps_waiting++;
-	waiter->port = port;
-	waiter->sqe = command->sqe;
-	waiter->count = command->sqe.demand_count;
-	waiter->remaining = missing;
-	return waiter;
-}
-
 static void
 serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
@@ -95,7 +47,7 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 	int rc = check_step(device, port, command, &missing);
 
 	if (rc == 0) {
-		waiter = take_waiter(device, port, command, missing, &step.waiter);
+		waiter = ofs_device_take_waiter(device, port, sqe, missing, &step.waiter);
 		rc = ofs_core_step(device->core, now_ns, &step, device->ends);
 		(void)ofs_device_stage_end(device, OFS_STAGE_DECIDE, sqe->sent_ns == 0 ? 0 : now_ns);
 		assert(rc != -EBUSY);

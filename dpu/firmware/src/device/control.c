@@ -42,6 +42,7 @@ close_region(struct ofs_device *device, struct ofs_device_tenant *state)
 	if (state->region != NULL) {
 		base = ofs_region_base(state->region, &size_bytes);
 		(void)ofs_storage_unregister_memory(device->storage, base, size_bytes);
+		ofs_device_unshare(state);
 		ofs_region_close(state->region);
 	}
 	free(state->flush_of);

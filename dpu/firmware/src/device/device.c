@@ -224,6 +224,7 @@ ofs_device_close(struct ofs_device *device, int drain)
 		if (device->ports[i].used)
 			ofs_port_close(device->ports[i].port);
 	for (uint32_t i = 0; device->tenants != NULL && i < device->config.core.tenant_max; i++) {
+		ofs_device_unshare(&device->tenants[i]);
 		ofs_region_close(device->tenants[i].region);
 		free(device->tenants[i].flush_of);
 	}

@@ -9,6 +9,7 @@
 
 #include "clock_wait.h"
 #include "device.h"
+#include "port.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -31,6 +32,7 @@ enum ofs_io_kind { OFS_IO_READ = 1, OFS_IO_PUT = 2, OFS_IO_FLUSH = 3 };
 
 struct ofs_device_tenant {
 	struct ofs_region *region;
+	struct ofs_share *shares[OFS_PORT_SIDES_MAX]; /* of the region, by side; NULL: not asked for */
 	uint32_t slot_count;
 	uint32_t *flush_of; /* [slot_count] the write that flushes the slot; OFS_NONE: not dirty */
 };
@@ -208,14 +210,20 @@ void ofs_device_refuse_calls(struct ofs_device *device);
 void ofs_device_act(struct ofs_device *device);
 /* After telling the core of an event: it may only refuse what is not so, never for want of room. */
 void ofs_device_told(struct ofs_device *device, int rc);
+
+/* answers.c: what hosts are told. */
+void ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	int rc, uint32_t count, const struct ofs_result *results);
+/* For a STEP with `missing` blocks still to come; there is one for every submission entry. */
+struct ofs_waiter *ofs_device_take_waiter(struct ofs_device *device, uint32_t port,
+	const struct ofs_sqe *sqe, uint32_t missing, uint32_t *index);
+/* Its step ends unanswered here: the caller answers it. */
 void ofs_device_drop_waiter(struct ofs_device *device, uint32_t waiter);
+/* Nothing is missing any more: answers the step. */
 void ofs_device_finish_waiter(struct ofs_device *device, uint32_t waiter);
 
 /* commands.c: what hosts ask. */
 bool ofs_device_serve_ports(struct ofs_device *device);
-void ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
-	int rc, uint32_t count, const struct ofs_result *results);
-int ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session);
 
 /* reads.c: blocks from the store into slots. */
 void ofs_device_read(struct ofs_device *device, const struct ofs_action *action);
@@ -240,6 +248,8 @@ void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_device_session *session);
 
 /* ports.c */
+/* The tenant's region goes: no host reads it any more. All its ports are closed. */
+void ofs_device_unshare(struct ofs_device_tenant *tenant);
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);
 
 /* stages.c: where time goes. */
@@ -253,6 +263,17 @@ void *ofs_device_reactor(void *device);
 bool ofs_device_turn(struct ofs_device *device);
 /* When there will be something to do without anybody's asking. */
 uint64_t ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns);
+
+/* 0, or -EPERM where the session is not one of this port's host. */
+static inline int
+ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session)
+{
+	if (session >= device->config.core.session_max || !device->sessions[session].used
+		|| device->sessions[session].port != port) {
+		return -EPERM;
+	}
+	return 0;
+}
 
 static inline uint64_t
 ofs_device_now_ns(struct ofs_device *device)

@@ -2,42 +2,70 @@
 #include "internal.h"
 
 #include <string.h>
-#include <unistd.h>
 
 struct attach {
 	uint32_t tenant;
+	const char *fabric;
 	uint32_t *port;
-	int *fds;
+	struct ofs_attachment *attachment;
 };
 
+/* The tenant's region for hosts of this side, from the first attach until the region goes. */
 static int
-share_descriptors(const struct ofs_device *device, uint32_t tenant, const struct ofs_port *port,
-	int *fds)
+share_of(struct ofs_device_tenant *tenant, const char *fabric, struct ofs_share **out)
 {
-	fds[0] = ofs_region_share_fd(device->tenants[tenant].region);
-	fds[1] = dup(ofs_port_fd(port));
-	fds[2] = dup(ofs_port_dpu_bell_fd(port));
-	fds[3] = dup(ofs_port_host_wake_fd(port));
-	for (int i = 0; i < 4; i++) {
-		if (fds[i] < 0) {
-			while (i-- > 0)
-				close(fds[i]);
-			return -EMFILE;
-		}
+	const struct ofs_port_ops *ops;
+	int rc = 0;
+
+	for (uint32_t i = 0; (ops = ofs_port_side(i)) != NULL; i++) {
+		if (strcmp(ops->name, fabric) != 0)
+			continue;
+		if (tenant->shares[i] == NULL)
+			rc = ofs_share_open(&tenant->shares[i], ops, tenant->region);
+		*out = tenant->shares[i];
+		return rc;
 	}
-	return 0;
+	return -EINVAL;
+}
+
+void
+ofs_device_unshare(struct ofs_device_tenant *tenant)
+{
+	for (uint32_t i = 0; i < OFS_PORT_SIDES_MAX; i++) {
+		ofs_share_close(tenant->shares[i]);
+		tenant->shares[i] = NULL;
+	}
+}
+
+static int
+open_port(struct ofs_device *device, const struct attach *call, struct ofs_port **port)
+{
+	struct ofs_port_config config = {.tenant = call->tenant,
+		.entry_count = device->config.port_entry_count,
+		.demand_max = device->config.core.demand_max,
+		.score_max = device->config.score_max,
+		.put_slot_count = device->config.put_slot_count,
+		.put_stride_bytes = device->record_size_bytes,
+		.epoch = device->status.epoch,
+		.clock = &device->clock,
+		.sim = device->config.port_sim};
+	struct ofs_share *share;
+	int rc = share_of(&device->tenants[call->tenant], call->fabric, &share);
+
+	if (rc == 0)
+		rc = ofs_port_open(port, &config, share);
+	if (rc != 0)
+		return rc;
+	rc = ofs_port_export(*port, call->attachment);
+	if (rc != 0)
+		ofs_port_close(*port);
+	return rc;
 }
 
 static int
 run_attach(struct ofs_device *device, void *argument)
 {
 	struct attach *call = argument;
-	struct ofs_port_config config = {.tenant = call->tenant,
-		.entry_count = device->config.port_entry_count,
-		.demand_max = device->config.core.demand_max,
-		.score_max = device->config.score_max,
-		.put_slot_count = device->config.put_slot_count,
-		.epoch = device->status.epoch};
 	struct ofs_device_port *state;
 	uint32_t port = 0;
 	int rc;
@@ -49,16 +77,9 @@ run_attach(struct ofs_device *device, void *argument)
 	if (port == device->config.port_max)
 		return -ENOSPC;
 	state = &device->ports[port];
-	config.put_stride_bytes = device->record_size_bytes;
-	rc = ofs_port_open(&state->port, &config);
+	rc = open_port(device, call, &state->port);
 	if (rc != 0)
 		return rc;
-	rc = share_descriptors(device, call->tenant, state->port, call->fds);
-	if (rc != 0) {
-		ofs_port_close(state->port);
-		state->port = NULL;
-		return rc;
-	}
 	state->tenant = call->tenant;
 	state->puts_in_flight = 0;
 	state->steps_waiting = 0;
@@ -69,9 +90,10 @@ run_attach(struct ofs_device *device, void *argument)
 }
 
 int
-ofs_device_attach(struct ofs_device *device, uint32_t tenant, uint32_t *port, int *fds)
+ofs_device_attach(struct ofs_device *device, uint32_t tenant, const char *fabric, uint32_t *port,
+	struct ofs_attachment *attachment)
 {
-	struct attach call = {tenant, port, fds};
+	struct attach call = {tenant, fabric, port, attachment};
 
 	return ofs_device_call(device, run_attach, &call);
 }

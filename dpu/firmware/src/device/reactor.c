@@ -136,7 +136,7 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 	for (uint32_t i = 0; i < device->config.port_max; i++) {
 		if (device->ports[i].used) {
 			work |= ofs_port_sleep(device->ports[i].port) != 0;
-			fds[count++] = ofs_port_dpu_wake_fd(device->ports[i].port);
+			fds[count++] = ofs_port_wake_fd(device->ports[i].port);
 		}
 	}
 	if (!work && atomic_load(&device->call_count) == 0 && !atomic_load(&device->stopping)) {

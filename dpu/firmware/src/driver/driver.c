@@ -56,12 +56,11 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 }
 
 int
-ofs_driver_open_shm(struct ofs_driver **out, int region_fd, int port_fd, int dpu_wake_fd,
-	int host_wake_fd, char *error, size_t error_size_bytes)
+ofs_driver_attach(struct ofs_driver **out, const struct ofs_attachment *attachment, char *error,
+	size_t error_size_bytes)
 {
 	struct ofs_fabric *fabric;
-	int rc = ofs_fabric_shm_open(&fabric, region_fd, port_fd, dpu_wake_fd, host_wake_fd, error,
-		error_size_bytes);
+	int rc = ofs_fabric_open(&fabric, attachment, error, error_size_bytes);
 
 	return rc != 0 ? rc : ofs_driver_open(out, fabric);
 }

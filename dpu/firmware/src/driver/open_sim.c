@@ -12,16 +12,17 @@ turn_device(void *context, uint64_t now_ns)
 }
 
 int
-ofs_driver_open_sim(struct ofs_driver **out, struct ofs_device *device, int region_fd, int port_fd,
-	const struct ofs_fabric_sim_config *config, char *error, size_t error_size_bytes)
+ofs_driver_attach_sim(struct ofs_driver **out, struct ofs_device *device,
+	const struct ofs_attachment *attachment, const struct ofs_fabric_sim_config *config,
+	char *error, size_t error_size_bytes)
 {
 	struct ofs_device_status status;
 	struct ofs_fabric *fabric;
 	int rc = ofs_device_status_get(device, &status);
 
 	if (rc == 0) {
-		rc = ofs_fabric_sim_open(&fabric, region_fd, port_fd, config, turn_device, device,
-			status.now_ns, error, error_size_bytes);
+		rc = ofs_fabric_sim_open(&fabric, attachment, config, turn_device, device, status.now_ns,
+			error, error_size_bytes);
 	}
 	return rc != 0 ? rc : ofs_driver_open(out, fabric);
 }

@@ -1,9 +1,9 @@
 /*
  * The shm side of the fabric seam: host and DPU on one machine, load and store on shared memory.
  *
- * Owns two mappings (the region read-only) and the wake descriptors. A read is a copy and is done
- * when it returns. Waiting spins for about as long as a wake-up costs, then sleeps on the wake
- * descriptor; the daemon's death closes its end, and wait says -EPIPE.
+ * Owns two mappings (the region read-only) and one end of the wake pair. A read is a copy and is
+ * done when it returns. Waiting spins for about as long as a wake-up costs, then sleeps on its end;
+ * the daemon's death closes the other, and wait says -EPIPE.
  */
 #include "fabric/host_port.h"
 #include "region/shared.h"
@@ -23,12 +23,10 @@
 #define DRAIN_READS_MAX 8
 
 struct shm {
-	struct ofs_fabric base;
-	struct ofs_host_port port;
+	struct ofs_mapped_fabric mapped;
 	const uint8_t *region;
 	uint64_t spin_ns;
-	int host_wake_fd;
-	int dpu_bell_fd;
+	int wake_fd; /* our end of the pair: readable when the DPU rings, written to wake it */
 };
 
 static uint64_t
@@ -48,12 +46,10 @@ shm_close(struct ofs_fabric *fabric)
 
 	if (shm->region != NULL)
 		munmap((void *)(uintptr_t)shm->region, fabric->region.size_bytes);
-	if (shm->port.base != NULL)
-		munmap(shm->port.base, fabric->port.size_bytes);
-	if (shm->host_wake_fd >= 0)
-		close(shm->host_wake_fd);
-	if (shm->dpu_bell_fd >= 0)
-		close(shm->dpu_bell_fd);
+	if (shm->mapped.port.base != NULL)
+		munmap(shm->mapped.port.base, fabric->port.size_bytes);
+	if (shm->wake_fd >= 0)
+		close(shm->wake_fd);
 	free(shm);
 }
 
@@ -81,55 +77,50 @@ shm_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 static int
 shm_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes)
 {
-	return ofs_host_port_write_put(&((struct shm *)fabric)->port, &fabric->port, put_slot, source,
-		size_bytes);
+	return ofs_host_port_write_put(&((struct shm *)fabric)->mapped.port, &fabric->port, put_slot,
+		source, size_bytes);
 }
 
 static void *
 shm_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 {
-	return ofs_host_port_payload(&((struct shm *)fabric)->port, &fabric->port, payload_index);
+	return ofs_host_port_payload(&((struct shm *)fabric)->mapped.port, &fabric->port,
+		payload_index);
 }
 
 static int
 shm_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 {
-	return ofs_host_port_submit(&((struct shm *)fabric)->port, &fabric->port, sqe);
+	return ofs_host_port_submit(&((struct shm *)fabric)->mapped.port, &fabric->port, sqe);
 }
 
 static int
 shm_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 {
-	return ofs_host_port_poll(&((struct shm *)fabric)->port, &fabric->port, cqes, max);
+	return ofs_host_port_poll(&((struct shm *)fabric)->mapped.port, &fabric->port, cqes, max);
 }
 
 static const struct ofs_result *
 shm_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 {
-	return ofs_host_port_results(&((struct shm *)fabric)->port, &fabric->port, cqe);
-}
-
-const struct ofs_host_port *
-ofs_fabric_shm_port(const struct ofs_fabric *fabric)
-{
-	return &((const struct shm *)fabric)->port;
+	return ofs_host_port_results(&((struct shm *)fabric)->mapped.port, &fabric->port, cqe);
 }
 
 /* 0 something came, -EPIPE, or -ETIMEDOUT after spinning in vain. */
 static int
 spin(struct shm *shm, uint64_t spin_ns)
 {
-	uint64_t start_ns = shm_now_ns(&shm->base);
+	uint64_t start_ns = shm_now_ns(&shm->mapped.base);
 
 	do {
 		for (int i = 0; i < SPIN_LOOKS; i++) {
-			if (ofs_host_port_ready(&shm->port))
+			if (ofs_host_port_ready(&shm->mapped.port))
 				return 0;
 			ofs_cpu_relax();
 		}
-		if (ofs_host_port_closed(&shm->port))
+		if (ofs_host_port_closed(&shm->mapped.port))
 			return -EPIPE;
-	} while (shm_now_ns(&shm->base) - start_ns < spin_ns);
+	} while (shm_now_ns(&shm->mapped.base) - start_ns < spin_ns);
 	return -ETIMEDOUT;
 }
 
@@ -137,25 +128,22 @@ spin(struct shm *shm, uint64_t spin_ns)
 static int
 sleep_once(struct shm *shm, uint64_t left_ns)
 {
-	struct pollfd polled = {.fd = shm->host_wake_fd, .events = POLLIN};
+	struct pollfd polled = {.fd = shm->wake_fd, .events = POLLIN};
 	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000ull),
 		.tv_nsec = (long)(left_ns % 1000000000ull)};
 	char bytes[512];
 	int rc = 0;
 
-	ofs_word_store_ordered(&shm->port.words->host_sleeping, 1);
-	if (!ofs_host_port_ready(&shm->port) && !ofs_host_port_closed(&shm->port)
+	ofs_word_store_ordered(&shm->mapped.port.words->host_sleeping, 1);
+	if (!ofs_host_port_ready(&shm->mapped.port) && !ofs_host_port_closed(&shm->mapped.port)
 		&& ppoll(&polled, 1, &left, NULL) > 0) {
-		for (int i = 0; i < DRAIN_READS_MAX; i++) {
-			if (recv(shm->host_wake_fd, bytes, sizeof(bytes), MSG_DONTWAIT)
-				< (ssize_t)sizeof(bytes)) {
+		for (int i = 0; i < DRAIN_READS_MAX; i++)
+			if (recv(shm->wake_fd, bytes, sizeof(bytes), MSG_DONTWAIT) < (ssize_t)sizeof(bytes))
 				break;
-			}
-		}
 		if ((polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0)
 			rc = -EPIPE;
 	}
-	ofs_word_store(&shm->port.words->host_sleeping, 0);
+	ofs_word_store(&shm->mapped.port.words->host_sleeping, 0);
 	return rc;
 }
 
@@ -163,13 +151,13 @@ sleep_once(struct shm *shm, uint64_t left_ns)
 static int
 look(struct shm *shm)
 {
-	struct pollfd polled = {.fd = shm->host_wake_fd, .events = POLLIN};
+	struct pollfd polled = {.fd = shm->wake_fd, .events = POLLIN};
 
-	if (ofs_host_port_ready(&shm->port))
+	if (ofs_host_port_ready(&shm->mapped.port))
 		return 0;
-	if (ofs_host_port_closed(&shm->port)
+	if (ofs_host_port_closed(&shm->mapped.port)
 		|| (poll(&polled, 1, 0) > 0 && (polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0)) {
-		return ofs_host_port_ready(&shm->port) ? 0 : -EPIPE;
+		return ofs_host_port_ready(&shm->mapped.port) ? 0 : -EPIPE;
 	}
 	return -ETIMEDOUT;
 }
@@ -189,10 +177,10 @@ shm_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 
 	while (rc == -ETIMEDOUT && (waited_ns = shm_now_ns(fabric) - start_ns) < timeout_ns) {
 		rc = sleep_once(shm, timeout_ns - waited_ns);
-		if (ofs_host_port_ready(&shm->port))
+		if (ofs_host_port_ready(&shm->mapped.port))
 			return 0; /* what was answered counts, also by one who has died since */
 		if (rc == 0)
-			rc = ofs_host_port_closed(&shm->port) ? -EPIPE : -ETIMEDOUT;
+			rc = ofs_host_port_closed(&shm->mapped.port) ? -EPIPE : -ETIMEDOUT;
 	}
 	return rc;
 }
@@ -250,59 +238,77 @@ map_sealed(int fd, int protection, uint64_t *size_bytes, const char *what, char 
 }
 
 static int
-open_mappings(struct shm *shm, int region_fd, int port_fd, char *error, size_t error_size_bytes)
+open_mappings(struct shm *shm, const struct ofs_attachment *attachment,
+	const struct ofs_blob_shm *blob, char *error, size_t error_size_bytes)
 {
+	struct ofs_fabric *fabric = &shm->mapped.base;
 	uint64_t region_size_bytes;
 	uint64_t port_size_bytes;
 	uint8_t *port_base;
 	int rc = -EINVAL;
 
-	shm->region =
-		map_sealed(region_fd, PROT_READ, &region_size_bytes, "region", error, error_size_bytes);
-	shm->base.region.size_bytes = region_size_bytes;
+	shm->region = map_sealed(attachment->fds[0], PROT_READ, &region_size_bytes, "region", error,
+		error_size_bytes);
+	fabric->region.size_bytes = region_size_bytes;
 	if (shm->region == NULL)
 		return -EINVAL;
-	port_base = map_sealed(port_fd, PROT_READ | PROT_WRITE, &port_size_bytes, "port", error,
-		error_size_bytes);
+	port_base = map_sealed(attachment->fds[1], PROT_READ | PROT_WRITE, &port_size_bytes, "port",
+		error, error_size_bytes);
 	if (port_base != NULL) {
-		rc = ofs_fabric_check(&shm->base, shm->region, region_size_bytes, port_base,
-			port_size_bytes, error, error_size_bytes);
-		shm->port.base = port_base;
+		rc = ofs_fabric_check(fabric, shm->region, region_size_bytes, port_base, port_size_bytes,
+			error, error_size_bytes);
+		if (rc == 0
+			&& (blob->region_size_bytes != region_size_bytes
+				|| blob->port_size_bytes != port_size_bytes)) {
+			snprintf(error, error_size_bytes,
+				"attach blob: its descriptors are of another port; attach to the daemon again");
+			rc = -EINVAL;
+		}
+		shm->mapped.port.base = port_base;
 	}
 	/* The copies are unchecked when rc != 0, and close unmaps by them. */
-	shm->base.region.size_bytes = region_size_bytes;
-	shm->base.port.size_bytes = port_size_bytes;
+	fabric->region.size_bytes = region_size_bytes;
+	fabric->port.size_bytes = port_size_bytes;
 	return rc;
 }
 
 int
-ofs_fabric_shm_open(struct ofs_fabric **out, int region_fd, int port_fd, int dpu_wake_fd,
-	int host_wake_fd, char *error, size_t error_size_bytes)
+ofs_fabric_shm_open(struct ofs_fabric **out, const struct ofs_attachment *attachment, char *error,
+	size_t error_size_bytes)
 {
-	struct shm *shm = calloc(1, sizeof(*shm));
-	int rc;
+	struct ofs_blob_header header;
+	struct ofs_blob_shm blob;
+	struct shm *shm;
+	int rc = ofs_blob_read(attachment, &header, &blob, sizeof(blob), error, error_size_bytes);
 
-	if (error_size_bytes > 0)
-		error[0] = '\0';
+	if (rc != 0)
+		return rc;
+	if (attachment->fd_count != 3) {
+		snprintf(error, error_size_bytes,
+			"attach blob: shm with %u descriptors instead of 3; attach to the daemon again",
+			attachment->fd_count);
+		return -EINVAL;
+	}
+	shm = calloc(1, sizeof(*shm));
 	if (shm == NULL)
 		return -ENOMEM;
-	shm->base.ops = &shm_ops;
-	shm->base.read_batch_max = 1; /* so that the checksum finds the copy in the cache */
+	shm->mapped.base.ops = &shm_ops;
+	shm->mapped.base.read_batch_max = 1; /* so that the checksum finds the copy in the cache */
 	shm->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_NS : 0;
-	shm->dpu_bell_fd = fcntl(dpu_wake_fd, F_DUPFD_CLOEXEC, 0);
-	shm->host_wake_fd = fcntl(host_wake_fd, F_DUPFD_CLOEXEC, 0);
-	if (shm->dpu_bell_fd < 0 || shm->host_wake_fd < 0) {
+	shm->wake_fd = fcntl(attachment->fds[2], F_DUPFD_CLOEXEC, 0);
+	if (shm->wake_fd < 0) {
 		rc = -errno;
-		snprintf(error, error_size_bytes, "wake descriptors: cannot be kept (errno %d); %s", -rc,
+		snprintf(error, error_size_bytes, "wake descriptor: cannot be kept (errno %d); %s", -rc,
 			"give the daemon's, or raise the limit on open files (ulimit -n)");
 	} else {
-		rc = open_mappings(shm, region_fd, port_fd, error, error_size_bytes);
+		rc = open_mappings(shm, attachment, &blob, error, error_size_bytes);
 	}
 	if (rc != 0) {
-		shm_close(&shm->base);
+		shm_close(&shm->mapped.base);
 		return rc;
 	}
-	ofs_host_port_init(&shm->port, shm->port.base, &shm->base.port, shm->dpu_bell_fd);
-	*out = &shm->base;
+	ofs_host_port_init(&shm->mapped.port, shm->mapped.port.base, &shm->mapped.base.port,
+		shm->wake_fd);
+	*out = &shm->mapped.base;
 	return 0;
 }

@@ -1,9 +1,9 @@
 /*
  * The simulated side of the fabric seam: the same mappings, virtual time, seeded faults.
  *
- * Wraps a shm fabric and shares its thread with the DPU: time moves only when the host waits,
- * pauses or reads, and then the DPU's side runs too, by `pump`. A read may let the DPU work in
- * its middle (a torn read, as it happens on a real machine) or come back with a flipped bit;
+ * Wraps a shm or memory fabric and shares its thread with the DPU: time moves only when the host
+ * waits, pauses or reads, and then the DPU's side runs too, by `pump`. A read may let the DPU work
+ * in its middle (a torn read, as it happens on a real machine) or come back with a flipped bit;
  * completions are held back and may overtake each other. A seed reproduces all of it.
  */
 #include "fabric/host_port.h"
@@ -193,7 +193,8 @@ sim_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 		advance(sim, step_ns < left_ns || left_ns == 0 ? step_ns : left_ns);
 		if (has_due(sim))
 			return 0;
-		if (sim->held_count == 0 && ofs_host_port_closed(ofs_fabric_shm_port(sim->inner)))
+		if (sim->held_count == 0
+			&& ofs_host_port_closed(&((const struct ofs_mapped_fabric *)sim->inner)->port))
 			return -EPIPE;
 		/* Coarser steps the longer nothing comes, so that a hang costs little to simulate. */
 		step_ns = step_ns < STEP_NS_MAX ? step_ns + step_ns / 8 + 1 : STEP_NS_MAX;
@@ -229,13 +230,15 @@ static const struct ofs_fabric_ops sim_ops = {
 };
 
 int
-ofs_fabric_sim_open(struct ofs_fabric **out, int region_fd, int port_fd,
+ofs_fabric_sim_open(struct ofs_fabric **out, const struct ofs_attachment *attachment,
 	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
 	void *context, uint64_t now_ns, char *error, size_t error_size_bytes)
 {
 	struct sim *sim;
 	int rc;
 
+	if (error_size_bytes > 0)
+		error[0] = '\0';
 	if (config->step_ns == 0 || config->torn_per_million > 1000000
 		|| config->flip_per_million > 1000000) {
 		return -EINVAL;
@@ -243,9 +246,7 @@ ofs_fabric_sim_open(struct ofs_fabric **out, int region_fd, int port_fd,
 	sim = calloc(1, sizeof(*sim));
 	if (sim == NULL)
 		return -ENOMEM;
-	/* The wake descriptors are never waited on: any open descriptor will do. */
-	rc = ofs_fabric_shm_open(&sim->inner, region_fd, port_fd, port_fd, port_fd, error,
-		error_size_bytes);
+	rc = ofs_fabric_open(&sim->inner, attachment, error, error_size_bytes);
 	if (rc == 0) {
 		sim->held = calloc(2 * sim->inner->port.entry_count, sizeof(sim->held[0]));
 		rc = sim->held == NULL ? -ENOMEM : 0;

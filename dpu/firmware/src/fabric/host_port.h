@@ -20,10 +20,22 @@ struct ofs_host_port {
 	int dpu_bell_fd; /* written to when the DPU sleeps; -1 none */
 };
 
+/* First member of the sides that can: shm and memory. */
+struct ofs_mapped_fabric {
+	struct ofs_fabric base;
+	struct ofs_host_port port;
+};
+
 /* Copy of both headers out of the mappings, checked; `error` gets what and the mend. */
 int ofs_fabric_check(struct ofs_fabric *fabric, const uint8_t *region_base,
 	uint64_t region_size_bytes, const uint8_t *port_base, uint64_t port_size_bytes, char *error,
 	size_t error_size_bytes);
+
+/* The sides by name, for ofs_fabric_open; the blob's header has been checked. */
+int ofs_fabric_shm_open(struct ofs_fabric **out, const struct ofs_attachment *attachment,
+	char *error, size_t error_size_bytes);
+int ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_attachment *attachment,
+	char *error, size_t error_size_bytes);
 
 /* `header` is the checked copy. A second driver on a port goes on where the first stopped. */
 void ofs_host_port_init(struct ofs_host_port *port, uint8_t *base,
@@ -35,8 +47,6 @@ int ofs_host_port_poll(struct ofs_host_port *port, const struct ofs_port_header 
 /* Whether poll has something. */
 int ofs_host_port_ready(const struct ofs_host_port *port);
 int ofs_host_port_closed(const struct ofs_host_port *port);
-/* The port of a shm fabric, for the fabric that wraps it. */
-const struct ofs_host_port *ofs_fabric_shm_port(const struct ofs_fabric *fabric);
 /* NULL out of range. */
 void *ofs_host_port_payload(const struct ofs_host_port *port, const struct ofs_port_header *header,
 	uint32_t payload_index);

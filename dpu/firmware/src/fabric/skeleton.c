@@ -2,13 +2,16 @@
  * The skeleton of the fabric seam: how to add one. It works: it is the `memory` fabric, host and
  * DPU in one process and in one mapping, which the tests run under ThreadSanitizer.
  *
- * To add a fabric, copy this file; keep the functions and their order; give it an open of its own
- * in fabric.h and, in Python, a line in host/fabrics. The contract suite then runs over it too.
+ * To add a fabric, copy this file; keep the functions and their order; name its open in open.c,
+ * write the DPU's end of it (port/skeleton.c), and give it a line in host/fabrics. The contract
+ * suite then runs over it too.
  * What each function must do, and what an RDMA fabric would do in its place, stands above it.
  */
 #include "fabric/host_port.h"
+#include "port/internal.h"
 #include "region/shared.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -16,8 +19,8 @@
 
 /* First member: the base, whose header copies ofs_fabric_check fills in. Then what is ours. */
 struct skeleton {
-	struct ofs_fabric base;
-	struct ofs_host_port port;
+	struct ofs_mapped_fabric mapped;
+	struct ofs_local *local;
 	const uint8_t *region;
 };
 
@@ -25,7 +28,11 @@ struct skeleton {
 static void
 skeleton_close(struct ofs_fabric *fabric)
 {
-	free(fabric);
+	struct skeleton *skeleton = (struct skeleton *)fabric;
+
+	if (skeleton->local != NULL)
+		ofs_local_release(skeleton->local);
+	free(skeleton);
 }
 
 /* Post one read, checked against the region's size. RDMA: a READ work request, no signal. */
@@ -57,36 +64,37 @@ static int
 skeleton_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
 	uint32_t size_bytes)
 {
-	return ofs_host_port_write_put(&((struct skeleton *)fabric)->port, &fabric->port, put_slot,
-		source, size_bytes);
+	return ofs_host_port_write_put(&((struct skeleton *)fabric)->mapped.port, &fabric->port,
+		put_slot, source, size_bytes);
 }
 
 /* Memory for one submission's payload. RDMA: a registered buffer here, written out by submit. */
 static void *
 skeleton_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 {
-	return ofs_host_port_payload(&((struct skeleton *)fabric)->port, &fabric->port, payload_index);
+	return ofs_host_port_payload(&((struct skeleton *)fabric)->mapped.port, &fabric->port,
+		payload_index);
 }
 
 /* Queue one command, or -EAGAIN, or -EPIPE. RDMA: WRITE payload, entry and tail, in this order. */
 static int
 skeleton_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 {
-	return ofs_host_port_submit(&((struct skeleton *)fabric)->port, &fabric->port, sqe);
+	return ofs_host_port_submit(&((struct skeleton *)fabric)->mapped.port, &fabric->port, sqe);
 }
 
 /* Take up to `max` completions. RDMA: the DPU writes them into a ring in registered host memory. */
 static int
 skeleton_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 {
-	return ofs_host_port_poll(&((struct skeleton *)fabric)->port, &fabric->port, cqes, max);
+	return ofs_host_port_poll(&((struct skeleton *)fabric)->mapped.port, &fabric->port, cqes, max);
 }
 
 /* Where the results of a STEP stand. RDMA: written by the DPU before the completion. */
 static const struct ofs_result *
 skeleton_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 {
-	return ofs_host_port_results(&((struct skeleton *)fabric)->port, &fabric->port, cqe);
+	return ofs_host_port_results(&((struct skeleton *)fabric)->mapped.port, &fabric->port, cqe);
 }
 
 static uint64_t
@@ -117,9 +125,9 @@ skeleton_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	uint64_t start_ns = skeleton_now_ns(fabric);
 
 	for (;;) {
-		if (ofs_host_port_ready(&skeleton->port))
+		if (ofs_host_port_ready(&skeleton->mapped.port))
 			return 0;
-		if (ofs_host_port_closed(&skeleton->port))
+		if (ofs_host_port_closed(&skeleton->mapped.port))
 			return -EPIPE;
 		if (skeleton_now_ns(fabric) - start_ns >= timeout_ns)
 			return -ETIMEDOUT;
@@ -144,28 +152,38 @@ static const struct ofs_fabric_ops skeleton_ops = {
 
 /* Reach the memory, check both headers with ofs_fabric_check, and only then believe a number. */
 int
-ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_region *region,
-	const struct ofs_port *port, char *error, size_t error_size_bytes)
+ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_attachment *attachment,
+	char *error, size_t error_size_bytes)
 {
-	struct skeleton *skeleton = calloc(1, sizeof(*skeleton));
+	struct ofs_blob_header header;
+	struct ofs_blob_local blob;
+	struct skeleton *skeleton;
 	uint64_t region_size_bytes;
-	uint64_t port_size_bytes;
-	uint8_t *port_base = ofs_port_base(port, &port_size_bytes);
-	int rc;
+	int rc = ofs_blob_read(attachment, &header, &blob, sizeof(blob), error, error_size_bytes);
 
+	if (rc != 0)
+		return rc;
+	skeleton = calloc(1, sizeof(*skeleton));
 	if (skeleton == NULL)
 		return -ENOMEM;
-	skeleton->region = ofs_region_base(region, &region_size_bytes);
-	rc = ofs_fabric_check(&skeleton->base, skeleton->region, region_size_bytes, port_base,
-		port_size_bytes, error, error_size_bytes);
+	skeleton->mapped.base.ops = &skeleton_ops;
+	skeleton->mapped.base.read_batch_max = 1;
+	skeleton->local = ofs_local_find(&blob);
+	if (skeleton->local == NULL) {
+		snprintf(error, error_size_bytes,
+			"attach blob: no such port in this process; attach again, where the device is");
+		skeleton_close(&skeleton->mapped.base);
+		return -EINVAL;
+	}
+	skeleton->region = ofs_region_base(skeleton->local->region, &region_size_bytes);
+	rc = ofs_fabric_check(&skeleton->mapped.base, skeleton->region, region_size_bytes,
+		skeleton->local->base, skeleton->local->size_bytes, error, error_size_bytes);
 	if (rc != 0) {
-		free(skeleton);
+		skeleton_close(&skeleton->mapped.base);
 		return rc;
 	}
-	skeleton->base.ops = &skeleton_ops;
-	skeleton->base.read_batch_max = 1;
-	ofs_host_port_init(&skeleton->port, port_base, &skeleton->base.port,
-		ofs_port_dpu_bell_fd(port));
-	*out = &skeleton->base;
+	ofs_host_port_init(&skeleton->mapped.port, skeleton->local->base, &skeleton->mapped.base.port,
+		-1);
+	*out = &skeleton->mapped.base;
 	return 0;
 }

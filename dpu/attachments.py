@@ -1,42 +1,45 @@
-"""Where an attached host goes for its blocks: the hand-out socket, or the ZMQ fabric."""
+"""What an attached host gets: descriptors through the hand-out socket, or the ZMQ fabric."""
 
 from pathlib import Path
+from typing import Any
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config import Config
-from offstage.dpu.device import Descriptors
+from offstage.dpu.control_socket import ControlSocket
 from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
-from offstage.dpu.transport import Transport
 from offstage.dpu.zmq_fabric import ZmqFabric
 
-__all__ = ["Places"]
+__all__ = ["Attachments"]
 
 FRAME_EXTRA_BYTES = 65_536  # what a message may have besides its blocks
 
 
-class Places:
+class Attachments:
     """Both ways; the ZMQ fabric begins to listen when the first host asks for it."""
 
     def __init__(
-        self, runtime_dir: Path, transport: Transport, config: Config, log: Log
+        self, runtime_dir: Path, control: ControlSocket, config: Config, log: Log
     ) -> None:  # fmt: skip
-        self._transport, self._config, self._log = transport, config, log
+        self._control, self._config, self._log = control, config, log
         self._fabric: ZmqFabric | None = None
         self.fd_passing = FdPassing(runtime_dir / "handout.sock", log)
 
-    def offer(self, fabric: str, ticket: bytes, descriptors: Descriptors) -> tuple[str, str, str]:
-        """Take the descriptors over; returns token, socket path and endpoint for the host."""
+    def offer(self, fabric: str, ticket: bytes, attachment: Attachment) -> dict[str, Any]:
+        """Take the attachment over; returns what `Attached` says of it."""
         if fabric == "shm":
-            return self.fd_passing.promise(ticket, descriptors), str(self.fd_passing.path), ""
+            token = self.fd_passing.promise(ticket, attachment)
+            path = str(self.fd_passing.path)
+            return {"token": token, "socket_path": path, "blob": attachment.blob}
         try:
             if self._fabric is None:
                 self._fabric = self._open_fabric()
         except BadInput:
-            descriptors.close()
+            attachment.close()
             raise
-        self._fabric.admit(ticket, descriptors)
-        return ticket.hex(), "", self._fabric.endpoint
+        self._fabric.admit(ticket, attachment)
+        return {"token": ticket.hex(), "endpoint": self._fabric.endpoint}
 
     def forget(self, ticket: bytes) -> None:
         """The host is gone, wherever it was."""
@@ -59,9 +62,9 @@ class Places:
             endpoint = base.rpartition(":")[0] + ":*" if tcp else base + ".fabric"
         blocks_bytes = self._config.limits.put_slots * self._config.arena.payload_bytes
         fabric = ZmqFabric(
-            self._transport.context, endpoint, blocks_bytes + FRAME_EXTRA_BYTES, self._log
+            self._control.context, endpoint, blocks_bytes + FRAME_EXTRA_BYTES, self._log
         )
-        self._transport.secure(fabric.socket)
+        self._control.secure(fabric.socket)
         fabric.start()
         self._log.info("zmq_fabric", endpoint=fabric.endpoint)
         return fabric

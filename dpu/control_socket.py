@@ -1,6 +1,6 @@
 """The control socket: a ROUTER with limits, and CURVE where keys are configured.
 
-What is larger than `FRAME_FACTOR` times the message limit is refused by the transport itself, which
+What is larger than `FRAME_FACTOR` times the message limit is refused by ZMQ itself, which
 drops that peer's connection before a byte is buffered for it; between the two, the daemon answers
 with an error that says so.
 """
@@ -20,12 +20,12 @@ from offstage.dpu.config import Config
 from offstage.dpu.log import Log
 from offstage.dpu.zmq_fabric import bound_endpoint
 
-__all__ = ["Transport"]
+__all__ = ["ControlSocket"]
 
 FRAME_FACTOR = 2
 
 
-class Transport:
+class ControlSocket:
     """Owns the context and the control socket; one thread owns it."""
 
     def __init__(self, config: Config, log: Log) -> None:

@@ -1,0 +1,68 @@
+/*
+ * attach.h: what a host is given when it attaches to a port: a blob, and descriptors.
+ *
+ * Model: the DPU's end of a fabric writes the blob (port.h), the host's end of the same fabric
+ * reads it (fabric.h), and whoever stands between carries bytes: what a fabric needs to be reached,
+ * a size, an address, a key of remote memory, concerns those two alone. Descriptors come with it
+ * where host and DPU share a kernel; elsewhere there are none.
+ *
+ * A blob is ofs_blob_header and then the fabric's own content, little-endian. A host believes
+ * nothing in it: ofs_blob_read checks the header, and each fabric its content.
+ */
+#ifndef OFS_ATTACH_H
+#define OFS_ATTACH_H
+
+#include "ofs_base.h"
+
+#define OFS_BLOB_MAGIC 0x31424f4c4253464full /* "OFSBLOB1" */
+
+/* cdef: order 5 */
+/* cdef: begin */
+#define OFS_BLOB_VERSION 1
+#define OFS_BLOB_SIZE_BYTES_MAX 512
+#define OFS_ATTACH_FDS_MAX 4
+#define OFS_FABRIC_NAME_SIZE_BYTES 16
+
+struct ofs_attachment {
+	uint32_t blob_size_bytes;
+	uint32_t fd_count;
+	int32_t fds[OFS_ATTACH_FDS_MAX];
+	uint8_t blob[OFS_BLOB_SIZE_BYTES_MAX];
+};
+/* cdef: end */
+
+struct ofs_blob_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size_bytes;                     /* header and content */
+	char fabric[OFS_FABRIC_NAME_SIZE_BYTES]; /* whose content it is; zero-terminated */
+	uint32_t fd_count;                       /* how many descriptors come with it */
+	uint32_t reserved;
+	uint64_t checksum; /* of the whole blob, this field as 0 */
+};
+_Static_assert(sizeof(struct ofs_blob_header) == 48, "part of the protocol");
+
+/* Content of `shm`; descriptors: region (read-only), port, the host's end of the wake pair. */
+struct ofs_blob_shm {
+	uint64_t region_size_bytes;
+	uint64_t port_size_bytes;
+};
+
+/* Content of `memory` and `sim`: which port of this process. */
+struct ofs_blob_local {
+	uint64_t process;
+	uint64_t number;
+};
+
+/* A blob of `fabric` around `content`, into `attachment`; its descriptors are set already. */
+void ofs_blob_write(struct ofs_attachment *attachment, const char *fabric, const void *content,
+	uint32_t content_size_bytes);
+/*
+ * Checks everything of the header and that the content is `content_size_bytes` long, or, with a
+ * `content` of NULL, only the header. -EPROTO no blob, or one of another version; -EINVAL cut
+ * short, damaged, or without its descriptors. `error` names what and the mend.
+ */
+int ofs_blob_read(const struct ofs_attachment *attachment, struct ofs_blob_header *header,
+	void *content, uint32_t content_size_bytes, char *error, size_t error_size_bytes);
+
+#endif

@@ -1,0 +1,34 @@
+/* Which fabrics there are: the blob of an attach names one; see fabric.h. */
+#include "fabric/host_port.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+	const char *name;
+	int (*open)(struct ofs_fabric **out, const struct ofs_attachment *attachment, char *error,
+		size_t error_size_bytes);
+} sides[] = {
+	{"shm", ofs_fabric_shm_open}, {"memory", ofs_fabric_memory_open},
+	{"sim", ofs_fabric_memory_open}, /* its faults are the port's; time is ofs_fabric_sim_open's */
+};
+
+int
+ofs_fabric_open(struct ofs_fabric **out, const struct ofs_attachment *attachment, char *error,
+	size_t error_size_bytes)
+{
+	struct ofs_blob_header header;
+	int rc;
+
+	if (error_size_bytes > 0)
+		error[0] = '\0';
+	rc = ofs_blob_read(attachment, &header, NULL, 0, error, error_size_bytes);
+	if (rc != 0)
+		return rc;
+	for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
+		if (strcmp(sides[i].name, header.fabric) == 0)
+			return sides[i].open(out, attachment, error, error_size_bytes);
+	snprintf(error, error_size_bytes, "attach blob: of a fabric this host does not have; %s",
+		"ask for another, or install the same release on both sides");
+	return -EPROTO;
+}

@@ -1,0 +1,102 @@
+/* Ports whose host is in this process: found by number, held by both ends; see internal.h. */
+#include "port/internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LOCALS_MAX 256
+#define PAGE 4096u
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct ofs_local *locals[LOCALS_MAX]; /* under mutex */
+static uint64_t number_last;                 /* under mutex */
+
+/* The end of one holder; the last one frees. Under mutex. */
+static void
+drop(struct ofs_local *local)
+{
+	if (--local->holder_count == 0) {
+		free(local->base);
+		free(local);
+	}
+}
+
+int
+ofs_local_open(struct ofs_local **out, struct ofs_region *region, uint64_t size_bytes)
+{
+	struct ofs_local *local = calloc(1, sizeof(*local));
+	uint32_t at = 0;
+
+	if (local == NULL)
+		return -ENOMEM;
+	size_bytes = (size_bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1);
+	*local = (struct ofs_local){.region = region,
+		.base = aligned_alloc(PAGE, size_bytes),
+		.size_bytes = size_bytes,
+		.holder_count = 1};
+	if (local->base == NULL) {
+		free(local);
+		return -ENOMEM;
+	}
+	memset(local->base, 0, size_bytes);
+	pthread_mutex_lock(&mutex);
+	while (at < LOCALS_MAX && locals[at] != NULL)
+		at++;
+	if (at < LOCALS_MAX) {
+		local->number = ++number_last;
+		locals[at] = local;
+	} else {
+		drop(local);
+	}
+	pthread_mutex_unlock(&mutex);
+	*out = local;
+	return at < LOCALS_MAX ? 0 : -ENOSPC;
+}
+
+void
+ofs_local_withdraw(struct ofs_local *local)
+{
+	pthread_mutex_lock(&mutex);
+	for (uint32_t i = 0; i < LOCALS_MAX; i++)
+		if (locals[i] == local)
+			locals[i] = NULL;
+	drop(local);
+	pthread_mutex_unlock(&mutex);
+}
+
+struct ofs_local *
+ofs_local_find(const struct ofs_blob_local *content)
+{
+	struct ofs_local *found = NULL;
+
+	if (content->process != (uint64_t)getpid())
+		return NULL;
+	pthread_mutex_lock(&mutex);
+	for (uint32_t i = 0; i < LOCALS_MAX && found == NULL; i++)
+		if (locals[i] != NULL && locals[i]->number == content->number)
+			found = locals[i];
+	if (found != NULL)
+		found->holder_count++;
+	pthread_mutex_unlock(&mutex);
+	return found;
+}
+
+void
+ofs_local_release(struct ofs_local *local)
+{
+	pthread_mutex_lock(&mutex);
+	drop(local);
+	pthread_mutex_unlock(&mutex);
+}
+
+void
+ofs_local_write_blob(const struct ofs_local *local, const char *fabric,
+	struct ofs_attachment *attachment)
+{
+	struct ofs_blob_local content = {.process = (uint64_t)getpid(), .number = local->number};
+
+	*attachment = (struct ofs_attachment){0};
+	ofs_blob_write(attachment, fabric, &content, sizeof(content));
+}

@@ -16,6 +16,7 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.keys import block_keys
+from offstage.bindings.stages import device_stages, switch_device
 
 __all__ = ["BareConfig", "BareDevice", "BareSession"]
 
@@ -117,6 +118,14 @@ class BareDevice:
         check_rc(rc, "appending chunks")
         keys = [bytes(ffi.buffer(ffi.addressof(infos[i], "key"))) for i in range(chunk_count)]
         return BareSession(int(session[0]), block_keys(keys, self.config.layer_count))
+
+    def time_stages(self, on: bool) -> None:
+        """Stage timers of the reactor on or off, from now on."""
+        switch_device(self.handle, on)
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """How long the stages that the reactor sees took; see `bindings.stages`."""
+        return device_stages(self.handle)
 
     def reset(self) -> None:
         """Drop what is staged and not pinned."""

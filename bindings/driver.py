@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.stages import driver_stages
 
 __all__ = ["Driver", "Fetch", "FetchResult", "Put", "spin_rtt"]
 
@@ -278,6 +279,14 @@ class Driver:
         rc = lib.ofs_driver_release(self._driver, session)
         if rc < 0:
             _gone(rc, "releasing a session")
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """How long the stages that the host sees took; see `bindings.stages`."""
+        return driver_stages(self._driver)
+
+    def time_stages(self, on: bool) -> None:
+        """Stage timers on or off, from now on; also the stamps that the reactor goes by."""
+        lib.ofs_driver_stages_set(self._driver, int(on))
 
     def stats(self) -> dict[str, int]:
         """`struct ofs_driver_stats` by field name."""

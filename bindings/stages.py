@@ -10,7 +10,7 @@ from typing import Any
 
 from offstage.bindings.firmware import check_rc, ffi, lib
 
-__all__ = ["STAGES", "device_stages", "show", "switch_device"]
+__all__ = ["STAGES", "device_stages", "driver_stages", "show", "switch_device"]
 
 PREFIX = "OFS_STAGE_"
 QUANTILES = {"ns_p50": 500, "ns_p90": 900, "ns_p99": 990}  # name -> permille
@@ -32,6 +32,13 @@ def device_stages(device: Any) -> dict[str, dict[str, Any]]:
 def switch_device(device: Any, on: bool) -> None:
     """Its timers on or off, from now on."""
     check_rc(lib.ofs_device_stages_set(device, int(on)), "switching the stage timers")
+
+
+def driver_stages(driver: Any) -> dict[str, dict[str, Any]]:
+    """The stages that the host's driver (a `struct ofs_driver *`) has timed."""
+    stages: Any = ffi.new("struct ofs_histogram[]", lib.OFS_STAGE_COUNT)
+    lib.ofs_driver_stages_get(driver, stages)
+    return show(stages)
 
 
 def show(stages: Any) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,7 @@
 #define OFS_DRIVER_H
 
 #include "fabric.h"
+#include "histogram.h"
 
 /* cdef: order 9 */
 /* cdef: begin */
@@ -122,6 +123,10 @@ uint32_t ofs_driver_calls_max(const struct ofs_driver *driver);
 /* The session's pins end now and not at its next step. */
 int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
 int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);
+/* How long the stages that the host sees took: [OFS_STAGE_COUNT], those of the reactor empty. */
+void ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram *stages);
+/* Timers on (1, as after open) or off (0), from now on; also the stamps that the reactor goes by. */
+void ofs_driver_stages_set(struct ofs_driver *driver, int on);
 uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
 uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
 

@@ -412,9 +412,20 @@ test_stages(void)
 	assert(world_fetch(&session, 0, 8, all, NULL, SECOND_NS, &fetch) == 0);
 	assert(ofs_device_stages_get(world.device, stages) == 0);
 	assert(read->count == 1 && stages[OFS_STAGE_READ_QUEUE].count == 1 && write->count == 1);
-	assert(stages[OFS_STAGE_PUBLISH].count == 1);
+	assert(stages[OFS_STAGE_PUBLISH].count == 1 && stages[OFS_STAGE_DECIDE].count == 0);
 	assert(read->sum * 1000 > config.storage.nvme.read_ps && read->sum > write->sum);
+	for (session.step = 1; session.step < 8; session.step++)
+		assert(world_fetch(&session, 0, 8, all, NULL, SECOND_NS, &fetch) == 0);
+	/* Of 8 PUTs and 8 STEPs the seventh and the fourteenth; of 64 copies every seventh. */
+	assert(ofs_device_stages_get(world.device, stages) == 0);
+	assert(stages[OFS_STAGE_RING_WAIT].count == 2 && stages[OFS_STAGE_DECIDE].count == 1);
+	assert(stages[OFS_STAGE_ANSWER].count == 0 && stages[OFS_STAGE_COPY].count == 0);
+	ofs_driver_stages_get(host.driver, stages);
+	assert(stages[OFS_STAGE_ANSWER].count == 2 && stages[OFS_STAGE_RING_WAIT].count == 0);
+	assert(stages[OFS_STAGE_COPY].count == 64 / 7 && stages[OFS_STAGE_CHECK].count == 64 / 7);
+	assert(stages[OFS_STAGE_COPY].max > 0);
 	assert(ofs_device_stages_set(world.device, 0) == 0);
+	ofs_driver_stages_set(host.driver, 0);
 	world_put_all(&session, 1, 0);
 	assert(ofs_device_stages_get(world.device, stages) == 0);
 	assert(read->count == 1 && write->count == 1);

@@ -15,6 +15,7 @@ struct outcome {
 	uint64_t retries;
 	uint64_t stall_ns;
 	uint64_t now_ns;
+	struct ofs_histogram stages[OFS_STAGE_COUNT];
 };
 
 static void
@@ -66,6 +67,8 @@ run(uint64_t seed, uint32_t torn_per_million, uint32_t flip_per_million, bool ch
 		outcome.stall_ns += fetch->fetch.stall_ns;
 	}
 	outcome.now_ns = fabric->ops->now_ns(fabric);
+	ofs_driver_stages_get(driver, outcome.stages);
+	assert(outcome.stages[OFS_STAGE_COPY].count > 0 && outcome.stages[OFS_STAGE_COPY].sum > 0);
 	support_fetch_free(fetch);
 	ofs_driver_close(driver);
 	support_close(&dpu);

@@ -165,7 +165,7 @@ struct ofs_device {
 	struct ofs_device_status status;
 	struct ofs_histogram stages[OFS_STAGE_COUNT];
 	bool stages_on;
-	uint32_t stage_turn; /* reads and writes since the last that was timed */
+	uint32_t stage_turns[OFS_STAGE_COUNT]; /* of those that begin there, since the last timed */
 
 	pthread_t thread;
 	bool threaded;       /* a simulated device has no thread */
@@ -253,8 +253,8 @@ void ofs_device_unshare(struct ofs_device_tenant *tenant);
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);
 
 /* stages.c: where time goes. */
-/* A read or write begins: `now_ns` where it is one of those that are timed, else 0. */
-uint64_t ofs_device_stage_begin(struct ofs_device *device, uint64_t now_ns);
+/* A read or write begins with `stage`: `now_ns` where it is one of those timed, else 0. */
+uint64_t ofs_device_stage_begin(struct ofs_device *device, enum ofs_stage stage, uint64_t now_ns);
 /* What began at `from_ns` ends now. Returns now; 0 where it is not timed (`from_ns` 0). */
 uint64_t ofs_device_stage_end(struct ofs_device *device, enum ofs_stage stage, uint64_t from_ns);
 

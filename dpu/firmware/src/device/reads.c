@@ -22,7 +22,7 @@ ofs_device_read(struct ofs_device *device, const struct ofs_action *action)
 	read->state = OFS_READ_PENDING;
 	read->action = *action;
 	read->deadline_ns = now_ns + device->config.io_timeout_ns;
-	read->stage_ns = ofs_device_stage_begin(device, now_ns);
+	read->stage_ns = ofs_device_stage_begin(device, OFS_STAGE_READ_QUEUE, now_ns);
 	ofs_fifo_give(&device->pending_reads, index);
 }
 

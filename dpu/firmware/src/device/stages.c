@@ -8,11 +8,11 @@
 #include <string.h>
 
 uint64_t
-ofs_device_stage_begin(struct ofs_device *device, uint64_t now_ns)
+ofs_device_stage_begin(struct ofs_device *device, enum ofs_stage stage, uint64_t now_ns)
 {
-	if (!device->stages_on || ++device->stage_turn < OFS_STAGE_STRIDE)
+	if (!device->stages_on || ++device->stage_turns[stage] < OFS_STAGE_STRIDE)
 		return 0;
-	device->stage_turn = 0;
+	device->stage_turns[stage] = 0;
 	return now_ns;
 }
 

@@ -163,7 +163,7 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 		.store_key = chunk->store_key,
 		.sqe = *sqe,
 		.deadline_ns = now_ns + device->config.io_timeout_ns,
-		.stage_ns = ofs_device_stage_begin(device, now_ns)};
+		.stage_ns = ofs_device_stage_begin(device, OFS_STAGE_WRITE_QUEUE, now_ns)};
 	device->writes_live++;
 	ofs_fifo_give(&device->pending_writes, index);
 	return write;

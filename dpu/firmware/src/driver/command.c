@@ -41,6 +41,8 @@ ofs_command_collect(struct ofs_driver *driver)
 		}
 		pending->done = true;
 		pending->cqe = cqes[i];
+		if (pending->sqe.sent_ns != 0)
+			(void)ofs_driver_stage_end(driver, OFS_STAGE_ANSWER, cqes[i].now_ns);
 	}
 	return taken_count;
 }
@@ -60,6 +62,13 @@ ofs_command_take(struct ofs_driver *driver)
 	return payload_index;
 }
 
+/* Only these are timed: a command that carries nothing is as short as reading the clock. */
+static bool
+moves_blocks(const struct ofs_sqe *sqe)
+{
+	return sqe->op == OFS_OP_STEP || sqe->op == OFS_OP_PUT;
+}
+
 int
 ofs_command_send(struct ofs_driver *driver, uint32_t payload_index)
 {
@@ -69,6 +78,8 @@ ofs_command_send(struct ofs_driver *driver, uint32_t payload_index)
 
 	pending->sqe.payload_index = (uint16_t)payload_index;
 	pending->sqe.user = ++driver->user_last;
+	pending->sqe.sent_ns =
+		moves_blocks(&pending->sqe) ? ofs_driver_stage_begin(driver, OFS_STAGE_RING_WAIT) : 0;
 	pending->done = false;
 	rc = fabric->ops->submit(fabric, &pending->sqe);
 	if (rc == 0) {

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void
 ofs_driver_close(struct ofs_driver *driver)
@@ -32,6 +33,7 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 		return -ENOMEM;
 	}
 	driver->fabric = fabric;
+	driver->stages_on = true;
 	driver->pending = calloc(port->entry_count, sizeof(driver->pending[0]));
 	driver->free_payloads = calloc(port->entry_count, sizeof(driver->free_payloads[0]));
 	driver->free_put_slots = calloc(port->put_slot_count, sizeof(driver->free_put_slots[0]));
@@ -71,6 +73,40 @@ ofs_driver_release(struct ofs_driver *driver, uint32_t session)
 	struct ofs_sqe sqe = {.op = OFS_OP_RELEASE, .session = session};
 
 	return ofs_command_run(driver, &sqe, ofs_driver_now_ns(driver) + OFS_COMMAND_TIMEOUT_NS);
+}
+
+uint64_t
+ofs_driver_stage_begin(struct ofs_driver *driver, enum ofs_stage stage)
+{
+	if (!driver->stages_on || ++driver->stage_turns[stage] < OFS_STAGE_STRIDE)
+		return 0;
+	driver->stage_turns[stage] = 0;
+	return ofs_driver_now_ns(driver);
+}
+
+uint64_t
+ofs_driver_stage_end(struct ofs_driver *driver, enum ofs_stage stage, uint64_t from_ns)
+{
+	uint64_t now_ns;
+
+	if (from_ns == 0)
+		return 0;
+	now_ns = ofs_driver_now_ns(driver);
+	if (from_ns <= now_ns) /* the DPU's clock may be another */
+		ofs_histogram_add(&driver->stages[stage], now_ns - from_ns);
+	return now_ns;
+}
+
+void
+ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram *stages)
+{
+	memcpy(stages, driver->stages, sizeof(driver->stages));
+}
+
+void
+ofs_driver_stages_set(struct ofs_driver *driver, int on)
+{
+	driver->stages_on = on != 0;
 }
 
 int

@@ -76,6 +76,9 @@ struct ofs_call {
 struct ofs_driver {
 	struct ofs_fabric *fabric;
 	struct ofs_driver_stats stats;
+	struct ofs_histogram stages[OFS_STAGE_COUNT];
+	bool stages_on;
+	uint32_t stage_turns[OFS_STAGE_COUNT]; /* of those that begin there, since the last timed */
 	uint64_t user_last;
 	struct ofs_pending *pending; /* [entry_count] */
 	uint32_t *free_payloads;     /* [entry_count], a stack */
@@ -96,6 +99,12 @@ ofs_driver_now_ns(const struct ofs_driver *driver)
 {
 	return driver->fabric->ops->now_ns(driver->fabric);
 }
+
+/* ---- stage timers (driver.c) ---- */
+/* A command or read begins with `stage`: now, where it is one of those timed, else 0. */
+uint64_t ofs_driver_stage_begin(struct ofs_driver *driver, enum ofs_stage stage);
+/* What began at `from_ns` ends now. Returns now; 0 where it is not timed (`from_ns` 0). */
+uint64_t ofs_driver_stage_end(struct ofs_driver *driver, enum ofs_stage stage, uint64_t from_ns);
 
 /* ---- commands (command.c) ---- */
 /* A free payload area, or OFS_NONE. */

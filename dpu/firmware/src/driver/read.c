@@ -130,6 +130,8 @@ ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t 
 		rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
 	for (uint32_t first = 0; first < count && rc == 0; first += batch_max) {
 		uint32_t end = count - first < batch_max ? count : first + batch_max;
+		uint64_t stage_ns = 0;
+		bool posted = false;
 
 		for (uint32_t i = first; i < end && rc == 0; i++) {
 			struct ofs_block_read *read = &reads[i];
@@ -140,16 +142,21 @@ ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t 
 				read->rc = -ESTALE;
 				continue;
 			}
+			if (!posted)
+				stage_ns = ofs_driver_stage_begin(driver, OFS_STAGE_COPY);
+			posted = true;
 			rc = post_payload(fabric, read);
 		}
 		if (rc == 0)
 			rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
+		stage_ns = ofs_driver_stage_end(driver, OFS_STAGE_COPY, stage_ns);
 		for (uint32_t i = first; i < end && rc == 0; i++) {
 			struct ofs_block_read *read = &reads[i];
 
 			if (read->rc == -EINPROGRESS)
 				verify(driver, read, checked);
 		}
+		(void)ofs_driver_stage_end(driver, OFS_STAGE_CHECK, stage_ns);
 	}
 	return rc;
 }

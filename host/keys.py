@@ -2,7 +2,7 @@
 
 A key is its block's embedding plus token noise; a query is a vector that moves from step to step;
 and since the embedding of block i has coordinates in disjoint channels, their product is the
-process (`testbeds/workloads/selections/process.py` has its table of parameters and their sources)
+process (`score_process.py`)
 
     score_t(i) = w_static * static_i + slow_t(i) + w_fast * fast_t(i) + recency * r_t(i) + sink_i
 
@@ -30,7 +30,6 @@ channels, or a context too many tokens, for the construction.
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,18 +37,15 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.host.geometry import KvGeometry
+from offstage.host.score_process import BURST_SHARE, STATIC_SCALE, ProcessParams, blend, kept, moved
 
-__all__ = ["BURST_SHARE", "CONTEXT_TOKENS_MAX", "KvPools", "ProcessParams", "QueryStream"]
+__all__ = ["CONTEXT_TOKENS_MAX", "KvPools", "QueryStream"]
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
 Doubles = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
-BURST_SHARE = 0.75
-"""Share of the variance of slow that a topic burst replaces."""
-
-_STATIC_SCALE = 0.6
 _RECENCY_TOKENS = 2048
 _SEGMENT_LENGTHS = 16
 _SEGMENTS = 5
@@ -72,21 +68,6 @@ _VALUE_RANDOM = 0x8000 | _VALUE_MANTISSA
 
 # Draws for different purposes must not meet: each is a half of the generator's key.
 _DOMAIN_BLOCK, _DOMAIN_POOL, _DOMAIN_QUERY = 1, 2, 3
-
-
-@dataclass(frozen=True)
-class ProcessParams:
-    """One score process, see the module. `tau_slow` and `tau_fast` are in steps, `burst` is a
-    probability per step; `noise` is the weight of a part drawn anew at every step."""
-
-    w_static: float
-    tau_slow: float
-    w_fast: float
-    tau_fast: float
-    burst: float
-    recency: float
-    sink: float
-    noise: float
 
 
 class _Channels:
@@ -199,7 +180,7 @@ class KvPools:
         uniforms = _uniforms(words[:, normal_words : normal_words + 1])
         spread = np.sqrt(-np.log(uniforms[:, 0] * uniforms[:, 1]) / 2)
         normal = _normals(words[:, normal_words + 1 : normal_words + 2])[:, 0]
-        result[:, channels.STATIC] = _STATIC_SCALE * np.abs(normal) / spread
+        result[:, channels.STATIC] = STATIC_SCALE * np.abs(normal) / spread
         result[ordinals == 0, channels.SINK] = 1.0
         segment, place = _position(ordinals, channels.tokens)
         result[np.arange(len(words)), channels.RECENCY + segment] = np.exp(place)
@@ -279,11 +260,16 @@ class QueryStream:
         if self._step == 0:
             self._slow, self._fast = fresh, fresh_fast
             return white
-        self._slow = _blend(math.exp(-1 / self._params.tau_slow), self._slow, fresh)
-        self._fast = _blend(math.exp(-1 / self._params.tau_fast), self._fast, fresh_fast)
+        for part, tau, new in (
+            (self._slow, self._params.tau_slow, fresh),
+            (self._fast, self._params.tau_fast, fresh_fast),
+        ):
+            keep = kept(tau)
+            blend(part, keep, new, moved(keep))
         if self._random.random() < self._params.burst:
             topic = self._random.standard_normal(self._slow.shape)
-            self._slow = _blend(math.sqrt(1 - BURST_SHARE), self._slow, topic)
+            keep = math.sqrt(1 - BURST_SHARE)
+            blend(self._slow, keep, topic, moved(keep))
         return white
 
     def _spread(self, shared: Doubles) -> Floats:
@@ -328,12 +314,6 @@ def _normals(words: Words) -> Floats:
     radius = np.sqrt(-2 * np.log(uniforms[:, 0::2]))
     angle = np.float32(2 * math.pi) * uniforms[:, 1::2]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-
-
-def _blend(keep: float, old: Doubles, new: Doubles) -> Doubles:
-    """Mixes two fields of unit variance into one of unit variance."""
-    mixed: Doubles = keep * old + math.sqrt(1 - keep * keep) * new
-    return mixed
 
 
 def _unit(vector: Doubles) -> Doubles:

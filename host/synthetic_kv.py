@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from offstage.bindings.keys import checksum
 from offstage.host.geometry import KvGeometry
-from offstage.host.keys import KvPools, ProcessParams, QueryStream
+from offstage.host.keys import KvPools, QueryStream
+from offstage.host.score_process import ProcessParams
 from offstage.host.selection import Selector, selector
 
 __all__ = ["SyntheticKv"]

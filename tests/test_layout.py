@@ -24,6 +24,22 @@ MAY_IMPORT = {
 }
 # Fences and copies of what two processes share: every side of region, port and fabric needs them.
 SHARED_HEADERS = {"region/shared.h"}
+# Inside testbeds: each room may import those that stand before it on the list, and itself.
+ROOMS = (
+    ("progress", "machine"),
+    ("workloads.requests",),
+    ("workloads.selections",),
+    ("capture", "beds", "lab.policies"),
+    ("live", "lab.spec"),
+    ("lab.results",),
+    ("lab.bounds",),
+    ("lab.run",),
+    ("bench", "report.page"),
+    ("report.run",),
+    ("report.lab",),
+    ("report",),
+    ("cli",),
+)
 # Distributions whose import name is not their own.
 IMPORT_NAMES = {"prometheus-client": {"prometheus_client"}, "pyzmq": {"zmq"}, "cffi": {"cffi"}}
 
@@ -99,6 +115,85 @@ def test_imports_run_one_way(package: str) -> None:
                 if ours and not any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed):
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def room_of(name: str) -> tuple[int, str]:
+    """Floor and name of the room that holds a module of testbeds: the longest name that fits."""
+    inside = f"{name.removeprefix('offstage.testbeds.')}."
+    fitting = [
+        (len(room), floor, room)
+        for floor, rooms in enumerate(ROOMS)
+        for room in rooms
+        if inside.startswith(f"{room}.")
+    ]
+    assert fitting, f"{name} is in no room: add it to ROOMS"
+    _, floor, room = max(fitting)
+    return floor, room
+
+
+def our_imports(path: Path) -> set[str]:
+    """Modules of ours that one loads, wherever in it the import stands."""
+    names = {module_name(one) for one in MODULES}
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for name in imported(node):
+            module = name if name in names else name.rpartition(".")[0]
+            if module in names:
+                found.add(module)
+    return found - {module_name(path)}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Every group of modules that import each other in a circle (Tarjan's components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph.get(name, ()):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            begin = stack.index(name)
+            if len(stack) - begin > 1:
+                found.append(sorted(stack[begin:]))
+            del stack[begin:]
+
+    for name in sorted(graph):
+        if name not in index:
+            visit(name)
+    return found
+
+
+def test_rooms_of_testbeds_are_imported_one_way() -> None:
+    """workloads <- capture, lab, live <- bench, report <- cli; nothing runs upward or sideways."""
+    wrong = []
+    for path in sorted((ROOT / "testbeds").rglob("*.py")):
+        name = module_name(path)
+        inside = name.removeprefix("offstage.testbeds")
+        if path.name == "__init__.py" and inside.lstrip(".") in ("", "lab", "workloads"):
+            assert not our_imports(path), f"{name}: a folder of rooms imports nothing"
+            continue
+        floor, room = room_of(name)
+        for other in sorted(our_imports(path)):
+            if other.startswith("offstage.testbeds."):
+                below, there = room_of(other)
+                if there != room and below >= floor:
+                    wrong.append(f"{inside}: {other.removeprefix('offstage.testbeds.')}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_modules_import_each_other_in_a_circle() -> None:
+    """Not in a function either: a circle is one module in two files."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    found = circles({module_name(path): our_imports(path) for path in MODULES})
+    assert not found, "\n".join(" <-> ".join(group) for group in found)
 
 
 def test_the_base_install_can_import_every_module() -> None:

@@ -1,15 +1,14 @@
-"""Where a demo keeps its files, and the daemon's configuration for one run."""
+"""A daemon on this machine: where it keeps its files, and its configuration for one run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.beds.daemon_process import write_config
-from offstage.testbeds.live.connect import Link
-from offstage.testbeds.live.demo_options import Arm, DemoOptions
 
-__all__ = ["Place"]
+__all__ = ["DaemonSizes", "LocalBed"]
 
 TENANT = "demo"
 LBA_BYTES = 4096
@@ -18,8 +17,22 @@ STORE_SLACK = 1.25
 """Room in the store over what is written: partly filled segments, and what decoding adds."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DaemonSizes:
+    """What a run needs of its daemon. `context_tokens` is the longest that a context grows to."""
+
+    payload_bytes: int
+    layers: int
+    block_tokens: int
+    slots: int
+    window_tokens: int
+    context_tokens: int
+    stored_bytes: int
+    sessions: int
+
+
 @dataclass(frozen=True)
-class Place:
+class LocalBed:
     """`out/work` holds store, configurations, logs and records; `out` what people read."""
 
     out: Path
@@ -45,17 +58,15 @@ class Place:
 
     def config(
         self,
-        options: DemoOptions,
         name: str,
-        arm: Arm,
+        sizes: DaemonSizes,
         storage: Mapping[str, Any],
-        stored_bytes: int,
-        session_count: int,
+        policy: Mapping[str, Any],
     ) -> Path:
-        """Write the daemon's configuration of run `name`; returns its path."""
-        payload = options.geometry.block_bytes(0)
-        chunk_tokens = options.context_tokens + options.steps + options.geometry.block_tokens
-        store_bytes = int(stored_bytes * STORE_SLACK * (payload + LBA_BYTES) / payload)
+        """Write the daemon's configuration of run `name`; returns its path. `storage` and `policy`
+        are keys of those sections."""
+        payload = sizes.payload_bytes
+        store_bytes = int(sizes.stored_bytes * STORE_SLACK * (payload + LBA_BYTES) / payload)
         store_bytes += 64 * SEGMENT_BYTES
         path = self.work / f"{name}.toml"
         sections: dict[str, dict[str, Any]] = {
@@ -65,10 +76,10 @@ class Place:
                 "metrics_endpoint": "",
             },
             "arena": {
-                "size": options.slot_count * (payload + LBA_BYTES),
+                "size": sizes.slots * (payload + LBA_BYTES),
                 "payload": payload,
-                "layers": options.geometry.layer_count,
-                "block_tokens": options.geometry.block_tokens,
+                "layers": sizes.layers,
+                "block_tokens": sizes.block_tokens,
             },
             "storage": {
                 "path": str(self.store),
@@ -78,13 +89,12 @@ class Place:
             },
             "store": {"segment": SEGMENT_BYTES, "write": "through", "durable": False},
             "policy": {
-                "prefetchers": list(arm.prefetchers),
-                "eviction": arm.eviction,
-                "window_tokens": options.window_tokens,
+                **policy,
+                "window_tokens": sizes.window_tokens,
             },
             "limits": {
-                "sessions": max(16, 2 * session_count),
-                "context_tokens": chunk_tokens,
+                "sessions": max(16, 2 * sizes.sessions),
+                "context_tokens": sizes.context_tokens + sizes.block_tokens,
                 "records": 1 << 16,
                 "log": 64 << 20,
             },

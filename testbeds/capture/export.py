@@ -15,7 +15,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.progress import Progress, Silent
 from offstage.testbeds.workloads.selections.generated import PREFILL_WINDOWS, GeneratedWorkload
-from offstage.testbeds.workloads.selections.scores_format import Header, Session
+from offstage.testbeds.workloads.selections.scores_file import Header, Session
 from offstage.testbeds.workloads.selections.scores_writer import Writer
 
 __all__ = ["SIZE_MAX", "export"]

@@ -21,7 +21,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.capture.attention import Hook, KvCache, installed
 from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
 from offstage.testbeds.progress import Progress, Silent
-from offstage.testbeds.workloads.selections.scores_format import SCORES, Header, Session
+from offstage.testbeds.workloads.selections.scores_file import SCORES, Header, Session
 from offstage.testbeds.workloads.selections.scores_writer import (
     ROW_GROUP_BYTES,
     Writer,

@@ -1,4 +1,4 @@
-"""What every command shares: the options' types, output in two formats, errors in one line."""
+"""What every command shares: options' types, output in two formats, errors in one line."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,8 +16,23 @@ from rich.table import Table
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError
 
-__all__ = ["EndpointOption", "Format", "FormatOption", "Kernel", "Outcome", "RuntimeDirOption",
-           "emit", "one_line_errors", "operator", "parse_settings", "table"]  # fmt: skip
+if TYPE_CHECKING:
+    from offstage.testbeds.live.results import Summary
+
+__all__ = [
+    "EndpointOption",
+    "Format",
+    "FormatOption",
+    "Kernel",
+    "Outcome",
+    "RuntimeDirOption",
+    "emit",
+    "one_line_errors",
+    "operator",
+    "parse_settings",
+    "table",
+    "tell",
+]
 
 
 class Format(StrEnum):
@@ -143,3 +158,40 @@ def _flat(rows: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, s
 
 def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
+
+
+# How a command that ran something tells what came out: files, a table, headlines as JSON.
+
+HEADLINES = (
+    "name", "storage", "provenance", "prefetchers", "demands", "hit_rate", "nontrivial_hit_rate",
+    "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
+    "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt", "warnings",
+)  # fmt: skip
+
+
+def tell(summary: "Summary", out: Path | None, form: Format) -> None:
+    """Write summary.json and report.html to `out`, if there is one, and print the figures."""
+    from rich.console import Group
+
+    from offstage.testbeds.report import console_table, in_words, write_report, write_summary
+
+    summary = in_words(summary)
+    paths: dict[str, Path] = {}
+    if out is not None:
+        paths = {"summary": out / "summary.json", "report": out / "report.html"}
+        write_summary(summary, paths["summary"])
+        write_report(summary, paths["report"])
+    lines = ["", *(str(path) for path in paths.values())] if paths else []
+    warnings = dict.fromkeys(text for run in summary.runs for text in run.warnings)
+    noted = ["", *(f"note: {text}" for text in warnings)] if warnings else []
+    text = Group(console_table(summary), "", summary.sentence, *noted, *lines)
+    emit(_headlines(summary, paths), form, text)
+
+
+def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
+    """The headline figures and where the rest is."""
+    return {
+        "sentence": summary.sentence,
+        "runs": [{name: getattr(run, name) for name in HEADLINES} for run in summary.runs],
+        **{name: str(path) for name, path in paths.items()},
+    }

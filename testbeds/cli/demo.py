@@ -12,7 +12,7 @@ from offstage.bindings.errors import Interrupted
 from offstage.testbeds.cli.common import Format, FormatOption, Kernel
 
 if TYPE_CHECKING:
-    from offstage.testbeds.live.demo_options import DemoOptions
+    from offstage.testbeds.live.options import DemoOptions
 
 __all__ = ["register"]
 
@@ -59,7 +59,7 @@ def demo(
 
     Writes summary.json and report.html to --out, and prints the table of runs.
     """
-    from offstage.testbeds.cli.outcome import tell
+    from offstage.testbeds.cli.common import tell
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.demo import run
 
@@ -87,7 +87,7 @@ def options_of(
 ) -> "DemoOptions":
     """The demo's options, checked; BadInput names what is out of range."""
     from offstage.bindings.units import parse_time
-    from offstage.testbeds.live.demo_options import DemoOptions
+    from offstage.testbeds.live.options import DemoOptions
 
     if time_per_token is not None:
         others["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9

@@ -48,8 +48,10 @@ def run(
     tenant: Annotated[str, typer.Option("--tenant", help="whose blocks they are")] = "default",
     secret: Annotated[
         Path | None,
-        typer.Option("--secret", help="file with the tenant's secret; default: as the daemon "
-                     "left it for this user"),
+        typer.Option(
+            "--secret",
+            help="file with the tenant's secret; default: as the daemon left it for this user",
+        ),
     ] = None,
     runtime_dir: RuntimeDirOption = None,
     curve_dir: Annotated[
@@ -84,9 +86,9 @@ def run(
     """
     from offstage.bindings.units import parse_time
     from offstage.host.models import geometry as geometry_of
-    from offstage.testbeds.cli.outcome import tell
+    from offstage.testbeds.beds.connect import Link
+    from offstage.testbeds.cli.common import tell
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.live.connect import Link
     from offstage.testbeds.live.host_run import run as drive
     from offstage.testbeds.live.options import DriveOptions
 

@@ -101,7 +101,7 @@ def bounds(
     from rich.text import Text
 
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.lab.run.bounds_table import bounds_rows, bounds_table
+    from offstage.testbeds.lab.run.summarize import bounds_rows, bounds_table
 
     experiment, folder = _planned(spec, out, seed, changes, sweep=True)
     with shown(1) as progress:
@@ -146,7 +146,7 @@ def _planned(
     name: str, out: Path, seeds: list[int] | None, changes: list[str] | None, *, sweep: bool
 ) -> tuple["Experiment", Path]:
     from offstage.testbeds.lab.run.experiment import plan
-    from offstage.testbeds.lab.spec.schema import find
+    from offstage.testbeds.lab.spec.load import find
 
     chosen: dict[str, Any] = {
         key: _value(text) for key, text in parse_settings(changes or []).items()
@@ -200,12 +200,11 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from offstage.testbeds.report.lab.files import write_lab_summary
     from offstage.testbeds.report.lab.page import write_lab_report
     from offstage.testbeds.report.lab.requests import requests_table
     from offstage.testbeds.report.lab.sentence import lab_sentence
     from offstage.testbeds.report.lab.table import lab_table
-    from offstage.testbeds.report.page.files import SUMMARY_NAME, write_text
+    from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary, write_text
 
     paths = {
         "summary": out / SUMMARY_NAME,

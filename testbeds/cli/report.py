@@ -28,7 +28,7 @@ def report(
     """Write report.html from summary.json, and show the table of runs or points."""
     from rich.console import Group
 
-    from offstage.testbeds.report.lab.files import holds_lab_summary
+    from offstage.testbeds.report.page.files import holds_lab_summary
 
     page = out or (run if run.is_dir() else run.parent) / "report.html"
     sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page)
@@ -45,11 +45,11 @@ def _demo(run: Path, page: Path) -> "tuple[str, RenderableType]":
 
 
 def _lab(run: Path, page: Path) -> "tuple[str, RenderableType]":
-    from offstage.testbeds.report.lab.files import read_lab_summary
     from offstage.testbeds.report.lab.page import write_lab_report
     from offstage.testbeds.report.lab.requests import requests_table
     from offstage.testbeds.report.lab.sentence import lab_sentence
     from offstage.testbeds.report.lab.table import lab_table
+    from offstage.testbeds.report.page.files import read_lab_summary
 
     summary = read_lab_summary(run)
     write_lab_report(summary, page)

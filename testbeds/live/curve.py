@@ -17,8 +17,8 @@ from offstage.bindings.sim import DecodePlan, decode
 from offstage.bindings.storage import preset
 from offstage.dpu.options import Policy as DaemonPolicy
 from offstage.host.session import Context, HostSession
-from offstage.testbeds.live.demo_options import Arm, DemoOptions
 from offstage.testbeds.live.figures import hit_rate_of
+from offstage.testbeds.live.options import Arm, DemoOptions
 from offstage.testbeds.live.results import CurvePoint
 from offstage.testbeds.progress import Progress
 

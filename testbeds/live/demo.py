@@ -1,46 +1,65 @@
-"""The demo: prefill once, then every arm on every storage, then the summary."""
+"""The demo: prefill once, then every arm on every storage, then the summary.
+
+One daemon writes every session's context; all runs then read the same store. Each run has a fresh
+daemon, which recovers the store and begins with a cold arena, so that every run starts alike. Its
+decision log is replayed afterwards: decisions that a fresh core does not repeat make the run fail.
+"""
 
 import shutil
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import offstage
-from offstage.bindings.errors import BadInput
-from offstage.testbeds.beds.local import Place
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.dpu.replay import replay_log
+from offstage.host.decode import DemandObserver
+from offstage.host.session import Context
+from offstage.testbeds.beds.connect import attached, counters_since, device_counters
+from offstage.testbeds.beds.daemon_process import serve
+from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
-from offstage.testbeds.live.demo_fill import fill
-from offstage.testbeds.live.demo_measure import Storage, measure
-from offstage.testbeds.live.demo_options import DemoOptions
-from offstage.testbeds.live.describe import describe
-from offstage.testbeds.live.figures import against_baseline
-from offstage.testbeds.live.results import RunResult, Summary
-from offstage.testbeds.live.workload import Workload, prepare
+from offstage.testbeds.live.figures import RunLabel, against_baseline, run_result
+from offstage.testbeds.live.options import ARMS, Arm, DemoOptions
+from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.sessions import decode, prefill
+from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
-from offstage.testbeds.report.run.definitions import as_text
-from offstage.testbeds.report.run.sentence import sentence
 
 __all__ = ["run"]
 
 READ_BYTES = 8 << 20
 
 
+@dataclass(frozen=True)
+class Storage:
+    """One storage of the demo: its name in the report, whence its times come, and the daemon's
+    `[storage]` keys."""
+
+    name: str
+    provenance: Provenance
+    keys: Mapping[str, Any]
+
+
 def run(options: DemoOptions, progress: Progress) -> Summary:
-    """Run the whole demo into `options.out`. BadInput for options, RunFailed for a run."""
+    """Run the whole demo into `options.out`; the report puts it into words. BadInput for options,
+    RunFailed for a run."""
     begun = time.monotonic()
     options.check()
-    place = _make_place(options)
+    bed = _make_bed(options)
     workload = prepare(options)
     measured = Storage("io_uring", "measured", {"backend": "auto", "direct": True})
-    contexts = fill(options, workload, place, measured.keys, progress)
+    contexts = _fill(options, workload, bed, measured.keys, progress)
     runs: list[RunResult] = []
     trace = DemandTrace()
     for storage in _storages(options, measured):
         if storage.provenance == "emulated":
-            _warm_page_cache(place)
+            _warm_page_cache(bed)
         done = [
-            measure(
-                options, workload, contexts, storage, arm, place, progress,
+            _measure(
+                options, workload, contexts, storage, arm, bed, progress,
                 observe=trace if not runs and number == 0 else None,
             )
             for number, arm in enumerate(options.arms)
@@ -52,27 +71,111 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         machine={**machine(), "memory_peak_bytes": memory_peak_bytes(),
                  "wall_s": time.monotonic() - begun},
         seed=options.seed,
-        sentence=sentence(runs),
+        sentence="",
         curve=hit_versus_traffic(options, trace, contexts, progress),
-        definitions=as_text(),
+        definitions={},
         command=options.command,
         version=offstage.__version__,
     )  # fmt: skip
     if not options.keep_store:
-        shutil.rmtree(place.work, ignore_errors=True)
+        shutil.rmtree(bed.work, ignore_errors=True)
     return summary
 
 
-def _make_place(options: DemoOptions) -> Place:
-    place = Place(options.out.resolve())
+def _fill(
+    options: DemoOptions,
+    workload: Workload,
+    bed: LocalBed,
+    storage: Mapping[str, Any],
+    progress: Progress,
+) -> dict[int, Context]:
+    """Write every session's full chunks; returns what the host keeps of them, by session number."""
+    config = bed.config("prefill", _sizes(options, workload), storage, ARMS[0].policy)
+    with (
+        serve(config, bed.work / "prefill.log") as tier,
+        attached(bed.link(tier.endpoint)) as (control, fabric),
+    ):
+        return prefill(options, workload, control, fabric, progress).contexts
+
+
+def _measure(
+    options: DemoOptions,
+    workload: Workload,
+    contexts: dict[int, Context],
+    storage: Storage,
+    arm: Arm,
+    bed: LocalBed,
+    progress: Progress,
+    observe: DemandObserver | None = None,
+) -> RunResult:
+    """Run one arm on one storage; `observe` sees every demand.
+
+    Raises RunFailed where the tier or its decision log does not hold."""
+    name = f"{storage.provenance}-{arm.name.replace('+', '-')}"
+    sessions = workload.plan.sessions
+    config = bed.config(name, _sizes(options, workload), storage.keys, arm.policy)
+    progress.start(f"{arm.name}, {storage.name}", sum(one.decode_steps for one in sessions))
+    record_dir = bed.work / f"{name}.record"
+    shutil.rmtree(record_dir, ignore_errors=True)
+    with (
+        serve(config, bed.work / f"{name}.log", record_dir) as tier,
+        attached(link := bed.link(tier.endpoint)) as (control, fabric),
+    ):
+        before = device_counters(link)
+        record = decode(
+            options, workload, contexts, control, fabric, name, progress, observe=observe
+        )
+        ledger, said = control.ledger(), control.status()
+        counters = counters_since(before, device_counters(link))
+    warnings = [said["warning"]] if said["warning"] else []
+    storage_name = _shown(storage, said["storage"])
+    decisions = _replay(record_dir / "decisions.log", ledger)
+    label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
+    return run_result(label, ledger, counters, record, decisions, warnings)
+
+
+def _shown(storage: Storage, had: str) -> str:
+    """The storage's name in the report: what was had, where the choice was the daemon's."""
+    return had or storage.name if storage.provenance == "measured" else storage.name
+
+
+def _replay(log: Any, ledger: Mapping[str, Any]) -> int:
+    if ledger["log_bytes_lost"]:
+        return -1
+    result = replay_log(log)
+    if result.diverged_at is not None:
+        raise RunFailed(
+            f"the decision log diverges at byte {result.diverged_at}",
+            str(log),
+            "keep the log and report it: the same events must give the same decisions",
+        )
+    return result.agreed
+
+
+def _make_bed(options: DemoOptions) -> LocalBed:
+    bed = LocalBed(options.out.resolve())
     try:
-        place.runtime.mkdir(parents=True, exist_ok=True)
-        place.store.unlink(missing_ok=True)
+        bed.runtime.mkdir(parents=True, exist_ok=True)
+        bed.store.unlink(missing_ok=True)
     except OSError as error:
         raise BadInput(
             f"cannot be written ({error.strerror})", str(options.out), "give another --out"
         ) from None
-    return place
+    return bed
+
+
+def _sizes(options: DemoOptions, workload: Workload) -> DaemonSizes:
+    geometry, plan = options.geometry, workload.plan
+    return DaemonSizes(
+        payload_bytes=geometry.block_bytes(0),
+        layers=geometry.layer_count,
+        block_tokens=geometry.block_tokens,
+        slots=options.slot_count,
+        window_tokens=options.window_tokens,
+        context_tokens=options.context_tokens + options.steps,
+        stored_bytes=plan.stored_bytes,
+        sessions=len(plan.sessions),
+    )
 
 
 def _storages(options: DemoOptions, measured: Storage) -> list[Storage]:
@@ -85,10 +188,10 @@ def _storages(options: DemoOptions, measured: Storage) -> list[Storage]:
     return [one for one in (measured, emulated) if one.provenance in options.storages]
 
 
-def _warm_page_cache(place: Place) -> None:
+def _warm_page_cache(bed: LocalBed) -> None:
     """The emulated drive's bytes come from the page cache: a cold page would be slower than the
     drive that is emulated, and the daemon counts every I/O that came later than the model says."""
-    with place.store.open("rb", buffering=0) as store:
+    with bed.store.open("rb", buffering=0) as store:
         while store.read(READ_BYTES):
             pass
 

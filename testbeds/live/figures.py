@@ -121,9 +121,7 @@ def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:
     )
 
 
-def against_lru(
-    run: RunResult, ledger: Mapping[str, Any], block_read_bytes: int
-) -> RunResult:
+def against_lru(run: RunResult, ledger: Mapping[str, Any], block_read_bytes: int) -> RunResult:
     """`run` with coverage and traffic against the demand-only LRU of the same buffer that the
     device keeps count of beside each run (`shadow_misses`), for where no such run was made.
     `block_read_bytes`: what one block is on the store, its trailer included."""

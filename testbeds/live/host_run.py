@@ -14,18 +14,14 @@ from offstage.bindings.errors import BadInput
 from offstage.host.control import Control
 from offstage.host.geometry import KvGeometry
 from offstage.host.models import GEOMETRIES
-from offstage.testbeds.live.connect import Link, attached, counters_since, device_counters
-from offstage.testbeds.live.decode import decode
-from offstage.testbeds.live.describe import describe
+from offstage.testbeds.beds.connect import Link, attached, counters_since, device_counters
 from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, run_result
 from offstage.testbeds.live.options import DriveOptions
-from offstage.testbeds.live.prefill import Prefilled, prefill
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
-from offstage.testbeds.live.workload import Workload, prepare
+from offstage.testbeds.live.sessions import Prefilled, decode, prefill
+from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
-from offstage.testbeds.report.run.definitions import as_text
-from offstage.testbeds.report.run.sentence import sentence
 
 __all__ = ["check_fit", "run"]
 
@@ -36,7 +32,8 @@ does not grow with each run."""
 
 
 def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
-    """Prefill what the tier lacks, decode, and take the figures of this run alone.
+    """Prefill what the tier lacks, decode, and take the figures of this run alone; the report puts
+    them into words.
 
     BadInput: options, the login, or a workload that the daemon's sizes do not fit. RunFailed,
     StoreFull, DeviceTimeout: the daemon went away, has no room, or disagrees on what it served."""
@@ -49,12 +46,8 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         filled = prefill(options, workload, control, fabric, progress)
         before, counters = control.ledger(), device_counters(link)
         sessions = workload.plan.sessions
-        progress.start(
-            f"decode over {link.fabric}", sum(one.decode_steps for one in sessions)
-        )
-        record = decode(
-            options, workload, filled.contexts, control, fabric, RUN_NAME, progress
-        )
+        progress.start(f"decode over {link.fabric}", sum(one.decode_steps for one in sessions))
+        record = decode(options, workload, filled.contexts, control, fabric, RUN_NAME, progress)
         ledger = ledger_since(before, control.ledger())
         counters = counters_since(counters, device_counters(link))
         policy, status = control.policy(), control.status()
@@ -83,7 +76,9 @@ def check_fit(geometry: KvGeometry, control: Control) -> None:
     raise BadInput(
         f"the geometry {geometry.name!r} has {_shape_text(own)}, the daemon {_shape_text(daemon)}",
         control.endpoint,
-        f"give --geometry {fitting[0]}" if fitting else "set [arena] layers, payload and "
+        f"give --geometry {fitting[0]}"
+        if fitting
+        else "set [arena] layers, payload and "
         "block_tokens of the daemon alike, or give --geometry another one",
     )
 
@@ -171,12 +166,15 @@ def _summary(
     return Summary(
         runs=[result],
         workload=about,
-        machine={**machine(), "memory_peak_bytes": {"host": memory_peak_bytes()["host"]},
-                 "wall_s": wall_s},
+        machine={
+            **machine(),
+            "memory_peak_bytes": {"host": memory_peak_bytes()["host"]},
+            "wall_s": wall_s,
+        },
         seed=options.seed,
-        sentence=sentence([result]),
+        sentence="",
         curve=[],
-        definitions=as_text(),
+        definitions={},
         command=options.command,
         version=offstage.__version__,
     )

@@ -1,14 +1,22 @@
-"""The host's side of a run: workload, selection and pool sizes, and the checks between them."""
+"""What is run: the host's side, and the demo's arms and storages beside it, with all checks."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from offstage.bindings.errors import BadInput
 from offstage.host.geometry import KvGeometry
 from offstage.host.models import geometry
 
-__all__ = ["CONTEXT_TOKENS_MAX", "STORE_BYTES_MAX", "DriveOptions", "within"]
+__all__ = [
+    "ARMS",
+    "CONTEXT_TOKENS_MAX",
+    "STORE_BYTES_MAX",
+    "Arm",
+    "DemoOptions",
+    "DriveOptions",
+    "within",
+]
 
 CONTEXT_TOKENS_MAX = 131_072
 STORE_BYTES_MAX = 1 << 30
@@ -88,3 +96,65 @@ def within(name: str, value: int, low: int, high: int, where: str) -> None:
     """Raises BadInput where `value` is not in [low, high]."""
     if not low <= value <= high:
         raise BadInput(f"{name} = {value:,}", where, f"give {low:,} to {high:,}")
+
+
+# What the demo runs: arms and storages beside the host's own options, and the checks of both.
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One set of prefetchers with the eviction that suits it; all arms have the same buffer."""
+
+    name: str
+    prefetchers: tuple[str, ...]
+    eviction: str
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The daemon's `[policy]` keys of this arm."""
+        return {"prefetchers": list(self.prefetchers), "eviction": self.eviction}
+
+
+ARMS = (
+    Arm("none", (), "lru"),
+    Arm("window", ("window",), "lru"),
+    Arm("window+ema", ("window", "ema"), "score"),
+    Arm("window+ema+shared", ("window", "ema", "shared"), "score"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(DriveOptions):
+    """Options of one demo. `buffer_ratio` is B / k, the staging slots of a session's layer over
+    the blocks it selects in a step."""
+
+    where: ClassVar[str] = "demo"
+
+    out: Path
+    time_per_token_s: float = 0.025
+    buffer_ratio: float = 4.0
+    window_tokens: int = 4_096
+    storages: tuple[str, ...] = ("measured", "emulated")
+    nvme: str = "gen5-tlc"
+    keep_store: bool = False
+    arms: tuple[Arm, ...] = ARMS
+    command: str = "offstage demo"
+
+    def check(self) -> None:
+        """Raises BadInput for a number out of range or two that contradict each other."""
+        super().check()
+        if self.buffer_ratio < 1.0:
+            raise BadInput("a buffer smaller than one selection", self.where, "raise the ratio")
+        known = {"measured", "emulated"}
+        if not self.storages or set(self.storages) - known:
+            raise BadInput(
+                f"storages {', '.join(self.storages) or '(none)'}",
+                self.where,
+                "choose measured, emulated or both",
+            )
+
+    @property
+    def slot_count(self) -> int:
+        """Staging slots over all sessions and layers."""
+        per_layer = round(self.buffer_ratio * self.select_blocks)
+        return per_layer * self.sessions * self.geometry.layer_count

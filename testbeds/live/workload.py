@@ -1,18 +1,23 @@
-"""A run's workload: the plan of its sessions, their KV, and jobs for the agent."""
+"""A run's workload: the plan of its sessions, their KV, jobs for the agent, and its description."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from offstage.host.agent import DecodeJob
 from offstage.host.session import Context
 from offstage.host.synthetic_kv import SyntheticKv
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
-from offstage.testbeds.workloads.requests.identity import chain
 from offstage.testbeds.workloads.requests.plan import TraceOptions, from_trace, generated
-from offstage.testbeds.workloads.requests.sessions import ChunkShape, SessionPlan, WorkloadPlan
+from offstage.testbeds.workloads.requests.sessions import (
+    ChunkShape,
+    SessionPlan,
+    WorkloadPlan,
+    chain,
+)
 from offstage.testbeds.workloads.selections.process import layer_entries
 
-__all__ = ["Workload", "full_chunks", "prepare"]
+__all__ = ["Workload", "describe", "full_chunks", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -81,3 +86,35 @@ def full_chunks(session: SessionPlan) -> list[int]:
 def _grown(session: SessionPlan, context: Context, run_name: str) -> Callable[[int], int]:
     parent = context.identities[-1] if context.identities else 0
     return lambda ordinal: chain(parent, "grown", run_name, session.name, ordinal)
+
+
+# What was run, for the head and the foot of a report.
+
+SCALED = ("demo", "tiny")
+"""Geometries of no model: small ones that stand in for one."""
+
+
+def describe(options: DriveOptions, workload: Workload) -> dict[str, Any]:
+    """The plan, the geometry and the host's sizes, JSON-ready."""
+    geometry = options.geometry
+    size = f"{geometry.layer_count} layers, {geometry.bytes_per_token():,} bytes per token"
+    scaled = geometry.name in SCALED
+    return {
+        **workload.plan.to_dict(),
+        "context_tokens": max(one.context_tokens for one in workload.plan.sessions),
+        "decode_steps": max(one.decode_steps for one in workload.plan.sessions),
+        "geometry": geometry.name,
+        "geometry_note": f"scaled down to fit a small machine: {size}" if scaled else size,
+        "layer_count": geometry.layer_count,
+        "block_bytes": geometry.block_bytes(0),
+        "bytes_per_token": geometry.bytes_per_token(),
+        "selector": options.selector,
+        "kernel": options.kernel,
+        "select_blocks": options.select_blocks,
+        "sink_blocks": options.sink_blocks,
+        "window_blocks": options.window_blocks,
+        "pool_ratio": options.pool_ratio,
+        "pool_blocks": options.pool_blocks,
+        "time_per_token_ms": options.time_per_token_s * 1e3,
+        "processes": workload.processes,
+    }

@@ -3,7 +3,7 @@
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary, write_summary
 from offstage.testbeds.report.run.definitions import DEFINITIONS, as_text
 from offstage.testbeds.report.run.page import write_report
-from offstage.testbeds.report.run.sentence import sentence
+from offstage.testbeds.report.run.runs import in_words, sentence
 from offstage.testbeds.report.run.table import console_table
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "SUMMARY_NAME",
     "as_text",
     "console_table",
+    "in_words",
     "read_summary",
     "sentence",
     "write_report",

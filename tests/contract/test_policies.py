@@ -13,9 +13,8 @@ import pytest
 from offstage.bindings.core import CAUSES
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.base import best
-from offstage.testbeds.lab.policies.checked import Opened
 from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
-from offstage.testbeds.lab.policies.registry import listing, parse
+from offstage.testbeds.lab.policies.registry import Opened, listing, parse
 from offstage.testbeds.workloads.selections.slab import ABSENT
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/add-a-policy.md"

@@ -11,7 +11,7 @@ import pytest
 from lab_runs import LAB, SPEC, here, ledger, shell, wait_for
 
 from offstage.testbeds.cli import run
-from offstage.testbeds.report.lab.files import read_lab_summary
+from offstage.testbeds.report.page.files import read_lab_summary
 
 
 def test_workers_end_with_the_process_that_began_them(lab_place: Path) -> None:

@@ -3,10 +3,12 @@
 One component is one class; what it promises stands in `offstage.testbeds.lab.policies.policy`.
 """
 
-from offstage.testbeds.lab.policies.boundary import Boundary
+from offstage.testbeds.lab.policies.adaptive import Boundary, Stability, Warmup
 from offstage.testbeds.lab.policies.carried import (
     EVICTION_ONLY,
+    Coschedule,
     Ema,
+    Granule,
     NextN,
     Nothing,
     PrevLayer,
@@ -14,7 +16,6 @@ from offstage.testbeds.lab.policies.carried import (
     Shared,
     Window,
 )
-from offstage.testbeds.lab.policies.infinigen import InfinigenNextLayer
 from offstage.testbeds.lab.policies.lookahead import (
     Lookahead,
     LookaheadDraft,
@@ -22,12 +23,13 @@ from offstage.testbeds.lab.policies.lookahead import (
     OasisDraft,
 )
 from offstage.testbeds.lab.policies.policy import Policy
-from offstage.testbeds.lab.policies.prr import PrrEma
-from offstage.testbeds.lab.policies.solidattention import SolidAttentionPrevStep
-from offstage.testbeds.lab.policies.stability import Stability
-from offstage.testbeds.lab.policies.switches import Coschedule, Granule
-from offstage.testbeds.lab.policies.ucm import UcmStrided, UcmStrided3
-from offstage.testbeds.lab.policies.warmup import Warmup
+from offstage.testbeds.lab.policies.published import (
+    InfinigenNextLayer,
+    PrrEma,
+    SolidAttentionPrevStep,
+    UcmStrided,
+    UcmStrided3,
+)
 
 __all__ = ["BUILT_IN"]
 

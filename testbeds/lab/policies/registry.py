@@ -9,20 +9,143 @@ says whose mistake it is. Nothing here touches the core.
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from offstage.bindings.core import EVICTIONS, PREFETCHERS
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import CAUSES, EVICTIONS, PREFETCHERS
 from offstage.bindings.core import Policy as CorePolicy
 from offstage.bindings.errors import BadInput
 from offstage.dpu.options import Policy as DaemonPolicy
 from offstage.testbeds.lab.policies import BUILT_IN
-from offstage.testbeds.lab.policies.checked import Opened
-from offstage.testbeds.lab.policies.policy import SCHEDULES, CoreSwitches, Policy, Setting
+from offstage.testbeds.lab.policies.policy import (
+    GUESS,
+    SCHEDULES,
+    CoreSwitches,
+    Policy,
+    Setting,
+    View,
+    no_guesses,
+)
 
-__all__ = ["GROUP", "Combined", "find", "listing", "parse"]
+__all__ = [
+    "GROUP",
+    "Combined",
+    "Opened",
+    "checked_begin",
+    "checked_step",
+    "find",
+    "listing",
+    "parse",
+]
+
+# A policy at work: every answer is checked before it goes to the core.
+#
+# A policy may be another package's. What it answers wrongly, and whatever it raises, becomes
+# BadInput that names the policy, the step and the session; a good answer is passed on as it is.
+
+_FIRST_CAUSE = CAUSES.index("window")  # those before it are no prefetch
+_MEND = "mend the policy: see the contract in offstage.testbeds.lab.policies.policy"
+
+
+class Opened:
+    """The components of one run. Guesses come in the order of the components."""
+
+    def __init__(self, components: Sequence[type[Policy]], setting: Setting) -> None:
+        self.setting = setting
+        self.parts = tuple(_opened(one, setting) for one in components)
+
+    def begin(
+        self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
+    ) -> npt.NDArray[np.void]:
+        """All components' guesses for a session's first steps."""
+        layers = self.setting.layer_count
+        answers = [checked_begin(one, session, blocks, prefill, layers) for one in self.parts]
+        return _joined(answers)
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """All components' guesses after a step."""
+        return _joined([checked_step(one, view) for one in self.parts])
+
+
+def checked_step(policy: Policy, view: View) -> npt.NDArray[np.void]:
+    """What the policy answers to a view, or BadInput."""
+    where = f"step {view.step} of session {view.session}"
+    answer = _called(policy, where, lambda: policy.step(view))
+    layers = len(view.selected)
+    _check(policy, where, answer, layers, view.blocks)
+    if np.any((answer["steps"] == 0) & (answer["layer"] <= answer["after_layer"])):
+        raise _bad(policy, where, "guessed for a layer of this step that has run")
+    if np.any(answer["after_layer"] >= layers):
+        raise _bad(policy, where, f"told a guess after layer {answer['after_layer'].max()}, "
+                   f"of {layers} layers")  # fmt: skip
+    return answer
+
+
+def checked_begin(
+    policy: Policy,
+    session: int,
+    blocks: int,
+    prefill: npt.NDArray[np.uint16] | None,
+    layer_count: int,
+) -> npt.NDArray[np.void]:
+    """What the policy answers before a session's first step, or BadInput."""
+    where = f"begin of session {session}"
+    answer = _called(policy, where, lambda: policy.begin(session, blocks, prefill))
+    _check(policy, where, answer, layer_count, blocks)
+    return answer
+
+
+def _opened(kind: type[Policy], setting: Setting) -> Policy:
+    try:
+        return kind(setting)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"policy {kind.name!r} cannot be opened: {type(error).__name__}: {error}", "", _MEND
+        ) from error
+
+
+def _called(
+    policy: Policy, where: str, call: Callable[[], npt.NDArray[np.void]]
+) -> npt.NDArray[np.void]:
+    try:
+        return call()
+    except Exception as error:
+        raise _bad(policy, where, f"raised {type(error).__name__}: {error}") from error
+
+
+def _check(policy: Policy, where: str, answer: object, layers: int, blocks: int) -> None:
+    if not isinstance(answer, np.ndarray) or answer.dtype != GUESS or answer.ndim != 1:
+        what = f"{answer.dtype} {answer.shape}" if isinstance(answer, np.ndarray) else answer
+        raise _bad(policy, where, f"answered no GUESS array of one dimension but {what!r:.80}")
+    if not len(answer):
+        return
+    for column, limit in (("layer", layers), ("ordinal", blocks)):
+        if answer[column].max() >= limit:
+            raise _bad(policy, where, f"guessed {column} {answer[column].max()}, of {limit}")
+    cause = answer["cause"]
+    if cause.min() < _FIRST_CAUSE or cause.max() >= len(CAUSES):
+        known = ", ".join(CAUSES[_FIRST_CAUSE:])
+        raise _bad(policy, where, f"guessed with a cause that is not of {known}")
+    if answer["reserved"].any():
+        raise _bad(policy, where, "left 'reserved' not zero")
+
+
+def _bad(policy: Policy, where: str, what: str) -> BadInput:
+    return BadInput(f"policy {policy.name!r} {what}", where, _MEND)
+
+
+def _joined(answers: list[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
+    if len(answers) == 1:
+        return answers[0]
+    return np.concatenate(answers) if answers else no_guesses()
+
 
 GROUP = "offstage.policies"
 """The group of entry points in which a package offers policies: name = "module:Class"."""

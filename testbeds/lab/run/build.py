@@ -10,6 +10,7 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput
 from offstage.host.models import geometry
+from offstage.testbeds.lab.spec.load import check
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.workloads.selections.slab import Workload
 
@@ -50,7 +51,8 @@ def fitted(spec: Spec, where: str) -> Spec:
     """The spec with what a file of selections decides: sessions, lengths, layers and, where they
     were recorded, k, sinks and window. Buffers, bounds and progress are counted from these.
 
-    BadInput, naming `where`, for blocks of another size than the spec's: bytes would be wrong.
+    BadInput, naming `where`, for blocks of another size than the spec's (bytes would be wrong), and
+    where what the file decides contradicts the spec.
     """
     if spec.workload.kind not in ("captured", "selections") or not spec.workload.file:
         return spec
@@ -76,7 +78,9 @@ def fitted(spec: Spec, where: str) -> Spec:
         sink_blocks=found.sink_blocks // granules,
         window_blocks=found.window_blocks // granules,
     )
-    return msgspec.structs.replace(spec, workload=workload, selection=selection)
+    found_spec = msgspec.structs.replace(spec, workload=workload, selection=selection)
+    check(found_spec, where)
+    return found_spec
 
 
 def _generated(spec: Spec, seed: int) -> Workload:
@@ -108,7 +112,7 @@ def _generated(spec: Spec, seed: int) -> Workload:
 def _traced(spec: Spec, options: "GeneratedOptions") -> Workload:
     from offstage.testbeds.workloads.requests.importer import open_trace
     from offstage.testbeds.workloads.requests.trace_sessions import sessions_from_trace
-    from offstage.testbeds.workloads.selections.traced import TracedWorkload
+    from offstage.testbeds.workloads.selections.generated import TracedWorkload
 
     work = spec.workload
     path = trace_path(work.trace)

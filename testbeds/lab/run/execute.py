@@ -6,19 +6,29 @@ is counted in session-steps: workers of a local pool add to one shared counter; 
 count when they end.
 """
 
+import concurrent.futures
+import logging
+import multiprocessing
 import os
-from collections.abc import Generator, Sequence
-from contextlib import closing
+import re
+import signal
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
+from offstage.bindings.errors import BadInput, Incompatible, Missing, OffstageError, RunFailed
 from offstage.testbeds.lab.run import parts
-from offstage.testbeds.lab.run.cluster import on_cluster
 from offstage.testbeds.lab.run.plan import Task
-from offstage.testbeds.lab.run.pool import on_machine
-from offstage.testbeds.lab.run.task import Failure, TaskResult, run_task
+from offstage.testbeds.lab.run.task import Failure, TaskResult, failures_of, run_task
 from offstage.testbeds.progress import Progress
 
-__all__ = ["default_jobs", "execute", "steps_of"]
+__all__ = ["default_jobs", "execute", "on_cluster", "on_machine", "steps_of"]
 
 
 def default_jobs() -> int:
@@ -69,3 +79,256 @@ def _results(
             yield run_task(task, code, progress.advance)
     else:
         yield from on_machine(tasks, code, progress, min(jobs, len(tasks)))
+
+
+# Tasks on several processes of this machine, where one that dies takes no other with it.
+#
+# Model: no more tasks are handed out than there are processes, so that when a pool breaks, what
+# was handed out is what ran. Those tasks are run again one by one, each in a process of its own;
+# one that kills it once more is cut into its points, and a point that kills its own is the one at
+# fault. So a machine that was short of memory for all of them still gets every result, and a
+# policy that crashes costs its own points.
+
+POOL_POLL_S = 0.2
+
+_counter: Any = None
+
+
+class _Pool:
+    """Worker processes, ended at the end of the block whether they are done or not."""
+
+    def __init__(self, jobs: int, progress: Progress) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._counter = context.Value("q", 0)
+        self._seen = 0
+        self._progress = progress
+        self._others = set(multiprocessing.active_children())
+        self._executor = concurrent.futures.ProcessPoolExecutor(
+            jobs, context, _begin, (self._counter,)
+        )
+        self.running: dict[concurrent.futures.Future[TaskResult], Task] = {}
+
+    def __enter__(self) -> "_Pool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # Interrupted, or stopped at a failure: what runs now is of no more use.
+        if self.running:
+            for child in set(multiprocessing.active_children()) - self._others:
+                child.terminate()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def submit(self, task: Task, code: str) -> bool:
+        """Hand it out; False where a process has died, and the pool with it."""
+        try:
+            with _interrupts_blocked():
+                self.running[self._executor.submit(_work, task, code)] = task
+        except BrokenProcessPool:
+            return False
+        return True
+
+    def ended(self) -> list[tuple[Task, TaskResult | None]]:
+        """What has ended after at most `POOL_POLL_S`; without a result where its process died."""
+        done, _ = concurrent.futures.wait(
+            self.running, POOL_POLL_S, concurrent.futures.FIRST_COMPLETED
+        )
+        now = int(self._counter.value)
+        self._progress.advance(now - self._seen)
+        self._seen = now
+        return [(self.running.pop(future), _pool_outcome(future)) for future in done]
+
+
+def on_machine(
+    tasks: Sequence[Task], code: str, progress: Progress, jobs: int
+) -> Generator[TaskResult, None, None]:
+    """Results in the order in which they come."""
+    waiting = deque(tasks)
+    while waiting:
+        died: list[Task] = []
+        with _Pool(jobs, progress) as pool:
+            whole = True
+            while (waiting or pool.running) and whole:
+                while whole and waiting and len(pool.running) < jobs:
+                    whole = pool.submit(waiting[0], code)
+                    if whole:
+                        waiting.popleft()
+                for task, result in pool.ended():
+                    if result is not None:
+                        yield result
+                    else:
+                        died.append(task)
+                        whole = False
+            died += pool.running.values()
+            pool.running.clear()
+        for task in died:
+            yield from _alone(task, code, progress)
+
+
+def _alone(task: Task, code: str, progress: Progress) -> Iterator[TaskResult]:
+    """One task after a death, in a process of its own; then point by point."""
+    ended: list[tuple[Task, TaskResult | None]] = []
+    with _Pool(1, progress) as pool:
+        pool.submit(task, code)
+        while pool.running:
+            ended = pool.ended()
+    if ended and ended[0][1] is not None:
+        yield ended[0][1]
+    elif len(task.points) > 1:
+        for point in task.points:
+            yield from _alone(replace(task, points=(point,)), code, progress)
+    else:
+        error = RunFailed("the process that ran it died, alone as well", "lab",
+                          "give it more memory, or see the kernel's log")  # fmt: skip
+        yield failures_of(task, error)
+
+
+def _pool_outcome(future: "concurrent.futures.Future[TaskResult]") -> TaskResult | None:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return None
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A process begun here never sees Ctrl-C, not even before it can say so; ours is only late."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(counter: Any) -> None:
+    """A worker of the pool: it ends with the process that hands out tasks, however that ends."""
+    global _counter
+    _counter = counter
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _work(task: Task, code: str) -> TaskResult:
+    def advance(steps: int) -> None:
+        with _counter.get_lock():
+            _counter.value += steps
+
+    return run_task(task, code, advance)
+
+
+# Tasks on a dask cluster: the scheduler's address is all that is known of it.
+#
+# Model: when a worker dies, dask tries its task on others. One that has killed as many as dask
+# allows is cut into its points, so that only the point at fault fails. What a worker computes with
+# must be what the experiment was planned with. Whatever is wrong with the cluster as a whole is
+# RunFailed: what came before is kept.
+
+CONNECT_S = 10
+"""A scheduler answers, and a worker is there, within so long, or there is no cluster."""
+CLUSTER_POLL_S = 2.0
+ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
+
+
+def on_cluster(
+    tasks: Sequence[Task], code: str, progress: Progress, address: str
+) -> Generator[TaskResult, None, None]:
+    """Results in the order in which they come."""
+    if not ADDRESS.fullmatch(address):
+        raise BadInput("no address of a scheduler", f"--cluster {address}",
+                       "write one such as tcp://host:8786")  # fmt: skip
+    try:
+        import distributed
+    except ImportError:
+        raise Missing("cluster", "dask.distributed is not installed", "--cluster") from None
+    # A connection that is lost is one line of ours; dask would log a page.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    with _connected(distributed, address) as client, client.as_current():
+        waiting = {client.submit(_remote, task, code, pure=False): task for task in tasks}
+        while waiting:
+            for future in _ended(distributed, client, list(waiting), address):
+                task = waiting.pop(future)
+                if _killed(distributed, future) and len(task.points) > 1:
+                    for point in task.points:
+                        alone = replace(task, points=(point,))
+                        waiting[client.submit(_remote, alone, code, pure=False)] = alone
+                    continue
+                yield _cluster_outcome(future, task, address)
+                work = task.spec.workload
+                progress.advance(work.sessions * work.steps)
+
+
+def _connected(distributed: Any, address: str) -> Any:
+    """A client of a scheduler that has a worker."""
+    mend = "start dask scheduler and dask worker there, or leave --cluster out"
+    try:
+        client = distributed.Client(address, timeout=f"{CONNECT_S}s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise RunFailed(f"no cluster answers ({error})", f"--cluster {address}", mend) from None
+    if not _has_worker(client):
+        client.close()
+        raise RunFailed("the cluster has no worker", f"--cluster {address}", mend)
+    return client
+
+
+def _has_worker(client: Any) -> bool:
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _ended(distributed: Any, client: Any, waiting: list[Any], address: str) -> list[Any]:
+    """Those that have ended, after at most `CLUSTER_POLL_S`; RunFailed where nobody is left."""
+    mend = "mend it and start again: the same command goes on from what is done"
+    try:
+        done = distributed.wait(waiting, timeout=CLUSTER_POLL_S, return_when="FIRST_COMPLETED").done
+        return [future for future in waiting if future in done]
+    except TimeoutError:
+        if _has_worker(client):
+            return []
+        what = "the cluster has no worker any more"
+    except (concurrent.futures.CancelledError, OSError):
+        what = "the scheduler is gone"
+    raise RunFailed(what, f"--cluster {address}", mend)
+
+
+def _killed(distributed: Any, future: Any) -> bool:
+    return future.status == "error" and isinstance(
+        future.exception(), distributed.scheduler.KilledWorker
+    )
+
+
+def _remote(task: Task, code: str) -> TaskResult:
+    """On a worker."""
+    if parts.code_version() != code:
+        return failures_of(task, Incompatible(
+            "the worker runs other code", "--cluster", "install the same Offstage everywhere"
+        ))  # fmt: skip
+    return run_task(task, code, _nothing)
+
+
+def _nothing(steps: int) -> None:
+    """Progress is counted where the task was handed out."""
+
+
+def _cluster_outcome(future: Any, task: Task, address: str) -> TaskResult:
+    """The task's result; where its workers died or cannot run it, every point of it has failed."""
+    try:
+        found: TaskResult = future.result()
+        return found
+    except OffstageError as error:
+        return failures_of(task, error)
+    except Exception as error:  # another process's: whatever it was, others go on
+        what = type(error).__name__
+        if what != "KilledWorker":  # whose text is about dask's own names
+            what += f": {error}"
+        return failures_of(task, RunFailed(
+            f"no worker could run it ({what:.200})", f"--cluster {address}",
+            "see the workers' logs",
+        ))  # fmt: skip

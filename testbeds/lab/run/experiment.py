@@ -7,18 +7,19 @@ changed. Results are made anew every time, in the order of the spec, whoever com
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.testbeds.lab.run import parts
-from offstage.testbeds.lab.run.build import build
+from offstage.testbeds.lab.run.build import build, fitted
 from offstage.testbeds.lab.run.execute import execute, steps_of
 from offstage.testbeds.lab.run.plan import Point, Task, points_of, tasks_of
 from offstage.testbeds.lab.run.task import Failure
-from offstage.testbeds.lab.spec.schema import Spec, variants
+from offstage.testbeds.lab.spec.load import load, variants
+from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.progress import Progress
 
 __all__ = ["Experiment", "Variant", "compute", "plan"]
@@ -62,7 +63,9 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
     contradicts itself is kept as refused."""
     found = Experiment(path, Spec(name=""), [], parts.code_version())
     first = 0
-    for label, spec in variants(path, changes):
+    if sweep:  # a base that cannot be opened is an error of the whole sweep
+        fitted(load(path, changes), str(path))
+    for label, spec in _opened(path, changes, sweep):
         if isinstance(spec, OffstageError):
             found.refused.append((label, str(spec)))
             continue
@@ -87,6 +90,19 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
     if not found.variants:
         raise BadInput(f"no variant can be run, the first for: {found.refused[0][1]}", str(path))
     return found
+
+
+def _opened(
+    path: Path, changes: Mapping[str, Any], sweep: bool
+) -> Iterator[tuple[str, Spec | BadInput]]:
+    """The variants, with what their files of selections decide. Data is opened here first."""
+    for label, spec in variants(path, changes):
+        try:
+            yield label, spec if isinstance(spec, BadInput) else fitted(spec, str(path))
+        except BadInput as error:
+            if not sweep:
+                raise
+            yield label, error
 
 
 def compute(

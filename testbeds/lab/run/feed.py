@@ -15,8 +15,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import HbmPool
 from offstage.testbeds.lab.spec.schema import Spec
-from offstage.testbeds.workloads.selections.coarse import coarsen
-from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload
+from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload, coarsen
 
 __all__ = ["Feed", "Served", "grain_of", "over_k"]
 

@@ -25,8 +25,7 @@ from offstage.testbeds.lab.results.summary import SeedRun
 from offstage.testbeds.lab.run.feed import Feed, Served, over_k
 from offstage.testbeds.lab.run.plan import Point
 from offstage.testbeds.lab.spec.schema import Spec
-from offstage.testbeds.workloads.selections.coarse import Coarsened
-from offstage.testbeds.workloads.selections.slab import Workload
+from offstage.testbeds.workloads.selections.slab import Coarsened, Workload
 
 __all__ = ["Runner"]
 

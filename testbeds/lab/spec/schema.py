@@ -5,16 +5,10 @@ contradict each other; what is wrong is one `BadInput` that names the file and t
 axes replace keys of the spec, so that each of its variants is a spec like any other.
 """
 
-import difflib
-import itertools
-import tomllib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from offstage.bindings.errors import BadInput
 from offstage.bindings.units import parse_rate, parse_time
 from offstage.host.models import geometry
 
@@ -27,12 +21,8 @@ __all__ = [
     "Spec",
     "TierSpec",
     "WorkloadSpec",
-    "find",
-    "load",
-    "variants",
 ]
 
-SPECS = Path(__file__).resolve().parents[2] / "specs"
 UNLIMITED = "unlimited"
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
@@ -177,128 +167,3 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             None if one == UNLIMITED else int(parse_rate(one, "[tier] bandwidth"))
             for one in self.tier.bandwidth
         ]
-
-
-def find(name: str) -> Path:
-    """The file of a spec: a path, or the name of one that comes with Offstage."""
-    path = Path(name)
-    if path.suffix == ".toml" or path.exists():
-        return path
-    shipped = SPECS / f"{name}.toml"
-    if shipped.is_file():
-        return shipped
-    known = sorted(one.stem for one in SPECS.glob("*.toml"))
-    mend = f"give a TOML file, or one of {', '.join(known)}" if known else "give a TOML file"
-    raise BadInput(f"no spec is called {name!r}", "lab", mend)
-
-
-def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
-    """The spec in a file, with `changes` (`table.key` to value) made to it. BadInput where it is
-    no TOML, has an unknown key, a value out of range, or keys that contradict each other."""
-    return _built(_read(path), str(path), changes or {})
-
-
-def variants(path: Path, changes: Mapping[str, Any] | None = None) -> Iterator[
-    tuple[str, Spec | BadInput]
-]:  # fmt: skip
-    """Every combination of the spec's sweep axes, as (label, spec); what contradicts itself comes
-    as the error it gives, since a sweep goes on past it."""
-    raw = _read(path)
-    base = _built(raw, str(path), changes or {})
-    for axis, values in base.sweep.items():
-        _check_axis(axis, values, f"{path}: [sweep]")
-    short = [axis.rpartition(".")[2] for axis in base.sweep]
-    names = short if len(set(short)) == len(short) else list(base.sweep)
-    for combination in itertools.product(*base.sweep.values()):
-        chosen = dict(zip(base.sweep, combination, strict=True))
-        label = ", ".join(f"{name}={value}" for name, value in zip(names, combination, strict=True))
-        try:
-            yield label, _built(raw, str(path), {**(changes or {}), **chosen})
-        except BadInput as error:
-            yield label, error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput("no such file", str(path), "give a spec's TOML file") from None
-    except OSError as error:
-        raise BadInput(error.strerror or "cannot be read", str(path), "check the file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"is not TOML ({error})", str(path), "correct that line") from None
-    except UnicodeDecodeError:
-        raise BadInput("is not text", str(path), "give a spec's TOML file") from None
-    except (ValueError, RecursionError):
-        raise BadInput("holds a value beyond any bound", str(path), "remove it") from None
-
-
-def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
-    """An axis is a key of the spec that can differ between variants, with values that do."""
-    table, dot, name = axis.rpartition(".")
-    tables = get_type_hints(Spec)
-    if dot:
-        _check_key(table, Spec, where)
-        kind = tables[table]
-        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-            raise BadInput(f"axis {axis!r} is no key of a table", where, "sweep `table.key`")
-        _check_key(name, kind, where, f"[{table}] ")
-    else:
-        _check_key(axis, Spec, where)
-        if axis in ("name", "sweep"):
-            raise BadInput(f"{axis!r} cannot be an axis", where, "sweep `table.key`")
-    if not values:
-        raise BadInput(f"axis {axis!r} has no values", where, "list some")
-    for value in values:
-        if values.count(value) > 1:
-            raise BadInput(f"axis {axis!r} has {value!r} twice", where, "list each once")
-
-
-def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
-    from offstage.testbeds.lab.run.build import fitted
-    from offstage.testbeds.lab.spec.check import check
-
-    tables = {key: dict(one) if isinstance(one, dict) else one for key, one in raw.items()}
-    tables.setdefault("name", Path(where).stem)
-    for key, value in changes.items():
-        table, dot, name = key.partition(".")
-        if dot:
-            _check_key(table, Spec, where)
-            inner = tables.setdefault(table, {})
-            if not isinstance(inner, dict):
-                raise BadInput(f"{key!r} cannot be changed", where, "name a key of a table")
-            inner[name] = value
-        else:
-            tables[key] = value
-    _check_keys(tables, Spec, where, "")
-    try:
-        spec = msgspec.convert(tables, Spec)
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
-        key = place.rstrip("`") or "the file"
-        raise BadInput(what[0].lower() + what[1:], f"{where}: {key}", "correct it") from None
-    spec = fitted(spec, where)
-    check(spec, where)
-    return spec
-
-
-def _check_keys(table: dict[str, Any], kind: Any, where: str, prefix: str) -> None:
-    """Refuse what msgspec would, naming the nearest key."""
-    hints = get_type_hints(kind)
-    for key, value in table.items():
-        _check_key(key, kind, where, prefix)
-        inner: Any = hints[key]
-        if get_origin(inner) is tuple:
-            inner = get_args(inner)[0]
-        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, dict):
-                    _check_keys(one, inner, where, f"[{key}] ")
-
-
-def _check_key(key: str, kind: Any, where: str, prefix: str = "") -> None:
-    known = list(get_type_hints(kind))
-    if key not in known:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        raise BadInput(f"unknown key {key!r}", f"{where}: {prefix}".rstrip(" :"),
-                       f"did you mean {near[0]!r}?")  # fmt: skip

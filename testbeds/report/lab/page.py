@@ -31,10 +31,9 @@ from offstage.testbeds.report.lab.sentence import (
 from offstage.testbeds.report.lab.series import View, over_k, view_of
 from offstage.testbeds.report.lab.table import glossary, points_section
 from offstage.testbeds.report.page.files import write_text
-from offstage.testbeds.report.page.markup import chip, facts, tile
+from offstage.testbeds.report.page.markup import chip, facts, page, tile
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 from offstage.testbeds.report.page.svg import tag
-from offstage.testbeds.report.run.page import page
 
 __all__ = ["render_lab", "write_lab_report"]
 

@@ -13,13 +13,15 @@ from offstage.testbeds.report.lab.marks import (
     AROUND,
     BEFORE,
     BESIDE,
+    SCALE_WORDS,
+    Hits,
     Labels,
     error_bar,
+    hit_axis,
     interval_text,
     mark,
     powers_of_two,
 )
-from offstage.testbeds.report.lab.scale import SCALE_WORDS, Hits, hit_axis
 from offstage.testbeds.report.lab.series import (
     Facet,
     Look,

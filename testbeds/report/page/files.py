@@ -8,15 +8,35 @@ import errno
 import math
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from offstage.bindings.core import ENDS, FATES
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.testbeds.live.results import ENDS, RunResult, Summary
+from offstage.testbeds.lab.results.summary import (
+    LAB_KIND,
+    BoundSummary,
+    Interval,
+    LabSummary,
+    Part,
+    PointSummary,
+)
+from offstage.testbeds.live.results import RunResult, Summary
 
-__all__ = ["SUMMARY_NAME", "as_json", "read_json", "read_summary", "write_summary", "write_text"]
+__all__ = [
+    "SUMMARY_NAME",
+    "as_json",
+    "holds_lab_summary",
+    "read_json",
+    "read_lab_summary",
+    "read_summary",
+    "write_lab_summary",
+    "write_summary",
+    "write_text",
+]
 
 SUMMARY_NAME = "summary.json"
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
@@ -27,7 +47,6 @@ SHARES = (
 LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1}
 NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
             errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip
-FATES = ("used", "late", "unused", "dropped", "cancelled")
 
 
 def write_summary(summary: Summary, path: str | Path) -> None:
@@ -120,6 +139,111 @@ def _wrong(run: RunResult) -> str:
 
 def _short_lists(text: str) -> str:
     """Lists of plain numbers on one line each; a line end is never inside a JSON string."""
-    return re.sub(
-        r"\[\n[\s\d.,eE+-]*\]", lambda match: re.sub(r"\s+", "", match.group()), text
-    )
+    return re.sub(r"\[\n[\s\d.,eE+-]*\]", lambda match: re.sub(r"\s+", "", match.group()), text)
+
+
+# `summary.json` of a lab run on disk, and which kind of summary a file holds.
+#
+# Written whole or not at all, read with every check: what is no lab summary, or cannot be true of
+# one, is refused in one line.
+
+MEND = "name a folder that `offstage lab` wrote"
+# Not a share of what it is divided by: below, above, or in another unit.
+UNBOUNDED = ("coverage", "gap_closed", "nontrivial_gap_closed")
+RATIOS = ("traffic_ratio", "traffic_vs_reference", "stall_ms_p50", "stall_ms_p99")
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
+
+
+def holds_lab_summary(path: str | Path) -> bool:
+    """Whether the summary.json, or the one in the folder, says that it is a lab's."""
+    data, _ = read_json(path, "name the folder of a run")
+    try:
+        return msgspec.json.decode(data, type=_Kind).kind == LAB_KIND
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def write_lab_summary(summary: LabSummary, path: str | Path) -> None:
+    """Writes the summary as indented JSON; a figure that cannot be is a mistake of ours."""
+    wrong = _wrong_lab(summary)
+    assert not wrong, wrong
+    write_text(Path(path), as_json(summary))
+
+
+def read_lab_summary(path: str | Path) -> LabSummary:
+    """Reads a lab's summary.json, or the one in a folder. BadInput for what is not one."""
+    data, where = read_json(path, MEND)
+    try:
+        summary = msgspec.json.decode(data, type=LabSummary)
+        kind = msgspec.json.decode(data, type=_Kind).kind
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"not the summary of a lab run: {error}", where, MEND) from None
+    if kind != LAB_KIND:
+        raise BadInput("not the summary of a lab run", where, MEND)
+    if wrong := _wrong_lab(summary):
+        raise BadInput(wrong, where, "write it anew with a run")
+    return summary
+
+
+def _wrong_lab(summary: LabSummary) -> str:
+    """The first thing that cannot be true, as one phrase; empty where nothing is."""
+    for at, point in enumerate(summary.points):
+        for wrong in _wrong_in(point):
+            return f"points[{at}]: {wrong}"
+    for at, row in enumerate(summary.requests):
+        rates = (row.block_hit_rate, row.token_hit_rate, row.request_hit_rate, row.ideal, row.opt)
+        shares = all(0.0 <= rate <= 1.0 for rate in rates)
+        if not (shares and 0.0 < row.capacity_share < math.inf and row.capacity_blocks >= 0):
+            return f"requests[{at}]: a rate that is no share, or a capacity that is none"
+        if row.ttl_s is not None and not 0.0 <= row.ttl_s < math.inf:
+            return f"requests[{at}]: ttl_s = {row.ttl_s}"
+    return ""
+
+
+def _wrong_in(point: PointSummary) -> Iterator[str]:
+    info = point.info
+    over = (info.buffer_over_k, info.block_bytes, info.buffer_blocks)
+    if not (all(0 < value < math.inf for value in over) and 0 <= info.hbm_pool_over_k < math.inf):
+        yield "info: a buffer, pool or block that is none"
+    for name in point.__struct_fields__:
+        value = getattr(point, name)
+        if isinstance(value, Interval):
+            yield from _wrong_interval(name, value)
+        if isinstance(value, int) and value < 0:
+            yield f"{name} = {value}"
+    parts = (point.worst_layer, point.worst_requests, point.first_steps, point.turn_steps)
+    rated: list[Part | BoundSummary] = [part for part in parts if part is not None]
+    rated += point.bounds
+    for one in rated:
+        for interval in (one.hit, one.nontrivial_hit):
+            if interval is not None:
+                yield from _wrong_interval("hit", interval)
+    for bound in point.bounds:
+        for traffic in (bound.traffic_ratio, bound.traffic_vs_reference):
+            if traffic is not None and not 0.0 <= traffic < math.inf:
+                yield f"bound {bound.name}: traffic {traffic}"
+    for rates in (point.hit_by_layer, point.nontrivial_hit_by_layer):
+        if not all(rate is None or 0.0 <= rate <= 1.0 for rate in rates):
+            yield "a layer's hit rate is no share"
+    for ends in (point.ends, point.nontrivial_ends):
+        if set(ends) - set(ENDS):
+            yield f"ends knows {', '.join(ENDS)} only"
+    if any(set(fates) != set(FATES) for fates in point.fates.values()):
+        yield f"fates knows {', '.join(FATES)} only"
+    if any(n < 0 for counts in (point.lead_ns_log2, point.late_ns_log2) for n in counts):
+        yield "a histogram with a count below 0"
+
+
+def _wrong_interval(name: str, interval: Interval) -> Iterator[str]:
+    lowest = -math.inf if name in UNBOUNDED else 0.0
+    highest = math.inf if name in (*UNBOUNDED, *RATIOS) else 1.0
+    for value in (interval.value, interval.low, interval.high):
+        if value is not None and not (lowest <= value <= highest and math.isfinite(value)):
+            yield f"{name} = {value}"
+    if (interval.low is None) != (interval.high is None):
+        yield f"{name}: half an interval"
+    if interval.low is not None and interval.high is not None and interval.low > interval.high:
+        yield f"{name}: an interval from {interval.low} to {interval.high}"

@@ -1,13 +1,21 @@
-"""The HTML around a plot: figure, panels, legend, bars, chips. Every text is escaped here."""
+"""The page, and the HTML around a plot: figure, panels, legend, chips. Text is escaped here.
 
+A page is one HTML file that needs nothing else: style and script are files beside this one and are
+put into it. The page's own policy forbids every request and every script but that one, so that it
+can neither phone home nor run what a run's name or a warning may hold.
+"""
+
+import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.page.svg import attributes, tag
-from offstage.testbeds.report.run.runs import Group
 
 __all__ = [
     "Segment",
@@ -17,11 +25,15 @@ __all__ = [
     "figure",
     "key",
     "legend",
+    "page",
     "panel",
     "panels",
     "swatch",
     "tile",
 ]
+
+
+PACKAGE = "offstage.testbeds.report.page"
 
 
 @dataclass(frozen=True)
@@ -54,10 +66,10 @@ def legend(entries: Sequence[str]) -> str:
     return tag("ul", "".join(entries), class_="legend")
 
 
-def panel(group: Group, body: str) -> str:
+def panel(title: str, provenance: str, body: str) -> str:
     """One storage's part of a figure, under its name and provenance."""
-    head = f"<h3>{escape(group.title)} {chip(group.provenance)}</h3>"
-    return tag("div", head + body, class_=f"panel {group.provenance}")
+    head = f"<h3>{escape(title)} {chip(provenance)}</h3>"
+    return tag("div", head + body, class_=f"panel {provenance}")
 
 
 def panels(parts: Sequence[str]) -> str:
@@ -117,3 +129,34 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
                     yield from _flat(item, f"{key}[{number}].")
         else:
             yield key, show(str(name), value)
+
+
+def page(
+    *, title: str, sentence: str, setup: str, tiles: str, sections: Sequence[str], foot: str,
+    version: str,
+) -> str:  # fmt: skip
+    """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text."""
+    script = _part("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return Template(_part("page.html")).substitute(
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        title=escape(title),
+        style=_part("page.css"),
+        script=script,
+        sentence=_sentence(sentence),
+        setup=escape(setup),
+        tiles=tiles,
+        sections="\n".join(sections),
+        foot=foot,
+        version=escape(version),
+    )
+
+
+def _part(name: str) -> str:
+    return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+def _sentence(text: str) -> str:
+    """The finding, then what else is to be said of it more quietly."""
+    finding, semicolon, rest = text.partition("; ")
+    return escape(finding) + (f"; <span>{escape(rest)}</span>" if semicolon else "")

@@ -120,9 +120,7 @@ def path(points: Sequence[tuple[float, float]], **values: object) -> str:
     return tag("path", d=d, **values)
 
 
-def steps(
-    edges: Sequence[float], heights: Sequence[float], floor: float, **values: object
-) -> str:
+def steps(edges: Sequence[float], heights: Sequence[float], floor: float, **values: object) -> str:
     """The outline of bars: `heights[i]` between `edges[i]` and `edges[i + 1]`, down to `floor` at
     the first and the last that stand above it."""
     up = [at for at, height in enumerate(heights) if height < floor]

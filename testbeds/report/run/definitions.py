@@ -161,9 +161,7 @@ DEFINITIONS = (
         "verified",
         "Fetched blocks whose bytes were compared with what prefill wrote.",
     ),
-    Definition(
-        "blocks_corrupt", "corrupt", "Of these, the blocks that differed.", "", "lower"
-    ),
+    Definition("blocks_corrupt", "corrupt", "Of these, the blocks that differed.", "", "lower"),
     Definition(
         "blocks_recomputed",
         "recomputed",
@@ -211,9 +209,7 @@ DEFINITIONS = (
     Definition("wall_s", "duration", "How long the run took, in seconds."),
     Definition("ends", "ends", "Demands by end; each demand has exactly one."),
     Definition("nontrivial_ends", "non-trivial ends", "The same for non-trivial demands."),
-    Definition(
-        "fates", "fates", "Prefetched blocks by cause, then by fate; each has exactly one."
-    ),
+    Definition("fates", "fates", "Prefetched blocks by cause, then by fate; each has exactly one."),
     Definition(
         "hit_rate_by_step",
         "hit rate by step",

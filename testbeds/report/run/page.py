@@ -1,35 +1,22 @@
-"""The report: one HTML file that needs nothing else, made from a Summary.
+"""The report of a run: one HTML file that needs nothing else, made from a Summary."""
 
-Style and script are files of `report/page` and are put into the page. The page's own policy forbids
-every request and every script but that one, so that it can neither phone home nor run what a run's
-name or a warning may hold.
-"""
-
-import base64
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
+from typing import Any
 
 from offstage.testbeds.live.results import Summary
 from offstage.testbeds.report.page.files import write_text
-from offstage.testbeds.report.page.markup import facts, tile
+from offstage.testbeds.report.page.markup import facts, page, tile
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
 from offstage.testbeds.report.page.svg import tag
-from offstage.testbeds.report.run.bars import fates_figure, served_figure
-from offstage.testbeds.report.run.curve import curve_figure
 from offstage.testbeds.report.run.definitions import DEFINITIONS
+from offstage.testbeds.report.run.figures import curve_figure, fates_figure, served_figure
 from offstage.testbeds.report.run.plots import hit_rate_figure, lead_figure, stall_figure
-from offstage.testbeds.report.run.runs import Group, baseline, groups, label, set_colours
-from offstage.testbeds.report.run.sentence import subject
-from offstage.testbeds.report.run.setup import setup_line
+from offstage.testbeds.report.run.runs import Group, baseline, groups, label, set_colours, subject
 from offstage.testbeds.report.run.table import glossary, runs_section
 
-__all__ = ["page", "render", "write_report"]
-
-PACKAGE = "offstage.testbeds.report.page"
+__all__ = ["render", "setup_line", "write_report"]
 
 
 def write_report(summary: Summary, path: str | Path) -> None:
@@ -63,40 +50,9 @@ def render(summary: Summary) -> str:
     )
 
 
-def page(
-    *, title: str, sentence: str, setup: str, tiles: str, sections: Sequence[str], foot: str,
-    version: str,
-) -> str:  # fmt: skip
-    """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text."""
-    script = _part("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return Template(_part("page.html")).substitute(
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
-        title=escape(title),
-        style=_part("page.css"),
-        script=script,
-        sentence=_sentence(sentence),
-        setup=escape(setup),
-        tiles=tiles,
-        sections="\n".join(sections),
-        foot=foot,
-        version=escape(version),
-    )
-
-
-def _part(name: str) -> str:
-    return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
-
-
 def _title(summary: Summary) -> str:
     sets = dict.fromkeys(label(run) for run in summary.runs)
     return ", ".join(sets) or "no runs"
-
-
-def _sentence(text: str) -> str:
-    """The finding, then what else is to be said of it more quietly."""
-    finding, semicolon, rest = text.partition("; ")
-    return escape(finding) + (f"; <span>{escape(rest)}</span>" if semicolon else "")
 
 
 def _tiles(group: Group) -> str:
@@ -159,3 +115,44 @@ def _reproduce(summary: Summary) -> str:
         "times are of this machine and of this moment.</p>"
         f"<pre><code>{escape(summary.command)}</code></pre></section>"
     )
+
+
+# What was run and on what, in one line under the sentence.
+
+
+def setup_line(summary: Summary) -> str:
+    """Workload, geometry, machine, seed and provenance; what the summary lacks is left out."""
+    parts = [_text(summary.workload, "sentence"), _geometry(summary.workload)]
+    parts.append(_machine(summary.machine))
+    storages = ", ".join(group.where for group in groups(summary.runs))
+    parts.append(f"storage: {storages}" if storages else "")
+    parts.append(f"seed {summary.seed}")
+    return ". ".join(_capital(part.rstrip(".")) for part in parts if part) + "."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _geometry(workload: Mapping[str, Any]) -> str:
+    name, note = _text(workload, "geometry"), _text(workload, "geometry_note")
+    text = ", ".join(part for part in (name, note) if part)
+    return f"model geometry {text}" if text else ""
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    parts = [_text(machine, "processor")]
+    cores = machine.get("core_count")
+    if isinstance(cores, int):
+        parts.append(f"{cores} cores")
+    memory = machine.get("memory_bytes")
+    if isinstance(memory, int):
+        parts.append(f"{size(memory)} of memory")
+    kernel = _text(machine, "kernel")
+    parts.append(f"kernel {kernel}" if kernel else "")
+    return ", ".join(part for part in parts if part)

@@ -64,7 +64,12 @@ def legend_of(
 def hit_rate_figure(groups: Sequence[Group], colours: Colours) -> str:
     """Smoothed hit rate of each run over decode steps, raw values faint behind it."""
     low = _lowest([run for group in groups for run in group.runs])
-    body = panels([panel(group, _hit_rate_plot(group, colours, low)) for group in groups])
+    body = panels(
+        [
+            panel(group.title, group.provenance, _hit_rate_plot(group, colours, low))
+            for group in groups
+        ]
+    )
     start = f" The scale starts at {low * 100:g} %." if low else ""
     return figure(
         "steps",
@@ -172,7 +177,7 @@ def lead_figure(groups: Sequence[Group], colours: Colours) -> str:
     else:
         body = panels(
             [
-                panel(group, lead_chart(rows, span, group.title))
+                panel(group.title, group.provenance, lead_chart(rows, span, group.title))
                 for group, rows in zip(groups, found, strict=True)
             ]
         )
@@ -302,7 +307,12 @@ def stall_figure(groups: Sequence[Group], colours: Colours) -> str:
     # All but the few shortest waits are in sight.
     shortest = min(values[len(values) // 50] if values else high, high / 10)
     low = max(10.0 ** math.floor(math.log10(max(STALL_FLOOR_MS, shortest))), high / 1e5)
-    body = panels([panel(group, _stall_plot(group, colours, low, high)) for group in groups])
+    body = panels(
+        [
+            panel(group.title, group.provenance, _stall_plot(group, colours, low, high))
+            for group in groups
+        ]
+    )
     return figure(
         "stall",
         "What each token waited",

@@ -81,9 +81,7 @@ def _head(column: str) -> str:
 def _group_rows(group: Group, colours: Colours) -> list[str]:
     span = len(COLUMNS) + 1
     title = f"<span>{escape(group.title)} {chip(group.provenance)}</span>"
-    rows = [
-        tag("tr", tag("th", title, colspan=span, scope="rowgroup"), class_="group")
-    ]
+    rows = [tag("tr", tag("th", title, colspan=span, scope="rowgroup"), class_="group")]
     winners = {column: best(group, column) for column in COLUMNS}
     for at, (run, name) in enumerate(zip(group.runs, labels(group), strict=True)):
         mark = swatch(colours[tuple(sorted(run.prefetchers))], group.provenance)
@@ -115,7 +113,6 @@ def glossary(keys: Sequence[str], title: str) -> str:
         f"<details><summary>{escape(title)}</summary>{note}"
         f'<dl class="glossary">{"".join(entries)}</dl></details>'
     )
-
 
 
 def console_table(summary: Summary) -> Table:

@@ -1,21 +1,228 @@
-"""Collects the requests that a reader finds, checks them, and makes a `Trace` of them.
+"""A trace of requests in columns, whatever file it came from.
 
-Owns the growing columns of one trace. Every request is checked when it comes, while the reader
-still knows its file and line: times that are no time or go back, negative lengths, and a number of
-blocks that does not fit the tokens are a `BadInput`.
+Traces of agents hold tens of millions of blocks, but few runs of consecutive ids, so blocks are
+kept as runs. A `Trace` is made by a reader (`importer.open_trace`), never changes, and owns nothing
+but arrays. Asking it for sessions or blocks that its format does not have is a `BadInput`.
 """
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.requests import Origin, Trace
+from offstage.bindings.prefix import Runs
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Request
 
-__all__ = ["BLOCK_ID_MAX", "Columns", "runs_of"]
+__all__ = ["BLOCK_ID_MAX", "Columns", "Origin", "Trace", "runs_of"]
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a trace is from. `notes` say what a reader added to or changed in what it read."""
+
+    name: str
+    format: str
+    licence: str = ""
+    sha256: tuple[str, ...] = ()
+    """Of the files as they are on disk, in the order they were given."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Requests in order of arrival.
+
+    arrival_s, think_s: float64 `[requests]`; `think_s`, the time that the client took before the
+        request, is NaN where not known. session: int64 `[requests]`, -1 where there is none, else a
+        place in `session_names`. input_tokens, output_tokens: int64 `[requests]`.
+    Request r holds the runs `offsets[r]` to `offsets[r + 1]` (int64 `[requests + 1]`); run i is the
+        ids `run_first[i]` (uint64) and `run_count[i] - 1` more (int64). No runs and
+        `block_tokens = None` where the format says nothing about prefixes.
+    """
+
+    origin: Origin
+    block_tokens: int | None
+    arrival_s: Float64Array
+    think_s: Float64Array
+    session: Int64Array
+    session_names: tuple[str, ...]
+    input_tokens: Int64Array
+    output_tokens: Int64Array
+    offsets: Int64Array
+    run_first: npt.NDArray[np.uint64]
+    run_count: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def has_sessions(self) -> bool:
+        """Every request belongs to a session."""
+        return len(self) > 0 and bool((self.session >= 0).all())
+
+    def need_sessions(self, what: str) -> None:
+        """BadInput where `what` needs sessions and the trace has none."""
+        if not self.has_sessions:
+            raise BadInput(
+                f"{what} needs sessions, and the trace has none",
+                self.origin.name,
+                "give a trace with sessions (formats weka, lmcache), or choose another",
+            )
+
+    def need_blocks(self, what: str) -> int:
+        """Tokens of one block; BadInput where `what` needs blocks and the trace has none."""
+        if self.block_tokens is None:
+            raise BadInput(
+                f"{what} needs prefix blocks, and format {self.origin.format} has none",
+                self.origin.name,
+                "give a trace with block ids (mooncake, weka, lmcache, sharegpt)",
+            )
+        return self.block_tokens
+
+    @cached_property
+    def turn(self) -> Int64Array:
+        """int64 `[requests]`: place in its session, from 0; 0 without a session."""
+        return self._within_session()[0]
+
+    @cached_property
+    def gap_s(self) -> Float64Array:
+        """float64 `[requests]`: since the session's last request; NaN for a first one."""
+        return self._within_session()[1]
+
+    def _within_session(self) -> tuple[Int64Array, Float64Array]:
+        order = np.argsort(self.session, kind="stable")
+        ids = self.session[order]
+        first = np.r_[True, ids[1:] != ids[:-1]][: len(ids)] | (ids < 0)
+        place = np.arange(len(ids))
+        turn = np.zeros(len(ids), np.int64)
+        turn[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+        gap_s = np.full(len(ids), np.nan)
+        again = np.flatnonzero(~first)
+        gap_s[order[again]] = self.arrival_s[order[again]] - self.arrival_s[order[again - 1]]
+        return turn, gap_s
+
+    @cached_property
+    def block_counts(self) -> Int64Array:
+        """int64 `[requests]`: blocks of each request."""
+        ends = np.r_[0, np.cumsum(self.run_count)]
+        counts: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
+        return counts
+
+    @cached_property
+    def last_tokens(self) -> Int64Array:
+        """int64 `[requests]`: tokens in the last block of each request; 0 without blocks."""
+        tokens = self.block_tokens or 0
+        left = self.input_tokens - tokens * (self.block_counts - 1)
+        return np.where(self.block_counts > 0, np.clip(left, 0, tokens), 0)
+
+    def tokens_of(self, blocks: npt.NDArray[Any], last: npt.NDArray[Any]) -> Int64Array:
+        """Tokens in so many blocks `[requests]`; `last` `[requests]`: the last one is of them."""
+        tokens = self.block_tokens or 0
+        whole = blocks.astype(np.int64) * tokens
+        return whole - np.where(last.astype(bool), tokens - self.last_tokens, 0)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The runs with dense block numbers: ids in ascending order without the gaps."""
+        return dense_runs(self)
+
+    def block_ids(self, index: int) -> npt.NDArray[np.uint64]:
+        """Ids of one request's blocks, front to back: uint64 `[blocks]`."""
+        span = slice(self.offsets[index], self.offsets[index + 1])
+        count = self.run_count[span]
+        inside = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        ids: npt.NDArray[np.uint64] = np.repeat(self.run_first[span], count)
+        return ids + inside.astype(np.uint64)
+
+    def accesses(self) -> npt.NDArray[np.uint32]:
+        """Dense block numbers of all requests in order of access: uint32 `[accesses]`."""
+        runs = self.runs
+        ends = np.cumsum(runs.count, dtype=np.int64)
+        result = np.ones(runs.access_count, np.uint32)
+        if len(ends):
+            # Steps of one inside a run, and at its start the jump from the end of the run before.
+            begins = np.r_[0, ends[:-1]]
+            last = runs.first.astype(np.int64) + runs.count - 1
+            result[begins] = (runs.first - np.r_[0, last[:-1]]).astype(np.uint32)
+            np.cumsum(result, dtype=np.uint32, out=result)
+        return result
+
+    def request(self, index: int) -> Request:
+        """One request as a record of its own."""
+        gap_s, think_s = float(self.gap_s[index]), float(self.think_s[index])
+        session = int(self.session[index])
+        return Request(
+            index=index,
+            timestamp_ms=float(self.arrival_s[index]) * 1e3,
+            input_tokens=int(self.input_tokens[index]),
+            output_tokens=int(self.output_tokens[index]),
+            block_ids=tuple(self.block_ids(index).tolist()),
+            session=self.session_names[session] if session >= 0 else None,
+            turn=int(self.turn[index]) if session >= 0 else None,
+            gap_s=None if np.isnan(gap_s) else gap_s,
+            think_s=None if np.isnan(think_s) else think_s,
+            trace_block_tokens=self.block_tokens or TRACE_BLOCK_TOKENS,
+        )
+
+    def requests(self) -> Iterator[Request]:
+        """All requests as records, one at a time."""
+        return (self.request(index) for index in range(len(self)))
+
+    def select(self, indices: npt.NDArray[np.int64]) -> "Trace":
+        """The trace of these requests alone, `[n]` ascending; arrival times stay."""
+        starts, ends = self.offsets[indices], self.offsets[indices + 1]
+        counts = ends - starts
+        inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        runs = np.repeat(starts, counts) + inside
+        columns = ("arrival_s", "think_s", "session", "input_tokens", "output_tokens")
+        return replace(
+            self,
+            **{name: getattr(self, name)[indices] for name in columns},
+            offsets=np.r_[0, np.cumsum(counts)],
+            run_first=self.run_first[runs],
+            run_count=self.run_count[runs],
+        )
+
+
+def dense_runs(trace: Trace) -> Runs:
+    """Numbers the distinct ids of a trace from 0, without expanding its runs.
+
+    Ids that follow each other in a run keep following each other, so a run stays one run: distinct
+    ids are a union of intervals, and a number is a place in that union.
+    """
+    first, count = trace.run_first, trace.run_count.astype(np.uint64)
+    order = np.argsort(first, kind="stable")
+    starts = first[order]
+    reach = np.maximum.accumulate(starts + count[order])
+    opens = np.r_[True, starts[1:] > reach[:-1]][: len(starts)]
+    interval_start = starts[opens]
+    closes = np.r_[np.flatnonzero(opens)[1:], len(starts)][: len(interval_start)]
+    interval_end = reach[closes - 1] if len(starts) else interval_start
+    lengths = interval_end - interval_start
+    base = np.cumsum(lengths) - lengths
+    place = np.searchsorted(interval_start, first, side="right") - 1
+    return Runs(
+        offsets=trace.offsets.astype(np.uint64),
+        first=(first - interval_start[place] + base[place]).astype(np.uint32),
+        count=trace.run_count.astype(np.uint32),
+        block_count=int(lengths.sum()),
+    )
+
+
+# Collects the requests that a reader finds, checks them, and makes a `Trace` of them.
+#
+# Owns the growing columns of one trace. Every request is checked when it comes, while the reader
+# still knows its file and line: times that are no time or go back, negative lengths, and a number
+# of blocks that does not fit the tokens are a `BadInput`.
 
 BLOCK_ID_MAX = 2**63 - 1
 """Larger ids are refused: a hash of more bits has to be cut to 63 before."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.formats import (
     azure,
     hashed,
@@ -21,7 +22,6 @@ from offstage.testbeds.workloads.requests.formats import (
 )
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 from offstage.testbeds.workloads.requests.formats.weka import FILE_BYTES_MAX
-from offstage.testbeds.workloads.requests.requests import Trace
 from offstage.testbeds.workloads.requests.trace import opened
 
 __all__ = ["FORMATS", "open_trace", "write_trace"]

@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.arrivals import compress, compression_for, lockstep
-from offstage.testbeds.workloads.requests.choose import Limits, choose
-from offstage.testbeds.workloads.requests.identity import generated_chunks, root, trace_chunks
-from offstage.testbeds.workloads.requests.mooncake import load
+from offstage.testbeds.workloads.requests.formats.mooncake import load
 from offstage.testbeds.workloads.requests.sessions import (
     ChunkShape,
     SessionPlan,
     WorkloadPlan,
+    compress,
+    compression_for,
+    generated_chunks,
+    lockstep,
+    root,
     share,
+    trace_chunks,
 )
-from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Request
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Limits, Request, choose
 
 __all__ = ["ChunkShape", "SessionPlan", "TraceOptions", "WorkloadPlan", "from_trace", "generated"]
 

@@ -4,16 +4,31 @@ A plan is made once, before anything runs (`plan.py`); it owns no clock and no b
 what was taken, what was capped and what was left out, so that a report can say so.
 """
 
+import heapq
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
-from offstage.testbeds.workloads.requests.arrivals import admit
-from offstage.testbeds.workloads.requests.choose import LeftOut
-from offstage.testbeds.workloads.requests.identity import grown_chunk
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, LeftOut, Request
 
-__all__ = ["ChunkShape", "SessionPlan", "WorkloadPlan", "share"]
+__all__ = [
+    "ChunkShape",
+    "SessionPlan",
+    "WorkloadPlan",
+    "admit",
+    "chain",
+    "compress",
+    "compression_for",
+    "generated_chunks",
+    "grown_chunk",
+    "lockstep",
+    "root",
+    "share",
+    "trace_chunks",
+]
 
 
 @dataclass(frozen=True)
@@ -219,3 +234,114 @@ def _session_dict(session: SessionPlan) -> dict[str, Any]:
         "asked_context_tokens": session.asked_context_tokens,
         "asked_decode_steps": session.asked_decode_steps,
     }
+
+
+# When sessions arrive and when they may start: pure functions over lists of seconds.
+#
+# Traces carry coarse clocks (Mooncake's ticks are about 3 s apart), so requests of one tick arrive
+# together and keep the order of the file; nothing finer than a tick may be concluded.
+
+
+def lockstep(session_count: int) -> list[float]:
+    """All sessions arrive at once and decode step by step together."""
+    return [0.0] * session_count
+
+
+def compress(timestamps_ms: Sequence[float], factor: float) -> list[float]:
+    """Arrivals in seconds after the first one, every gap divided by `factor`."""
+    assert factor > 0
+    return [(stamp - timestamps_ms[0]) / 1e3 / factor for stamp in timestamps_ms]
+
+
+def compression_for(span_s: float, target_s: float) -> float:
+    """The factor that brings a span down to `target_s` or a little less; at least 1.
+
+    Rounded up to two significant digits, so that a report can say it exactly.
+    """
+    assert target_s > 0
+    factor = span_s / target_s
+    if factor <= 1:
+        return 1.0
+    unit = 10.0 ** (math.floor(math.log10(factor)) - 1)
+    return round(math.ceil(factor / unit - 1e-9) * unit, 9)
+
+
+def admit(
+    arrivals_s: Sequence[float], durations_s: Sequence[float], sessions_max: int
+) -> list[float]:
+    """Start times when at most `sessions_max` sessions run at once, first come, first served.
+
+    `arrivals_s` must not decrease. A session that finds no place waits for the first one to end.
+    """
+    assert sessions_max >= 1
+    ends: list[float] = []
+    starts = []
+    for arrival_s, duration_s in zip(arrivals_s, durations_s, strict=True):
+        start_s = arrival_s
+        if len(ends) == sessions_max:
+            start_s = max(arrival_s, heapq.heappop(ends))
+        heapq.heappush(ends, start_s + duration_s)
+        starts.append(start_s)
+    return starts
+
+
+# Content identities of chunks: 128-bit numbers that are equal exactly when prefixes are equal.
+#
+# An identity is a hash over the identity of the chunk before it and a label of what stands in this
+# chunk, so that it stands for the whole prefix (blake2b, 16-byte digest). It says what the tokens
+# are, not who may see them: the decision core hashes it once more with the tenant's key, which is
+# what keeps tenants apart. The seed is part of the root because key and value bytes are drawn from
+# (seed, identity, layer): two runs of different seeds must not find each other's bytes in one
+# store.
+
+_IDENTITY_BYTES = 16
+
+
+def root(seed: int, source: str) -> int:
+    """The parent of every first chunk of one workload source under one seed."""
+    return chain(0, "root", source, seed)
+
+
+def chain(parent: int, *label: str | int) -> int:
+    """The identity of the chunk that follows `parent` and holds what `label` names."""
+    # Length-prefixed parts: ("a", 12) and ("a1", 2) must not meet.
+    parts = [f"{len(text)}:{text}" for text in map(str, label)]
+    digest = blake2b(digest_size=_IDENTITY_BYTES)
+    digest.update(parent.to_bytes(_IDENTITY_BYTES, "little"))
+    digest.update("".join(parts).encode())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def generated_chunks(parent: int, name: str, token_count: int, block_tokens: int) -> list[int]:
+    """Identities of `token_count` made-up tokens called `name` after `parent`; tail included."""
+    identities = []
+    for ordinal in range(-(-token_count // block_tokens)):
+        tokens = min(block_tokens, token_count - ordinal * block_tokens)
+        parent = chain(parent, "text", name, ordinal, tokens)
+        identities.append(parent)
+    return identities
+
+
+def trace_chunks(
+    parent: int, request: Request, context_tokens: int, block_tokens: int
+) -> list[int]:
+    """Identities of the first `context_tokens` tokens of a traced request.
+
+    A 512-token trace block becomes 512 / block_tokens chunks, each named by the trace id and its
+    token count; the chain tells the places inside the block apart. The count is in it because a
+    tail cut short by a cap is other content than the full chunk at the same place.
+    """
+    assert TRACE_BLOCK_TOKENS % block_tokens == 0
+    assert context_tokens <= request.input_tokens
+    identities = []
+    for start in range(0, context_tokens, block_tokens):
+        trace_id = request.block_ids[start // TRACE_BLOCK_TOKENS]
+        tokens = min(block_tokens, context_tokens - start)
+        parent = chain(parent, "trace", trace_id, tokens)
+        identities.append(parent)
+    return identities
+
+
+def grown_chunk(parent: int, session: str, ordinal: int) -> int:
+    """Identity of the chunk `ordinal` that decoding appends after `parent`: the session's own."""
+    return chain(parent, "decoded", session, ordinal)

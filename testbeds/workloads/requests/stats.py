@@ -10,20 +10,21 @@ Definitions, which move a hit rate by several points and so stand beside every f
   floor(fraction x unique blocks), at least one block.
 
 Caches with other evictions, an admission or a TTL are the affair of the laboratory, in
-`offstage.testbeds.lab.bounds.prefix_runs`.
+`offstage.testbeds.lab.bounds.prefix`.
 """
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.table import Table
 
+from offstage.bindings.bounds import Demands, belady
 from offstage.bindings.prefix import Ideal, distances, ideal
-from offstage.testbeds.workloads.requests.columns import Columns, runs_of
-from offstage.testbeds.workloads.requests.optimum import Optimum
-from offstage.testbeds.workloads.requests.requests import Origin, Trace
+from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
 from offstage.testbeds.workloads.requests.trace import Request
 
 __all__ = [
@@ -31,10 +32,12 @@ __all__ = [
     "LRU_FRACTIONS",
     "BlockInfo",
     "HitPoint",
+    "Optimum",
     "Quantiles",
     "SessionInfo",
     "TraceInfo",
     "collect",
+    "render",
     "summarise",
     "to_dict",
 ]
@@ -276,3 +279,99 @@ def to_dict(info: TraceInfo) -> dict[str, Any]:
     plain = asdict(info)
     blocks, sessions = plain.pop("blocks") or {}, plain.pop("sessions") or {}
     return {**plain, **blocks, **sessions, "definitions": DEFINITIONS}
+
+
+# The figures of a trace as a table for the terminal.
+
+Row = tuple[str, str, str]
+
+
+def render(info: TraceInfo) -> Table:
+    """What, value and meaning, one figure a row; what the format does not have is left out."""
+    table = Table(title=info.trace, title_justify="left", show_header=False)
+    table.add_column("what", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("meaning", style="dim", overflow="fold")
+    rows = [
+        ("format", info.format, info.licence),
+        ("requests", f"{info.request_count:,}", f"{info.tick_count:,} distinct arrival times"),
+        ("duration", f"{info.duration_s:,.0f} s", "first to last arrival"),
+        ("rate", f"{info.requests_per_s:,.2f} /s", f"{info.requests_per_s_max:,.2f} in a minute"),
+    ]
+    if info.blocks:
+        rows += _block_rows(info.blocks)
+    rows += [_spread("input", "tokens", info.input_tokens)]
+    rows += [_spread("output", "tokens", info.output_tokens)]
+    if info.blocks:
+        rows += [_spread("reuse distance", "blocks", info.blocks.reuse_distance_blocks)]
+        rows += [_spread("reuse time", "s", info.blocks.reuse_time_s)]
+    if info.sessions:
+        rows += _session_rows(info.sessions)
+    rows += [("note", "", note) for note in info.notes]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _block_rows(info: BlockInfo) -> list[Row]:
+    tokens = f"{info.block_tokens} tokens a block"
+    share = f"{info.reused_block_fraction:.1%} of them used again"
+    rows = [
+        ("block accesses", f"{info.block_access_count:,}", tokens),
+        ("unique blocks", f"{info.unique_block_count:,}", share),
+        ("ideal hit rate, block", f"{info.ideal_block_hit_rate:.4f}", "endless cache"),
+        ("ideal hit rate, prefix", f"{info.ideal_prefix_hit_rate:.4f}", "unbroken from the front"),
+        ("ideal hit rate, token", f"{info.ideal_token_hit_rate:.4f}", "tokens of blocks seen"),
+    ]
+    for lru, opt in zip(info.lru, info.opt, strict=True):
+        size = f"{lru.capacity_blocks:,} blocks; at best {opt.hit_rate:.4f} (OPT)"
+        rows.append((f"LRU hit rate at {lru.fraction:.0%}", f"{lru.hit_rate:.4f}", size))
+    return rows
+
+
+def _session_rows(info: SessionInfo) -> list[Row]:
+    rows = [
+        ("sessions", f"{info.session_count:,}", ""),
+        _spread("turns", "requests of a session", info.turns),
+        _spread("gap", "s since the session's last request", info.gap_s),
+    ]
+    if info.think_s:
+        rows.append(_spread("think time", "s, the client's part", info.think_s))
+    return rows
+
+
+def _spread(label: str, unit: str, values: Quantiles) -> Row:
+    spread = f"{values.p50:,.0f} / {values.p90:,.0f} / {values.p99:,.0f}"
+    return f"{label} p50/90/99", spread, f"{unit}; mean {values.mean:,.0f}"
+
+
+# The most block hits that any cache can have on a trace of requests.
+#
+# OPT is Belady's choice with bypass, which may also decline to keep a block: an upper bound on
+# block hits for every eviction and admission of that capacity. It knows the future, no policy
+# attains it.
+
+
+class Optimum:
+    """OPT of one trace at any capacity; holds 17 bytes for each access once it is asked."""
+
+    def __init__(self, trace: Trace) -> None:
+        trace.need_blocks("OPT")
+        self._trace = trace
+
+    @cached_property
+    def _demands(self) -> Demands:
+        accesses = self._trace.accesses()
+        return Demands(
+            accesses,
+            np.arange(len(accesses) + 1, dtype=np.uint64),
+            np.zeros(len(accesses), np.uint8),
+            self._trace.runs.block_count,
+        )
+
+    def block_hit_rate(self, capacity_blocks: int) -> float:
+        """Hits over accesses with a buffer of `capacity_blocks`; 0 where nothing is accessed."""
+        if not self._trace.runs.access_count:
+            return 0.0
+        hits = belady(self._demands, capacity_blocks, bypass=True).hits
+        return int(hits.sum(dtype=np.int64)) / len(hits)

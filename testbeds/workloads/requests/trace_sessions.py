@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.choose import SHARING_SESSIONS_MIN
-from offstage.testbeds.workloads.requests.identity import chain, root
-from offstage.testbeds.workloads.requests.requests import Trace
+from offstage.testbeds.workloads.requests.columns import Trace
+from offstage.testbeds.workloads.requests.sessions import chain, root
+from offstage.testbeds.workloads.requests.trace import SHARING_SESSIONS_MIN
 
 __all__ = ["PARTS", "Part", "TraceSession", "part_of", "sessions_from_trace"]
 

@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.host.selection import ScoreScale, quantize, select
-from offstage.testbeds.workloads.selections.scores_format import Session
-from offstage.testbeds.workloads.selections.scores_reader import Step, open_capture
+from offstage.testbeds.workloads.selections.scores_file import Session, Step, open_capture
 from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
 
 __all__ = ["MASS_LEVELS_PER_OCTAVE", "CapturedWorkload"]

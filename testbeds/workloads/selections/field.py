@@ -1,8 +1,6 @@
-"""The score process of `process.py` for all layers of one session at once.
+"""The score process (`host/score_process.py`) for all layers of one session at once.
 
-    score_t(i) = w_static |t4|_i 0.6 + slow_t(i) + w_fast fast_t(i) + recency r(i) + sink [i = 0]
-
-with the parameters of each layer's own process. What differs from the plain form:
+Drawn with the parameters of each layer's own process. What is its own:
 
 - every draw is addressed by (seed, stream, purpose, tick), Philox (Salmon et al. 2011): a session
   is the same whoever else runs, and a longer one begins as the shorter one does;
@@ -25,13 +23,19 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from offstage.host.keys import BURST_SHARE, ProcessParams
+from offstage.host.score_process import (
+    BURST_SHARE,
+    STATIC_SCALE,
+    ProcessParams,
+    blend,
+    kept,
+    moved,
+)
 
-__all__ = ["HEAVY_MAX", "STATIC_SCALE", "Field", "FieldShape", "words"]
+__all__ = ["HEAVY_MAX", "Field", "FieldShape", "words"]
 
 Floats = npt.NDArray[np.float32]
 
-STATIC_SCALE = 0.6
 RECENCY_FRACTION = 1 / 64
 """Length of the recency part, of the context at the start."""
 
@@ -74,11 +78,11 @@ class Field:
         self._key = (seed % 2**64, 2 * stream)
         self._group_key = (seed % 2**64, 2 * group + 1) if group >= 0 and shape.prefix else None
         self._tick = 0
-        self._keep_slow = _column([math.exp(-1 / one.tau_slow) for one in params])
-        self._keep_fast = _column([math.exp(-1 / one.tau_fast) for one in params])
-        self._move_slow = np.sqrt(1 - self._keep_slow * self._keep_slow)
+        self._keep_slow = _column([kept(one.tau_slow) for one in params])
+        self._keep_fast = _column([kept(one.tau_fast) for one in params])
+        self._move_slow = moved(self._keep_slow)
         w_fast = _column([one.w_fast for one in params])
-        self._move_fast = np.sqrt(1 - self._keep_fast * self._keep_fast) * w_fast
+        self._move_fast = moved(self._keep_fast) * w_fast
         self._burst = np.array([one.burst for one in params])
         self._recency = _column([one.recency for one in params])
         self._noise = _column([one.noise for one in params])
@@ -92,14 +96,9 @@ class Field:
     def advance(self, redraw: float = 0.0) -> None:
         """Goes to the next tick; `redraw` of slow's variance is drawn anew in every layer."""
         self._tick += 1
-        self._slow *= self._keep_slow
-        moved = self._slow_draw(_SLOW)
-        moved *= self._move_slow
-        self._slow += moved
-        self._fast *= self._keep_fast
-        moved = self._draw(_FAST, self.shape.context, self.shape.grown)
-        moved *= self._move_fast
-        self._fast += moved
+        blend(self._slow, self._keep_slow, self._slow_draw(_SLOW), self._move_slow)
+        fresh = self._draw(_FAST, self.shape.context, self.shape.grown)
+        blend(self._fast, self._keep_fast, fresh, self._move_fast)
         share = np.where(self._moment() < self._burst, max(BURST_SHARE, redraw), redraw)
         if share.any():
             self._turn(share.astype(np.float32))

@@ -1,15 +1,7 @@
 """Score processes: how strongly a decode step wants each block, one per head class and layer band.
 
 No public trace of per-step block selections is large enough to run on, so sessions are driven by a
-process fitted to published locality figures:
-
-    score_t(i) = w_static |t4|_i 0.6 + slow_t(i) + w_fast fast_t(i) + recency r(i) + sink [i = 0]
-
-`slow` and `fast` are AR(1) in t with unit variance and correlation times tau_slow and tau_fast in
-steps; static is a Student-t draw per block with 4 degrees of freedom, as heavy hitters follow a
-power law; r(i) falls exponentially with the distance to the end, with a length of 1/64 of the
-context (2,048 tokens of 131,072). With probability `burst` a step the topic changes, and a share
-BURST_SHARE of the variance of slow is drawn anew. `noise` weighs a draw that is new at every step.
+process (`host/score_process.py`) fitted to published locality figures.
 
 What is fitted and what is chosen: (w_static, tau_slow, w_fast, tau_fast, burst) of the retrieval
 class in the middle band were fitted to HiSparse's miss rates. The share a burst replaces, the shape
@@ -19,32 +11,35 @@ checks, and the rest is a choice. Not fitted and only compared: of one head's to
 20 and 40 RetroInfer (arXiv:2505.02922) finds .31 in all three; over eight seeds the middle band
 gives .32 and the last one .17. The anchors are per token or per page of real models; using them for
 blocks of a scaled-down geometry is an assumption, and a report on it has to say "synthetic".
-
-`host/keys.py` turns the same process into keys and queries; here it is drawn as plain scores, for
-virtual time and for checks. Pure functions of their arguments: no state, no clock, numpy only.
 """
 
+import difflib
 import math
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Literal
 
 from offstage.bindings.errors import BadInput
-from offstage.host.keys import BURST_SHARE, ProcessParams
+from offstage.host.score_process import ProcessParams
 
 __all__ = [
     "BANDS",
+    "BLOCKS_FROM_TOKENS",
+    "BLOCK_TOKENS",
+    "CLUMP_TOKENS",
     "HEAD_CLASSES",
     "HEAD_CLASS_FRACTIONS",
+    "PROCESSES",
+    "PROFILES",
     "TABLE",
     "Entry",
+    "Process",
     "band_of",
     "layer_entries",
-    "scores",
+    "layer_processes",
 ]
 
 HEAD_CLASSES = ("retrieval", "stable", "streaming")
@@ -56,8 +51,6 @@ HEAD_CLASS_FRACTIONS: Mapping[str, float] = MappingProxyType(
 """FlexiCache (arXiv:2511.00868): 25 % of the KV heads of Llama-3.1-8B are unstable. Streaming heads
 select what a window holds anyway, so by default none is modelled."""
 
-_STATIC_SCALE = 0.6
-_RECENCY_FRACTION = 1 / 64
 _RECENCY = 3.75
 _SINK = 8.0
 
@@ -182,42 +175,92 @@ def layer_entries(
     return tuple(entries)
 
 
-def scores(
-    params: ProcessParams, blocks: int, steps: int, seed: int, clump_blocks: int = 1
-) -> npt.NDArray[np.float32]:
-    """Draws the process: float32 of shape [steps, blocks], reproducible from the seed.
+# Profiles: which score process drives each layer of a generated workload.
+#
+# A process is a set of parameters with its origin (`processes.toml` beside this file, found with
+# `python -m offstage.testbeds.workloads.selections.fit`); a profile gives one to every layer by
+# head class and depth. `TABLE` above is the demo's own, the first fit, and is kept as it is; here
+# stand the fits to several figures at once. What a unit of the workload is decides too: figures of
+# tokens hold for tokens, and for blocks the process that was derived from them (`anchors.py`).
+#
+# Read once, at import; immutable. A profile that does not exist is `BadInput`.
 
-    `clump_blocks` neighbours share their slow component; the fit to HiSparse has one block per
-    token and clumps of 16.
-    """
-    assert blocks >= 1 and steps >= 1 and clump_blocks >= 1
-    draw = np.random.Generator(np.random.Philox(seed))
-    clumps = -(-blocks // clump_blocks)
+CLUMP_TOKENS = 16
+"""Neighbouring tokens whose slow part is one, where units are smaller than this: as in the fit to
+HiSparse (arXiv:2608.07009). A choice: no published figure fixes it."""
 
-    def slow_field() -> npt.NDArray[np.float64]:
-        return np.repeat(draw.standard_normal(clumps), clump_blocks)[:blocks]
+BLOCK_TOKENS = 64
+"""Tokens of a block that the processes of blocks are derived for: the laboratory's default."""
 
-    static = np.abs(draw.standard_t(4, blocks)) * _STATIC_SCALE
-    distance = np.arange(blocks - 1, -1, -1) / (blocks * _RECENCY_FRACTION)
-    base = params.w_static * static + params.recency * np.exp(-distance)
-    base[0] += params.sink
-    keep_slow, keep_fast = math.exp(-1 / params.tau_slow), math.exp(-1 / params.tau_fast)
-    slow, fast = slow_field(), draw.standard_normal(blocks)
-    result = np.empty((steps, blocks), dtype=np.float32)
-    for step in range(steps):
-        result[step] = base + slow + params.w_fast * fast
-        if params.noise:
-            result[step] += params.noise * draw.standard_normal(blocks)
-        slow = _blend(keep_slow, slow, slow_field())
-        if draw.random() < params.burst:
-            slow = _blend(math.sqrt(1 - BURST_SHARE), slow, slow_field())
-        fast = _blend(keep_fast, fast, draw.standard_normal(blocks))
+BLOCKS_FROM_TOKENS = 32
+"""From so many tokens on, a unit has the process of blocks. A choice: half of what it is for."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One score process. `free` are the parameters that were searched, `fitted_to` the anchors of
+    `anchors.ANCHORS` or `derived.STATISTICS` that were aimed at, `compared_with` others it is held
+    against. `start` is the entry of `process.TABLE` that the search began at; parameters that are
+    not free are its. `tokens`: the process of whose tokens the blocks consist, or empty."""
+
+    name: str
+    about: str
+    params: ProcessParams
+    start: ProcessParams
+    free: tuple[str, ...]
+    fitted_to: tuple[str, ...]
+    compared_with: tuple[str, ...]
+    tokens: str = ""
+
+
+def _read() -> dict[str, Process]:
+    path = Path(__file__).with_name("processes.toml")
+    table: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    result = {}
+    for name, row in table.items():
+        about, tokens = row.pop("about"), row.pop("tokens", "")
+        head_class, band = row.pop("start")
+        start = TABLE[head_class, band].params
+        free, aims, others = (tuple(row.pop(key)) for key in ("free", "fitted_to", "compared_with"))
+        result[name] = Process(
+            name, about, replace(start, **row), start, free, aims, others, tokens
+        )
     return result
 
 
-def _blend(
-    keep: float, old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Mixes two fields of unit variance into one of unit variance."""
-    mixed: npt.NDArray[np.float64] = keep * old + math.sqrt(1 - keep * keep) * new
-    return mixed
+PROCESSES: Mapping[str, Process] = MappingProxyType(_read())
+"""Every process by name."""
+
+PROFILES: Mapping[str, str] = MappingProxyType(
+    {
+        "mixed": "25 % retrieval layers (scattered, hisparse or gvr by depth), 75 % stable ones",
+        "retrieval": "every layer as HiSparse measured them on average",
+        "drifting": "every layer as GVR's layers 20 to 60",
+        "stable": "every layer as FlexiCache's stable heads",
+    }
+)
+"""What a user may ask for, and what it is."""
+
+_WHOLE = {"retrieval": "hisparse", "drifting": "gvr", "stable": "flexicache"}
+_RETRIEVAL_BY_BAND = {"first": "scattered", "middle": "hisparse", "last": "gvr"}
+_BLOCKS_OF = {process.tokens: name for name, process in PROCESSES.items() if process.tokens}
+
+
+def layer_processes(profile: str, layers: int, unit_tokens: int) -> tuple[Process, ...]:
+    """The process of each layer for units of that many tokens.
+
+    Raises BadInput for a profile that does not exist."""
+    if profile not in PROFILES:
+        near = difflib.get_close_matches(profile, PROFILES, n=1)
+        mend = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(PROFILES)}"
+        raise BadInput(f"no profile is called {profile!r}", "workload", mend)
+    if profile in _WHOLE:
+        names = [_WHOLE[profile]] * layers
+    else:
+        names = [
+            _RETRIEVAL_BY_BAND[entry.band] if entry.head_class == "retrieval" else "flexicache"
+            for entry in layer_entries(layers)
+        ]
+    if unit_tokens >= BLOCKS_FROM_TOKENS:
+        names = [_BLOCKS_OF.get(name, name) for name in names]
+    return tuple(PROCESSES[name] for name in names)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.workloads.selections.scores_format import PLACE, SCORES, Header, schema
+from offstage.testbeds.workloads.selections.scores_file import PLACE, SCORES, Header, schema
 
 __all__ = ["ROW_GROUP_BYTES", "Writer", "check_place"]
 

@@ -8,15 +8,25 @@ knows no policy: the same slabs are given to every policy and every buffer, and 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.engine import ABSENT
+from offstage.bindings.errors import BadInput
 
-__all__ = ["ABSENT", "SessionInfo", "Slab", "Workload"]
+__all__ = [
+    "ABSENT",
+    "Coarsened",
+    "SessionInfo",
+    "Slab",
+    "Workload",
+    "coarsen",
+    "ranked",
+    "top_selection",
+]
 
 
 @dataclass(frozen=True)
@@ -102,3 +112,137 @@ class Workload(Protocol):
     def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
         """Scores of the last windows of the prefill, uint16 `[windows, layers, blocks]`, None where
         they are not known."""
+
+
+# Which blocks a layer selects when it ranks them by 16-bit scores: one rule for every workload.
+#
+# A selection holds the sinks (the first blocks), the window (the last blocks that exist) and, of
+# the blocks between, those with the highest scores; the smaller ordinal wins among equals. Ranks
+# are therefore total, and a selection follows from the scores that policies see. Pure functions.
+
+
+def top_selection(
+    scores: npt.NDArray[np.uint16], blocks: int, select: int, sinks: int, window: int
+) -> npt.NDArray[np.uint32]:
+    """Selects in every layer: uint32 `[layers, min(select, blocks)]`, ascending.
+
+    scores: uint16 `[layers, at least blocks]`. `select` counts sinks and window too.
+    """
+    layers = scores.shape[0]
+    if select >= blocks:
+        return np.tile(np.arange(blocks, dtype=np.uint32), (layers, 1))
+    assert 0 <= sinks and 0 <= window and sinks + window <= select
+    free = select - sinks - window
+    chosen = np.empty((layers, select), np.uint32)
+    chosen[:, :sinks] = np.arange(sinks)
+    chosen[:, select - window :] = np.arange(blocks - window, blocks)
+    if free:
+        middle = ranked(scores[:, sinks : blocks - window], (free,))[:, :free]
+        chosen[:, sinks : sinks + free] = np.sort(middle, axis=1) + np.uint32(sinks)
+    return chosen
+
+
+def ranked(scores: npt.NDArray[np.uint16], counts: tuple[int, ...]) -> npt.NDArray[np.uint32]:
+    """Ordinals by falling score, split but not sorted: uint32 `[layers, blocks]`.
+
+    For every `c` of `counts`, 1 to blocks, the first `c` of a row are its `c` best.
+    """
+    blocks = scores.shape[1]
+    assert counts and min(counts) >= 1 and max(counts) <= blocks
+    # Score and ordinal in one number: a partition of integers is several times as fast as an
+    # argpartition, and equals cannot come out in an order of their own.
+    wide, shift = (np.uint32, 16) if blocks <= 1 << 16 else (np.uint64, 32)
+    keys: npt.NDArray[Any] = np.subtract(0xFFFF, scores, dtype=wide)
+    np.left_shift(keys, wide(shift), out=keys)
+    np.bitwise_or(keys, np.arange(blocks, dtype=wide), out=keys)
+    keys.partition(sorted({count - 1 for count in counts}), axis=1)
+    np.bitwise_and(keys, wide((1 << shift) - 1), out=keys)
+    return keys.astype(np.uint32, copy=False)
+
+
+# Whole blocks out of granules: what a tier stages that cannot stage less than a block.
+#
+# A block has the highest score of its granules and is selected where one of them is. The same
+# workload can so be run both ways: granule by granule, and block by block with all that a block
+# brings along. Pure but for the workload that is read. A factor that does not divide is
+# `BadInput`.
+
+
+def coarsen(slab: Slab, factor: int) -> Slab:
+    """The slab in blocks of `factor` units; units behind the last whole block are left out.
+
+    scores: the largest of a block. selected: blocks touched, as wide as the widest row needs.
+    """
+    assert factor >= 1
+    blocks = slab.scores.shape[2] // factor
+    steps, layers, _ = slab.selected.shape
+    touched = np.zeros((steps, layers, blocks + 1), bool)
+    # The column behind the last block takes what is absent or belongs to no whole block.
+    ordinals = np.minimum(slab.selected // np.uint32(factor), np.uint32(blocks))
+    np.put_along_axis(touched, ordinals.astype(np.int64), True, axis=2)
+    touched = touched[:, :, :blocks]
+    counts = touched.sum(axis=2)
+    selected = np.full((steps, layers, int(counts.max(initial=0))), ABSENT)
+    places = np.arange(selected.shape[2]) < counts[:, :, None]
+    selected[places] = np.nonzero(touched)[2]
+    draft = None if slab.draft is None else _highest(slab.draft, blocks, factor)
+    scores = _highest(slab.scores, blocks, factor)
+    return Slab(slab.session, slab.first_step, selected, scores, draft)
+
+
+def _highest(scores: npt.NDArray[np.uint16], blocks: int, factor: int) -> npt.NDArray[np.uint16]:
+    steps, layers, _ = scores.shape
+    whole = scores[:, :, : blocks * factor].reshape(steps, layers, blocks, factor)
+    highest: npt.NDArray[np.uint16] = whole.max(axis=3)
+    return highest
+
+
+class Coarsened:
+    """A `slab.Workload` in blocks of `factor` units of another one.
+
+    `select_blocks` is the most that a selection can touch. `draft_agreement` is that of the
+    units: of the blocks that a draft touches, at least about as many are touched by the token.
+    """
+
+    def __init__(self, workload: Workload, factor: int) -> None:
+        if factor < 1 or any(session.blocks % factor for session in workload.sessions):
+            raise BadInput(
+                f"contexts are no whole number of blocks of {factor} units",
+                "workload",
+                "give a factor that divides every context",
+            )
+        self.workload, self.factor = workload, factor
+        self.sessions = tuple(self._session(session) for session in workload.sessions)
+        self.layer_count = workload.layer_count
+        blocks = max(one.blocks + one.steps // self.block_tokens for one in self.sessions)
+        self.select_blocks = min(workload.select_blocks, blocks)
+        self.sink_blocks = -(-workload.sink_blocks // factor)
+        self.window_blocks = -(-workload.window_blocks // factor)
+        self.index_source = workload.index_source
+        self.draft_agreement = workload.draft_agreement
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one block."""
+        return self.workload.block_tokens * self.factor
+
+    def describe(self) -> dict[str, object]:
+        """The workload's own description, with the factor."""
+        return {**self.workload.describe(), "coarsened": self.factor}
+
+    def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
+        """The other workload's slabs in blocks."""
+        for slab in self.workload.slabs(session, steps):
+            yield coarsen(slab, self.factor)
+
+    def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
+        """The other workload's windows in blocks."""
+        windows = self.workload.prefill(session)
+        if windows is None:
+            return None
+        return _highest(windows, windows.shape[2] // self.factor, self.factor)
+
+    def _session(self, session: SessionInfo) -> SessionInfo:
+        # A content stands for all before it, so a block's last unit names the block.
+        contents = session.contents[self.factor - 1 :: self.factor]
+        return replace(session, blocks=session.blocks // self.factor, contents=contents)

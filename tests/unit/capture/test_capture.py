@@ -11,7 +11,7 @@ from offstage.bindings.errors import RunFailed
 from offstage.testbeds.capture.attention import Hook, KvCache, attend, installed
 from offstage.testbeds.capture.model import ARCHITECTURES, load, look, text_tokens
 from offstage.testbeds.capture.run import Options, capture
-from offstage.testbeds.workloads.selections.scores_reader import Step, open_capture
+from offstage.testbeds.workloads.selections.scores_file import Step, open_capture
 
 torch = pytest.importorskip("torch", reason="needs the extra capture")
 transformers = pytest.importorskip("transformers", reason="needs the extra capture")

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.capture.stats import overlap
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
-from offstage.testbeds.workloads.selections.scores_format import Header, Session
-from offstage.testbeds.workloads.selections.scores_reader import open_capture
+from offstage.testbeds.workloads.selections.locality import overlap_of_file
+from offstage.testbeds.workloads.selections.scores_file import Header, Session, open_capture
 from offstage.testbeds.workloads.selections.scores_writer import Writer
 from offstage.testbeds.workloads.selections.slab import ABSENT, Workload
 
@@ -205,7 +204,7 @@ def test_overlap_counts_what_is_selected_again(path: Path) -> None:
                  for then, now in itertools.pairwise(selected[:9])])
         for at in range(LAYERS)
     ]  # fmt: skip
-    found = overlap(path, 8)
+    found = overlap_of_file(path, 8)
     assert (found["k_blocks"], found["steps"]) == (2, 8)
     assert found["mean"] == pytest.approx(np.mean(rates), abs=1e-4)
     assert found["least"] == pytest.approx(min(rates), abs=1e-4)

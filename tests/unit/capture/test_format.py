@@ -15,8 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.workloads.selections.scores_format import METADATA_KEY, Header, Session
-from offstage.testbeds.workloads.selections.scores_reader import open_capture
+from offstage.testbeds.workloads.selections.scores_file import (
+    METADATA_KEY,
+    Header,
+    Session,
+    open_capture,
+)
 from offstage.testbeds.workloads.selections.scores_writer import Writer
 
 LAYERS, GROUPS, BLOCK = 2, 3, 4

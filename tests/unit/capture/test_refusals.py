@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offstage.testbeds.cli import run
-from offstage.testbeds.workloads.selections.scores_reader import open_capture
+from offstage.testbeds.workloads.selections.scores_file import open_capture
 from offstage.testbeds.workloads.selections.scores_writer import Writer
 
 pytest.importorskip("torch", reason="needs the extra capture")

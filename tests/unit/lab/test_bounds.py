@@ -27,7 +27,7 @@ from offstage.bindings.bounds import (
     compulsory,
 )
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.mooncake import load
+from offstage.testbeds.workloads.requests.formats.mooncake import load
 
 ORACLE = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 TRACES = {

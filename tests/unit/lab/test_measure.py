@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.core import CAUSES, ENDS, FATES
-from offstage.testbeds.lab.results.bootstrap import Bootstrap
 from offstage.testbeds.lab.results.ledger import ROW
-from offstage.testbeds.lab.results.measure import measure
+from offstage.testbeds.lab.results.measure import Bootstrap, measure
 from offstage.testbeds.lab.results.summary import Interval, SeedBounds, SeedRun
 from offstage.testbeds.lab.results.totals import totals
 

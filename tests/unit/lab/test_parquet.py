@@ -10,8 +10,7 @@ import pytest
 
 from offstage.bindings.core import ENDS
 from offstage.bindings.errors import RunFailed
-from offstage.testbeds.lab.results.ledger import ROW
-from offstage.testbeds.lab.results.parquet import LedgerFile, ledger_columns, write_ledger
+from offstage.testbeds.lab.results.ledger import ROW, LedgerFile, ledger_columns, write_ledger
 
 UNIT = Path(__file__).resolve().parents[1]
 LAB = SimpleNamespace(**runpy.run_path(str(UNIT / "report/lab_synthetic.py")))

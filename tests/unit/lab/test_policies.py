@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from offstage.bindings.core import CAUSES, EVICTIONS, Core, CoreConfig
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.policies.adaptive import Stability
 from offstage.testbeds.lab.policies.base import Averages, Shares, best, marked, overlap, places
 from offstage.testbeds.lab.policies.carried import EVICTION_SOURCES
-from offstage.testbeds.lab.policies.checked import Opened, checked_begin, checked_step
 from offstage.testbeds.lab.policies.policy import (
     GUESS,
     CoreSwitches,
@@ -23,8 +23,15 @@ from offstage.testbeds.lab.policies.policy import (
     guesses,
     no_guesses,
 )
-from offstage.testbeds.lab.policies.registry import GROUP, find, listing, parse
-from offstage.testbeds.lab.policies.stability import Stability
+from offstage.testbeds.lab.policies.registry import (
+    GROUP,
+    Opened,
+    checked_begin,
+    checked_step,
+    find,
+    listing,
+    parse,
+)
 from offstage.testbeds.workloads.selections.slab import ABSENT
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/policies.md"

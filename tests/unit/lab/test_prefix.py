@@ -22,12 +22,12 @@ from offstage.testbeds.lab.bounds.prefix import (
     TOUCHES,
     PrefixOptions,
     PrefixTrace,
+    RequestsOptions,
+    run_requests,
     simulate,
 )
-from offstage.testbeds.lab.bounds.prefix_runs import RequestsOptions, run_requests
-from offstage.testbeds.workloads.requests.columns import Columns, runs_of
+from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
 from offstage.testbeds.workloads.requests.importer import open_trace
-from offstage.testbeds.workloads.requests.requests import Origin, Trace
 
 ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared" / "traces"))

@@ -18,7 +18,8 @@ from offstage.testbeds.cli.lab import _value
 from offstage.testbeds.lab.run.experiment import plan
 from offstage.testbeds.lab.run.plan import points_of
 from offstage.testbeds.lab.spec import schema as specs
-from offstage.testbeds.lab.spec.schema import Spec, load, variants
+from offstage.testbeds.lab.spec.load import load, variants
+from offstage.testbeds.lab.spec.schema import Spec
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/lab-spec.md"
 TABLES = {
@@ -315,6 +316,17 @@ CHANGES = st.dictionaries(
     min_size=1,
     max_size=4,
 )
+
+
+@pytest.mark.parametrize("kind", ["captured", "selections"])
+def test_loading_a_spec_opens_no_data(tmp_path: Path, kind: str) -> None:
+    """A spec can be read where its data is not; planning opens the file, and says in one line that
+    it is missing."""
+    path = write(tmp_path, merged({"workload": {"kind": kind, "file": "not-there.data"}}))
+    assert load(path).workload.file == "not-there.data"
+    with pytest.raises(BadInput, match="no such file") as caught:
+        plan(path, {}, sweep=False)
+    assert "not-there.data" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @given(CHANGES, st.booleans())

@@ -7,8 +7,9 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.run.build import build
-from offstage.testbeds.lab.run.requests_runs import requests_of
-from offstage.testbeds.lab.spec.schema import Spec, load
+from offstage.testbeds.lab.run.summarize import requests_of
+from offstage.testbeds.lab.spec.load import load
+from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.trace_sessions import sessions_from_trace

@@ -12,7 +12,7 @@ from offstage.bindings.sim import DecodePlan, decode
 from offstage.host.models import geometry
 from offstage.host.session import Context, HostSession
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
-from offstage.testbeds.live.demo_options import DemoOptions
+from offstage.testbeds.live.options import DemoOptions
 from offstage.testbeds.progress import Silent
 
 OPTIONS = DemoOptions(out=Path("out"), sessions=2, geometry=geometry("tiny"))

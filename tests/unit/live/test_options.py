@@ -7,8 +7,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.host.models import geometry
-from offstage.testbeds.live.demo_options import DemoOptions
-from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
+from offstage.testbeds.live.options import STORE_BYTES_MAX, DemoOptions, DriveOptions
 from offstage.testbeds.live.workload import full_chunks, prepare
 
 

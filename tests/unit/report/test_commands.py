@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from offstage.testbeds.cli import run
+from offstage.testbeds.cli.doctor import examine, to_dict
 from offstage.testbeds.cli.progress import Plain
-from offstage.testbeds.doctor import examine, to_dict
 from offstage.testbeds.report import read_summary, write_summary
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -99,7 +99,7 @@ def test_an_interrupted_demo_says_what_it_leaves(
     line = capsys.readouterr().err.strip()
     assert line.startswith(f"offstage: {tmp_path / 'work'}: interrupted; ")
     assert len(line.splitlines()) == 1
-    monkeypatch.setattr("offstage.testbeds.workloads.requests.mooncake.lines", interrupted)
+    monkeypatch.setattr("offstage.testbeds.workloads.requests.formats.mooncake.lines", interrupted)
     assert run(["trace", "info", str(TINY)]) == 130
     assert capsys.readouterr().err.strip() == "offstage: interrupted"
 

@@ -21,12 +21,12 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run as offstage
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
 from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
-from offstage.testbeds.report.lab.files import read_lab_summary, write_lab_summary
+from offstage.testbeds.report.lab.marks import hit_scale
 from offstage.testbeds.report.lab.page import render_lab
-from offstage.testbeds.report.lab.scale import hit_scale
 from offstage.testbeds.report.lab.sentence import lab_sentence
 from offstage.testbeds.report.lab.series import view_of
 from offstage.testbeds.report.lab.table import lab_table
+from offstage.testbeds.report.page.files import read_lab_summary, write_lab_summary
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [
@@ -359,7 +359,7 @@ def reference() -> str:
 
 def test_the_reference_page_defines_every_figure() -> None:
     """After a change of a definition, put the text that this prints between the two marks."""
-    from offstage.testbeds.lab.results.parquet import ledger_columns
+    from offstage.testbeds.lab.results.ledger import ledger_columns
 
     assert [entry.key for entry in LAB_DEFINITIONS] == list(PointSummary.__struct_fields__)
     page = (ROOT / "docs/reference/lab-results.md").read_text(encoding="utf-8")

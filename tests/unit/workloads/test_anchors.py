@@ -15,21 +15,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.host.keys import ProcessParams
+from offstage.host.score_process import ProcessParams
 from offstage.testbeds.cli import run
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.selections.anchors import (
     ANCHORS,
+    STATISTICS,
     Anchor,
     Sample,
+    Values,
+    aims,
     error,
     measure,
     selections,
 )
-from offstage.testbeds.workloads.selections.derived import STATISTICS, Values, aims
-from offstage.testbeds.workloads.selections.explain import explain, to_dict
 from offstage.testbeds.workloads.selections.field import Field, FieldShape
-from offstage.testbeds.workloads.selections.fit import CLOSE, FIT_SEEDS, cost, minimise
+from offstage.testbeds.workloads.selections.fit import (
+    CLOSE,
+    FIT_SEEDS,
+    cost,
+    explain,
+    minimise,
+    to_dict,
+)
 from offstage.testbeds.workloads.selections.locality import (
     BUFFERS,
     buffer_misses,
@@ -37,12 +45,12 @@ from offstage.testbeds.workloads.selections.locality import (
     overlap,
     shared_by,
 )
-from offstage.testbeds.workloads.selections.process import TABLE
-from offstage.testbeds.workloads.selections.profiles import (
+from offstage.testbeds.workloads.selections.process import (
     BLOCK_TOKENS,
     BLOCKS_FROM_TOKENS,
     PROCESSES,
     PROFILES,
+    TABLE,
     layer_processes,
 )
 

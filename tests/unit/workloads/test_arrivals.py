@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.testbeds.workloads.requests.arrivals import admit, compress, compression_for
+from offstage.testbeds.workloads.requests.sessions import admit, compress, compression_for
 
 seconds = st.floats(0, 100, allow_nan=False).map(lambda value: round(value, 3))
 

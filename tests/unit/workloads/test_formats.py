@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run
-from offstage.testbeds.workloads.requests.columns import runs_of
+from offstage.testbeds.workloads.requests.columns import Trace, runs_of
 from offstage.testbeds.workloads.requests.formats.lmcache import chained_ids
 from offstage.testbeds.workloads.requests.importer import FORMATS, open_trace, write_trace
-from offstage.testbeds.workloads.requests.requests import Trace
 
 ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared" / "traces"))

@@ -11,16 +11,22 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.host.models import geometry
-from offstage.testbeds.workloads.selections.coarse import Coarsened, coarsen
 from offstage.testbeds.workloads.selections.field import Field, FieldShape
 from offstage.testbeds.workloads.selections.generated import (
     PREFILL_WINDOWS,
     GeneratedOptions,
     GeneratedWorkload,
 )
-from offstage.testbeds.workloads.selections.profiles import PROFILES, layer_processes
-from offstage.testbeds.workloads.selections.selection import ranked, top_selection
-from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload
+from offstage.testbeds.workloads.selections.process import PROFILES, layer_processes
+from offstage.testbeds.workloads.selections.slab import (
+    ABSENT,
+    Coarsened,
+    Slab,
+    Workload,
+    coarsen,
+    ranked,
+    top_selection,
+)
 
 SMALL = GeneratedOptions(
     layers=5,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests import trace as trace_module
-from offstage.testbeds.workloads.requests.mooncake import iterate, load
+from offstage.testbeds.workloads.requests.formats.mooncake import iterate, load
 from offstage.testbeds.workloads.requests.trace import Request
 
 

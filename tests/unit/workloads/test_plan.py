@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.identity import root, trace_chunks
 from offstage.testbeds.workloads.requests.plan import (
     ChunkShape,
     TraceOptions,
@@ -20,6 +19,7 @@ from offstage.testbeds.workloads.requests.plan import (
     from_trace,
     generated,
 )
+from offstage.testbeds.workloads.requests.sessions import root, trace_chunks
 from offstage.testbeds.workloads.requests.trace import Request
 
 ROOT = Path(__file__).parents[3]

@@ -15,16 +15,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
+from offstage.host.score_process import ProcessParams
+from offstage.testbeds.workloads.selections.field import Field, FieldShape
 from offstage.testbeds.workloads.selections.process import (
     BANDS,
     HEAD_CLASSES,
     TABLE,
     band_of,
     layer_entries,
-    scores,
 )
 
 SEEDS = range(6)
+
+
+def scores(
+    params: ProcessParams, blocks: int, steps: int, seed: int, clump: int = 1
+) -> npt.NDArray[np.float32]:
+    """`[steps, blocks]`: the process of one layer, step by step."""
+    field = Field([params], FieldShape(blocks, clump=clump), seed, stream=0)
+    values = np.empty((steps, blocks), np.float32)
+    for row in values:
+        row[:] = field.scores(blocks)[0]
+        field.advance()
+    return values
 
 
 def selections(values: npt.NDArray[np.float32], k: int) -> list[npt.NDArray[np.intp]]:
@@ -67,7 +80,7 @@ def test_the_fit_gives_the_published_miss_rates() -> None:
     params = TABLE["retrieval", "middle"].params
     misses = []
     for seed in SEEDS:
-        sets = selections(scores(params, blocks, 260, seed, clump_blocks=16), k)
+        sets = selections(scores(params, blocks, 260, seed, clump=16), k)
         misses.append([lru_miss_rate(sets, blocks, capacity) for capacity in (k, 2 * k, 4 * k)])
     at_k, at_2k, at_4k = np.mean(misses, axis=0)
     assert at_k == pytest.approx(0.300, abs=0.015)

@@ -15,11 +15,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from offstage.bindings.prefix import Runs, distances, ideal
+from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.importer import open_trace
-from offstage.testbeds.workloads.requests.optimum import Optimum
-from offstage.testbeds.workloads.requests.requests import Trace
-from offstage.testbeds.workloads.requests.stats import BlockInfo, collect, summarise, to_dict
-from offstage.testbeds.workloads.requests.stats_table import render
+from offstage.testbeds.workloads.requests.stats import (
+    BlockInfo,
+    Optimum,
+    collect,
+    render,
+    summarise,
+    to_dict,
+)
 from offstage.testbeds.workloads.requests.trace import Request
 
 ROOT = Path(__file__).parents[3]

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import Columns, runs_of
+from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
 from offstage.testbeds.workloads.requests.importer import open_trace
-from offstage.testbeds.workloads.requests.requests import Origin, Trace
 from offstage.testbeds.workloads.requests.trace_sessions import PARTS, part_of, sessions_from_trace
 
 ROOT = Path(__file__).parents[3]

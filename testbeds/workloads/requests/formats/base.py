@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.requests import Origin, Trace
+from offstage.testbeds.workloads.requests.columns import Origin, Trace
 
 __all__ = ["Format", "Head", "Source"]
 

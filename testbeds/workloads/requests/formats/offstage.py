@@ -15,9 +15,8 @@ import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import Columns
+from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
-from offstage.testbeds.workloads.requests.requests import Origin, Trace
 from offstage.testbeds.workloads.requests.trace import decoded, lines
 
 __all__ = ["FORMAT", "VERSION", "write"]

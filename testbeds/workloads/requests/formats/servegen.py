@@ -23,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import Columns
+from offstage.testbeds.workloads.requests.columns import Columns, Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
-from offstage.testbeds.workloads.requests.requests import Trace
 
 __all__ = ["FORMAT"]
 

@@ -1,0 +1,221 @@
+"""Policies of papers: PRR, UCM, InfiniGen and SolidAttention, as far as a trace can give them."""
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.testbeds.lab.policies.base import (
+    BASELINE,
+    PATTERN,
+    Averages,
+    Component,
+    Marks,
+    Shares,
+    best,
+    guess_next_step,
+    marked,
+    places,
+)
+from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
+
+__all__ = ["InfinigenNextLayer", "PrrEma", "SolidAttentionPrevStep", "UcmStrided", "UcmStrided3"]
+
+
+class _PrrState:
+    """Of one session: averages, how often each band came true, what was guessed last."""
+
+    def __init__(self, layer_count: int, shift: int) -> None:
+        self.averages = Averages(shift)
+        self.near, self.far = Shares(layer_count, 0.7), Shares(layer_count, 0.2)
+        self.guessed: tuple[Marks, Marks] | None = None
+
+
+class PrrEma(Component):
+    """The best `set_over_k` times k blocks of each layer by their averages, for the next step; no
+    more than fit into the buffer beside a selection."""
+
+    name: ClassVar[str] = "prr-ema"
+    uses: ClassVar[str] = "scores of all blocks, selected or not"
+    source: ClassVar[str] = (
+        "PRR arXiv:2606.30389, re-implemented from its description: averages of block scores, "
+        "a = 1/2, and a set of 2 k; the set is bounded by what the buffer holds beside a "
+        "selection, where PRR bounds it by the time to read it; its grid search of weights during "
+        "prefill is left out"
+    )
+    shift: ClassVar[int] = 1
+    set_over_k: ClassVar[int] = 2
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.states: dict[int, _PrrState] = {}
+
+    def begin(
+        self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
+    ) -> npt.NDArray[np.void]:
+        """The averages take in the windows of the prefill; no guess."""
+        state = self.states[session] = _PrrState(self.setting.layer_count, self.shift)
+        for scores in prefill if prefill is not None else ():
+            state.averages.take(scores)
+        return super().begin(session, blocks, prefill)
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """First the k best, then the rest of the set, each with its measured share."""
+        state = self.states.get(view.session)
+        if state is None:
+            state = self.states[view.session] = _PrrState(len(view.selected), self.shift)
+        if state.guessed is not None:
+            state.near.learn(state.guessed[0], view.selected)
+            state.far.learn(state.guessed[1], view.selected)
+        averages = state.averages.take(view.scores)
+        near = best(averages, self.fitting(1))
+        far = best(averages, self.fitting(self.set_over_k)) & ~near
+        state.guessed = near, far
+        return np.concatenate(
+            [
+                guess_next_step(near, state.near.share, PATTERN),
+                guess_next_step(far, state.far.share, PATTERN),
+            ]
+        )
+
+
+# UCM's strided selection: chosen early in a period, loaded at its end.
+
+_RETRIEVED_AT = 1  # the second step of a period
+
+
+class _UcmState:
+    """Of one session: what the period's retrieval chose, and how often such choices came true."""
+
+    def __init__(self, layer_count: int) -> None:
+        self.chosen: Marks | None = None
+        self.loaded: Marks | None = None
+        self.share = Shares(layer_count, 0.5)
+
+
+class UcmStrided(Component):
+    """Each layer's k best of the second step of a period are guessed in its last step."""
+
+    name: ClassVar[str] = "ucm-strided"
+    uses: ClassVar[str] = "scores of all blocks, one step in five"
+    source: ClassVar[str] = (
+        "UCM's ESA (ModelEngine-Group/unified-cache-management), re-implemented from its "
+        "description: retrieval in step 2 of 5, load in the last; k is the workload's, and the "
+        "model still selects at every step"
+    )
+    stride: ClassVar[int] = 5
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.states: dict[int, _UcmState] = {}
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """Guesses in the last step of each period."""
+        if view.session not in self.states:
+            self.states[view.session] = _UcmState(len(view.selected))
+        state = self.states[view.session]
+        phase = view.step % self.stride
+        if state.loaded is not None:
+            state.share.learn(state.loaded, view.selected)
+            state.loaded = None
+        if phase == _RETRIEVED_AT:
+            state.chosen = best(view.scores, self.setting.select_blocks)
+        if phase != self.stride - 1 or state.chosen is None:
+            return no_guesses()
+        state.loaded = state.chosen
+        return guess_next_step(state.chosen, state.share.share, BASELINE)
+
+
+class UcmStrided3(UcmStrided):
+    """The same with a period of three steps."""
+
+    name: ClassVar[str] = "ucm-strided-3"
+    uses: ClassVar[str] = "scores of all blocks, one step in three"
+    source: ClassVar[str] = (
+        "UCM's GSA (ModelEngine-Group/unified-cache-management), re-implemented from its "
+        "description: re-selection every 3 steps; that retrieval and load lie as in ESA is our "
+        "reading, and its extra blocks are left out"
+    )
+    stride: ClassVar[int] = 3
+
+
+# InfiniGen's speculation on the next layer, as far as a trace can give it.
+#
+# InfiniGen multiplies the input of layer l with the query weights of layer l + 1 and so sees that
+# layer's scores before it runs. A trace of selections has no hidden states and no query weights.
+# What is left of the idea is the claim below it, that adjacent layers want alike blocks: the
+# selection of layer l stands in for the speculated one. What comes of it does not say how good the
+# original is.
+
+
+class InfinigenNextLayer(Component):
+    """After each layer, its selection for the layer behind it, in the same step."""
+
+    name: ClassVar[str] = "infinigen-next-layer"
+    uses: ClassVar[str] = "the selection of the layer before"
+    source: ClassVar[str] = (
+        "InfiniGen (OSDI '24), re-implemented from its description with this layer's selection for "
+        "the next layer's speculated one: no query weights in a trace"
+    )
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.shares: dict[int, Shares] = {}
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """Told with the share of earlier steps; this step's outcome is learnt behind it."""
+        pairs = len(view.selected) - 1
+        if pairs == 0:
+            return no_guesses()
+        shares = self.shares.setdefault(view.session, Shares(pairs, 0.5))
+        marks = marked(view.selected[:-1], view.scores.shape[1])
+        rows, ordinals = places(marks)
+        answer = guesses(rows + 1, ordinals, after_layer=rows, steps=0,
+                         probability=shares.share[rows], cause=BASELINE)  # fmt: skip
+        shares.learn(marks, view.selected[1:])
+        return answer
+
+
+# SolidAttention's speculative prefetch: a layer's last selection, one layer ahead of its turn.
+
+
+class _SolidState:
+    """Of one session: each layer's last selection, and how much of one is in the next."""
+
+    def __init__(self, layer_count: int) -> None:
+        self.before: Marks | None = None
+        self.shares = Shares(layer_count, 0.8)
+
+
+class SolidAttentionPrevStep(Component):
+    """While a layer computes, what the layer behind it selected in the step before."""
+
+    name: ClassVar[str] = "solidattention-prev-step"
+    uses: ClassVar[str] = "selections of the previous step"
+    source: ClassVar[str] = (
+        "SolidAttention (FAST '26), re-implemented from its description: the selection of the "
+        "previous step, read while the layer before computes; prior .8 after its 81 % similarity"
+    )
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.states: dict[int, _SolidState] = {}
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """For this step's layers but the first, then for the first layer of the next step."""
+        last = len(view.selected) - 1
+        if view.session not in self.states:
+            self.states[view.session] = _SolidState(last + 1)
+        state = self.states[view.session]
+        share, before = state.shares.share, state.before
+        now = state.before = marked(view.selected, view.scores.shape[1])
+        rows, ordinals = places(now[:1])
+        answer = guesses(rows, ordinals, after_layer=last, steps=1, probability=share[0],
+                         cause=BASELINE)  # fmt: skip
+        if before is None:
+            return answer
+        state.shares.learn(before, view.selected)
+        rows, ordinals = places(before[1:])
+        ahead = guesses(rows + 1, ordinals, after_layer=rows, steps=0, probability=share[rows + 1],
+                        cause=BASELINE)  # fmt: skip
+        return np.concatenate([ahead, answer])

@@ -28,12 +28,14 @@ check: $(VENV)/.stamp-extras build ## linters, types and the sanitized C tests
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	$(MAKE) -C dpu/firmware check check-tsan
+	$(MAKE) -C testbeds/lab/analysis check
 
 format: $(VENV)/.stamp-extras ## write all C in the one dialect of .clang-format
 	$(BIN)/clang-format -i $(C_FILES)
 
 c-test: system ## the C tests alone, under sanitizers
 	$(MAKE) -C dpu/firmware check check-tsan
+	$(MAKE) -C testbeds/lab/analysis check
 
 bench: build ## storage, fabric and decision core, each beside its reference
 	$(BIN)/offstage bench storage $(ARGS)
@@ -77,7 +79,8 @@ $(VENV)/.stamp-extras: $(VENV)/.stamp-base
 
 clean: ## remove builds and caches (not $(VENV))
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f bindings/_firmware*.so
+	rm -f bindings/_firmware*.so bindings/_analysis*.so
 	$(MAKE) -C dpu/firmware clean
+	$(MAKE) -C testbeds/lab/analysis clean
 
 .PHONY: help demo test dev check format c-test bench build system clean

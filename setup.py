@@ -1,8 +1,8 @@
-"""What pyproject.toml cannot declare: the C extension, and that one wheel fits every Python."""
+"""What pyproject.toml cannot declare: the C extensions, and that one wheel fits every Python."""
 
 from setuptools import setup
 
 setup(
-    cffi_modules=["bindings/build_firmware.py:ffibuilder"],
+    cffi_modules=["bindings/build_extensions.py:firmware", "bindings/build_extensions.py:analysis"],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

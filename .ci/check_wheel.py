@@ -26,7 +26,7 @@ def main(tree: Path) -> int:
                 continue
             if not (installed / relative).is_file():
                 wrong.append(f"missing: {relative}")
-            elif path.suffix == ".py" and path.name not in ("build_firmware.py", "__main__.py"):
+            elif path.suffix == ".py" and path.name not in ("build_extensions.py", "__main__.py"):
                 modules += 1
                 name = ".".join(("offstage", *relative.with_suffix("").parts))
                 try:

@@ -1,4 +1,4 @@
-"""Types of the extension that `build_firmware.py` builds.
+"""Types of the extension that `build_extensions.py` builds.
 
 `lib` stays untyped: its functions are declared once, in the headers of the firmware, and cffi
 checks every call against them.

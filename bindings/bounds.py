@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.analysis import ffi, lib
 from offstage.bindings.errors import BadInput
-from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.firmware import check_rc
 
 __all__ = [
     "BURST_BLOCKS",

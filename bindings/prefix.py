@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.analysis import core_pointers, ffi, lib
 from offstage.bindings.core import Core
 from offstage.bindings.errors import BadInput
-from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.firmware import check_rc
 
 __all__ = ["ADMISSIONS", "REUSE", "ROW", "Counts", "Ideal", "Runs", "distances", "ideal", "run"]
 
@@ -145,7 +146,7 @@ def run(
     plan.ttl_ns, plan.window_ns = ttl_ns, _FOREVER if window_ns is None else window_ns
     plan.admission, plan.tail_first = ADMISSIONS.index(admission), int(tail_first)
     plan.rows = _pointer("struct ofs_prefix_row *", rows)
-    rc = lib.ofs_prefix_run(core.handle, session, plan)
+    rc = lib.ofs_prefix_run(*core_pointers(core), session, plan)
     check_rc(rc, "prefix caching", "trace", "arrivals must not fall, and the core must have room")
     return Counts(rows, int(plan.admitted), int(plan.refused), int(plan.evicted), int(plan.expired))
 

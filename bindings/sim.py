@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings import analysis
 from offstage.bindings.core import Core
 from offstage.bindings.engine import ROW, Engine, EngineConfig, HbmPool
 from offstage.bindings.errors import BadInput
@@ -50,9 +51,11 @@ def populate_contents(
 def flat(core: Core, session: int, ordinals: npt.NDArray[np.uint32]) -> int:
     """Hits of a flat trace `[n]` of ordinals through layer 0, demand only, without latency."""
     ordinals = np.ascontiguousarray(ordinals, np.uint32)
-    hits: Any = ffi.new("uint64_t *")
-    pointer = ffi.cast("uint32_t *", ordinals.ctypes.data)
-    rc = lib.ofs_sim_flat(core.handle, session, pointer, len(ordinals), hits)
+    hits: Any = analysis.ffi.new("uint64_t *")
+    pointer = analysis.ffi.cast("uint32_t *", ordinals.ctypes.data)
+    rc = analysis.lib.ofs_flat_run(
+        *analysis.core_pointers(core), session, pointer, len(ordinals), hits
+    )
     check_rc(rc, "a flat trace", "trace", "every ordinal must be below the session's chunks")
     return int(hits[0])
 

@@ -143,12 +143,6 @@ int ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t s
 	uint32_t count, const struct ofs_key *contents);
 /* Append `count` chunks of made-up contents to the session, stored in every layer. */
 int ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, uint32_t count);
-/*
- * A flat trace through layer 0: one ordinal a step, demand only, reads take no time. *hits counts
- * what was resident. With LRU eviction this is the textbook LRU.
- */
-int ofs_sim_flat(struct ofs_core *core, uint32_t session, const uint32_t *ordinals, uint64_t count,
-	uint64_t *hits);
 /* A whole plan at once, through an engine of its own. */
 int ofs_sim_decode(struct ofs_core *core, struct ofs_sim_decode *plan);
 /* cdef: end */

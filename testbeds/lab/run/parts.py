@@ -49,7 +49,7 @@ def _sources() -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
     yield ROOT / "testbeds/workloads/selections/processes.toml"
     yield ROOT / "dpu/options.py"  # the policy's defaults
-    yield from sorted((ROOT / "bindings").glob("_firmware*.so"))
+    yield from sorted((ROOT / "bindings").glob("_*.so"))
 
 
 def readable(path: Path) -> bool:

@@ -8,7 +8,7 @@
  * What each function must do, and what an RDMA fabric would do in its place, stands above it.
  */
 #include "fabric/host_port.h"
-#include "port/internal.h"
+#include "port/local.h"
 #include "region/shared.h"
 
 #include <stdio.h>

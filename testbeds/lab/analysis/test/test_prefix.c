@@ -59,7 +59,7 @@ run(struct made *m, struct ofs_prefix_plan *plan, uint32_t eviction)
 	plan->trace = &m->trace;
 	plan->arrival_ns = m->arrival_ns;
 	plan->rows = rows;
-	assert(ofs_prefix_run(f.core, f.session, plan) == 0);
+	assert(ofs_prefix_run(ofs_core_calls(), f.core, f.session, plan) == 0);
 	assert(ofs_core_verify(f.core) == 0);
 	for (uint32_t r = 0; r < REQUESTS; r++) {
 		assert(rows[r].prefix <= rows[r].hits || plan->tail_first);
@@ -132,20 +132,20 @@ test_nonsense_is_refused(void)
 	make(&m, 3);
 	fixture_open(&f, &config, &policy, 0);
 	plan.admission = OFS_PREFIX_ADMIT_COUNT;
-	assert(ofs_prefix_run(f.core, f.session, &plan) == -EINVAL);
+	assert(ofs_prefix_run(ofs_core_calls(), f.core, f.session, &plan) == -EINVAL);
 	plan.admission = OFS_PREFIX_ADMIT_TURNS; /* no sessions */
-	assert(ofs_prefix_run(f.core, f.session, &plan) == -EINVAL);
+	assert(ofs_prefix_run(ofs_core_calls(), f.core, f.session, &plan) == -EINVAL);
 	plan.admission = OFS_PREFIX_ADMIT_ALL;
 	m.arrival_ns[0] = UINT64_MAX;
-	assert(ofs_prefix_run(f.core, f.session, &plan) == -EINVAL);
+	assert(ofs_prefix_run(ofs_core_calls(), f.core, f.session, &plan) == -EINVAL);
 	m.arrival_ns[0] = 0;
 	m.first[5] = UINT32_MAX;
-	assert(ofs_prefix_run(f.core, f.session, &plan) == -EINVAL);
+	assert(ofs_prefix_run(ofs_core_calls(), f.core, f.session, &plan) == -EINVAL);
 	assert(ofs_prefix_distances(&m.trace, distances) == -EINVAL);
 	assert(ofs_prefix_ideal(&m.trace, NULL, NULL, NULL, 0) == -EINVAL);
 	make(&m, 3);
 	m.offsets[4] = m.offsets[5] + 1;
-	assert(ofs_prefix_run(f.core, f.session, &plan) == -EINVAL);
+	assert(ofs_prefix_run(ofs_core_calls(), f.core, f.session, &plan) == -EINVAL);
 	ofs_core_close(f.core);
 }
 

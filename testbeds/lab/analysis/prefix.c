@@ -27,6 +27,7 @@ struct block {
 };
 
 struct cache {
+	const struct ofs_core_calls *calls;
 	struct ofs_core *core;
 	struct ofs_prefix_plan *plan;
 	struct block *blocks;
@@ -77,7 +78,7 @@ take_actions(struct cache *c, uint64_t *count)
 	struct ofs_action actions[ACTION_BATCH];
 	int taken;
 
-	while ((taken = ofs_core_actions(c->core, actions, ACTION_BATCH)) > 0) {
+	while ((taken = c->calls->actions(c->core, actions, ACTION_BATCH)) > 0) {
 		for (int i = 0; i < taken; i++) {
 			uint32_t number = c->block_of[actions[i].chunk];
 
@@ -98,7 +99,7 @@ unpin(struct cache *c)
 	if (!c->pinned)
 		return 0;
 	c->pinned = 0;
-	return ofs_core_session_release(c->core, c->now_ns, c->session);
+	return c->calls->session_release(c->core, c->now_ns, c->session);
 }
 
 static int
@@ -118,7 +119,7 @@ flush(struct cache *c, uint32_t request)
 	c->demand_count = 0;
 	c->batch++;
 	c->pinned = 1;
-	rc = ofs_core_step(c->core, c->now_ns, &step, c->ends);
+	rc = c->calls->step(c->core, c->now_ns, &step, c->ends);
 	for (uint32_t i = 0; rc == 0 && i < step.demand_count; i++)
 		if (c->ends[i] >= OFS_END_LATE)
 			rc = -EFAULT; /* the core and this file disagree on what is resident */
@@ -135,7 +136,7 @@ expire(struct cache *c)
 		&& rc == 0) {
 		rc = unpin(c);
 		if (rc == 0)
-			rc = ofs_core_block_drop(c->core, c->now_ns, c->blocks[c->head].chunk, 0);
+			rc = c->calls->block_drop(c->core, c->now_ns, c->blocks[c->head].chunk, 0);
 		if (rc == 0)
 			rc = take_actions(c, &c->plan->expired);
 	}
@@ -166,9 +167,9 @@ admit(struct cache *c, uint32_t number)
 	int rc = unpin(c);
 
 	if (rc == 0)
-		rc = ofs_core_block_stage(c->core, c->now_ns, chunk, 0, &slot, &generation);
+		rc = c->calls->block_stage(c->core, c->now_ns, chunk, 0, &slot, &generation);
 	if (rc == 0)
-		rc = ofs_core_block_clean(c->core, c->now_ns, chunk, 0);
+		rc = c->calls->block_clean(c->core, c->now_ns, chunk, 0);
 	if (rc == 0)
 		rc = take_actions(c, &c->plan->evicted);
 	if (rc)
@@ -281,7 +282,7 @@ blocks_append(struct cache *c, uint32_t chunk_max)
 
 		for (uint32_t i = 0; i < batch; i++)
 			contents[i] = (struct ofs_key){done + i, 0};
-		rc = ofs_core_session_append(c->core, c->now_ns, c->session, batch, contents, infos);
+		rc = c->calls->session_append(c->core, c->now_ns, c->session, batch, contents, infos);
 		if (rc)
 			return rc;
 		for (uint32_t i = 0; i < batch; i++) {
@@ -316,9 +317,11 @@ plan_check(const struct ofs_prefix_plan *plan)
 }
 
 int
-ofs_prefix_run(struct ofs_core *core, uint32_t session, struct ofs_prefix_plan *plan)
+ofs_prefix_run(const struct ofs_core_calls *calls, struct ofs_core *core, uint32_t session,
+	struct ofs_prefix_plan *plan)
 {
-	struct cache c = {.core = core,
+	struct cache c = {.calls = calls,
+		.core = core,
 		.plan = plan,
 		.session = session,
 		.head = OFS_NONE,
@@ -326,9 +329,9 @@ ofs_prefix_run(struct ofs_core *core, uint32_t session, struct ofs_prefix_plan *
 		.batch = 1};
 	struct ofs_core_config config;
 	struct ofs_policy policy;
-	int rc = plan_check(plan);
+	int rc = calls->abi_version == OFS_ABI_VERSION ? plan_check(plan) : -EPROTO;
 
-	if (rc || (rc = ofs_core_describe(core, &config, &policy)))
+	if (rc || (rc = calls->describe(core, &config, &policy)))
 		return rc;
 	plan->admitted = plan->refused = plan->evicted = plan->expired = 0;
 	c.demand_max = config.demand_max;

@@ -1,8 +1,7 @@
-/* flat.c: a flat trace through the core, and sessions of made-up chunks. */
+/* populate.c: sessions of made-up chunks that the store has. */
 #include "ofs_sim.h"
 
 #define POPULATE_BATCH 256
-#define ACTION_BATCH 16
 
 int
 ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t session, uint32_t count,
@@ -43,49 +42,5 @@ ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, uint
 			return rc;
 		done += batch;
 	}
-	return 0;
-}
-
-static int
-answer_reads(struct ofs_core *core, uint64_t now_ns)
-{
-	struct ofs_action actions[ACTION_BATCH];
-	int count;
-
-	while ((count = ofs_core_actions(core, actions, ACTION_BATCH)) > 0) {
-		for (int i = 0; i < count; i++) {
-			int rc;
-
-			if (actions[i].type != OFS_ACTION_READ)
-				continue;
-			rc = ofs_core_io_done(core, now_ns, actions[i].io, 0);
-			if (rc)
-				return rc;
-		}
-	}
-	return count;
-}
-
-int
-ofs_sim_flat(struct ofs_core *core, uint32_t session, const uint32_t *ordinals, uint64_t count,
-	uint64_t *hits)
-{
-	struct ofs_step step = {.session = session, .selected_count = 1, .demand_count = 1};
-	uint64_t found = 0;
-
-	for (uint64_t i = 0; i < count; i++) {
-		uint8_t end;
-		int rc;
-
-		step.step = (uint32_t)i;
-		step.demands = &ordinals[i];
-		rc = ofs_core_step(core, i, &step, &end);
-		if (rc == 0 && end >= OFS_END_LATE)
-			rc = answer_reads(core, i);
-		if (rc)
-			return rc;
-		found += end < OFS_END_LATE;
-	}
-	*hits = found;
 	return 0;
 }

@@ -6,12 +6,13 @@
  * a demand of one step, what is not and is admitted is written into the arena as a host writes what
  * it has just prefilled, and what has been idle for the TTL is dropped. The core alone chooses the
  * victims. The two calls before it need no core: they walk the trace once. What can fail: memory at
- * the start, a trace that does not fit its own counts (-EINVAL), and what the core refuses.
+ * the start, a trace that does not fit its own counts (-EINVAL), what the core refuses, and a core
+ * of another build (-EPROTO).
  */
 #ifndef OFS_PREFIX_H
 #define OFS_PREFIX_H
 
-#include "ofs_core.h"
+#include "core_calls.h"
 
 /* cdef: order 9 */
 /* cdef: begin */
@@ -69,7 +70,8 @@ struct ofs_prefix_plan {
 };
 
 /* `session` is open and empty; the core knows block_count chunks and has one layer. */
-int ofs_prefix_run(struct ofs_core *core, uint32_t session, struct ofs_prefix_plan *plan);
+int ofs_prefix_run(const struct ofs_core_calls *calls, struct ofs_core *core, uint32_t session,
+	struct ofs_prefix_plan *plan);
 /* cdef: end */
 
 #endif

@@ -1,9 +1,10 @@
-"""Build script of `offstage.bindings._firmware`; setup.py names it in `cffi_modules`.
+"""Build script of the two extensions; setup.py names both in `cffi_modules`.
 
-The headers of the firmware are the only copy of its interface: what stands between the marks
-`cdef: begin` and `cdef: end` of each header is what Python sees, and a line `cdef: order N` in the
-header says when (lower first; a header without the line comes last). libxxhash is required,
-liburing is used where pkg-config finds it.
+`offstage.bindings._firmware` is the firmware, `_analysis` the laboratory's analysis in C, which the
+firmware does not need and the daemon does not load. Their headers are the only copy of their
+interface: what stands between the marks `cdef: begin` and `cdef: end` of each header is what Python
+sees, and a line `cdef: order N` in the header says when (lower first; a header without the line
+comes last). libxxhash is required, liburing is used where pkg-config finds it.
 """
 
 import re
@@ -14,7 +15,9 @@ from pathlib import Path
 
 from cffi import FFI
 
-FIRMWARE = Path("dpu/firmware")  # relative: setuptools runs from the repository root
+# Relative: setuptools runs from the repository root.
+FIRMWARE = Path("dpu/firmware")
+ANALYSIS = Path("testbeds/lab/analysis")
 ORDER_LAST = 1_000_000
 
 BLOCK = re.compile(r"/\* cdef: begin.*?\*/(.*?)/\* cdef: end", re.DOTALL)
@@ -64,27 +67,35 @@ def flags() -> tuple[list[str], list[str]]:
     return compile_flags, link_flags
 
 
-def make_builder() -> FFI:
-    """The cffi builder over every header and source of the firmware."""
-    headers = cdef_headers(FIRMWARE / "include")
+def make_builder(name: str, headers: Path, sources: list[Path], include: list[Path]) -> FFI:
+    """The cffi builder of one extension: `headers` is the folder whose cdef blocks Python sees."""
+    shown = cdef_headers(headers)
     builder = FFI()
-    for path, declarations in headers:
+    for path, declarations in shown:
         try:
             builder.cdef(declarations)
         except Exception as error:
             sys.exit(f"offstage: cffi cannot read the cdef block of {path}: {error}")
     compile_flags, link_flags = flags()
     builder.set_source(
-        "offstage.bindings._firmware",
-        "\n".join(f'#include "{path.name}"' for path, _ in headers),
-        sources=[str(path) for path in sorted(FIRMWARE.glob("src/**/*.c"))],
-        include_dirs=[str(FIRMWARE / "include"), str(FIRMWARE / "src")],
+        f"offstage.bindings.{name}",
+        "\n".join(f'#include "{path.name}"' for path, _ in shown),
+        sources=[str(path) for path in sources],
+        include_dirs=[str(path) for path in include],
         # Without depends= an edit of a header does not rebuild.
-        depends=[str(path) for path in sorted(FIRMWARE.rglob("*.h"))],
+        depends=[str(path) for folder in include for path in sorted(folder.rglob("*.h"))],
         extra_compile_args=compile_flags,
         extra_link_args=link_flags,
     )
     return builder
 
 
-ffibuilder = make_builder()
+firmware = make_builder(
+    "_firmware",
+    FIRMWARE / "include",
+    sorted(FIRMWARE.glob("src/**/*.c")),
+    [FIRMWARE / "include", FIRMWARE / "src"],
+)
+analysis = make_builder(
+    "_analysis", ANALYSIS, sorted(ANALYSIS.glob("*.c")), [ANALYSIS, FIRMWARE / "include"]
+)

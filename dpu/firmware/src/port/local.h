@@ -1,0 +1,31 @@
+/*
+ * port/local.h: ports whose host is in this process, for both of their ends.
+ *
+ * Model: the table of local ports is under a mutex of its own: the host's end of such a port may be
+ * opened by another thread.
+ */
+#ifndef OFS_PORT_LOCAL_H
+#define OFS_PORT_LOCAL_H
+
+#include "port.h"
+
+/* The memory of one such port; the port and every host's end hold it. */
+struct ofs_local {
+	uint64_t number;
+	struct ofs_region *region; /* which outlives every host's end */
+	uint8_t *base;
+	uint64_t size_bytes;
+	uint32_t holder_count; /* under the table's mutex */
+};
+
+/* Memory for a port, found by its number until it is withdrawn; -ENOMEM, -ENOSPC. */
+int ofs_local_open(struct ofs_local **out, struct ofs_region *region, uint64_t size_bytes);
+/* Its port is closed: nobody finds it any more. */
+void ofs_local_withdraw(struct ofs_local *local);
+/* What `ofs_local_write_blob` described, held until ofs_local_release; NULL none. */
+struct ofs_local *ofs_local_find(const struct ofs_blob_local *content);
+void ofs_local_release(struct ofs_local *local);
+void ofs_local_write_blob(const struct ofs_local *local, const char *fabric,
+	struct ofs_attachment *attachment);
+
+#endif

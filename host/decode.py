@@ -4,16 +4,18 @@ This is the path that the whole project is about. A query scores every block thr
 sinks, window and the best of the rest are read; what the HBM pool lacks is demanded of the DPU,
 together with the scores of all blocks, selected or not: the hint for the next step. Every block
 that arrives is held against the checksum of what was written, and sampled outputs against dense
-attention over the same selection. The attention of the layer is one call over the whole batch.
+attention over the same selection. The fetches of all sessions are in flight together, so that one
+is copied and checked while the others wait; the attention of the layer is one call for all of them.
 """
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import FetchResult
+from offstage.bindings.driver import Fetch, FetchResult
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.attention import Decode, arrays_of, block_tables, kernel
 from offstage.host.attention.reference import decode as dense_decode
@@ -25,7 +27,7 @@ from offstage.host.selection import select
 from offstage.host.session import HostSession
 from offstage.host.synthetic_kv import SyntheticKv
 
-__all__ = ["Decoder", "DemandObserver", "SelectionRule"]
+__all__ = ["Decoder", "DemandObserver", "SelectionRule", "covered_ns"]
 
 UNKNOWN_END = 255
 
@@ -49,10 +51,20 @@ class SelectionRule:
         return self.select_blocks - self.sink_blocks - self.window_blocks
 
 
+def covered_ns(spans: Sequence[tuple[int, int]]) -> int:
+    """Time inside at least one of the spans (begin, end): what overlaps counts once."""
+    total, until = 0, min(spans, default=(0, 0))[0]
+    for begin, end in sorted(spans):
+        total += max(0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
 @dataclass(slots=True)
 class _Part:
     """One session's part in a layer of the batch. `missing`: places in `ordinals` to fetch;
-    `indices`: the pool index of each ordinal, those of the missing ones free to be written."""
+    `indices`: the pool index of each ordinal, those of the missing ones free to be written; `rows`:
+    where the missing ones land; `failed`: ordinals that were demanded and did not come."""
 
     session: HostSession
     token: Token
@@ -61,6 +73,8 @@ class _Part:
     ordinals: NDArray[np.int32]
     indices: NDArray[np.int32]
     missing: NDArray[np.intp]
+    rows: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    failed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
 
 @dataclass
@@ -92,8 +106,10 @@ class Decoder:
     ) -> None:
         """Decode one layer of every session's current step; the KV of their tokens is in."""
         parts = [self._select(session, token, layer) for session, token in batch]
+        self._fetch(parts, layer, record)
         for part in parts:
-            self._fetch(part, layer, record)
+            if part.failed.size:
+                self._recompute(part.session, layer, part.failed, record)
         self._attend(parts, layer, record)
 
     def _select(self, session: HostSession, token: Token, layer: int) -> _Part:
@@ -114,52 +130,94 @@ class Decoder:
             indices[missing] = self.pool.allocate(session.number, layer, ordinals[missing])
         return _Part(session, token, query, scores, ordinals, indices, missing)
 
-    def _fetch(self, part: _Part, layer: int, record: AgentRecord) -> None:
+    def _fetch(self, parts: Sequence[_Part], layer: int, record: AgentRecord) -> None:
+        """Fetch what the sessions lack: begun in their order, as many at once as there is room
+        for, and each checked as it ends, while the others wait."""
+        flying: dict[Fetch, _Part] = {}
+        waits: list[tuple[int, int]] = []
+        for part in parts:
+            while not self._has_room(part, len(flying)):
+                self._end_some(flying, waits, layer, record)
+            flying[self._begin(part, layer)] = part
+        while flying:
+            self._end_some(flying, waits, layer, record)
+        stall_ns = covered_ns(waits)
+        for part in parts:
+            part.token.stall_ns += stall_ns
+
+    def _has_room(self, part: _Part, flying: int) -> bool:
+        """Whether one more fetch may begin: a call of the fabric, and rows to land in."""
+        if flying == self.driver.calls_max:
+            return False
+        rows = self.pool.memory.land(part.indices[part.missing])
+        if rows is not None:
+            part.rows = rows
+        elif flying == 0:
+            raise RunFailed(
+                f"{part.missing.size} blocks do not fit into {len(self.pool.memory.landing)} "
+                "landing rows", "hbm pool", "give the pool a landing row for each block selected",
+            )  # fmt: skip
+        return rows is not None
+
+    def _begin(self, part: _Part, layer: int) -> Fetch:
         """Demand the missing blocks, with the hint. The block being filled is never missing."""
         session = part.session
         demanded = part.ordinals[part.missing].astype(np.uint32)
         hint = session.quantizers[layer](part.scores[: session.keys.shape[1]])
         if self.observe is not None:
             self.observe(session, layer, demanded, hint)
-        rows = self.pool.memory.land(part.indices[part.missing])
-        assert rows is not None, "nothing else is on its way"
-        result = self.driver.fetch(
+        return self.driver.fetch_begin(
             session.handle,
             session.step,
             layer,
             demanded,
             np.ascontiguousarray(session.keys[layer, demanded]),
             self.pool.memory.landing,
-            target_index=rows,
+            target_index=part.rows,
             selected_count=part.ordinals.size,
             scores=hint,
             timeout_ns=self.timeout_ns,
         )
-        self.pool.memory.commit(part.indices[part.missing], rows)
-        self._account(result, part, record)
-        self._check(part, layer, result, record)
+
+    def _end_some(
+        self,
+        flying: dict[Fetch, _Part],
+        waits: list[tuple[int, int]],
+        layer: int,
+        record: AgentRecord,
+    ) -> None:
+        """Wait until a fetch has ended, then take in all that have; their waits are added."""
+        ended = [one for one in self.driver.poll(self.timeout_ns) if isinstance(one, Fetch)]
+        seen_ns = time.monotonic_ns()
+        for fetch in ended or list(flying)[:1]:
+            part = flying.pop(fetch)
+            result = self.driver.fetch_end(fetch)
+            self.pool.memory.commit(part.indices[part.missing], part.rows)
+            waits.append((seen_ns - result.stall_ns, seen_ns))
+            self._account(result, part, record)
+            self._check(part, layer, result, record)
 
     @staticmethod
     def _account(result: FetchResult, part: _Part, record: AgentRecord) -> None:
         token = part.token
         token.selected += part.ordinals.size
         token.demands += result.ends.size
-        token.stall_ns += result.stall_ns
         token.copy_ns += result.copy_ns
         known = result.ends[result.ends != UNKNOWN_END]
         token.ends += np.bincount(known, minlength=token.ends.size)
         record.torn_reads += result.torn_count
         record.retries += result.retry_count
 
-    def _check(self, part: _Part, layer: int, result: FetchResult, record: AgentRecord) -> None:
-        """Hold every fetched block against what prefill wrote; compute again what failed."""
+    @staticmethod
+    def _check(part: _Part, layer: int, result: FetchResult, record: AgentRecord) -> None:
+        """Hold every fetched block against what prefill wrote, and note what did not come."""
+        demanded = part.ordinals[part.missing]
         good = result.rcs == 0
-        expected = part.session.context.checksums[layer, part.ordinals[part.missing]]
+        expected = part.session.context.checksums[layer, demanded]
         corrupt = int(np.count_nonzero(good & (result.checksums != expected)))
         record.blocks_verified += int(np.count_nonzero(good)) - corrupt
         record.blocks_corrupt += corrupt
-        if not good.all():
-            self._recompute(part.session, layer, part.ordinals[part.missing[~good]], record)
+        part.failed = demanded[~good]
 
     def _recompute(
         self, session: HostSession, layer: int, ordinals: NDArray[np.int32], record: AgentRecord

@@ -25,7 +25,9 @@ class Token:
     selected: int = 0
     demands: int = 0
     stall_ns: int = 0
+    """While blocks were awaited that some session of its batch lacked: all of them waited."""
     copy_ns: int = 0
+    """One-sided reads of its own blocks, with their checks."""
     put_ns: int = 0
     begun_ns: int = 0
     ended_ns: int = 0

@@ -29,14 +29,14 @@ class StagingRing:
         self._next = 0
 
     def take(self, count: int) -> int | None:
-        """The first of `count` consecutive rows, or None where runs that are not committed leave
-        too little room. Waits for copies where they are in the way."""
-        assert 0 < count <= self.rows, f"{count} rows of {self.rows}"
+        """The first of `count` consecutive rows, or None where the ring, or what runs that are not
+        committed leave of it, is too small. Waits for copies where they are in the way."""
+        assert count > 0, "an empty run"
         while (first := self._room(count)) is None:
-            oldest = self._runs[0]
-            if oldest.wait is None:
+            wait = self._runs[0].wait if self._runs else None
+            if wait is None:
                 return None
-            oldest.wait()
+            wait()
             self._runs.popleft()
         self._runs.append(_Run(first, count))
         self._next = first + count
@@ -53,7 +53,7 @@ class StagingRing:
     def _room(self, count: int) -> int | None:
         """Where a run of `count` fits now: behind the newest, or at the front of the ring."""
         if not self._runs:
-            return 0
+            return 0 if count <= self.rows else None
         oldest = self._runs[0].first
         if self._next <= oldest:  # the newest run stands in front of the oldest
             return self._next if self._next + count <= oldest else None

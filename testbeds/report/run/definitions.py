@@ -129,8 +129,8 @@ DEFINITIONS = (
     Definition(
         "stall_ms_p50",
         "stall p50",
-        "Time a token waited for blocks that were not there, all its layers together: half of the "
-        "tokens waited no longer.",
+        "Time a token, with its batch, waited for blocks not there, all layers together: half of "
+        "the tokens waited no longer.",
         "median over tokens, in ms",
         "lower",
     ),

@@ -193,6 +193,26 @@ def test_how_many_sessions_torch_gathers_at_once_does_not_change_the_result(
     assert not one_by_one[1].any(), "a session without blocks gets zeros"
 
 
+def test_torch_gathers_no_block_that_is_not_selected() -> None:
+    """Not even to mask it afterwards: another session's block may be on its way into the pool."""
+    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    overrides = pytest.importorskip("torch.overrides")
+    case = make_case(2, 4, 16, 32, [9, 0, 2, 5], 7)
+    case = replace(case, indices=[own % 11 + 1 for own in case.indices])  # nobody selects 0
+    gathered: list[int] = []
+
+    class Watch(overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+        def __torch_function__(self, call: Any, types: Any, args: Any = (), kw: Any = None) -> Any:
+            if call is torch.Tensor.index_select:
+                gathered.extend(args[2].tolist())
+            return call(*args, **(kw or {}))
+
+    with Watch():
+        case.run("torch")
+    filled = [own[counts > 0] for own, counts in zip(case.indices, case.counts, strict=True)]
+    assert set(gathered) == set(np.concatenate(filled).tolist())
+
+
 @pytest.mark.gpu
 def test_cuda_agrees_with_the_reference() -> None:
     """The same call over a pool on the device, whose output stays there."""

@@ -1,0 +1,301 @@
+"""Does a layer of a batch fetch together, check every block, and attend to the right bytes?"""
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from later_arrays import LaterArrays
+
+from offstage.bindings.driver import Fetch, FetchResult
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.keys import checksum
+from offstage.host.arrays import Arrays, open_arrays
+from offstage.host.decode import Decoder, SelectionRule, covered_ns
+from offstage.host.keys import ProcessParams
+from offstage.host.models import geometry
+from offstage.host.pool import HbmPool
+from offstage.host.prefill import compute_context
+from offstage.host.record import AgentRecord, Token
+from offstage.host.selection import ScoreQuantizer
+from offstage.host.session import HostSession
+from offstage.host.synthetic_kv import SyntheticKv
+from offstage.host.tail_block import TailBlock, write_tokens
+
+SHAPE = geometry("tiny")
+LAYERS, CHUNKS, SELECT = SHAPE.layer_count, 24, 8
+RULE = SelectionRule("quest", SELECT, 1, 2)
+PROCESS = ProcessParams(1.0, 40.0, 0.8, 3.0, 0.01, 1.0, 2.0, 0.3)
+KV = SyntheticKv(5, SHAPE, [PROCESS] * LAYERS)
+RETAINED = 4  # enum ofs_end
+
+
+@dataclass
+class FakeFabric:
+    """Blocks by their keys; what is fetched lands as late as it may: when the fetch is told.
+
+    `last_first`: of the fetches in flight the newest ends first. `spoil` and `lose`: fetches, by
+    the order of their begin, whose first block comes damaged, with a checksum that fits it, or not
+    at all. `calls`: what was called, in order."""
+
+    calls_max: int = 8
+    last_first: bool = False
+    spoil: int = -1
+    lose: int = -1
+    stall_ns: int = 0
+    blocks: dict[bytes, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    demands: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
+    flying: list[Fetch] = field(default_factory=list)
+    begun: int = 0
+    payload_size_bytes: int = SHAPE.block_bytes(0)
+    demand_max: int = 64
+
+    def fetch_begin(
+        self, session: int, step: int, layer: int, ordinals: Any, keys: Any, target: Any,
+        *, target_index: Any = None, selected_count: Any = None, scores: Any = None,
+        timeout_ns: int = 0,
+    ) -> Fetch:  # fmt: skip
+        assert len(self.flying) < self.calls_max, "more calls than the fabric has room for"
+        assert selected_count >= len(ordinals) and len(scores) > max(ordinals, default=0)
+        fetch = Fetch(len(ordinals), SimpleNamespace(
+            number=self.begun, session=session, keys=keys, target=target, rows=target_index
+        ), ())  # fmt: skip
+        self.begun += 1
+        self.flying.append(fetch)
+        self.calls.append(("begin", session))
+        self.demands.append((session, step, layer, ordinals.tolist()))
+        return fetch
+
+    def poll(self, timeout_ns: int = 0) -> list[Any]:
+        fetch = self.flying.pop(-1 if self.last_first else 0)
+        call = fetch.call
+        for place, (key, row) in enumerate(zip(call.keys, call.rows, strict=True)):
+            block = self.blocks[key.tobytes()].copy()
+            if place == 0 and call.number == self.spoil:
+                block[17] ^= 4
+            if place == 0 and call.number == self.lose:
+                fetch.rcs[place] = -errno.EIO
+                continue
+            call.target[row] = block
+            fetch.ends[place], fetch.checksums[place] = RETAINED, checksum(block)
+        return [fetch]
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        assert fetch not in self.flying
+        self.calls.append(("end", fetch.call.session))
+        return FetchResult(
+            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, 0, 0, 0, self.stall_ns, 7
+        )
+
+    def put(self, session: int, layer: int, ordinals: Any, source: Any) -> Any:
+        assert not self.flying, "a put waits for its answer, and fetches wait meanwhile"
+        self.calls.append(("put", session))
+        for ordinal, block in zip(ordinals, source, strict=True):
+            self.blocks[key_of(session, layer, ordinal).tobytes()] = block.copy()
+        return np.zeros(len(ordinals), np.int32)
+
+
+def key_of(session: int, layer: int, ordinal: int) -> npt.NDArray[np.uint64]:
+    return np.array([session * 1000 + layer, ordinal], np.uint64)
+
+
+class World:
+    """Sessions whose blocks a fake fabric has, and a decoder over them."""
+
+    def __init__(
+        self,
+        fabric: FakeFabric,
+        arrays: Arrays | None = None,
+        sessions: Sequence[int] = (0, 1, 2),
+        landing_rows: int = 3 * SELECT,
+    ) -> None:
+        self.fabric = fabric
+        self.kv = KV
+        arrays = arrays or open_arrays()
+        # Room for all selections of a step, so that what is evicted does not hang on the others.
+        self.pool = HbmPool(SHAPE, 3 * LAYERS * (SELECT + 4), arrays, landing_rows)
+        kernel = "torch" if arrays.name == "torch" else "numpy"
+        driver: Any = fabric  # it has the calls that decoding makes
+        self.decoder = Decoder(driver, self.pool, self.kv, RULE, kernel, check_every=1)
+        self.sessions = [self._session(number) for number in sessions]
+        self.record = AgentRecord()
+        self.attended = 0
+        self._kernel, self.decoder._decode = self.decoder._decode, self._watched
+
+    def _session(self, number: int) -> HostSession:
+        # Of unlike lengths, so that the batch is ragged and the tails stand in unlike places.
+        identities = [number << 64 | chunk for chunk in range(CHUNKS - 7 * number)]
+
+        def write(layer: int, first: int, blocks: npt.NDArray[np.uint8]) -> None:
+            for place, block in enumerate(blocks):
+                key = key_of(number, layer, first + place)
+                self.fabric.blocks[key.tobytes()] = block.copy()
+
+        context = compute_context(self.kv, identities, "quest", write)
+        layers = range(LAYERS)
+        keys = [[key_of(number, layer, o) for o in range(len(identities))] for layer in layers]
+        return HostSession(
+            number, f"s{number}", number, context, np.array(keys), len(identities) * 16, 9,
+            [self.kv.queries(number, layer) for layer in layers],
+            [ScoreQuantizer() for _ in layers],
+        )  # fmt: skip
+
+    def run(self, steps: int = 3) -> AgentRecord:
+        """Decode, one new token of each session per step, as the agent does."""
+        control: Any = None  # no block is filled within a run
+        tails = [TailBlock(control, self.decoder, lambda o: 7 << 96 | o) for _ in self.sessions]
+        for step in range(steps):
+            tokens = [Token(session.number, step) for session in self.sessions]
+            active = list(zip(self.sessions, tails, strict=True))
+            for session, tail in active:
+                tail.begin_token(session)
+            for layer in range(LAYERS):
+                write_tokens(self.pool, active, layer)
+                batch = list(zip(self.sessions, tokens, strict=True))
+                self.decoder.layer(batch, layer, self.record)
+            for session in self.sessions:
+                session.step += 1
+            self.record.tokens.extend(tokens)
+        return self.record
+
+    def _watched(
+        self, queries: Any, storage: Any, tables: Any, counts: Any, kind: Any, layer: int
+    ) -> Any:
+        """The kernel, after a look at every token it is given."""
+        rows = self.pool.arrays.to_host(storage)
+        assert len(tables) == len(self.sessions), "one call for all sessions of the layer"
+        for session, table, count in zip(self.sessions, tables, counts, strict=True):
+            known = np.arange(session.block_count(SHAPE))
+            index = self.pool.lookup(session.number, layer, known)
+            grown = [*session.context.identities, 7 << 96 | int(known[-1])]
+            expected = self.kv.blocks_at(layer, known, grown)
+            shape = len(known), *SHAPE.block_shape(layer)
+            for place in np.flatnonzero(count):
+                ordinal = int(np.flatnonzero(index == table[place])[0])
+                got = rows[table[place]].view(np.float16).reshape(shape[1:])
+                want = expected[ordinal].view(np.float16).reshape(shape[1:])
+                tokens = int(count[place])
+                assert (got[:, :, :tokens] == want[:, :, :tokens]).all(), "not what prefill wrote"
+                self.attended += 1
+        return self._kernel(queries, storage, tables, counts, kind, layer)
+
+
+def torch_staged() -> Arrays:
+    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    from offstage.host.arrays.torch_arrays import TorchArrays
+
+    return TorchArrays("cpu", staged=True)
+
+
+def torch_cpu() -> Arrays:
+    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    return open_arrays("torch")
+
+
+@pytest.mark.parametrize("arrays", [open_arrays, LaterArrays, torch_cpu, torch_staged])
+@pytest.mark.parametrize("last_first", [False, True])
+@pytest.mark.parametrize("calls_max", [8, 2, 1])
+def test_the_kernel_reads_what_prefill_wrote(
+    arrays: Any, last_first: bool, calls_max: int
+) -> None:
+    """On every array library, in whatever order fetches end, many or one at a time."""
+    world = World(FakeFabric(calls_max=calls_max, last_first=last_first), arrays())
+    record = world.run()
+    demands = sum(token.demands for token in record.tokens)
+    assert record.blocks_verified == demands > 0 and record.blocks_corrupt == 0
+    assert sum(int(token.ends[RETAINED]) for token in record.tokens) == demands
+    assert world.attended == sum(token.selected for token in record.tokens) > demands
+    assert record.attention_checked == 3 * LAYERS * 3 and record.attention_error_max < 1e-4
+    assert record.blocks_recomputed == 0
+
+
+def test_one_layer_of_all_sessions_is_asked_for_together() -> None:
+    """Every session's demands are under way before the first is waited for; the order in which
+    they are begun is that of the batch, however many fit and in whatever order they end."""
+    world = World(FakeFabric())
+    world.run(1)
+    layer = [("begin", n) for n in range(3)] + [("end", n) for n in range(3)]
+    assert world.fabric.calls == layer * LAYERS
+    few = World(FakeFabric(calls_max=2, last_first=True))
+    few.run(1)
+    assert few.fabric.calls[:4] == [("begin", 0), ("begin", 1), ("end", 1), ("begin", 2)]
+    assert few.fabric.demands == world.fabric.demands
+
+
+def test_few_landing_rows_make_fetches_wait_for_each_other() -> None:
+    """Rows for one selection only: the next fetch begins when the last one is committed."""
+    world = World(FakeFabric(), LaterArrays(), landing_rows=SELECT)
+    world.run(1)
+    assert [call for call, _ in world.fabric.calls[:4]] == ["begin", "end", "begin", "end"]
+    with pytest.raises(RunFailed, match="landing row for each block selected"):
+        World(FakeFabric(), LaterArrays(), landing_rows=2).run(1)
+
+
+def test_what_a_session_demands_does_not_depend_on_who_decodes_beside_it() -> None:
+    together = World(FakeFabric(calls_max=2, last_first=True))
+    together.run(4)
+    for number in range(3):
+        alone = World(FakeFabric(), sessions=[number])
+        alone.run(4)
+        own = [demand for demand in together.fabric.demands if demand[0] == number]
+        assert own == alone.fabric.demands
+
+
+@pytest.mark.parametrize("which", [0, 2, 5])
+def test_a_block_that_is_not_what_prefill_wrote_is_counted(which: int) -> None:
+    """Its checksum fits its bytes, so that only the comparison with prefill's can tell."""
+    world = World(FakeFabric(spoil=which))
+    world.decoder._decode = world._kernel  # the watching one would stop at the damage
+    record = world.run(1)
+    demands = sum(token.demands for token in record.tokens)
+    assert record.blocks_corrupt == 1 and record.blocks_verified == demands - 1
+
+
+def test_a_block_that_does_not_come_is_computed_again_used_and_written() -> None:
+    """Not counted as verified nor as an end; the put comes when no fetch is under way."""
+    fabric = FakeFabric(lose=1)
+    world = World(fabric)
+    record = world.run(1)
+    demands = sum(token.demands for token in record.tokens)
+    assert record.blocks_recomputed == 1 and record.blocks_corrupt == 0
+    assert record.blocks_verified == demands - 1 == sum(int(t.ends.sum()) for t in record.tokens)
+    assert fabric.calls[:7] == [
+        ("begin", 0), ("begin", 1), ("begin", 2), ("end", 0), ("end", 1), ("end", 2), ("put", 1),
+    ]  # fmt: skip
+
+
+def test_all_tokens_of_a_batch_have_waited_what_the_batch_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fetches end at 100, 200, 300 having waited 150 each: from -50 to 300, in each layer."""
+    now = [0]
+
+    def tick() -> int:
+        now[0] += 100
+        return now[0]
+
+    world = World(FakeFabric(stall_ns=150))
+    monkeypatch.setattr("offstage.host.decode.time", SimpleNamespace(monotonic_ns=tick))
+    record = world.run(1)
+    assert [token.stall_ns for token in record.tokens] == [350 * LAYERS] * 3
+    assert [token.copy_ns for token in record.tokens] == [7 * LAYERS] * 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8))
+def test_covered_time_is_what_at_least_one_span_covers(spans: list[tuple[int, int]]) -> None:
+    ends = [(begin, begin + length) for begin, length in spans]
+    seen = {at for begin, end in ends for at in range(begin, end)}
+    assert covered_ns(ends) == len(seen)
+
+
+def test_a_kernel_needs_a_pool_of_its_own_arrays() -> None:
+    pool = HbmPool(SHAPE, 8)
+    with pytest.raises(BadInput, match="torch kernel does not read blocks in numpy"):
+        Decoder(World(FakeFabric()).decoder.driver, pool, KV, RULE, "torch")

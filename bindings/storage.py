@@ -1,12 +1,13 @@
 """The storage seam and the NVMe model for tests and benches; the daemon drives them from C.
 
 A `Storage` is one queue pair and belongs to the thread of its first submit. Offsets and sizes are
-bytes and multiples of `lba_size_bytes`; memory is a `Buffer` (page-aligned, pre-faulted). What the
+bytes and multiples of `lba_size_bytes`; memory is a `Buffer`. What the
 device could not do stands in the completion's `result` (bytes moved, or -errno), never in an
 exception; bad configuration raises `BadInput` with the firmware's own line.
 """
 
 import errno
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -109,17 +110,32 @@ class Clock:
 
 
 class Buffer:
-    """`size_bytes` of DMA memory (dma.h), in huge pages where there are; `view` is its bytes."""
+    """`size_bytes` of DMA memory (dma.h), in huge pages where there are; `view` is its bytes.
 
-    def __init__(self, size_bytes: int, huge: bool = True) -> None:
+    With a `name` it is shared: another process can map the file `path` while the buffer lives.
+    """
+
+    def __init__(self, size_bytes: int, huge: bool = True, name: str = "") -> None:
         config: Any = ffi.new("struct ofs_dma_config *")
         config.huge = lib.OFS_DMA_HUGE_AUTO if huge else lib.OFS_DMA_HUGE_OFF
         dma: Any = ffi.new("struct ofs_dma *")
-        check_rc(lib.ofs_dma_alloc(dma, config, size_bytes, ffi.NULL), "allocating a buffer")
+        shared = ffi.new("char[]", name.encode()) if name else ffi.NULL
+        check_rc(lib.ofs_dma_alloc(dma, config, size_bytes, shared), "allocating a buffer")
         self._dma = ffi.gc(dma, lib.ofs_dma_free)
         self.size_bytes = size_bytes
         self.address = dma.base
         self.view = memoryview(ffi.buffer(self.address, size_bytes))
+        self.path = f"/proc/{os.getpid()}/fd/{dma.fd}" if name else ""
+
+    @property
+    def huge(self) -> bool:
+        """Whether all of it lies in huge pages."""
+        return bool(self._dma.huge_bytes == self._dma.size_bytes)
+
+    @property
+    def reserved(self) -> bool:
+        """Whether it lies in reserved huge pages (hugetlb)."""
+        return bool(self._dma.kind == lib.OFS_DMA_RESERVED)
 
     @property
     def pages(self) -> str:

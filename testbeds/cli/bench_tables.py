@@ -36,6 +36,7 @@ def storage_table(result: Mapping[str, Any]) -> Drawn:
     rows: list[Row] = []
     for row in result["rows"]:
         name = f"{format_size(row['block_bytes'])} depth {row['queue_depth']}"
+        name += "" if row["pages"] == "base pages" else ", huge"
         shown: tuple[tuple[str, str, Show], ...] = (
             ("bytes_per_s", "bandwidth", format_rate),
             ("latency_ns_p50", "latency p50", format_time),
@@ -54,7 +55,9 @@ def storage_table(result: Mapping[str, Any]) -> Drawn:
                          f"{late:.0%} late" if late >= LATE_SHARE_MIN else "", None))  # fmt: skip
     notes = [
         f"measured beside {result['reference']} on {result['path']}, seed {result['seed']}: the "
-        f"ratio is the median of {result['rounds']} rounds",
+        f"ratio is the median of {result['rounds']} rounds; both read into the same memory, base "
+        "pages or huge ones",
+        *result["notes"],
         "* emulated, beside the figures published for the drive; late: reads that ended later than "
         "the model says; where many did, the figure is this machine's",
     ]

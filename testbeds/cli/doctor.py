@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -153,7 +154,14 @@ def _hugepages(folder: Path) -> Check:
     text = _read(Path("/proc/meminfo"))
     rows = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     count = int((rows.get("HugePages_Total", "0").split() or ["0"])[0])
-    return Check("huge pages", "ok" if count else "missing", f"{count} reserved", "SPDK only",
+    modes = {
+        name: re.search(r"\[(.+?)\]", _read(Path("/sys/kernel/mm/transparent_hugepage") / file))
+        for name, file in (("private", "enabled"), ("shared", "shmem_enabled"))
+    }
+    shown = ", ".join(f"{name} {mode[1]}" for name, mode in modes.items() if mode is not None)
+    return Check("huge pages", "ok" if count else "missing",
+                 f"{count} reserved; transparent: {shown or 'none'}",
+                 "regions, store buffers, SPDK; without: more pieces for a device to gather",
                  "" if count else "sysctl vm.nr_hugepages=1024")  # fmt: skip
 
 

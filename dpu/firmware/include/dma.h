@@ -1,8 +1,8 @@
 /*
  * dma.h: the one memory that devices read and write: regions, ports, store buffers, benches.
  *
- * Model: `ofs_dma_alloc` gives memory that begins on a 2 MiB border, is touched, locked, left out of
- * core dumps and, where asked, bound to a NUMA node. From half a huge page on it is whole huge
+ * Model: `ofs_dma_alloc` gives memory that begins on a 2 MiB border, is touched, locked, left out
+ * of core dumps and, where asked, bound to a NUMA node. From half a huge page on it is whole huge
  * pages: reserved ones (hugetlb), else transparent ones by advice, else base pages. What it became
  * stands in the handle. A wish that the machine does not grant (huge pages, the lock, the node)
  * costs speed only: it is counted and told in `ofs_dma_warning`, and is no error. With a name the

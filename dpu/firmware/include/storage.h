@@ -12,9 +12,10 @@
  * completion has come. Buffers lie in memory given to `register_memory` (io_uring fixed buffers,
  * SPDK's DMA memory), before the first submit or on the polling thread, and taken back with
  * `unregister_memory` before it is unmapped and before `close`, which aborts otherwise (dma.h);
- * offset, size and address are multiples of `lba_size_bytes`. To sleep: poll until it returns 0, then wait on `wait_fd`
- * and no longer than `due_ns`. `close` wants nothing in flight; where something is, it waits a
- * bounded time for it. A back end may start threads of its own (posix), but calls no one back.
+ * offset, size and address are multiples of `lba_size_bytes`. To sleep: poll until it returns 0,
+ * then wait on `wait_fd` and no longer than `due_ns`. `close` wants nothing in flight; where
+ * something is, it waits a bounded time for it. A back end may start threads of its own (posix),
+ * but calls no one back.
  *
  * Sides: posix (thread pool), io_uring, emulated (NVMe timing over another side), sim (memory,
  * virtual time, seeded faults), skeleton (the commented example), later spdk. One contract suite

@@ -3,12 +3,12 @@
  *
  * Model: submit writes a submission entry; every second one hands what waits to the kernel, the
  * next poll the rest. Held until the poll, a whole batch of reads leaves the drive idle while it is
- * prepared; a call for each is no faster and costs twice the calls. The ring starts disabled and is enabled by the first poll
- * or submit, because its single issuer is the thread that does so, not the one that opened it.
- * With deferred task work the kernel completes nothing until that thread looks, and says in the
- * ring's flags that there is something to look for: an idle poll makes no system call. Memory
- * that was not registered works through the plain opcodes. A short transfer is continued, EAGAIN
- * and EINTR are tried again, both bounded.
+ * prepared; a call for each is no faster and costs twice the calls. The ring starts disabled and is
+ * enabled by the first poll or submit, because its single issuer is the thread that does so, not
+ * the one that opened it. With deferred task work the kernel completes nothing until that thread
+ * looks, and says in the ring's flags that there is something to look for: an idle poll makes no
+ * system call. Memory that was not registered works through the plain opcodes. A short transfer is
+ * continued, EAGAIN and EINTR are tried again, both bounded.
  */
 #include "internal.h"
 

@@ -237,7 +237,6 @@ ofs_session_unpin(struct ofs_core *core, uint32_t session)
 		if (slot->generation == pins[i].generation && slot->pins > 0)
 			slot->pins--;
 	}
-	ofs_work_touch(core, OFS_TABLE_SESSION, s->pin_count * sizeof(*pins));
-	ofs_work_touch(core, OFS_TABLE_SLOT, (uint64_t)s->pin_count * sizeof(*core->slots));
+	core->tally->unpinned += s->pin_count;
 	s->pin_count = 0;
 }

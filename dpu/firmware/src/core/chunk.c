@@ -79,7 +79,7 @@ ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk)
 static void
 count_link(const struct ofs_core *core)
 {
-	core->work->order_moves++;
+	core->tally->work.order_moves++;
 	ofs_work_touch(core, OFS_TABLE_CHUNK, 2 * sizeof(*core->chunks) + 3 * OFS_LINK_BYTES);
 }
 

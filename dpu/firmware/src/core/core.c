@@ -17,8 +17,8 @@ ofs_event_enter(struct ofs_core *core, uint64_t now_ns, enum ofs_event_type type
 	if (now_ns > core->now_ns)
 		core->now_ns = now_ns;
 	core->event++;
-	core->work = &core->works[type];
-	core->work->events++;
+	core->tally = &core->tallies[type];
+	core->tally->work.events++;
 	core->logged_actions = core->action_tail;
 	return 0;
 }
@@ -135,8 +135,8 @@ ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
 	core->config = *config;
 	ofs_core_layout(core, (unsigned char *)core);
 	core->size_bytes = size_bytes;
-	core->work = &core->works[OFS_EVENT_OPEN];
-	core->work->events = 1;
+	core->tally = &core->tallies[OFS_EVENT_OPEN];
+	core->tally->work.events = 1;
 	stack_fill(core->free_chunks, &core->free_chunk_count, config->chunk_max);
 	stack_fill(core->free_ios, &core->free_io_count, config->io_max);
 	stack_fill(core->free_waiters, &core->free_waiter_count,

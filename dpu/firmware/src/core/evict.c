@@ -13,8 +13,8 @@ list_of(const struct ofs_core *core, uint32_t set, uint32_t bucket)
 	return &core->lists[set * OFS_BUCKETS + bucket];
 }
 
-void
-ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
+static inline void
+list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
 {
 	struct ofs_slot *s = &core->slots[slot];
 	struct ofs_list *list = list_of(core, s->set, bucket);
@@ -33,8 +33,8 @@ ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
 	list->count++;
 }
 
-void
-ofs_list_remove(struct ofs_core *core, uint32_t slot)
+static inline void
+list_remove(struct ofs_core *core, uint32_t slot)
 {
 	const struct ofs_slot *s = &core->slots[slot];
 	struct ofs_list *list = list_of(core, s->set, s->bucket);
@@ -52,6 +52,25 @@ ofs_list_remove(struct ofs_core *core, uint32_t slot)
 		core->occupied[s->set * (OFS_BUCKETS / 64) + s->bucket / 64] &= ~(1ull << (s->bucket % 64));
 }
 
+void
+ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
+{
+	list_push(core, slot, bucket);
+}
+
+void
+ofs_list_remove(struct ofs_core *core, uint32_t slot)
+{
+	list_remove(core, slot);
+}
+
+void
+ofs_list_move(struct ofs_core *core, uint32_t slot, uint32_t bucket)
+{
+	list_remove(core, slot);
+	list_push(core, slot, bucket);
+}
+
 /* First slot of the list that may go. The walk is bounded by the slots that are held. */
 uint32_t
 ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket)
@@ -60,7 +79,7 @@ ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket)
 
 	for (; slot != OFS_NONE && ofs_slot_is_held(&core->slots[slot]); passed++)
 		slot = core->slots[slot].next;
-	ofs_work_victims(core, passed + (slot != OFS_NONE));
+	core->tally->work.victims += passed + (slot != OFS_NONE);
 	return slot;
 }
 

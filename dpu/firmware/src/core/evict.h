@@ -36,6 +36,7 @@ int ofs_evict_verify(const struct ofs_core *core, uint32_t tenant);
 void ofs_evict_move(struct ofs_core *core, uint32_t slot, uint32_t set);
 void ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket);
 void ofs_list_remove(struct ofs_core *core, uint32_t slot);
+void ofs_list_move(struct ofs_core *core, uint32_t slot, uint32_t bucket); /* to its tail */
 uint32_t ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket);
 uint32_t ofs_list_count(const struct ofs_core *core, uint32_t tenant, uint32_t bucket);
 

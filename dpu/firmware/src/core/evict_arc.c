@@ -134,8 +134,7 @@ arc_use(struct ofs_core *core, uint32_t slot)
 		s->frequency++;
 	else if (s->next == OFS_NONE)
 		return;
-	ofs_list_remove(core, slot);
-	ofs_list_push(core, slot, s->frequency == USES_MAX ? T2 : T1);
+	ofs_list_move(core, slot, s->frequency == USES_MAX ? T2 : T1);
 }
 
 static void

@@ -27,8 +27,7 @@ lru_use(struct ofs_core *core, uint32_t slot)
 {
 	if (core->slots[slot].next == OFS_NONE)
 		return;
-	ofs_list_remove(core, slot);
-	ofs_list_push(core, slot, 0);
+	ofs_list_move(core, slot, 0);
 }
 
 static void

@@ -104,12 +104,10 @@ lru_k_use(struct ofs_core *core, uint32_t slot)
 {
 	struct ofs_slot *s = &core->slots[slot];
 
-	if (s->frequency == USES_MAX) {
+	if (s->frequency == USES_MAX)
 		reference_remove(core, s->set, older_of(core, slot));
-	} else {
-		ofs_list_remove(core, slot);
-		ofs_list_push(core, slot, s->frequency++ == 0 ? ONCE : TWICE);
-	}
+	else
+		ofs_list_move(core, slot, s->frequency++ == 0 ? ONCE : TWICE);
 	s->position ^= 1;
 	reference_append(core, s->set, newer_of(core, slot));
 }
@@ -132,7 +130,7 @@ lru_k_victim(struct ofs_core *core, uint32_t set)
 	for (; node != OFS_NONE; node = core->nodes[node].next) {
 		const struct ofs_slot *s = &core->slots[node / 2];
 
-		ofs_work_victims(core, 1);
+		core->tally->work.victims++;
 		if (s->frequency == USES_MAX && node == older_of(core, node / 2) && !ofs_slot_is_held(s))
 			return node / 2;
 	}

@@ -84,7 +84,7 @@ random_victim(struct ofs_core *core, uint32_t set)
 		return OFS_NONE;
 	place = random_below(core, count);
 	for (uint32_t i = 0; i < count; i++) {
-		ofs_work_victims(core, 1);
+		core->tally->work.victims++;
 		if (!ofs_slot_is_held(&core->slots[array[place]]))
 			return array[place];
 		place = place + 1 == count ? 0 : place + 1;

@@ -88,13 +88,12 @@ small_victim(struct ofs_core *core, uint32_t set)
 		struct ofs_slot *s = &core->slots[slot];
 		uint32_t next = s->next;
 
-		ofs_work_victims(core, 1);
+		core->tally->work.victims++;
 		if (!ofs_slot_is_held(s)) {
 			if (s->frequency < PROMOTE_USES)
 				return slot;
 			s->frequency = 0;
-			ofs_list_remove(core, slot);
-			ofs_list_push(core, slot, MAIN);
+			ofs_list_move(core, slot, MAIN);
 		}
 		slot = next;
 	}
@@ -114,13 +113,12 @@ main_victim(struct ofs_core *core, uint32_t set)
 			struct ofs_slot *s = &core->slots[slot];
 			uint32_t next = s->next;
 
-			ofs_work_victims(core, 1);
+			core->tally->work.victims++;
 			if (!ofs_slot_is_held(s)) {
 				if (s->frequency == 0)
 					return slot;
 				s->frequency--;
-				ofs_list_remove(core, slot);
-				ofs_list_push(core, slot, MAIN);
+				ofs_list_move(core, slot, MAIN);
 			}
 			slot = next;
 		}

@@ -32,8 +32,7 @@ score_use(struct ofs_core *core, uint32_t slot)
 {
 	if (core->slots[slot].next == OFS_NONE)
 		return;
-	ofs_list_remove(core, slot);
-	ofs_list_push(core, slot, core->slots[slot].bucket);
+	ofs_list_move(core, slot, core->slots[slot].bucket);
 }
 
 static void
@@ -43,8 +42,7 @@ score_rescore(struct ofs_core *core, uint32_t slot)
 
 	if (core->slots[slot].bucket == bucket)
 		return;
-	ofs_list_remove(core, slot);
-	ofs_list_push(core, slot, bucket);
+	ofs_list_move(core, slot, bucket);
 }
 
 static uint32_t

@@ -60,7 +60,7 @@ sieve_victim(struct ofs_core *core, uint32_t set)
 		if (slot == OFS_NONE)
 			slot = list->head;
 		s = &core->slots[slot];
-		ofs_work_victims(core, 1);
+		core->tally->work.victims++;
 		if (!ofs_slot_is_held(s)) {
 			if (s->frequency == 0) {
 				core->evict_sets[set].hand = slot;

@@ -56,7 +56,7 @@ guess_take(struct ofs_core *core, uint32_t session, const struct ofs_guess *gues
 	uint32_t ran = layer->stamp && s->stepped && layer->step == s->step;
 	int over = ran && guess->steps == 0;
 
-	core->work->ranked++;
+	core->tally->work.ranked++;
 	ofs_work_touch(core, OFS_TABLE_SESSION, sizeof(chunk));
 	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(slot) + sizeof(*core->block_flags));
 	ofs_work_touch(core, OFS_TABLE_LAYER, sizeof(*layer));

@@ -40,7 +40,7 @@ index_search(const struct ofs_core *core, uint32_t tenant, const struct ofs_key 
 static void
 count_probes(const struct ofs_core *core, uint32_t probes, uint32_t chunks)
 {
-	core->work->probes += probes;
+	core->tally->work.probes += probes;
 	ofs_work_touch(core, OFS_TABLE_INDEX, probes * sizeof(*core->index));
 	ofs_work_touch(core, OFS_TABLE_CHUNK, chunks * sizeof(*core->chunks));
 }

@@ -186,6 +186,7 @@ struct ofs_layer {
 	uint32_t overlap_permille;
 	uint32_t windowed; /* ordinals that the window has spoken of */
 	uint32_t lifted;   /* its row of lifted blocks has a bit */
+	uint32_t cut;      /* score of the last that would have been selected */
 };
 
 /* What one (session, layer) has measured: calibrate.c. */
@@ -199,6 +200,16 @@ struct ofs_calibration {
 	uint32_t steps;               /* of it, so far */
 };
 
+#define OFS_VISITS_MAX 3u /* entries that one list operation visits */
+
+/* What the events of one kind cost: work.h. */
+struct ofs_tally {
+	struct ofs_work work; /* as counted where it is done: the numbers below are not in it yet */
+	uint64_t demands;
+	uint64_t unpinned;
+	uint64_t lists[OFS_TABLE_COUNT][OFS_VISITS_MAX + 1]; /* operations, by visits */
+};
+
 struct ofs_core {
 	struct ofs_core_config config;
 	struct ofs_policy policy;
@@ -207,7 +218,7 @@ struct ofs_core {
 	uint64_t event;
 	uint64_t random_count;
 	uint64_t size_bytes;
-	struct ofs_work *work; /* of the kind of event under way */
+	struct ofs_tally *tally; /* of the kind of event under way */
 	/* tables */
 	struct ofs_tenant *tenants;
 	struct ofs_session *sessions;
@@ -271,7 +282,7 @@ struct ofs_core {
 	uint64_t bucket_ns; /* bandwidth cap: when the next block is due */
 	uint64_t block_cost_ns;
 	uint64_t log_head, log_tail, log_sequence, log_check, log_scratch_bytes;
-	struct ofs_work works[OFS_EVENT_COUNT];
+	struct ofs_tally tallies[OFS_EVENT_COUNT];
 };
 
 #include "work.h"

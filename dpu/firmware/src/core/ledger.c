@@ -110,13 +110,6 @@ ledger_gauges(const struct ofs_core *core, uint32_t tenant, struct ofs_ledger *l
 }
 
 int
-ofs_core_work(const struct ofs_core *core, struct ofs_work *work)
-{
-	memcpy(work, core->works, sizeof(core->works));
-	return 0;
-}
-
-int
 ofs_core_ledger(const struct ofs_core *core, uint32_t tenant, struct ofs_ledger *ledger)
 {
 	if (tenant != OFS_NONE) {

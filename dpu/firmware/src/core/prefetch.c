@@ -19,7 +19,8 @@ void
 ofs_prefetch_observe(struct ofs_core *core, const struct ofs_step *step)
 {
 	for (size_t i = 0; i < PREFETCHER_COUNT; i++)
-		prefetchers[i]->observe(core, step);
+		if (prefetchers[i]->observe)
+			prefetchers[i]->observe(core, step);
 }
 
 static void
@@ -121,7 +122,7 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 			core->best[place] = entry;
 		}
 	}
-	core->work->ranked += ranked;
+	core->tally->work.ranked += ranked;
 	ofs_work_touch(core, OFS_TABLE_BLOCK, ranked * sizeof(*core->block_flags));
 	ofs_work_touch(core, OFS_TABLE_LAYER, core->row_words * sizeof(*held));
 	return count;

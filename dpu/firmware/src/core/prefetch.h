@@ -14,7 +14,7 @@
 
 struct ofs_prefetch_ops {
 	uint32_t bits; /* policy bits that ask for its proposals; it observes in any case */
-	void (*observe)(struct ofs_core *core, const struct ofs_step *step);
+	void (*observe)(struct ofs_core *core, const struct ofs_step *step); /* NULL: learns nothing */
 	/* step NULL: the session begins to generate. */
 	void (*propose)(struct ofs_core *core, uint32_t session, uint32_t layer,
 		const struct ofs_step *step);
@@ -36,8 +36,10 @@ void ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 uint32_t ofs_bits_of(uint64_t word);
 /* rank.c: the rank-th largest value, at least 1; 1 where fewer are above zero. */
 uint32_t ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank);
-/* The lowest bits of 64 bytes as one word. */
-uint64_t ofs_rank_pack(const uint8_t *bytes);
+/* The same, faster where the cut is not far above the guess. */
+uint32_t ofs_rank_cut_near(const uint16_t *values, uint32_t count, uint32_t rank, uint32_t guess);
+/* Bit i of 64: values[i] is not 0. */
+uint64_t ofs_rank_nonzero(const uint16_t *values);
 /* Bit i of `row`: values[i] >= cut. Bits from `count` to `words` * 64 are 0. */
 void ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t count,
 	uint32_t cut);

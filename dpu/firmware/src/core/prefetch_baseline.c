@@ -19,10 +19,11 @@ last_demands_of(const struct ofs_core *core, uint32_t session, uint32_t layer)
 static void
 baseline_observe(struct ofs_core *core, const struct ofs_step *step)
 {
+	uint32_t *last = last_demands_of(core, step->session, step->layer);
+
 	ofs_work_touch(core, OFS_TABLE_LAYER, step->demand_count * sizeof(*step->demands));
-	if (step->demand_count)
-		memcpy(last_demands_of(core, step->session, step->layer), step->demands,
-			step->demand_count * sizeof(*step->demands));
+	for (uint32_t i = 0; i < step->demand_count; i++)
+		last[i] = step->demands[i];
 	ofs_layer_of(core, step->session, step->layer)->last_count = step->demand_count;
 }
 

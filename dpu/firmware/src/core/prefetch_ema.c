@@ -18,13 +18,16 @@ query_turned(struct ofs_core *core, const struct ofs_step *step)
 	uint32_t rank = core->sessions[step->session].config.select_blocks;
 	uint32_t before = layer->chosen_count, average = layer->overlap_permille;
 	uint32_t total = 0, common = 0, permille;
+	uint32_t cut;
 
 	if (rank == 0)
 		return 0;
 	ofs_work_values(core, step->score_count, 0); /* the step's own, in no table */
 	ofs_work_touch(core, OFS_TABLE_LAYER, core->row_words * sizeof(*chosen));
-	ofs_rank_above(core->above, core->row_words, step->scores, step->score_count,
-		ofs_rank_cut(step->scores, step->score_count, rank));
+	/* The cut of a layer moves little from step to step. */
+	cut = ofs_rank_cut_near(step->scores, step->score_count, rank, layer->cut - layer->cut / 32);
+	layer->cut = cut;
+	ofs_rank_above(core->above, core->row_words, step->scores, step->score_count, cut);
 	for (uint32_t word = 0; word < core->row_words; word++) {
 		total += ofs_bits_of(core->above[word]);
 		common += ofs_bits_of(core->above[word] & chosen[word]);
@@ -50,7 +53,6 @@ static uint64_t
 average_word(uint16_t *averages, const uint16_t *scores, uint32_t shift)
 {
 	uint16_t moved[64];
-	uint8_t bytes[64];
 
 	for (uint32_t i = 0; i < 64; i += 8) {
 		lanes old, new, score;
@@ -62,9 +64,7 @@ average_word(uint16_t *averages, const uint16_t *scores, uint32_t shift)
 		new = (new ^ old) >> OFS_LEVEL_SHIFT;
 		memcpy(moved + i, &new, sizeof(new));
 	}
-	for (uint32_t i = 0; i < 64; i++)
-		bytes[i] = moved[i] != 0;
-	return ofs_rank_pack(bytes);
+	return ofs_rank_nonzero(moved);
 }
 
 /* The first `known` averages take in their scores, those from there on begin with them. */
@@ -106,7 +106,7 @@ fetch_slots(const struct ofs_core *core, const uint32_t *block_slot, const uint3
 static void
 count_rescored(const struct ofs_core *core, uint32_t count, uint32_t rescored)
 {
-	core->work->rescored += rescored;
+	core->tally->work.rescored += rescored;
 	ofs_work_touch(core, OFS_TABLE_SESSION, rescored * sizeof(*core->session_chunks));
 	ofs_work_touch(core, OFS_TABLE_BLOCK, rescored * sizeof(*core->block_slot));
 	ofs_work_touch(core, OFS_TABLE_SLOT, rescored * sizeof(*core->slots));
@@ -161,8 +161,15 @@ ema_observe(struct ofs_core *core, const struct ofs_step *step)
 	uint16_t *averages = ofs_averages_of(core, step->session, step->layer);
 	uint32_t count = step->score_count, shift = core->policy.ema_shift;
 	uint32_t old = layer->known < count ? layer->known : count;
-	int changed = ofs_calibration_demands(core, step);
+	int changed;
 
+	if (count == 0 && layer->known == 0) {
+		/* No hint has spoken of this layer: there is nothing to learn yet. */
+		if (core->policy.eviction == OFS_EVICT_SCORE)
+			ofs_score_settle(core, step->session, step->layer);
+		return;
+	}
+	changed = ofs_calibration_demands(core, step);
 	if (count && query_turned(core, step))
 		shift /= 2;
 	ofs_work_values(core, count, sizeof(*averages));

@@ -8,13 +8,6 @@
  */
 #include "internal.h"
 
-static void
-shared_observe(struct ofs_core *core, const struct ofs_step *step)
-{
-	(void)core; /* the averages are kept by prefetch_ema.c, whoever asks for them */
-	(void)step;
-}
-
 static uint16_t
 sibling_best(const struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t chunk)
 {
@@ -60,6 +53,6 @@ shared_propose(struct ofs_core *core, uint32_t session, uint32_t layer, const st
 
 const struct ofs_prefetch_ops ofs_prefetch_shared = {
 	.bits = OFS_PREFETCH_SHARED,
-	.observe = shared_observe,
+	.observe = NULL, /* the averages are kept by prefetch_ema.c */
 	.propose = shared_propose,
 };

@@ -9,13 +9,6 @@
 #include "internal.h"
 
 static void
-window_observe(struct ofs_core *core, const struct ofs_step *step)
-{
-	(void)core; /* nothing to learn: the window is known */
-	(void)step;
-}
-
-static void
 window_propose(struct ofs_core *core, uint32_t session, uint32_t layer, const struct ofs_step *step)
 {
 	const struct ofs_session *s = &core->sessions[session];
@@ -38,6 +31,6 @@ window_propose(struct ofs_core *core, uint32_t session, uint32_t layer, const st
 
 const struct ofs_prefetch_ops ofs_prefetch_window = {
 	.bits = OFS_PREFETCH_WINDOW,
-	.observe = window_observe,
+	.observe = NULL, /* the window is known */
 	.propose = window_propose,
 };

@@ -75,8 +75,16 @@ issue_first(struct ofs_core *core, uint32_t tenant)
 void
 ofs_pump(struct ofs_core *core)
 {
-	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
+	uint32_t waiting = 0;
+
+	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++) {
+		if (core->tenants[tenant].queue_count == 0)
+			continue;
 		ofs_queue_drop_stale(core, tenant);
+		waiting = 1;
+	}
+	if (!waiting)
+		return;
 	while (core->free_io_count > 0 && core->pending_head == OFS_NONE
 		&& core->prefetch_in_flight < core->policy.prefetch_in_flight_max
 		&& bandwidth_allows(core)) {

@@ -20,7 +20,7 @@ candidate_moved(void *owner, const void *item, uint32_t place)
 {
 	struct ofs_core *core = (struct ofs_core *)owner;
 
-	ofs_work_heap(core);
+	core->tally->work.heap_moves++;
 	core->block_queued[((const struct ofs_candidate *)item)->block] = place;
 }
 
@@ -178,7 +178,7 @@ ofs_queue_cancel_session(struct ofs_core *core, uint32_t session)
 			core->block_queued[candidate.block] = OFS_NONE;
 			ofs_fate_add(core, tenant, candidate.cause, OFS_FATE_DROPPED);
 		} else {
-			ofs_work_heap(core);
+			core->tally->work.heap_moves++;
 			heap[kept] = candidate;
 			core->block_queued[candidate.block] = kept++;
 		}

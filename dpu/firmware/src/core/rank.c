@@ -5,6 +5,12 @@
  */
 #include "internal.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define NEAR_MAX 1024 /* values that a guess of the cut may leave over */
+
 /* The bucket in which the count from the top reaches `rank`; *above counts the buckets over it. */
 static uint32_t
 bucket_at(const uint32_t *histogram, uint32_t rank, uint32_t *above)
@@ -17,12 +23,48 @@ bucket_at(const uint32_t *histogram, uint32_t rank, uint32_t *above)
 	return bucket;
 }
 
-/* The lowest bits of 64 bytes as one word: the product gathers eight of them in its top byte. */
-uint64_t
-ofs_rank_pack(const uint8_t *bytes)
+#ifdef __SSE2__
+
+/* Sixteen lanes of all ones or none, as bits. */
+static inline uint64_t
+bits_of_lanes(__m128i first, __m128i second)
 {
+	return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(first, second));
+}
+
+static inline __m128i
+lanes_between(const uint16_t *from, __m128i low, __m128i span)
+{
+	__m128i above = _mm_sub_epi16(_mm_loadu_si128((const __m128i *)from), low);
+
+	return _mm_cmpeq_epi16(_mm_subs_epu16(above, span), _mm_setzero_si128());
+}
+
+/* Bit i of 64: low <= from[i] <= low + span. */
+static inline uint64_t
+word_between(const uint16_t *from, uint16_t low, uint16_t span)
+{
+	__m128i lows = _mm_set1_epi16((short)low), spans = _mm_set1_epi16((short)span);
 	uint64_t bits = 0;
 
+	for (uint32_t i = 0; i < 64; i += 16)
+		bits |= bits_of_lanes(lanes_between(from + i, lows, spans),
+					lanes_between(from + i + 8, lows, spans))
+			<< i;
+	return bits;
+}
+
+#else
+
+/* By bytes first, which compilers turn into vector code; a product gathers eight in its top byte. */
+static inline uint64_t
+word_between(const uint16_t *from, uint16_t low, uint16_t span)
+{
+	uint8_t bytes[64];
+	uint64_t bits = 0;
+
+	for (uint32_t i = 0; i < 64; i++)
+		bytes[i] = (uint16_t)(from[i] - low) <= span;
 	for (uint32_t i = 0; i < 8; i++) {
 		uint64_t eight = 0;
 
@@ -33,20 +75,26 @@ ofs_rank_pack(const uint8_t *bytes)
 	return bits;
 }
 
-/* Bit i: low <= from[i] <= high. By bytes first, which compilers turn into vector code. */
+#endif
+
+/* Bit i: low <= from[i] <= high, of at most 64. */
 static inline uint64_t
 bits_between(const uint16_t *from, uint32_t size, uint16_t low, uint16_t high)
 {
-	uint8_t bytes[64] = {0};
 	uint16_t span = (uint16_t)(high - low);
+	uint64_t bits = 0;
 
 	if (size == 64)
-		for (uint32_t i = 0; i < 64; i++)
-			bytes[i] = (uint16_t)(from[i] - low) <= span;
-	else
-		for (uint32_t i = 0; i < size; i++)
-			bytes[i] = (uint16_t)(from[i] - low) <= span;
-	return ofs_rank_pack(bytes);
+		return word_between(from, low, span);
+	for (uint32_t i = 0; i < size; i++)
+		bits |= (uint64_t)((uint16_t)(from[i] - low) <= span) << i;
+	return bits;
+}
+
+uint64_t
+ofs_rank_nonzero(const uint16_t *values)
+{
+	return word_between(values, 1, OFS_SCORE_HIGHEST - 1);
 }
 
 /* Population count: not every machine has the instruction. */
@@ -123,4 +171,25 @@ ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank)
 	count_low(values, count, top, low);
 	cut = top << 8 | bucket_at(low, rank - above, &above);
 	return cut ? cut : 1;
+}
+
+/* Only what is at or above the guess is looked at twice; a guess that is too high costs a pass. */
+uint32_t
+ofs_rank_cut_near(const uint16_t *values, uint32_t count, uint32_t rank, uint32_t guess)
+{
+	uint16_t best[NEAR_MAX];
+	uint32_t found = 0;
+
+	if (rank == 0 || guess == 0 || guess > OFS_SCORE_HIGHEST)
+		return ofs_rank_cut(values, count, rank);
+	for (uint32_t begin = 0; begin < count; begin += 64) {
+		uint32_t size = count - begin < 64 ? count - begin : 64;
+		uint64_t bits = bits_between(values + begin, size, (uint16_t)guess, OFS_SCORE_HIGHEST);
+
+		if (found + 64 > NEAR_MAX)
+			return ofs_rank_cut(values, count, rank);
+		for (; bits; bits &= bits - 1)
+			best[found++] = values[begin + (uint32_t)__builtin_ctzll(bits)];
+	}
+	return found < rank ? ofs_rank_cut(values, count, rank) : ofs_rank_cut(best, found, rank);
 }

@@ -55,7 +55,7 @@ ofs_core_reset(struct ofs_core *core, uint64_t now_ns)
 		return rc;
 	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
 		reset_tenant(core, tenant);
-	memset(core->works, 0, sizeof(core->works));
+	memset(core->tallies, 0, sizeof(core->tallies));
 	ofs_log_event(core, OFS_EVENT_RESET, now_ns, 0, NULL, 0, NULL, 0);
 	return 0;
 }

@@ -152,7 +152,7 @@ ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
 			uint32_t slot = core->block_slot[ofs_block_of(core, chunks[i], layer)];
 			const struct ofs_slot *s = &core->slots[slot];
 
-			core->work->rescored++;
+			core->tally->work.rescored++;
 			ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
 			/* It may have been evicted since, or another session have guessed higher. */
 			if ((s->flags & OFS_FLAG_LIFTED) && s->owner == session)

@@ -255,22 +255,15 @@ pace(struct ofs_core *core, struct ofs_session *s, uint32_t step)
 		/* A pause is not a pace. */
 		if (taken_ns > 8 * s->step_ns)
 			taken_ns = 8 * s->step_ns;
-		s->step_ns = s->step_ns - (s->step_ns >> 3) + (taken_ns >> 3);
-		s->layer_ns = s->step_ns / core->config.layer_count;
+		taken_ns = s->step_ns - (s->step_ns >> 3) + (taken_ns >> 3);
+		if (taken_ns != s->step_ns) {
+			s->step_ns = taken_ns;
+			s->layer_ns = taken_ns / core->config.layer_count;
+		}
 	}
 	s->stepped = 1;
 	s->step = step;
 	s->step_begin_ns = core->now_ns;
-}
-
-/* What a step costs whatever its demands find: where they stand, its session and its layer. */
-static void
-count_step(const struct ofs_core *core, const struct ofs_step *step)
-{
-	ofs_work_touch(core, OFS_TABLE_SESSION,
-		sizeof(struct ofs_session) + step->demand_count * sizeof(*core->session_chunks));
-	ofs_work_touch(core, OFS_TABLE_BLOCK, step->demand_count * sizeof(*core->block_slot));
-	ofs_work_touch(core, OFS_TABLE_LAYER, sizeof(struct ofs_layer));
 }
 
 static void
@@ -289,7 +282,7 @@ step_run(struct ofs_core *core, const struct ofs_step *step, uint8_t *ends)
 	};
 
 	fetch_ahead(&t);
-	count_step(core, step);
+	core->tally->demands += step->demand_count;
 	ofs_session_unpin(core, step->session);
 	if (t.counted) {
 		struct ofs_layer *layer = ofs_layer_of(core, step->session, step->layer);

@@ -1,10 +1,11 @@
 /*
  * work.h: what an event cost, counted where it is done.
  *
- * Model: core->work is the entry of the kind of event under way, which ofs_event_enter chooses.
+ * Model: core->tally is the entry of the kind of event under way, which ofs_event_enter chooses.
  * What is asked outside of an event (ofs_core_verify, the references of a chunk) passes through
  * none of these. A visit to an entry counts all of it, and a list operation counts the entries on
- * both sides also where it stands at an end: the counts depend on decisions only.
+ * both sides also where it stands at an end: the counts depend on decisions only. What is done
+ * often is one number here, and ofs_core_work makes of it what it stands for.
  */
 #ifndef OFS_CORE_WORK_H
 #define OFS_CORE_WORK_H
@@ -16,41 +17,22 @@
 static inline void
 ofs_work_touch(const struct ofs_core *core, enum ofs_table table, uint64_t bytes)
 {
-	core->work->table_bytes[table] += bytes;
+	core->tally->work.table_bytes[table] += bytes;
 }
 
-/* `visits` entries of a list, and its head, because one entry was put in, moved or taken out. */
+/* `visits` entries of a list, and its head, because one entry was put in or taken out. */
 static inline void
 ofs_work_order(const struct ofs_core *core, enum ofs_table entries, uint32_t visits)
 {
-	core->work->order_moves++;
-	core->work->table_bytes[entries] += visits * OFS_LINK_BYTES;
-	core->work->table_bytes[OFS_TABLE_ORDER] += sizeof(struct ofs_list);
-}
-
-/* `count` slots were looked at for one that may go. */
-static inline void
-ofs_work_victims(const struct ofs_core *core, uint64_t count)
-{
-	core->work->victims += count;
-	core->work->table_bytes[OFS_TABLE_SLOT] += count * sizeof(struct ofs_slot);
-}
-
-/* A candidate was written to a place in a heap, and its block told. */
-static inline void
-ofs_work_heap(const struct ofs_core *core)
-{
-	core->work->heap_moves++;
-	core->work->table_bytes[OFS_TABLE_QUEUE] += sizeof(struct ofs_candidate);
-	core->work->table_bytes[OFS_TABLE_BLOCK] += sizeof(*core->block_queued);
+	core->tally->lists[entries][visits]++;
 }
 
 /* `count` values of `size_bytes` were taken in or compared, each on its way through a row. */
 static inline void
 ofs_work_values(const struct ofs_core *core, uint64_t count, uint32_t size_bytes)
 {
-	core->work->values += count;
-	core->work->table_bytes[OFS_TABLE_LAYER] += count * size_bytes;
+	core->tally->work.values += count;
+	core->tally->work.table_bytes[OFS_TABLE_LAYER] += count * size_bytes;
 }
 
 #endif

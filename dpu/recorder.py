@@ -113,6 +113,7 @@ class Recorder:
             "work": self._work,
             "epoch": self._device.epoch,
             "storage": self._device.storage_name(),
+            "memory": self._device.memory(),
             "stages": self._stages(),
             "closed": closed,
         }

@@ -165,11 +165,16 @@ def cli(*words: str) -> "subprocess.CompletedProcess[str]":
 
 def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
     """Do status, ledger, policy and drain answer in JSON, and errors in one line with code 2?"""
-    with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as (ready, _):
+    options = {"daemon__endpoint": "tcp://127.0.0.1:*", "memory__huge": "off",
+               "arena__payload": "16KiB"}  # fmt: skip
+    with daemon(tmp_path, **options) as (ready, _):
         at = ["--endpoint", ready["endpoint"], "--runtime-dir", ready["runtime_dir"]]
         at += ["--format", "json"]
         status = json.loads(cli("dpu", "status", *at).stdout)
         assert status["storage"] == "emulated" and status["tenants"][0]["name"] == "default"
+        memory = status["memory"]
+        assert memory["bytes"] > 1 << 20  # as much as lies in huge pages where it may
+        assert memory["reserved_bytes"] == memory["transparent_bytes"] == 0
         changed = cli("dpu", "policy", "set", "degree_max=3", "prefetchers=none", *at)
         assert json.loads(changed.stdout)["degree_max"] == 3
         wrong = cli("dpu", "policy", "set", "degre_max=3", *at)

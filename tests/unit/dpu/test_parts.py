@@ -119,6 +119,7 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
     manifest = json.loads((tmp_path / "run/record.json").read_text())
     assert manifest["stages"]["decide"]["buckets"] == [[127, 2], [1023, 1]]
     assert manifest["records"] == 5 and manifest["records_lost"] == 7 and manifest["closed"]
+    assert manifest["memory"]["bytes"] == 4096
     with pytest.raises(BadInput, match="holds a recorded run"):
         Recorder(tmp_path / "run", device, quiet())
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,22 @@ def test_what_comes_after_the_models_time_is_counted() -> None:
         storage.submit([Io(WRITE, 1, 0, 4096, Buffer(4096))])
         clock.advance_to(storage.due_ns + 900)
         assert len(storage.poll()) == 1 and storage.stats()["emulation_late"] == 2
+
+
+def test_a_batch_of_reads_begins_before_the_next_poll(tmp_path: Path) -> None:
+    """Does the drive work while a batch is still being prepared, or wait for its end?"""
+    config = StorageConfig("io_uring", str(tmp_path / "f"), size_bytes=1 << 16, queue_depth_max=4)
+    buffer = Buffer(2 * 4096)
+    try:
+        storage = Storage(config)
+    except OffstageError as error:
+        if error.errno in (errno.EPERM, errno.ENOSYS):
+            pytest.skip(str(error))
+        raise
+    with storage:
+        assert storage.submit([Io(READ, i, 4096 * i, 4096, buffer, 4096 * i) for i in (0, 1)]) == 2
+        assert select.select([storage.wait_fd], [], [], 10)[0]  # nobody has polled
+        assert sorted(end.user for end in storage.drain()) == [0, 1]
 
 
 def test_the_modelled_drive_bounds_the_queue() -> None:

@@ -49,6 +49,9 @@ class Kernel(StrEnum):
     torch = "torch"
 
 
+DeviceOption = Annotated[
+    str, typer.Option("--device", help="where KV and kernel are: cpu; with torch also cuda, cuda:1")
+]
 FormatOption = Annotated[
     Format, typer.Option("--format", help="text for people, json for programs")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offstage.bindings.errors import Interrupted
-from offstage.testbeds.cli.common import Format, FormatOption, Kernel
+from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel
 
 if TYPE_CHECKING:
     from offstage.testbeds.live.options import DemoOptions
@@ -50,6 +50,7 @@ def demo(
     sessions: Annotated[int | None, typer.Option("--sessions")] = None,
     context_tokens: Annotated[int | None, typer.Option("--context-tokens")] = None,
     kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.numpy,
+    device: DeviceOption = "cpu",
     keep_store: Annotated[
         bool, typer.Option("--keep-store", help="leave store, configurations and logs in place")
     ] = False,
@@ -67,7 +68,7 @@ def demo(
     given = {name: value for name, value in sizes.items() if value is not None}
     options = options_of(
         {**(QUICK if quick else {}), **given}, out=out, trace=trace, seed=seed,
-        keep_store=keep_store, kernel=kernel.value, time_per_token=time_per_token,
+        keep_store=keep_store, kernel=kernel.value, device=device, time_per_token=time_per_token,
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
     )  # fmt: skip
     # Prefill, the runs, the curve.

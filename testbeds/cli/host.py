@@ -11,6 +11,7 @@ import typer
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import (
+    DeviceOption,
     EndpointOption,
     Format,
     FormatOption,
@@ -72,6 +73,7 @@ def run(
     steps: Annotated[int, typer.Option("--steps", help="decode steps per session")] = 300,
     seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
     kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.numpy,
+    device: DeviceOption = "cpu",
     time_per_token: Annotated[
         str, typer.Option("--time-per-token", help="the GPU's own time")
     ] = "20ms",
@@ -95,7 +97,7 @@ def run(
     options = DriveOptions(
         trace=trace, seed=seed, sessions=sessions, context_tokens=context_tokens, steps=steps,
         time_per_token_s=parse_time(time_per_token, "--time-per-token") / 1e9,
-        kernel=kernel.value, geometry=geometry_of(geometry),
+        kernel=kernel.value, device=device, geometry=geometry_of(geometry),
         command=shlex.join(["offstage", *sys.argv[1:]]),
     )  # fmt: skip
     options.check()

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from offstage.bindings.errors import BadInput
+from offstage.host.arrays import Arrays, open_arrays
+from offstage.host.attention import arrays_of
 from offstage.host.geometry import KvGeometry
 from offstage.host.models import geometry
 
@@ -47,11 +49,14 @@ class DriveOptions:
     """Blocks of the HBM pool per (session, layer) over the blocks selected."""
     selector: str = "quest"
     kernel: str = "numpy"
+    device: str = "cpu"
+    """Where the HBM pool lies and the kernel runs."""
     command: str = "offstage host run"
     geometry: KvGeometry = field(default_factory=lambda: geometry("demo"))
 
     def check(self) -> None:
-        """Raises BadInput for a number out of range or two that contradict each other."""
+        """Raises BadInput for a number out of range, two that contradict each other, or a kernel
+        or device that this machine lacks."""
         where = self.where
         within("sessions", self.sessions, 1, 64, where)
         within("steps", self.steps, 1, 100_000, where)
@@ -78,6 +83,12 @@ class DriveOptions:
             raise BadInput("an HBM pool smaller than one selection", where, "raise the ratio")
         for layer in range(self.geometry.layer_count):
             self.geometry.block_shape(layer)
+        self.arrays()
+
+    def arrays(self) -> Arrays:
+        """What holds the HBM pool: the kernel's library on the device. Raises `BadInput` where
+        there is no such kernel or device, `Missing` where the library is not installed."""
+        return open_arrays(arrays_of(self.kernel), self.device)
 
     @property
     def prefix_tokens(self) -> int:

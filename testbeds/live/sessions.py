@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from offstage.host.agent import Agent, hit_rate_so_far
-from offstage.host.arrays import open_arrays
-from offstage.host.attention import arrays_of
 from offstage.host.control import Control
 from offstage.host.decode import Decoder, DemandObserver, SelectionRule
 from offstage.host.fabrics import Fabric
@@ -89,8 +87,8 @@ def decode(
     rule = SelectionRule(
         options.selector, options.select_blocks, options.sink_blocks, options.window_blocks
     )
-    arrays = open_arrays(arrays_of(options.kernel))
-    pool = HbmPool(options.geometry, options.pool_blocks, arrays)
+    landing_rows = options.select_blocks * workload.plan.sessions_max
+    pool = HbmPool(options.geometry, options.pool_blocks, options.arrays(), landing_rows)
     decoder = Decoder(fabric, pool, workload.synthetic_kv, rule, options.kernel, observe=observe)
     agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max)
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s)

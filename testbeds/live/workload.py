@@ -110,6 +110,7 @@ def describe(options: DriveOptions, workload: Workload) -> dict[str, Any]:
         "bytes_per_token": geometry.bytes_per_token(),
         "selector": options.selector,
         "kernel": options.kernel,
+        "device": options.device,
         "select_blocks": options.select_blocks,
         "sink_blocks": options.sink_blocks,
         "window_blocks": options.window_blocks,

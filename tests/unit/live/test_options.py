@@ -17,6 +17,7 @@ from offstage.testbeds.live.workload import full_chunks, prepare
         {"sessions": 0}, {"sessions": 65}, {"steps": 0}, {"context_tokens": 4_095},
         {"context_tokens": 131_073}, {"seed": -1}, {"time_per_token_s": -0.1},
         {"time_per_token_s": float("nan")}, {"shared_prefix_tokens": 131_073},
+        {"kernel": "cuda"}, {"device": "cuda"},  # a kernel and a device that are not there
         {"select_blocks": 5}, {"pool_ratio": 1.0}, {"geometry": geometry("deepseek-v3")},
     ],
     ids=str,

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from offstage.bindings.core import Replay, replay
 from offstage.bindings.errors import BadInput
+from offstage.bindings.replay import Event, events
 
-__all__ = ["Replay", "replay_log"]
+__all__ = ["Replay", "first_difference", "replay_log"]
 
 
 def replay_log(path: Path) -> Replay:
@@ -19,3 +20,8 @@ def replay_log(path: Path) -> Replay:
     except OSError as error:
         raise BadInput(f"cannot be read ({error.strerror})", str(path),
                        "give the decisions.log of a recorded run") from None  # fmt: skip
+
+
+def first_difference(path: Path) -> Event | None:
+    """The first event of a log file on which a fresh core decides otherwise; None: it agrees."""
+    return next((event for event in events(path.read_bytes(), str(path)) if not event.agreed), None)

@@ -162,7 +162,7 @@ def replay(
     form: FormatOption = Format.text,
 ) -> None:
     """Feed a decision log to a fresh core: every decision must come out the same."""
-    from offstage.dpu.replay import replay_log
+    from offstage.dpu.replay import first_difference, replay_log
 
     try:
         done = replay_log(log)
@@ -173,7 +173,10 @@ def replay(
         emit(result, form, f"{done.agreed} decisions agree")
         return
     emit(result, form, f"{done.agreed} decisions agree, then byte {done.diverged_at} differs")
-    raise RunFailed("the replay diverged", str(log), "was it written by another version?")
+    event = first_difference(log)
+    assert event is not None
+    what = f"the replay diverged at a {event.kind} of {event.now_ns} ns"
+    raise RunFailed(what, str(log), "was it written by another version?")
 
 
 @dpu.command()

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "core/internal.h"
+#include "replay.h"
 
 static uint32_t
 at_most(uint32_t value, uint32_t max)
@@ -55,6 +56,28 @@ make_good(unsigned char *log, size_t size)
 	}
 }
 
+static volatile uint32_t seen;
+
+/* Event by event, reading all that an event shows. */
+static void
+walk(const unsigned char *log, size_t size)
+{
+	struct ofs_replay_event event;
+	struct ofs_replay *replay;
+
+	if (ofs_replay_open(&replay, log, size))
+		return;
+	while (ofs_replay_next(replay, &event) > 0) {
+		for (uint32_t i = 0; i < event.action_count; i++)
+			seen += event.actions[i].type;
+		for (uint32_t i = 0; i < event.end_count; i++)
+			seen += event.ends[i] + event.step->demands[i];
+		for (uint32_t i = 0; i < event.told_bytes; i++)
+			seen += ((const uint8_t *)event.told)[i];
+	}
+	ofs_replay_close(replay);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int
@@ -70,6 +93,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	(void)ofs_core_replay(log, size, &diverged_at, NULL);
 	make_good(log, size);
 	(void)ofs_core_replay(log, size, &diverged_at, NULL);
+	walk(log, size);
 	free(log);
 	return 0;
 }

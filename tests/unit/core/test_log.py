@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from core_pair import Driver, random_policy
+from core_logs import CONFIG, HEADER_BYTES, boundaries, recorded, restamped
+from core_pair import Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,45 +16,12 @@ from offstage.bindings.core import (
     CAUSES,
     GUESS,
     Core,
-    CoreConfig,
     Policy,
     SessionConfig,
     replay,
 )
 from offstage.bindings.errors import Corrupt
-from offstage.bindings.keys import checksum
 from offstage.bindings.sim import populate
-
-CONFIG = CoreConfig(
-    slot_count=10,
-    chunk_max=64,
-    session_chunk_max=16,
-    layer_count=2,
-    tenant_max=2,
-    session_max=3,
-    block_size_bytes=4096,
-    io_max=4,
-    queue_max=8,
-    demand_max=8,
-    log_size_bytes=1 << 18,
-)
-HEADER_BYTES, CHECK_AT = 48, 40
-
-
-def recorded(seed: int = 5, config: CoreConfig = CONFIG) -> bytes:
-    driver = Driver(seed, config, random_policy(random.Random(seed)))
-    driver.begin()
-    driver.run(30)
-    return driver.pair.log
-
-
-def boundaries(log: bytes) -> list[int]:
-    """Where records end, from their sizes."""
-    ends, at = [], 0
-    while at < len(log):
-        at += int.from_bytes(log[at : at + 4], "little")
-        ends.append(at)
-    return ends
 
 
 @settings(max_examples=60)
@@ -106,18 +74,6 @@ def test_a_log_with_a_hole_is_refused() -> None:
     assert replay(taken).diverged_at is None
     with pytest.raises(Corrupt):
         replay(taken + pair.core.log())
-
-
-def restamped(log: bytes) -> bytes:
-    """The log with its chain of checksums made good again, as another core would write it."""
-    stamped, begin, before = bytearray(log), 0, 0
-    for end in boundaries(log):
-        stamped[begin + CHECK_AT : begin + HEADER_BYTES] = before.to_bytes(8, "little")
-        record = np.frombuffer(bytes(stamped[begin:end]), np.uint8)
-        before = checksum(record)
-        stamped[begin + CHECK_AT : begin + HEADER_BYTES] = before.to_bytes(8, "little")
-        begin = end
-    return bytes(stamped)
 
 
 def test_another_decision_is_named_by_its_record() -> None:

@@ -1,5 +1,5 @@
 /*
- * replay.c: a decision log fed to a fresh core, decision by decision.
+ * replay.c: a decision log fed to a fresh core, event by event; and a whole log, its first user.
  *
  * Model: the bytes are untrusted. They are copied once, every record is checked (size, sequence,
  * chained checksum) before it is read, and every array in it against the record's size. The fresh
@@ -9,11 +9,16 @@
 #include <stdlib.h>
 
 #include "internal.h"
+#include "replay.h"
 
 #define REPLAY_SIZE_MAX (8ull << 30) /* a larger core is not what anyone logged here */
 
-struct replay {
+struct ofs_replay {
 	struct ofs_core *core;
+	unsigned char *log;
+	uint64_t size_bytes, offset, sequence, check;
+	int diverged;
+	struct ofs_step step; /* of a step's record */
 	struct ofs_log_record *record;
 	const unsigned char *in;
 	const unsigned char *out;
@@ -24,10 +29,10 @@ struct replay {
 	uint32_t taken_max;
 };
 
-typedef int replay_call(struct replay *r);
+typedef int replay_call(struct ofs_replay *r);
 
 static uint32_t
-number_at(const struct replay *r, uint32_t index)
+number_at(const struct ofs_replay *r, uint32_t index)
 {
 	uint32_t number;
 
@@ -36,7 +41,7 @@ number_at(const struct replay *r, uint32_t index)
 }
 
 static int
-replay_policy(struct replay *r)
+replay_policy(struct ofs_replay *r)
 {
 	struct ofs_policy policy;
 
@@ -45,7 +50,7 @@ replay_policy(struct replay *r)
 }
 
 static int
-replay_tenant(struct replay *r)
+replay_tenant(struct ofs_replay *r)
 {
 	struct ofs_tenant_config config;
 	uint32_t *tenant = (uint32_t *)r->answer;
@@ -55,7 +60,7 @@ replay_tenant(struct replay *r)
 }
 
 static int
-replay_session_open(struct replay *r)
+replay_session_open(struct ofs_replay *r)
 {
 	struct ofs_session_config config;
 	uint32_t *session = (uint32_t *)r->answer;
@@ -65,7 +70,7 @@ replay_session_open(struct replay *r)
 }
 
 static int
-replay_append(struct replay *r)
+replay_append(struct ofs_replay *r)
 {
 	uint64_t count = number_at(r, 1);
 
@@ -78,52 +83,52 @@ replay_append(struct replay *r)
 }
 
 static int
-replay_generating(struct replay *r)
+replay_generating(struct ofs_replay *r)
 {
 	return ofs_core_session_set_generating(r->core, r->record->now_ns, number_at(r, 0),
 		(int)number_at(r, 1));
 }
 
 static int
-replay_close(struct replay *r)
+replay_close(struct ofs_replay *r)
 {
 	return ofs_core_session_close(r->core, r->record->now_ns, number_at(r, 0));
 }
 
 static int
-replay_release(struct replay *r)
+replay_release(struct ofs_replay *r)
 {
 	return ofs_core_session_release(r->core, r->record->now_ns, number_at(r, 0));
 }
 
 static int
-replay_stored(struct replay *r)
+replay_stored(struct ofs_replay *r)
 {
 	return ofs_core_block_stored(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
 }
 
 static int
-replay_lost(struct replay *r)
+replay_lost(struct ofs_replay *r)
 {
 	return ofs_core_block_lost(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
 }
 
 static int
-replay_restore(struct replay *r)
+replay_restore(struct ofs_replay *r)
 {
 	return ofs_core_block_restore(r->core, r->record->now_ns, number_at(r, 0),
 		(const struct ofs_key *)(r->in + 8), number_at(r, 1), (uint32_t *)r->answer);
 }
 
 static int
-replay_forget(struct replay *r)
+replay_forget(struct ofs_replay *r)
 {
 	return ofs_core_block_forget(r->core, r->record->now_ns, number_at(r, 0),
 		(const struct ofs_key *)(r->in + 8), number_at(r, 1));
 }
 
 static int
-replay_stage(struct replay *r)
+replay_stage(struct ofs_replay *r)
 {
 	uint32_t *answer = (uint32_t *)r->answer;
 
@@ -132,30 +137,29 @@ replay_stage(struct replay *r)
 }
 
 static int
-replay_clean(struct replay *r)
+replay_clean(struct ofs_replay *r)
 {
 	return ofs_core_block_clean(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
 }
 
 static int
-replay_drop(struct replay *r)
+replay_drop(struct ofs_replay *r)
 {
 	return ofs_core_block_drop(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
 }
 
 static int
-replay_step(struct replay *r)
+replay_step(struct ofs_replay *r)
 {
 	struct ofs_log_step head;
 	uint64_t demands = sizeof(head), scores, seen;
-	struct ofs_step step;
 
 	memcpy(&head, r->in, sizeof(head));
 	scores = demands + 4ull * head.demand_count;
 	seen = scores + 2ull * head.score_count;
 	if (r->record->in_bytes != seen + (head.has_seen ? head.demand_count : 0))
 		return -EBADMSG;
-	step = (struct ofs_step){
+	r->step = (struct ofs_step){
 		.session = head.session,
 		.step = head.step,
 		.layer = head.layer,
@@ -168,29 +172,29 @@ replay_step(struct replay *r)
 		.scores = (const uint16_t *)(r->in + scores),
 		.seen = head.has_seen ? r->in + seen : NULL,
 	};
-	return ofs_core_step(r->core, r->record->now_ns, &step, r->answer);
+	return ofs_core_step(r->core, r->record->now_ns, &r->step, r->answer);
 }
 
 static int
-replay_io_done(struct replay *r)
+replay_io_done(struct ofs_replay *r)
 {
 	return ofs_core_io_done(r->core, r->record->now_ns, number_at(r, 0), (int)number_at(r, 1));
 }
 
 static int
-replay_slot_free(struct replay *r)
+replay_slot_free(struct ofs_replay *r)
 {
 	return ofs_core_slot_free(r->core, r->record->now_ns, number_at(r, 0), number_at(r, 1));
 }
 
 static int
-replay_tick(struct replay *r)
+replay_tick(struct ofs_replay *r)
 {
 	return ofs_core_tick(r->core, r->record->now_ns, (uint64_t *)r->answer);
 }
 
 static int
-replay_hint(struct replay *r)
+replay_hint(struct ofs_replay *r)
 {
 	uint64_t count = number_at(r, 1);
 
@@ -201,7 +205,7 @@ replay_hint(struct replay *r)
 }
 
 static int
-replay_reset(struct replay *r)
+replay_reset(struct ofs_replay *r)
 {
 	return ofs_core_reset(r->core, r->record->now_ns);
 }
@@ -232,15 +236,15 @@ static const struct {
 	[OFS_EVENT_DROP] = {replay_drop, 8},
 };
 
-/* The record at `left` bytes before the end is whole and follows the one before it. */
+/* The next record is whole and follows the one before it; then it is the record at hand. */
 static int
-record_check(struct replay *r, uint64_t left, uint64_t sequence, uint64_t before)
+record_check(struct ofs_replay *r)
 {
-	struct ofs_log_record *record = r->record;
-	uint64_t in, out, check;
+	struct ofs_log_record *record = (struct ofs_log_record *)(r->log + r->offset);
+	uint64_t in, out, check, left = r->size_bytes - r->offset;
 
 	if (left < sizeof(*record) || record->size_bytes > left || record->size_bytes % 8
-		|| record->size_bytes < sizeof(*record) || record->sequence != sequence)
+		|| record->size_bytes < sizeof(*record) || record->sequence != r->sequence)
 		return -EBADMSG;
 	in = (record->in_bytes + 7ull) & ~7ull;
 	out = (record->out_bytes + 7ull) & ~7ull;
@@ -248,18 +252,21 @@ record_check(struct replay *r, uint64_t left, uint64_t sequence, uint64_t before
 		!= record->size_bytes)
 		return -EBADMSG;
 	check = record->check;
-	if (ofs_log_check(record, before) != check)
+	if (ofs_log_check(record, r->check) != check)
 		return -EBADMSG;
-	record->check = check;
+	record->check = r->check = check;
+	r->record = record;
+	r->offset += record->size_bytes;
+	r->sequence++;
 	r->in = (const unsigned char *)(record + 1);
 	r->out = r->in + in;
 	r->actions = (const struct ofs_action *)(r->out + out);
 	return 0;
 }
 
-/* Run the record's event; 1 agreed, 0 differs, -EBADMSG not a record of ours. */
+/* Run the event of the record at hand. */
 static int
-record_run(struct replay *r)
+record_run(struct ofs_replay *r, struct ofs_replay_event *event)
 {
 	const struct ofs_log_record *record = r->record;
 	uint32_t count;
@@ -274,13 +281,29 @@ record_run(struct replay *r)
 	if (rc == -EBADMSG)
 		return rc;
 	count = (uint32_t)ofs_core_actions(r->core, r->taken, (int)r->taken_max);
-	return rc == record->rc && count == record->action_count
-		&& memcmp(r->taken, r->actions, count * sizeof(*r->taken)) == 0
-		&& memcmp(r->answer, r->out, record->out_bytes) == 0;
+	*event = (struct ofs_replay_event){
+		.offset = (uint64_t)((const unsigned char *)record - r->log),
+		.now_ns = record->now_ns,
+		.type = record->type,
+		.rc = rc,
+		.agreed = rc == record->rc && count == record->action_count
+			&& memcmp(r->taken, r->actions, count * sizeof(*r->taken)) == 0
+			&& memcmp(r->answer, r->out, record->out_bytes) == 0,
+		.told_bytes = record->in_bytes,
+		.told = r->in,
+		.action_count = count,
+		.actions = r->taken,
+	};
+	if (record->type == OFS_EVENT_STEP) {
+		event->step = &r->step;
+		event->ends = r->answer;
+		event->end_count = rc == 0 ? r->step.demand_count : 0;
+	}
+	return 0;
 }
 
 static int
-replay_begin(struct replay *r)
+replay_begin(struct ofs_replay *r)
 {
 	struct ofs_log_open open;
 	int rc;
@@ -306,54 +329,82 @@ replay_begin(struct replay *r)
 	return r->taken && r->answer ? 0 : -ENOMEM;
 }
 
-static int64_t
-replay_all(struct replay *r, unsigned char *log, uint64_t size_bytes, uint64_t *diverged_at)
+void
+ofs_replay_close(struct ofs_replay *r)
 {
-	uint64_t offset = 0, sequence = 0, before = 0;
-	int64_t agreed = 0;
+	if (r->core)
+		ofs_core_close(r->core);
+	free(r->taken);
+	free(r->answer);
+	free(r->log);
+	free(r);
+}
 
-	while (offset < size_bytes) {
-		int rc;
+int
+ofs_replay_open(struct ofs_replay **out, const void *log, uint64_t size_bytes)
+{
+	struct ofs_replay *r = calloc(1, sizeof(*r));
+	int rc = -ENOMEM;
 
-		r->record = (struct ofs_log_record *)(log + offset);
-		rc = record_check(r, size_bytes - offset, sequence, before);
-		if (rc == 0)
-			rc = sequence ? record_run(r) : replay_begin(r);
-		if (rc < 0)
-			return rc;
-		if (sequence && rc == 0) {
-			*diverged_at = offset;
-			return agreed;
-		}
-		if (sequence)
-			agreed += r->record->action_count
-				+ (r->record->type == OFS_EVENT_STEP ? r->record->out_bytes : 0);
-		before = r->record->check;
-		offset += r->record->size_bytes;
-		sequence++;
+	*out = NULL;
+	if (r == NULL)
+		return rc;
+	r->size_bytes = size_bytes;
+	r->log = malloc(size_bytes ? size_bytes : 1);
+	if (r->log) {
+		memcpy(r->log, log, size_bytes);
+		rc = record_check(r);
 	}
-	return sequence ? agreed : -EBADMSG;
+	if (rc == 0)
+		rc = replay_begin(r);
+	if (rc) {
+		ofs_replay_close(r);
+		return rc;
+	}
+	*out = r;
+	return 0;
+}
+
+int
+ofs_replay_next(struct ofs_replay *r, struct ofs_replay_event *event)
+{
+	int rc;
+
+	if (r->diverged || r->offset == r->size_bytes)
+		return 0;
+	rc = record_check(r);
+	if (rc == 0)
+		rc = record_run(r, event);
+	/* After an error there is no way on: the next record would not follow. */
+	r->diverged = rc != 0 || !event->agreed;
+	return rc ? rc : 1;
+}
+
+const struct ofs_core *
+ofs_replay_core(const struct ofs_replay *r)
+{
+	return r->core;
 }
 
 int64_t
 ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at, struct ofs_work *work)
 {
-	struct replay r = {.core = NULL};
-	unsigned char *copy;
-	int64_t rc;
+	struct ofs_replay_event event;
+	struct ofs_replay *r;
+	int64_t agreed = 0;
+	int rc;
 
 	*diverged_at = UINT64_MAX;
-	copy = malloc(size_bytes ? size_bytes : 1);
-	if (copy == NULL)
-		return -ENOMEM;
-	memcpy(copy, log, size_bytes);
-	rc = replay_all(&r, copy, size_bytes, diverged_at);
-	free(r.taken);
-	free(r.answer);
-	if (r.core && work)
-		ofs_core_work(r.core, work);
-	if (r.core)
-		ofs_core_close(r.core);
-	free(copy);
-	return rc;
+	rc = ofs_replay_open(&r, log, size_bytes);
+	if (rc)
+		return rc;
+	while ((rc = ofs_replay_next(r, &event)) > 0)
+		if (event.agreed)
+			agreed += event.action_count + event.end_count;
+		else
+			*diverged_at = event.offset;
+	if (work)
+		ofs_core_work(r->core, work);
+	ofs_replay_close(r);
+	return rc ? rc : agreed;
 }

@@ -1,0 +1,115 @@
+"""A decision log event by event: what the core was told, and what a fresh core decides on it.
+
+`events` is a generator over a `Walk`, which owns a copy of the log and the fresh core. Shapes and
+meanings are those of `replay.h`. The first event that does not agree with the log is the last one
+given. What fails is the log, as `Corrupt`: torn, foreign, or changed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.core import ACTION, EVENTS, work_by_event
+from offstage.bindings.firmware import check_rc, ffi, lib
+
+if TYPE_CHECKING:  # collections.abc has it from Python 3.12
+    from _typeshed import ReadableBuffer as Buffer
+
+__all__ = ["Event", "ToldStep", "Walk", "events"]
+
+
+@dataclass(frozen=True, eq=False)
+class ToldStep:
+    """A step as it was told: uint32 `demands` `[n]` by ordinal, uint16 `scores` `[m]`."""
+
+    session: int
+    step: int
+    layer: int
+    retry: bool
+    demands: npt.NDArray[np.uint32]
+    scores: npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """One event: its `kind`, of `bindings.core.EVENTS`, and the byte of its record, `offset`.
+
+    rc: what the core answers. actions: `ACTION` `[n]`, what it wants done. ends: uint8 `[n]` by
+    `ENDS`, of the demands of a `step`. agreed: all of that is what the log has.
+    """
+
+    offset: int
+    now_ns: int
+    kind: str
+    rc: int
+    agreed: bool
+    told: bytes
+    actions: npt.NDArray[np.void]
+    ends: npt.NDArray[np.uint8]
+    step: ToldStep | None
+
+
+class Walk:
+    """A log under replay, closed with the object; iterate over it once."""
+
+    def __init__(self, log: "Buffer", where: str = "log") -> None:
+        out: Any = ffi.new("struct ofs_replay **")
+        with ffi.from_buffer(log) as view:
+            rc = lib.ofs_replay_open(out, view, len(view))
+        self._where = where
+        self._check(rc)
+        self._handle: Any = ffi.gc(out[0], lib.ofs_replay_close)
+
+    def __iter__(self) -> Iterator[Event]:
+        event: Any = ffi.new("struct ofs_replay_event *")
+        while self._check(lib.ofs_replay_next(self._handle, event)):
+            yield _event(event)
+
+    def work(self) -> dict[str, dict[str, Any]]:
+        """What the events so far cost the core, as `Core.work()`."""
+        work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
+        check_rc(lib.ofs_core_work(lib.ofs_replay_core(self._handle), work), "reading the work")
+        return work_by_event(work)
+
+    def _check(self, rc: int) -> int:
+        doing, mend = "replaying a decision log", "it is torn, or not one of ours"
+        return check_rc(rc, doing, self._where, mend)
+
+
+def events(log: "Buffer", where: str = "log") -> Iterator[Event]:
+    """The events of a whole log in order, each run on the core as it is given."""
+    yield from Walk(log, where)
+
+
+def _event(event: Any) -> Event:
+    return Event(
+        offset=int(event.offset),
+        now_ns=int(event.now_ns),
+        kind=EVENTS[int(event.type)],
+        rc=int(event.rc),
+        agreed=bool(event.agreed),
+        told=bytes(ffi.buffer(event.told, event.told_bytes)) if event.told_bytes else b"",
+        actions=_copy(event.actions, event.action_count, ACTION),
+        ends=_copy(event.ends, event.end_count, np.dtype(np.uint8)),
+        step=_step(event.step) if event.step else None,
+    )
+
+
+def _step(step: Any) -> ToldStep:
+    return ToldStep(
+        session=int(step.session),
+        step=int(step.step),
+        layer=int(step.layer),
+        retry=bool(step.flags & lib.OFS_STEP_RETRY),
+        demands=_copy(step.demands, step.demand_count, np.dtype(np.uint32)),
+        scores=_copy(step.scores, step.score_count, np.dtype(np.uint16)),
+    )
+
+
+def _copy(pointer: Any, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if count == 0:
+        return np.zeros(0, dtype)
+    return np.frombuffer(bytes(ffi.buffer(pointer, count * dtype.itemsize)), dtype)

@@ -1,0 +1,52 @@
+"""Decision logs of a random run, and what changes one without breaking its chain of checksums."""
+
+import random
+
+import numpy as np
+from core_pair import Driver, random_policy
+
+from offstage.bindings.core import CoreConfig
+from offstage.bindings.keys import checksum
+
+CONFIG = CoreConfig(
+    slot_count=10,
+    chunk_max=64,
+    session_chunk_max=16,
+    layer_count=2,
+    tenant_max=2,
+    session_max=3,
+    block_size_bytes=4096,
+    io_max=4,
+    queue_max=8,
+    demand_max=8,
+    log_size_bytes=1 << 18,
+)
+HEADER_BYTES, CHECK_AT = 48, 40
+
+
+def recorded(seed: int = 5, config: CoreConfig = CONFIG) -> bytes:
+    driver = Driver(seed, config, random_policy(random.Random(seed)))
+    driver.begin()
+    driver.run(30)
+    return driver.pair.log
+
+
+def boundaries(log: bytes) -> list[int]:
+    """Where records end, from their sizes."""
+    ends, at = [], 0
+    while at < len(log):
+        at += int.from_bytes(log[at : at + 4], "little")
+        ends.append(at)
+    return ends
+
+
+def restamped(log: bytes) -> bytes:
+    """The log with its chain of checksums made good again, as another core would write it."""
+    stamped, begin, before = bytearray(log), 0, 0
+    for end in boundaries(log):
+        stamped[begin + CHECK_AT : begin + HEADER_BYTES] = before.to_bytes(8, "little")
+        record = np.frombuffer(bytes(stamped[begin:end]), np.uint8)
+        before = checksum(record)
+        stamped[begin + CHECK_AT : begin + HEADER_BYTES] = before.to_bytes(8, "little")
+        begin = end
+    return bytes(stamped)

@@ -189,8 +189,9 @@ def _huge_pages() -> Iterator[None]:
         missing = need - int((HUGE_PAGES / "free_hugepages").read_text())
         if missing > 0:
             total = int(pool.read_text())
+            borrowed = int((HUGE_PAGES / "surplus_hugepages").read_text())
             pool.write_text(str(total + missing))
-            before = total
+            before = total - borrowed
     except (OSError, ValueError):
         pass  # not ours to reserve; transparent ones may do
     try:

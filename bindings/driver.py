@@ -302,6 +302,13 @@ class Driver:
             _gone(rc, "measuring round trips")
         return rtt_ns
 
+    def bench_fetch(self, fetch: Fetch, count: int) -> int:
+        """An ended fetch `count` times more, each as the next step: ns of all together."""
+        taken_ns: Any = ffi.new("uint64_t *")
+        rc = lib.ofs_driver_bench_fetch(self._driver, fetch.call, count, taken_ns)
+        check_rc(rc, "fetching blocks")
+        return int(taken_ns[0])
+
     def bench_read(self, keys: U64, batch_count: int, target: U8) -> U64:
         """ns per block of checked one-sided reads, of memcpy and of unchecked reads, in C.
 

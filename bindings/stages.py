@@ -1,6 +1,6 @@
 """Stage timers: where the time of a block goes, as the firmware's histograms count it.
 
-A stage is shown as a dictionary that JSON can hold: how many were timed (one in seven was), their
+A stage is shown as a dictionary that JSON can hold: how many were timed (one in 31 was), their
 mean, quantiles that are at most an eighth too large, and the buckets that are not empty, each as
 `[largest value, count]`. Which stages there are, and what each begins and ends with: `enum
 ofs_stage` in ofs_base.h.

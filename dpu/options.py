@@ -62,7 +62,7 @@ class Daemon:
         30_000_000_000, "SIGTERM waits so long for write-back", "time", high=10**13
     )
     record_dir: str = option("", "write ledger records and decision log here; empty: off")
-    stage_timers: bool = option(True, "time one in seven of the stages of a block's way")
+    stage_timers: bool = option(True, "time one in 31 of the stages of a block's way")
     cpu: int = option(-1, "core the reactor is pinned to; -1: none", low=-1, high=4095)
     spin_ns: int = option(
         50_000, "the reactor polls so long after the last work, then sleeps", "time", high=10**18

@@ -115,6 +115,10 @@ class Fabric(Protocol):
         """Counters since open, by the field names of `struct ofs_driver_stats`."""
         ...
 
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """How long the stages that this end sees took, as `bindings.stages` shows them."""
+        ...
+
     def close(self) -> None:
         """Let go of everything; closing twice does nothing. Before the control connection ends."""
         ...

@@ -236,6 +236,10 @@ class ZmqDriver:
         self._next(call)
         self._finish(call)
 
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """None: the driver that copies and checks is the daemon's."""
+        return {}
+
     def stats(self) -> dict[str, int]:
         """Counters of this side, by the names of `struct ofs_driver_stats`."""
         return dict(self._stats)

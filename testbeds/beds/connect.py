@@ -11,7 +11,7 @@ from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
 
-__all__ = ["Link", "attached", "counters_since", "device_counters"]
+__all__ = ["Link", "attached", "counters_since", "device_counters", "stages"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,21 @@ def device_counters(link: Link) -> dict[str, int] | None:
         return None
     counters = {name: int(status[name]) for name in REACTOR_COUNTERS}
     return counters | {name: int(status["storage"][name]) for name in STORAGE_COUNTERS}
+
+
+def stages(link: Link, fabric: Fabric) -> dict[str, dict[str, Any]]:
+    """How long the stages took: the reactor's since its last reset, where this user is the
+    daemon's operator, and those that this host's own driver timed."""
+    operator = replace(link, tenant=OPERATOR, secret=None)
+    own = {
+        name: {figure: value for figure, value in stage.items() if figure != "buckets"}
+        for name, stage in fabric.stages().items()
+    }
+    try:
+        with operator.control(heartbeat=False) as control:
+            return dict(control.status()["stages"]) | own
+    except OffstageError:
+        return own
 
 
 def counters_since(

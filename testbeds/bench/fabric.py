@@ -9,6 +9,8 @@ Medians over the batches of a round, and the ratio is the median over rounds of 
 Command ring: round trips of empty commands, timed one by one in C while the reactor polls, against
 two threads that bounce one word of shared memory, which is what this machine can do at all. From
 Python the same call is timed with its crossing of the language.
+
+Stage timers: fetches with them on and off in turn (`bench.stages`).
 """
 
 import statistics
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
 from offstage.bindings.driver import Driver, spin_rtt
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.bench.stages import RATIO_MIN, stage_timers
 
 __all__ = ["bench_fabric"]
 
@@ -70,12 +73,17 @@ def bench_fabric(
                            "take whole 4 KiB, and a region of at least 256 blocks")  # fmt: skip
     rows = [_read_row(size, region_bytes, rounds, batches, seed, say) for size in block_bytes]
     ring = _ring(commands, rounds, say)
+    timers = stage_timers(40 * rounds, max(commands // 200, 10), say)
     aims = {f"hit / memcpy at {row['block_bytes'] // KIB} KiB <= {READ_RATIO_MAX}":
             row["ratio"] <= READ_RATIO_MAX for row in rows}  # fmt: skip
     aims[f"round trip p50 <= {NOP_NS_P50_MAX} ns"] = ring["rtt_ns_p50"] <= NOP_NS_P50_MAX
+    for row in timers:
+        what = f"stage timers on over off at {row['blocks']} x {row['block_bytes'] // KIB} KiB"
+        aims[f"{what} >= {RATIO_MIN}"] = row["ratio"] >= RATIO_MIN
     return {
         "reads": rows,
         "ring": ring,
+        "stage_timers": timers,
         "aims": aims,
         "aims_met": all(aims.values()),
         "provenance": "measured",

@@ -85,6 +85,12 @@ def fabric_table(result: Mapping[str, Any]) -> Drawn:
                  ring["rtt_ns_p99"] / ring["floor_ns_p99"], "", None))  # fmt: skip
     rows.append(("command round trip p50, Python", format_time(ring["python_rtt_ns_p50"]), floor,
                  ring["python_rtt_ns_p50"] / ring["floor_ns_p50"], "", None))  # fmt: skip
+    for row in result["stage_timers"]:
+        name = f"{row['blocks']} x {format_size(row['block_bytes'])}"
+        aim, met = _aim(aims, f"stage timers on over off at {row['blocks']} x "
+                        f"{row['block_bytes'] // 1024} KiB")  # fmt: skip
+        rows.append((f"fetch of {name}, stage timers on", format_time(row["on_ns"]),
+                     format_time(row["off_ns"]), row["ratio"], aim, met))  # fmt: skip
     notes = [
         "hits beside memcpy of as many bytes out of the same region; round trips beside two threads"
         f" that bounce one word; measured, {result['rounds']} rounds, seed {result['seed']}",

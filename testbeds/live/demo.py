@@ -16,7 +16,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.dpu.replay import replay_log
 from offstage.host.decode import DemandObserver
 from offstage.host.session import Context
-from offstage.testbeds.beds.connect import attached, counters_since, device_counters
+from offstage.testbeds.beds.connect import attached, counters_since, device_counters, stages
 from offstage.testbeds.beds.daemon_process import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
@@ -127,11 +127,14 @@ def _measure(
         )
         ledger, said = control.ledger(), control.status()
         counters = counters_since(before, device_counters(link))
+        timed = stages(link, fabric)
     warnings = [said["warning"]] if said["warning"] else []
     storage_name = _shown(storage, said["storage"])
     decisions = _replay(record_dir / "decisions.log", ledger)
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
-    return run_result(label, ledger, counters, record, decisions, warnings)
+    result = run_result(label, ledger, counters, record, decisions, warnings)
+    result.stages = timed
+    return result
 
 
 def _shown(storage: Storage, had: str) -> str:

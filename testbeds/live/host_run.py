@@ -14,7 +14,13 @@ from offstage.bindings.errors import BadInput
 from offstage.host.control import Control
 from offstage.host.geometry import KvGeometry
 from offstage.host.models import GEOMETRIES
-from offstage.testbeds.beds.connect import Link, attached, counters_since, device_counters
+from offstage.testbeds.beds.connect import (
+    Link,
+    attached,
+    counters_since,
+    device_counters,
+    stages,
+)
 from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, run_result
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
@@ -59,6 +65,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         told = (status["warning"], _warm(before), _baseline(ledger))
         warnings = [text for text in told if text]
         result = run_result(label, ledger, counters, record, -1, warnings)
+        result.stages = stages(link, fabric)
         sizes = control.geometry
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
         about = _describe(options, workload, link, control, policy, filled)

@@ -91,6 +91,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     stall_ms_by_token: list[float]
     """Sorted, at most 1,000 evenly spaced quantiles."""
     warnings: list[str]
+    stages: dict[str, dict[str, Any]] = {}
+    """How long the stages of a block's way took, by their name; empty where they were not timed."""
 
 
 class Summary(msgspec.Struct, kw_only=True):

@@ -133,6 +133,9 @@ uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
 /* Benches, in C so that no Python stands in the loop. */
 /* Round trip of `count` NOP commands, each timed: rtt_ns [count]. */
 int ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns);
+/* `count` fetches one after another, each of the next step; *taken_ns: all of them together. */
+int ofs_driver_bench_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch, uint32_t count,
+	uint64_t *taken_ns);
 #define OFS_BENCH_READ_BATCH 16
 /*
  * `batch_count` times: 16 one-sided reads of the given keys in turn, looked up and checked as fetch

@@ -63,9 +63,9 @@ enum ofs_fate {
 /*
  * Where the time of a block goes. The reactor times the first seven, the host's driver the rest.
  * Timed is one command, one read and one write in OFS_STAGE_STRIDE, a prime, so that no batch size
- * hides a position in its batch: reading the clock for every one would cost more than it shows.
+ * hides a position in its batch: to read the clock for each would cost a short fetch a fifth.
  */
-#define OFS_STAGE_STRIDE 7
+#define OFS_STAGE_STRIDE 31
 enum ofs_stage {
 	OFS_STAGE_RING_WAIT = 0,     /* a STEP or PUT written by the host -> taken by the reactor */
 	OFS_STAGE_DECIDE = 1,        /* a STEP taken -> the core has decided */

@@ -233,6 +233,12 @@ DEFINITIONS = (
         "Stall of the tokens in ms, sorted: at most 1,000 evenly spaced quantiles.",
     ),
     Definition("warnings", "warnings", "What the reader of these figures must know."),
+    Definition(
+        "stages",
+        "where time goes",
+        "How long each stage of a block's way took, in ns, by its name (reference/metrics.md); "
+        "one in 31 is timed, since the daemon's last reset.",
+    ),
 )
 
 _BY_KEY = {entry.key: entry for entry in DEFINITIONS}

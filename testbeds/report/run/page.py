@@ -14,6 +14,7 @@ from offstage.testbeds.report.run.definitions import DEFINITIONS
 from offstage.testbeds.report.run.figures import curve_figure, fates_figure, served_figure
 from offstage.testbeds.report.run.plots import hit_rate_figure, lead_figure, stall_figure
 from offstage.testbeds.report.run.runs import Group, baseline, groups, label, set_colours, subject
+from offstage.testbeds.report.run.stages import stages_figure
 from offstage.testbeds.report.run.table import glossary, runs_section
 
 __all__ = ["render", "setup_line", "write_report"]
@@ -38,6 +39,7 @@ def render(summary: Summary) -> str:
             stall_figure(found, colours),
             curve_figure(found, summary.curve, colours),
             fates_figure(found, colours),
+            stages_figure(found),
         ]
     return page(
         title=f"Offstage: {_title(summary)}",

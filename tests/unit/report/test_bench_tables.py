@@ -15,6 +15,8 @@ FABRIC = {
     ],
     "ring": {"rtt_ns_p50": 448, "rtt_ns_p99": 689, "floor_ns_p50": 280, "floor_ns_p99": 304,
              "ratio_to_floor": 1.6, "python_rtt_ns_p50": 2_025},
+    "stage_timers": [{"blocks": 1, "block_bytes": 4_096, "on_ns": 2_312, "off_ns": 2_246,
+                      "ratio": 0.971}],
     "aims": {"hit / memcpy at 64 KiB <= 1.3": True, "round trip p50 <= 5000 ns": False},
     "rounds": 7, "seed": 1,
 }  # fmt: skip

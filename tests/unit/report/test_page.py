@@ -139,3 +139,16 @@ def test_a_curve_named_after_a_set_has_its_colour(made: SimpleNamespace) -> None
     text = render(made.summary(curve=curve))
     marks = re.findall(r'class="setting" style="--c:(.*?)"[^>]*data-tip="(\w+)', text)
     assert set(marks) == {("var(--set-pattern)", "window"), ("var(--set-2)", "elsewhere")}
+
+
+def test_where_time_goes_is_shown_of_the_leading_run(made: SimpleNamespace) -> None:
+    """Are the stages of the fullest set drawn and listed, and no section made where none is?"""
+    stage = {"count": 70, "ns_mean": 5e4, "ns_p50": 1023, "ns_p90": 90_000, "ns_p99": 120_000,
+             "ns_max": 130_000, "overflow": 0}  # fmt: skip
+    summary = made.summary()
+    assert "Where time goes" not in render(summary)
+    summary.runs[3].stages = {"read_service": stage, "copy": stage}
+    text = render(summary)
+    section = text[text.index('id="stages"') :]
+    assert section.index("storage reads") < section.index("host copies")
+    assert section.count("<rect") == 2 and ">120 µs<" in section

@@ -22,6 +22,21 @@ ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns
 	return 0;
 }
 
+int
+ofs_driver_bench_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch, uint32_t count,
+	uint64_t *taken_ns)
+{
+	uint64_t start_ns = ofs_driver_now_ns(driver);
+	int rc = 0;
+
+	for (uint32_t i = 0; i < count && rc == 0; i++) {
+		fetch->step++;
+		rc = ofs_driver_fetch(driver, fetch);
+	}
+	*taken_ns = ofs_driver_now_ns(driver) - start_ns;
+	return rc;
+}
+
 /* A batch of keys from `first` on, round and round. */
 static void
 prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys, uint32_t first,

@@ -1,0 +1,63 @@
+"""What the stage timers cost: fetches with them on and off, a batch of each in turn.
+
+Everything is a hit, so that nothing but the host, the ring and the reactor is timed. The ratio is
+that of throughput in the fastest tenth of many short batches: what else this machine does makes the
+others slower, and two threads that share a core with it much slower.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from offstage.bindings.bare_device import BareConfig, BareDevice
+from offstage.bindings.errors import RunFailed
+
+__all__ = ["RATIO_MIN", "stage_timers"]
+
+KIB = 1 << 10
+RATIO_MIN = 0.98
+NEVER_NS = (1 << 64) - 1
+SHAPES = ((1, 4 * KIB), (16, 32 * KIB))  # blocks of one fetch, and their bytes
+
+
+def stage_timers(pairs: int, fetches: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """A row for each shape of a fetch: ns with timers on and off, and the ratio of throughput."""
+    return [_row(count, size, pairs, fetches, say) for count, size in SHAPES]
+
+
+def _row(
+    count: int, size: int, pairs: int, fetches: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    config = BareConfig(payload_size_bytes=size, slot_count=4 * count + 8, backend="emulated",
+                        block_max=64, spin_ns=NEVER_NS)  # fmt: skip
+    on_ns: list[float] = []
+    off_ns: list[float] = []
+    with BareDevice(config) as device, device.driver() as driver:
+        session = device.session(count)
+        ordinals = np.arange(count, dtype=np.uint32)
+        keys = np.ascontiguousarray(session.keys[0])
+        target = np.zeros((count, size), np.uint8)
+        rcs = driver.put(session.number, 0, ordinals, target)
+        fetch = driver.fetch_begin(session.number, 0, 0, ordinals, keys, target)
+        if rcs.any() or driver.fetch_end(fetch).rcs.any():
+            raise RunFailed("the blocks could not be staged", "bench fabric", "see the errno")
+        for number in range(2 * pairs + 2):
+            on = (number // 2 + number) % 2 == 0  # on off, off on, on off: neither comes first
+            device.time_stages(on)
+            driver.time_stages(on)
+            (on_ns if on else off_ns).append(driver.bench_fetch(fetch, fetches) / fetches)
+    del on_ns[0], off_ns[0]  # the first of each warms up
+    fast_on_ns, fast_off_ns = (float(np.percentile(taken, 10)) for taken in (on_ns, off_ns))
+    ratio = fast_off_ns / fast_on_ns
+    say(f"stage timers, fetches of {count} x {size // KIB} KiB: {fast_on_ns:.0f} ns with, "
+        f"{fast_off_ns:.0f} ns without, throughput {ratio:.3f}")  # fmt: skip
+    return {
+        "blocks": count,
+        "block_bytes": size,
+        "on_ns": fast_on_ns,
+        "off_ns": fast_off_ns,
+        "ratio": ratio,
+        "pairs": pairs,
+        "fetches": fetches,
+    }

@@ -158,7 +158,7 @@ struct ofs_candidate {
 	uint8_t hinted; /* a guess of the host */
 };
 
-struct ofs_waiter {
+struct ofs_wait {
 	uint64_t need_ns;
 	uint32_t next;
 	uint32_t session;
@@ -168,7 +168,7 @@ struct ofs_waiter {
 	uint32_t late; /* counted as late in the ledger */
 };
 
-struct ofs_io {
+struct ofs_read_handle {
 	uint32_t slot, generation, used;
 };
 
@@ -224,8 +224,8 @@ struct ofs_core {
 	struct ofs_session *sessions;
 	struct ofs_chunk *chunks;
 	struct ofs_slot *slots;
-	struct ofs_io *ios;
-	struct ofs_waiter *waiters;
+	struct ofs_read_handle *ios;
+	struct ofs_wait *waiters;
 	struct ofs_candidate *queue; /* [tenant_max][queue_max], a heap each */
 	struct ofs_ledger *ledgers;
 	struct ofs_layer *layers;             /* [session_max][layer_count] */

@@ -16,7 +16,8 @@ read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t dead
 	uint32_t number = core->free_ios[--core->free_io_count];
 	struct ofs_action *action;
 
-	core->ios[number] = (struct ofs_io){.slot = slot, .generation = s->generation, .used = 1};
+	core->ios[number] =
+		(struct ofs_read_handle){.slot = slot, .generation = s->generation, .used = 1};
 	core->io_in_flight++;
 	ofs_work_touch(core, OFS_TABLE_READ, sizeof(*core->ios));
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
@@ -81,7 +82,7 @@ ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session, const struc
 	uint32_t index, int late)
 {
 	struct ofs_slot *s = &core->slots[slot];
-	struct ofs_waiter *waiter;
+	struct ofs_wait *waiter;
 	uint32_t number;
 
 	if (core->free_waiter_count == 0)
@@ -118,7 +119,7 @@ ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 	next = core->waiters[last].next;
 	s->waiters = OFS_NONE;
 	do {
-		struct ofs_waiter *w;
+		struct ofs_wait *w;
 
 		number = next;
 		w = &core->waiters[number];

@@ -58,10 +58,10 @@ ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action)
 	return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_READ, 0, action->io);
 }
 
-int
-ofs_sim_write(struct ofs_engine *engine, uint32_t place, uint32_t layer)
+uint64_t
+ofs_sim_write_end(struct ofs_engine *engine, uint32_t place, uint32_t layer)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	const struct ofs_sim_place *p = &engine->places[place];
 	struct ofs_sim_event event = {.kind = OFS_SIM_WRITTEN, .layer = (uint16_t)layer, .id = place};
 	struct ofs_timing_request request = {
 		.offset_bytes = offset_of(engine, p->written_chunk, layer),
@@ -69,35 +69,26 @@ ofs_sim_write(struct ofs_engine *engine, uint32_t place, uint32_t layer)
 		.count = 1,
 		.tenant = p->view.tenant,
 	};
-	uint64_t end_ns = ask(engine, engine->timing->ops->write, &request, &event);
 
-	p->writing++;
-	if (end_ns == OFS_TIMING_LATER)
-		return 0;
-	if (end_ns > engine->now_ns)
-		return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_WRITTEN, layer, place);
-	return ofs_sim_written(engine, place, layer);
+	return ask(engine, engine->timing->ops->write, &request, &event);
 }
 
-/* The host takes the layer's staged blocks, then computes. */
-int
-ofs_sim_hit(struct ofs_engine *engine, uint32_t place)
+uint64_t
+ofs_sim_hit_end(struct ofs_engine *engine, uint32_t place)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	const struct ofs_sim_place *p = &engine->places[place];
 	struct ofs_sim_event event = {.kind = OFS_SIM_SERVED, .id = place};
 	struct ofs_timing_request request = {
 		.size_bytes = engine->core_config.block_size_bytes,
 		.count = p->demanded,
 		.tenant = p->view.tenant,
 	};
-	uint64_t end_ns = ask(engine, engine->timing->ops->hit, &request, &event);
 
-	return end_ns == OFS_TIMING_LATER ? 0 : ofs_sim_next_layer(engine, place, end_ns);
+	return ask(engine, engine->timing->ops->hit, &request, &event);
 }
 
-/* 1: the command is taken now; 0: an event will say so; or -errno. */
-int
-ofs_sim_command(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step)
+uint64_t
+ofs_sim_command_end(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step)
 {
 	struct ofs_sim_event event = {.kind = OFS_SIM_DECIDE, .id = place};
 	struct ofs_timing_request request = {
@@ -106,13 +97,8 @@ ofs_sim_command(struct ofs_engine *engine, uint32_t place, const struct ofs_step
 		.score_count = step->score_count,
 		.tenant = engine->places[place].view.tenant,
 	};
-	uint64_t end_ns = ask(engine, engine->timing->ops->command, &request, &event);
 
-	if (end_ns == OFS_TIMING_LATER)
-		return 0;
-	if (end_ns > engine->now_ns)
-		return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_DECIDE, 0, place);
-	return 1;
+	return ask(engine, engine->timing->ops->command, &request, &event);
 }
 
 uint64_t

@@ -97,9 +97,11 @@ void ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action
 
 /* device.c */
 int ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action);
-int ofs_sim_write(struct ofs_engine *engine, uint32_t place, uint32_t layer);
-int ofs_sim_hit(struct ofs_engine *engine, uint32_t place);
-int ofs_sim_command(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step);
+/* When it ends, in ns; OFS_TIMING_LATER: an OFS_SIM_WRITTEN, _SERVED or _DECIDE will say. */
+uint64_t ofs_sim_write_end(struct ofs_engine *engine, uint32_t place, uint32_t layer);
+uint64_t ofs_sim_hit_end(struct ofs_engine *engine, uint32_t place);
+uint64_t ofs_sim_command_end(struct ofs_engine *engine, uint32_t place,
+	const struct ofs_step *step);
 /* When the timing side may hand out an end; UINT64_MAX: it will not. */
 uint64_t ofs_sim_device_next_ns(const struct ofs_engine *engine);
 /* 1: the next end that it owes, as an event of now; 0: there is none. */

@@ -22,7 +22,7 @@ static int
 layer_staged(struct ofs_engine *engine, uint32_t place)
 {
 	struct ofs_sim_place *p = &engine->places[place];
-	uint64_t stall_ns = engine->now_ns - p->need_ns;
+	uint64_t stall_ns = engine->now_ns - p->need_ns, served_ns;
 
 	ofs_sim_row(engine, place, p->layer)->stall_ns =
 		(uint32_t)(stall_ns < UINT32_MAX ? stall_ns : UINT32_MAX);
@@ -33,8 +33,8 @@ layer_staged(struct ofs_engine *engine, uint32_t place)
 		p->step++;
 		p->slab_step++;
 	}
-	return p->demanded ? ofs_sim_hit(engine, place)
-					   : ofs_sim_next_layer(engine, place, engine->now_ns);
+	served_ns = p->demanded ? ofs_sim_hit_end(engine, place) : engine->now_ns;
+	return served_ns == OFS_TIMING_LATER ? 0 : ofs_sim_next_layer(engine, place, served_ns);
 }
 
 static int
@@ -115,6 +115,19 @@ ofs_sim_written(struct ofs_engine *engine, uint32_t place, uint32_t layer)
 }
 
 static int
+block_write(struct ofs_engine *engine, uint32_t place, uint32_t layer)
+{
+	uint64_t end_ns = ofs_sim_write_end(engine, place, layer);
+
+	engine->places[place].writing++;
+	if (end_ns == OFS_TIMING_LATER)
+		return 0;
+	if (end_ns > engine->now_ns)
+		return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_WRITTEN, layer, place);
+	return ofs_sim_written(engine, place, layer);
+}
+
+static int
 append_chunk(struct ofs_engine *engine, uint32_t place)
 {
 	struct ofs_sim_place *p = &engine->places[place];
@@ -129,7 +142,7 @@ append_chunk(struct ofs_engine *engine, uint32_t place)
 
 		/* Where no slot can be had it is written through. */
 		(void)ofs_core_block_stage(core, engine->now_ns, info.chunk, layer, &slot, &generation);
-		rc = ofs_sim_write(engine, place, layer);
+		rc = block_write(engine, place, layer);
 		if (rc == 0)
 			rc = ofs_sim_act(engine);
 	}
@@ -240,6 +253,19 @@ ofs_sim_decide(struct ofs_engine *engine, uint32_t place)
 	return rc ? rc : step_run(engine, place, &step);
 }
 
+/* The layer's demands go to the device, which decides when it has taken them. */
+static int
+command(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step)
+{
+	uint64_t end_ns = ofs_sim_command_end(engine, place, step);
+
+	if (end_ns == OFS_TIMING_LATER)
+		return 0;
+	if (end_ns > engine->now_ns)
+		return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_DECIDE, 0, place);
+	return step_run(engine, place, step);
+}
+
 /* 1: it appends a chunk first. */
 static int
 layer_appends(const struct ofs_engine *engine, const struct ofs_sim_place *p)
@@ -282,7 +308,5 @@ ofs_sim_layer(struct ofs_engine *engine, uint32_t place, int retry)
 		rc = layer_begins(engine, place);
 	if (rc == 0)
 		rc = step_make(engine, place, &step);
-	if (rc == 0)
-		rc = ofs_sim_command(engine, place, &step);
-	return rc > 0 ? step_run(engine, place, &step) : rc;
+	return rc ? rc : command(engine, place, &step);
 }

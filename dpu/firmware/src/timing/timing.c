@@ -1,4 +1,4 @@
-/* timing.c: which sides there are, and what those share that answer at once. */
+/* timing.c: which sides there are. */
 #include <string.h>
 
 #include "internal.h"
@@ -39,21 +39,4 @@ ofs_timing_check(const struct ofs_timing *timing)
 	if (timing == NULL)
 		return -EINVAL;
 	return timing->ops->version == OFS_TIMING_VERSION ? 0 : -EPROTO;
-}
-
-uint64_t
-ofs_timing_no_next(const struct ofs_timing *timing)
-{
-	(void)timing;
-	return OFS_TIMING_LATER;
-}
-
-int
-ofs_timing_no_poll(struct ofs_timing *timing, uint64_t now_ps, struct ofs_timing_end *ends, int max)
-{
-	(void)timing;
-	(void)now_ps;
-	(void)ends;
-	(void)max;
-	return 0;
 }

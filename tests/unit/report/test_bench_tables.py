@@ -47,7 +47,7 @@ CORE = {
     "replay": {"decisions_per_s": 5e6},
     "lab": {"policy": "ema", "layers": 80, "blocks": 2_048, "steps": 1_000, "seconds": 3.1,
             "accesses_per_s": 3.2e6, "memory_peak_bytes": 97 << 20},
-    "aims": {"flat LRU >= 5000000 accesses/s": False, "decode >= 5000000 accesses/s": True,
+    "aims": {"flat LRU >= 0.5 of libCacheSim": False, "decode >= 5000000 accesses/s": True,
              "lab < 60 s": True},
     "reference": "libCacheSim", "rounds": 7, "seed": 1,
 }  # fmt: skip

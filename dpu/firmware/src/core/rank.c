@@ -56,7 +56,7 @@ word_between(const uint16_t *from, uint16_t low, uint16_t span)
 
 #else
 
-/* By bytes first, which compilers turn into vector code; a product gathers eight in its top byte. */
+/* By bytes first, which compilers turn into vector code; a product gathers eight at its top. */
 static inline uint64_t
 word_between(const uint16_t *from, uint16_t low, uint16_t span)
 {

@@ -14,6 +14,16 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.layouts import (
+    CAUSES,
+    ENDS,
+    EVICTIONS,
+    FATES,
+    PREFETCHERS,
+    layout,
+    names,
+    numbered,
+)
 
 if TYPE_CHECKING:  # collections.abc has it from Python 3.12
     from _typeshed import ReadableBuffer as Buffer
@@ -43,65 +53,23 @@ __all__ = [
 ]
 
 
-def _names(enum: str, prefix: str) -> dict[int, str]:
-    """Numbers and names of a C enumeration, in lower case, without its count."""
-    elements: dict[int, str] = ffi.typeof(enum).elements
-    names = {number: name.removeprefix(prefix).lower() for number, name in elements.items()}
-    return {number: name for number, name in sorted(names.items()) if name != "count"}
-
-
-KEY = np.dtype([("lo", "<u8"), ("hi", "<u8")])
-ACTION = np.dtype(
-    [(name, "<u4") for name in ("type", "io", "tenant", "chunk", "layer", "slot", "generation")]
-    + [("cause", "<u4"), ("waiter", "<u4"), ("index", "<u4"), ("rc", "<i4"), ("session", "<u4")]
-    + [("deadline_ns", "<u8"), ("key", KEY), ("store_key", KEY)]
-)
-RECORD = np.dtype(
-    [
-        *(("now_ns", "<u8"), ("session", "<u4"), ("step", "<u4"), ("layer", "<u2")),
-        *(("end", "u1"), ("nontrivial", "u1"), ("ordinal", "<u4")),
-    ],
-    align=True,
-)
-GUESS = np.dtype(
-    [
-        *(("after_layer", "<u2"), ("layer", "<u2"), ("ordinal", "<u4"), ("steps", "<u2")),
-        *(("probability", "<u2"), ("cause", "u1"), ("reserved", "u1", (3,))),
-    ]
-)
+KEY = layout("struct ofs_key")
+ACTION = layout("struct ofs_action")
+RECORD = layout("struct ofs_ledger_record")
+GUESS = layout("struct ofs_guess")
 """One guess, 16 bytes: told after `after_layer` of a step, that `layer` will demand `ordinal` in
 `steps` steps (0: this one), with a probability of `probability` / 65535. `cause`, of `CAUSES` from
 window on, is how the ledger names it. The core does not use `after_layer`."""
-INFO = np.dtype(
-    [
-        *(("key", KEY), ("store_key", KEY), ("chunk", "<u4"), ("stored_layers", "<u4")),
-        *(("references", "<u4"), ("reserved", "<u4")),
-    ]
-)
+INFO = layout("struct ofs_chunk_info")
 
-# Names in the order of the C enumerations.
-EVICTIONS = ("lru", "fifo", "random", "s3fifo", "score", "sieve", "lru_k", "arc")
-PREFETCHERS = {
-    "window": 0x01,
-    "ema": 0x02,
-    "shared": 0x04,
-    "prev_step": 0x08,
-    "prev_layer": 0x10,
-    "next_n": 0x20,
-}
-CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
-ENDS = (
-    *("window", "pattern", "lookahead", "shared", "retained"),
-    *("late", "cold", "capacity", "policy"),
-)
-FATES = ("used", "late", "unused", "dropped", "cancelled")
-EVENTS = _names("enum ofs_event_type", "OFS_EVENT_")
-TABLES = tuple(_names("enum ofs_table", "OFS_TABLE_").values())
-HIT_ENDS = 5  # the first five ends are on-time hits
+EVENTS = numbered("enum ofs_event_type", "OFS_EVENT_")
+TABLES = names("enum ofs_table", "OFS_TABLE_")
 
-READ, PUBLISH, RETRACT, COMPLETE = 1, 2, 3, 4
-SEEN_MISS, SEEN_UNKNOWN, RETRY = 0, 255, 1
-NONE = 0xFFFFFFFF
+READ, PUBLISH, RETRACT, COMPLETE = (
+    int(getattr(lib, f"OFS_ACTION_{name}")) for name in ("READ", "PUBLISH", "RETRACT", "COMPLETE")
+)
+SEEN_MISS, SEEN_UNKNOWN = int(lib.OFS_SEEN_MISS), int(lib.OFS_SEEN_UNKNOWN)
+RETRY, NONE = int(lib.OFS_STEP_RETRY), int(lib.OFS_NONE)
 
 
 @dataclass(frozen=True)
@@ -222,7 +190,7 @@ class Core:
         out: Any = ffi.new("struct ofs_core **")
         struct: Any = ffi.new("struct ofs_core_config *", asdict(config))
         check_rc(
-            lib.ofs_core_open(out, struct, _policy(policy)),
+            lib.ofs_core_open(out, struct, filled_policy(policy)),
             "opening the decision core",
             "core",
             "check the sizes and the policy",
@@ -233,7 +201,8 @@ class Core:
 
     def set_policy(self, now_ns: int, policy: Policy) -> None:
         """Change the policy; sharing changes for sessions opened afterwards."""
-        check_rc(lib.ofs_core_set_policy(self.handle, now_ns, _policy(policy)), "a policy change")
+        rc = lib.ofs_core_set_policy(self.handle, now_ns, filled_policy(policy))
+        check_rc(rc, "a policy change")
 
     def reset(self, now_ns: int) -> None:
         """A cold arena and an empty ledger; what the store has, and the sessions, stay."""
@@ -437,7 +406,8 @@ def _key(data: bytes) -> Any:
     return key
 
 
-def _policy(policy: Policy) -> Any:
+def filled_policy(policy: Policy) -> Any:
+    """`struct ofs_policy`; BadInput where it names no prefetcher or eviction of ours."""
     if policy.eviction not in EVICTIONS:
         raise BadInput(
             f"no eviction policy {policy.eviction!r}",

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import ENDS, GUESS, Core
+from offstage.bindings.core import GUESS, Core
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.layouts import layout
 from offstage.bindings.timing import Costs, Timing, open_timing
 
 __all__ = ["ABSENT", "ROW", "ROW_FAILED", "ROW_RETRIED", "Engine", "EngineConfig", "HbmPool"]
@@ -26,20 +27,7 @@ __all__ = ["ABSENT", "ROW", "ROW_FAILED", "ROW_RETRIED", "Engine", "EngineConfig
 ABSENT = np.uint32(0xFFFFFFFF)
 """Fills rows of a selection behind the last ordinal."""
 
-ROW = np.dtype(
-    [
-        *(("session", "<u4"), ("step", "<u4"), ("layer", "<u2"), ("flags", "<u2")),
-        *(("selected", "<u2"), ("pool_hits", "<u2"), ("demands", "<u2"), ("nontrivial", "<u2")),
-        ("nontrivial_selected", "<u2"),
-        ("nontrivial_pool_hits", "<u2"),
-        ("ends", "<u2", (len(ENDS),)),
-        ("nontrivial_ends", "<u2", (len(ENDS),)),
-        ("shadow_misses", "<u2"),
-        ("pollution", "<u2"),
-        *(("demand_reads", "<u4"), ("prefetch_reads", "<u4"), ("stall_ns", "<u4")),
-    ],
-    align=True,
-)
+ROW = layout("struct ofs_row")
 """What one layer of one step did. `session`: the place at which it ran. `pool_hits`: selected
 blocks that the HBM pool served; the rest are `demands`. `ends`: how they ended, by `ENDS`; the
 first five are on-time hits, `late` is not. `shadow_misses`: what a demand-only LRU of the same size
@@ -47,12 +35,12 @@ would have missed. `pollution`: misses of blocks that a prefetch had evicted. Re
 the row of the session, its step at hand and the block's layer that caused them. `stall_ns`: waited
 beyond compute and hit. Counts stop at the highest value of their type."""
 
-ROW_RETRIED = 1
+ROW_RETRIED = int(lib.OFS_ROW_RETRIED)
 """Flag of a row: some of it was asked again because every slot was pinned."""
-ROW_FAILED = 2
+ROW_FAILED = int(lib.OFS_ROW_FAILED)
 """Flag of a row: a demand ended without its block."""
 
-_EVENTS = {1: "rows", 2: "ended"}
+_EVENTS = {int(lib.OFS_ENGINE_ROWS): "rows", int(lib.OFS_ENGINE_ENDED): "ended"}
 
 
 @dataclass(frozen=True)

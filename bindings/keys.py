@@ -27,7 +27,8 @@ def block_keys(chunk_keys: Sequence[bytes], layer_count: int) -> NDArray[np.uint
     return np.ascontiguousarray(keys ^ words)
 
 
-def checksum(block: NDArray[np.uint8]) -> int:
-    """XXH3-64 of a contiguous array's bytes, as the firmware computes it."""
-    assert block.flags.c_contiguous
-    return int(lib.ofs_checksum(ffi.cast("void *", block.ctypes.data), block.nbytes))
+def checksum(data: bytes | memoryview | NDArray[Any]) -> int:
+    """XXH3-64 of contiguous bytes, as the firmware computes it."""
+    held: Any = data
+    view: Any = ffi.from_buffer(held)
+    return int(lib.ofs_checksum(view, len(view)))

@@ -14,14 +14,16 @@ from offstage.bindings.analysis import core_pointers, ffi, lib
 from offstage.bindings.core import Core
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc
+from offstage.bindings.layouts import layout, names
 
 __all__ = ["ADMISSIONS", "REUSE", "ROW", "Counts", "Ideal", "Runs", "distances", "ideal", "run"]
 
-ADMISSIONS = ("all", "second-touch", "turns")
-"""In the order of the C enumeration."""
+ADMISSIONS = tuple(
+    name.replace("_", "-") for name in names("enum ofs_prefix_admission", "OFS_PREFIX_ADMIT_", ffi)
+)
 
-ROW = np.dtype([("hits", "<u4"), ("prefix", "<u4"), ("last", "<u4")])
-REUSE = np.dtype([("request", "<u4"), ("previous", "<u4"), ("count", "<u4")])
+ROW = layout("struct ofs_prefix_row", ffi)
+REUSE = layout("struct ofs_prefix_reuse", ffi)
 
 _FOREVER = 2**64 - 1
 

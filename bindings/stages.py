@@ -9,17 +9,13 @@ ofs_stage` in ofs_base.h.
 from typing import Any
 
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.layouts import names
 
 __all__ = ["STAGES", "device_stages", "driver_stages", "show", "switch_device"]
 
-PREFIX = "OFS_STAGE_"
 QUANTILES = {"ns_p50": 500, "ns_p90": 900, "ns_p99": 990}  # name -> permille
 
-# enum ofs_stage in order, by the names of the header: ring_wait, decide, ...
-STAGES = tuple(
-    name.removeprefix(PREFIX).lower()
-    for _, name in sorted(ffi.typeof("enum ofs_stage").elements.items())
-)[: lib.OFS_STAGE_COUNT]
+STAGES = names("enum ofs_stage", "OFS_STAGE_")
 
 
 def device_stages(device: Any) -> dict[str, dict[str, Any]]:

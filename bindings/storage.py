@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, OffstageError, StoreFull
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.layouts import constant
 
 __all__ = [
     "Buffer",
@@ -33,7 +34,9 @@ __all__ = [
     "presets",
 ]
 
-READ, WRITE, SYNC = 0, 1, 2
+READ, WRITE, SYNC = (
+    constant(f"OFS_STORAGE_{name}") for name in ("READ", "WRITE", "SYNC")
+)
 POLL_MAX = 256
 SPIN_ALWAYS_NS = 2**64 - 1
 ERROR_SIZE_BYTES = 512

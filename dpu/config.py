@@ -4,15 +4,14 @@ Precedence: command line, then `OFFSTAGE_<SECTION>_<KEY>`, then the file, then t
 unknown key is an error that names the nearest one. Nothing here touches the firmware.
 """
 
-import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import check_known, read_toml
 from offstage.bindings.units import (
     format_rate,
     format_size,
@@ -27,7 +26,7 @@ from offstage.dpu.options import (
     Daemon,
     Limits,
     Memory,
-    Policy,
+    PolicyOptions,
     Storage,
     Store,
     Tenant,
@@ -36,6 +35,7 @@ from offstage.dpu.options import (
 
 __all__ = ["Config", "change_policy", "load", "rows", "show_value"]
 
+MEND = "give --config an existing TOML file"
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -48,7 +48,7 @@ class Config:
     memory: Memory = field(default_factory=Memory)
     storage: Storage = field(default_factory=Storage)
     store: Store = field(default_factory=Store)
-    policy: Policy = field(default_factory=Policy)
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
     limits: Limits = field(default_factory=Limits)
     tenants: tuple[Tenant, ...] = (Tenant(),)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def load(
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    tables = _read(path) if path is not None else {}
+    tables = read_toml(path, MEND) if path is not None else {}
     tenants = _tenants(tables.pop("tenant", None), str(path))
     for where, value, source in _given(tables, str(path), environ, overrides):
         section, key = where.split(".")
@@ -85,13 +85,15 @@ def load(
     return Config(**built, tenants=tenants, sources=sources, file=str(path) if path else "")
 
 
-def change_policy(policy: Policy, changes: Mapping[str, str], where: str = "[policy]") -> Policy:
+def change_policy(
+    policy: PolicyOptions, changes: Mapping[str, str], where: str = "[policy]"
+) -> PolicyOptions:
     """`policy` with some keys replaced, each given as text. BadInput names the key at fault."""
-    known = declared(Policy)
+    known = declared(PolicyOptions)
     chosen = {}
     for key, text in changes.items():
         key = key.removeprefix("policy.")
-        _check_known(key, known, where)
+        check_known(key, known, where)
         chosen[known[key].name] = _parse(known[key], text, f"{where} {key}")
         # The two windows are one option in two units: the one set last counts.
         if key == "window_tokens" and "window_blocks" not in changes:
@@ -134,21 +136,6 @@ def show_value(one: "Field[Any]", value: Any) -> str:
     return str(value)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput("no such file", str(path), "give --config an existing TOML file") from None
-    except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", str(path), "check the file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"is not TOML ({error})", str(path), "correct that line") from None
-    except UnicodeDecodeError:
-        raise BadInput("is not text", str(path), "give --config a TOML file") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, a bottomless list
-        raise BadInput("holds a value beyond any bound", str(path), "remove it") from None
-
-
 def _given(
     tables: Mapping[str, Any],
     file: str,
@@ -157,24 +144,24 @@ def _given(
 ) -> Iterable[tuple[str, Any, str]]:
     """Every `(section.key, raw value, source)` that was given, weakest source first."""
     for section, table in tables.items():
-        _check_known(section, [*SECTIONS, "tenant"], file, "section")
+        check_known(section, [*SECTIONS, "tenant"], file, "section")
         if not isinstance(table, dict):
             raise BadInput(f"{section!r} is a value", file, f"write it as a table [{section}]")
         for key, value in table.items():
-            _check_known(key, declared(SECTIONS[section]), f"{file}: [{section}]")
+            check_known(key, declared(SECTIONS[section]), f"{file}: [{section}]")
             yield f"{section}.{key}", value, file
     for name, text in (os.environ if environ is None else environ).items():
         words = name.split("_", 2)
         if words[0] == "OFFSTAGE" and len(words) == 3 and words[1].lower() in SECTIONS:
             section, key = words[1].lower(), words[2].lower()
-            _check_known(key, declared(SECTIONS[section]), f"environment: {name}")
+            check_known(key, declared(SECTIONS[section]), f"environment: {name}")
             yield f"{section}.{key}", text, name
     for where, text in (overrides or {}).items():
         section, dot, key = where.partition(".")
         if not dot:
             raise BadInput(f"{where!r} is no option", "command line", "write section.key=value")
-        _check_known(section, SECTIONS, "command line", "section")
-        _check_known(key, declared(SECTIONS[section]), f"command line: [{section}]")
+        check_known(section, SECTIONS, "command line", "section")
+        check_known(key, declared(SECTIONS[section]), f"command line: [{section}]")
         yield where, text, "command line"
 
 
@@ -189,18 +176,10 @@ def _tenants(tables: Any, file: str) -> tuple[Tenant, ...]:
         where = f"{file}: [[tenant]] {index + 1}"
         chosen = {}
         for key, value in table.items():
-            _check_known(key, known, where)
+            check_known(key, known, where)
             chosen[known[key].name] = _parse(known[key], value, f"{where} {key}")
         tenants.append(Tenant(**chosen))
     return tuple(tenants)
-
-
-def _check_known(key: str, known: Iterable[str], where: str, noun: str = "key") -> None:
-    names = list(known)
-    if key in names:
-        return
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
-    raise BadInput(f"unknown {noun} {key!r}", where, f"did you mean {near[0]!r}?")
 
 
 def _parse(one: "Field[Any]", value: Any, where: str) -> Any:

@@ -5,16 +5,17 @@ start instead of meeting the contradiction at its first full table.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_size
 from offstage.dpu.config import Config
-from offstage.dpu.options import Policy
+from offstage.dpu.options import PolicyOptions
 from offstage.dpu.protocol import OPERATOR
 
-__all__ = ["Derived", "derive", "parse_host_port", "policy_window_blocks"]
+__all__ = ["Derived", "core_policy", "derive", "parse_host_port", "policy_window_blocks"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
@@ -70,9 +71,23 @@ def derive(config: Config) -> Derived:
     )
 
 
-def policy_window_blocks(policy: Policy, block_tokens: int) -> int:
+def policy_window_blocks(policy: PolicyOptions, block_tokens: int) -> int:
     """The sliding window in blocks, whichever of its two options was given."""
     return policy.window_blocks or -(-policy.window_tokens // block_tokens)
+
+
+def core_policy(policy: PolicyOptions, block_tokens: int) -> Policy:
+    """The decision core's policy: windows in blocks, the cap under the core's name. Daemon,
+    laboratory and the demo's curve all make theirs here."""
+    own = {"prefetchers", "eviction", "window_blocks", "prefetch_bytes_per_s_max"}
+    alike = [one.name for one in fields(Policy) if one.name not in own]
+    return Policy(
+        prefetchers="+".join(policy.prefetchers) or "none",
+        eviction=policy.eviction,
+        window_blocks=policy_window_blocks(policy, block_tokens),
+        prefetch_bytes_per_s_max=policy.bandwidth_bytes_per_s,
+        **{name: getattr(policy, name) for name in alike},
+    )
 
 
 def parse_host_port(text: str, where: str) -> tuple[str, int]:

@@ -8,11 +8,11 @@ unit (`size_bytes` is written `size = "1GiB"`): what people type carries its own
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-__all__ = ["SECTIONS", "Arena", "Daemon", "Limits", "Memory", "Policy", "Storage", "Store",
+from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
+
+__all__ = ["SECTIONS", "Arena", "Daemon", "Limits", "Memory", "PolicyOptions", "Storage", "Store",
            "Tenant", "key_of"]  # fmt: skip
 
-PREFETCHERS = ("window", "ema", "shared", "prev_step", "prev_layer", "next_n")
-EVICTIONS = ("lru", "fifo", "random", "s3fifo", "score", "sieve", "lru_k", "arc")
 UNITS = {"size": "_bytes", "time": "_ns", "rate": "_bytes_per_s"}
 
 
@@ -128,11 +128,11 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Policy:
+class PolicyOptions:
     """What is prefetched and what is evicted; all of it can be changed while the daemon runs."""
 
     prefetchers: tuple[str, ...] = option(
-        ("window", "ema", "shared"), "empty: none", "choices", choices=PREFETCHERS
+        ("window", "ema", "shared"), "empty: none", "choices", choices=tuple(PREFETCHERS)
     )
     eviction: str = option("score", "victim order", choices=EVICTIONS)
     window_tokens: int = option(4096, "behind the decode position: staged once", high=1 << 30)
@@ -192,7 +192,7 @@ SECTIONS: dict[str, type[Any]] = {
     "memory": Memory,
     "storage": Storage,
     "store": Store,
-    "policy": Policy,
+    "policy": PolicyOptions,
     "limits": Limits,
 }
 

@@ -1,6 +1,6 @@
 """The recorder: drains ledger records and decision log into files while the daemon runs.
 
-A run directory holds `ledger.bin` (records of RECORD_DTYPE back to back), `decisions.log` (what
+A run directory holds `ledger.bin` (records of RECORD back to back), `decisions.log` (what
 `offstage dpu replay` takes) and `record.json` (dtype, counts, what was lost, how long the stages of
 a block took, the core's work). Both rings in the firmware are bounded: what comes faster than it is
 drained is lost, counted and reported, and a log with a hole is not replayed.
@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput, OffstageError
-from offstage.dpu.device import RECORD_DTYPE, DeviceLike
+from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 
 __all__ = ["Recorder", "read_records"]
@@ -106,7 +107,7 @@ class Recorder:
 
     def _write_manifest(self, closed: bool) -> None:
         manifest: dict[str, Any] = {
-            "dtype": RECORD_DTYPE.descr,
+            "dtype": RECORD.descr,
             "records": self._record_count,
             "log_bytes": self._log_bytes,
             **self._lost,
@@ -122,11 +123,11 @@ class Recorder:
 
 
 def read_records(directory: Path) -> NDArray[np.void]:
-    """The ledger records of a run directory, whole ones only, as RECORD_DTYPE [count]."""
+    """The ledger records of a run directory, whole ones only, as RECORD [count]."""
     path = directory / "ledger.bin"
     try:
-        count = path.stat().st_size // RECORD_DTYPE.itemsize
-        return np.fromfile(path, RECORD_DTYPE, count)
+        count = path.stat().st_size // RECORD.itemsize
+        return np.fromfile(path, RECORD, count)
     except OSError as error:
         raise BadInput(f"cannot be read ({error.strerror})", str(path),
                        "give the directory that --record wrote") from None  # fmt: skip

@@ -6,15 +6,17 @@ read; a store that a daemon holds may change meanwhile, and then blocks in fligh
 `recover` alone goes through the firmware.
 """
 
-import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from offstage.bindings.errors import BadInput
-from offstage.bindings.firmware import ffi, lib
+from offstage.bindings.keys import checksum
+from offstage.bindings.layouts import constant, layout, numbered, offset_of
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
 
@@ -23,13 +25,15 @@ __all__ = ["Block", "Segment", "StoreFile", "Superblock", "check", "inspect", "r
 STORE_MAGIC = b"OFSTORE1"
 SEGMENT_MAGIC = b"OFSEGMG1"
 TRAILER_MAGIC = b"OFSR"
-VERSION = 1
-COPY_OFFSET = 65_536
-SEGMENTS_OFFSET = 131_072
-SUPERBLOCK = struct.Struct("<8sII16sQ6IQQ40xQ")
-HEADER = struct.Struct("<8sII16sQII16xQ")
-TRAILER = struct.Struct("<4sIIHHQQ16sQQQQ")
-STATES = {1: "used", 2: "free"}
+VERSION = constant("OFS_STORE_VERSION")
+COPY_OFFSET = constant("OFS_STORE_COPY_OFFSET")
+SEGMENTS_OFFSET = constant("OFS_STORE_SEGMENTS_OFFSET")
+SUPERBLOCK = layout("struct ofs_superblock")
+HEADER = layout("struct ofs_segment_header")
+TRAILER = layout("struct ofs_trailer")
+TRAILER_BYTES = offset_of(TRAILER, "key")
+"""What of a trailer is on the medium and under its checksum; the rest is in memory only."""
+STATES = numbered("enum ofs_header_state", "OFS_HEADER_")
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class StoreFile:
     def _superblock(self) -> tuple[int, Superblock]:
         """How many of the two are whole, and the later of them."""
         where = str(self.path)
-        copies = [self._read(at, SUPERBLOCK.size) for at in (0, COPY_OFFSET)]
+        copies = [self._read(at, SUPERBLOCK.itemsize) for at in (0, COPY_OFFSET)]
         whole = [one for one in copies if _sealed(one) and one.startswith(STORE_MAGIC)]
         found = [one for one in map(_parse_superblock, whole) if one.version == VERSION]
         if not found:
@@ -160,13 +164,15 @@ class StoreFile:
     def segments(self) -> Iterator[Segment]:
         """Every segment with a whole header of this store."""
         for index in range(self.superblock.segment_count):
-            data = self._read(self._offset(index), HEADER.size)
-            magic, at, state, uuid, sequence, tenant, layer, _ = HEADER.unpack(data)
+            data = self._read(self._offset(index), HEADER.itemsize)
+            head = np.frombuffer(data, HEADER)[0]
+            state = int(head["state"])
             if (
-                magic == SEGMENT_MAGIC and _sealed(data) and at == index and state in STATES
-                and uuid == self.superblock.uuid
+                data.startswith(SEGMENT_MAGIC) and _sealed(data) and head["index"] == index
+                and state in STATES and head["uuid"].tobytes() == self.superblock.uuid
             ):  # fmt: skip
-                yield Segment(index, STATES[state], sequence, tenant, layer)
+                tenant, layer = int(head["tenant"]), int(head["layer"])
+                yield Segment(index, STATES[state], int(head["sequence"]), tenant, layer)
 
     def blocks(self, segment: Segment) -> Iterator[Block]:
         """Every record of a used segment whose trailer is sound and of its present life."""
@@ -174,22 +180,30 @@ class StoreFile:
         for place in range(head.records_per_segment):
             start = self._offset(segment.index) + head.lba_size_bytes
             data = self._read(start + place * head.record_size_bytes, head.record_size_bytes)
-            fields = data[head.payload_size_bytes :][: TRAILER.size]
-            (magic, crc, length, layer, tenant, checksum, sequence, key, expire_s, store,
-             life, at) = TRAILER.unpack(fields)  # fmt: skip
+            raw = data[head.payload_size_bytes :][: TRAILER.itemsize].ljust(TRAILER.itemsize, b"\0")
+            found = np.frombuffer(raw, TRAILER)[0]
+            length, sequence = int(found["length"]), int(found["sequence"])
+            store, life, at = map(int, found["reserved"])
             if (
-                magic == TRAILER_MAGIC
-                and crc == _checksum(fields[8:]) & 0xFFFFFFFF
+                raw.startswith(TRAILER_MAGIC)
+                and int(found["crc"]) == checksum(raw[8:TRAILER_BYTES]) & 0xFFFFFFFF
                 and 0 < length <= head.payload_size_bytes
                 and store == int.from_bytes(head.uuid[:8], "little")
                 and life == segment.sequence < sequence
                 and at == segment.index * head.records_per_segment + place
-                and (layer, tenant) == (segment.layer, segment.tenant)
+                and (int(found["layer"]), int(found["tenant"])) == (segment.layer, segment.tenant)
             ):
                 yield Block(
-                    int.from_bytes(key, "little"), layer, tenant, sequence, expire_s, length,
-                    segment.index, place, checksum == _checksum(data[:length]),
-                )  # fmt: skip
+                    int.from_bytes(found["store_key"].tobytes(), "little"),
+                    segment.layer,
+                    segment.tenant,
+                    sequence,
+                    int(found["expire_s"]),
+                    length,
+                    segment.index,
+                    place,
+                    int(found["checksum"]) == checksum(data[:length]),
+                )
 
     def newest(self) -> dict[tuple[int, int], Block]:
         """By (key, layer): of the whole records of each block, the latest."""
@@ -288,13 +302,9 @@ def recover(path: Path | str) -> dict[str, int]:
             return {**store.stats(), "recovery_us": took_ns // 1_000}
 
 
-def _checksum(data: bytes) -> int:
-    return int(lib.ofs_checksum(ffi.from_buffer(data), len(data)))
-
-
 def _sealed(data: bytes) -> bool:
     """Whether the last eight bytes are the checksum of those before."""
-    return int.from_bytes(data[-8:], "little") == _checksum(data[:-8])
+    return int.from_bytes(data[-8:], "little") == checksum(data[:-8])
 
 
 def _version(data: bytes) -> int:
@@ -302,9 +312,8 @@ def _version(data: bytes) -> int:
 
 
 def _parse_superblock(data: bytes) -> Superblock:
-    (_, version, lba, uuid, size, payload, segment, segments, records, layers, tenants, epoch,
-     created, _) = SUPERBLOCK.unpack(data)  # fmt: skip
-    return Superblock(
-        version, lba, uuid, size, payload, segment, segments, records, layers, tenants, epoch,
-        created,
-    )  # fmt: skip
+    found = np.frombuffer(data, SUPERBLOCK)[0]
+    numbers = {
+        one.name: int(found[one.name]) for one in fields(Superblock) if one.name != "uuid"
+    }
+    return Superblock(uuid=found["uuid"].tobytes(), **numbers)

@@ -19,14 +19,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import CAUSES, ENDS, FATES
 
-__all__ = ["CAUSES", "ENDS", "FATES", "Snapshot", "Telemetry"]
-
-# enum ofs_end, ofs_cause and ofs_fate, in order.
-ENDS = ("window", "pattern", "lookahead", "shared", "retained", "late", "cold", "capacity",
-        "policy")  # fmt: skip
-CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
-FATES = ("used", "late", "unused", "dropped", "cancelled")
+__all__ = ["Snapshot", "Telemetry"]
 
 STAGE_POWERS = range(7, 34)  # buckets of /metrics: 128 ns to 8.6 s
 

@@ -19,7 +19,7 @@ import zmq
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver, Fetch, Put
 from offstage.bindings.errors import BadInput, OffstageError
-from offstage.bindings.firmware import ffi, lib
+from offstage.bindings.keys import checksum
 from offstage.dpu import protocol as p
 from offstage.dpu.log import Log
 from offstage.dpu.service import error_reply
@@ -277,9 +277,12 @@ class _Worker:
                 f"{len(payload)} B", "FabricPut", "send a checksum and length_bytes for each",
             )  # fmt: skip
         rows = np.frombuffer(payload, np.uint8).reshape(count, length)
-        base = ffi.from_buffer(payload)
+        whole = memoryview(payload)
         sound = np.array(
-            [lib.ofs_checksum(base + i * length, length) == checksums[i] for i in range(count)],
+            [
+                checksum(whole[i * length : (i + 1) * length]) == checksums[i]
+                for i in range(count)
+            ],
             np.bool_,
         )
         put = self._driver.put_begin(

@@ -240,6 +240,19 @@ def test_headers_inside_the_firmware_stay_in_their_folder() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_only_the_bindings_call_the_library() -> None:
+    """`ffi` and `lib` stay behind the door: what Python gets of C, `bindings` gives it."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        for path in MODULES
+        if path.parent != ROOT / "bindings"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in imported(node)
+        if name in ("offstage.bindings.firmware.lib", "offstage.bindings.firmware.ffi")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_module_is_reached() -> None:
     """A module that nothing but a test imports is dead: it is used, an entry point, or removed."""
     text = (ROOT / "pyproject.toml").read_text() + (ROOT / "setup.py").read_text()

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import EVICTIONS, Core, CoreConfig, Policy, SessionConfig, replay
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig, replay
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.layouts import EVICTIONS
 from offstage.bindings.sim import DecodePlan, decode, populate
 from offstage.testbeds.bench.flat import (
     REFERENCES,

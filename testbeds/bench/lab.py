@@ -9,9 +9,8 @@ import resource
 import time
 from typing import Any
 
-from offstage.testbeds.lab.run.build import build
 from offstage.testbeds.lab.run.feed import Feed
-from offstage.testbeds.lab.run.plan import points_of
+from offstage.testbeds.lab.run.plan import build, points_of
 from offstage.testbeds.lab.run.point import Runner
 from offstage.testbeds.lab.spec.schema import PolicySpec, Spec, TierSpec, WorkloadSpec
 

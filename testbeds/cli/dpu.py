@@ -84,7 +84,7 @@ def ledger(
     form: FormatOption = Format.text,
 ) -> None:
     """The counters that every figure is computed from."""
-    from offstage.dpu.telemetry import CAUSES, ENDS, FATES
+    from offstage.bindings.layouts import CAUSES, ENDS, FATES
 
     with operator(endpoint, runtime_dir) as control:
         result = control.ledger(tenant)

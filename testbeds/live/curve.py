@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.core import KEY, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.core import KEY, Core, CoreConfig, SessionConfig
 from offstage.bindings.sim import DecodePlan, decode
 from offstage.bindings.storage import preset
-from offstage.dpu.options import Policy as DaemonPolicy
+from offstage.dpu.derive import core_policy
+from offstage.dpu.options import PolicyOptions
 from offstage.host.session import Context, HostSession
 from offstage.testbeds.live.figures import hit_rate_of
 from offstage.testbeds.live.options import Arm, DemoOptions
@@ -150,19 +151,14 @@ def _simulate(
         slot_count=point.slot_count,
         block_size_bytes=options.geometry.block_bytes(0),
     )
-    daemon = DaemonPolicy()
-    policy = Policy(
-        prefetchers="+".join(point.arm.prefetchers) or "none",
-        eviction=point.arm.eviction,
-        window_blocks=-(-options.window_tokens // options.geometry.block_tokens),
-        degree_max=point.degree,
-        ema_shift=daemon.ema_shift,
-        residency_percent=daemon.residency_percent,
-        prefetch_in_flight_max=daemon.prefetch_in_flight_max,
-        accuracy_permille_min=daemon.accuracy_permille_min,
-        lateness_permille_max=daemon.lateness_permille_max,
-        lease_ns=daemon.lease_ns,
-        probability_permille_min=daemon.probability_permille_min,
+    policy = core_policy(
+        PolicyOptions(
+            prefetchers=point.arm.prefetchers,
+            eviction=point.arm.eviction,
+            window_tokens=options.window_tokens,
+            degree_max=point.degree,
+        ),
+        options.geometry.block_tokens,
     )
     core = Core(config, policy)
     tenant = core.tenant_add(0, bytes(16), point.slot_count)

@@ -23,8 +23,7 @@ from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.figures import RunLabel, against_baseline, run_result
 from offstage.testbeds.live.options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
-from offstage.testbeds.live.sessions import decode, prefill
-from offstage.testbeds.live.workload import Workload, describe, prepare
+from offstage.testbeds.live.workload import Workload, decode, describe, prefill, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 

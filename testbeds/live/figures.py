@@ -13,19 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.layouts import CAUSES, ENDS, FATES, HIT_ENDS
 from offstage.host.record import AgentRecord
-from offstage.testbeds.live.results import ENDS, HIT_ENDS, Provenance, RunResult
+from offstage.testbeds.live.results import Provenance, RunResult
 
-__all__ = ["CAUSES", "FATES", "RunLabel", "against_baseline", "against_lru", "hit_rate_of",
+__all__ = ["RunLabel", "against_baseline", "against_lru", "hit_rate_of",
            "ledger_since", "run_result"]  # fmt: skip
 
-CAUSES = ("none", "demand", "write", "window", "pattern", "lookahead", "shared", "baseline")
-FATES = ("used", "late", "unused", "dropped", "cancelled")
-PREFETCH_CAUSES = CAUSES[3:]
+PREFETCH_CAUSES = CAUSES[CAUSES.index("window") :]
 QUANTILES_MAX = 1_000
 EMULATION_LATE_NOTED = 0.05
 """From this share of late I/Os on, a report says that the emulation did not keep up."""
-MISS_ENDS = ENDS[6:]
+MISS_ENDS = ENDS[HIT_ENDS + 1 :]
 GAUGES = ("degree_now", "resident_slots")
 """What of a ledger says how things are and does not count."""
 
@@ -194,7 +193,7 @@ def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:
 
 
 def _hits(ends: Mapping[str, int]) -> int:
-    return sum(ends[end] for end in HIT_ENDS)
+    return sum(ends[end] for end in ENDS[:HIT_ENDS])
 
 
 def _share(part: int, whole: int) -> float:

@@ -24,8 +24,7 @@ from offstage.testbeds.beds.connect import (
 from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, run_result
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
-from offstage.testbeds.live.sessions import Prefilled, decode, prefill
-from offstage.testbeds.live.workload import Workload, describe, prepare
+from offstage.testbeds.live.workload import Prefilled, Workload, decode, describe, prefill, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 

@@ -8,13 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["ENDS", "HIT_ENDS", "CurvePoint", "RunResult", "Summary"]
-
-# In the order of `enum ofs_end`: the first five are on-time hits.
-ENDS = (
-    "window", "pattern", "lookahead", "shared", "retained", "late", "cold", "capacity", "policy",
-)  # fmt: skip
-HIT_ENDS = ENDS[:5]
+__all__ = ["CurvePoint", "RunResult", "Summary"]
 
 Provenance = Literal["measured", "emulated", "modelled"]
 

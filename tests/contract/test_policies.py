@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from offstage.bindings.core import CAUSES
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import CAUSES
 from offstage.testbeds.lab.policies.base import best
 from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
 from offstage.testbeds.lab.policies.registry import Opened, listing, parse

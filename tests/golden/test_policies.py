@@ -14,15 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offstage.bindings.core import (
-    EVICTIONS,
-    FATES,
-    PREFETCHERS,
-    Core,
-    CoreConfig,
-    Policy,
-    SessionConfig,
-)
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.layouts import EVICTIONS, FATES, PREFETCHERS
 from offstage.bindings.sim import DecodePlan, decode, populate
 
 DATA = Path(__file__).resolve().parent / "data"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from lab_runs import LAB, SPEC, WAIT_S, here, ledger, shell, wait_for
 
-from offstage.bindings.core import ENDS, HIT_ENDS
+from offstage.bindings.layouts import ENDS, HIT_ENDS
 from offstage.testbeds.report.page.files import read_lab_summary
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"

@@ -7,16 +7,8 @@ import numpy as np
 from core_model import Model
 from core_model_parts import Key, Slot
 
-from offstage.bindings.core import (
-    ACTION,
-    EVICTIONS,
-    GUESS,
-    KEY,
-    Core,
-    CoreConfig,
-    Policy,
-    SessionConfig,
-)
+from offstage.bindings.core import ACTION, GUESS, KEY, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.layouts import EVICTIONS
 
 FAILURES = (-110, -74, -5, -2, -11)  # ETIMEDOUT, EBADMSG, EIO, ENOENT, EAGAIN
 # Tables so small that all of them fill.

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import CAUSES
+from offstage.bindings.layouts import CAUSES
 from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
 
 PATTERN = CAUSES.index("pattern")

@@ -28,8 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from offstage.bindings.core import EVICTIONS, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import EVICTIONS
 from offstage.bindings.prefix import ADMISSIONS, Ideal, distances, ideal, run
 from offstage.testbeds.progress import Progress, Silent
 from offstage.testbeds.workloads.requests.columns import Trace

@@ -22,7 +22,7 @@ from offstage.testbeds.lab.policies.lookahead import (
     LookaheadIndex,
     OasisDraft,
 )
-from offstage.testbeds.lab.policies.policy import Policy
+from offstage.testbeds.lab.policies.policy import PolicyComponent
 from offstage.testbeds.lab.policies.published import (
     InfinigenNextLayer,
     PrrEma,
@@ -33,7 +33,7 @@ from offstage.testbeds.lab.policies.published import (
 
 __all__ = ["BUILT_IN"]
 
-BUILT_IN: tuple[type[Policy], ...] = (
+BUILT_IN: tuple[type[PolicyComponent], ...] = (
     Nothing,
     Window,
     Ema,

@@ -5,9 +5,9 @@ Python only switches them on. What each does stands in `dpu/firmware/src/core`.
 
 from typing import ClassVar
 
-from offstage.bindings.core import EVICTIONS
+from offstage.bindings.layouts import EVICTIONS
 from offstage.testbeds.lab.policies.base import Component
-from offstage.testbeds.lab.policies.policy import CoreSwitches, Policy
+from offstage.testbeds.lab.policies.policy import CoreSwitches, PolicyComponent
 
 __all__ = [
     "EVICTION_ONLY",
@@ -107,7 +107,7 @@ EVICTION_SOURCES = {
 }
 
 
-def _eviction_only(name: str) -> type[Policy]:
+def _eviction_only(name: str) -> type[PolicyComponent]:
     members = {
         "__doc__": f"No prefetch; eviction `{name}`.",
         "__module__": __name__,
@@ -116,7 +116,7 @@ def _eviction_only(name: str) -> type[Policy]:
         "source": EVICTION_SOURCES[name],
         "core": CoreSwitches(eviction=name),
     }
-    kind: type[Policy] = type(f"Evict_{name}", (Component,), members)
+    kind: type[PolicyComponent] = type(f"Evict_{name}", (Component,), members)
     return kind
 
 

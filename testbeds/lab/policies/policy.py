@@ -29,7 +29,7 @@ __all__ = [
     "GUESS",
     "SCHEDULES",
     "CoreSwitches",
-    "Policy",
+    "PolicyComponent",
     "Setting",
     "View",
     "guesses",
@@ -73,7 +73,7 @@ class View:
 class CoreSwitches:
     """The part of a component that others carry out: the decision core, or who runs the sessions.
 
-    prefetchers: names of `offstage.bindings.core.PREFETCHERS`. eviction: what it wants where the
+    prefetchers: names of `offstage.bindings.layouts.PREFETCHERS`. eviction: what it wants where the
     spec names none. parameters: fields of `offstage.bindings.core.Policy`, and `window_tokens`,
     which becomes `window_blocks` by the workload's block. schedule: of `SCHEDULES`, the order in
     which requests are admitted; None leaves it as they arrive. granule: only the granules that
@@ -91,7 +91,7 @@ SCHEDULES = ("together",)
 """`together`: requests that share a prefix are admitted one after another."""
 
 
-class Policy(Protocol):
+class PolicyComponent(Protocol):
     """One component; see the contract above. `uses` says in a few words which information it has
     that a demand-only LRU has not, `source` where the idea is from. A component that changes what
     is prefetched by switches alone answers with `no_guesses()`."""

@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import CAUSES, EVICTIONS, PREFETCHERS
-from offstage.bindings.core import Policy as CorePolicy
+from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
-from offstage.dpu.options import Policy as DaemonPolicy
+from offstage.bindings.layouts import CAUSES, EVICTIONS, PREFETCHERS
+from offstage.dpu.derive import core_policy
+from offstage.dpu.options import PolicyOptions
 from offstage.testbeds.lab.policies import BUILT_IN
 from offstage.testbeds.lab.policies.policy import (
     GUESS,
     SCHEDULES,
     CoreSwitches,
-    Policy,
+    PolicyComponent,
     Setting,
     View,
     no_guesses,
@@ -55,7 +56,7 @@ _MEND = "mend the policy: see the contract in offstage.testbeds.lab.policies.pol
 class Opened:
     """The components of one run. Guesses come in the order of the components."""
 
-    def __init__(self, components: Sequence[type[Policy]], setting: Setting) -> None:
+    def __init__(self, components: Sequence[type[PolicyComponent]], setting: Setting) -> None:
         self.setting = setting
         self.parts = tuple(_opened(one, setting) for one in components)
 
@@ -72,7 +73,7 @@ class Opened:
         return _joined([checked_step(one, view) for one in self.parts])
 
 
-def checked_step(policy: Policy, view: View) -> npt.NDArray[np.void]:
+def checked_step(policy: PolicyComponent, view: View) -> npt.NDArray[np.void]:
     """What the policy answers to a view, or BadInput."""
     where = f"step {view.step} of session {view.session}"
     answer = _called(policy, where, lambda: policy.step(view))
@@ -87,7 +88,7 @@ def checked_step(policy: Policy, view: View) -> npt.NDArray[np.void]:
 
 
 def checked_begin(
-    policy: Policy,
+    policy: PolicyComponent,
     session: int,
     blocks: int,
     prefill: npt.NDArray[np.uint16] | None,
@@ -100,7 +101,7 @@ def checked_begin(
     return answer
 
 
-def _opened(kind: type[Policy], setting: Setting) -> Policy:
+def _opened(kind: type[PolicyComponent], setting: Setting) -> PolicyComponent:
     try:
         return kind(setting)
     except BadInput:
@@ -112,7 +113,7 @@ def _opened(kind: type[Policy], setting: Setting) -> Policy:
 
 
 def _called(
-    policy: Policy, where: str, call: Callable[[], npt.NDArray[np.void]]
+    policy: PolicyComponent, where: str, call: Callable[[], npt.NDArray[np.void]]
 ) -> npt.NDArray[np.void]:
     try:
         return call()
@@ -120,7 +121,7 @@ def _called(
         raise _bad(policy, where, f"raised {type(error).__name__}: {error}") from error
 
 
-def _check(policy: Policy, where: str, answer: object, layers: int, blocks: int) -> None:
+def _check(policy: PolicyComponent, where: str, answer: object, layers: int, blocks: int) -> None:
     if not isinstance(answer, np.ndarray) or answer.dtype != GUESS or answer.ndim != 1:
         what = f"{answer.dtype} {answer.shape}" if isinstance(answer, np.ndarray) else answer
         raise _bad(policy, where, f"answered no GUESS array of one dimension but {what!r:.80}")
@@ -137,7 +138,7 @@ def _check(policy: Policy, where: str, answer: object, layers: int, blocks: int)
         raise _bad(policy, where, "left 'reserved' not zero")
 
 
-def _bad(policy: Policy, where: str, what: str) -> BadInput:
+def _bad(policy: PolicyComponent, where: str, what: str) -> BadInput:
     return BadInput(f"policy {policy.name!r} {what}", where, _MEND)
 
 
@@ -152,7 +153,7 @@ GROUP = "offstage.policies"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _BUILT_IN = {one.name: one for one in BUILT_IN}
-_NUMBERS = tuple(one.name for one in fields(CorePolicy) if one.type in (int, "int"))
+_NUMBERS = tuple(one.name for one in fields(Policy) if one.type in (int, "int"))
 PARAMETERS = ("window_tokens", *_NUMBERS)
 
 
@@ -165,7 +166,7 @@ class Combined:
     """
 
     spec: str
-    components: tuple[type[Policy], ...]
+    components: tuple[type[PolicyComponent], ...]
     core: CoreSwitches = field(default_factory=CoreSwitches)
 
     @property
@@ -177,20 +178,20 @@ class Combined:
         """Objects of one run. BadInput where a component cannot work on this workload."""
         return Opened(tuple(one for one in self.components if _has_python(one)), setting)
 
-    def core_policy(self, block_tokens: int, **changes: int) -> CorePolicy:
+    def core_policy(self, block_tokens: int, **changes: int) -> Policy:
         """The core's policy: the daemon's defaults, the components' parameters, then `changes`."""
-        daemon = DaemonPolicy()
-        values = {name: getattr(daemon, name, 0) for name in _NUMBERS}  # no bandwidth cap
+        values = {}
         for name, value in {**self.core.parameters, **changes}.items():
             _check_parameter(name, value, "policy parameters")
             if name == "window_tokens":
                 name, value = "window_blocks", -(-value // block_tokens)
             values[name] = value
-        return CorePolicy(
-            prefetchers="+".join(self.core.prefetchers) or "none",
+        options = PolicyOptions(
+            prefetchers=self.core.prefetchers,
             eviction=self.core.eviction or EVICTIONS[0],
-            **values,
+            window_tokens=0,  # without the component `window`, none
         )
+        return core_policy(options, block_tokens).with_(**values)
 
 
 def parse(spec: str) -> Combined:
@@ -205,7 +206,7 @@ def parse(spec: str) -> Combined:
     return Combined("+".join(names), components, _join(spec, components))
 
 
-def find(name: str) -> type[Policy]:
+def find(name: str) -> type[PolicyComponent]:
     """The class of one component: built in, of another package, or `module:Class`."""
     if ":" in name:
         return _from_path(name)
@@ -241,13 +242,13 @@ def listing() -> list[dict[str, Any]]:
     ]
 
 
-def _has_python(one: type[Policy]) -> bool:
+def _has_python(one: type[PolicyComponent]) -> bool:
     """Built-in components that only switch something inherit both calls; others are asked."""
     silent = _BUILT_IN["none"]
     return any(getattr(one, call) is not getattr(silent, call) for call in ("begin", "step"))
 
 
-def _join(spec: str, components: tuple[type[Policy], ...]) -> CoreSwitches:
+def _join(spec: str, components: tuple[type[PolicyComponent], ...]) -> CoreSwitches:
     prefetchers: dict[str, None] = {}
     parameters: dict[str, int] = {}
     eviction, schedule, granule = EVICTIONS[0], None, False
@@ -293,7 +294,7 @@ def _only(offers: list[EntryPoint]) -> EntryPoint:
     return first
 
 
-def _load(one: EntryPoint) -> type[Policy]:
+def _load(one: EntryPoint) -> type[PolicyComponent]:
     where = f"policy {one.name!r} of package {_package(one)!r}"
     try:
         found = one.load()
@@ -305,7 +306,7 @@ def _load(one: EntryPoint) -> type[Policy]:
     return kind
 
 
-def _from_path(path: str) -> type[Policy]:
+def _from_path(path: str) -> type[PolicyComponent]:
     module, _, name = path.partition(":")
     where = f"policy {path!r}"
     try:
@@ -323,8 +324,8 @@ def _cannot_load(where: str, error: Exception) -> BadInput:
     )
 
 
-def _checked_class(found: Any, where: str) -> type[Policy]:
-    """The class, if it has the shape of a Policy."""
+def _checked_class(found: Any, where: str) -> type[PolicyComponent]:
+    """The class, if it has the shape of a PolicyComponent."""
     mend = "see offstage.testbeds.lab.policies.policy"
     if not isinstance(found, type):
         raise BadInput(f"is no class but {type(found).__name__}", where, mend)
@@ -332,7 +333,7 @@ def _checked_class(found: Any, where: str) -> type[Policy]:
         value = getattr(found, attribute, None)
         if not isinstance(value, str) or not value.strip():
             raise BadInput(f"has no text in {attribute!r}", where, mend)
-    kind: type[Policy] = found
+    kind: type[PolicyComponent] = found
     if not _NAME.fullmatch(kind.name):
         raise BadInput(f"{kind.name!r} is no name", where, "use lower case, digits, - and _")
     if not isinstance(getattr(kind, "core", None), CoreSwitches):

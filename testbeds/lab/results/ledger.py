@@ -6,7 +6,8 @@ Every figure of a report is computed from these rows and the core's counters of 
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,12 +15,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import ENDS
 from offstage.bindings.engine import ROW
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.testbeds.lab.results.summary import FIRST_STEPS, TURN_STEPS, SeedBounds, SeedRun
 
-__all__ = ["LEDGER_NAME", "ROW", "LedgerFile", "ledger_columns", "write_ledger"]
-
+__all__ = [
+    "LEDGER_NAME",
+    "ROW",
+    "BoundTotals",
+    "LedgerFile",
+    "RunTotals",
+    "bound_totals",
+    "ledger_columns",
+    "pool_bounds",
+    "pool_runs",
+    "totals",
+    "write_ledger",
+]
 
 # `ledger.parquet`: the rows of every point and seed, the same bytes for the same rows.
 #
@@ -121,3 +134,243 @@ def write_ledger(path: str | Path, parts: Iterable[tuple[int, int, npt.NDArray[n
     with LedgerFile(path) as ledger:
         for point, seed, rows in parts:
             ledger.add(point, seed, rows)
+
+
+# A run's ledger summed per request: small, and all that the figures of a point need of it.
+#
+# A sweep cannot keep the rows of every point in memory; it can keep these. Nothing is estimated
+# here: every number is a count of rows, or a sum over them.
+
+Integers = npt.NDArray[np.int64]
+
+COUNTS = (
+    "selected", "pool_hits", "demands", "nontrivial", "nontrivial_selected",
+    "nontrivial_pool_hits", "shadow_misses", "pollution", "demand_reads", "prefetch_reads",
+)  # fmt: skip
+AXES = ("layer", "step")
+RATES = ("hits", "demands", "nontrivial_hits", "nontrivial")
+
+
+@dataclass(frozen=True)
+class RunTotals:
+    """Sums over the rows of one run; `n` requests in order of session.
+
+    requests: `(seed, session)` `[n]`. columns: by name, `[n]`: the fields of a row, ends as
+    `end_NAME` and `nontrivial_end_NAME`, and of `RATES` those of the first steps (`first_`) and
+    behind turns (`turn_`). layers: `RATES` by name, `[n, layers]`. stall_ns, stall_request:
+    `[tokens]`, each token's wait over all its layers and the place of its request.
+    """
+
+    seed: int
+    requests: tuple[tuple[int, int], ...]
+    columns: dict[str, Integers]
+    layers: dict[str, Integers]
+    stall_ns: Integers
+    stall_request: Integers
+    counters: dict[str, Any]
+    end_ns: int
+    reads: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class BoundTotals:
+    """Sums over the rows of one seed's bounds; `hits`, `nontrivial_hits`: `[n, bounds]`."""
+
+    seed: int
+    names: tuple[str, ...]
+    requests: tuple[tuple[int, int], ...]
+    demands: Integers
+    nontrivial: Integers
+    hits: Integers
+    nontrivial_hits: Integers
+    reads: dict[str, int]
+    limit_hits: int | None
+
+
+def totals(run: SeedRun | RunTotals) -> RunTotals:
+    """Sums of one run; what is summed already is given back."""
+    if isinstance(run, RunTotals):
+        return run
+    rows = run.rows
+    sessions, place = np.unique(rows["session"], return_inverse=True)
+    count = len(sessions)
+
+    def total(values: Any, at: Any = place, size: int = count) -> Integers:
+        # Sums of counts stay far below 2^53, up to which float64 is exact.
+        return np.bincount(at, values, minlength=size).astype(np.int64)
+
+    columns = {name: total(rows[name]) for name in COUNTS}
+    for prefix, names in (("end_", "ends"), ("nontrivial_end_", "nontrivial_ends")):
+        columns |= {f"{prefix}{end}": total(rows[names][:, at]) for at, end in enumerate(ENDS)}
+    rates = {
+        "hits": rows["ends"][:, :HIT_ENDS].sum(axis=1, dtype=np.int64),
+        "demands": rows["demands"],
+        "nontrivial_hits": rows["nontrivial_ends"][:, :HIT_ENDS].sum(axis=1, dtype=np.int64),
+        "nontrivial": rows["nontrivial"],
+    }
+    columns["hits"], columns["nontrivial_hits"] = (
+        total(rates[name]) for name in ("hits", "nontrivial_hits")
+    )
+    first = rows["step"] < FIRST_STEPS
+    turn = _behind_turns(rows, run.turns)
+    for name, values in rates.items():
+        columns[f"first_{name}"] = total(values[first], place[first])
+        columns[f"turn_{name}"] = total(values[turn], place[turn])
+    width, step_count = (int(rows[name].max()) + 1 if len(rows) else 0 for name in AXES)
+    cell = place * width + rows["layer"]
+    layers = {
+        name: total(values, cell, count * width).reshape(count, width)
+        for name, values in rates.items()
+    }
+    tokens, token = np.unique(place * step_count + rows["step"], return_inverse=True)
+    _bytes(columns, run.counters)
+    return RunTotals(
+        seed=run.seed,
+        requests=tuple((run.seed, int(session)) for session in sessions),
+        columns=columns,
+        layers=layers,
+        stall_ns=total(rows["stall_ns"], token, len(tokens)),
+        stall_request=tokens // max(1, step_count),
+        counters=run.counters,
+        end_ns=run.end_ns,
+        reads=run.reads,
+        failed=run.failed,
+    )
+
+
+def _behind_turns(
+    rows: npt.NDArray[np.void], turns: dict[int, tuple[int, ...]]
+) -> npt.NDArray[np.bool_]:
+    """Rows at most `TURN_STEPS` steps from the begin of a turn."""
+    behind = np.zeros(len(rows), np.bool_)
+    for session, begins in turns.items():
+        own = np.flatnonzero(rows["session"] == session) if begins else np.zeros(0, np.intp)
+        step = rows["step"][own].astype(np.int64)
+        for begin in begins:
+            behind[own[(step >= begin) & (step < begin + TURN_STEPS)]] = True
+    return behind
+
+
+def _bytes(columns: dict[str, Integers], counters: dict[str, Any]) -> None:
+    """Bytes per request: the run's, shared out by who caused how many of the reads.
+
+    Reads of one kind are of one size, except where granules of different sizes are read.
+    """
+    for kind in ("demand", "prefetch"):
+        reads = columns[f"{kind}_reads"]
+        read = int(counters[f"{kind}_bytes_read"])
+        caused = int(reads.sum())
+        assert caused or not read, f"{read} bytes of {kind} reads that no row counts"
+        columns[f"{kind}_bytes"] = np.rint(reads * (read / max(1, caused))).astype(np.int64)
+
+
+def bound_totals(bounds: SeedBounds | BoundTotals) -> BoundTotals:
+    """Sums of one seed's bounds; what is summed already is given back."""
+    if isinstance(bounds, BoundTotals):
+        return bounds
+    rows = bounds.rows
+    sessions, place = np.unique(rows["session"], return_inverse=True)
+    count = len(sessions)
+
+    def total(values: npt.NDArray[Any]) -> Integers:
+        return np.bincount(place, values, minlength=count).astype(np.int64)
+
+    def each(name: str) -> Integers:
+        found = [total(rows[name][:, at]) for at in range(len(bounds.names))]
+        return np.stack(found, axis=1) if found else np.zeros((count, 0), np.int64)
+
+    return BoundTotals(
+        seed=bounds.seed,
+        names=bounds.names,
+        requests=tuple((bounds.seed, int(session)) for session in sessions),
+        demands=total(rows["demands"]),
+        nontrivial=total(rows["nontrivial"]),
+        hits=each("hits"),
+        nontrivial_hits=each("nontrivial_hits"),
+        reads=bounds.reads,
+        limit_hits=bounds.limit_hits,
+    )
+
+
+def pool_runs(runs: Sequence[RunTotals], recurring: bool) -> RunTotals:
+    """All seeds as one: requests side by side in order of seed, or, where the same ones recur
+    under every seed, each added up over the seeds."""
+    runs = sorted(runs, key=lambda run: run.seed)
+    assert len({run.seed for run in runs}) == len(runs), "a seed was run twice"
+    units, unit = _units([run.requests for run in runs], recurring)
+    first = np.cumsum([0, *(len(run.requests) for run in runs)])
+    places = [unit[at + run.stall_request] for at, run in zip(first, runs, strict=False)]
+    return RunTotals(
+        seed=runs[0].seed,
+        requests=units,
+        columns={
+            name: _summed([run.columns[name] for run in runs], unit, len(units))
+            for name in runs[0].columns
+        },
+        layers={
+            name: _summed([run.layers[name] for run in runs], unit, len(units))
+            for name in runs[0].layers
+        },
+        stall_ns=np.concatenate([run.stall_ns for run in runs]),
+        stall_request=np.concatenate(places),
+        counters=_counted([run.counters for run in runs]),
+        end_ns=max(run.end_ns for run in runs),
+        reads=sum(run.reads for run in runs),
+        failed=sum(run.failed for run in runs),
+    )
+
+
+def pool_bounds(bounds: Sequence[BoundTotals], recurring: bool) -> BoundTotals:
+    """As `pool_runs`; all seeds have the same bounds."""
+    bounds = sorted(bounds, key=lambda one: one.seed)
+    names = bounds[0].names
+    assert all(one.names == names for one in bounds), "bounds differ between seeds"
+    units, unit = _units([one.requests for one in bounds], recurring)
+
+    limits = [one.limit_hits for one in bounds if one.limit_hits is not None]
+
+    def summed(name: str) -> Integers:
+        return _summed([getattr(one, name) for one in bounds], unit, len(units))
+
+    return BoundTotals(
+        seed=bounds[0].seed,
+        names=names,
+        requests=units,
+        demands=summed("demands"),
+        nontrivial=summed("nontrivial"),
+        hits=summed("hits"),
+        nontrivial_hits=summed("nontrivial_hits"),
+        reads={
+            name: sum(one.reads[name] for one in bounds)
+            for name in names
+            if all(name in one.reads for one in bounds)
+        },
+        limit_hits=sum(limits) if len(limits) == len(bounds) else None,
+    )
+
+
+def _units(
+    requests: Sequence[tuple[tuple[int, int], ...]], recurring: bool
+) -> tuple[tuple[tuple[int, int], ...], Integers]:
+    """Units of resampling, and the unit of each request."""
+    found = [request for part in requests for request in part]
+    if not recurring:
+        return tuple(found), np.arange(len(found))
+    sessions, unit = np.unique([session for _, session in found], return_inverse=True)
+    return tuple((0, int(session)) for session in sessions), unit
+
+
+def _summed(parts: Sequence[Integers], unit: Integers, count: int) -> Integers:
+    values = np.concatenate(parts)
+    out = np.zeros((count, *values.shape[1:]), np.int64)
+    np.add.at(out, unit, values)
+    return out
+
+
+def _counted(counters: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Counters added up, element by element; gauges among them have no meaning then."""
+    return {
+        name: np.sum([one[name] for one in counters], axis=0, dtype=np.int64).tolist()
+        for name in counters[0]
+    }

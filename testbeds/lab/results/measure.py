@@ -11,7 +11,15 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import CAUSES, ENDS, FATES
+from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.testbeds.lab.results.ledger import (
+    BoundTotals,
+    RunTotals,
+    bound_totals,
+    pool_bounds,
+    pool_runs,
+    totals,
+)
 from offstage.testbeds.lab.results.summary import (
     WEAK_REQUESTS,
     BoundSummary,
@@ -21,14 +29,6 @@ from offstage.testbeds.lab.results.summary import (
     PointSummary,
     SeedBounds,
     SeedRun,
-)
-from offstage.testbeds.lab.results.totals import (
-    BoundTotals,
-    RunTotals,
-    bound_totals,
-    pool_bounds,
-    pool_runs,
-    totals,
 )
 
 __all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "Bootstrap", "measure", "ratio"]

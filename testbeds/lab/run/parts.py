@@ -49,6 +49,7 @@ def _sources() -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
     yield ROOT / "testbeds/workloads/selections/processes.toml"
     yield ROOT / "dpu/options.py"  # the policy's defaults
+    yield ROOT / "dpu/derive.py"  # and what the core is given of them
     yield from sorted((ROOT / "bindings").glob("_*.so"))
 
 

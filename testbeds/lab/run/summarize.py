@@ -18,20 +18,20 @@ from rich.table import Table
 
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
-from offstage.testbeds.lab.results.ledger import LEDGER_NAME, LedgerFile
-from offstage.testbeds.lab.results.measure import measure
-from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
-from offstage.testbeds.lab.results.totals import (
+from offstage.testbeds.lab.results.ledger import (
+    LEDGER_NAME,
     BoundTotals,
+    LedgerFile,
     RunTotals,
     bound_totals,
     pool_bounds,
     totals,
 )
+from offstage.testbeds.lab.results.measure import measure
+from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
 from offstage.testbeds.lab.run import parts
-from offstage.testbeds.lab.run.build import build, digest, trace_path
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
-from offstage.testbeds.lab.run.plan import Point, Task
+from offstage.testbeds.lab.run.plan import Point, Task, build, digest, trace_path
 from offstage.testbeds.lab.run.task import bound_key, bound_keys
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.machine import machine

@@ -15,10 +15,9 @@ from offstage.bindings.units import parse_time
 from offstage.testbeds.lab.bounds.collect import BOUNDS, BoundPoint, Collector, bounds_at
 from offstage.testbeds.lab.results.summary import SeedBounds
 from offstage.testbeds.lab.run import parts
-from offstage.testbeds.lab.run.build import build
 from offstage.testbeds.lab.run.feed import Feed
 from offstage.testbeds.lab.run.parts import BoundKey
-from offstage.testbeds.lab.run.plan import Point, Task, points_of
+from offstage.testbeds.lab.run.plan import Point, Task, build, points_of
 from offstage.testbeds.lab.run.point import Runner
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.workloads.selections.slab import Coarsened, Workload

@@ -3,21 +3,20 @@
 Model: reading checks every key and value by itself and then the spec by a list of rules in the
 order of its tables, each a condition, the key at fault, and the mend. A rule knows nothing of the
 others; the first that is broken is the `BadInput`. No data is opened here: what a file of
-selections decides is looked at when an experiment is planned (`lab/run/build.py`), and is checked
+selections decides is looked at when an experiment is planned (`lab/run/plan.py`), and is checked
 by the same rules then.
 """
 
-import difflib
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from offstage.bindings.core import EVICTIONS
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import EVICTIONS
+from offstage.bindings.settings import check_known, read_toml
 from offstage.bindings.storage import presets
 from offstage.bindings.units import parse_time
 from offstage.host.models import geometry
@@ -59,7 +58,7 @@ def find(name: str) -> Path:
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
     """The spec in a file, with `changes` (`table.key` to value) made to it. BadInput where it is
     no TOML, has an unknown key, a value out of range, or keys that contradict each other."""
-    return _built(_read(path), str(path), changes or {})
+    return _built(read_toml(path, "give a spec's TOML file"), str(path), changes or {})
 
 
 def variants(path: Path, changes: Mapping[str, Any] | None = None) -> Iterator[
@@ -67,7 +66,7 @@ def variants(path: Path, changes: Mapping[str, Any] | None = None) -> Iterator[
 ]:  # fmt: skip
     """Every combination of the spec's sweep axes, as (label, spec); what contradicts itself comes
     as the error it gives, since a sweep goes on past it."""
-    raw = _read(path)
+    raw = read_toml(path, "give a spec's TOML file")
     base = _built(raw, str(path), changes or {})
     for axis, values in base.sweep.items():
         _check_axis(axis, values, f"{path}: [sweep]")
@@ -80,21 +79,6 @@ def variants(path: Path, changes: Mapping[str, Any] | None = None) -> Iterator[
             yield label, _built(raw, str(path), {**(changes or {}), **chosen})
         except BadInput as error:
             yield label, error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput("no such file", str(path), "give a spec's TOML file") from None
-    except OSError as error:
-        raise BadInput(error.strerror or "cannot be read", str(path), "check the file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"is not TOML ({error})", str(path), "correct that line") from None
-    except UnicodeDecodeError:
-        raise BadInput("is not text", str(path), "give a spec's TOML file") from None
-    except (ValueError, RecursionError):
-        raise BadInput("holds a value beyond any bound", str(path), "remove it") from None
 
 
 def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
@@ -157,11 +141,7 @@ def _check_keys(table: dict[str, Any], kind: Any, where: str, prefix: str) -> No
 
 
 def _check_key(key: str, kind: Any, where: str, prefix: str = "") -> None:
-    known = list(get_type_hints(kind))
-    if key not in known:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        raise BadInput(f"unknown key {key!r}", f"{where}: {prefix}".rstrip(" :"),
-                       f"did you mean {near[0]!r}?")  # fmt: skip
+    check_known(key, get_type_hints(kind), f"{where}: {prefix}".rstrip(" :"))
 
 
 def check(spec: Spec, where: str) -> None:

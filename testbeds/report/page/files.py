@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from offstage.bindings.core import ENDS, FATES
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.layouts import ENDS, FATES
 from offstage.testbeds.lab.results.summary import (
     LAB_KIND,
     BoundSummary,

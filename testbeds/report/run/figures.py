@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from offstage.testbeds.live.results import ENDS, CurvePoint, RunResult
+from offstage.bindings.layouts import ENDS
+from offstage.testbeds.live.results import CurvePoint, RunResult
 from offstage.testbeds.report.page import svg
 from offstage.testbeds.report.page.markup import (
     Segment,

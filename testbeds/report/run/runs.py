@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from offstage.testbeds.live.results import ENDS, RunResult, Summary
+from offstage.bindings.layouts import ENDS
+from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.numbers import count, percent, ratio
 from offstage.testbeds.report.run.definitions import as_text
 

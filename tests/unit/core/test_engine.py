@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_drive import DRIVE
 
-from offstage.bindings.core import CAUSES, ENDS, GUESS, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.core import GUESS, Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.engine import ABSENT, ROW, Engine, EngineConfig, HbmPool
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import CAUSES, ENDS
 from offstage.bindings.sim import populate_contents
 
 SESSIONS, STEPS, LAYERS, BLOCKS, WIDTH = 3, 21, 3, 40, 5

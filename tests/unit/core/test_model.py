@@ -7,7 +7,8 @@ from core_pair import CONFIG, Driver, random_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offstage.bindings.core import CAUSES, ENDS, Policy, replay
+from offstage.bindings.core import Policy, replay
+from offstage.bindings.layouts import CAUSES, ENDS
 
 
 def drive(seed: int, events: int) -> Driver:

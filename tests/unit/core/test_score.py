@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from offstage.bindings.core import (
-    CAUSES,
     GUESS,
     KEY,
     PUBLISH,
@@ -17,6 +16,7 @@ from offstage.bindings.core import (
     Policy,
     SessionConfig,
 )
+from offstage.bindings.layouts import CAUSES
 
 BLOCKS, SINKS, WINDOW, STEP_NS = 32, 1, 3, 1_000_000
 TRIVIAL = [0, 29, 30, 31]

@@ -7,7 +7,6 @@ import pytest
 from core_pair import Driver, random_policy
 
 from offstage.bindings.core import (
-    CAUSES,
     EVENTS,
     GUESS,
     KEY,
@@ -18,6 +17,7 @@ from offstage.bindings.core import (
     SessionConfig,
     replay,
 )
+from offstage.bindings.layouts import CAUSES
 from offstage.bindings.sim import populate
 
 BLOCKS, LAYERS, SLOTS = 100, 2, 8

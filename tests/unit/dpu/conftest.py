@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from offstage.bindings.attachment import Attachment
+from offstage.bindings.core import RECORD
+from offstage.bindings.device import Chunk
 from offstage.bindings.errors import BadInput, StoreFull
-from offstage.dpu.device import RECORD_DTYPE, Chunk
-from offstage.dpu.options import Policy
+from offstage.dpu.options import PolicyOptions
 
 
 class FakeDevice:
@@ -22,8 +23,8 @@ class FakeDevice:
         self.ports: dict[int, int] = {}
         self.sessions: dict[int, list[bytes]] = {}
         self.owner: dict[int, int] = {}
-        self.policies: list[Policy] = []
-        self.pending = [np.zeros(3, RECORD_DTYPE), np.zeros(2, RECORD_DTYPE)]
+        self.policies: list[PolicyOptions] = []
+        self.pending = [np.zeros(3, RECORD), np.zeros(2, RECORD)]
         self.log_bytes = [b"abc", b"defg"]
         self.dirty = 0
         self.resets = 0
@@ -63,7 +64,7 @@ class FakeDevice:
     def session_close(self, session: int, archive: bool) -> None:
         del self.sessions[session], self.owner[session]
 
-    def set_policy(self, policy: Policy) -> None:
+    def set_policy(self, policy: PolicyOptions) -> None:
         self.policies.append(policy)
 
     def reset(self) -> None:
@@ -86,7 +87,7 @@ class FakeDevice:
         }  # fmt: skip
 
     def records(self) -> Any:
-        return self.pending.pop(0) if self.pending else np.zeros(0, RECORD_DTYPE)
+        return self.pending.pop(0) if self.pending else np.zeros(0, RECORD)
 
     def log(self) -> bytes:
         return self.log_bytes.pop(0) if self.log_bytes else b""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config import change_policy, load, rows
 from offstage.dpu.derive import derive
-from offstage.dpu.options import SECTIONS, Policy, declared
+from offstage.dpu.options import SECTIONS, PolicyOptions, declared
 
 PATH = {"storage.path": "store.ofs"}
 
@@ -130,7 +130,7 @@ def test_any_size_time_and_rate_reads_back(size: int, time_ns: int, rate: int) -
 
 def test_a_hot_change_touches_only_its_keys_and_refuses_the_rest() -> None:
     """Does `policy set` parse as the file does, and leave everything when it refuses?"""
-    old = Policy(window_blocks=9)
+    old = PolicyOptions(window_blocks=9)
     new = change_policy(old, {"prefetchers": "none", "policy.bandwidth": "2GB/s"})
     assert new.prefetchers == () and new.bandwidth_bytes_per_s == 2 * 10**9
     assert new.window_blocks == 9 and new.eviction == old.eviction

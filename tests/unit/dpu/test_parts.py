@@ -13,9 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from offstage.bindings.attachment import Attachment
+from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
-from offstage.dpu.device import RECORD_DTYPE
 from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
@@ -107,7 +107,7 @@ def test_a_generated_secret_outlives_the_daemon_and_bad_ones_are_refused(tmp_pat
 
 def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) -> None:
     """Is what the rings gave in the files, whole, and is a second run in them refused?"""
-    wanted = np.zeros(5, RECORD_DTYPE)
+    wanted = np.zeros(5, RECORD)
     wanted["step"] = np.arange(5)
     device.pending = [wanted[:3], wanted[3:]]
     recorder = Recorder(tmp_path / "run", device, quiet())

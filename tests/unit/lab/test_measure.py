@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offstage.bindings.core import CAUSES, ENDS, FATES
-from offstage.testbeds.lab.results.ledger import ROW
+from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.testbeds.lab.results.ledger import ROW, totals
 from offstage.testbeds.lab.results.measure import Bootstrap, measure
 from offstage.testbeds.lab.results.summary import Interval, SeedBounds, SeedRun
-from offstage.testbeds.lab.results.totals import totals
 
 UNIT = Path(__file__).resolve().parents[1]
 LAB = SimpleNamespace(**runpy.run_path(str(UNIT / "report/lab_synthetic.py")))

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from offstage.bindings.core import ENDS
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.layouts import ENDS
 from offstage.testbeds.lab.results.ledger import ROW, LedgerFile, ledger_columns, write_ledger
 
 UNIT = Path(__file__).resolve().parents[1]

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.bindings.core import CAUSES, EVICTIONS, Core, CoreConfig
+from offstage.bindings.core import Core, CoreConfig
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import CAUSES, EVICTIONS
 from offstage.testbeds.lab.policies.adaptive import Stability
 from offstage.testbeds.lab.policies.base import Averages, Shares, best, marked, overlap, places
 from offstage.testbeds.lab.policies.carried import EVICTION_SOURCES
@@ -74,7 +75,7 @@ def test_components_are_joined() -> None:
 
 
 def test_parameters_are_the_daemons_then_the_components_then_the_runs() -> None:
-    from offstage.dpu.options import Policy as DaemonPolicy
+    from offstage.dpu.options import PolicyOptions as DaemonPolicy
 
     policy = parse("window+next_n").core_policy(64, degree_max=9)
     assert (policy.prefetchers, policy.window_blocks) == ("window+next_n", 4096 // 64)

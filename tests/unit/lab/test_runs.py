@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offstage.bindings.core import ENDS, HIT_ENDS
 from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.layouts import ENDS, HIT_ENDS
 from offstage.testbeds.lab.results.summary import LabSummary, SeedRun
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.experiment import compute, plan

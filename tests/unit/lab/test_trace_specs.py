@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.lab.run.build import build
+from offstage.testbeds.lab.run.plan import build
 from offstage.testbeds.lab.run.summarize import requests_of
 from offstage.testbeds.lab.spec.load import load
 from offstage.testbeds.lab.spec.schema import Spec

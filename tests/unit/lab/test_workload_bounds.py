@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.bounds import CREDIT_ONE
-from offstage.bindings.core import EVICTIONS, PREFETCHERS, Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.bindings.sim import DecodePlan, decode, populate
 from offstage.testbeds.lab.bounds.collect import (
     BOUNDS,

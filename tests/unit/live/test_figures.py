@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.layouts import CAUSES, FATES
 from offstage.host.record import END_COUNT, AgentRecord, Token
 from offstage.testbeds.live.figures import (
-    CAUSES,
-    FATES,
     RunLabel,
     against_baseline,
     against_lru,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import CAUSES, FATES
+from offstage.bindings.layouts import CAUSES, FATES
 from offstage.testbeds.lab.bounds.collect import BOUND_ROW, BOUNDS
 from offstage.testbeds.lab.results.ledger import ROW
 from offstage.testbeds.lab.results.measure import measure

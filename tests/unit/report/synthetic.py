@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from offstage.testbeds.live.results import ENDS, CurvePoint, RunResult, Summary
+from offstage.bindings.layouts import ENDS
+from offstage.testbeds.live.results import CurvePoint, RunResult, Summary
 from offstage.testbeds.report import as_text, sentence
 
 SETS: tuple[tuple[str, ...], ...] = (

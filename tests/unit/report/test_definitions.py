@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from offstage.testbeds.live.results import ENDS
+from offstage.bindings.layouts import ENDS
 from offstage.testbeds.report import DEFINITIONS
 from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS, PROVENANCE_TEXTS
 

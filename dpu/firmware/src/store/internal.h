@@ -12,14 +12,10 @@
 #define OFS_STORE_INTERNAL_H
 
 #include "store.h"
+#include "store_format.h"
 
-#define OFS_STORE_MAGIC 0x3145524f5453464full   /* "OFSTORE1" */
-#define OFS_SEGMENT_MAGIC 0x31474d474553464full /* "OFSEGMG1" */
-#define OFS_STORE_VERSION 1
 #define OFS_STORE_EPOCH_MAX 0x7fffffffu /* half of what a sequence has room for */
 #define OFS_STORE_SEQUENCE_MAX ((uint64_t)OFS_STORE_EPOCH_MAX << 32)
-#define OFS_STORE_COPY_OFFSET 65536 /* second superblock: another erase unit, another page */
-#define OFS_STORE_SEGMENTS_OFFSET 131072
 
 enum {
 	OFS_HEADER_OPS = 8,         /* headers and marks in flight */
@@ -29,43 +25,6 @@ enum {
 	OFS_DRAIN_BATCH = 64,
 	OFS_READ_TRIES = 3 /* at open */
 };
-
-/* The first LBA of the device and, the same, the one at OFS_STORE_COPY_OFFSET. */
-struct ofs_superblock {
-	uint64_t magic;
-	uint32_t version;
-	uint32_t lba_size_bytes;
-	struct ofs_key uuid;
-	uint64_t size_bytes;
-	uint32_t payload_size_bytes;
-	uint32_t segment_size_bytes;
-	uint32_t segment_count;
-	uint32_t records_per_segment;
-	uint32_t layer_count;
-	uint32_t tenant_max;
-	uint64_t epoch;     /* one more at every open: no two runs use one sequence */
-	uint64_t created_s; /* Unix time */
-	uint64_t reserved[5];
-	uint64_t checksum; /* XXH3-64 of the fields above */
-};
-
-/* The first LBA of a segment. */
-struct ofs_segment_header {
-	uint64_t magic;
-	uint32_t index;
-	uint32_t state; /* 1 in use, 2 free */
-	struct ofs_key uuid;
-	uint64_t sequence; /* its records carry it, and have later ones of their own */
-	uint32_t tenant;
-	uint32_t layer;
-	uint64_t reserved[2];
-	uint64_t checksum; /* XXH3-64 of the fields above */
-};
-
-_Static_assert(sizeof(struct ofs_superblock) == 128, "part of the format");
-_Static_assert(sizeof(struct ofs_segment_header) == 72, "part of the format");
-
-enum ofs_header_state { OFS_HEADER_USED = 1, OFS_HEADER_FREE = 2 };
 
 /* Where the log's own fields stand in the trailer's reserved words. */
 enum { OFS_TRAILER_STORE = 0, OFS_TRAILER_SEGMENT = 1, OFS_TRAILER_PLACE = 2 };

@@ -1,0 +1,220 @@
+"""The firmware's device: `ofs_device_*` with Python's types.
+
+The reactor is the firmware's own thread. A call here is a message to it, waits for the answer with
+the GIL released, and may be made from any thread. What the firmware refuses comes out as the error
+tree of `offstage.bindings.errors`, with the firmware's own line where it gave one.
+"""
+
+import errno
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.attachment import Attachment
+from offstage.bindings.core import RECORD, Policy, filled_policy, work_by_event
+from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
+from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
+from offstage.bindings.stages import device_stages
+
+__all__ = ["Chunk", "FirmwareDevice", "new_config"]
+
+ERROR_SIZE = 1024
+RECORDS_MAX = 65_536  # taken from the ring in one call
+LOG_BYTES_MAX = 262_144  # the firmware hands out no more at once
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What an append says about one chunk: 16-byte keys, and the layers the store has of it."""
+
+    key: bytes
+    store_key: bytes
+    stored_layers: int
+    references: int
+
+
+def new_config() -> Any:
+    """A `struct ofs_device_config` of zeros, to be filled by the names of the header."""
+    return ffi.new("struct ofs_device_config *")
+
+
+class FirmwareDevice:
+    """An open device with its reactor running. Contract of every method: the header device.h."""
+
+    def __init__(self, config: Any, where: str) -> None:
+        """Open storage, recover the store, start the reactor; `where` names it in an error.
+
+        Raises what the firmware refuses: a store that is in use, of another version or size.
+        """
+        out: Any = ffi.new("struct ofs_device **")
+        error: Any = ffi.new("char[]", ERROR_SIZE)
+        rc = lib.ofs_device_open(out, config, error, ERROR_SIZE)
+        if rc < 0:
+            _refused(rc, _text(error), where)
+        self._device: Any = out[0]
+        check_rc(lib.ofs_device_start(self._device), "starting the reactor's thread")
+        self.epoch = int(self.status()["epoch"])
+        self._records = np.zeros(RECORDS_MAX, RECORD)
+        self._log = bytearray(LOG_BYTES_MAX)
+
+    def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
+        """Give a tenant its part of the arena and the blocks the store has of it."""
+        assert len(secret) == 16
+        config: Any = ffi.new("struct ofs_tenant_config *")
+        ffi.buffer(ffi.addressof(config, "secret"))[:] = secret
+        config.slot_count, config.weight = slot_count, weight
+        tenant: Any = ffi.new("uint32_t *")
+        rc = lib.ofs_device_tenant_add(self._device, config, tenant)
+        check_rc(rc, "adding a tenant", "[[tenant]]")
+        rc = lib.ofs_device_restore(self._device, tenant[0])
+        check_rc(rc, "recovering a tenant's blocks", "[[tenant]]")
+        return int(tenant[0])
+
+    def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
+        """A port of its own for one host; StoreFull where all ports are taken."""
+        return Attachment.of_port(self._device, tenant, fabric)
+
+    def detach(self, port: int) -> None:
+        """The host is gone: sessions closed, pins and puts released."""
+        check_rc(lib.ofs_device_detach(self._device, port), "detaching a host")
+
+    def session_open(
+        self, port: int, sink_blocks: int, window_blocks: int, select_blocks: int, step_ns: int
+    ) -> int:
+        """A new session of the host on `port`; counts in blocks."""
+        config: Any = ffi.new("struct ofs_session_config *")
+        config.sink_blocks, config.window_blocks = sink_blocks, window_blocks
+        config.select_blocks, config.step_ns = select_blocks, step_ns
+        session: Any = ffi.new("uint32_t *")
+        rc = lib.ofs_device_session_open(self._device, port, config, session)
+        check_rc(rc, "opening a session", "", "raise limits.sessions or close a session")
+        return int(session[0])
+
+    def session_append(self, session: int, contents: list[bytes]) -> list[Chunk]:
+        """Append chunks by the 16-byte hash of their tokens."""
+        count = len(contents)
+        keys: Any = ffi.new("struct ofs_key[]", max(count, 1))
+        ffi.buffer(keys)[: 16 * count] = b"".join(contents)
+        infos: Any = ffi.new("struct ofs_chunk_info[]", max(count, 1))
+        rc = lib.ofs_device_session_append(self._device, session, count, keys, infos)
+        check_rc(rc, "appending chunks", "", "raise limits.context_tokens or limits.chunks")
+        return [
+            Chunk(_key(info.key), _key(info.store_key), info.stored_layers, info.references)
+            for info in infos[0:count]
+        ]
+
+    def session_set_generating(self, session: int, generating: bool) -> None:
+        """A generating session is the last victim."""
+        rc = lib.ofs_device_session_set_generating(self._device, session, int(generating))
+        check_rc(rc, "marking a session")
+
+    def session_close(self, session: int, archive: bool) -> None:
+        """Without `archive`, blocks that nobody else refers to are deleted from the store."""
+        rc = lib.ofs_device_session_close(self._device, session, int(archive))
+        check_rc(rc, "closing a session")
+
+    def set_core_policy(self, policy: Policy) -> None:
+        """Change the policy now, without a restart."""
+        rc = lib.ofs_device_set_policy(self._device, filled_policy(policy))
+        check_rc(rc, "changing the policy", "[policy]")
+
+    def reset(self) -> None:
+        """Drop what is staged, clean and not pinned; zero the ledger."""
+        check_rc(lib.ofs_device_reset(self._device), "resetting the arena")
+
+    def drain(self, timeout_ns: int) -> bool:
+        """Refuse new work and wait for write-back; False where the timeout came first."""
+        rc = lib.ofs_device_drain(self._device, timeout_ns)
+        if rc == -errno.ETIMEDOUT:
+            return False
+        check_rc(rc, "draining")
+        return True
+
+    def ledger(self, tenant: int | None = None) -> dict[str, Any]:
+        """`struct ofs_ledger` by field name, arrays as lists; None: all tenants together."""
+        ledger: Any = ffi.new("struct ofs_ledger *")
+        index = lib.OFS_NONE if tenant is None else tenant
+        check_rc(lib.ofs_device_ledger(self._device, index, ledger), "reading the ledger")
+        return dict(_as_dict(ledger[0]))
+
+    def records(self) -> NDArray[np.void]:
+        """Take at most RECORDS_MAX ledger records; a copy of dtype RECORD."""
+        target = ffi.cast("struct ofs_ledger_record *", self._records.ctypes.data)
+        rc = lib.ofs_device_records(self._device, target, RECORDS_MAX)
+        return self._records[: check_rc(rc, "taking ledger records")].copy()
+
+    def log(self) -> bytes:
+        """Take at most LOG_BYTES_MAX bytes of the decision log, whole records."""
+        rc = lib.ofs_device_log(self._device, ffi.from_buffer(self._log), LOG_BYTES_MAX)
+        return bytes(self._log[: check_rc(rc, "taking the decision log")])
+
+    def status(self) -> dict[str, Any]:
+        """`struct ofs_device_status` by field name; store and storage are nested.
+
+        `work`: `struct ofs_work` by field name, of every kind of event there was.
+        """
+        status: Any = ffi.new("struct ofs_device_status *")
+        check_rc(lib.ofs_device_status_get(self._device, status), "reading the status")
+        work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
+        check_rc(lib.ofs_device_work(self._device, work), "reading the core's work")
+        return {**_as_dict(status[0]), "work": work_by_event(work)}
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """How long each stage took since the last reset; see `bindings.stages`."""
+        return device_stages(self._device)
+
+    def storage_name(self) -> str:
+        """The storage that was had: io_uring, posix, emulated."""
+        return _text(lib.ofs_device_storage_name(self._device))
+
+    def warning(self) -> str:
+        """One line where the storage is not what was asked for; else empty."""
+        return _text(lib.ofs_device_warning(self._device))
+
+    def memory(self) -> dict[str, Any]:
+        """`struct ofs_dma_totals` by field name, and `warning`: one line, or empty."""
+        totals: Any = ffi.new("struct ofs_dma_totals *")
+        lib.ofs_dma_totals_read(totals)
+        text: Any = ffi.new("char[]", ERROR_SIZE)
+        lib.ofs_dma_warning(text, ERROR_SIZE)
+        return {**_as_dict(totals[0]), "warning": _text(text)}
+
+    def close(self, drain: bool) -> None:
+        """Stop the reactor and close everything. Closing twice does nothing."""
+        if self._device is not None:
+            lib.ofs_device_close(self._device, int(drain))
+            self._device = None
+
+
+def _refused(rc: int, text: str, where: str) -> None:
+    """The firmware's own line under the class of its errno; it names the mend itself."""
+    if not text:
+        check_rc(rc, "opening the device", where)
+    kind = MEANINGS.get(-rc, (OffstageError, "", ""))[0]
+    kind = RunFailed if kind in (OffstageError, StoreFull) else kind
+    raise kind(text, "" if where in text else where, "", errno=-rc)
+
+
+def _text(cdata: Any) -> str:
+    if cdata == ffi.NULL:
+        return ""
+    text = ffi.string(cdata)
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def _key(key: Any) -> bytes:
+    return int(key.lo).to_bytes(8, "little") + int(key.hi).to_bytes(8, "little")
+
+
+def _as_dict(value: Any) -> Any:
+    """A C struct, array or number as dict, list or int."""
+    kind = ffi.typeof(value)
+    if kind.kind == "struct":
+        return {name: _plain(getattr(value, name)) for name, _ in kind.fields or []}
+    return [_plain(one) for one in value]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int) else _as_dict(value)

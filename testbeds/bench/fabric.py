@@ -11,6 +11,9 @@ two threads that bounce one word of shared memory, which is what this machine ca
 Python the same call is timed with its crossing of the language.
 
 Stage timers: fetches with them on and off in turn (`bench.stages`).
+
+Together: one layer of eight sessions, each with a few blocks that must come from an emulated gen-5
+drive, asked for at once as a batched decode does, against the same fetches one after the other.
 """
 
 import statistics
@@ -23,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
-from offstage.bindings.driver import Driver, spin_rtt
+from offstage.bindings.driver import Driver, Fetch, spin_rtt
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.bench.stages import RATIO_MIN, stage_timers
 
@@ -33,6 +36,7 @@ KIB, MIB = 1 << 10, 1 << 20
 READ_RATIO_MAX = 1.3
 NOP_NS_P50_MAX = 5_000
 FETCH_TIMEOUT_NS = 10_000_000_000
+SESSIONS, DEMANDS, LAYER_BYTES = 8, 4, 64 * KIB  # what prefetch has missed of a layer
 BATCH = 64  # blocks put or fetched in one call while the arena is filled
 NEVER_NS = (1 << 64) - 1  # the reactor spins all the while: this bench is about polling
 
@@ -74,6 +78,7 @@ def bench_fabric(
     rows = [_read_row(size, region_bytes, rounds, batches, seed, say) for size in block_bytes]
     ring = _ring(commands, rounds, say)
     timers = stage_timers(40 * rounds, max(commands // 200, 10), say)
+    layer = _layer(max(4 * rounds, 8), seed, say)
     aims = {f"hit / memcpy at {row['block_bytes'] // KIB} KiB <= {READ_RATIO_MAX}":
             row["ratio"] <= READ_RATIO_MAX for row in rows}  # fmt: skip
     aims[f"round trip p50 <= {NOP_NS_P50_MAX} ns"] = ring["rtt_ns_p50"] <= NOP_NS_P50_MAX
@@ -84,6 +89,7 @@ def bench_fabric(
         "reads": rows,
         "ring": ring,
         "stage_timers": timers,
+        "layer": layer,
         "aims": aims,
         "aims_met": all(aims.values()),
         "provenance": "measured",
@@ -213,3 +219,63 @@ def _from_python(driver: Driver, count: int) -> NDArray[np.int64]:
         driver.bench_nop(1)
         times[i] = time.perf_counter_ns() - start
     return times
+
+
+def _layer(rounds: int, seed: int, say: Say) -> dict[str, Any]:
+    """One layer of eight sessions, in turns one by one and together; every demand is a miss."""
+    config = BareConfig(
+        payload_size_bytes=LAYER_BYTES,
+        slot_count=2 * SESSIONS * DEMANDS,
+        layer_count=1,
+        block_max=SESSIONS * DEMANDS,
+        backend="emulated",
+        nvme="gen5-tlc",
+        store_size_bytes=4 * SESSIONS * DEMANDS * LAYER_BYTES,
+        demand_max=DEMANDS,
+        spin_ns=NEVER_NS,
+    )
+    rows: list[list[int]] = []
+    with BareDevice(config) as device, device.driver() as driver:
+        sessions = [device.session(DEMANDS, first=DEMANDS * i) for i in range(SESSIONS)]
+        ordinals = np.arange(DEMANDS, dtype=np.uint32)
+        source = np.random.default_rng(seed).integers(0, 256, (DEMANDS, LAYER_BYTES), np.uint8)
+        targets = [np.zeros_like(source) for _ in sessions]
+        for session in sessions:
+            if driver.put(session.number, 0, ordinals, source).any():
+                raise RunFailed("the blocks could not be written", "bench fabric", "see the log")
+        keys = [np.ascontiguousarray(session.keys[0]) for session in sessions]
+
+        def begin(step: int, i: int) -> Fetch:
+            return driver.fetch_begin(sessions[i].number, step, 0, ordinals, keys[i], targets[i],
+                                      timeout_ns=FETCH_TIMEOUT_NS)  # fmt: skip
+
+        def run(step: int, together: bool) -> int:
+            for session in sessions:
+                driver.release(session.number)
+            device.reset()
+            start = time.perf_counter_ns()
+            if together:
+                done = [driver.fetch_end(one) for one in [begin(step, i) for i in range(SESSIONS)]]
+            else:
+                done = [driver.fetch_end(begin(step, i)) for i in range(SESSIONS)]
+            took = time.perf_counter_ns() - start
+            if any(one.rcs.any() or one.hit_count for one in done):
+                raise RunFailed("not every block was a miss that came", "bench fabric", "see rcs")
+            return took
+
+        for n in range(rounds + 1):
+            rows.append([run(2 * n, False), run(2 * n + 1, True)])
+    single, together = (statistics.median(column) for column in zip(*rows[1:], strict=True))
+    ratio = statistics.median(b / a for a, b in rows[1:])
+    say(f"one layer of {SESSIONS} sessions, {DEMANDS} misses of {LAYER_BYTES // KIB} KiB each: one "
+        f"by one {single / 1e3:.0f} us, together {together / 1e3:.0f} us; together over one by one "
+        f"{ratio:.2f}")  # fmt: skip
+    return {
+        "sessions": SESSIONS,
+        "demands": DEMANDS,
+        "block_bytes": LAYER_BYTES,
+        "one_by_one_ns": single,
+        "together_ns": together,
+        "ratio": ratio,
+        "provenance": "emulated",
+    }

@@ -17,6 +17,8 @@ FABRIC = {
              "ratio_to_floor": 1.6, "python_rtt_ns_p50": 2_025},
     "stage_timers": [{"blocks": 1, "block_bytes": 4_096, "on_ns": 2_312, "off_ns": 2_246,
                       "ratio": 0.971}],
+    "layer": {"sessions": 8, "demands": 4, "block_bytes": 65_536, "one_by_one_ns": 3e6,
+              "together_ns": 1e6, "ratio": 0.33},
     "aims": {"hit / memcpy at 64 KiB <= 1.3": True, "round trip p50 <= 5000 ns": False},
     "rounds": 7, "seed": 1,
 }  # fmt: skip

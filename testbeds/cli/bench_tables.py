@@ -92,14 +92,15 @@ def fabric_table(result: Mapping[str, Any]) -> Drawn:
         rows.append((f"fetch of {name}, stage timers on", format_time(row["on_ns"]),
                      format_time(row["off_ns"]), row["ratio"], aim, met))  # fmt: skip
     layer = result["layer"]
-    rows.append((f"one layer of {layer['sessions']} sessions, together over one by one",
+    rows.append((f"layer of {layer['sessions']} sessions, together",
                  format_time(layer["together_ns"]), format_time(layer["one_by_one_ns"]),
                  layer["ratio"], "", None))  # fmt: skip
     notes = [
         "hits beside memcpy of as many bytes out of the same region; round trips beside two threads"
         f" that bounce one word; measured, {result['rounds']} rounds, seed {result['seed']}",
-        f"a layer is {layer['demands']} misses of {format_size(layer['block_bytes'])} in each"
-        " session, from an emulated gen-5 drive",
+        f"one layer of {layer['sessions']} sessions, together over one by one:"
+        f" {layer['demands']} misses of {format_size(layer['block_bytes'])} in each,"
+        " from an emulated gen-5 drive",
     ]
     return drawn(rows), notes
 

@@ -82,8 +82,10 @@ struct ofs_port_ops {
 	 */
 	int (*poll)(struct ofs_port *port, struct ofs_command *command);
 	/*
-	 * Answer with `count` results (for the payload area named in the sqe), and wake the host if it
-	 * sleeps. There is room by construction. -EINVAL: an index or count out of range, nothing done.
+	 * Answer with the results [first, count) of `results`, for the payload area named in the sqe, and
+	 * wake the host if it sleeps. There is room by construction for one answer to each command; those
+	 * before it, whose rc is -EINPROGRESS, are refused with -EAGAIN where there is none, and nothing
+	 * is done. -EINVAL: an index or count out of range, nothing done.
 	 */
 	int (*complete)(struct ofs_port *port, const struct ofs_cqe *cqe,
 		const struct ofs_result *results);

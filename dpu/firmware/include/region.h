@@ -32,6 +32,7 @@
 #define OFS_REGION_MAGIC 0x314e474552534f46ull /* "FOSREGN1" */
 #define OFS_PORT_MAGIC 0x3154524f5053464full   /* "OFSPORT1" */
 #define OFS_TRAILER_MAGIC 0x5253464fu          /* "OFSR" */
+#define OFS_MEMORY_MAP_VERSION 3               /* of region and port; both headers carry it */
 #define OFS_CACHE_LINE 64
 #define OFS_BUCKET_ENTRIES 8
 
@@ -107,23 +108,29 @@ struct ofs_sqe {
 	uint64_t sent_ns;  /* CLOCK_MONOTONIC when it was written, of a command that is timed; else 0 */
 };
 
+/*
+ * A STEP has one completion or several: those before the last say -EINPROGRESS and which results
+ * have been added so far, so that a host reads a block while the next is still on its way. They are
+ * left out where the ring has no room for them; the last one never is, and tells of all.
+ */
 struct ofs_cqe {
 	uint64_t user;
 	int32_t rc;
 	uint16_t op;
 	uint16_t payload_index;
-	uint32_t count; /* results written */
-	uint32_t reserved;
+	uint32_t count;  /* results written by now */
+	uint32_t first;  /* those before it came with an earlier completion */
 	uint64_t now_ns; /* DPU clock when it completed */
 };
 
-/* One per demand of a STEP. */
+/* One per demand of a STEP, in the order in which they landed. */
 struct ofs_result {
 	uint32_t slot;
 	uint32_t generation;
 	/* 0 in its slot; -EAGAIN ask again; -ENOENT unknown, -EBADMSG failed its check, -EIO, ... */
 	int32_t rc;
-	uint32_t end; /* enum ofs_end */
+	uint16_t demand; /* which of the STEP */
+	uint16_t end;    /* enum ofs_end */
 };
 
 struct ofs_port_header {

@@ -174,12 +174,21 @@ serve_step(struct support_dpu *dpu, struct ofs_cqe *cqe)
 	for (uint32_t i = 0; i < sqe->score_count; i++)
 		dpu->score_sum += dpu->command.scores[i];
 	for (uint32_t i = 0; i < sqe->demand_count; i++) {
+		struct ofs_result *result =
+			&dpu->results[dpu->land_first > 0 ? sqe->demand_count - 1 - i : i];
+
 		dpu->seen_count[dpu->command.seen[i]]++;
-		dpu->results[i] = (struct ofs_result){.slot = OFS_NONE, .end = OFS_END_WINDOW};
+		*result =
+			(struct ofs_result){.slot = OFS_NONE, .demand = (uint16_t)i, .end = OFS_END_WINDOW};
 		if (dpu->command.seen[i] == OFS_CAUSE_NONE)
-			serve_demand(dpu, dpu->command.ordinals[i], &dpu->results[i]);
+			serve_demand(dpu, dpu->command.ordinals[i], result);
 	}
 	cqe->count = sqe->demand_count;
+	if (dpu->land_first > 0 && dpu->land_first < cqe->count) {
+		dpu->rest = *cqe;
+		dpu->rest.first = cqe->count = dpu->land_first;
+		cqe->rc = -EINPROGRESS;
+	}
 }
 
 static int
@@ -205,8 +214,13 @@ void
 support_turn(struct support_dpu *dpu)
 {
 	struct ofs_cqe cqe = {0};
-	int rc = ofs_port_poll(dpu->port, &dpu->command);
+	int rc;
 
+	if (dpu->rest.count > 0) {
+		assert(ofs_port_complete(dpu->port, &dpu->rest, dpu->results) == 0);
+		dpu->rest.count = 0;
+	}
+	rc = ofs_port_poll(dpu->port, &dpu->command);
 	if (dpu->churn)
 		support_stage(dpu, (uint32_t)(draw(dpu) % dpu->config.block_count));
 	dpu->bad_count += rc == -EPROTO;

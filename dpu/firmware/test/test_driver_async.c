@@ -77,6 +77,36 @@ test_several_in_flight(void)
 	tear_down();
 }
 
+/* What has landed is read while the rest is on its way, whichever of a part landed first. */
+static void
+test_read_as_they_land(void)
+{
+	struct support_fetch *fetch;
+	uint64_t ticket;
+	uint64_t ended;
+
+	set_up();
+	dpu.land_first = 3;
+	dpu.busy_answers = 1; /* demand 0 is asked for again, alone */
+	fetch = begin(0, 8, LONG_NS, &ticket);
+	support_turn(&dpu);
+	assert(ofs_driver_poll(driver, 0, &ended, 1) == 0);
+	for (uint32_t i = 0; i < 8; i++) {
+		const uint8_t *block = fetch->target + (uint64_t)fetch->target_index[i] * PAYLOAD;
+
+		assert((fetch->rcs[i] == 0) == (i >= 5));
+		assert(i < 5 || support_matches(i, block, PAYLOAD));
+	}
+	support_turn(&dpu);
+	assert(ofs_driver_poll(driver, 0, &ended, 1) == 0 && fetch->rcs[0] != 0 && fetch->rcs[4] == 0);
+	support_start(&dpu);
+	assert(ofs_driver_fetch_end(driver, ticket) == 0);
+	support_stop(&dpu);
+	assert(support_fetch_check(fetch) == 8 && dpu.step_count == 2 && dpu.retry_count == 1);
+	support_fetch_free(fetch);
+	tear_down();
+}
+
 /* Poll tells of each call once, and never waits when it is told not to. */
 static void
 test_poll_tells_each_once(void)
@@ -163,7 +193,14 @@ test_deadlines_are_their_own(void)
 	patient = begin(0, 16, LONG_NS, &tickets[0]);
 	hasty = begin(16, 16, 1000000, &tickets[1]);
 	assert(ofs_driver_put_begin(driver, &put, &tickets[2]) == 0);
-	assert(ofs_driver_poll(driver, LONG_NS, ended, 3) == 1 && ended[0] == tickets[1]);
+	for (uint32_t count = 0; count < 2;) {
+		int rc = ofs_driver_poll(driver, LONG_NS, ended, 3);
+
+		assert(rc > 0);
+		for (int i = 0; i < rc; i++)
+			assert(ended[i] != tickets[0]);
+		count += (uint32_t)rc;
+	}
 	assert(ofs_driver_put_end(driver, tickets[1]) == -EBADF); /* it is a fetch */
 	assert(ofs_driver_fetch_end(driver, tickets[1]) == -ETIMEDOUT);
 	assert(hasty->rcs[0] == -ETIMEDOUT && hasty->fetch.failed_count == 16);
@@ -276,6 +313,7 @@ int
 main(void)
 {
 	test_several_in_flight();
+	test_read_as_they_land();
 	test_poll_tells_each_once();
 	test_full_is_told();
 	test_deadlines_are_their_own();

@@ -108,7 +108,8 @@ test_headers(void)
 	set_up("memory");
 	assert(open_again() == 0);
 	assert(REGION(magic, 0) == -EPROTO && strstr(error, "magic") != NULL);
-	assert(REGION(version, OFS_ABI_VERSION + 1) == -EPROTO && strstr(error, "version") != NULL);
+	assert(
+		REGION(version, OFS_MEMORY_MAP_VERSION + 1) == -EPROTO && strstr(error, "version") != NULL);
 	assert(REGION(size_bytes, 1ull << 40) == -EINVAL && strstr(error, "sizes") != NULL);
 	assert(REGION(slot_count, 5000) == -EINVAL);
 	assert(REGION(slot_count, 0) == -EINVAL);

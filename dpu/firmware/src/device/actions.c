@@ -4,20 +4,17 @@
 static void
 complete_demand(struct ofs_device *device, const struct ofs_action *action)
 {
-	struct ofs_waiter *waiter;
-	struct ofs_result *result;
+	struct ofs_result result = {.slot = action->slot,
+		.generation = action->generation,
+		.rc = action->rc,
+		.demand = (uint16_t)action->index};
+	const struct ofs_waiter *waiter;
 
 	if (action->waiter >= device->waiter_count)
 		return;
 	waiter = &device->waiters[action->waiter];
-	if (!waiter->used || action->index >= waiter->count)
-		return; /* its host is gone */
-	result = &waiter->results[action->index];
-	result->slot = action->slot;
-	result->generation = action->generation;
-	result->rc = action->rc;
-	assert(waiter->remaining > 0);
-	waiter->remaining--;
+	if (waiter->used && action->index < waiter->sqe.demand_count) /* or its host is gone */
+		ofs_device_land(device, action->waiter, &result);
 }
 
 static void
@@ -74,16 +71,9 @@ ofs_device_act(struct ofs_device *device)
 	int count;
 
 	device->core_stirred = true;
-	while ((count = ofs_core_actions(device->core, actions, OFS_ACTION_BATCH)) > 0) {
-		for (int i = 0; i < count; i++) {
+	while ((count = ofs_core_actions(device->core, actions, OFS_ACTION_BATCH)) > 0)
+		for (int i = 0; i < count; i++)
 			act(device, &actions[i]);
-			if (actions[i].type == OFS_ACTION_COMPLETE && actions[i].waiter < device->waiter_count
-				&& device->waiters[actions[i].waiter].used
-				&& device->waiters[actions[i].waiter].remaining == 0) {
-				ofs_device_finish_waiter(device, actions[i].waiter);
-			}
-		}
-	}
 }
 
 void

@@ -1,15 +1,13 @@
 /* What hosts ask through their ports. Every number was copied from shared memory and is checked. */
 #include "internal.h"
 
-/* 0, or why the STEP is refused. Counts what has to be waited for. */
+/* 0, or why the STEP is refused. */
 static int
-check_step(const struct ofs_device *device, uint32_t port, const struct ofs_command *command,
-	uint32_t *missing)
+check_step(const struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
 	const struct ofs_sqe *sqe = &command->sqe;
 	int rc = ofs_device_check_session(device, port, sqe->session);
 
-	*missing = 0;
 	if (rc != 0)
 		return rc;
 	if (device->ports[port].steps_waiting >= device->config.port_entry_count)
@@ -19,11 +17,9 @@ check_step(const struct ofs_device *device, uint32_t port, const struct ofs_comm
 		|| sqe->score_count > device->config.score_max) {
 		return -EINVAL;
 	}
-	for (uint32_t i = 0; i < sqe->demand_count; i++) {
+	for (uint32_t i = 0; i < sqe->demand_count; i++)
 		if (command->seen[i] >= OFS_CAUSE_COUNT)
 			return -EINVAL;
-		*missing += command->seen[i] == OFS_SEEN_MISS;
-	}
 	return 0;
 }
 
@@ -41,14 +37,13 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 		.demands = command->ordinals,
 		.seen = command->seen,
 		.scores = command->scores};
-	struct ofs_waiter *waiter;
 	uint64_t now_ns = ofs_device_now_ns(device);
-	uint32_t missing;
-	int rc = check_step(device, port, command, &missing);
+	uint8_t *ends;
+	int rc = check_step(device, port, command);
 
 	if (rc == 0) {
-		waiter = ofs_device_take_waiter(device, port, sqe, missing, &step.waiter);
-		rc = ofs_core_step(device->core, now_ns, &step, device->ends);
+		step.waiter = ofs_device_take_waiter(device, port, sqe, &ends);
+		rc = ofs_core_step(device->core, now_ns, &step, ends);
 		(void)ofs_device_stage_end(device, OFS_STAGE_DECIDE, sqe->sent_ns == 0 ? 0 : now_ns);
 		assert(rc != -EBUSY);
 		if (rc != 0)
@@ -56,13 +51,10 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 	}
 	if (rc != 0) {
 		device->status.commands_bad++;
-		ofs_device_complete(device, port, sqe, rc, 0, NULL);
+		ofs_device_complete(device, port, sqe, rc);
 		return;
 	}
-	for (uint32_t i = 0; i < sqe->demand_count; i++)
-		waiter->results[i] = (struct ofs_result){.slot = OFS_NONE, .end = device->ends[i]};
-	if (missing == 0)
-		ofs_device_finish_waiter(device, step.waiter);
+	ofs_device_begin_waiter(device, step.waiter, command->seen);
 	ofs_device_act(device);
 }
 
@@ -94,7 +86,7 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 		rc = -EINVAL;
 		device->status.commands_bad++;
 	}
-	ofs_device_complete(device, port, sqe, rc, 0, NULL);
+	ofs_device_complete(device, port, sqe, rc);
 }
 
 /* A bounded number of commands from every port, beginning with another port each time. */

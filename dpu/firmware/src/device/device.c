@@ -33,6 +33,7 @@ open_fifos(struct ofs_device *device)
 {
 	int rc = ofs_fifo_open(&device->free_waiters, device->waiter_count, true);
 
+	rc = rc == 0 ? ofs_fifo_open(&device->landed, device->waiter_count, false) : rc;
 	rc = rc == 0 ? ofs_fifo_open(&device->free_reads, device->read_count, true) : rc;
 	rc = rc == 0 ? ofs_fifo_open(&device->pending_reads, device->read_count, false) : rc;
 	rc = rc == 0 ? ofs_fifo_open(&device->free_writes, device->write_count, true) : rc;
@@ -64,16 +65,19 @@ open_tables(struct ofs_device *device)
 	device->command.ordinals = calloc(config->core.demand_max, sizeof(uint32_t));
 	device->command.seen = calloc(config->core.demand_max, 1);
 	device->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
-	device->ends = calloc(config->core.demand_max, 1);
+	device->waiter_ends = calloc(device->waiter_count, config->core.demand_max);
 	if (device->tenants == NULL || device->ports == NULL || device->sessions == NULL
 		|| device->session_chunks == NULL || device->waiters == NULL
 		|| device->waiter_results == NULL || device->reads == NULL || device->writes == NULL
 		|| device->command.ordinals == NULL || device->command.seen == NULL
-		|| device->command.scores == NULL || device->ends == NULL || open_fifos(device) != 0) {
+		|| device->command.scores == NULL || device->waiter_ends == NULL
+		|| open_fifos(device) != 0) {
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < device->waiter_count; i++)
+	for (uint32_t i = 0; i < device->waiter_count; i++) {
 		device->waiters[i].results = device->waiter_results + (size_t)i * config->core.demand_max;
+		device->waiters[i].ends = device->waiter_ends + (size_t)i * config->core.demand_max;
+	}
 	return 0;
 }
 
@@ -196,6 +200,7 @@ static void
 close_tables(struct ofs_device *device)
 {
 	ofs_fifo_close(&device->free_waiters);
+	ofs_fifo_close(&device->landed);
 	ofs_fifo_close(&device->free_reads);
 	ofs_fifo_close(&device->pending_reads);
 	ofs_fifo_close(&device->free_writes);
@@ -211,7 +216,7 @@ close_tables(struct ofs_device *device)
 	free(device->command.ordinals);
 	free(device->command.seen);
 	free(device->command.scores);
-	free(device->ends);
+	free(device->waiter_ends);
 }
 
 void

@@ -56,10 +56,13 @@ struct ofs_device_session {
 struct ofs_waiter {
 	bool used;
 	uint32_t port;
-	uint32_t remaining;
-	uint32_t count;
+	uint32_t remaining;    /* demands that have not landed */
+	uint32_t landed_count; /* results by now, in the order they landed */
+	uint32_t told_count;   /* of which the host knows */
+	bool queued;           /* in device->landed */
 	struct ofs_sqe sqe;
 	struct ofs_result *results; /* [demand_max] */
+	uint8_t *ends;              /* [demand_max] how each demand ended, by demand */
 };
 
 enum ofs_read_state {
@@ -132,8 +135,10 @@ struct ofs_device {
 	struct ofs_chunk_info *session_chunks;
 	struct ofs_waiter *waiters;
 	struct ofs_result *waiter_results;
+	uint8_t *waiter_ends;
 	uint32_t waiter_count;
 	struct ofs_fifo free_waiters;
+	struct ofs_fifo landed; /* waiters with results that the host does not know of */
 	struct ofs_read *reads;
 	uint32_t read_count;
 	uint32_t reads_flying;
@@ -153,7 +158,6 @@ struct ofs_device {
 	uint32_t tenant_count;
 	uint32_t port_count;
 	struct ofs_command command;
-	uint8_t *ends;
 	uint32_t port_turn; /* where the round of ports begins, so that none starves */
 	uint64_t io_scan_ns;
 	uint64_t store_tick_ns;
@@ -213,14 +217,19 @@ void ofs_device_told(struct ofs_device *device, int rc);
 
 /* answers.c: what hosts are told. */
 void ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
-	int rc, uint32_t count, const struct ofs_result *results);
+	int rc);
 /* For a STEP with `missing` blocks still to come; there is one for every submission entry. */
-struct ofs_waiter *ofs_device_take_waiter(struct ofs_device *device, uint32_t port,
-	const struct ofs_sqe *sqe, uint32_t missing, uint32_t *index);
+uint32_t ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	uint8_t **ends);
+/* The core has taken the step; what its host has `seen` has ended by that. */
+void ofs_device_begin_waiter(struct ofs_device *device, uint32_t waiter, const uint8_t *seen);
 /* Its step ends unanswered here: the caller answers it. */
 void ofs_device_drop_waiter(struct ofs_device *device, uint32_t waiter);
 /* Nothing is missing any more: answers the step. */
-void ofs_device_finish_waiter(struct ofs_device *device, uint32_t waiter);
+/* One demand of it has ended. The last one answers the step. */
+void ofs_device_land(struct ofs_device *device, uint32_t waiter, const struct ofs_result *result);
+/* Tells hosts what has landed of steps that go on. */
+void ofs_device_tell_landed(struct ofs_device *device);
 
 /* commands.c: what hosts ask. */
 bool ofs_device_serve_ports(struct ofs_device *device);

@@ -105,7 +105,7 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	if (tenant->flush_of[slot] == OFS_NONE)
 		queue_flush(device, port, sqe, chunk, slot);
 	device->status.puts++;
-	ofs_device_complete(device, port, sqe, 0, 0, NULL);
+	ofs_device_complete(device, port, sqe, 0);
 	return true;
 }
 
@@ -137,14 +137,14 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 
 	if (rc != 0) {
 		device->status.puts_failed++;
-		ofs_device_complete(device, port, sqe, rc, 0, NULL);
+		ofs_device_complete(device, port, sqe, rc);
 		return;
 	}
 	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
 	if (device->config.write_mode == OFS_WRITE_BACK) {
 		if (ofs_checksum(window_of(device, port, sqe), sqe->length) != sqe->checksum) {
 			device->status.puts_failed++;
-			ofs_device_complete(device, port, sqe, -EBADMSG, 0, NULL);
+			ofs_device_complete(device, port, sqe, -EBADMSG);
 			return;
 		}
 		if (stage_back(device, port, sqe, chunk))

@@ -95,6 +95,7 @@ ofs_device_turn(struct ofs_device *device)
 		busy |= ofs_device_scan_writes(device, now_ns);
 	}
 	busy |= tick_store(device, now_ns);
+	ofs_device_tell_landed(device);
 	busy |= io_moved(device);
 	device->status.loops++;
 	device->status.busy_loops += busy;

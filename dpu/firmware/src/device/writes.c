@@ -23,7 +23,7 @@ answer_put(struct ofs_device *device, struct ofs_write *write, int rc)
 		device->status.puts++;
 	else
 		device->status.puts_failed++;
-	ofs_device_complete(device, write->port, &write->sqe, rc, 0, NULL);
+	ofs_device_complete(device, write->port, &write->sqe, rc);
 }
 
 /* The slot may be a victim again. */

@@ -90,12 +90,17 @@ ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index)
 static int
 turn_command(struct ofs_driver *driver, struct ofs_call *call, uint32_t index)
 {
-	bool done = driver->pending[index].done;
+	struct ofs_pending *pending = &driver->pending[index];
+	bool answered = pending->done || pending->landed;
 
-	driver->pending[index].done = false;
-	if (call->fetch == NULL)
-		return done ? ofs_put_answered(driver, call, index) : ofs_call_send(driver, index);
-	return done ? ofs_fetch_answered(driver, call, index) : ofs_fetch_due(driver, call, index);
+	pending->done = pending->landed = false;
+	if (call->fetch != NULL) {
+		return answered ? ofs_fetch_answered(driver, call, index)
+						: ofs_fetch_due(driver, call, index);
+	}
+	if (pending->flying) /* a put has no results that could land before it ends */
+		return 0;
+	return answered ? ofs_put_answered(driver, call, index) : ofs_call_send(driver, index);
 }
 
 /* Everything of the call that was answered or is due. True when there was something. */
@@ -110,7 +115,7 @@ turn_commands(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 		struct ofs_pending *pending = &driver->pending[index];
 		int rc;
 
-		if (!pending->done && (pending->flying || now_ns < pending->due_ns)) {
+		if (!pending->done && !pending->landed && (pending->flying || now_ns < pending->due_ns)) {
 			link = &pending->next;
 			continue;
 		}

@@ -15,6 +15,33 @@ give_back(struct ofs_driver *driver, uint32_t payload_index)
 	driver->free_payloads[driver->free_payload_count++] = payload_index;
 }
 
+/* 1 when somebody waits for it. */
+static uint32_t
+take_in(struct ofs_driver *driver, struct ofs_pending *pending, const struct ofs_cqe *cqe)
+{
+	if (cqe->rc == -EINPROGRESS) {
+		/* Completions may overtake each other: this one may say less than is known. */
+		if (pending->abandoned || cqe->count <= pending->taken
+			|| (pending->landed && cqe->count <= pending->cqe.count)) {
+			return 0;
+		}
+		pending->landed = true;
+		pending->cqe = *cqe;
+		return 1;
+	}
+	pending->flying = false;
+	driver->flying_count--;
+	if (pending->abandoned) {
+		give_back(driver, cqe->payload_index);
+		return 1;
+	}
+	pending->done = true;
+	pending->cqe = *cqe;
+	if (pending->sqe.sent_ns != 0)
+		(void)ofs_driver_stage_end(driver, OFS_STAGE_ANSWER, cqe->now_ns);
+	return 1;
+}
+
 uint32_t
 ofs_command_collect(struct ofs_driver *driver)
 {
@@ -32,17 +59,7 @@ ofs_command_collect(struct ofs_driver *driver)
 		/* A completion nobody asked for: the answer to a tail that ran ahead, or a bug. */
 		if (!pending->flying || pending->sqe.user != cqes[i].user)
 			continue;
-		pending->flying = false;
-		driver->flying_count--;
-		taken_count++;
-		if (pending->abandoned) {
-			give_back(driver, cqes[i].payload_index);
-			continue;
-		}
-		pending->done = true;
-		pending->cqe = cqes[i];
-		if (pending->sqe.sent_ns != 0)
-			(void)ofs_driver_stage_end(driver, OFS_STAGE_ANSWER, cqes[i].now_ns);
+		taken_count += take_in(driver, pending, &cqes[i]);
 	}
 	return taken_count;
 }
@@ -80,7 +97,8 @@ ofs_command_send(struct ofs_driver *driver, uint32_t payload_index)
 	pending->sqe.user = ++driver->user_last;
 	pending->sqe.sent_ns =
 		moves_blocks(&pending->sqe) ? ofs_driver_stage_begin(driver, OFS_STAGE_RING_WAIT) : 0;
-	pending->done = false;
+	pending->done = pending->landed = false;
+	pending->taken = 0;
 	rc = fabric->ops->submit(fabric, &pending->sqe);
 	if (rc == 0) {
 		pending->flying = true;

@@ -3,7 +3,7 @@
  * from beginning to end:
  *
  *   begun     hits read one-sidedly, the STEP built -> flying, or due: the ring was full
- *   flying    until its completion -> the results are read
+ *   flying    until its completion; what lands meanwhile is read as it lands
  *   due       the DPU was busy: the same STEP again -> flying
  *             some blocks are still wanted: a STEP that asks for these again -> flying
  *   ended     nothing is wanted, or the DPU refused the STEP
@@ -210,40 +210,60 @@ accept_or_try_later(struct ofs_driver *driver, struct ofs_call *call, uint32_t p
 		ofs_fetch_fail(driver, call, read->demand, 1, read->rc);
 }
 
-/* Reads the slots that the results name; what is torn or was answered -EAGAIN stays wanted. */
+/* 1: a block to be read; 0: it ended or stays wanted; -EPROTO: no result of this STEP. */
 static int
-take_results(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index,
-	const struct ofs_result *results, uint32_t count)
+take_result(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index,
+	struct ofs_result result, struct ofs_block_read *read)
 {
 	struct ofs_fetch *fetch = call->fetch;
 	const struct ofs_pending *pending = &driver->pending[payload_index];
 	const uint32_t *asked = driver->asked + (size_t)payload_index * driver->fabric->port.demand_max;
-	uint32_t slot_count = driver->fabric->region.slot_count;
 	bool again = (pending->sqe.flags & OFS_STEP_RETRY) != 0;
-	uint64_t start_ns = ofs_driver_now_ns(driver);
-	uint32_t read_count = 0;
-	int rc;
+	uint32_t demand;
 
-	for (uint32_t i = 0; i < count; i++) {
-		struct ofs_result result = results[i];
-		uint32_t demand = again ? asked[i] : pending->first + i;
-
-		if (!again)
-			fetch->ends[demand] = result.end < OFS_END_COUNT ? (uint8_t)result.end : 255;
-		if (fetch->rcs[demand] != OFS_WANTED || result.rc == -EAGAIN)
-			continue;
-		if (result.rc != 0) {
-			ofs_fetch_fail(driver, call, demand, 1, result.rc);
-			continue;
-		}
-		prepare_read(fetch, demand, &driver->reads[read_count]);
-		driver->reads[read_count].slot = result.slot < slot_count ? result.slot : OFS_NONE;
-		driver->reads[read_count++].generation = result.generation;
+	if (result.demand >= pending->sqe.demand_count)
+		return -EPROTO;
+	demand = again ? asked[result.demand] : pending->first + result.demand;
+	if (!again)
+		fetch->ends[demand] = result.end < OFS_END_COUNT ? (uint8_t)result.end : 255;
+	if (fetch->rcs[demand] != OFS_WANTED || result.rc == -EAGAIN)
+		return 0;
+	if (result.rc != 0) {
+		ofs_fetch_fail(driver, call, demand, 1, result.rc);
+		return 0;
 	}
-	rc = ofs_reads_run(driver, driver->reads, read_count, 1);
+	prepare_read(fetch, demand, read);
+	read->slot = result.slot < driver->fabric->region.slot_count ? result.slot : OFS_NONE;
+	read->generation = result.generation;
+	return 1;
+}
+
+/*
+ * Reads the slots that the results from `pending->taken` on name; what is torn or was answered
+ * -EAGAIN stays wanted.
+ */
+static int
+take_results(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+{
+	struct ofs_pending *pending = &driver->pending[payload_index];
+	const struct ofs_result *results = driver->fabric->ops->results(driver->fabric, &pending->cqe);
+	uint64_t start_ns = ofs_driver_now_ns(driver);
+	uint32_t count = pending->cqe.count;
+	uint32_t read_count = 0;
+	int rc = 0;
+
+	if (results == NULL || count > pending->sqe.demand_count)
+		return -EPROTO;
+	for (; pending->taken < count && rc >= 0; pending->taken++) {
+		rc = take_result(driver, call, payload_index, results[pending->taken],
+			&driver->reads[read_count]);
+		read_count += rc > 0;
+	}
+	if (rc >= 0)
+		rc = ofs_reads_run(driver, driver->reads, read_count, 1);
 	for (uint32_t i = 0; i < read_count && rc == 0; i++)
 		accept_or_try_later(driver, call, payload_index, &driver->reads[i]);
-	fetch->copy_ns += ofs_driver_now_ns(driver) - start_ns;
+	call->fetch->copy_ns += ofs_driver_now_ns(driver) - start_ns;
 	ofs_fetch_note_stall(driver, call);
 	return rc;
 }
@@ -251,20 +271,19 @@ take_results(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_
 int
 ofs_fetch_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {
-	struct ofs_fabric *fabric = driver->fabric;
 	struct ofs_pending *pending = &driver->pending[payload_index];
-	const struct ofs_cqe *cqe = &pending->cqe;
-	const struct ofs_result *results = fabric->ops->results(fabric, cqe);
-	int rc = cqe->rc;
+	int rc = pending->cqe.rc;
 
+	if (rc == -EINPROGRESS)
+		return take_results(driver, call, payload_index);
 	if (rc == -EBUSY || rc == -EAGAIN) { /* a busy answer is not the end of a demand */
 		ofs_call_pause(driver, payload_index);
 		return 0;
 	}
-	if (rc == 0 && (cqe->count != pending->sqe.demand_count || results == NULL))
+	if (rc == 0 && pending->cqe.count != pending->sqe.demand_count)
 		rc = -EPROTO;
 	if (rc == 0)
-		rc = take_results(driver, call, payload_index, results, cqe->count);
+		rc = take_results(driver, call, payload_index);
 	if (rc != 0)
 		return rc;
 	if (wanted_count(call->fetch, pending) == 0)

@@ -46,11 +46,13 @@ struct ofs_pending {
 	uint64_t pause_ns; /* before the sending after that */
 	uint32_t next;     /* of the same call; OFS_NONE: the last */
 	uint32_t put_slot; /* OFS_NONE: none */
+	uint32_t taken;    /* results that have been looked at */
 	uint32_t first;    /* demands or blocks of the call: [first, first + count) */
 	uint32_t count;
 	bool used;
 	bool flying;    /* sent, and not completed */
 	bool done;      /* `cqe` is its completion, not yet looked at */
+	bool landed;    /* `cqe` says that some results are there, not yet looked at */
 	bool abandoned; /* nobody waits, the DPU may still use its memory */
 	bool ask_again; /* of a fetch: what is sent next asks for what is still wanted */
 };
@@ -138,8 +140,8 @@ void ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index);
 int ofs_fetch_begin_more(struct ofs_driver *driver, struct ofs_call *call);
 int ofs_put_begin_more(struct ofs_driver *driver, struct ofs_call *call);
 /*
- * One command of it was answered, or is due. 1: the command has ended; 0: it goes on; -errno: the
- * command has ended and not well.
+ * One command of it was answered, wholly or (of a fetch) in part, or is due. 1: the command has
+ * ended; 0: it goes on; -errno: the command has ended and not well.
  */
 int ofs_fetch_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
 int ofs_fetch_due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);

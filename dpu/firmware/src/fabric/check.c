@@ -71,11 +71,11 @@ check_region(const struct ofs_region_header *h, uint64_t size_bytes, char *error
 		return refuse(error, room, -EPROTO, "region", "not an Offstage region (wrong magic)",
 			"give the descriptors the daemon handed out, in their order");
 	}
-	if (h->version != OFS_ABI_VERSION) {
+	if (h->version != OFS_MEMORY_MAP_VERSION) {
 		char what[96];
 
 		snprintf(what, sizeof(what), "has version %u, this host knows %u", h->version,
-			OFS_ABI_VERSION);
+			OFS_MEMORY_MAP_VERSION);
 		return refuse(error, room, -EPROTO, "region", what,
 			"install the same release on both sides");
 	}
@@ -97,11 +97,11 @@ check_port(const struct ofs_port_header *h, uint64_t size_bytes, char *error, si
 		return refuse(error, room, -EPROTO, "port", "not an Offstage port (wrong magic)",
 			"give the descriptors the daemon handed out, in their order");
 	}
-	if (h->version != OFS_ABI_VERSION) {
+	if (h->version != OFS_MEMORY_MAP_VERSION) {
 		char what[96];
 
 		snprintf(what, sizeof(what), "has version %u, this host knows %u", h->version,
-			OFS_ABI_VERSION);
+			OFS_MEMORY_MAP_VERSION);
 		return refuse(error, room, -EPROTO, "port", what, "install the same release on both sides");
 	}
 	if (h->checksum != ofs_checksum(h, offsetof(struct ofs_port_header, checksum)))

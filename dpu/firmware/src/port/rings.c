@@ -30,7 +30,7 @@ int
 ofs_rings_init(struct ofs_rings *rings, const struct ofs_port_config *config)
 {
 	struct ofs_port_header header = {.magic = OFS_PORT_MAGIC,
-		.version = OFS_ABI_VERSION,
+		.version = OFS_MEMORY_MAP_VERSION,
 		.tenant = config->tenant,
 		.epoch = config->epoch,
 		.entry_count = config->entry_count,
@@ -184,12 +184,20 @@ ofs_rings_write_results(struct ofs_rings *rings, const struct ofs_cqe *cqe,
 	const struct ofs_port_header *header = &rings->header;
 	uint8_t *payload;
 
-	if (cqe->payload_index >= header->entry_count || cqe->count > header->demand_max)
+	if (cqe->payload_index >= header->entry_count || cqe->count > header->demand_max
+		|| cqe->first > cqe->count) {
 		return -EINVAL;
-	if (cqe->count > 0) {
+	}
+	if (cqe->rc == -EINPROGRESS) {
+		if (!ofs_rings_has_room(rings))
+			return -EAGAIN;
+		rings->outstanding_count++; /* its command stays outstanding beside it */
+	}
+	if (cqe->count > cqe->first) {
 		payload = rings->payloads + (uint64_t)cqe->payload_index * header->payload_size_bytes;
-		memcpy(payload + ofs_payload_results_offset(header->demand_max, header->score_max), results,
-			cqe->count * sizeof(*results));
+		memcpy(payload + ofs_payload_results_offset(header->demand_max, header->score_max)
+				+ cqe->first * sizeof(*results),
+			results + cqe->first, (cqe->count - cqe->first) * sizeof(*results));
 	}
 	return 0;
 }

@@ -32,7 +32,7 @@ static struct ofs_region_header
 make_header(const struct ofs_region_config *config)
 {
 	struct ofs_region_header header = {.magic = OFS_REGION_MAGIC,
-		.version = OFS_ABI_VERSION,
+		.version = OFS_MEMORY_MAP_VERSION,
 		.tenant = config->tenant,
 		.epoch = config->epoch,
 		.slot_count = config->slot_count,

@@ -36,7 +36,9 @@ struct ofs_fetch {
 	const uint32_t *ordinals;   /* [demand_count] */
 	const struct ofs_key *keys; /* [demand_count] block keys (layer folded in) */
 	const uint16_t *scores;     /* [score_count] or NULL */
-	uint8_t *target;            /* block i goes to target + target_index[i] * target_stride_bytes */
+	/* Block i goes to target + target_index[i] * target_stride_bytes, whose whole payload size may
+	 * be written over. */
+	uint8_t *target;
 	const uint32_t *target_index;
 	uint64_t target_stride_bytes;
 	uint64_t timeout_ns;
@@ -125,7 +127,7 @@ int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
 int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);
 /* How long the stages that the host sees took: [OFS_STAGE_COUNT], those of the reactor empty. */
 void ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram *stages);
-/* Timers on (1, as after open) or off (0), from now on; also the stamps that the reactor goes by. */
+/* Timers on (1, as after open) or off (0), and with them the stamps that the reactor goes by. */
 void ofs_driver_stages_set(struct ofs_driver *driver, int on);
 uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
 uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);

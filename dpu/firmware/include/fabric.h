@@ -4,8 +4,8 @@
  * Model: this is the host's end of seam 3; port.h is the DPU's. One fabric handle is one host's way
  * to one tenant's region (read one-sidedly) and to one port of its own (commands and completions).
  * It is opened from what the DPU's end exported (attach.h). One thread owns it. `read` posts a
- * one-sided read, and `flush` returns when all posted reads are in place, in the order they were
- * posted: shared memory does the copy in `read`; RDMA posts work requests and polls in `flush`.
+ * one-sided read, and `flush` returns when all posted reads are in place, one round trip later:
+ * shared memory does the copy in `read`; RDMA posts work requests and polls in `flush`.
  * Nothing blocks but `flush`, `wait` and `pause`, all bounded by a timeout.
  *
  * Sides: shm (mappings), memory (in one process, the commented skeleton), sim (either of them in
@@ -22,13 +22,29 @@
 struct ofs_device;
 struct ofs_fabric;
 
+/* Where the next bytes of a read go. */
+struct ofs_span {
+	void *target;
+	uint32_t size_bytes;
+};
+#define OFS_READ_SPANS_MAX 2
+
 struct ofs_fabric_ops {
 	const char *name;
 	void (*close)(struct ofs_fabric *fabric);
-	/* -ERANGE: not inside the region. The bytes may be torn: the driver checks them. */
-	int (*read)(struct ofs_fabric *fabric, uint64_t region_offset, void *target,
-		uint32_t size_bytes);
+	/*
+	 * One read of consecutive bytes, scattered over `span_count` spans. -ERANGE: not inside the
+	 * region. The bytes may be torn, and of two ages in any order: the driver checks them.
+	 */
+	int (*read)(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
+		uint32_t span_count);
 	int (*flush)(struct ofs_fabric *fabric, uint64_t timeout_ns);
+	/*
+	 * NULL where reads travel. Where the region is memory: a read that is in place on return, in the
+	 * order of the calls, and the XXH3-64 of the copy.
+	 */
+	int (*copy)(struct ofs_fabric *fabric, uint64_t region_offset, void *target,
+		uint32_t size_bytes, uint64_t *checksum);
 	/* Copy into the put window of the port; -ERANGE. */
 	int (*write_put)(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
 		uint32_t size_bytes);
@@ -53,7 +69,7 @@ struct ofs_fabric {
 	const struct ofs_fabric_ops *ops;
 	struct ofs_region_header region; /* checked copies */
 	struct ofs_port_header port;
-	uint32_t read_batch_max; /* blocks worth posting before one flush; at least 1 */
+	uint32_t read_batch_max; /* where reads travel: records posted before one flush; at least 1 */
 };
 
 /* cdef: order 8 */

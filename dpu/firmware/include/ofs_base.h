@@ -75,8 +75,8 @@ enum ofs_stage {
 	OFS_STAGE_WRITE_QUEUE = 5,   /* a put or flush accepted -> the storage has it */
 	OFS_STAGE_WRITE_SERVICE = 6, /* -> the reactor sees its end */
 	OFS_STAGE_ANSWER = 7,        /* a completion written -> the host takes it in */
-	OFS_STAGE_COPY = 8,          /* a block out of its slot into the host's memory */
-	OFS_STAGE_CHECK = 9,         /* the checksum of the copy */
+	OFS_STAGE_COPY = 8,          /* a block out of its slot; hashed on the way, on one machine */
+	OFS_STAGE_CHECK = 9,         /* the trailer, and over a network the checksum of the copy */
 	OFS_STAGE_COUNT = 10
 };
 
@@ -85,6 +85,8 @@ uint32_t ofs_version(void);
 void ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, struct ofs_key *out);
 /* XXH3-64 of `size` bytes: the checksum of every block, in memory and on NVMe. */
 uint64_t ofs_checksum(const void *data, size_t size);
+/* Copies, and returns the checksum of the copy; faster than the two in a row. */
+uint64_t ofs_checksum_copy(void *target, const void *source, size_t size);
 /* Key of one block: its chunk's key with the layer folded in. Two collide with p = 2^-127. */
 void ofs_block_key(const struct ofs_key *chunk, uint32_t layer, struct ofs_key *out);
 /* cdef: end */

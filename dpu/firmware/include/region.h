@@ -13,9 +13,20 @@
  *
  * Publishing: RETRACT clears the directory entry, then the trailer's generation, before the slot is
  * written again; PUBLISH writes the trailer's key and generation (release), then the entry under
- * its sequence (odd while it changes). Reading a hit: entry (even sequence) -> trailer's key and
- * generation equal the entry's -> copy the payload -> trailer unchanged -> checksum of the copy
- * equals the trailer's. Anything else is a miss, never data. A torn entry is caught by the trailer.
+ * its sequence (odd while it changes).
+ *
+ * Reading a hit: the entry (even sequence), then, in a second read, payload and trailer. The copy
+ * is right when the trailer's key and generation equal the entry's and the checksum of the copied
+ * payload equals the trailer's. Nothing is said about the order in which that read saw its bytes:
+ *
+ *   the checksum ties the payload to the trailer's first half: bytes of two ages, or of another age
+ *   than the trailer's, do not have it (2^-64);
+ *   the seal ties the trailer's halves together: without it a key seen before the slot was written
+ *   again could vouch for payload and checksum seen after;
+ *   key and generation say whose bytes these are, and of which life of the slot: those that the
+ *   entry named, which was read before.
+ *
+ * Anything else is a miss, never data. A torn entry names a slot whose trailer does not agree.
  *
  * A directory bucket holds 8 entries, a key may stand in two buckets, and there are at least
  * twice as many entries as slots: at this load a key finds no room less than once in a million
@@ -54,7 +65,8 @@ struct ofs_trailer {
 	struct ofs_key key;  /* directory identity: block key */
 	uint32_t generation; /* 0: the slot holds nothing that may be read */
 	uint32_t cause;
-	uint64_t pad[3];
+	uint64_t seal; /* ofs_trailer_seal: ties these to the first half */
+	uint64_t pad[2];
 };
 
 struct ofs_region_header {
@@ -204,6 +216,16 @@ ofs_payload_area_size_bytes(uint32_t demand_max, uint32_t score_max)
 	return (ofs_payload_results_offset(demand_max, score_max)
 			   + demand_max * (uint32_t)sizeof(struct ofs_result) + 63)
 		& ~63u;
+}
+
+/* Of a published trailer: two halves of different ages do not have it (2^-64). */
+static inline uint64_t
+ofs_trailer_seal(const struct ofs_trailer *trailer)
+{
+	uint64_t words[5] = {trailer->checksum, trailer->key.lo, trailer->key.hi,
+		(uint64_t)trailer->length << 32 | trailer->generation, trailer->cause};
+
+	return ofs_checksum(words, sizeof(words));
 }
 
 /* The two buckets in which a key may stand; bucket_count is a power of two and at least 2. */

@@ -1,16 +1,17 @@
 /*
  * checksum.c: XXH3-64 at the width of this processor's vectors.
  *
- * Model: one pure function. XXH3 gives the same 64 bits at every vector width, but the
- * distribution's shared library is built for the oldest processor (SSE2) and takes several times as
- * long on a wide one. So the algorithm is compiled from libxxhash's header once per width, and the
- * widest that the processor has is chosen before main runs. `offstage bench fabric` shows what the
- * check adds to a hit.
+ * Model: two pure functions, one of which also copies. XXH3 gives the same 64 bits at every vector
+ * width, but the distribution's shared library is built for the oldest processor (SSE2) and takes
+ * several times as long on a wide one. So the algorithm is compiled from libxxhash's header once
+ * per width, and the widest that the processor has is chosen before main runs. `offstage bench
+ * fabric` shows what the check adds to a hit.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "checksum.h"
+#include "checksum_copy.h"
 #include "ofs_base.h"
 
 static uint64_t
@@ -19,17 +20,28 @@ checksum_baseline(const void *data, size_t size)
 	return XXH3_64bits(data, size);
 }
 
+static uint64_t
+checksum_copy_baseline(void *target, const void *source, size_t size)
+{
+	return checksum_copy(target, source, size);
+}
+
 static uint64_t (*checksum_best)(const void *data, size_t size) = checksum_baseline;
+static uint64_t (
+	*checksum_copy_best)(void *target, const void *source, size_t size) = checksum_copy_baseline;
 
 #if defined(__x86_64__) && defined(__GNUC__)
 __attribute__((constructor)) static void
 checksum_choose(void)
 {
 	__builtin_cpu_init();
-	if (__builtin_cpu_supports("avx512f"))
+	if (__builtin_cpu_supports("avx512f")) {
 		checksum_best = ofs_checksum_avx512;
-	else if (__builtin_cpu_supports("avx2"))
+		checksum_copy_best = ofs_checksum_copy_avx512;
+	} else if (__builtin_cpu_supports("avx2")) {
 		checksum_best = ofs_checksum_avx2;
+		checksum_copy_best = ofs_checksum_copy_avx2;
+	}
 }
 #endif
 
@@ -37,4 +49,10 @@ uint64_t
 ofs_checksum(const void *data, size_t size)
 {
 	return checksum_best(data, size);
+}
+
+uint64_t
+ofs_checksum_copy(void *target, const void *source, size_t size)
+{
+	return checksum_copy_best(target, source, size);
 }

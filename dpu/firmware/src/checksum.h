@@ -1,4 +1,4 @@
-/* checksum.h: the widths of ofs_checksum; same arguments, same result, other speed. */
+/* checksum.h: the widths of ofs_checksum and ofs_checksum_copy; same results, other speed. */
 #ifndef OFS_CHECKSUM_H
 #define OFS_CHECKSUM_H
 
@@ -7,5 +7,7 @@
 
 uint64_t ofs_checksum_avx2(const void *data, size_t size);
 uint64_t ofs_checksum_avx512(const void *data, size_t size);
+uint64_t ofs_checksum_copy_avx2(void *target, const void *source, size_t size);
+uint64_t ofs_checksum_copy_avx512(void *target, const void *source, size_t size);
 
 #endif

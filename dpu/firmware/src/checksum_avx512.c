@@ -8,10 +8,17 @@ typedef int ofs_checksum_avx512_unit; /* ISO C wants a declaration on the other 
 #include <xxhash.h>
 
 #include "checksum.h"
+#include "checksum_copy.h"
 
 uint64_t
 ofs_checksum_avx512(const void *data, size_t size)
 {
 	return XXH3_64bits(data, size);
+}
+
+uint64_t
+ofs_checksum_copy_avx512(void *target, const void *source, size_t size)
+{
+	return checksum_copy(target, source, size);
 }
 #endif

@@ -1,6 +1,7 @@
 /*
- * Answers to hosts: one completion for every command, and the steps that still wait for blocks. What
- * has landed of a step is told once per turn of the reactor; the last demand answers it at once.
+ * Answers to hosts: one completion for every command, and the steps that still wait for blocks.
+ * What has landed of a step is told once per turn of the reactor; the last demand answers it at
+ * once.
  */
 #include "internal.h"
 

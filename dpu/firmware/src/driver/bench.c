@@ -49,7 +49,7 @@ prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *key
 }
 
 static int
-read_batch(struct ofs_driver *driver, int checked, uint64_t *batch_ns)
+read_batch(struct ofs_driver *driver, bool checked, uint64_t *batch_ns)
 {
 	uint64_t start_ns = ofs_driver_now_ns(driver);
 	int refused = 0;
@@ -76,10 +76,12 @@ copy_batch(struct ofs_driver *driver, uint64_t *batch_ns)
 		struct ofs_block_read *read = &driver->reads[i];
 
 		if (read->slot != OFS_NONE) {
+			struct ofs_span span = {read->target, fabric->region.payload_size_bytes};
+
 			rc = fabric->ops->read(fabric,
 				fabric->region.slots_offset
 					+ (uint64_t)read->slot * fabric->region.slot_stride_bytes,
-				read->target, fabric->region.payload_size_bytes);
+				&span, 1);
 		}
 	}
 	*batch_ns = ofs_driver_now_ns(driver) - start_ns;
@@ -104,7 +106,7 @@ ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struc
 		uint32_t first = i * OFS_BENCH_READ_BATCH;
 
 		prepare(driver, key_count, keys, first, target);
-		rc = read_batch(driver, 1, &read_ns[i]);
+		rc = read_batch(driver, true, &read_ns[i]);
 		refused += rc > 0 ? rc : 0;
 		if (rc >= 0) {
 			prepare(driver, key_count, keys, first + third, target);
@@ -112,7 +114,7 @@ ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struc
 		}
 		if (rc >= 0) {
 			prepare(driver, key_count, keys, first + 2 * third, target);
-			rc = read_batch(driver, 0, &unchecked_ns[i]);
+			rc = read_batch(driver, false, &unchecked_ns[i]);
 			refused += rc > 0 ? rc : 0;
 		}
 	}

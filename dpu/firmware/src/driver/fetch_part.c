@@ -56,7 +56,7 @@ read_hits(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint
 		prepare_read(fetch, first + i, &driver->reads[i]);
 	rc = ofs_reads_lookup(driver, driver->reads, count);
 	if (rc == 0)
-		rc = ofs_reads_run(driver, driver->reads, count, 1);
+		rc = ofs_reads_run(driver, driver->reads, count, true);
 	for (uint32_t i = 0; i < count; i++) {
 		struct ofs_block_read *read = &driver->reads[i];
 
@@ -260,7 +260,7 @@ take_results(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_
 		read_count += rc > 0;
 	}
 	if (rc >= 0)
-		rc = ofs_reads_run(driver, driver->reads, read_count, 1);
+		rc = ofs_reads_run(driver, driver->reads, read_count, true);
 	for (uint32_t i = 0; i < read_count && rc == 0; i++)
 		accept_or_try_later(driver, call, payload_index, &driver->reads[i]);
 	call->fetch->copy_ns += ofs_driver_now_ns(driver) - start_ns;

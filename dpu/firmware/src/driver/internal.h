@@ -32,10 +32,10 @@ struct ofs_block_read {
 	uint32_t cause;    /* out: enum ofs_cause, of a block that was read */
 	uint32_t length;   /* out */
 	uint64_t checksum; /* out: XXH3-64 of what was copied */
+	uint64_t stage_ns; /* where it is timed: when the stage began */
 	int32_t rc;        /* out: 0; -ENOENT no slot; -ESTALE it moved on; -EBADMSG bad bytes */
-	_Alignas(64) struct ofs_directory_entry bucket[OFS_BUCKET_ENTRIES];
-	struct ofs_trailer before;
-	struct ofs_trailer after;
+	_Alignas(64) struct ofs_directory_entry buckets[2][OFS_BUCKET_ENTRIES];
+	struct ofs_trailer trailer;
 };
 
 /* One payload area, and the command that was built in it. */
@@ -157,10 +157,10 @@ void ofs_put_fail(struct ofs_call *call, uint32_t first, uint32_t count, int rc)
 /* Fills in slot and generation of every read from the directory. -errno of the fabric. */
 int ofs_reads_lookup(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count);
 /*
- * Reads and checks `count` blocks. Each has its rc. `checked` 0 leaves out the checksum of the
- * payload: benches only.
+ * Reads and checks `count` blocks. Each has its rc. Without `checked` the checksum of the payload
+ * is left out: benches only. A target may be written over its whole payload size.
  */
 int ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count,
-	int checked);
+	bool checked);
 
 #endif

@@ -1,6 +1,10 @@
 /*
- * One-sided reads: look up, copy, check. The order of region.h: entry, trailer, payload, trailer
- * again, checksum of the copy. Whatever does not agree is a miss.
+ * One-sided reads: look up, copy, check. region.h says what proves a copy right; whatever does not
+ * agree is a miss.
+ *
+ * Where reads travel a hit costs two round trips: both buckets in which the key may stand, and the
+ * record with its trailer. Where the region is memory the second bucket is looked at only when the
+ * first does not have the key, and the copy is hashed as it is made.
  */
 #include "driver/internal.h"
 
@@ -15,50 +19,75 @@ bucket_offset(const struct ofs_region_header *region, uint32_t bucket)
 
 /* An entry that was torn while we copied it names a slot whose trailer will not agree. */
 static void
-search_bucket(const struct ofs_region_header *region, struct ofs_block_read *read)
+search_bucket(const struct ofs_region_header *region, struct ofs_block_read *read,
+	const struct ofs_directory_entry *bucket)
 {
-	for (uint32_t i = 0; i < OFS_BUCKET_ENTRIES; i++) {
-		const struct ofs_directory_entry *entry = &read->bucket[i];
+	for (uint32_t i = 0; i < OFS_BUCKET_ENTRIES && read->slot == OFS_NONE; i++) {
+		const struct ofs_directory_entry *entry = &bucket[i];
 
 		if (ofs_key_equal(&entry->key, &read->key) && (entry->sequence & 1) == 0
 			&& entry->slot < region->slot_count && entry->generation != 0) {
 			read->slot = entry->slot;
 			read->generation = entry->generation;
-			return;
 		}
 	}
 }
 
-/* All of one round are posted before the first is looked at: their cache misses overlap. */
+static int
+post_bucket(struct ofs_fabric *fabric, struct ofs_block_read *read, int second)
+{
+	const struct ofs_region_header *region = &fabric->region;
+	uint32_t bucket = second ? ofs_bucket_second(&read->key, region->bucket_count)
+							 : ofs_bucket_first(&read->key, region->bucket_count);
+	struct ofs_span span = {read->buckets[second], sizeof(read->buckets[second])};
+
+	return fabric->ops->read(fabric, bucket_offset(region, bucket), &span, 1);
+}
+
+/* One round trip for all. */
+static int
+lookup_far(struct ofs_fabric *fabric, struct ofs_block_read *reads, uint32_t count)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < count && rc == 0; i++) {
+		rc = post_bucket(fabric, &reads[i], 0);
+		if (rc == 0)
+			rc = post_bucket(fabric, &reads[i], 1);
+	}
+	if (rc == 0)
+		rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
+	for (uint32_t i = 0; i < count && rc == 0; i++) {
+		search_bucket(&fabric->region, &reads[i], reads[i].buckets[0]);
+		search_bucket(&fabric->region, &reads[i], reads[i].buckets[1]);
+	}
+	return rc;
+}
+
+/* All of one round are read before the first is looked at: their cache misses overlap. */
+static int
+lookup_near(struct ofs_fabric *fabric, struct ofs_block_read *reads, uint32_t count)
+{
+	int rc = 0;
+
+	for (int round = 0; round < 2 && rc == 0; round++) {
+		for (uint32_t i = 0; i < count && rc == 0; i++)
+			if (reads[i].slot == OFS_NONE)
+				rc = post_bucket(fabric, &reads[i], round);
+		for (uint32_t i = 0; i < count && rc == 0; i++)
+			if (reads[i].slot == OFS_NONE)
+				search_bucket(&fabric->region, &reads[i], reads[i].buckets[round]);
+	}
+	return rc;
+}
+
 int
 ofs_reads_lookup(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count)
 {
-	struct ofs_fabric *fabric = driver->fabric;
-	const struct ofs_region_header *region = &fabric->region;
-
 	for (uint32_t i = 0; i < count; i++)
 		reads[i].slot = OFS_NONE;
-	for (int round = 0; round < 2; round++) {
-		int rc = 0;
-
-		for (uint32_t i = 0; i < count && rc == 0; i++) {
-			uint32_t bucket = round == 0 ? ofs_bucket_first(&reads[i].key, region->bucket_count)
-										 : ofs_bucket_second(&reads[i].key, region->bucket_count);
-
-			if (reads[i].slot == OFS_NONE) {
-				rc = fabric->ops->read(fabric, bucket_offset(region, bucket), reads[i].bucket,
-					sizeof(reads[i].bucket));
-			}
-		}
-		if (rc == 0)
-			rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
-		if (rc != 0)
-			return rc;
-		for (uint32_t i = 0; i < count; i++)
-			if (reads[i].slot == OFS_NONE)
-				search_bucket(region, &reads[i]);
-	}
-	return 0;
+	return driver->fabric->ops->copy != NULL ? lookup_near(driver->fabric, reads, count)
+											 : lookup_far(driver->fabric, reads, count);
 }
 
 static uint64_t
@@ -67,96 +96,142 @@ slot_offset(const struct ofs_region_header *region, uint32_t slot)
 	return region->slots_offset + (uint64_t)slot * region->slot_stride_bytes;
 }
 
-static int
-trailer_agrees(const struct ofs_region_header *region, const struct ofs_block_read *read,
-	const struct ofs_trailer *trailer)
+static bool
+trailer_agrees(const struct ofs_region_header *region, const struct ofs_block_read *read)
 {
+	const struct ofs_trailer *trailer = &read->trailer;
+
 	return trailer->generation == read->generation && ofs_key_equal(&trailer->key, &read->key)
 		&& trailer->length <= region->payload_size_bytes && trailer->cause > OFS_CAUSE_NONE
-		&& trailer->cause < OFS_CAUSE_COUNT;
+		&& trailer->cause < OFS_CAUSE_COUNT && trailer->seal == ofs_trailer_seal(trailer);
 }
 
-static int
-post_trailer(struct ofs_fabric *fabric, const struct ofs_block_read *read,
-	struct ofs_trailer *trailer)
-{
-	return fabric->ops->read(fabric,
-		slot_offset(&fabric->region, read->slot) + fabric->region.trailer_offset, trailer,
-		sizeof(*trailer));
-}
-
-static int
-post_payload(struct ofs_fabric *fabric, struct ofs_block_read *read)
-{
-	int rc = fabric->ops->read(fabric, slot_offset(&fabric->region, read->slot), read->target,
-		read->before.length);
-
-	return rc != 0 ? rc : post_trailer(fabric, read, &read->after);
-}
-
+/* `checksum` is that of the copy's `length` bytes. */
 static void
-verify(struct ofs_driver *driver, struct ofs_block_read *read, int checked)
+judge(struct ofs_driver *driver, struct ofs_block_read *read, uint32_t length, uint64_t checksum)
 {
-	const struct ofs_trailer *after = &read->after;
+	const struct ofs_trailer *trailer = &read->trailer;
 
-	if (!trailer_agrees(&driver->fabric->region, read, after)
-		|| after->length != read->before.length) {
+	if (!trailer_agrees(&driver->fabric->region, read) || trailer->length != length) {
 		read->rc = -ESTALE;
 		return;
 	}
-	read->length = after->length;
-	read->cause = after->cause;
-	read->checksum = checked ? ofs_checksum(read->target, after->length) : after->checksum;
-	read->rc = read->checksum == after->checksum ? 0 : -EBADMSG;
+	read->length = length;
+	read->cause = trailer->cause;
+	read->checksum = checksum;
+	read->rc = checksum == trailer->checksum ? 0 : -EBADMSG;
 	if (read->rc == 0)
-		driver->stats.bytes_read += after->length;
+		driver->stats.bytes_read += length;
+}
+
+/* Payload and trailer stand one behind the other: one read. */
+static int
+post_record(struct ofs_fabric *fabric, struct ofs_block_read *read)
+{
+	struct ofs_span spans[OFS_READ_SPANS_MAX] = {
+		{read->target, fabric->region.payload_size_bytes},
+		{&read->trailer, sizeof(read->trailer)},
+	};
+
+	return fabric->ops->read(fabric, slot_offset(&fabric->region, read->slot), spans, 2);
+}
+
+/* It has come: payload and trailer of one read. */
+static void
+check_record(struct ofs_driver *driver, struct ofs_block_read *read, bool checked)
+{
+	uint32_t length = read->trailer.length;
+	uint64_t checksum = read->trailer.checksum;
+
+	read->stage_ns = ofs_driver_stage_end(driver, OFS_STAGE_COPY, read->stage_ns);
+	if (length > driver->fabric->region.payload_size_bytes)
+		length = 0; /* which no trailer agrees with that names such a length */
+	if (checked)
+		checksum = ofs_checksum(read->target, length);
+	judge(driver, read, length, checksum);
+	(void)ofs_driver_stage_end(driver, OFS_STAGE_CHECK, read->stage_ns);
+}
+
+static int
+run_far(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, bool checked)
+{
+	struct ofs_fabric *fabric = driver->fabric;
+	uint32_t first = 0;
+	int rc = 0;
+
+	while (first < count && rc == 0) {
+		uint32_t posted_count = 0;
+		uint32_t end = first;
+
+		for (; end < count && posted_count < fabric->read_batch_max && rc == 0; end++) {
+			if (reads[end].rc == -EINPROGRESS) {
+				reads[end].stage_ns = ofs_driver_stage_begin(driver, OFS_STAGE_COPY);
+				rc = post_record(fabric, &reads[end]);
+				posted_count++;
+			}
+		}
+		if (rc == 0 && posted_count > 0)
+			rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
+		for (; first < end && rc == 0; first++)
+			if (reads[first].rc == -EINPROGRESS)
+				check_record(driver, &reads[first], checked);
+	}
+	return rc;
+}
+
+static int
+read_trailer(struct ofs_fabric *fabric, struct ofs_block_read *read)
+{
+	struct ofs_span span = {&read->trailer, sizeof(read->trailer)};
+
+	return fabric->ops->read(fabric,
+		slot_offset(&fabric->region, read->slot) + fabric->region.trailer_offset, &span, 1);
+}
+
+static int
+run_near(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, bool checked)
+{
+	struct ofs_fabric *fabric = driver->fabric;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < count && rc == 0; i++)
+		if (reads[i].rc == -EINPROGRESS)
+			rc = read_trailer(fabric, &reads[i]);
+	for (uint32_t i = 0; i < count && rc == 0; i++) {
+		struct ofs_block_read *read = &reads[i];
+		uint32_t length = read->trailer.length;
+		uint64_t checksum = read->trailer.checksum;
+
+		if (read->rc != -EINPROGRESS)
+			continue;
+		if (!trailer_agrees(&fabric->region, read)) { /* the bytes are not worth copying */
+			read->rc = -ESTALE;
+			continue;
+		}
+		read->stage_ns = ofs_driver_stage_begin(driver, OFS_STAGE_COPY);
+		if (checked) {
+			rc = fabric->ops->copy(fabric, slot_offset(&fabric->region, read->slot), read->target,
+				length, &checksum);
+		} else {
+			struct ofs_span span = {read->target, length};
+
+			rc = fabric->ops->read(fabric, slot_offset(&fabric->region, read->slot), &span, 1);
+		}
+		read->stage_ns = ofs_driver_stage_end(driver, OFS_STAGE_COPY, read->stage_ns);
+		if (rc == 0)
+			rc = read_trailer(fabric, read);
+		if (rc == 0)
+			judge(driver, read, length, checksum);
+		(void)ofs_driver_stage_end(driver, OFS_STAGE_CHECK, read->stage_ns);
+	}
+	return rc;
 }
 
 int
-ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, int checked)
+ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, bool checked)
 {
-	struct ofs_fabric *fabric = driver->fabric;
-	uint32_t batch_max = fabric->read_batch_max;
-	int rc = 0;
-
-	for (uint32_t i = 0; i < count && rc == 0; i++) {
-		struct ofs_block_read *read = &reads[i];
-
-		read->rc = read->slot == OFS_NONE ? -ENOENT : -EINPROGRESS;
-		if (read->slot != OFS_NONE)
-			rc = post_trailer(fabric, read, &read->before);
-	}
-	if (rc == 0)
-		rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
-	for (uint32_t first = 0; first < count && rc == 0; first += batch_max) {
-		uint32_t end = count - first < batch_max ? count : first + batch_max;
-		uint64_t stage_ns = 0;
-		bool posted = false;
-
-		for (uint32_t i = first; i < end && rc == 0; i++) {
-			struct ofs_block_read *read = &reads[i];
-
-			if (read->rc != -EINPROGRESS)
-				continue;
-			if (!trailer_agrees(&fabric->region, read, &read->before)) {
-				read->rc = -ESTALE;
-				continue;
-			}
-			if (!posted)
-				stage_ns = ofs_driver_stage_begin(driver, OFS_STAGE_COPY);
-			posted = true;
-			rc = post_payload(fabric, read);
-		}
-		if (rc == 0)
-			rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
-		stage_ns = ofs_driver_stage_end(driver, OFS_STAGE_COPY, stage_ns);
-		for (uint32_t i = first; i < end && rc == 0; i++) {
-			struct ofs_block_read *read = &reads[i];
-
-			if (read->rc == -EINPROGRESS)
-				verify(driver, read, checked);
-		}
-		(void)ofs_driver_stage_end(driver, OFS_STAGE_CHECK, stage_ns);
-	}
-	return rc;
+	for (uint32_t i = 0; i < count; i++)
+		reads[i].rc = reads[i].slot == OFS_NONE ? -ENOENT : -EINPROGRESS;
+	return driver->fabric->ops->copy != NULL ? run_near(driver, reads, count, checked)
+											 : run_far(driver, reads, count, checked);
 }

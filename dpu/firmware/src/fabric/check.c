@@ -32,7 +32,7 @@ region_fits(const struct ofs_region_header *h, uint64_t size_bytes)
 {
 	return h->size_bytes == size_bytes && h->slot_count > 0 && h->slot_count <= OFS_REGION_SLOTS_MAX
 		&& h->payload_size_bytes > 0 && h->payload_size_bytes <= OFS_PAYLOAD_SIZE_BYTES_MAX
-		&& h->trailer_offset >= h->payload_size_bytes && h->trailer_offset % 64 == 0
+		&& h->trailer_offset == h->payload_size_bytes && h->trailer_offset % 64 == 0
 		&& fits(h->trailer_offset, 1, sizeof(struct ofs_trailer), h->slot_stride_bytes)
 		&& h->slot_stride_bytes % 64 == 0 && h->slots_offset % 64 == 0
 		&& h->directory_offset % 64 == 0 && h->directory_offset >= sizeof(*h)

@@ -54,16 +54,11 @@ shm_close(struct ofs_fabric *fabric)
 }
 
 static int
-shm_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32_t size_bytes)
+shm_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
+	uint32_t span_count)
 {
-	struct shm *shm = (struct shm *)fabric;
-	int rc = ofs_region_range(&fabric->region, region_offset, size_bytes);
-
-	if (rc == 0) {
-		ofs_copy_shared(target, shm->region + region_offset, size_bytes);
-		OFS_FENCE_LOADS(); /* reads are in place in the order they were posted */
-	}
-	return rc;
+	return ofs_host_port_read(&fabric->region, ((struct shm *)fabric)->region, region_offset, spans,
+		span_count);
 }
 
 static int
@@ -72,6 +67,20 @@ shm_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	(void)fabric;
 	(void)timeout_ns;
 	return 0;
+}
+
+static int
+shm_copy(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32_t size_bytes,
+	uint64_t *checksum)
+{
+	struct shm *shm = (struct shm *)fabric;
+	int rc = ofs_region_range(&fabric->region, region_offset, size_bytes);
+
+	if (rc == 0) {
+		*checksum = ofs_checksum_copy_shared(target, shm->region + region_offset, size_bytes);
+		OFS_FENCE_LOADS();
+	}
+	return rc;
 }
 
 static int
@@ -200,6 +209,7 @@ static const struct ofs_fabric_ops shm_ops = {
 	.close = shm_close,
 	.read = shm_read,
 	.flush = shm_flush,
+	.copy = shm_copy,
 	.write_put = shm_write_put,
 	.payload = shm_payload,
 	.submit = shm_submit,
@@ -293,7 +303,7 @@ ofs_fabric_shm_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 	if (shm == NULL)
 		return -ENOMEM;
 	shm->mapped.base.ops = &shm_ops;
-	shm->mapped.base.read_batch_max = 1; /* so that the checksum finds the copy in the cache */
+	shm->mapped.base.read_batch_max = 1;
 	shm->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_NS : 0;
 	shm->wake_fd = fcntl(attachment->fds[2], F_DUPFD_CLOEXEC, 0);
 	if (shm->wake_fd < 0) {

@@ -14,6 +14,7 @@
 #define READ_BYTES_PER_NS 10     /* virtual cost of a one-sided read */
 #define TORN_SIZE_BYTES_MIN 1024 /* only payloads are torn: a lookup is one access */
 #define STEP_NS_MAX 50000
+#define READ_BATCH_MAX 16
 #define TORN_PUMPS 8 /* turns of the DPU in the middle of a torn read */
 
 struct held {
@@ -78,27 +79,66 @@ sim_close(struct ofs_fabric *fabric)
 	free(sim);
 }
 
+/* The bytes [from, to) of a read. */
 static int
-sim_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32_t size_bytes)
+read_some(struct sim *sim, uint64_t region_offset, const struct ofs_span *spans,
+	uint32_t span_count, uint32_t from, uint32_t to)
+{
+	struct ofs_span some[OFS_READ_SPANS_MAX] = {{NULL, 0}};
+	uint32_t some_count = 0;
+	uint32_t begin = 0;
+
+	for (uint32_t i = 0; i < span_count; i++) {
+		uint32_t end = begin + spans[i].size_bytes;
+		uint32_t first = from > begin ? from : begin;
+		uint32_t last = to < end ? to : end;
+
+		if (first < last) {
+			some[some_count++] =
+				(struct ofs_span){(uint8_t *)spans[i].target + (first - begin), last - first};
+		}
+		begin = end;
+	}
+	return sim->inner->ops->read(sim->inner, region_offset + from, some, some_count);
+}
+
+static void
+flip(struct sim *sim, const struct ofs_span *spans, uint32_t at)
+{
+	while (at >= spans->size_bytes) {
+		at -= spans->size_bytes;
+		spans++;
+	}
+	((uint8_t *)spans->target)[at] ^= (uint8_t)(1u << draw(sim) % 8);
+}
+
+/* A network may bring the end of a read before its beginning. */
+static int
+sim_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
+	uint32_t span_count)
 {
 	struct sim *sim = (struct sim *)fabric;
+	uint32_t size_bytes = 0;
 	uint32_t half = 0;
-	int rc;
+	int backwards = 0;
+	int rc = 0;
 
+	for (uint32_t i = 0; i < span_count; i++)
+		size_bytes += spans[i].size_bytes;
 	if (size_bytes >= TORN_SIZE_BYTES_MIN && happens(sim, sim->config.torn_per_million)) {
-		int i;
-
 		half = size_bytes / 2;
-		rc = sim->inner->ops->read(sim->inner, region_offset, target, half);
-		if (rc != 0)
-			return rc;
-		for (i = 0; i < TORN_PUMPS; i++)
+		backwards = draw(sim) % 2 == 0;
+		rc = read_some(sim, region_offset, spans, span_count, backwards ? half : 0,
+			backwards ? size_bytes : half);
+		for (int i = 0; i < TORN_PUMPS; i++)
 			advance(sim, sim->config.step_ns);
 	}
-	rc = sim->inner->ops->read(sim->inner, region_offset + half, (uint8_t *)target + half,
-		size_bytes - half);
+	if (rc == 0) {
+		rc = read_some(sim, region_offset, spans, span_count, backwards ? 0 : half,
+			backwards ? half : size_bytes);
+	}
 	if (rc == 0 && size_bytes > 0 && happens(sim, sim->config.flip_per_million))
-		((uint8_t *)target)[draw(sim) % size_bytes] ^= (uint8_t)(1u << draw(sim) % 8);
+		flip(sim, spans, (uint32_t)(draw(sim) % size_bytes));
 	sim->now_ns += size_bytes / READ_BYTES_PER_NS;
 	return rc;
 }
@@ -219,6 +259,7 @@ static const struct ofs_fabric_ops sim_ops = {
 	.close = sim_close,
 	.read = sim_read,
 	.flush = sim_flush,
+	.copy = NULL, /* as over a network */
 	.write_put = sim_write_put,
 	.payload = sim_payload,
 	.submit = sim_submit,
@@ -257,6 +298,7 @@ ofs_fabric_sim_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 	}
 	sim->base = *sim->inner;
 	sim->base.ops = &sim_ops;
+	sim->base.read_batch_max = READ_BATCH_MAX;
 	sim->config = *config;
 	sim->pump = pump;
 	sim->context = context;

@@ -19,6 +19,22 @@ ofs_host_port_init(struct ofs_host_port *port, uint8_t *base, const struct ofs_p
 }
 
 int
+ofs_host_port_read(const struct ofs_region_header *header, const uint8_t *region, uint64_t offset,
+	const struct ofs_span *spans, uint32_t span_count)
+{
+	for (uint32_t i = 0; i < span_count; i++) {
+		int rc = ofs_region_range(header, offset, spans[i].size_bytes);
+
+		if (rc != 0)
+			return rc;
+		ofs_copy_shared(spans[i].target, region + offset, spans[i].size_bytes);
+		OFS_FENCE_LOADS();
+		offset += spans[i].size_bytes;
+	}
+	return 0;
+}
+
+int
 ofs_host_port_closed(const struct ofs_host_port *port)
 {
 	return ofs_word_load(&port->words->closed) != 0;

@@ -47,6 +47,9 @@ int ofs_host_port_poll(struct ofs_host_port *port, const struct ofs_port_header 
 /* Whether poll has something. */
 int ofs_host_port_ready(const struct ofs_host_port *port);
 int ofs_host_port_closed(const struct ofs_host_port *port);
+/* A read where the region is memory: in place on return, and before what is read after it. */
+int ofs_host_port_read(const struct ofs_region_header *header, const uint8_t *region,
+	uint64_t offset, const struct ofs_span *spans, uint32_t span_count);
 /* NULL out of range. */
 void *ofs_host_port_payload(const struct ofs_host_port *port, const struct ofs_port_header *header,
 	uint32_t payload_index);

@@ -35,19 +35,16 @@ skeleton_close(struct ofs_fabric *fabric)
 	free(skeleton);
 }
 
-/* Post one read, checked against the region's size. RDMA: a READ work request, no signal. */
+/*
+ * Post one read, checked against the region's size. RDMA: a READ work request with an entry of its
+ * scatter list for each span, and no signal.
+ */
 static int
-skeleton_read(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32_t size_bytes)
+skeleton_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
+	uint32_t span_count)
 {
-	struct skeleton *skeleton = (struct skeleton *)fabric;
-	int rc = ofs_region_range(&fabric->region, region_offset, size_bytes);
-
-	if (rc == 0) {
-		/* The driver checks what arrives: torn bytes are no fault here. */
-		ofs_copy_shared(target, skeleton->region + region_offset, size_bytes);
-		OFS_FENCE_LOADS();
-	}
-	return rc;
+	return ofs_host_port_read(&fabric->region, ((struct skeleton *)fabric)->region, region_offset,
+		spans, span_count);
 }
 
 /* All posted reads are in place. RDMA: poll for the last one, which was posted with a signal. */
@@ -140,6 +137,7 @@ static const struct ofs_fabric_ops skeleton_ops = {
 	.close = skeleton_close,
 	.read = skeleton_read,
 	.flush = skeleton_flush,
+	.copy = NULL, /* as over a network: the driver reads records, a batch in a round trip */
 	.write_put = skeleton_write_put,
 	.payload = skeleton_payload,
 	.submit = skeleton_submit,
@@ -167,7 +165,7 @@ ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_attachment *att
 	if (skeleton == NULL)
 		return -ENOMEM;
 	skeleton->mapped.base.ops = &skeleton_ops;
-	skeleton->mapped.base.read_batch_max = 1;
+	skeleton->mapped.base.read_batch_max = 16;
 	skeleton->local = ofs_local_find(&blob);
 	if (skeleton->local == NULL) {
 		snprintf(error, error_size_bytes,

@@ -182,11 +182,18 @@ static void
 write_trailer(struct ofs_trailer *trailer, const struct ofs_key *key, uint32_t generation,
 	uint32_t cause)
 {
+	struct ofs_trailer sealed = {.length = trailer->length,
+		.checksum = trailer->checksum,
+		.key = *key,
+		.generation = generation,
+		.cause = cause};
+
 	/* What came from NVMe may hold the words of an earlier life: void them first. */
 	ofs_word_store(&trailer->generation, 0);
 	__atomic_store_n(&trailer->key.lo, key->lo, __ATOMIC_RELEASE);
 	__atomic_store_n(&trailer->key.hi, key->hi, __ATOMIC_RELEASE);
 	ofs_word_store(&trailer->cause, cause);
+	__atomic_store_n(&trailer->seal, ofs_trailer_seal(&sealed), __ATOMIC_RELEASE);
 	ofs_word_store(&trailer->generation, generation);
 }
 

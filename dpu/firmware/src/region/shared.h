@@ -7,6 +7,8 @@
 #ifndef OFS_REGION_SHARED_H
 #define OFS_REGION_SHARED_H
 
+#include "ofs_base.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -59,12 +61,26 @@ ofs_copy_shared(void *target, const void *source, size_t size)
 		to[i] = from[i];
 }
 
+static inline uint64_t
+ofs_checksum_copy_shared(void *target, const void *source, size_t size)
+{
+	ofs_copy_shared(target, source, size);
+	return ofs_checksum(target, size);
+}
+
 #define OFS_FENCE(order) __asm__ __volatile__("" ::: "memory")
 #else
 static inline void
 ofs_copy_shared(void *target, const void *source, size_t size)
 {
 	memcpy(target, source, size);
+}
+
+/* The checksum is that of the copy, whatever the bytes do meanwhile. */
+static inline uint64_t
+ofs_checksum_copy_shared(void *target, const void *source, size_t size)
+{
+	return ofs_checksum_copy(target, source, size);
 }
 
 #define OFS_FENCE(order) __atomic_thread_fence(order)

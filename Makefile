@@ -37,6 +37,9 @@ c-test: system ## the C tests alone, under sanitizers
 	$(MAKE) -C dpu/firmware check check-tsan
 	$(MAKE) -C testbeds/lab/analysis check
 
+mutants: $(VENV)/.stamp-extras build ## small mistakes that a named test must notice
+	$(BIN)/python tests/mutants/run.py $(ARGS)
+
 bench: build ## storage, fabric and decision core, each beside its reference
 	$(BIN)/offstage bench storage $(ARGS)
 	$(BIN)/offstage bench fabric $(ARGS)
@@ -83,4 +86,4 @@ clean: ## remove builds and caches (not $(VENV))
 	$(MAKE) -C dpu/firmware clean
 	$(MAKE) -C testbeds/lab/analysis clean
 
-.PHONY: help demo test dev check format c-test bench build system clean
+.PHONY: help demo test dev check format c-test mutants bench build system clean

@@ -62,6 +62,12 @@ stats_of(const struct ofs_store *store)
 	return stats;
 }
 
+static struct ofs_trailer *
+trailer_of(uint8_t *bytes)
+{
+	return (struct ofs_trailer *)(bytes + base_config.payload_size_bytes);
+}
+
 static void
 test_round_trip(void)
 {
@@ -89,6 +95,14 @@ test_round_trip(void)
 	assert(stats_of(store).recovered == 10 && stats_of(store).recovery_torn == 0);
 	for (uint32_t i = 0; i < 10; i++)
 		assert(store_get_now(store, &base_config, i, i % 2, record[0], 0) == 0);
+	/* A slot that is written out keeps its words of the directory; one that is read has none. */
+	block_name(11, &key);
+	block_fill(&base_config, 11, 0, record[6]);
+	trailer_of(record[6])->generation = 7;
+	trailer_of(record[6])->cause = OFS_CAUSE_WRITE;
+	assert(ofs_store_put(store, 0, &key, 0, record[6], 1, 0) == 0 && store_finish(store, 1) == 0);
+	assert(store_get_now(store, &base_config, 11, 0, record[7], 0) == 0);
+	assert(trailer_of(record[7])->generation == 0 && trailer_of(record[7])->cause == 0);
 	end(store);
 }
 
@@ -108,12 +122,14 @@ test_order(void)
 	assert(ofs_store_put(store, 0, &key, 0, record[1], 6, 0) == -EINVAL); /* no length */
 	block_fill(&base_config, 1, 0, record[1]);
 	assert(ofs_store_put(store, 0, &key, 0, record[1], 6, 0) == 0);       /* joins */
+	assert(ofs_store_put(store, 0, &key, 0, record[1], 16, 0) == 0);      /* as well */
 	assert(ofs_store_put(store, 1, &key, 0, record[1], 7, 0) == -EINVAL); /* not its own */
 	assert(store_finish(store, 5) == -ETIMEDOUT);
 	assert(ofs_store_get(store, &key, 0, record[2], 8, 0) == -EAGAIN);
 	device.hold_to = device.hold_from;
-	assert(ofs_store_poll(store, done, 4) == 2);
-	assert(done[0].rc == 0 && done[1].rc == 0 && done[0].user + done[1].user == 11);
+	assert(ofs_store_poll(store, done, 4) == 3);
+	assert(done[0].rc == 0 && done[1].rc == 0 && done[2].rc == 0);
+	assert(done[0].user + done[1].user + done[2].user == 5 + 6 + 16);
 	assert(store_get_now(store, &base_config, 1, 0, record[2], 0) == 0);
 	/* Deleted while it is written: the write ends well, and the block is gone. */
 	block_name(2, &key);

@@ -1,0 +1,102 @@
+"""A copy of the tree in which mutants are built and tested.
+
+The firmware is built once as position-independent code without optimizing for long, into one
+library; the C tests and the Python extension are linked from it, so that a mutant costs one
+compilation and one link.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+FIRMWARE = "dpu/firmware"
+LIBRARY = "build/plain/libofs.a"
+EXTENSION = "bindings/_firmware.abi3.so"
+C_FLAGS = "-fPIC -O1"
+TEST_SECONDS = 120  # a mutant that never ends is noticed by this
+PYTEST_FAILED = 1  # pytest's own: tests ran, and one failed
+
+
+class Tree:
+    """`root` is a copy: nothing here writes into the tree it came from."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._python = root / "build/extension.o"
+
+    @classmethod
+    def copy(cls, origin: Path, place: Path) -> "Tree":
+        """What git knows or would add, and the extensions as they are built; `origin` must be a
+        checkout."""
+        names = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=origin, check=True, capture_output=True,
+        ).stdout  # fmt: skip
+        packed = subprocess.run(
+            ["tar", "--null", "--files-from=-", "--ignore-failed-read", "-cf", "-"],
+            cwd=origin, check=True, capture_output=True, input=names,
+        ).stdout  # fmt: skip
+        subprocess.run(["tar", "-C", str(place), "-xf", "-"], check=True, input=packed)
+        for built in (origin / "bindings").glob("*.so"):
+            shutil.copy2(built, place / "bindings")
+        return cls(place)
+
+    def build(self) -> None:
+        """Library and extension, from nothing."""
+        self._make(LIBRARY, check=True)
+        self._python.parent.mkdir(exist_ok=True)
+        source = self._python.with_suffix(".c")
+        emit = ("import sys; sys.path.insert(0, 'bindings'); import build_extensions; "
+                f"build_extensions.firmware.emit_c_code({str(source)!r})")  # fmt: skip
+        self._run([sys.executable, "-c", emit], check=True)
+        include = [f"-I{FIRMWARE}/include", f"-I{FIRMWARE}/src"]
+        python = f"-I{sysconfig.get_path('include')}"
+        self._run(["gcc", "-fPIC", "-O1", "-D_GNU_SOURCE", python, *include, "-c", str(source),
+                   "-o", str(self._python)], check=True)  # fmt: skip
+        self._link(check=True)
+
+    def rebuild(self, test: str) -> bool:
+        """What `test` needs of the firmware as it stands now; False where it does not compile."""
+        if test.startswith("tests/"):
+            return self._make(LIBRARY) == 0 and self._link() == 0
+        return self._make(f"build/plain/{test}") == 0
+
+    def test(self, test: str) -> tuple[int, str]:
+        """0 where it passes, 1 where it fails or never ends; and what it said at last."""
+        if test.startswith("tests/"):
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=line",
+                       "-p", "no:cacheprovider", "--hypothesis-seed=1", test]  # fmt: skip
+        else:
+            if self._make(f"build/plain/{test}") != 0:
+                return 2, f"{test} does not build"
+            command = [str(self.root / FIRMWARE / "build/plain" / test)]
+        try:
+            done = self._run(command)
+        except subprocess.TimeoutExpired:
+            return 1, f"no end after {TEST_SECONDS} s"
+        said = (done.stdout + done.stderr)[-2000:]
+        if test.startswith("tests/") and done.returncode not in (0, PYTEST_FAILED):
+            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+        return int(done.returncode != 0), said
+
+    def _make(self, target: str, check: bool = False) -> int:
+        jobs = f"-j{os.cpu_count() or 1}"
+        return self._run(["make", "-s", jobs, "-C", FIRMWARE, f"CFLAGS={C_FLAGS}", target],
+                         check=check, limit_s=600).returncode  # fmt: skip
+
+    def _link(self, check: bool = False) -> int:
+        shown = self._run(["make", "-s", "-C", FIRMWARE, "show-libs"], check=True)
+        command = ["gcc", "-shared", "-o", EXTENSION, str(self._python), f"{FIRMWARE}/{LIBRARY}"]
+        return self._run([*command, *shown.stdout.split()], check=check).returncode
+
+    def _run(
+        self, command: list[str], check: bool = False, limit_s: int = TEST_SECONDS
+    ) -> "subprocess.CompletedProcess[str]":
+        environment = os.environ | {
+            "PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        return subprocess.run(command, cwd=self.root, check=check, env=environment, text=True,
+                              errors="replace", capture_output=True, timeout=limit_s)  # fmt: skip

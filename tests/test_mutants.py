@@ -1,0 +1,66 @@
+"""Do the rows of tests/mutants fit the code, and does their runner see what survives?"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests/mutants"))
+
+import run as mutants  # noqa: E402
+
+ROWS_MIN = 60
+
+
+def row(**changes: str) -> mutants.Mutant:
+    fields = {"id": "host-one", "file": "a.py", "old": "x = 1", "new": "x = 2",
+              "test": "tests/test_a.py", "why": "it would be wrong"}  # fmt: skip
+    return mutants.Mutant(**{**fields, **changes})
+
+
+def test_every_row_names_one_line_and_a_test() -> None:
+    """After a change of such a line, mend its row; where the line is gone, find another mistake."""
+    rows = mutants.load()
+    mutants.check_table(rows)
+    assert len(rows) >= ROWS_MIN and {one.area for one in rows} == set(mutants.AREAS)
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    """After a change of the table: python tests/mutants/run.py --page"""
+    assert mutants.PAGE.read_text(encoding="utf-8") == mutants.page(mutants.load())
+
+
+def test_a_row_that_does_not_fit_says_so() -> None:
+    text = "def f():\n    x = 1\n\ndef g():\n    x = 1\n"
+    with pytest.raises(mutants.BadTable, match="2 lines of"):
+        mutants.mutate(text, row())
+    with pytest.raises(mutants.BadTable, match="0 lines of"):
+        mutants.mutate(text, row(old="x = 3"))
+    assert mutants.mutate(text, row(after="def g():")) == text[: text.rindex("1")] + "2\n"
+
+
+def test_a_survivor_is_told_and_the_line_stands_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two mutants of one function, of which the test notices one."""
+    (tmp_path / "a.py").write_text("def f(n):\n    x = 1\n    return n * x\n")
+    (tmp_path / "tests").mkdir()
+    source = "from a import f\n\ndef test_f():\n    assert not f(0)\n"
+    (tmp_path / "tests/test_a.py").write_text(source)
+
+    class PlainTree(mutants.Tree):
+        def build(self) -> None:
+            pass
+
+        def test(self, test: str) -> tuple[int, str]:
+            script = "import sys; sys.path.insert(0, 'tests'); import test_a; test_a.test_f()"
+            command = [sys.executable, "-B", "-c", script]
+            return subprocess.run(command, cwd=self.root, capture_output=True).returncode, ""
+
+    rows = [row(), row(id="host-two", old="return n * x", new="return 1")]
+    wrong = mutants.run(rows, PlainTree(tmp_path))
+    assert len(wrong) == 1 and wrong[0].startswith("host-one: survived")
+    assert "x = 1" in (tmp_path / "a.py").read_text()
+    assert "killed" in capsys.readouterr().out

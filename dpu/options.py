@@ -56,16 +56,16 @@ class Daemon:
     )
     insecure: bool = option(False, "allow a TCP endpoint beyond loopback without CURVE")
     host_timeout_ns: int = option(
-        10_000_000_000, "a host silent for so long is dead", "time", low=100_000_000, high=10**13
+        10_000_000_000, "a host silent for this long is dead", "time", low=100_000_000, high=10**13
     )
     drain_timeout_ns: int = option(
-        30_000_000_000, "SIGTERM waits so long for write-back", "time", high=10**13
+        30_000_000_000, "the longest that SIGTERM waits for write-back", "time", high=10**13
     )
     record_dir: str = option("", "write ledger records and decision log here; empty: off")
     stage_timers: bool = option(True, "time one in 31 of the stages of a block's way")
     cpu: int = option(-1, "core the reactor is pinned to; -1: none", low=-1, high=4095)
     spin_ns: int = option(
-        50_000, "the reactor polls so long after the last work, then sleeps", "time", high=10**18
+        50_000, "the reactor polls this long after its last work, then sleeps", "time", high=10**18
     )
 
 
@@ -117,7 +117,7 @@ class Store:
 
     segment_bytes: int = option(4 << 20, "one layer of one tenant at a time", "size",
                                 low=4096, high=1 << 31)  # fmt: skip
-    ttl_ns: int = option(0, "blocks expire so long after their write; 0: never", "time",
+    ttl_ns: int = option(0, "blocks expire this long after their write; 0: never", "time",
                          high=(1 << 63) - 1)  # fmt: skip
     write: str = option("through", "a put is acknowledged on NVMe, or once staged",
                         choices=("through", "back"))  # fmt: skip

@@ -32,8 +32,8 @@ def chromium(page: Path, width: int, height: int, scheme: str, *more: str) -> st
 
 def screenshot(page: Path, png: Path, width: int, height: int, scheme: str) -> list[str]:
     """Writes the picture; returns what the page wrote to the console."""
-    told = chromium(page, width, height, scheme, f"--screenshot={png.resolve()}")
-    return [line for line in told.splitlines() if "CONSOLE" in line]
+    console = chromium(page, width, height, scheme, f"--screenshot={png.resolve()}")
+    return [line for line in console.splitlines() if "CONSOLE" in line]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def info(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="one trace")],
     trace_format: TraceFormatOption = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", help="only so many requests from the front")
+        int | None, typer.Option("--limit", help="only the first N requests")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="of formats that are a generator")] = 1,
     form: FormatOption = Format.text,
@@ -64,7 +64,7 @@ def import_trace(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="where to write it")],
     trace_format: TraceFormatOption = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", help="only so many requests from the front")
+        int | None, typer.Option("--limit", help="only the first N requests")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="of formats that are a generator")] = 1,
     form: FormatOption = Format.text,
@@ -114,7 +114,7 @@ def generate(
     sessions: Annotated[int, typer.Option("--sessions", help="that decode")] = 1,
     block_tokens: Annotated[int, typer.Option("--block-tokens", help="tokens of one block")] = 64,
     turn_steps: Annotated[
-        int | None, typer.Option("--turn-steps", help="a new turn every so many steps")
+        int | None, typer.Option("--turn-steps", help="a new turn every N steps")
     ] = None,
     shared_prefix_tokens: Annotated[
         int, typer.Option("--shared-prefix-tokens", help="that all sessions begin with")

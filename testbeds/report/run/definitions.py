@@ -165,7 +165,7 @@ DEFINITIONS = (
     Definition(
         "blocks_recomputed",
         "recomputed",
-        "Blocks that could not be had and were made again by the host.",
+        "Blocks that could not be read and were recomputed by the host.",
         "",
         "lower",
     ),

@@ -57,7 +57,7 @@ KEY = layout("struct ofs_key")
 ACTION = layout("struct ofs_action")
 RECORD = layout("struct ofs_ledger_record")
 GUESS = layout("struct ofs_guess")
-"""One guess, 16 bytes: told after `after_layer` of a step, that `layer` will demand `ordinal` in
+"""One guess, 16 bytes: passed after `after_layer` of a step, that `layer` will demand `ordinal` in
 `steps` steps (0: this one), with a probability of `probability` / 65535. `cause`, of `CAUSES` from
 window on, is how the ledger names it. The core does not use `after_layer`."""
 INFO = layout("struct ofs_chunk_info")

@@ -1,10 +1,10 @@
 """Sessions that decode in virtual time, fed a few steps at a time, and the HBM pool before them.
 
 An `Engine` owns the clock of one `Core`, asks a `Timing` how long the device takes, and runs in C
-until somebody is needed: a place wants its next slab of steps, or its session has ended. Between
-two runs the caller may speak to the core, at `now_ns`; what the core asks then is carried out when
-the next run begins. How the steps are cut into slabs changes nothing. Times are simulated ns,
-results are `modelled`.
+until somebody is needed: a batch slot wants its next slab of steps, or its session has ended.
+Between two runs the caller may speak to the core, at `now_ns`; what the core asks then is carried
+out when the next run begins. How the steps are cut into slabs changes nothing. Times are simulated
+ns, results are `modelled`.
 
 What can fail: `BadInput` for shapes that do not fit or what the core refuses. After an error in
 `run` the engine is of no further use.
@@ -28,7 +28,7 @@ ABSENT = np.uint32(0xFFFFFFFF)
 """Fills rows of a selection behind the last ordinal."""
 
 ROW = layout("struct ofs_row")
-"""What one layer of one step did. `session`: the place at which it ran. `pool_hits`: selected
+"""What one layer of one step did. `session`: the batch slot at which it ran. `pool_hits`: selected
 blocks that the HBM pool served; the rest are `demands`. `ends`: how they ended, by `ENDS`; the
 first five are on-time hits, `late` is not. `shadow_misses`: what a demand-only LRU of the same size
 would have missed. `pollution`: misses of blocks that a prefetch had evicted. Reads are counted in
@@ -45,12 +45,12 @@ _EVENTS = {int(lib.OFS_ENGINE_ROWS): "rows", int(lib.OFS_ENGINE_ENDED): "ended"}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How long things take, in ns. `place_max`: sessions at once. `append_steps`: a session writes
+    """How long things take, in ns. `batch_slot_max`: sessions at once. `append_steps`: one writes
     a new chunk every so many steps, 0 never. `timing`: the device, by its name in
     `bindings.timing.TIMINGS`, opened with `hit_ns`, `nvme` (parameters of the drive as in
     `bindings.storage.preset`; None: a read takes no time) and `seed`; or one that is open."""
 
-    place_max: int
+    batch_slot_max: int
     compute_ns: int = 500_000
     hit_ns: int = 0
     retry_ns: int = 10_000
@@ -65,7 +65,7 @@ class Engine:
 
     def __init__(self, core: Core, config: EngineConfig) -> None:
         struct: Any = ffi.new("struct ofs_engine_config *")
-        for name in ("place_max", "append_steps", "compute_ns", "retry_ns"):
+        for name in ("batch_slot_max", "append_steps", "compute_ns", "retry_ns"):
             setattr(struct, name, getattr(config, name))
         costs = Costs(hit_ns=config.hit_ns, nvme=config.nvme, seed=config.seed)
         self.timing = open_timing(config.timing, costs)
@@ -75,7 +75,7 @@ class Engine:
             lib.ofs_engine_open(out, core.handle, struct),
             "opening the engine",
             "engine",
-            "check place_max, the core's demand_max (at most 65535) and what the timing may owe",
+            "check batch_slot_max, the core's demand_max (at most 65535) and the timing's limit",
         )
         assert ffi.sizeof("struct ofs_row") == ROW.itemsize
         self.core, self.config = core, config
@@ -85,34 +85,34 @@ class Engine:
 
     def start(
         self,
-        place: int,
+        batch_slot: int,
         session: int,
         at_ns: int,
         guesses: npt.NDArray[np.void] | None = None,
         lead_ns: int = 0,
     ) -> None:
-        """The core's open `session` begins to decode at `place`.
+        """The core's open `session` begins to decode at `batch_slot`.
 
-        Its first guesses (`GUESS` `[n]`, `steps` counting from its first step) are told at `at_ns`,
-        its first layer demands at `at_ns + lead_ns`. `BadInput`: the place is taken, the session
-        runs already, or `at_ns` has passed.
-        """
-        told = np.ascontiguousarray(np.zeros(0, GUESS) if guesses is None else guesses, GUESS)
+        Its first guesses (`GUESS` `[n]`, `steps` counting from its first step) are passed at
+        `at_ns`, its first layer demands at `at_ns + lead_ns`. `BadInput`: the batch slot is taken,
+        the session runs already, or `at_ns` has passed. """
+        begun = np.ascontiguousarray(np.zeros(0, GUESS) if guesses is None else guesses, GUESS)
         rc = lib.ofs_engine_start(
             self._handle,
-            place,
+            batch_slot,
             session,
             at_ns,
             lead_ns,
-            ffi.cast("struct ofs_guess *", told.ctypes.data),
-            len(told),
+            ffi.cast("struct ofs_guess *", begun.ctypes.data),
+            len(begun),
         )
-        check_rc(rc, "starting a session", f"place {place}", "a free place, not in the past")
-        self._begun[place] = told
+        where = f"batch slot {batch_slot}"
+        check_rc(rc, "starting a session", where, "a free batch slot, not in the past")
+        self._begun[batch_slot] = begun
 
     def feed(
         self,
-        place: int,
+        batch_slot: int,
         selected: npt.NDArray[np.uint32],
         served: npt.NDArray[Any] | None = None,
         scores: npt.NDArray[np.uint16] | None = None,
@@ -120,14 +120,15 @@ class Engine:
         guesses: npt.NDArray[np.void] | None = None,
         last: bool = False,
     ) -> None:
-        """The next steps of the session at `place`; they need not be copied until they are run.
+        """The next steps of the session at `batch_slot`; they need not be copied until they are
+        run.
 
         selected: uint32 `[steps, layers, width]`, `ABSENT` behind the last. served: bool, the same
         shape, where the HBM pool has the block: it is not demanded. scores: uint16 `[steps, layers,
-        blocks]`; blocks that are not written yet are not told. guesses: `GUESS` `[n]` sorted by
-        (step, after_layer), told right after that layer's demands went in; guess_offsets: integers
-        `[steps * layers + 1]` into them. last: the session ends with these steps, of which there
-        may be none. `BadInput`: shapes that do not fit, or a place that does not ask.
+        blocks]`; blocks that are not written yet are left out. guesses: `GUESS` `[n]` sorted by
+        (step, after_layer), passed right after that layer's demands went in; guess_offsets:
+        integers `[steps * layers + 1]` into them. last: the session ends with these steps, of which
+        there may be none. `BadInput`: shapes that do not fit, or a batch slot that does not ask.
         """
         layers = self.core.config.layer_count
         selected = np.ascontiguousarray(selected, np.uint32)
@@ -150,32 +151,33 @@ class Engine:
             struct.guesses = ffi.cast("struct ofs_guess *", kept[-2].ctypes.data)
             struct.guess_offsets = ffi.cast("uint64_t *", kept[-1].ctypes.data)
         check_rc(
-            lib.ofs_engine_feed(self._handle, place, struct),
+            lib.ofs_engine_feed(self._handle, batch_slot, struct),
             "feeding a session",
-            f"place {place}",
-            "feed a place that asks, with steps or as the last",
+            f"batch slot {batch_slot}",
+            "feed a batch slot that asks, with steps or as the last",
         )
-        self._fed[place] = tuple(kept)
+        self._fed[batch_slot] = tuple(kept)
 
     def run(self) -> tuple[str, int] | None:
-        """Go on until somebody is needed: ("rows", place) wants its next slab, ("ended", place) has
+        """Go on until somebody is needed: ("rows", slot) wants its next slab, ("ended", slot) has
         computed its last layer, None: nothing is left to do."""
-        place: Any = ffi.new("uint32_t *")
+        batch_slot: Any = ffi.new("uint32_t *")
         event = check_rc(
-            lib.ofs_engine_run(self._handle, place),
+            lib.ofs_engine_run(self._handle, batch_slot),
             "simulating decode",
             f"at {self.now_ns} ns",
             "ordinals, guesses and demands of a layer must fit the core",
         )
-        return (_EVENTS[event], int(place[0])) if event else None
+        return (_EVENTS[event], int(batch_slot[0])) if event else None
 
-    def take_rows(self, place: int) -> npt.NDArray[np.void]:
+    def take_rows(self, batch_slot: int) -> npt.NDArray[np.void]:
         """`ROW` `[steps * layers]` of the whole steps run since they were last taken. A step is
         whole when the next begins or the session has ended."""
-        count = check_rc(lib.ofs_engine_rows(self._handle, place, ffi.NULL, 0), "counting rows")
+        rc = lib.ofs_engine_rows(self._handle, batch_slot, ffi.NULL, 0)
+        count = check_rc(rc, "counting rows")
         rows = np.zeros(count, ROW)
         pointer = ffi.cast("struct ofs_row *", rows.ctypes.data)
-        check_rc(lib.ofs_engine_rows(self._handle, place, pointer, count), "taking rows")
+        check_rc(lib.ofs_engine_rows(self._handle, batch_slot, pointer, count), "taking rows")
         return rows
 
     @property

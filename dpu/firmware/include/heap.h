@@ -1,11 +1,11 @@
 /*
  * heap.h: a binary heap over an array of the caller's, the one there is.
  *
- * Model: every item begins with its key; the lowest key is at place 0. A key has two numbers, so
+ * Model: every item begins with its key; the lowest key is at position 0. A key has two numbers, so
  * that what is equal in the first is ordered by the second: a sequence number, where it came first.
- * The caller keeps the count and bounds it. `moved` is told of every place that an item takes, by
- * the caller that must find items again; or NULL. All of it is inlined, with the size and `moved`
- * known: a heap costs what one written by hand would. Nothing can fail.
+ * The caller keeps the count and bounds it. `moved` is told of every position that an item takes,
+ * by the caller that must find items again; or NULL. All of it is inlined, with the size and
+ * `moved` known: a heap costs what one written by hand would. Nothing can fail.
  */
 #ifndef OFS_HEAP_H
 #define OFS_HEAP_H
@@ -17,7 +17,7 @@ struct ofs_heap_key {
 	uint64_t first, second;
 };
 
-typedef void ofs_heap_moved(void *owner, const void *item, uint32_t place);
+typedef void ofs_heap_moved(void *owner, const void *item, uint32_t position);
 
 #define OFS_HEAP_INLINE static inline __attribute__((always_inline))
 
@@ -31,46 +31,46 @@ ofs_heap_before(const void *a, const void *b)
 }
 
 OFS_HEAP_INLINE void
-ofs_heap_set(void *items, size_t size, uint32_t place, const void *item, ofs_heap_moved *moved,
+ofs_heap_set(void *items, size_t size, uint32_t position, const void *item, ofs_heap_moved *moved,
 	void *owner)
 {
-	memcpy((char *)items + place * size, item, size);
+	memcpy((char *)items + position * size, item, size);
 	if (moved)
-		moved(owner, item, place);
+		moved(owner, item, position);
 }
 
-/* The place is a hole: the item goes there or towards the end. It is no part of the array. */
+/* The position is a hole: the item goes there or towards the end. It is no part of the array. */
 OFS_HEAP_INLINE void
-ofs_heap_down(void *items, size_t size, uint32_t count, uint32_t place, const void *item,
+ofs_heap_down(void *items, size_t size, uint32_t count, uint32_t position, const void *item,
 	ofs_heap_moved *moved, void *owner)
 {
 	char *base = (char *)items;
 	uint32_t child;
 
-	while ((child = 2 * place + 1) < count) {
+	while ((child = 2 * position + 1) < count) {
 		if (child + 1 < count && ofs_heap_before(base + (child + 1) * size, base + child * size))
 			child++;
 		if (!ofs_heap_before(base + child * size, item))
 			break;
-		ofs_heap_set(items, size, place, base + child * size, moved, owner);
-		place = child;
+		ofs_heap_set(items, size, position, base + child * size, moved, owner);
+		position = child;
 	}
-	ofs_heap_set(items, size, place, item, moved, owner);
+	ofs_heap_set(items, size, position, item, moved, owner);
 }
 
 /* The same, towards the root; where it went. */
 OFS_HEAP_INLINE uint32_t
-ofs_heap_up(void *items, size_t size, uint32_t place, const void *item, ofs_heap_moved *moved,
+ofs_heap_up(void *items, size_t size, uint32_t position, const void *item, ofs_heap_moved *moved,
 	void *owner)
 {
 	char *base = (char *)items;
 
-	while (place > 0 && ofs_heap_before(item, base + (place - 1) / 2 * size)) {
-		ofs_heap_set(items, size, place, base + (place - 1) / 2 * size, moved, owner);
-		place = (place - 1) / 2;
+	while (position > 0 && ofs_heap_before(item, base + (position - 1) / 2 * size)) {
+		ofs_heap_set(items, size, position, base + (position - 1) / 2 * size, moved, owner);
+		position = (position - 1) / 2;
 	}
-	ofs_heap_set(items, size, place, item, moved, owner);
-	return place;
+	ofs_heap_set(items, size, position, item, moved, owner);
+	return position;
 }
 
 #endif

@@ -2,13 +2,13 @@
  * ofs_core.h: the decision core.
  *
  * Model: one deterministic library decides everything: index, sharing, prefetch ranking, eviction,
- * bandwidth, admission. It is told the time with every event and never asks for it; it makes no
+ * bandwidth, admission. It gets the time with every event and never asks for it; it makes no
  * system call, allocates nothing after open, and uses integers only, so that x86 and Arm decide
  * alike. One thread owns a core. Events go in through the calls below; what the core wants done
  * comes out as actions, which the owner (reactor, simulator, ASIC model) takes after every event.
  * The core never touches a byte of KV.
  *
- * Blocks are (chunk, layer) with dense chunk numbers; a session names blocks by ordinal: the place
+ * Blocks are (chunk, layer) with dense chunk numbers; a session names blocks by ordinal: the index
  * of the chunk in its own list. A chunk is known by its keyed prefix hash; sessions of one tenant
  * that share a prefix share chunks, counted by reference. While the policy's SHARED bit is off, a
  * session gets chunks of its own (key salted with the session), whose `store_key` is still the
@@ -121,7 +121,7 @@ struct ofs_step {
 
 /* A guess made by the host: that a layer of the session will demand an ordinal. */
 struct ofs_guess {
-	uint16_t after_layer; /* when to tell it: for whoever tells, not for the core */
+	uint16_t after_layer; /* when to pass it: for the caller, not for the core */
 	uint16_t layer;
 	uint32_t ordinal;
 	uint16_t steps;       /* from the step the session is in: 0 this one, 1 the next */
@@ -195,7 +195,7 @@ struct ofs_ledger_record {
 	uint32_t ordinal;
 };
 
-/* What a core is told: so the decision log and the counters of work name it. */
+/* The kinds of event: so the decision log and the counters of work name it. */
 enum ofs_event_type {
 	OFS_EVENT_OPEN = 1,
 	OFS_EVENT_POLICY = 2,
@@ -225,7 +225,7 @@ enum ofs_event_type {
 enum ofs_table {
 	OFS_TABLE_INDEX = 0,   /* from chunk key to chunk number */
 	OFS_TABLE_CHUNK = 1,   /* chunks, and their links to sessions */
-	OFS_TABLE_BLOCK = 2,   /* words of a block: slot, shadow, ghost, place in the queue, flags */
+	OFS_TABLE_BLOCK = 2,   /* words of a block: slot, shadow, ghost, position in the queue, flags */
 	OFS_TABLE_SLOT = 3,    /* slots, and which sessions used them */
 	OFS_TABLE_ORDER = 4,   /* what eviction keeps beside the slots: list heads, nodes */
 	OFS_TABLE_SHADOW = 5,  /* the demand-only LRU */
@@ -240,10 +240,10 @@ enum ofs_table {
 struct ofs_work {
 	uint64_t events;
 	uint64_t probes;      /* entries of the chunk index looked at */
-	uint64_t heap_moves;  /* candidates written to a place in a heap */
+	uint64_t heap_moves;  /* candidates written to a position in a heap */
 	uint64_t values;      /* scores and averages taken in or compared, each once for each use */
 	uint64_t ranked;      /* candidates looked at one by one: likely enough by value, and absent */
-	uint64_t rescored;    /* staged blocks whose place in the eviction order was looked at again */
+	uint64_t rescored;    /* staged blocks whose rank in the eviction order was computed again */
 	uint64_t victims;     /* slots looked at to find one that may go */
 	uint64_t order_moves; /* entries put into, moved in or taken out of a list */
 	uint64_t table_bytes[10]; /* by enum ofs_table: read, written or both */
@@ -276,7 +276,7 @@ int ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	const struct ofs_session_config *config, uint32_t *session);
 /*
  * Append `count` chunks by the 128-bit content hash of their tokens; the core chains the keyed
- * prefix hash from the session's last chunk. `infos` [count] tells the keys and what is stored.
+ * prefix hash from the session's last chunk. `infos` [count] gives the keys and what is stored.
  */
 int ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	uint32_t count, const struct ofs_key *contents, struct ofs_chunk_info *infos);
@@ -306,7 +306,7 @@ int ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenan
 /*
  * Write-back: give the written block a slot, dirty (not evictable) until ofs_core_block_clean.
  * The caller carries out the actions, fills the slot and publishes it: no PUBLISH comes for it.
- * -EAGAIN when no slot can be had, or a read is on its way: the caller writes through instead.
+ * -EAGAIN when no slot is free, or a read is on its way: the caller writes through instead.
  */
 int ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer,
 	uint32_t *slot, uint32_t *generation);

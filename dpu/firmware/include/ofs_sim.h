@@ -5,7 +5,7 @@
  * timing model, carries out what the core asks, and nothing here waits: the same inputs and seed
  * give the same events in the same order and, with a log, the same log byte for byte. Sessions
  * decode in parallel, each layer after layer: a step's demands go in, and when the last of them is
- * there the layer computes for compute_ns and the next layer follows. A session stands at a place;
+ * there the layer computes for compute_ns and the next layer follows. A session takes a batch slot;
  * what it selects is fed in slabs of consecutive steps, and how they are cut changes nothing. The
  * caller opens the core, its tenant and its sessions, and may speak to the core between two runs.
  * What can fail: input that the core refuses, and memory. After an error the engine is only closed.
@@ -21,8 +21,8 @@
 struct ofs_engine;
 
 struct ofs_engine_config {
-	uint32_t place_max;
-	uint32_t append_steps;     /* a session writes a new chunk every so many steps; 0: never */
+	uint32_t batch_slot_max;
+	uint32_t append_steps;     /* a session writes a new chunk every append_steps steps; 0: never */
 	uint64_t compute_ns;       /* one layer, with its blocks at hand */
 	uint64_t retry_ns;         /* wait after -EAGAIN */
 	struct ofs_timing *timing; /* of the device; the caller's, until the engine is closed */
@@ -35,18 +35,18 @@ struct ofs_slab {
 	uint32_t width;           /* ordinals of a row of `selected` */
 	uint32_t score_stride;    /* from one row of scores to the next */
 	uint32_t score_count;     /* scores of a row that mean something; more than blocks are cut */
-	uint32_t selected_count;  /* what the ledger is told; 0: as many as the row has */
+	uint32_t selected_count;  /* what the ledger counts; 0: as many as the row has */
 	const uint32_t *selected; /* [step_count * layer_count][width], OFS_NONE behind the last */
 	const uint8_t *served;    /* the same shape: the HBM pool has it; NULL: it has none */
 	const uint16_t *scores;   /* [step_count * layer_count][score_stride], or NULL */
 	const uint64_t *guess_offsets;   /* [step_count * layer_count + 1] into guesses, or NULL */
-	const struct ofs_guess *guesses; /* told when the row's demands have gone in */
+	const struct ofs_guess *guesses; /* passed when the row's demands have gone in */
 	uint64_t *stall_ns; /* [step_count] sums over the layers are written here; or NULL */
 };
 
 /* What one layer of one step did. Counts stop at their type's highest value. */
 struct ofs_row {
-	uint32_t session; /* its place */
+	uint32_t session; /* its batch slot */
 	uint32_t step;    /* since it started */
 	uint16_t layer;
 	uint16_t flags; /* OFS_ROW_* */
@@ -69,8 +69,8 @@ struct ofs_row {
 
 /* Why a run came back. */
 #define OFS_ENGINE_IDLE 0  /* nothing is left to do */
-#define OFS_ENGINE_ROWS 1  /* the place wants its next slab */
-#define OFS_ENGINE_ENDED 2 /* the place has computed its last layer */
+#define OFS_ENGINE_ROWS 1  /* the batch slot wants its next slab */
+#define OFS_ENGINE_ENDED 2 /* the batch slot has computed its last layer */
 
 struct ofs_engine_state {
 	uint64_t now_ns;
@@ -82,20 +82,20 @@ int ofs_engine_open(struct ofs_engine **out, struct ofs_core *core,
 	const struct ofs_engine_config *config);
 void ofs_engine_close(struct ofs_engine *engine);
 /*
- * The session begins: `guesses`, the caller's until the first slab is asked, are told at at_ns, its
- * first layer demands lead_ns later. -EBUSY: another session stands there; -EINVAL: in the past.
+ * The session begins: `guesses`, the caller's until the first slab is asked, are passed at at_ns,
+ * its first layer demands lead_ns later. -EBUSY: another session has it; -EINVAL: in the past.
  */
-int ofs_engine_start(struct ofs_engine *engine, uint32_t place, uint32_t session, uint64_t at_ns,
-	uint64_t lead_ns, const struct ofs_guess *guesses, uint32_t guess_count);
-/* -EBUSY: the place has not used up its slab. */
-int ofs_engine_feed(struct ofs_engine *engine, uint32_t place, const struct ofs_slab *slab);
+int ofs_engine_start(struct ofs_engine *engine, uint32_t batch_slot, uint32_t session,
+	uint64_t at_ns, uint64_t lead_ns, const struct ofs_guess *guesses, uint32_t guess_count);
+/* -EBUSY: the batch slot has not used up its slab. */
+int ofs_engine_feed(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_slab *slab);
 /* On to the next moment at which the caller is needed: OFS_ENGINE_* or -errno. */
-int ofs_engine_run(struct ofs_engine *engine, uint32_t *place);
+int ofs_engine_run(struct ofs_engine *engine, uint32_t *batch_slot);
 /*
- * Take at most `max` rows of whole steps that the place has run, in order: returns their number;
- * `rows` NULL: how many there are. Reads that follow a session's end are in no row.
+ * Take at most `max` rows of whole steps that the batch slot has run, in order: returns their
+ * number; `rows` NULL: how many there are. Reads that follow a session's end are in no row.
  */
-int ofs_engine_rows(struct ofs_engine *engine, uint32_t place, struct ofs_row *rows, int max);
+int ofs_engine_rows(struct ofs_engine *engine, uint32_t batch_slot, struct ofs_row *rows, int max);
 void ofs_engine_describe(const struct ofs_engine *engine, struct ofs_engine_state *state);
 
 struct ofs_sim_decode {
@@ -103,7 +103,7 @@ struct ofs_sim_decode {
 	uint32_t step_count;
 	uint32_t score_count;    /* ordinals of one row of scores; 0: no hints */
 	uint32_t selected_count; /* blocks one layer selects, those of the HBM pool included */
-	uint32_t append_steps;   /* a session writes a new chunk every so many steps; 0: never */
+	uint32_t append_steps;   /* a session writes a new chunk every append_steps steps; 0: never */
 	uint32_t reserved;
 	const uint32_t *sessions; /* [session_count] numbers of open sessions */
 	const uint64_t *offsets;  /* [session_count * step_count * layer_count + 1] into demands */

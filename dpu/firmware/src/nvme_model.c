@@ -160,9 +160,9 @@ static uint64_t
 model_plane(const struct ofs_nvme_model *model, uint64_t page)
 {
 	uint64_t round = page / model->plane_count;
-	uint64_t place = page % model->plane_count;
+	uint64_t plane = page % model->plane_count;
 
-	return (place + model_mix(round) % model->plane_count) % model->plane_count;
+	return (plane + model_mix(round) % model->plane_count) % model->plane_count;
 }
 
 static uint64_t

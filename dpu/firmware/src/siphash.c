@@ -3,7 +3,8 @@
  *
  * Model: pure functions. The cipher is Aumasson and Bernstein, "SipHash: a fast short-input PRF"
  * (2012), with the 128-bit finish of their reference implementation. It is keyed with a tenant's
- * secret, so that a tenant can neither guess another's chunk keys nor crowd one place of the index.
+ * secret, so that a tenant can neither guess another's chunk keys nor crowd one bucket of the
+ * index.
  */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Does the index find what was put in, and only that, when keys crowd one place? */
+/* Does the index find what was put in, and only that, when keys crowd one bucket? */
 #include "core/internal.h"
 #include "core_fixture.h"
 
@@ -36,7 +36,7 @@ test_crowded_keys(void)
 	uint32_t chunks[400];
 	uint64_t state = 7;
 
-	/* Sixteen places for 400 keys: long runs, which removal must not break. */
+	/* Sixteen buckets for 400 keys: long runs, which removal must not break. */
 	for (uint32_t i = 0; i < 400; i++)
 		chunks[i] = put(core, 0, i % 16, i);
 	for (uint32_t round = 0; round < 400; round++) {

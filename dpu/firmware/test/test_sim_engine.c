@@ -99,14 +99,14 @@ static uint64_t
 run_cut(uint32_t steps, struct ofs_row *rows)
 {
 	struct ofs_timing_config device = {.side = "nvme", .hit_ps = 500000};
-	struct ofs_engine_config config = {.place_max = 1,
+	struct ofs_engine_config config = {.batch_slot_max = 1,
 		.append_steps = 5,
 		.compute_ns = 10000,
 		.retry_ns = 1000};
 	struct ofs_engine_state state;
 	struct ofs_engine *engine;
 	struct cut cut = {0};
-	uint32_t place, fed = 0, taken = 0;
+	uint32_t batch_slot, fed = 0, taken = 0;
 	struct fixture f;
 	int what;
 
@@ -115,8 +115,8 @@ run_cut(uint32_t steps, struct ofs_row *rows)
 	open_core(&f);
 	assert(ofs_engine_open(&engine, f.core, &config) == 0);
 	assert(ofs_engine_start(engine, 0, f.session, 10, 5, NULL, 0) == 0);
-	while ((what = ofs_engine_run(engine, &place)) > 0) {
-		assert(place == 0);
+	while ((what = ofs_engine_run(engine, &batch_slot)) > 0) {
+		assert(batch_slot == 0);
 		taken += (uint32_t)ofs_engine_rows(engine, 0, rows + taken, (int)(STEPS * LAYERS - taken));
 		assert(ofs_core_verify(f.core) == 0);
 		if (what == OFS_ENGINE_ENDED) {
@@ -154,7 +154,7 @@ static void
 test_what_the_engine_refuses(void)
 {
 	struct ofs_timing_config device = {.side = "free"};
-	struct ofs_engine_config config = {.place_max = 1};
+	struct ofs_engine_config config = {.batch_slot_max = 1};
 	struct ofs_slab none = {0};
 	struct ofs_engine *engine;
 	struct fixture f;

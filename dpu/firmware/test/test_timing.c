@@ -153,10 +153,12 @@ test_what_open_refuses(void)
 static uint64_t
 run_alone(const struct ofs_timing_config *device, uint64_t *stall_ns)
 {
-	struct ofs_engine_config config = {.place_max = 1, .append_steps = APPEND, .compute_ns = 1000};
+	struct ofs_engine_config config = {.batch_slot_max = 1,
+		.append_steps = APPEND,
+		.compute_ns = 1000};
 	struct ofs_core_config sizes = fixture_config(16);
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
-	uint32_t selected[STEPS * WIDTH], place;
+	uint32_t selected[STEPS * WIDTH], batch_slot;
 	struct ofs_engine_state state;
 	struct ofs_engine *engine;
 	struct ofs_slab slab = {.step_count = STEPS,
@@ -173,11 +175,11 @@ run_alone(const struct ofs_timing_config *device, uint64_t *stall_ns)
 	assert(ofs_timing_open(&config.timing, device) == 0);
 	assert(ofs_engine_open(&engine, f.core, &config) == 0);
 	assert(ofs_engine_start(engine, 0, f.session, 0, 0, NULL, 0) == 0);
-	assert(ofs_engine_run(engine, &place) == OFS_ENGINE_ROWS);
+	assert(ofs_engine_run(engine, &batch_slot) == OFS_ENGINE_ROWS);
 	assert(ofs_engine_feed(engine, 0, &slab) == 0);
-	assert(ofs_engine_run(engine, &place) == OFS_ENGINE_ENDED);
+	assert(ofs_engine_run(engine, &batch_slot) == OFS_ENGINE_ENDED);
 	ofs_engine_describe(engine, &state);
-	assert(ofs_engine_run(engine, &place) == OFS_ENGINE_IDLE);
+	assert(ofs_engine_run(engine, &batch_slot) == OFS_ENGINE_IDLE);
 	assert(ofs_core_verify(f.core) == 0);
 	ofs_engine_close(engine);
 	config.timing->ops->close(config.timing);
@@ -214,7 +216,7 @@ static void
 test_a_side_that_may_owe_too_little_is_refused(void)
 {
 	struct ofs_timing_config device = {.side = "skeleton", .in_flight_max = 2};
-	struct ofs_engine_config config = {.place_max = 1};
+	struct ofs_engine_config config = {.batch_slot_max = 1};
 	struct ofs_core_config sizes = fixture_config(16);
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
 	struct ofs_engine *engine;

@@ -3,7 +3,7 @@
  *
  * Why no way of reading on demand needs fewer reads than Belady's, rows and all: take a schedule
  * and its first victim v that is needed before the block w that is needed last. Evict w instead,
- * and do what the schedule does with v and w in each other's place. When v is needed the old one
+ * and do what the schedule does with v and w exchanged. When v is needed the old one
  * reads it for some x; the new one has it, and has x where the old one has w. From there each reads
  * once what only the other has, or less, so the new one never reads more. The same holds up to
  * every row: a block that is needed after it counts like one that is needed never.
@@ -20,7 +20,7 @@
  * A block that decode has not written yet is passed over: it cannot be read ahead, and comes by
  * itself. After that it is like any other.
  *
- * Prefetch never costs hits. Let c have come in the place of v, c needed before v. Where reading on
+ * Prefetch never costs hits. Let c have replaced v, c needed before v. Where reading on
  * demand would have read c for some x, there is now nothing to read, and x stands where v would:
  * that is one read less, and at most one more later, for v. So hits(clairvoyant) >= hits(Belady).
  */
@@ -45,7 +45,7 @@ struct run {
 	uint32_t slots, used;
 	int bypass;
 	uint64_t credit;
-	uint32_t frontier; /* place in time */
+	uint32_t frontier; /* position in time */
 	uint64_t looked;   /* demands of the frontier row that need no look */
 };
 

@@ -154,7 +154,7 @@ class Runner:
     def _engine_config(self) -> EngineConfig:
         spec = self._spec
         return EngineConfig(
-            place_max=len(self._workload.sessions),
+            batch_slot_max=len(self._workload.sessions),
             compute_ns=spec.time_per_token_ns // self._workload.layer_count,
             hit_ns=HIT_NS,
             append_steps=self._workload.block_tokens,

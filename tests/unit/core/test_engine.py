@@ -111,25 +111,25 @@ def ran(
     policy: Policy, works: list[Work], cuts: list[int], config: EngineConfig = CONFIG,
     slots: int = 40, queue_max: int = 5, end_known: bool = True,
 ) -> tuple[Core, Engine, np.ndarray]:  # fmt: skip
-    """Every work at its own place; sessions close when they end."""
+    """Every work in its own batch slot; sessions close when they end."""
     core = core_of(policy, slots, queue_max)
     engine = Engine(core, config)
     sessions = [session_of(core, number) for number in range(len(works))]
     slabs = [w.slabs(c, end_known) for w, c in zip(works, cuts, strict=True)]
     begin = np.zeros(7, GUESS)
     begin["ordinal"], begin["probability"], begin["cause"] = np.arange(7), 50000, LOOKAHEAD
-    for place, session in enumerate(sessions):
-        engine.start(place, session, place * 700_000, begin, lead_ns=100_000)
+    for slot, session in enumerate(sessions):
+        engine.start(slot, session, slot * 700_000, begin, lead_ns=100_000)
     rows: list[list[np.ndarray]] = [[] for _ in works]
     while event := engine.run():
-        what, place = event
-        rows[place].append(engine.take_rows(place))
+        what, slot = event
+        rows[slot].append(engine.take_rows(slot))
         if what == "rows":
-            engine.feed(place, *next(slabs[place]))
+            engine.feed(slot, *next(slabs[slot]))
         else:
-            core.session_close(engine.now_ns, sessions[place])
+            core.session_close(engine.now_ns, sessions[slot])
     assert core.verify()
-    return core, engine, np.concatenate([part for of_place in rows for part in of_place])
+    return core, engine, np.concatenate([taken for of_slot in rows for taken in of_slot])
 
 
 @settings(max_examples=25)
@@ -172,7 +172,7 @@ def test_rows_add_up_to_the_ledger(policy: str) -> None:
     assert rows["demand_reads"].sum() == sum(ledger["issued"][:3])
     assert rows["prefetch_reads"].sum() == sum(ledger["issued"][3:]) > 0
     assert engine.reads == sum(ledger["issued"]) and engine.failed == 0
-    order = [(place, step, layer) for place in range(SESSIONS)
+    order = [(slot, step, layer) for slot in range(SESSIONS)
              for step in range(STEPS) for layer in range(LAYERS)]  # fmt: skip
     assert [tuple(row) for row in rows[["session", "step", "layer"]].tolist()] == order
 
@@ -216,10 +216,10 @@ def test_what_the_host_foretells_is_there() -> None:
     assert foretold["ends"][0, ENDS.index("lookahead")] > 0  # told before its first step
 
 
-def test_a_place_serves_one_session_after_another() -> None:
+def test_a_batch_slot_serves_one_session_after_another() -> None:
     """Places are used again, and the rows of both sessions are there."""
     core = core_of(POLICIES["ema"], session_max=1)
-    engine = Engine(core, replace(CONFIG, place_max=1))
+    engine = Engine(core, replace(CONFIG, batch_slot_max=1))
     for number in range(2):
         session = session_of(core, number, engine.now_ns)
         engine.start(0, session, engine.now_ns + 1000)
@@ -259,7 +259,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(BadInput):
         engine.feed(0, work.selected)  # it has not used up the first
     with pytest.raises(BadInput):
-        Engine(core, replace(CONFIG, place_max=0))
+        Engine(core, replace(CONFIG, batch_slot_max=0))
     with pytest.raises(BadInput):
         engine.run()  # ordinals that nobody has written: nothing is appended before step 2
         engine.run()

@@ -233,7 +233,7 @@ ofs_session_unpin(struct ofs_core *core, uint32_t session)
 	for (uint32_t i = 0; i < s->pin_count; i++) {
 		struct ofs_slot *slot = &core->slots[pins[i].slot];
 
-		/* A failed read frees its slot under the pin; the generation tells. */
+		/* A failed read frees its slot under the pin; the generation shows it. */
 		if (slot->generation == pins[i].generation && slot->pins > 0)
 			slot->pins--;
 	}

@@ -1,5 +1,5 @@
 /*
- * block.c: what the store tells of single blocks, and write-back staging.
+ * block.c: what the store reports of single blocks, and write-back staging.
  *
  * Model: stored or not is a bit at the home chunk, so that every chunk that reads from one store
  * key learns of it at once. A resident copy stays valid when the store loses its own: its bytes
@@ -135,8 +135,8 @@ int
 ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer,
 	uint32_t *slot, uint32_t *generation)
 {
-	uint32_t place[2] = {chunk, layer}, answer[2] = {0, 0};
-	struct ofs_part in = {place, sizeof(place)}, out = {answer, sizeof(answer)};
+	uint32_t block[2] = {chunk, layer}, answer[2] = {0, 0};
+	struct ofs_part in = {block, sizeof(block)}, out = {answer, sizeof(answer)};
 	int rc = ofs_block_check(core, chunk, layer);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_STAGE)))

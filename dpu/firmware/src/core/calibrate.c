@@ -67,8 +67,8 @@ struct sums {
 };
 
 /*
- * A level that has been seen too little to tell is told by its neighbours: 33 levels are the prior
- * of the 9 in their middle, these of the 3, and these of the level itself.
+ * A level that has been seen too little to count is estimated from its neighbours: 33 levels are
+ * the prior of the 9 in their middle, these of the 3, and these of the level itself.
  */
 static uint64_t
 level_chance(const struct sums *sums, uint32_t level)

@@ -118,7 +118,7 @@ ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32
 	core->chunks[c->home].store_references--;
 }
 
-/* The place of the chunk in the list of a session that refers to it. */
+/* The index of the chunk in the list of a session that refers to it. */
 uint32_t
 ofs_chunk_ordinal(const struct ofs_core *core, uint32_t chunk, uint32_t session)
 {

@@ -2,9 +2,9 @@
  * evict_random.c: any slot of the set, by a counter-based generator from the configured seed.
  *
  * Model: each set is an array of its slots without order; removal fills the gap with the last one.
- * The arrays of set 0 and set 1 of a tenant lie at its slots' place in two arrays of slot_count.
- * The list count of bucket 0 holds how many a set has. Where the drawn slot is held, the next one
- * in the array that is not held goes.
+ * The arrays of set 0 and set 1 of a tenant lie at the offset of its slots in two arrays of
+ * slot_count. The list count of bucket 0 holds how many a set has. Where the drawn slot is held,
+ * the next one in the array that is not held goes.
  */
 #include "evict.h"
 
@@ -78,16 +78,16 @@ random_victim(struct ofs_core *core, uint32_t set)
 {
 	const uint32_t *array = array_of(core, set);
 	uint32_t count = core->lists[set * OFS_BUCKETS].count;
-	uint32_t place;
+	uint32_t position;
 
 	if (count == 0)
 		return OFS_NONE;
-	place = random_below(core, count);
+	position = random_below(core, count);
 	for (uint32_t i = 0; i < count; i++) {
 		core->tally->work.victims++;
-		if (!ofs_slot_is_held(&core->slots[array[place]]))
-			return array[place];
-		place = place + 1 == count ? 0 : place + 1;
+		if (!ofs_slot_is_held(&core->slots[array[position]]))
+			return array[position];
+		position = position + 1 == count ? 0 : position + 1;
 	}
 	return OFS_NONE;
 }

@@ -3,14 +3,14 @@
  *
  * Model: open addressing with linear probes in a table at most half full; an entry is a chunk
  * number, its key stands with the chunk. Keys are outputs of a keyed hash, so that their low bits
- * are a good hash already and nobody without the secret can crowd one place. A probe is bounded;
+ * are a good hash already and nobody without the secret can crowd one bucket. A probe is bounded;
  * an insertion that would go past the bound is refused like a full table. Removal shifts back, so
  * there are no tombstones and a probe never grows with age.
  */
 #include "internal.h"
 
 static inline uint32_t
-place_of(const struct ofs_core *core, const struct ofs_key *key)
+bucket_of(const struct ofs_core *core, const struct ofs_key *key)
 {
 	return (uint32_t)key->lo & core->index_mask;
 }
@@ -19,10 +19,10 @@ static inline uint32_t
 index_search(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key,
 	uint32_t *probes)
 {
-	uint32_t place = place_of(core, key);
+	uint32_t bucket = bucket_of(core, key);
 
 	for (uint32_t probe = 0; probe < OFS_INDEX_PROBE_MAX; probe++) {
-		uint32_t entry = core->index[place];
+		uint32_t entry = core->index[bucket];
 		const struct ofs_chunk *chunk;
 
 		*probes = probe + 1;
@@ -31,7 +31,7 @@ index_search(const struct ofs_core *core, uint32_t tenant, const struct ofs_key 
 		chunk = &core->chunks[entry - 1];
 		if (chunk->tenant == tenant && ofs_key_equal(&chunk->key, key))
 			return entry - 1;
-		place = (place + 1) & core->index_mask;
+		bucket = (bucket + 1) & core->index_mask;
 	}
 	return OFS_NONE;
 }
@@ -65,15 +65,15 @@ ofs_index_peek(const struct ofs_core *core, uint32_t tenant, const struct ofs_ke
 int
 ofs_index_insert(struct ofs_core *core, uint32_t chunk)
 {
-	uint32_t place = place_of(core, &core->chunks[chunk].key);
+	uint32_t bucket = bucket_of(core, &core->chunks[chunk].key);
 
 	for (uint32_t probe = 0; probe < OFS_INDEX_PROBE_MAX; probe++) {
-		if (core->index[place] == 0) {
-			core->index[place] = chunk + 1;
+		if (core->index[bucket] == 0) {
+			core->index[bucket] = chunk + 1;
 			count_probes(core, probe + 1, 1);
 			return 0;
 		}
-		place = (place + 1) & core->index_mask;
+		bucket = (bucket + 1) & core->index_mask;
 	}
 	return -ENOSPC;
 }
@@ -81,7 +81,7 @@ ofs_index_insert(struct ofs_core *core, uint32_t chunk)
 void
 ofs_index_remove(struct ofs_core *core, uint32_t chunk)
 {
-	uint32_t hole = place_of(core, &core->chunks[chunk].key), probes = 1, chunks = 1;
+	uint32_t hole = bucket_of(core, &core->chunks[chunk].key), probes = 1, chunks = 1;
 
 	for (; core->index[hole] != chunk + 1; probes++) {
 		assert(core->index[hole] != 0);
@@ -89,16 +89,16 @@ ofs_index_remove(struct ofs_core *core, uint32_t chunk)
 	}
 	core->index[hole] = 0;
 	/* Bring back every later entry of the run that may stand in the hole. */
-	for (uint32_t place = (hole + 1) & core->index_mask; core->index[place] != 0;
-		 place = (place + 1) & core->index_mask) {
-		uint32_t entry = core->index[place];
-		uint32_t home = place_of(core, &core->chunks[entry - 1].key);
+	for (uint32_t bucket = (hole + 1) & core->index_mask; core->index[bucket] != 0;
+		 bucket = (bucket + 1) & core->index_mask) {
+		uint32_t entry = core->index[bucket];
+		uint32_t home = bucket_of(core, &core->chunks[entry - 1].key);
 
 		chunks++;
-		if (((place - home) & core->index_mask) >= ((place - hole) & core->index_mask)) {
+		if (((bucket - home) & core->index_mask) >= ((bucket - hole) & core->index_mask)) {
 			core->index[hole] = entry;
-			core->index[place] = 0;
-			hole = place;
+			core->index[bucket] = 0;
+			hole = bucket;
 		}
 	}
 	count_probes(core, probes + chunks, chunks); /* those moved over, and the empty one */

@@ -243,7 +243,7 @@ struct ofs_core {
 	uint32_t *block_slot;
 	uint32_t *block_shadow;
 	uint32_t *block_ghost;  /* (node + 1) * 4 + list; 0: no ghost */
-	uint32_t *block_queued; /* place in its tenant's heap */
+	uint32_t *block_queued; /* position in its tenant's heap */
 	uint8_t *block_flags;
 	uint32_t *session_chunks;        /* [session_max][session_chunk_max] */
 	uint32_t *link_next, *link_prev; /* [session_max << link_shift] */
@@ -391,7 +391,7 @@ void ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter
 int ofs_policy_check(const struct ofs_policy *policy);
 int ofs_session_check(const struct ofs_core *core, uint32_t session);
 int ofs_block_check(const struct ofs_core *core, uint32_t chunk, uint32_t layer);
-/* layout.c: place every table in the core's allocation; base NULL only counts. */
+/* layout.c: cut every table from the core's allocation; base NULL only counts. */
 uint64_t ofs_core_layout(struct ofs_core *core, unsigned char *base);
 int ofs_config_check(const struct ofs_core_config *config);
 

@@ -1,7 +1,7 @@
 /*
  * layout.c: one allocation, cut into the core's tables.
  *
- * Model: the same walk counts (base NULL) and places, so that the size told by
+ * Model: the same walk counts (base NULL) and cuts, so that the size given by
  * ofs_core_size_bytes is the size used. Every table starts on a cache line.
  */
 #include "internal.h"

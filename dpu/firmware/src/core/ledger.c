@@ -64,14 +64,14 @@ ofs_record_add(struct ofs_core *core, uint32_t session, const struct ofs_step *s
 		return;
 	for (uint32_t i = 0; i < step->demand_count; i++) {
 		struct ofs_ledger_record *record;
-		uint32_t place;
+		uint32_t position;
 
 		if (core->record_count == max) {
 			core->ledgers[s->config.tenant].records_lost += step->demand_count - i;
 			return;
 		}
-		place = core->record_head + core->record_count++;
-		record = &core->records[place >= max ? place - max : place];
+		position = core->record_head + core->record_count++;
+		record = &core->records[position >= max ? position - max : position];
 		record->now_ns = core->now_ns;
 		record->session = session;
 		record->step = step->step;

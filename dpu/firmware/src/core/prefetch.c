@@ -105,7 +105,7 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 	for (uint32_t word = 0; word < core->row_words; word++) {
 		for (uint64_t bits = core->above[word] & ~held[word]; bits; bits &= bits - 1) {
 			uint32_t i = word * 64 + (uint32_t)__builtin_ctzll(bits);
-			uint32_t value = guesses->values[i], place;
+			uint32_t value = guesses->values[i], position;
 			uint32_t chance =
 				guesses->chance ? guesses->chance[ofs_class_of(core, session, layer, i)] : value;
 			uint64_t entry = (uint64_t)(OFS_SCORE_HIGHEST - chance) << 48
@@ -116,10 +116,10 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 				|| !ofs_block_is_stored(core, chunks[i], layer))
 				continue;
 			/* Insertion into a short list: few blocks are worth it and absent. */
-			place = count < max ? count++ : count - 1;
-			for (; place > 0 && core->best[place - 1] > entry; place--)
-				core->best[place] = core->best[place - 1];
-			core->best[place] = entry;
+			position = count < max ? count++ : count - 1;
+			for (; position > 0 && core->best[position - 1] > entry; position--)
+				core->best[position] = core->best[position - 1];
+			core->best[position] = entry;
 		}
 	}
 	core->tally->work.ranked += ranked;

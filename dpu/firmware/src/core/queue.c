@@ -16,53 +16,53 @@ heap_of(const struct ofs_core *core, uint32_t tenant)
 }
 
 static inline void
-candidate_moved(void *owner, const void *item, uint32_t place)
+candidate_moved(void *owner, const void *item, uint32_t position)
 {
 	struct ofs_core *core = (struct ofs_core *)owner;
 
 	core->tally->work.heap_moves++;
-	core->block_queued[((const struct ofs_candidate *)item)->block] = place;
+	core->block_queued[((const struct ofs_candidate *)item)->block] = position;
 }
 
 static void
-heap_sift_down(struct ofs_core *core, uint32_t tenant, uint32_t place,
+heap_sift_down(struct ofs_core *core, uint32_t tenant, uint32_t position,
 	const struct ofs_candidate *candidate)
 {
 	ofs_heap_down(heap_of(core, tenant), sizeof(*candidate), core->tenants[tenant].queue_count,
-		place, candidate, candidate_moved, core);
+		position, candidate, candidate_moved, core);
 }
 
-/* Put the candidate at the place, then where it belongs. */
+/* Put the candidate at the position, then sift it to where it belongs. */
 static void
-heap_sift(struct ofs_core *core, uint32_t tenant, uint32_t place,
+heap_sift(struct ofs_core *core, uint32_t tenant, uint32_t position,
 	const struct ofs_candidate *candidate)
 {
 	struct ofs_candidate *heap = heap_of(core, tenant);
 
-	place = ofs_heap_up(heap, sizeof(*heap), place, candidate, candidate_moved, core);
-	heap_sift_down(core, tenant, place, candidate);
+	position = ofs_heap_up(heap, sizeof(*heap), position, candidate, candidate_moved, core);
+	heap_sift_down(core, tenant, position, candidate);
 }
 
 static void
-heap_remove(struct ofs_core *core, uint32_t tenant, uint32_t place)
+heap_remove(struct ofs_core *core, uint32_t tenant, uint32_t position)
 {
 	struct ofs_candidate *heap = heap_of(core, tenant);
 	uint32_t last = --core->tenants[tenant].queue_count;
 
-	core->block_queued[heap[place].block] = OFS_NONE;
-	if (place != last) {
+	core->block_queued[heap[position].block] = OFS_NONE;
+	if (position != last) {
 		struct ofs_candidate moved = heap[last];
 
-		heap_sift(core, tenant, place, &moved);
+		heap_sift(core, tenant, position, &moved);
 	}
 }
 
 static void
-candidate_drop(struct ofs_core *core, uint32_t tenant, uint32_t place)
+candidate_drop(struct ofs_core *core, uint32_t tenant, uint32_t position)
 {
-	uint32_t cause = heap_of(core, tenant)[place].cause;
+	uint32_t cause = heap_of(core, tenant)[position].cause;
 
-	heap_remove(core, tenant, place);
+	heap_remove(core, tenant, position);
 	ofs_fate_add(core, tenant, cause, OFS_FATE_DROPPED);
 }
 
@@ -82,10 +82,10 @@ candidate_enter(struct ofs_core *core, uint32_t tenant, uint32_t layer,
 	struct ofs_candidate *candidate)
 {
 	struct ofs_tenant *t = &core->tenants[tenant];
-	uint32_t place = core->block_queued[candidate->block];
+	uint32_t position = core->block_queued[candidate->block];
 
-	if (place != OFS_NONE) {
-		const struct ofs_candidate *old = &heap_of(core, tenant)[place];
+	if (position != OFS_NONE) {
+		const struct ofs_candidate *old = &heap_of(core, tenant)[position];
 
 		/* The same session's, not superseded, and for no later a step. */
 		if (old->session == candidate->session && old->stamp <= candidate->stamp
@@ -97,12 +97,12 @@ candidate_enter(struct ofs_core *core, uint32_t tenant, uint32_t layer,
 	} else {
 		if (t->queue_count == 0 && t->pass < core->queue_pass)
 			t->pass = core->queue_pass; /* no credit for having asked nothing */
-		place = t->queue_count++;
+		position = t->queue_count++;
 	}
 	/* The most probable first, then the oldest; 2^48 candidates are years of them. */
 	candidate->key.second =
 		(uint64_t)(UINT16_MAX - candidate->probability) << 48 | core->queue_sequence++;
-	heap_sift(core, tenant, place, candidate);
+	heap_sift(core, tenant, position, candidate);
 	return 1;
 }
 
@@ -171,8 +171,8 @@ ofs_queue_cancel_session(struct ofs_core *core, uint32_t session)
 	struct ofs_tenant *t = &core->tenants[tenant];
 	uint32_t kept = 0, count = t->queue_count;
 
-	for (uint32_t place = 0; place < count; place++) {
-		struct ofs_candidate candidate = heap[place];
+	for (uint32_t position = 0; position < count; position++) {
+		struct ofs_candidate candidate = heap[position];
 
 		if (candidate.session == session) {
 			core->block_queued[candidate.block] = OFS_NONE;
@@ -184,10 +184,10 @@ ofs_queue_cancel_session(struct ofs_core *core, uint32_t session)
 		}
 	}
 	t->queue_count = kept;
-	for (uint32_t place = kept / 2; place-- > 0;) {
-		struct ofs_candidate candidate = heap[place];
+	for (uint32_t position = kept / 2; position-- > 0;) {
+		struct ofs_candidate candidate = heap[position];
 
-		heap_sift_down(core, tenant, place, &candidate);
+		heap_sift_down(core, tenant, position, &candidate);
 	}
 }
 

@@ -243,7 +243,7 @@ miss_read(struct turn *t, uint32_t i)
 	ofs_read_start(core, slot, step->session, core->now_ns);
 }
 
-/* The first layer of a new token tells how long the last token took. */
+/* The first layer of a new token shows how long the last token took. */
 static void
 pace(struct ofs_core *core, struct ofs_session *s, uint32_t step)
 {

@@ -133,13 +133,13 @@ verify_queue(const struct ofs_core *core, uint32_t tenant)
 	const struct ofs_candidate *heap = core->queue + (size_t)tenant * core->config.queue_max;
 	uint32_t count = core->tenants[tenant].queue_count;
 
-	for (uint32_t place = 0; place < count; place++) {
-		const struct ofs_candidate *parent = &heap[place ? (place - 1) / 2 : 0];
+	for (uint32_t position = 0; position < count; position++) {
+		const struct ofs_candidate *parent = &heap[position ? (position - 1) / 2 : 0];
 
-		CHECK(core->block_queued[heap[place].block] == place, place);
-		CHECK(core->block_slot[heap[place].block] == OFS_NONE, place);
-		CHECK(core->sessions[heap[place].session].open, place);
-		CHECK(place == 0 || ofs_heap_before(parent, &heap[place]), place);
+		CHECK(core->block_queued[heap[position].block] == position, position);
+		CHECK(core->block_slot[heap[position].block] == OFS_NONE, position);
+		CHECK(core->sessions[heap[position].session].open, position);
+		CHECK(position == 0 || ofs_heap_before(parent, &heap[position]), position);
 	}
 	return 0;
 }

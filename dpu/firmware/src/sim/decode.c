@@ -1,7 +1,8 @@
 /*
  * decode.c: a whole plan through an engine, a step of a session at a time.
  *
- * Model: every place has one buffer of one step, which it has used up when it asks for the next.
+ * Model: every batch slot has one buffer of one step, which it has used up when it asks for the
+ * next.
  */
 #include <stdlib.h>
 
@@ -9,11 +10,11 @@
 
 /* The session's next step as a slab of one. */
 static int
-step_feed(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t place,
+step_feed(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t batch_slot,
 	uint32_t *selected)
 {
-	uint32_t width = engine->core_config.demand_max, step = engine->places[place].step;
-	uint64_t of_step = (uint64_t)place * plan->step_count + step;
+	uint32_t width = engine->core_config.demand_max, step = engine->batch_slots[batch_slot].step;
+	uint64_t of_step = (uint64_t)batch_slot * plan->step_count + step;
 	uint64_t row = of_step * engine->layer_count;
 	struct ofs_slab slab = {
 		.step_count = step < plan->step_count,
@@ -23,7 +24,7 @@ step_feed(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t place
 		.selected = selected,
 		.scores = plan->scores ? plan->scores + row * plan->score_count : NULL,
 		.score_stride = plan->score_count,
-		.score_count = plan->score_counts ? plan->score_counts[place] : plan->score_count,
+		.score_count = plan->score_counts ? plan->score_counts[batch_slot] : plan->score_count,
 		.stall_ns = plan->stall_ns + of_step,
 	};
 
@@ -42,24 +43,25 @@ step_feed(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t place
 		if (count < width)
 			to[count] = OFS_NONE;
 	}
-	return ofs_engine_feed(engine, place, &slab);
+	return ofs_engine_feed(engine, batch_slot, &slab);
 }
 
 static int
 plan_run(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t *selected)
 {
 	uint64_t step_size = (uint64_t)engine->layer_count * engine->core_config.demand_max;
-	uint32_t place;
+	uint32_t batch_slot;
 	int rc = 0;
 
-	for (place = 0; place < plan->session_count && rc == 0; place++)
-		rc = ofs_engine_start(engine, place, plan->sessions[place], place * plan->stagger_ns, 0,
-			NULL, 0);
-	while (rc == 0 && (rc = ofs_engine_run(engine, &place)) > 0) {
-		engine->places[place].row_count = 0; /* nobody takes them */
+	for (batch_slot = 0; batch_slot < plan->session_count && rc == 0; batch_slot++)
+		rc = ofs_engine_start(engine, batch_slot, plan->sessions[batch_slot],
+			batch_slot * plan->stagger_ns, 0, NULL, 0);
+	while (rc == 0 && (rc = ofs_engine_run(engine, &batch_slot)) > 0) {
+		engine->batch_slots[batch_slot].row_count = 0; /* nobody takes them */
 		plan->end_ns = engine->now_ns;
-		rc = rc == OFS_ENGINE_ROWS ? step_feed(engine, plan, place, selected + place * step_size)
-								   : 0;
+		rc = rc == OFS_ENGINE_ROWS
+			? step_feed(engine, plan, batch_slot, selected + batch_slot * step_size)
+			: 0;
 	}
 	return rc;
 }
@@ -68,7 +70,7 @@ int
 ofs_sim_decode(struct ofs_core *core, struct ofs_sim_decode *plan)
 {
 	struct ofs_engine_config config = {
-		.place_max = plan->session_count,
+		.batch_slot_max = plan->session_count,
 		.append_steps = plan->append_steps,
 		.compute_ns = plan->compute_ns,
 		.retry_ns = plan->retry_ns,

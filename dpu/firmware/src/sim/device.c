@@ -59,10 +59,12 @@ ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action)
 }
 
 uint64_t
-ofs_sim_write_end(struct ofs_engine *engine, uint32_t place, uint32_t layer)
+ofs_sim_write_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer)
 {
-	const struct ofs_sim_place *p = &engine->places[place];
-	struct ofs_sim_event event = {.kind = OFS_SIM_WRITTEN, .layer = (uint16_t)layer, .id = place};
+	const struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
+	struct ofs_sim_event event = {.kind = OFS_SIM_WRITTEN,
+		.layer = (uint16_t)layer,
+		.id = batch_slot};
 	struct ofs_timing_request request = {
 		.offset_bytes = offset_of(engine, p->written_chunk, layer),
 		.size_bytes = engine->core_config.block_size_bytes,
@@ -74,10 +76,10 @@ ofs_sim_write_end(struct ofs_engine *engine, uint32_t place, uint32_t layer)
 }
 
 uint64_t
-ofs_sim_hit_end(struct ofs_engine *engine, uint32_t place)
+ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot)
 {
-	const struct ofs_sim_place *p = &engine->places[place];
-	struct ofs_sim_event event = {.kind = OFS_SIM_SERVED, .id = place};
+	const struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
+	struct ofs_sim_event event = {.kind = OFS_SIM_SERVED, .id = batch_slot};
 	struct ofs_timing_request request = {
 		.size_bytes = engine->core_config.block_size_bytes,
 		.count = p->demanded,
@@ -88,14 +90,14 @@ ofs_sim_hit_end(struct ofs_engine *engine, uint32_t place)
 }
 
 uint64_t
-ofs_sim_command_end(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step)
+ofs_sim_command_end(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_step *step)
 {
-	struct ofs_sim_event event = {.kind = OFS_SIM_DECIDE, .id = place};
+	struct ofs_sim_event event = {.kind = OFS_SIM_DECIDE, .id = batch_slot};
 	struct ofs_timing_request request = {
 		.size_bytes = engine->core_config.block_size_bytes,
 		.count = step->demand_count,
 		.score_count = step->score_count,
-		.tenant = engine->places[place].view.tenant,
+		.tenant = engine->batch_slots[batch_slot].view.tenant,
 	};
 
 	return ask(engine, engine->timing->ops->command, &request, &event);

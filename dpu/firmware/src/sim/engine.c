@@ -1,5 +1,5 @@
 /*
- * engine.c: places, slabs and the loop over events.
+ * engine.c: batch slots, slabs and the loop over events.
  *
  * Model: the loop stops before the event that needs a slab, which stays where it is, so that how
  * the steps are cut into slabs changes neither the events nor their order.
@@ -11,32 +11,33 @@
 #define TICKS_MAX 32 /* waiting at once; a tick too few only delays a guess */
 
 static int
-tables_open(struct ofs_engine *engine, uint32_t place_max)
+tables_open(struct ofs_engine *engine, uint32_t batch_slot_max)
 {
 	const struct ofs_core_config *config = &engine->core_config;
-	uint32_t writes = engine->config.append_steps ? place_max * engine->layer_count : 0;
+	uint32_t writes = engine->config.append_steps ? batch_slot_max * engine->layer_count : 0;
 
-	/* One event for every read and write; the begin and the next layer of a place; the ticks. */
-	engine->heap.max = config->io_max + writes + 2 * place_max + TICKS_MAX;
+	/* One event for every read and write; the begin and the next layer of a batch slot; the ticks.
+	 * */
+	engine->heap.max = config->io_max + writes + 2 * batch_slot_max + TICKS_MAX;
 	engine->heap.events = calloc(engine->heap.max, sizeof(*engine->heap.events));
-	engine->places = calloc(place_max, sizeof(*engine->places));
-	engine->place_of = malloc(config->session_max * sizeof(*engine->place_of));
+	engine->batch_slots = calloc(batch_slot_max, sizeof(*engine->batch_slots));
+	engine->batch_slot_of = malloc(config->session_max * sizeof(*engine->batch_slot_of));
 	engine->demands = malloc(config->demand_max * sizeof(*engine->demands));
 	engine->ends = malloc(config->demand_max);
-	if (engine->heap.events == NULL || engine->places == NULL || engine->place_of == NULL
+	if (engine->heap.events == NULL || engine->batch_slots == NULL || engine->batch_slot_of == NULL
 		|| engine->demands == NULL || engine->ends == NULL)
 		return -ENOMEM;
 	for (uint32_t session = 0; session < config->session_max; session++)
-		engine->place_of[session] = OFS_NONE;
+		engine->batch_slot_of[session] = OFS_NONE;
 	return 0;
 }
 
-/* It owes no more ends than this: a place waits for one thing, but for the writes. */
+/* It owes no more ends than this: a batch slot waits for one thing, but for the writes. */
 static uint64_t
 in_flight_max(const struct ofs_engine *engine)
 {
 	return engine->core_config.io_max
-		+ engine->config.place_max * (1ull + engine->core_config.layer_count);
+		+ engine->config.batch_slot_max * (1ull + engine->core_config.layer_count);
 }
 
 int
@@ -58,12 +59,12 @@ ofs_engine_open(struct ofs_engine **out, struct ofs_core *core,
 	engine->config = *config;
 	engine->layer_count = engine->core_config.layer_count;
 	engine->tick_ns = UINT64_MAX;
-	if (config->place_max == 0 || config->place_max > 1u << 20
+	if (config->batch_slot_max == 0 || config->batch_slot_max > 1u << 20
 		|| engine->core_config.demand_max > UINT16_MAX
 		|| in_flight_max(engine) > config->timing->in_flight_max)
 		rc = -EINVAL;
 	else
-		rc = tables_open(engine, config->place_max);
+		rc = tables_open(engine, config->batch_slot_max);
 	if (rc) {
 		ofs_engine_close(engine);
 		return rc;
@@ -75,63 +76,65 @@ ofs_engine_open(struct ofs_engine **out, struct ofs_core *core,
 void
 ofs_engine_close(struct ofs_engine *engine)
 {
-	for (uint32_t place = 0; engine->places && place < engine->config.place_max; place++)
-		free(engine->places[place].rows);
+	for (uint32_t batch_slot = 0; engine->batch_slots && batch_slot < engine->config.batch_slot_max;
+		 batch_slot++)
+		free(engine->batch_slots[batch_slot].rows);
 	free(engine->heap.events);
-	free(engine->places);
-	free(engine->place_of);
+	free(engine->batch_slots);
+	free(engine->batch_slot_of);
 	free(engine->demands);
 	free(engine->ends);
 	free(engine);
 }
 
 int
-ofs_engine_start(struct ofs_engine *engine, uint32_t place, uint32_t session, uint64_t at_ns,
+ofs_engine_start(struct ofs_engine *engine, uint32_t batch_slot, uint32_t session, uint64_t at_ns,
 	uint64_t lead_ns, const struct ofs_guess *guesses, uint32_t guess_count)
 {
 	struct ofs_session_view view;
-	struct ofs_sim_place *p;
+	struct ofs_batch_slot *p;
 	int rc;
 
-	if (place >= engine->config.place_max || at_ns < engine->now_ns || lead_ns > UINT64_MAX - at_ns)
+	if (batch_slot >= engine->config.batch_slot_max || at_ns < engine->now_ns
+		|| lead_ns > UINT64_MAX - at_ns)
 		return -EINVAL;
-	p = &engine->places[place];
+	p = &engine->batch_slots[batch_slot];
 	if (ofs_core_session_view(engine->core, session, &view))
 		return -EINVAL;
-	if (p->running || engine->place_of[session] != OFS_NONE)
+	if (p->running || engine->batch_slot_of[session] != OFS_NONE)
 		return -EBUSY;
 	p->session = session;
 	p->step = p->layer = p->slab_step = p->remaining = 0;
 	p->fed = 0;
 	p->guesses = guesses;
 	p->guess_count = guess_count;
-	rc = ofs_sim_rows_open(engine, place);
+	rc = ofs_sim_rows_open(engine, batch_slot);
 	if (rc == 0 && guess_count)
-		rc = ofs_sim_push(&engine->heap, at_ns, OFS_SIM_BEGIN, 0, place);
+		rc = ofs_sim_push(&engine->heap, at_ns, OFS_SIM_BEGIN, 0, batch_slot);
 	if (rc == 0)
-		rc = ofs_sim_push(&engine->heap, at_ns + lead_ns, OFS_SIM_LAYER, 0, place);
+		rc = ofs_sim_push(&engine->heap, at_ns + lead_ns, OFS_SIM_LAYER, 0, batch_slot);
 	if (rc)
 		return rc;
 	p->running = 1;
-	engine->place_of[session] = place;
+	engine->batch_slot_of[session] = batch_slot;
 	return 0;
 }
 
 static int
-is_used_up(const struct ofs_sim_place *p)
+is_used_up(const struct ofs_batch_slot *p)
 {
 	return !p->fed || p->slab_step >= p->slab.step_count;
 }
 
 int
-ofs_engine_feed(struct ofs_engine *engine, uint32_t place, const struct ofs_slab *slab)
+ofs_engine_feed(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_slab *slab)
 {
-	struct ofs_sim_place *p;
+	struct ofs_batch_slot *p;
 
-	if (place >= engine->config.place_max || slab->width > UINT16_MAX
+	if (batch_slot >= engine->config.batch_slot_max || slab->width > UINT16_MAX
 		|| slab->score_count > slab->score_stride || (slab->step_count == 0 && !slab->last))
 		return -EINVAL;
-	p = &engine->places[place];
+	p = &engine->batch_slots[batch_slot];
 	if (!p->running)
 		return -EINVAL;
 	if (!is_used_up(p) || (p->fed && p->slab.last))
@@ -163,13 +166,13 @@ tick(struct ofs_engine *engine)
 static int
 event_run(struct ofs_engine *engine, const struct ofs_sim_event *event)
 {
-	const struct ofs_sim_place *p;
+	const struct ofs_batch_slot *p;
 	int rc = 0;
 
 	switch (event->kind) {
 	case OFS_SIM_BEGIN:
-		p = &engine->places[event->id];
-		rc = ofs_sim_tell(engine, event->id, p->guesses, p->guess_count);
+		p = &engine->batch_slots[event->id];
+		rc = ofs_sim_guess(engine, event->id, p->guesses, p->guess_count);
 		break;
 	case OFS_SIM_READ:
 		rc = ofs_core_io_done(engine->core, engine->now_ns, event->id, 0);
@@ -204,9 +207,9 @@ event_run(struct ofs_engine *engine, const struct ofs_sim_event *event)
  * OFS_ENGINE_IDLE: not yet. One that never ran a step has no rows.
  */
 static int
-place_stops(struct ofs_engine *engine, uint32_t place)
+batch_slot_stops(struct ofs_engine *engine, uint32_t batch_slot)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 
 	if (!p->fed || !p->slab.last)
 		return OFS_ENGINE_ROWS;
@@ -215,8 +218,8 @@ place_stops(struct ofs_engine *engine, uint32_t place)
 	if (p->waiting)
 		return OFS_ENGINE_IDLE;
 	if (p->step)
-		ofs_sim_rows_end(engine, place);
-	engine->place_of[p->session] = OFS_NONE;
+		ofs_sim_rows_end(engine, batch_slot);
+	engine->batch_slot_of[p->session] = OFS_NONE;
 	p->running = p->fed = 0;
 	return OFS_ENGINE_ENDED;
 }
@@ -249,7 +252,7 @@ device_is_next(struct ofs_engine *engine)
 }
 
 int
-ofs_engine_run(struct ofs_engine *engine, uint32_t *place)
+ofs_engine_run(struct ofs_engine *engine, uint32_t *batch_slot)
 {
 	int rc;
 
@@ -267,9 +270,9 @@ ofs_engine_run(struct ofs_engine *engine, uint32_t *place)
 			return engine->later_count ? -EPROTO : OFS_ENGINE_IDLE; /* it never ends */
 		event = engine->heap.events[0];
 		engine->now_ns = event.key.first;
-		if (event.kind == OFS_SIM_LAYER && is_used_up(&engine->places[event.id])) {
-			*place = event.id;
-			rc = place_stops(engine, event.id);
+		if (event.kind == OFS_SIM_LAYER && is_used_up(&engine->batch_slots[event.id])) {
+			*batch_slot = event.id;
+			rc = batch_slot_stops(engine, event.id);
 			continue;
 		}
 		ofs_sim_pop(&engine->heap);

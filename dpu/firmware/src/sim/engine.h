@@ -1,11 +1,11 @@
 /*
- * engine.h: the parts of the engine.
+ * engine.h: what the files of the engine share.
  *
  * Model: a heap of events ordered by (time, sequence); one event runs to its end before the next. A
- * place holds one session, the slab it is fed from and the rows it has run; the rows of the step at
- * hand stay open for the reads that belong to it. How long anything takes is asked of the timing
- * side: what it knows at once becomes an event, the rest it hands out when its time has come,
- * before the engine's own events of that time. One thread owns an engine and its core.
+ * batch slot holds one session, the slab it is fed from and the rows it has run; the rows of the
+ * step at hand stay open for the reads that belong to it. How long anything takes is asked of the
+ * timing side: what it knows at once becomes an event, the rest it hands out when its time has
+ * come, before the engine's own events of that time. One thread owns an engine and its core.
  */
 #ifndef OFS_SIM_ENGINE_H
 #define OFS_SIM_ENGINE_H
@@ -30,7 +30,7 @@ struct ofs_sim_event {
 	struct ofs_heap_key key; /* time_ns, then in the order they came */
 	uint16_t kind;
 	uint16_t layer;
-	uint32_t id; /* a place, or a read handle */
+	uint32_t id; /* a batch slot, or a read handle */
 };
 
 struct ofs_sim_heap {
@@ -39,10 +39,10 @@ struct ofs_sim_heap {
 	uint64_t sequence;
 };
 
-struct ofs_sim_place {
+struct ofs_batch_slot {
 	struct ofs_slab slab;
 	struct ofs_session_view view;    /* when the layer at hand began */
-	const struct ofs_guess *guesses; /* to be told when it begins */
+	const struct ofs_guess *guesses; /* passed when it begins */
 	struct ofs_row *rows;            /* of whole steps; behind them those of the step at hand */
 	uint64_t need_ns;                /* when the layer at hand demanded */
 	uint32_t row_count, row_max;
@@ -67,10 +67,10 @@ struct ofs_engine {
 	struct ofs_engine_config config;
 	struct ofs_core_config core_config;
 	struct ofs_sim_heap heap;
-	struct ofs_sim_place *places;
-	uint32_t *place_of; /* [session_max] */
-	uint32_t *demands;  /* [demand_max] of the layer at hand */
-	uint8_t *ends;      /* the same */
+	struct ofs_batch_slot *batch_slots;
+	uint32_t *batch_slot_of; /* [session_max] */
+	uint32_t *demands;       /* [demand_max] of the layer at hand */
+	uint8_t *ends;           /* the same */
 	uint32_t layer_count;
 	uint32_t later_count; /* ends that the timing side still owes */
 	uint64_t now_ns, tick_ns;
@@ -88,9 +88,9 @@ int ofs_sim_push(struct ofs_sim_heap *heap, uint64_t time_ns, uint32_t kind, uin
 struct ofs_sim_event ofs_sim_pop(struct ofs_sim_heap *heap);
 
 /* rows.c */
-int ofs_sim_rows_open(struct ofs_engine *engine, uint32_t place);
-void ofs_sim_rows_end(struct ofs_engine *engine, uint32_t place);
-struct ofs_row *ofs_sim_row(struct ofs_engine *engine, uint32_t place, uint32_t layer);
+int ofs_sim_rows_open(struct ofs_engine *engine, uint32_t batch_slot);
+void ofs_sim_rows_end(struct ofs_engine *engine, uint32_t batch_slot);
+struct ofs_row *ofs_sim_row(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer);
 void ofs_sim_row_step(struct ofs_row *row, const struct ofs_ledger *before,
 	const struct ofs_ledger *after);
 void ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action);
@@ -98,9 +98,9 @@ void ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action
 /* device.c */
 int ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action);
 /* When it ends, in ns; OFS_TIMING_LATER: an OFS_SIM_WRITTEN, _SERVED or _DECIDE will say. */
-uint64_t ofs_sim_write_end(struct ofs_engine *engine, uint32_t place, uint32_t layer);
-uint64_t ofs_sim_hit_end(struct ofs_engine *engine, uint32_t place);
-uint64_t ofs_sim_command_end(struct ofs_engine *engine, uint32_t place,
+uint64_t ofs_sim_write_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer);
+uint64_t ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot);
+uint64_t ofs_sim_command_end(struct ofs_engine *engine, uint32_t batch_slot,
 	const struct ofs_step *step);
 /* When the timing side may hand out an end; UINT64_MAX: it will not. */
 uint64_t ofs_sim_device_next_ns(const struct ofs_engine *engine);
@@ -109,12 +109,12 @@ int ofs_sim_device_poll(struct ofs_engine *engine, struct ofs_sim_event *event);
 
 /* layer.c */
 int ofs_sim_act(struct ofs_engine *engine);
-int ofs_sim_tell(struct ofs_engine *engine, uint32_t place, const struct ofs_guess *guesses,
+int ofs_sim_guess(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_guess *guesses,
 	uint64_t count);
-int ofs_sim_layer(struct ofs_engine *engine, uint32_t place, int retry);
-int ofs_sim_decide(struct ofs_engine *engine, uint32_t place);
-int ofs_sim_written(struct ofs_engine *engine, uint32_t place, uint32_t layer);
-int ofs_sim_next_layer(struct ofs_engine *engine, uint32_t place, uint64_t served_ns);
+int ofs_sim_layer(struct ofs_engine *engine, uint32_t batch_slot, int retry);
+int ofs_sim_decide(struct ofs_engine *engine, uint32_t batch_slot);
+int ofs_sim_written(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer);
+int ofs_sim_next_layer(struct ofs_engine *engine, uint32_t batch_slot, uint64_t served_ns);
 
 #pragma GCC visibility pop
 

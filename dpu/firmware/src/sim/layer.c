@@ -11,20 +11,20 @@
 
 /* The layer is served at that time: it computes, and the next layer follows. */
 int
-ofs_sim_next_layer(struct ofs_engine *engine, uint32_t place, uint64_t served_ns)
+ofs_sim_next_layer(struct ofs_engine *engine, uint32_t batch_slot, uint64_t served_ns)
 {
 	return ofs_sim_push(&engine->heap, served_ns + engine->config.compute_ns, OFS_SIM_LAYER, 0,
-		place);
+		batch_slot);
 }
 
 /* The layer's blocks are staged: the host takes them. */
 static int
-layer_staged(struct ofs_engine *engine, uint32_t place)
+layer_staged(struct ofs_engine *engine, uint32_t batch_slot)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	uint64_t stall_ns = engine->now_ns - p->need_ns, served_ns;
 
-	ofs_sim_row(engine, place, p->layer)->stall_ns =
+	ofs_sim_row(engine, batch_slot, p->layer)->stall_ns =
 		(uint32_t)(stall_ns < UINT32_MAX ? stall_ns : UINT32_MAX);
 	if (p->slab.stall_ns)
 		p->slab.stall_ns[p->slab_step] += stall_ns;
@@ -33,29 +33,29 @@ layer_staged(struct ofs_engine *engine, uint32_t place)
 		p->step++;
 		p->slab_step++;
 	}
-	served_ns = p->demanded ? ofs_sim_hit_end(engine, place) : engine->now_ns;
-	return served_ns == OFS_TIMING_LATER ? 0 : ofs_sim_next_layer(engine, place, served_ns);
+	served_ns = p->demanded ? ofs_sim_hit_end(engine, batch_slot) : engine->now_ns;
+	return served_ns == OFS_TIMING_LATER ? 0 : ofs_sim_next_layer(engine, batch_slot, served_ns);
 }
 
 static int
 demand_completes(struct ofs_engine *engine, const struct ofs_action *action)
 {
-	uint32_t place = action->waiter;
-	struct ofs_sim_place *p = &engine->places[place];
+	uint32_t batch_slot = action->waiter;
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 
 	if (action->rc == -EAGAIN) {
 		p->busy++;
 	} else if (action->rc) {
 		engine->failed++;
-		ofs_sim_row(engine, place, p->layer)->flags |= OFS_ROW_FAILED;
+		ofs_sim_row(engine, batch_slot, p->layer)->flags |= OFS_ROW_FAILED;
 	}
 	if (--p->remaining)
 		return 0;
 	if (p->busy == 0)
-		return layer_staged(engine, place);
-	ofs_sim_row(engine, place, p->layer)->flags |= OFS_ROW_RETRIED;
+		return layer_staged(engine, batch_slot);
+	ofs_sim_row(engine, batch_slot, p->layer)->flags |= OFS_ROW_RETRIED;
 	return ofs_sim_push(&engine->heap, engine->now_ns + engine->config.retry_ns, OFS_SIM_RETRY, 0,
-		place);
+		batch_slot);
 }
 
 int
@@ -69,8 +69,8 @@ ofs_sim_act(struct ofs_engine *engine)
 			if (actions[i].type == OFS_ACTION_READ)
 				rc = ofs_sim_read(engine, &actions[i]);
 			else if (actions[i].type == OFS_ACTION_COMPLETE
-				&& actions[i].waiter < engine->config.place_max
-				&& engine->places[actions[i].waiter].remaining)
+				&& actions[i].waiter < engine->config.batch_slot_max
+				&& engine->batch_slots[actions[i].waiter].remaining)
 				rc = demand_completes(engine, &actions[i]);
 		if (rc)
 			return rc;
@@ -79,15 +79,15 @@ ofs_sim_act(struct ofs_engine *engine)
 }
 
 int
-ofs_sim_tell(struct ofs_engine *engine, uint32_t place, const struct ofs_guess *guesses,
+ofs_sim_guess(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_guess *guesses,
 	uint64_t count)
 {
 	uint32_t max = engine->core_config.queue_max;
 
 	for (uint64_t done = 0; done < count;) {
 		uint32_t batch = count - done < max ? (uint32_t)(count - done) : max;
-		int rc = ofs_core_hint(engine->core, engine->now_ns, engine->places[place].session,
-			guesses + done, batch);
+		int rc = ofs_core_hint(engine->core, engine->now_ns,
+			engine->batch_slots[batch_slot].session, guesses + done, batch);
 
 		if (rc == 0)
 			rc = ofs_sim_act(engine);
@@ -100,9 +100,9 @@ ofs_sim_tell(struct ofs_engine *engine, uint32_t place, const struct ofs_guess *
 
 /* The store has the block. One that was written through, not staged, has nothing to clean. */
 int
-ofs_sim_written(struct ofs_engine *engine, uint32_t place, uint32_t layer)
+ofs_sim_written(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	int rc = ofs_core_block_stored(engine->core, engine->now_ns, p->written_chunk, layer);
 
 	if (rc == 0)
@@ -110,28 +110,28 @@ ofs_sim_written(struct ofs_engine *engine, uint32_t place, uint32_t layer)
 	if (rc && rc != -EINVAL)
 		return rc;
 	if (--p->writing == 0 && p->waiting)
-		return ofs_sim_push(&engine->heap, engine->now_ns, OFS_SIM_LAYER, 0, place);
+		return ofs_sim_push(&engine->heap, engine->now_ns, OFS_SIM_LAYER, 0, batch_slot);
 	return 0;
 }
 
 static int
-block_write(struct ofs_engine *engine, uint32_t place, uint32_t layer)
+block_write(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer)
 {
-	uint64_t end_ns = ofs_sim_write_end(engine, place, layer);
+	uint64_t end_ns = ofs_sim_write_end(engine, batch_slot, layer);
 
-	engine->places[place].writing++;
+	engine->batch_slots[batch_slot].writing++;
 	if (end_ns == OFS_TIMING_LATER)
 		return 0;
 	if (end_ns > engine->now_ns)
-		return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_WRITTEN, layer, place);
-	return ofs_sim_written(engine, place, layer);
+		return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_WRITTEN, layer, batch_slot);
+	return ofs_sim_written(engine, batch_slot, layer);
 }
 
 static int
-append_chunk(struct ofs_engine *engine, uint32_t place)
+append_chunk(struct ofs_engine *engine, uint32_t batch_slot)
 {
-	struct ofs_sim_place *p = &engine->places[place];
-	struct ofs_key content = {p->appended++, APPENDED_CONTENT + place};
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
+	struct ofs_key content = {p->appended++, APPENDED_CONTENT + batch_slot};
 	struct ofs_core *core = engine->core;
 	struct ofs_chunk_info info;
 	int rc = ofs_core_session_append(core, engine->now_ns, p->session, 1, &content, &info);
@@ -140,9 +140,9 @@ append_chunk(struct ofs_engine *engine, uint32_t place)
 	for (uint32_t layer = 0; rc == 0 && layer < engine->layer_count; layer++) {
 		uint32_t slot, generation;
 
-		/* Where no slot can be had it is written through. */
+		/* Where no slot is free it is written through. */
 		(void)ofs_core_block_stage(core, engine->now_ns, info.chunk, layer, &slot, &generation);
-		rc = block_write(engine, place, layer);
+		rc = block_write(engine, batch_slot, layer);
 		if (rc == 0)
 			rc = ofs_sim_act(engine);
 	}
@@ -151,7 +151,7 @@ append_chunk(struct ofs_engine *engine, uint32_t place)
 
 /* Part the layer's selection into what the HBM pool serves and what is demanded. */
 static int
-selection_part(struct ofs_engine *engine, const struct ofs_sim_place *p, uint64_t at,
+selection_part(struct ofs_engine *engine, const struct ofs_batch_slot *p, uint64_t at,
 	struct ofs_row *row, struct ofs_step *step)
 {
 	const uint32_t *selected = p->slab.selected + at * p->slab.width;
@@ -183,16 +183,16 @@ selection_part(struct ofs_engine *engine, const struct ofs_sim_place *p, uint64_
 }
 
 static uint64_t
-slab_row(const struct ofs_engine *engine, const struct ofs_sim_place *p)
+slab_row(const struct ofs_engine *engine, const struct ofs_batch_slot *p)
 {
 	return (uint64_t)p->slab_step * engine->layer_count + p->layer;
 }
 
 /* The command of the layer at hand. */
 static int
-step_make(struct ofs_engine *engine, uint32_t place, struct ofs_step *step)
+step_make(struct ofs_engine *engine, uint32_t batch_slot, struct ofs_step *step)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	uint64_t at = slab_row(engine, p);
 	int rc = ofs_core_session_view(engine->core, p->session, &p->view);
 
@@ -201,7 +201,7 @@ step_make(struct ofs_engine *engine, uint32_t place, struct ofs_step *step)
 	*step = (struct ofs_step){.session = p->session,
 		.step = p->step,
 		.layer = p->layer,
-		.waiter = place,
+		.waiter = batch_slot,
 		.flags = p->retrying ? OFS_STEP_RETRY : 0};
 	if (!p->retrying && engine->scores && p->slab.scores) {
 		uint32_t known = p->view.chunk_count;
@@ -209,17 +209,17 @@ step_make(struct ofs_engine *engine, uint32_t place, struct ofs_step *step)
 		step->scores = p->slab.scores + at * p->slab.score_stride;
 		step->score_count = p->slab.score_count < known ? p->slab.score_count : known;
 	}
-	return selection_part(engine, p, at, ofs_sim_row(engine, place, p->layer), step);
+	return selection_part(engine, p, at, ofs_sim_row(engine, batch_slot, p->layer), step);
 }
 
-/* The device has taken the command: the core decides, then it is told the guesses. */
+/* The device has taken the command: the core decides, then it gets the guesses. */
 static int
-step_run(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step)
+step_run(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_step *step)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	const struct ofs_ledger *ledger = ofs_core_ledger_of(engine->core, p->view.tenant);
-	struct ofs_row *row = ofs_sim_row(engine, place, p->layer);
-	const uint64_t *told = p->retrying ? NULL : p->slab.guess_offsets;
+	struct ofs_row *row = ofs_sim_row(engine, batch_slot, p->layer);
+	const uint64_t *offsets = p->retrying ? NULL : p->slab.guess_offsets;
 	uint64_t at = slab_row(engine, p);
 	struct ofs_ledger before;
 	int rc;
@@ -236,39 +236,40 @@ step_run(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step)
 	for (uint32_t i = 0; i < step->demand_count; i++)
 		p->remaining += engine->ends[i] >= OFS_END_LATE;
 	if (p->remaining == 0)
-		rc = layer_staged(engine, place);
+		rc = layer_staged(engine, batch_slot);
 	if (rc == 0)
 		rc = ofs_sim_act(engine);
-	if (rc == 0 && told)
-		rc = ofs_sim_tell(engine, place, p->slab.guesses + told[at], told[at + 1] - told[at]);
+	if (rc == 0 && offsets)
+		rc = ofs_sim_guess(engine, batch_slot, p->slab.guesses + offsets[at],
+			offsets[at + 1] - offsets[at]);
 	return rc;
 }
 
 int
-ofs_sim_decide(struct ofs_engine *engine, uint32_t place)
+ofs_sim_decide(struct ofs_engine *engine, uint32_t batch_slot)
 {
 	struct ofs_step step;
-	int rc = step_make(engine, place, &step);
+	int rc = step_make(engine, batch_slot, &step);
 
-	return rc ? rc : step_run(engine, place, &step);
+	return rc ? rc : step_run(engine, batch_slot, &step);
 }
 
 /* The layer's demands go to the device, which decides when it has taken them. */
 static int
-command(struct ofs_engine *engine, uint32_t place, const struct ofs_step *step)
+command(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_step *step)
 {
-	uint64_t end_ns = ofs_sim_command_end(engine, place, step);
+	uint64_t end_ns = ofs_sim_command_end(engine, batch_slot, step);
 
 	if (end_ns == OFS_TIMING_LATER)
 		return 0;
 	if (end_ns > engine->now_ns)
-		return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_DECIDE, 0, place);
-	return step_run(engine, place, step);
+		return ofs_sim_push(&engine->heap, end_ns, OFS_SIM_DECIDE, 0, batch_slot);
+	return step_run(engine, batch_slot, step);
 }
 
 /* 1: it appends a chunk first. */
 static int
-layer_appends(const struct ofs_engine *engine, const struct ofs_sim_place *p)
+layer_appends(const struct ofs_engine *engine, const struct ofs_batch_slot *p)
 {
 	uint32_t every = engine->config.append_steps;
 
@@ -277,24 +278,24 @@ layer_appends(const struct ofs_engine *engine, const struct ofs_sim_place *p)
 
 /* The first time that the layer asks in this step. */
 static int
-layer_begins(struct ofs_engine *engine, uint32_t place)
+layer_begins(struct ofs_engine *engine, uint32_t batch_slot)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	int rc = 0;
 
 	if (p->layer == 0 && p->step) {
-		ofs_sim_rows_end(engine, place);
-		rc = ofs_sim_rows_open(engine, place);
+		ofs_sim_rows_end(engine, batch_slot);
+		rc = ofs_sim_rows_open(engine, batch_slot);
 	}
 	if (rc == 0 && layer_appends(engine, p))
-		rc = append_chunk(engine, place);
+		rc = append_chunk(engine, batch_slot);
 	return rc;
 }
 
 int
-ofs_sim_layer(struct ofs_engine *engine, uint32_t place, int retry)
+ofs_sim_layer(struct ofs_engine *engine, uint32_t batch_slot, int retry)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	struct ofs_step step;
 	int rc = 0;
 
@@ -305,8 +306,8 @@ ofs_sim_layer(struct ofs_engine *engine, uint32_t place, int retry)
 		return 0; /* until what it appended before is on the medium */
 	p->retrying = (uint8_t)retry;
 	if (!retry)
-		rc = layer_begins(engine, place);
+		rc = layer_begins(engine, batch_slot);
 	if (rc == 0)
-		rc = step_make(engine, place, &step);
-	return rc ? rc : command(engine, place, &step);
+		rc = step_make(engine, batch_slot, &step);
+	return rc ? rc : command(engine, batch_slot, &step);
 }

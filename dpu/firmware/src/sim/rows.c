@@ -1,9 +1,9 @@
 /*
  * rows.c: what every layer of every step did.
  *
- * Model: a place has a growing array of rows. The rows of the step at hand stand behind the counted
- * ones, one for each layer, because a read may belong to any layer of it; they are counted when the
- * next step begins or the session ends, and change no more from then on.
+ * Model: a batch slot has a growing array of rows. The rows of the step at hand stand behind the
+ * counted ones, one for each layer, because a read may belong to any layer of it; they are counted
+ * when the next step begins or the session ends, and change no more from then on.
  */
 #include <stdlib.h>
 
@@ -11,11 +11,11 @@
 
 #define ROWS_FIRST_STEPS 16
 
-/* Empty rows for the place's step at hand. */
+/* Empty rows for the batch slot's step at hand. */
 int
-ofs_sim_rows_open(struct ofs_engine *engine, uint32_t place)
+ofs_sim_rows_open(struct ofs_engine *engine, uint32_t batch_slot)
 {
-	struct ofs_sim_place *p = &engine->places[place];
+	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	uint32_t layers = engine->layer_count, needed = p->row_count + layers;
 
 	if (needed > p->row_max) {
@@ -34,7 +34,7 @@ ofs_sim_rows_open(struct ofs_engine *engine, uint32_t place)
 	for (uint32_t layer = 0; layer < layers; layer++) {
 		struct ofs_row *row = &p->rows[p->row_count + layer];
 
-		row->session = place;
+		row->session = batch_slot;
 		row->step = p->step;
 		row->layer = (uint16_t)layer;
 	}
@@ -43,16 +43,16 @@ ofs_sim_rows_open(struct ofs_engine *engine, uint32_t place)
 
 /* The step is over: its rows change no more. */
 void
-ofs_sim_rows_end(struct ofs_engine *engine, uint32_t place)
+ofs_sim_rows_end(struct ofs_engine *engine, uint32_t batch_slot)
 {
-	engine->places[place].row_count += engine->layer_count;
+	engine->batch_slots[batch_slot].row_count += engine->layer_count;
 }
 
 /* Of the step at hand. */
 struct ofs_row *
-ofs_sim_row(struct ofs_engine *engine, uint32_t place, uint32_t layer)
+ofs_sim_row(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer)
 {
-	return &engine->places[place].rows[engine->places[place].row_count + layer];
+	return &engine->batch_slots[batch_slot].rows[engine->batch_slots[batch_slot].row_count + layer];
 }
 
 static uint16_t
@@ -80,12 +80,12 @@ void
 ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action)
 {
 	struct ofs_row *row;
-	uint32_t place;
+	uint32_t batch_slot;
 
-	if (action->session == OFS_NONE || engine->place_of[action->session] == OFS_NONE)
+	if (action->session == OFS_NONE || engine->batch_slot_of[action->session] == OFS_NONE)
 		return;
-	place = engine->place_of[action->session];
-	row = ofs_sim_row(engine, place, action->layer);
+	batch_slot = engine->batch_slot_of[action->session];
+	row = ofs_sim_row(engine, batch_slot, action->layer);
 	if (ofs_cause_is_prefetch(action->cause))
 		row->prefetch_reads++;
 	else
@@ -93,14 +93,14 @@ ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action)
 }
 
 int
-ofs_engine_rows(struct ofs_engine *engine, uint32_t place, struct ofs_row *rows, int max)
+ofs_engine_rows(struct ofs_engine *engine, uint32_t batch_slot, struct ofs_row *rows, int max)
 {
-	struct ofs_sim_place *p;
+	struct ofs_batch_slot *p;
 	uint32_t count, left;
 
-	if (place >= engine->config.place_max || max < 0)
+	if (batch_slot >= engine->config.batch_slot_max || max < 0)
 		return -EINVAL;
-	p = &engine->places[place];
+	p = &engine->batch_slots[batch_slot];
 	if (rows == NULL)
 		return (int)p->row_count;
 	count = p->row_count < (uint32_t)max ? p->row_count : (uint32_t)max;

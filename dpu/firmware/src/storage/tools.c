@@ -101,7 +101,7 @@ struct bench {
 	uint32_t completed;
 	uint64_t random;
 	uint64_t spin_ns;
-	uint64_t *started_ns; /* by place in the queue */
+	uint64_t *started_ns; /* by index in the queue */
 	uint64_t *latency_ns;
 };
 
@@ -116,18 +116,18 @@ bench_random(struct bench *bench)
 }
 
 static int
-bench_submit(struct bench *bench, uint32_t place)
+bench_submit(struct bench *bench, uint32_t index)
 {
 	uint64_t blocks = bench->storage->size_bytes / bench->block_size;
 	struct ofs_io io = {
-		.user = place,
+		.user = index,
 		.offset = bench_random(bench) % blocks * bench->block_size,
-		.buffer = bench->buffer + (uint64_t)place * bench->block_size,
+		.buffer = bench->buffer + (uint64_t)index * bench->block_size,
 		.size_bytes = bench->block_size,
 		.op = OFS_STORAGE_READ,
 	};
 
-	bench->started_ns[place] = wall_now_ns();
+	bench->started_ns[index] = wall_now_ns();
 	bench->submitted++;
 	return ofs_storage_submit(bench->storage, &io);
 }
@@ -139,15 +139,15 @@ bench_turn(struct bench *bench, const struct ofs_io_done *done, int count)
 	uint64_t now_ns = wall_now_ns();
 
 	for (int i = 0; i < count; i++) {
-		uint32_t place = (uint32_t)done[i].user;
+		uint32_t index = (uint32_t)done[i].user;
 		int rc;
 
 		if (done[i].result < 0)
 			return done[i].result;
 		if (bench->latency_ns != NULL)
-			bench->latency_ns[bench->completed] = now_ns - bench->started_ns[place];
+			bench->latency_ns[bench->completed] = now_ns - bench->started_ns[index];
 		bench->completed++;
-		rc = bench->submitted < bench->count ? bench_submit(bench, place) : 0;
+		rc = bench->submitted < bench->count ? bench_submit(bench, index) : 0;
 		if (rc != 0)
 			return rc;
 	}
@@ -175,8 +175,8 @@ bench_run(struct bench *bench, uint32_t queue_depth)
 	uint64_t begin_ns = wall_now_ns();
 	uint64_t progress_ns = begin_ns;
 
-	for (uint32_t place = 0; place < queue_depth && place < bench->count; place++) {
-		int rc = bench_submit(bench, place);
+	for (uint32_t index = 0; index < queue_depth && index < bench->count; index++) {
+		int rc = bench_submit(bench, index);
 
 		if (rc != 0)
 			return rc;

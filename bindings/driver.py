@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
-from offstage.bindings.errors import Incompatible, RunFailed
+from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.stages import driver_stages
 
@@ -120,6 +120,7 @@ class Driver:
         self.demand_max = int(lib.ofs_driver_demand_max(self._driver))
         self.calls_max = int(lib.ofs_driver_calls_max(self._driver))
         self._calls: dict[int, Fetch | Put] = {}
+        self._registered: list[NDArray[Any]] = []  # kept alive as long as they are registered
         self._tickets: Any = ffi.new("uint64_t[]", self.calls_max)
 
     def fetch_begin(
@@ -274,6 +275,19 @@ class Driver:
         if rc not in (0, -errno.ETIMEDOUT):
             _gone(rc, doing)
 
+    def register(self, array: NDArray[Any]) -> None:
+        """Fetches may go into `array` (contiguous) from now until the same is unregistered."""
+        assert array.flags.c_contiguous
+        rc = lib.ofs_driver_register(self._driver, _at("void *", array), array.nbytes)
+        check_rc(rc, "registering memory", "fabric", "unregister what is no longer fetched into")
+        self._registered.append(array)
+
+    def unregister(self, array: NDArray[Any]) -> None:
+        """Nothing is fetched into it any more. Before its memory goes."""
+        rc = lib.ofs_driver_unregister(self._driver, _at("void *", array), array.nbytes)
+        check_rc(rc, "unregistering memory", "fabric", "unregister each array once")
+        self._registered = [one for one in self._registered if one is not array]
+
     def release(self, session: int) -> None:
         """End the session's pins now instead of at its next step."""
         rc = lib.ofs_driver_release(self._driver, session)
@@ -357,6 +371,9 @@ def _at(ctype: str, array: NDArray[Any]) -> Any:
 
 
 def _gone(rc: int, doing: str) -> None:
+    if rc == -errno.EFAULT:
+        raise BadInput(f"the target is not registered while {doing}", "fabric",
+                       "register the array that the rows lie in", errno=errno.EFAULT)  # fmt: skip
     if rc == -errno.EPIPE:
         raise RunFailed(
             f"the daemon closed this port while {doing}", "fabric shm",

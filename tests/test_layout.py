@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "testbeds": ("offstage",),
 }
 # Memory that both ends of a port see: how it is made, found, and copied out of.
-SHARED_HEADERS = {"region/map.h", "region/shared.h", "port/local.h"}
+SHARED_HEADERS = {"region/shared.h", "port/local.h"}
 # Inside testbeds: each room may import those that stand before it on the list, and itself.
 ROOMS = (
     ("progress", "machine"),

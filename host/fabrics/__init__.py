@@ -107,6 +107,14 @@ class Fabric(Protocol):
         """`put_begin` and `put_end` in a row."""
         ...
 
+    def register(self, array: NDArray[Any]) -> None:
+        """Fetches go into rows of `array` (contiguous) from now on: a fabric may have to pin it."""
+        ...
+
+    def unregister(self, array: NDArray[Any]) -> None:
+        """The same array, before its memory goes."""
+        ...
+
     def release(self, session: int) -> None:
         """End the session's pins now."""
         ...

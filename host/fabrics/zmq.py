@@ -229,6 +229,12 @@ class ZmqDriver:
                 return ended
             self._turn(left_ns)
 
+    def register(self, array: NDArray[Any]) -> None:
+        """Nothing: rows come as messages and are copied by this side."""
+
+    def unregister(self, array: NDArray[Any]) -> None:
+        """Nothing."""
+
     def release(self, session: int) -> None:
         """End the session's pins now."""
         request = _Request(p.FabricRelease(session=session), p.Ok, 0, lambda reply, payload: None)

@@ -204,7 +204,11 @@ def decode(
     decoder = Decoder(fabric, pool, workload.synthetic_kv, rule, options.kernel, observe=observe)
     agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max)
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s)
-    return agent.run(jobs, _watcher(progress))
+    fabric.register(pool.memory.landing)
+    try:
+        return agent.run(jobs, _watcher(progress))
+    finally:
+        fabric.unregister(pool.memory.landing)
 
 
 def _watcher(progress: Progress) -> Callable[[AgentRecord], None]:

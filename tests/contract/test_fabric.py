@@ -1,8 +1,8 @@
 """Does every fabric keep the one contract of `host.fabrics.Fabric`?
 
-shm runs over a live device, sim over one in virtual time with seeded faults, zmq over a live device
-behind the daemon's own proxy. A new fabric is one line in SIDES. What came is compared byte for
-byte with what was put; nothing here depends on time.
+shm and memory run over a live device, sim over one in virtual time with seeded faults of the
+host's end or of the port, zmq over a live device behind the daemon's own proxy. A new fabric is one
+line in SIDES. What came is compared byte for byte with what was put; nothing depends on time.
 """
 
 import errno
@@ -50,7 +50,7 @@ class Host:
 
     def fetch(self, ordinals: list[int], **more: Any) -> tuple[Any, NDArray[np.uint8]]:
         wanted = np.array(ordinals, np.uint32)
-        target = np.full((max(len(ordinals), 1), PAYLOAD), 0xA5, np.uint8)
+        target = self.target(len(ordinals))
         self.step += 1
         keys = np.ascontiguousarray(self.session.keys[LAYER, wanted])
         done = self.fabric.fetch(
@@ -63,11 +63,18 @@ class Host:
             else:
                 assert done.ends[i] == 255
         assert done.failed_count == np.count_nonzero(done.rcs)
+        self.fabric.unregister(target)
         return done, target
+
+    def target(self, count: int, fill: int = 0xA5) -> NDArray[np.uint8]:
+        """Rows for `count` blocks, registered with the fabric."""
+        target = np.full((max(count, 1), PAYLOAD), fill, np.uint8)
+        self.fabric.register(target)
+        return target
 
     def begin(self, ordinals: list[int], **more: Any) -> tuple[Fetch, NDArray[np.uint8]]:
         wanted = np.array(ordinals, np.uint32)
-        target = np.full((max(len(ordinals), 1), PAYLOAD), 0xA5, np.uint8)
+        target = self.target(len(ordinals))
         keys = np.ascontiguousarray(self.session.keys[LAYER, wanted])
         fetch = self.fabric.fetch_begin(
             self.session.number, self.step, LAYER, wanted, keys, target, **more
@@ -79,7 +86,7 @@ class Host:
         return self.fabric.put(self.session.number, LAYER, wanted, self.source[wanted])
 
 
-def open_shm(device: BareDevice) -> Iterator[Fabric]:
+def open_driver(device: BareDevice) -> Iterator[Fabric]:
     with device.driver() as driver:
         yield driver
 
@@ -114,11 +121,17 @@ def open_zmq(device: BareDevice) -> Iterator[Fabric]:
     context.destroy(linger=0)
 
 
-SIDES: dict[str, Callable[[BareDevice], Iterator[Fabric]]] = {
-    "shm": open_shm,
-    "sim": open_sim,
-    "sim-faults": open_sim_with_faults,
-    "zmq": open_zmq,
+PORT_FAULTS = {"port_delay_ns_max": 30_000, "port_late_per_million": 200_000,
+               "port_nonsense_per_million": 50_000}  # fmt: skip
+
+# The host's end, and what its device has of its own.
+SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[Fabric]], dict[str, Any]]] = {
+    "shm": (open_driver, {}),
+    "memory": (open_driver, {"fabric": "memory"}),
+    "sim": (open_sim, {}),
+    "sim-faults": (open_sim_with_faults, {}),
+    "sim-port": (open_sim_with_faults, {"fabric": "sim", **PORT_FAULTS}),
+    "zmq": (open_zmq, {}),
 }
 
 
@@ -127,13 +140,13 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
     simulated = request.param.startswith("sim")
     config = BareConfig(
         payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS, demand_max=16,
-        backend="sim" if simulated else "emulated",
+        backend="sim" if simulated else "emulated", **SIDES[request.param][1],
     )  # fmt: skip
     with BareDevice(config, simulated=simulated) as device:
         session = device.session(BLOCKS, select_blocks=16)
         rng = np.random.default_rng(7)
         source = rng.integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
-        for fabric in SIDES[request.param](device):
+        for fabric in SIDES[request.param][0](device):
             yield Host(device, fabric, session, source)
 
 
@@ -162,7 +175,7 @@ def test_rows_are_chosen_by_index_and_others_left_alone(host: Host) -> None:
     assert not host.put(range(4)).any()
     ordinals = np.array([2, 0], np.uint32)
     keys = np.ascontiguousarray(host.session.keys[LAYER, ordinals])
-    target = np.full((6, PAYLOAD), 0x5A, np.uint8)
+    target = host.target(6, 0x5A)
     done = host.fabric.fetch(
         host.session.number, 1, LAYER, ordinals, keys, target,
         target_index=np.array([5, 1], np.uint32),
@@ -247,7 +260,7 @@ def test_short_blocks(host: Host) -> None:
     wanted = np.array([9], np.uint32)
     rcs = host.fabric.put(host.session.number, LAYER, wanted, host.source[9:10], length_bytes=100)
     assert not rcs.any()
-    target = np.zeros((1, PAYLOAD), np.uint8)
+    target = host.target(1)
     keys = np.ascontiguousarray(host.session.keys[LAYER, wanted])
     done = host.fabric.fetch(host.session.number, 1, LAYER, wanted, keys, target)
     assert done.rcs[0] == 0 and done.lengths[0] == 100
@@ -269,6 +282,33 @@ def test_a_session_of_somebody_else_is_refused(host: Host) -> None:
     rcs = host.fabric.put(7, LAYER, ordinals, host.source[:1])
     assert (rcs < 0).all()
     assert not host.put(range(1)).any()
+
+
+def test_registered_memory_is_what_a_fetch_goes_into(host: Host) -> None:
+    """A side that needs it refuses a target that was never registered, or is so no longer."""
+    assert not host.put(range(2)).any()
+    ordinals = np.arange(2, dtype=np.uint32)
+    keys = np.ascontiguousarray(host.session.keys[LAYER, :2])
+    target = np.zeros((2, PAYLOAD), np.uint8)
+
+    def fetch() -> None:
+        done = host.fabric.fetch(host.session.number, 1, LAYER, ordinals, keys, target)
+        assert not done.rcs.any() and np.array_equal(target, host.source[:2])
+
+    host.fabric.register(target)
+    fetch()
+    host.fabric.unregister(target)
+    if isinstance(host.fabric, Driver):
+        with pytest.raises(OffstageError):
+            host.fabric.unregister(target)
+        with pytest.raises(OffstageError):
+            host.fabric.register(target[:0])
+    if host.device.simulated:
+        host.fabric.register(target[:1])  # the second row is not
+        with pytest.raises(BadInput, match="not registered"):
+            fetch()
+    host.fabric.register(target)
+    fetch()
 
 
 def test_release_lets_go(host: Host) -> None:
@@ -431,6 +471,25 @@ def test_descriptors_of_something_else(live: BareDevice) -> None:
         Driver(Attachment(live.attachment.blob, (read_end, write_end, read_end)))
     os.close(read_end)
     os.close(write_end)
+
+
+@pytest.mark.parametrize("side", ["shm", "memory", "sim"])
+def test_a_blob_that_is_not_ours_is_one_line(side: str) -> None:
+    """Another version, a byte changed, cut short, too long, or without its descriptors: refused."""
+    with BareDevice(BareConfig(fabric=side), simulated=True) as device:
+        whole, fds = device.attachment.blob, device.attachment.fds
+        Driver(device.attachment).close()
+        changed = [bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :])
+                   for i in range(len(whole))]  # fmt: skip
+        wrong = [(blob, fds) for blob in [*changed, whole[:-1], whole[:20], b"", whole + b"\0",
+                                          bytes(4096)]]  # fmt: skip
+        wrong += [(whole, (*fds, 0)), (whole, (0, 0, 0, 0, 0)), *([(whole, ())] if fds else [])]
+        for blob, given in wrong:
+            with pytest.raises(Incompatible) as caught:
+                Driver(Attachment(blob, given))
+            assert "\n" not in str(caught.value) and "blob" in str(caught.value)
+        with pytest.raises(Incompatible, match="version 0, this host knows 1; install the same"):
+            Driver(Attachment(changed[8], fds))  # the version's low byte
 
 
 def test_an_unknown_fabric_names_the_known() -> None:

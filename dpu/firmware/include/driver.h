@@ -96,6 +96,13 @@ int ofs_driver_attach_sim(struct ofs_driver **out, struct ofs_device *device,
 	char *error, size_t error_size_bytes);
 void ofs_driver_close(struct ofs_driver *driver);
 /*
+ * Memory in which targets of fetches lie, before the first fetch into it and until it goes: a
+ * fabric may have to pin it. 0; -EINVAL; -ENOSPC too many ranges; -ENOENT no such range was
+ * registered.
+ */
+int ofs_driver_register(struct ofs_driver *driver, void *base, uint64_t size_bytes);
+int ofs_driver_unregister(struct ofs_driver *driver, void *base, uint64_t size_bytes);
+/*
  * Begins a fetch: reads its hits and sends its STEPs, and waits for no answer. 0 and a ticket;
  * -EAGAIN: as many calls are in flight as the port has entries; -EINVAL. What goes wrong later is
  * told by end.

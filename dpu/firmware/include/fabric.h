@@ -31,10 +31,19 @@ struct ofs_span {
 
 struct ofs_fabric_ops {
 	const char *name;
+	/* Takes back what is still registered. */
 	void (*close)(struct ofs_fabric *fabric);
 	/*
+	 * Memory that reads go to: pinned and registered where the fabric needs that, and no more than
+	 * noted where it does not. -EINVAL, -ENOSPC too many ranges.
+	 */
+	int (*register_memory)(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);
+	/* The same range again, before it is unmapped, and with no read on its way; -ENOENT. */
+	int (*unregister_memory)(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);
+	/*
 	 * One read of consecutive bytes, scattered over `span_count` spans. -ERANGE: not inside the
-	 * region. The bytes may be torn, and of two ages in any order: the driver checks them.
+	 * region. -EFAULT: a span lies in no registered range, from a side that needs one (sim, RDMA).
+	 * The bytes may be torn, and of two ages in any order: the driver checks them.
 	 */
 	int (*read)(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
 		uint32_t span_count);
@@ -64,12 +73,21 @@ struct ofs_fabric_ops {
 	void (*pause)(struct ofs_fabric *fabric, uint64_t pause_ns);
 };
 
+#define OFS_FABRIC_MEMORIES_MAX 64
+
+struct ofs_fabric_memory {
+	uintptr_t first;
+	uintptr_t end;
+};
+
 /* First member of every side's own structure. */
 struct ofs_fabric {
 	const struct ofs_fabric_ops *ops;
 	struct ofs_region_header region; /* checked copies */
 	struct ofs_port_header port;
 	uint32_t read_batch_max; /* where reads travel: records posted before one flush; at least 1 */
+	uint32_t registered_count;
+	struct ofs_fabric_memory registered[OFS_FABRIC_MEMORIES_MAX];
 };
 
 /* cdef: order 8 */

@@ -38,7 +38,7 @@
 #ifndef OFS_REGION_H
 #define OFS_REGION_H
 
-#include "ofs_base.h"
+#include "dma.h"
 
 #define OFS_REGION_MAGIC 0x314e474552534f46ull /* "FOSREGN1" */
 #define OFS_PORT_MAGIC 0x3154524f5053464full   /* "OFSPORT1" */
@@ -251,6 +251,7 @@ struct ofs_region_config {
 	uint32_t payload_size_bytes; /* multiple of lba_size_bytes */
 	uint32_t lba_size_bytes;     /* power of two, at least 128 */
 	uint64_t epoch;
+	struct ofs_dma_config memory;
 };
 /*
  * A memfd, pre-faulted, sealed against resize and against every writable mapping but this one.

@@ -354,6 +354,8 @@ world_fetch(struct world_session *session, uint32_t layer, uint32_t count, const
 	assert(count <= WORLD_DEMANDS_MAX);
 	fetch.target = malloc(count * stride + 1);
 	assert(fetch.target != NULL);
+	rc = ofs_driver_register(session->host->driver, fetch.target, count * stride + 1);
+	assert(rc == 0);
 	for (i = 0; i < count; i++) {
 		ofs_block_key(&session->chunks[ordinals[i]].key, layer, &keys[i]);
 		places[i] = i;
@@ -367,6 +369,8 @@ world_fetch(struct world_session *session, uint32_t layer, uint32_t count, const
 			&& !is_right(world, &session->chunks[ordinals[i]].store_key, layer,
 				fetch.target + i * stride, lengths[i]);
 	}
+	i = (uint32_t)ofs_driver_unregister(session->host->driver, fetch.target, count * stride + 1);
+	assert(i == 0);
 	free(fetch.target);
 	return rc;
 }

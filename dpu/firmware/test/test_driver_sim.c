@@ -57,6 +57,9 @@ run(uint64_t seed, uint32_t torn_per_million, uint32_t flip_per_million, bool ch
 	assert(ofs_driver_open(&driver, fabric) == 0);
 	fetch = support_fetch_new(&dpu, BLOCKS, ordinals);
 	fetch->fetch.timeout_ns = 20000000;
+	/* The DPU's side of the link would not know where to write otherwise. */
+	assert(ofs_driver_fetch(driver, &fetch->fetch) == -EFAULT);
+	assert(ofs_driver_register(driver, fetch->target, BLOCKS * PAYLOAD) == 0);
 	for (i = 0; i < 10; i++) {
 		int rc = ofs_driver_fetch(driver, &fetch->fetch);
 

@@ -178,8 +178,8 @@ test_reads_beside_writes(void)
 int
 main(void)
 {
-	test_two_threads("memory");
-	test_two_threads("shm");
+	for (uint32_t i = 0; ofs_port_side(i) != NULL; i++)
+		test_two_threads(ofs_port_side(i)->name);
 	test_reads_beside_writes();
 	return 0;
 }

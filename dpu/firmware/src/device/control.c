@@ -57,6 +57,7 @@ run_tenant_add(struct ofs_device *device, void *argument)
 	struct ofs_region_config config = {.slot_count = call->config->slot_count,
 		.tenant = device->tenant_count,
 		.epoch = device->status.epoch,
+		.memory = device->config.memory,
 		.payload_size_bytes = device->config.store.payload_size_bytes,
 		.lba_size_bytes = device->storage->lba_size_bytes};
 	struct ofs_device_tenant *state;

@@ -47,6 +47,7 @@ open_port(struct ofs_device *device, const struct attach *call, struct ofs_port 
 		.put_slot_count = device->config.put_slot_count,
 		.put_stride_bytes = device->record_size_bytes,
 		.epoch = device->status.epoch,
+		.memory = device->config.memory,
 		.clock = &device->clock,
 		.sim = device->config.port_sim};
 	struct ofs_share *share;

@@ -10,6 +10,10 @@ ofs_driver_close(struct ofs_driver *driver)
 {
 	if (driver == NULL)
 		return;
+	if (driver->reads_registered) {
+		(void)driver->fabric->ops->unregister_memory(driver->fabric, driver->reads,
+			driver->fabric->port.demand_max * sizeof(driver->reads[0]));
+	}
 	driver->fabric->ops->close(driver->fabric);
 	free(driver->pending);
 	free(driver->free_payloads);
@@ -27,6 +31,7 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 {
 	const struct ofs_port_header *port = &fabric->port;
 	struct ofs_driver *driver = calloc(1, sizeof(*driver));
+	int rc;
 
 	if (driver == NULL) {
 		fabric->ops->close(fabric);
@@ -49,6 +54,14 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 		ofs_driver_close(driver);
 		return -ENOMEM;
 	}
+	/* Buckets and trailers are read into it. */
+	rc = fabric->ops->register_memory(fabric, driver->reads,
+		port->demand_max * sizeof(driver->reads[0]));
+	if (rc != 0) {
+		ofs_driver_close(driver);
+		return rc;
+	}
+	driver->reads_registered = true;
 	for (uint32_t i = port->entry_count; i-- > 0;)
 		driver->free_payloads[driver->free_payload_count++] = i;
 	for (uint32_t i = port->put_slot_count; i-- > 0;)
@@ -65,6 +78,18 @@ ofs_driver_attach(struct ofs_driver **out, const struct ofs_attachment *attachme
 	int rc = ofs_fabric_open(&fabric, attachment, error, error_size_bytes);
 
 	return rc != 0 ? rc : ofs_driver_open(out, fabric);
+}
+
+int
+ofs_driver_register(struct ofs_driver *driver, void *base, uint64_t size_bytes)
+{
+	return driver->fabric->ops->register_memory(driver->fabric, base, size_bytes);
+}
+
+int
+ofs_driver_unregister(struct ofs_driver *driver, void *base, uint64_t size_bytes)
+{
+	return driver->fabric->ops->unregister_memory(driver->fabric, base, size_bytes);
 }
 
 int

@@ -92,8 +92,9 @@ struct ofs_driver {
 	uint32_t *running;      /* [entry_count] calls in the order they began */
 	uint32_t running_count;
 	struct ofs_block_read *reads; /* [demand_max] of whoever reads just now */
-	uint32_t *asked;              /* [entry_count][demand_max] demands of a STEP that asks again */
-	uint8_t *attempts;            /* [entry_count][demand_max] reads in vain, by demand of a part */
+	bool reads_registered;
+	uint32_t *asked;   /* [entry_count][demand_max] demands of a STEP that asks again */
+	uint8_t *attempts; /* [entry_count][demand_max] reads in vain, by demand of a part */
 };
 
 static inline uint64_t

@@ -207,6 +207,8 @@ shm_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
 static const struct ofs_fabric_ops shm_ops = {
 	.name = "shm",
 	.close = shm_close,
+	.register_memory = ofs_fabric_register_memory,
+	.unregister_memory = ofs_fabric_unregister_memory,
 	.read = shm_read,
 	.flush = shm_flush,
 	.copy = shm_copy,

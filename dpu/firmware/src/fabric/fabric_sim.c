@@ -123,8 +123,12 @@ sim_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_spa
 	int backwards = 0;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < span_count; i++)
+	/* As a network card would say, so that a missing registration is found without one. */
+	for (uint32_t i = 0; i < span_count; i++) {
+		if (!ofs_fabric_is_registered(fabric, spans[i].target, spans[i].size_bytes))
+			return -EFAULT;
 		size_bytes += spans[i].size_bytes;
+	}
 	if (size_bytes >= TORN_SIZE_BYTES_MIN && happens(sim, sim->config.torn_per_million)) {
 		half = size_bytes / 2;
 		backwards = draw(sim) % 2 == 0;
@@ -257,6 +261,8 @@ sim_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
 static const struct ofs_fabric_ops sim_ops = {
 	.name = "sim",
 	.close = sim_close,
+	.register_memory = ofs_fabric_register_memory,
+	.unregister_memory = ofs_fabric_unregister_memory,
 	.read = sim_read,
 	.flush = sim_flush,
 	.copy = NULL, /* as over a network */

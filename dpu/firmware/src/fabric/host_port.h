@@ -58,6 +58,12 @@ const struct ofs_result *ofs_host_port_results(const struct ofs_host_port *port,
 int ofs_host_port_write_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
 	uint32_t put_slot, const void *source, uint32_t size_bytes);
 
+/* What every side notes of the memory that reads go to (registered.c); see fabric.h. */
+int ofs_fabric_register_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);
+int ofs_fabric_unregister_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);
+int ofs_fabric_is_registered(const struct ofs_fabric *fabric, const void *base,
+	uint64_t size_bytes);
+
 /* 0 when [offset, offset + size) lies inside the region. */
 static inline int
 ofs_region_range(const struct ofs_region_header *header, uint64_t offset, uint32_t size_bytes)

@@ -35,6 +35,20 @@ skeleton_close(struct ofs_fabric *fabric)
 	free(skeleton);
 }
 
+/* Reads may go there. RDMA: register it for local writes, and keep its key beside the range. */
+static int
+skeleton_register_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes)
+{
+	return ofs_fabric_register_memory(fabric, base, size_bytes);
+}
+
+/* RDMA: deregister; who unmaps it first lets the card write into what comes there next. */
+static int
+skeleton_unregister_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes)
+{
+	return ofs_fabric_unregister_memory(fabric, base, size_bytes);
+}
+
 /*
  * Post one read, checked against the region's size. RDMA: a READ work request with an entry of its
  * scatter list for each span, and no signal.
@@ -135,6 +149,8 @@ skeleton_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 static const struct ofs_fabric_ops skeleton_ops = {
 	.name = "memory",
 	.close = skeleton_close,
+	.register_memory = skeleton_register_memory,
+	.unregister_memory = skeleton_unregister_memory,
 	.read = skeleton_read,
 	.flush = skeleton_flush,
 	.copy = NULL, /* as over a network: the driver reads records, a batch in a round trip */
@@ -175,13 +191,13 @@ ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_attachment *att
 	}
 	skeleton->region = ofs_region_base(skeleton->local->region, &region_size_bytes);
 	rc = ofs_fabric_check(&skeleton->mapped.base, skeleton->region, region_size_bytes,
-		skeleton->local->base, skeleton->local->size_bytes, error, error_size_bytes);
+		skeleton->local->memory.base, skeleton->local->memory.size_bytes, error, error_size_bytes);
 	if (rc != 0) {
 		skeleton_close(&skeleton->mapped.base);
 		return rc;
 	}
-	ofs_host_port_init(&skeleton->mapped.port, skeleton->local->base, &skeleton->mapped.base.port,
-		-1);
+	ofs_host_port_init(&skeleton->mapped.port, skeleton->local->memory.base,
+		&skeleton->mapped.base.port, -1);
 	*out = &skeleton->mapped.base;
 	return 0;
 }

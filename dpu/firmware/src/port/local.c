@@ -1,13 +1,11 @@
-/* Ports whose host is in this process: found by number, held by both ends; see internal.h. */
-#include "port/internal.h"
+/* Ports whose host is in this process: found by number, held by both ends; see local.h. */
+#include "port/local.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define LOCALS_MAX 256
-#define PAGE 4096u
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ofs_local *locals[LOCALS_MAX]; /* under mutex */
@@ -18,29 +16,28 @@ static void
 drop(struct ofs_local *local)
 {
 	if (--local->holder_count == 0) {
-		free(local->base);
+		ofs_dma_free(&local->memory);
 		free(local);
 	}
 }
 
 int
-ofs_local_open(struct ofs_local **out, struct ofs_region *region, uint64_t size_bytes)
+ofs_local_open(struct ofs_local **out, struct ofs_region *region,
+	const struct ofs_dma_config *config, uint64_t size_bytes)
 {
 	struct ofs_local *local = calloc(1, sizeof(*local));
 	uint32_t at = 0;
+	int rc;
 
 	if (local == NULL)
 		return -ENOMEM;
-	size_bytes = (size_bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1);
-	*local = (struct ofs_local){.region = region,
-		.base = aligned_alloc(PAGE, size_bytes),
-		.size_bytes = size_bytes,
-		.holder_count = 1};
-	if (local->base == NULL) {
+	local->region = region;
+	local->holder_count = 1;
+	rc = ofs_dma_alloc(&local->memory, config, size_bytes, NULL);
+	if (rc != 0) {
 		free(local);
-		return -ENOMEM;
+		return rc;
 	}
-	memset(local->base, 0, size_bytes);
 	pthread_mutex_lock(&mutex);
 	while (at < LOCALS_MAX && locals[at] != NULL)
 		at++;

@@ -9,17 +9,18 @@
 
 #include "port.h"
 
-/* The memory of one such port; the port and every host's end hold it. */
+/* The memory of one such port. The port and every host's end hold it, and whoever lets go last frees
+ * it: a host can still see that its port is closed. */
 struct ofs_local {
 	uint64_t number;
 	struct ofs_region *region; /* which outlives every host's end */
-	uint8_t *base;
-	uint64_t size_bytes;
+	struct ofs_dma memory;
 	uint32_t holder_count; /* under the table's mutex */
 };
 
 /* Memory for a port, found by its number until it is withdrawn; -ENOMEM, -ENOSPC. */
-int ofs_local_open(struct ofs_local **out, struct ofs_region *region, uint64_t size_bytes);
+int ofs_local_open(struct ofs_local **out, struct ofs_region *region,
+	const struct ofs_dma_config *config, uint64_t size_bytes);
 /* Its port is closed: nobody finds it any more. */
 void ofs_local_withdraw(struct ofs_local *local);
 /* What `ofs_local_write_blob` described, held until ofs_local_release; NULL none. */

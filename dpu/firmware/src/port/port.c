@@ -29,21 +29,31 @@ ofs_port_find(const char *name)
 int
 ofs_share_open(struct ofs_share **out, const struct ofs_port_ops *ops, struct ofs_region *region)
 {
+	uint64_t size_bytes;
+	void *base = ofs_region_base(region, &size_bytes);
 	int rc = ops->share(out, region);
 
-	if (rc == 0) {
-		(*out)->ops = ops;
-		(*out)->region = region;
-	}
+	if (rc != 0)
+		return rc;
+	(*out)->ops = ops;
+	(*out)->region = region;
+	rc = ofs_dma_hold(*out, base, size_bytes); /* unmapping it from here on is a mistake of ours */
+	if (rc != 0)
+		ops->unshare(*out);
 	return rc;
 }
 
 void
 ofs_share_close(struct ofs_share *share)
 {
+	uint64_t size_bytes;
+	void *base;
+
 	if (share == NULL)
 		return;
 	assert(share->port_count == 0);
+	base = ofs_region_base(share->region, &size_bytes);
+	ofs_dma_release(share, base, size_bytes);
 	share->ops->unshare(share);
 }
 

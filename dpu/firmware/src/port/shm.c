@@ -6,8 +6,8 @@
  * and the end of a pair tells a host of the daemon's death.
  */
 #include "port/internal.h"
-#include "region/map.h"
 #include "region/shared.h"
+#include "sealed.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 
 struct shm {
 	struct ofs_port base;
-	struct ofs_map map;
+	struct ofs_dma memory;
 	int dpu_end; /* of the socket pair; -1: deaf, the host shut it down */
 	int host_end;
 };
@@ -63,10 +63,11 @@ shm_open_port(struct ofs_port **out, const struct ofs_port_config *config, struc
 		return -ENOMEM;
 	rc = ofs_rings_init(&shm->base.rings, config);
 	if (rc == 0)
-		rc = ofs_map_open(&shm->map, "offstage-port", shm->base.rings.header.size_bytes, 0);
+		rc = ofs_sealed_alloc(&shm->memory, &config->memory, shm->base.rings.header.size_bytes,
+			"offstage-port", 0);
 	if (rc == 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
 		rc = -errno;
-		ofs_map_close(&shm->map);
+		ofs_dma_free(&shm->memory);
 	}
 	if (rc != 0) {
 		free(shm);
@@ -74,7 +75,7 @@ shm_open_port(struct ofs_port **out, const struct ofs_port_config *config, struc
 	}
 	shm->dpu_end = ends[0];
 	shm->host_end = ends[1];
-	ofs_rings_place(&shm->base.rings, shm->map.base, shm->map.size_bytes);
+	ofs_rings_place(&shm->base.rings, shm->memory.base, shm->memory.size_bytes);
 	*out = &shm->base;
 	return 0;
 }
@@ -97,7 +98,7 @@ shm_close(struct ofs_port *port)
 	if (shm->dpu_end >= 0)
 		close(shm->dpu_end);
 	close(shm->host_end);
-	ofs_map_close(&shm->map);
+	ofs_dma_free(&shm->memory);
 	free(shm);
 }
 
@@ -106,8 +107,8 @@ shm_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 {
 	const struct shm *shm = (const struct shm *)port;
 	const struct shm_share *share = (const struct shm_share *)port->share;
-	int fds[] = {share->region_fd, shm->map.fd, shm->host_end};
-	struct ofs_blob_shm content = {.port_size_bytes = shm->map.size_bytes};
+	int fds[] = {share->region_fd, shm->memory.fd, shm->host_end};
+	struct ofs_blob_shm content = {.port_size_bytes = shm->memory.size_bytes};
 
 	(void)ofs_region_base(port->share->region, &content.region_size_bytes);
 	*attachment = (struct ofs_attachment){0};

@@ -82,13 +82,14 @@ sim_open(struct ofs_port **out, const struct ofs_port_config *config, struct ofs
 		rc = sim->held == NULL ? -ENOMEM : 0;
 	}
 	if (rc == 0)
-		rc = ofs_local_open(&sim->local, share->region, sim->base.rings.header.size_bytes);
+		rc = ofs_local_open(&sim->local, share->region, &config->memory,
+			sim->base.rings.header.size_bytes);
 	if (rc != 0) {
 		free(sim->held);
 		free(sim);
 		return rc;
 	}
-	ofs_rings_place(&sim->base.rings, sim->local->base, sim->local->size_bytes);
+	ofs_rings_place(&sim->base.rings, sim->local->memory.base, sim->local->memory.size_bytes);
 	*out = &sim->base;
 	return 0;
 }

@@ -51,14 +51,15 @@ skeleton_open(struct ofs_port **out, const struct ofs_port_config *config, struc
 	int rc = skeleton == NULL ? -ENOMEM : ofs_rings_init(&skeleton->base.rings, config);
 
 	if (rc == 0) {
-		rc =
-			ofs_local_open(&skeleton->local, share->region, skeleton->base.rings.header.size_bytes);
+		rc = ofs_local_open(&skeleton->local, share->region, &config->memory,
+			skeleton->base.rings.header.size_bytes);
 	}
 	if (rc != 0) {
 		free(skeleton);
 		return rc;
 	}
-	ofs_rings_place(&skeleton->base.rings, skeleton->local->base, skeleton->local->size_bytes);
+	ofs_rings_place(&skeleton->base.rings, skeleton->local->memory.base,
+		skeleton->local->memory.size_bytes);
 	*out = &skeleton->base;
 	return 0;
 }

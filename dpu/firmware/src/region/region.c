@@ -1,7 +1,7 @@
 /* The region of one tenant, DPU side: header, directory, slots; see region.h. */
 #include "region.h"
-#include "region/map.h"
 #include "region/shared.h"
+#include "sealed.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 struct ofs_region {
 	struct ofs_region_header header; /* our own copy: what stands in the mapping is for hosts */
-	struct ofs_map map;
+	struct ofs_dma memory;
 };
 
 static int
@@ -59,7 +59,8 @@ make_header(const struct ofs_region_config *config)
 static struct ofs_directory_entry *
 bucket_at(const struct ofs_region *region, uint32_t bucket)
 {
-	return (struct ofs_directory_entry *)(region->map.base + region->header.directory_offset)
+	return (struct ofs_directory_entry *)((uint8_t *)region->memory.base
+			   + region->header.directory_offset)
 		+ (uint64_t)bucket * OFS_BUCKET_ENTRIES;
 }
 
@@ -75,17 +76,18 @@ ofs_region_open(struct ofs_region **out, const struct ofs_region_config *config)
 	if (region == NULL)
 		return -ENOMEM;
 	region->header = make_header(config);
-	rc = ofs_map_open(&region->map, "offstage-region", region->header.size_bytes, 1);
+	rc = ofs_sealed_alloc(&region->memory, &config->memory, region->header.size_bytes,
+		"offstage-region", 1);
 	if (rc != 0) {
 		free(region);
 		return rc;
 	}
-	region->header.size_bytes = region->map.size_bytes; /* pages may be larger than ours */
+	region->header.size_bytes = region->memory.size_bytes; /* pages may be larger than ours */
 	region->header.checksum =
 		ofs_checksum(&region->header, offsetof(struct ofs_region_header, checksum));
 	for (uint64_t i = 0; i < (uint64_t)region->header.bucket_count * OFS_BUCKET_ENTRIES; i++)
 		bucket_at(region, 0)[i].slot = OFS_NONE;
-	memcpy(region->map.base, &region->header, sizeof(region->header));
+	memcpy(region->memory.base, &region->header, sizeof(region->header));
 	*out = region;
 	return 0;
 }
@@ -94,7 +96,7 @@ void
 ofs_region_close(struct ofs_region *region)
 {
 	if (region != NULL) {
-		ofs_map_close(&region->map);
+		ofs_dma_free(&region->memory);
 		free(region);
 	}
 }
@@ -102,7 +104,7 @@ ofs_region_close(struct ofs_region *region)
 int
 ofs_region_share_fd(const struct ofs_region *region)
 {
-	return ofs_map_readonly_fd(&region->map);
+	return ofs_sealed_readonly_fd(&region->memory);
 }
 
 void *
@@ -110,7 +112,7 @@ ofs_region_slot(const struct ofs_region *region, uint32_t slot)
 {
 	if (slot >= region->header.slot_count)
 		return NULL;
-	return region->map.base + region->header.slots_offset
+	return (uint8_t *)region->memory.base + region->header.slots_offset
 		+ (uint64_t)slot * region->header.slot_stride_bytes;
 }
 
@@ -125,8 +127,8 @@ ofs_region_trailer(const struct ofs_region *region, uint32_t slot)
 void *
 ofs_region_base(const struct ofs_region *region, uint64_t *size_bytes)
 {
-	*size_bytes = region->map.size_bytes;
-	return region->map.base;
+	*size_bytes = region->memory.size_bytes;
+	return region->memory.base;
 }
 
 uint32_t

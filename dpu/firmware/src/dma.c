@@ -256,7 +256,8 @@ ofs_dma_alloc(struct ofs_dma *out, const struct ofs_dma_config *config, uint64_t
 		return -EINVAL;
 	if (size_bytes > UINT64_MAX / 4)
 		return -ENOMEM;
-	for (uint32_t kind = huge ? OFS_DMA_RESERVED : OFS_DMA_BASE_PAGES; kind > 0 && rc != 0; kind--) {
+	for (uint32_t kind = huge ? OFS_DMA_RESERVED : OFS_DMA_BASE_PAGES; kind > 0 && rc != 0;
+		 kind--) {
 		unmap(out);
 		out->size_bytes = (size_bytes + page - 1) / page * page;
 		out->kind = kind;

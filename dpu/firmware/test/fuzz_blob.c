@@ -39,7 +39,7 @@ open_once(void)
 
 /*
  * Input: [side u8][how u8] and then, over a real blob of that side, pieces of
- * [offset u16][length u8][bytes]; bit 0 of how: give it a good checksum again, or nothing behind the
+ * [offset u16][length u8][bytes]; bit 0 of how: make its checksum good again, or nothing behind the
  * checksum would ever be reached; bit 1: begin with the descriptors left out.
  */
 int

@@ -9,7 +9,7 @@
 
 #include "port.h"
 
-/* The memory of one such port. The port and every host's end hold it, and whoever lets go last frees
+/* The memory of one such port. The port and every host's end hold it, and the last to let go frees
  * it: a host can still see that its port is closed. */
 struct ofs_local {
 	uint64_t number;

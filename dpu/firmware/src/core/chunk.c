@@ -154,14 +154,6 @@ ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change)
 }
 
 uint32_t
-ofs_core_chunk_references(const struct ofs_core *core, uint32_t chunk)
-{
-	if (chunk >= core->config.chunk_max || !core->chunks[chunk].used)
-		return 0;
-	return core->chunks[chunk].references;
-}
-
-uint32_t
 ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key)
 {

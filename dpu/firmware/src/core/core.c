@@ -23,8 +23,8 @@ ofs_event_enter(struct ofs_core *core, uint64_t now_ns, enum ofs_event_type type
 	return 0;
 }
 
-struct ofs_action *
-ofs_action_add(struct ofs_core *core, uint32_t type)
+static struct ofs_action *
+add_action(struct ofs_core *core, uint32_t type)
 {
 	struct ofs_action *action;
 
@@ -41,7 +41,7 @@ ofs_action_slot(struct ofs_core *core, uint32_t type, uint32_t slot)
 {
 	const struct ofs_slot *s = &core->slots[slot];
 	const struct ofs_chunk *chunk = &core->chunks[s->chunk];
-	struct ofs_action *action = ofs_action_add(core, type);
+	struct ofs_action *action = add_action(core, type);
 
 	action->tenant = chunk->tenant;
 	action->chunk = s->chunk;
@@ -63,7 +63,7 @@ ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter, uin
 		ofs_action_slot(core, OFS_ACTION_COMPLETE, slot);
 		action = &core->actions[core->action_tail - 1];
 	} else {
-		action = ofs_action_add(core, OFS_ACTION_COMPLETE);
+		action = add_action(core, OFS_ACTION_COMPLETE);
 		action->tenant = tenant;
 	}
 	action->waiter = waiter;
@@ -71,8 +71,8 @@ ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter, uin
 	action->rc = rc;
 }
 
-int
-ofs_policy_check(const struct ofs_policy *policy)
+static int
+check_policy(const struct ofs_policy *policy)
 {
 	if ((policy->prefetchers & ~(uint32_t)OFS_PREFETCH_ALL) || policy->eviction >= OFS_EVICT_COUNT
 		|| policy->ema_shift > 15 || policy->residency_percent > 100000
@@ -126,7 +126,7 @@ ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
 	uint64_t size_bytes = ofs_core_size_bytes(config);
 	struct ofs_core *core;
 
-	if (size_bytes == 0 || ofs_policy_check(policy))
+	if (size_bytes == 0 || check_policy(policy))
 		return -EINVAL;
 	core = aligned_alloc(64, size_bytes);
 	if (core == NULL)
@@ -170,7 +170,7 @@ int
 ofs_core_set_policy(struct ofs_core *core, uint64_t now_ns, const struct ofs_policy *policy)
 {
 	struct ofs_part in = {policy, sizeof(*policy)};
-	int rc = ofs_policy_check(policy);
+	int rc = check_policy(policy);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_POLICY)))
 		return rc;

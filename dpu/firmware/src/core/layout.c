@@ -158,8 +158,8 @@ in_range(uint64_t value, uint64_t low, uint64_t high)
 	return value >= low && value <= high;
 }
 
-int
-ofs_config_check(const struct ofs_core_config *c)
+static int
+check_config(const struct ofs_core_config *c)
 {
 	/* Each bound keeps a product below inside 64 bits, and a block number inside 32. */
 	if (!in_range(c->tenant_max, 1, 1u << 12) || !in_range(c->session_max, 1, 1u << 16)
@@ -182,7 +182,7 @@ ofs_core_size_bytes(const struct ofs_core_config *config)
 	struct ofs_core core = {.config = *config};
 	uint64_t size_bytes;
 
-	if (ofs_config_check(config))
+	if (check_config(config))
 		return 0;
 	size_bytes = ofs_core_layout(&core, NULL);
 	return size_bytes <= SIZE_MAX_BYTES ? size_bytes : 0;

@@ -94,10 +94,6 @@ int ofs_device_open(struct ofs_device **out, const struct ofs_device_config *con
 int ofs_device_start(struct ofs_device *device);
 /* Stops the thread (after draining write-back when `drain`), closes everything. */
 void ofs_device_close(struct ofs_device *device, int drain);
-/* Simulated clock: one turn of the reactor on this thread. 1 busy, 0 idle. Else -EINVAL. */
-int ofs_device_poll(struct ofs_device *device);
-/* Simulated clock only; -EINVAL otherwise, and for a time that has passed. */
-int ofs_device_advance(struct ofs_device *device, uint64_t now_ns);
 
 int ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_config *config,
 	uint32_t *tenant);
@@ -144,5 +140,10 @@ int ofs_device_stages_set(struct ofs_device *device, int on);
 const char *ofs_device_storage_name(const struct ofs_device *device);
 const char *ofs_device_warning(const struct ofs_device *device);
 /* cdef: end */
+
+/* Simulated clock: one turn of the reactor on this thread. 1 busy, 0 idle. Else -EINVAL. */
+int ofs_device_poll(struct ofs_device *device);
+/* Simulated clock only; -EINVAL otherwise, and for a time that has passed. */
+int ofs_device_advance(struct ofs_device *device, uint64_t now_ns);
 
 #endif

@@ -26,14 +26,14 @@ struct ofs_histogram {
 	uint64_t buckets[OFS_HISTOGRAM_BUCKETS];
 };
 
-void ofs_histogram_add(struct ofs_histogram *histogram, uint64_t value);
-/* As if all that was added to `from` had been added to `into`. */
-void ofs_histogram_merge(struct ofs_histogram *into, const struct ofs_histogram *from);
-uint32_t ofs_histogram_bucket(uint64_t value);
 /* The largest value that is counted in the bucket; of the last, without what overflows. */
 uint64_t ofs_histogram_bucket_max(uint32_t bucket);
 /* Of `permille` 500 the median; 1000 the largest. 0 of an empty histogram. */
 uint64_t ofs_histogram_quantile(const struct ofs_histogram *histogram, uint32_t permille);
 /* cdef: end */
+
+void ofs_histogram_add(struct ofs_histogram *histogram, uint64_t value);
+/* The one that the value is counted in. */
+uint32_t ofs_histogram_bucket(uint64_t value);
 
 #endif

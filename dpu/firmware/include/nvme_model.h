@@ -45,8 +45,6 @@ struct ofs_nvme_model;
 int ofs_nvme_model_open(struct ofs_nvme_model **out, const struct ofs_nvme_params *params,
 	uint64_t seed);
 void ofs_nvme_model_close(struct ofs_nvme_model *model);
-/* As opened: idle, its draws from the beginning, time from 0. */
-void ofs_nvme_model_reset(struct ofs_nvme_model *model);
 /* When an I/O submitted at now_ps ends. `write` 0 or 1. A size of 0 is a command without data (a
  * sync; the write buffer is power-safe). now_ps does not go back from call to call. */
 uint64_t ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
@@ -68,5 +66,8 @@ struct ofs_nvme_cited {
 };
 int ofs_nvme_preset_cited(const char *name, struct ofs_nvme_cited *cited);
 /* cdef: end */
+
+/* As opened: idle, its draws from the beginning, time from 0. */
+void ofs_nvme_model_reset(struct ofs_nvme_model *model);
 
 #endif

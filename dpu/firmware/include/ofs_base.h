@@ -85,11 +85,12 @@ uint32_t ofs_version(void);
 void ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, struct ofs_key *out);
 /* XXH3-64 of `size` bytes: the checksum of every block, in memory and on NVMe. */
 uint64_t ofs_checksum(const void *data, size_t size);
-/* Copies, and returns the checksum of the copy; faster than the two in a row. */
-uint64_t ofs_checksum_copy(void *target, const void *source, size_t size);
 /* Key of one block: its chunk's key with the layer folded in. Two collide with p = 2^-127. */
 void ofs_block_key(const struct ofs_key *chunk, uint32_t layer, struct ofs_key *out);
 /* cdef: end */
+
+/* Copies, and returns the checksum of the copy; faster than the two in a row. */
+uint64_t ofs_checksum_copy(void *target, const void *source, size_t size);
 
 static inline int
 ofs_key_equal(const struct ofs_key *a, const struct ofs_key *b)

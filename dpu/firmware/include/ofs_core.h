@@ -261,11 +261,6 @@ struct ofs_chunk_info {
 int ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
 	const struct ofs_policy *policy);
 void ofs_core_close(struct ofs_core *core);
-/* The configuration it was opened with, and the policy as it is now. */
-int ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
-	struct ofs_policy *policy);
-/* Bytes a core of this configuration takes; 0 when the configuration is not valid. */
-uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
 
 int ofs_core_set_policy(struct ofs_core *core, uint64_t now_ns, const struct ofs_policy *policy);
 /* Drop what is staged, clean and not pinned, and what is queued; zero every ledger. */
@@ -287,12 +282,6 @@ int ofs_core_session_set_generating(struct ofs_core *core, uint64_t now_ns, uint
  * never later. Its chunks stay known while the store has them.
  */
 int ofs_core_session_close(struct ofs_core *core, uint64_t now_ns, uint32_t session);
-
-/* Sessions that refer to the chunk now; 0 also for a chunk nobody knows. */
-uint32_t ofs_core_chunk_references(const struct ofs_core *core, uint32_t chunk);
-/* Sessions that read from this store key now, through chunks they share or private ones. */
-uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
-	const struct ofs_key *store_key);
 
 /* The store has / has no longer (store_key of chunk, layer): after a put, expiry, failed check. */
 int ofs_core_block_stored(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
@@ -359,6 +348,15 @@ int ofs_core_verify(const struct ofs_core *core);
 int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at,
 	struct ofs_work *work);
 /* cdef: end */
+
+/* The configuration it was opened with, and the policy as it is now. */
+int ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
+	struct ofs_policy *policy);
+/* Bytes a core of this configuration takes; 0 when the configuration is not valid. */
+uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
+/* Sessions that read from this store key now, through chunks they share or private ones. */
+uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
+	const struct ofs_key *store_key);
 
 /* Read ahead of any demand: staged on a guess. */
 static inline int

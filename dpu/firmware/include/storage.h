@@ -141,8 +141,6 @@ struct ofs_storage {
 	char warning[OFS_STORAGE_WARNING_SIZE_BYTES];
 };
 
-const struct ofs_storage_ops *ofs_storage_find(const char *name);
-
 static inline int
 ofs_storage_submit(struct ofs_storage *storage, const struct ofs_io *io)
 {

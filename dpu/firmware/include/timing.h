@@ -92,10 +92,11 @@ struct ofs_timing_config {
 
 /* -ENOENT: no such side; -EINVAL: parameters out of range. */
 int ofs_timing_open(struct ofs_timing **out, const struct ofs_timing_config *config);
-/* The sides that ofs_timing_open knows; NULL past the end. */
-const char *ofs_timing_name(uint32_t index);
 /* 0 where it can be asked; -EPROTO: built for another version of this header; -EINVAL: NULL. */
 int ofs_timing_check(const struct ofs_timing *timing);
 /* cdef: end */
+
+/* The sides that ofs_timing_open knows; NULL past the end. */
+const char *ofs_timing_name(uint32_t index);
 
 #endif

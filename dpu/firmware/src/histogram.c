@@ -44,17 +44,6 @@ ofs_histogram_add(struct ofs_histogram *histogram, uint64_t value)
 	histogram->buckets[ofs_histogram_bucket(value)]++;
 }
 
-void
-ofs_histogram_merge(struct ofs_histogram *into, const struct ofs_histogram *from)
-{
-	into->count += from->count;
-	into->sum += from->sum;
-	into->max = from->max > into->max ? from->max : into->max;
-	into->overflow += from->overflow;
-	for (uint32_t i = 0; i < OFS_HISTOGRAM_BUCKETS; i++)
-		into->buckets[i] += from->buckets[i];
-}
-
 uint64_t
 ofs_histogram_quantile(const struct ofs_histogram *histogram, uint32_t permille)
 {

@@ -17,8 +17,8 @@ static const struct ofs_storage_ops *const storage_all[] = {
 	&ofs_storage_ops_skeleton,
 };
 
-const struct ofs_storage_ops *
-ofs_storage_find(const char *name)
+static const struct ofs_storage_ops *
+find_side(const char *name)
 {
 	for (size_t i = 0; i < sizeof(storage_all) / sizeof(storage_all[0]); i++)
 		if (strcmp(storage_all[i]->name, name) == 0)
@@ -200,7 +200,7 @@ ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *conf
 		explain(error, error_size_bytes, config, "auto", rc);
 		return rc;
 	}
-	ops = fault == NULL ? ofs_storage_find(config->backend) : NULL;
+	ops = fault == NULL ? find_side(config->backend) : NULL;
 	if (fault == NULL && ops == NULL)
 		fault = "no such backend; choose auto, posix, io_uring, emulated, sim or skeleton";
 	if (fault != NULL) {

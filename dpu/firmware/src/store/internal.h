@@ -207,7 +207,6 @@ void ofs_segment_header_done(struct ofs_store *store, struct ofs_store_op *op, i
 void ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op);
 void ofs_segment_mark_step(struct ofs_store *store);
 void ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment);
-uint32_t ofs_list_take(struct ofs_store *store, struct ofs_store_list *list);
 
 /* record.c: one record's life */
 void ofs_record_enliven(struct ofs_store *store, uint32_t record);

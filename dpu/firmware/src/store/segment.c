@@ -15,8 +15,8 @@ ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segm
 	list->count++;
 }
 
-uint32_t
-ofs_list_take(struct ofs_store *store, struct ofs_store_list *list)
+static uint32_t
+take_listed(struct ofs_store *store, struct ofs_store_list *list)
 {
 	uint32_t segment = list->first;
 
@@ -56,7 +56,7 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 		return rc;
 	}
 	store->sequence++;
-	(void)ofs_list_take(store, &store->free);
+	(void)take_listed(store, &store->free);
 	op->kind = OFS_STORE_HEADER;
 	op->segment = segment;
 	of->state = OFS_SEGMENT_OPEN;
@@ -175,7 +175,7 @@ ofs_segment_mark_step(struct ofs_store *store)
 			ofs_op_give(store, op);
 			return;
 		}
-		(void)ofs_list_take(store, &store->dying);
+		(void)take_listed(store, &store->dying);
 		op->kind = OFS_STORE_MARK;
 		op->segment = segment;
 	}

@@ -106,13 +106,13 @@ struct ofs_write {
 };
 
 /* A control call: runs on the reactor's thread, its caller waits. */
-struct ofs_call {
+struct ofs_control_call {
 	int (*run)(struct ofs_device *device, void *argument);
 	void *argument;
 	int rc;
 	bool taken;
 	bool done;
-	struct ofs_call *next;
+	struct ofs_control_call *next;
 };
 
 /* Indexes in order of arrival; capacity is that of the table they point into. */
@@ -178,10 +178,10 @@ struct ofs_device {
 	int wake_fd;
 	pthread_mutex_t mutex;
 	pthread_cond_t cond;
-	struct ofs_call *calls;      /* under mutex */
-	struct ofs_call *calls_last; /* under mutex */
-	bool opened;                 /* under mutex: open_rc stands */
-	bool stopped;                /* under mutex: nobody takes calls any more */
+	struct ofs_control_call *calls;      /* under mutex */
+	struct ofs_control_call *calls_last; /* under mutex */
+	bool opened;                         /* under mutex: open_rc stands */
+	bool stopped;                        /* under mutex: nobody takes calls any more */
 	int open_rc;
 	char *open_error; /* [open_error_size_bytes], the opener's */
 	size_t open_error_size_bytes;
@@ -225,7 +225,6 @@ uint32_t ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const 
 void ofs_device_begin_waiter(struct ofs_device *device, uint32_t waiter, const uint8_t *seen);
 /* Its step ends unanswered here: the caller answers it. */
 void ofs_device_drop_waiter(struct ofs_device *device, uint32_t waiter);
-/* Nothing is missing any more: answers the step. */
 /* One demand of it has ended. The last one answers the step. */
 void ofs_device_land(struct ofs_device *device, uint32_t waiter, const struct ofs_result *result);
 /* Tells hosts what has landed of steps that go on. */
@@ -235,15 +234,22 @@ void ofs_device_tell_landed(struct ofs_device *device);
 bool ofs_device_serve_ports(struct ofs_device *device);
 
 /* reads.c: blocks from the store into slots. */
-void ofs_device_read(struct ofs_device *device, const struct ofs_action *action);
 bool ofs_device_retry_reads(struct ofs_device *device);
 void ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns);
 
-/* puts.c: blocks of hosts. writes.c: puts and flushes on their way to the store. */
+/* puts.c: blocks that hosts write. */
 void ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe);
+
+/* put_window.c: their bytes. The window of a command; NULL: it names none. */
+void *ofs_device_put_window(const struct ofs_device *device, uint32_t port,
+	const struct ofs_sqe *sqe);
 /* The record of a put, copied out of the host's window and checked; -EAGAIN, -EBADMSG. */
 int ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write);
+void ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	uint32_t slot);
+
+/* writes.c: puts and flushes on their way to the store. */
 /* The next write of a block; the caller sets slot or port. */
 struct ofs_write *ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant,
 	const struct ofs_sqe *sqe, const struct ofs_chunk_info *chunk);

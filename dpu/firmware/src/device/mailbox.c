@@ -11,9 +11,9 @@
 #define CALL_TIMEOUT_S 10
 
 static void
-unlink_call(struct ofs_device *device, struct ofs_call *call)
+unlink_call(struct ofs_device *device, struct ofs_control_call *call)
 {
-	struct ofs_call **link = &device->calls;
+	struct ofs_control_call **link = &device->calls;
 
 	while (*link != call)
 		link = &(*link)->next;
@@ -26,7 +26,7 @@ unlink_call(struct ofs_device *device, struct ofs_call *call)
 
 /* Waits for the answer; a reactor that did not even take the call within the limit is stuck. */
 static int
-await_answer(struct ofs_device *device, struct ofs_call *call)
+await_answer(struct ofs_device *device, struct ofs_control_call *call)
 {
 	struct timespec until;
 
@@ -47,7 +47,7 @@ await_answer(struct ofs_device *device, struct ofs_call *call)
 int
 ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void *), void *argument)
 {
-	struct ofs_call call = {.run = run, .argument = argument};
+	struct ofs_control_call call = {.run = run, .argument = argument};
 	uint64_t one = 1;
 	int rc;
 
@@ -75,7 +75,7 @@ ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void 
 bool
 ofs_device_serve_calls(struct ofs_device *device)
 {
-	struct ofs_call *call;
+	struct ofs_control_call *call;
 
 	if (atomic_load_explicit(&device->call_count, memory_order_relaxed) == 0)
 		return false;
@@ -100,7 +100,7 @@ ofs_device_serve_calls(struct ofs_device *device)
 void
 ofs_device_refuse_calls(struct ofs_device *device)
 {
-	struct ofs_call *call;
+	struct ofs_control_call *call;
 
 	pthread_mutex_lock(&device->mutex);
 	device->stopped = true;

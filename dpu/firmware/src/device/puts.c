@@ -1,6 +1,5 @@
 /*
- * Puts: blocks that hosts write. Every byte of a put window may change at any time: what is kept is
- * what was copied, and the copy is what was checked.
+ * Puts: blocks that hosts write.
  *
  * write-through: the put waits in the window until the store has room, is copied and checked, and
  * answered when the store has it. write-back: it is copied into a slot and answered at once; the
@@ -9,61 +8,6 @@
  * and it hears the truth of the store.
  */
 #include "internal.h"
-
-#include <string.h>
-
-static void *
-window_of(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
-{
-	return ofs_port_put_slot(device->ports[port].port, sqe->put_slot);
-}
-
-/* Nothing of the trailer comes from the host but what its command said, which was checked. */
-static void
-fill_trailer(struct ofs_device *device, uint8_t *record, const struct ofs_sqe *sqe)
-{
-	struct ofs_trailer *trailer =
-		(struct ofs_trailer *)(record + device->config.store.payload_size_bytes);
-
-	*trailer = (struct ofs_trailer){.length = sqe->length, .checksum = sqe->checksum};
-}
-
-int
-ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
-{
-	uint32_t payload_size_bytes = device->config.store.payload_size_bytes;
-	uint32_t bounce = ofs_fifo_take(&device->free_bounces);
-	const struct ofs_sqe *sqe = &write->sqe;
-	uint8_t *record;
-
-	if (bounce == OFS_NONE)
-		return -EAGAIN;
-	record = (uint8_t *)device->bounces.base + (uint64_t)bounce * device->record_size_bytes;
-	memcpy(record, window_of(device, write->port, sqe), sqe->length);
-	if (ofs_checksum(record, sqe->length) != sqe->checksum) {
-		ofs_fifo_give(&device->free_bounces, bounce);
-		return -EBADMSG;
-	}
-	/* What another tenant's block left there must not reach this one's slots. */
-	memset(record + sqe->length, 0, payload_size_bytes - sqe->length);
-	fill_trailer(device, record, sqe);
-	write->bounce = bounce;
-	return 0;
-}
-
-/*
- * The slot has been given to the block just now: its bytes come from the window. A host that
- * changes them after the check spoils its own block: it fails its checksum wherever it is read.
- */
-static void
-fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe, uint32_t slot)
-{
-	struct ofs_region *region = device->tenants[device->ports[port].tenant].region;
-	uint8_t *record = ofs_region_slot(region, slot);
-
-	memcpy(record, window_of(device, port, sqe), sqe->length);
-	fill_trailer(device, record, sqe);
-}
 
 static void
 queue_flush(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
@@ -96,7 +40,7 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	if (rc != 0)
 		return false;
 	if (ofs_region_trailer(tenant->region, slot)->generation != generation) {
-		fill_slot(device, port, sqe, slot);
+		ofs_device_fill_slot(device, port, sqe, slot);
 		ofs_block_key(&chunk->key, sqe->layer, &block_key);
 		if (ofs_region_publish(tenant->region, &block_key, slot, generation, OFS_CAUSE_WRITE) < 0)
 			device->status.publish_overflow++;
@@ -120,7 +64,7 @@ check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *
 	if (sqe->ordinal >= device->sessions[sqe->session].chunk_count
 		|| sqe->layer >= device->config.core.layer_count || sqe->length == 0
 		|| sqe->length > device->config.store.payload_size_bytes
-		|| window_of(device, port, sqe) == NULL) {
+		|| ofs_device_put_window(device, port, sqe) == NULL) {
 		return -EINVAL;
 	}
 	if (device->ports[port].puts_in_flight >= device->config.put_slot_count)
@@ -142,7 +86,7 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 	}
 	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
 	if (device->config.write_mode == OFS_WRITE_BACK) {
-		if (ofs_checksum(window_of(device, port, sqe), sqe->length) != sqe->checksum) {
+		if (ofs_checksum(ofs_device_put_window(device, port, sqe), sqe->length) != sqe->checksum) {
 			device->status.puts_failed++;
 			ofs_device_complete(device, port, sqe, -EBADMSG);
 			return;

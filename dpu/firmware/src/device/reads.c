@@ -1,6 +1,6 @@
 /*
- * Reads: from the store into slots. A read waits in `pending_reads` until the store takes it, then
- * flies until the store answers or its deadline passes. After the deadline the core is told
+ * Reads: from the store into slots. actions.c begins a read, which waits in `pending_reads` until the
+ * store takes it, then flies until the store answers or its deadline passes. After the deadline the core is told
  * -ETIMEDOUT and the slot stays out of use (a zombie) until the device has let go of it.
  */
 #include "internal.h"
@@ -9,21 +9,6 @@ static uint64_t
 read_user(uint32_t index)
 {
 	return ((uint64_t)OFS_IO_READ << 56) | index;
-}
-
-void
-ofs_device_read(struct ofs_device *device, const struct ofs_action *action)
-{
-	uint32_t index = ofs_fifo_take(&device->free_reads);
-	struct ofs_read *read = &device->reads[index];
-	uint64_t now_ns = ofs_device_now_ns(device);
-
-	assert(index != OFS_NONE); /* the table has room for the core's io_max and as many zombies */
-	read->state = OFS_READ_PENDING;
-	read->action = *action;
-	read->deadline_ns = now_ns + device->config.io_timeout_ns;
-	read->stage_ns = ofs_device_stage_begin(device, OFS_STAGE_READ_QUEUE, now_ns);
-	ofs_fifo_give(&device->pending_reads, index);
 }
 
 static void

@@ -1,0 +1,61 @@
+/*
+ * Put windows: bytes of a host on their way out of its window. Every byte there may change at any
+ * time: what is kept is what was copied, and the copy is what was checked.
+ */
+#include "internal.h"
+
+#include <string.h>
+
+void *
+ofs_device_put_window(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
+{
+	return ofs_port_put_slot(device->ports[port].port, sqe->put_slot);
+}
+
+/* Nothing of the trailer comes from the host but what its command said, which was checked. */
+static void
+fill_trailer(struct ofs_device *device, uint8_t *record, const struct ofs_sqe *sqe)
+{
+	struct ofs_trailer *trailer =
+		(struct ofs_trailer *)(record + device->config.store.payload_size_bytes);
+
+	*trailer = (struct ofs_trailer){.length = sqe->length, .checksum = sqe->checksum};
+}
+
+int
+ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
+{
+	uint32_t payload_size_bytes = device->config.store.payload_size_bytes;
+	uint32_t bounce = ofs_fifo_take(&device->free_bounces);
+	const struct ofs_sqe *sqe = &write->sqe;
+	uint8_t *record;
+
+	if (bounce == OFS_NONE)
+		return -EAGAIN;
+	record = (uint8_t *)device->bounces.base + (uint64_t)bounce * device->record_size_bytes;
+	memcpy(record, ofs_device_put_window(device, write->port, sqe), sqe->length);
+	if (ofs_checksum(record, sqe->length) != sqe->checksum) {
+		ofs_fifo_give(&device->free_bounces, bounce);
+		return -EBADMSG;
+	}
+	/* What another tenant's block left there must not reach this one's slots. */
+	memset(record + sqe->length, 0, payload_size_bytes - sqe->length);
+	fill_trailer(device, record, sqe);
+	write->bounce = bounce;
+	return 0;
+}
+
+/*
+ * The slot has been given to the block just now: its bytes come from the window. A host that
+ * changes them after the check spoils its own block: it fails its checksum wherever it is read.
+ */
+void
+ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	uint32_t slot)
+{
+	struct ofs_region *region = device->tenants[device->ports[port].tenant].region;
+	uint8_t *record = ofs_region_slot(region, slot);
+
+	memcpy(record, ofs_device_put_window(device, port, sqe), sqe->length);
+	fill_trailer(device, record, sqe);
+}

@@ -11,7 +11,7 @@
 #define GUESSES 2u
 
 /* A slab whose arrays are each exactly as long as it says: ASan sees a byte too many. */
-struct cut {
+struct cut_slab {
 	uint32_t *selected;
 	uint8_t *served;
 	uint16_t *scores;
@@ -27,7 +27,7 @@ draw(uint64_t *state, uint32_t below)
 }
 
 static void
-cut_free(struct cut *cut)
+cut_free(struct cut_slab *cut)
 {
 	free(cut->selected);
 	free(cut->served);
@@ -38,7 +38,7 @@ cut_free(struct cut *cut)
 }
 
 static struct ofs_slab
-cut_fill(struct cut *cut, uint32_t first, uint32_t steps)
+cut_fill(struct cut_slab *cut, uint32_t first, uint32_t steps)
 {
 	uint32_t rows = steps * LAYERS;
 
@@ -105,7 +105,7 @@ run_cut(uint32_t steps, struct ofs_row *rows)
 		.retry_ns = 1000};
 	struct ofs_engine_state state;
 	struct ofs_engine *engine;
-	struct cut cut = {0};
+	struct cut_slab cut = {0};
 	uint32_t batch_slot, fed = 0, taken = 0;
 	struct fixture f;
 	int what;

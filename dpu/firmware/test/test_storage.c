@@ -43,7 +43,7 @@ config_of(const char *backend, const char *inner, const char *path, uint32_t dir
 }
 
 /* One I/O per slot of the queue and per block at a time: the seam orders nothing else. */
-struct world {
+struct storage_world {
 	struct ofs_storage *storage;
 	struct ofs_clock clock;
 	uint8_t *buffer;
@@ -56,7 +56,7 @@ struct world {
 };
 
 static void
-world_submit(struct world *world)
+world_submit(struct storage_world *world)
 {
 	uint32_t slot = random_below(DEPTH);
 	uint32_t block = random_below(BLOCKS);
@@ -88,7 +88,7 @@ world_submit(struct world *world)
 }
 
 static void
-world_poll(struct world *world)
+world_poll(struct storage_world *world)
 {
 	struct ofs_io_done done[3];
 	uint64_t due_ns = ofs_storage_due_ns(world->storage);
@@ -121,7 +121,7 @@ static void
 try_side(const char *backend, const char *inner, const char *path, uint32_t direct)
 {
 	struct ofs_storage_config config = config_of(backend, inner, path, direct);
-	struct world world = {0};
+	struct storage_world world = {0};
 	char error[256];
 	struct ofs_dma memory;
 	void *buffer;

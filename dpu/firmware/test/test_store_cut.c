@@ -16,7 +16,7 @@
 
 enum { BLOCKS = 160, LAYERS = 3, IO = 12, RECORD_MAX = 8192, STEPS = 1500 };
 
-struct world {
+struct store_world {
 	struct memory device;
 	struct ofs_store_config config;
 	struct ofs_store *store;
@@ -36,7 +36,7 @@ struct world {
 };
 
 static _Alignas(4096) uint8_t buffers[IO][RECORD_MAX];
-static struct world world;
+static struct store_world world;
 
 #define HOLDS(w, condition)                                                             \
 	do {                                                                                \
@@ -48,13 +48,13 @@ static struct world world;
 	} while (0)
 
 static uint32_t
-draw(struct world *w, uint32_t bound)
+draw(struct store_world *w, uint32_t bound)
 {
 	return (uint32_t)(memory_random(&w->device) % bound);
 }
 
 static void
-open_store(struct world *w)
+open_store(struct store_world *w)
 {
 	char text[256];
 	int rc = ofs_store_open(&w->store, &w->device.storage, NULL, &w->config, w->now_s, text,
@@ -70,7 +70,7 @@ open_store(struct world *w)
 }
 
 static void
-ended(struct world *w, const struct ofs_store_done *done)
+ended(struct store_world *w, const struct ofs_store_done *done)
 {
 	uint32_t i = (uint32_t)done->user;
 	uint32_t number = w->number[i];
@@ -99,7 +99,7 @@ ended(struct world *w, const struct ofs_store_done *done)
 }
 
 static void
-poll_store(struct world *w)
+poll_store(struct store_world *w)
 {
 	struct ofs_store_done done[IO];
 	int count = ofs_store_poll(w->store, done, IO);
@@ -109,7 +109,7 @@ poll_store(struct world *w)
 }
 
 static void
-start(struct world *w, uint32_t kind)
+start(struct store_world *w, uint32_t kind)
 {
 	uint32_t i = draw(w, IO);
 	uint32_t number = draw(w, BLOCKS);
@@ -137,7 +137,7 @@ start(struct world *w, uint32_t kind)
 		w->used[i] = (uint8_t)kind;
 }
 
-static void delete(struct world *w)
+static void delete(struct store_world *w)
 {
 	uint32_t number = draw(w, BLOCKS);
 	uint32_t layer = draw(w, LAYERS);
@@ -154,7 +154,7 @@ static void delete(struct world *w)
 
 /* Everything that was acknowledged is there, with its bytes. */
 static void
-check_all(struct world *w)
+check_all(struct store_world *w)
 {
 	for (uint32_t number = 0; number < BLOCKS; number++) {
 		for (uint32_t layer = 0; layer < LAYERS; layer++) {
@@ -176,7 +176,7 @@ abandon(struct ofs_store *store)
 }
 
 static void
-cut(struct world *w)
+cut(struct store_world *w)
 {
 	uint32_t eio = w->device.write_eio_percent;
 	struct ofs_store_stats stats;
@@ -195,7 +195,7 @@ cut(struct world *w)
 static void
 run(uint64_t seed)
 {
-	struct world *w = &world;
+	struct store_world *w = &world;
 	uint32_t lba = seed % 3 == 0 ? 4096 : 512;
 	uint32_t places = 1 + (uint32_t)(seed % 7);
 	uint32_t deletes;

@@ -34,7 +34,7 @@ struct sim_slot {
 	uint32_t next_hung; /* OFS_NONE ends the list */
 };
 
-struct sim {
+struct sim_storage {
 	struct ofs_storage base;
 	struct ofs_storage_config config;
 	uint8_t *memory;
@@ -60,7 +60,7 @@ sim_random(uint64_t seed, uint64_t number)
 }
 
 static enum sim_fault
-sim_draw(const struct sim *sim, const struct ofs_io *io, uint64_t random)
+sim_draw(const struct sim_storage *sim, const struct ofs_io *io, uint64_t random)
 {
 	uint64_t draw = random % 1000000u;
 	uint64_t edge = sim->config.fault_eio_per_million;
@@ -83,7 +83,7 @@ sim_draw(const struct sim *sim, const struct ofs_io *io, uint64_t random)
 }
 
 static void
-sim_move(struct sim *sim, const struct ofs_io *io, uint32_t at, uint32_t size_bytes)
+sim_move(struct sim_storage *sim, const struct ofs_io *io, uint32_t at, uint32_t size_bytes)
 {
 	uint8_t *medium = sim->memory + io->offset + at;
 	uint8_t *buffer = (uint8_t *)io->buffer + at;
@@ -96,7 +96,7 @@ sim_move(struct sim *sim, const struct ofs_io *io, uint32_t at, uint32_t size_by
 
 /* Each block of a torn write reaches the medium or not, by its own bit; never all of them do. */
 static void
-sim_move_torn(struct sim *sim, const struct sim_slot *slot)
+sim_move_torn(struct sim_storage *sim, const struct sim_slot *slot)
 {
 	uint32_t lba = sim->base.lba_size_bytes;
 	uint32_t count = slot->io.size_bytes / lba;
@@ -109,7 +109,7 @@ sim_move_torn(struct sim *sim, const struct sim_slot *slot)
 
 /* What happens at the end of an I/O: the data moves, as far as its fault lets it. */
 static int64_t
-sim_execute(struct sim *sim, const struct sim_slot *slot)
+sim_execute(struct sim_storage *sim, const struct sim_slot *slot)
 {
 	const struct ofs_io *io = &slot->io;
 	uint32_t lba = sim->base.lba_size_bytes;
@@ -139,7 +139,7 @@ sim_execute(struct sim *sim, const struct sim_slot *slot)
 }
 
 static void
-sim_put_aside(struct sim *sim, uint32_t index)
+sim_put_aside(struct sim_storage *sim, uint32_t index)
 {
 	sim->slots[index].next_hung = sim->hung_first;
 	sim->hung_first = index;
@@ -148,7 +148,7 @@ sim_put_aside(struct sim *sim, uint32_t index)
 static int
 sim_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 {
-	struct sim *sim = (struct sim *)storage;
+	struct sim_storage *sim = (struct sim_storage *)storage;
 	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
 	int count = 0;
 
@@ -172,7 +172,7 @@ sim_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 static int
 sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 {
-	struct sim *sim = (struct sim *)storage;
+	struct sim_storage *sim = (struct sim_storage *)storage;
 	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
 	int rc = ofs_storage_check(storage, io);
 	uint64_t due_ps;
@@ -194,7 +194,7 @@ sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 static uint64_t
 sim_due_ns(struct ofs_storage *storage)
 {
-	struct sim *sim = (struct sim *)storage;
+	struct sim_storage *sim = (struct sim_storage *)storage;
 
 	return sim->hung ? UINT64_MAX : ofs_due_heap_next_ns(&sim->heap);
 }
@@ -203,7 +203,7 @@ sim_due_ns(struct ofs_storage *storage)
 static void
 sim_hang(struct ofs_storage *storage, int hung)
 {
-	struct sim *sim = (struct sim *)storage;
+	struct sim_storage *sim = (struct sim_storage *)storage;
 	uint64_t now_ns = ofs_clock_now_ns(storage->clock);
 
 	if (sim->hung && !hung)
@@ -243,7 +243,7 @@ sim_wait_fd(struct ofs_storage *storage)
 static void
 sim_close(struct ofs_storage *storage)
 {
-	struct sim *sim = (struct sim *)storage;
+	struct sim_storage *sim = (struct sim_storage *)storage;
 
 	ofs_storage_memory_close(sim->memory, storage->size_bytes);
 	ofs_nvme_model_close(sim->model);
@@ -254,7 +254,7 @@ sim_close(struct ofs_storage *storage)
 }
 
 static int
-sim_open_parts(struct sim *sim)
+sim_open_parts(struct sim_storage *sim)
 {
 	uint32_t depth = sim->base.queue_depth_max;
 	int rc;
@@ -279,7 +279,7 @@ sim_open_parts(struct sim *sim)
 static int
 sim_open(struct ofs_storage **out, const struct ofs_storage_config *config, struct ofs_clock *clock)
 {
-	struct sim *sim = calloc(1, sizeof(*sim));
+	struct sim_storage *sim = calloc(1, sizeof(*sim));
 	int rc;
 
 	if (sim == NULL)

@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* The shared part comes first, so that a pointer to one is a pointer to the other. */
-struct skeleton {
+struct skeleton_storage {
 	struct ofs_storage base;
 	uint8_t *memory;
 	struct ofs_io_done *done; /* a ring of queue_depth_max: it cannot overflow, because */
@@ -32,7 +32,7 @@ struct skeleton {
 static void
 skeleton_close(struct ofs_storage *storage)
 {
-	struct skeleton *skeleton = (struct skeleton *)storage;
+	struct skeleton_storage *skeleton = (struct skeleton_storage *)storage;
 
 	ofs_storage_memory_close(skeleton->memory, storage->size_bytes);
 	free(skeleton->done);
@@ -48,7 +48,7 @@ static int
 skeleton_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 	struct ofs_clock *clock)
 {
-	struct skeleton *skeleton = calloc(1, sizeof(*skeleton));
+	struct skeleton_storage *skeleton = calloc(1, sizeof(*skeleton));
 	int rc = 0;
 
 	if (skeleton == NULL)
@@ -95,7 +95,7 @@ skeleton_unregister_memory(struct ofs_storage *storage, void *base, uint64_t siz
 static int
 skeleton_submit(struct ofs_storage *storage, const struct ofs_io *io)
 {
-	struct skeleton *skeleton = (struct skeleton *)storage;
+	struct skeleton_storage *skeleton = (struct skeleton_storage *)storage;
 	int rc = ofs_storage_check(storage, io);
 	uint32_t at;
 
@@ -119,7 +119,7 @@ skeleton_submit(struct ofs_storage *storage, const struct ofs_io *io)
 static int
 skeleton_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 {
-	struct skeleton *skeleton = (struct skeleton *)storage;
+	struct skeleton_storage *skeleton = (struct skeleton_storage *)storage;
 	int count = 0;
 
 	while (count < max && skeleton->done_count > 0) {
@@ -145,7 +145,7 @@ skeleton_wait_fd(struct ofs_storage *storage)
 static uint64_t
 skeleton_due_ns(struct ofs_storage *storage)
 {
-	return ((struct skeleton *)storage)->done_count > 0 ? 0 : UINT64_MAX;
+	return ((struct skeleton_storage *)storage)->done_count > 0 ? 0 : UINT64_MAX;
 }
 
 /* The same functions in the same order in every back end. */

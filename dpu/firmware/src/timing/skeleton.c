@@ -29,7 +29,7 @@ struct ring {
 	uint32_t head, count;
 };
 
-struct skeleton {
+struct skeleton_timing {
 	struct ofs_timing base;
 	struct ofs_timing_config config;
 	struct ring rings[2]; /* 0: urgent */
@@ -40,7 +40,7 @@ struct skeleton {
 
 /* Begin the next job. It begins when the server came free, or when it was asked for, if later. */
 static void
-server_next(struct skeleton *skeleton)
+server_next(struct skeleton_timing *skeleton)
 {
 	struct ring *ring = &skeleton->rings[skeleton->rings[0].count ? 0 : 1];
 
@@ -61,7 +61,7 @@ static uint64_t
 server_take(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request,
 	uint64_t takes_ps, int urgent)
 {
-	struct skeleton *skeleton = (struct skeleton *)timing;
+	struct skeleton_timing *skeleton = (struct skeleton_timing *)timing;
 	struct ring *ring = &skeleton->rings[urgent ? 0 : 1];
 	uint32_t size = timing->in_flight_max;
 
@@ -77,7 +77,7 @@ server_take(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_
 static uint64_t
 skeleton_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {
-	const struct ofs_timing_config *config = &((struct skeleton *)timing)->config;
+	const struct ofs_timing_config *config = &((struct skeleton_timing *)timing)->config;
 
 	return server_take(timing, now_ps, request, config->read_ps, request->deadline_ps <= now_ps);
 }
@@ -86,14 +86,16 @@ skeleton_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timin
 static uint64_t
 skeleton_write(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {
-	return server_take(timing, now_ps, request, ((struct skeleton *)timing)->config.write_ps, 0);
+	return server_take(timing, now_ps, request, ((struct skeleton_timing *)timing)->config.write_ps,
+		0);
 }
 
 /* `count` staged blocks over the fabric to the host that demanded them. */
 static uint64_t
 skeleton_hit(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {
-	return server_take(timing, now_ps, request, ((struct skeleton *)timing)->config.hit_ps, 1);
+	return server_take(timing, now_ps, request, ((struct skeleton_timing *)timing)->config.hit_ps,
+		1);
 }
 
 /* A command of `count` demands and `score_count` scores, up to its decisions. */
@@ -101,21 +103,22 @@ static uint64_t
 skeleton_command(struct ofs_timing *timing, uint64_t now_ps,
 	const struct ofs_timing_request *request)
 {
-	return server_take(timing, now_ps, request, ((struct skeleton *)timing)->config.command_ps, 1);
+	return server_take(timing, now_ps, request,
+		((struct skeleton_timing *)timing)->config.command_ps, 1);
 }
 
 /* May be early, never late: an early poll gives nothing and costs a call. */
 static uint64_t
 skeleton_next_ps(const struct ofs_timing *timing)
 {
-	return ((const struct skeleton *)timing)->end_ps;
+	return ((const struct skeleton_timing *)timing)->end_ps;
 }
 
 /* Hand out what has ended, and begin what follows: that may end by now, too. */
 static int
 skeleton_poll(struct ofs_timing *timing, uint64_t now_ps, struct ofs_timing_end *ends, int max)
 {
-	struct skeleton *skeleton = (struct skeleton *)timing;
+	struct skeleton_timing *skeleton = (struct skeleton_timing *)timing;
 	int count = 0;
 
 	while (count < max && skeleton->end_ps != OFS_TIMING_LATER && skeleton->end_ps <= now_ps) {
@@ -129,7 +132,7 @@ skeleton_poll(struct ofs_timing *timing, uint64_t now_ps, struct ofs_timing_end 
 static void
 skeleton_reset(struct ofs_timing *timing)
 {
-	struct skeleton *skeleton = (struct skeleton *)timing;
+	struct skeleton_timing *skeleton = (struct skeleton_timing *)timing;
 
 	skeleton->rings[0].head = skeleton->rings[0].count = 0;
 	skeleton->rings[1].head = skeleton->rings[1].count = 0;
@@ -141,7 +144,7 @@ skeleton_reset(struct ofs_timing *timing)
 static void
 skeleton_close(struct ofs_timing *timing)
 {
-	struct skeleton *skeleton = (struct skeleton *)timing;
+	struct skeleton_timing *skeleton = (struct skeleton_timing *)timing;
 
 	free(skeleton->rings[0].jobs);
 	free(skeleton->rings[1].jobs);
@@ -165,7 +168,7 @@ static const struct ofs_timing_ops ops = {
 int
 ofs_timing_skeleton_open(struct ofs_timing **out, const struct ofs_timing_config *config)
 {
-	struct skeleton *skeleton;
+	struct skeleton_timing *skeleton;
 	uint32_t max = config->in_flight_max;
 
 	if (max == 0 || max > IN_FLIGHT_MAX)

@@ -35,6 +35,7 @@ __all__ = ["bench_fabric"]
 KIB, MIB = 1 << 10, 1 << 20
 READ_RATIO_MAX = 1.3
 NOP_NS_P50_MAX = 5_000
+NOP_RATIO_MAX = 1.5
 FETCH_TIMEOUT_NS = 10_000_000_000
 SESSIONS, DEMANDS, LAYER_BYTES = 8, 4, 64 * KIB  # what prefetch has missed of a layer
 BATCH = 64  # blocks put or fetched in one call while the arena is filled
@@ -82,6 +83,7 @@ def bench_fabric(
     aims = {f"hit / memcpy at {row['block_bytes'] // KIB} KiB <= {READ_RATIO_MAX}":
             row["ratio"] <= READ_RATIO_MAX for row in rows}  # fmt: skip
     aims[f"round trip p50 <= {NOP_NS_P50_MAX} ns"] = ring["rtt_ns_p50"] <= NOP_NS_P50_MAX
+    aims[f"round trip / floor <= {NOP_RATIO_MAX}"] = ring["ratio_to_floor"] <= NOP_RATIO_MAX
     for row in timers:
         what = f"stage timers on over off at {row['blocks']} x {row['block_bytes'] // KIB} KiB"
         aims[f"{what} >= {RATIO_MIN}"] = row["ratio"] >= RATIO_MIN

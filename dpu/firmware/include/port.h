@@ -114,6 +114,7 @@ struct ofs_rings {
 	uint8_t *puts;
 	uint32_t submission_head; /* our own words are never read back out of the memory */
 	uint32_t completion_tail;
+	uint32_t completion_head;   /* the host's, when it was last looked at */
 	uint32_t outstanding_count; /* commands handed out by poll and not completed */
 	uint64_t nonsense_count;    /* commands and tails refused */
 };

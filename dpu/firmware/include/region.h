@@ -132,7 +132,8 @@ struct ofs_cqe {
 	uint16_t payload_index;
 	uint32_t count;  /* results written by now */
 	uint32_t first;  /* those before it came with an earlier completion */
-	uint64_t now_ns; /* DPU clock when it completed */
+	/* DPU clock: of a timed command when it completed, of any other when that turn began. */
+	uint64_t now_ns;
 };
 
 /* One per demand of a STEP, in the order in which they landed. */

@@ -12,7 +12,8 @@ answer(struct ofs_device *device, uint32_t port, struct ofs_cqe *cqe, const stru
 	cqe->user = sqe->user;
 	cqe->op = sqe->op;
 	cqe->payload_index = sqe->payload_index;
-	cqe->now_ns = ofs_device_now_ns(device);
+	/* Whoever times a command wants the moment; for any other the turn's time will do. */
+	cqe->now_ns = sqe->sent_ns != 0 ? ofs_device_now_ns(device) : device->turn_ns;
 	return ofs_port_complete(device->ports[port].port, cqe, results);
 }
 

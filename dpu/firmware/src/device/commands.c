@@ -97,7 +97,8 @@ ofs_device_serve_ports(struct ofs_device *device)
 	bool busy = false;
 
 	for (uint32_t i = 0; i < port_max && device->port_count > 0; i++) {
-		uint32_t port = (device->port_turn + i) % port_max;
+		uint32_t next = device->port_turn + i;
+		uint32_t port = next < port_max ? next : next - port_max;
 		struct ofs_device_port *state = &device->ports[port];
 
 		if (!state->used)
@@ -114,6 +115,6 @@ ofs_device_serve_ports(struct ofs_device *device)
 				device->status.commands_bad++;
 		}
 	}
-	device->port_turn = (device->port_turn + 1) % port_max;
+	device->port_turn = device->port_turn + 1 < port_max ? device->port_turn + 1 : 0;
 	return busy;
 }

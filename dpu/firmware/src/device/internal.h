@@ -159,6 +159,7 @@ struct ofs_device {
 	uint32_t port_count;
 	struct ofs_command command;
 	uint32_t port_turn; /* where the round of ports begins, so that none starves */
+	uint64_t turn_ns;   /* when the turn began */
 	uint64_t io_scan_ns;
 	uint64_t store_tick_ns;
 	uint64_t core_next_ns;

@@ -75,8 +75,10 @@ bool
 ofs_device_turn(struct ofs_device *device)
 {
 	uint64_t now_ns = ofs_device_now_ns(device);
-	bool busy = ofs_device_serve_calls(device);
+	bool busy;
 
+	device->turn_ns = now_ns;
+	busy = ofs_device_serve_calls(device);
 	busy |= serve_store(device);
 	if (atomic_load_explicit(&device->serving, memory_order_relaxed))
 		busy |= ofs_device_serve_ports(device);

@@ -38,10 +38,13 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 bool
 ofs_device_retry_reads(struct ofs_device *device)
 {
-	uint64_t now_s = ofs_clock_unix_s(&device->clock);
+	uint64_t now_s;
 	bool busy = false;
 	uint32_t index;
 
+	if (device->pending_reads.count == 0) /* as in most turns, which then read no clock */
+		return false;
+	now_s = ofs_clock_unix_s(&device->clock);
 	while ((index = ofs_fifo_first(&device->pending_reads)) != OFS_NONE) {
 		struct ofs_read *read = &device->reads[index];
 		const struct ofs_action *action = &read->action;

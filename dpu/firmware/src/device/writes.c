@@ -121,10 +121,13 @@ send(struct ofs_device *device, uint32_t index, uint64_t now_s)
 bool
 ofs_device_retry_writes(struct ofs_device *device)
 {
-	uint64_t now_s = ofs_clock_unix_s(&device->clock);
+	uint64_t now_s;
 	bool busy = false;
 	uint32_t index;
 
+	if (device->pending_writes.count == 0) /* as in most turns, which then read no clock */
+		return false;
+	now_s = ofs_clock_unix_s(&device->clock);
 	while ((index = ofs_fifo_first(&device->pending_writes)) != OFS_NONE) {
 		int rc = send(device, index, now_s);
 		struct ofs_write *write;

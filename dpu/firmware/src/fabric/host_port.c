@@ -14,7 +14,9 @@ ofs_host_port_init(struct ofs_host_port *port, uint8_t *base, const struct ofs_p
 	port->submissions = (struct ofs_sqe *)(base + header->submissions_offset);
 	port->completions = (const struct ofs_cqe *)(base + header->completions_offset);
 	port->submission_tail = ofs_word_load(&port->words->submission_tail);
+	port->submission_head = ofs_word_load(&port->words->submission_head);
 	port->completion_head = ofs_word_load(&port->words->completion_head);
+	port->completion_mask = 2 * header->entry_count - 1;
 	port->dpu_bell_fd = dpu_bell_fd;
 }
 
@@ -44,12 +46,14 @@ int
 ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *header,
 	const struct ofs_sqe *sqe)
 {
-	uint32_t head = ofs_word_load(&port->words->submission_head);
-
 	if (ofs_host_port_closed(port))
 		return -EPIPE;
-	if (port->submission_tail - head >= header->entry_count)
-		return -EAGAIN;
+	/* A head only moves on: the DPU's line is looked at when the ring seems to be full. */
+	if (port->submission_tail - port->submission_head >= header->entry_count) {
+		port->submission_head = ofs_word_load(&port->words->submission_head);
+		if (port->submission_tail - port->submission_head >= header->entry_count)
+			return -EAGAIN;
+	}
 	port->submissions[port->submission_tail & (header->entry_count - 1)] = *sqe;
 	port->submission_tail++;
 	ofs_word_store_ordered(&port->words->submission_tail, port->submission_tail);
@@ -65,6 +69,8 @@ ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *h
 int
 ofs_host_port_ready(const struct ofs_host_port *port)
 {
+	/* What the tail will announce travels beside it, not after it. */
+	OFS_PREFETCH(&port->completions[port->completion_head & port->completion_mask]);
 	return ofs_word_load_ordered(&port->words->completion_tail) != port->completion_head;
 }
 

@@ -16,7 +16,9 @@ struct ofs_host_port {
 	struct ofs_sqe *submissions;
 	const struct ofs_cqe *completions;
 	uint32_t submission_tail;
+	uint32_t submission_head; /* the DPU's, when it was last looked at */
 	uint32_t completion_head;
+	uint32_t completion_mask;
 	int dpu_bell_fd; /* written to when the DPU sleeps; -1 none */
 };
 

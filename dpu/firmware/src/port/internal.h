@@ -27,9 +27,9 @@ int ofs_rings_write_results(struct ofs_rings *rings, const struct ofs_cqe *cqe,
 /* The completion of a command that poll handed out. */
 void ofs_rings_push_answer(struct ofs_rings *rings, const struct ofs_cqe *cqe);
 /* Whether there is a command that poll would take. */
-int ofs_rings_ready(const struct ofs_rings *rings);
+int ofs_rings_ready(struct ofs_rings *rings);
 /* Whether there is room for one more completion, whoever it is for. */
-int ofs_rings_has_room(const struct ofs_rings *rings);
+int ofs_rings_has_room(struct ofs_rings *rings);
 int ofs_rings_announce_sleep(struct ofs_rings *rings);
 /* Whether the host said that it sleeps; takes that back, so that it is woken once for one sleep. */
 int ofs_rings_host_slept(struct ofs_rings *rings);

@@ -73,14 +73,24 @@ ofs_rings_place(struct ofs_rings *rings, void *base, uint64_t size_bytes)
 	memcpy(base, header, sizeof(*header));
 }
 
-int
-ofs_rings_has_room(const struct ofs_rings *rings)
+static int
+fits_one_more(const struct ofs_rings *rings)
 {
 	uint32_t capacity = 2 * rings->header.entry_count;
-	uint32_t unread = rings->completion_tail - ofs_word_load(&rings->words->completion_head);
+	uint32_t unread = rings->completion_tail - rings->completion_head;
 
 	/* A head that is nonsense looks like a full ring: that host waits for itself, for ever. */
 	return unread <= capacity && unread + rings->outstanding_count < capacity;
+}
+
+int
+ofs_rings_has_room(struct ofs_rings *rings)
+{
+	/* A head only moves on: room that was there once is there still, and is not asked for again. */
+	if (fits_one_more(rings))
+		return 1;
+	rings->completion_head = ofs_word_load(&rings->words->completion_head);
+	return fits_one_more(rings);
 }
 
 static void
@@ -148,10 +158,13 @@ copy_payload(const struct ofs_rings *rings, struct ofs_command *command)
 int
 ofs_rings_poll(struct ofs_rings *rings, struct ofs_command *command)
 {
-	uint32_t tail = ofs_word_load(&rings->words->submission_tail);
 	uint32_t mask = rings->header.entry_count - 1;
+	uint32_t tail;
 	int rc;
 
+	/* What the tail will announce travels beside it, not after it. */
+	OFS_PREFETCH(&rings->submissions[rings->submission_head & mask]);
+	tail = ofs_word_load(&rings->words->submission_tail);
 	if (tail == rings->submission_head || !ofs_rings_has_room(rings))
 		return 0;
 	if (tail - rings->submission_head > rings->header.entry_count) {
@@ -211,7 +224,7 @@ ofs_rings_push_answer(struct ofs_rings *rings, const struct ofs_cqe *cqe)
 }
 
 int
-ofs_rings_ready(const struct ofs_rings *rings)
+ofs_rings_ready(struct ofs_rings *rings)
 {
 	/* Only work that poll would take: a host that jams its own ring keeps nobody awake. */
 	return ofs_word_load_ordered(&rings->words->submission_tail) != rings->submission_head

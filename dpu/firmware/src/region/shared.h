@@ -48,6 +48,9 @@ ofs_cpu_relax(void)
 #endif
 }
 
+/* A hint: nothing is read that the program can see, and nothing is ordered by it. */
+#define OFS_PREFETCH(address) __builtin_prefetch(address)
+
 #if defined(__SANITIZE_THREAD__)
 /* A race by design: ThreadSanitizer is not shown it, and knows no fences. */
 __attribute__((no_sanitize("thread"), noinline, unused)) static void

@@ -1,19 +1,100 @@
-"""What every file of settings shares: how TOML is read, and how an unknown key is refused.
+"""The one configuration stack: how settings are declared, given, read, refused and shown.
 
-The daemon's configuration and an experiment's spec are read by the same rules: whatever is wrong is
-one `BadInput` that names the file, and a key that is not known names the nearest that is. Numbers
-with a unit: `units.py`.
+Model: a table of settings is a msgspec struct. A field's type carries its choices (`Literal`), and
+by `within` and `about` its bounds and what it is; `Size`, `Time` and `Rate` are numbers that are
+written with their unit. A field's key in TOML is its name without the unit (`size_bytes` is written
+`size = "1GiB"`). The daemon's file, an experiment's spec and the options of a live run are read by
+these rules: whatever is wrong is one `BadInput` with the place and the mend, and a key that is not
+known names the nearest that is.
 """
 
 import difflib
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
+import msgspec
+from msgspec import Meta
+
+from offstage.bindings import units
 from offstage.bindings.errors import BadInput
 
-__all__ = ["check_known", "read_toml"]
+__all__ = ["Option", "Rate", "Settings", "Size", "Time", "about", "check_bounds", "check_known",
+           "convert", "declared", "read_table", "read_toml", "resolve", "show",
+           "within"]  # fmt: skip
+
+T = TypeVar("T")
+
+FLAGS = {"true": True, "yes": True, "on": True, "1": True,
+         "false": False, "no": False, "off": False, "0": False}  # fmt: skip
+KINDS = {
+    bool: ("is neither true nor false", "write true or false"),
+    int: ("is not a whole number", "write one such as 64"),
+    str: ("is not text", "write it in quotes"),
+    tuple: ("is not a list of names", 'write ["{}"]'),
+}
+"""What a value of each kind is not, and the mend, filled in with the first choice."""
+WHOLE = re.compile(r"\s*[+-]?[0-9][0-9_]{0,40}\s*")
+
+
+class Unit(NamedTuple):
+    """How numbers of one unit are read and shown."""
+
+    parse: Callable[[Any, str], float]
+    show: Callable[[int], str]
+
+
+Size = Annotated[int, Meta(extra={"unit": Unit(units.parse_size, units.format_size)})]
+Time = Annotated[int, Meta(extra={"unit": Unit(units.parse_time, units.format_time)})]
+Rate = Annotated[int, Meta(extra={"unit": Unit(units.parse_rate, units.format_rate)})]
+
+
+def about(help: str) -> Meta:
+    """What an option is."""
+    return Meta(extra={"help": help})
+
+
+def within(low: int, high: int, help: str = "") -> Meta:
+    """What an option is, and its least and greatest value."""
+    return Meta(ge=low, le=high, extra={"help": help, "low": low, "high": high})
+
+
+class Settings(
+    msgspec.Struct, frozen=True, kw_only=True,
+    rename=lambda name: re.sub("_(bytes_per_s|bytes|ns)$", "", name),
+):  # fmt: skip
+    """A table whose numbers with a unit are written with it."""
+
+
+class Option(NamedTuple):
+    """One option as it is declared."""
+
+    name: str
+    type: Any
+    """As msgspec checks it, with bounds and choices."""
+    kind: type[Any]
+    """Without them: `str` where it has choices, `tuple` where it is a list."""
+    choices: tuple[str, ...]
+    help: str = ""
+    unit: Unit | None = None
+    low: int | None = None
+    high: int | None = None
+
+
+def declared(table: type[msgspec.Struct]) -> dict[str, Option]:
+    """The options of a table by their key."""
+    options = {}
+    for one in msgspec.structs.fields(table):
+        annotated = get_origin(one.type) is Annotated
+        bare, *metas = get_args(one.type) if annotated else (one.type,)
+        element = get_args(bare)[0] if get_origin(bare) is tuple else bare
+        choices = get_args(element) if get_origin(element) is Literal else ()
+        kind = tuple if element is not bare else str if choices else bare
+        said = {name: what for meta in metas for name, what in (meta.extra or {}).items()}
+        options[one.encode_name] = Option(one.name, one.type, kind, choices, **said)
+    return options
 
 
 def read_toml(path: Path, mend: str) -> dict[str, Any]:
@@ -40,3 +121,128 @@ def check_known(key: str, known: Iterable[str], where: str, noun: str = "key") -
         return
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
     raise BadInput(f"unknown {noun} {key!r}", where, f"did you mean {near[0]!r}?")
+
+
+def resolve(
+    sections: Mapping[str, type[Settings]],
+    tables: Mapping[str, Any],
+    file: str,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Every section, and by `section.key` who gave a value. Command line (`section.key` to text)
+    wins over `OFFSTAGE_<SECTION>_<KEY>`, that over the file's tables, those over the default."""
+    given = [(section, table, file) for section, table in tables.items()]
+    for name, text in environ.items():
+        word, section, key = (*name.split("_", 2), "", "")[:3]
+        if word == "OFFSTAGE" and key and section.lower() in sections:
+            given.append((section.lower(), {key.lower(): text}, name))
+    for place, text in overrides.items():
+        section, dot, key = place.partition(".")
+        if not dot:
+            raise BadInput(f"{place!r} is no option", "command line", "write section.key=value")
+        check_known(section, sections, "command line", "section")
+        given.append((section, {key: text}, "command line"))
+    values: dict[str, dict[str, Any]] = {section: {} for section in sections}
+    sources: dict[str, str] = {}
+    for section, table, source in given:
+        if not isinstance(table, dict):
+            raise BadInput(f"{section!r} is a value", source, f"write it as a table [{section}]")
+        values[section] |= read_table(sections[section], table, f"{source}: [{section}]")
+        sources |= {f"{section}.{key}": source for key in table}
+    return {section: kind(**values[section]) for section, kind in sections.items()}, sources
+
+
+def read_table(kind: type[msgspec.Struct], table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The typed values that a table gives, by their field."""
+    known = declared(kind)
+    values = {}
+    for key, value in table.items():
+        check_known(key, known, where)
+        values[known[key].name] = _read(known[key], value, f"{where} {key}")
+    return values
+
+
+def _read(one: Option, value: Any, where: str) -> Any:
+    """The typed value of what a file, a variable or a person gave."""
+    plain = value
+    if one.unit is not None:
+        plain = int(one.unit.parse(value, where))
+    elif one.kind is tuple:
+        plain = _names(value)
+    elif isinstance(value, str) and one.kind is bool:
+        plain = FLAGS.get(value.lower(), value)
+    elif isinstance(value, str) and one.kind is int and WHOLE.fullmatch(value):
+        plain = int(value.replace("_", ""))
+    try:
+        plain = msgspec.convert(plain, one.kind)
+    except msgspec.ValidationError:
+        what, mend = KINDS[one.kind]
+        raise BadInput(f"{value!r} {what}", where, mend.format(*one.choices)) from None
+    try:
+        return msgspec.convert(plain, one.type)
+    except msgspec.ValidationError:
+        if not one.choices:
+            bounds = f"choose {show(one, one.low)} to {show(one, one.high)}"
+            raise BadInput(f"{value!r} is out of range", where, bounds) from None
+    wrong = next(name for name in (plain if one.kind is tuple else [plain])
+                 if name not in one.choices)  # fmt: skip
+    shown = ", ".join(choice or '""' for choice in one.choices)
+    raise BadInput(f"{wrong!r} is not one of {shown}", where, "choose one of them")
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    """Names from a list or from text with commas, each once; None: it is neither."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return tuple(dict.fromkeys(name for one in names if (name := one.strip()) not in ("", "none")))
+
+
+def show(one: Option, value: Any) -> str:
+    """A value as a person would type it; reading it gives the same value again."""
+    if one.kind is tuple:
+        return ",".join(value)
+    if one.kind is bool:
+        return "true" if value else "false"
+    if one.unit is not None:
+        short = one.unit.show(value).replace(" ", "")
+        try:
+            return short if one.unit.parse(short, "") == value else str(value)
+        except BadInput:  # a rounded figure that is no whole number of base units
+            pass
+    return str(value)
+
+
+def check_bounds(options: msgspec.Struct, where: str) -> None:
+    """BadInput for the first number, of a table made in code, that is out of its bounds."""
+    for one in declared(type(options)).values():
+        value = getattr(options, one.name)
+        if one.low is not None and one.high is not None and not one.low <= value <= one.high:
+            raise BadInput(f"{one.name} = {value:,}", where, f"give {one.low:,} to {one.high:,}")
+
+
+def convert(tables: Mapping[str, Any], kind: type[T], where: str) -> T:
+    """A whole file as `kind`, a struct of structs. What is wrong within a value is said in
+    msgspec's words, with the path of its key."""
+    check_keys(tables, kind, where)
+    try:
+        return msgspec.convert(tables, kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        key = place.rstrip("`") or "the file"
+        raise BadInput(what[0].lower() + what[1:], f"{where}: {key}", "correct it") from None
+
+
+def check_keys(table: Mapping[str, Any], kind: Any, where: str, prefix: str = "") -> None:
+    """Refuse a key that a struct, or a struct within it, does not have, naming the nearest."""
+    known = declared(kind)
+    for key, value in table.items():
+        check_known(key, known, f"{where}: {prefix}".rstrip(" :"))
+        inner: Any = known[key].type
+        if get_origin(inner) is tuple:
+            inner = get_args(inner)[0]
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, dict):
+                    check_keys(one, inner, where, f"[{key}] ")

@@ -1,202 +1,187 @@
 """The options of the daemon, declared once: default, kind, range and help stand beside each field.
 
 The loader, `offstage config show`, the hot change of the policy and the reference page all read
-these declarations, so that they cannot drift apart. A field's key in TOML is its name without the
-unit (`size_bytes` is written `size = "1GiB"`): what people type carries its own unit.
+these declarations, so that they cannot drift apart.
 """
 
-from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
+from offstage.bindings.settings import Rate, Settings, Size, Time, about, within
 
-__all__ = ["SECTIONS", "Arena", "Daemon", "Limits", "Memory", "PolicyOptions", "Storage", "Store",
-           "Tenant", "key_of"]  # fmt: skip
+__all__ = ["Arena", "Daemon", "Limits", "Memory", "PolicyOptions", "Storage", "Store", "Tenant"]
 
-UNITS = {"size": "_bytes", "time": "_ns", "rate": "_bytes_per_s"}
-
-
-def option(
-    default: Any,
-    help: str,
-    kind: str = "",
-    *,
-    low: int = 0,
-    high: int = 0xFFFFFFFF,
-    choices: tuple[str, ...] = (),
-) -> Any:
-    """One option. `kind` is text, flag, int, size, time, rate, choice or choices."""
-    names = {str: "text", bool: "flag", int: "int"}
-    kind = kind or ("choice" if choices else names[type(default)])
-    meta = {"kind": kind, "help": help, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata=meta)
+if TYPE_CHECKING:  # what the headers name is known when it runs
+    Eviction: TypeAlias = str
+    Prefetchers: TypeAlias = tuple[str, ...]
+else:
+    Eviction, Prefetchers = Literal[EVICTIONS], tuple[Literal[tuple(PREFETCHERS)], ...]
 
 
-def key_of(declared: "Field[Any]") -> str:
-    """The key of a field in TOML: its name without the unit."""
-    return declared.name.removesuffix(UNITS.get(declared.metadata["kind"], "\0"))
-
-
-@dataclass(frozen=True)
-class Daemon:
+class Daemon(Settings, frozen=True):
     """Where the daemon listens, and how it treats its hosts."""
 
-    endpoint: str = option("tcp://127.0.0.1:7411", "control socket: tcp://host:port or ipc://path")
-    fabric_endpoint: str = option(
-        "", "ZMQ fabric; empty: the endpoint's host with a free port, or its path with .fabric"
+    endpoint: Annotated[str, about("control socket: tcp://host:port or ipc://path")] = (
+        "tcp://127.0.0.1:7411"
     )
-    runtime_dir: str = option(
-        "", "lock, hand-out socket, generated secrets; empty: chosen by user and endpoint"
-    )
-    metrics_endpoint: str = option("127.0.0.1:9411", "Prometheus, host:port; empty: off")
-    log_level: str = option("info", "least level that is logged",
-                            choices=("debug", "info", "warning", "error"))  # fmt: skip
-    curve_dir: str = option(
-        "", "CURVE: server.key_secret and clients/*.key of zmq.auth; empty: off (loopback only)"
-    )
-    insecure: bool = option(False, "allow a TCP endpoint beyond loopback without CURVE")
-    host_timeout_ns: int = option(
-        10_000_000_000, "a host silent for this long is dead", "time", low=100_000_000, high=10**13
-    )
-    drain_timeout_ns: int = option(
-        30_000_000_000, "the longest that SIGTERM waits for write-back", "time", high=10**13
-    )
-    record_dir: str = option("", "write ledger records and decision log here; empty: off")
-    stage_timers: bool = option(True, "time one in 31 of the stages of a block's way")
-    cpu: int = option(-1, "core the reactor is pinned to; -1: none", low=-1, high=4095)
-    spin_ns: int = option(
-        50_000, "the reactor polls this long after its last work, then sleeps", "time", high=10**18
-    )
+    fabric_endpoint: Annotated[
+        str,
+        about("ZMQ fabric; empty: the endpoint's host with a free port, or its path with .fabric"),
+    ] = ""
+    runtime_dir: Annotated[
+        str, about("lock, hand-out socket, generated secrets; empty: chosen by user and endpoint")
+    ] = ""
+    metrics_endpoint: Annotated[str, about("Prometheus, host:port; empty: off")] = "127.0.0.1:9411"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], about("least level that is logged")
+    ] = "info"
+    curve_dir: Annotated[
+        str,
+        about("CURVE: server.key_secret and clients/*.key of zmq.auth; empty: off (loopback only)"),
+    ] = ""
+    insecure: Annotated[bool, about("allow a TCP endpoint beyond loopback without CURVE")] = False
+    host_timeout_ns: Annotated[
+        Time, within(100_000_000, 10**13, "a host silent for this long is dead")
+    ] = 10_000_000_000
+    drain_timeout_ns: Annotated[
+        Time, within(0, 10**13, "the longest that SIGTERM waits for write-back")
+    ] = 30_000_000_000
+    record_dir: Annotated[str, about("write ledger records and decision log here; empty: off")] = ""
+    stage_timers: Annotated[bool, about("time one in 31 of the stages of a block's way")] = True
+    cpu: Annotated[int, within(-1, 4095, "core the reactor is pinned to; -1: none")] = -1
+    spin_ns: Annotated[
+        Time, within(0, 10**18, "the reactor polls this long after its last work, then sleeps")
+    ] = 50_000
 
 
-@dataclass(frozen=True)
-class Arena:
+class Arena(Settings, frozen=True):
     """The staging memory, and what a block is."""
 
-    size_bytes: int = option(1 << 30, "staging memory of all tenants", "size", high=1 << 46)
-    payload_bytes: int = option(32 << 10, "largest block", "size", low=512, high=1 << 26)
-    layers: int = option(4, "layers of the model", low=1, high=4096)
-    block_tokens: int = option(64, "tokens of one block", low=1, high=65536)
+    size_bytes: Annotated[Size, within(0, 1 << 46, "staging memory of all tenants")] = 1 << 30
+    payload_bytes: Annotated[Size, within(512, 1 << 26, "largest block")] = 32 << 10
+    layers: Annotated[int, within(1, 4096, "layers of the model")] = 4
+    block_tokens: Annotated[int, within(1, 65536, "tokens of one block")] = 64
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Settings, frozen=True):
     """What the memory lies in that devices read and write: staging, buffers of the store."""
 
-    huge: str = option("auto", "2 MiB pages: reserved, else transparent; off: base pages",
-                       choices=("auto", "off"))  # fmt: skip
-    numa_node: int = option(-1, "node the memory is bound to; -1: none", low=-1, high=1023)
+    huge: Annotated[
+        Literal["auto", "off"], about("2 MiB pages: reserved, else transparent; off: base pages")
+    ] = "auto"
+    numa_node: Annotated[int, within(-1, 1023, "node the memory is bound to; -1: none")] = -1
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(Settings, frozen=True):
     """The device below the store."""
 
-    backend: str = option(
-        "auto", "auto takes the best that opens", choices=("auto", "io_uring", "posix", "emulated")
+    backend: Annotated[
+        Literal["auto", "io_uring", "posix", "emulated"], about("auto takes the best that opens")
+    ] = "auto"
+    path: Annotated[str, about("file or block device; may be empty for emulated in memory")] = ""
+    size_bytes: Annotated[Size, within(0, 1 << 50, "the file is made this large")] = 8 << 30
+    lba_bytes: Annotated[Size, within(512, 65536, "logical block, power of two")] = 4 << 10
+    queue_depth: Annotated[int, within(1, 4096, "I/Os in flight on the device")] = 64
+    threads: Annotated[int, within(1, 64, "posix: threads")] = 4
+    direct: Annotated[bool, about("O_DIRECT; falls back with a warning where the file refuses")] = (
+        True
     )
-    path: str = option("", "file or block device; may be empty for emulated in memory")
-    size_bytes: int = option(8 << 30, "the file is made this large", "size", high=1 << 50)
-    lba_bytes: int = option(4 << 10, "logical block, power of two", "size", low=512, high=65536)
-    queue_depth: int = option(64, "I/Os in flight on the device", low=1, high=4096)
-    threads: int = option(4, "posix: threads", low=1, high=64)
-    direct: bool = option(True, "O_DIRECT; falls back with a warning where the file refuses")
-    nvme: str = option("gen5-tlc", "emulated: preset of the NVMe model")
-    inner: str = option("", "emulated: the side below; empty: memory",
-                        choices=("", "posix", "io_uring"))  # fmt: skip
-    busy_spin: bool = option(False, "emulated: the reactor checks due times itself")
-    seed: int = option(1, "emulated: seed of the timing model", high=(1 << 63) - 1)
-    io_timeout_ns: int = option(
-        5_000_000_000, "an I/O that takes longer has failed", "time", low=1_000_000, high=10**12
-    )
+    nvme: Annotated[str, about("emulated: preset of the NVMe model")] = "gen5-tlc"
+    inner: Annotated[
+        Literal["", "posix", "io_uring"], about("emulated: the side below; empty: memory")
+    ] = ""
+    busy_spin: Annotated[bool, about("emulated: the reactor checks due times itself")] = False
+    seed: Annotated[int, within(0, (1 << 63) - 1, "emulated: seed of the timing model")] = 1
+    io_timeout_ns: Annotated[
+        Time, within(1_000_000, 10**12, "an I/O that takes longer has failed")
+    ] = 5_000_000_000
 
 
-@dataclass(frozen=True)
-class Store:
+class Store(Settings, frozen=True):
     """The log-structured store on the storage."""
 
-    segment_bytes: int = option(4 << 20, "one layer of one tenant at a time", "size",
-                                low=4096, high=1 << 31)  # fmt: skip
-    ttl_ns: int = option(0, "blocks expire this long after their write; 0: never", "time",
-                         high=(1 << 63) - 1)  # fmt: skip
-    write: str = option("through", "a put is acknowledged on NVMe, or once staged",
-                        choices=("through", "back"))  # fmt: skip
-    dirty_max: int = option(256, "write back: blocks staged and not yet on NVMe", high=1 << 20)
-    durable: bool = option(True, "a put ends only when it is on the medium (FUA)")
-    reserve_segments: int = option(4, "kept free for the cleaner", low=1, high=4096)
-    io_max: int = option(64, "puts and gets in flight", low=1, high=65536)
+    segment_bytes: Annotated[Size, within(4096, 1 << 31, "one layer of one tenant at a time")] = (
+        4 << 20
+    )
+    ttl_ns: Annotated[
+        Time, within(0, (1 << 63) - 1, "blocks expire this long after their write; 0: never")
+    ] = 0
+    write: Annotated[
+        Literal["through", "back"], about("a put is acknowledged on NVMe, or once staged")
+    ] = "through"
+    dirty_max: Annotated[
+        int, within(0, 1 << 20, "write back: blocks staged and not yet on NVMe")
+    ] = 256
+    durable: Annotated[bool, about("a put ends only when it is on the medium (FUA)")] = True
+    reserve_segments: Annotated[int, within(1, 4096, "kept free for the cleaner")] = 4
+    io_max: Annotated[int, within(1, 65536, "puts and gets in flight")] = 64
 
 
-@dataclass(frozen=True)
-class PolicyOptions:
+class PolicyOptions(Settings, frozen=True):
     """What is prefetched and what is evicted; all of it can be changed while the daemon runs."""
 
-    prefetchers: tuple[str, ...] = option(
-        ("window", "ema", "shared"), "empty: none", "choices", choices=tuple(PREFETCHERS)
+    prefetchers: Annotated[Prefetchers, about("empty: none")] = ("window", "ema", "shared")
+    eviction: Annotated[Eviction, about("victim order")] = "score"
+    window_tokens: Annotated[int, within(0, 1 << 30, "behind the decode position: staged once")] = (
+        4096
     )
-    eviction: str = option("score", "victim order", choices=EVICTIONS)
-    window_tokens: int = option(4096, "behind the decode position: staged once", high=1 << 30)
-    window_blocks: int = option(0, "the same in blocks; 0: from window_tokens", high=1 << 24)
-    ema_shift: int = option(1, "a new score weighs 1 / 2^n", high=15)
-    residency_percent: int = option(
-        800, "only the best this % of the selection size are guesses", high=100_000
+    window_blocks: Annotated[
+        int, within(0, 1 << 24, "the same in blocks; 0: from window_tokens")
+    ] = 0
+    ema_shift: Annotated[int, within(0, 15, "a new score weighs 1 / 2^n")] = 1
+    residency_percent: Annotated[
+        int, within(0, 100_000, "only the best this % of the selection size are guesses")
+    ] = 800
+    degree_max: Annotated[int, within(0, 65536, "guesses one layer of one step may prefetch")] = 2
+    next_n: Annotated[int, within(0, 65536, "baseline next_n: how many")] = 4
+    prefetch_in_flight_max: Annotated[
+        int, within(0, 65536, "prefetch reads in flight, all sessions")
+    ] = 48
+    bandwidth_bytes_per_s: Annotated[
+        Rate, within(0, 1 << 62, "of prefetch, such as 2GB/s; 0: no cap")
+    ] = 0
+    accuracy_permille_min: Annotated[int, within(0, 1000, "below it the degree halves; 0: off")] = (
+        100
     )
-    degree_max: int = option(2, "guesses one layer of one step may prefetch", high=65536)
-    next_n: int = option(4, "baseline next_n: how many", high=65536)
-    prefetch_in_flight_max: int = option(48, "prefetch reads in flight, all sessions", high=65536)
-    bandwidth_bytes_per_s: int = option(0, "of prefetch, such as 2GB/s; 0: no cap", "rate",
-                                        high=1 << 62)  # fmt: skip
-    accuracy_permille_min: int = option(100, "below it the degree halves; 0: off", high=1000)
-    lateness_permille_max: int = option(200, "above it deadlines move ahead; 0: off", high=1000)
-    lease_ns: int = option(200_000_000, "longest pin of a demanded block", "time", high=10**12)
-    probability_permille_min: int = option(
-        100, "a demand within 4 steps less likely than this is not prefetched", high=1000
-    )
+    lateness_permille_max: Annotated[
+        int, within(0, 1000, "above it deadlines move ahead; 0: off")
+    ] = 200
+    lease_ns: Annotated[Time, within(0, 10**12, "longest pin of a demanded block")] = 200_000_000
+    probability_permille_min: Annotated[
+        int, within(0, 1000, "a demand within 4 steps less likely than this is not prefetched")
+    ] = 100
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Settings, frozen=True):
     """Every table of the daemon is sized by these at its start."""
 
-    sessions: int = option(64, "sessions at once", low=1, high=65536)
-    chunks: int = option(65_536, "chunks known at once, over all tenants", low=16, high=1 << 26)
-    context_tokens: int = option(131_072, "tokens of one session", low=1, high=1 << 24)
-    ports: int = option(16, "hosts at once", low=1, high=254)
-    port_entries: int = option(64, "commands of a port at once; power of two", low=2, high=4096)
-    put_slots: int = option(64, "blocks of a port being written at once", low=1, high=4096)
-    demands: int = option(512, "demands of one layer of one step", low=1, high=65536)
-    reads: int = option(64, "block reads in flight", low=1, high=65536)
-    queue: int = option(4096, "prefetch candidates waiting", low=16, high=1 << 20)
-    message_bytes: int = option(1 << 20, "largest control message", "size", low=4096,
-                                high=1 << 28)  # fmt: skip
-    records: int = option(1 << 18, "ledger records kept until they are written out", low=16,
-                          high=1 << 26)  # fmt: skip
-    log_bytes: int = option(16 << 20, "decision log kept until it is written out", "size",
-                            low=65536, high=1 << 30)  # fmt: skip
+    sessions: Annotated[int, within(1, 65536, "sessions at once")] = 64
+    chunks: Annotated[int, within(16, 1 << 26, "chunks known at once, over all tenants")] = 65_536
+    context_tokens: Annotated[int, within(1, 1 << 24, "tokens of one session")] = 131_072
+    ports: Annotated[int, within(1, 254, "hosts at once")] = 16
+    port_entries: Annotated[int, within(2, 4096, "commands of a port at once; power of two")] = 64
+    put_slots: Annotated[int, within(1, 4096, "blocks of a port being written at once")] = 64
+    demands: Annotated[int, within(1, 65536, "demands of one layer of one step")] = 512
+    reads: Annotated[int, within(1, 65536, "block reads in flight")] = 64
+    queue: Annotated[int, within(16, 1 << 20, "prefetch candidates waiting")] = 4096
+    message_bytes: Annotated[Size, within(4096, 1 << 28, "largest control message")] = 1 << 20
+    records: Annotated[
+        int, within(16, 1 << 26, "ledger records kept until they are written out")
+    ] = 1 << 18
+    log_bytes: Annotated[
+        Size, within(65536, 1 << 30, "decision log kept until it is written out")
+    ] = 16 << 20
 
 
-@dataclass(frozen=True)
-class Tenant:
+class Tenant(Settings, frozen=True):
     """A trust domain: `[[tenant]]`, once for each. Without any there is one, `default`."""
 
-    name: str = option("default", "as hosts name it when they log in")
-    secret: str = option("", "at least 16 bytes in hex; better: secret_file")
-    secret_file: str = option("", "file with the hex secret; empty: one is generated and kept")
-    share_percent: int = option(0, "part of the arena; 0: an equal part of the rest", high=100)
-    weight: int = option(1, "share of the prefetch bandwidth", low=1, high=1_000_000)
-
-
-SECTIONS: dict[str, type[Any]] = {
-    "daemon": Daemon,
-    "arena": Arena,
-    "memory": Memory,
-    "storage": Storage,
-    "store": Store,
-    "policy": PolicyOptions,
-    "limits": Limits,
-}
-
-
-def declared(section: type[Any]) -> dict[str, "Field[Any]"]:
-    """The fields of one section by their key."""
-    return {key_of(one): one for one in fields(section)}
+    name: Annotated[str, about("as hosts name it when they log in")] = "default"
+    secret: Annotated[str, about("at least 16 bytes in hex; better: secret_file")] = ""
+    secret_file: Annotated[
+        str, about("file with the hex secret; empty: one is generated and kept")
+    ] = ""
+    share_percent: Annotated[
+        int, within(0, 100, "part of the arena; 0: an equal part of the rest")
+    ] = 0
+    weight: Annotated[int, within(1, 1_000_000, "share of the prefetch bandwidth")] = 1

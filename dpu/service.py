@@ -8,8 +8,9 @@ and leaves the daemon running.
 import errno
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import (
@@ -232,7 +233,7 @@ class Service:
 
     def policy_now(self) -> dict[str, Any]:
         """The policy in force; `window_blocks` is the effective one."""
-        policy = asdict(self.policy)
+        policy = msgspec.structs.asdict(self.policy)
         policy["window_blocks"] = policy_window_blocks(self.policy, self.config.arena.block_tokens)
         return policy
 

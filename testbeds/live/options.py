@@ -1,10 +1,13 @@
 """What is run: the host's side, and the demo's arms and storages beside it, with all checks."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of
 from offstage.host.geometry import KvGeometry
@@ -17,7 +20,6 @@ __all__ = [
     "Arm",
     "DemoOptions",
     "DriveOptions",
-    "within",
 ]
 
 CONTEXT_TOKENS_MAX = 131_072
@@ -26,22 +28,23 @@ STORE_BYTES_MAX = 1 << 30
 SHARED_PREFIX_SHARE = 4
 """A quarter of a generated context is a system prefix that all sessions share."""
 
+TimePerToken = Annotated[float, within(0, 10)]
 
-@dataclass(frozen=True, kw_only=True)
-class DriveOptions:
+
+class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the host decodes, and how. Blocks are of one layer."""
 
     where: ClassVar[str] = "host run"
     """What an error names as its place."""
 
     trace: Path | None = None
-    seed: int = 1
-    sessions: int = 4
-    context_tokens: int = CONTEXT_TOKENS_MAX
+    seed: Annotated[int, within(0, 2**63 - 1)] = 1
+    sessions: Annotated[int, within(1, 64)] = 4
+    context_tokens: Annotated[int, within(4_096, CONTEXT_TOKENS_MAX)] = CONTEXT_TOKENS_MAX
     shared_prefix_tokens: int | None = None
     """None: a quarter of the context."""
-    steps: int = 300
-    time_per_token_s: float = 0.020
+    steps: Annotated[int, within(1, 100_000)] = 300
+    time_per_token_s: TimePerToken = 0.020
     select_blocks: int = 32
     sink_blocks: int = 1
     window_blocks: int = 4
@@ -52,20 +55,13 @@ class DriveOptions:
     device: str = "cpu"
     """Where the HBM pool lies and the kernel runs."""
     command: str = "offstage host run"
-    geometry: KvGeometry = field(default_factory=lambda: geometry("demo"))
+    geometry: KvGeometry = msgspec.field(default_factory=lambda: geometry("demo"))
 
     def check(self) -> None:
         """Raises BadInput for a number out of range, two that contradict each other, or a kernel
         or device that this machine lacks."""
         where = self.where
-        within("sessions", self.sessions, 1, 64, where)
-        within("steps", self.steps, 1, 100_000, where)
-        within("context tokens", self.context_tokens, 4_096, CONTEXT_TOKENS_MAX, where)
-        within("seed", self.seed, 0, 2**63 - 1, where)
-        if not 0.0 <= self.time_per_token_s <= 10.0:
-            raise BadInput(
-                f"a time per token of {self.time_per_token_s:g} s", where, "give 0 to 10 s"
-            )
+        check_bounds(self, where)
         if self.prefix_tokens > self.context_tokens:
             raise BadInput(
                 f"a shared prefix of {self.prefix_tokens} tokens is longer than the "
@@ -103,12 +99,6 @@ class DriveOptions:
         return per_layer * self.sessions * self.geometry.layer_count
 
 
-def within(name: str, value: int, low: int, high: int, where: str) -> None:
-    """Raises BadInput where `value` is not in [low, high]."""
-    if not low <= value <= high:
-        raise BadInput(f"{name} = {value:,}", where, f"give {low:,} to {high:,}")
-
-
 # What the demo runs: arms and storages beside the host's own options, and the checks of both.
 
 
@@ -134,15 +124,14 @@ ARMS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoOptions(DriveOptions):
+class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     """Options of one demo. `buffer_ratio` is B / k, the staging slots of a session's layer over
     the blocks it selects in a step."""
 
     where: ClassVar[str] = "demo"
 
     out: Path
-    time_per_token_s: float = 0.025
+    time_per_token_s: TimePerToken = 0.025
     buffer_ratio: float = 4.0
     window_tokens: int = 4_096
     storages: tuple[str, ...] = ("measured", "emulated")

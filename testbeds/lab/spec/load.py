@@ -10,13 +10,13 @@ by the same rules then.
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import msgspec
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS
-from offstage.bindings.settings import check_known, read_toml
+from offstage.bindings.settings import check_known, convert, declared, read_toml
 from offstage.bindings.storage import presets
 from offstage.bindings.units import parse_time
 from offstage.host.models import geometry
@@ -84,17 +84,15 @@ def variants(path: Path, changes: Mapping[str, Any] | None = None) -> Iterator[
 def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
     """An axis is a key of the spec that can differ between variants, with values that do."""
     table, dot, name = axis.rpartition(".")
-    tables = get_type_hints(Spec)
+    tables = declared(Spec)
+    check_known(table if dot else axis, tables, where)
     if dot:
-        _check_key(table, Spec, where)
-        kind = tables[table]
+        kind = tables[table].type
         if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
             raise BadInput(f"axis {axis!r} is no key of a table", where, "sweep `table.key`")
-        _check_key(name, kind, where, f"[{table}] ")
-    else:
-        _check_key(axis, Spec, where)
-        if axis in ("name", "sweep"):
-            raise BadInput(f"{axis!r} cannot be an axis", where, "sweep `table.key`")
+        check_known(name, declared(kind), f"{where}: [{table}]")
+    elif axis in ("name", "sweep"):
+        raise BadInput(f"{axis!r} cannot be an axis", where, "sweep `table.key`")
     if not values:
         raise BadInput(f"axis {axis!r} has no values", where, "list some")
     for value in values:
@@ -108,40 +106,16 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
     for key, value in changes.items():
         table, dot, name = key.partition(".")
         if dot:
-            _check_key(table, Spec, where)
+            check_known(table, declared(Spec), where)
             inner = tables.setdefault(table, {})
             if not isinstance(inner, dict):
                 raise BadInput(f"{key!r} cannot be changed", where, "name a key of a table")
             inner[name] = value
         else:
             tables[key] = value
-    _check_keys(tables, Spec, where, "")
-    try:
-        spec = msgspec.convert(tables, Spec)
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
-        key = place.rstrip("`") or "the file"
-        raise BadInput(what[0].lower() + what[1:], f"{where}: {key}", "correct it") from None
+    spec = convert(tables, Spec, where)
     check(spec, where)
     return spec
-
-
-def _check_keys(table: dict[str, Any], kind: Any, where: str, prefix: str) -> None:
-    """Refuse what msgspec would, naming the nearest key."""
-    hints = get_type_hints(kind)
-    for key, value in table.items():
-        _check_key(key, kind, where, prefix)
-        inner: Any = hints[key]
-        if get_origin(inner) is tuple:
-            inner = get_args(inner)[0]
-        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, dict):
-                    _check_keys(one, inner, where, f"[{key}] ")
-
-
-def _check_key(key: str, kind: Any, where: str, prefix: str = "") -> None:
-    check_known(key, get_type_hints(kind), f"{where}: {prefix}".rstrip(" :"))
 
 
 def check(spec: Spec, where: str) -> None:

@@ -4,21 +4,6 @@
  */
 #include "driver/internal.h"
 
-static uint32_t
-total(const struct ofs_call *call)
-{
-	return call->fetch != NULL ? call->fetch->demand_count : call->put->count;
-}
-
-static void
-fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count, int rc)
-{
-	if (call->fetch != NULL)
-		ofs_fetch_fail(driver, call, first, count, rc);
-	else
-		ofs_put_fail(call, first, count, rc);
-}
-
 /* What is left of the call ends with `rc`, here and now. */
 static void
 cancel(struct ofs_driver *driver, struct ofs_call *call, int rc)
@@ -28,16 +13,17 @@ cancel(struct ofs_driver *driver, struct ofs_call *call, int rc)
 		struct ofs_pending *pending = &driver->pending[index];
 
 		call->commands = pending->next;
-		fail(driver, call, pending->first, pending->count, rc);
+		call->ops->fail(driver, call, pending->first, pending->count, rc);
 		ofs_command_drop(driver, index);
 	}
-	fail(driver, call, call->begun, total(call) - call->begun, rc);
+	call->ops->fail(driver, call, call->begun, call->count - call->begun, rc);
 	call->rc = call->rc == 0 ? rc : call->rc;
 	call->state = OFS_CALL_ENDED;
 }
 
 struct ofs_call *
-ofs_call_open(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ticket)
+ofs_call_open(struct ofs_driver *driver, const struct ofs_call_ops *ops, uint32_t count,
+	uint64_t timeout_ns, uint64_t *ticket)
 {
 	uint32_t calls_max = driver->fabric->port.entry_count;
 	uint64_t now_ns = ofs_driver_now_ns(driver);
@@ -48,6 +34,8 @@ ofs_call_open(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ticket)
 		if (call->state != OFS_CALL_FREE)
 			continue;
 		*call = (struct ofs_call){.state = OFS_CALL_RUNNING,
+			.ops = ops,
+			.count = count,
 			.generation = call->generation + 1,
 			.commands = OFS_NONE};
 		call->deadline_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
@@ -86,23 +74,6 @@ ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index)
 		pending->pause_ns * 2 < OFS_BACKOFF_NS_MAX ? pending->pause_ns * 2 : OFS_BACKOFF_NS_MAX;
 }
 
-/* 0: it goes on; 1: it has ended; -errno: it has ended so. */
-static int
-turn_command(struct ofs_driver *driver, struct ofs_call *call, uint32_t index)
-{
-	struct ofs_pending *pending = &driver->pending[index];
-	bool answered = pending->done || pending->landed;
-
-	pending->done = pending->landed = false;
-	if (call->fetch != NULL) {
-		return answered ? ofs_fetch_answered(driver, call, index)
-						: ofs_fetch_due(driver, call, index);
-	}
-	if (pending->flying) /* a put has no results that could land before it ends */
-		return 0;
-	return answered ? ofs_put_answered(driver, call, index) : ofs_call_send(driver, index);
-}
-
 /* Everything of the call that was answered or is due. True when there was something. */
 static bool
 turn_commands(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
@@ -113,6 +84,7 @@ turn_commands(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 	while (*link != OFS_NONE) {
 		uint32_t index = *link;
 		struct ofs_pending *pending = &driver->pending[index];
+		bool answered;
 		int rc;
 
 		if (!pending->done && !pending->landed && (pending->flying || now_ns < pending->due_ns)) {
@@ -120,14 +92,17 @@ turn_commands(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 			continue;
 		}
 		moved = true;
-		rc = turn_command(driver, call, index);
+		answered = pending->done || pending->landed;
+		pending->done = pending->landed = false;
+		rc = answered ? call->ops->answered(driver, call, index)
+					  : call->ops->due(driver, call, index);
 		if (rc == 0) {
 			link = &pending->next;
 			continue;
 		}
 		*link = pending->next;
 		if (rc < 0) {
-			fail(driver, call, pending->first, pending->count, rc);
+			call->ops->fail(driver, call, pending->first, pending->count, rc);
 			call->rc = call->rc == 0 ? rc : call->rc;
 		}
 		ofs_command_drop(driver, index);
@@ -142,15 +117,14 @@ turn_call(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 	uint32_t before = call->begun;
 
 	if (call->rc == 0 && now_ns < call->deadline_ns)
-		call->rc = call->fetch != NULL ? ofs_fetch_begin_more(driver, call)
-									   : ofs_put_begin_more(driver, call);
+		call->rc = call->ops->begin_more(driver, call);
 	moved |= call->begun != before;
 	if (call->rc != 0) { /* what has been sent goes on; nothing more is begun */
-		fail(driver, call, call->begun, total(call) - call->begun, call->rc);
-		call->begun = total(call);
+		call->ops->fail(driver, call, call->begun, call->count - call->begun, call->rc);
+		call->begun = call->count;
 	}
-	if (call->commands == OFS_NONE && call->begun == total(call)
-		&& (call->fetch == NULL || call->steps_begun || call->rc != 0))
+	if (call->commands == OFS_NONE && call->begun == call->count
+		&& (!call->owes_step || call->rc != 0))
 		call->state = OFS_CALL_ENDED;
 	else if (now_ns >= call->deadline_ns)
 		cancel(driver, call, -ETIMEDOUT);
@@ -242,7 +216,7 @@ ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns)
 }
 
 int
-ofs_call_end(struct ofs_driver *driver, uint64_t ticket, bool fetch)
+ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
 {
 	uint32_t index = (uint32_t)ticket;
 	struct ofs_call *call;
@@ -251,7 +225,7 @@ ofs_call_end(struct ofs_driver *driver, uint64_t ticket, bool fetch)
 		return -EBADF;
 	call = &driver->calls[index];
 	if (call->state == OFS_CALL_FREE || call->generation != (uint32_t)(ticket >> 32)
-		|| (call->fetch != NULL) != fetch) {
+		|| call->ops != ops) {
 		return -EBADF;
 	}
 	while (call->state == OFS_CALL_RUNNING)

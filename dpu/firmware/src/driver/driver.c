@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 void
 ofs_driver_close(struct ofs_driver *driver)
@@ -93,45 +92,37 @@ ofs_driver_unregister(struct ofs_driver *driver, void *base, uint64_t size_bytes
 }
 
 int
+ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t deadline_ns)
+{
+	struct ofs_fabric *fabric = driver->fabric;
+	struct ofs_pending *pending;
+	uint32_t index;
+	int rc = 0;
+
+	while ((index = ofs_command_take(driver)) == OFS_NONE && rc == 0)
+		rc = ofs_calls_turn(driver) ? 0 : ofs_calls_wait(driver, deadline_ns);
+	if (index == OFS_NONE)
+		return rc;
+	pending = &driver->pending[index];
+	pending->sqe = *sqe;
+	/* Full only while the DPU has not yet taken commands that already have their answer. */
+	while ((rc = ofs_command_send(driver, index)) == -EAGAIN
+		&& ofs_driver_now_ns(driver) < deadline_ns) {
+		fabric->ops->pause(fabric, OFS_BACKOFF_NS_MIN);
+	}
+	while (rc == 0 && !pending->done)
+		rc = ofs_calls_turn(driver) ? 0 : ofs_calls_wait(driver, deadline_ns);
+	rc = pending->done ? pending->cqe.rc : rc == -EAGAIN ? -ETIMEDOUT : rc;
+	ofs_command_drop(driver, index);
+	return rc;
+}
+
+int
 ofs_driver_release(struct ofs_driver *driver, uint32_t session)
 {
 	struct ofs_sqe sqe = {.op = OFS_OP_RELEASE, .session = session};
 
 	return ofs_command_run(driver, &sqe, ofs_driver_now_ns(driver) + OFS_COMMAND_TIMEOUT_NS);
-}
-
-uint64_t
-ofs_driver_stage_begin(struct ofs_driver *driver, enum ofs_stage stage)
-{
-	if (!driver->stages_on || ++driver->stage_turns[stage] < OFS_STAGE_STRIDE)
-		return 0;
-	driver->stage_turns[stage] = 0;
-	return ofs_driver_now_ns(driver);
-}
-
-uint64_t
-ofs_driver_stage_end(struct ofs_driver *driver, enum ofs_stage stage, uint64_t from_ns)
-{
-	uint64_t now_ns;
-
-	if (from_ns == 0)
-		return 0;
-	now_ns = ofs_driver_now_ns(driver);
-	if (from_ns <= now_ns) /* the DPU's clock may be another */
-		ofs_histogram_add(&driver->stages[stage], now_ns - from_ns);
-	return now_ns;
-}
-
-void
-ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram *stages)
-{
-	memcpy(stages, driver->stages, sizeof(driver->stages));
-}
-
-void
-ofs_driver_stages_set(struct ofs_driver *driver, int on)
-{
-	driver->stages_on = on != 0;
 }
 
 int

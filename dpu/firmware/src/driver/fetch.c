@@ -26,10 +26,11 @@ ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint6
 
 	if (rc != 0)
 		return rc;
-	call = ofs_call_open(driver, fetch->timeout_ns, ticket);
+	call = ofs_call_open(driver, &ofs_fetch_ops, fetch->demand_count, fetch->timeout_ns, ticket);
 	if (call == NULL)
 		return -EAGAIN;
 	call->fetch = fetch;
+	call->owes_step = true;
 	fetch->hit_count = fetch->failed_count = fetch->retry_count = fetch->torn_count = 0;
 	fetch->stall_ns = fetch->copy_ns = 0;
 	for (uint32_t i = 0; i < fetch->demand_count; i++) {
@@ -44,7 +45,7 @@ ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint6
 int
 ofs_driver_fetch_end(struct ofs_driver *driver, uint64_t ticket)
 {
-	return ofs_call_end(driver, ticket, true);
+	return ofs_call_end(driver, ticket, &ofs_fetch_ops);
 }
 
 int
@@ -54,21 +55,4 @@ ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch)
 	int rc = ofs_driver_fetch_begin(driver, fetch, &ticket);
 
 	return rc != 0 ? rc : ofs_driver_fetch_end(driver, ticket);
-}
-
-void
-ofs_fetch_fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count,
-	int rc)
-{
-	struct ofs_fetch *fetch = call->fetch;
-
-	for (uint32_t i = first; i < first + count; i++) {
-		if (fetch->rcs[i] != OFS_WANTED)
-			continue;
-		fetch->rcs[i] = rc;
-		fetch->ends[i] = 255;
-		fetch->failed_count++;
-		driver->stats.failed++;
-	}
-	ofs_fetch_note_stall(driver, call);
 }

@@ -14,8 +14,9 @@
 #include <assert.h>
 #include <string.h>
 
-void
-ofs_fetch_note_stall(struct ofs_driver *driver, struct ofs_call *call)
+/* Brings fetch->stall_ns up to now: called when something that was waited for has ended. */
+static void
+note_stall(struct ofs_driver *driver, struct ofs_call *call)
 {
 	struct ofs_fetch *fetch = call->fetch;
 	uint64_t copied_ns = fetch->copy_ns - call->stall_begin_copy_ns;
@@ -23,6 +24,22 @@ ofs_fetch_note_stall(struct ofs_driver *driver, struct ofs_call *call)
 
 	if (call->stall_begin_ns != 0)
 		fetch->stall_ns = waited_ns > copied_ns ? waited_ns - copied_ns : 0;
+}
+
+static void
+fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count, int rc)
+{
+	struct ofs_fetch *fetch = call->fetch;
+
+	for (uint32_t i = first; i < first + count; i++) {
+		if (fetch->rcs[i] != OFS_WANTED)
+			continue;
+		fetch->rcs[i] = rc;
+		fetch->ends[i] = 255;
+		fetch->failed_count++;
+		driver->stats.failed++;
+	}
+	note_stall(driver, call);
 }
 
 static void
@@ -145,26 +162,25 @@ begin_part(struct ofs_driver *driver, struct ofs_call *call)
 	}
 	ofs_call_add(driver, call, index);
 	call->begun += pending->count;
-	call->steps_begun = true;
+	call->owes_step = false;
 	return 0;
 }
 
-int
-ofs_fetch_begin_more(struct ofs_driver *driver, struct ofs_call *call)
+static int
+begin_more(struct ofs_driver *driver, struct ofs_call *call)
 {
 	int rc = 0;
 
-	/* Scores without a demand are a STEP too. */
 	while (rc == 0 && driver->free_payload_count > 0
-		&& (call->begun < call->fetch->demand_count || !call->steps_begun)) {
+		&& (call->begun < call->fetch->demand_count || call->owes_step)) {
 		rc = begin_part(driver, call);
 	}
 	return rc;
 }
 
 /* A STEP over what is still wanted of the part. */
-int
-ofs_fetch_due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+static int
+due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {
 	struct ofs_fetch *fetch = call->fetch;
 	struct ofs_pending *pending = &driver->pending[payload_index];
@@ -207,7 +223,7 @@ accept_or_try_later(struct ofs_driver *driver, struct ofs_call *call, uint32_t p
 	call->fetch->torn_count++;
 	driver->stats.torn++;
 	if (++attempts[read->demand - pending->first] >= OFS_READ_ATTEMPTS_MAX)
-		ofs_fetch_fail(driver, call, read->demand, 1, read->rc);
+		fail(driver, call, read->demand, 1, read->rc);
 }
 
 /* 1: a block to be read; 0: it ended or stays wanted; -EPROTO: no result of this STEP. */
@@ -229,7 +245,7 @@ take_result(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_i
 	if (fetch->rcs[demand] != OFS_WANTED || result.rc == -EAGAIN)
 		return 0;
 	if (result.rc != 0) {
-		ofs_fetch_fail(driver, call, demand, 1, result.rc);
+		fail(driver, call, demand, 1, result.rc);
 		return 0;
 	}
 	prepare_read(fetch, demand, read);
@@ -264,12 +280,12 @@ take_results(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_
 	for (uint32_t i = 0; i < read_count && rc == 0; i++)
 		accept_or_try_later(driver, call, payload_index, &driver->reads[i]);
 	call->fetch->copy_ns += ofs_driver_now_ns(driver) - start_ns;
-	ofs_fetch_note_stall(driver, call);
+	note_stall(driver, call);
 	return rc;
 }
 
-int
-ofs_fetch_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+static int
+answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {
 	struct ofs_pending *pending = &driver->pending[payload_index];
 	int rc = pending->cqe.rc;
@@ -292,3 +308,10 @@ ofs_fetch_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t pa
 	ofs_call_pause(driver, payload_index);
 	return 0;
 }
+
+const struct ofs_call_ops ofs_fetch_ops = {
+	.begin_more = begin_more,
+	.answered = answered,
+	.due = due,
+	.fail = fail,
+};

@@ -59,19 +59,39 @@ struct ofs_pending {
 
 enum ofs_call_state { OFS_CALL_FREE = 0, OFS_CALL_RUNNING = 1, OFS_CALL_ENDED = 2 };
 
+struct ofs_driver;
+struct ofs_call;
+
+/* What a turn does with a call that is running: one side for fetches, one for puts. */
+struct ofs_call_ops {
+	/* Begins commands as long as there is room. -errno: nothing more can be begun. */
+	int (*begin_more)(struct ofs_driver *driver, struct ofs_call *call);
+	/*
+	 * One command of it was answered, wholly or (of a fetch) in part; or is due again. 1: the
+	 * command has ended; 0: it goes on; -errno: the command has ended and not well.
+	 */
+	int (*answered)(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
+	int (*due)(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
+	/* Whatever has not ended of [first, first + count) ends with `rc`. */
+	void (*fail)(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count,
+		int rc);
+};
+
 /* One fetch or put of the caller. */
 struct ofs_call {
 	enum ofs_call_state state;
-	uint32_t generation;       /* of this place in the table: the ticket's upper half */
+	uint32_t generation; /* of this place in the table: the ticket's upper half */
+	const struct ofs_call_ops *ops;
 	struct ofs_fetch *fetch;   /* NULL: a put */
 	const struct ofs_put *put; /* NULL: a fetch */
 	uint64_t deadline_ns;
 	uint64_t stall_begin_ns;      /* 0: no block of it was ever waited for */
 	uint64_t stall_begin_copy_ns; /* copied until then */
-	uint32_t begun;               /* demands or blocks whose command has been built */
+	uint32_t count;               /* demands or blocks */
+	uint32_t begun;               /* of them, those whose command has been built */
 	uint32_t commands;            /* first payload area; OFS_NONE: none */
 	int rc;                       /* the first that went wrong */
-	bool steps_begun;             /* of a fetch */
+	bool owes_step;               /* of a fetch: scores without a demand are a STEP too */
 	bool told;                    /* by poll */
 };
 
@@ -103,7 +123,7 @@ ofs_driver_now_ns(const struct ofs_driver *driver)
 	return driver->fabric->ops->now_ns(driver->fabric);
 }
 
-/* ---- stage timers (driver.c) ---- */
+/* ---- stage timers (stages.c) ---- */
 /* A command or read begins with `stage`: now, where it is one of those timed, else 0. */
 uint64_t ofs_driver_stage_begin(struct ofs_driver *driver, enum ofs_stage stage);
 /* What began at `from_ns` ends now. Returns now; 0 where it is not timed (`from_ns` 0). */
@@ -118,17 +138,17 @@ int ofs_command_send(struct ofs_driver *driver, uint32_t payload_index);
 void ofs_command_drop(struct ofs_driver *driver, uint32_t payload_index);
 /* Takes in whatever has completed; how many of the driver's commands. */
 uint32_t ofs_command_collect(struct ofs_driver *driver);
-/* Takes an area, sends `sqe` in it, and waits: the rc of its completion, -ETIMEDOUT, -EPIPE. */
-int ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t deadline_ns);
 
 /* ---- calls (call.c) ---- */
 /* A running call, or NULL: all are in use. */
-struct ofs_call *ofs_call_open(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ticket);
+struct ofs_call *ofs_call_open(struct ofs_driver *driver, const struct ofs_call_ops *ops,
+	uint32_t count, uint64_t timeout_ns, uint64_t *ticket);
 /* Moves every call on; true when something came of it. */
 bool ofs_calls_turn(struct ofs_driver *driver);
 /* Until something may come of a turn. 0; -ETIMEDOUT `until_ns` has come; -EPIPE all have ended. */
 int ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns);
-int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, bool fetch);
+/* Waits for its end. -EBADF: no such call, or one of the other kind. */
+int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
 /* The command in this area is the call's from here on. */
 void ofs_call_add(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
 /* Sends a command of a call; a full ring is tried again. 0, -EPIPE. */
@@ -136,23 +156,12 @@ int ofs_call_send(struct ofs_driver *driver, uint32_t payload_index);
 /* It is due again after its pause, which grows. */
 void ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index);
 
-/* ---- what a turn does with a fetch or put that is running (fetch.c, put.c) ---- */
-/* Begins commands as long as there is room. -errno: nothing more can be begun. */
-int ofs_fetch_begin_more(struct ofs_driver *driver, struct ofs_call *call);
-int ofs_put_begin_more(struct ofs_driver *driver, struct ofs_call *call);
-/*
- * One command of it was answered, wholly or (of a fetch) in part, or is due. 1: the command has
- * ended; 0: it goes on; -errno: the command has ended and not well.
- */
-int ofs_fetch_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
-int ofs_fetch_due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
-int ofs_put_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
-/* Whatever has not ended of [first, first + count) ends with `rc`. */
-void ofs_fetch_fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first,
-	uint32_t count, int rc);
-/* Brings fetch->stall_ns up to now: called when something that was waited for has ended. */
-void ofs_fetch_note_stall(struct ofs_driver *driver, struct ofs_call *call);
-void ofs_put_fail(struct ofs_call *call, uint32_t first, uint32_t count, int rc);
+/* ---- fetches (fetch_part.c) ---- */
+extern const struct ofs_call_ops ofs_fetch_ops;
+
+/* ---- commands that carry nothing (driver.c) ---- */
+/* Takes an area, sends `sqe` in it, and waits: the rc of its completion, -ETIMEDOUT, -EPIPE. */
+int ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t deadline_ns);
 
 /* ---- one-sided reads (read.c) ---- */
 /* Fills in slot and generation of every read from the directory. -errno of the fabric. */

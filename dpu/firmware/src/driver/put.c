@@ -1,19 +1,22 @@
 /* Put: blocks of one layer into the put window, as many at once as it has slots. */
 #include "driver/internal.h"
 
-void
-ofs_put_fail(struct ofs_call *call, uint32_t first, uint32_t count, int rc)
+static void
+fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count, int rc)
 {
+	(void)driver;
 	for (uint32_t i = first; i < first + count; i++)
 		call->put->rcs[i] = rc;
 }
 
-int
-ofs_put_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+static int
+answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {
 	struct ofs_pending *pending = &driver->pending[payload_index];
 	int rc = pending->cqe.rc;
 
+	if (pending->flying) /* a put has no results that could land before it ends */
+		return 0;
 	if (rc == -EAGAIN || rc == -EBUSY) {
 		pending->due_ns = ofs_driver_now_ns(driver) + OFS_BACKOFF_NS_MIN;
 		return 0; /* its bytes are still in the window */
@@ -24,6 +27,14 @@ ofs_put_answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payl
 		driver->stats.bytes_put += call->put->length_bytes;
 	}
 	return 1; /* what the store refuses is said block by block, and ends no call */
+}
+
+/* It was not taken, and its bytes are still in the window: as it stands. */
+static int
+due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
+{
+	(void)call;
+	return ofs_call_send(driver, payload_index);
 }
 
 /* Copies block `call->begun` into the window and sends it. */
@@ -60,8 +71,8 @@ begin_block(struct ofs_driver *driver, struct ofs_call *call)
 	return 0;
 }
 
-int
-ofs_put_begin_more(struct ofs_driver *driver, struct ofs_call *call)
+static int
+begin_more(struct ofs_driver *driver, struct ofs_call *call)
 {
 	int rc = 0;
 
@@ -71,6 +82,13 @@ ofs_put_begin_more(struct ofs_driver *driver, struct ofs_call *call)
 	}
 	return rc;
 }
+
+static const struct ofs_call_ops put_ops = {
+	.begin_more = begin_more,
+	.answered = answered,
+	.due = due,
+	.fail = fail,
+};
 
 int
 ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint64_t *ticket)
@@ -82,7 +100,7 @@ ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint6
 		|| (put->count > 0 && (put->ordinals == NULL || put->source == NULL || put->rcs == NULL))) {
 		return -EINVAL;
 	}
-	call = ofs_call_open(driver, put->timeout_ns, ticket);
+	call = ofs_call_open(driver, &put_ops, put->count, put->timeout_ns, ticket);
 	if (call == NULL)
 		return -EAGAIN;
 	call->put = put;
@@ -95,7 +113,7 @@ ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint6
 int
 ofs_driver_put_end(struct ofs_driver *driver, uint64_t ticket)
 {
-	return ofs_call_end(driver, ticket, false);
+	return ofs_call_end(driver, ticket, &put_ops);
 }
 
 int

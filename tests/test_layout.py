@@ -270,3 +270,82 @@ def test_every_module_is_reached() -> None:
         if path.name not in ("__init__.py", "__main__.py") and module_name(path) not in reached
     ]
     assert not dead, "\n".join(dead)
+
+
+FIRMWARE = ROOT / "dpu/firmware"
+ANALYSIS = ROOT / "testbeds/lab/analysis"
+C_FOLDERS = (FIRMWARE / "include", FIRMWARE / "src", FIRMWARE / "test", ANALYSIS)
+C_HIDDEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+# A function that other files can call: its type on a line of its own, its name in column 0.
+C_FUNCTION = re.compile(r"^(?!static\b)[a-z][\w *]*\n(\w+)\([^;{}]*\)\n\{", re.MULTILINE)
+C_DECLARED = re.compile(r"^[a-z][\w *]*?\b(\w+)\([^;{}]*;", re.MULTILINE)
+C_FOR_TESTS = {
+    "ofs_driver_put": "the blocking call of the C interface, beside ofs_driver_fetch",
+    "ofs_histogram_bucket": "where the bounds of a bucket lie",
+    "ofs_port_find": "one side of the port, by name",
+    "ofs_timing_name": "every side of the timing seam, for its contract suite",
+}
+# Files that may call each other in a circle: the store is one state machine.
+C_CIRCLES = [["store/clean.c", "store/get.c", "store/put.c", "store/segment.c", "store/victim.c"]]
+
+
+def c_files() -> dict[Path, str]:
+    """Every C file of ours, without its comments and texts."""
+    paths = [path for folder in C_FOLDERS for path in sorted(folder.rglob("*.[ch]"))]
+    return {path: C_HIDDEN.sub(" ", path.read_text(encoding="utf-8")) for path in paths}
+
+
+def c_sources() -> tuple[dict[Path, set[str]], dict[str, Path]]:
+    """The words of each file that is no test and no declaration, and who defines each function."""
+    files = {path: text for path, text in c_files().items() if "test" not in path.parts}
+    owners = {name: path for path, text in files.items() for name in C_FUNCTION.findall(text)}
+    words = {path: set(re.findall(r"\w+", C_DECLARED.sub(" ", files[path]))) for path in files}
+    assert len(owners) > 400
+    return words, owners
+
+
+def test_a_struct_has_a_name_of_its_own() -> None:
+    """Also one that never leaves its file: who searches for a name finds one thing."""
+    found: dict[str, list[str]] = {}
+    for path, text in c_files().items():
+        for name in re.findall(r"\b(?:struct|union|enum)\s+(\w+)\s*\{", text):
+            found.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    wrong = [f"{name}: {', '.join(paths)}" for name, paths in found.items() if len(paths) > 1]
+    assert len(found) > 100 and not wrong, "\n".join(wrong)
+
+
+def test_every_c_function_is_called_from_another_file() -> None:
+    """Else it is static, or dead. A test alone does not keep it alive."""
+    words, owners = c_sources()
+    python = {name for path in MODULES for name in re.findall(r"\bofs_\w+", path.read_text())}
+    dead = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for name, path in owners.items()
+        if name not in python | set(C_FOR_TESTS)
+        and not any(name in words[other] for other in words if other != path)
+    ]
+    assert not dead, "\n".join(dead)
+
+
+def test_python_sees_only_the_c_functions_that_it_calls() -> None:
+    """What only C calls is declared behind `cdef: end`."""
+    python = {name for path in MODULES for name in re.findall(r"\bofs_\w+", path.read_text())}
+    wrong = []
+    for header in sorted([*(FIRMWARE / "include").glob("*.h"), *ANALYSIS.glob("*.h")]):
+        for shown in re.findall(r"cdef: begin(.*?)cdef: end", header.read_text(), re.DOTALL):
+            found = C_DECLARED.findall(C_HIDDEN.sub(" ", shown))
+            wrong += [f"{header.name}: {name}" for name in found if name not in python]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_c_files_call_each_other_in_a_circle() -> None:
+    """A circle is one file in pieces. The sides of a seam are named in a table, not called."""
+    words, owners = c_sources()
+    graph = {
+        str(path): {str(owners[name]) for name in words[path] & set(owners)} - {str(path)}
+        for path in words
+        if path.suffix == ".c"
+    }
+    source = FIRMWARE / "src"
+    found = [[str(Path(name).relative_to(source)) for name in one] for one in circles(graph)]
+    assert found == C_CIRCLES

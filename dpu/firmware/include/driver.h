@@ -114,12 +114,9 @@ int ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, u
  * the daemon refused the step. rcs are filled in all cases. -EBADF: no such fetch in flight.
  */
 int ofs_driver_fetch_end(struct ofs_driver *driver, uint64_t ticket);
-/* begin, poll and end in a row. */
-int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);
 /* The same for puts. Acknowledged as the daemon's write mode says. */
 int ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint64_t *ticket);
 int ofs_driver_put_end(struct ofs_driver *driver, uint64_t ticket);
-int ofs_driver_put(struct ofs_driver *driver, const struct ofs_put *put);
 /*
  * Moves every call on, and waits up to `timeout_ns` (0: not at all) for one to end. Returns how
  * many tickets of calls that have ended it wrote, at most `max`; each is told once, and its end
@@ -159,6 +156,10 @@ int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const s
 /* Floor of the round trip: two threads and two words of shared memory, nothing else. */
 int ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns);
 /* cdef: end */
+
+/* begin, poll and end in a row. */
+int ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch);
+int ofs_driver_put(struct ofs_driver *driver, const struct ofs_put *put);
 
 /* Over any fabric, which then belongs to the driver (also when this fails). */
 int ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric);

@@ -266,7 +266,6 @@ int ofs_region_share_fd(const struct ofs_region *region);
 void *ofs_region_slot(const struct ofs_region *region, uint32_t slot);
 struct ofs_trailer *ofs_region_trailer(const struct ofs_region *region, uint32_t slot);
 void *ofs_region_base(const struct ofs_region *region, uint64_t *size_bytes);
-uint32_t ofs_region_record_size_bytes(const struct ofs_region *region);
 /*
  * Payload, length and checksum stand in the slot already. A key that is published already moves.
  * -ENOSPC: both buckets are full; the block can then only be had through a STEP, for which the

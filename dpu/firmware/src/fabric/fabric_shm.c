@@ -22,7 +22,7 @@
 #define SPIN_LOOKS 64    /* looks at the ring between looks at the clock */
 #define DRAIN_READS_MAX 8
 
-struct shm {
+struct shm_fabric {
 	struct ofs_mapped_fabric mapped;
 	const uint8_t *region;
 	uint64_t spin_ns;
@@ -42,7 +42,7 @@ shm_now_ns(struct ofs_fabric *fabric)
 static void
 shm_close(struct ofs_fabric *fabric)
 {
-	struct shm *shm = (struct shm *)fabric;
+	struct shm_fabric *shm = (struct shm_fabric *)fabric;
 
 	if (shm->region != NULL)
 		munmap((void *)(uintptr_t)shm->region, fabric->region.size_bytes);
@@ -57,8 +57,8 @@ static int
 shm_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
 	uint32_t span_count)
 {
-	return ofs_host_port_read(&fabric->region, ((struct shm *)fabric)->region, region_offset, spans,
-		span_count);
+	return ofs_host_port_read(&fabric->region, ((struct shm_fabric *)fabric)->region, region_offset,
+		spans, span_count);
 }
 
 static int
@@ -73,7 +73,7 @@ static int
 shm_copy(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32_t size_bytes,
 	uint64_t *checksum)
 {
-	struct shm *shm = (struct shm *)fabric;
+	struct shm_fabric *shm = (struct shm_fabric *)fabric;
 	int rc = ofs_region_range(&fabric->region, region_offset, size_bytes);
 
 	if (rc == 0) {
@@ -86,38 +86,39 @@ shm_copy(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32
 static int
 shm_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes)
 {
-	return ofs_host_port_write_put(&((struct shm *)fabric)->mapped.port, &fabric->port, put_slot,
-		source, size_bytes);
+	return ofs_host_port_write_put(&((struct shm_fabric *)fabric)->mapped.port, &fabric->port,
+		put_slot, source, size_bytes);
 }
 
 static void *
 shm_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 {
-	return ofs_host_port_payload(&((struct shm *)fabric)->mapped.port, &fabric->port,
+	return ofs_host_port_payload(&((struct shm_fabric *)fabric)->mapped.port, &fabric->port,
 		payload_index);
 }
 
 static int
 shm_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 {
-	return ofs_host_port_submit(&((struct shm *)fabric)->mapped.port, &fabric->port, sqe);
+	return ofs_host_port_submit(&((struct shm_fabric *)fabric)->mapped.port, &fabric->port, sqe);
 }
 
 static int
 shm_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 {
-	return ofs_host_port_poll(&((struct shm *)fabric)->mapped.port, &fabric->port, cqes, max);
+	return ofs_host_port_poll(&((struct shm_fabric *)fabric)->mapped.port, &fabric->port, cqes,
+		max);
 }
 
 static const struct ofs_result *
 shm_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 {
-	return ofs_host_port_results(&((struct shm *)fabric)->mapped.port, &fabric->port, cqe);
+	return ofs_host_port_results(&((struct shm_fabric *)fabric)->mapped.port, &fabric->port, cqe);
 }
 
 /* 0 something came, -EPIPE, or -ETIMEDOUT after spinning in vain. */
 static int
-spin(struct shm *shm, uint64_t spin_ns)
+spin(struct shm_fabric *shm, uint64_t spin_ns)
 {
 	uint64_t start_ns = shm_now_ns(&shm->mapped.base);
 
@@ -135,7 +136,7 @@ spin(struct shm *shm, uint64_t spin_ns)
 
 /* Sleep once; 0 to look again, -EPIPE when nobody is left to wake us. */
 static int
-sleep_once(struct shm *shm, uint64_t left_ns)
+sleep_once(struct shm_fabric *shm, uint64_t left_ns)
 {
 	struct pollfd polled = {.fd = shm->wake_fd, .events = POLLIN};
 	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000ull),
@@ -158,7 +159,7 @@ sleep_once(struct shm *shm, uint64_t left_ns)
 
 /* Whether anybody is left at the other end; no sleep is announced. */
 static int
-look(struct shm *shm)
+look(struct shm_fabric *shm)
 {
 	struct pollfd polled = {.fd = shm->wake_fd, .events = POLLIN};
 
@@ -174,7 +175,7 @@ look(struct shm *shm)
 static int
 shm_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 {
-	struct shm *shm = (struct shm *)fabric;
+	struct shm_fabric *shm = (struct shm_fabric *)fabric;
 	uint64_t start_ns;
 	uint64_t waited_ns;
 	int rc;
@@ -250,7 +251,7 @@ map_sealed(int fd, int protection, uint64_t *size_bytes, const char *what, char 
 }
 
 static int
-open_mappings(struct shm *shm, const struct ofs_attachment *attachment,
+open_mappings(struct shm_fabric *shm, const struct ofs_attachment *attachment,
 	const struct ofs_blob_shm *blob, char *error, size_t error_size_bytes)
 {
 	struct ofs_fabric *fabric = &shm->mapped.base;
@@ -290,7 +291,7 @@ ofs_fabric_shm_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 {
 	struct ofs_blob_header header;
 	struct ofs_blob_shm blob;
-	struct shm *shm;
+	struct shm_fabric *shm;
 	int rc = ofs_blob_read(attachment, &header, &blob, sizeof(blob), error, error_size_bytes);
 
 	if (rc != 0)

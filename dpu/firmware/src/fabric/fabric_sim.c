@@ -17,12 +17,12 @@
 #define READ_BATCH_MAX 16
 #define TORN_PUMPS 8 /* turns of the DPU in the middle of a torn read */
 
-struct held {
+struct fabric_held {
 	struct ofs_cqe cqe;
 	uint64_t due_ns;
 };
 
-struct sim {
+struct sim_fabric {
 	struct ofs_fabric base;
 	struct ofs_fabric *inner;
 	struct ofs_fabric_sim_config config;
@@ -30,13 +30,13 @@ struct sim {
 	void *context;
 	uint64_t now_ns;
 	uint64_t random;
-	struct held *held; /* [2 * entry_count], completions that are on their way */
+	struct fabric_held *held; /* [2 * entry_count], completions that are on their way */
 	uint32_t held_count;
 };
 
 /* SplitMix64 (Steele, Lea, Flood 2014). */
 static uint64_t
-draw(struct sim *sim)
+draw(struct sim_fabric *sim)
 {
 	uint64_t x = sim->random += 0x9e3779b97f4a7c15ull;
 
@@ -46,14 +46,14 @@ draw(struct sim *sim)
 }
 
 static int
-happens(struct sim *sim, uint32_t per_million)
+happens(struct sim_fabric *sim, uint32_t per_million)
 {
 	return per_million != 0 && draw(sim) % 1000000 < per_million;
 }
 
 /* Moves the time, lets the DPU work, and takes in what it completed. */
 static void
-advance(struct sim *sim, uint64_t by_ns)
+advance(struct sim_fabric *sim, uint64_t by_ns)
 {
 	struct ofs_cqe cqe;
 
@@ -64,14 +64,14 @@ advance(struct sim *sim, uint64_t by_ns)
 		uint64_t delay_ns =
 			sim->config.delay_ns_max == 0 ? 0 : draw(sim) % (sim->config.delay_ns_max + 1);
 
-		sim->held[sim->held_count++] = (struct held){cqe, sim->now_ns + delay_ns};
+		sim->held[sim->held_count++] = (struct fabric_held){cqe, sim->now_ns + delay_ns};
 	}
 }
 
 static void
 sim_close(struct ofs_fabric *fabric)
 {
-	struct sim *sim = (struct sim *)fabric;
+	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 
 	if (sim->inner != NULL)
 		sim->inner->ops->close(sim->inner);
@@ -81,7 +81,7 @@ sim_close(struct ofs_fabric *fabric)
 
 /* The bytes [from, to) of a read. */
 static int
-read_some(struct sim *sim, uint64_t region_offset, const struct ofs_span *spans,
+read_some(struct sim_fabric *sim, uint64_t region_offset, const struct ofs_span *spans,
 	uint32_t span_count, uint32_t from, uint32_t to)
 {
 	struct ofs_span some[OFS_READ_SPANS_MAX] = {{NULL, 0}};
@@ -103,7 +103,7 @@ read_some(struct sim *sim, uint64_t region_offset, const struct ofs_span *spans,
 }
 
 static void
-flip(struct sim *sim, const struct ofs_span *spans, uint32_t at)
+flip(struct sim_fabric *sim, const struct ofs_span *spans, uint32_t at)
 {
 	while (at >= spans->size_bytes) {
 		at -= spans->size_bytes;
@@ -117,7 +117,7 @@ static int
 sim_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
 	uint32_t span_count)
 {
-	struct sim *sim = (struct sim *)fabric;
+	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 	uint32_t size_bytes = 0;
 	uint32_t half = 0;
 	int backwards = 0;
@@ -158,7 +158,7 @@ sim_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 static int
 sim_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes)
 {
-	struct sim *sim = (struct sim *)fabric;
+	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 
 	return sim->inner->ops->write_put(sim->inner, put_slot, source, size_bytes);
 }
@@ -166,7 +166,7 @@ sim_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, 
 static void *
 sim_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 {
-	struct sim *sim = (struct sim *)fabric;
+	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 
 	return sim->inner->ops->payload(sim->inner, payload_index);
 }
@@ -174,7 +174,7 @@ sim_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 static int
 sim_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 {
-	struct sim *sim = (struct sim *)fabric;
+	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 
 	return sim->inner->ops->submit(sim->inner, sqe);
 }
@@ -183,7 +183,7 @@ sim_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 static int
 sim_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 {
-	struct sim *sim = (struct sim *)fabric;
+	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 	int count = 0;
 
 	while (count < max) {
@@ -209,13 +209,13 @@ sim_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 static const struct ofs_result *
 sim_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 {
-	struct sim *sim = (struct sim *)fabric;
+	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 
 	return sim->inner->ops->results(sim->inner, cqe);
 }
 
 static int
-has_due(const struct sim *sim)
+has_due(const struct sim_fabric *sim)
 {
 	for (uint32_t i = 0; i < sim->held_count; i++)
 		if (sim->held[i].due_ns <= sim->now_ns)
@@ -226,7 +226,7 @@ has_due(const struct sim *sim)
 static int
 sim_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 {
-	struct sim *sim = (struct sim *)fabric;
+	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 	uint64_t until_ns = sim->now_ns + timeout_ns;
 	uint64_t step_ns = sim->config.step_ns;
 
@@ -249,13 +249,13 @@ sim_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 static uint64_t
 sim_now_ns(struct ofs_fabric *fabric)
 {
-	return ((struct sim *)fabric)->now_ns;
+	return ((struct sim_fabric *)fabric)->now_ns;
 }
 
 static void
 sim_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
 {
-	advance((struct sim *)fabric, pause_ns);
+	advance((struct sim_fabric *)fabric, pause_ns);
 }
 
 static const struct ofs_fabric_ops sim_ops = {
@@ -281,7 +281,7 @@ ofs_fabric_sim_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
 	void *context, uint64_t now_ns, char *error, size_t error_size_bytes)
 {
-	struct sim *sim;
+	struct sim_fabric *sim;
 	int rc;
 
 	if (error_size_bytes > 0)

@@ -18,7 +18,7 @@
 #define SLEEP_NS 20000
 
 /* First member: the base, whose header copies ofs_fabric_check fills in. Then what is ours. */
-struct skeleton {
+struct skeleton_fabric {
 	struct ofs_mapped_fabric mapped;
 	struct ofs_local *local;
 	const uint8_t *region;
@@ -28,7 +28,7 @@ struct skeleton {
 static void
 skeleton_close(struct ofs_fabric *fabric)
 {
-	struct skeleton *skeleton = (struct skeleton *)fabric;
+	struct skeleton_fabric *skeleton = (struct skeleton_fabric *)fabric;
 
 	if (skeleton->local != NULL)
 		ofs_local_release(skeleton->local);
@@ -57,8 +57,8 @@ static int
 skeleton_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
 	uint32_t span_count)
 {
-	return ofs_host_port_read(&fabric->region, ((struct skeleton *)fabric)->region, region_offset,
-		spans, span_count);
+	return ofs_host_port_read(&fabric->region, ((struct skeleton_fabric *)fabric)->region,
+		region_offset, spans, span_count);
 }
 
 /* All posted reads are in place. RDMA: poll for the last one, which was posted with a signal. */
@@ -75,7 +75,7 @@ static int
 skeleton_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
 	uint32_t size_bytes)
 {
-	return ofs_host_port_write_put(&((struct skeleton *)fabric)->mapped.port, &fabric->port,
+	return ofs_host_port_write_put(&((struct skeleton_fabric *)fabric)->mapped.port, &fabric->port,
 		put_slot, source, size_bytes);
 }
 
@@ -83,7 +83,7 @@ skeleton_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *sou
 static void *
 skeleton_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 {
-	return ofs_host_port_payload(&((struct skeleton *)fabric)->mapped.port, &fabric->port,
+	return ofs_host_port_payload(&((struct skeleton_fabric *)fabric)->mapped.port, &fabric->port,
 		payload_index);
 }
 
@@ -91,21 +91,24 @@ skeleton_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 static int
 skeleton_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 {
-	return ofs_host_port_submit(&((struct skeleton *)fabric)->mapped.port, &fabric->port, sqe);
+	return ofs_host_port_submit(&((struct skeleton_fabric *)fabric)->mapped.port, &fabric->port,
+		sqe);
 }
 
 /* Take up to `max` completions. RDMA: the DPU writes them into a ring in registered host memory. */
 static int
 skeleton_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 {
-	return ofs_host_port_poll(&((struct skeleton *)fabric)->mapped.port, &fabric->port, cqes, max);
+	return ofs_host_port_poll(&((struct skeleton_fabric *)fabric)->mapped.port, &fabric->port, cqes,
+		max);
 }
 
 /* Where the results of a STEP stand. RDMA: written by the DPU before the completion. */
 static const struct ofs_result *
 skeleton_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 {
-	return ofs_host_port_results(&((struct skeleton *)fabric)->mapped.port, &fabric->port, cqe);
+	return ofs_host_port_results(&((struct skeleton_fabric *)fabric)->mapped.port, &fabric->port,
+		cqe);
 }
 
 static uint64_t
@@ -132,7 +135,7 @@ skeleton_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
 static int
 skeleton_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 {
-	struct skeleton *skeleton = (struct skeleton *)fabric;
+	struct skeleton_fabric *skeleton = (struct skeleton_fabric *)fabric;
 	uint64_t start_ns = skeleton_now_ns(fabric);
 
 	for (;;) {
@@ -171,7 +174,7 @@ ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_attachment *att
 {
 	struct ofs_blob_header header;
 	struct ofs_blob_local blob;
-	struct skeleton *skeleton;
+	struct skeleton_fabric *skeleton;
 	uint64_t region_size_bytes;
 	int rc = ofs_blob_read(attachment, &header, &blob, sizeof(blob), error, error_size_bytes);
 

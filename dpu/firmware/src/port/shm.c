@@ -17,7 +17,7 @@
 
 #define DRAIN_READS_MAX 8
 
-struct shm {
+struct shm_port {
 	struct ofs_port base;
 	struct ofs_dma memory;
 	int dpu_end; /* of the socket pair; -1: deaf, the host shut it down */
@@ -54,7 +54,7 @@ shm_unshare(struct ofs_share *share)
 static int
 shm_open_port(struct ofs_port **out, const struct ofs_port_config *config, struct ofs_share *share)
 {
-	struct shm *shm = calloc(1, sizeof(*shm));
+	struct shm_port *shm = calloc(1, sizeof(*shm));
 	int ends[2];
 	int rc;
 
@@ -81,7 +81,7 @@ shm_open_port(struct ofs_port **out, const struct ofs_port_config *config, struc
 }
 
 static void
-ring_host(const struct shm *shm)
+ring_host(const struct shm_port *shm)
 {
 	/* A full socket has rung already; a host that shut it down does not want to be woken. */
 	if (shm->dpu_end >= 0)
@@ -91,7 +91,7 @@ ring_host(const struct shm *shm)
 static void
 shm_close(struct ofs_port *port)
 {
-	struct shm *shm = (struct shm *)port;
+	struct shm_port *shm = (struct shm_port *)port;
 
 	ofs_word_store_ordered(&port->rings.words->closed, 1);
 	ring_host(shm);
@@ -105,7 +105,7 @@ shm_close(struct ofs_port *port)
 static int
 shm_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 {
-	const struct shm *shm = (const struct shm *)port;
+	const struct shm_port *shm = (const struct shm_port *)port;
 	const struct shm_share *share = (const struct shm_share *)port->share;
 	int fds[] = {share->region_fd, shm->memory.fd, shm->host_end};
 	struct ofs_blob_shm content = {.port_size_bytes = shm->memory.size_bytes};
@@ -130,7 +130,7 @@ shm_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 }
 
 static void
-wake_host(struct shm *shm)
+wake_host(struct shm_port *shm)
 {
 	if (ofs_rings_host_slept(&shm->base.rings))
 		ring_host(shm);
@@ -142,7 +142,7 @@ shm_poll(struct ofs_port *port, struct ofs_command *command)
 	int rc = ofs_rings_poll(&port->rings, command);
 
 	if (rc == -EPROTO)
-		wake_host((struct shm *)port);
+		wake_host((struct shm_port *)port);
 	return rc;
 }
 
@@ -153,7 +153,7 @@ shm_complete(struct ofs_port *port, const struct ofs_cqe *cqe, const struct ofs_
 
 	if (rc == 0) {
 		ofs_rings_push_answer(&port->rings, cqe);
-		wake_host((struct shm *)port);
+		wake_host((struct shm_port *)port);
 	}
 	return rc;
 }
@@ -173,7 +173,7 @@ shm_sleep(struct ofs_port *port)
 static void
 shm_wake(struct ofs_port *port)
 {
-	struct shm *shm = (struct shm *)port;
+	struct shm_port *shm = (struct shm_port *)port;
 	char bytes[512];
 	ssize_t count;
 
@@ -193,7 +193,7 @@ shm_wake(struct ofs_port *port)
 static int
 shm_wake_fd(const struct ofs_port *port)
 {
-	return ((const struct shm *)port)->dpu_end;
+	return ((const struct shm_port *)port)->dpu_end;
 }
 
 const struct ofs_port_ops ofs_port_ops_shm = {

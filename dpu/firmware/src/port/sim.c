@@ -13,24 +13,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct held {
+struct port_held {
 	struct ofs_cqe cqe;
 	uint64_t due_ns;
 };
 
-struct sim {
+struct sim_port {
 	struct ofs_port base;
 	struct ofs_local *local;
 	struct ofs_clock *clock;
 	struct ofs_port_sim_config config;
 	uint64_t random;
-	struct held *held; /* [2 * entry_count], answers on their way */
+	struct port_held *held; /* [2 * entry_count], answers on their way */
 	uint32_t held_count;
 };
 
 /* SplitMix64 (Steele, Lea, Flood 2014). */
 static uint64_t
-draw(struct sim *sim)
+draw(struct sim_port *sim)
 {
 	uint64_t x = sim->random += 0x9e3779b97f4a7c15ull;
 
@@ -40,7 +40,7 @@ draw(struct sim *sim)
 }
 
 static int
-happens(struct sim *sim, uint32_t per_million)
+happens(struct sim_port *sim, uint32_t per_million)
 {
 	return per_million != 0 && draw(sim) % 1000000 < per_million;
 }
@@ -63,7 +63,7 @@ static int
 sim_open(struct ofs_port **out, const struct ofs_port_config *config, struct ofs_share *share)
 {
 	const struct ofs_port_sim_config *faults = &config->sim;
-	struct sim *sim;
+	struct sim_port *sim;
 	int rc;
 
 	if (faults->late_per_million > 1000000 || faults->nonsense_per_million > 1000000
@@ -97,7 +97,7 @@ sim_open(struct ofs_port **out, const struct ofs_port_config *config, struct ofs
 static void
 sim_close(struct ofs_port *port)
 {
-	struct sim *sim = (struct sim *)port;
+	struct sim_port *sim = (struct sim_port *)port;
 
 	ofs_word_store_ordered(&port->rings.words->closed, 1);
 	ofs_local_withdraw(sim->local);
@@ -108,13 +108,13 @@ sim_close(struct ofs_port *port)
 static int
 sim_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 {
-	ofs_local_write_blob(((const struct sim *)port)->local, "sim", attachment);
+	ofs_local_write_blob(((const struct sim_port *)port)->local, "sim", attachment);
 	return 0;
 }
 
 /* Hands over what is due, in the order it is due: a bounded number, for each has an entry. */
 static void
-deliver(struct sim *sim)
+deliver(struct sim_port *sim)
 {
 	uint64_t now_ns = sim->held_count > 0 ? ofs_clock_now_ns(sim->clock) : 0;
 
@@ -135,7 +135,7 @@ deliver(struct sim *sim)
 
 /* A command with a payload area that no port has; the rest of it is anything. */
 static int
-find_nonsense(struct sim *sim, struct ofs_command *command)
+find_nonsense(struct sim_port *sim, struct ofs_command *command)
 {
 	uint64_t words[sizeof(command->sqe) / sizeof(uint64_t)];
 
@@ -149,7 +149,7 @@ find_nonsense(struct sim *sim, struct ofs_command *command)
 static int
 sim_poll(struct ofs_port *port, struct ofs_command *command)
 {
-	struct sim *sim = (struct sim *)port;
+	struct sim_port *sim = (struct sim_port *)port;
 
 	deliver(sim);
 	if (ofs_rings_has_room(&port->rings) && happens(sim, sim->config.nonsense_per_million))
@@ -162,7 +162,7 @@ sim_poll(struct ofs_port *port, struct ofs_command *command)
 static int
 sim_complete(struct ofs_port *port, const struct ofs_cqe *cqe, const struct ofs_result *results)
 {
-	struct sim *sim = (struct sim *)port;
+	struct sim_port *sim = (struct sim_port *)port;
 	uint64_t delay_ns = sim->config.delay_ns_max;
 	int rc = ofs_rings_write_results(&port->rings, cqe, results);
 
@@ -174,7 +174,7 @@ sim_complete(struct ofs_port *port, const struct ofs_cqe *cqe, const struct ofs_
 	}
 	/* It counts as outstanding until it is handed over, so there is an entry for it. */
 	sim->held[sim->held_count++] =
-		(struct held){*cqe, ofs_clock_now_ns(sim->clock) + draw(sim) % (delay_ns + 1)};
+		(struct port_held){*cqe, ofs_clock_now_ns(sim->clock) + draw(sim) % (delay_ns + 1)};
 	return 0;
 }
 

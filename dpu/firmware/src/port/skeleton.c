@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 /* First member: the base, whose rings ofs_rings_* fill in. Then what is ours. */
-struct skeleton {
+struct skeleton_port {
 	struct ofs_port base;
 	struct ofs_local *local;
 };
@@ -47,7 +47,7 @@ skeleton_unshare(struct ofs_share *share)
 static int
 skeleton_open(struct ofs_port **out, const struct ofs_port_config *config, struct ofs_share *share)
 {
-	struct skeleton *skeleton = calloc(1, sizeof(*skeleton));
+	struct skeleton_port *skeleton = calloc(1, sizeof(*skeleton));
 	int rc = skeleton == NULL ? -ENOMEM : ofs_rings_init(&skeleton->base.rings, config);
 
 	if (rc == 0) {
@@ -68,7 +68,7 @@ skeleton_open(struct ofs_port **out, const struct ofs_port_config *config, struc
 static void
 skeleton_close(struct ofs_port *port)
 {
-	struct skeleton *skeleton = (struct skeleton *)port;
+	struct skeleton_port *skeleton = (struct skeleton_port *)port;
 
 	ofs_word_store_ordered(&port->rings.words->closed, 1);
 	ofs_local_withdraw(skeleton->local);
@@ -83,7 +83,7 @@ skeleton_close(struct ofs_port *port)
 static int
 skeleton_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 {
-	ofs_local_write_blob(((const struct skeleton *)port)->local, "memory", attachment);
+	ofs_local_write_blob(((const struct skeleton_port *)port)->local, "memory", attachment);
 	return 0;
 }
 

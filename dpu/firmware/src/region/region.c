@@ -131,12 +131,6 @@ ofs_region_base(const struct ofs_region *region, uint64_t *size_bytes)
 	return region->memory.base;
 }
 
-uint32_t
-ofs_region_record_size_bytes(const struct ofs_region *region)
-{
-	return region->header.slot_stride_bytes;
-}
-
 static void
 write_entry(struct ofs_directory_entry *entry, const struct ofs_key *key, uint32_t slot,
 	uint32_t generation, uint32_t cause)

@@ -130,8 +130,8 @@ struct ofs_cqe {
 	int32_t rc;
 	uint16_t op;
 	uint16_t payload_index;
-	uint32_t count;  /* results written by now */
-	uint32_t first;  /* those before it came with an earlier completion */
+	uint32_t count; /* results written by now */
+	uint32_t first; /* those before it came with an earlier completion */
 	/* DPU clock: of a timed command when it completed, of any other when that turn began. */
 	uint64_t now_ns;
 };

@@ -166,7 +166,7 @@ class FirmwareDevice:
         return device_stages(self._device)
 
     def storage_name(self) -> str:
-        """The storage that was had: io_uring, posix, emulated."""
+        """The storage in use: io_uring, posix, emulated."""
         return _text(lib.ofs_device_storage_name(self._device))
 
     def warning(self) -> str:

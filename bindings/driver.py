@@ -253,7 +253,7 @@ class Driver:
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
         """Move all calls on, and wait up to `timeout_ns` for one to end.
 
-        Returns those that have ended and were not told before; each is still to be ended.
+        Returns those that have ended and were not reported before; each is still to be ended.
         """
         count = lib.ofs_driver_poll(self._driver, timeout_ns, self._tickets, self.calls_max)
         return [self._calls[int(self._tickets[i])] for i in range(count)]

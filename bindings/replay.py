@@ -1,4 +1,4 @@
-"""A decision log event by event: what the core was told, and what a fresh core decides on it.
+"""A decision log event by event: what the core was given, and what a fresh core decides on it.
 
 `events` is a generator over a `Walk`, which owns a copy of the log and the fresh core. Shapes and
 meanings are those of `replay.h`. The first event that does not agree with the log is the last one
@@ -23,7 +23,7 @@ __all__ = ["Event", "ToldStep", "Walk", "events"]
 
 @dataclass(frozen=True, eq=False)
 class ToldStep:
-    """A step as it was told: uint32 `demands` `[n]` by ordinal, uint16 `scores` `[m]`."""
+    """A step as it came in: uint32 `demands` `[n]` by ordinal, uint16 `scores` `[m]`."""
 
     session: int
     step: int

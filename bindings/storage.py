@@ -260,7 +260,7 @@ class Storage:
 
     @property
     def name(self) -> str:
-        """The back end that was had: matters after "auto"."""
+        """The back end in use: matters after "auto"."""
         return _text(lib.ofs_storage_name(self._handle))
 
     @property

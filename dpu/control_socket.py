@@ -62,7 +62,7 @@ class ControlSocket:
         socket.curve_server = True
 
     def bind(self) -> str:
-        """Listen; returns the endpoint with the port that was had. BadInput where it is taken."""
+        """Listen; returns the endpoint with the port in use. BadInput where it is taken."""
         endpoint = self._config.daemon.endpoint
         old_mask = os.umask(0o177)  # an ipc socket is this user's alone
         try:

@@ -313,7 +313,7 @@ class Daemon:
             return False
 
     def _dirty_blocks(self) -> int:
-        """Blocks that are only in memory; -1 where the reactor does not tell."""
+        """Blocks that are only in memory; -1 where the reactor does not answer."""
         if self._stuck:
             return -1
         try:

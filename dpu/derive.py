@@ -1,4 +1,4 @@
-"""The values that follow from the configuration, each in one place, and the relations they hold.
+"""The values that follow from the configuration, each computed once, and the relations they hold.
 
 A relation that does not hold is BadInput that names the options concerned: the daemon refuses to
 start instead of meeting the contradiction at its first full table.
@@ -103,14 +103,14 @@ def _check_tenants(config: Config, where: str) -> None:
     if not names:
         raise BadInput("no tenant", where, "add a [[tenant]], or remove the empty list")
     for tenant in config.tenants:
-        place = f"{where}: [[tenant]] {tenant.name!r}"
+        which = f"{where}: [[tenant]] {tenant.name!r}"
         if not NAME.fullmatch(tenant.name) or tenant.name == OPERATOR:
-            raise BadInput("is no name for a tenant", place,
+            raise BadInput("is no name for a tenant", which,
                            "use letters, digits, . _ -, and not 'operator'")  # fmt: skip
         if names.count(tenant.name) > 1:
-            raise BadInput("stands there twice", place, "give each tenant its own name")
+            raise BadInput("is listed twice", which, "give each tenant its own name")
         if tenant.secret and tenant.secret_file:
-            raise BadInput("both secret and secret_file are given", place, "remove one")
+            raise BadInput("both secret and secret_file are given", which, "remove one")
 
 
 def _check_block(config: Config, where: str) -> None:

@@ -2,7 +2,7 @@
 
 A Unix socket (mode 0600, in the private runtime directory). A host connects, sends the one-time
 token of its attach and a newline, and receives `ok` with the descriptors of its attachment by
-SCM_RIGHTS. The kernel tells who asked (SO_PEERCRED), and a pidfd tells when that process is gone.
+SCM_RIGHTS. The kernel says who asked (SO_PEERCRED), and a pidfd when that process is gone.
 One thread owns it, the daemon's loop; nothing here blocks.
 """
 

@@ -1,6 +1,6 @@
 """Structured logs: one JSON object a line on stderr, text where a person looks at a terminal.
 
-Each event may be written `RATE_MAX` times a second; what is above that is counted and told with
+Each event may be written `RATE_MAX` times a second; what is above that is counted and reported with
 the next line, so that a hostile peer cannot fill a disk. Calls may come from any thread.
 """
 
@@ -64,7 +64,7 @@ class Log:
     def _line(self, level: str, event: str, fields: dict[str, Any]) -> str:
         now = datetime.now(UTC)
         if self._text:
-            told = " ".join(f"{name}={value}" for name, value in fields.items())
-            return f"{now:%H:%M:%S} {level:7} {event} {told}".rstrip()
+            details = " ".join(f"{name}={value}" for name, value in fields.items())
+            return f"{now:%H:%M:%S} {level:7} {event} {details}".rstrip()
         stamp = now.isoformat(timespec="milliseconds")
         return json.dumps({"ts": stamp, "level": level, "event": event, **fields}, default=str)

@@ -2,7 +2,7 @@
 
 The firmware grows a store's file to its size when it opens it, and pre-faults its arena. A file
 that is not a store, a store that was cut short and an arena larger than the memory are therefore
-told here, while nothing has been changed yet.
+reported here, while nothing has been changed yet.
 """
 
 import os
@@ -52,7 +52,7 @@ def check_store_file(config: Config) -> None:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError:
-        return  # the firmware tells why it cannot be opened
+        return  # the firmware says why it cannot be opened
     if head.startswith(STORE_MAGIC):
         size_bytes = int.from_bytes(head[32:40], "little")
         if size_bytes > status.st_size:

@@ -91,7 +91,7 @@ class Recorder:
             return {}
 
     def _drain_quiet(self) -> None:
-        """Drain until the core was told nothing meanwhile: its work is that of the log."""
+        """Drain until no event reached the core meanwhile: its work is that of the log."""
         self.drain()
         for _ in range(CALLS_MAX):
             try:

@@ -280,7 +280,7 @@ def check(path: Path | str) -> list[str]:
 
 
 def recover(path: Path | str) -> dict[str, int]:
-    """Open the store as a daemon would, close it again, and tell what was found and how fast.
+    """Open the store as a daemon would, close it again, and report what it holds and how fast.
 
     Counts are those of `struct ofs_store_stats`, beside `recovery_us`. The store's epoch goes up by
     one; a torn superblock is mended. `BadInput` where a daemon holds it, or would refuse it.

@@ -38,7 +38,7 @@ class ZmqFabric:
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, frame_max: int, log: Log
     ) -> None:
-        """Bind; BadInput where the endpoint cannot be had. A frame above `frame_max` is refused."""
+        """Bind; BadInput where the endpoint is taken. A frame above `frame_max` is refused."""
         self._context, self._log = context, log
         self._workers: dict[bytes, _Worker] = {}
         self._lock = threading.Lock()

@@ -3,7 +3,7 @@
 This is the path that the whole project is about. A query scores every block through the summaries;
 sinks, window and the best of the rest are read; what the HBM pool lacks is demanded of the DPU,
 together with the scores of all blocks, selected or not: the hint for the next step. Every block
-that arrives is held against the checksum of what was written, and sampled outputs against dense
+that arrives is compared with the checksum of what was written, and sampled outputs against dense
 attention over the same selection. The fetches of all sessions are in flight together, so that one
 is copied and checked while the others wait; the attention of the layer is one call for all of them.
 """
@@ -61,8 +61,8 @@ def covered_ns(spans: Sequence[tuple[int, int]]) -> int:
 
 
 @dataclass(slots=True)
-class _Part:
-    """One session's part in a layer of the batch. `missing`: places in `ordinals` to fetch;
+class _Member:
+    """One session in a layer of the batch. `missing`: indices into `ordinals` to fetch;
     `indices`: the pool index of each ordinal, those of the missing ones free to be written; `rows`:
     where the missing ones land; `failed`: ordinals that were demanded and did not come."""
 
@@ -105,15 +105,15 @@ class Decoder:
         self, batch: Sequence[tuple[HostSession, Token]], layer: int, record: AgentRecord
     ) -> None:
         """Decode one layer of every session's current step; the KV of their tokens is in."""
-        parts = [self._select(session, token, layer) for session, token in batch]
-        self._fetch(parts, layer, record)
-        for part in parts:
-            if part.failed.size:
-                self._recompute(part.session, layer, part.failed, record)
-        self._attend(parts, layer, record)
+        members = [self._select(session, token, layer) for session, token in batch]
+        self._fetch(members, layer, record)
+        for member in members:
+            if member.failed.size:
+                self._recompute(member.session, layer, member.failed, record)
+        self._attend(members, layer, record)
 
-    def _select(self, session: HostSession, token: Token, layer: int) -> _Part:
-        """What the session's layer reads, each block with its place in the pool."""
+    def _select(self, session: HostSession, token: Token, layer: int) -> _Member:
+        """What the session's layer reads, each block with its index in the pool."""
         length = session.block_count(self.synthetic_kv.geometry)
         query = session.queries[layer].next(session.step, length)
         scores = session.context.selectors[layer].scores(query)
@@ -128,42 +128,42 @@ class Decoder:
         missing = np.flatnonzero(indices < 0)
         if missing.size:
             indices[missing] = self.pool.allocate(session.number, layer, ordinals[missing])
-        return _Part(session, token, query, scores, ordinals, indices, missing)
+        return _Member(session, token, query, scores, ordinals, indices, missing)
 
-    def _fetch(self, parts: Sequence[_Part], layer: int, record: AgentRecord) -> None:
+    def _fetch(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> None:
         """Fetch what the sessions lack: begun in their order, as many at once as there is room
         for, and each checked as it ends, while the others wait."""
-        flying: dict[Fetch, _Part] = {}
+        flying: dict[Fetch, _Member] = {}
         waits: list[tuple[int, int]] = []
-        for part in parts:
-            while not self._has_room(part, len(flying)):
+        for member in members:
+            while not self._has_room(member, len(flying)):
                 self._end_some(flying, waits, layer, record)
-            flying[self._begin(part, layer)] = part
+            flying[self._begin(member, layer)] = member
         while flying:
             self._end_some(flying, waits, layer, record)
         stall_ns = covered_ns(waits)
-        for part in parts:
-            part.token.stall_ns += stall_ns
+        for member in members:
+            member.token.stall_ns += stall_ns
 
-    def _has_room(self, part: _Part, flying: int) -> bool:
+    def _has_room(self, member: _Member, flying: int) -> bool:
         """Whether one more fetch may begin: a call of the fabric, and rows to land in."""
         if flying == self.driver.calls_max:
             return False
-        rows = self.pool.memory.land(part.indices[part.missing])
+        rows = self.pool.memory.land(member.indices[member.missing])
         if rows is not None:
-            part.rows = rows
+            member.rows = rows
         elif flying == 0:
             raise RunFailed(
-                f"{part.missing.size} blocks do not fit into {len(self.pool.memory.landing)} "
+                f"{member.missing.size} blocks do not fit into {len(self.pool.memory.landing)} "
                 "landing rows", "hbm pool", "give the pool a landing row for each block selected",
             )  # fmt: skip
         return rows is not None
 
-    def _begin(self, part: _Part, layer: int) -> Fetch:
+    def _begin(self, member: _Member, layer: int) -> Fetch:
         """Demand the missing blocks, with the hint. The block being filled is never missing."""
-        session = part.session
-        demanded = part.ordinals[part.missing].astype(np.uint32)
-        hint = session.quantizers[layer](part.scores[: session.keys.shape[1]])
+        session = member.session
+        demanded = member.ordinals[member.missing].astype(np.uint32)
+        hint = session.quantizers[layer](member.scores[: session.keys.shape[1]])
         if self.observe is not None:
             self.observe(session, layer, demanded, hint)
         return self.driver.fetch_begin(
@@ -173,15 +173,15 @@ class Decoder:
             demanded,
             np.ascontiguousarray(session.keys[layer, demanded]),
             self.pool.memory.landing,
-            target_index=part.rows,
-            selected_count=part.ordinals.size,
+            target_index=member.rows,
+            selected_count=member.ordinals.size,
             scores=hint,
             timeout_ns=self.timeout_ns,
         )
 
     def _end_some(
         self,
-        flying: dict[Fetch, _Part],
+        flying: dict[Fetch, _Member],
         waits: list[tuple[int, int]],
         layer: int,
         record: AgentRecord,
@@ -190,17 +190,17 @@ class Decoder:
         ended = [one for one in self.driver.poll(self.timeout_ns) if isinstance(one, Fetch)]
         seen_ns = time.monotonic_ns()
         for fetch in ended or list(flying)[:1]:
-            part = flying.pop(fetch)
+            member = flying.pop(fetch)
             result = self.driver.fetch_end(fetch)
-            self.pool.memory.commit(part.indices[part.missing], part.rows)
+            self.pool.memory.commit(member.indices[member.missing], member.rows)
             waits.append((seen_ns - result.stall_ns, seen_ns))
-            self._account(result, part, record)
-            self._check(part, layer, result, record)
+            self._account(result, member, record)
+            self._check(member, layer, result, record)
 
     @staticmethod
-    def _account(result: FetchResult, part: _Part, record: AgentRecord) -> None:
-        token = part.token
-        token.selected += part.ordinals.size
+    def _account(result: FetchResult, member: _Member, record: AgentRecord) -> None:
+        token = member.token
+        token.selected += member.ordinals.size
         token.demands += result.ends.size
         token.copy_ns += result.copy_ns
         known = result.ends[result.ends != UNKNOWN_END]
@@ -209,15 +209,15 @@ class Decoder:
         record.retries += result.retry_count
 
     @staticmethod
-    def _check(part: _Part, layer: int, result: FetchResult, record: AgentRecord) -> None:
+    def _check(member: _Member, layer: int, result: FetchResult, record: AgentRecord) -> None:
         """Hold every fetched block against what prefill wrote, and note what did not come."""
-        demanded = part.ordinals[part.missing]
+        demanded = member.ordinals[member.missing]
         good = result.rcs == 0
-        expected = part.session.context.checksums[layer, demanded]
+        expected = member.session.context.checksums[layer, demanded]
         corrupt = int(np.count_nonzero(good & (result.checksums != expected)))
         record.blocks_verified += int(np.count_nonzero(good)) - corrupt
         record.blocks_corrupt += corrupt
-        part.failed = demanded[~good]
+        member.failed = demanded[~good]
 
     def _recompute(
         self, session: HostSession, layer: int, ordinals: NDArray[np.int32], record: AgentRecord
@@ -229,38 +229,39 @@ class Decoder:
         put_blocks(self.driver, session.handle, layer, ordinals.astype(np.uint32), blocks)
         record.blocks_recomputed += ordinals.size
 
-    def _attend(self, parts: Sequence[_Part], layer: int, record: AgentRecord) -> None:
+    def _attend(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> None:
         """One call for the batch, with its output left where the pool is."""
         geometry, arrays, storage = self.pool.geometry, self.pool.arrays, self.pool.memory.storage
-        counts = [part.session.token_counts(geometry, part.ordinals) for part in parts]
-        tables = block_tables([part.indices for part in parts]), block_tables(counts)
-        queries = arrays.from_host(np.stack([part.query for part in parts]))
+        counts = [member.session.token_counts(geometry, member.ordinals) for member in members]
+        tables = block_tables([member.indices for member in members]), block_tables(counts)
+        queries = arrays.from_host(np.stack([member.query for member in members]))
         output = self._decode(queries, storage, *tables, geometry, layer)
         if not arrays.all_finite(output):
-            names = ", ".join(f"{part.session.name} at step {part.session.step}" for part in parts)
+            at = (f"{one.session.name} at step {one.session.step}" for one in members)
+            names = ", ".join(at)
             raise RunFailed(
                 "attention gave a number that is not finite",
                 f"layer {layer} of sessions {names}",
                 "report this with the seed: blocks were checked before they were read",
             )
-        for place, part in enumerate(parts):
+        for index, member in enumerate(members):
             self._outputs += 1
             if self._outputs % self.check_every == 0:
-                self._compare(part, counts[place], layer, arrays.to_host(output[place]), record)
+                self._compare(member, counts[index], layer, arrays.to_host(output[index]), record)
 
     def _compare(
         self,
-        part: _Part,
+        member: _Member,
         counts: NDArray[np.int32],
         layer: int,
         output: NDArray[np.float32],
         record: AgentRecord,
     ) -> None:
         """Hold one session's output against dense attention over the same blocks, in float64."""
-        blocks = self.pool.memory.read(part.indices)
+        blocks = self.pool.memory.read(member.indices)
         table = np.arange(len(blocks), dtype=np.int32)[None]
         dense = dense_decode(
-            part.query[None], blocks, table, counts[None], self.pool.geometry, layer
+            member.query[None], blocks, table, counts[None], self.pool.geometry, layer
         )[0]
         scale = float(np.abs(dense).max()) or 1.0
         error = float(np.abs(output - dense).max()) / scale

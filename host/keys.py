@@ -18,7 +18,7 @@ process (`score_process.py`)
 Queries are scaled by sqrt(head_dim), which attention divides out: the score is the logit. KV heads
 hold the same embedding, each in its own order of channels, and query heads differ from each other
 by deviations with zero mean: pooled over heads, the process is the one above. What differs from
-the process: rounding to float16, Quest's bound in place of the product, and the token noise.
+the process: rounding to float16, Quest's bound instead of the product, and the token noise.
 
 Everything is drawn from a counter-based generator (Philox, Salmon et al. 2011) at the counter
 (chunk identity, layer) or (session, layer, step): the same chunk has the same bytes in every
@@ -50,7 +50,7 @@ _RECENCY_TOKENS = 2048
 _SEGMENT_LENGTHS = 16
 _SEGMENTS = 5
 CONTEXT_TOKENS_MAX = _SEGMENTS * _SEGMENT_LENGTHS * _RECENCY_TOKENS
-"""Longest context whose positions the recency channels tell apart: 163,840 tokens."""
+"""Longest context whose positions the recency channels distinguish: 163,840 tokens."""
 
 # Standard deviation of a token's key from its block's embedding, per channel of static, slow and
 # fast. Large enough that tokens of a block differ, small enough that selections follow the process:
@@ -125,8 +125,8 @@ class KvPools:
     def embeddings(self, layer: int, identities: Sequence[int], ordinals: npt.ArrayLike) -> Floats:
         """Block embeddings, float32 `[blocks, head_dim]`, in the order of channels of KV head 0.
 
-        identities: 128-bit chunk identities; ordinals: their places in the context, which an
-        identity implies, as it is a hash of all that comes before. Raises `BadInput` for a place
+        identities: 128-bit chunk identities; ordinals: their positions in the context, which an
+        identity implies, as it is a hash of all that comes before. Raises `BadInput` for a position
         beyond `CONTEXT_TOKENS_MAX`."""
         return self._embed(self._draw(layer, identities), np.asarray(ordinals, np.int64))
 
@@ -160,7 +160,7 @@ class KvPools:
 
     def _draw(self, layer: int, identities: Sequence[int]) -> Words:
         """Random words of each block, `[blocks, normals / 2 + 3]`: for the normals, for the static
-        coordinate (two), and for its places in the pools of noise and values."""
+        coordinate (two), and for its offsets in the pools of noise and values."""
         words = np.empty((len(identities), self._normal_words + 3), np.uint64)
         self._state["state"]["key"][:] = self._seed, (_DOMAIN_BLOCK << 32) | layer
         counter = self._state["state"]["counter"]
@@ -182,8 +182,8 @@ class KvPools:
         normal = _normals(words[:, normal_words + 1 : normal_words + 2])[:, 0]
         result[:, channels.STATIC] = STATIC_SCALE * np.abs(normal) / spread
         result[ordinals == 0, channels.SINK] = 1.0
-        segment, place = _position(ordinals, channels.tokens)
-        result[np.arange(len(words)), channels.RECENCY + segment] = np.exp(place)
+        segment, depth = _position(ordinals, channels.tokens)
+        result[np.arange(len(words)), channels.RECENCY + segment] = np.exp(depth)
         return result
 
     def _fill_keys(self, words: Words, ordinals: npt.NDArray[np.int64], out: Halves) -> None:
@@ -243,8 +243,8 @@ class QueryStream:
         shared = np.zeros(channels.head_dim)
         shared[channels.STATIC] = params.w_static
         shared[channels.SINK] = params.sink
-        segments, places = _position(np.array([length_blocks - 1]), channels.tokens)
-        centres = places + _SEGMENT_LENGTHS * (segments - np.arange(_SEGMENTS))
+        segments, depths = _position(np.array([length_blocks - 1]), channels.tokens)
+        centres = depths + _SEGMENT_LENGTHS * (segments - np.arange(_SEGMENTS))
         # A segment that has not begun holds no key, and its factor would be a huge number.
         begun = np.arange(_SEGMENTS) <= segments
         shared[channels.recency] = params.recency * np.exp(-np.where(begun, centres, np.inf))

@@ -1,7 +1,7 @@
 """The HBM pool (G1): a fixed number of equal blocks, and who lives in them.
 
 Owns the blocks, one array `[pool_blocks, block_bytes]` of the library and on the device that its
-`Arrays` names, and one block table per (session, layer) from ordinal (place of the block in the
+`Arrays` names, and one block table per (session, layer) from ordinal (index of the block in the
 session) to pool index. The tables and all bookkeeping are numpy on the CPU. Belongs to one thread.
 
 What is fetched is read into host memory, rows of `memory.landing`, and then committed to its
@@ -130,7 +130,7 @@ class HbmPool:
         return found
 
     def hold(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> Indices:
-        """Make `ordinals` the layer's selection of this step, in place of its last one.
+        """Make `ordinals` the layer's selection of this step, instead of its last one.
 
         Pins those that are resident. Returns the pool index of each, -1 where it must be fetched
         and then given a block with `allocate`."""
@@ -184,7 +184,7 @@ class HbmPool:
         self.hold(session, layer, np.empty(0, np.int32))
 
     def pin(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> Indices:
-        """Make `ordinals`, sinks and window, the layer's lasting set, in place of its last one.
+        """Make `ordinals`, sinks and window, the layer's lasting set, instead of its last one.
 
         Pins those that are resident; returns the pool index of each, -1 where it is not."""
         found = self.lookup(session, layer, ordinals)

@@ -1,7 +1,7 @@
 """What the host agent saw: per token and per step, in arrays, with nothing averaged yet.
 
 Owned by the agent's thread. Times are of the host's clock. `ends` counts are the device's verdicts
-as they came back with each fetch, so they can be held against the device's own ledger.
+as they came back with each fetch, so they can be compared with the device's own ledger.
 """
 
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ power law; r(i) falls exponentially with the distance to the end. With probabili
 the topic changes, and a share BURST_SHARE of the variance of slow is drawn anew. `noise` weighs a
 draw that is new at every step.
 
-This is the one place that says what the process is. It is drawn in two forms, which share the law
+This module alone says what the process is. It is drawn in two forms, which share the law
 and not the numbers: as keys and queries whose product is the score (`host/keys.py`), for a real
 decode, and as plain scores of all layers at once (`testbeds/workloads/selections/field.py`), for
 virtual time. Where the parameters come from: `testbeds/workloads/selections/process.py`.

@@ -35,13 +35,13 @@ class SyntheticKv:
         self, layer: int, first_ordinal: int, identities: Sequence[int]
     ) -> NDArray[np.uint8]:
         """Consecutive blocks of one layer, uint8 `[blocks, block_bytes]`."""
-        places = np.arange(first_ordinal, first_ordinal + len(identities))
-        return self.blocks_at(layer, places, identities)
+        ordinals = np.arange(first_ordinal, first_ordinal + len(identities))
+        return self.blocks_at(layer, ordinals, identities)
 
     def blocks_at(
         self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
     ) -> NDArray[np.uint8]:
-        """Blocks at any places of the context, uint8 `[blocks, block_bytes]`."""
+        """Blocks at any ordinals of the context, uint8 `[blocks, block_bytes]`."""
         halves = self._kv.blocks(layer, identities, ordinals)
         return halves.reshape(len(identities), -1).view(np.uint8)
 

@@ -44,7 +44,7 @@ class TailBlock:
         self._ordinal = -1
         self._chunk = 0
         self._blocks: list[NDArray[np.uint8]] = []  # per layer: the block's bytes once full
-        self._indices: list[int] = []  # per layer: its place in the HBM pool
+        self._indices: list[int] = []  # per layer: its index in the HBM pool
 
     def begin_token(self, session: HostSession) -> None:
         """Make room for one more token; opens the next block of every layer where needed."""

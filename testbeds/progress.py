@@ -1,4 +1,4 @@
-"""How a long run tells a person where it stands."""
+"""How a long run reports its progress to a person."""
 
 from typing import Protocol
 

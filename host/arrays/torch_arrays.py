@@ -56,27 +56,27 @@ class StagedMemory:
         first = int(rows[0])
         staged = self._staging[first : first + indices.size]
         if self._cuda is None:
-            self.storage[self._places(indices)] = staged
+            self.storage[self._moved(indices)] = staged
             self._ring.commit(first, lambda: None)
             return
         compute = self._cuda.current_stream(self._device)
         with self._cuda.stream(self._copies):
-            places = self._places(indices)
+            moved = self._moved(indices)
             arrived = staged.to(self._device, non_blocking=True)
             left = self._copies.record_event()
             self._copies.wait_stream(compute)
-            self.storage.index_copy_(0, places, arrived)
+            self.storage.index_copy_(0, moved, arrived)
         compute.wait_stream(self._copies)
         self._ring.commit(first, left.synchronize)
 
     def write(self, indices: npt.NDArray[np.int32], content: npt.NDArray[np.uint8]) -> None:
-        self.storage[self._places(indices), : content.shape[1]] = to_device(content, self._device)
+        self.storage[self._moved(indices), : content.shape[1]] = to_device(content, self._device)
 
     def read(self, indices: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
-        copied: npt.NDArray[np.uint8] = self.storage[self._places(indices)].cpu().numpy()
+        copied: npt.NDArray[np.uint8] = self.storage[self._moved(indices)].cpu().numpy()
         return copied
 
-    def _places(self, indices: npt.NDArray[np.int32]) -> Any:
+    def _moved(self, indices: npt.NDArray[np.int32]) -> Any:
         return to_device(indices.astype(np.int64), self._device)
 
 

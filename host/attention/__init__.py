@@ -105,6 +105,6 @@ def arrays_of(name: str) -> str:
 def block_tables(rows: Sequence[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
     """Ragged rows as one array `[rows, longest]`, padded with zeros: tables and token counts."""
     table = np.zeros((len(rows), max(map(len, rows), default=0)), np.int32)
-    for place, row in enumerate(rows):
-        table[place, : len(row)] = row
+    for session, row in enumerate(rows):
+        table[session, : len(row)] = row
     return table

@@ -31,14 +31,14 @@ def decode(
     used = storage[:, : geometry.block_bytes(layer)]
     pool = used.view(np.float16).reshape(len(storage), *shape)
     output = np.zeros(queries.shape, np.float32)
-    for place, query in enumerate(queries):
-        filled = token_counts[place] > 0
+    for session, query in enumerate(queries):
+        filled = token_counts[session] > 0
         if filled.any():
             grouped = query.reshape(kv_heads, -1, head_dim) * np.float32(head_dim**-0.5)
             attended = _attend(
-                grouped, pool, block_tables[place, filled], token_counts[place, filled]
+                grouped, pool, block_tables[session, filled], token_counts[session, filled]
             )
-            output[place] = attended.reshape(query.shape)
+            output[session] = attended.reshape(query.shape)
     return output
 
 
@@ -59,8 +59,8 @@ def _attend(
         taken = indices[start : start + chunk]
         # [2, kv_heads, blocks, block_tokens, head_dim]: a head's tokens become one matrix.
         wide = np.empty((2, kv_heads, len(taken), block_tokens, head_dim), np.float32)
-        for place, index in enumerate(taken):
-            wide[:, :, place] = pool[index]
+        for column, index in enumerate(taken):
+            wide[:, :, column] = pool[index]
         keys, values = wide.reshape(2, kv_heads, -1, head_dim)
         logits = scaled @ keys.transpose(0, 2, 1)
         absent = np.arange(block_tokens) >= counts[start : start + chunk, None]

@@ -23,9 +23,9 @@ def decode(
     shape = geometry.block_shape(layer)
     group = geometry.q_heads // shape[1]
     output = np.zeros(queries.shape, np.float32)
-    for place, query in enumerate(queries.astype(np.float64)):
+    for session, query in enumerate(queries.astype(np.float64)):
         keys, values = [], []
-        for index, count in zip(block_tables[place], token_counts[place], strict=True):
+        for index, count in zip(block_tables[session], token_counts[session], strict=True):
             if count == 0:
                 continue
             row = storage[index, : geometry.block_bytes(layer)]
@@ -38,5 +38,5 @@ def decode(
         for head in range(geometry.q_heads):
             logits = all_keys[head // group] @ query[head] / np.sqrt(shape[3])
             weights = np.exp(logits - logits.max())
-            output[place, head] = (weights / weights.sum()) @ all_values[head // group]
+            output[session, head] = (weights / weights.sum()) @ all_values[head // group]
     return output

@@ -1,7 +1,7 @@
 """Decode attention in torch, on the CPU or on a CUDA device, for a whole batch at once.
 
 The selected blocks of the sessions are gathered into one padded array on the device that holds
-the pool, as many sessions at a time as its memory should hold; a padded place repeats a block that
+the pool, as many sessions at a time as its memory should hold; a padded entry repeats a block that
 the batch selected anyway, and is masked. Tables come from host memory, the output stays on the
 device, and nothing here waits for it. torch is imported by the first call; its thread count is the
 caller's business.
@@ -49,7 +49,7 @@ def decode(
 def _compact(
     tables: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Blocks with tokens first, as wide as the longest table; other places name a selected one."""
+    """Blocks with tokens first, as wide as the longest table; other entries name a selected one."""
     order = np.argsort(counts == 0, axis=1, kind="stable")[:, : (counts > 0).sum(axis=1).max()]
     counts = np.take_along_axis(counts, order, axis=1)
     tables = np.take_along_axis(tables, order, axis=1).astype(np.int64)

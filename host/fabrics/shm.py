@@ -49,7 +49,7 @@ def _fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, lis
             connection.sendall(attached.token.encode() + b"\n")
             answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, FDS_MAX)
         except OSError as error:
-            raise BadInput(f"the daemon's descriptors cannot be had ({error})",
+            raise BadInput(f"the daemon's descriptors cannot be fetched ({error})",
                            attached.socket_path or "no socket named",
                            "run on the daemon's machine and as its user, or use the zmq fabric",
                            ) from None  # fmt: skip

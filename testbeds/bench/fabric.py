@@ -68,7 +68,7 @@ def bench_fabric(
     """Rows per block size, and the command ring; a JSON-able dictionary. Everything is measured.
 
     `batches` of 16 blocks per round and way of reading; `region_bytes` of slots are filled first.
-    BadInput where a size cannot be had.
+    BadInput where a size is unavailable.
     """
     if rounds < 1 or batches < 10 or commands < 100:
         raise BadInput("too few rounds, batches or commands", "bench fabric", "choose more")

@@ -67,7 +67,7 @@ def run(ids: Ids, capacity: int, eviction: str) -> tuple[int, float]:
 
 
 def write_oracle(path: Path, ids: npt.NDArray[np.integer[Any]]) -> None:
-    """libCacheSim's oracleGeneral: time, id, size, next access (-1: not told; none here asks)."""
+    """libCacheSim's oracleGeneral: time, id, size, next access (-1: unknown; none here asks)."""
     records = np.zeros(len(ids), ORACLE)
     records["time"], records["id"] = np.arange(len(ids)), ids
     records["size"], records["next"] = 1, -1

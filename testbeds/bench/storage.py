@@ -4,11 +4,11 @@ Both read the same file at random with the same block, depth, count and O_DIRECT
 buffers and a registered file, in turns (A B, B A, ...), so that a drift of the machine meets both.
 Both read into the same memory, page for page: a shared buffer of ours that fio maps too. What a
 device has to gather decides the bandwidth, so each case is read twice, into base pages and into
-huge pages. Where no huge pages can be had, not even by reserving some for as long as the bench
+huge pages. Where no huge pages are available, not even by reserving some for as long as the bench
 runs, those rows are missing and `notes` says so.
 A ratio is the median over the rounds of ours / fio in the same round. At depths above 1 both sleep
 in the kernel while nothing has completed. At depth 1, where the reactor spins, ours spins; the
-ratio to an fio that is told to spin too stands beside the other.
+ratio to an fio that spins too is given beside the other.
 
 The emulated part reads a memory-backed emulated drive and sets what came out beside the published
 figures; `late_share` says how often the emulation could not keep the modelled time, and a figure

@@ -1,7 +1,7 @@
 """Writes a generated workload's scores as a file in the capture format.
 
 A score is the logit of a block, so the file's `mass` is its softmax over the blocks of a layer, in
-float16: the order of blocks is kept as far as float16 tells them apart. Selections are not in the
+float16: the order of blocks is kept as far as float16 distinguishes them. Selections are not in the
 format: whoever reads it replays any k (`workloads/selections/captured.py`). Drafts are not either.
 Holds one slab and the writer's row group. What can fail: a size above SIZE_MAX, granules, the place
 (BadInput), and the disk (RunFailed).

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     with one_line_errors() as outcome:
         first = arguments[0] if arguments else ""
         app = build([first] if first in COMMANDS else list(COMMANDS))
-        # Not standalone: usage errors come back as exceptions and are told in one line too.
+        # Not standalone: usage errors come back as exceptions and are printed in one line too.
         done = app(list(arguments) or ["--help"], prog_name="offstage", standalone_mode=False)
         if done == Interrupted.exit_code:  # the parser makes a code of an interrupt
             raise KeyboardInterrupt

@@ -30,8 +30,8 @@ __all__ = [
     "one_line_errors",
     "operator",
     "parse_settings",
+    "print_summary",
     "table",
-    "tell",
 ]
 
 
@@ -163,7 +163,7 @@ def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-# How a command that ran something tells what came out: files, a table, headlines as JSON.
+# How a command that ran something shows what came out: files, a table, headlines as JSON.
 
 HEADLINES = (
     "name", "storage", "provenance", "prefetchers", "demands", "hit_rate", "nontrivial_hit_rate",
@@ -172,7 +172,7 @@ HEADLINES = (
 )  # fmt: skip
 
 
-def tell(summary: "Summary", out: Path | None, form: Format) -> None:
+def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
     """Write summary.json and report.html to `out`, if there is one, and print the figures."""
     from rich.console import Group
 

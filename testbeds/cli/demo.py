@@ -60,7 +60,7 @@ def demo(
 
     Writes summary.json and report.html to --out, and prints the table of runs.
     """
-    from offstage.testbeds.cli.common import tell
+    from offstage.testbeds.cli.common import print_summary
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.demo import run
 
@@ -80,7 +80,7 @@ def demo(
             "interrupted", str(out / "work"),
             "store, configurations and logs are left there: delete them, or begin again",
         ) from None  # fmt: skip
-    tell(summary, out, form)
+    print_summary(summary, out, form)
 
 
 def options_of(

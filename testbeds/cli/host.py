@@ -89,7 +89,7 @@ def run(
     from offstage.bindings.units import parse_time
     from offstage.host.models import geometry as geometry_of
     from offstage.testbeds.beds.connect import Link
-    from offstage.testbeds.cli.common import tell
+    from offstage.testbeds.cli.common import print_summary
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.host_run import run as drive
     from offstage.testbeds.live.options import DriveOptions
@@ -106,7 +106,7 @@ def run(
         _make_folder(out)
     with shown(2) as progress:
         summary = drive(options, link, progress)
-    tell(summary, out, form)
+    print_summary(summary, out, form)
 
 
 def _make_folder(out: Path) -> None:

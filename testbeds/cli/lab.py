@@ -219,7 +219,7 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     failed = [f"failed: {one.point}: {one.message}" for one in summary.failed]
     notes = [f"note: {text}" for text in summary.notes]
     lines = ["", sentence, *failed, *notes, "", *map(str, paths.values())]
-    told = {
+    document = {
         "sentence": sentence,
         "points": [_headline(point) for point in summary.points],
         "requests": msgspec.to_builtins(summary.requests),
@@ -227,7 +227,7 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
         **{name: str(path) for name, path in paths.items()},
     }
     table = requests_table(summary.requests) if summary.requests else lab_table(summary)
-    emit(told, form, Group(table, *map(Text, lines)))
+    emit(document, form, Group(table, *map(Text, lines)))
 
 
 def _headline(point: "PointSummary") -> dict[str, Any]:

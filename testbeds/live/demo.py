@@ -137,7 +137,7 @@ def _measure(
 
 
 def _shown(storage: Storage, had: str) -> str:
-    """The storage's name in the report: what was had, where the choice was the daemon's."""
+    """The storage's name in the report: the one in use, where the choice was the daemon's."""
     return had or storage.name if storage.provenance == "measured" else storage.name
 
 

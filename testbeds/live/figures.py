@@ -180,11 +180,11 @@ def _emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> lis
 
 
 def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:
-    """The device's ledger and what the host was told with each fetch must be the same counts."""
-    told = sum((token.ends for token in record.tokens), np.zeros(len(ENDS), np.int64))
-    if [int(n) for n in told] != [int(n) for n in ledger["ends"]]:
+    """The device's ledger and what the host got with each fetch must be the same counts."""
+    host_ends = sum((token.ends for token in record.tokens), np.zeros(len(ENDS), np.int64))
+    if [int(n) for n in host_ends] != [int(n) for n in ledger["ends"]]:
         raise RunFailed(
-            f"host and DPU disagree on the ends of demands: {told.tolist()} against "
+            f"host and DPU disagree on the ends of demands: {host_ends.tolist()} against "
             f"{list(ledger['ends'])}",
             "ledger",
             "the figures of this run are not to be used; if no other host of the tenant was at "

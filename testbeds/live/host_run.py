@@ -61,8 +61,8 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
             "+".join(prefetchers) or "none", _shown(control.storage),
             _provenance(control.storage), prefetchers,
         )  # fmt: skip
-        told = (status["warning"], _warm(before), _baseline(ledger))
-        warnings = [text for text in told if text]
+        texts = (status["warning"], _warm(before), _baseline(ledger))
+        warnings = [text for text in texts if text]
         result = run_result(label, ledger, counters, record, -1, warnings)
         result.stages = stages(link, fabric)
         sizes = control.geometry

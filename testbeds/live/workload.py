@@ -212,7 +212,7 @@ def decode(
 
 
 def _watcher(progress: Progress) -> Callable[[AgentRecord], None]:
-    """Tells of every tick's tokens, and now and then of the hit rate so far."""
+    """Reports every tick's tokens, and now and then of the hit rate so far."""
     seen = 0
     noted = 0
 

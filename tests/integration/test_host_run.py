@@ -141,9 +141,9 @@ def test_what_does_not_fit_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("no folder")
     assert run(words_of(tier, *more)) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and len(told.err.splitlines()) == 1
-    assert [text for text in said if text not in told.err] == []
+    output = capsys.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 1
+    assert [text for text in said if text not in output.err] == []
 
 
 def test_a_tenant_with_its_secret_alone(tier: Tier, tmp_path: Path) -> None:

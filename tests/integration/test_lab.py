@@ -46,9 +46,9 @@ def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_place: Path) -> 
     wait_for((lab_place / "mark.reached").exists)
     wait_for(lambda: any((lab_place / "out/parts").glob("*.npz")))
     os.killpg(begun.pid, signal.SIGINT)  # all of them, as a terminal does
-    _, told = begun.communicate(timeout=WAIT_S)
-    assert begun.returncode == 130, told
-    assert "the same command goes on from there" in told and "Traceback" not in told
+    _, output = begun.communicate(timeout=WAIT_S)
+    assert begun.returncode == 130, output
+    assert "the same command goes on from there" in output and "Traceback" not in output
     kept = {path: path.stat().st_mtime_ns for path in (lab_place / "out/parts").iterdir()}
     assert kept and all(path.suffix == ".npz" for path in kept)
     (lab_place / "mark").touch()

@@ -114,10 +114,10 @@ def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_place: Path) -
     begun = subprocess.Popen([*LAB, *words], stderr=subprocess.PIPE, text=True)
     wait_for((own.folder / "mark.reached").exists)
     kill(scheduler)
-    _, told = begun.communicate(timeout=WAIT_S)
-    assert begun.returncode == 1, told
+    _, output = begun.communicate(timeout=WAIT_S)
+    assert begun.returncode == 1, output
     line = f"offstage: --cluster {own.address}: the scheduler is gone;"
-    assert [one.startswith(line) for one in told.splitlines()] == [False, True], told
+    assert [one.startswith(line) for one in output.splitlines()] == [False, True], output
     assert list((lab_place / "out/parts").glob("*.npz"))
 
 

@@ -37,8 +37,8 @@ def test_a_sweep_goes_on_past_what_fails(
     sweep = '\n[sweep]\n"selection.k_blocks" = [8, 2]\n'
     (lab_place / "e.toml").write_text(SPEC + wrong + sweep)
     assert here("sweep", "e.toml", "--out", "out", "--format", "json") == 1
-    told, error = capsys.readouterr()
-    failed = {one["point"]: one["message"] for one in json.loads(told)["failed"]}
+    output, error = capsys.readouterr()
+    failed = {one["point"]: one["message"] for one in json.loads(output)["failed"]}
     assert "sinks and window fill k = 2" in failed.pop("k_blocks=2")
     raised = failed.pop("k_blocks=8: lab_policies:Raises, B = 2k")
     assert raised.startswith(
@@ -113,9 +113,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
     words: list[str], lab_place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["lab", *words]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert told[-1].startswith("offstage: ") and sum("offstage: " in line for line in told) == 1
-    assert "Traceback" not in "".join(told)
+    output = capsys.readouterr().err.splitlines()
+    assert output[-1].startswith("offstage: ") and sum("offstage: " in line for line in output) == 1
+    assert "Traceback" not in "".join(output)
 
 
 def test_without_dask_a_cluster_is_one_line_with_the_extra(

@@ -149,9 +149,9 @@ def probe(
     frame.write_text(
         f'<iframe src="probed.html" width="{width}" height="900" frameborder="0"></iframe>'
     )
-    told = browser.chromium(frame, 1400, 1000, "light", "--dump-dom")
-    match = re.search(r"PROBE(.*?)END", told)
-    assert match, told
+    dom = browser.chromium(frame, 1400, 1000, "light", "--dump-dom")
+    match = re.search(r"PROBE(.*?)END", dom)
+    assert match, dom
     # Chromium writes its console with the quotes of JSON as they are.
     found: dict[str, Any] = json.loads(match.group(1))
     return found

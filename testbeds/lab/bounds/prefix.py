@@ -59,7 +59,7 @@ TOUCHES = ("front", "tail")
 """The order in which a request's blocks are used: `tail` leaves the front most recent, as vLLM."""
 
 DEMANDS_MAX = 256
-"""Hits told to the core in one step; more would only make its tables larger."""
+"""Hits passed to the core in one step; more would only make its tables larger."""
 
 
 @dataclass(frozen=True)
@@ -310,22 +310,22 @@ def run_requests(options: RequestsOptions, progress: Progress | None = None) -> 
     Raises BadInput for an option, a defect of a trace, a trace without blocks, or admission `turns`
     on one without sessions.
     """
-    told = progress or Silent()
+    meter = progress or Silent()
     options.check()
     prepared = []
-    told.start("read traces", len(options.traces))
+    meter.start("read traces", len(options.traces))
     for path in options.traces:
         trace = open_trace(path, options.trace_format, limit=options.limit, seed=options.seed)
         prepared.append(PrefixTrace(trace))
         if "turns" in options.admissions:
             trace.need_sessions("admission 'turns'")
-        told.advance(1)
+        meter.advance(1)
     rows: list[RequestsRow] = []
     for one in prepared:
-        told.start(one.trace.origin.name, len(list(options.caches())))
+        meter.start(one.trace.origin.name, len(list(options.caches())))
         for row in _rows(one, options):
             rows.append(row)
-            told.advance(1)
+            meter.advance(1)
     return RequestsResult(options, tuple(rows), tuple(_about(one) for one in prepared))
 
 

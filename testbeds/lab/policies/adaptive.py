@@ -105,7 +105,7 @@ class Stability(Component):
 
 
 class _BoundaryState:
-    """Of one session; a layer turns by itself, as each is told before the ones behind it."""
+    """Of one session; a layer turns by itself, as each is shown before the ones behind it."""
 
     def __init__(self, scores: npt.NDArray[np.uint16]) -> None:
         layer_count = len(scores)

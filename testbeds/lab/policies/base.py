@@ -103,7 +103,7 @@ def _found(marks: Marks, selected: Selected) -> Layers:
 def guess_next_step(
     marks: Marks, share: npt.NDArray[np.float32], cause: int
 ) -> npt.NDArray[np.void]:
-    """Each layer's marks, told after that layer, for the same layer of the next step."""
+    """Each layer's marks, passed after that layer, for the same layer of the next step."""
     rows, ordinals = places(marks)
     return guesses(rows, ordinals, after_layer=rows, steps=1, probability=share[rows], cause=cause)
 

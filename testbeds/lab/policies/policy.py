@@ -1,4 +1,4 @@
-"""A prefetch policy: what it is told once per step, and what it may answer.
+"""A prefetch policy: what it is shown once per step, and what it may answer.
 
 A policy is a component. Part of it may live in the decision core, which a daemon runs as well:
 `core` names those switches. Part of it may be Python: `step` is called once per step of a session
@@ -14,7 +14,7 @@ The contract, which `tests/contract/test_policies.py` holds against every regist
 - **Own state only.** One object serves one run; state is kept per `view.session`.
 
 What a guess costs is the core's affair: bandwidth cap, bounds, deadlines and victims are decided
-there, as in a daemon. A policy is never told what is resident.
+there, as in a daemon. A policy never learns what is resident.
 """
 
 from dataclasses import dataclass, field

@@ -163,7 +163,7 @@ class InfinigenNextLayer(Component):
         self.shares: dict[int, Shares] = {}
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """Told with the share of earlier steps; this step's outcome is learnt behind it."""
+        """Passed with the share of earlier steps; this step's outcome is learnt behind it."""
         pairs = len(view.selected) - 1
         if pairs == 0:
             return no_guesses()

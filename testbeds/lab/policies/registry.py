@@ -82,7 +82,7 @@ def checked_step(policy: PolicyComponent, view: View) -> npt.NDArray[np.void]:
     if np.any((answer["steps"] == 0) & (answer["layer"] <= answer["after_layer"])):
         raise _bad(policy, where, "guessed for a layer of this step that has run")
     if np.any(answer["after_layer"] >= layers):
-        raise _bad(policy, where, f"told a guess after layer {answer['after_layer'].max()}, "
+        raise _bad(policy, where, f"passed a guess after layer {answer['after_layer'].max()}, "
                    f"of {layers} layers")  # fmt: skip
     return answer
 

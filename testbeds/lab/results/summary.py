@@ -2,8 +2,8 @@
 
 `PointInfo`, `SeedRun` and `SeedBounds` are what the runner gives; `measure` makes a `PointSummary`
 of them, and `parquet` keeps the rows. `LabSummary` is what the `summary.json` of a lab run holds;
-its `kind` tells it from a demo's. Rates are shares, times in the unit their name ends in. A figure
-whose denominator is 0 is None, never 0.
+its `kind` distinguishes it from a demo's. Rates are shares, times in the unit their name ends in. A
+figure whose denominator is 0 is None, never 0.
 """
 
 from dataclasses import dataclass, field
@@ -113,7 +113,7 @@ class Part(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class BoundSummary(msgspec.Struct, kw_only=True, frozen=True):
-    """What could be had at the point's pool, buffer and cap; traffic as that of a point. One that
+    """The best at the point's pool, buffer and cap; traffic as that of a point. One that
     is known of whole runs only has no interval."""
 
     name: str

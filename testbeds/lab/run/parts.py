@@ -64,36 +64,36 @@ def readable(path: Path) -> bool:
 
 def pack_run(run: SeedRun) -> bytes:
     """One point's run as the bytes of a part."""
-    told = {
+    meta = {
         "seed": run.seed, "counters": run.counters, "end_ns": run.end_ns, "reads": run.reads,
         "failed": run.failed, "turns": {str(key): list(value) for key, value in run.turns.items()},
     }  # fmt: skip
-    return _pack(run.rows, told)
+    return _pack(run.rows, meta)
 
 
 def read_run(path: Path) -> SeedRun:
     """The run that `pack_run` made the part of."""
-    rows, told = _read(path)
-    told["turns"] = {int(key): tuple(value) for key, value in told["turns"].items()}
-    return SeedRun(rows=rows, **told)
+    rows, meta = _read(path)
+    meta["turns"] = {int(key): tuple(value) for key, value in meta["turns"].items()}
+    return SeedRun(rows=rows, **meta)
 
 
 def pack_bounds(bounds: Mapping[BoundKey, SeedBounds]) -> bytes:
     """The bounds of one variant and seed as the bytes of a part."""
-    told = [
+    meta = [
         {"key": list(key), "seed": one.seed, "names": list(one.names), "reads": one.reads,
          "count": len(one.rows), "limit_hits": one.limit_hits}
         for key, one in bounds.items()
     ]  # fmt: skip
-    return _pack(np.concatenate([one.rows for one in bounds.values()]), told)
+    return _pack(np.concatenate([one.rows for one in bounds.values()]), meta)
 
 
 def read_bounds(path: Path) -> dict[BoundKey, SeedBounds]:
     """The bounds that `pack_bounds` made the part of."""
-    rows, told = _read(path)
+    rows, meta = _read(path)
     found: dict[BoundKey, SeedBounds] = {}
     begin = 0
-    for one in told:
+    for one in meta:
         end = begin + one["count"]
         grain, slots, cap = one["key"]
         found[grain, slots, cap] = SeedBounds(
@@ -119,9 +119,9 @@ def write(path: Path, part: bytes) -> None:
             beside.unlink()
 
 
-def _pack(rows: Any, told: Any) -> bytes:
+def _pack(rows: Any, meta: Any) -> bytes:
     file = io.BytesIO()
-    np.savez_compressed(file, rows=rows, told=np.frombuffer(msgspec.json.encode(told), np.uint8))
+    np.savez_compressed(file, rows=rows, told=np.frombuffer(msgspec.json.encode(meta), np.uint8))
     return file.getvalue()
 
 

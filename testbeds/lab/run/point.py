@@ -39,7 +39,7 @@ command, not for the bytes, whose time the GPU's own time includes."""
 
 
 @dataclass
-class _Place:
+class _Running:
     """A session that decodes now."""
 
     handle: int
@@ -67,7 +67,7 @@ class Runner:
         self._tenant = self._core.tenant_add(0, bytes(16), self._core.config.slot_count)
         self._engine = Engine(self._core, self._engine_config())
         self._waiting = deque(self._order())
-        self._places: dict[int, _Place] = {}
+        self._running: dict[int, _Running] = {}
         self._rows: list[npt.NDArray[np.void]] = []
         self._blocked: int | None = None
         self._spread_ns = spec.time_per_token_ns // self._concurrent
@@ -80,14 +80,14 @@ class Runner:
             return False
         self._blocked = None
         while (event := self._engine.run()) is not None:
-            kind, place = event
+            kind, slot = event
             if kind == "rows":
-                if not self._give(place):
-                    self._blocked = place
+                if not self._give(slot):
+                    self._blocked = slot
                     return False
             else:
-                self._rows.append(self._engine.take_rows(place))
-                self._core.session_close(self._engine.now_ns, self._places.pop(place).handle)
+                self._rows.append(self._engine.take_rows(slot))
+                self._core.session_close(self._engine.now_ns, self._running.pop(slot).handle)
                 self._admit(self._engine.now_ns)
         self.done = True
         return True
@@ -189,22 +189,22 @@ class Runner:
         handle = self._core.session_open(at_ns, config)
         populate_contents(self._core, handle, info.contents, at_ns)
         self._core.session_set_generating(at_ns, handle, True)
-        self._places[number] = _Place(handle, blocks=info.blocks)
+        self._running[number] = _Running(handle, blocks=info.blocks)
         first = self._policy.begin(number, info.blocks, work.prefill(number))
         lead_ns = parse_time(self._spec.tier.warmup, "[tier] warmup")
         self._engine.start(number, handle, at_ns, first, lead_ns)
 
     def _give(self, number: int) -> bool:
         """Feed the session its next slab, if it exists."""
-        place = self._places[number]
-        found = self._feed.get(self.number, number, place.next_slab)
+        running = self._running[number]
+        found = self._feed.get(self.number, number, running.next_slab)
         if found is None:
             return False
         self._check_width(found)
-        place.next_slab += 1
-        if len(self._rows) or place.next_slab > 1:
+        running.next_slab += 1
+        if len(self._rows) or running.next_slab > 1:
             self._rows.append(self._engine.take_rows(number))
-        guesses, offsets = self._guesses(number, found, place.blocks)
+        guesses, offsets = self._guesses(number, found, running.blocks)
         self._engine.feed(
             number, found.slab.selected, found.served, found.slab.scores, offsets, guesses,
             last=found.last,
@@ -224,12 +224,12 @@ class Runner:
     def _guesses(
         self, number: int, found: Served, blocks: int
     ) -> tuple[npt.NDArray[np.void] | None, npt.NDArray[np.uint64] | None]:
-        """The policy's guesses for every step of the slab, in the order they are told."""
+        """The policy's guesses for every step of the slab, in the order they are passed."""
         if not self._combined.guesses:
             return None, None
         layers, slab = self._workload.layer_count, found.slab
         turns = set(self._workload.sessions[number].turns)
-        told, places = [], []
+        answers, keys = [], []
         for index in range(len(slab.selected)):
             step = slab.first_step + index
             view = View(
@@ -244,12 +244,12 @@ class Runner:
             answer = self._policy.step(view)
             if found.held is not None:
                 answer = _not_in_pool(answer, found.held[index : index + 2], slab.scores.shape[2])
-            told.append(answer)
-            places.append(index * layers + answer["after_layer"].astype(np.int64))
-        guesses = np.concatenate(told) if told else np.zeros(0, GUESS)
-        place = np.concatenate(places) if places else np.zeros(0, np.int64)
-        order = np.argsort(place, kind="stable")
-        counts = np.bincount(place, minlength=len(slab.selected) * layers)
+            answers.append(answer)
+            keys.append(index * layers + answer["after_layer"].astype(np.int64))
+        guesses = np.concatenate(answers) if answers else np.zeros(0, GUESS)
+        order_key = np.concatenate(keys) if keys else np.zeros(0, np.int64)
+        order = np.argsort(order_key, kind="stable")
+        counts = np.bincount(order_key, minlength=len(slab.selected) * layers)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
         return guesses[order], offsets
 

@@ -138,7 +138,7 @@ def _point(
 
 
 def _none(variant: Variant, point: Point) -> Point:
-    """No prefetch, LRU, the same buffer: what coverage and traffic are told against."""
+    """No prefetch, LRU, the same buffer: what coverage and traffic are relative to."""
     return next(
         one
         for one in variant.points
@@ -198,10 +198,10 @@ def _commit() -> str:
     """The commit of a checkout, `-dirty` behind it where files were changed; empty elsewhere."""
     ask = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
-        told = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+        output = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return told.stdout.strip()
+    return output.stdout.strip()
 
 
 # What `offstage lab bounds` shows: the bounds of a spec, without a policy beside them.

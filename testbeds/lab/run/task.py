@@ -57,7 +57,7 @@ def failures_of(task: Task, error: OffstageError) -> TaskResult:
 
 
 def run_task(task: Task, code: str, advance: Callable[[int], None]) -> TaskResult:
-    """Compute the task. `advance` is told how many session-steps have been made."""
+    """Compute the task. `advance` gets how many session-steps have been made."""
     result = TaskResult()
     names = task.parts(code)
     try:
@@ -121,7 +121,7 @@ def bounds_of(
     spec: Spec, seed: int, workload: Workload, advance: Callable[[int], None]
 ) -> dict[BoundKey, SeedBounds]:
     """Every bound of one seed, but of buffers that cannot hold what a layer demands together.
-    `advance` is told how many session-steps were read."""
+    `advance` gets how many session-steps were read."""
     found: dict[BoundKey, SeedBounds] = {}
     keys = bound_keys(spec)
     for grain in sorted({grain for grain, _, _ in keys}):

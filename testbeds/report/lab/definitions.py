@@ -163,7 +163,7 @@ LAB_DEFINITIONS = (
     Definition("first_steps", "first 64 steps", "The first 64 steps of each session."),
     Definition("turn_steps", "behind turns", "The 16 steps from the begin of each turn on."),
     Definition(
-        "bounds", "bounds", "What could be had at the same buffer, pool and cap, see below."
+        "bounds", "bounds", "The best possible at the same buffer, pool and cap, see below."
     ),
     Definition("hit_by_layer", "hit rate by layer", "The hit rate of each layer."),
     Definition(

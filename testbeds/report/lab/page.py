@@ -107,10 +107,10 @@ def _workloads(summary: LabSummary) -> str:
         found = provenance(summary, name)
         label = f'<span class="chip {found}">{found}</span>' if found else ""
         title = f"<h3>{escape(name)} {label} {chip('modelled')}</h3>"
-        told = facts("What it is", workload_facts(summary, name)).replace(
+        facts_shown = facts("What it is", workload_facts(summary, name)).replace(
             "<details>", "<details open>", 1
         )
-        parts.append(title + (told or "<p>The manifest says nothing of it.</p>"))
+        parts.append(title + (facts_shown or "<p>The manifest says nothing of it.</p>"))
     if not parts:
         return ""
     caption = (

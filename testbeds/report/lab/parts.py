@@ -76,10 +76,10 @@ def _miss_row(look: Look, point: PointSummary, metric: Metric, most: float) -> s
         for end, share in zip(MISSES, shares, strict=True)
     ]
     segments.append(Segment(max(0.0, 1.0 - sum(shares) / (most or 1.0)), "transparent", ""))
-    told = ", ".join(f"{end} {percent(s)}" for end, s in zip(MISSES, shares, strict=True))
+    listed = ", ".join(f"{end} {percent(s)}" for end, s in zip(MISSES, shares, strict=True))
     note = f'<span class="note">{percent(sum(shares))}</span>'
     head = tag("p", _swatch(look) + escape(look.name) + note, class_="bar-label")
-    return tag("div", head + bar(segments, "plain", f"{look.name}: {told}"), class_="bar-row")
+    return tag("div", head + bar(segments, "plain", f"{look.name}: {listed}"), class_="bar-row")
 
 
 # The worst parts
@@ -196,9 +196,9 @@ def _fate_rows(view: View, facet: Facet, look: Look, point: PointSummary) -> Seq
         cells = [tag("th", _swatch(look) + escape(look.name + where), scope="row"),
                  tag("td", escape(cause)), tag("td", count(read), class_="number")]  # fmt: skip
         for fate in READ_FATES:
-            told = (
+            shown = (
                 count(fates[fate]) if fate == "dropped" or not read else percent(fates[fate] / read)
             )
-            cells.append(tag("td", told, class_="number"))
+            cells.append(tag("td", shown, class_="number"))
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return rows

@@ -49,7 +49,7 @@ NAMED_MAX = 8
 ALONE = 70.0
 """So far from every other series' mark."""
 DRAWN_MAX = 8
-"""Lines by layer; what the others have is told by hovering."""
+"""Lines by layer; what the others have is shown by hovering."""
 
 
 def each_facet(view: View, draw: Callable[[svg.Frame, Facet], str]) -> str:
@@ -251,21 +251,21 @@ def _bounds_in_pareto(
     parts = []
     for name in dict.fromkeys(name for name, _, _ in bounds):
         rows = [(traffic, hit) for other, traffic, hit in bounds if other == name]
-        told = bound_name(name)
+        label = bound_name(name)
         places = [(x(traffic), y(hit)) for traffic, hit in rows if traffic]
         if places:
             parts.append(svg.path(places, class_="bound"))
             for (px, py), (traffic, hit) in zip(places, rows, strict=False):
-                tip = f"{_bound_tip(told, hit)}\ntraffic {ratio(traffic or 0)}"
+                tip = f"{_bound_tip(label, hit)}\ntraffic {ratio(traffic or 0)}"
                 parts.append(svg.tag("circle", cx=px, cy=py, r=3.5, class_="bound-mark",
                                      data_tip=tip))  # fmt: skip
-            parts.append(labels.place(*max(places, key=lambda at: -at[1]), told, "name bound-name"))
+            parts.append(labels.place(*max(places, key=lambda at: -at[1]), label, "name bound-name"))
             continue
         # Every buffer alike, or the buffer at hand.
         at = facet.buffers.index(facet.middle)
         same = max(hit for _, hit in rows) - min(hit for _, hit in rows) < 1e-4
         hit = rows[0][1] if same else rows[min(at, len(rows) - 1)][1]
-        words = told if same else f"{told} at {over_k(facet.middle)}"
+        words = label if same else f"{label} at {over_k(facet.middle)}"
         across = [(frame.x0, y(hit)), (frame.x1, y(hit))]
         parts.append(svg.path(across, class_="bound", data_tip=_bound_tip(words, hit)))
         parts.append(labels.place(frame.x1, y(hit), words, "name bound-name", ABOVE_LINE))
@@ -316,7 +316,7 @@ def buffer_figure(view: View) -> str:
         each_facet(view, lambda frame, facet: _buffer(frame, facet, view.metric)),
         f"Higher is better: the share of {view.metric.hit_words} staged in time, over the size of "
         "the staging buffer in multiples of the selection k, with 95 % intervals over requests. "
-        f"{SCALE_WORDS} Dashed: what could be had at that buffer.",
+        f"{SCALE_WORDS} Dashed: the best that could be reached at that buffer.",
         looks_legend(view, more=more),
     )
 
@@ -377,7 +377,7 @@ def _bounds_over_buffer(facet: Facet, metric: Metric, x: svg.Log, y: Hits, label
 def layers_figure(view: View) -> str:
     """Hit rate of each layer, at the middle buffer."""
     crowded = any(len(facet.series) > DRAWN_MAX for facet in view.facets)
-    drawn = f" Drawn are the {DRAWN_MAX} with the most hits; hovering tells all." if crowded else ""
+    drawn = f" Drawn are the {DRAWN_MAX} with the most hits; hovering shows all." if crowded else ""
     shown = {look for facet in view.facets[:FACETS_MAX] for look, _ in _drawn(facet)}
     return figure(
         "layers",

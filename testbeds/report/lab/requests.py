@@ -188,10 +188,10 @@ def _best_table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:
         cells = [_name_cell(setting_name(first[setting], rows), looks[setting[0]])]
         for share, best in bests.items():
             rate = rates[setting].get(share)
-            told = "–" if rate is None else percent(rate)
+            rate_shown = "–" if rate is None else percent(rate)
             if rate == best and len(rates) > 1:
-                told = f'<strong>{told}<span class="hidden"> (best)</span></strong>'
-            cells.append(tag("td", told, class_="number"))
+                rate_shown = f'<strong>{rate_shown}<span class="hidden"> (best)</span></strong>'
+            cells.append(tag("td", rate_shown, class_="number"))
         lines.append(f"<tr>{''.join(cells)}</tr>")
     opts = {row.capacity_share: row.opt for row in rows}
     for name, values in (("Belady", opts), ("no limit", dict.fromkeys(bests, rows[0].ideal))):

@@ -27,9 +27,9 @@ __all__ = ["baseline", "lab_sentence", "provenance", "setup", "subject", "worklo
 EQUAL = 0.0005
 """Hit rates closer than this are called equal: half of the last digit shown."""
 DEAR = 1.3
-"""What reads more than so many times the reference is not the subject if another does not."""
+"""What reads more than this many times the reference is not the subject if another does not."""
 CAPACITIES = 3
-"""So many capacities of prefix caching are told of: the ends and the middle."""
+"""How many capacities of prefix caching are named: the ends and the middle."""
 
 
 def lab_sentence(summary: LabSummary) -> str:
@@ -137,13 +137,13 @@ def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> s
     price = f" for {ratio(spent.value)} the traffic of {metric.traffic_words}" if spent else ""
     limit = f" within {DEAR:g}×" if near and spent else within
     rank = f", the most of the {policies}{limit}" if len(rows) > 1 else ""
-    told = f"{look.name} {had}{price}{rank}"
+    phrase = f"{look.name} {had}{price}{rank}"
     without = None if none is None else metric.hit_of(none)
     if without is None:
-        return told
+        return phrase
     if gained is not None and gained < EQUAL:
-        return f"{told}, but no more than without prefetch ({percent(without.value)})"
-    return f"{told}, against {percent(without.value)} without prefetch"
+        return f"{phrase}, but no more than without prefetch ({percent(without.value)})"
+    return f"{phrase}, against {percent(without.value)} without prefetch"
 
 
 def _gained(facet: Facet, point: PointSummary, metric: Metric) -> float | None:
@@ -181,14 +181,14 @@ def _spread(facet: Facet, look: Look, metric: Metric) -> str:
     ends = [(p.info.buffer_over_k, metric.hit_of(p)) for p in (own[0], own[-1])]
     if len(own) < 2 or any(hit is None for _, hit in ends):
         return ""
-    told = [f"{percent(hit.value)} at {over_k(b)}" for b, hit in ends if hit is not None]
-    return f"the same policy has {' and '.join(told)}"
+    phrases = [f"{percent(hit.value)} at {over_k(b)}" for b, hit in ends if hit is not None]
+    return f"the same policy has {' and '.join(phrases)}"
 
 
 def _what(summary: LabSummary, workload: str) -> list[str]:
     words = {"synthetic": "the selections are synthetic", "captured": "the selections are captured"}
-    told = words.get(provenance(summary, workload), "")
-    return [f"{told}, the times modelled" if told else "times are modelled"]
+    phrase = words.get(provenance(summary, workload), "")
+    return [f"{phrase}, the times modelled" if phrase else "times are modelled"]
 
 
 def workload_facts(summary: LabSummary, workload: str) -> Mapping[str, Any]:
@@ -200,8 +200,10 @@ def workload_facts(summary: LabSummary, workload: str) -> Mapping[str, Any]:
 
 def provenance(summary: LabSummary, workload: str) -> str:
     """`synthetic`, `captured`, or empty where the manifest does not say."""
-    told = workload_facts(summary, workload).get("synthetic")
-    return {True: "synthetic", False: "captured"}.get(told, "") if isinstance(told, bool) else ""
+    synthetic = workload_facts(summary, workload).get("synthetic")
+    if not isinstance(synthetic, bool):
+        return ""
+    return "synthetic" if synthetic else "captured"
 
 
 def setup(summary: LabSummary) -> str:
@@ -232,12 +234,12 @@ def setup(summary: LabSummary) -> str:
 
 def _reference(summary: LabSummary) -> str:
     """What traffic is measured by, as the spec says it."""
-    told = summary.spec.get("reference")
-    if not isinstance(told, Mapping) or not {"use", "eviction", "buffer_over_k"} <= set(told):
+    stated = summary.spec.get("reference")
+    if not isinstance(stated, Mapping) or not {"use", "eviction", "buffer_over_k"} <= set(stated):
         return ""
-    buffer = told["buffer_over_k"]
+    buffer = stated["buffer_over_k"]
     shown = over_k(buffer) if isinstance(buffer, int | float) else str(buffer)
-    return f"reference: {told['use']} with {told['eviction']} at {shown}"
+    return f"reference: {stated['use']} with {stated['eviction']} at {shown}"
 
 
 def _plural(number: int, word: str) -> str:

@@ -105,8 +105,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Facet:
-    """Points that one plot may show; `title` says what tells it from the other facets. Series
-    stand in the order of their hits at the middle buffer, the most first."""
+    """Points that one plot may show; `title` says what distinguishes it from the other facets.
+    Series stand in the order of their hits at the middle buffer, the most first."""
 
     title: str
     series: tuple[Series, ...]
@@ -218,8 +218,8 @@ def _setting(info: PointInfo) -> tuple[str, float, int, str]:
 
 
 def _title(setting: tuple[str, float, int, str], varying: Sequence[bool]) -> str:
-    """What tells a facet from the others. A sweep puts its axes into the workload's name: what the
-    facet says itself is not said twice."""
+    """What distinguishes a facet from the others. A sweep puts its axes into the workload's name:
+    what the facet says itself is not said twice."""
     workload, pool, bytes_per_s, storage = setting
     cap = f"cap {bandwidth(bytes_per_s)}" if bytes_per_s else "no cap"
     own = (f"HBM pool {over_k(pool)}", cap, storage)
@@ -249,7 +249,7 @@ def _looks(points: Sequence[PointSummary]) -> dict[Key, Look]:
 
 
 def _name(key: Key, keys: Sequence[Key]) -> str:
-    """The policy, and what tells it from the others of the same policy."""
+    """The policy, and what distinguishes it from the others of the same policy."""
     policy, eviction, granule, parameters = key
     same = [other for other in keys if other[0] == policy]
     parts = [eviction] if len({other[1] for other in same}) > 1 else []

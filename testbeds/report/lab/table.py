@@ -111,8 +111,8 @@ def _buffer_rows(facet: Facet, buffer: float, columns: Sequence[str]) -> str:
         name = swatch(look.colour, look.mark if look.mark != "circle" else "dot")
         cells = [tag("th", name + escape(look.name), scope="row")]
         for column in columns:
-            told = _cell(getattr(point, column), column, point is best[column])
-            cells.append(tag("td", told, class_="number"))
+            shown = _cell(getattr(point, column), column, point is best[column])
+            cells.append(tag("td", shown, class_="number"))
         lines.append(f"<tr>{''.join(cells)}</tr>")
     lines += [_bound_row(bound, columns) for bound in facet.bounds(buffer)]
     return f"<tbody>{''.join(lines)}</tbody>"
@@ -225,12 +225,12 @@ def _console_table(facet: Facet, columns: Sequence[str]) -> Table:
             ]  # fmt: skip
             table.add_row(Text(f"  {look.name}"), *cells)
         for bound in facet.bounds(buffer):
-            told = [
+            cells_shown = [
                 _plain(getattr(bound, column, None) if column in OF_BOUNDS else None, column)
                 for column in columns
             ]
-            if any(cell != NOTHING for cell in told):
-                row = [f"  bound: {bound_name(bound.name)}", *told]
+            if any(cell != NOTHING for cell in cells_shown):
+                row = [f"  bound: {bound_name(bound.name)}", *cells_shown]
                 table.add_row(*(Text(cell, style="dim") for cell in row))
     return table
 

@@ -171,6 +171,6 @@ def bands(frame: Frame, spans: Sequence[tuple[float, float, str]]) -> str:
 
 
 def chart(frame: Frame, body: str, summary: str) -> str:
-    """The SVG; `summary` is what a reader who cannot see it is told."""
+    """The SVG; `summary` is for a reader who cannot see it."""
     box = f"0 0 {frame.width:g} {frame.height:g}"
     return tag("svg", body, viewBox=box, role="img", aria_label=summary)

@@ -199,7 +199,7 @@ def lead_span(rows: Sequence[Leads]) -> tuple[int, int, int] | None:
     late = [i for row in rows for i, n in enumerate(row.late) if n]
     if not early and not late:
         return None
-    # Bins below 8 us are one: nothing that small is told apart here.
+    # Bins below 8 us are one: nothing that small is distinguished here.
     return 13, max([*late, 17]), max([*early, 17])
 
 

@@ -1,7 +1,7 @@
 """One reader for every format of request traces: finds the format out, reads, and writes ours.
 
-The registry is `FORMATS`. The format is told from the content, never from the name of the file; a
-user who knows better says it. Everything that can be wrong is a `BadInput`.
+The registry is `FORMATS`. The format is recognized by the content, never from the name of the file;
+a user who knows better says it. Everything that can be wrong is a `BadInput`.
 """
 
 from collections.abc import Sequence

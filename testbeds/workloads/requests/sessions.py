@@ -328,8 +328,8 @@ def trace_chunks(
     """Identities of the first `context_tokens` tokens of a traced request.
 
     A 512-token trace block becomes 512 / block_tokens chunks, each named by the trace id and its
-    token count; the chain tells the places inside the block apart. The count is in it because a
-    tail cut short by a cap is other content than the full chunk at the same place.
+    token count; the chain distinguishes the positions inside the block. The count is in it because
+    a tail cut short by a cap is other content than the full chunk at the same place.
     """
     assert TRACE_BLOCK_TOKENS % block_tokens == 0
     assert context_tokens <= request.input_tokens

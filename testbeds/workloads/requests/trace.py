@@ -74,7 +74,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields (line number from 1, raw line with its end) of a plain or gzip file.
 
-    Gzip is told by its magic bytes. Raises BadInput for a file that is missing, unreadable,
+    Gzip is recognized by its magic bytes. Raises BadInput for a file that is missing, unreadable,
     named .gz without being gzip, cut short inside the gzip stream, or that has an endless line.
     """
     number = 0
@@ -98,7 +98,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked where it is gzip; every defect of the container is a BadInput.
 
-    `where` tells how far the reader has come, for the message.
+    `where` says how far the reader has come, for the message.
     """
     place = where or (lambda: str(path))
     try:
@@ -125,7 +125,7 @@ def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[by
 
 
 def decoded(decoder: msgspec.json.Decoder[Row], raw: bytes, where: str, expected: str) -> Row:
-    """One line of a trace. BadInput tells blank, torn, foreign and wrong lines apart."""
+    """One line of a trace. BadInput distinguishes blank, torn, foreign and wrong lines."""
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:

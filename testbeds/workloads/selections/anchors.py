@@ -210,7 +210,7 @@ def measure(
 ) -> dict[str, npt.NDArray[np.float64]]:
     """The statistic of each anchor by seed, by the anchor's name. Each sample is drawn once.
 
-    `advance` is told 1 for every sample drawn."""
+    `advance` gets 1 for every sample drawn."""
     groups: dict[Sample, list[Anchor]] = {}
     for anchor in anchors:
         groups.setdefault(anchor.sample, []).append(anchor)
@@ -309,7 +309,7 @@ def aims(
 ) -> tuple[dict[str, Anchor], Values]:
     """The figures that a process was fitted to and is compared with, in that order.
 
-    With them, by seed, the targets of those that are derived. `advance` is told 1 for every
+    With them, by seed, the targets of those that are derived. `advance` gets 1 for every
     sample drawn: as many as seeds where the process is one of blocks, else none."""
     names = (*process.fitted_to, *process.compared_with)
     own = [name for name in names if name in STATISTICS]

@@ -210,7 +210,7 @@ class CapturedWorkload:
 
     def _layer_scales(self, session: int) -> list[ScoreScale]:
         """Of each layer, from the session's first row, so that a score means the same throughout:
-        a daemon is told its scores on such a scale too."""
+        a daemon gets its scores on such a scale too."""
         if session not in self._scales:
             windows = self._capture.sessions[session].windows
             first = next(self._capture.steps(session, self._selector, -windows, 1 - windows))

@@ -12,7 +12,7 @@ selector that ranks tokens would; `slab.Coarsened` turns the latter into whole b
 Decode writes one block every `block_tokens` steps: it exists from the step after. Layers with a
 foreign `index_source` have its scores and selection. A draft's scores of the next step are that
 step's scores with the last of the selected and the first of the rest exchanged, as many as the
-stated agreement leaves; a plain top-k of them is the draft's selection. It is told of the blocks
+stated agreement leaves; a plain top-k of them is the draft's selection. It is given for the blocks
 that exist when it is made: where the next step brings a block, the window of the two differs too.
 
 Sessions are numbered from 0 and drawn independently, except what a group shares: the contents of
@@ -389,11 +389,11 @@ class TracedWorkload:
 
     def describe(self) -> dict[str, object]:
         """As the generated workload's, with the trace and each session's length."""
-        told = self._each[0].describe()
+        described = self._each[0].describe()
         for name in ("context_tokens", "steps", "sessions", "shared_prefix_tokens", "group"):
-            told.pop(name, None)
+            described.pop(name, None)
         return {
-            **told,
+            **described,
             **self._origin,
             "kind": "generated, lengths of a trace",
             "context_tokens": [one.blocks * self.block_tokens for one in self.sessions],

@@ -55,7 +55,7 @@ _RECENCY = 3.75
 _SINK = 8.0
 
 _BAND_LIMITS = (2 / 61, 20 / 61)
-"""Relative depths at which bands begin: GVR tells layers 0-1 and 20-60 of DeepSeek-V3.2 apart."""
+"""Relative depths at which bands begin: GVR distinguishes layers 0-1 and 20-60 of DeepSeek-V3.2."""
 
 
 @dataclass(frozen=True)

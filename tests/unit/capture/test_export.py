@@ -37,8 +37,8 @@ def test_a_file_replays_the_workload(tmp_path: Path) -> None:
     assert read.describe()["synthetic"] is True
     assert read.index_source.tolist() == [0, 0, 2, 3]
     for a, b in zip(workload.sessions, read.sessions, strict=True):
-        told = (a.name, a.blocks, a.steps, a.turns, a.group, a.arrival_s)
-        assert told == (b.name, b.blocks, b.steps, b.turns, b.group, b.arrival_s)
+        facts = (a.name, a.blocks, a.steps, a.turns, a.group, a.arrival_s)
+        assert facts == (b.name, b.blocks, b.steps, b.turns, b.group, b.arrival_s)
     for one in (1, 2):
         same = [
             (one.contents == other.contents).all(axis=1)

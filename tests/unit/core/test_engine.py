@@ -36,11 +36,11 @@ class Work:
             end = min(begin + steps, STEPS)
             cut = [None if a is None else a[begin:end].copy() for a in
                    (self.selected, self.served, self.scores)]  # fmt: skip
-            told: list = [None, None]
+            cut_guesses: list = [None, None]
             if self.offsets is not None and self.guesses is not None:
                 offsets = self.offsets[begin * LAYERS : end * LAYERS + 1]
-                told = [offsets - offsets[0], self.guesses[offsets[0] : offsets[-1]].copy()]
-            yield (*cut, *told, end == STEPS and end_known)
+                cut_guesses = [offsets - offsets[0], self.guesses[offsets[0] : offsets[-1]].copy()]
+            yield (*cut, *cut_guesses, end == STEPS and end_known)
         if not end_known:
             yield (self.selected[:0], None, None, None, None, True)
 
@@ -190,16 +190,16 @@ def test_time_is_compute_hits_and_stalls() -> None:
 def clairvoyant(work: Work, steps: int) -> Work:
     """Of every step, what each layer will select `steps` steps later, told after the last layer."""
     counts = np.zeros((STEPS, LAYERS), np.int64)
-    told = []
+    ahead = []
     for step in range(STEPS - steps):
         layer, column = np.nonzero(work.selected[step + steps] != ABSENT)
         guesses = np.zeros(len(layer), GUESS)
         guesses["layer"], guesses["ordinal"] = layer, work.selected[step + steps][layer, column]
         guesses["steps"], guesses["probability"], guesses["cause"] = steps, 65535, LOOKAHEAD
         counts[step, -1] = len(layer)
-        told.append(guesses)
+        ahead.append(guesses)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return replace(work, offsets=offsets, guesses=np.concatenate(told))
+    return replace(work, offsets=offsets, guesses=np.concatenate(ahead))
 
 
 def test_what_the_host_foretells_is_there() -> None:

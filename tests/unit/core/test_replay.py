@@ -36,13 +36,13 @@ def test_every_event_comes_with_what_the_core_decided() -> None:
             expected.append(("io_done", 10 * step + 3, [], core.actions().tobytes()))
     found = list(events(core.log()))
     assert [event.kind for event in found[:3]] == ["tenant", "session_open", "append"]
-    told = [event for event in found if event.kind in ("step", "io_done")]
+    seen = [event for event in found if event.kind in ("step", "io_done")]
     assert [
-        (event.kind, event.now_ns, event.ends.tolist(), event.actions.tobytes()) for event in told
+        (event.kind, event.now_ns, event.ends.tolist(), event.actions.tobytes()) for event in seen
     ] == expected
     assert all(event.agreed and event.rc == 0 for event in found)
     assert sum(len(event.actions) for event in found) > 6
-    steps = [event.step for event in told if event.step is not None]
+    steps = [event.step for event in seen if event.step is not None]
     assert [(step.session, step.step, step.layer) for step in steps] == [
         (session, step, step % 2) for step in range(6)
     ]

@@ -61,7 +61,7 @@ def test_a_second_signal_stops_a_daemon_that_still_drains(
     device.dirty = 1
     assert run(make(tmp_path, device), 0.05, 0.3) == 0
     # Only a loop that the first signal left running can tell of a second one.
-    assert "stopped_undrained" in (told := events(capfd)) and "drain_timeout" not in told
+    assert "stopped_undrained" in (logged := events(capfd)) and "drain_timeout" not in logged
 
 
 def test_a_drain_ends_at_its_timeout_and_says_what_was_lost(
@@ -103,9 +103,9 @@ def test_a_reactor_that_does_not_answer_is_logged_and_the_daemon_still_ends(
         setattr(device, name, stuck)
     device.dirty = 1  # the firmware's own drain cannot tell stuck from not yet drained
     assert run(daemon, 0.7) == 1
-    told = events(capfd)
-    assert {"reactor_silent", "record_failed", "drain_failed"} <= set(told)
-    assert told[-1] == "stopped" and not closed  # joining its thread would wait for ever
+    logged = events(capfd)
+    assert {"reactor_silent", "record_failed", "drain_failed"} <= set(logged)
+    assert logged[-1] == "stopped" and not closed  # joining its thread would wait for ever
     assert (tmp_path / "rec/record.json").exists()
 
 

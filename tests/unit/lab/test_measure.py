@@ -105,8 +105,8 @@ def test_figures_of_a_ledger_made_by_hand(by_hand: tuple[SeedRun, SeedRun, SeedB
         "gap_closed": (16 - 12) / (20 - 12), "nontrivial_gap_closed": (14 - 10) / (18 - 10),
         "stall_ms_p50": 1.0, "stall_ms_p99": 7.0,
     }  # fmt: skip
-    told = {name: value(getattr(found, name)) for name in shares}
-    assert told == pytest.approx(shares)
+    got = {name: value(getattr(found, name)) for name in shares}
+    assert got == pytest.approx(shares)
     assert (found.requests, found.weak, found.demands, found.nontrivial) == (2, True, 20, 18)
     assert found.worst_layer is not None and found.worst_layer.layer == 0
     assert value(found.worst_layer.nontrivial_hit) == 7 / 10
@@ -187,12 +187,12 @@ def test_sums_equal_those_of_a_slow_loop(
         wait: dict[int, int] = {}
         for one in own:
             wait[int(one["step"])] = wait.get(int(one["step"]), 0) + int(one["stall_ns"])
-        told = {name: int(column[place]) for name, column in found.columns.items()}
-        assert told["hits"] == sum(hits) and told["first_hits"] == sum(first)
-        assert told["turn_nontrivial"] == sum(turn)
-        assert told["selected"] == sum(int(one["selected"]) for one in own)
-        assert told["end_late"] == sum(int(one["ends"][5]) for one in own)
-        assert told["prefetch_bytes"] == 100 * len(own)
+        got = {name: int(column[place]) for name, column in found.columns.items()}
+        assert got["hits"] == sum(hits) and got["first_hits"] == sum(first)
+        assert got["turn_nontrivial"] == sum(turn)
+        assert got["selected"] == sum(int(one["selected"]) for one in own)
+        assert got["end_late"] == sum(int(one["ends"][5]) for one in own)
+        assert got["prefetch_bytes"] == 100 * len(own)
         assert sorted(found.stall_ns[found.stall_request == place]) == sorted(wait.values())
         for layer in range(found.layers["hits"].shape[1]):
             assert found.layers["hits"][place, layer] == sum(

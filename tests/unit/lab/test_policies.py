@@ -56,7 +56,7 @@ def view(step: int, scores: Any, *, k: int = 2, draft: Any = None, turn: bool = 
     return View(session, step, scores.shape[1], selected, scores, drafted, turn)
 
 
-def told(answer: Any) -> set[tuple[int, int, int, int]]:
+def guesses_of(answer: Any) -> set[tuple[int, int, int, int]]:
     """(after_layer, layer, steps, ordinal) of every guess."""
     names = ("after_layer", "layer", "steps", "ordinal")
     return {tuple(int(one[name]) for name in names) for one in answer}  # type: ignore[misc]
@@ -232,7 +232,7 @@ def one(ordinal: int = 0, layer: int = 1, **more: Any) -> Any:
         (np.zeros((1, 1), GUESS), "no GUESS array"),
         (one(ordinal=3), "guessed ordinal 3, of 3"),
         (one(layer=2), "guessed layer 2, of 2"),
-        (one(layer=1, after_layer=2, steps=1), "told a guess after layer 2, of 2 layers"),
+        (one(layer=1, after_layer=2, steps=1), "passed a guess after layer 2, of 2 layers"),
         (one(layer=1, after_layer=1), "a layer of this step that has run"),
         (one(cause=CAUSES.index("write")), "with a cause that is not of window,"),
         (one(cause=len(CAUSES)), "with a cause that is not of window,"),
@@ -332,10 +332,10 @@ def test_lookahead_tells_shared_selections_and_the_drafts() -> None:
     scores = [[9, 8, 0, 0], [9, 8, 0, 0], [0, 0, 7, 7]]
     answer = opened.step(view(0, scores, draft=scores[::-1]))
     exact = answer[answer["steps"] == 0]
-    assert told(exact) == {(0, 1, 0, 0), (0, 1, 0, 1)}
+    assert guesses_of(exact) == {(0, 1, 0, 0), (0, 1, 0, 1)}
     assert set(exact["probability"]) == {65535}
     ahead = answer[answer["steps"] == 1]
-    assert told(ahead) == {(2, 0, 1, 2), (2, 0, 1, 3), (2, 1, 1, 0), (2, 1, 1, 1),
+    assert guesses_of(ahead) == {(2, 0, 1, 2), (2, 0, 1, 3), (2, 1, 1, 0), (2, 1, 1, 1),
                            (2, 2, 1, 0), (2, 2, 1, 1)}  # fmt: skip
     assert set(ahead["probability"]) == {int(0.75 * 65535)}
     assert set(answer["cause"]) == {CAUSES.index("lookahead")}
@@ -344,14 +344,14 @@ def test_lookahead_tells_shared_selections_and_the_drafts() -> None:
 def test_the_capped_draft_adds_the_best_new_block() -> None:
     opened = parse("oasiskv-draft").open(setting(1, draft=0.9))
     answer = opened.step(view(0, [[9, 8, 0, 0]], draft=[[9, 0, 5, 4]]))
-    assert told(answer) == {(0, 0, 1, 2)}, "block 0 is selected now, block 3 is not of the 2 best"
+    assert guesses_of(answer) == {(0, 0, 1, 2)}, "block 0 is selected now, block 3 is not of the 2 best"
 
 
 def test_warmup_votes_of_the_last_windows() -> None:
     opened = parse("warmup").open(setting(1, buffer=2))
     windows = [[[0, 0, 0, 9]]] * 5 + [[[9, 8, 1, 0]]] * 24 + [[[9, 0, 8, 0]]] * 8
     answer = opened.begin(0, 4, np.array(windows, np.uint16))
-    assert told(answer) == {(0, 0, 0, 0), (0, 0, 0, 1)}, "32 and 24 votes; 2 have 8, 3 is too old"
+    assert guesses_of(answer) == {(0, 0, 0, 0), (0, 0, 0, 1)}, "32 and 24 votes; 2 have 8, 3 is too old"
     assert answer["probability"].tolist() == [65535, 65535 * 24 // 32]
     assert len(opened.begin(1, 4, None)) == 0
 
@@ -366,23 +366,23 @@ def test_strided_loads_at_the_end_what_the_second_step_chose() -> None:
             if step % stride == stride - 1:
                 retrieved = step - stride + 2
                 expected = {(0, 0, 1, retrieved), (0, 0, 1, retrieved + 1)}
-            assert told(opened.step(view(step, scores))) == expected
+            assert guesses_of(opened.step(view(step, scores))) == expected
 
 
 def test_the_next_layer_and_the_step_before() -> None:
     shown = [view(0, [[9, 0, 0], [0, 9, 0]], k=1), view(1, [[0, 0, 9], [9, 0, 0]], k=1)]
     layer = parse("infinigen-next-layer").open(setting(k=1))
-    assert [told(layer.step(one)) for one in shown] == [{(0, 1, 0, 0)}, {(0, 1, 0, 2)}]
+    assert [guesses_of(layer.step(one)) for one in shown] == [{(0, 1, 0, 0)}, {(0, 1, 0, 2)}]
     step = parse("solidattention-prev-step").open(setting(k=1))
-    assert told(step.step(shown[0])) == {(1, 0, 1, 0)}, "layer 0 of the next step"
-    assert told(step.step(shown[1])) == {(0, 1, 0, 1), (1, 0, 1, 2)}
+    assert guesses_of(step.step(shown[0])) == {(1, 0, 1, 0)}, "layer 0 of the next step"
+    assert guesses_of(step.step(shown[1])) == {(0, 1, 0, 1), (1, 0, 1, 2)}
 
 
 def test_prr_tells_two_bands_with_their_own_probability() -> None:
     opened = parse("prr-ema").open(setting(1, buffer=6))
     for step in range(64):
         answer = opened.step(view(step, [[9000, 8000, 7000, 6000, 5000]]))
-    assert told(answer) == {(0, 0, 1, ordinal) for ordinal in range(4)}
+    assert guesses_of(answer) == {(0, 0, 1, ordinal) for ordinal in range(4)}
     near, far = answer["probability"][:2], answer["probability"][2:]
     assert near.min() > 0.95 * 65535 and far.max() < 0.05 * 65535
 
@@ -400,7 +400,7 @@ def test_boundary_speaks_for_eight_steps_after_a_turn() -> None:
         for layer in set(answer["layer"].tolist()):
             spoke[layer].add(step)
         if step == 20:
-            assert told(answer) == {(0, 0, 1, ordinal) for ordinal in range(2, 8)}
+            assert guesses_of(answer) == {(0, 0, 1, ordinal) for ordinal in range(2, 8)}
     assert spoke == {0: {*range(20, 28), *range(40, 48)}, 1: set(range(40, 48))}
 
 

@@ -253,10 +253,10 @@ def test_a_table_has_every_combination_and_its_bounds(tmp_path: Path) -> None:
     )
     assert all(row.block_hit_rate <= row.opt <= row.ideal == 5 / 11 for row in result.rows)
     assert result.rows[8].capacity_blocks == 6 and result.rows[8].block_hit_rate == 5 / 11
-    told = json.loads(json.dumps(result.describe()))
-    assert told["provenance"] == "modelled" and len(told["rows"]) == 16
-    assert told["traces"][0]["unique_block_count"] == 6
-    assert len(told["traces"][0]["sha256"][0]) == 64
+    document = json.loads(json.dumps(result.describe()))
+    assert document["provenance"] == "modelled" and len(document["rows"]) == 16
+    assert document["traces"][0]["unique_block_count"] == 6
+    assert len(document["traces"][0]["sha256"][0]) == 64
 
 
 @pytest.mark.parametrize(

@@ -278,10 +278,10 @@ def test_the_page_has_every_key_with_its_default_and_no_other() -> None:
             elif fields[name].required:
                 assert text == ""
             else:
-                told = _value(text.strip("`"))
+                described = _value(text.strip("`"))
                 default = fields[name].default
                 default = list(default) if isinstance(default, tuple) else default
-                assert told == default, (table, name)
+                assert described == default, (table, name)
     shares = msgspec.structs.fields(specs.WorkloadSpec)[-1]
     assert [f"{100 * one:g}" for one in shares.default] == "1 5 10 25 50".split()
 

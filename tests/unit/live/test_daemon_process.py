@@ -60,8 +60,8 @@ def test_no_daemon_outlives_a_run_that_was_killed(tmp_path: Path) -> None:
         assert select.select([daemon], [], [], 30.0)[0], "the daemon lives on"
     finally:
         os.close(daemon)
-    told = (tmp_path / "log").read_text()
-    assert '"starter_gone"' in told and '"stopped"' in told
+    logged = (tmp_path / "log").read_text()
+    assert '"starter_gone"' in logged and '"stopped"' in logged
 
 
 def test_a_daemon_that_was_killed_fails_the_run(tmp_path: Path) -> None:

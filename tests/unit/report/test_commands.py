@@ -21,15 +21,15 @@ def test_report_makes_the_page_again(
 ) -> None:
     write_summary(made.summary(), tmp_path / "summary.json")
     assert run(["report", str(tmp_path), "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["sentence"] == read_summary(tmp_path).sentence
-    assert "<!doctype html>" in Path(told["report"]).read_text()
+    output = json.loads(capsys.readouterr().out)
+    assert output["sentence"] == read_summary(tmp_path).sentence
+    assert "<!doctype html>" in Path(output["report"]).read_text()
 
 
 def test_trace_info_as_json_holds_the_definitions(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trace", "info", str(TINY), "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["request_count"] == 60 and "ideal_block_hit_rate" in told["definitions"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["request_count"] == 60 and "ideal_block_hit_rate" in output["definitions"]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(words) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and len(told.err.splitlines()) == 1
-    assert told.err.startswith("offstage: ") and "Traceback" not in told.err
+    output = capsys.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 1
+    assert output.err.startswith("offstage: ") and "Traceback" not in output.err
     assert list(tmp_path.rglob("*.json")) == []
 
 
@@ -74,16 +74,16 @@ def test_a_damaged_log_and_a_page_without_a_place_are_bad_input(
     for words in (["dpu", "replay", str(tmp_path / "garbage")],
                   ["report", str(tmp_path), "--out", str(tmp_path)]):  # fmt: skip
         assert run(words) == 2
-        told = capsys.readouterr()
-        assert told.out == "" and len(told.err.splitlines()) == 1
-        assert told.err.startswith(f"offstage: {tmp_path}")
+        output = capsys.readouterr()
+        assert output.out == "" and len(output.err.splitlines()) == 1
+        assert output.err.startswith(f"offstage: {tmp_path}")
 
 
 @pytest.mark.parametrize("words", [[], ["dpu"], ["dpu", "policy"], ["bench"]], ids=" ".join)
 def test_no_command_prints_the_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 0
-    told = capsys.readouterr()
-    assert "Usage: offstage" in told.out and told.err == ""
+    output = capsys.readouterr()
+    assert "Usage: offstage" in output.out and output.err == ""
 
 
 def test_an_interrupted_demo_says_what_it_leaves(

@@ -258,24 +258,24 @@ def test_explain_measures_what_it_says() -> None:
     values = measure([ANCHORS["flexicache-moves"]], PROCESSES["flexicache"].params, [5, 6])
     assert moves.value == pytest.approx(float(values["flexicache-moves"].mean()))
     assert moves.spread > 0 and "FlexiCache" in moves.source
-    told = to_dict("stable", rows, 5)
-    assert told["synthetic"] and told["processes"]["flexicache"]["layers"] == 80
+    document = to_dict("stable", rows, 5)
+    assert document["synthetic"] and document["processes"]["flexicache"]["layers"] == 80
     assert explain("stable", seed=5, seeds=2) == rows
 
 
 def test_explain_of_blocks() -> None:
     """Are derived targets counted on the tokens, and figures of tokens not asked of blocks?"""
-    told: list[int] = []
+    counts: list[int] = []
 
-    class Told(Silent):
+    class Counting(Silent):
         def start(self, phase: str, total: int) -> None:
-            told.append(-total)
+            counts.append(-total)
 
         def advance(self, count: int) -> None:
-            told.append(count)
+            counts.append(count)
 
-    rows = explain("retrieval", seed=5, seeds=1, progress=Told())
-    assert sum(told) == 0
+    rows = explain("retrieval", seed=5, seeds=1, progress=Counting())
+    assert sum(counts) == 0
     assert {row.part for row in rows} == {"hisparse", "hisparse-blocks", "all layers"}
     derived = [row for row in rows if row.basis == "derived"]
     assert [row.anchor for row in derived] == list(STATISTICS)

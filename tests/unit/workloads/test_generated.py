@@ -255,14 +255,15 @@ def test_the_prefill_leads_into_the_first_step() -> None:
 
 def test_it_says_what_it_is() -> None:
     """Does the manifest have kind, parameters, seed, and which process drives which layer?"""
-    told: Any = GeneratedWorkload(SMALL).describe()
-    assert told["kind"] == "generated" and told["synthetic"] is True
-    assert told["seed"] == 3 and told["profile"] == "mixed"
-    layers = sorted(layer for one in told["processes"].values() for layer in one["layers"])
+    facts: Any = GeneratedWorkload(SMALL).describe()
+    assert facts["kind"] == "generated" and facts["synthetic"] is True
+    assert facts["seed"] == 3 and facts["profile"] == "mixed"
+    layers = sorted(layer for one in facts["processes"].values() for layer in one["layers"])
     assert layers == list(range(5))
-    assert "hisparse-blocks" in told["processes"] and "hisparse" not in told["processes"]
+    assert "hisparse-blocks" in facts["processes"] and "hisparse" not in facts["processes"]
     fine: Any = GeneratedWorkload(replace(SMALL, granule_tokens=16)).describe()
-    assert fine["processes"]["hisparse"]["layers"] == told["processes"]["hisparse-blocks"]["layers"]
+    coarse = facts["processes"]["hisparse-blocks"]["layers"]
+    assert fine["processes"]["hisparse"]["layers"] == coarse
     with pytest.raises(BadInput, match="did you mean 'drifting'"):
         layer_processes("drifing", 4, 64)
 

@@ -257,8 +257,8 @@ def test_arrivals_are_told_as_they_are() -> None:
     assert "arriving together; inside" in together and "compressed" not in together
     plain = replace(plan, trace_span_s=0.4, time_compression=1.0).sentence()
     assert "0.4 s of arrivals as they came;" in plain and "compressed" not in plain
-    told = replace(plan, trace_span_s=1234.0, time_compression=250.0).sentence()
-    assert "1,234 s of arrivals compressed 250 times;" in told
+    shown = replace(plan, trace_span_s=1234.0, time_compression=250.0).sentence()
+    assert "1,234 s of arrivals compressed 250 times;" in shown
 
 
 @needs_traces

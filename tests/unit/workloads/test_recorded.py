@@ -72,8 +72,8 @@ def test_a_file_becomes_sessions(tmp_path: Path) -> None:
         scores = np.concatenate([slab.scores for slab in slabs])
         assert scores[:, 0].tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 1]]
     assert workload.prefill(0) is None
-    told = workload.describe()
-    assert told["synthetic"] is False and len(str(told["sha256"])) == 64
+    described = workload.describe()
+    assert described["synthetic"] is False and len(str(described["sha256"])) == 64
     contents = [session.contents for session in workload.sessions]
     assert not (contents[0] == contents[1]).all(axis=1).any()
 

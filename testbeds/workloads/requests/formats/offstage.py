@@ -3,7 +3,7 @@
 `{"offstage_trace": 1, "name", "format", "licence", "sha256", "notes", "block_tokens", "requests"}`,
 then `{"t": s, "in": tokens, "out": tokens, "runs": [[id, n], ...], "s": session, "think": s}`, in
 order of arrival; `runs`, `s` and `think` are left out where there is nothing to say. The number of
-requests in the header tells a file that was cut at the end of a line from a whole one.
+requests in the header distinguishes a file that was cut at the end of a line from a whole one.
 """
 
 import gzip

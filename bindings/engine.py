@@ -147,7 +147,7 @@ class Engine:
             struct.scores = ffi.cast("uint16_t *", kept[-1].ctypes.data)
             struct.score_stride = struct.score_count = scores.shape[-1]
         if guesses is not None and len(guesses):
-            kept += _told(guesses, guess_offsets, steps * layers)
+            kept += _checked_guesses(guesses, guess_offsets, steps * layers)
             struct.guesses = ffi.cast("struct ofs_guess *", kept[-2].ctypes.data)
             struct.guess_offsets = ffi.cast("uint64_t *", kept[-1].ctypes.data)
         check_rc(
@@ -259,7 +259,7 @@ def _shaped(
     return np.ascontiguousarray(array, kind)
 
 
-def _told(
+def _checked_guesses(
     guesses: npt.NDArray[np.void], offsets: npt.NDArray[Any] | None, rows: int
 ) -> list[npt.NDArray[Any]]:
     """Guesses and their uint64 offsets, checked."""

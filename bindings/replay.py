@@ -46,7 +46,7 @@ class Event:
     kind: str
     rc: int
     agreed: bool
-    told: bytes
+    input: bytes
     actions: npt.NDArray[np.void]
     ends: npt.NDArray[np.uint8]
     step: ToldStep | None
@@ -91,7 +91,7 @@ def _event(event: Any) -> Event:
         kind=EVENTS[int(event.type)],
         rc=int(event.rc),
         agreed=bool(event.agreed),
-        told=bytes(ffi.buffer(event.told, event.told_bytes)) if event.told_bytes else b"",
+        input=bytes(ffi.buffer(event.input, event.input_bytes)) if event.input_bytes else b"",
         actions=_copy(event.actions, event.action_count, ACTION),
         ends=_copy(event.ends, event.end_count, np.dtype(np.uint8)),
         step=_step(event.step) if event.step else None,

@@ -1,11 +1,11 @@
 """The ZMQ fabric's host side: fetches and puts as messages to a driver beside the daemon.
 
 Bytes travel in frames of their own, never inside msgpack. The checksum that the daemon's driver
-verified travels along, and every row is held against it here: what was damaged on the way is
+verified travels along, and every row is compared with it here: what was damaged on the way is
 -EBADMSG and not handed out. Times in the result are the daemon's; the link comes on top.
 
 Each call in flight has one request under way; what a message cannot carry is asked for by the next
-when it has been answered. Replies are told apart by their number and may come in any order.
+when it has been answered. Replies are matched by their number and may come in any order.
 """
 
 import errno
@@ -62,7 +62,7 @@ class _Call:
     deadline_ns: int = 0
     error: OffstageError | None = None
     ended: bool = False
-    told: bool = False
+    reported: bool = False
 
 
 class ZmqDriver:
@@ -221,9 +221,9 @@ class ZmqDriver:
         until_ns = time.monotonic_ns() + timeout_ns
         while True:
             self._turn(0)
-            ended = [one for one in self._handles if one.call.ended and not one.call.told]
+            ended = [one for one in self._handles if one.call.ended and not one.call.reported]
             for one in ended:
-                one.call.told = True
+                one.call.reported = True
             left_ns = until_ns - time.monotonic_ns()
             if ended or left_ns <= 0 or not self._waiting:
                 return ended
@@ -360,7 +360,7 @@ class ZmqDriver:
         self, reply: p.FabricFetchReply, payload: memoryview, target: NDArray[np.uint8],
         index: NDArray[np.uint32],
     ) -> FetchResult:  # fmt: skip
-        """Hold every row against its checksum, and copy the good ones to their places."""
+        """Compare every row with its checksum, and copy the good ones to their rows."""
         count = len(index)
         ends = _array(reply.ends, "u1", count, self._where)
         rcs = _array(reply.rcs, "<i4", count, self._where)

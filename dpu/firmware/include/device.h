@@ -14,7 +14,7 @@
  * the slot quarantined until the device lets go. A put is copied out of the host's window and
  * checked there before anything is written, so that the host may do with its window what it likes,
  * and be gone, while the write is in flight. A write-back block whose flush fails stays dirty and
- * is tried again; as long as one waits so, puts go through and hear what the store says.
+ * is tried again; as long as one waits so, puts go through and get the store's answer.
  *
  * With a simulated clock there is no thread: `poll` runs the same reactor on the caller's, and the
  * seeded simulation drives exactly what runs live.
@@ -123,7 +123,7 @@ int ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *po
 int ofs_device_reset(struct ofs_device *device);
 /*
  * Refuse new puts and sessions, flush write-back, wait until nothing is only in memory. Reads go on
- * being served. -ETIMEDOUT: status tells how many blocks are still dirty.
+ * being served. -ETIMEDOUT: status says how many blocks are still dirty.
  */
 int ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns);
 int ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_ledger *ledger);
@@ -136,7 +136,7 @@ int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *s
 int ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages);
 /* Timers on (1) or off (0), from now on. */
 int ofs_device_stages_set(struct ofs_device *device, int on);
-/* What storage was had ("io_uring", "posix", ...), and one line where it is not what was asked. */
+/* The storage in use ("io_uring", "posix", ...), and one line where it is not what was asked. */
 const char *ofs_device_storage_name(const struct ofs_device *device);
 const char *ofs_device_warning(const struct ofs_device *device);
 /* cdef: end */

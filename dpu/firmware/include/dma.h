@@ -5,8 +5,8 @@
  * of core dumps and, where asked, bound to a NUMA node. From half a huge page on it is whole huge
  * pages: reserved ones (hugetlb), else transparent ones by advice, else base pages. What it became
  * stands in the handle. A wish that the machine does not grant (huge pages, the lock, the node)
- * costs speed only: it is counted and told in `ofs_dma_warning`, and is no error. With a name the
- * memory is shared: a memfd that can be sealed and handed to another process.
+ * costs speed only: it is counted and reported in `ofs_dma_warning`, and is no error. With a name
+ * the memory is shared: a memfd that can be sealed and handed to another process.
  *
  * What a device may still write must not be unmapped. Whoever registers memory with a device holds
  * it with `ofs_dma_hold` and lets go with `ofs_dma_release` once the device has let go of it;

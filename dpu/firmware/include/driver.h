@@ -119,7 +119,7 @@ int ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, u
 int ofs_driver_put_end(struct ofs_driver *driver, uint64_t ticket);
 /*
  * Moves every call on, and waits up to `timeout_ns` (0: not at all) for one to end. Returns how
- * many tickets of calls that have ended it wrote, at most `max`; each is told once, and its end
+ * many tickets of calls that have ended it wrote, at most `max`; each is reported once, and its end
  * then returns at once.
  */
 int ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *tickets,

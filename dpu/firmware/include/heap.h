@@ -3,8 +3,8 @@
  *
  * Model: every item begins with its key; the lowest key is at position 0. A key has two numbers, so
  * that what is equal in the first is ordered by the second: a sequence number, where it came first.
- * The caller keeps the count and bounds it. `moved` is told of every position that an item takes,
- * by the caller that must find items again; or NULL. All of it is inlined, with the size and
+ * The caller keeps the count and bounds it. `moved` is called with every position that an item
+ * takes, by the caller that must find items again; or NULL. All of it is inlined, with the size and
  * `moved` known: a heap costs what one written by hand would. Nothing can fail.
  */
 #ifndef OFS_HEAP_H

@@ -1,11 +1,12 @@
 /*
- * port.h: seam 3 at the DPU's end, how the reactor hears a host and answers it.
+ * port.h: seam 3 at the DPU's end, how the reactor takes a host's commands and answers them.
  *
  * Model: a host that attaches gets a port. Its commands stand in a submission ring in the DPU's own
  * memory, laid out as region.h says, however they got there: stores of a host on the same machine,
  * or RDMA writes. The reactor's thread owns the port and calls nothing but the functions here; none
  * blocks, each does a bounded amount of work, and whatever a host writes, a port lives on. What
- * became of a command is told by one `complete`; how it reaches the host is the side's own affair.
+ * became of a command is reported by one `complete`; how it reaches the host is the side's own
+ * affair.
  *
  * A tenant's region is shared with each side once, before the first port of that side, and taken
  * back before it is unmapped: an RDMA side registers it there, under a protection domain of the
@@ -83,10 +84,10 @@ struct ofs_port_ops {
 	 */
 	int (*poll)(struct ofs_port *port, struct ofs_command *command);
 	/*
-	 * Answer with the results [first, count) of `results`, for the payload area named in the sqe, and
-	 * wake the host if it sleeps. There is room by construction for one answer to each command; those
-	 * before it, whose rc is -EINPROGRESS, are refused with -EAGAIN where there is none, and nothing
-	 * is done. -EINVAL: an index or count out of range, nothing done.
+	 * Answer with the results [first, count) of `results`, for the payload area named in the sqe,
+	 * and wake the host if it sleeps. There is room by construction for one answer to each command;
+	 * those before it, whose rc is -EINPROGRESS, are refused with -EAGAIN where there is none, and
+	 * nothing is done. -EINVAL: an index or count out of range, nothing done.
 	 */
 	int (*complete)(struct ofs_port *port, const struct ofs_cqe *cqe,
 		const struct ofs_result *results);

@@ -99,7 +99,7 @@ enum ofs_op { OFS_OP_NOP = 0, OFS_OP_STEP = 1, OFS_OP_PUT = 2, OFS_OP_RELEASE = 
 
 /*
  * 64 bytes. The payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded
- * to 8), scores u16[score_count]; and, at a fixed place behind the longest of these, ofs_result
+ * to 8), scores u16[score_count]; and, at a fixed offset behind the longest of these, ofs_result
  * [demand_count], which the DPU writes. See ofs_payload_*_offset.
  */
 struct ofs_sqe {
@@ -123,7 +123,7 @@ struct ofs_sqe {
 /*
  * A STEP has one completion or several: those before the last say -EINPROGRESS and which results
  * have been added so far, so that a host reads a block while the next is still on its way. They are
- * left out where the ring has no room for them; the last one never is, and tells of all.
+ * left out where the ring has no room for them; the last one never is, and covers all.
  */
 struct ofs_cqe {
 	uint64_t user;
@@ -166,7 +166,7 @@ struct ofs_port_header {
 };
 /* cdef: end */
 
-/* The words both sides poll, a cache line each, at fixed places behind the port header. */
+/* The words both sides poll, a cache line each, at fixed offsets behind the port header. */
 struct ofs_port_words {
 	_Alignas(64) uint32_t submission_tail; /* host writes */
 	_Alignas(64) uint32_t submission_head; /* DPU writes */
@@ -268,7 +268,7 @@ struct ofs_trailer *ofs_region_trailer(const struct ofs_region *region, uint32_t
 void *ofs_region_base(const struct ofs_region *region, uint64_t *size_bytes);
 /*
  * Payload, length and checksum stand in the slot already. A key that is published already moves.
- * -ENOSPC: both buckets are full; the block can then only be had through a STEP, for which the
+ * -ENOSPC: both buckets are full; the block can then only be fetched by a STEP, for which the
  * trailer is written all the same.
  */
 int ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot,

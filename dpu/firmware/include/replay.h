@@ -2,7 +2,7 @@
  * replay.h: a decision log, event by event.
  *
  * Model: a replay owns a copy of the log and a fresh core, and moves one event at a time: it feeds
- * the event to the core and shows both, what was told and what was decided. Between two events the
+ * the event to the core and shows both, the input and what was decided. Between two events the
  * caller may look at the core's counters. The bytes are untrusted: each record is checked before it
  * is read, and no log, however made, does more than end the replay. The first event whose outcome
  * is not the logged one is the last: from there the core is another. One thread owns a replay.
@@ -20,14 +20,14 @@ struct ofs_replay_event {
 	uint64_t now_ns;
 	uint32_t type; /* enum ofs_event_type */
 	int32_t rc;    /* what the core answers; the rest is what it decides now, not what was logged */
-	uint32_t agreed;     /* 0: the log has another answer, other outputs or other actions */
-	uint32_t told_bytes; /* of the event's arguments, as logged */
+	uint32_t agreed;      /* 0: the log has another answer, other outputs or other actions */
+	uint32_t input_bytes; /* of the event's arguments, as logged */
 	uint32_t action_count;
 	uint32_t end_count; /* of a step that was let in: its demands; else 0 */
-	const void *told;
+	const void *input;
 	const struct ofs_action *actions; /* [action_count] */
 	const uint8_t *ends;              /* [end_count] enum ofs_end */
-	const struct ofs_step *step;      /* what was told, where it is a step; else NULL */
+	const struct ofs_step *step;      /* the input, where it is a step; else NULL */
 };
 struct ofs_replay;
 

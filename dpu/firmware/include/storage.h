@@ -95,7 +95,7 @@ int ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *
 void ofs_storage_close(struct ofs_storage *storage);
 /* What was asked and not had (O_DIRECT, io_uring, registered memory), one line; "" if nothing. */
 const char *ofs_storage_warning(const struct ofs_storage *storage);
-/* The back end that was had: matters after "auto". */
+/* The back end in use: matters after "auto". */
 const char *ofs_storage_name(const struct ofs_storage *storage);
 int ofs_storage_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes);
 int ofs_storage_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes);
@@ -125,7 +125,7 @@ struct ofs_storage_ops {
 	/* When the next completion is due, for those who know (emulated, sim); UINT64_MAX
 	 * otherwise. */
 	uint64_t (*due_ns)(struct ofs_storage *storage);
-	/* 1: stop answering; 0: answer again. NULL where the side cannot be told to. */
+	/* 1: stop answering; 0: answer again. NULL where the side cannot. */
 	void (*hang)(struct ofs_storage *storage, int hung);
 };
 
@@ -136,7 +136,7 @@ struct ofs_storage {
 	uint64_t size_bytes;
 	uint32_t lba_size_bytes;
 	uint32_t queue_depth_max;
-	uint32_t direct; /* what was had, not what was asked */
+	uint32_t direct; /* what is in use, not what was asked for */
 	struct ofs_storage_stats stats;
 	char warning[OFS_STORAGE_WARNING_SIZE_BYTES];
 };

@@ -11,7 +11,7 @@
 #include "storage.h"
 
 /* cdef: begin */
-/* What was had: size, logical block and whether O_DIRECT is on. */
+/* What was opened: size, logical block and whether O_DIRECT is on. */
 uint64_t ofs_storage_size_bytes(const struct ofs_storage *storage);
 uint32_t ofs_storage_lba_size_bytes(const struct ofs_storage *storage);
 uint32_t ofs_storage_queue_depth_max(const struct ofs_storage *storage);

@@ -3,35 +3,34 @@
 
 #include <assert.h>
 
-#define PART_BITS 3 /* a power of two is cut into 8 */
-#define PARTS (1u << PART_BITS)
+#define SUB_BITS 3 /* a power of two is cut into 8 */
+#define SUBS (1u << SUB_BITS)
 #define VALUE_BITS 40
 
-_Static_assert(OFS_HISTOGRAM_BUCKETS == (VALUE_BITS - PART_BITS + 1) * PARTS, "one for each part");
+_Static_assert(OFS_HISTOGRAM_BUCKETS == (VALUE_BITS - SUB_BITS + 1) * SUBS, "one for each step");
 
 uint32_t
 ofs_histogram_bucket(uint64_t value)
 {
 	uint32_t power;
 
-	if (value < PARTS)
+	if (value < SUBS)
 		return (uint32_t)value;
 	if (value >> VALUE_BITS != 0)
 		return OFS_HISTOGRAM_BUCKETS - 1;
 	power = 63 - (uint32_t)__builtin_clzll(value);
-	return (power - PART_BITS + 1) * PARTS
-		+ ((uint32_t)(value >> (power - PART_BITS)) & (PARTS - 1));
+	return (power - SUB_BITS + 1) * SUBS + ((uint32_t)(value >> (power - SUB_BITS)) & (SUBS - 1));
 }
 
 uint64_t
 ofs_histogram_bucket_max(uint32_t bucket)
 {
-	uint32_t shift = bucket / PARTS - 1;
+	uint32_t shift = bucket / SUBS - 1;
 
 	assert(bucket < OFS_HISTOGRAM_BUCKETS);
-	if (bucket < PARTS)
+	if (bucket < SUBS)
 		return bucket;
-	return ((uint64_t)(PARTS + bucket % PARTS + 1) << shift) - 1;
+	return ((uint64_t)(SUBS + bucket % SUBS + 1) << shift) - 1;
 }
 
 void

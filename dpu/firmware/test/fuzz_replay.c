@@ -72,8 +72,8 @@ walk(const unsigned char *log, size_t size)
 			seen += event.actions[i].type;
 		for (uint32_t i = 0; i < event.end_count; i++)
 			seen += event.ends[i] + event.step->demands[i];
-		for (uint32_t i = 0; i < event.told_bytes; i++)
-			seen += ((const uint8_t *)event.told)[i];
+		for (uint32_t i = 0; i < event.input_bytes; i++)
+			seen += ((const uint8_t *)event.input)[i];
 	}
 	ofs_replay_close(replay);
 }

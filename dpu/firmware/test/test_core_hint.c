@@ -13,7 +13,7 @@ guess_of(uint32_t ordinal, uint16_t steps, uint16_t probability)
 }
 
 static void
-tell(struct fixture *f, uint64_t now_ns, struct ofs_guess guess)
+hint(struct fixture *f, uint64_t now_ns, struct ofs_guess guess)
 {
 	assert(ofs_core_hint(f->core, now_ns, f->session, &guess, 1) == 0);
 	assert(ofs_core_verify(f->core) == 0);
@@ -50,7 +50,7 @@ test_an_absent_block_is_read_for_its_session(void)
 	policy.degree_max = 0; /* which bounds the core's own guesses only */
 	fixture_open(&f, &config, &policy, 8);
 	run_step(&f, 0, 0);
-	tell(&f, 10, guess_of(3, 2, 9000));
+	hint(&f, 10, guess_of(3, 2, 9000));
 	assert(f.action_count == 1 && f.actions[0].type == OFS_ACTION_READ);
 	assert(f.actions[0].cause == OFS_CAUSE_LOOKAHEAD && f.actions[0].session == f.session);
 	assert(f.actions[0].deadline_ns == 2 * STEP_NS);
@@ -72,17 +72,17 @@ test_a_guess_ends_with_the_step_it_was_meant_for(void)
 
 	policy.prefetch_in_flight_max = 0; /* nothing is issued: what waits shows when it goes */
 	fixture_open(&f, &config, &policy, 8);
-	tell(&f, 0, guess_of(0, 0, 9000)); /* its first step */
-	tell(&f, 0, guess_of(1, 2, 9000));
+	hint(&f, 0, guess_of(0, 0, 9000)); /* its first step */
+	hint(&f, 0, guess_of(1, 2, 9000));
 	run_step(&f, 10, 0);
 	assert(fate_of(&f, OFS_FATE_DROPPED) == 1);
-	tell(&f, 20, guess_of(2, 0, 9000)); /* the layer has run this step */
+	hint(&f, 20, guess_of(2, 0, 9000)); /* the layer has run this step */
 	assert(fate_of(&f, OFS_FATE_DROPPED) == 2);
 	run_step(&f, 30, 1);
 	assert(fate_of(&f, OFS_FATE_DROPPED) == 2);
 	run_step(&f, 40, 2);
 	assert(fate_of(&f, OFS_FATE_DROPPED) == 3);
-	tell(&f, 50, guess_of(3, 1, 9000));
+	hint(&f, 50, guess_of(3, 1, 9000));
 	run_step(&f, 40 * STEP_NS, 3); /* long after it was needed */
 	assert(fate_of(&f, OFS_FATE_DROPPED) == 4);
 	ofs_core_close(f.core);
@@ -111,7 +111,7 @@ test_a_resident_block_counts_as_used(void)
 	fixture_open(&f, &config, &policy, 8);
 	for (uint32_t i = 0; i < 3; i++)
 		assert(victim_of(&f, i, i) == OFS_NONE);
-	tell(&f, 5, guess_of(0, 1, 1));
+	hint(&f, 5, guess_of(0, 1, 1));
 	assert(f.action_count == 0);
 	assert(victim_of(&f, 6, 3) == f.infos[1].chunk);
 	assert(victim_of(&f, 7, 4) == f.infos[2].chunk);
@@ -131,12 +131,12 @@ test_a_lifted_score_bars_guesses_until_the_step(void)
 	assert(ofs_core_session_set_generating(f.core, 0, f.session, 1) == 0);
 	assert(victim_of(&f, 1, 0) == OFS_NONE && victim_of(&f, 2, 1) == OFS_NONE);
 	run_step(&f, 3, 1); /* the pins end */
-	tell(&f, 4, guess_of(0, 1, 65535));
-	tell(&f, 4, guess_of(1, 1, 65535));
-	tell(&f, 5, guess_of(2, 1, 32768)); /* less likely than what it would displace */
+	hint(&f, 4, guess_of(0, 1, 65535));
+	hint(&f, 4, guess_of(1, 1, 65535));
+	hint(&f, 5, guess_of(2, 1, 32768)); /* less likely than what it would displace */
 	assert(f.action_count == 0 && fate_of(&f, OFS_FATE_DROPPED) == 1);
 	run_step(&f, 6, 2);
-	tell(&f, 7, guess_of(2, 1, 32768));
+	hint(&f, 7, guess_of(2, 1, 32768));
 	assert(f.action_count == 2 && f.actions[0].type == OFS_ACTION_RETRACT);
 	fixture_answer(&f, 8, 0);
 	ofs_core_close(f.core);
@@ -182,7 +182,7 @@ test_the_degree_is_the_cores_own(void)
 	policy.degree_max = 8;
 	fixture_open(&f, &config, &policy, 200);
 	for (uint32_t i = 0; i < 200; i++) {
-		tell(&f, i, guess_of(i, 5, 9000));
+		hint(&f, i, guess_of(i, 5, 9000));
 		fixture_answer(&f, i, 0);
 	}
 	assert(ofs_core_ledger(f.core, f.tenant, &ledger) == 0);

@@ -1,6 +1,7 @@
 /*
  * Does a driver with several calls in flight end each as if it had been alone? Landing in any
- * order, deadlines of their own, a full table that is told, a daemon that dies under all of them.
+ * order, deadlines of their own, a full table that is refused, a daemon that dies under all of
+ * them.
  */
 #include "support_dpu.h"
 
@@ -107,14 +108,14 @@ test_read_as_they_land(void)
 	tear_down();
 }
 
-/* Poll tells of each call once, and never waits when it is told not to. */
+/* Poll reports each call once, and never waits when asked not to. */
 static void
 test_poll_tells_each_once(void)
 {
 	struct support_fetch *fetches[4];
 	uint64_t tickets[4];
 	uint64_t ended[ENTRIES];
-	uint32_t told[4] = {0};
+	uint32_t reports[4] = {0};
 	uint32_t count = 0;
 
 	set_up();
@@ -128,12 +129,12 @@ test_poll_tells_each_once(void)
 		assert(rc >= 0);
 		for (int k = 0; k < rc; k++)
 			for (uint32_t i = 0; i < 4; i++)
-				told[i] += ended[k] == tickets[i];
+				reports[i] += ended[k] == tickets[i];
 		count += (uint32_t)rc;
 	}
 	support_stop(&dpu);
 	for (uint32_t i = 0; i < 4; i++) {
-		assert(told[i] == 1);
+		assert(reports[i] == 1);
 		assert(ofs_driver_fetch_end(driver, tickets[i]) == 0);
 		assert(support_fetch_check(fetches[i]) == 16);
 		support_fetch_free(fetches[i]);
@@ -142,9 +143,9 @@ test_poll_tells_each_once(void)
 	tear_down();
 }
 
-/* One more than the port has entries is told at once, and changes nothing of the others. */
+/* One more than the port has entries is refused at once, and changes nothing of the others. */
 static void
-test_full_is_told(void)
+test_full_is_refused(void)
 {
 	struct support_fetch *fetches[ENTRIES];
 	uint64_t tickets[ENTRIES];
@@ -315,7 +316,7 @@ main(void)
 	test_several_in_flight();
 	test_read_as_they_land();
 	test_poll_tells_each_once();
-	test_full_is_told();
+	test_full_is_refused();
 	test_deadlines_are_their_own();
 	test_puts_and_fetches_together();
 	test_daemon_dies_under_all(0);

@@ -259,7 +259,8 @@ def _bounds_in_pareto(
                 tip = f"{_bound_tip(label, hit)}\ntraffic {ratio(traffic or 0)}"
                 parts.append(svg.tag("circle", cx=px, cy=py, r=3.5, class_="bound-mark",
                                      data_tip=tip))  # fmt: skip
-            parts.append(labels.place(*max(places, key=lambda at: -at[1]), label, "name bound-name"))
+            highest = max(places, key=lambda at: -at[1])
+            parts.append(labels.place(*highest, label, "name bound-name"))
             continue
         # Every buffer alike, or the buffer at hand.
         at = facet.buffers.index(facet.middle)

@@ -344,14 +344,14 @@ def test_lookahead_tells_shared_selections_and_the_drafts() -> None:
 def test_the_capped_draft_adds_the_best_new_block() -> None:
     opened = parse("oasiskv-draft").open(setting(1, draft=0.9))
     answer = opened.step(view(0, [[9, 8, 0, 0]], draft=[[9, 0, 5, 4]]))
-    assert guesses_of(answer) == {(0, 0, 1, 2)}, "block 0 is selected now, block 3 is not of the 2 best"
+    assert guesses_of(answer) == {(0, 0, 1, 2)}, "block 0 is selected, block 3 is not of the 2 best"
 
 
 def test_warmup_votes_of_the_last_windows() -> None:
     opened = parse("warmup").open(setting(1, buffer=2))
     windows = [[[0, 0, 0, 9]]] * 5 + [[[9, 8, 1, 0]]] * 24 + [[[9, 0, 8, 0]]] * 8
     answer = opened.begin(0, 4, np.array(windows, np.uint16))
-    assert guesses_of(answer) == {(0, 0, 0, 0), (0, 0, 0, 1)}, "32 and 24 votes; 2 have 8, 3 is too old"
+    assert guesses_of(answer) == {(0, 0, 0, 0), (0, 0, 0, 1)}, "32 and 24 votes; 2 have 8, 3 is old"
     assert answer["probability"].tolist() == [65535, 65535 * 24 // 32]
     assert len(opened.begin(1, 4, None)) == 0
 

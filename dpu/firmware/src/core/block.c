@@ -65,7 +65,7 @@ ofs_core_block_restore(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
 	const struct ofs_key *store_key, uint32_t layer, uint32_t *chunk)
 {
 	struct named_block named = {tenant, layer, *store_key};
-	struct ofs_part in = {&named, sizeof(named)}, out = {chunk, sizeof(*chunk)};
+	struct ofs_bytes in = {&named, sizeof(named)}, out = {chunk, sizeof(*chunk)};
 	int rc = named_check(core, tenant, layer);
 	uint8_t *flags;
 
@@ -89,7 +89,7 @@ ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenant,
 	const struct ofs_key *store_key, uint32_t layer)
 {
 	struct named_block named = {tenant, layer, *store_key};
-	struct ofs_part in = {&named, sizeof(named)};
+	struct ofs_bytes in = {&named, sizeof(named)};
 	int rc = named_check(core, tenant, layer);
 	uint32_t chunk;
 
@@ -136,7 +136,7 @@ ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uin
 	uint32_t *slot, uint32_t *generation)
 {
 	uint32_t block[2] = {chunk, layer}, answer[2] = {0, 0};
-	struct ofs_part in = {block, sizeof(block)}, out = {answer, sizeof(answer)};
+	struct ofs_bytes in = {block, sizeof(block)}, out = {answer, sizeof(answer)};
 	int rc = ofs_block_check(core, chunk, layer);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_STAGE)))

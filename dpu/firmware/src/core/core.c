@@ -169,7 +169,7 @@ ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
 int
 ofs_core_set_policy(struct ofs_core *core, uint64_t now_ns, const struct ofs_policy *policy)
 {
-	struct ofs_part in = {policy, sizeof(*policy)};
+	struct ofs_bytes in = {policy, sizeof(*policy)};
 	int rc = check_policy(policy);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_POLICY)))
@@ -201,7 +201,7 @@ int
 ofs_core_tenant_add(struct ofs_core *core, uint64_t now_ns, const struct ofs_tenant_config *config,
 	uint32_t *tenant)
 {
-	struct ofs_part in = {config, sizeof(*config)}, out = {tenant, sizeof(*tenant)};
+	struct ofs_bytes in = {config, sizeof(*config)}, out = {tenant, sizeof(*tenant)};
 	int rc;
 
 	if (config->slot_count == 0 || config->weight == 0 || config->weight > 1u << 20)

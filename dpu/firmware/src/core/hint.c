@@ -79,7 +79,7 @@ ofs_core_hint(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	const struct ofs_guess *guesses, uint32_t count)
 {
 	uint32_t head[2] = {session, count};
-	struct ofs_part in[2] = {{head, sizeof(head)}, {guesses, count * sizeof(*guesses)}};
+	struct ofs_bytes in[2] = {{head, sizeof(head)}, {guesses, count * sizeof(*guesses)}};
 	int rc = hint_check(core, session, guesses, count);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_HINT)))

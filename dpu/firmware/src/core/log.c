@@ -22,16 +22,16 @@ ofs_log_check(struct ofs_log_record *record, uint64_t before)
 	return ofs_checksum(record, record->size_bytes);
 }
 
-/* Append the parts and zeros up to a multiple of 8; returns the bytes before the zeros. */
+/* Append the pieces and zeros up to a multiple of 8; returns the bytes before the zeros. */
 static uint64_t
-parts_copy(unsigned char *to, const struct ofs_part *parts, uint32_t count)
+bytes_copy(unsigned char *to, const struct ofs_bytes *pieces, uint32_t count)
 {
 	uint64_t size_bytes = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
-		if (parts[i].size_bytes)
-			memcpy(to + size_bytes, parts[i].data, parts[i].size_bytes);
-		size_bytes += parts[i].size_bytes;
+		if (pieces[i].size_bytes)
+			memcpy(to + size_bytes, pieces[i].data, pieces[i].size_bytes);
+		size_bytes += pieces[i].size_bytes;
 	}
 	memset(to + size_bytes, 0, padded(size_bytes) - size_bytes);
 	return size_bytes;
@@ -60,7 +60,7 @@ log_append(struct ofs_core *core, struct ofs_log_record *record)
 
 void
 ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
-	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out, uint32_t out_count)
+	const struct ofs_bytes *in, uint32_t in_count, const struct ofs_bytes *out, uint32_t out_count)
 {
 	struct ofs_log_record *record = (struct ofs_log_record *)core->log_scratch;
 	uint32_t action_count = core->action_tail - core->logged_actions;
@@ -83,9 +83,9 @@ ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
 	}
 	memset(record, 0, sizeof(*record));
 	body = core->log_scratch + sizeof(*record);
-	record->in_bytes = (uint32_t)parts_copy(body, in, in_count);
+	record->in_bytes = (uint32_t)bytes_copy(body, in, in_count);
 	used = padded(record->in_bytes);
-	record->out_bytes = (uint32_t)parts_copy(body + used, out, out_count);
+	record->out_bytes = (uint32_t)bytes_copy(body + used, out, out_count);
 	used += padded(record->out_bytes);
 	memcpy(body + used, core->actions + core->logged_actions, action_bytes);
 	used += action_bytes;
@@ -102,7 +102,7 @@ ofs_log_numbers(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc, u
 	uint32_t b)
 {
 	uint32_t numbers[2] = {a, b};
-	struct ofs_part in = {numbers, sizeof(numbers)};
+	struct ofs_bytes in = {numbers, sizeof(numbers)};
 
 	ofs_log_event(core, type, now_ns, rc, &in, 1, NULL, 0);
 }
@@ -123,13 +123,13 @@ ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step
 		.has_seen = step->seen != NULL,
 	};
 	/* Widest first, so that every array of the record is aligned. */
-	struct ofs_part in[4] = {
+	struct ofs_bytes in[4] = {
 		{&head, sizeof(head)},
 		{step->demands, step->demand_count * sizeof(*step->demands)},
 		{step->scores, step->score_count * sizeof(*step->scores)},
 		{step->seen, step->seen ? step->demand_count : 0},
 	};
-	struct ofs_part out = {ends, step->demand_count};
+	struct ofs_bytes out = {ends, step->demand_count};
 
 	ofs_log_event(core, OFS_EVENT_STEP, now_ns, 0, in, 4, &out, 1);
 }
@@ -143,7 +143,7 @@ ofs_log_open(struct ofs_core *core)
 		.config = core->config,
 		.policy = core->policy,
 	};
-	struct ofs_part in = {&open, sizeof(open)};
+	struct ofs_bytes in = {&open, sizeof(open)};
 
 	ofs_log_event(core, OFS_EVENT_OPEN, 0, 0, &in, 1, NULL, 0);
 }

@@ -1,7 +1,7 @@
 /*
  * log.h: what the decision log is made of.
  *
- * Model: a header record, then one record per event that was let in: what it was told, what it
+ * Model: a header record, then one record per event that was let in: its input, what it
  * answered, and how many actions it caused, those included. log.c writes, replay.c reads.
  */
 #ifndef OFS_CORE_LOG_H
@@ -11,7 +11,7 @@
 
 #pragma GCC visibility push(hidden)
 
-struct ofs_part {
+struct ofs_bytes {
 	const void *data;
 	uint64_t size_bytes;
 };
@@ -36,7 +36,7 @@ struct ofs_log_open {
 };
 #define OFS_LOG_MAGIC 0x31474f4c5346464full /* "OFFSLOG1" read as a little-endian word */
 void ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
-	const struct ofs_part *in, uint32_t in_count, const struct ofs_part *out, uint32_t out_count);
+	const struct ofs_bytes *in, uint32_t in_count, const struct ofs_bytes *out, uint32_t out_count);
 void ofs_log_numbers(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc, uint32_t a,
 	uint32_t b);
 void ofs_log_open(struct ofs_core *core);

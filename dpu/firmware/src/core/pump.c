@@ -167,7 +167,7 @@ ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int io_rc)
 int
 ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns)
 {
-	struct ofs_part out = {next_ns, sizeof(*next_ns)};
+	struct ofs_bytes out = {next_ns, sizeof(*next_ns)};
 	uint64_t lease_ns = core->policy.lease_ns;
 	int rc = ofs_event_enter(core, now_ns, OFS_EVENT_TICK);
 

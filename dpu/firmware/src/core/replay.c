@@ -289,8 +289,8 @@ record_run(struct ofs_replay *r, struct ofs_replay_event *event)
 		.agreed = rc == record->rc && count == record->action_count
 			&& memcmp(r->taken, r->actions, count * sizeof(*r->taken)) == 0
 			&& memcmp(r->answer, r->out, record->out_bytes) == 0,
-		.told_bytes = record->in_bytes,
-		.told = r->in,
+		.input_bytes = record->in_bytes,
+		.input = r->in,
 		.action_count = count,
 		.actions = r->taken,
 	};

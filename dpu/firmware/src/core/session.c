@@ -12,7 +12,7 @@ int
 ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	const struct ofs_session_config *config, uint32_t *session)
 {
-	struct ofs_part in = {config, sizeof(*config)}, out = {session, sizeof(*session)};
+	struct ofs_bytes in = {config, sizeof(*config)}, out = {session, sizeof(*session)};
 	struct ofs_session *s;
 	int rc;
 
@@ -176,8 +176,8 @@ ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session
 	const struct ofs_key *contents, struct ofs_chunk_info *infos)
 {
 	uint32_t head[2] = {session, count};
-	struct ofs_part in[2] = {{head, sizeof(head)}, {contents, count * sizeof(*contents)}};
-	struct ofs_part out = {infos, count * sizeof(*infos)};
+	struct ofs_bytes in[2] = {{head, sizeof(head)}, {contents, count * sizeof(*contents)}};
+	struct ofs_bytes out = {infos, count * sizeof(*infos)};
 	int rc = ofs_session_check(core, session);
 
 	if (rc)

@@ -76,7 +76,7 @@ act(struct ofs_device *device, const struct ofs_action *action)
 }
 
 /*
- * Takes and carries out everything the core wants. Nothing here tells the core of an event, so the
+ * Takes and carries out everything the core wants. Nothing here gives the core an event, so the
  * loop ends: reads are only queued, and submitted by ofs_device_retry_reads.
  */
 void
@@ -85,14 +85,14 @@ ofs_device_act(struct ofs_device *device)
 	struct ofs_action actions[OFS_ACTION_BATCH];
 	int count;
 
-	device->core_stirred = true;
+	device->core_had_event = true;
 	while ((count = ofs_core_actions(device->core, actions, OFS_ACTION_BATCH)) > 0)
 		for (int i = 0; i < count; i++)
 			act(device, &actions[i]);
 }
 
 void
-ofs_device_told(struct ofs_device *device, int rc)
+ofs_device_after_event(struct ofs_device *device, int rc)
 {
 	/* -EBUSY is actions that were not taken: our own mistake, and an event that was lost. */
 	assert(rc != -EBUSY);

@@ -1,6 +1,6 @@
 /*
  * Answers to hosts: one completion for every command, and the steps that still wait for blocks.
- * What has landed of a step is told once per turn of the reactor; the last demand answers it at
+ * What has landed of a step is reported once per turn of the reactor; the last demand answers it at
  * once.
  */
 #include "internal.h"
@@ -44,7 +44,7 @@ ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct of
 	waiter->port = port;
 	waiter->sqe = *sqe;
 	waiter->remaining = sqe->demand_count;
-	waiter->landed_count = waiter->told_count = 0;
+	waiter->landed_count = waiter->reported_count = 0;
 	*ends = waiter->ends;
 	return index;
 }
@@ -59,11 +59,11 @@ ofs_device_drop_waiter(struct ofs_device *device, uint32_t index)
 	ofs_fifo_give(&device->free_waiters, index);
 }
 
-/* Results [told, landed) of a step: `rc` says whether they are the last. */
+/* Results [reported, landed) of a step: `rc` says whether they are the last. */
 static int
-tell(struct ofs_device *device, struct ofs_waiter *waiter, int rc)
+report(struct ofs_device *device, struct ofs_waiter *waiter, int rc)
 {
-	struct ofs_cqe cqe = {.rc = rc, .first = waiter->told_count, .count = waiter->landed_count};
+	struct ofs_cqe cqe = {.rc = rc, .first = waiter->reported_count, .count = waiter->landed_count};
 
 	return answer(device, waiter->port, &cqe, &waiter->sqe, waiter->results);
 }
@@ -71,7 +71,7 @@ tell(struct ofs_device *device, struct ofs_waiter *waiter, int rc)
 static void
 finish(struct ofs_device *device, uint32_t index)
 {
-	int pushed = tell(device, &device->waiters[index], 0);
+	int pushed = report(device, &device->waiters[index], 0);
 
 	assert(pushed == 0);
 	ofs_device_drop_waiter(device, index);
@@ -118,10 +118,10 @@ ofs_device_tell_landed(struct ofs_device *device)
 		struct ofs_waiter *waiter = &device->waiters[index];
 
 		waiter->queued = false;
-		/* Without room the host hears of it with the next. */
-		if (waiter->used && waiter->landed_count > waiter->told_count
-			&& tell(device, waiter, -EINPROGRESS) == 0) {
-			waiter->told_count = waiter->landed_count;
+		/* Without room the host learns of it with the next. */
+		if (waiter->used && waiter->landed_count > waiter->reported_count
+			&& report(device, waiter, -EINPROGRESS) == 0) {
+			waiter->reported_count = waiter->landed_count;
 		}
 	}
 }

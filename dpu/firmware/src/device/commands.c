@@ -77,7 +77,7 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 		rc = ofs_device_check_session(device, port, sqe->session);
 		if (rc == 0) {
 			rc = ofs_core_session_release(device->core, ofs_device_now_ns(device), sqe->session);
-			ofs_device_told(device, rc);
+			ofs_device_after_event(device, rc);
 		}
 		break;
 	case OFS_OP_NOP:

@@ -49,7 +49,7 @@ close_region(struct ofs_device *device, struct ofs_device_tenant *state)
 	*state = (struct ofs_device_tenant){0};
 }
 
-/* The region first: what the core has been told of a tenant cannot be taken back. */
+/* The region first: what the core has been given of a tenant cannot be taken back. */
 static int
 run_tenant_add(struct ofs_device *device, void *argument)
 {
@@ -72,7 +72,7 @@ run_tenant_add(struct ofs_device *device, void *argument)
 	if (rc == 0) {
 		rc = ofs_core_tenant_add(device->core, ofs_device_now_ns(device), call->config,
 			call->tenant);
-		ofs_device_told(device, rc);
+		ofs_device_after_event(device, rc);
 	}
 	if (rc != 0) {
 		close_region(device, state);
@@ -108,7 +108,7 @@ run_restore(struct ofs_device *device, void *argument)
 		for (int i = 0; i < count; i++) {
 			if (entries[i].tenant == tenant) {
 				/* -ENOSPC: the index is smaller than the store; the block is a miss. */
-				ofs_device_told(device,
+				ofs_device_after_event(device,
 					ofs_core_block_restore(device->core, ofs_device_now_ns(device), tenant,
 						&entries[i].store_key, entries[i].layer, &chunk));
 			}
@@ -143,7 +143,7 @@ run_session_open(struct ofs_device *device, void *argument)
 		return -ESHUTDOWN;
 	config.tenant = device->ports[call->port].tenant;
 	rc = ofs_core_session_open(device->core, ofs_device_now_ns(device), &config, call->session);
-	ofs_device_told(device, rc);
+	ofs_device_after_event(device, rc);
 	if (rc != 0)
 		return rc;
 	state = &device->sessions[*call->session];
@@ -192,7 +192,7 @@ run_session_append(struct ofs_device *device, void *argument)
 		return -ENOSPC;
 	rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
 		call->count, call->contents, call->infos);
-	ofs_device_told(device, rc);
+	ofs_device_after_event(device, rc);
 	if (rc == 0) {
 		memcpy(state->chunks + state->chunk_count, call->infos, call->count * sizeof(*call->infos));
 		state->chunk_count += call->count;
@@ -224,7 +224,7 @@ run_set_generating(struct ofs_device *device, void *argument)
 		return -EINVAL;
 	rc = ofs_core_session_set_generating(device->core, ofs_device_now_ns(device), call->session,
 		call->value);
-	ofs_device_told(device, rc);
+	ofs_device_after_event(device, rc);
 	return rc;
 }
 
@@ -260,7 +260,7 @@ run_set_policy(struct ofs_device *device, void *argument)
 	const struct ofs_policy *policy = argument;
 	int rc = ofs_core_set_policy(device->core, ofs_device_now_ns(device), policy);
 
-	ofs_device_told(device, rc);
+	ofs_device_after_event(device, rc);
 	if (rc == 0)
 		device->config.policy = *policy;
 	return rc;
@@ -281,7 +281,7 @@ run_reset(struct ofs_device *device, void *argument)
 
 	(void)argument;
 	memset(device->stages, 0, sizeof(device->stages));
-	ofs_device_told(device, rc);
+	ofs_device_after_event(device, rc);
 	return rc;
 }
 

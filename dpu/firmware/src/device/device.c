@@ -97,7 +97,7 @@ open_mailbox(struct ofs_device *device)
 	return 0;
 }
 
-/* The thread opens the parts; how that ended is known when this returns. */
+/* The thread opens the components; how that ended is known when this returns. */
 static int
 open_thread(struct ofs_device *device, char *error, size_t error_size_bytes)
 {

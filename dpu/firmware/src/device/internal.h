@@ -56,10 +56,10 @@ struct ofs_device_session {
 struct ofs_waiter {
 	bool used;
 	uint32_t port;
-	uint32_t remaining;    /* demands that have not landed */
-	uint32_t landed_count; /* results by now, in the order they landed */
-	uint32_t told_count;   /* of which the host knows */
-	bool queued;           /* in device->landed */
+	uint32_t remaining;      /* demands that have not landed */
+	uint32_t landed_count;   /* results by now, in the order they landed */
+	uint32_t reported_count; /* of which the host knows */
+	bool queued;             /* in device->landed */
 	struct ofs_sqe sqe;
 	struct ofs_result *results; /* [demand_max] */
 	uint8_t *ends;              /* [demand_max] how each demand ended, by demand */
@@ -163,7 +163,7 @@ struct ofs_device {
 	uint64_t io_scan_ns;
 	uint64_t store_tick_ns;
 	uint64_t core_next_ns;
-	bool core_stirred; /* heard of something since its last tick */
+	bool core_had_event; /* since its last tick */
 	uint64_t idle_since_ns;
 	uint64_t io_seen; /* what storage had begun and ended, at the last look */
 	bool draining;
@@ -198,7 +198,7 @@ uint32_t ofs_fifo_first(const struct ofs_fifo *fifo); /* OFS_NONE when empty */
 uint32_t ofs_fifo_take(struct ofs_fifo *fifo);
 void ofs_fifo_give(struct ofs_fifo *fifo, uint32_t item);
 
-/* parts.c: storage, store and core, opened and closed on the thread that uses them. */
+/* components.c: storage, store and core, opened and closed on the thread that uses them. */
 int ofs_device_open_parts(struct ofs_device *device, char *error, size_t error_size_bytes);
 void ofs_device_close_parts(struct ofs_device *device);
 int ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
@@ -214,9 +214,9 @@ void ofs_device_refuse_calls(struct ofs_device *device);
 /* actions.c: carry out what the core decided. */
 void ofs_device_act(struct ofs_device *device);
 /* After telling the core of an event: it may only refuse what is not so, never for want of room. */
-void ofs_device_told(struct ofs_device *device, int rc);
+void ofs_device_after_event(struct ofs_device *device, int rc);
 
-/* answers.c: what hosts are told. */
+/* answers.c: what hosts get. */
 void ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	int rc);
 /* For a STEP with `missing` blocks still to come; there is one for every submission entry. */
@@ -228,7 +228,7 @@ void ofs_device_begin_waiter(struct ofs_device *device, uint32_t waiter, const u
 void ofs_device_drop_waiter(struct ofs_device *device, uint32_t waiter);
 /* One demand of it has ended. The last one answers the step. */
 void ofs_device_land(struct ofs_device *device, uint32_t waiter, const struct ofs_result *result);
-/* Tells hosts what has landed of steps that go on. */
+/* Reports to hosts what has landed of steps that go on. */
 void ofs_device_tell_landed(struct ofs_device *device);
 
 /* commands.c: what hosts ask. */
@@ -257,8 +257,8 @@ struct ofs_write *ofs_device_queue_write(struct ofs_device *device, uint32_t kin
 bool ofs_device_retry_writes(struct ofs_device *device);
 void ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns);
-/* The host is gone: nobody hears of its puts, and its window may no longer be read. */
-void ofs_device_forsake_puts(struct ofs_device *device, uint32_t port);
+/* The host is gone: nobody waits for its puts, and its window may no longer be read. */
+void ofs_device_abandon_puts(struct ofs_device *device, uint32_t port);
 /* Drop writes that have not begun of the session's blocks that no other session refers to. */
 void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_device_session *session);

@@ -117,7 +117,7 @@ delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 			continue;
 		for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
 			if (ofs_store_delete(device->store, store_key, layer) == 0) {
-				ofs_device_told(device,
+				ofs_device_after_event(device,
 					ofs_core_block_forget(device->core, now_ns, tenant, store_key, layer));
 			}
 		}
@@ -130,7 +130,7 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive
 	struct ofs_device_session *state = &device->sessions[session];
 	int rc = ofs_core_session_close(device->core, ofs_device_now_ns(device), session);
 
-	ofs_device_told(device, rc);
+	ofs_device_after_event(device, rc);
 	if (!archive)
 		delete_blocks(device, state);
 	state->used = false;
@@ -153,7 +153,7 @@ run_detach(struct ofs_device *device, void *argument)
 	}
 	/* The core ended every demand of those sessions, and so every step. */
 	assert(device->ports[port].steps_waiting == 0);
-	ofs_device_forsake_puts(device, port);
+	ofs_device_abandon_puts(device, port);
 	ofs_port_close(device->ports[port].port);
 	device->ports[port].port = NULL;
 	device->ports[port].used = false;

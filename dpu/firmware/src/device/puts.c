@@ -5,7 +5,7 @@
  * answered when the store has it. write-back: it is copied into a slot and answered at once; the
  * flush follows, and until it is done the slot is dirty and cannot be a victim. When no slot or too
  * many dirty ones are there, or a flush has failed and waits, a put goes through instead: slower,
- * and it hears the truth of the store.
+ * and it gets the store's answer.
  */
 #include "internal.h"
 
@@ -21,7 +21,7 @@ queue_flush(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	device->dirty_blocks++;
 }
 
-/* Copy into a slot, publish, answer, flush later. Whether a slot could be had. */
+/* Copy into a slot, publish, answer, flush later. Whether a slot was free. */
 static bool
 stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	const struct ofs_chunk_info *chunk)
@@ -36,7 +36,8 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 		return false;
 	rc = ofs_core_block_stage(device->core, ofs_device_now_ns(device), chunk->chunk, sqe->layer,
 		&slot, &generation);
-	ofs_device_told(device, rc); /* the victim is retracted before its bytes are overwritten */
+	ofs_device_after_event(device,
+		rc); /* the victim is retracted before its bytes are overwritten */
 	if (rc != 0)
 		return false;
 	if (ofs_region_trailer(tenant->region, slot)->generation != generation) {
@@ -45,7 +46,8 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 		if (ofs_region_publish(tenant->region, &block_key, slot, generation, OFS_CAUSE_WRITE) < 0)
 			device->status.publish_overflow++;
 	}
-	/* A block that is there already keeps its bytes, which its key names; and one flush is enough. */
+	/* A block that is there already keeps its bytes, which its key names; and one flush is enough.
+	 * */
 	if (tenant->flush_of[slot] == OFS_NONE)
 		queue_flush(device, port, sqe, chunk, slot);
 	device->status.puts++;

@@ -36,7 +36,7 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 		ofs_store_tick(device->store, ofs_clock_unix_s(&device->clock), entries, OFS_DONE_BATCH);
 	for (int i = 0; i < count; i++) {
 		/* A tenant that is not there yet, or a block that nobody knew: nothing to forget. */
-		ofs_device_told(device,
+		ofs_device_after_event(device,
 			ofs_core_block_forget(device->core, now_ns, entries[i].tenant, &entries[i].store_key,
 				entries[i].layer));
 	}
@@ -49,9 +49,9 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 static void
 tick_core(struct ofs_device *device, uint64_t now_ns)
 {
-	if (device->core_stirred || now_ns >= device->core_next_ns) {
-		ofs_device_told(device, ofs_core_tick(device->core, now_ns, &device->core_next_ns));
-		device->core_stirred = false;
+	if (device->core_had_event || now_ns >= device->core_next_ns) {
+		ofs_device_after_event(device, ofs_core_tick(device->core, now_ns, &device->core_next_ns));
+		device->core_had_event = false;
 	}
 }
 

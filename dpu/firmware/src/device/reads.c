@@ -1,7 +1,7 @@
 /*
  * Reads: from the store into slots. actions.c begins a read. It waits in `pending_reads` until the
  * store takes it, then flies until the store answers or its deadline passes. After the deadline the
- * core is told -ETIMEDOUT, and the slot stays out of use (a zombie) until the device has let go.
+ * core is given -ETIMEDOUT, and the slot stays out of use (a zombie) until the device has let go.
  */
 #include "internal.h"
 

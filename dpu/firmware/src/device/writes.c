@@ -32,11 +32,11 @@ clean_slot(struct ofs_device *device, const struct ofs_write *write)
 {
 	device->tenants[write->tenant].flush_of[write->slot] = OFS_NONE;
 	device->dirty_blocks--;
-	ofs_device_told(device,
+	ofs_device_after_event(device,
 		ofs_core_block_clean(device->core, ofs_device_now_ns(device), write->chunk, write->layer));
 }
 
-/* The write is over, whichever way, and its place in the table is free. */
+/* The write is over, whichever way, and its entry in the table is free. */
 static void
 end_write(struct ofs_device *device, uint32_t index, int rc)
 {
@@ -82,7 +82,7 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 	 * while it was written is not there. */
 	if (rc == 0
 		&& ofs_store_position(device->store, &write->store_key, write->layer) != UINT64_MAX) {
-		ofs_device_told(device,
+		ofs_device_after_event(device,
 			ofs_core_block_restore(device->core, ofs_device_now_ns(device), write->tenant,
 				&write->store_key, write->layer, &chunk));
 	}
@@ -198,7 +198,7 @@ unpark(struct ofs_device *device, uint32_t index)
 
 /* Nobody waits for this put any more. */
 static void
-forsake(struct ofs_device *device, struct ofs_write *write)
+abandon(struct ofs_device *device, struct ofs_write *write)
 {
 	device->ports[write->port].puts_in_flight--;
 	write->port = OFS_NONE;
@@ -219,10 +219,10 @@ ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 			busy = true;
 		} else if (write->state != OFS_WRITE_FREE && write->kind == OFS_IO_PUT && !write->answered
 			&& now_ns >= write->deadline_ns) {
-			/* The host hears of it, and may use its window again: no copy after this,
+			/* The host gets the answer, and may use its window again: no copy after this,
 			 * and what the store has of it is not counted against the host. */
 			answer_put(device, write, -ETIMEDOUT);
-			forsake(device, write);
+			abandon(device, write);
 			busy = true;
 		}
 	}
@@ -232,13 +232,13 @@ ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 }
 
 void
-ofs_device_forsake_puts(struct ofs_device *device, uint32_t port)
+ofs_device_abandon_puts(struct ofs_device *device, uint32_t port)
 {
 	for (uint32_t i = 0; i < device->write_count; i++) {
 		struct ofs_write *write = &device->writes[i];
 
 		if (write->state != OFS_WRITE_FREE && write->port == port)
-			forsake(device, write);
+			abandon(device, write);
 	}
 	sweep(device);
 }

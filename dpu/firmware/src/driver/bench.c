@@ -101,7 +101,7 @@ ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struc
 		|| driver->fabric->port.demand_max < OFS_BENCH_READ_BATCH) {
 		return -EINVAL;
 	}
-	/* Three places a third apart: no way of reading finds what another has just cached. */
+	/* Three offsets a third apart: no way of reading profits from what another has just cached. */
 	for (uint32_t i = 0; i < batch_count && rc >= 0; i++) {
 		uint32_t first = i * OFS_BENCH_READ_BATCH;
 

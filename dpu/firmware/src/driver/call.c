@@ -235,17 +235,17 @@ ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_o
 	return call->rc;
 }
 
-/* Tickets of calls that have ended since they were last told. */
+/* Tickets of calls that have ended since they were last reported. */
 static uint32_t
-tell(struct ofs_driver *driver, uint64_t *tickets, uint32_t max)
+ended_calls(struct ofs_driver *driver, uint64_t *tickets, uint32_t max)
 {
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < driver->fabric->port.entry_count && count < max; i++) {
 		struct ofs_call *call = &driver->calls[i];
 
-		if (call->state == OFS_CALL_ENDED && !call->told) {
-			call->told = true;
+		if (call->state == OFS_CALL_ENDED && !call->reported) {
+			call->reported = true;
 			tickets[count++] = (uint64_t)call->generation << 32 | i;
 		}
 	}
@@ -263,7 +263,7 @@ ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ticket
 		(void)wait(driver, 0); /* a dead daemon is seen by looking, not by its silence */
 		(void)ofs_calls_turn(driver);
 	}
-	while ((count = tell(driver, tickets, max)) == 0 && driver->running_count > 0
+	while ((count = ended_calls(driver, tickets, max)) == 0 && driver->running_count > 0
 		&& ofs_driver_now_ns(driver) < until_ns) {
 		if (!ofs_calls_turn(driver))
 			(void)ofs_calls_wait(driver, until_ns);

@@ -1,4 +1,4 @@
-/* Fetch: the caller's side of it. What happens in between is fetch_part.c's. */
+/* Fetch: the caller's side of it. What happens in between is fetch_piece.c's. */
 #include "driver/internal.h"
 
 static int

@@ -92,7 +92,7 @@ struct ofs_call {
 	uint32_t commands;            /* first payload area; OFS_NONE: none */
 	int rc;                       /* the first that went wrong */
 	bool owes_step;               /* of a fetch: scores without a demand are a STEP too */
-	bool told;                    /* by poll */
+	bool reported;                /* by poll */
 };
 
 struct ofs_driver {
@@ -114,7 +114,7 @@ struct ofs_driver {
 	struct ofs_block_read *reads; /* [demand_max] of whoever reads just now */
 	bool reads_registered;
 	uint32_t *asked;   /* [entry_count][demand_max] demands of a STEP that asks again */
-	uint8_t *attempts; /* [entry_count][demand_max] reads in vain, by demand of a part */
+	uint8_t *attempts; /* [entry_count][demand_max] reads in vain, by demand of a piece */
 };
 
 static inline uint64_t
@@ -156,7 +156,7 @@ int ofs_call_send(struct ofs_driver *driver, uint32_t payload_index);
 /* It is due again after its pause, which grows. */
 void ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index);
 
-/* ---- fetches (fetch_part.c) ---- */
+/* ---- fetches (fetch_piece.c) ---- */
 extern const struct ofs_call_ops ofs_fetch_ops;
 
 /* ---- commands that carry nothing (driver.c) ---- */

@@ -3,7 +3,7 @@
  *
  * Owns the mapping and a socket pair, by whose ends the two sides wake each other: an eventfd's
  * O_NONBLOCK flag would be shared with the host, who could clear it and stop the reactor in a read;
- * and the end of a pair tells a host of the daemon's death.
+ * and the end of a pair shows a host the daemon's death.
  */
 #include "port/internal.h"
 #include "region/shared.h"

@@ -64,7 +64,7 @@ skeleton_open(struct ofs_port **out, const struct ofs_port_config *config, struc
 	return 0;
 }
 
-/* The host must learn of it, also while it sleeps. RDMA: the disconnect tells it. */
+/* The host must learn of it, also while it sleeps. RDMA: the disconnect. */
 static void
 skeleton_close(struct ofs_port *port)
 {

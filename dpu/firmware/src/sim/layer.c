@@ -149,9 +149,9 @@ append_chunk(struct ofs_engine *engine, uint32_t batch_slot)
 	return rc;
 }
 
-/* Part the layer's selection into what the HBM pool serves and what is demanded. */
+/* Split the layer's selection into what the HBM pool serves and what is demanded. */
 static int
-selection_part(struct ofs_engine *engine, const struct ofs_batch_slot *p, uint64_t at,
+selection_split(struct ofs_engine *engine, const struct ofs_batch_slot *p, uint64_t at,
 	struct ofs_row *row, struct ofs_step *step)
 {
 	const uint32_t *selected = p->slab.selected + at * p->slab.width;
@@ -209,7 +209,7 @@ step_make(struct ofs_engine *engine, uint32_t batch_slot, struct ofs_step *step)
 		step->scores = p->slab.scores + at * p->slab.score_stride;
 		step->score_count = p->slab.score_count < known ? p->slab.score_count : known;
 	}
-	return selection_part(engine, p, at, ofs_sim_row(engine, batch_slot, p->layer), step);
+	return selection_split(engine, p, at, ofs_sim_row(engine, batch_slot, p->layer), step);
 }
 
 /* The device has taken the command: the core decides, then it gets the guesses. */

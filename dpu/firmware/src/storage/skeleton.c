@@ -41,7 +41,7 @@ skeleton_close(struct ofs_storage *storage)
 }
 
 /* Everything that allocates or can be refused happens here; after it, the data path only moves
- * data. Return a -errno that tells the causes apart: storage.c turns it into the line the user
+ * data. Return a -errno that distinguishes the causes: storage.c turns it into the line the user
  * reads. A wish that is not granted (O_DIRECT, registered memory) is a warning:
  * ofs_storage_warn. */
 static int

@@ -177,7 +177,7 @@ open_auto(struct ofs_storage **out, const struct ofs_storage_config *config,
 		return rc;
 	rc = ofs_storage_ops_posix.open(out, config, clock);
 	if (rc == 0)
-		ofs_storage_warn(*out, "io_uring is not to be had (%s), posix threads instead; %s",
+		ofs_storage_warn(*out, "io_uring is unavailable (%s), posix threads instead; %s",
 			strerror(-uring_rc),
 			uring_rc == -ENOSYS ? "build with liburing-dev"
 								: "see sysctl kernel.io_uring_disabled and RLIMIT_MEMLOCK");

@@ -70,7 +70,7 @@ end_move(struct ofs_store *store, struct ofs_store_op *op)
 	ofs_segment_settle(store, segment);
 }
 
-/* Writes what was read to the end of its lane, as soon as that can be had. */
+/* Writes what was read to the end of its lane, as soon as there is room. */
 static void
 place(struct ofs_store *store, struct ofs_store_op *op)
 {

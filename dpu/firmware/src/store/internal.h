@@ -126,7 +126,7 @@ struct ofs_store {
 	uint32_t record_count;
 	uint32_t lane_count;
 	uint64_t sequence;
-	uint64_t now_s; /* as last told */
+	uint64_t now_s; /* as last passed in */
 	struct ofs_store_segment *segments;
 	struct ofs_store_record *records;
 	uint32_t *index;

@@ -81,7 +81,7 @@ ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, ui
 	return rc;
 }
 
-/* What a caller hears of an I/O's end: a full disk is worth telling apart, all else is -EIO. */
+/* What a caller gets of an I/O's end: a full disk has its own code, all else is -EIO. */
 int32_t
 ofs_store_rc(int64_t result, uint32_t size_bytes)
 {

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Places of each lane that hold nothing and can be had by moving; 1 if some segment frees itself
+/* Places of each lane that hold nothing and can be gained by moving; 1 if some segment frees itself
  * soon. */
 static int
 count_gaps(struct ofs_store *store)

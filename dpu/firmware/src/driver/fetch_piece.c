@@ -1,5 +1,5 @@
 /*
- * One part of a fetch: as many demands as a STEP carries. Its states, in the payload area it keeps
+ * One piece of a fetch: as many demands as a STEP carries. Its states, in the payload area it keeps
  * from beginning to end:
  *
  *   begun     hits read one-sidedly, the STEP built -> flying, or due: the ring was full
@@ -93,7 +93,7 @@ read_hits(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint
 	return rc;
 }
 
-/* The STEP of a part, from what read_hits left in driver->reads. The first carries the scores. */
+/* The STEP of a piece, from what read_hits left in driver->reads. The first carries the scores. */
 static void
 build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t payload_index)
 {
@@ -135,7 +135,7 @@ wanted_count(const struct ofs_fetch *fetch, const struct ofs_pending *pending)
 }
 
 static int
-begin_part(struct ofs_driver *driver, struct ofs_call *call)
+begin_piece(struct ofs_driver *driver, struct ofs_call *call)
 {
 	struct ofs_fetch *fetch = call->fetch;
 	uint32_t demand_max = driver->fabric->port.demand_max;
@@ -173,12 +173,12 @@ begin_more(struct ofs_driver *driver, struct ofs_call *call)
 
 	while (rc == 0 && driver->free_payload_count > 0
 		&& (call->begun < call->fetch->demand_count || call->owes_step)) {
-		rc = begin_part(driver, call);
+		rc = begin_piece(driver, call);
 	}
 	return rc;
 }
 
-/* A STEP over what is still wanted of the part. */
+/* A STEP over what is still wanted of the piece. */
 static int
 due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {

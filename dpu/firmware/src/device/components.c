@@ -1,5 +1,5 @@
 /*
- * The parts of the device, opened and closed on the thread that uses them: a ring of io_uring
+ * The components of the device, opened and closed on the thread that uses them: a ring of io_uring
  * belongs to the thread that first submits, and recovery submits.
  */
 #include "internal.h"
@@ -19,7 +19,7 @@ ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ..
 	return rc;
 }
 
-/* The name that was had, and one line where it is not what was asked for. */
+/* The name of the side in use, and one line where it is not what was asked for. */
 static void
 note_storage(struct ofs_device *device, const char *text)
 {
@@ -31,7 +31,7 @@ note_storage(struct ofs_device *device, const char *text)
 		snprintf(device->warning, sizeof(device->warning), "%s", text);
 	} else if (strcmp(asked, "auto") == 0 && strcmp(had, "io_uring") != 0) {
 		snprintf(device->warning, sizeof(device->warning),
-			"storage is %s: io_uring cannot be had here", had);
+			"storage is %s: io_uring is unavailable here", had);
 	} else if (device->config.storage.direct && !device->storage->direct
 		&& device->config.storage.path[0] != '\0') {
 		snprintf(device->warning, sizeof(device->warning),

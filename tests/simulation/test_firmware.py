@@ -49,6 +49,7 @@ def test_seeds(program: Path) -> None:
     assert total("faults", "0") > 100 and total("lost", "0") > 0
     for strict in "01":
         assert total("puts", strict) > 1000 and total("served", strict) > 1000
+        assert total("together", strict) > 1000
         assert total("raw", strict) > 20 and total("decisions", strict) > 1000
 
 

@@ -280,32 +280,59 @@ world_block(const struct world *world, const struct ofs_key *store_key, uint32_t
 }
 
 int
-world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_t count,
-	uint64_t timeout_ns, int32_t *rcs)
+world_put_begin(struct world_session *session, uint32_t layer, uint32_t ordinal,
+	uint64_t timeout_ns, struct world_flight *flight)
 {
 	const struct world *world = session->host->world;
 	uint8_t *bytes = malloc(world->config.store.payload_size_bytes);
+	uint32_t length;
+	int rc;
+
+	assert(bytes != NULL && ordinal < session->count);
+	length = world_block(world, &session->chunks[ordinal].store_key, layer, bytes);
+	*flight =
+		(struct world_flight){.session = session, .layer = layer, .bytes = bytes, .out.count = 1};
+	flight->ordinals[0] = ordinal;
+	flight->put = (struct ofs_put){.session = session->number,
+		.layer = layer,
+		.count = 1,
+		.length_bytes = length,
+		.ordinals = flight->ordinals,
+		.source = bytes,
+		.source_stride_bytes = length,
+		.timeout_ns = timeout_ns,
+		.rcs = flight->out.rcs};
+	rc = ofs_driver_put_begin(session->host->driver, &flight->put, &flight->ticket);
+	if (rc != 0)
+		free(bytes);
+	return rc;
+}
+
+int
+world_put_end(struct world_flight *flight)
+{
+	int rc = ofs_driver_put_end(flight->session->host->driver, flight->ticket);
+
+	free(flight->bytes);
+	return rc;
+}
+
+int
+world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_t count,
+	uint64_t timeout_ns, int32_t *rcs)
+{
+	struct world_flight flight;
 	int last = 0;
 
-	assert(bytes != NULL && first + count <= session->count);
 	/* One by one: each has its own length. */
 	for (uint32_t i = 0; i < count; i++) {
-		uint32_t ordinal = first + i;
-		uint32_t length = world_block(world, &session->chunks[ordinal].store_key, layer, bytes);
-		struct ofs_put put = {.session = session->number,
-			.layer = layer,
-			.count = 1,
-			.length_bytes = length,
-			.ordinals = &ordinal,
-			.source = bytes,
-			.source_stride_bytes = length,
-			.timeout_ns = timeout_ns,
-			.rcs = &rcs[i]};
-		int rc = ofs_driver_put(session->host->driver, &put);
+		int rc = world_put_begin(session, layer, first + i, timeout_ns, &flight);
 
+		assert(rc == 0);
+		rc = world_put_end(&flight);
+		rcs[i] = flight.out.rcs[0];
 		last = rc != 0 ? rc : last;
 	}
-	free(bytes);
 	return last;
 }
 
@@ -324,54 +351,88 @@ is_right(const struct world *world, const struct ofs_key *store_key, uint32_t la
 	return right;
 }
 
-int
-world_fetch(struct world_session *session, uint32_t layer, uint32_t count, const uint32_t *ordinals,
-	const uint16_t *scores, uint64_t timeout_ns, struct world_fetch *out)
+static void
+free_target(struct world_flight *flight)
 {
-	const struct world *world = session->host->world;
-	uint64_t stride = world->config.store.payload_size_bytes;
-	struct ofs_key keys[WORLD_DEMANDS_MAX];
-	uint32_t places[WORLD_DEMANDS_MAX];
-	uint32_t lengths[WORLD_DEMANDS_MAX] = {0};
-	struct ofs_fetch fetch = {.session = session->number,
+	uint64_t size_bytes = flight->out.count * flight->fetch.target_stride_bytes + 1;
+	int rc = ofs_driver_unregister(flight->session->host->driver, flight->bytes, size_bytes);
+
+	assert(rc == 0);
+	free(flight->bytes);
+}
+
+int
+world_fetch_begin(struct world_session *session, uint32_t layer, uint32_t count,
+	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns,
+	struct world_flight *flight)
+{
+	uint64_t stride = session->host->world->config.store.payload_size_bytes;
+	int rc;
+
+	assert(count <= WORLD_DEMANDS_MAX);
+	*flight = (struct world_flight){.session = session, .layer = layer, .out.count = count};
+	flight->bytes = malloc(count * stride + 1);
+	assert(flight->bytes != NULL);
+	rc = ofs_driver_register(session->host->driver, flight->bytes, count * stride + 1);
+	assert(rc == 0);
+	for (uint32_t i = 0; i < count; i++) {
+		flight->ordinals[i] = ordinals[i];
+		ofs_block_key(&session->chunks[ordinals[i]].key, layer, &flight->keys[i]);
+		flight->target_index[i] = i;
+	}
+	if (scores != NULL)
+		memcpy(flight->scores, scores, session->count * sizeof(*scores));
+	flight->fetch = (struct ofs_fetch){.session = session->number,
 		.step = session->step,
 		.layer = layer,
 		.selected_count = count,
 		.demand_count = count,
 		.score_count = scores == NULL ? 0 : session->count,
-		.ordinals = ordinals,
-		.keys = keys,
-		.scores = scores,
-		.target_index = places,
+		.ordinals = flight->ordinals,
+		.keys = flight->keys,
+		.scores = scores == NULL ? NULL : flight->scores,
+		.target = flight->bytes,
+		.target_index = flight->target_index,
 		.target_stride_bytes = stride,
 		.timeout_ns = timeout_ns,
-		.ends = out->ends,
-		.rcs = out->rcs,
-		.lengths = lengths};
-	uint32_t i;
-	int rc;
+		.ends = flight->out.ends,
+		.rcs = flight->out.rcs,
+		.lengths = flight->lengths};
+	rc = ofs_driver_fetch_begin(session->host->driver, &flight->fetch, &flight->ticket);
+	if (rc != 0)
+		free_target(flight);
+	return rc;
+}
 
-	assert(count <= WORLD_DEMANDS_MAX);
-	fetch.target = malloc(count * stride + 1);
-	assert(fetch.target != NULL);
-	rc = ofs_driver_register(session->host->driver, fetch.target, count * stride + 1);
-	assert(rc == 0);
-	for (i = 0; i < count; i++) {
-		ofs_block_key(&session->chunks[ordinals[i]].key, layer, &keys[i]);
-		places[i] = i;
+int
+world_fetch_end(struct world_flight *flight)
+{
+	const struct world_host *host = flight->session->host;
+	uint64_t stride = flight->fetch.target_stride_bytes;
+	int rc = ofs_driver_fetch_end(host->driver, flight->ticket);
+
+	flight->out.hit_count = flight->fetch.hit_count;
+	for (uint32_t i = 0; i < flight->out.count; i++) {
+		const struct ofs_chunk_info *chunk = &flight->session->chunks[flight->ordinals[i]];
+
+		flight->out.wrong_count += flight->out.rcs[i] == 0
+			&& !is_right(host->world, &chunk->store_key, flight->layer, flight->bytes + i * stride,
+				flight->lengths[i]);
 	}
-	rc = ofs_driver_fetch(session->host->driver, &fetch);
-	out->count = count;
-	out->hit_count = fetch.hit_count;
-	out->wrong_count = 0;
-	for (i = 0; i < count; i++) {
-		out->wrong_count += out->rcs[i] == 0
-			&& !is_right(world, &session->chunks[ordinals[i]].store_key, layer,
-				fetch.target + i * stride, lengths[i]);
-	}
-	i = (uint32_t)ofs_driver_unregister(session->host->driver, fetch.target, count * stride + 1);
-	assert(i == 0);
-	free(fetch.target);
+	free_target(flight);
+	return rc;
+}
+
+int
+world_fetch(struct world_session *session, uint32_t layer, uint32_t count, const uint32_t *ordinals,
+	const uint16_t *scores, uint64_t timeout_ns, struct world_fetch *out)
+{
+	struct world_flight flight;
+	int rc = world_fetch_begin(session, layer, count, ordinals, scores, timeout_ns, &flight);
+
+	if (rc == 0)
+		rc = world_fetch_end(&flight);
+	*out = flight.out;
 	return rc;
 }
 

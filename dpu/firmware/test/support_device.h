@@ -51,6 +51,22 @@ struct world_fetch {
 	uint32_t wrong_count; /* blocks that were returned and are not what was written: never */
 };
 
+/* One put or fetch on its way, with all that the driver writes to until it has ended. */
+struct world_flight {
+	struct world_session *session;
+	uint32_t layer;
+	uint64_t ticket;
+	struct ofs_put put;
+	struct ofs_fetch fetch;
+	struct world_fetch out; /* of a put: rcs[0] */
+	uint8_t *bytes;
+	uint32_t ordinals[WORLD_DEMANDS_MAX];
+	struct ofs_key keys[WORLD_DEMANDS_MAX];
+	uint32_t target_index[WORLD_DEMANDS_MAX];
+	uint32_t lengths[WORLD_DEMANDS_MAX];
+	uint16_t scores[WORLD_CHUNKS_MAX];
+};
+
 /* A small device over simulated storage without faults; the caller changes what it wants. */
 void world_config(struct ofs_device_config *config);
 /* 0, or what the device refuses, with its text. */
@@ -83,6 +99,17 @@ int world_append(struct world_session *session, uint64_t content, uint32_t count
 /* Bytes of a block, and how many. */
 uint32_t world_block(const struct world *world, const struct ofs_key *store_key, uint32_t layer,
 	uint8_t *bytes);
+/*
+ * The same in two parts, so that several are on their way: a put of one block, or a fetch. What
+ * begin returns as the driver does has not begun; `flight` stays where it is until its end.
+ */
+int world_put_begin(struct world_session *session, uint32_t layer, uint32_t ordinal,
+	uint64_t timeout_ns, struct world_flight *flight);
+int world_put_end(struct world_flight *flight);
+int world_fetch_begin(struct world_session *session, uint32_t layer, uint32_t count,
+	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns,
+	struct world_flight *flight);
+int world_fetch_end(struct world_flight *flight);
 /* Puts blocks [first, first + count) of one layer; rcs [count]. */
 int world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_t count,
 	uint64_t timeout_ns, int32_t *rcs);

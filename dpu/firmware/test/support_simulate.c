@@ -18,8 +18,8 @@ check_tables(struct simulation *s)
 }
 
 /* One call in eight has so little time that it ends before its block is written or read. */
-static uint64_t
-patience_ns(struct simulation *s)
+uint64_t
+simulate_patience_ns(struct simulation *s)
 {
 	s->hasty = weather_below(&s->weather, 8) == 0;
 	return s->hasty ? 1 + weather_below(&s->weather, 50000) : CALL_TIMEOUT_NS;
@@ -42,9 +42,8 @@ take_log(struct simulation *s)
 	} while (count > 0);
 }
 
-/* A session somebody has open, or NULL. */
-static struct world_session *
-any_session(struct simulation *s)
+struct world_session *
+simulate_any_session(struct simulation *s)
 {
 	uint32_t from = weather_below(&s->weather, SESSIONS_MAX);
 
@@ -93,7 +92,7 @@ do_open(struct simulation *s)
 static void
 do_append(struct simulation *s)
 {
-	struct world_session *session = any_session(s);
+	struct world_session *session = simulate_any_session(s);
 	uint32_t count = 1 + weather_below(&s->weather, 12);
 	uint64_t text;
 
@@ -103,10 +102,24 @@ do_append(struct simulation *s)
 	CHECK(world_append(session, 1000 * text + session->count, count) == 0);
 }
 
+void
+simulate_judge_put(struct simulation *s, const struct ofs_key *store_key, uint32_t layer,
+	int32_t rc)
+{
+	simulate_mix(s, (uint64_t)(int64_t)rc);
+	/* Every put ends, with an answer that says why. */
+	CHECK(rc == 0 || rc == -ENOSPC || (s->hasty && rc == -ETIMEDOUT)
+		|| (!s->weather.strict && (rc == -EIO || rc == -ETIMEDOUT || rc == -EBADMSG)));
+	if (rc == 0) {
+		oracle_find(&s->oracle, store_key, layer)->acknowledged = true;
+		s->result.puts++;
+	}
+}
+
 static void
 do_put(struct simulation *s)
 {
-	struct world_session *session = any_session(s);
+	struct world_session *session = simulate_any_session(s);
 	int32_t rcs[WORLD_CHUNKS_MAX];
 	uint32_t layer = weather_below(&s->weather, s->world.config.core.layer_count);
 	uint32_t first, count;
@@ -118,24 +131,13 @@ do_put(struct simulation *s)
 	count = count < session->count - first ? count : session->count - first;
 	for (uint32_t i = 0; i < count; i++)
 		oracle_find(&s->oracle, &session->chunks[first + i].store_key, layer)->tried = true;
-	(void)world_put(session, layer, first, count, patience_ns(s), rcs);
-	for (uint32_t i = 0; i < count; i++) {
-		simulate_mix(s, (uint64_t)(int64_t)rcs[i]);
-		/* Every put ends, with an answer that says why. */
-		CHECK(rcs[i] == 0 || rcs[i] == -ENOSPC || (s->hasty && rcs[i] == -ETIMEDOUT)
-			|| (!s->weather.strict
-				&& (rcs[i] == -EIO || rcs[i] == -ETIMEDOUT || rcs[i] == -EBADMSG)));
-		if (rcs[i] == 0) {
-			oracle_find(&s->oracle, &session->chunks[first + i].store_key, layer)->acknowledged =
-				true;
-			s->result.puts++;
-		}
-	}
+	(void)world_put(session, layer, first, count, simulate_patience_ns(s), rcs);
+	for (uint32_t i = 0; i < count; i++)
+		simulate_judge_put(s, &session->chunks[first + i].store_key, layer, rcs[i]);
 }
 
-/* What the answer to one demand may be, given what the oracle knows. */
-static void
-judge(struct simulation *s, const struct ofs_key *store_key, uint32_t layer, int32_t rc)
+void
+simulate_judge(struct simulation *s, const struct ofs_key *store_key, uint32_t layer, int32_t rc)
 {
 	struct oracle_block *block = oracle_find(&s->oracle, store_key, layer);
 
@@ -161,7 +163,7 @@ judge(struct simulation *s, const struct ofs_key *store_key, uint32_t layer, int
 static void
 do_fetch(struct simulation *s)
 {
-	struct world_session *session = any_session(s);
+	struct world_session *session = simulate_any_session(s);
 	uint32_t layer = weather_below(&s->weather, s->world.config.core.layer_count);
 	uint32_t ordinals[WORLD_DEMANDS_MAX];
 	uint16_t scores[WORLD_CHUNKS_MAX];
@@ -181,13 +183,13 @@ do_fetch(struct simulation *s)
 	session->step += weather_below(&s->weather, 2);
 	s->was_dirty = world_status(&s->world).dirty_blocks > 0;
 	rc = world_fetch(session, layer, count, ordinals,
-		weather_below(&s->weather, 3) == 0 ? NULL : scores, patience_ns(s), &fetch);
+		weather_below(&s->weather, 3) == 0 ? NULL : scores, simulate_patience_ns(s), &fetch);
 	/* Within the call's time, unless every slot was quarantined by a hung device. */
 	CHECK(rc == 0 || (rc == -ETIMEDOUT && (s->hasty || !s->weather.strict)));
 	CHECK(fetch.wrong_count == 0);
 	s->result.demands += count;
 	for (uint32_t i = 0; i < count; i++)
-		judge(s, &session->chunks[ordinals[i]].store_key, layer, fetch.rcs[i]);
+		simulate_judge(s, &session->chunks[ordinals[i]].store_key, layer, fetch.rcs[i]);
 }
 
 /* Blocks that only this session reads are deleted with it, unless it is archived. */
@@ -209,7 +211,7 @@ forget_session(struct simulation *s, const struct world_session *session)
 static void
 do_close(struct simulation *s)
 {
-	struct world_session *session = any_session(s);
+	struct world_session *session = simulate_any_session(s);
 	int archive = weather_below(&s->weather, 4) != 0;
 
 	if (session == NULL)
@@ -270,7 +272,7 @@ do_reset(struct simulation *s)
 static void
 do_session_control(struct simulation *s)
 {
-	struct world_session *session = any_session(s);
+	struct world_session *session = simulate_any_session(s);
 
 	if (session == NULL)
 		return;
@@ -314,7 +316,7 @@ typedef void simulate_event(struct simulation *s);
 
 static simulate_event *const events[WEATHER_EVENTS] = {do_attach, do_open, do_append, do_put,
 	do_fetch, do_close, do_detach, simulate_raw, do_reset, do_session_control, do_policy, do_hang,
-	do_pass};
+	do_pass, simulate_together};
 
 /* After the storm: what hung is let go, everybody leaves, and everything is accounted for. */
 static void

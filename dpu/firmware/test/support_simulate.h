@@ -15,13 +15,14 @@ struct simulate_result {
 	uint64_t virtual_ns;
 	uint64_t puts; /* acknowledged */
 	uint64_t demands;
-	uint64_t served; /* demands that came with the right bytes */
-	uint64_t lost;   /* acknowledged blocks reported lost after an injected fault */
-	uint64_t raw;    /* commands no honest host sends */
-	uint64_t faults; /* I/Os that ended with an error or failed their check */
-	uint64_t agreed; /* decisions of the log that the replay made again */
-	uint64_t hash;   /* of all decisions, counters and answers */
-	uint32_t strict; /* nothing was injected: nothing may be lost */
+	uint64_t together; /* calls that were on their way with another of the same driver */
+	uint64_t served;   /* demands that came with the right bytes */
+	uint64_t lost;     /* acknowledged blocks reported lost after an injected fault */
+	uint64_t raw;      /* commands no honest host sends */
+	uint64_t faults;   /* I/Os that ended with an error or failed their check */
+	uint64_t agreed;   /* decisions of the log that the replay made again */
+	uint64_t hash;     /* of all decisions, counters and answers */
+	uint32_t strict;   /* nothing was injected: nothing may be lost */
 };
 
 void simulate(uint64_t seed, uint32_t steps, struct simulate_result *result);

@@ -69,9 +69,9 @@ weather_policy(struct weather *w, struct ofs_policy *policy)
 static void
 draw_weights(struct weather *w)
 {
-	/* attach open append put fetch close detach raw reset control policy hang pass */
-	static const uint32_t most[WEATHER_EVENTS] = {6, 8, 20, 60, 100, 4, 2, 10, 1, 6, 3, 4, 20};
-	static const uint32_t least[WEATHER_EVENTS] = {1, 2, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 1};
+	/* attach open append put fetch close detach raw reset control policy hang pass together */
+	static const uint32_t most[WEATHER_EVENTS] = {6, 8, 20, 60, 100, 4, 2, 10, 1, 6, 3, 4, 20, 60};
+	static const uint32_t least[WEATHER_EVENTS] = {1, 2, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 1, 2};
 
 	for (uint32_t i = 0; i < WEATHER_EVENTS; i++) {
 		w->weights[i] = least[i] + sometimes(w, most[i]);

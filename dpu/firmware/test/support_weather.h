@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { HOSTS_MAX = 4, SESSIONS_MAX = 8, WEATHER_EVENTS = 13, LOG_PIECE = 262144 };
+enum { HOSTS_MAX = 4, SESSIONS_MAX = 8, WEATHER_EVENTS = 14, LOG_PIECE = 262144 };
 
 struct weather {
 	uint64_t seed;
@@ -69,6 +69,17 @@ simulate_mix(struct simulation *s, uint64_t value)
 /* Commands of a host that means no good, or has a bug, and the taking in of their answers. */
 void simulate_raw(struct simulation *s);
 void simulate_raw_collect(struct simulation *s, uint32_t host);
+
+/* Several fetches and puts of one driver, on their way at once. */
+void simulate_together(struct simulation *s);
+/* A session that some honest host has open, or NULL. */
+struct world_session *simulate_any_session(struct simulation *s);
+uint64_t simulate_patience_ns(struct simulation *s);
+/* What the answer to one demand or put may be, given what the oracle knows. */
+void simulate_judge(struct simulation *s, const struct ofs_key *store_key, uint32_t layer,
+	int32_t rc);
+void simulate_judge_put(struct simulation *s, const struct ofs_key *store_key, uint32_t layer,
+	int32_t rc);
 
 /* Draws the weather and opens a device under it. */
 void weather_open(struct weather *weather, uint64_t seed, struct world *world);

@@ -3,7 +3,7 @@
 A `KvGeometry` is a tuple of layers, because layers differ: a DeepSeek-V4 model alternates two
 kinds that compress the sequence by 4 and by 128. An *entry* is what one layer stores for
 `tokens_per_entry` consecutive tokens; a *block* is `block_tokens` tokens of one layer, all its KV
-heads. Index keys (the small keys a learned indexer scores) are counted, but are no part of a
+heads. Index keys (the small keys a learned indexer scores) are counted, but belong to no
 block: every selection reads all of them, so they stay in the HBM pool's memory with the weights.
 
 Owns nothing, immutable, any thread. A shape that cannot exist raises `BadInput`.
@@ -28,7 +28,7 @@ class LayerKv:
     form: `gqa` (grouped or full multi-head: K and V per KV head), `mla` (one latent per token, read
     as key and as value), `csa` and `hca` (DeepSeek-V4's compressed sparse and heavily compressed
     attention: one latent per `tokens_per_entry` tokens, beside a window of uncompressed ones).
-    head_dim: values of one KV head in one entry; for a latent, its rank and its rotary part.
+    head_dim: values of one KV head in one entry; for a latent, its rank and its rotary values.
     window_tokens: uncompressed entries kept per session whatever its length; 0 without a window.
     index_dim: values of the indexer's key per entry; 0 where the layer has no indexer of its own.
     selection_layer: the layer whose selection this one reuses; -1 where it selects for itself.
@@ -134,7 +134,7 @@ class KvGeometry:
     def block_bytes(self, layer: int, block_tokens: int | None = None) -> int:
         """Bytes of one block of `layer`: `block_tokens` tokens (default: the geometry's own).
 
-        Raises `BadInput` when a block would hold a part of an entry."""
+        Raises `BadInput` when a block would hold a fraction of an entry."""
         tokens = self.block_tokens if block_tokens is None else block_tokens
         per_entry = self.layers[layer].tokens_per_entry
         if tokens < 1 or tokens % per_entry:

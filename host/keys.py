@@ -58,7 +58,7 @@ CONTEXT_TOKENS_MAX = _SEGMENTS * _SEGMENT_LENGTHS * _RECENCY_TOKENS
 # exact scores; at a noise of 0.5 it is 89 and 96 %, at 1.0 it is 78 and 93 %.
 _TOKEN_NOISE = 0.25
 _NOISE_ROWS = 4096
-# How far query heads are apart, against a shared slow part of length 1.
+# How far query heads are apart, against a shared slow component of length 1.
 _HEAD_SPREAD = 0.5
 _VALUE_WORDS = 1 << 20
 # Values are +-[1/8, 1/4): sign and mantissa are random bits, the exponent is fixed.
@@ -260,12 +260,12 @@ class QueryStream:
         if self._step == 0:
             self._slow, self._fast = fresh, fresh_fast
             return white
-        for part, tau, new in (
+        for component, tau, new in (
             (self._slow, self._params.tau_slow, fresh),
             (self._fast, self._params.tau_fast, fresh_fast),
         ):
             keep = kept(tau)
-            blend(part, keep, new, moved(keep))
+            blend(component, keep, new, moved(keep))
         if self._random.random() < self._params.burst:
             topic = self._random.standard_normal(self._slow.shape)
             keep = math.sqrt(1 - BURST_SHARE)

@@ -274,7 +274,7 @@ class HbmPool:
         from_free = min(count, self._free_count)
         taken = self._free[self._free_count - from_free : self._free_count][::-1].copy()
         self._free_count -= from_free
-        parts = [taken]
+        runs = [taken]
         missing = count - from_free
         while missing:
             end = min(self._head + missing, self._tail)
@@ -286,8 +286,8 @@ class HbmPool:
             self._vacate(victims)
             self.evictions += victims.size
             missing -= victims.size
-            parts.append(victims)
-        return np.concatenate(parts)
+            runs.append(victims)
+        return np.concatenate(runs)
 
     def _vacate(self, blocks: Indices) -> None:
         """Remove `blocks` from their tables."""

@@ -20,7 +20,7 @@ class Token:
     """One token of one session, over all layers."""
 
     session: int
-    """Place of the session in the workload plan."""
+    """Number of the session in the workload plan."""
     step: int
     selected: int = 0
     demands: int = 0

@@ -27,13 +27,13 @@ BURST_SHARE = 0.75
 """Share of the variance of slow that a topic burst replaces."""
 
 STATIC_SCALE = 0.6
-"""Of the static part, before its weight."""
+"""Of the static component, before its weight."""
 
 
 @dataclass(frozen=True)
 class ProcessParams:
     """One score process, see the module. `tau_slow` and `tau_fast` are in steps, `burst` is a
-    probability per step; `noise` is the weight of a part drawn anew at every step."""
+    probability per step; `noise` is the weight of a component drawn anew at every step."""
 
     w_static: float
     tau_slow: float
@@ -46,7 +46,7 @@ class ProcessParams:
 
 
 def kept(tau: float) -> float:
-    """What of a part with correlation time `tau` is left after a step."""
+    """What of a component with correlation time `tau` is left after a step."""
     return math.exp(-1 / tau)
 
 

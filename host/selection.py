@@ -185,8 +185,8 @@ def select(
         above = np.flatnonzero(rest > bar)
         level = np.flatnonzero((rest == bar) & (rest > -np.inf))
         chosen = np.sort(np.concatenate([above, level[: k_blocks - above.size]]))
-    parts = [np.arange(first), chosen + first, np.arange(last, length_blocks)]
-    return np.concatenate(parts).astype(np.int32)
+    runs = [np.arange(first), chosen + first, np.arange(last, length_blocks)]
+    return np.concatenate(runs).astype(np.int32)
 
 
 @dataclass(frozen=True)

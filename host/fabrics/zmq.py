@@ -57,7 +57,7 @@ class _Call:
     """A fetch, put or release: its requests one after the other, and how it ended."""
 
     requests: Iterator[_Request]
-    parts: list[Any]
+    pieces: list[Any]
     current: _Request | None = None
     deadline_ns: int = 0
     error: OffstageError | None = None
@@ -104,29 +104,29 @@ class ZmqDriver:
         assert keys.shape == (count, 2) and len(index) == count and target.ndim == 2
         assert target.shape[1] >= self.payload_size_bytes
         selected = count if selected_count is None else selected_count
-        parts: list[FetchResult] = []
+        pieces: list[FetchResult] = []
 
         def requests() -> Iterator[_Request]:
             for first in range(0, max(count, 1), self.demand_max):
-                part = slice(first, min(first + self.demand_max, count))
-                # The first part carries the scores, and what was selected and is not demanded.
+                piece = slice(first, min(first + self.demand_max, count))
+                # The first piece carries the scores, and what was selected and is not demanded.
                 more = selected - count if first == 0 else 0
                 message = p.FabricFetch(
                     session=session, step=step, layer=layer,
-                    selected_count=part.stop - first + more,
-                    ordinals=np.ascontiguousarray(ordinals[part], "<u4").tobytes(),
-                    keys=np.ascontiguousarray(keys[part], "<u8").tobytes(),
+                    selected_count=piece.stop - first + more,
+                    ordinals=np.ascontiguousarray(ordinals[piece], "<u4").tobytes(),
+                    keys=np.ascontiguousarray(keys[piece], "<u8").tobytes(),
                     scores=b"" if scores is None or first else np.asarray(scores, "<u2").tobytes(),
                     timeout_ns=timeout_ns,
                 )  # fmt: skip
 
-                def accept(reply: Any, payload: memoryview, part: slice = part) -> None:
-                    parts.append(self._accept(reply, payload, target, index[part]))
+                def accept(reply: Any, payload: memoryview, piece: slice = piece) -> None:
+                    pieces.append(self._accept(reply, payload, target, index[piece]))
 
                 yield _Request(message, p.FabricFetchReply, timeout_ns, accept)
 
         self._stats["fetches"] += 1
-        call = _Call(requests(), parts)
+        call = _Call(requests(), pieces)
         return self._begin(call, Fetch(count, call, ()))
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
@@ -174,18 +174,18 @@ class ZmqDriver:
 
         def requests() -> Iterator[_Request]:
             for first in range(0, count, self._put_max):
-                part = slice(first, min(first + self._put_max, count))
-                rows = np.ascontiguousarray(source[part, :length])
+                piece = slice(first, min(first + self._put_max, count))
+                rows = np.ascontiguousarray(source[piece, :length])
                 message = p.FabricPut(
                     session=session, layer=layer, length_bytes=length,
-                    ordinals=np.ascontiguousarray(ordinals[part], "<u4").tobytes(),
+                    ordinals=np.ascontiguousarray(ordinals[piece], "<u4").tobytes(),
                     checksums=np.array([checksum(row) for row in rows], "<u8").tobytes(),
                     timeout_ns=timeout_ns,
                 )  # fmt: skip
 
-                def accept(reply: Any, _: memoryview, part: slice = part) -> None:
-                    taken = _array(reply.rcs, "<i4", part.stop - part.start, self._where)
-                    put.rcs[part] = taken
+                def accept(reply: Any, _: memoryview, piece: slice = piece) -> None:
+                    taken = _array(reply.rcs, "<i4", piece.stop - piece.start, self._where)
+                    put.rcs[piece] = taken
                     good = int((taken == 0).sum())
                     self._stats["puts"] += good
                     self._stats["bytes_put"] += good * length
@@ -277,7 +277,7 @@ class ZmqDriver:
         self._handles.remove(handle)
         call: _Call = handle.call
         self._finish(call)
-        return call.parts
+        return call.pieces
 
     def _finish(self, call: _Call) -> None:
         while not call.ended:
@@ -397,16 +397,16 @@ def _array(data: bytes, dtype: str, count: int, where: str) -> Any:
     return np.frombuffer(data, dtype).copy()
 
 
-def _join(parts: list[FetchResult]) -> FetchResult:
-    """Parts of one fetch as one result, in demand order."""
-    if len(parts) == 1:
-        return parts[0]
+def _join(pieces: list[FetchResult]) -> FetchResult:
+    """Pieces of one fetch as one result, in demand order."""
+    if len(pieces) == 1:
+        return pieces[0]
     arrays: list[Any] = [
-        np.concatenate([getattr(part, name) for part in parts])
+        np.concatenate([getattr(piece, name) for piece in pieces])
         for name in ("ends", "rcs", "lengths", "checksums")
     ]
     sums = [
-        sum(getattr(part, name) for part in parts)
+        sum(getattr(piece, name) for piece in pieces)
         for name in ("hit_count", "failed_count", "retry_count", "torn_count", "stall_ns",
                      "copy_ns")
     ]  # fmt: skip

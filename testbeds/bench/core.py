@@ -6,7 +6,7 @@ libCacheSim reads its binary format from a file in the page cache, ours an array
 each access and libCacheSim does not: pins, leases, per-demand ends, a shadow directory, actions for
 every read. The decode row is what virtual time costs where it matters, scores and averages on; the
 replay row how fast a log is checked. All figures are `measured` on this machine, in seconds of one
-core (time that another process took is not counted, on either side); simulated times play no part.
+core (time that another process took is not counted, on either side); simulated times do not count.
 """
 
 import os
@@ -193,7 +193,7 @@ def _decode_rows(seed: int, rounds: int) -> dict[str, Any]:
 
 
 def _score_process(seed: int) -> tuple[npt.NDArray[np.uint16], Ids]:
-    """Scores uint16 `[sessions, steps, layers, blocks]` (static + slow + fast part), and top k."""
+    """Scores uint16 `[sessions, steps, layers, blocks]` (static + slow + fast), and top k."""
     random = np.random.default_rng(seed)
     shape = (DECODE_SESSIONS, DECODE_LAYERS, DECODE_BLOCKS)
     static, slow = random.normal(size=shape), random.normal(size=shape)

@@ -2,7 +2,7 @@
 
 A flat trace is one block an access, all of one size, demand only, without latency. Both sides run
 in C from the first access to the last. libCacheSim is GPL and comes with the extra `test`: it is an
-oracle and a reference, never part of what is shipped. `Missing` without it.
+oracle and a reference, never shipped. `Missing` without it.
 """
 
 import time

@@ -10,7 +10,7 @@ A ratio is the median over the rounds of ours / fio in the same round. At depths
 in the kernel while nothing has completed. At depth 1, where the reactor spins, ours spins; the
 ratio to an fio that spins too is given beside the other.
 
-The emulated part reads a memory-backed emulated drive and sets what came out beside the published
+The emulation reads a memory-backed emulated drive and sets what came out beside the published
 figures; `late_share` says how often the emulation could not keep the modelled time, and a figure
 with a large share is this machine's, not the drive's.
 """

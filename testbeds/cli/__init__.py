@@ -1,7 +1,7 @@
 """The command line: a registry of commands, each imported only when it is asked for.
 
 A new command is a file beside this one with a function `register(app)`, and a line in `COMMANDS`.
-Errors end here, in one place: one line on stderr and the exit code of the error.
+Errors all end here: one line on stderr and the exit code of the error.
 """
 
 import importlib

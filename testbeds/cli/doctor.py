@@ -63,7 +63,7 @@ def to_dict(checks: list[Check]) -> dict[str, Any]:
 
 
 def _python(folder: Path) -> Check:
-    version = ".".join(str(part) for part in sys.version_info[:3])
+    version = ".".join(str(number) for number in sys.version_info[:3])
     good = sys.version_info >= (3, 11)
     return Check("python", "ok" if good else "required", version, "everything",
                  "" if good else "install Python 3.11 or newer")  # fmt: skip
@@ -230,8 +230,8 @@ def _opened(folder: Path, direct: bool) -> tuple[State, str]:
     try:
         from offstage.bindings.storage import Storage, StorageConfig
 
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".offstage-doctor-") as place:
-            file = Path(place) / "store"
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".offstage-doctor-") as scratch:
+            file = Path(scratch) / "store"
             file.write_bytes(bytes(1 << 20))
             with Storage(StorageConfig("auto", str(file), direct=direct)) as storage:
                 if storage.name == "io_uring":

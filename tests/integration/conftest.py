@@ -13,7 +13,7 @@ from lab_runs import SPEC, here  # noqa: E402
 
 
 @pytest.fixture
-def lab_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lab_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with the spec `e.toml`; policies as `lab_policies:Class`, also in
     processes begun there."""
     monkeypatch.chdir(tmp_path)

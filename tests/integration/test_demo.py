@@ -30,10 +30,10 @@ def demo(folder: Path, *words: str) -> dict[str, Any]:
         capture_output=True, text=True, timeout=110,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["report"] == "out/report.html" and "Traceback" not in done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["report"] == "out/report.html" and "Traceback" not in done.stderr
     summary: dict[str, Any] = json.loads((folder / "out/summary.json").read_text())
-    assert told["sentence"] == summary["sentence"]
+    assert answer["sentence"] == summary["sentence"]
     return summary
 
 
@@ -151,6 +151,6 @@ def test_bad_options_are_one_line(
     monkeypatch.chdir(tmp_path)
     given = [str(word(tmp_path)) if callable(word) else word for word in words]
     assert run(["demo", *given]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and len(told.err.splitlines()) == 1 and said in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "" and len(printed.err.splitlines()) == 1 and said in printed.err
     assert list(tmp_path.rglob("summary.json")) == []

@@ -18,50 +18,50 @@ from offstage.testbeds.report.page.files import read_lab_summary
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 
-def test_two_processes_write_the_same_bytes(lab_whole: Path, lab_place: Path) -> None:
+def test_two_processes_write_the_same_bytes(lab_whole: Path, lab_folder: Path) -> None:
     done = shell("run", "e.toml", "--out", "out", "--jobs", "2")
     assert done.returncode == 0, done.stderr
-    assert ledger(lab_place / "out") == ledger(lab_whole)
+    assert ledger(lab_folder / "out") == ledger(lab_whole)
 
 
 @pytest.mark.parametrize("steps", [1, 7, 1000])
 def test_slabs_of_any_length_give_the_same_bytes(
-    steps: int, lab_whole: Path, lab_place: Path, monkeypatch: pytest.MonkeyPatch
+    steps: int, lab_whole: Path, lab_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter than a session, no divisor of it, and longer than it."""
     monkeypatch.setattr("offstage.testbeds.lab.run.feed.SLAB_STEPS_MAX", steps)
     assert here("run", "e.toml", "--out", "out") == 0
-    assert ledger(lab_place / "out") == ledger(lab_whole)
+    assert ledger(lab_folder / "out") == ledger(lab_whole)
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_place: Path) -> None:
+def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_folder: Path) -> None:
     """Ctrl-C in the middle of a point: one line, 130, and the rest gives what a whole run does."""
     text = SPEC.replace("lab_policies:Silent", "lab_policies:Waits")
-    (lab_place / "e.toml").write_text(text)
+    (lab_folder / "e.toml").write_text(text)
     words = ["run", "e.toml", "--out", "out", "--jobs", jobs]
     begun = subprocess.Popen(
         [*LAB, *words], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    wait_for((lab_place / "mark.reached").exists)
-    wait_for(lambda: any((lab_place / "out/parts").glob("*.npz")))
+    wait_for((lab_folder / "mark.reached").exists)
+    wait_for(lambda: any((lab_folder / "out/parts").glob("*.npz")))
     os.killpg(begun.pid, signal.SIGINT)  # all of them, as a terminal does
     _, output = begun.communicate(timeout=WAIT_S)
     assert begun.returncode == 130, output
     assert "the same command goes on from there" in output and "Traceback" not in output
-    kept = {path: path.stat().st_mtime_ns for path in (lab_place / "out/parts").iterdir()}
+    kept = {path: path.stat().st_mtime_ns for path in (lab_folder / "out/parts").iterdir()}
     assert kept and all(path.suffix == ".npz" for path in kept)
-    (lab_place / "mark").touch()
+    (lab_folder / "mark").touch()
     assert here("run", "e.toml", "--out", "out") == 0
     assert all(path.stat().st_mtime_ns == at for path, at in kept.items()), "computed again"
     assert here("run", "e.toml", "--out", "at-once") == 0
-    assert ledger(lab_place / "out") == ledger(lab_place / "at-once")
+    assert ledger(lab_folder / "out") == ledger(lab_folder / "at-once")
 
 
-def test_parts_that_are_lost_or_torn_are_made_again(lab_whole: Path, lab_place: Path) -> None:
+def test_parts_that_are_lost_or_torn_are_made_again(lab_whole: Path, lab_folder: Path) -> None:
     """One is gone, one cut short, one empty, one with a wrong byte; the others stay."""
-    shutil.copytree(lab_whole, lab_place / "out")
-    parts = sorted((lab_place / "out/parts").iterdir())
+    shutil.copytree(lab_whole, lab_folder / "out")
+    parts = sorted((lab_folder / "out/parts").iterdir())
     assert len(parts) == 2 * 5, "two seeds of four points and the bounds"
     gone, cut, empty, wrong = random.Random(1).sample(parts, 4)
     gone.unlink()
@@ -73,8 +73,8 @@ def test_parts_that_are_lost_or_torn_are_made_again(lab_whole: Path, lab_place: 
     others = {path: path.stat().st_mtime_ns for path in parts if path not in (gone, cut, empty)}
     before = others.pop(wrong)
     assert here("run", "e.toml", "--out", "out") == 0
-    assert ledger(lab_place / "out") == ledger(lab_whole)
-    assert sorted((lab_place / "out/parts").iterdir()) == parts
+    assert ledger(lab_folder / "out") == ledger(lab_whole)
+    assert sorted((lab_folder / "out/parts").iterdir()) == parts
     assert all(path.stat().st_mtime_ns == at for path, at in others.items())
     assert wrong.stat().st_mtime_ns != before
 
@@ -96,32 +96,32 @@ def test_parts_that_are_lost_or_torn_are_made_again(lab_whole: Path, lab_place: 
          "the workload"],
 )  # fmt: skip
 def test_a_changed_spec_computes_what_changed(
-    change: tuple[str, str], made: int, lab_whole: Path, lab_place: Path
+    change: tuple[str, str], made: int, lab_whole: Path, lab_folder: Path
 ) -> None:
     """Two seeds of four points with their bounds are there; how many parts come to them? (The cap
     is for the three policies that prefetch, and its bounds are others.)"""
-    shutil.copytree(lab_whole, lab_place / "out")
-    before = {path: path.stat().st_mtime_ns for path in (lab_place / "out/parts").iterdir()}
+    shutil.copytree(lab_whole, lab_folder / "out")
+    before = {path: path.stat().st_mtime_ns for path in (lab_folder / "out/parts").iterdir()}
     text = SPEC.replace(*change) if change else SPEC
     assert not change or text != SPEC
-    (lab_place / "e.toml").write_text(text)
+    (lab_folder / "e.toml").write_text(text)
     assert here("run", "e.toml", "--out", "out") == 0
-    after = {path: path.stat().st_mtime_ns for path in (lab_place / "out/parts").iterdir()}
+    after = {path: path.stat().st_mtime_ns for path in (lab_folder / "out/parts").iterdir()}
     assert {path: after[path] for path in before} == before
     assert len(after) - len(before) == made
 
 
-def test_an_edited_policy_is_run_again(lab_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edited_policy_is_run_again(lab_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own points, and no others."""
     text = (REFERENCE / "lab_policies.py").read_text()
-    (lab_place / "edited.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", f"{lab_place}:{os.environ['PYTHONPATH']}")
-    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:", "edited:"))
+    (lab_folder / "edited.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{lab_folder}:{os.environ['PYTHONPATH']}")
+    (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:", "edited:"))
     assert shell("run", "e.toml", "--out", "out", "--jobs", "1").returncode == 0
-    before = set((lab_place / "out/parts").iterdir())
-    (lab_place / "edited.py").write_text(text + "\n# edited\n")
+    before = set((lab_folder / "out/parts").iterdir())
+    (lab_folder / "edited.py").write_text(text + "\n# edited\n")
     assert shell("run", "e.toml", "--out", "out", "--jobs", "1").returncode == 0
-    assert len(set((lab_place / "out/parts").iterdir()) - before) == 2
+    assert len(set((lab_folder / "out/parts").iterdir()) - before) == 2
 
 
 def test_figures_are_those_of_the_ledger(lab_whole: Path) -> None:
@@ -153,15 +153,15 @@ def test_figures_are_those_of_the_ledger(lab_whole: Path) -> None:
 
 
 def test_bounds_are_taken_from_where_they_were_made(
-    lab_whole: Path, lab_place: Path, capsys: pytest.CaptureFixture[str]
+    lab_whole: Path, lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`lab bounds` of a spec that was run computes nothing, and no policy was better."""
-    shutil.copytree(lab_whole, lab_place / "out")
-    parts = set((lab_place / "out/parts").iterdir())
+    shutil.copytree(lab_whole, lab_folder / "out")
+    parts = set((lab_folder / "out/parts").iterdir())
     capsys.readouterr()
     assert here("bounds", "e.toml", "--out", "out", "--format", "json") == 0
     rows = json.loads(capsys.readouterr().out)["bounds"]
-    assert set((lab_place / "out/parts").iterdir()) == parts
+    assert set((lab_folder / "out/parts").iterdir()) == parts
     best = {row["bound"]: row for row in rows}
     points = read_lab_summary(lab_whole).points
     reached = max(point.hit.value for point in points if point.hit is not None)

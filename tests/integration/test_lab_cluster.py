@@ -33,8 +33,8 @@ class Cluster:
 
     def scheduler(self, failures: int = 0) -> "subprocess.Popen[bytes]":
         """`dask scheduler`; a task may kill so many workers before it is given up."""
-        place = ("--host", "127.0.0.1", "--port", str(self.port))
-        return self._begin("scheduler", *place, failures=failures)
+        address = ("--host", "127.0.0.1", "--port", str(self.port))
+        return self._begin("scheduler", *address, failures=failures)
 
     def workers(self, count: int) -> "subprocess.Popen[bytes]":
         """`dask worker` with so many processes, begun again when they die."""
@@ -86,30 +86,30 @@ def own(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_a_cluster_writes_the_same_bytes(
-    cluster: Cluster, lab_place: Path, lab_whole: Path
+    cluster: Cluster, lab_folder: Path, lab_whole: Path
 ) -> None:
     done = shell("run", "e.toml", "--out", "out", "--cluster", cluster.address)
     assert done.returncode == 0, done.stderr
-    assert ledger(lab_place / "out") == ledger(lab_whole)
+    assert ledger(lab_folder / "out") == ledger(lab_whole)
 
 
-def test_what_kills_a_worker_costs_its_own_point_only(cluster: Cluster, lab_place: Path) -> None:
+def test_what_kills_a_worker_costs_its_own_point_only(cluster: Cluster, lab_folder: Path) -> None:
     killers = [f'\n[[policy]]\nuse = "lab_policies:{name}"\n' for name in ("Kills", "Raises")]
-    (lab_place / "e.toml").write_text("".join([SPEC, *killers]).replace("[1, 2]", "[1]"))
+    (lab_folder / "e.toml").write_text("".join([SPEC, *killers]).replace("[1, 2]", "[1]"))
     done = shell("sweep", "e.toml", "--out", "out", "--cluster", cluster.address)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    summary = read_lab_summary(lab_place / "out")
+    summary = read_lab_summary(lab_folder / "out")
     failed = {one.point: one.message for one in summary.failed}
     assert set(failed) == {"lab_policies:Kills, B = 2k", "lab_policies:Raises, B = 2k"}
     assert "no worker could run it" in failed["lab_policies:Kills, B = 2k"]
     assert len(summary.points) == 4 and all(point.bounds for point in summary.points)
 
 
-def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_place: Path) -> None:
+def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_folder: Path) -> None:
     """In the middle of a point; what was done before is kept."""
     scheduler = own.scheduler()
     own.workers(1)
-    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
+    (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
     words = ["run", "e.toml", "--out", "out", "--cluster", own.address]
     begun = subprocess.Popen([*LAB, *words], stderr=subprocess.PIPE, text=True)
     wait_for((own.folder / "mark.reached").exists)
@@ -118,17 +118,17 @@ def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_place: Path) -
     assert begun.returncode == 1, output
     line = f"offstage: --cluster {own.address}: the scheduler is gone;"
     assert [one.startswith(line) for one in output.splitlines()] == [False, True], output
-    assert list((lab_place / "out/parts").glob("*.npz"))
+    assert list((lab_folder / "out/parts").glob("*.npz"))
 
 
 def test_a_cluster_without_a_worker_any_more_is_one_line(
-    own: Cluster, lab_place: Path, monkeypatch: pytest.MonkeyPatch,
+    own: Cluster, lab_folder: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("offstage.testbeds.lab.run.execute.CLUSTER_POLL_S", 0.5)
     own.scheduler(failures=9)
     workers = own.workers(1)
-    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
+    (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
 
     def end_in_the_middle() -> None:
         wait_for((own.folder / "mark.reached").exists)
@@ -144,7 +144,7 @@ def test_a_cluster_without_a_worker_any_more_is_one_line(
 
 
 def test_no_cluster_and_an_empty_one_are_one_line(
-    own: Cluster, lab_place: Path, monkeypatch: pytest.MonkeyPatch,
+    own: Cluster, lab_folder: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("offstage.testbeds.lab.run.execute.CONNECT_S", 1)

@@ -14,14 +14,14 @@ from offstage.testbeds.cli import run
 from offstage.testbeds.report.page.files import read_lab_summary
 
 
-def test_workers_end_with_the_process_that_began_them(lab_place: Path) -> None:
+def test_workers_end_with_the_process_that_began_them(lab_folder: Path) -> None:
     """After kill -9 of the command nobody computes on."""
-    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
+    (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
     begun = subprocess.Popen([*LAB, "run", "e.toml", "--out", "out", "--jobs", "2"],
                              stderr=subprocess.DEVNULL)  # fmt: skip
-    wait_for((lab_place / "mark.reached").exists)
-    wait_for(lambda: (lab_place / "mark.reached").read_text() != "")
-    worker = Path("/proc") / (lab_place / "mark.reached").read_text()
+    wait_for((lab_folder / "mark.reached").exists)
+    wait_for(lambda: (lab_folder / "mark.reached").read_text() != "")
+    worker = Path("/proc") / (lab_folder / "mark.reached").read_text()
     assert worker.exists() and worker.name != str(begun.pid)
     begun.kill()
     begun.wait()
@@ -29,13 +29,13 @@ def test_workers_end_with_the_process_that_began_them(lab_place: Path) -> None:
 
 
 def test_a_sweep_goes_on_past_what_fails(
-    lab_place: Path, capsys: pytest.CaptureFixture[str]
+    lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A policy that raises, one that answers out of range, and a combination that contradicts
     itself are listed; the rest is there, and its ledger too."""
     wrong = '\n[[policy]]\nuse = "lab_policies:Raises"\n[[policy]]\nuse = "lab_policies:Outside"\n'
     sweep = '\n[sweep]\n"selection.k_blocks" = [8, 2]\n'
-    (lab_place / "e.toml").write_text(SPEC + wrong + sweep)
+    (lab_folder / "e.toml").write_text(SPEC + wrong + sweep)
     assert here("sweep", "e.toml", "--out", "out", "--format", "json") == 1
     output, error = capsys.readouterr()
     failed = {one["point"]: one["message"] for one in json.loads(output)["failed"]}
@@ -46,43 +46,43 @@ def test_a_sweep_goes_on_past_what_fails(
     )
     assert "guessed ordinal 64, of 64" in failed.pop("k_blocks=8: lab_policies:Outside, B = 2k")
     assert failed == {} and error.splitlines()[-1].startswith("offstage: e.toml: failed: 3;")
-    policies = {point.info.policy for point in read_lab_summary(lab_place / "out").points}
+    policies = {point.info.policy for point in read_lab_summary(lab_folder / "out").points}
     assert policies == {"none", "window+ema", "warmup+arc", "lab_policies:Silent"}
-    assert pq.read_table(lab_place / "out/ledger.parquet", columns=["point"]).num_rows > 0
+    assert pq.read_table(lab_folder / "out/ledger.parquet", columns=["point"]).num_rows > 0
 
 
 @pytest.mark.parametrize(("name", "named"), [("Raises", "raises"), ("Outside", "outside")])
 def test_a_run_ends_with_the_first_failure(
-    name: str, named: str, lab_place: Path, capsys: pytest.CaptureFixture[str]
+    name: str, named: str, lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line that names policy, step and session; exit code 2: the policy is the user's."""
-    (lab_place / "e.toml").write_text(SPEC.replace("lab_policies:Silent", f"lab_policies:{name}"))
+    (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", f"lab_policies:{name}"))
     assert here("run", "e.toml", "--out", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert f"policy {named!r}" in line and "step 5 of session 0" in line
-    assert not (lab_place / "out/summary.json").exists()
+    assert not (lab_folder / "out/summary.json").exists()
 
 
-def test_a_worker_that_dies_costs_its_own_point_only(lab_place: Path) -> None:
+def test_a_worker_that_dies_costs_its_own_point_only(lab_folder: Path) -> None:
     """The policy kills its process whenever it runs; points that were with it are all there."""
     killer = '\n[[policy]]\nuse = "lab_policies:Kills"\n'
-    (lab_place / "e.toml").write_text((SPEC + killer).replace("[1, 2]", "[1]"))
+    (lab_folder / "e.toml").write_text((SPEC + killer).replace("[1, 2]", "[1]"))
     done = shell("sweep", "e.toml", "--out", "out", "--jobs", "2")
     assert done.returncode == 1, done.stderr
-    summary = read_lab_summary(lab_place / "out")
+    summary = read_lab_summary(lab_folder / "out")
     assert [one.point for one in summary.failed] == ["lab_policies:Kills, B = 2k"]
     assert "died" in summary.failed[0].message
     assert len(summary.points) == 4 and all(point.bounds for point in summary.points)
 
 
-def test_a_worker_that_died_once_is_forgiven(lab_place: Path, lab_whole: Path) -> None:
+def test_a_worker_that_died_once_is_forgiven(lab_folder: Path, lab_whole: Path) -> None:
     """As when memory was short for two of them: run again alone, everything is there."""
     text = SPEC.replace("lab_policies:Silent", "lab_policies:KillsOnce")
-    (lab_place / "e.toml").write_text(text)
+    (lab_folder / "e.toml").write_text(text)
     done = shell("run", "e.toml", "--out", "out", "--jobs", "2")
     assert done.returncode == 0, done.stderr
-    assert (lab_place / "mark").exists()
-    assert ledger(lab_place / "out") == ledger(lab_whole), "else it does what Silent does"
+    assert (lab_folder / "mark").exists()
+    assert ledger(lab_folder / "out") == ledger(lab_whole), "else it does what Silent does"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_worker_that_died_once_is_forgiven(lab_place: Path, lab_whole: Path) -
     ids=" ".join,
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(
-    words: list[str], lab_place: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["lab", *words]) == 2
     output = capsys.readouterr().err.splitlines()
@@ -119,14 +119,14 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 def test_without_dask_a_cluster_is_one_line_with_the_extra(
-    lab_place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert run(["lab", "run", "e.toml", "--cluster", "tcp://127.0.0.1:8786"]) == 2
     assert "pip install 'offstage[cluster]'" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_disk_that_is_full_is_one_line(lab_place: Path) -> None:
+def test_a_disk_that_is_full_is_one_line(lab_folder: Path) -> None:
     """Files of this process may not grow beyond 1 KB, less than a part has."""
     limit = 1024
     done = shell(
@@ -136,4 +136,4 @@ def test_a_disk_that_is_full_is_one_line(lab_place: Path) -> None:
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]
     assert line.startswith("offstage: out/parts/") and "cannot be written: File too large" in line
-    assert list((lab_place / "out/parts").glob("*.tmp")) == []
+    assert list((lab_folder / "out/parts").glob("*.tmp")) == []

@@ -28,7 +28,7 @@ bands[3].dispatchEvent(new PointerEvent("pointermove", at));
 const shown = tip.hidden ? "" : tip.textContent;
 document.body.dispatchEvent(new PointerEvent("pointermove", at));
 const wide = [...document.querySelectorAll("section, h1, svg, .note, .tiles dd")].filter(
-  (part) => part.getBoundingClientRect().right > window.innerWidth + 1).length;
+  (element) => element.getBoundingClientRect().right > window.innerWidth + 1).length;
 console.log("PROBE" + JSON.stringify({width: document.documentElement.scrollWidth,
   window: window.innerWidth, tip: shown, gone: tip.hidden, wide: wide}) + "END");
 </script>
@@ -60,7 +60,7 @@ const left = first.getBoundingClientRect().left;
 scroll.scrollLeft = 120;
 const kept = first.getBoundingClientRect().left;
 const wide = [...document.querySelectorAll("section, h1, svg, .note, .tiles dd")].filter(
-  (part) => part.getBoundingClientRect().right > window.innerWidth + 1).length;
+  (element) => element.getBoundingClientRect().right > window.innerWidth + 1).length;
 console.log("PROBE" + JSON.stringify({width: document.documentElement.scrollWidth,
   left: left, kept: kept, scrolled: scroll.scrollLeft,
   hidden: scroll.scrollWidth - scroll.clientWidth,

@@ -116,7 +116,7 @@ def check_table(rows: Iterable[Mutant], root: Path = ROOT) -> None:
 
 def page(rows: list[Mutant]) -> str:
     """docs/reference/mutants.md."""
-    parts = [
+    pieces = [
         "# Mutants\n\n"
         "Small mistakes that the tests must notice: `make mutants` makes each of these one-line "
         "changes in a\ncopy of the tree and runs the test beside it, which must fail. CI runs six, "
@@ -125,7 +125,7 @@ def page(rows: list[Mutant]) -> str:
     ]
     for area in AREAS:
         chosen = [row for row in rows if row.area == area]
-        parts.append(
+        pieces.append(
             f"\n## {area.capitalize()}\n\n"
             "| mutant | file | instead of | it says | test that fails | what it would do |\n"
             "| --- | --- | --- | --- | --- | --- |\n"
@@ -133,8 +133,8 @@ def page(rows: list[Mutant]) -> str:
         for row in chosen:
             cells = (row.id, row.file, row.old, row.new, row.test)
             shown = [f"`{cell}`".replace("|", "\\|") if cell else "" for cell in cells]
-            parts.append(f"| {' | '.join(shown)} | {row.why} |\n")
-    return "".join(parts)
+            pieces.append(f"| {' | '.join(shown)} | {row.why} |\n")
+    return "".join(pieces)
 
 
 def run(rows: list[Mutant], tree: Tree) -> list[str]:
@@ -192,8 +192,8 @@ def main() -> int:
     rows = [row for row in rows if options.only in row.id]
     if options.count:
         rows = random.Random(options.seed).sample(rows, min(options.count, len(rows)))
-    with tempfile.TemporaryDirectory(prefix="offstage-mutants.") as place:
-        wrong = run(rows, Tree.copy(ROOT, Path(place)))
+    with tempfile.TemporaryDirectory(prefix="offstage-mutants.") as scratch:
+        wrong = run(rows, Tree.copy(ROOT, Path(scratch)))
     for line in wrong:
         print(line, file=sys.stderr)
     print(f"{len(rows) - len(wrong)} of {len(rows)} mutants killed")

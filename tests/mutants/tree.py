@@ -28,7 +28,7 @@ class Tree:
         self._python = root / "build/extension.o"
 
     @classmethod
-    def copy(cls, origin: Path, place: Path) -> "Tree":
+    def copy(cls, origin: Path, target: Path) -> "Tree":
         """What git knows or would add, and the extensions as they are built; `origin` must be a
         checkout."""
         names = subprocess.run(
@@ -39,10 +39,10 @@ class Tree:
             ["tar", "--null", "--files-from=-", "--ignore-failed-read", "-cf", "-"],
             cwd=origin, check=True, capture_output=True, input=names,
         ).stdout  # fmt: skip
-        subprocess.run(["tar", "-C", str(place), "-xf", "-"], check=True, input=packed)
+        subprocess.run(["tar", "-C", str(target), "-xf", "-"], check=True, input=packed)
         for built in (origin / "bindings").glob("*.so"):
-            shutil.copy2(built, place / "bindings")
-        return cls(place)
+            shutil.copy2(built, target / "bindings")
+        return cls(target)
 
     def build(self) -> None:
         """Library and extension, from nothing."""

@@ -116,7 +116,7 @@ class LedgerFile:
             yield
         except OSError as error:
             reason = error.strerror or str(error)
-            mend = "make room or name another place"
+            mend = "make room or name another path"
             raise RunFailed(f"cannot be written: {reason}", str(self.path), mend) from None
 
 

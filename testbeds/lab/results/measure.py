@@ -24,11 +24,11 @@ from offstage.testbeds.lab.results.summary import (
     WEAK_REQUESTS,
     BoundSummary,
     Interval,
-    Part,
     PointInfo,
     PointSummary,
     SeedBounds,
     SeedRun,
+    Subset,
 )
 
 __all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "Bootstrap", "measure", "ratio"]
@@ -209,8 +209,8 @@ def measure(
         stall_ms_p99=_stall(sides, 0.99),
         worst_layer=_worst_layer(sides),
         worst_requests=_worst_requests(sides),
-        first_steps=_part(sides, "first_"),
-        turn_steps=_part(sides, "turn_"),
+        first_steps=_subset(sides, "first_"),
+        turn_steps=_subset(sides, "turn_"),
         bounds=_bounds(info, sides),
         hit_by_layer=_by_layer(own, "hits", "demands"),
         nontrivial_hit_by_layer=_by_layer(own, "nontrivial_hits", "nontrivial"),
@@ -299,7 +299,7 @@ def _gap(sides: _Sides, hits: str, demands: str) -> Interval | None:
     if sides.bounds is None or ATTAINABLE not in sides.bounds.names:
         return None
     at, boot = sides.bounds.names.index(ATTAINABLE), sides.boot
-    parts = (
+    sums = (
         (sides.own.columns[hits], sides.own.columns[demands]),
         (sides.none.columns[hits], sides.none.columns[demands]),
         (getattr(sides.bounds, hits)[:, at], getattr(sides.bounds, demands)),
@@ -310,8 +310,8 @@ def _gap(sides: _Sides, hits: str, demands: str) -> Interval | None:
         gap = np.where(best - none >= GAP_MIN, best - none, 0.0)
         return ratio(own - none, gap)
 
-    value = closed([ratio(top.sum(), bottom.sum()) for top, bottom in parts])
-    drawn = closed([ratio(boot.sums(top), boot.sums(bottom)) for top, bottom in parts])
+    value = closed([ratio(top.sum(), bottom.sum()) for top, bottom in sums])
+    drawn = closed([ratio(boot.sums(top), boot.sums(bottom)) for top, bottom in sums])
     return boot.interval(float(value), drawn)
 
 
@@ -323,16 +323,16 @@ def _stall(sides: _Sides, share: float) -> Interval | None:
     return Interval(value=found.value / 1e6, low=low, high=high)
 
 
-def _part(sides: _Sides, prefix: str) -> Part:
+def _subset(sides: _Sides, prefix: str) -> Subset:
     c = sides.own.columns
-    return Part(
+    return Subset(
         demands=int(c[f"{prefix}demands"].sum()),
         hit=sides.boot.ratio(c[f"{prefix}hits"], c[f"{prefix}demands"]),
         nontrivial_hit=sides.boot.ratio(c[f"{prefix}nontrivial_hits"], c[f"{prefix}nontrivial"]),
     )
 
 
-def _worst_layer(sides: _Sides) -> Part | None:
+def _worst_layer(sides: _Sides) -> Subset | None:
     """The layer with the lowest non-trivial hit rate; its interval is that of this layer."""
     by_layer = sides.own.layers
     rates = ratio(by_layer["nontrivial_hits"].sum(axis=0), by_layer["nontrivial"].sum(axis=0))
@@ -340,7 +340,7 @@ def _worst_layer(sides: _Sides) -> Part | None:
         return None
     at = int(np.nanargmin(rates))
     column = {name: values[:, at] for name, values in by_layer.items()}
-    return Part(
+    return Subset(
         layer=at,
         demands=int(column["demands"].sum()),
         hit=sides.boot.ratio(column["hits"], column["demands"]),
@@ -348,7 +348,7 @@ def _worst_layer(sides: _Sides) -> Part | None:
     )
 
 
-def _worst_requests(sides: _Sides) -> Part | None:
+def _worst_requests(sides: _Sides) -> Subset | None:
     """The tenth of the requests with the lowest non-trivial hit rates."""
     c = {name: values.astype(np.float64) for name, values in sides.own.columns.items()}
     rank = ratio(c["nontrivial_hits"], c["nontrivial"])
@@ -356,7 +356,7 @@ def _worst_requests(sides: _Sides) -> Part | None:
     if not len(chosen):
         return None
     _, hit = sides.boot.worst(c["hits"], c["demands"], rank, WORST_SHARE)
-    return Part(demands=int(c["demands"][chosen].sum()), hit=hit, nontrivial_hit=nontrivial)
+    return Subset(demands=int(c["demands"][chosen].sum()), hit=hit, nontrivial_hit=nontrivial)
 
 
 def _bounds(info: PointInfo, sides: _Sides) -> list[BoundSummary]:

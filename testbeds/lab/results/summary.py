@@ -22,12 +22,12 @@ __all__ = [
     "Failed",
     "Interval",
     "LabSummary",
-    "Part",
     "PointInfo",
     "PointSummary",
     "RequestsRow",
     "SeedBounds",
     "SeedRun",
+    "Subset",
 ]
 
 LAB_KIND = "lab"
@@ -102,14 +102,14 @@ class Interval(msgspec.Struct, kw_only=True, frozen=True):
     high: float | None = None
 
 
-class Part(msgspec.Struct, kw_only=True, frozen=True):
-    """The hit rate of a part of the demands, reported apart."""
+class Subset(msgspec.Struct, kw_only=True, frozen=True):
+    """The hit rate of a subset of the demands, reported apart."""
 
     demands: int
     hit: Interval | None
     nontrivial_hit: Interval | None
     layer: int | None = None
-    """Which layer, where the part is one."""
+    """Which layer, where the subset is one."""
 
 
 class BoundSummary(msgspec.Struct, kw_only=True, frozen=True):
@@ -155,10 +155,10 @@ class PointSummary(msgspec.Struct, kw_only=True):
     nontrivial_gap_closed: Interval | None
     stall_ms_p50: Interval | None
     stall_ms_p99: Interval | None
-    worst_layer: Part | None
-    worst_requests: Part | None
-    first_steps: Part
-    turn_steps: Part
+    worst_layer: Subset | None
+    worst_requests: Subset | None
+    first_steps: Subset
+    turn_steps: Subset
     bounds: list[BoundSummary]
     hit_by_layer: list[float | None]
     nontrivial_hit_by_layer: list[float | None]

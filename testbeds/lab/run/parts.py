@@ -112,7 +112,7 @@ def write(path: Path, part: bytes) -> None:
     except OSError as error:
         raise RunFailed(
             f"cannot be written: {error.strerror or error}", str(path),
-            "make room or name another place with --out",
+            "make room or name another path with --out",
         ) from None  # fmt: skip
     finally:
         with contextlib.suppress(OSError):

@@ -61,7 +61,7 @@ class Labels:
         """Keeps labels off what lies between the ends."""
         self.boxes.append((min(x), min(y), max(x), max(y)))
 
-    def place(
+    def add(
         self,
         x: float,
         y: float,
@@ -140,8 +140,8 @@ def powers_of_two(low: float, high: float) -> list[float]:
 # The axis of hit rates in a lab's plots: by misses, on a logarithmic scale.
 #
 # From 90 to 95 % and from 98 to 99 % half of the misses go, so both are the same distance; on a
-# linear axis one bad policy would press every good one into a stripe. No misses at all have no
-# place on such a scale: 100 % stands on a line of its own above a break. Nothing in here can fail.
+# linear axis one bad policy would press every good one into a stripe. No misses at all
+# would lie at infinity: 100 % stands on a line of its own above a break. Nothing in here can fail.
 
 SCALE_WORDS = "Equal distances halve the misses; 100 % stands above the break."
 WANTED = (0.9, 0.99, 0.5, 0.999, 0.95, 0.8, 0.0, 0.98, 0.995, 0.97, 0.9999, 0.7)

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, LabSummary
-from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
-from offstage.testbeds.report.lab.marks import interval_text
-from offstage.testbeds.report.lab.parts import (
+from offstage.testbeds.report.lab.breakdowns import (
     fates_section,
     misses_figure,
-    parts_section,
+    subsets_section,
     timeliness_figure,
 )
+from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
+from offstage.testbeds.report.lab.marks import interval_text
 from offstage.testbeds.report.lab.plots import buffer_figure, layers_figure, pareto_figure
 from offstage.testbeds.report.lab.requests import requests_section
 from offstage.testbeds.report.lab.sentence import (
@@ -54,7 +54,7 @@ def render_lab(summary: LabSummary) -> str:
             buffer_figure(view),
             misses_figure(view),
             layers_figure(view),
-            parts_section(view),
+            subsets_section(view),
             timeliness_figure(view),
             fates_section(view),
         ]
@@ -102,7 +102,7 @@ def _tiles(view: View) -> str:
 def _workloads(summary: LabSummary) -> str:
     """Where the selections come from, and that times are modelled."""
     names = dict.fromkeys(point.info.workload for point in summary.points)
-    parts = []
+    pieces = []
     for name in names:
         found = provenance(summary, name)
         label = f'<span class="chip {found}">{found}</span>' if found else ""
@@ -110,8 +110,8 @@ def _workloads(summary: LabSummary) -> str:
         facts_shown = facts("What it is", workload_facts(summary, name)).replace(
             "<details>", "<details open>", 1
         )
-        parts.append(title + (facts_shown or "<p>The manifest says nothing of it.</p>"))
-    if not parts:
+        pieces.append(title + (facts_shown or "<p>The manifest says nothing of it.</p>"))
+    if not pieces:
         return ""
     caption = (
         "Synthetic selections are drawn from a process fitted to published figures; captured ones "
@@ -121,7 +121,7 @@ def _workloads(summary: LabSummary) -> str:
     return tag(
         "section",
         '<h2 id="workloads-title">What was run</h2>'
-        f'{"".join(parts)}<p class="caption">{escape(caption)}</p>',
+        f'{"".join(pieces)}<p class="caption">{escape(caption)}</p>',
         id="workloads",
         aria_labelledby="workloads-title",
     )
@@ -130,14 +130,14 @@ def _workloads(summary: LabSummary) -> str:
 def _foot(summary: LabSummary) -> str:
     keys = [entry.key for entry in LAB_DEFINITIONS]
     manifest = {name: value for name, value in summary.manifest.items() if name != "workloads"}
-    parts = [
+    pieces = [
         _notes(summary),
         _reproduce(summary.manifest),
         facts("The spec", summary.spec),
         facts("The manifest", manifest),
         glossary("Every figure of summary.json", keys),
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(piece for piece in pieces if piece)
 
 
 def _notes(summary: LabSummary) -> str:

@@ -59,13 +59,13 @@ def each_facet(view: View, draw: Callable[[svg.Frame, Facet], str]) -> str:
             svg.tag("div", draw(frame, view.facets[0]), class_=class_)
             for frame, class_ in ((WIDE, "wide"), (NARROW, "narrow"))
         )
-    parts = [
+    pieces = [
         svg.tag("div", f"<h3>{escape(one.title)}</h3>{draw(PANEL, one)}", class_="panel")
         for one in view.facets[:FACETS_MAX]
     ]
     left = len(view.facets) - FACETS_MAX
     note = f'<p class="empty">{left} more are in the table below.</p>' if left > 0 else ""
-    return panels(parts) + note
+    return panels(pieces) + note
 
 
 def looks_legend(
@@ -116,9 +116,9 @@ def pareto_figure(view: View) -> str:
 
 
 def _pareto(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
-    places = _places(facet, metric)
-    bounds = _bound_places(facet, metric)
-    traffic = [t.value for _, _, _, t in places] + [t for _, t, _ in bounds if t is not None]
+    spots = _spots(facet, metric)
+    bounds = _bound_spots(facet, metric)
+    traffic = [t.value for _, _, _, t in spots] + [t for _, t, _ in bounds if t is not None]
     low = min([*(t for t in traffic if t > 0), 1.0]) / 1.15
     high = max([*traffic, 1.0]) * 1.2
     x = svg.Log(low, high, frame.x0, frame.x1)
@@ -126,9 +126,9 @@ def _pareto(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
     title = f"bytes read, over demand-only LRU at {metric.traffic_words}"
     axes = hit_lines + svg.x_axis(frame, _traffic_ticks(x), title)
     one = svg.tag("line", x1=x(1.0), x2=x(1.0), y1=frame.y1, y2=frame.y0, class_="need")
-    front = _front([(t.value, h.value) for _, _, h, t in places])
+    front = _front([(t.value, h.value) for _, _, h, t in spots])
     labels = Labels(frame)
-    for _, _, hit, spent in places:
+    for _, _, hit, spent in spots:
         at, ends = (x(spent.value), y(hit.value)), (_ends(spent), _ends(hit))
         labels.block(*at)
         labels.keep_off((x(ends[0][0]), x(ends[0][1])), (at[1] - 3, at[1] + 3))
@@ -138,27 +138,27 @@ def _pareto(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
             labels.block(x(spent_by), y(found), 5)
     lines = [_pareto_line(one_series, metric, x, y) for one_series in facet.series]
     lines.append(_front_line(front, x, y))
-    names = _pareto_names(places, front, x, y, labels)
+    names = _pareto_names(spots, front, x, y, labels)
     drawn = [_bounds_in_pareto(frame, facet, bounds, x, y, labels)]
-    drawn += [_pareto_mark(place, front, metric, x, y) for place in places]
+    drawn += [_pareto_mark(spot, front, metric, x, y) for spot in spots]
     drawn.append(names)
     drawn += [
-        labels.place(x(t.value), y(h.value), over_k(point.info.buffer_over_k), "note")
-        for _, point, h, t in places
+        labels.add(x(t.value), y(h.value), over_k(point.info.buffer_over_k), "note")
+        for _, point, h, t in spots
         if (t.value, h.value) in front
     ]
     said = "; ".join(
         f"{look.name} at {over_k(point.info.buffer_over_k)}: {percent(h.value)} at {ratio(t.value)}"
-        for look, point, h, t in places
+        for look, point, h, t in spots
     )
     summary = f"Hit rate against traffic, {facet.title}. {said}."
     return svg.chart(frame, axes + one + "".join(lines + drawn), summary)
 
 
-Place = tuple[Look, PointSummary, Interval, Interval]
+Spot = tuple[Look, PointSummary, Interval, Interval]
 
 
-def _places(facet: Facet, metric: Metric) -> list[Place]:
+def _spots(facet: Facet, metric: Metric) -> list[Spot]:
     found = []
     for series in facet.series:
         for point in series.points:
@@ -168,7 +168,7 @@ def _places(facet: Facet, metric: Metric) -> list[Place]:
     return found
 
 
-def _bound_places(facet: Facet, metric: Metric) -> list[tuple[str, float | None, float]]:
+def _bound_spots(facet: Facet, metric: Metric) -> list[tuple[str, float | None, float]]:
     """(name, traffic if known, hit rate) of every bound at every buffer."""
     found = []
     for buffer in facet.buffers:
@@ -206,8 +206,8 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _pareto_line(series: Series, metric: Metric, x: svg.Log, y: Hits) -> str:
     pairs = [(metric.traffic_of(point), metric.hit_of(point)) for point in series.points]
-    places = [(x(t.value), y(h.value)) for t, h in pairs if t is not None and h is not None]
-    return svg.path(places, class_="line thin", style=f"--c:{series.look.colour}")
+    spots = [(x(t.value), y(h.value)) for t, h in pairs if t is not None and h is not None]
+    return svg.path(spots, class_="line thin", style=f"--c:{series.look.colour}")
 
 
 def _front_line(front: Sequence[tuple[float, float]], x: svg.Log, y: Hits) -> str:
@@ -221,9 +221,9 @@ def _front_line(front: Sequence[tuple[float, float]], x: svg.Log, y: Hits) -> st
 
 
 def _pareto_mark(
-    place: Place, front: Sequence[tuple[float, float]], metric: Metric, x: svg.Log, y: Hits
+    spot: Spot, front: Sequence[tuple[float, float]], metric: Metric, x: svg.Log, y: Hits
 ) -> str:
-    look, point, hit, traffic = place
+    look, point, hit, traffic = spot
     at = x(traffic.value), y(hit.value)
     faint = (traffic.value, hit.value) not in front
     low, high = _ends(hit)
@@ -248,19 +248,19 @@ def _bounds_in_pareto(
     labels: Labels,
 ) -> str:
     """Bounds with known traffic as dashed series, the others as lines across the plot."""
-    parts = []
+    pieces = []
     for name in dict.fromkeys(name for name, _, _ in bounds):
         rows = [(traffic, hit) for other, traffic, hit in bounds if other == name]
         label = bound_name(name)
-        places = [(x(traffic), y(hit)) for traffic, hit in rows if traffic]
-        if places:
-            parts.append(svg.path(places, class_="bound"))
-            for (px, py), (traffic, hit) in zip(places, rows, strict=False):
+        spots = [(x(traffic), y(hit)) for traffic, hit in rows if traffic]
+        if spots:
+            pieces.append(svg.path(spots, class_="bound"))
+            for (px, py), (traffic, hit) in zip(spots, rows, strict=False):
                 tip = f"{_bound_tip(label, hit)}\ntraffic {ratio(traffic or 0)}"
-                parts.append(svg.tag("circle", cx=px, cy=py, r=3.5, class_="bound-mark",
+                pieces.append(svg.tag("circle", cx=px, cy=py, r=3.5, class_="bound-mark",
                                      data_tip=tip))  # fmt: skip
-            highest = max(places, key=lambda at: -at[1])
-            parts.append(labels.place(*highest, label, "name bound-name"))
+            highest = max(spots, key=lambda at: -at[1])
+            pieces.append(labels.add(*highest, label, "name bound-name"))
             continue
         # Every buffer alike, or the buffer at hand.
         at = facet.buffers.index(facet.middle)
@@ -268,9 +268,9 @@ def _bounds_in_pareto(
         hit = rows[0][1] if same else rows[min(at, len(rows) - 1)][1]
         words = label if same else f"{label} at {over_k(facet.middle)}"
         across = [(frame.x0, y(hit)), (frame.x1, y(hit))]
-        parts.append(svg.path(across, class_="bound", data_tip=_bound_tip(words, hit)))
-        parts.append(labels.place(frame.x1, y(hit), words, "name bound-name", ABOVE_LINE))
-    return "".join(parts)
+        pieces.append(svg.path(across, class_="bound", data_tip=_bound_tip(words, hit)))
+        pieces.append(labels.add(frame.x1, y(hit), words, "name bound-name", ABOVE_LINE))
+    return "".join(pieces)
 
 
 def _bound_tip(words: str, hit: float) -> str:
@@ -278,7 +278,7 @@ def _bound_tip(words: str, hit: float) -> str:
 
 
 def _pareto_names(
-    places: Sequence[Place],
+    spots: Sequence[Spot],
     front: Sequence[tuple[float, float]],
     x: svg.Log,
     y: Hits,
@@ -286,13 +286,13 @@ def _pareto_names(
 ) -> str:
     """The name of each series once: those of the front first, at their best point of it."""
     own: dict[str, list[tuple[bool, float, float]]] = {}
-    for look, _, hit, spent in places:
+    for look, _, hit, spent in spots:
         leads = (spent.value, hit.value) in front
         own.setdefault(look.name, []).append((leads, hit.value, spent.value))
     crowded = len(own) > NAMED_MAX
     named = []
     for name, rows in own.items():
-        others = [(x(t.value), y(h.value)) for look, _, h, t in places if look.name != name]
+        others = [(x(t.value), y(h.value)) for look, _, h, t in spots if look.name != name]
         alone = [
             row for row in rows
             if row[0] or all(math.dist((x(row[2]), y(row[1])), at) > ALONE for at in others)
@@ -300,7 +300,7 @@ def _pareto_names(
         if not crowded or alone:
             named.append((max(alone if crowded else rows), name))
     return "".join(
-        labels.place(x(spent), y(hit), name, around=BESIDE if crowded else AROUND)
+        labels.add(x(spent), y(hit), name, around=BESIDE if crowded else AROUND)
         for (_, hit, spent), name in sorted(named, reverse=True)
     )
 
@@ -335,21 +335,21 @@ def _buffer(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
             last = x(buffer)
             ticks.append((last, over_k(buffer)))
     axes = hit_lines + svg.x_axis(frame, ticks, "staging buffer")
-    labels, parts, said = Labels(frame), [], []
+    labels, pieces, said = Labels(frame), [], []
     for series in facet.series:
         rows = [(p.info.buffer_over_k, hit) for p in series.points if (hit := metric.hit_of(p))]
-        places = [(x(buffer), y(hit.value)) for buffer, hit in rows]
-        parts.append(svg.path(places, class_="line", style=f"--c:{series.look.colour}"))
-        for (px, py), (buffer, hit) in zip(places, rows, strict=True):
+        spots = [(x(buffer), y(hit.value)) for buffer, hit in rows]
+        pieces.append(svg.path(spots, class_="line", style=f"--c:{series.look.colour}"))
+        for (px, py), (buffer, hit) in zip(spots, rows, strict=True):
             low, high = _ends(hit)
             tip = f"{series.look.name}, buffer {over_k(buffer)}\nhit rate {interval_text(hit)}"
-            parts.append(error_bar((px, px), (y(low), y(high)), series.look.colour))
-            parts.append(mark(series.look, px, py, 4.0, "spot", tip))
+            pieces.append(error_bar((px, px), (y(low), y(high)), series.look.colour))
+            pieces.append(mark(series.look, px, py, 4.0, "spot", tip))
             labels.block(px, py)
             said.append(f"{series.look.name} at {over_k(buffer)}: {percent(hit.value)}")
-    parts.append(_bounds_over_buffer(facet, metric, x, y, labels))
+    pieces.append(_bounds_over_buffer(facet, metric, x, y, labels))
     summary = f"Hit rate over the buffer, {facet.title}. {'; '.join(said)}."
-    return svg.chart(frame, axes + "".join(parts), summary)
+    return svg.chart(frame, axes + "".join(pieces), summary)
 
 
 def _bounds_over_buffer(facet: Facet, metric: Metric, x: svg.Log, y: Hits, labels: Labels) -> str:
@@ -358,18 +358,18 @@ def _bounds_over_buffer(facet: Facet, metric: Metric, x: svg.Log, y: Hits, label
         for bound in facet.bounds(buffer):
             if (found := metric.hit_of(bound)) is not None:
                 rows.setdefault(bound.name, []).append((buffer, found.value))
-    parts = []
+    pieces = []
     for name, values in rows.items():
-        places = [(x(buffer), y(hit)) for buffer, hit in values]
-        parts.append(svg.path(places, class_="bound"))
-        for (px, py), (buffer, hit) in zip(places, values, strict=True):
+        spots = [(x(buffer), y(hit)) for buffer, hit in values]
+        pieces.append(svg.path(spots, class_="bound"))
+        for (px, py), (buffer, hit) in zip(spots, values, strict=True):
             tip = _bound_tip(f"{bound_name(name)}, buffer {over_k(buffer)}", hit)
-            parts.append(svg.tag("circle", cx=px, cy=py, r=3.0, class_="bound-mark", data_tip=tip))
+            pieces.append(svg.tag("circle", cx=px, cy=py, r=3.0, class_="bound-mark", data_tip=tip))
             labels.block(px, py, 4)
     for name, values in rows.items():
-        places = [(x(buffer), y(hit)) for buffer, hit in values]
-        parts.append(labels.place(*places[0], bound_name(name), "name bound-name", BEFORE))
-    return "".join(parts)
+        spots = [(x(buffer), y(hit)) for buffer, hit in values]
+        pieces.append(labels.add(*spots[0], bound_name(name), "name bound-name", BEFORE))
+    return "".join(pieces)
 
 
 # Hits by layer
@@ -413,8 +413,8 @@ def _layers(frame: svg.Frame, facet: Facet, metric: Metric) -> str:
     y, hit_lines = hit_axis(frame, [hit for _, hits in drawn for hit in hits if hit is not None])
     lines = []
     for look, values in drawn:
-        places = [(x(at), y(rate)) for at, rate in enumerate(values) if rate is not None]
-        lines.append(svg.path(places, class_=f"line {look.mark}", style=f"--c:{look.colour}"))
+        spots = [(x(at), y(rate)) for at, rate in enumerate(values) if rate is not None]
+        lines.append(svg.path(spots, class_=f"line {look.mark}", style=f"--c:{look.colour}"))
     spans = []
     for at in range(count):
         tips = [

@@ -38,12 +38,12 @@ def setting_name(row: RequestsRow, rows: Sequence[RequestsRow]) -> str:
 
 
 def _regime(row: RequestsRow, rows: Sequence[RequestsRow]) -> list[str]:
-    parts = []
+    pieces = []
     if len({one.admission for one in rows}) > 1:
-        parts.append(f"admission {row.admission}")
+        pieces.append(f"admission {row.admission}")
     if len({one.ttl_s for one in rows}) > 1:
-        parts.append("no TTL" if row.ttl_s is None else f"TTL {_ttl(row.ttl_s)}")
-    return parts
+        pieces.append("no TTL" if row.ttl_s is None else f"TTL {_ttl(row.ttl_s)}")
+    return pieces
 
 
 def _ttl(ttl_s: float) -> str:
@@ -99,7 +99,7 @@ def requests_section(rows: Sequence[RequestsRow]) -> str:
     if not rows:
         return ""
     looks = _looks(rows)
-    parts = []
+    pieces = []
     for own in _traces(rows):
         regimes = dict.fromkeys((row.admission, row.ttl_s) for row in own)
         top = max(max(row.ideal, row.opt, row.block_hit_rate) for row in own)
@@ -109,8 +109,8 @@ def requests_section(rows: Sequence[RequestsRow]) -> str:
             named = [own[0].trace] if len(_traces(rows)) > 1 or not regime_words else []
             title = ", ".join([*named, *regime_words])
             plot = _plot(shown, looks, top)
-            parts.append(tag("div", f"<h3>{escape(title)}</h3>{plot}", class_="panel"))
-    left = len(parts) - PANELS_MAX
+            pieces.append(tag("div", f"<h3>{escape(title)}</h3>{plot}", class_="panel"))
+    left = len(pieces) - PANELS_MAX
     note = f'<p class="empty">{left} more panels are in the tables.</p>' if left > 0 else ""
     keys = [
         key(look.colour, look.name, "dot" if look.mark == "circle" else f"dot {look.mark}")
@@ -121,7 +121,7 @@ def requests_section(rows: Sequence[RequestsRow]) -> str:
     return figure(
         "requests",
         "Prefix caching across requests",
-        panels(parts[:PANELS_MAX]) + note + tables + _table(rows, looks),
+        panels(pieces[:PANELS_MAX]) + note + tables + _table(rows, looks),
         "Higher is better: the share of the blocks of all requests that were found, over the "
         "blocks that may be kept, as a share of all distinct blocks. Dashed: Belady's optimum at "
         "that capacity, and what no limit at all would find; both admit every block and know no "
@@ -149,30 +149,30 @@ def _plot(rows: Sequence[RequestsRow], looks: dict[str, Look], top: float) -> st
             ticks.append((x(share), capacity(share)))
     marks = [(y(value), f"{value * 100:g} %") for value in y.ticks(5)]
     axes = svg.y_axis(FRAME, marks) + svg.x_axis(FRAME, ticks, "capacity, of all distinct blocks")
-    labels, parts = Labels(FRAME), []
+    labels, pieces = Labels(FRAME), []
     for name in dict.fromkeys(row.eviction for row in rows):
         look = looks[name]
         own = sorted((r for r in rows if r.eviction == name), key=lambda r: r.capacity_share)
-        places = [(x(row.capacity_share), y(row.block_hit_rate)) for row in own]
-        parts.append(svg.path(places, class_="line thin", style=f"--c:{look.colour}"))
-        for (px, py), row in zip(places, own, strict=True):
+        spots = [(x(row.capacity_share), y(row.block_hit_rate)) for row in own]
+        pieces.append(svg.path(spots, class_="line thin", style=f"--c:{look.colour}"))
+        for (px, py), row in zip(spots, own, strict=True):
             tip = (
                 f"{look.name}, {count(row.capacity_blocks)} blocks"
                 f"\nblocks {percent(row.block_hit_rate)}"
                 f"\ntokens {percent(row.token_hit_rate)}"
                 f"\nmean over requests {percent(row.request_hit_rate)}"
             )
-            parts.append(mark(look, px, py, 4.0, "spot", tip))
+            pieces.append(mark(look, px, py, 4.0, "spot", tip))
             labels.block(px, py)
     best = {row.capacity_share: row.opt for row in rows}
     opt = [(x(share), y(best[share])) for share in shares]
     ideal = y(rows[0].ideal)
-    parts.append(svg.path(opt, class_="bound"))
-    parts.append(svg.path([(FRAME.x0, ideal), (FRAME.x1, ideal)], class_="bound"))
-    parts.append(labels.place(*opt[0], "Belady", "name bound-name"))
-    parts.append(labels.place(FRAME.x1, ideal, "no limit", "name bound-name", ABOVE_LINE))
+    pieces.append(svg.path(opt, class_="bound"))
+    pieces.append(svg.path([(FRAME.x0, ideal), (FRAME.x1, ideal)], class_="bound"))
+    pieces.append(labels.add(*opt[0], "Belady", "name bound-name"))
+    pieces.append(labels.add(FRAME.x1, ideal, "no limit", "name bound-name", ABOVE_LINE))
     said = f"Share of blocks found over capacity, {rows[0].trace}."
-    return svg.chart(FRAME, axes + "".join(parts), said)
+    return svg.chart(FRAME, axes + "".join(pieces), said)
 
 
 def _best_table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:

@@ -47,10 +47,10 @@ def lab_sentence(summary: LabSummary) -> str:
         f"On {facet.title}, with a staging buffer of {over_k(info.buffer_over_k)} "
         f"({count(info.buffer_blocks)} blocks of {size(info.block_bytes)} a layer), "
     )
-    parts = [start + _finding(facet, look, point, metric), _gap(facet, point, metric)]
-    parts += [_beyond(facet, point, metric), _spread(facet, look, metric)]
-    parts += _what(summary, info.workload)
-    return "; ".join(part for part in parts if part) + "."
+    pieces = [start + _finding(facet, look, point, metric), _gap(facet, point, metric)]
+    pieces += [_beyond(facet, point, metric), _spread(facet, look, metric)]
+    pieces += _what(summary, info.workload)
+    return "; ".join(piece for piece in pieces if piece) + "."
 
 
 def _without_points(summary: LabSummary) -> str:
@@ -85,8 +85,8 @@ def _without_points(summary: LabSummary) -> str:
     )
 
 
-def _and(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _and(pieces: list[str]) -> str:
+    return pieces[0] if len(pieces) == 1 else f"{', '.join(pieces[:-1])} and {pieces[-1]}"
 
 
 def subject(view: View) -> tuple[Facet, Look, PointSummary] | None:
@@ -216,7 +216,7 @@ def setup(summary: LabSummary) -> str:
     selector = workload_facts(summary, first.info.workload).get("selector")
     selections = sorted({round(one.buffer_blocks / one.buffer_over_k) for one in infos})
     caps = sorted({one.bandwidth_bytes_per_s for one in infos})
-    parts = [
+    pieces = [
         f"Lab run {summary.name}",
         f"Each layer selects k = {_list(selections)} blocks in a step"
         + (f", blocks of {tokens} tokens" if isinstance(tokens, int) else "")
@@ -229,7 +229,7 @@ def setup(summary: LabSummary) -> str:
         f"storage {_list(dict.fromkeys(one.storage for one in infos))}, modelled",
         f"{_plural(len(first.seeds), 'seed')}, {_plural(first.requests, 'request')}",
     ]
-    return ". ".join(part[:1].upper() + part[1:] for part in parts if part) + "."
+    return ". ".join(piece[:1].upper() + piece[1:] for piece in pieces if piece) + "."
 
 
 def _reference(summary: LabSummary) -> str:

@@ -1,4 +1,4 @@
-"""What the parts of a lab report agree on about points: facets, series, names, colours, subject.
+"""What the sections of a lab report agree on about points: facets, series, names, colours, subject.
 
 Points of one facet differ in policy and buffer only, so they may be drawn in one plot: workload,
 HBM pool, bandwidth cap and storage are the facet's. A series is one policy, as it was set, over
@@ -223,7 +223,7 @@ def _title(setting: tuple[str, float, int, str], varying: Sequence[bool]) -> str
     workload, pool, bytes_per_s, storage = setting
     cap = f"cap {bandwidth(bytes_per_s)}" if bytes_per_s else "no cap"
     own = (f"HBM pool {over_k(pool)}", cap, storage)
-    shown = [part for part, varies in zip(own, varying[1:], strict=True) if varies]
+    shown = [piece for piece, varies in zip(own, varying[1:], strict=True) if varies]
     said = tuple(axis for axis, varies in zip(AXES, varying[1:], strict=True) if varies)
     words = [word for word in workload.split(", ") if not word.startswith(said)]
     return ", ".join([*words, *shown])
@@ -252,10 +252,10 @@ def _name(key: Key, keys: Sequence[Key]) -> str:
     """The policy, and what distinguishes it from the others of the same policy."""
     policy, eviction, granule, parameters = key
     same = [other for other in keys if other[0] == policy]
-    parts = [eviction] if len({other[1] for other in same}) > 1 else []
+    pieces = [eviction] if len({other[1] for other in same}) > 1 else []
     if len({other[2] for other in same}) > 1:
-        parts.append("granules" if granule else "whole blocks")
+        pieces.append("granules" if granule else "whole blocks")
     for name, value in parameters:
         if len({dict(other[3]).get(name) for other in same}) > 1:
-            parts.append(f"{name} {value}")
-    return f"{policy}, {', '.join(parts)}" if parts else policy
+            pieces.append(f"{name} {value}")
+    return f"{policy}, {', '.join(pieces)}" if pieces else policy

@@ -66,7 +66,7 @@ def points_section(view: View) -> str:
     """One table per facet, all but the first folded; the best policy at each buffer is marked."""
     columns = _columns(view, COLUMNS)
     head = tag("th", "policy", scope="col") + "".join(_head(column) for column in columns)
-    parts: list[str] = []
+    pieces: list[str] = []
     for facet in view.facets:
         body = "".join(_buffer_rows(facet, buffer, columns) for buffer in facet.buffers)
         table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
@@ -74,8 +74,8 @@ def points_section(view: View) -> str:
                      aria_label=f"table of points, {facet.title}")  # fmt: skip
         if len(view.facets) > 1:
             title = f"<summary>{escape(facet.title)}</summary>"
-            scroll = tag("details", title + scroll, open=None if parts else "open")
-        parts.append(scroll)
+            scroll = tag("details", title + scroll, open=None if pieces else "open")
+        pieces.append(scroll)
     caption = (
         "Under each figure its 95 % interval, drawn over requests; coverage, traffic and gap "
         "closed are paired with no prefetch on the same requests. Infinite "
@@ -84,7 +84,7 @@ def points_section(view: View) -> str:
     )
     return tag(
         "section",
-        f'<h2 id="points-title">The points</h2>{"".join(parts)}'
+        f'<h2 id="points-title">The points</h2>{"".join(pieces)}'
         f'<p class="caption">{escape(caption)}</p>' + glossary("What the columns mean", columns),
         id="points",
         aria_labelledby="points-title",

@@ -1,6 +1,6 @@
 """summary.json and report.html on disk: written whole or not at all, read with every check.
 
-A file is written beside its place and renamed, so that a reader never sees half of one.
+A file is written beside the one it replaces and renamed, so that a reader never sees half of one.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from offstage.testbeds.lab.results.summary import (
     BoundSummary,
     Interval,
     LabSummary,
-    Part,
     PointSummary,
+    Subset,
 )
 from offstage.testbeds.live.results import RunResult, Summary
 
@@ -45,7 +45,7 @@ SHARES = (
     "miss_rate", "accuracy", "busy_share",
 )  # fmt: skip
 LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1}
-NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
+BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
             errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes the file whole: a temporary beside it, then a rename. BadInput for a place that is
+    """Writes the file whole: a temporary beside it, then a rename. BadInput for a path that is
     none, RunFailed where the disk refuses."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -104,9 +104,9 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        kind = BadInput if error.errno in NO_PLACE else RunFailed
+        kind = BadInput if error.errno in BAD_PATH else RunFailed
         raise kind(
-            f"cannot be written: {error.strerror}", str(path), "make room or name another place"
+            f"cannot be written: {error.strerror}", str(path), "make room or name another path"
         ) from None
 
 
@@ -214,8 +214,8 @@ def _wrong_in(point: PointSummary) -> Iterator[str]:
             yield from _wrong_interval(name, value)
         if isinstance(value, int) and value < 0:
             yield f"{name} = {value}"
-    parts = (point.worst_layer, point.worst_requests, point.first_steps, point.turn_steps)
-    rated: list[Part | BoundSummary] = [part for part in parts if part is not None]
+    subsets = (point.worst_layer, point.worst_requests, point.first_steps, point.turn_steps)
+    rated: list[Subset | BoundSummary] = [one for one in subsets if one is not None]
     rated += point.bounds
     for one in rated:
         for interval in (one.hit, one.nontrivial_hit):

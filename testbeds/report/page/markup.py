@@ -38,7 +38,7 @@ PACKAGE = "offstage.testbeds.report.page"
 
 @dataclass(frozen=True)
 class Segment:
-    """One part of a stacked bar: its share of the bar, its colour, what hovering says."""
+    """One segment of a stacked bar: its share of the bar, its colour, what hovering says."""
 
     share: float
     colour: str
@@ -67,24 +67,24 @@ def legend(entries: Sequence[str]) -> str:
 
 
 def panel(title: str, provenance: str, body: str) -> str:
-    """One storage's part of a figure, under its name and provenance."""
+    """One storage's panel of a figure, under its name and provenance."""
     head = f"<h3>{escape(title)} {chip(provenance)}</h3>"
     return tag("div", head + body, class_=f"panel {provenance}")
 
 
-def panels(parts: Sequence[str]) -> str:
+def panels(pieces: Sequence[str]) -> str:
     """Panels side by side, one below the other where the page is narrow."""
-    return tag("div", "".join(parts), class_="panels")
+    return tag("div", "".join(pieces), class_="panels")
 
 
 def bar(segments: Sequence[Segment], provenance: str, summary: str) -> str:
     """A stacked bar; segments of no width are left out."""
-    parts = [
-        tag("span", "", style=f"flex:{part.share:.6f} 0 0;--c:{part.colour}", data_tip=part.tip)
-        for part in segments
-        if part.share > 0
+    pieces = [
+        tag("span", "", style=f"flex:{piece.share:.6f} 0 0;--c:{piece.colour}", data_tip=piece.tip)
+        for piece in segments
+        if piece.share > 0
     ]
-    return tag("div", "".join(parts), class_=f"bar {provenance}", role="img", aria_label=summary)
+    return tag("div", "".join(pieces), class_=f"bar {provenance}", role="img", aria_label=summary)
 
 
 def figure(name: str, title: str, body: str, caption: str, keys: str = "") -> str:
@@ -97,8 +97,8 @@ def figure(name: str, title: str, body: str, caption: str, keys: str = "") -> st
 
 def tile(name: str, value: str, under: str, kind: str = "") -> str:
     """One of the figures under the sentence."""
-    parts = f"<dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(under)}</small></dd>"
-    return tag("div", parts, class_=kind)
+    pieces = f"<dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(under)}</small></dd>"
+    return tag("div", pieces, class_=kind)
 
 
 def facts(title: str, values: Mapping[str, Any]) -> str:
@@ -136,12 +136,12 @@ def page(
     version: str,
 ) -> str:  # fmt: skip
     """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text."""
-    script = _part("page.js")
+    script = _packaged("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return Template(_part("page.html")).substitute(
+    return Template(_packaged("page.html")).substitute(
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         title=escape(title),
-        style=_part("page.css"),
+        style=_packaged("page.css"),
         script=script,
         sentence=_sentence(sentence),
         setup=escape(setup),
@@ -152,7 +152,7 @@ def page(
     )
 
 
-def _part(name: str) -> str:
+def _packaged(name: str) -> str:
     return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The few parts that every plot is made of: scales, axes, paths, hover bands; text is escaped here.
+"""What every plot is made of: scales, axes, paths, hover bands; text is escaped here.
 
 A plot is one SVG of a fixed view box that scales with the page. Colours are CSS variables, so that
 light, dark and print need no second drawing. What hovering shows stands in `data-tip`, as text: the
@@ -136,22 +136,22 @@ def steps(edges: Sequence[float], heights: Sequence[float], floor: float, **valu
 
 def x_axis(frame: Frame, marks: Sequence[tuple[float, str]], title: str) -> str:
     """Ticks with labels at positions already scaled, and the axis' title."""
-    parts = [tag("line", x1=frame.x0, x2=frame.x1, y1=frame.y0, y2=frame.y0, class_="axis")]
+    pieces = [tag("line", x1=frame.x0, x2=frame.x1, y1=frame.y0, y2=frame.y0, class_="axis")]
     for x, label in marks:
-        parts.append(tag("line", x1=x, x2=x, y1=frame.y0, y2=frame.y0 + 4, class_="axis"))
-        parts.append(text(x, frame.y0 + 16, label, class_="tick mid"))
+        pieces.append(tag("line", x1=x, x2=x, y1=frame.y0, y2=frame.y0 + 4, class_="axis"))
+        pieces.append(text(x, frame.y0 + 16, label, class_="tick mid"))
     middle = (frame.x0 + frame.x1) / 2
-    parts.append(text(middle, frame.height - 4, title, class_="title mid"))
-    return "".join(parts)
+    pieces.append(text(middle, frame.height - 4, title, class_="title mid"))
+    return "".join(pieces)
 
 
 def y_axis(frame: Frame, marks: Sequence[tuple[float, str]]) -> str:
     """Horizontal grid lines with labels at positions already scaled."""
-    parts = []
+    pieces = []
     for y, label in marks:
-        parts.append(tag("line", x1=frame.x0, x2=frame.x1, y1=y, y2=y, class_="grid"))
-        parts.append(text(frame.x0 - 6, y + 4, label, class_="tick end"))
-    return "".join(parts)
+        pieces.append(tag("line", x1=frame.x0, x2=frame.x1, y1=y, y2=y, class_="grid"))
+        pieces.append(text(frame.x0 - 6, y + 4, label, class_="tick end"))
+    return "".join(pieces)
 
 
 def bands(frame: Frame, spans: Sequence[tuple[float, float, str]]) -> str:

@@ -1,4 +1,4 @@
-"""What every figure of a run means: the one place that report, summary.json and pages read.
+"""What every figure of a run means: read by report, summary.json and pages alike.
 
 `DEFINITIONS` has one entry per field of `RunResult`, in reading order. D is the number of demands
 of a run. The ends of demands and the fates of prefetched blocks are explained here too, because a

@@ -36,17 +36,17 @@ def served_figure(groups: Sequence[Group], colours: Colours) -> str:
     keys = [key(f"var(--end-{end})", _end_label(end), tip=END_TEXTS[end]) for end in present]
     provenances = dict.fromkeys(group.provenance for group in groups)
     keys += [key("var(--muted)", name, name) for name in provenances]
-    parts = []
+    pieces = []
     for group in groups:
         rows = [
             _row(run, name, colours, _served_bars(run, group), _served_note(run))
             for run, name in zip(group.runs, labels(group), strict=True)
         ]
-        parts.append(panel(group.title, group.provenance, "".join(rows)))
+        pieces.append(panel(group.title, group.provenance, "".join(rows)))
     return figure(
         "served",
         "Where the selected blocks came from",
-        panels(parts),
+        panels(pieces),
         "The thin bar is every block the kernels read, split into what the GPU's HBM pool held and "
         "what it demanded of the DPU; the thick bar is those demands alone: staged in time and "
         "thanks to what, then late, then missed.",
@@ -110,7 +110,7 @@ def _row(run: RunResult, name: str, colours: Colours, content: str, note: str) -
 
 def fates_figure(groups: Sequence[Group], colours: Colours) -> str:
     """What became of the blocks that were read ahead, and the same as a table by prefetcher."""
-    parts, rows = [], []
+    pieces, rows = [], []
     for group in groups:
         bars = []
         for run, name in zip(group.runs, labels(group), strict=True):
@@ -120,17 +120,17 @@ def fates_figure(groups: Sequence[Group], colours: Colours) -> str:
             bars.append(_row(run, name, colours, _fate_bar(run, group, sums), _fate_note(sums)))
             rows += _fate_rows(run, name, group)
         if bars:
-            parts.append(panel(group.title, group.provenance, "".join(bars)))
-    if not parts:
+            pieces.append(panel(group.title, group.provenance, "".join(bars)))
+    if not pieces:
         body = '<p class="empty">Nothing was prefetched.</p>'
     else:
-        body = panels(parts) + _fate_table(rows)
+        body = panels(pieces) + _fate_table(rows)
     return figure(
         "fates",
         "What became of prefetched blocks",
         body,
-        "Each bar is every block that was read ahead of a demand: the longer its first part, the "
-        "less was read for nothing; candidates dropped before they were read are only in the "
+        "Each bar is every block that was read ahead of a demand: the longer its first segment, "
+        "the less was read for nothing; candidates dropped before they were read are only in the "
         "table.",
         legend([key(f"var(--fate-{fate})", fate, tip=FATE_TEXTS[fate]) for fate in FATES]),
     )
@@ -247,14 +247,14 @@ def _plot(
 ) -> str:
     runs = _runs(groups)
     x, y = _scales(frame, [run for run, _, _ in runs], curve)
-    parts = [_axes(frame, x, y), _lines(curve, colours, x, y)]
-    parts += [_point(run, name, group, colours, x, y) for run, name, group in runs]
-    parts.append(_direct_labels(frame, groups, x, y))
+    pieces = [_axes(frame, x, y), _lines(curve, colours, x, y)]
+    pieces += [_point(run, name, group, colours, x, y) for run, name, group in runs]
+    pieces.append(_direct_labels(frame, groups, x, y))
     said = "; ".join(
         f"{name} on {group.where}: {percent(run.hit_rate)} at {ratio(run.traffic_ratio)}"
         for run, name, group in runs
     )
-    return svg.chart(frame, "".join(parts), f"Hit rate against traffic. {said}.")
+    return svg.chart(frame, "".join(pieces), f"Hit rate against traffic. {said}.")
 
 
 def _scales(
@@ -315,20 +315,20 @@ def _point(
 
 def _lines(curve: Sequence[CurvePoint], colours: Colours, x: svg.Linear, y: svg.Linear) -> str:
     """One line per policy and provenance through its settings as they come, each with a mark."""
-    parts = []
+    pieces = []
     for (policy, provenance), shade in _shades(curve, colours).items():
         style = f"--c:{shade}"
         rows = [p for p in curve if (p.policy, p.provenance) == (policy, provenance)]
-        places = [(x(p.traffic_ratio), y(p.hit_rate)) for p in rows]
-        parts.append(svg.path(places, class_=f"line {provenance}", style=style))
-        for point, (px, py) in zip(rows, places, strict=True):
+        spots = [(x(p.traffic_ratio), y(p.hit_rate)) for p in rows]
+        pieces.append(svg.path(spots, class_=f"line {provenance}", style=style))
+        for point, (px, py) in zip(rows, spots, strict=True):
             tip = (
                 f"{policy}: {point.label}\n{provenance}\nhit rate {percent(point.hit_rate)}"
                 f"\ntraffic {ratio(point.traffic_ratio)}"
             )
-            parts.append(svg.tag("circle", cx=px, cy=py, r=3.0, class_="setting", style=style,
+            pieces.append(svg.tag("circle", cx=px, cy=py, r=3.0, class_="setting", style=style,
                                  data_tip=tip))  # fmt: skip
-    return "".join(parts)
+    return "".join(pieces)
 
 
 def _direct_labels(frame: svg.Frame, groups: Sequence[Group], x: svg.Linear, y: svg.Linear) -> str:
@@ -339,11 +339,11 @@ def _direct_labels(frame: svg.Frame, groups: Sequence[Group], x: svg.Linear, y: 
         (y(run.hit_rate), x(run.traffic_ratio), name)
         for run, name in zip(groups[0].runs, labels(groups[0]), strict=True)
     )
-    parts, last = [], -math.inf
+    pieces, last = [], -math.inf
     for py, px, name in rows:
         at = max(py + 4, last + LABEL_HEIGHT)
         last = at
         left = px > (frame.x0 + frame.x1) / 2
-        parts.append(svg.text(px + (-16 if left else 16), at, name,
+        pieces.append(svg.text(px + (-16 if left else 16), at, name,
                               class_="name end" if left else "name"))  # fmt: skip
-    return "".join(parts)
+    return "".join(pieces)

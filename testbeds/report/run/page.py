@@ -58,7 +58,7 @@ def cell(run: RunResult, column: str) -> str:
 
 
 def best(group: Group, column: str) -> set[int]:
-    """Places in the group of the runs that are best in a column; none where all show the same."""
+    """Indices in the group of the runs that are best in a column; none where all show the same."""
     better = definition(column).better
     shown = [cell(run, column) for run in group.runs]
     live = [at for at, text in enumerate(shown) if text != "–"]
@@ -228,12 +228,12 @@ def _tiles(group: Group) -> str:
 
 
 def _foot(summary: Summary) -> str:
-    parts = [_warnings(summary), _reproduce(summary)]
-    parts.append(facts("The workload, in full", summary.workload))
-    parts.append(facts("The machine", summary.machine))
+    pieces = [_warnings(summary), _reproduce(summary)]
+    pieces.append(facts("The workload, in full", summary.workload))
+    pieces.append(facts("The machine", summary.machine))
     keys = [entry.key for entry in DEFINITIONS]
-    parts.append(glossary(keys, "Every figure of summary.json"))
-    return "\n".join(part for part in parts if part)
+    pieces.append(glossary(keys, "Every figure of summary.json"))
+    return "\n".join(piece for piece in pieces if piece)
 
 
 def _warnings(summary: Summary) -> str:
@@ -267,12 +267,12 @@ def _reproduce(summary: Summary) -> str:
 
 def setup_line(summary: Summary) -> str:
     """Workload, geometry, machine, seed and provenance; what the summary lacks is left out."""
-    parts = [_text(summary.workload, "sentence"), _geometry(summary.workload)]
-    parts.append(_machine(summary.machine))
+    pieces = [_text(summary.workload, "sentence"), _geometry(summary.workload)]
+    pieces.append(_machine(summary.machine))
     storages = ", ".join(group.where for group in groups(summary.runs))
-    parts.append(f"storage: {storages}" if storages else "")
-    parts.append(f"seed {summary.seed}")
-    return ". ".join(_capital(part.rstrip(".")) for part in parts if part) + "."
+    pieces.append(f"storage: {storages}" if storages else "")
+    pieces.append(f"seed {summary.seed}")
+    return ". ".join(_capital(piece.rstrip(".")) for piece in pieces if piece) + "."
 
 
 def _capital(text: str) -> str:
@@ -286,18 +286,18 @@ def _text(values: Mapping[str, Any], key: str) -> str:
 
 def _geometry(workload: Mapping[str, Any]) -> str:
     name, note = _text(workload, "geometry"), _text(workload, "geometry_note")
-    text = ", ".join(part for part in (name, note) if part)
+    text = ", ".join(piece for piece in (name, note) if piece)
     return f"model geometry {text}" if text else ""
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
-    parts = [_text(machine, "processor")]
+    pieces = [_text(machine, "processor")]
     cores = machine.get("core_count")
     if isinstance(cores, int):
-        parts.append(f"{cores} cores")
+        pieces.append(f"{cores} cores")
     memory = machine.get("memory_bytes")
     if isinstance(memory, int):
-        parts.append(f"{size(memory)} of memory")
+        pieces.append(f"{size(memory)} of memory")
     kernel = _text(machine, "kernel")
-    parts.append(f"kernel {kernel}" if kernel else "")
-    return ", ".join(part for part in parts if part)
+    pieces.append(f"kernel {kernel}" if kernel else "")
+    return ", ".join(piece for piece in pieces if piece)

@@ -1,4 +1,4 @@
-"""What the parts of a report agree on about runs, and what happened in one sentence.
+"""What the sections of a report agree on about runs, and what happened in one sentence.
 
 A storage is a group: runs are compared with each other inside it and with the run without prefetch
 of the same group. Measured groups come first. A set of prefetchers has one colour everywhere.
@@ -133,9 +133,9 @@ def sentence(runs: Sequence[RunResult]) -> str:
     if not runs:
         return "Nothing was run."
     leading, *others = groups(runs)
-    parts = [_finding(leading)]
-    parts += [_aside(group) for group in others]
-    return f"{'; '.join(part for part in parts if part)}; {_verified(runs)}."
+    pieces = [_finding(leading)]
+    pieces += [_aside(group) for group in others]
+    return f"{'; '.join(piece for piece in pieces if piece)}; {_verified(runs)}."
 
 
 def in_words(summary: Summary) -> Summary:

@@ -56,16 +56,16 @@ def _plot(stages: Mapping[str, Mapping[str, Any]]) -> str:
     rows = _rows(stages)
     frame = svg.Frame(height=ROW * len(rows) + 48, left=148, top=4)
     x = svg.Log(LOW_NS, HIGH_NS, frame.x0, frame.x1)
-    parts = [svg.x_axis(frame, [(x(tick), clock_ns(tick)) for tick in x.ticks()[::2]], "time")]
+    pieces = [svg.x_axis(frame, [(x(tick), clock_ns(tick)) for tick in x.ticks()[::2]], "time")]
     for number, (name, stage) in enumerate(rows):
         y = frame.y1 + ROW * (number + 0.5)
         begin, end = x(stage["ns_p50"]), x(stage["ns_p99"])
         tip = f"{name}\n" + ", ".join(f"{key[3:]} {clock_ns(stage[key])}" for key in FIGURES)
-        parts.append(svg.text(frame.x0 - 6, y + 4, name, class_="tick end"))
-        parts.append(tag("rect", x=begin, y=y - 4, width=max(end - begin, 3.0), height=8,
+        pieces.append(svg.text(frame.x0 - 6, y + 4, name, class_="tick end"))
+        pieces.append(tag("rect", x=begin, y=y - 4, width=max(end - begin, 3.0), height=8,
                          fill="var(--muted)", data_tip=tip))  # fmt: skip
     said = "; ".join(f"{name} {clock_ns(stage['ns_p50'])} median" for name, stage in rows)
-    return svg.chart(frame, "".join(parts), said)
+    return svg.chart(frame, "".join(pieces), said)
 
 
 def _table(stages: Mapping[str, Mapping[str, Any]]) -> str:

@@ -168,7 +168,7 @@ def check_place(path: Path) -> None:
     if path.is_dir():
         raise BadInput("this is a folder", str(path), "give the name of a file")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise BadInput("no file can be made there", str(path), "choose another place")
+        raise BadInput("no file can be made there", str(path), "choose another path")
 
 
 def _reason(error: OSError) -> str:

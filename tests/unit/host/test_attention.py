@@ -136,7 +136,7 @@ def test_kernels_agree_with_the_reference(name: str, case: Case) -> None:
 @settings(deadline=None, max_examples=15)
 @given(case=CASES)
 def test_a_batch_is_its_sessions_one_by_one(name: str, case: Case) -> None:
-    """What a session gets does not depend on who else is in the batch, nor on its place."""
+    """What a session gets does not depend on who else is in the batch, nor on its row."""
     alone = [
         case.run(name, queries=case.queries[i : i + 1], indices=[own], counts=[case.counts[i]])[0]
         for i, own in enumerate(case.indices)
@@ -155,7 +155,7 @@ def test_a_batch_is_its_sessions_one_by_one(name: str, case: Case) -> None:
 def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) -> None:
     """Infinities and NaN in unwritten slots and in other blocks never reach the output."""
     output = case.run(name)
-    for place, (indices, counts) in enumerate(zip(case.indices, case.counts, strict=True)):
+    for row, (indices, counts) in enumerate(zip(case.indices, case.counts, strict=True)):
         spoiled = case.storage.copy()
         view = case.blocks(spoiled)
         view[np.setdiff1d(np.arange(len(view)), indices[counts > 0])] = np.nan
@@ -163,10 +163,10 @@ def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) ->
             view[index, 0, :, count:] = np.nan
             view[index, 1, :, count:] = np.inf
         again = case.run(
-            name, storage=spoiled, queries=case.queries[place : place + 1],
+            name, storage=spoiled, queries=case.queries[row : row + 1],
             indices=[indices[::-1]], counts=[counts[::-1]],
         )  # fmt: skip
-        np.testing.assert_allclose(again[0], output[place], atol=2e-5)
+        np.testing.assert_allclose(again[0], output[row], atol=2e-5)
 
 
 def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

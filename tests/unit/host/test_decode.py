@@ -38,7 +38,7 @@ RETAINED = 4  # enum ofs_end
 
 @dataclass
 class FakeFabric:
-    """Blocks by their keys; what is fetched lands as late as it may: when the fetch is told.
+    """Blocks by their keys; what is fetched lands as late as it may: when the fetch is reported.
 
     `last_first`: of the fetches in flight the newest ends first. `spoil` and `lose`: fetches, by
     the order of their begin, whose first block comes damaged, with a checksum that fits it, or not
@@ -76,15 +76,15 @@ class FakeFabric:
     def poll(self, timeout_ns: int = 0) -> list[Any]:
         fetch = self.flying.pop(-1 if self.last_first else 0)
         call = fetch.call
-        for place, (key, row) in enumerate(zip(call.keys, call.rows, strict=True)):
+        for at, (key, row) in enumerate(zip(call.keys, call.rows, strict=True)):
             block = self.blocks[key.tobytes()].copy()
-            if place == 0 and call.number == self.spoil:
+            if at == 0 and call.number == self.spoil:
                 block[17] ^= 4
-            if place == 0 and call.number == self.lose:
-                fetch.rcs[place] = -errno.EIO
+            if at == 0 and call.number == self.lose:
+                fetch.rcs[at] = -errno.EIO
                 continue
             call.target[row] = block
-            fetch.ends[place], fetch.checksums[place] = RETAINED, checksum(block)
+            fetch.ends[at], fetch.checksums[at] = RETAINED, checksum(block)
         return [fetch]
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
@@ -130,12 +130,12 @@ class World:
         self._kernel, self.decoder._decode = self.decoder._decode, self._watched
 
     def _session(self, number: int) -> HostSession:
-        # Of unlike lengths, so that the batch is ragged and the tails stand in unlike places.
+        # Of unlike lengths, so that the batch is ragged and the tails stand at unlike columns.
         identities = [number << 64 | chunk for chunk in range(CHUNKS - 7 * number)]
 
         def write(layer: int, first: int, blocks: npt.NDArray[np.uint8]) -> None:
-            for place, block in enumerate(blocks):
-                key = key_of(number, layer, first + place)
+            for at, block in enumerate(blocks):
+                key = key_of(number, layer, first + at)
                 self.fabric.blocks[key.tobytes()] = block.copy()
 
         context = compute_context(self.kv, identities, "quest", write)
@@ -177,11 +177,11 @@ class World:
             grown = [*session.context.identities, 7 << 96 | int(known[-1])]
             expected = self.kv.blocks_at(layer, known, grown)
             shape = len(known), *SHAPE.block_shape(layer)
-            for place in np.flatnonzero(count):
-                ordinal = int(np.flatnonzero(index == table[place])[0])
-                got = rows[table[place]].view(np.float16).reshape(shape[1:])
+            for column in np.flatnonzero(count):
+                ordinal = int(np.flatnonzero(index == table[column])[0])
+                got = rows[table[column]].view(np.float16).reshape(shape[1:])
                 want = expected[ordinal].view(np.float16).reshape(shape[1:])
-                tokens = int(count[place])
+                tokens = int(count[column])
                 assert (got[:, :, :tokens] == want[:, :, :tokens]).all(), "not what prefill wrote"
                 self.attended += 1
         return self._kernel(queries, storage, tables, counts, kind, layer)

@@ -101,7 +101,7 @@ def test_a_row_damaged_on_the_way_is_not_handed_out(serve: Callable[[Answer], Zm
 
 
 def test_a_fetch_is_split_and_joined(serve: Callable[[Answer], ZmqDriver]) -> None:
-    """Seven demands over messages of three: selected and scores are told once."""
+    """Seven demands over messages of three: selected and scores are sent once."""
     seen: list[tuple[int, int, int]] = []
 
     def answer(request: Any, _: list[bytes]) -> list[bytes]:

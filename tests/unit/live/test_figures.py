@@ -84,11 +84,11 @@ def test_identities_hold_for_any_counts(counts: list[int]) -> None:
 @pytest.mark.parametrize("end", [at for at in range(END_COUNT) if ENDED[at]])
 def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
     """One demand that the host saw end otherwise: the same total, and still no figures."""
-    told = list(ENDED)
-    told[end] -= 1
-    told[(end + 1) % END_COUNT] += 1
+    ended = list(ENDED)
+    ended[end] -= 1
+    ended[(end + 1) % END_COUNT] += 1
     with pytest.raises(RunFailed, match="not to be used"):
-        result_of(ledger_of(), record_of(tuple(told)))
+        result_of(ledger_of(), record_of(tuple(ended)))
 
 
 def test_an_unknown_busy_share_is_not_a_share() -> None:

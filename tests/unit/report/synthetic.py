@@ -1,7 +1,7 @@
 """Synthetic summaries for tests of the report: drawn from a seed, made of no run at all.
 
 Nothing in here is a result. The shapes resemble a demo's, so that a page made of them has every
-part; the storage names say what they are.
+section; the storage names say what they are.
 """
 
 from typing import Any

@@ -92,7 +92,7 @@ def plain(text: str) -> str:
 def test_the_sentence_says_what_where_and_against_what(whole: LabSummary) -> None:
     """Recomputed from the points of the lower middle buffer: the best within 1.3 times the
     reference's traffic, its baseline, and the better one that costs more."""
-    told = plain(lab_sentence(whole))
+    sentence = plain(lab_sentence(whole))
     rows = {p.info.policy: p for p in whole.points if p.info.buffer_over_k == 2.0}
     spent = {name: p.traffic_vs_reference for name, p in rows.items()}
     near = [rows[name] for name, traffic in spent.items() if traffic and traffic.value <= 1.3]
@@ -103,7 +103,7 @@ def test_the_sentence_says_what_where_and_against_what(whole: LabSummary) -> Non
     none = rows["none"]
     assert best.nontrivial_hit and none.nontrivial_hit and best.nontrivial_gap_closed
     assert top.nontrivial_hit and best is not top
-    for part in (
+    for words in (
         "a staging buffer of 2 k (64 blocks of 64 KiB a layer)",
         f"{best.info.policy} had {best.nontrivial_hit.value * 100:.1f} %",
         f"the most of the {len(near)} policies (of {len(rows)}) within 1.3×",
@@ -112,7 +112,7 @@ def test_the_sentence_says_what_where_and_against_what(whole: LabSummary) -> Non
         f"; {top.info.policy} had {top.nontrivial_hit.value * 100:.1f} % for ",
         "the selections are synthetic, the times modelled",
     ):
-        assert part in told
+        assert words in sentence
 
 
 def test_the_sentence_does_not_speak_of_a_gap_that_nobody_closed(lab: SimpleNamespace) -> None:
@@ -120,12 +120,12 @@ def test_the_sentence_does_not_speak_of_a_gap_that_nobody_closed(lab: SimpleName
     found = lab.points(policies=("none", "prev_step"), buffers=(2.0,))
     none, other = found
     worse = msgspec.structs.replace(other, nontrivial_hit=Interval(value=0.4))
-    told = plain(lab_sentence(lab.summary(points=[none, worse])))
-    assert "no prefetch had" in told and "and none of the" in told
-    assert "of the gap" not in told and "; the clairvoyant bound is " in told
+    sentence = plain(lab_sentence(lab.summary(points=[none, worse])))
+    assert "no prefetch had" in sentence and "and none of the" in sentence
+    assert "of the gap" not in sentence and "; the clairvoyant bound is " in sentence
     without = [msgspec.structs.replace(one, traffic_vs_reference=None) for one in found]
-    told = plain(lab_sentence(lab.summary(points=without)))
-    assert "the most of the 2 policies, against" in told and "reference" not in told
+    sentence = plain(lab_sentence(lab.summary(points=without)))
+    assert "the most of the 2 policies, against" in sentence and "reference" not in sentence
 
 
 def test_the_sentence_of_a_request_trace_names_the_best_at_each_capacity(
@@ -139,12 +139,13 @@ def test_the_sentence_of_a_request_trace_names_the_best_at_each_capacity(
         if (row.eviction, row.admission, row.capacity_share) == ("lru", "second-touch", small)
         else row for row in rows
     ]  # fmt: skip
-    told = plain(lab_sentence(lab.summary(points=[], requests=rows)))
+    sentence = plain(lab_sentence(lab.summary(points=[], requests=rows)))
     best = max(row.block_hit_rate for row in rows if row.capacity_share == 0.1)
-    assert "found 9.0 % of the blocks asked for with room for 1 % of all distinct blocks" in told
-    assert "(lru, admission second-touch), " in told
-    assert f"{best * 100:.1f} % with 10 % (sieve, admission all)" in told
-    assert "the best of 3 settings" in told and "more trace" not in told
+    found = "found 9.0 % of the blocks asked for with room for 1 % of all distinct blocks"
+    assert found in sentence
+    assert "(lru, admission second-touch), " in sentence
+    assert f"{best * 100:.1f} % with 10 % (sieve, admission all)" in sentence
+    assert "the best of 3 settings" in sentence and "more trace" not in sentence
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))
@@ -298,9 +299,9 @@ def test_the_file_comes_back_and_the_command_makes_its_page(
     write_lab_summary(whole, tmp_path / "summary.json")
     assert read_lab_summary(tmp_path) == whole
     assert offstage(["report", str(tmp_path), "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["sentence"] == lab_sentence(whole)
-    assert 'id="pareto"' in Path(told["report"]).read_text()
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["sentence"] == lab_sentence(whole)
+    assert 'id="pareto"' in Path(answer["report"]).read_text()
     assert offstage(["report", str(tmp_path)]) == 0
     assert "bound: clairvoyant" in capsys.readouterr().out
 

@@ -31,8 +31,8 @@ def test_known_values(form: object, value: float, text: str) -> None:
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**7))
-def test_all_and_nothing_are_never_rounded_to(part: int, more: int) -> None:
+def test_all_and_nothing_are_never_rounded_to(share: int, more: int) -> None:
     """100 % and 0 % are said of exactly all and nothing: one miss in millions still shows."""
-    shown = numbers.percent(part / (part + more))
+    shown = numbers.percent(share / (share + more))
     assert not shown.startswith(("100", "0.0 "))
     assert numbers.percent(1.0) == "100.0 %" and numbers.percent(0.0) == "0.0 %"

@@ -120,7 +120,7 @@ def write(trace: Trace, path: Path) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise BadInput(
-            f"cannot be written ({error.strerror or error})", str(path), "choose another place"
+            f"cannot be written ({error.strerror or error})", str(path), "choose another path"
         ) from None
 
 

@@ -1,9 +1,9 @@
-"""The rest of a lab report's figures: why demands missed, the worst parts, timeliness, fates."""
+"""The rest of a lab report's figures: why demands missed, the worst subsets, timeliness, fates."""
 
 from collections.abc import Sequence
 from html import escape
 
-from offstage.testbeds.lab.results.summary import Part, PointSummary
+from offstage.testbeds.lab.results.summary import PointSummary, Subset
 from offstage.testbeds.report.lab.marks import interval_text
 from offstage.testbeds.report.lab.plots import FACETS_MAX, looks_legend
 from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, over_k
@@ -19,7 +19,7 @@ from offstage.testbeds.report.run.plots import (
     lead_span,
 )
 
-__all__ = ["fates_section", "misses_figure", "parts_section", "timeliness_figure"]
+__all__ = ["fates_section", "misses_figure", "subsets_section", "timeliness_figure"]
 
 MISSES = ("late", "cold", "capacity", "policy")
 READ_FATES = ("used", "late", "unused", "cancelled", "dropped")
@@ -39,16 +39,16 @@ def _swatch(look: Look) -> str:
 
 def misses_figure(view: View) -> str:
     """Late and missed demands by reason, at the middle buffer; longest is worst."""
-    parts = []
+    pieces = []
     for facet in view.facets[:FACETS_MAX]:
         rows = facet.at(facet.middle)
         most = max((sum(_misses(point, view.metric)) for _, point in rows), default=0.0)
         body = "".join(_miss_row(look, point, view.metric, most) for look, point in rows)
-        parts.append(_panel(view, facet, body))
+        pieces.append(_panel(view, facet, body))
     return figure(
         "misses",
         "Why blocks were not there",
-        panels(parts),
+        panels(pieces),
         f"Shorter is better: the share of {view.metric.hit_words} that were not staged in time, by "
         "reason, at the middle buffer. The longest bar of a panel fills it. Capacity: demand-only "
         "LRU would have missed it too. Policy: it would not.",
@@ -82,14 +82,14 @@ def _miss_row(look: Look, point: PointSummary, metric: Metric, most: float) -> s
     return tag("div", head + bar(segments, "plain", f"{look.name}: {listed}"), class_="bar-row")
 
 
-# The worst parts
+# The worst subsets
 
 
-def parts_section(view: View) -> str:
+def subsets_section(view: View) -> str:
     """Worst layer, worst tenth of requests, first steps and turns beside the whole."""
-    parts = []
+    pieces = []
     for facet in view.facets[:FACETS_MAX]:
-        rows = "".join(_part_row(look, point, view) for look, point in facet.at(facet.middle))
+        rows = "".join(_subset_row(look, point, view) for look, point in facet.at(facet.middle))
         names = ("policy", "all", "worst layer", "worst tenth of requests", "first 64 steps",
                  "16 steps behind turns")  # fmt: skip
         head = "".join(
@@ -99,36 +99,36 @@ def parts_section(view: View) -> str:
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         title = f"{facet.title}, buffer {over_k(facet.middle)}"
         scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
-                     aria_label=f"worst parts, {title}")  # fmt: skip
-        parts.append(f"<h3>{escape(title)}</h3>{scroll}")
+                     aria_label=f"worst subsets, {title}")  # fmt: skip
+        pieces.append(f"<h3>{escape(title)}</h3>{scroll}")
     caption = (
-        f"The hit rate over {view.metric.hit_words} of parts that an average hides, with 95 % "
+        f"The hit rate over {view.metric.hit_words} of demands that an average hides, with 95 % "
         "intervals over requests."
     )
-    body = f'{"".join(parts)}<p class="caption">{escape(caption)}</p>'
+    body = f'{"".join(pieces)}<p class="caption">{escape(caption)}</p>'
     title = '<h2 id="parts-title">Where it is worst</h2>'
     return tag("section", title + body, id="parts", aria_labelledby="parts-title")
 
 
-def _part_row(look: Look, point: PointSummary, view: View) -> str:
+def _subset_row(look: Look, point: PointSummary, view: View) -> str:
     cells = [tag("th", _swatch(look) + escape(look.name), scope="row")]
-    cells.append(_part_cell(interval_text(view.metric.hit_of(point))))
-    for part in (point.worst_layer, point.worst_requests, point.first_steps, point.turn_steps):
-        cells.append(_part_cell(_part_text(part, view.metric), part))
+    cells.append(_subset_cell(interval_text(view.metric.hit_of(point))))
+    for subset in (point.worst_layer, point.worst_requests, point.first_steps, point.turn_steps):
+        cells.append(_subset_cell(_subset_text(subset, view.metric), subset))
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _part_text(part: Part | None, metric: Metric) -> str:
-    if part is None:
+def _subset_text(subset: Subset | None, metric: Metric) -> str:
+    if subset is None:
         return "–"
-    return interval_text(part.nontrivial_hit if metric.hit == "nontrivial_hit" else part.hit)
+    return interval_text(subset.nontrivial_hit if metric.hit == "nontrivial_hit" else subset.hit)
 
 
-def _part_cell(text: str, part: Part | None = None) -> str:
+def _subset_cell(text: str, subset: Subset | None = None) -> str:
     value, _, rest = text.partition(" (")
     under = rest.removesuffix(")")
-    if part is not None and part.layer is not None:
-        under = f"layer {part.layer}" + (f", {under}" if under else "")
+    if subset is not None and subset.layer is not None:
+        under = f"layer {subset.layer}" + (f", {under}" if under else "")
     small = f"<small>{escape(under)}</small>" if under else ""
     return tag("td", escape(value) + small, class_="number")
 

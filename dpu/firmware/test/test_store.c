@@ -394,10 +394,32 @@ test_full(void)
 	end(store);
 }
 
+/* Is one layer of a chunk never taken for another, where their entries of the index collide? */
+static void
+test_layers(void)
+{
+	struct ofs_store_config config = base_config;
+	struct ofs_store *store;
+
+	config.layer_count = 25;
+	store = begin_with(&config, 64);
+	for (uint32_t layer = 0; layer < 24; layer++)
+		for (uint32_t i = 0; i < 8; i++)
+			assert(store_put_now(store, &config, i, layer, record[0], 0) == 0);
+	for (uint32_t i = 0; i < 8; i++) {
+		for (uint32_t layer = 0; layer < 24; layer++)
+			assert(store_get_now(store, &config, i, layer, record[0], 0) == 0);
+		assert(store_get_now(store, &config, i, 24, record[0], 0) == -ENOENT);
+	}
+	assert(stats_of(store).blocks == 8 * 24);
+	end(store);
+}
+
 int
 main(void)
 {
 	test_round_trip();
+	test_layers();
 	test_order();
 	test_refusals();
 	test_torn_superblock();

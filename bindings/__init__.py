@@ -1,1 +1,1 @@
-"""The only place that touches compiled code; it imports nothing else of Offstage."""
+"""The only code that touches compiled code; it imports nothing else of Offstage."""

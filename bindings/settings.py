@@ -4,8 +4,8 @@ Model: a table of settings is a msgspec struct. A field's type carries its choic
 by `within` and `about` its bounds and what it is; `Size`, `Time` and `Rate` are numbers that are
 written with their unit. A field's key in TOML is its name without the unit (`size_bytes` is written
 `size = "1GiB"`). The daemon's file, an experiment's spec and the options of a live run are read by
-these rules: whatever is wrong is one `BadInput` with the place and the mend, and a key that is not
-known names the nearest that is.
+these rules: whatever is wrong is one `BadInput` with the location and the remedy, and a key that
+is not known names the nearest that is.
 """
 
 import difflib
@@ -137,10 +137,10 @@ def resolve(
         word, section, key = (*name.split("_", 2), "", "")[:3]
         if word == "OFFSTAGE" and key and section.lower() in sections:
             given.append((section.lower(), {key.lower(): text}, name))
-    for place, text in overrides.items():
-        section, dot, key = place.partition(".")
+    for name, text in overrides.items():
+        section, dot, key = name.partition(".")
         if not dot:
-            raise BadInput(f"{place!r} is no option", "command line", "write section.key=value")
+            raise BadInput(f"{name!r} is no option", "command line", "write section.key=value")
         check_known(section, sections, "command line", "section")
         given.append((section, {key: text}, "command line"))
     values: dict[str, dict[str, Any]] = {section: {} for section in sections}
@@ -229,8 +229,8 @@ def convert(tables: Mapping[str, Any], kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(tables, kind)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
-        key = place.rstrip("`") or "the file"
+        what, _, path = str(error).partition(" - at `$.")
+        key = path.rstrip("`") or "the file"
         raise BadInput(what[0].lower() + what[1:], f"{where}: {key}", "correct it") from None
 
 

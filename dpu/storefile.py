@@ -92,7 +92,7 @@ class Block:
     expire_s: int
     length: int
     segment: int
-    place: int
+    index: int
     whole: bool
 
 
@@ -177,9 +177,9 @@ class StoreFile:
     def blocks(self, segment: Segment) -> Iterator[Block]:
         """Every record of a used segment whose trailer is sound and of its present life."""
         head = self.superblock
-        for place in range(head.records_per_segment):
+        for index in range(head.records_per_segment):
             start = self._offset(segment.index) + head.lba_size_bytes
-            data = self._read(start + place * head.record_size_bytes, head.record_size_bytes)
+            data = self._read(start + index * head.record_size_bytes, head.record_size_bytes)
             raw = data[head.payload_size_bytes :][: TRAILER.itemsize].ljust(TRAILER.itemsize, b"\0")
             found = np.frombuffer(raw, TRAILER)[0]
             length, sequence = int(found["length"]), int(found["sequence"])
@@ -190,7 +190,7 @@ class StoreFile:
                 and 0 < length <= head.payload_size_bytes
                 and store == int.from_bytes(head.uuid[:8], "little")
                 and life == segment.sequence < sequence
-                and at == segment.index * head.records_per_segment + place
+                and at == segment.index * head.records_per_segment + index
                 and (int(found["layer"]), int(found["tenant"])) == (segment.layer, segment.tenant)
             ):
                 yield Block(
@@ -201,7 +201,7 @@ class StoreFile:
                     int(found["expire_s"]),
                     length,
                     segment.index,
-                    place,
+                    index,
                     int(found["checksum"]) == checksum(data[:length]),
                 )
 
@@ -220,7 +220,7 @@ class StoreFile:
         """Its bytes as they stand in the file."""
         head = self.superblock
         start = self._offset(block.segment) + head.lba_size_bytes
-        return self._read(start + block.place * head.record_size_bytes, block.length)
+        return self._read(start + block.index * head.record_size_bytes, block.length)
 
 
 def inspect(path: Path | str) -> dict[str, object]:
@@ -271,7 +271,7 @@ def check(path: Path | str) -> list[str]:
         for segment in file.segments():
             if segment.state == "used":
                 wrong += [
-                    f"segment {block.segment} place {block.place}: the payload of block "
+                    f"segment {block.segment} index {block.index}: the payload of block "
                     f"{block.key:032x} layer {block.layer} does not match its checksum"
                     for block in file.blocks(segment)
                     if not block.whole

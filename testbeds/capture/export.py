@@ -3,7 +3,7 @@
 A score is the logit of a block, so the file's `mass` is its softmax over the blocks of a layer, in
 float16: the order of blocks is kept as far as float16 distinguishes them. Selections are not in the
 format: whoever reads it replays any k (`workloads/selections/captured.py`). Drafts are not either.
-Holds one slab and the writer's row group. What can fail: a size above SIZE_MAX, granules, the place
+Holds one slab and the writer's row group. What can fail: a size above SIZE_MAX, granules, the path
 (BadInput), and the disk (RunFailed).
 """
 

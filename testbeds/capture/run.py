@@ -25,7 +25,7 @@ from offstage.testbeds.workloads.selections.scores_file import SCORES, Header, S
 from offstage.testbeds.workloads.selections.scores_writer import (
     ROW_GROUP_BYTES,
     Writer,
-    check_place,
+    check_path,
 )
 
 __all__ = ["WINDOWS", "Options", "Result", "capture", "parse_layers"]
@@ -75,7 +75,7 @@ class Result:
 def capture(options: Options, progress: Progress | None = None) -> Result:
     """Runs the model over the text and writes the file.
 
-    Raises BadInput for options, model, text and place as the parts do, Missing without the extra
+    Raises BadInput for options, model, text and path as the parts do, Missing without the extra
     `capture`, RunFailed where memory or disk end or scores are not finite, and Interrupted on
     Ctrl-C where steps were kept.
     """
@@ -213,7 +213,7 @@ class _Run:
 
 
 def _check(options: Options) -> None:
-    """Raises BadInput for a number out of range and a place that cannot be."""
+    """Raises BadInput for a number out of range and a path that cannot be."""
     least = {
         "--steps": (options.steps, 1),
         "--block-tokens": (options.block_tokens, 1),
@@ -233,7 +233,7 @@ def _check(options: Options) -> None:
             f"--context-tokens = {options.context_tokens} is no whole number of blocks of "
             f"{options.block_tokens} tokens", "trace capture", f"give {near}",
         )  # fmt: skip
-    check_place(options.out)
+    check_path(options.out)
 
 
 def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:

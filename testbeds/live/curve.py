@@ -67,11 +67,11 @@ class DemandTrace:
             one[one < lengths[number]] for (number, _, _), one in zip(rows, chosen, strict=True)
         ]
         scores = np.zeros((len(rows), blocks), np.uint16)
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             hint = self.hints.get(row)
             if hint is not None:
                 known = min(lengths[row[0]], hint.size)
-                scores[place, :known] = hint[:known]
+                scores[index, :known] = hint[:known]
         return DecodePlan(
             sessions=handles,
             step_count=steps,

@@ -35,7 +35,7 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the host decodes, and how. Blocks are of one layer."""
 
     where: ClassVar[str] = "host run"
-    """What an error names as its place."""
+    """What an error names as where it is."""
 
     trace: Path | None = None
     seed: Annotated[int, within(0, 2**63 - 1)] = 1

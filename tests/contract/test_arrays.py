@@ -67,8 +67,8 @@ def test_blocks_hold_what_was_committed_or_written_last(
     expected = np.zeros((BLOCKS, BLOCK_BYTES), np.uint8)
     out: list[tuple[Any, Any, Any]] = []
 
-    def commit(place: int) -> None:
-        indices, rows, content = out.pop(place)
+    def commit(index: int) -> None:
+        indices, rows, content = out.pop(index)
         assert (memory.landing[rows] == content).all(), "another landing was given the same rows"
         memory.commit(indices, rows)
         expected[indices] = content
@@ -98,7 +98,7 @@ def test_blocks_hold_what_was_committed_or_written_last(
 
 
 def test_the_pool_gives_the_kernels_what_was_written(side: Arrays) -> None:
-    """Tokens go to their slots, a fetched block to its place; the view is the storage itself."""
+    """Tokens go to their slots, a fetched block to its row; the view is the storage itself."""
     shape = geometry("tiny").block_shape()
     pool = HbmPool(geometry("tiny"), 4, side, landing_rows=2)
     random = np.random.default_rng(3)

@@ -211,10 +211,10 @@ def test_poll_tells_each_once(host: Host) -> None:
     source = host.source[16:24]
     calls: list[Any] = [host.begin([1, 2, 3])[0], host.begin([4, 90])[0], host.begin([])[0]]
     calls.append(host.fabric.put_begin(host.session.number, LAYER, wanted, source))
-    told: list[Any] = []
-    while len(told) < 4:
-        told += host.fabric.poll(1_000_000 if len(told) % 2 else 0)
-    assert sorted(map(id, told)) == sorted(map(id, calls))
+    reported: list[Any] = []
+    while len(reported) < 4:
+        reported += host.fabric.poll(1_000_000 if len(reported) % 2 else 0)
+    assert sorted(map(id, reported)) == sorted(map(id, calls))
     assert not host.fabric.fetch_end(calls[0]).rcs.any()
     assert host.fabric.fetch_end(calls[1]).rcs.tolist() == [0, -errno.ENOENT]
     assert len(host.fabric.fetch_end(calls[2]).rcs) == 0
@@ -424,11 +424,11 @@ def test_a_host_cannot_write_the_region(live: BareDevice) -> None:
 
 # The words both sides poll, and the first submission entries; and anywhere else.
 WORDS = [256 + 64 * i for i in range(7)] + [4096 + 64 * i for i in range(4)]
-PLACES = st.one_of(st.sampled_from(WORDS), st.integers(0, 1 << 14))
+OFFSETS = st.one_of(st.sampled_from(WORDS), st.integers(0, 1 << 14))
 
 
 @settings(max_examples=60, deadline=None)
-@given(pieces=st.lists(st.tuples(PLACES, st.binary(max_size=512)), max_size=8))
+@given(pieces=st.lists(st.tuples(OFFSETS, st.binary(max_size=512)), max_size=8))
 def test_the_device_outlives_garbage_in_a_port(pieces: list[tuple[int, bytes]]) -> None:
     """Random bytes anywhere in ring, words and payloads: another host is served all the same."""
     config = BareConfig(payload_size_bytes=512, slot_count=8, block_max=8, demand_max=8,

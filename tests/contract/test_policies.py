@@ -163,8 +163,8 @@ def check_causality(opener: Opener, case: Case) -> None:
             selected[layer + 1 :] = other.selected[layer + 1 :]
             scores[layer + 1 :] = other.scores[layer + 1 :]
             changed = replace(view, selected=selected, scores=scores, draft=other.draft)
-            told = [copy.deepcopy(opened).step(one) for one in (view, changed)]
-            early = [np.sort(one[one["after_layer"] <= layer]).tobytes() for one in told]
+            guesses = [copy.deepcopy(opened).step(one) for one in (view, changed)]
+            early = [np.sort(one[one["after_layer"] <= layer]).tobytes() for one in guesses]
             assert early[0] == early[1], f"step {view.step}, layer {layer}"
         opened.step(view)
 

@@ -69,7 +69,7 @@ def load(path: Path = TABLE) -> list[Mutant]:
     names = [row.id for row in rows]
     for row in rows:
         if names.count(row.id) > 1:
-            raise BadTable(f"{row.id}: stands there twice; give it another id")
+            raise BadTable(f"{row.id}: is in the table twice; give it another id")
         if row.area not in AREAS:
             raise BadTable(f"{row.id}: begins with none of {', '.join(AREAS)}")
         if row.old == row.new or not row.why:

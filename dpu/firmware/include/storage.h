@@ -5,7 +5,7 @@
  * and of io_uring's single issuer): the thread of the first submit or poll. `submit` queues an
  * I/O or says -EAGAIN (busy: poll, then try again) or refuses it with another -errno; it never
  * blocks, and what it queued may start only at the next poll. `poll` hands out completions, the
- * only place where the outcome of an I/O stands: bytes moved or -errno. I/Os in flight have no
+ * only record of the outcome of an I/O: bytes moved or -errno. I/Os in flight have no
  * order among each other; a sync covers the writes whose completions came before it was
  * submitted. Short transfers are finished by the back end, or reported as -EIO. A hung device
  * never completes: deadlines belong to the caller, who may not reuse a buffer before the

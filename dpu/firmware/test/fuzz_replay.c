@@ -34,7 +34,7 @@ shrink(struct ofs_log_open *open)
 	c->demand_max = at_most(c->demand_max, 64);
 }
 
-/* Give every record its sequence number and its place in the chain of checksums. */
+/* Give every record its sequence number and its position in the chain of checksums. */
 static void
 make_good(unsigned char *log, size_t size)
 {

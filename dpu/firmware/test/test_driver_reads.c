@@ -166,7 +166,7 @@ retract(void)
 	dpu.slot_of[0] = OFS_NONE;
 }
 
-/* Its bytes still stand there, and will be written over at any moment. */
+/* Its bytes are still there, and will be written over at any moment. */
 static void
 test_a_retracted_slot_is_no_hit(bool far)
 {

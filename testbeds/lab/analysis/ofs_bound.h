@@ -25,7 +25,7 @@ struct ofs_bound_demands {
 	const uint32_t *demands; /* blocks below block_count, none twice in one row */
 	const uint8_t *marks;    /* of each demand; WRITTEN on all of a block, or on none */
 	const uint32_t *order;   /* [row_count] the rows in order of time; NULL: as they stand */
-	uint32_t *next;          /* of each demand: when its block is demanded again, as a place in
+	uint32_t *next;          /* of each demand: when its block is demanded again, as an index of
 	                             that order; row_count: never. ofs_bound_next writes it */
 };
 

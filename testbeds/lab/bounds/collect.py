@@ -47,7 +47,7 @@ BOUND_ROW = np.dtype(
     ],
     align=True,
 )
-"""One (session, step, layer): `session` is the place in the workload, `hits` follow `BOUNDS`."""
+"""One (session, step, layer): `session` is the index in the workload, `hits` follow `BOUNDS`."""
 
 NANOSECONDS = 1_000_000_000
 
@@ -134,8 +134,8 @@ class LastStep:
             )
         for step in range(steps):
             if before is not None:
-                places = np.where(asked.demanded[step], slab.selected[step], 0)
-                mine = np.take_along_axis(before, places.astype(np.int64), axis=-1)
+                ordinals = np.where(asked.demanded[step], slab.selected[step], 0)
+                mine = np.take_along_axis(before, ordinals.astype(np.int64), axis=-1)
                 # Rare: only where the step before knew fewer blocks.
                 new = asked.written[step] & (slab.selected[step] >= self._known(slab, asked, step))
                 for at, limit in enumerate(_limits(before, self._buffers)):
@@ -199,8 +199,8 @@ class Collector:
             )
         self._expected[slab.session] = slab.first_step + steps
         asked = _asked(self.workload, slab, served)
-        layer, place = np.nonzero(asked.demanded.reshape(-1, width))
-        chunks = self._chunks[slab.session][slab.selected.reshape(-1, width)[layer, place]]
+        layer, column = np.nonzero(asked.demanded.reshape(-1, width))
+        chunks = self._chunks[slab.session][slab.selected.reshape(-1, width)[layer, column]]
         end = self._count + len(chunks)
         if end > len(self._demands):
             raise BadInput(
@@ -211,7 +211,7 @@ class Collector:
         new = slice(self._count, end)
         self._demands[new] = (layer % layers).astype(np.uint32) * self._chunk_count + chunks
         marks = asked.nontrivial * np.uint8(NONTRIVIAL) + asked.written * np.uint8(WRITTEN)
-        self._marks[new] = marks.reshape(-1, width)[layer, place]
+        self._marks[new] = marks.reshape(-1, width)[layer, column]
         self._count = end
         self._add_rows(slab, asked)
 

@@ -14,8 +14,8 @@ from offstage.testbeds.lab.policies.base import (
     best,
     guess_next_step,
     marked,
+    marked_cells,
     overlap,
-    places,
 )
 from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
 
@@ -184,6 +184,6 @@ class Warmup(Component):
         for scores in tail:
             votes += best(scores, self.setting.select_blocks)
         votes[:, blocks:] = 0
-        layer, ordinal = places(best(votes, self.setting.buffer_blocks))
+        layer, ordinal = marked_cells(best(votes, self.setting.buffer_blocks))
         share = votes[layer, ordinal] / len(tail)
         return guesses(layer, ordinal, after_layer=0, steps=0, probability=share, cause=PATTERN)

@@ -23,8 +23,8 @@ __all__ = [
     "best",
     "guess_next_step",
     "marked",
+    "marked_cells",
     "overlap",
-    "places",
 ]
 
 PATTERN, LOOKAHEAD = CAUSES.index("pattern"), CAUSES.index("lookahead")
@@ -78,7 +78,7 @@ def best(values: Scores, count: int) -> Marks:
     return chosen
 
 
-def places(marks: Marks) -> tuple[Layers, Layers]:
+def marked_cells(marks: Marks) -> tuple[Layers, Layers]:
     """Rows and columns of what is marked, row by row. Faster than `np.nonzero` where it is rare."""
     found = np.flatnonzero(marks)
     rows = found // marks.shape[1]
@@ -88,14 +88,14 @@ def places(marks: Marks) -> tuple[Layers, Layers]:
 def marked(selected: Selected, blocks: int) -> Marks:
     """A selection `[layers, width]` as marks `[layers, blocks]`."""
     marks = np.zeros((selected.shape[0], blocks), np.bool_)
-    rows, columns = places(selected != ABSENT)
+    rows, columns = marked_cells(selected != ABSENT)
     marks[rows, selected[rows, columns]] = True
     return marks
 
 
 def _found(marks: Marks, selected: Selected) -> Layers:
     """How many of each layer's selection are marked, `[layers]`; a session may have grown since."""
-    rows, columns = places(selected < marks.shape[1])
+    rows, columns = marked_cells(selected < marks.shape[1])
     found = marks[rows, selected[rows, columns]]
     return np.bincount(rows[found], minlength=len(marks))
 
@@ -104,7 +104,7 @@ def guess_next_step(
     marks: Marks, share: npt.NDArray[np.float32], cause: int
 ) -> npt.NDArray[np.void]:
     """Each layer's marks, passed after that layer, for the same layer of the next step."""
-    rows, ordinals = places(marks)
+    rows, ordinals = marked_cells(marks)
     return guesses(rows, ordinals, after_layer=rows, steps=1, probability=share[rows], cause=cause)
 
 

@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.lab.policies.base import LOOKAHEAD, Component, Marks, best, marked, places
+from offstage.testbeds.lab.policies.base import (
+    LOOKAHEAD,
+    Component,
+    Marks,
+    best,
+    marked,
+    marked_cells,
+)
 from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
 from offstage.testbeds.workloads.selections.slab import ABSENT
 
@@ -44,7 +51,7 @@ class LookaheadIndex(Component):
     def step(self, view: View) -> npt.NDArray[np.void]:
         """Certain, and for this step: probability 1."""
         selected = view.selected[self.sources]
-        rows, columns = places(selected != ABSENT)
+        rows, columns = marked_cells(selected != ABSENT)
         return guesses(self.layers[rows], selected[rows, columns], steps=0,
                        after_layer=self.sources[rows], cause=LOOKAHEAD)  # fmt: skip
 
@@ -74,7 +81,7 @@ class LookaheadDraft(Component):
         """With the stated agreement as the probability."""
         if view.draft is None:
             return no_guesses()
-        layer, ordinal = places(self.wanted(view, view.draft))
+        layer, ordinal = marked_cells(self.wanted(view, view.draft))
         return guesses(layer, ordinal, after_layer=len(view.selected) - 1, steps=1,
                        probability=self.agreement, cause=LOOKAHEAD)  # fmt: skip
 

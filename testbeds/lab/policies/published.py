@@ -15,7 +15,7 @@ from offstage.testbeds.lab.policies.base import (
     best,
     guess_next_step,
     marked,
-    places,
+    marked_cells,
 )
 from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
 
@@ -169,7 +169,7 @@ class InfinigenNextLayer(Component):
             return no_guesses()
         shares = self.shares.setdefault(view.session, Shares(pairs, 0.5))
         marks = marked(view.selected[:-1], view.scores.shape[1])
-        rows, ordinals = places(marks)
+        rows, ordinals = marked_cells(marks)
         answer = guesses(rows + 1, ordinals, after_layer=rows, steps=0,
                          probability=shares.share[rows], cause=BASELINE)  # fmt: skip
         shares.learn(marks, view.selected[1:])
@@ -209,13 +209,13 @@ class SolidAttentionPrevStep(Component):
         state = self.states[view.session]
         share, before = state.shares.share, state.before
         now = state.before = marked(view.selected, view.scores.shape[1])
-        rows, ordinals = places(now[:1])
+        rows, ordinals = marked_cells(now[:1])
         answer = guesses(rows, ordinals, after_layer=last, steps=1, probability=share[0],
                          cause=BASELINE)  # fmt: skip
         if before is None:
             return answer
         state.shares.learn(before, view.selected)
-        rows, ordinals = places(before[1:])
+        rows, ordinals = marked_cells(before[1:])
         ahead = guesses(rows + 1, ordinals, after_layer=rows, steps=0, probability=share[rows + 1],
                         cause=BASELINE)  # fmt: skip
         return np.concatenate([ahead, answer])

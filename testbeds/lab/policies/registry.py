@@ -201,7 +201,7 @@ def parse(spec: str) -> Combined:
         if not name:
             raise BadInput("a name is missing", f"policy {spec!r}", "write window+ema, or none")
         if names.count(name) > 1:
-            raise BadInput(f"{name!r} stands there twice", f"policy {spec!r}", "name it once")
+            raise BadInput(f"{name!r} is named twice", f"policy {spec!r}", "name it once")
     components = tuple(find(name) for name in names)
     return Combined("+".join(names), components, _join(spec, components))
 

@@ -38,7 +38,7 @@ __all__ = [
 #
 # Each column is a field of `testbeds.lab.ledger.ROW`; ends have one column each. Settings of the
 # writer are fixed and no time is written, so that two runs of one spec give one hash (with one
-# version of pyarrow, whose name the file holds). Written beside its place and renamed at the end:
+# version of pyarrow, whose name the file holds). Written beside its path and renamed at the end:
 # a run that fails leaves none.
 
 LEDGER_NAME = "ledger.parquet"
@@ -158,7 +158,7 @@ class RunTotals:
     requests: `(seed, session)` `[n]`. columns: by name, `[n]`: the fields of a row, ends as
     `end_NAME` and `nontrivial_end_NAME`, and of `RATES` those of the first steps (`first_`) and
     behind turns (`turn_`). layers: `RATES` by name, `[n, layers]`. stall_ns, stall_request:
-    `[tokens]`, each token's wait over all its layers and the place of its request.
+    `[tokens]`, each token's wait over all its layers and the index of its request.
     """
 
     seed: int
@@ -193,10 +193,10 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
     if isinstance(run, RunTotals):
         return run
     rows = run.rows
-    sessions, place = np.unique(rows["session"], return_inverse=True)
+    sessions, request = np.unique(rows["session"], return_inverse=True)
     count = len(sessions)
 
-    def total(values: Any, at: Any = place, size: int = count) -> Integers:
+    def total(values: Any, at: Any = request, size: int = count) -> Integers:
         # Sums of counts stay far below 2^53, up to which float64 is exact.
         return np.bincount(at, values, minlength=size).astype(np.int64)
 
@@ -215,15 +215,15 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
     first = rows["step"] < FIRST_STEPS
     turn = _behind_turns(rows, run.turns)
     for name, values in rates.items():
-        columns[f"first_{name}"] = total(values[first], place[first])
-        columns[f"turn_{name}"] = total(values[turn], place[turn])
+        columns[f"first_{name}"] = total(values[first], request[first])
+        columns[f"turn_{name}"] = total(values[turn], request[turn])
     width, step_count = (int(rows[name].max()) + 1 if len(rows) else 0 for name in AXES)
-    cell = place * width + rows["layer"]
+    cell = request * width + rows["layer"]
     layers = {
         name: total(values, cell, count * width).reshape(count, width)
         for name, values in rates.items()
     }
-    tokens, token = np.unique(place * step_count + rows["step"], return_inverse=True)
+    tokens, token = np.unique(request * step_count + rows["step"], return_inverse=True)
     _bytes(columns, run.counters)
     return RunTotals(
         seed=run.seed,
@@ -270,11 +270,11 @@ def bound_totals(bounds: SeedBounds | BoundTotals) -> BoundTotals:
     if isinstance(bounds, BoundTotals):
         return bounds
     rows = bounds.rows
-    sessions, place = np.unique(rows["session"], return_inverse=True)
+    sessions, request = np.unique(rows["session"], return_inverse=True)
     count = len(sessions)
 
     def total(values: npt.NDArray[Any]) -> Integers:
-        return np.bincount(place, values, minlength=count).astype(np.int64)
+        return np.bincount(request, values, minlength=count).astype(np.int64)
 
     def each(name: str) -> Integers:
         found = [total(rows[name][:, at]) for at in range(len(bounds.names))]
@@ -300,7 +300,7 @@ def pool_runs(runs: Sequence[RunTotals], recurring: bool) -> RunTotals:
     assert len({run.seed for run in runs}) == len(runs), "a seed was run twice"
     units, unit = _units([run.requests for run in runs], recurring)
     first = np.cumsum([0, *(len(run.requests) for run in runs)])
-    places = [unit[at + run.stall_request] for at, run in zip(first, runs, strict=False)]
+    stall_units = [unit[at + run.stall_request] for at, run in zip(first, runs, strict=False)]
     return RunTotals(
         seed=runs[0].seed,
         requests=units,
@@ -313,7 +313,7 @@ def pool_runs(runs: Sequence[RunTotals], recurring: bool) -> RunTotals:
             for name in runs[0].layers
         },
         stall_ns=np.concatenate([run.stall_ns for run in runs]),
-        stall_request=np.concatenate(places),
+        stall_request=np.concatenate(stall_units),
         counters=_counted([run.counters for run in runs]),
         end_ns=max(run.end_ns for run in runs),
         reads=sum(run.reads for run in runs),

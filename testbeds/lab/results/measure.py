@@ -126,8 +126,8 @@ class Bootstrap:
         tails = np.geomspace(1e-6, 0.5, GRID_SIZE)
         shares = np.concatenate([np.linspace(0, 1, GRID_SIZE), tails, 1 - tails, [share]])
         grid = np.unique(values[np.ceil(shares * last).astype(np.intp)])
-        place = np.searchsorted(grid, values, side="left")
-        counts = np.bincount(unit * len(grid) + place, minlength=self.units * len(grid))
+        bin_index = np.searchsorted(grid, values, side="left")
+        counts = np.bincount(unit * len(grid) + bin_index, minlength=self.units * len(grid))
         below = np.cumsum(self.weights @ counts.reshape(self.units, len(grid)), axis=1)
         # Sums of whole numbers are exact, and a hair less than share * n still reaches it.
         need = share * below[:, -1:] * (1 - 1e-12)

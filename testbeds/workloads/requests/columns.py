@@ -43,7 +43,7 @@ class Trace:
 
     arrival_s, think_s: float64 `[requests]`; `think_s`, the time that the client took before the
         request, is NaN where not known. session: int64 `[requests]`, -1 where there is none, else a
-        place in `session_names`. input_tokens, output_tokens: int64 `[requests]`.
+        number in `session_names`. input_tokens, output_tokens: int64 `[requests]`.
     Request r holds the runs `offsets[r]` to `offsets[r + 1]` (int64 `[requests + 1]`); run i is the
         ids `run_first[i]` (uint64) and `run_count[i] - 1` more (int64). No runs and
         `block_tokens = None` where the format says nothing about prefixes.
@@ -90,7 +90,7 @@ class Trace:
 
     @cached_property
     def turn(self) -> Int64Array:
-        """int64 `[requests]`: place in its session, from 0; 0 without a session."""
+        """int64 `[requests]`: position in its session, from 0; 0 without a session."""
         return self._within_session()[0]
 
     @cached_property
@@ -102,9 +102,9 @@ class Trace:
         order = np.argsort(self.session, kind="stable")
         ids = self.session[order]
         first = np.r_[True, ids[1:] != ids[:-1]][: len(ids)] | (ids < 0)
-        place = np.arange(len(ids))
+        position = np.arange(len(ids))
         turn = np.zeros(len(ids), np.int64)
-        turn[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+        turn[order] = position - np.maximum.accumulate(np.where(first, position, 0))
         gap_s = np.full(len(ids), np.nan)
         again = np.flatnonzero(~first)
         gap_s[order[again]] = self.arrival_s[order[again]] - self.arrival_s[order[again - 1]]
@@ -197,7 +197,7 @@ def dense_runs(trace: Trace) -> Runs:
     """Numbers the distinct ids of a trace from 0, without expanding its runs.
 
     Ids that follow each other in a run keep following each other, so a run stays one run: distinct
-    ids are a union of intervals, and a number is a place in that union.
+    ids are a union of intervals, and a number is a position in that union.
     """
     first, count = trace.run_first, trace.run_count.astype(np.uint64)
     order = np.argsort(first, kind="stable")
@@ -209,10 +209,10 @@ def dense_runs(trace: Trace) -> Runs:
     interval_end = reach[closes - 1] if len(starts) else interval_start
     lengths = interval_end - interval_start
     base = np.cumsum(lengths) - lengths
-    place = np.searchsorted(interval_start, first, side="right") - 1
+    interval = np.searchsorted(interval_start, first, side="right") - 1
     return Runs(
         offsets=trace.offsets.astype(np.uint64),
-        first=(first - interval_start[place] + base[place]).astype(np.uint32),
+        first=(first - interval_start[interval] + base[interval]).astype(np.uint32),
         count=trace.run_count.astype(np.uint32),
         block_count=int(lengths.sum()),
     )

@@ -271,7 +271,8 @@ def admit(
 ) -> list[float]:
     """Start times when at most `sessions_max` sessions run at once, first come, first served.
 
-    `arrivals_s` must not decrease. A session that finds no place waits for the first one to end.
+    `arrivals_s` must not decrease. A session that finds that many running waits for one
+    to end.
     """
     assert sessions_max >= 1
     ends: list[float] = []
@@ -329,7 +330,7 @@ def trace_chunks(
 
     A 512-token trace block becomes 512 / block_tokens chunks, each named by the trace id and its
     token count; the chain distinguishes the positions inside the block. The count is in it because
-    a tail cut short by a cap is other content than the full chunk at the same place.
+    a tail cut short by a cap is other content than the full chunk at the same position.
     """
     assert TRACE_BLOCK_TOKENS % block_tokens == 0
     assert context_tokens <= request.input_tokens

@@ -261,10 +261,10 @@ def _weighted_quantiles(values: npt.NDArray[Any], counts: Int64Array) -> Quantil
     total = int(ends[-1])
 
     def at(share: float) -> float:
-        place = share * (total - 1)
-        low = values[np.searchsorted(ends, int(place), side="right")]
-        high = values[np.searchsorted(ends, min(int(place) + 1, total - 1), side="right")]
-        return float(low + (high - low) * (place - int(place)))
+        rank = share * (total - 1)
+        low = values[np.searchsorted(ends, int(rank), side="right")]
+        high = values[np.searchsorted(ends, min(int(rank) + 1, total - 1), side="right")]
+        return float(low + (high - low) * (rank - int(rank)))
 
     mean = float((values * counts[order]).sum() / total)
     return Quantiles(mean, at(0.5), at(0.9), at(0.99), float(values[-1]))

@@ -100,7 +100,7 @@ def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[by
 
     `where` says how far the reader has come, for the message.
     """
-    place = where or (lambda: str(path))
+    position = where or (lambda: str(path))
     try:
         with _open(path) as file:
             yield file
@@ -109,13 +109,13 @@ def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[by
     except EOFError:
         raise BadInput(
             "the gzip stream ends early: the file is torn",
-            place(),
+            position(),
             "copy the file again, or check it with gzip -t",
         ) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise BadInput(
             f"damaged gzip stream ({error})",
-            place(),
+            position(),
             "copy the file again, or check it with gzip -t",
         ) from None
     except OSError as error:

@@ -3,7 +3,7 @@
 What a request trace knows of decoding ends there: which blocks a step selects it does not say.
 
 The rule, without chance in it:
-- parts: where a trace has sessions, those with an even place in the order of their first arrival
+- parts: where a trace has sessions, those at an even position in the order of their first arrival
   are `dev`, the others `test`; where it has none, the first half of its requests is `dev`. A
   request is in one part; a prefix that all requests share is in both.
 - of a part, requests whose usable context is `context_tokens_min` or more, in order of arrival. The
@@ -51,13 +51,13 @@ class TraceSession:
 
 
 def part_of(trace: Trace, part: Part) -> Int64Array:
-    """Places of the requests of a part, ascending; the rule is the module's."""
+    """Positions of the requests of a part, ascending; the rule is the module's."""
     if trace.has_sessions:
         _, first = np.unique(trace.session, return_index=True)
-        place = np.empty(len(first), np.int64)
-        place[np.argsort(first)] = np.arange(len(first))
+        position = np.empty(len(first), np.int64)
+        position[np.argsort(first)] = np.arange(len(first))
         names = np.unique(trace.session, return_inverse=True)[1]
-        is_test = place[names] % 2 == 1
+        is_test = position[names] % 2 == 1
     else:
         is_test = np.arange(len(trace)) >= (len(trace) + 1) // 2
     return np.flatnonzero(is_test == (part == "test"))
@@ -79,34 +79,34 @@ def sessions_from_trace(
     fewer requests of that length.
     """
     _check(trace, count, context_tokens_min, context_tokens_max, part, block_tokens)
-    places = part_of(trace, part)
-    context = _usable(trace, context_tokens_max, block_tokens)[places]
+    positions = part_of(trace, part)
+    context = _usable(trace, context_tokens_max, block_tokens)[positions]
     long = np.flatnonzero(context >= context_tokens_min)
     if trace.has_sessions:
-        long = long[np.sort(np.unique(trace.session[places[long]], return_index=True)[1])]
-    places, context = places[long], context[long]
-    if len(places) < count:
+        long = long[np.sort(np.unique(trace.session[positions[long]], return_index=True)[1])]
+    positions, context = positions[long], context[long]
+    if len(positions) < count:
         raise BadInput(
-            f"{len(places)} requests of part {part!r} hold {context_tokens_min} tokens or more, "
+            f"{len(positions)} requests of part {part!r} hold {context_tokens_min} tokens or more, "
             f"{count} are wanted",
             trace.origin.name,
             "ask for fewer or shorter ones",
         )
-    first = _first_blocks(trace, places)
+    first = _first_blocks(trace, positions)
     start = _best_start(first, context, count)
     taken = slice(start, start + count)
     groups = _groups(first[taken])
-    begin_s = float(trace.arrival_s[places[start]])
+    begin_s = float(trace.arrival_s[positions[start]])
     return [
         TraceSession(
-            name=_name(trace, int(place)),
+            name=_name(trace, int(position)),
             context_tokens=int(tokens),
-            output_tokens=max(1, int(trace.output_tokens[place])),
-            arrival_s=float(trace.arrival_s[place]) - begin_s,
-            contents=_contents(trace, int(place), int(tokens) // block_tokens, block_tokens),
+            output_tokens=max(1, int(trace.output_tokens[position])),
+            arrival_s=float(trace.arrival_s[position]) - begin_s,
+            contents=_contents(trace, int(position), int(tokens) // block_tokens, block_tokens),
             group=group,
         )
-        for place, tokens, group in zip(places[taken], context[taken], groups, strict=True)
+        for position, tokens, group in zip(positions[taken], context[taken], groups, strict=True)
     ]
 
 
@@ -138,18 +138,18 @@ def _usable(trace: Trace, tokens_max: int, block_tokens: int) -> Int64Array:
     return tokens // block_tokens * block_tokens
 
 
-def _first_blocks(trace: Trace, places: Int64Array) -> Int64Array:
+def _first_blocks(trace: Trace, positions: Int64Array) -> Int64Array:
     """int64 `[n]`: what stands for the first block; equal where it is shared."""
     if trace.block_tokens is None:
-        return np.arange(len(places))
-    first = trace.runs.first[trace.offsets[places]]
+        return np.arange(len(positions))
+    first = trace.runs.first[trace.offsets[positions]]
     return first.astype(np.int64)
 
 
 def _best_start(first: Int64Array, context: Int64Array, count: int) -> int:
     windows = np.sort(np.lib.stride_tricks.sliding_window_view(first, count), axis=1)
     sharing = np.ones(len(windows), np.int64)
-    # Sorted, n equal first blocks are n - 1 places apart at most: no need to count each value.
+    # Sorted, n equal first blocks are n - 1 positions apart at most: no need to count each value.
     for size in range(2, min(SHARING_SESSIONS_MIN, count) + 1):
         found = (windows[:, size - 1 :] == windows[:, : count - size + 1]).any(axis=1)
         sharing[found] = size
@@ -168,21 +168,23 @@ def _groups(first: Int64Array) -> list[int]:
     ]
 
 
-def _name(trace: Trace, place: int) -> str:
+def _name(trace: Trace, position: int) -> str:
     if trace.has_sessions:
-        return f"{trace.session_names[int(trace.session[place])]}/{int(trace.turn[place])}"
-    return f"request-{place}"
+        return f"{trace.session_names[int(trace.session[position])]}/{int(trace.turn[position])}"
+    return f"request-{position}"
 
 
-def _contents(trace: Trace, place: int, blocks: int, block_tokens: int) -> npt.NDArray[np.uint64]:
+def _contents(
+    trace: Trace, position: int, blocks: int, block_tokens: int
+) -> npt.NDArray[np.uint64]:
     """Chained identities of `blocks` whole blocks: trace blocks are split, or several joined."""
     parent = root(0, f"requests of {trace.origin.name}")
     theirs = trace.block_tokens
-    ids = trace.block_ids(place).tolist() if theirs else []
+    ids = trace.block_ids(position).tolist() if theirs else []
     found = np.empty((blocks, 2), np.uint64)
     for ordinal in range(blocks):
         if theirs is None:
-            parent = chain(parent, "own", place, ordinal)
+            parent = chain(parent, "own", position, ordinal)
         else:
             start = ordinal * block_tokens // theirs
             end = -(-(ordinal + 1) * block_tokens // theirs)

@@ -96,8 +96,8 @@ class SelectionWorkload:
             selected = rows[first : first + steps]
             # One column more takes what is absent.
             scores = np.zeros((*selected.shape[:2], blocks + 1), np.uint16)
-            places = np.minimum(selected, np.uint32(blocks)).astype(np.int64)
-            np.put_along_axis(scores, places, np.uint16(1), axis=2)
+            columns = np.minimum(selected, np.uint32(blocks)).astype(np.int64)
+            np.put_along_axis(scores, columns, np.uint16(1), axis=2)
             scores = scores[:, :, :blocks]
             scores.setflags(write=False)
             yield Slab(session, first, selected, scores)
@@ -143,10 +143,10 @@ def _selections(run: _Run, where: str) -> npt.NDArray[np.uint32]:
     width = max(1, max(len(row[2]) for row in run.steps))
     result = np.full((len(run.steps) // run.layers, run.layers, width), ABSENT)
     for index, (token, layer, selected, _) in enumerate(run.steps):
-        step, place = divmod(index, run.layers)
-        if (token, layer) != (step + 1, place):
+        step, of_layer = divmod(index, run.layers)
+        if (token, layer) != (step + 1, of_layer):
             raise _bad(
-                f"token {token}, layer {layer} where token {step + 1}, layer {place} belongs",
+                f"token {token}, layer {layer} where token {step + 1}, layer {of_layer} belongs",
                 where,
                 "write rows in order, tokens from 1",
             )
@@ -163,7 +163,7 @@ def _selections(run: _Run, where: str) -> npt.NDArray[np.uint32]:
                 where,
                 "sort them, once each",
             )
-        result[step, place, : len(selected)] = selected
+        result[step, of_layer, : len(selected)] = selected
     result.setflags(write=False)
     return result
 

@@ -17,7 +17,7 @@ from offstage.bindings.errors import BadInput
 
 __all__ = [
     "METADATA_KEY",
-    "PLACE",
+    "POSITION",
     "SCORES",
     "VERSION",
     "Capture",
@@ -33,7 +33,7 @@ __all__ = [
 VERSION = 1
 METADATA_KEY = b"offstage"
 
-PLACE = ("session", "step", "layer", "group", "blocks")
+POSITION = ("session", "step", "layer", "group", "blocks")
 """Columns that say where a row belongs, in the order in which rows are sorted."""
 
 SCORES = ("mass", "quest", "mean_key")
@@ -95,8 +95,8 @@ def schema(scores: tuple[str, ...], header: Header) -> Any:
     """The Arrow schema of a file with these columns of `SCORES`, the header in its metadata."""
     import pyarrow as pa
 
-    place = (pa.uint32(), pa.int32(), pa.uint16(), pa.uint16(), pa.uint32())
-    fields = [pa.field(name, kind, False) for name, kind in zip(PLACE, place, strict=True)]
+    position = (pa.uint32(), pa.int32(), pa.uint16(), pa.uint16(), pa.uint32())
+    fields = [pa.field(name, kind, False) for name, kind in zip(POSITION, position, strict=True)]
     floats = pa.list_(pa.field("element", pa.float16(), False))
     fields += [pa.field(name, floats, False) for name in SCORES if name in scores]
     return pa.schema(fields, metadata={METADATA_KEY: msgspec.json.encode(header)})
@@ -176,7 +176,7 @@ class Held:
     """What the file holds of one session: `windows` of its prefill, then `steps`."""
 
     index: int
-    """Its place in `Header.sessions`."""
+    """Its index in `Header.sessions`."""
     windows: int
     next_step: int
     row_groups: list[tuple[int, int, int]] = field(default_factory=list)
@@ -270,11 +270,11 @@ def open_capture(path: str | Path) -> Capture:
         if file.metadata.row_group(number).total_byte_size > _ROW_GROUP_BYTES_MAX:
             raise BadInput(f"row group {number} is above 1 GiB", where, "write smaller row groups")
         try:
-            place = file.read_row_group(number, columns=list(PLACE))
+            position = file.read_row_group(number, columns=list(POSITION))
         except (pa.ArrowException, OSError) as error:
             problem = f"row group {number} cannot be read: {_first_line(error)}"
             raise BadInput(problem, where, _AGAIN) from None
-        columns = {name: place[name].to_numpy().astype(np.int64) for name in PLACE}
+        columns = {name: position[name].to_numpy().astype(np.int64) for name in POSITION}
         if columns["step"].size:
             _take(columns, number, header, held, where)
     if not any(one.steps for one in held):
@@ -286,8 +286,8 @@ def _check_schema(schema: Any, where: str) -> tuple[str, ...]:
     """The columns of scores that are there."""
     import pyarrow as pa
 
-    place = (pa.uint32(), pa.int32(), pa.uint16(), pa.uint16(), pa.uint32())
-    for name, kind in zip(PLACE, place, strict=True):
+    position = (pa.uint32(), pa.int32(), pa.uint16(), pa.uint16(), pa.uint32())
+    for name, kind in zip(POSITION, position, strict=True):
         if name not in schema.names:
             raise BadInput(f"column {name!r} is missing", where, _AGAIN)
         if schema.field(name).type != kind:

@@ -2,7 +2,7 @@
 
 A writer owns a temporary file beside the one asked for, and the steps that wait to be written:
 `row_group_bytes` of them and one step more. The name asked for appears when the file is whole.
-What can fail: the place (BadInput, before anything is computed) and the disk (RunFailed).
+What can fail: the path (BadInput, before anything is computed) and the disk (RunFailed).
 """
 
 import contextlib
@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.workloads.selections.scores_file import PLACE, SCORES, Header, schema
+from offstage.testbeds.workloads.selections.scores_file import POSITION, SCORES, Header, schema
 
-__all__ = ["ROW_GROUP_BYTES", "Writer", "check_place"]
+__all__ = ["ROW_GROUP_BYTES", "Writer", "check_path"]
 
 ROW_GROUP_BYTES = 8 << 20
 """Scores in a row group, before compression: what a reader holds at once."""
@@ -55,7 +55,7 @@ class Writer:
         self._waiting_bytes = 0
         self._last = (-1, -1)
         self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        check_place(self.path)
+        check_path(self.path)
         try:
             self._file: Any = pq.ParquetWriter(
                 self._part, self._schema, compression="zstd", use_dictionary=False,
@@ -63,7 +63,7 @@ class Writer:
             )  # fmt: skip
         except OSError as error:
             self._remove()
-            mend = "choose a place you may write to"
+            mend = "choose a path you may write to"
             raise BadInput(_reason(error), str(self.path), mend) from None
 
     def step(self, session: int, step: int, scores: Scores) -> None:
@@ -136,14 +136,14 @@ class Writer:
         layers, groups = self.header.layer_count, self.header.group_count
         rows = layers * groups
         blocks = np.array([scores[self._names[0]].shape[2] for _, _, scores in waiting])
-        place = {
+        position = {
             "session": np.repeat([session for session, _, _ in waiting], rows),
             "step": np.repeat([step for _, step, _ in waiting], rows),
             "layer": np.tile(np.repeat(np.arange(layers), groups), len(waiting)),
             "group": np.tile(np.arange(groups), len(waiting) * layers),
             "blocks": np.repeat(blocks, rows),
         }
-        columns = [pa.array(place[name], self._schema.field(name).type) for name in PLACE]
+        columns = [pa.array(position[name], self._schema.field(name).type) for name in POSITION]
         ends = np.concatenate([[0], np.cumsum(np.repeat(blocks, rows))])
         for name in self._names:
             flat = np.concatenate([scores[name].reshape(-1) for _, _, scores in waiting])
@@ -152,7 +152,7 @@ class Writer:
             columns.append(pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values, type=kind))
         with self._disk():
             self._file.write_batch(pa.record_batch(columns, schema=self._schema))
-        self.row_count += len(place["step"])
+        self.row_count += len(position["step"])
         self.step_count += sum(step >= 0 for _, step, _ in waiting)
 
     @contextlib.contextmanager
@@ -163,7 +163,7 @@ class Writer:
             raise RunFailed(_reason(error), str(self.path), "nothing was kept") from None
 
 
-def check_place(path: Path) -> None:
+def check_path(path: Path) -> None:
     """Raises BadInput where no file can be made under this name; makes none."""
     if path.is_dir():
         raise BadInput("this is a folder", str(path), "give the name of a file")

@@ -183,8 +183,8 @@ def coarsen(slab: Slab, factor: int) -> Slab:
     touched = touched[:, :, :blocks]
     counts = touched.sum(axis=2)
     selected = np.full((steps, layers, int(counts.max(initial=0))), ABSENT)
-    places = np.arange(selected.shape[2]) < counts[:, :, None]
-    selected[places] = np.nonzero(touched)[2]
+    filled = np.arange(selected.shape[2]) < counts[:, :, None]
+    selected[filled] = np.nonzero(touched)[2]
     draft = None if slab.draft is None else _highest(slab.draft, blocks, factor)
     scores = _highest(slab.scores, blocks, factor)
     return Slab(slab.session, slab.first_step, selected, scores, draft)

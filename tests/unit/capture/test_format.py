@@ -254,13 +254,13 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
     assert refused > 10
 
 
-@pytest.mark.parametrize("place", ["missing/a.parquet", ".", "file/a.parquet", "a" * 250])
-def test_a_place_that_cannot_be_is_refused_before_anything(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["missing/a.parquet", ".", "file/a.parquet", "a" * 250])
+def test_a_path_that_cannot_be_is_refused_before_anything(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput):
-        Writer(tmp_path / place, header())
+        Writer(tmp_path / name, header())
     with pytest.raises(BadInput):
-        open_capture(tmp_path / place)
+        open_capture(tmp_path / name)
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 

@@ -41,7 +41,7 @@ def captured(model: Path, text: Path) -> None:
 
 
 @pytest.fixture
-def place(make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a capture of two layers and two sessions, and a spec."""
     monkeypatch.chdir(tmp_path)
     captured(make_model("qwen3"), text)
@@ -49,41 +49,41 @@ def place(make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.Monke
     return tmp_path
 
 
-def test_from_a_text_to_figures(place: Path) -> None:
+def test_from_a_text_to_figures(folder: Path) -> None:
     """The lab runs every step and layer of both sessions, in buffers of two selections for each
     layer and session that the file has, not those of the spec's defaults; twice the same bytes."""
     for out in ("one", "two"):
         assert run(["lab", "run", "captured.toml", "--out", out, "--jobs", "1"]) == 0
-    rows = pq.read_table(place / "one/ledger.parquet").to_pydict()
+    rows = pq.read_table(folder / "one/ledger.parquet").to_pydict()
     assert len(rows["layer"]) == 2 * 2 * STEPS * 2
     assert set(rows["layer"]) == {0, 1} and set(rows["selected"]) == {K}
-    summary = json.loads((place / "one/summary.json").read_text())
+    summary = json.loads((folder / "one/summary.json").read_text())
     for point in summary["points"]:
         assert point["info"]["slot_count"] == 2 * K * 2 * 2
-    assert (place / "one/ledger.parquet").read_bytes() == (
-        place / "two/ledger.parquet"
+    assert (folder / "one/ledger.parquet").read_bytes() == (
+        folder / "two/ledger.parquet"
     ).read_bytes()
 
 
 def test_another_file_under_the_same_name_is_run_anew(
-    place: Path, make_model: Any, text: Path
+    folder: Path, make_model: Any, text: Path
 ) -> None:
     """Results go on where they ended; those of a file that is no longer there do not."""
     assert run(["lab", "run", "captured.toml", "--out", "one", "--jobs", "1"]) == 0
-    before = (place / "one/ledger.parquet").read_bytes()
-    (place / "other.txt").write_text(text.read_text()[::-1])
-    captured(make_model("qwen3"), place / "other.txt")
+    before = (folder / "one/ledger.parquet").read_bytes()
+    (folder / "other.txt").write_text(text.read_text()[::-1])
+    captured(make_model("qwen3"), folder / "other.txt")
     for out in ("one", "fresh"):
         assert run(["lab", "run", "captured.toml", "--out", out, "--jobs", "1"]) == 0
-    after = (place / "one/ledger.parquet").read_bytes()
-    assert after == (place / "fresh/ledger.parquet").read_bytes() != before
+    after = (folder / "one/ledger.parquet").read_bytes()
+    assert after == (folder / "fresh/ledger.parquet").read_bytes() != before
 
 
 def test_blocks_of_another_size_are_refused(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else bytes and times would be those of other blocks."""
     changed = ["--set", "geometry.block_tokens=16"]
     assert run(["lab", "run", "captured.toml", "--out", "out", *changed]) == 2
     assert "capture.parquet has blocks of 8; give 8" in capsys.readouterr().err
-    assert not (place / "out/summary.json").exists()
+    assert not (folder / "out/summary.json").exists()

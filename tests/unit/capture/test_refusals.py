@@ -114,7 +114,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "temperature": (["--temperature", "-1"], "--temperature = -1.0"),
     "no device": (["--device", "cuda"], "torch finds no CUDA device"),
     "no text": (["--text", "nowhere.txt"], "no such file or directory"),
-    "no place": (["--out", "nowhere/a.parquet"], "no file can be made there"),
+    "no parent": (["--out", "nowhere/a.parquet"], "no file can be made there"),
     "no folder": (["--model", "nowhere"], "no such folder"),
 }  # fmt: skip
 

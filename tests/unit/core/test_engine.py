@@ -217,7 +217,7 @@ def test_what_the_host_foretells_is_there() -> None:
 
 
 def test_a_batch_slot_serves_one_session_after_another() -> None:
-    """Places are used again, and the rows of both sessions are there."""
+    """Entries are used again, and the rows of both sessions are there."""
     core = core_of(POLICIES["ema"], session_max=1)
     engine = Engine(core, replace(CONFIG, batch_slot_max=1))
     for number in range(2):

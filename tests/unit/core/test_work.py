@@ -66,7 +66,7 @@ def test_scores_are_values_and_only_enough_of_them_are_ranked() -> None:
     assert core.work()["append"] == before
 
 
-def test_a_heap_counts_every_place_that_is_written() -> None:
+def test_a_heap_counts_every_entry_that_is_written() -> None:
     """Guesses of one need and one probability go behind those before them."""
     core, session = small_core(Policy("none", prefetch_in_flight_max=0), queue_max=16)
     populate(core, session, BLOCKS)

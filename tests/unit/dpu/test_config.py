@@ -52,10 +52,10 @@ def test_each_source_wins_over_the_weaker_one_and_is_named(tmp_path: Path) -> No
         ("[arena]\nlayers = " + "[" * 50_000 + "\n", ["beyond any bound"]),
     ],
 )
-def test_what_is_wrong_is_told_with_place_and_mend(
+def test_what_is_wrong_is_reported_with_location_and_remedy(
     tmp_path: Path, text: str, words: list[str]
 ) -> None:
-    """Does a wrong file end in one line that names the file, the place and the nearest key?"""
+    """Does a wrong file end in one line that names the file, where in it, and the nearest key?"""
     file = write(tmp_path, text)
     with pytest.raises(BadInput) as raised:
         load(file, environ={})

@@ -109,7 +109,7 @@ def test_a_reactor_that_does_not_answer_is_logged_and_the_daemon_still_ends(
     assert (tmp_path / "rec/record.json").exists()
 
 
-def test_a_failed_start_leaves_the_place_free(tmp_path: Path, device: Any) -> None:
+def test_a_failed_start_leaves_the_socket_free(tmp_path: Path, device: Any) -> None:
     """After a device that does not open, can the next daemon use socket and directory?"""
 
     def fails() -> Any:

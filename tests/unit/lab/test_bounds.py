@@ -67,17 +67,17 @@ class PlainModel:
 
     def __init__(self, rows: list[Row], slots: int, written: set[int]) -> None:
         self.rows, self.slots, self.written = rows, slots, written
-        self.held: dict[int, int] = {}  # block: when it was last put in its place
+        self.held: dict[int, int] = {}  # block: when it was last put there
         self.seen: set[int] = set()
-        self.places = self.reads = self.prefetched = 0
+        self.puts = self.reads = self.prefetched = 0
 
     def next_use(self, block: int, after: int) -> int:
         uses = (t for t in range(after, len(self.rows)) if block in self.rows[t])
         return next(uses, len(self.rows))
 
     def put(self, block: int) -> None:
-        self.places += 1
-        self.held[block] = self.places
+        self.puts += 1
+        self.held[block] = self.puts
         self.seen.add(block)
 
     def evict(self, after: int, spared: Row, later_than: int) -> bool:
@@ -241,7 +241,7 @@ def test_no_schedule_exceeds_the_limit(
 def test_rows_are_served_in_the_order_given(rows: list[Row], slots: int, seed: int) -> None:
     """Does an order of time give what rows that stand in that order give?"""
     order = np.random.default_rng(seed).permutation(len(rows)).tolist()
-    sorted_rows = [rows[place] for place in order]
+    sorted_rows = [rows[index] for index in order]
     cap = cap_of(rows, 0.5, 1, 17)
     for bound in (
         compulsory,

@@ -175,7 +175,7 @@ def test_sums_equal_those_of_a_slow_loop(
     found = totals(run(3, made, turns=begins))
     sessions = sorted({session for session, _, _ in cells})
     assert found.requests == tuple((3, session) for session in sessions)
-    for place, session in enumerate(sessions):
+    for index, session in enumerate(sessions):
         own = [one for one in made if one["session"] == session]
         hits = [int(sum(one["ends"][:5])) for one in own]
         first = [hit for hit, one in zip(hits, own, strict=True) if one["step"] < 64]
@@ -187,15 +187,15 @@ def test_sums_equal_those_of_a_slow_loop(
         wait: dict[int, int] = {}
         for one in own:
             wait[int(one["step"])] = wait.get(int(one["step"]), 0) + int(one["stall_ns"])
-        got = {name: int(column[place]) for name, column in found.columns.items()}
+        got = {name: int(column[index]) for name, column in found.columns.items()}
         assert got["hits"] == sum(hits) and got["first_hits"] == sum(first)
         assert got["turn_nontrivial"] == sum(turn)
         assert got["selected"] == sum(int(one["selected"]) for one in own)
         assert got["end_late"] == sum(int(one["ends"][5]) for one in own)
         assert got["prefetch_bytes"] == 100 * len(own)
-        assert sorted(found.stall_ns[found.stall_request == place]) == sorted(wait.values())
+        assert sorted(found.stall_ns[found.stall_request == index]) == sorted(wait.values())
         for layer in range(found.layers["hits"].shape[1]):
-            assert found.layers["hits"][place, layer] == sum(
+            assert found.layers["hits"][index, layer] == sum(
                 hit for hit, one in zip(hits, own, strict=True) if one["layer"] == layer
             )
 

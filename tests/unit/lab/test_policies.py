@@ -14,7 +14,14 @@ from offstage.bindings.core import Core, CoreConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, EVICTIONS
 from offstage.testbeds.lab.policies.adaptive import Stability
-from offstage.testbeds.lab.policies.base import Averages, Shares, best, marked, overlap, places
+from offstage.testbeds.lab.policies.base import (
+    Averages,
+    Shares,
+    best,
+    marked,
+    marked_cells,
+    overlap,
+)
 from offstage.testbeds.lab.policies.carried import EVICTION_SOURCES
 from offstage.testbeds.lab.policies.policy import (
     GUESS,
@@ -98,7 +105,7 @@ def test_the_core_takes_every_policy(name: str) -> None:
         ("window+lokahead", "did you mean 'lookahead'"),
         ("", "a name is missing"),
         ("ema++lru", "a name is missing"),
-        ("ema+ema", "stands there twice"),
+        ("ema+ema", "is named twice"),
         ("nowhere_at_all:X", "cannot be loaded: ModuleNotFoundError"),
         ("json:nothing", "cannot be loaded: AttributeError"),
         ("json:JSONDecoder", "has no text in 'name'"),
@@ -290,7 +297,8 @@ def test_best_is_the_highest_and_of_equals_the_first(rows: list[list[int]], coun
     ]
     marks = best(np.array(rows, np.uint16), count)
     assert [set(np.flatnonzero(row)) for row in marks] == expected
-    assert list(zip(*places(marks), strict=True)) == list(zip(*np.nonzero(marks), strict=True))
+    found = list(zip(*marked_cells(marks), strict=True))
+    assert found == list(zip(*np.nonzero(marks), strict=True))
 
 
 @given(ROWS, st.integers(0, 15))

@@ -169,7 +169,7 @@ def test_the_definitions_on_one_example() -> None:
 
 
 def test_what_expires_makes_room() -> None:
-    """Does an expired block free its place, so that another is not evicted for a new one?"""
+    """Does an expired block free its room, so that another is not evicted for a new one?"""
     rows = [(0.0, 0, [1]), (5.0, 0, [2]), (11.0, 0, [3]), (12.0, 0, [2])]
     result = simulate(PrefixTrace(trace_of(rows)), PrefixOptions(2, ttl_s=10.0))
     assert (result.expired, result.evicted) == (1, 0)

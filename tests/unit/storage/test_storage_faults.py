@@ -97,7 +97,7 @@ def test_short_moves_a_prefix_and_says_eio() -> None:
 
 def test_corrupt_flips_one_byte_of_the_read_only() -> None:
     """Does a corrupt read end well with exactly one wrong byte, elsewhere each time?"""
-    places = set()
+    offsets = set()
     with sim(Faults(corrupt=ALWAYS)) as storage:
         assert end_of(storage, Io(WRITE, 1, 0, 8192, filled(7))) == 8192
         buffer = filled(0, LBA)
@@ -105,8 +105,8 @@ def test_corrupt_flips_one_byte_of_the_read_only() -> None:
             assert end_of(storage, Io(READ, user, 0, LBA, buffer)) == LBA
             wrong = [at for at, byte in enumerate(buffer.view) if byte != 7]
             assert len(wrong) == 1
-            places.add(wrong[0])
-    assert len(places) > LBA * 0.9
+            offsets.add(wrong[0])
+    assert len(offsets) > LBA * 0.9
 
 
 def test_a_torn_write_leaves_whole_blocks_old_or_new() -> None:
@@ -127,7 +127,7 @@ def test_a_torn_write_leaves_whole_blocks_old_or_new() -> None:
 
 
 def test_a_hung_io_ends_only_when_unhung() -> None:
-    """Does a hang last for ever, keep its place in the queue, and end with -ETIMEDOUT?"""
+    """Does a hang last for ever, keep its entry in the queue, and end with -ETIMEDOUT?"""
     with sim(Faults(hang=ALWAYS)) as storage:
         buffer = filled(9)
         storage.submit([Io(READ, 1, 0, 8192, buffer), Io(WRITE, 2, 0, 8192, buffer)])

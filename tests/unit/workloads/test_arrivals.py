@@ -12,7 +12,7 @@ seconds = st.floats(0, 100, allow_nan=False).map(lambda value: round(value, 3))
 def test_admission_is_first_come_first_served(
     rows: list[tuple[float, float]], sessions_max: int
 ) -> None:
-    """Does a session start at its arrival, or as soon as a place is free, and never sooner?"""
+    """Does a session start at its arrival, or as soon as another ends, and never sooner?"""
     arrivals = sorted(arrival for arrival, _ in rows)
     durations = [duration for _, duration in rows]
     starts = admit(arrivals, durations, sessions_max)

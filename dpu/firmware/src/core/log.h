@@ -25,7 +25,7 @@ struct ofs_log_record {
 	int32_t rc;
 	uint64_t sequence;
 	uint64_t now_ns;
-	uint64_t check; /* XXH3 of the record with the previous record's check in this place */
+	uint64_t check; /* XXH3 of the record with the previous record's check in this field */
 };
 struct ofs_log_open {
 	uint64_t magic;

@@ -80,7 +80,7 @@ struct ofs_call_ops {
 /* One fetch or put of the caller. */
 struct ofs_call {
 	enum ofs_call_state state;
-	uint32_t generation; /* of this place in the table: the ticket's upper half */
+	uint32_t generation; /* of this entry of the table: the ticket's upper half */
 	const struct ofs_call_ops *ops;
 	struct ofs_fetch *fetch;   /* NULL: a put */
 	const struct ofs_put *put; /* NULL: a fetch */

@@ -5,7 +5,7 @@
  * To add a fabric, copy this file; keep the functions and their order; name its open in open.c,
  * write the DPU's end of it (port/skeleton.c), and give it a line in host/fabrics. The contract
  * suite then runs over it too.
- * What each function must do, and what an RDMA fabric would do in its place, stands above it.
+ * What each function must do, and what an RDMA fabric would do instead, stands above it.
  */
 #include "fabric/host_port.h"
 #include "port/local.h"

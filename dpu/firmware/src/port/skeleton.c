@@ -5,7 +5,7 @@
  * To add a side, copy this file; keep the functions and their order; name its table in internal.h
  * and in port.c, give its blob a content in attach.h, and write the host's end. The contract suite
  * (test/test_contract_port.c, tests/contract/test_fabric.py) then runs over it too. What each
- * function must do, and what an RDMA side would do in its place, stands above it. The rings are the
+ * function must do, and what an RDMA side would do instead, stands above it. The rings are the
  * same for all: commands come into DPU memory as region.h lays it out, and ofs_rings_* reads them.
  */
 #include "port/internal.h"

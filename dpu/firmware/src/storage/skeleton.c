@@ -1,5 +1,5 @@
 /*
- * skeleton: the smallest back end that keeps the whole contract, and the place to start a new
+ * skeleton: the smallest back end that keeps the whole contract, and where to start a new
  * one.
  *
  * Model (every back end opens with its own): memory of a fixed size that is gone at close. An

@@ -1,5 +1,5 @@
 /*
- * skeleton: how to add a side, and the place to start one whose ends are not known at once.
+ * skeleton: how to add a side, and where to start one whose ends are not known at once.
  *
  * Model (every side opens with its own): one server that takes one request after another, each for
  * its constant time, urgent ones first. What is urgent may overtake what waits, so that no end is

@@ -2,7 +2,7 @@
 
 Two forms. Upstream: a file is one session, `{"id", "block_size", "hash_id_scope", "requests":
 [{"t": s, "in", "out", "hash_ids", "think_time", ...}]}`; a sub-agent is an entry with `requests` of
-its own, whose times count from that entry. Re-encoded: a session is one line, with `runs` in place
+its own, whose times count from that entry. Re-encoded: a session is one line, with `runs` instead
 of `hash_ids`, `think`, and sub-agents already put in.
 
 Sessions have no common clock. Session k, in the order given, starts at 8 h x frac(k x 0.618...),
@@ -90,7 +90,7 @@ def _flat(
 def _read(source: Source) -> Trace:
     columns: Columns | None = None
     base = 1 << 20
-    for place, (where, session) in enumerate(_sessions(source)):
+    for ordinal, (where, session) in enumerate(_sessions(source)):
         if columns is None:
             columns = Columns(session.block_size, ordered=False)
         if session.block_size != columns.block_tokens:
@@ -100,7 +100,7 @@ def _read(source: Source) -> Trace:
                 "one trace has one block size",
             )
         shift = 0 if session.hash_id_scope == "global" else base
-        start_s = WINDOW_S * ((place * GOLDEN_RATIO) % 1.0)
+        start_s = WINDOW_S * ((ordinal * GOLDEN_RATIO) % 1.0)
         end = 0
         for time_s, entry in _flat(session.requests, where):
             runs = entry.runs if entry.runs is not None else runs_of(entry.hash_ids or [])

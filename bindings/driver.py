@@ -9,8 +9,9 @@ owns a driver; the firmware releases the GIL while it waits.
 """
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,17 @@ from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.stages import driver_stages
 
-__all__ = ["Driver", "Fetch", "FetchResult", "Put", "spin_rtt"]
+__all__ = ["Driver", "Fetch", "FetchResult", "Put", "blocking", "spin_rtt"]
 
 ERROR_SIZE = 512
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
+Owner = TypeVar("Owner")
+InFlight = TypeVar("InFlight")
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,18 @@ class Put:
     def __init__(self, count: int, call: Any, kept: tuple[Any, ...]) -> None:
         self.rcs = np.zeros(count, np.int32)
         self.call, self.ticket, self._kept = call, 0, kept
+
+
+def blocking(
+    begin: Callable[Concatenate[Owner, Arguments], InFlight],
+    end: Callable[[Owner, InFlight], Result],
+) -> Callable[Concatenate[Owner, Arguments], Result]:
+    """The call that waits, as a method: `begin` with the same arguments, and `end` in a row."""
+
+    def call(owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        return end(owner, begin(owner, *args, **kwargs))
+
+    return call
 
 
 class Driver:
@@ -183,25 +200,8 @@ class Driver:
             call.failed_count, call.retry_count, call.torn_count, call.stall_ns, call.copy_ns,
         )  # fmt: skip
 
-    def fetch(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: U32,
-        keys: U64,
-        target: U8,
-        *,
-        target_index: U32 | None = None,
-        selected_count: int | None = None,
-        scores: NDArray[np.uint16] | None = None,
-        timeout_ns: int = 2_000_000_000,
-    ) -> FetchResult:
-        """`fetch_begin` and `fetch_end` in a row."""
-        return self.fetch_end(self.fetch_begin(
-            session, step, layer, ordinals, keys, target, target_index=target_index,
-            selected_count=selected_count, scores=scores, timeout_ns=timeout_ns,
-        ))  # fmt: skip
+    fetch = blocking(fetch_begin, fetch_end)
+    """`fetch_begin` and `fetch_end` in a row."""
 
     def put_begin(
         self,
@@ -235,20 +235,8 @@ class Driver:
         self._end(put, lib.ofs_driver_put_end, "putting blocks")
         return put.rcs
 
-    def put(
-        self,
-        session: int,
-        layer: int,
-        ordinals: U32,
-        source: U8,
-        *,
-        length_bytes: int | None = None,
-        timeout_ns: int = 10_000_000_000,
-    ) -> I32:
-        """`put_begin` and `put_end` in a row."""
-        return self.put_end(self.put_begin(
-            session, layer, ordinals, source, length_bytes=length_bytes, timeout_ns=timeout_ns
-        ))  # fmt: skip
+    put = blocking(put_begin, put_end)
+    """`put_begin` and `put_end` in a row."""
 
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
         """Move all calls on, and wait up to `timeout_ns` for one to end.

@@ -226,7 +226,7 @@ class Decoder:
         identities = [session.context.identities[ordinal] for ordinal in ordinals]
         blocks = self.synthetic_kv.blocks_at(layer, ordinals, identities)
         self.pool.memory.write(self.pool.lookup(session.number, layer, ordinals), blocks)
-        put_blocks(self.driver, session.handle, layer, ordinals.astype(np.uint32), blocks)
+        put_blocks(self.driver, session.handle, [(layer, ordinals.astype(np.uint32), blocks)])
         record.blocks_recomputed += ordinals.size
 
     def _attend(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> None:

@@ -7,21 +7,26 @@ never a silent hole: the error names the cause and the mend.
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.driver import Put
 from offstage.bindings.errors import RunFailed, StoreFull
 from offstage.host.fabrics import Fabric
 from offstage.host.session import Context
 from offstage.host.synthetic_kv import SyntheticKv
 
-__all__ = ["BlockWriter", "MissingWriter", "compute_context", "put_blocks"]
+__all__ = ["BlockWriter", "LayerBlocks", "MissingWriter", "compute_context", "put_blocks"]
 
 BlockWriter = Callable[[int, int, NDArray[np.uint8]], None]
 """Gets layer, first ordinal, and consecutive blocks uint8 `[blocks, block_bytes]`."""
+
+LayerBlocks = tuple[int, NDArray[np.uint32], NDArray[np.uint8]]
+"""A layer, ordinals `[blocks]` and the blocks uint8 `[blocks, block_bytes]`."""
 
 BATCH_BLOCKS = 64
 """Blocks computed and written at once: 2 MiB of 32 KiB blocks, well inside the caches."""
@@ -75,32 +80,44 @@ class MissingWriter:
             return
         chosen = blocks if missing.size == len(blocks) else blocks[missing]
         ordinals = (first + missing).astype(np.uint32)
-        put_blocks(self.driver, self.handle, layer, ordinals, chosen)
+        put_blocks(self.driver, self.handle, [(layer, ordinals, chosen)])
         self.bytes_written += chosen.nbytes
         self.blocks_written += len(chosen)
 
 
-def put_blocks(
-    driver: Fabric,
-    handle: int,
-    layer: int,
-    ordinals: NDArray[np.uint32],
-    blocks: NDArray[np.uint8],
-) -> None:
-    """Write blocks and wait for their acknowledgement. StoreFull, RunFailed: see the message."""
-    rcs = driver.put(handle, layer, ordinals, blocks)
-    if not rcs.any():
-        return
+def put_blocks(driver: Fabric, handle: int, puts: Iterable[LayerBlocks]) -> None:
+    """Write blocks of any layers, as many puts together as the fabric takes, and wait for their
+    acknowledgement. StoreFull, RunFailed: see the message; by then none is in flight."""
+    flying: deque[tuple[int, Put]] = deque()
+    failed: list[tuple[int, NDArray[np.int32]]] = []
+
+    def end_oldest() -> None:
+        layer, put = flying.popleft()
+        rcs = driver.put_end(put)
+        if rcs.any():
+            failed.append((layer, rcs))
+
+    for layer, ordinals, blocks in puts:
+        if len(flying) == driver.calls_max:
+            end_oldest()
+        flying.append((layer, driver.put_begin(handle, layer, ordinals, blocks)))
+    while flying:
+        end_oldest()
+    if failed:
+        raise _refused(*failed[0])
+
+
+def _refused(layer: int, rcs: NDArray[np.int32]) -> StoreFull | RunFailed:
     worst = -int(rcs[rcs != 0][0])
     failed = int(np.count_nonzero(rcs))
     if worst == errno.ENOSPC:
-        raise StoreFull(
-            f"the store is full: {failed} of {ordinals.size} blocks were refused",
+        return StoreFull(
+            f"the store is full: {failed} of {rcs.size} blocks were refused",
             f"layer {layer}",
             "give the store more room ([storage] size) or a shorter TTL",
         )
-    raise RunFailed(
-        f"{failed} of {ordinals.size} blocks could not be written: {errno.errorcode[worst]}",
+    return RunFailed(
+        f"{failed} of {rcs.size} blocks could not be written: {errno.errorcode[worst]}",
         f"layer {layer}",
         "see the daemon's log; `offstage dpu status` counts the errors of its storage",
     )

@@ -74,7 +74,8 @@ class TailBlock:
         return NewToken(self._indices[layer], slot, source[:, :, slot])
 
     def end_token(self, session: HostSession, record: AgentRecord) -> int:
-        """Hand the block to the tier if it is full; returns the nanoseconds that took."""
+        """Hand the block of every layer to the tier if it is full, all together; returns the
+        nanoseconds that took."""
         geometry = self._decoder.synthetic_kv.geometry
         if session.length_tokens % geometry.block_tokens:
             return 0
@@ -83,13 +84,16 @@ class TailBlock:
         appended = append_chunks(self._control, session.handle, [self._chunk], layers)
         checksums = np.zeros((layers, 1), np.uint64)
         where = np.array([self._ordinal], np.uint32)
+        full = []
         for layer in range(layers):
             block = self._decoder.pool.memory.read(np.array(self._indices[layer : layer + 1]))
             block = block[:, : geometry.block_bytes(layer)]
             checksums[layer] = self._decoder.synthetic_kv.checksums(block)
-            put_blocks(self._decoder.driver, session.handle, layer, where, block)
-            self._decoder.pool.pin(session.number, layer, [])
+            full.append((layer, where, block))
             record.bytes_put += block.nbytes
+        put_blocks(self._decoder.driver, session.handle, full)
+        for layer in range(layers):
+            self._decoder.pool.pin(session.number, layer, [])
         session.keys = np.concatenate([session.keys, appended.keys], axis=1)
         context = session.context
         context.identities.append(self._chunk)

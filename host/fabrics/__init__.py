@@ -26,6 +26,7 @@ class Fabric(Protocol):
     fetch ends within about `timeout_ns`, if its owner polls or ends one. Whatever it says came
     (`rcs` 0) is byte for byte what was put, checked on this side of the link. A block that did not
     come has its -errno in `rcs`, and 255 in `ends`. RunFailed: the daemon is gone, attach again.
+    `bindings.driver.blocking` makes of a begin and its end the calls that wait, `fetch` and `put`.
     """
 
     payload_size_bytes: int
@@ -60,23 +61,6 @@ class Fabric(Protocol):
         """Move all calls on, waiting up to `timeout_ns` for one to end; what newly ended."""
         ...
 
-    def fetch(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64],
-        target: NDArray[np.uint8],
-        *,
-        target_index: NDArray[np.uint32] | None = None,
-        selected_count: int | None = None,
-        scores: NDArray[np.uint16] | None = None,
-        timeout_ns: int = 2_000_000_000,
-    ) -> FetchResult:
-        """`fetch_begin` and `fetch_end` in a row."""
-        ...
-
     def put_begin(
         self,
         session: int,
@@ -92,19 +76,6 @@ class Fabric(Protocol):
 
     def put_end(self, put: Put) -> NDArray[np.int32]:
         """Wait for this put: [n] 0 or -errno."""
-        ...
-
-    def put(
-        self,
-        session: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        source: NDArray[np.uint8],
-        *,
-        length_bytes: int | None = None,
-        timeout_ns: int = 10_000_000_000,
-    ) -> NDArray[np.int32]:
-        """`put_begin` and `put_end` in a row."""
         ...
 
     def register(self, array: NDArray[Any]) -> None:

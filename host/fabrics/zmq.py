@@ -18,7 +18,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Fetch, FetchResult, Put
+from offstage.bindings.driver import Fetch, FetchResult, Put, blocking
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.dpu import protocol as p
@@ -133,25 +133,7 @@ class ZmqDriver:
         """As `bindings.driver.Driver.fetch_end`. A reply that does not come in time: RunFailed."""
         return _join(self._end(fetch))
 
-    def fetch(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64],
-        target: NDArray[np.uint8],
-        *,
-        target_index: NDArray[np.uint32] | None = None,
-        selected_count: int | None = None,
-        scores: NDArray[np.uint16] | None = None,
-        timeout_ns: int = 2_000_000_000,
-    ) -> FetchResult:
-        """`fetch_begin` and `fetch_end` in a row."""
-        return self.fetch_end(self.fetch_begin(
-            session, step, layer, ordinals, keys, target, target_index=target_index,
-            selected_count=selected_count, scores=scores, timeout_ns=timeout_ns,
-        ))  # fmt: skip
+    fetch = blocking(fetch_begin, fetch_end)
 
     def put_begin(
         self,
@@ -201,20 +183,7 @@ class ZmqDriver:
         self._end(put)
         return put.rcs
 
-    def put(
-        self,
-        session: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        source: NDArray[np.uint8],
-        *,
-        length_bytes: int | None = None,
-        timeout_ns: int = 10_000_000_000,
-    ) -> NDArray[np.int32]:
-        """`put_begin` and `put_end` in a row."""
-        return self.put_end(self.put_begin(
-            session, layer, ordinals, source, length_bytes=length_bytes, timeout_ns=timeout_ns
-        ))  # fmt: skip
+    put = blocking(put_begin, put_end)
 
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
         """As `bindings.driver.Driver.poll`."""

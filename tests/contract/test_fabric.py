@@ -205,7 +205,7 @@ def test_several_in_flight_end_each_with_its_own(host: Host) -> None:
 
 
 def test_poll_tells_each_once(host: Host) -> None:
-    """Fetches, a put and one that fails: polling alone ends all, and each is told one time."""
+    """Fetches, a put and one that fails: polling alone ends all, and each is reported once."""
     assert not host.put(range(16)).any()
     wanted = np.arange(16, 24, dtype=np.uint32)
     source = host.source[16:24]

@@ -153,7 +153,7 @@ def check_sessions(opener: Opener, case: Case) -> None:
 
 
 def check_causality(opener: Opener, case: Case) -> None:
-    """What is told after layer l stays when the layers behind l, and the draft, are others."""
+    """What is known after layer l stays when the layers behind l, and the draft, are others."""
     shown, others = views(case), views(case, seed=5)
     opened = opener(case)
     opened.begin(0, case.blocks, prefill_of(case))

@@ -104,8 +104,8 @@ int ofs_driver_register(struct ofs_driver *driver, void *base, uint64_t size_byt
 int ofs_driver_unregister(struct ofs_driver *driver, void *base, uint64_t size_bytes);
 /*
  * Begins a fetch: reads its hits and sends its STEPs, and waits for no answer. 0 and a ticket;
- * -EAGAIN: as many calls are in flight as the port has entries; -EINVAL. What goes wrong later is
- * told by end.
+ * -EAGAIN: as many calls are in flight as the port has entries; -EINVAL. What goes wrong later,
+ * its end says.
  */
 int ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint64_t *ticket);
 /*

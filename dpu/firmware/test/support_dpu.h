@@ -34,7 +34,7 @@ struct support_dpu {
 	struct ofs_port *port;
 	struct ofs_command command;
 	struct ofs_result *results;
-	struct ofs_cqe rest; /* of the step of which some has been told; count 0: none */
+	struct ofs_cqe rest; /* of the step that has been answered in part; count 0: none */
 	uint32_t slot_of[SUPPORT_BLOCKS_MAX];   /* OFS_NONE: not staged */
 	uint32_t length_of[SUPPORT_BLOCKS_MAX]; /* 0: the store does not have it */
 	uint32_t *block_in;                     /* [slot_count] */
@@ -44,7 +44,7 @@ struct support_dpu {
 	uint32_t busy_answers; /* so many demands are answered -EAGAIN first */
 	uint32_t busy_puts;    /* so many puts are answered -EBUSY first */
 	int put_rc;            /* every put ends so */
-	uint32_t land_first;   /* so many results of a step are told before the rest, the last first */
+	uint32_t land_first;   /* so many results of a step come before the rest, the last first */
 	bool mute;             /* takes commands and never answers */
 	bool churn;            /* every turn evicts a block and stages another in its slot */
 	bool flip;             /* every staged block gets a flipped bit after its checksum */

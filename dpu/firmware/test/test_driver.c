@@ -76,7 +76,7 @@ test_hits_and_misses(void)
 	tear_down();
 }
 
-/* All there: no stall is counted, although the DPU was told of the step. */
+/* All there: no stall is counted, although the DPU got the step. */
 static void
 test_all_hits_do_not_stall(void)
 {

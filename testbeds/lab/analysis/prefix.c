@@ -2,7 +2,7 @@
  * prefix.c: prefix caching across requests, over one decision core.
  *
  * Model: the core owns the arena; here is only what a host would know besides: which blocks are
- * resident (told by the core's actions), when each was last used, and who asked for it first. In
+ * resident (by the core's actions), when each was last used, and who asked for it first. In
  * order of use the blocks form a list, so that what expires next is at its head. Consecutive hits
  * go to the core as one step; a miss ends the step first, because what it displaces must be chosen
  * after them.

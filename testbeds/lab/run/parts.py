@@ -121,10 +121,10 @@ def write(path: Path, part: bytes) -> None:
 
 def _pack(rows: Any, meta: Any) -> bytes:
     file = io.BytesIO()
-    np.savez_compressed(file, rows=rows, told=np.frombuffer(msgspec.json.encode(meta), np.uint8))
+    np.savez_compressed(file, rows=rows, meta=np.frombuffer(msgspec.json.encode(meta), np.uint8))
     return file.getvalue()
 
 
 def _read(path: Path) -> tuple[Any, Any]:
     with np.load(path, allow_pickle=False) as archive:
-        return archive["rows"], msgspec.json.decode(archive["told"].tobytes())
+        return archive["rows"], msgspec.json.decode(archive["meta"].tobytes())

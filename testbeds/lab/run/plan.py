@@ -135,10 +135,10 @@ def _traced(spec: Spec, options: "GeneratedOptions") -> Workload:
     path = trace_path(work.trace)
     sessions = sessions_from_trace(
         open_trace(path), work.sessions, min(work.context_tokens_min, work.context_tokens),
-        work.context_tokens, work.part, block_tokens=options.unit_tokens,
+        work.context_tokens, work.split, block_tokens=options.unit_tokens,
     )  # fmt: skip
     origin: dict[str, object] = {
-        "trace": path.name, "part": work.part, "trace_sha256": digest(path),
+        "trace": path.name, "split": work.split, "trace_sha256": digest(path),
     }  # fmt: skip
     return TracedWorkload(options, sessions, origin)
 

@@ -57,7 +57,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """generated: a request trace that gives lengths, arrivals and sharing."""
     context_tokens_min: Positive = 65_536
     """With a trace: shorter requests are passed over, longer ones cut to context_tokens."""
-    part: Literal["dev", "test"] = "dev"
+    split: Literal["dev", "test"] = "dev"
     """Which half of that trace: policies are tuned on dev and reported on test."""
     file: str = ""
     """captured, selections, requests: the file."""

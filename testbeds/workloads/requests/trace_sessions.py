@@ -3,11 +3,11 @@
 What a request trace knows of decoding ends there: which blocks a step selects it does not say.
 
 The rule, without chance in it:
-- parts: where a trace has sessions, those at an even position in the order of their first arrival
+- splits: where a trace has sessions, those at an even position in the order of their first arrival
   are `dev`, the others `test`; where it has none, the first half of its requests is `dev`. A
-  request is in one part; a prefix that all requests share is in both.
-- of a part, requests whose usable context is `context_tokens_min` or more, in order of arrival. The
-  usable context is the prompt that block ids cover, capped, down to whole blocks of ours. Of a
+  request is in one split; a prefix that all requests share is in both.
+- of a split, requests whose usable context is `context_tokens_min` or more, in order of arrival.
+  The usable context is the prompt that block ids cover, capped, down to whole blocks of ours. Of a
   session only the first such request: its turns follow each other and never decode at once.
 - of these, `count` consecutive ones: where four sessions share their first block if that can be
   had, then with the most context tokens together, then the earliest.
@@ -24,10 +24,10 @@ from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.sessions import chain, root
 from offstage.testbeds.workloads.requests.trace import SHARING_SESSIONS_MIN
 
-__all__ = ["PARTS", "Part", "TraceSession", "part_of", "sessions_from_trace"]
+__all__ = ["SPLITS", "Split", "TraceSession", "sessions_from_trace", "split_of"]
 
-Part = Literal["dev", "test"]
-PARTS: tuple[Part, ...] = ("dev", "test")
+Split = Literal["dev", "test"]
+SPLITS: tuple[Split, ...] = ("dev", "test")
 
 Int64Array = npt.NDArray[np.int64]
 _WORD = (1 << 64) - 1
@@ -50,8 +50,8 @@ class TraceSession:
     group: int
 
 
-def part_of(trace: Trace, part: Part) -> Int64Array:
-    """Positions of the requests of a part, ascending; the rule is the module's."""
+def split_of(trace: Trace, split: Split) -> Int64Array:
+    """Positions of the requests of a split, ascending; the rule is the module's."""
     if trace.has_sessions:
         _, first = np.unique(trace.session, return_index=True)
         position = np.empty(len(first), np.int64)
@@ -60,7 +60,7 @@ def part_of(trace: Trace, part: Part) -> Int64Array:
         is_test = position[names] % 2 == 1
     else:
         is_test = np.arange(len(trace)) >= (len(trace) + 1) // 2
-    return np.flatnonzero(is_test == (part == "test"))
+    return np.flatnonzero(is_test == (split == "test"))
 
 
 def sessions_from_trace(
@@ -68,18 +68,18 @@ def sessions_from_trace(
     count: int,
     context_tokens_min: int,
     context_tokens_max: int,
-    part: Part = "dev",
+    split: Split = "dev",
     *,
     block_tokens: int = 64,
 ) -> list[TraceSession]:
-    """`count` consecutive long requests of a part, in order of arrival, by the module's rule.
+    """`count` consecutive long requests of a split, in order of arrival, by the module's rule.
 
     A trace without blocks gives lengths and arrivals, and sessions that share nothing. Raises
-    BadInput for an option out of range, a block size that does not fit the trace's, or a part with
+    BadInput for an option out of range, a block size that does not fit the trace's, or a split with
     fewer requests of that length.
     """
-    _check(trace, count, context_tokens_min, context_tokens_max, part, block_tokens)
-    positions = part_of(trace, part)
+    _check(trace, count, context_tokens_min, context_tokens_max, split, block_tokens)
+    positions = split_of(trace, split)
     context = _usable(trace, context_tokens_max, block_tokens)[positions]
     long = np.flatnonzero(context >= context_tokens_min)
     if trace.has_sessions:
@@ -87,8 +87,8 @@ def sessions_from_trace(
     positions, context = positions[long], context[long]
     if len(positions) < count:
         raise BadInput(
-            f"{len(positions)} requests of part {part!r} hold {context_tokens_min} tokens or more, "
-            f"{count} are wanted",
+            f"{len(positions)} requests of split {split!r} hold {context_tokens_min} tokens or "
+            f"more, {count} are wanted",
             trace.origin.name,
             "ask for fewer or shorter ones",
         )
@@ -111,10 +111,10 @@ def sessions_from_trace(
 
 
 def _check(
-    trace: Trace, count: int, tokens_min: int, tokens_max: int, part: str, block_tokens: int
+    trace: Trace, count: int, tokens_min: int, tokens_max: int, split: str, block_tokens: int
 ) -> None:
-    if part not in PARTS:
-        raise BadInput(f"part {part!r}", "trace sessions", f"choose one of {', '.join(PARTS)}")
+    if split not in SPLITS:
+        raise BadInput(f"split {split!r}", "trace sessions", f"choose one of {', '.join(SPLITS)}")
     if count < 1 or not 1 <= block_tokens <= tokens_min <= tokens_max:
         raise BadInput(
             f"{count} sessions of {tokens_min} to {tokens_max} tokens, blocks of {block_tokens}",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from later_arrays import LaterArrays
 
-from offstage.bindings.driver import Fetch, FetchResult
+from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.host.arrays import Arrays, open_arrays
@@ -94,12 +94,15 @@ class FakeFabric:
             fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, 0, 0, 0, self.stall_ns, 7
         )
 
-    def put(self, session: int, layer: int, ordinals: Any, source: Any) -> Any:
+    def put_begin(self, session: int, layer: int, ordinals: Any, source: Any) -> Put:
         assert not self.flying, "a put waits for its answer, and fetches wait meanwhile"
         self.calls.append(("put", session))
         for ordinal, block in zip(ordinals, source, strict=True):
             self.blocks[key_of(session, layer, ordinal).tobytes()] = block.copy()
-        return np.zeros(len(ordinals), np.int32)
+        return Put(len(ordinals), None, ())
+
+    def put_end(self, put: Put) -> Any:
+        return put.rcs
 
 
 def key_of(session: int, layer: int, ordinal: int) -> npt.NDArray[np.uint64]:

@@ -1,4 +1,4 @@
-"""Do decode sessions follow a trace by the stated rule: lengths, arrivals, sharing, two parts?"""
+"""Do decode sessions follow a trace by the stated rule: lengths, arrivals, sharing, two splits?"""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
 from offstage.testbeds.workloads.requests.importer import open_trace
-from offstage.testbeds.workloads.requests.trace_sessions import PARTS, part_of, sessions_from_trace
+from offstage.testbeds.workloads.requests.trace_sessions import (
+    SPLITS,
+    sessions_from_trace,
+    split_of,
+)
 
 ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared" / "traces"))
@@ -31,14 +35,14 @@ def trace_of(rows: Sequence[Ask], block_tokens: int = 64) -> Trace:
     st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 6)), min_size=1, max_size=30),
     st.booleans(),
 )
-def test_parts_cover_the_trace_and_share_no_request(
+def test_splits_cover_the_trace_and_share_no_request(
     rows: list[tuple[str, int]], with_sessions: bool
 ) -> None:
-    """Is every request in exactly one part, and every session in one as a whole?"""
+    """Is every request in exactly one split, and every session in one as a whole?"""
     trace = trace_of(
         [(float(i), s if with_sessions else None, range(n)) for i, (s, n) in enumerate(rows)]
     )
-    dev, test = (part_of(trace, part).tolist() for part in PARTS)
+    dev, test = (split_of(trace, split).tolist() for split in SPLITS)
     assert sorted(dev + test) == list(range(len(trace)))
     if with_sessions:
         assert not {rows[i][0] for i in dev} & {rows[i][0] for i in test}
@@ -100,7 +104,7 @@ def test_what_does_not_fit_is_bad_input() -> None:
     """Is every impossible wish one line?"""
     trace = trace_of([(float(i), None, range(4)) for i in range(6)])
     for arguments, what in (
-        ((4, 64, 256), "3 requests of part 'dev'"),
+        ((4, 64, 256), "3 requests of split 'dev'"),
         ((1, 512, 512), "0 requests"),
         ((0, 64, 256), "0 sessions"),
         ((1, 256, 64), "256 to 64 tokens"),
@@ -112,15 +116,15 @@ def test_what_does_not_fit_is_bad_input() -> None:
         sessions_from_trace(trace, 1, 64, 256, block_tokens=48)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_the_published_conversations_share_a_prefix(part: str) -> None:
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_published_conversations_share_a_prefix(split: str) -> None:
     """Does Mooncake give eight long sessions that share a prefix, in both parts, apart in time?"""
     path = TRACES / "mooncake_conversation_0-2400s.jsonl.gz"
     if not path.is_file():
         pytest.skip(f"no {path.name}; point OFFSTAGE_TRACES at the folder that holds it")
     trace = open_trace(path)
-    taken = sessions_from_trace(trace, 8, 32_768, 131_072, "dev" if part == "dev" else "test")
+    taken = sessions_from_trace(trace, 8, 32_768, 131_072, "dev" if split == "dev" else "test")
     assert len(taken) == 8 and sum(one.group == 0 for one in taken) >= 4
     assert all(32_768 <= one.context_tokens <= 131_072 for one in taken)
     half = len(trace) / 2
-    assert all((int(one.name.split("-")[1]) < half) == (part == "dev") for one in taken)
+    assert all((int(one.name.split("-")[1]) < half) == (split == "dev") for one in taken)

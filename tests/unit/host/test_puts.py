@@ -1,0 +1,102 @@
+"""Are blocks written as many together as the fabric takes, and is none that failed passed over?"""
+
+import errno
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.bindings.driver import Put
+from offstage.bindings.errors import RunFailed, StoreFull
+from offstage.host import tail_block
+from offstage.host.models import geometry
+from offstage.host.prefill import LayerBlocks, put_blocks
+from offstage.host.record import AgentRecord
+
+
+class Puts:
+    """A fabric that takes `calls_max` puts; the layers in `refused` end with that error."""
+
+    def __init__(self, calls_max: int, refused: dict[int, int] | None = None) -> None:
+        self.calls_max, self.refused = calls_max, refused or {}
+        self.calls: list[tuple[str, int]] = []
+        self.flying: list[Put] = []
+        self.written: dict[int, bytes] = {}
+
+    def put_begin(self, session: int, layer: int, ordinals: Any, source: Any) -> Put:
+        assert len(self.flying) < self.calls_max, "more calls than the fabric has room for"
+        put = Put(len(ordinals), layer, (source,))
+        self.flying.append(put)
+        self.calls.append(("begin", layer))
+        return put
+
+    def put_end(self, put: Put) -> Any:
+        self.flying.remove(put)
+        self.calls.append(("end", put.call))
+        put.rcs[-1:] = -self.refused.get(put.call, 0)
+        self.written[put.call] = put._kept[0].tobytes()
+        return put.rcs
+
+
+def layers(count: int) -> list[LayerBlocks]:
+    where = np.arange(2, dtype=np.uint32)
+    return [(layer, where, np.full((2, 8), layer, np.uint8)) for layer in range(count)]
+
+
+def write(fabric: Any, count: int) -> None:
+    put_blocks(fabric, 1, layers(count))
+
+
+def test_puts_are_in_flight_together_up_to_what_the_fabric_takes() -> None:
+    """All of five where there is room; with room for two the oldest is ended before the third."""
+    roomy, narrow = Puts(8), Puts(2)
+    write(roomy, 5)
+    write(narrow, 3)
+    assert roomy.calls == [(what, layer) for what in ("begin", "end") for layer in range(5)]
+    assert narrow.calls[:4] == [("begin", 0), ("begin", 1), ("end", 0), ("begin", 2)]
+    assert len(narrow.calls) == 6 and not narrow.flying
+
+
+@pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, StoreFull), (errno.EIO, RunFailed)])
+def test_a_refused_block_is_an_error_and_nothing_stays_in_flight(
+    code: int, error: type[Exception]
+) -> None:
+    """The first layer that failed is named, and all that were begun have ended by then."""
+    fabric = Puts(2, {1: code, 3: errno.EIO})
+    with pytest.raises(error, match="1 of 2 blocks") as raised:
+        write(fabric, 4)
+    assert "layer 1" in str(raised.value)
+    assert not fabric.flying and ("end", 3) in fabric.calls
+
+
+def test_a_full_tail_block_is_written_in_all_layers_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each layer's own bytes, none waited for before the last is begun, and all counted."""
+    shape = geometry("tiny")
+    count, size = shape.layer_count, shape.block_bytes(0)
+    fabric: Any = Puts(64)
+    pool = SimpleNamespace(
+        geometry=shape,
+        memory=SimpleNamespace(read=lambda rows: np.full((1, size), rows[0], np.uint8)),
+        pin=lambda *_: None,
+    )
+    kv = SimpleNamespace(geometry=shape, checksums=lambda block: np.uint64(block[0, 0]))
+    decoder: Any = SimpleNamespace(driver=fabric, pool=pool, synthetic_kv=kv)
+    keys = np.zeros((count, 1, 2), np.uint64)
+    monkeypatch.setattr(tail_block, "append_chunks", lambda *_: SimpleNamespace(keys=keys))
+    control: Any = None
+    tail = tail_block.TailBlock(control, decoder, lambda ordinal: ordinal)
+    tail._ordinal = 0
+    tail._indices = list(range(3, 3 + count))
+    context = SimpleNamespace(identities=[], checksums=np.zeros((count, 0), np.uint64))
+    session: Any = SimpleNamespace(
+        length_tokens=shape.block_tokens, handle=1, number=0, keys=keys[:, :0], context=context
+    )
+    record = AgentRecord()
+    assert tail.end_token(session, record) > 0
+    assert [what for what, _ in fabric.calls] == ["begin"] * count + ["end"] * count
+    assert all(fabric.written[layer] == bytes([3 + layer]) * size for layer in range(count))
+    assert record.bytes_put == count * size
+    assert context.checksums[:, 0].tolist() == list(range(3, 3 + count))

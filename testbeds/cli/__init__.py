@@ -17,6 +17,7 @@ from offstage.testbeds.cli.common import one_line_errors
 __all__ = ["COMMANDS", "main", "run"]
 
 COMMANDS = {
+    "asic": "offstage.testbeds.cli.asic",
     "bench": "offstage.testbeds.cli.bench",
     "config": "offstage.testbeds.cli.config",
     "demo": "offstage.testbeds.cli.demo",

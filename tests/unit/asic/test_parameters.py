@@ -1,0 +1,155 @@
+"""Are presets whole and honest, and is every wrong number refused in one line?"""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.asic_model import parameters
+from offstage.asic_model.commands import COMMANDS, rows
+from offstage.asic_model.parameters import BLOCKS, TAGS, Number, Preset, names, read_preset
+from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import numbered
+from offstage.bindings.settings import declared
+from offstage.testbeds.cli import run
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMED = ["dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4", "ideal"]
+
+
+def number(value: Any = 8, **changes: Any) -> dict[str, Any]:
+    """A number as a file has it."""
+    return {"value": value, "unit": "1", "low": 1, "high": 64, "source": "a test", "tag": "guess",
+            **changes}  # fmt: skip
+
+
+def written(tmp_path: Path, text: str) -> str:
+    """A preset that extends asic_7nm."""
+    path = tmp_path / "mine.toml"
+    path.write_text(f'extends = "asic_7nm"\n{text}')
+    return str(path)
+
+
+def inline(table: dict[str, Any]) -> str:
+    shown = ((key, f'"{one}"' if isinstance(one, str) else str(one)) for key, one in table.items())
+    return "{ " + ", ".join(f"{key} = {one}" for key, one in shown) + " }"
+
+
+def test_every_preset_that_the_page_promises_is_there() -> None:
+    """Does each say of every number where it is from, and how far it may be wrong?"""
+    assert names() == NAMED
+    for name in names():
+        preset = read_preset(name)
+        found = dict(preset.numbers())
+        assert len(found) > 20 and not preset.calibrated
+        for key, one in found.items():
+            assert one.low <= one.value <= one.high and one.source and one.tag in TAGS, key
+            if one.tag == "guess":
+                assert one.low < one.high or name == "ideal", f"{name}: {key}: a sure guess"
+
+
+def test_a_file_holds_nothing_that_is_not_read() -> None:
+    """Each number of each file is a parameter, and it is the file's that is read."""
+    for name in names():
+        raw = tomllib.loads((parameters.FOLDER / f"{name}.toml").read_text())
+        found = dict(read_preset(name).numbers())
+        for block, table in raw.items():
+            for key, value in table.items() if isinstance(table, dict) else ():
+                if isinstance(value, dict):
+                    assert found[f"{block}.{key}"].value == value["value"]
+
+
+def test_a_time_is_picoseconds_whatever_its_unit(tmp_path: Path) -> None:
+    for unit, scale in (("ns", 10**3), ("us", 10**6), ("ms", 10**9)):
+        text = f"[dma]\nsetup = {inline(number(3, unit=unit))}"
+        found = read_preset.__wrapped__(written(tmp_path, text)).dma
+        assert found is not None and found.setup.whole == 3 * scale
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[dma]\nengine = 3", "unknown parameter 'engine'; did you mean 'engines'?"),
+        ("[dmas]\nengines = 3", "unknown table or key 'dmas'; did you mean 'dma'?"),
+        ("[dma]\nengines = 3", "3 says no unit, range, source and tag"),
+        (f"[dma]\nengines = {inline(number(tag=''))}", "has no tag; choose one of measured"),
+        (f"[dma]\nengines = {inline(number(source=''))}", "has no source; say where it is from"),
+        (f"[dma]\nengines = {inline(number(tag='sure'))}", "'sure' is no tag"),
+        (f"[dma]\nengines = {inline(number(unit='ns'))}", "'ns' is no unit of a count"),
+        (f"[dma]\nsetup = {inline(number(unit='GB/s'))}", "'GB/s' is no unit of a time; give it"),
+        (f"[dma]\nengines = {inline(number(-1, low=-2))}", "-1 is negative; give 0 or more"),
+        (f"[dma]\nengines = {inline(number(65))}", "65 is not between low = 1 and high = 64"),
+        (f"[dma]\nengines = {inline(number(1.5))}", "1.5 is no whole number"),
+        (f"[dma]\nqueue = {inline(number(0, low=0))}", "is 0; give 1 or more"),
+        (f"[front_end]\nlanes = {inline(number(32))}", "32 lanes of a link that has 16; use fewer"),
+        (f"[codec]\nratio = {inline(number(2))}", "2 is out of range; give 1 at most"),
+        (f"[metadata]\nsram = {inline(number(1, unit='KiB'))}", "no set in each of its banks"),
+        (f"[metadata]\nlatency = {inline(number(1, unit='ns', high=2))}", "before the access has"),
+        ('staging = "ram"', "'ram' is no memory that it has; name one of hbm, ddr, cxl"),
+        ('[nvme]\ndrive = "floppy"', "no drive 'floppy'; choose one of disk, gen5-tlc"),
+        ('[nvme]\ndrive = "disk"', "a disk without its times; add the table"),
+        (f"[cores]\ncores = {inline(number())}", "is missing; say it: value, unit, range, source"),
+        ('kind = "dpu"', "cores is missing; add it"),
+        ('kind = "fpga"', "kind = 'fpga'; choose one of asic, dpu"),
+        ("calibrated = 1", "1 is no bool"),
+        ("staging = 'hbm", "is not TOML"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unknown, untagged, unsourced, wrong unit, negative, or contradictory: exit code 2."""
+    assert run(["asic", "presets", written(tmp_path, text)]) == 2
+    line = capsys.readouterr().err
+    assert said in line and "mine.toml" in line and line.count("\n") == 1
+
+
+def test_a_circle_of_presets_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "asic_7nm.toml"
+    path.write_text('extends = "asic_7nm"')
+    with pytest.raises(BadInput, match="no circle"):
+        read_preset.__wrapped__(str(path))
+    with pytest.raises(BadInput, match=r"no preset 'asic_9nm'; choose one of dpu_x86_measured"):
+        read_preset("asic_9nm")
+
+
+def test_a_change_widens_the_range_and_is_checked() -> None:
+    """What a sweep and `--set` do to a preset."""
+    preset = read_preset("asic_7nm")
+    changed = dict(preset.with_({"codec.decode_rate": 500, "codec.lanes": 4}).numbers())
+    assert changed["codec.decode_rate"].high == 500 and changed["codec.lanes"].value == 4
+    assert changed["codec.lanes"].low == 4
+    for changes, said in (
+        ({"codec.lane": 1.0}, "unknown parameter 'codec.lane'; did you mean 'codec.lanes'"),
+        ({"codec.lanes": 1.5}, "no whole number"),
+        ({"front_end.lanes": 17}, "17 lanes of a link that has 16"),
+        ({"front_end.lanes": -1}, "negative"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            preset.with_(changes)
+
+
+def test_every_parameter_has_a_dimension_and_a_sentence() -> None:
+    for block, kind in BLOCKS.items():
+        for key, one in declared(kind).items():
+            if one.kind is Number:
+                assert one.unit in parameters.DIMENSIONS and one.help, f"{block}.{key}"
+    assert isinstance(read_preset("ideal"), Preset)
+
+
+def test_no_command_of_today_is_missing() -> None:
+    """Every operation of the rings and every event of the core is part of one command."""
+    for enum, prefix, of in (("enum ofs_op", "OFS_OP_", "ring"),
+                             ("enum ofs_event_type", "OFS_EVENT_", "calls")):  # fmt: skip
+        mapped = [name for one in COMMANDS for name in getattr(one, of)]
+        assert sorted(mapped) == sorted(numbered(enum, prefix).values())
+    fields = {field for one in COMMANDS for field in one.fields}
+    assert fields == {"session", "prefix", "layer", "head", "intent", "priority", "lease"}
+
+
+def test_the_page_shows_the_table_of_commands() -> None:
+    head = list(rows()[0])
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines += [f"| {' | '.join(row.values())} |" for row in rows()]
+    assert "\n".join(lines) in (ROOT / "docs/reference/asic.md").read_text()

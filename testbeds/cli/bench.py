@@ -69,6 +69,16 @@ def core(
     _finish("core", bench_core(seed=seed, say=_say), out, form)
 
 
+@bench.command()
+def qos(
+    seed: SeedOption = 1, out: OutOption = None, form: FormatOption = Format.text
+) -> None:
+    """What the scheduler of tenants shares out, beside one queue in order of arrival."""
+    from offstage.testbeds.bench.qos import bench_qos
+
+    _finish("qos", bench_qos(seed=seed, say=_say), out, form)
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 

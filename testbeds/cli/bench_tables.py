@@ -142,6 +142,32 @@ def core_table(result: Mapping[str, Any]) -> Drawn:
     return drawn(rows), notes
 
 
+def qos_table(result: Mapping[str, Any]) -> Drawn:
+    """Shares of the line and the victim's waits by the scheduler, beside one queue for all."""
+    ours, fifo = result["disciplines"]["qos"], result["disciplines"]["fifo"]
+    weights = result["weights"]
+    rows: list[Row] = [
+        (f"share at weight {weight} of {sum(weights)}, offers {offered:g}x",
+         f"{ours['shares'][tenant]:.3f}", f"{fifo['shares'][tenant]:.3f}", None, "", None)
+        for tenant, (weight, offered) in enumerate(zip(weights, result["offered"], strict=True))
+    ]  # fmt: skip
+    aim, met = _aim(result["aims"], "Jain")
+    rows.append(("Jain's index of bytes by weight", f"{ours['jain']:.4f}", f"{fifo['jain']:.4f}",
+                 ours["jain"] / fifo["jain"], aim, met))  # fmt: skip
+    for quantile in ("p50", "p99"):
+        key = f"victim_wait_ps_{quantile}"
+        rows.append((f"wait of a light tenant, {quantile}", format_time(ours[key] / 1000),
+                     format_time(fifo[key] / 1000), ours[key] / fifo[key], "", None))  # fmt: skip
+    served = [each["victim_served"] for each in (ours, fifo)]
+    rows.append(("blocks of it that were served", f"{served[0]}", f"{served[1]}", None, "", None))
+    notes = [
+        f"modelled: {result['services']:,} services of {format_size(result['block_bytes'])} at "
+        f"{format_rate(result['line_bytes_per_s'])}, seed {result['seed']}; the reference is one "
+        "queue in order of arrival, as long as the queues of the scheduler together",
+    ]
+    return drawn(rows), notes
+
+
 def _per_s(value: float) -> str:
     return f"{value / 1e6:.3g} M/s"
 
@@ -167,5 +193,6 @@ EMULATED: dict[str, tuple[str, Show]] = {
 TABLES: dict[str, Callable[[Mapping[str, Any]], Drawn]] = {
     "core": core_table,
     "fabric": fabric_table,
+    "qos": qos_table,
     "storage": storage_table,
 }

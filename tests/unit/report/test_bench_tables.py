@@ -53,6 +53,15 @@ CORE = {
              "lab < 60 s": True},
     "reference": "libCacheSim", "rounds": 7, "seed": 1,
 }  # fmt: skip
+QOS = {
+    "weights": [1, 3], "offered": [1.0, 2.0], "services": 2_000, "block_bytes": 65_536,
+    "line_bytes_per_s": 1e10, "seed": 1, "aims": {"Jain >= 0.999": False},
+    "disciplines": {
+        name: {"shares": [0.25, 0.75], "jain": 0.99, "victim_served": 3,
+               "victim_wait_ps_p50": 54_000_000, "victim_wait_ps_p99": 98_000_000}
+        for name in ("qos", "fifo")
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -66,6 +75,7 @@ CORE = {
             ["lru on zipf", "decode, ema, 64 of 2048", "lab, 80 by 1,000 steps"],
             ["lru on other"],
         ),
+        ("qos", QOS, [], ["Jain's index of bytes by weight"]),
     ],
 )
 def test_aims_stand_at_their_rows(

@@ -1,0 +1,417 @@
+/*
+ * qos.c: deficit round robin with token buckets; see qos.h.
+ *
+ * Model: each tenant has a heap of what waits, by (deadline, order of put). A tenant that is ready
+ * has its bit set; one whose bucket does not cover its first item stands in the heap of the
+ * throttled, by the time when it will. Both change only where the first item of a tenant does:
+ * tokens only grow otherwise, so a time computed once stays right. The bits are words under a
+ * summary of which words are not 0, so that the next turn is found in two steps.
+ */
+#include "qos.h"
+#include "heap.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#define TOKEN_BITS 32 /* a token is 2^-32 bytes */
+#define WEIGHT_MAX UINT16_MAX
+#define WORD_BITS 64
+#define WORDS (OFS_QOS_TENANTS_MAX / WORD_BITS)
+
+_Static_assert(WORDS <= WORD_BITS, "one word is the summary of all");
+
+struct ofs_qos_waiter {
+	struct ofs_heap_key key; /* deadline, sequence */
+	struct ofs_qos_item item;
+};
+
+struct ofs_qos_throttled {
+	struct ofs_heap_key key; /* when the bucket covers it, tenant */
+};
+
+struct ofs_qos_share {
+	uint64_t turn_bytes;    /* weight * quantum */
+	uint64_t deficit_bytes; /* what is left of its turn, or of its last one */
+	uint64_t rate;          /* tokens a ps; 0: no limit */
+	uint64_t burst;         /* tokens */
+	uint64_t tokens;        /* as of filled_ps */
+	uint64_t filled_ps;
+	uint64_t throttled_from_ps;
+	uint32_t throttled; /* position in the heap of the throttled, or OFS_NONE */
+	uint32_t waiting;
+	struct ofs_qos_stats stats;
+};
+
+struct ofs_qos {
+	struct ofs_qos_config config;
+	uint64_t now_ps;
+	uint64_t sequence;
+	uint64_t summary;
+	uint64_t ready[WORDS];
+	uint32_t turn; /* whose it is */
+	uint32_t throttled_count;
+	uint32_t waiting;
+	struct ofs_qos_share *shares;
+	struct ofs_qos_waiter *waiters; /* queue_max for each tenant */
+	struct ofs_qos_throttled *throttled;
+	uint32_t *sessions; /* how many items of each wait */
+};
+
+static inline struct ofs_qos_waiter *
+waiters_of(const struct ofs_qos *qos, uint32_t tenant)
+{
+	return qos->waiters + (size_t)tenant * qos->config.queue_max;
+}
+
+static inline int
+is_ready(const struct ofs_qos *qos, uint32_t tenant)
+{
+	return qos->ready[tenant / WORD_BITS] >> (tenant % WORD_BITS) & 1;
+}
+
+static void
+ready_set(struct ofs_qos *qos, uint32_t tenant, int ready)
+{
+	uint64_t *word = &qos->ready[tenant / WORD_BITS];
+	uint64_t bit = 1ull << (tenant % WORD_BITS);
+	uint64_t summary_bit = 1ull << (tenant / WORD_BITS);
+
+	*word = ready ? *word | bit : *word & ~bit;
+	qos->summary = *word ? qos->summary | summary_bit : qos->summary & ~summary_bit;
+}
+
+/* The first that is ready after `tenant`, in a circle; itself as the last. One is. */
+static uint32_t
+ready_after(const struct ofs_qos *qos, uint32_t tenant)
+{
+	uint32_t word = tenant / WORD_BITS, bit = tenant % WORD_BITS;
+	/* Shifted twice, because a shift by the whole width is undefined. */
+	uint64_t above = qos->ready[word] >> bit >> 1;
+	uint64_t words = qos->summary >> word >> 1;
+
+	if (above)
+		return tenant + 1 + (uint32_t)__builtin_ctzll(above);
+	word = words ? word + 1 + (uint32_t)__builtin_ctzll(words)
+				 : (uint32_t)__builtin_ctzll(qos->summary);
+	return word * WORD_BITS + (uint32_t)__builtin_ctzll(qos->ready[word]);
+}
+
+static void
+throttled_moved(void *owner, const void *item, uint32_t position)
+{
+	const struct ofs_qos_throttled *entry = (const struct ofs_qos_throttled *)item;
+
+	((struct ofs_qos *)owner)->shares[entry->key.second].throttled = position;
+}
+
+/* Put the entry at the position, a hole, then sift it to where it belongs. */
+static void
+throttled_sift(struct ofs_qos *qos, uint32_t position, const struct ofs_qos_throttled *entry)
+{
+	position = ofs_heap_up(qos->throttled, sizeof(*entry), position, entry, throttled_moved, qos);
+	ofs_heap_down(qos->throttled, sizeof(*entry), qos->throttled_count, position, entry,
+		throttled_moved, qos);
+}
+
+static void
+throttled_remove(struct ofs_qos *qos, struct ofs_qos_share *share, uint64_t until_ps)
+{
+	uint32_t position = share->throttled;
+	uint32_t last = --qos->throttled_count;
+
+	share->throttled = OFS_NONE;
+	share->stats.throttled_ps += until_ps - share->throttled_from_ps;
+	if (position != last) {
+		struct ofs_qos_throttled moved = qos->throttled[last];
+
+		throttled_sift(qos, position, &moved);
+	}
+}
+
+/* Whose bucket covers what waits by now is ready from then on. */
+static void
+time_advance(struct ofs_qos *qos, uint64_t now_ps)
+{
+	assert(now_ps >= qos->now_ps && now_ps >> 63 == 0);
+	qos->now_ps = now_ps;
+	while (qos->throttled_count > 0 && qos->throttled[0].key.first <= now_ps) {
+		struct ofs_heap_key key = qos->throttled[0].key;
+
+		throttled_remove(qos, &qos->shares[key.second], key.first);
+		ready_set(qos, (uint32_t)key.second, 1);
+	}
+}
+
+static void
+bucket_fill(struct ofs_qos_share *share, uint64_t now_ps)
+{
+	uint64_t gained;
+
+	if (__builtin_mul_overflow(share->rate, now_ps - share->filled_ps, &gained)
+		|| gained > share->burst - share->tokens)
+		gained = share->burst - share->tokens;
+	share->tokens += gained;
+	share->filled_ps = now_ps;
+}
+
+/* When the bucket covers the cost: not before now. */
+static uint64_t
+bucket_covers_ps(struct ofs_qos_share *share, uint64_t now_ps, uint32_t cost_bytes)
+{
+	uint64_t need = (uint64_t)cost_bytes << TOKEN_BITS;
+
+	if (share->rate == 0)
+		return now_ps;
+	bucket_fill(share, now_ps);
+	if (share->tokens >= need)
+		return now_ps;
+	return now_ps + (need - share->tokens + share->rate - 1) / share->rate;
+}
+
+/* After another item became the tenant's first, or none is left. */
+static void
+tenant_settle(struct ofs_qos *qos, uint32_t tenant)
+{
+	struct ofs_qos_share *share = &qos->shares[tenant];
+	struct ofs_qos_throttled entry = {{qos->now_ps, tenant}};
+
+	if (share->waiting > 0)
+		entry.key.first =
+			bucket_covers_ps(share, qos->now_ps, waiters_of(qos, tenant)->item.cost_bytes);
+	ready_set(qos, tenant, share->waiting > 0 && entry.key.first == qos->now_ps);
+	if (entry.key.first == qos->now_ps) {
+		if (share->throttled != OFS_NONE)
+			throttled_remove(qos, share, qos->now_ps);
+	} else if (share->throttled != OFS_NONE) {
+		throttled_sift(qos, share->throttled, &entry);
+	} else {
+		share->throttled_from_ps = qos->now_ps;
+		throttled_sift(qos, qos->throttled_count++, &entry);
+	}
+}
+
+/* Whose turn it is now. Somebody is ready. */
+static struct ofs_qos_share *
+turn_find(struct ofs_qos *qos)
+{
+	struct ofs_qos_share *share = &qos->shares[qos->turn];
+
+	if (!is_ready(qos, qos->turn))
+		share->deficit_bytes = 0;
+	else if (waiters_of(qos, qos->turn)->item.cost_bytes <= share->deficit_bytes)
+		return share;
+	qos->turn = ready_after(qos, qos->turn);
+	share = &qos->shares[qos->turn];
+	share->deficit_bytes += share->turn_bytes;
+	return share;
+}
+
+static uint64_t
+deadline_of(const struct ofs_qos *qos, const struct ofs_qos_item *item)
+{
+	uint64_t now_ps = qos->now_ps, deadline_ps = item->deadline_ps;
+
+	if (deadline_ps <= now_ps)
+		return now_ps;
+	return deadline_ps - now_ps > qos->config.ahead_ps_max ? now_ps + qos->config.ahead_ps_max
+														   : deadline_ps;
+}
+
+static int
+item_admit(const struct ofs_qos *qos, const struct ofs_qos_item *item)
+{
+	struct ofs_qos_share *share;
+
+	if (item->tenant >= qos->config.tenant_count || item->session >= qos->config.session_count
+		|| item->cost_bytes == 0 || item->cost_bytes > qos->config.quantum_bytes)
+		return -EINVAL;
+	share = &qos->shares[item->tenant];
+	if (share->waiting == qos->config.queue_max) {
+		share->stats.refused_full++;
+		return -EAGAIN;
+	}
+	if (qos->sessions[item->session] == qos->config.session_max) {
+		share->stats.refused_session++;
+		return -EDQUOT;
+	}
+	return 0;
+}
+
+int
+ofs_qos_put(struct ofs_qos *qos, uint64_t now_ps, const struct ofs_qos_item *item)
+{
+	struct ofs_qos_waiter waiter = {.item = *item};
+	struct ofs_qos_share *share;
+	uint32_t position;
+	int rc;
+
+	time_advance(qos, now_ps);
+	rc = item_admit(qos, item);
+	if (rc < 0)
+		return rc;
+	share = &qos->shares[item->tenant];
+	waiter.key.first = deadline_of(qos, item);
+	waiter.key.second = qos->sequence++;
+	waiter.item.put_ps = now_ps;
+	position = ofs_heap_up(waiters_of(qos, item->tenant), sizeof(waiter), share->waiting++, &waiter,
+		NULL, NULL);
+	qos->waiting++;
+	qos->sessions[item->session]++;
+	share->stats.put++;
+	share->stats.put_bytes += item->cost_bytes;
+	if (share->waiting > share->stats.waiting_max)
+		share->stats.waiting_max = share->waiting;
+	if (position == 0)
+		tenant_settle(qos, item->tenant);
+	return 0;
+}
+
+int
+ofs_qos_take(struct ofs_qos *qos, uint64_t now_ps, struct ofs_qos_item *item)
+{
+	struct ofs_qos_waiter *waiters, last;
+	struct ofs_qos_share *share;
+	uint64_t wait_ps;
+
+	time_advance(qos, now_ps);
+	if (qos->summary == 0)
+		return 0;
+	share = turn_find(qos);
+	waiters = waiters_of(qos, qos->turn);
+	*item = waiters[0].item;
+	last = waiters[--share->waiting];
+	ofs_heap_down(waiters, sizeof(last), share->waiting, 0, &last, NULL, NULL);
+	qos->waiting--;
+	qos->sessions[item->session]--;
+	share->deficit_bytes -= item->cost_bytes;
+	if (share->rate > 0) {
+		bucket_fill(share, now_ps);
+		share->tokens -= (uint64_t)item->cost_bytes << TOKEN_BITS;
+	}
+	wait_ps = now_ps - item->put_ps;
+	share->stats.taken++;
+	share->stats.taken_bytes += item->cost_bytes;
+	share->stats.wait_ps_sum += wait_ps;
+	share->stats.wait_ps_max =
+		wait_ps > share->stats.wait_ps_max ? wait_ps : share->stats.wait_ps_max;
+	tenant_settle(qos, qos->turn);
+	return 1;
+}
+
+uint64_t
+ofs_qos_next_ps(const struct ofs_qos *qos)
+{
+	if (qos->summary != 0)
+		return qos->now_ps;
+	return qos->throttled_count > 0 ? qos->throttled[0].key.first : OFS_QOS_NEVER;
+}
+
+uint32_t
+ofs_qos_waiting(const struct ofs_qos *qos)
+{
+	return qos->waiting;
+}
+
+void
+ofs_qos_stats(const struct ofs_qos *qos, uint32_t tenant, struct ofs_qos_stats *stats)
+{
+	const struct ofs_qos_share *share = &qos->shares[tenant];
+
+	assert(tenant < qos->config.tenant_count);
+	*stats = share->stats;
+	stats->waiting = share->waiting;
+	if (share->throttled != OFS_NONE)
+		stats->throttled_ps += qos->now_ps - share->throttled_from_ps;
+}
+
+/* Tokens a ps, rounded down: rate * 2^32 / 10^12, both divided by 2^12. */
+static uint64_t
+rate_of(uint64_t bytes_per_s)
+{
+	return (bytes_per_s << 20) / 244140625;
+}
+
+static int
+config_check(const struct ofs_qos_config *config, const struct ofs_qos_tenant *tenants)
+{
+	if (config->tenant_count == 0 || config->tenant_count > OFS_QOS_TENANTS_MAX
+		|| config->session_count == 0 || config->queue_max == 0 || config->session_max == 0
+		|| config->session_max > config->queue_max || config->quantum_bytes == 0
+		|| config->quantum_bytes > OFS_QOS_BYTES_MAX || config->ahead_ps_max >> 62 != 0)
+		return -EINVAL;
+	for (uint32_t i = 0; i < config->tenant_count; i++) {
+		const struct ofs_qos_tenant *tenant = &tenants[i];
+
+		if (tenant->weight == 0 || tenant->weight > WEIGHT_MAX)
+			return -EINVAL;
+		if (tenant->rate_bytes_per_s == 0)
+			continue;
+		if (tenant->rate_bytes_per_s > OFS_QOS_RATE_MAX || rate_of(tenant->rate_bytes_per_s) == 0
+			|| tenant->burst_bytes < config->quantum_bytes
+			|| tenant->burst_bytes > OFS_QOS_BYTES_MAX)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+int
+ofs_qos_open(struct ofs_qos **out, const struct ofs_qos_config *config,
+	const struct ofs_qos_tenant *tenants)
+{
+	int rc = config_check(config, tenants);
+	struct ofs_qos *qos;
+
+	if (rc < 0)
+		return rc;
+	qos = calloc(1, sizeof(*qos));
+	if (qos == NULL)
+		return -ENOMEM;
+	qos->config = *config;
+	qos->shares = calloc(config->tenant_count, sizeof(*qos->shares));
+	qos->waiters = calloc((size_t)config->tenant_count * config->queue_max, sizeof(*qos->waiters));
+	qos->throttled = calloc(config->tenant_count, sizeof(*qos->throttled));
+	qos->sessions = calloc(config->session_count, sizeof(*qos->sessions));
+	if (!qos->shares || !qos->waiters || !qos->throttled || !qos->sessions) {
+		ofs_qos_close(qos);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < config->tenant_count; i++) {
+		struct ofs_qos_share *share = &qos->shares[i];
+
+		share->turn_bytes = tenants[i].weight * config->quantum_bytes;
+		share->rate = rate_of(tenants[i].rate_bytes_per_s);
+		share->burst = tenants[i].burst_bytes << TOKEN_BITS;
+	}
+	ofs_qos_reset(qos);
+	*out = qos;
+	return 0;
+}
+
+void
+ofs_qos_reset(struct ofs_qos *qos)
+{
+	qos->now_ps = qos->sequence = qos->summary = 0;
+	qos->throttled_count = qos->waiting = 0;
+	qos->turn = qos->config.tenant_count - 1; /* the next is tenant 0 */
+	memset(qos->ready, 0, sizeof(qos->ready));
+	memset(qos->sessions, 0, qos->config.session_count * sizeof(*qos->sessions));
+	for (uint32_t i = 0; i < qos->config.tenant_count; i++) {
+		struct ofs_qos_share *share = &qos->shares[i];
+
+		share->deficit_bytes = share->filled_ps = 0;
+		share->tokens = share->burst;
+		share->throttled = OFS_NONE;
+		share->waiting = 0;
+		memset(&share->stats, 0, sizeof(share->stats));
+	}
+}
+
+void
+ofs_qos_close(struct ofs_qos *qos)
+{
+	free(qos->shares);
+	free(qos->waiters);
+	free(qos->throttled);
+	free(qos->sessions);
+	free(qos);
+}

@@ -1,0 +1,93 @@
+"""The scheduler of qos.h in the plainest words: lists, searched through.
+
+Nothing is kept that can be found out: a bucket is the history of what was taken, and covers an item
+where no window of time would see more than burst + rate * window with it.
+"""
+
+from dataclasses import dataclass, replace
+
+from offstage.bindings.qos import Item, QosConfig, Refusal, TenantShare
+
+TOKENS = 1 << 32  # in a byte
+PS_PER_S = 10**12
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """An item that waits; the first is the least of its tenant's."""
+
+    deadline_ps: int
+    sequence: int
+    item: Item
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.deadline_ps, self.sequence
+
+
+class PlainQos:
+    """The same calls as `offstage.bindings.qos.Qos`, the same answers."""
+
+    def __init__(self, config: QosConfig, tenants: list[TenantShare]) -> None:
+        self.config, self.tenants = config, tenants
+        self.waiters: list[list[Waiter]] = [[] for _ in tenants]
+        self.taken: list[list[tuple[int, int]]] = [[] for _ in tenants]  # when, bytes
+        self.deficits = [0] * len(tenants)
+        self.turn = len(tenants) - 1
+        self.sequence = 0
+
+    def put(self, now_ps: int, item: Item) -> Refusal | None:
+        waiters = self.waiters[item.tenant]
+        if len(waiters) == self.config.queue_max:
+            return Refusal.QUEUE_FULL
+        same = [one for each in self.waiters for one in each if one.item.session == item.session]
+        if len(same) == self.config.session_max:
+            return Refusal.SESSION_FULL
+        deadline_ps = min(max(item.deadline_ps, now_ps), now_ps + self.config.ahead_ps_max)
+        waiters.append(Waiter(deadline_ps, self.sequence, replace(item, put_ps=now_ps)))
+        waiters.sort(key=lambda one: one.order)
+        self.sequence += 1
+        return None
+
+    def ready_ps(self, tenant: int) -> int | None:
+        """From when on the bucket covers the first item; None: nothing waits."""
+        if not self.waiters[tenant]:
+            return None
+        share = self.tenants[tenant]
+        if share.rate_bytes_per_s == 0:
+            return 0
+        rate = share.rate_bytes_per_s * TOKENS // PS_PER_S  # tokens a ps
+        window_bytes = self.waiters[tenant][0].item.cost_bytes
+        ready_ps = 0
+        for when_ps, cost_bytes in reversed(self.taken[tenant]):
+            window_bytes += cost_bytes
+            over = (window_bytes - share.burst_bytes) * TOKENS
+            ready_ps = max(ready_ps, when_ps - (-over // rate))  # rounded up
+        return ready_ps
+
+    def is_ready(self, tenant: int, now_ps: int) -> bool:
+        ready_ps = self.ready_ps(tenant)
+        return ready_ps is not None and ready_ps <= now_ps
+
+    def take(self, now_ps: int) -> Item | None:
+        count = len(self.tenants)
+        ready = [one for one in range(count) if self.is_ready(one, now_ps)]
+        if not ready:
+            return None
+        if self.turn not in ready:
+            self.deficits[self.turn] = 0
+        if self.turn not in ready or self._cost(self.turn) > self.deficits[self.turn]:
+            self.turn = min(ready, key=lambda one: (one - self.turn - 1) % count)
+            quantum = self.config.quantum_bytes
+            self.deficits[self.turn] += self.tenants[self.turn].weight * quantum
+        item = self.waiters[self.turn].pop(0).item
+        self.deficits[self.turn] -= item.cost_bytes
+        self.taken[self.turn].append((now_ps, item.cost_bytes))
+        return item
+
+    def next_ps(self, now_ps: int) -> int | None:
+        times = [self.ready_ps(one) for one in range(len(self.tenants))]
+        return min((max(one, now_ps) for one in times if one is not None), default=None)
+
+    def _cost(self, tenant: int) -> int:
+        return self.waiters[tenant][0].item.cost_bytes

@@ -1,0 +1,230 @@
+"""Does the scheduler of tenants keep what qos.h promises, and decide what its plain model does?"""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from qos_model import PlainQos
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.qos import Item, Qos, QosConfig, Refusal, TenantShare
+from offstage.testbeds.bench.qos import bench_qos, jain_index
+
+QUANTUM = 4096
+PS_PER_S = 10**12
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def random_tenants(draw: random.Random, count: int) -> list[TenantShare]:
+    """Weights from 1 to 9; about half are limited, to rates that bite."""
+    return [
+        TenantShare(draw.randint(1, 9))
+        if draw.random() < 0.5
+        else TenantShare(
+            draw.randint(1, 9), draw.randint(300, 10**9), draw.randint(QUANTUM, 3 * QUANTUM)
+        )
+        for _ in range(count)
+    ]
+
+
+def random_item(draw: random.Random, tag: int, busy: list[int], now_ps: int) -> Item:
+    """Of one of the busy tenants and one of its three sessions."""
+    tenant = draw.choice(busy)
+    return Item(
+        tag,
+        draw.randint(1, QUANTUM),
+        tenant,
+        3 * tenant + draw.randrange(3),
+        max(now_ps + draw.randint(-(10**6), 10**8), 0),
+    )
+
+
+@settings(max_examples=60)
+@given(seed=SEEDS)
+def test_it_decides_what_the_plain_model_decides(seed: int) -> None:
+    """Every answer: who is taken, who is refused and why, from when on something may be taken.
+
+    So it serves whenever anybody is ready, and loses nothing: the model forgets nothing.
+    """
+    draw = random.Random(seed)
+    count = draw.choice([1, 2, 5, 70, 150])
+    tenants = random_tenants(draw, count)
+    config = QosConfig(QUANTUM, 3 * count, 8, draw.randint(1, 8), 5 * 10**7)
+    qos, plain = Qos(config, tenants), PlainQos(config, tenants)
+    busy = draw.sample(range(count), min(count, 8))
+    now_ps = 0
+    for tag in range(250):
+        now_ps += draw.choice([0, 0, 1, draw.randrange(10**7)])
+        if draw.random() < 0.55:
+            item = random_item(draw, tag, busy, now_ps)
+            assert qos.put(now_ps, item) == plain.put(now_ps, item)
+        else:
+            assert qos.take(now_ps) == plain.take(now_ps)
+        next_ps = qos.next_ps()
+        assert (None if next_ps is None else max(next_ps, now_ps)) == plain.next_ps(now_ps)
+    while (next_ps := plain.next_ps(now_ps)) is not None:
+        assert qos.take(next_ps - 1) is None if next_ps > now_ps else True
+        now_ps = next_ps
+        assert qos.take(now_ps) == plain.take(now_ps)
+    assert qos.waiting == 0 and qos.next_ps() is None
+
+
+@settings(max_examples=30)
+@given(seed=SEEDS)
+def test_bytes_are_as_weights_within_one_quantum(seed: int) -> None:
+    """Between any two moments: bytes by weight of two tenants that never run empty.
+
+    One turn more of either, and what is left of a turn: less than a quantum for each of the two.
+    """
+    draw = random.Random(seed)
+    tenants = [TenantShare(draw.randint(1, 9)) for _ in range(draw.randint(2, 6))]
+    qos = Qos(QosConfig(QUANTUM, 1, 32, 32), tenants)
+    largest = [draw.randint(1, QUANTUM) for _ in tenants]
+
+    def refill(tenant: int) -> None:
+        assert qos.put(0, Item(0, draw.randint(1, largest[tenant]), tenant)) is None
+
+    for _ in range(4):
+        for tenant in range(len(tenants)):
+            refill(tenant)
+    sums = [[0] * len(tenants)]
+    for _ in range(400):
+        item = qos.take(0)
+        assert item is not None
+        refill(item.tenant)
+        sums.append([each + item.cost_bytes * (one == item.tenant)
+                     for one, each in enumerate(sums[-1])])  # fmt: skip
+    for one, a in enumerate(tenants):
+        for other, b in enumerate(tenants):
+            apart = [each[one] / a.weight - each[other] / b.weight for each in sums]
+            bound = QUANTUM * (1 + 1 / a.weight + 1 / b.weight)
+            assert max(apart) - min(apart) <= bound
+
+
+@settings(max_examples=30)
+@given(seed=SEEDS)
+def test_no_window_sees_more_than_burst_and_rate(seed: int) -> None:
+    """All windows that begin and end with something taken, by a taker that is always there."""
+    draw = random.Random(seed)
+    share = TenantShare(1, draw.randint(300, 10**10), draw.randint(QUANTUM, 8 * QUANTUM))
+    qos = Qos(QosConfig(QUANTUM, 1, 64, 64), [share, TenantShare(3)])
+    taken: list[tuple[int, int]] = []
+    now_ps = 0
+    for tag in range(200):
+        qos.put(now_ps, Item(tag, draw.randint(1, QUANTUM), draw.randrange(2)))
+        now_ps = max(now_ps, qos.next_ps() or 0) + draw.choice([0, 0, draw.randrange(10**6)])
+        item = qos.take(now_ps)
+        if item is not None and item.tenant == 0:
+            taken.append((now_ps, item.cost_bytes))
+    assert len(taken) > 20
+    for begin, (begin_ps, _) in enumerate(taken):
+        window_bytes = 0
+        for end_ps, cost_bytes in taken[begin:]:
+            window_bytes += cost_bytes
+            most = share.burst_bytes * PS_PER_S + share.rate_bytes_per_s * (end_ps - begin_ps)
+            assert window_bytes * PS_PER_S <= most
+
+
+@settings(max_examples=30)
+@given(seed=SEEDS)
+def test_nothing_overtakes_a_deadline_that_has_passed(seed: int) -> None:
+    """Of two items of a tenant: the earlier deadline first, and what is put past it later."""
+    draw = random.Random(seed)
+    qos = Qos(QosConfig(QUANTUM, 1, 64, 64, ahead_ps_max=10**6), [TenantShare()])
+    now_ps, order, served = 0, [], []
+    for tag in range(150):
+        now_ps += draw.randrange(20_000)
+        deadline_ps = draw.choice([0, now_ps + draw.randrange(2 * 10**6)])
+        item = Item(tag, draw.randint(1, QUANTUM), deadline_ps=deadline_ps)
+        if qos.put(now_ps, item) is None:
+            order.append((min(max(deadline_ps, now_ps), now_ps + 10**6), now_ps, tag))
+        if draw.random() < 0.9 and (taken := qos.take(now_ps)) is not None:
+            served.append(taken.tag)
+    while (taken := qos.take(now_ps)) is not None:
+        served.append(taken.tag)
+    assert sorted(served) == [tag for _, _, tag in order]
+    rank = {tag: number for number, tag in enumerate(served)}
+    for deadline_ps, _, tag in order:
+        for _, put_ps, other in order:
+            assert put_ps <= deadline_ps or rank[tag] < rank[other]
+
+
+def test_a_flood_of_one_session_shuts_out_no_other() -> None:
+    """A session that fills all it can, always at once, beside one that asks now and then."""
+    part, deadline_after_ps = 8, 50_000
+    qos = Qos(QosConfig(QUANTUM, 2, 64, part), [TenantShare()])
+    waits, refused = [], 0
+    for tick in range(2_000):
+        now_ps = 1_000 * tick
+        while qos.put(now_ps, Item(0, QUANTUM, session=0)) is None:
+            pass
+        refused += 1
+        if tick % 100 == 0:
+            item = Item(tick, 1, session=1, deadline_ps=now_ps + deadline_after_ps)
+            assert qos.put(now_ps, item) is None
+        taken = qos.take(now_ps)
+        assert taken is not None
+        if taken.session == 1:
+            waits.append(now_ps - taken.put_ps)
+    # Past its deadline it waits for those that stood there before, and those are bounded.
+    assert len(waits) == 20 and max(waits) <= deadline_after_ps + 1_000 * part
+    assert qos.stats(0)["refused_session"] == refused and qos.stats(0)["refused_full"] == 0
+
+
+def test_counters() -> None:
+    """Put, taken, bytes, refusals, throttled time and waits of a course told by hand."""
+    share = TenantShare(1, 1_000_000_000, 1000)  # 1000 bytes take a microsecond
+    qos = Qos(QosConfig(1000, 2, 3, 2), [share, TenantShare()])
+    assert [qos.put(0, Item(tag, 1000)) for tag in range(3)] == [None, None, Refusal.SESSION_FULL]
+    assert qos.put(0, Item(3, 600, session=1)) is None
+    assert qos.put(0, Item(4, 600, session=1)) is Refusal.QUEUE_FULL
+    assert qos.take(0) == Item(0, 1000) and qos.take(0) is None
+    next_ps = qos.next_ps()
+    assert next_ps is not None and 1_000_000 <= next_ps < 1_000_300  # the rate is rounded down
+    assert qos.stats(0)["throttled_ps"] == 0
+    assert qos.take(next_ps) == Item(1, 1000) and qos.take(next_ps + 10) is None
+    stats = qos.stats(0)
+    assert stats == {
+        "put": 3, "taken": 2, "put_bytes": 2600, "taken_bytes": 2000, "refused_full": 1,
+        "refused_session": 1, "throttled_ps": next_ps + 10, "wait_ps_sum": next_ps,
+        "wait_ps_max": next_ps, "waiting": 1, "waiting_max": 3,
+    }  # fmt: skip
+    assert set(qos.stats(1).values()) == {0}
+    qos.reset()
+    assert set(qos.stats(0).values()) == {0} and qos.take(0) is None
+
+
+def test_bad_input_is_refused() -> None:
+    """Whatever is out of range is told before anything changes."""
+    good = QosConfig(QUANTUM)
+    for config, tenants in [
+        (good, []),
+        (good, [TenantShare(0)]),
+        (good, [TenantShare(-1)]),
+        (good, [TenantShare(1, 10**9, QUANTUM - 1)]),
+        (replace(good, queue_max=0), [TenantShare()]),
+        (replace(good, session_max=1025), [TenantShare()]),
+        (replace(good, quantum_bytes=1 << 40), [TenantShare()]),
+    ]:
+        with pytest.raises(BadInput):
+            Qos(config, tenants)
+    qos = Qos(good, [TenantShare()])
+    for item in (Item(0, 0), Item(0, QUANTUM + 1), Item(0, 1, tenant=1), Item(0, 1, session=1),
+                 Item(-1, 1)):  # fmt: skip
+        with pytest.raises(BadInput):
+            qos.put(5, item)
+    with pytest.raises(BadInput):
+        qos.take(4)
+    with pytest.raises(BadInput):
+        qos.stats(1)
+    assert qos.waiting == 0
+
+
+def test_the_bench_shows_what_weights_do() -> None:
+    """Of equal arrivals: fair where the scheduler serves, unfair in order of arrival."""
+    assert jain_index([2, 2, 2]) == 1 and jain_index([1, 0, 0, 0]) == 0.25
+    found = bench_qos(services=3_000)["disciplines"]
+    assert found["qos"]["jain"] > 0.999 > 0.9 > found["fifo"]["jain"]
+    assert found["qos"]["victim_wait_ps_p99"] < found["fifo"]["victim_wait_ps_p50"] / 10

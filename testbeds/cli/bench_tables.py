@@ -76,7 +76,7 @@ def fabric_table(result: Mapping[str, Any]) -> Drawn:
         rows.append((f"{name} hit, checksum left out", format_time(row["hit_unchecked_ns"]),
                      memcpy, row["ratio_unchecked"], "", None))  # fmt: skip
     ring = result["ring"]
-    aim, met = _aim(aims, "round trip p50")
+    aim, met = _aim(aims, "round trip / floor")
     floor = format_time(ring["floor_ns_p50"])
     rows.append(("command round trip p50, C", format_time(ring["rtt_ns_p50"]), floor,
                  ring["ratio_to_floor"], aim, met))  # fmt: skip
@@ -89,7 +89,7 @@ def fabric_table(result: Mapping[str, Any]) -> Drawn:
         name = f"{row['blocks']} x {format_size(row['block_bytes'])}"
         aim, met = _aim(aims, f"stage timers on over off at {row['blocks']} x "
                         f"{row['block_bytes'] // 1024} KiB")  # fmt: skip
-        rows.append((f"fetch of {name}, stage timers on", format_time(row["on_ns"]),
+        rows.append((f"{name} fetch, timers on", format_time(row["on_ns"]),
                      format_time(row["off_ns"]), row["ratio"], aim, met))  # fmt: skip
     layer = result["layer"]
     rows.append((f"layer of {layer['sessions']} sessions, together",

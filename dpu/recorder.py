@@ -1,9 +1,9 @@
 """The recorder: drains ledger records and decision log into files while the daemon runs.
 
 A run directory holds `ledger.bin` (records of RECORD back to back), `decisions.log` (what
-`offstage dpu replay` takes) and `record.json` (dtype, counts, what was lost, how long the stages of
-a block took, the core's work). Both rings in the firmware are bounded: what comes faster than it is
-drained is lost, counted and reported, and a log with a hole is not replayed.
+`offstage dpu replay` takes) and `record.json` (version, dtype, counts, what was lost, how long the
+stages of a block took, the core's work). Both rings in the firmware are bounded: what comes faster
+than it is drained is lost, counted and reported, and a log with a hole is not replayed.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage import __version__
 from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu.device import DeviceLike
@@ -107,6 +108,7 @@ class Recorder:
 
     def _write_manifest(self, closed: bool) -> None:
         manifest: dict[str, Any] = {
+            "version": __version__,
             "dtype": RECORD.descr,
             "records": self._record_count,
             "log_bytes": self._log_bytes,

@@ -43,6 +43,11 @@ class LocalBed:
         return self.out / "work"
 
     @property
+    def records(self) -> Path:
+        """The decision logs that stay, a folder for each run."""
+        return self.out / "records"
+
+    @property
     def store(self) -> Path:
         """The KV of all sessions: the largest file by far."""
         return self.work / "store.kv"

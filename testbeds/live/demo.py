@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import offstage
@@ -114,7 +115,7 @@ def _measure(
     sessions = workload.plan.sessions
     config = bed.config(name, _sizes(options, workload), storage.keys, arm.policy)
     progress.start(f"{arm.name}, {storage.name}", sum(one.decode_steps for one in sessions))
-    record_dir = bed.work / f"{name}.record"
+    record_dir = _record_dir(options, bed, name, arm)
     shutil.rmtree(record_dir, ignore_errors=True)
     with (
         serve(config, bed.work / f"{name}.log", record_dir) as tier,
@@ -134,6 +135,13 @@ def _measure(
     result = run_result(label, ledger, counters, record, decisions, warnings)
     result.stages = timed
     return result
+
+
+def _record_dir(options: DemoOptions, bed: LocalBed, name: str, arm: Arm) -> Path:
+    """Where a run is recorded. That of the most prefetchers stays, for `offstage compare`: a log
+    holds the scores of every block, and those of all arms would be a hundred megabytes."""
+    most = max(len(one.prefetchers) for one in options.arms)
+    return bed.records / name if len(arm.prefetchers) == most else bed.work / f"{name}.record"
 
 
 def _shown(storage: Storage, had: str) -> str:

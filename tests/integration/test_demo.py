@@ -68,6 +68,8 @@ def test_every_run_holds_together(quick: tuple[Path, dict[str, Any]]) -> None:
     page = (folder / "out/report.html").read_text()
     assert page.startswith("<!doctype html>") and summary["sentence"].split(",")[0] in page
     assert not (folder / "out/work").exists(), "the store is the largest file by far"
+    kept = sorted(one.parent.name for one in folder.glob("out/records/*/decisions.log"))
+    assert kept == ["emulated-window-ema-shared", "measured-window-ema-shared"]
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ $(VENV)/.stamp-extras: $(VENV)/.stamp-base
 
 clean: ## remove builds and caches (not $(VENV))
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f bindings/_firmware*.so bindings/_analysis*.so
+	rm -f bindings/_firmware*.so bindings/_analysis*.so bindings/_chip*.so
 	$(MAKE) -C dpu/firmware clean
 	$(MAKE) -C testbeds/lab/analysis clean
 

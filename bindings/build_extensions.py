@@ -1,7 +1,8 @@
-"""Build script of the two extensions; setup.py names both in `cffi_modules`.
+"""Build script of the three extensions; setup.py names each in `cffi_modules`.
 
-`offstage.bindings._firmware` is the firmware, `_analysis` the laboratory's analysis in C, which the
-firmware does not need and the daemon does not load. Their headers are the only copy of their
+`offstage.bindings._firmware` is the firmware; `_analysis` the laboratory's analysis in C and
+`_chip` the engine of the ASIC model, which the firmware does not need and the daemon does not load.
+`_chip` has what it needs of the firmware compiled in. Their headers are the only copy of their
 interface: what stands between the marks `cdef: begin` and `cdef: end` of each header is what Python
 sees, and a line `cdef: order N` in the header says when (lower first; a header without the line
 comes last). libxxhash is required, liburing is used where pkg-config finds it.
@@ -18,16 +19,18 @@ from cffi import FFI
 # Relative: setuptools runs from the repository root.
 FIRMWARE = Path("dpu/firmware")
 ANALYSIS = Path("testbeds/lab/analysis")
+CHIP = Path("asic_model/engine")
+CHIP_FIRMWARE = ("histogram", "nvme_model")
 ORDER_LAST = 1_000_000
 
 BLOCK = re.compile(r"/\* cdef: begin.*?\*/(.*?)/\* cdef: end", re.DOTALL)
 ORDER = re.compile(r"/\* cdef: order (\d+)")
 
 
-def cdef_headers(include: Path) -> list[tuple[Path, str]]:
+def cdef_headers(headers: list[Path]) -> list[tuple[Path, str]]:
     """The headers that show something to Python, in cdef order, each with its declarations."""
     found: list[tuple[int, Path, str]] = []
-    for path in sorted(include.glob("*.h")):
+    for path in headers:
         text = path.read_text(encoding="utf-8")
         blocks = BLOCK.findall(text)
         if blocks:
@@ -67,8 +70,8 @@ def flags() -> tuple[list[str], list[str]]:
     return compile_flags, link_flags
 
 
-def make_builder(name: str, headers: Path, sources: list[Path], include: list[Path]) -> FFI:
-    """The cffi builder of one extension: `headers` is the folder whose cdef blocks Python sees."""
+def make_builder(name: str, headers: list[Path], sources: list[Path], include: list[Path]) -> FFI:
+    """The cffi builder of one extension: `headers` are those whose cdef blocks Python sees."""
     shown = cdef_headers(headers)
     builder = FFI()
     for path, declarations in shown:
@@ -92,10 +95,19 @@ def make_builder(name: str, headers: Path, sources: list[Path], include: list[Pa
 
 firmware = make_builder(
     "_firmware",
-    FIRMWARE / "include",
+    sorted((FIRMWARE / "include").glob("*.h")),
     sorted(FIRMWARE.glob("src/**/*.c")),
     [FIRMWARE / "include", FIRMWARE / "src"],
 )
 analysis = make_builder(
-    "_analysis", ANALYSIS, sorted(ANALYSIS.glob("*.c")), [ANALYSIS, FIRMWARE / "include"]
+    "_analysis",
+    sorted(ANALYSIS.glob("*.h")),
+    sorted(ANALYSIS.glob("*.c")),
+    [ANALYSIS, FIRMWARE / "include"],
+)
+chip = make_builder(
+    "_chip",
+    [*sorted(CHIP.glob("*.h")), FIRMWARE / "include/histogram.h"],
+    [*sorted(CHIP.glob("*.c")), *(FIRMWARE / f"src/{name}.c" for name in CHIP_FIRMWARE)],
+    [CHIP, FIRMWARE / "include"],
 )

@@ -209,12 +209,12 @@ def test_the_base_install_can_import_every_module() -> None:
 
 
 def test_only_the_door_imports_the_extension() -> None:
-    """`_firmware` comes in through bindings/firmware.py, `_analysis` through analysis.py there."""
+    """`_firmware` comes in through bindings/firmware.py, the others through theirs there."""
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {extension}"
         for path in MODULES
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for extension in ("_firmware", "_analysis")
+        for extension in ("_firmware", "_analysis", "_chip")
         if path != ROOT / f"bindings/{extension[1:]}.py"
         and any(extension in name.split(".") for name in imported(node))
     ]
@@ -274,7 +274,8 @@ def test_every_module_is_reached() -> None:
 
 FIRMWARE = ROOT / "dpu/firmware"
 ANALYSIS = ROOT / "testbeds/lab/analysis"
-C_FOLDERS = (FIRMWARE / "include", FIRMWARE / "src", FIRMWARE / "test", ANALYSIS)
+CHIP = ROOT / "asic_model/engine"
+C_FOLDERS = (FIRMWARE / "include", FIRMWARE / "src", FIRMWARE / "test", ANALYSIS, CHIP)
 C_HIDDEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 # A function that other files can call: its type on a line of its own, its name in column 0.
 C_FUNCTION = re.compile(r"^(?!static\b)[a-z][\w *]*\n(\w+)\([^;{}]*\)\n\{", re.MULTILINE)
@@ -331,7 +332,8 @@ def test_python_sees_only_the_c_functions_that_it_calls() -> None:
     """What only C calls is declared behind `cdef: end`."""
     python = {name for path in MODULES for name in re.findall(r"\bofs_\w+", path.read_text())}
     wrong = []
-    for header in sorted([*(FIRMWARE / "include").glob("*.h"), *ANALYSIS.glob("*.h")]):
+    folders = (FIRMWARE / "include", ANALYSIS, CHIP)
+    for header in sorted(path for folder in folders for path in folder.glob("*.h")):
         for shown in re.findall(r"cdef: begin(.*?)cdef: end", header.read_text(), re.DOTALL):
             found = C_DECLARED.findall(C_HIDDEN.sub(" ", shown))
             wrong += [f"{header.name}: {name}" for name in found if name not in python]

@@ -1,0 +1,67 @@
+/*
+ * heap4.h: the events that are scheduled, the earliest first.
+ *
+ * Model: a heap of four children a node over an array that the chip took at open; the bound is
+ * known, so that a full heap is a mistake of ours. A key is (time, order); an order holds the class
+ * of the event in its high bits and a sequence number below, so no two are equal and what comes out
+ * does not depend on the shape of the heap. Four children: half the levels of two, and the four
+ * keys that are compared lie together.
+ */
+#ifndef OFS_CHIP_HEAP4_H
+#define OFS_CHIP_HEAP4_H
+
+#include <stdint.h>
+
+struct chip_event {
+	uint64_t at_ps;
+	uint64_t order;
+	uint32_t what;
+	uint32_t index;
+};
+
+struct chip_heap {
+	struct chip_event *events;
+	uint32_t count, max;
+};
+
+static inline int
+chip_event_before(const struct chip_event *a, const struct chip_event *b)
+{
+	return a->at_ps != b->at_ps ? a->at_ps < b->at_ps : a->order < b->order;
+}
+
+static inline void
+chip_heap_push(struct chip_heap *heap, struct chip_event event)
+{
+	struct chip_event *events = heap->events;
+	uint32_t hole = heap->count++;
+
+	while (hole > 0 && chip_event_before(&event, &events[(hole - 1) / 4])) {
+		events[hole] = events[(hole - 1) / 4];
+		hole = (hole - 1) / 4;
+	}
+	events[hole] = event;
+}
+
+static inline struct chip_event
+chip_heap_pop(struct chip_heap *heap)
+{
+	struct chip_event *events = heap->events;
+	struct chip_event first = events[0], last = events[--heap->count];
+	uint32_t count = heap->count, hole = 0, child, best;
+
+	while ((child = 4 * hole + 1) < count) {
+		best = child;
+		for (uint32_t i = child + 1; i < count && i < child + 4; i++)
+			if (chip_event_before(&events[i], &events[best]))
+				best = i;
+		if (!chip_event_before(&events[best], &last))
+			break;
+		events[hole] = events[best];
+		hole = best;
+	}
+	events[hole] = last;
+	return first;
+}
+
+#endif

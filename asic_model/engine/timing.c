@@ -1,0 +1,126 @@
+/*
+ * timing.c: a chip as a side of timing.h.
+ *
+ * Model: a read, a write, a hit and a command are four routes. Every end is owed, because what
+ * comes later may overtake. A request is at the time it is asked, after all that happens up to
+ * then. The caller has at most in_flight_max ends outstanding, so neither flights nor ends run out.
+ * A chip that is stuck owes ends that never come; ofs_chip_run says so to who asks.
+ */
+#include <errno.h>
+
+#include "internal.h"
+
+/* What overtakes what, where a unit serves by priority: who waits, then who will, then writes. */
+enum { URGENT = 0, GUESSED = 2, WRITTEN = 3 };
+
+static uint64_t
+ask(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request,
+	uint32_t kind, uint32_t priority)
+{
+	struct ofs_chip *chip = (struct ofs_chip *)timing;
+	struct ofs_chip_request asked = {.tag = request->tag,
+		.at_ps = now_ps,
+		.key = request->offset_bytes,
+		.offset_bytes = request->offset_bytes,
+		.size_bytes = (uint64_t)request->size_bytes * request->count,
+		.deadline_ps = request->deadline_ps,
+		.count = request->count,
+		.score_count = request->score_count,
+		.route = chip->timing_routes[kind],
+		.priority = priority,
+		.tenant = request->tenant};
+
+	ofs_chip_run(chip, now_ps);
+	ofs_chip_arrive(chip, &asked);
+	return OFS_TIMING_LATER;
+}
+
+static uint64_t
+chip_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	int waits = request->cause == OFS_CAUSE_DEMAND || request->deadline_ps <= now_ps;
+
+	return ask(timing, now_ps, request, 0, waits ? URGENT : GUESSED);
+}
+
+static uint64_t
+chip_write(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	return ask(timing, now_ps, request, 1, WRITTEN);
+}
+
+static uint64_t
+chip_hit(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	return ask(timing, now_ps, request, 2, URGENT);
+}
+
+static uint64_t
+chip_command(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	return ask(timing, now_ps, request, 3, URGENT);
+}
+
+static uint64_t
+chip_next_ps(const struct ofs_timing *timing)
+{
+	const struct ofs_chip *chip = (const struct ofs_chip *)timing;
+
+	if (chip->end_count)
+		return chip->ends[chip->end_head].end_ps;
+	return chip->heap.count ? chip->heap.events[0].at_ps : OFS_TIMING_LATER;
+}
+
+static int
+chip_poll(struct ofs_timing *timing, uint64_t now_ps, struct ofs_timing_end *ends, int max)
+{
+	struct ofs_chip *chip = (struct ofs_chip *)timing;
+	struct ofs_chip_done done;
+	int count = 0;
+
+	ofs_chip_run(chip, now_ps);
+	while (count < max && ofs_chip_poll(chip, &done, 1))
+		ends[count++] = (struct ofs_timing_end){done.tag, done.end_ps};
+	return count;
+}
+
+static void
+chip_reset(struct ofs_timing *timing)
+{
+	ofs_chip_reset((struct ofs_chip *)timing);
+}
+
+static void
+chip_close(struct ofs_timing *timing)
+{
+	ofs_chip_close((struct ofs_chip *)timing);
+}
+
+static const struct ofs_timing_ops ops = {
+	.name = "chip",
+	.version = OFS_TIMING_VERSION,
+	.read = chip_read,
+	.write = chip_write,
+	.hit = chip_hit,
+	.command = chip_command,
+	.next_ps = chip_next_ps,
+	.poll = chip_poll,
+	.reset = chip_reset,
+	.close = chip_close,
+};
+
+int
+ofs_chip_timing(struct ofs_timing **out, struct ofs_chip *chip, const uint32_t routes[4])
+{
+	*out = NULL;
+	if (chip->config.end_max < chip->config.in_flight_max)
+		return -EINVAL;
+	for (uint32_t i = 0; i < 4; i++) {
+		if (routes[i] >= chip->config.route_count)
+			return -EINVAL;
+		chip->timing_routes[i] = routes[i];
+	}
+	chip->base = (struct ofs_timing){.ops = &ops, .in_flight_max = chip->config.in_flight_max};
+	*out = &chip->base;
+	return 0;
+}

@@ -1,0 +1,432 @@
+"""A network of hardware units in virtual time: the engine of the ASIC model as Python sees it.
+
+A `Network` (bindings/network.py) says which units there are and which routes lead through them;
+a `Chip` runs requests
+along the routes, event by event, in C. Requests are an array of `REQUEST`, a whole trace in one
+call or batch after batch, so that a trace of any length passes through bounded memory. What a unit
+is, what blocks whom, and in which order things happen, stands in `asic_model/engine/chip.h` and
+docs/reference/asic-engine.md. Times are integer picoseconds; results are `modelled`.
+
+What can fail: `BadInput` for a network that contradicts itself or a trace whose time goes back;
+`Deadlock` when requests are inside and nothing is scheduled. It names the units.
+"""
+
+import errno
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings import firmware
+from offstage.bindings.errors import BadInput, Incompatible, RunFailed
+from offstage.bindings.layouts import layout, names
+from offstage.bindings.network import END, Limits, Load, Network, Stage, Unit
+from offstage.bindings.timing import KINDS as TIMING_KINDS
+from offstage.bindings.timing import Timing
+
+try:
+    from offstage.bindings._chip import ffi, lib
+except ImportError as error:
+    raise Incompatible(
+        f"the chip extension does not load ({error})",
+        "offstage.bindings",
+        "in a checkout run `make dev`, elsewhere reinstall offstage",
+    ) from None
+
+__all__ = ["DONE", "END", "ITEMS", "KINDS", "NOBODY", "PRIORITIES", "QUEUES", "REQUEST", "VISIT",
+           "Chip", "Deadlock", "Histogram", "Limits", "Load", "Network", "RouteStats", "Stage",
+           "Unit", "UnitStats", "make_requests"]  # fmt: skip
+
+if lib.ofs_chip_version() != firmware.ABI_VERSION:
+    raise Incompatible(
+        f"the chip extension has ABI {lib.ofs_chip_version()}, "
+        f"this release needs {firmware.ABI_VERSION}",
+        "offstage.bindings",
+        "in a checkout run `make dev`, elsewhere reinstall offstage",
+    )
+
+KINDS = names("enum ofs_chip_kind", "OFS_CHIP_KIND_", ffi)
+"""The kinds of units: server, link, pipe, banks, tags, delay, drive."""
+QUEUES = names("enum ofs_chip_queue", "OFS_CHIP_QUEUE_", ffi)
+"""Who of those that wait is served next."""
+ITEMS = names("enum ofs_chip_items", "OFS_CHIP_ITEMS_", ffi)
+"""What a stage counts as items: `none`, `blocks` (the request's `count`) or `scores`."""
+PRIORITIES = int(lib.OFS_CHIP_PRIORITIES)
+"""Priorities of a request are below this; 0 is the most urgent."""
+NOBODY = 0xFFFFFFFF
+"""In a column of units: none. A visit to it is what the request waited outside."""
+
+REQUEST = layout("struct ofs_chip_request", ffi)
+DONE = layout("struct ofs_chip_done", ffi)
+VISIT = layout("struct ofs_chip_visit", ffi)
+
+Array = npt.NDArray[np.void]
+
+_NEVER = int(lib.OFS_CHIP_NEVER)
+_END = int(lib.OFS_CHIP_END)
+_POLL = 1 << 16
+_NAME_BYTES = 24
+
+
+class Deadlock(RunFailed):
+    """Requests are inside and nothing is scheduled. `units`: each waits for the next and the last
+    for the first; or, where `cycle` is false, those in which requests wait for nothing."""
+
+    def __init__(self, units: tuple[str, ...], cycle: bool, now_ps: int) -> None:
+        self.units, self.cycle = units, cycle
+        what = (
+            f"deadlock: {' -> '.join((*units, units[0]))}"
+            if cycle
+            else f"nothing drains {', '.join(units)}"
+        )
+        super().__init__(what, f"at {now_ps} ps", "break the cycle, or give a queue more room")
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Times in ps, log-linear: a quantile is at most an eighth too large."""
+
+    count: int
+    sum_ps: int
+    max_ps: int
+    overflow: int
+    counts: npt.NDArray[np.uint64]
+
+    @property
+    def mean_ps(self) -> float:
+        """Exact; 0 of nothing."""
+        return self.sum_ps / self.count if self.count else 0.0
+
+    def quantile_ps(self, permille: int) -> int:
+        """500 is the median."""
+        struct: Any = ffi.new("struct ofs_histogram *")
+        struct.count, struct.sum, struct.max = self.count, self.sum_ps, self.max_ps
+        struct.overflow = self.overflow
+        struct.buckets = self.counts.tolist()
+        return int(lib.ofs_histogram_quantile(struct, permille))
+
+    def buckets(self) -> list[tuple[int, int]]:
+        """Those that are not empty: largest value in ps, count."""
+        return [
+            (int(lib.ofs_histogram_bucket_max(index)), int(count))
+            for index, count in enumerate(self.counts)
+            if count
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitStats:
+    """What one unit did so far. `busy_ps` is of all its servers together, of a delay or a drive
+    while anyone was inside; `area_ps` the integral of `present` over time. `wait` is from enter to
+    begin, `time` from enter to leave. `blocked` found the next unit full and held this one for
+    `blocked_ps`. `area_bins` and `busy_bins` are both integrals bin by bin of `Chip.bin_ps`."""
+
+    name: str
+    kind: str
+    servers: int
+    arrivals: int
+    departures: int
+    dropped: int
+    busy_ps: int
+    blocked: int
+    blocked_ps: int
+    bytes: int
+    items: int
+    hits: int
+    misses: int
+    evictions: int
+    present: int
+    waiting: int
+    waiting_max: int
+    area_ps: int
+    wait: Histogram
+    time: Histogram
+    area_bins: npt.NDArray[np.uint64]
+    busy_bins: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class RouteStats:
+    """Requests of one route that ended; `latency` is that of those that were not dropped."""
+
+    ended: int
+    dropped: int
+    latency: Histogram
+
+
+def make_requests(length: int, /, **columns: Any) -> Array:
+    """`length` requests in an array of `REQUEST`; what is not given is 0, the tag its number."""
+    requests = np.zeros(length, REQUEST)
+    requests["tag"] = np.arange(length)
+    for name, values in columns.items():
+        requests[name] = values
+    return requests
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Chip:
+    """A network with its state. Deterministic: the same requests give the same `hash`."""
+
+    def __init__(self, network: Network, *, seed: int = 0, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.network, self.limits = network, limits
+        config = _Config(network, seed, limits)
+        out: Any = ffi.new("struct ofs_chip **")
+        why: Any = ffi.new("char[]", lib.OFS_CHIP_WHY)
+        rc = int(lib.ofs_chip_open(out, config.struct, why))
+        if rc == -errno.EINVAL:
+            text: Any = ffi.string(why)
+            what, _, mend = str(text.decode()).partition("; ")
+            raise BadInput(what, "chip", mend)
+        firmware.check_rc(rc, "opening a chip", "chip", "fewer in flight, or fewer tags")
+        self._chip: Any = ffi.gc(out[0], lib.ofs_chip_close)
+        self._ends = np.zeros(min(max(limits.end_max, 1), _POLL), DONE)
+        self._visits = np.zeros(min(max(limits.visit_max, 1), _POLL), VISIT)
+        self._seen: list[Array] = []
+        self._fed: Array | None = None
+
+    def run(self, requests: Array | None = None, until_ps: int | None = None) -> Array:
+        """Take the requests, in order of `at_ps`, and let pass what happens up to `until_ps`, or
+        until everything has ended; the ends, in order of time, as `DONE` `[n]`.
+
+        Requests that come after until_ps stay for the next run, which brings no others until they
+        are taken. BadInput: their time goes back, or they were not all taken.
+        """
+        if requests is not None and len(requests):
+            self._feed(requests)
+        until = _NEVER if until_ps is None else until_ps
+        found: list[Array] = []
+        while True:
+            rc = int(lib.ofs_chip_run(self._chip, until))
+            found += self._poll()
+            if rc == 0:
+                break
+            if rc < 0:
+                raise self._deadlock()
+        return np.concatenate(found) if found else np.zeros(0, DONE)
+
+    def stream(self, batches: Iterable[Array]) -> Iterable[Array]:
+        """Batch after batch of one trace: the ends that each brought. Between two batches time
+        stands at the last arrival; after the last everything ends."""
+        for batch in batches:
+            if len(batch):
+                yield self.run(batch, int(batch["at_ps"][-1]))
+        yield self.run()
+
+    def visits(self) -> Array:
+        """Of sampled requests, since the last call, as `VISIT` `[n]`, in order of leaving."""
+        seen, self._seen = self._seen, []
+        return np.concatenate(seen) if seen else np.zeros(0, VISIT)
+
+    def reset(self) -> None:
+        """As opened: empty, at time 0, with its draws from the beginning."""
+        lib.ofs_chip_reset(self._chip)
+        self._seen, self._fed = [], None
+
+    def timing(self) -> Timing:
+        """The chip as a side of the timing seam; its routes are `read`, `write`, `hit` and
+        `command`. What it owes is polled there, not handed out of `run`."""
+        wrong = [name for name in TIMING_KINDS if name not in self.network.routes]
+        if wrong:
+            raise BadInput(f"no route {wrong[0]!r}", "chip", "a timing side needs all four")
+        out: Any = ffi.new("struct ofs_timing **")
+        routes = [self.network.route(name) for name in TIMING_KINDS]
+        rc = int(lib.ofs_chip_timing(out, self._chip, routes))
+        firmware.check_rc(rc, "making a timing side", "chip", "end_max >= in_flight_max")
+        return Timing(int(ffi.cast("uintptr_t", out[0])), self)
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """`struct ofs_chip_figures`: now_ps, events, taken, ended, inside, bin_ps, visits_lost,
+        memory_bytes, hash."""
+        struct: Any = ffi.new("struct ofs_chip_figures *")
+        lib.ofs_chip_figures(self._chip, struct)
+        return {name: int(getattr(struct, name)) for name, _ in ffi.typeof(struct[0]).fields}
+
+    @property
+    def hash(self) -> int:
+        """Of the event log so far: when, which unit, which request, what."""
+        return self.figures["hash"]
+
+    @property
+    def now_ps(self) -> int:
+        """The time up to which everything has happened."""
+        return self.figures["now_ps"]
+
+    @property
+    def bin_ps(self) -> int:
+        """How long a bin is now."""
+        return self.figures["bin_ps"]
+
+    def stats(self) -> dict[str, UnitStats]:
+        """Every unit's, by name."""
+        return {unit.name: self._unit_stats(i, unit) for i, unit in enumerate(self.network.units)}
+
+    def route_stats(self) -> dict[str, RouteStats]:
+        """Every route's, by name."""
+        struct: Any = ffi.new("struct ofs_chip_route_stats *")
+        found = {}
+        for number, name in enumerate(self.network.routes):
+            lib.ofs_chip_route_stats(self._chip, number, struct)
+            latency = _histogram(struct.latency)
+            found[name] = RouteStats(int(struct.ended), int(struct.dropped), latency)
+        return found
+
+    def _feed(self, requests: Array) -> None:
+        kept = np.ascontiguousarray(requests, REQUEST)
+        address = ffi.cast("struct ofs_chip_request *", kept.ctypes.data)
+        rc = int(lib.ofs_chip_feed(self._chip, address, len(kept)))
+        if rc == -errno.EBUSY:
+            left = int(lib.ofs_chip_fed(self._chip))
+            raise BadInput(f"{left} requests of the last run are not taken yet", "chip",
+                           "run without requests first, or until later")  # fmt: skip
+        if rc:
+            raise BadInput(
+                self._wrong_request(kept), "requests", "in order of time, each within its range"
+            )
+        self._fed = kept
+
+    def _wrong_request(self, requests: Array) -> str:
+        """The first that the engine refused, in words."""
+        times = requests["at_ps"].astype(np.int64)
+        last = np.concatenate(([self.now_ps], times[:-1]))
+        late = np.nonzero(times < last)[0]
+        if len(late):
+            return f"request {late[0]} is at {times[late[0]]} ps, after {last[late[0]]} ps"
+        for name, limit in (("route", len(self.network.routes)), ("priority", PRIORITIES)):
+            over = np.nonzero(requests[name] >= limit)[0]
+            if len(over):
+                return f"request {over[0]} has {name} {requests[name][over[0]]}, below {limit}"
+        return "a request is later than 2^61 ps or larger than 2^36 bytes, or its time goes back"
+
+    def _poll(self) -> list[Array]:
+        ends, found = ffi.cast("struct ofs_chip_done *", self._ends.ctypes.data), []
+        while count := int(lib.ofs_chip_poll(self._chip, ends, len(self._ends))):
+            found.append(self._ends[:count].copy())
+        visits = ffi.cast("struct ofs_chip_visit *", self._visits.ctypes.data)
+        while count := int(lib.ofs_chip_poll_visits(self._chip, visits, len(self._visits))):
+            self._seen.append(self._visits[:count].copy())
+        return found
+
+    def _deadlock(self) -> Deadlock:
+        units: Any = ffi.new("uint32_t[]", lib.OFS_CHIP_UNITS_MAX)
+        cycle: Any = ffi.new("int *")
+        count = int(lib.ofs_chip_stuck(self._chip, units, cycle))
+        found = tuple(self.network.units[units[i]].name for i in range(count))
+        return Deadlock(found, bool(cycle[0]), self.now_ps)
+
+    def _unit_stats(self, number: int, unit: Unit) -> UnitStats:
+        struct: Any = ffi.new("struct ofs_chip_unit_stats *")
+        lib.ofs_chip_unit_stats(self._chip, number, struct)
+        plain = ("arrivals", "departures", "dropped", "busy_ps", "blocked", "blocked_ps", "bytes",
+                 "items", "hits", "misses", "evictions", "present", "waiting",
+                 "waiting_max")  # fmt: skip
+        return UnitStats(
+            unit.name,
+            unit.kind,
+            unit.servers,
+            **{name: int(getattr(struct, name)) for name in plain},
+            area_ps=int(struct.area_hi) << 64 | int(struct.area_lo),
+            wait=_histogram(struct.wait),
+            time=_histogram(struct.time),
+            area_bins=_array(struct.area_bins),
+            busy_bins=_array(struct.busy_bins),
+        )
+
+
+@dataclass(eq=False)
+class _Config:
+    """The C view of a network, with all that it points at."""
+
+    network: Network
+    seed: int
+    limits: Limits
+    struct: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        stages, routes = self._stages()
+        self._kept = [
+            ffi.new("struct ofs_chip_unit[]", [self._unit(unit) for unit in self.network.units]),
+            ffi.new("struct ofs_chip_stage[]", stages),
+            ffi.new("uint32_t[]", routes),
+        ]
+        self.struct = ffi.new("struct ofs_chip_config *")
+        self.struct.units, self.struct.stages, self.struct.routes = self._kept
+        self.struct.unit_count, self.struct.stage_count = len(self.network.units), len(stages)
+        self.struct.route_count, self.struct.seed = len(routes), self.seed
+        for name, value in vars(self.limits).items():
+            setattr(self.struct, name, _number(value, name, "chip"))
+
+    def _unit(self, unit: Unit) -> dict[str, Any]:
+        name = unit.name.encode()
+        if not 0 < len(name) < _NAME_BYTES:
+            raise BadInput("a name has 1 to 23 bytes", f"unit {unit.name!r}", "shorten it")
+        rows = [vars(row) for row in unit.load_rows]
+        if len(rows) > lib.OFS_CHIP_LOAD_ROWS:
+            raise BadInput(f"{len(rows)} load rows", f"unit {unit.name}",
+                           f"at most {lib.OFS_CHIP_LOAD_ROWS}")  # fmt: skip
+        numbers = ("servers", "queue_max", "in_flight_max", "set_count", "way_count", "fixed_ps",
+                   "item_ps", "mib_ps", "latency_ps", "load_span_ps")  # fmt: skip
+        found: dict[str, Any] = {
+            "name": name,
+            "kind": _index(KINDS, unit.kind, f"unit {unit.name}", "kind"),
+            "queue": _index(QUEUES, unit.queue, f"unit {unit.name}", "queue"),
+            "drops": int(unit.drops),
+            "load_row_count": len(rows),
+            "load_rows": rows,
+            **{one: _number(getattr(unit, one), one, f"unit {unit.name}") for one in numbers},
+        }
+        if unit.drive is not None:
+            drive: Any = firmware.ffi.new("struct ofs_nvme_params *", dict(unit.drive))
+            self._drives = [*getattr(self, "_drives", []), drive]
+            address = int(firmware.ffi.cast("uintptr_t", drive))
+            found["drive"] = ffi.cast("struct ofs_nvme_params *", address)
+        return found
+
+    def _stages(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """The stages of all routes, one route behind the other, and where each begins."""
+        units = {unit.name: number for number, unit in enumerate(self.network.units)}
+        found: list[dict[str, Any]] = []
+        starts = []
+        for steps in self.network.steps().values():
+            base = len(found)
+            starts.append(base)
+            for step in steps:
+                stage, where = step.stage, step.where
+                found.append({
+                    "unit": units[stage.unit],
+                    "next": _END if step.next is None else base + step.next,
+                    "miss": _END if step.miss is None else base + step.miss,
+                    "bytes_permille": _number(stage.bytes_permille, "bytes_permille", where),
+                    "coded": int(stage.coded),
+                    "items": _index(ITEMS, stage.items, where, "items"),
+                    "piece_bytes": _number(stage.piece_bytes, "piece_bytes", where),
+                    "join": int(stage.join),
+                    "write": int(stage.write),
+                })  # fmt: skip
+        return found, starts
+
+
+def _index(known: tuple[str, ...], name: str, where: str, what: str) -> int:
+    if name not in known:
+        raise BadInput(f"no {what} {name!r}", where, f"choose one of {', '.join(known)}")
+    return known.index(name)
+
+
+def _number(value: int, name: str, where: str) -> int:
+    wide = name.endswith("_ps")
+    if not 0 <= value < 1 << (64 if wide else 32):
+        raise BadInput(f"{name} is {value}", where, f"0 to 2^{64 if wide else 32} - 1")
+    return int(value)
+
+
+def _array(values: Any) -> npt.NDArray[np.uint64]:
+    return np.array(list(values), np.uint64)
+
+
+def _histogram(struct: Any) -> Histogram:
+    return Histogram(int(struct.count), int(struct.sum), int(struct.max), int(struct.overflow),
+                     _array(struct.buckets))  # fmt: skip

@@ -1,0 +1,176 @@
+"""Does the engine of the chip do by the clock what its header says: who waits, who blocks, when?
+
+Every time below is worked out by hand from the model in chip.h.
+"""
+
+import numpy as np
+import pytest
+
+from offstage.bindings.chip import (
+    DONE,
+    NOBODY,
+    Chip,
+    Deadlock,
+    Limits,
+    Network,
+    Stage,
+    Unit,
+    make_requests,
+)
+from offstage.bindings.errors import BadInput
+
+MIB = 1 << 20
+
+
+def chip(units: list[Unit], *stages: Stage | str, **limits: int) -> Chip:
+    """One route through the units; a text is a stage without more."""
+    steps = [Stage(stage) if isinstance(stage, str) else stage for stage in stages]
+    return Chip(Network(tuple(units), {"only": steps}), limits=Limits(**limits))
+
+
+def ends(one: Chip, at_ps: list[int], **columns: object) -> list[int]:
+    """When each request ends, by its number."""
+    done = one.run(make_requests(len(at_ps), at_ps=at_ps, **columns))
+    assert done.dtype == DONE and sorted(done["tag"]) == list(range(len(at_ps)))
+    return [int(end) for end in done["end_ps"][np.argsort(done["tag"])]]
+
+
+def test_a_visit_costs_its_bytes_and_items_rounded_to_nearest() -> None:
+    unit = Unit("a", fixed_ps=10, item_ps=3, mib_ps=3, latency_ps=7)
+    one = chip([unit], Stage("a", items="blocks", bytes_permille=500))
+    assert ends(one, [0], size_bytes=MIB, count=4) == [10 + 12 + 2 + 7]  # 1.5 ps is 2
+    one = chip([unit], Stage("a", items="scores", coded=True))
+    assert ends(one, [0], size_bytes=MIB, coded_bytes=MIB // 3, score_count=2) == [10 + 6 + 1 + 7]
+
+
+def test_servers_take_turns_and_a_pipe_begins_one_each_interval() -> None:
+    assert ends(chip([Unit("a", servers=2, fixed_ps=10)], "a"), [0, 0, 0, 4]) == [10, 10, 20, 20]
+    pipe = Unit("a", "pipe", fixed_ps=10, latency_ps=100)
+    assert ends(chip([pipe], "a"), [0, 0, 0, 200]) == [110, 120, 130, 310]
+    several = Unit("a", servers=2, fixed_ps=10, latency_ps=100)
+    assert ends(chip([several], "a"), [0, 0, 0, 0]) == [110, 110, 120, 120]
+    assert ends(chip([Unit("a", "delay", fixed_ps=10, latency_ps=5)], "a"), [0, 0, 0]) == [15] * 3
+
+
+def test_a_full_unit_blocks_the_one_before_which_keeps_its_server() -> None:
+    """Blocking after service: `a` is done at 1 and holds its server until `b` has room."""
+    units = [Unit("a", fixed_ps=1), Unit("b", fixed_ps=10, queue_max=1)]
+    one = chip(units, "a", "b")
+    assert ends(one, [0, 0, 0, 0]) == [11, 21, 31, 41]
+    stats = one.stats()
+    # 0 in b at 1, 1 in its queue at 2, 2 done in a at 3 and blocked until 11, 3 from 12 to 21.
+    assert (stats["a"].blocked, stats["a"].blocked_ps) == (2, 8 + 9)
+    assert stats["a"].busy_ps == 4 and stats["b"].waiting_max == 1
+
+
+def test_credits_of_a_link_come_back_after_its_latency() -> None:
+    """Two credits, 1 ps to send, 10 over and 10 back: the third may begin at 1 + 10 + 10."""
+    link = Unit("a", "link", fixed_ps=1, latency_ps=10, in_flight_max=2)
+    assert ends(chip([link], "a"), [0, 0, 0, 0]) == [11, 12, 32, 33]
+
+
+def test_the_urgent_overtake_those_that_wait_and_nobody_else() -> None:
+    one = chip([Unit("a", queue="priority", fixed_ps=10)], "a")
+    assert ends(one, [0, 1, 2, 3, 4], priority=[3, 3, 1, 0, 1]) == [10, 50, 30, 20, 40]
+
+
+def test_pieces_overlap_and_join() -> None:
+    """Four pieces go through two units of 10 ps for a piece: 50 ps, where the whole takes 80."""
+    units = [Unit("a", mib_ps=40), Unit("b", mib_ps=40), Unit("c", fixed_ps=5)]
+    whole = chip(units, "a", "b", "c")
+    assert ends(whole, [0], size_bytes=MIB) == [85]
+    cut = chip(units, Stage("a", piece_bytes=MIB // 4), "b", Stage("c", join=True))
+    assert ends(cut, [0], size_bytes=MIB) == [55]
+    assert cut.stats()["a"].arrivals == 4 and cut.stats()["c"].arrivals == 1
+    assert cut.stats()["b"].bytes == MIB
+    narrow = chip(units, Stage("a", piece_bytes=MIB // 4), "b", Stage("c", join=True), piece_max=1)
+    assert ends(narrow, [0], size_bytes=MIB) == [85]  # a piece begins when the last has joined
+
+
+def test_a_miss_goes_another_way_and_the_key_stays() -> None:
+    units = [Unit("t", "tags", fixed_ps=1, set_count=1, way_count=2), Unit("m", fixed_ps=100)]
+    one = chip(units, Stage("t", next="end", miss="m"), Stage("m", label="m"))
+    at = [1000 * i for i in range(6)]
+    found = ends(one, at, key=[1, 2, 1, 3, 1, 2])  # 3 takes the place of 2, 2 that of 3
+    assert [end - begin for begin, end in zip(at, found, strict=True)] == [101, 101, 1, 101, 1, 101]
+    stats = one.stats()["t"]
+    assert (stats.hits, stats.misses, stats.evictions) == (2, 4, 2)
+
+
+def test_banks_serve_different_keys_at_once() -> None:
+    one = chip([Unit("a", "banks", servers=8, fixed_ps=10)], "a")
+    assert ends(one, [0] * 3, key=[5, 5, 5]) == [10, 20, 30]
+    one.reset()
+    assert sorted(ends(one, [0] * 40, key=np.arange(40)))[8] <= 20
+
+
+def test_what_finds_no_room_is_dropped_where_the_unit_drops() -> None:
+    one = chip([Unit("a", fixed_ps=10, queue_max=1, drops=True)], "a")
+    done = one.run(make_requests(3, at_ps=[0, 1, 2]))
+    assert done["dropped"].tolist() == [0, NOBODY, NOBODY] and done["end_ps"][0] == 2
+    assert one.stats()["a"].dropped == 1 and one.route_stats()["only"].dropped == 1
+
+
+def test_a_cycle_is_named() -> None:
+    units = (Unit("a", fixed_ps=1, queue_max=0), Unit("b", fixed_ps=1, queue_max=0), Unit("c"))
+    routes = {"there": [Stage("a"), Stage("b")], "back": [Stage("b"), Stage("a")]}
+    one = Chip(Network(units, routes))
+    with pytest.raises(Deadlock, match="a -> b -> a") as caught:
+        one.run(make_requests(2, route=[0, 1]))
+    assert caught.value.cycle and caught.value.units == ("a", "b")
+
+
+def test_a_batch_at_a_time_is_the_whole_trace() -> None:
+    """Bounded memory changes nothing: not the batches, not a pool too small for the load."""
+    units = [Unit("a", fixed_ps=100, queue_max=2), Unit("b", servers=2, fixed_ps=150, queue_max=1)]
+    random = np.random.default_rng(2)
+    trace = make_requests(3000, at_ps=np.cumsum(random.integers(0, 200, 3000)))
+    whole, parts = chip(units, "a", "b"), chip(units, "a", "b", end_max=16)
+    done = whole.run(trace)
+    streamed = np.concatenate(list(parts.stream(np.array_split(trace, 7))))
+    assert done.tobytes() == streamed.tobytes() and whole.hash == parts.hash
+    narrow = chip(units, "a", "b", in_flight_max=5)
+    assert narrow.run(trace).tobytes() == done.tobytes()
+
+
+def test_visits_of_a_sampled_request_add_up_to_its_latency() -> None:
+    units = [Unit("a", fixed_ps=3, queue_max=1), Unit("b", fixed_ps=10, latency_ps=4, queue_max=1)]
+    one = chip(units, "a", "b", sample_every=2)
+    done = one.run(make_requests(9))
+    visits = one.visits()
+    for tag in range(0, 9, 2):
+        mine = visits[visits["tag"] == tag]
+        spent = int((mine["leave_ps"] - mine["enter_ps"]).sum())
+        assert spent == int(done["end_ps"][done["tag"] == tag][0])
+    assert set(visits["tag"]) == set(range(0, 9, 2)) and NOBODY in visits["unit"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "match"),
+    [
+        (Unit("a", servers=0), "0 servers"),
+        (Unit("a", "tags", set_count=3, way_count=1), "3 sets of 1 ways"),
+        (Unit("a", "banks", servers=65), "65 banks"),
+        (Unit("a", "drive"), "drive parameters"),
+        (Unit("a", "queue"), "no kind"),
+        (Unit("a", fixed_ps=-1), "fixed_ps is -1"),
+        (Unit("a", fixed_ps=1 << 60), "out of range"),
+    ],
+)
+def test_a_unit_that_contradicts_itself_is_refused(unit: Unit, match: str) -> None:
+    with pytest.raises(BadInput, match=match):
+        chip([unit], "a")
+
+
+def test_a_trace_whose_time_goes_back_and_a_route_to_nowhere_are_refused() -> None:
+    one = chip([Unit("a")], "a")
+    with pytest.raises(BadInput, match="request 2 is at 3 ps, after 5 ps"):
+        one.run(make_requests(3, at_ps=[1, 5, 3]))
+    with pytest.raises(BadInput, match="route 1, below 1"):
+        one.run(make_requests(1, route=1))
+    with pytest.raises(BadInput, match="no stage 'x'"):
+        chip([Unit("a")], Stage("a", next="x"))
+    with pytest.raises(BadInput, match="goes to 0"):
+        chip([Unit("a")], Stage("a", label="a"), Stage("a", next="a"))
+    with pytest.raises(BadInput, match="no unit 'b'"):
+        chip([Unit("a")], "b")

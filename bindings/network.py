@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.qos import QosConfig, TenantShare
 
 __all__ = ["END", "Limits", "Load", "Network", "Stage", "Step", "Unit"]
 
@@ -33,7 +34,8 @@ class Unit:
     a MiB, and then passes `latency_ps`, pipelined, or a latency drawn from `load_rows` by the load
     over the last `load_span_ps`. `queue_max` visits wait; `in_flight_max` are begun and not yet
     with the next unit (0: any number). `drops`: who finds it full ends here. `set_count` and
-    `way_count` are those of tags, `drive` the parameters of a drive (`bindings.storage.preset`)."""
+    `way_count` are those of tags, `drive` the parameters of a drive (`bindings.storage.preset`);
+    `qos` and `tenants` are those of a queue `qos`, in which a visit costs the bytes it moves."""
 
     name: str
     kind: str = "server"
@@ -51,6 +53,8 @@ class Unit:
     load_rows: tuple[Load, ...] = ()
     load_span_ps: int = 0
     drive: Mapping[str, int] | None = None
+    qos: QosConfig | None = None
+    tenants: tuple[TenantShare, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Do all sides of the timing seam behave alike, from Python, and can one come from elsewhere?
 
 The same contract as test/test_timing.c, over every side that `TIMINGS` registers: one that another
-package registers is held to it too.
+package registers is held to it too. And over a chip of another extension, whose units block each
+other and serve by priority.
 """
 
 import numpy as np
 import pytest
 
+from offstage.bindings.chip import Chip, Limits, Network, Stage, Unit
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.engine import Engine, EngineConfig
 from offstage.bindings.errors import BadInput, Incompatible
@@ -18,6 +20,19 @@ from offstage.bindings.timing import KINDS, TIMINGS, Costs, Timing, open_timing
 COSTS = Costs(70, 20, 3, 1, preset("gen5-tlc").params, writes=True, seed=3, in_flight_max=512)
 REQUESTS = 300
 LAYERS, STEPS, WIDTH, BLOCKS = 2, 20, 4, 32
+
+
+def chip(costs: Costs) -> Timing:
+    """A front end, and behind it a medium whose queue is short."""
+    front = Unit("front", queue="priority", fixed_ps=1000 * costs.command_ns, latency_ps=700)
+    medium = Unit("medium", servers=2, queue_max=1, fixed_ps=1000 * costs.read_ns, mib_ps=100_000)
+    there = (Stage("front"), Stage("medium"))
+    routes = {"read": there, "write": there, "hit": (Stage("front"),), "command": (Stage("front"),)}
+    limits = Limits(in_flight_max=costs.in_flight_max)
+    return Chip(Network((front, medium), routes), seed=costs.seed, limits=limits).timing()
+
+
+SIDES = {**TIMINGS, "chip": chip}
 
 
 def drive(timing: Timing) -> list[int]:
@@ -74,38 +89,38 @@ def decode(config: EngineConfig) -> tuple[bytes, int]:
     return b"".join(rows), engine.now_ns
 
 
-@pytest.mark.parametrize("side", TIMINGS)
+@pytest.mark.parametrize("side", SIDES)
 def test_every_request_ends_once_and_at_the_same_time_again(side: str) -> None:
-    timing = open_timing(side, COSTS)
+    timing = SIDES[side](COSTS)
     first = drive(timing)
     timing.reset()
-    assert drive(timing) == first == drive(open_timing(side, COSTS))
+    assert drive(timing) == first == drive(SIDES[side](COSTS))
 
 
-@pytest.mark.parametrize("side", TIMINGS)
+@pytest.mark.parametrize("side", SIDES)
 def test_a_reset_drops_what_is_owed(side: str) -> None:
-    timing = open_timing(side, COSTS)
+    timing = SIDES[side](COSTS)
     for kind in KINDS:
         timing.ask(kind, 0, size_bytes=1 << 16)
     timing.reset()
     assert timing.next_ps() is None and timing.poll(1 << 60) == []
 
 
-@pytest.mark.parametrize("side", TIMINGS)
+@pytest.mark.parametrize("side", SIDES)
 def test_an_engine_decodes_over_it(side: str) -> None:
     """Every demand ends, whoever knows when; a device that takes time ends no sooner."""
-    config = EngineConfig(1, 1000, append_steps=3, hit_ns=50, timing=open_timing(side, COSTS))
+    config = EngineConfig(1, 1000, append_steps=3, hit_ns=50, timing=SIDES[side](COSTS))
     rows, end_ns = decode(config)
     free_rows, free_ns = decode(EngineConfig(1, 1000, append_steps=3, timing="free"))
     assert len(rows) == len(free_rows) and end_ns > free_ns == STEPS * LAYERS * 1000
 
 
-@pytest.mark.parametrize("side", TIMINGS)
+@pytest.mark.parametrize("side", SIDES)
 def test_a_pointer_from_elsewhere_is_as_good_as_a_name(side: str) -> None:
     """A side of another extension is an address; the engine cannot tell the difference."""
-    owner = open_timing(side, COSTS)
+    owner = SIDES[side](COSTS)
     assert Timing(owner.address, owner).name == owner.name
-    named = EngineConfig(1, 1000, timing=open_timing(side, COSTS))
+    named = EngineConfig(1, 1000, timing=SIDES[side](COSTS))
     assert decode(EngineConfig(1, 1000, timing=Timing(owner.address, owner))) == decode(named)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offstage.bindings.errors import BadInput
-from offstage.bindings.qos import QosConfig, TenantShare
 
 __all__ = ["END", "Limits", "Load", "Network", "Stage", "Step", "Unit"]
 
@@ -32,10 +31,11 @@ class Load:
 class Unit:
     """One hardware unit. A visit occupies a server for `fixed_ps`, `item_ps` an item and `mib_ps`
     a MiB, and then passes `latency_ps`, pipelined, or a latency drawn from `load_rows` by the load
-    over the last `load_span_ps`. `queue_max` visits wait; `in_flight_max` are begun and not yet
-    with the next unit (0: any number). `drops`: who finds it full ends here. `set_count` and
-    `way_count` are those of tags, `drive` the parameters of a drive (`bindings.storage.preset`);
-    `qos` and `tenants` are those of a queue `qos`, in which a visit costs the bytes it moves."""
+    over the last `load_span_ps`. At each multiple of `pause_every_ps` its servers stand still for
+    `pause_ps`, as a memory does for a refresh. `queue_max` visits wait; `in_flight_max` are begun
+    and not yet with the next unit (0: any number). `drops`: who finds it full ends here.
+    `set_count` and `way_count` are those of tags, `drive` the parameters of a drive
+    (`bindings.storage.preset`)."""
 
     name: str
     kind: str = "server"
@@ -50,11 +50,11 @@ class Unit:
     item_ps: int = 0
     mib_ps: int = 0
     latency_ps: int = 0
+    pause_every_ps: int = 0
+    pause_ps: int = 0
     load_rows: tuple[Load, ...] = ()
     load_span_ps: int = 0
     drive: Mapping[str, int] | None = None
-    qos: QosConfig | None = None
-    tenants: tuple[TenantShare, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -83,11 +83,6 @@ check_kind(const struct ofs_chip_unit *unit, char why[OFS_CHIP_WHY])
 	if (drive && (unit->in_flight_max == 0 || unit->in_flight_max > unit->drive->queue_depth_max))
 		return refuse(why, "unit %s: in_flight_max %u; 1 to the drive's queue_depth_max %u",
 			unit->name, unit->in_flight_max, unit->drive->queue_depth_max);
-	if ((unit->queue == OFS_CHIP_QUEUE_QOS) != (unit->qos != NULL && unit->tenants != NULL))
-		return refuse(why, "unit %s: a qos queue, and only that, has tenants", unit->name);
-	if (unit->qos && unit->kind == OFS_CHIP_KIND_BANKS)
-		return refuse(why, "unit %s: banks have queues of their own; qos in front of them",
-			unit->name);
 	return check_memory(unit, why);
 }
 
@@ -109,6 +104,14 @@ check_unit(const struct ofs_chip_unit *unit, uint32_t number, char why[OFS_CHIP_
 			"unit %s: a time is out of range; at most 1126 s for a visit, 1 ms for "
 			"an item, 1 s for a MiB",
 			unit->name);
+	if (unit->pause_every_ps == 0 ? unit->pause_ps != 0
+								  : unit->pause_ps == 0 || unit->pause_ps >= unit->pause_every_ps)
+		return refuse(why, "unit %s: pause_ps %llu; more than 0 and less than pause_every_ps",
+			unit->name, (unsigned long long)unit->pause_ps);
+	if (unit->pause_every_ps > PS_MAX
+		|| (unit->pause_ps && unit->kind != OFS_CHIP_KIND_SERVER
+			&& unit->kind != OFS_CHIP_KIND_BANKS))
+		return refuse(why, "unit %s: a pause is for a server or banks, within 1126 s", unit->name);
 	return check_kind(unit, why);
 }
 

@@ -26,7 +26,6 @@
 #define OFS_CHIP_H
 
 #include "histogram.h"
-#include "qos.h"
 #include "timing.h"
 
 /* cdef: order 20 */
@@ -58,8 +57,7 @@ enum ofs_chip_kind {
 enum ofs_chip_queue {
 	OFS_CHIP_QUEUE_FIFO = 0,
 	OFS_CHIP_QUEUE_PRIORITY = 1, /* the lowest priority number first, each in order of arrival */
-	OFS_CHIP_QUEUE_QOS = 2, /* as qos.h says; a tenant or session that is full is blocked alone */
-	OFS_CHIP_QUEUE_COUNT = 3
+	OFS_CHIP_QUEUE_COUNT = 2
 };
 
 /* How many items a visit has. */
@@ -84,22 +82,21 @@ struct ofs_chip_unit {
 	uint32_t servers;   /* servers, lanes or banks; a delay and a drive have none */
 	uint32_t queue_max; /* visits that wait; when full the unit before is blocked */
 	uint32_t
-		in_flight_max;     /* begun and not yet with the next unit: credits, depth; 0: any number */
-	uint32_t drops;        /* 1: who finds it full is dropped and ends here, nobody is blocked */
-	uint32_t set_count;    /* tags: sets, a power of two */
-	uint32_t way_count;    /* tags */
-	uint64_t fixed_ps;     /* a server is occupied for each visit */
-	uint64_t item_ps;      /* and for each item */
-	uint64_t mib_ps;       /* and for each MiB */
-	uint64_t latency_ps;   /* after that, pipelined */
-	uint64_t load_span_ps; /* the load is looked at over so long; rounded to a power of two */
+		in_flight_max;   /* begun and not yet with the next unit: credits, depth; 0: any number */
+	uint32_t drops;      /* 1: who finds it full is dropped and ends here, nobody is blocked */
+	uint32_t set_count;  /* tags: sets, a power of two */
+	uint32_t way_count;  /* tags */
+	uint64_t fixed_ps;   /* a server is occupied for each visit */
+	uint64_t item_ps;    /* and for each item */
+	uint64_t mib_ps;     /* and for each MiB */
+	uint64_t latency_ps; /* after that, pipelined */
+	uint64_t pause_every_ps; /* servers stand still at each multiple of this (refresh); 0: never */
+	uint64_t pause_ps;       /* so long; banks in turn */
+	uint64_t load_span_ps;   /* the load is looked at over so long; rounded to a power of two */
 	uint32_t load_row_count; /* 0: latency_ps; else the latency is drawn by the present load */
 	uint32_t reserved;
 	struct ofs_chip_load load_rows[16]; /* OFS_CHIP_LOAD_ROWS, in order of load */
 	const struct ofs_nvme_params *drive;
-	const struct ofs_qos_config
-		*qos; /* of a qos queue; the cost is the bytes moved, 1 to a quantum */
-	const struct ofs_qos_tenant *tenants; /* [qos->tenant_count] */
 };
 
 /* `next` and `miss` are numbers of stages that stand behind this one, or OFS_CHIP_END. */
@@ -235,9 +232,6 @@ int ofs_chip_poll_visits(struct ofs_chip *chip, struct ofs_chip_visit *visits, i
 int ofs_chip_stuck(const struct ofs_chip *chip, uint32_t units[64], int *cycle);
 void ofs_chip_figures(const struct ofs_chip *chip, struct ofs_chip_figures *figures);
 void ofs_chip_unit_stats(struct ofs_chip *chip, uint32_t unit, struct ofs_chip_unit_stats *stats);
-/* Of a unit with a qos queue; -EINVAL: it has none, or not this tenant. */
-int ofs_chip_tenant_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t tenant,
-	struct ofs_qos_stats *stats);
 void ofs_chip_route_stats(const struct ofs_chip *chip, uint32_t route,
 	struct ofs_chip_route_stats *stats);
 /*

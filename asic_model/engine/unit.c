@@ -110,6 +110,26 @@ occupied_ps(const struct ofs_chip_unit *config, uint64_t bytes, uint64_t items)
 		+ ((rest * config->mib_ps + (1 << 19)) >> 20);
 }
 
+/* What standing still adds to a visit that begins now. Banks stand still one after the other. */
+static uint64_t
+paused_ps(const struct ofs_chip_unit *config, uint64_t now_ps, uint32_t bank, uint64_t occupied_ps)
+{
+	uint64_t every_ps = config->pause_every_ps, added_ps = 0, passed_ps, room_ps, usable_ps;
+
+	if (every_ps == 0)
+		return 0;
+	passed_ps = (now_ps + every_ps / config->servers * bank) % every_ps;
+	if (passed_ps < config->pause_ps) {
+		added_ps = config->pause_ps - passed_ps;
+		passed_ps = config->pause_ps;
+	}
+	room_ps = every_ps - passed_ps;
+	usable_ps = every_ps - config->pause_ps;
+	if (occupied_ps > room_ps)
+		added_ps += (occupied_ps - room_ps + usable_ps - 1) / usable_ps * config->pause_ps;
+	return added_ps;
+}
+
 /* Credits that have come back by now; who has none waits. */
 static int
 credit_free(const struct ofs_chip *chip, struct chip_unit *unit)
@@ -144,7 +164,7 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 {
 	const struct ofs_chip_stage *stage = &chip->stages[flight->stage];
 	uint64_t bytes = visit_bytes(stage, flight), items = visit_items(stage, flight);
-	uint64_t occupied = occupied_ps(&unit->config, bytes, items);
+	uint64_t work = occupied_ps(&unit->config, bytes, items), occupied;
 
 	unit->stats.bytes += bytes;
 	unit->stats.items += items;
@@ -155,9 +175,9 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 	}
 	if (unit->config.kind == OFS_CHIP_KIND_TAGS)
 		flight->missed = !tags_look(unit, flight->key);
+	occupied = work + paused_ps(&unit->config, chip->now_ps, flight->bank, work);
 	*done_ps = chip->now_ps + occupied
-		+ (unit->config.load_row_count ? latency_draw(chip, unit, occupied)
-									   : unit->config.latency_ps);
+		+ (unit->config.load_row_count ? latency_draw(chip, unit, work) : unit->config.latency_ps);
 	return occupied;
 }
 
@@ -190,33 +210,12 @@ begin(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 	chip_schedule(chip, done_ps, CHIP_DONE, chip_flight_index(chip, flight));
 }
 
-/* The scheduler takes it, or it is told that its tenant's queue is full, or its session's part. */
-static enum chip_entry
-qos_accepts(struct ofs_chip *chip, struct chip_unit *unit, const struct chip_flight *flight)
-{
-	uint64_t bytes = visit_bytes(&chip->stages[flight->want], flight);
-	uint64_t quantum = unit->config.qos->quantum_bytes;
-	struct ofs_qos_item item = {.tag = chip_flight_index(chip, flight),
-		.deadline_ps = flight->deadline_ps,
-		.tenant = flight->tenant,
-		.session = flight->session,
-		.cost_bytes = (uint32_t)(bytes == 0 ? 1
-				: bytes > quantum           ? quantum
-											: bytes)};
-
-	if (unit->waiting >= unit->config.queue_max || ofs_qos_put(unit->qos, chip->now_ps, &item))
-		return CHIP_ENTRY_FULL;
-	return CHIP_ENTRY_QOS;
-}
-
 /* Whether there is room for one that wants to this unit, and where. */
 enum chip_entry
 ofs_chip_unit_accepts(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 {
 	uint32_t bank = 0;
 
-	if (unit->qos)
-		return qos_accepts(chip, unit, flight);
 	if (unit->config.kind == OFS_CHIP_KIND_BANKS)
 		bank = (uint32_t)(chip_draw(0, flight->key, flight->offset_bytes) % unit->config.servers);
 	if (!(unit->waiting_banks >> bank & 1) && can_begin(chip, unit, bank))
@@ -246,16 +245,14 @@ ofs_chip_unit_enter(struct ofs_chip *chip, struct chip_unit *unit, struct chip_f
 		begin(chip, unit, flight);
 		return;
 	}
-	if (entry == CHIP_ENTRY_QUEUE) {
-		level = unit->level_count > 1 ? flight->priority : 0;
-		chip_list_append(chip, &unit->queues[flight->bank * unit->level_count + level],
-			chip_flight_index(chip, flight));
-		unit->levels[flight->bank] |= (uint8_t)(1u << level);
-		unit->waiting_banks |= 1ull << flight->bank;
-	}
+	level = unit->level_count > 1 ? flight->priority : 0;
+	chip_list_append(chip, &unit->queues[flight->bank * unit->level_count + level],
+		chip_flight_index(chip, flight));
+	unit->levels[flight->bank] |= (uint8_t)(1u << level);
+	unit->waiting_banks |= 1ull << flight->bank;
 	if (++unit->waiting > unit->stats.waiting_max)
 		unit->stats.waiting_max = unit->waiting;
-	if (unit->wake_ps == OFS_CHIP_NEVER || unit->qos)
+	if (unit->wake_ps == OFS_CHIP_NEVER)
 		chip_settle_later(chip, unit);
 }
 
@@ -266,15 +263,7 @@ ofs_chip_unit_next(struct ofs_chip *chip, struct chip_unit *unit)
 	uint64_t candidates = unit->waiting_banks & ~unit->busy_banks;
 	uint32_t bank, level;
 	struct chip_list *queue;
-	struct ofs_qos_item item;
 
-	if (unit->qos) {
-		if (!can_begin(chip, unit, 0) || ofs_qos_take(unit->qos, chip->now_ps, &item) == 0)
-			return 0;
-		unit->waiting--;
-		begin(chip, unit, &chip->flights[item.tag]);
-		return 1;
-	}
 	if (candidates == 0)
 		return 0;
 	bank = (uint32_t)__builtin_ctzll(candidates);
@@ -348,8 +337,6 @@ ofs_chip_unit_wake(struct ofs_chip *chip, struct chip_unit *unit)
 	}
 	if (unit->hold == CHIP_HOLD_FREE_PS && unit->free_ps > at_ps)
 		at_ps = unit->free_ps;
-	if (unit->qos && unit->waiting && can_begin(chip, unit, 0))
-		at_ps = ofs_qos_next_ps(unit->qos);
 	if (at_ps <= chip->now_ps || unit->wake_ps <= at_ps)
 		return;
 	unit->wake_ps = at_ps;

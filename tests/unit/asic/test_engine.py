@@ -3,8 +3,6 @@
 Every time below is worked out by hand from the model in chip.h.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,6 @@ from offstage.bindings.chip import (
     make_requests,
 )
 from offstage.bindings.errors import BadInput
-from offstage.bindings.qos import QosConfig, TenantShare
 
 MIB = 1 << 20
 
@@ -53,6 +50,23 @@ def test_servers_take_turns_and_a_pipe_begins_one_each_interval() -> None:
     several = Unit("a", servers=2, fixed_ps=10, latency_ps=100)
     assert ends(chip([several], "a"), [0, 0, 0, 0]) == [110, 110, 120, 120]
     assert ends(chip([Unit("a", "delay", fixed_ps=10, latency_ps=5)], "a"), [0, 0, 0]) == [15] * 3
+
+
+def test_a_server_stands_still_at_each_multiple_and_banks_in_turn() -> None:
+    """From 0 to 10, 100 to 110, ...: a visit waits for the end, and one across it is longer."""
+    refreshed = Unit("a", fixed_ps=20, pause_every_ps=100, pause_ps=10, latency_ps=1)
+    assert ends(chip([refreshed], "a"), [0, 40, 95, 205]) == [31, 61, 126, 231]
+    long = Unit("a", fixed_ps=200, pause_every_ps=100, pause_ps=10)
+    assert ends(chip([long], "a"), [0]) == [10 + 90 + 10 + 90 + 10 + 20]
+    banks = Unit("a", "banks", servers=2, fixed_ps=20, pause_every_ps=100, pause_ps=10)
+    found = {ends(chip([banks], "a"), [45], key=[key])[0] for key in range(8)}
+    assert found == {65, 45 + 5 + 10 + 15}  # the second stands still from 50 to 60
+
+
+@pytest.mark.parametrize(("every", "pause"), [(0, 5), (5, 0), (5, 5)])
+def test_a_pause_that_leaves_no_time_is_refused(every: int, pause: int) -> None:
+    with pytest.raises(BadInput, match="pause_ps"):
+        chip([Unit("a", pause_every_ps=every, pause_ps=pause)], "a")
 
 
 def test_a_full_unit_blocks_the_one_before_which_keeps_its_server() -> None:
@@ -177,41 +191,3 @@ def test_a_trace_whose_time_goes_back_and_a_route_to_nowhere_are_refused() -> No
         chip([Unit("a")], Stage("a", label="a"), Stage("a", next="a"))
     with pytest.raises(BadInput, match="no unit 'b'"):
         chip([Unit("a")], "b")
-
-
-TENANTS = (TenantShare(weight=3), TenantShare(weight=1))
-
-
-def shared(tenants: tuple[TenantShare, ...], **unit: Any) -> Chip:
-    """A source that hands over at once, and a link of 1 ps a byte that tenants share."""
-    qos = QosConfig(quantum_bytes=MIB, session_count=2, queue_max=4, session_max=4)
-    link = Unit("link", "link", queue="qos", mib_ps=MIB, qos=qos, tenants=tenants, **unit)
-    return chip([Unit("source", "delay"), link], "source", "link")
-
-
-def test_tenants_share_by_weight_and_a_flood_blocks_nobody_else() -> None:
-    """Tenant 0 floods the link before tenant 1 comes: what it cannot queue waits outside, alone."""
-    one = shared(TENANTS)
-    trace = make_requests(120, at_ps=[0] * 100 + [5] * 20, size_bytes=MIB)
-    trace["tenant"] = trace["session"] = [0] * 100 + [1] * 20
-    done = one.run(trace)
-    ours = np.nonzero(np.isin(done["tag"], np.arange(100, 120)))[0]
-    assert np.diff(ours).tolist() == [4] * 19 and ours[0] < 5  # every fourth, from the beginning
-    assert [row["taken"] for row in one.tenant_stats("link")] == [100, 20]
-    assert one.stats()["source"].blocked_ps > 0
-
-
-def test_a_token_bucket_holds_the_server_idle_and_wakes_it() -> None:
-    """1 MiB at once, then as fast as the bucket fills: 2^20 bytes at 2^30 a second are 1/1024 s."""
-    one = shared((TenantShare(rate_bytes_per_s=1 << 30, burst_bytes=MIB),))
-    gaps = np.diff(ends(one, [0, 0, 0], size_bytes=MIB))
-    np.testing.assert_allclose(gaps, 10**12 / 1024, rtol=1e-6)
-    one.reset()
-    assert np.diff(ends(one, [0, 0, 0], size_bytes=MIB)).tolist() == gaps.tolist()
-
-
-def test_a_tenant_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(BadInput, match="a tenant or session"):
-        shared(TENANTS).run(make_requests(1, tenant=2))
-    with pytest.raises(BadInput, match="that, has tenants"):
-        chip([Unit("a", queue="qos")], "a")

@@ -20,7 +20,7 @@ from cffi import FFI
 FIRMWARE = Path("dpu/firmware")
 ANALYSIS = Path("testbeds/lab/analysis")
 CHIP = Path("asic_model/engine")
-CHIP_FIRMWARE = ("histogram", "nvme_model")
+CHIP_FIRMWARE = ("histogram", "nvme_model", "qos")
 ORDER_LAST = 1_000_000
 
 BLOCK = re.compile(r"/\* cdef: begin.*?\*/(.*?)/\* cdef: end", re.DOTALL)
@@ -107,7 +107,7 @@ analysis = make_builder(
 )
 chip = make_builder(
     "_chip",
-    [*sorted(CHIP.glob("*.h")), FIRMWARE / "include/histogram.h"],
+    [*sorted(CHIP.glob("*.h")), *(FIRMWARE / f"include/{name}.h" for name in ("histogram", "qos"))],
     [*sorted(CHIP.glob("*.c")), *(FIRMWARE / f"src/{name}.c" for name in CHIP_FIRMWARE)],
     [CHIP, FIRMWARE / "include"],
 )

@@ -244,7 +244,7 @@ class Chip:
         memory_bytes, hash."""
         struct: Any = ffi.new("struct ofs_chip_figures *")
         lib.ofs_chip_figures(self._chip, struct)
-        return {name: int(getattr(struct, name)) for name, _ in ffi.typeof(struct[0]).fields}
+        return _fields(struct)
 
     @property
     def hash(self) -> int:
@@ -275,6 +275,17 @@ class Chip:
             found[name] = RouteStats(int(struct.ended), int(struct.dropped), latency)
         return found
 
+    def tenant_stats(self, unit: str) -> list[dict[str, int]]:
+        """`struct ofs_qos_stats` of every tenant in the qos queue of a unit."""
+        number = [one.name for one in self.network.units].index(unit)
+        struct: Any = ffi.new("struct ofs_qos_stats *")
+        found = []
+        for tenant in range(len(self.network.units[number].tenants)):
+            rc = lib.ofs_chip_tenant_stats(self._chip, number, tenant, struct)
+            firmware.check_rc(int(rc), "reading tenants", f"unit {unit}", "one with a qos queue")
+            found.append(_fields(struct))
+        return found
+
     def _feed(self, requests: Array) -> None:
         kept = np.ascontiguousarray(requests, REQUEST)
         address = ffi.cast("struct ofs_chip_request *", kept.ctypes.data)
@@ -300,7 +311,10 @@ class Chip:
             over = np.nonzero(requests[name] >= limit)[0]
             if len(over):
                 return f"request {over[0]} has {name} {requests[name][over[0]]}, below {limit}"
-        return "a request is later than 2^61 ps or larger than 2^36 bytes, or its time goes back"
+        return (
+            "a request is later than 2^61 ps, larger than 2^36 bytes, or of a tenant or session "
+            "that a qos queue does not know"
+        )
 
     def _poll(self) -> list[Array]:
         ends, found = ffi.cast("struct ofs_chip_done *", self._ends.ctypes.data), []
@@ -348,13 +362,15 @@ class _Config:
 
     def __post_init__(self) -> None:
         stages, routes = self._stages()
-        self._kept = [
-            ffi.new("struct ofs_chip_unit[]", [self._unit(unit) for unit in self.network.units]),
+        self._kept: list[Any] = []
+        units = [self._unit(unit) for unit in self.network.units]
+        self._kept += [
+            ffi.new("struct ofs_chip_unit[]", units),
             ffi.new("struct ofs_chip_stage[]", stages),
             ffi.new("uint32_t[]", routes),
         ]
         self.struct = ffi.new("struct ofs_chip_config *")
-        self.struct.units, self.struct.stages, self.struct.routes = self._kept
+        self.struct.units, self.struct.stages, self.struct.routes = self._kept[-3:]
         self.struct.unit_count, self.struct.stage_count = len(self.network.units), len(stages)
         self.struct.route_count, self.struct.seed = len(routes), self.seed
         for name, value in vars(self.limits).items():
@@ -382,9 +398,19 @@ class _Config:
         }
         if unit.drive is not None:
             drive: Any = firmware.ffi.new("struct ofs_nvme_params *", dict(unit.drive))
-            self._drives = [*getattr(self, "_drives", []), drive]
+            self._kept.append(drive)
             address = int(firmware.ffi.cast("uintptr_t", drive))
             found["drive"] = ffi.cast("struct ofs_nvme_params *", address)
+        if unit.qos is not None:
+            shares = [vars(one) for one in unit.tenants]
+            try:
+                qos: Any = ffi.new("struct ofs_qos_config *", vars(unit.qos))
+                tenants: Any = ffi.new("struct ofs_qos_tenant[]", shares)
+            except OverflowError as error:
+                raise BadInput(str(error), f"unit {unit.name}", "numbers from 0") from None
+            qos.tenant_count = len(shares)
+            self._kept += [qos, tenants]
+            found["qos"], found["tenants"] = qos, tenants
         return found
 
     def _stages(self) -> tuple[list[dict[str, Any]], list[int]]:
@@ -422,6 +448,12 @@ def _number(value: int, name: str, where: str) -> int:
     if not 0 <= value < 1 << (64 if wide else 32):
         raise BadInput(f"{name} is {value}", where, f"0 to 2^{64 if wide else 32} - 1")
     return int(value)
+
+
+def _fields(struct: Any) -> dict[str, int]:
+    """A struct of numbers as a dictionary."""
+    kind: Any = ffi.typeof(struct[0])
+    return {name: int(getattr(struct, name)) for name, _ in kind.fields}
 
 
 def _array(values: Any) -> npt.NDArray[np.uint64]:

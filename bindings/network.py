@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.qos import QosConfig, TenantShare
 
 __all__ = ["END", "Limits", "Load", "Network", "Stage", "Step", "Unit"]
 
@@ -35,7 +36,8 @@ class Unit:
     `pause_ps`, as a memory does for a refresh. `queue_max` visits wait; `in_flight_max` are begun
     and not yet with the next unit (0: any number). `drops`: who finds it full ends here.
     `set_count` and `way_count` are those of tags, `drive` the parameters of a drive
-    (`bindings.storage.preset`)."""
+    (`bindings.storage.preset`); `qos` and `tenants` are those of a queue `qos`, in which a visit
+    costs the bytes it moves."""
 
     name: str
     kind: str = "server"
@@ -55,6 +57,8 @@ class Unit:
     load_rows: tuple[Load, ...] = ()
     load_span_ps: int = 0
     drive: Mapping[str, int] | None = None
+    qos: QosConfig | None = None
+    tenants: tuple[TenantShare, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,15 @@ unit_open(struct ofs_chip *chip, uint32_t number, const struct ofs_chip_unit *co
 		if (unit->tags == NULL)
 			return -ENOMEM;
 	}
+	if (config->qos) {
+		unit->qos_config = *config->qos;
+		unit->config.qos = &unit->qos_config;
+		if (chip->tenant_count > config->qos->tenant_count)
+			chip->tenant_count = config->qos->tenant_count;
+		if (chip->session_count > config->qos->session_count)
+			chip->session_count = config->qos->session_count;
+		return ofs_qos_open(&unit->qos, config->qos, config->tenants);
+	}
 	if (config->drive)
 		return ofs_nvme_model_open(&unit->drive, config->drive,
 			chip_draw(chip->config.seed, number, 0));
@@ -72,9 +81,9 @@ chip_memory(struct ofs_chip *chip, const struct ofs_chip_config *config)
 {
 	uint64_t flight_count = (uint64_t)config->in_flight_max + config->piece_max;
 
-	/* Each flight has the end of its service scheduled and a server to free at most; each unit one
-	 * wake. */
-	chip->heap.max = (uint32_t)(2 * flight_count + config->unit_count);
+	/* Each flight has the end of its service scheduled, a server to free and, where it came into a
+	 * qos queue, a wake that an earlier one made void; each unit one wake. */
+	chip->heap.max = (uint32_t)(3 * flight_count + config->unit_count);
 	chip->stages = take(chip, config->stage_count, sizeof(*chip->stages));
 	chip->routes = take(chip, config->route_count, sizeof(*chip->routes));
 	chip->units = take(chip, config->unit_count, sizeof(*chip->units));
@@ -106,12 +115,14 @@ ofs_chip_open(struct ofs_chip **out, const struct ofs_chip_config *config, char 
 	if (chip == NULL)
 		return -ENOMEM;
 	chip->config = *config;
+	chip->tenant_count = chip->session_count = OFS_NONE;
 	chip->figures.memory_bytes = sizeof(*chip);
 	rc = chip_memory(chip, config);
 	for (uint32_t i = 0; i < config->unit_count && rc == 0; i++) {
 		rc = unit_open(chip, i, &config->units[i]);
 		if (rc == -EINVAL)
-			snprintf(why, OFS_CHIP_WHY, "unit %s: the drive's parameters are out of range",
+			snprintf(why, OFS_CHIP_WHY,
+				"unit %s: the parameters of its drive or of its tenants are out of range",
 				config->units[i].name);
 	}
 	if (rc) {
@@ -133,6 +144,8 @@ ofs_chip_close(struct ofs_chip *chip)
 		free(chip->units[i].tags);
 		if (chip->units[i].drive)
 			ofs_nvme_model_close(chip->units[i].drive);
+		if (chip->units[i].qos)
+			ofs_qos_close(chip->units[i].qos);
 	}
 	free(chip->stages);
 	free(chip->routes);
@@ -156,6 +169,8 @@ unit_reset(struct chip_unit *unit)
 			(size_t)unit->config.set_count * unit->config.way_count * sizeof(*unit->tags));
 	if (unit->drive)
 		ofs_nvme_model_reset(unit->drive);
+	if (unit->qos)
+		ofs_qos_reset(unit->qos);
 	unit->blocked = (struct chip_list){OFS_NONE, OFS_NONE};
 	unit->waiting = unit->in_flight = unit->busy = 0;
 	unit->busy_banks = unit->waiting_banks = 0;
@@ -213,7 +228,8 @@ ofs_chip_feed(struct ofs_chip *chip, const struct ofs_chip_request *requests, ui
 		if (request->at_ps < last_ps || request->at_ps > AT_PS_MAX
 			|| request->route >= chip->config.route_count
 			|| request->priority >= OFS_CHIP_PRIORITIES || request->size_bytes > SIZE_BYTES_MAX
-			|| request->coded_bytes > SIZE_BYTES_MAX)
+			|| request->coded_bytes > SIZE_BYTES_MAX || request->tenant >= chip->tenant_count
+			|| request->session >= chip->session_count)
 			return -EINVAL;
 		last_ps = request->at_ps;
 	}

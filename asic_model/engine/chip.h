@@ -26,6 +26,7 @@
 #define OFS_CHIP_H
 
 #include "histogram.h"
+#include "qos.h"
 #include "timing.h"
 
 /* cdef: order 20 */
@@ -57,7 +58,8 @@ enum ofs_chip_kind {
 enum ofs_chip_queue {
 	OFS_CHIP_QUEUE_FIFO = 0,
 	OFS_CHIP_QUEUE_PRIORITY = 1, /* the lowest priority number first, each in order of arrival */
-	OFS_CHIP_QUEUE_COUNT = 2
+	OFS_CHIP_QUEUE_QOS = 2, /* as qos.h says; a tenant or session that is full is blocked alone */
+	OFS_CHIP_QUEUE_COUNT = 3
 };
 
 /* How many items a visit has. */
@@ -97,6 +99,9 @@ struct ofs_chip_unit {
 	uint32_t reserved;
 	struct ofs_chip_load load_rows[16]; /* OFS_CHIP_LOAD_ROWS, in order of load */
 	const struct ofs_nvme_params *drive;
+	const struct ofs_qos_config
+		*qos; /* of a qos queue; the cost is the bytes moved, 1 to a quantum */
+	const struct ofs_qos_tenant *tenants; /* [qos->tenant_count] */
 };
 
 /* `next` and `miss` are numbers of stages that stand behind this one, or OFS_CHIP_END. */
@@ -232,6 +237,9 @@ int ofs_chip_poll_visits(struct ofs_chip *chip, struct ofs_chip_visit *visits, i
 int ofs_chip_stuck(const struct ofs_chip *chip, uint32_t units[64], int *cycle);
 void ofs_chip_figures(const struct ofs_chip *chip, struct ofs_chip_figures *figures);
 void ofs_chip_unit_stats(struct ofs_chip *chip, uint32_t unit, struct ofs_chip_unit_stats *stats);
+/* Of a unit with a qos queue; -EINVAL: it has none, or not this tenant. */
+int ofs_chip_tenant_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t tenant,
+	struct ofs_qos_stats *stats);
 void ofs_chip_route_stats(const struct ofs_chip *chip, uint32_t route,
 	struct ofs_chip_route_stats *stats);
 /*

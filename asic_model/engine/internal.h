@@ -35,6 +35,7 @@ enum chip_hold {
 enum chip_entry {
 	CHIP_ENTRY_FULL = 0,
 	CHIP_ENTRY_QUEUE,
+	CHIP_ENTRY_QOS,   /* the scheduler has it already */
 	CHIP_ENTRY_BEGIN, /* nobody waits and a server is free */
 };
 
@@ -93,6 +94,8 @@ struct chip_unit {
 	uint64_t load_last_ps, load_sum_ps; /* occupied over the last load_span_ps, decayed */
 	uint32_t load_shift;
 	struct ofs_nvme_model *drive;
+	struct ofs_qos *qos;
+	struct ofs_qos_config qos_config;
 	uint64_t count_last_ps; /* up to here `present` is in the integral */
 	unsigned __int128 area;
 	struct ofs_chip_unit_stats stats;
@@ -120,7 +123,8 @@ struct ofs_chip {
 	uint32_t visit_head, visit_count;
 	uint64_t now_ps;
 	uint64_t sequence, numbers;
-	uint64_t bins_end_ps; /* times from here on need wider bins */
+	uint32_t tenant_count, session_count; /* of the least qos queue; OFS_NONE: there is none */
+	uint64_t bins_end_ps;                 /* times from here on need wider bins */
 	uint32_t bin_shift;
 	struct ofs_chip_figures figures;
 };

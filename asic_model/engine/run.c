@@ -180,7 +180,7 @@ go_on(struct ofs_chip *chip, struct chip_flight *flight)
 			return;
 		}
 		unit = &chip->units[chip->stages[flight->want].unit];
-		if (unit->blocked.head == OFS_NONE && move(chip, flight))
+		if ((unit->blocked.head == OFS_NONE || unit->qos) && move(chip, flight))
 			return;
 		if (!unit->config.drops) {
 			chip_list_append(chip, &unit->blocked, chip_flight_index(chip, flight));
@@ -195,6 +195,32 @@ go_on(struct ofs_chip *chip, struct chip_flight *flight)
 	}
 }
 
+/*
+ * Takes in one of those in front of the unit; 0 where none fits. The first, so that they stay in
+ * order; where tenants have queues of their own any, so that the full one blocks no other.
+ */
+static int
+take_in(struct ofs_chip *chip, struct chip_unit *unit)
+{
+	uint32_t at = unit->blocked.head, before = OFS_NONE, next;
+
+	for (; at != OFS_NONE; before = at, at = next) {
+		next = chip->flights[at].link;
+		if (move(chip, &chip->flights[at])) {
+			if (before == OFS_NONE)
+				unit->blocked.head = next;
+			else
+				chip->flights[before].link = next;
+			if (next == OFS_NONE)
+				unit->blocked.tail = before;
+			return 1;
+		}
+		if (!unit->qos)
+			return 0;
+	}
+	return 0;
+}
+
 static void
 settle(struct ofs_chip *chip)
 {
@@ -204,18 +230,8 @@ settle(struct ofs_chip *chip)
 		chip->settle_head = (chip->settle_head + 1) % OFS_CHIP_UNITS_MAX;
 		chip->settle_count--;
 		unit->listed = 0;
-		for (;;) {
-			uint32_t first = unit->blocked.head, next;
-
-			if (unit->waiting && ofs_chip_unit_next(chip, unit))
-				continue;
-			if (first == OFS_NONE)
-				break;
-			next = chip->flights[first].link;
-			if (!move(chip, &chip->flights[first]))
-				break;
-			unit->blocked.head = next;
-		}
+		while ((unit->waiting && ofs_chip_unit_next(chip, unit)) || take_in(chip, unit))
+			;
 		if (unit->waiting || unit->blocked.head != OFS_NONE)
 			ofs_chip_unit_wake(chip, unit);
 	}

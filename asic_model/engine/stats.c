@@ -5,6 +5,7 @@
  * Model: the bins of all units have one width; it doubles, and neighbours are added, when a time
  * lies behind the last bin. Nothing here can fail.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "internal.h"
@@ -111,6 +112,18 @@ ofs_chip_unit_stats(struct ofs_chip *chip, uint32_t number, struct ofs_chip_unit
 		stats->busy_ps += chip->now_ps - unit->begun_ps;
 		ofs_chip_bins_add(chip, stats->busy_bins, unit->begun_ps, chip->now_ps, 1);
 	}
+}
+
+int
+ofs_chip_tenant_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t tenant,
+	struct ofs_qos_stats *stats)
+{
+	const struct chip_unit *of = &chip->units[unit];
+
+	if (of->qos == NULL || tenant >= of->qos_config.tenant_count)
+		return -EINVAL;
+	ofs_qos_stats(of->qos, tenant, stats);
+	return 0;
 }
 
 void

@@ -3,8 +3,9 @@
  *
  * Model: a read, a write, a hit and a command are four routes. Every end is owed, because what
  * comes later may overtake. A request is at the time it is asked, after all that happens up to
- * then. The caller has at most in_flight_max ends outstanding, so neither flights nor ends run out.
- * A chip that is stuck owes ends that never come; ofs_chip_run says so to who asks.
+ * then; the seam names no sessions, so a tenant has one. The caller has at most in_flight_max ends
+ * outstanding, so neither flights nor ends run out. A chip that is stuck owes ends that never come;
+ * ofs_chip_run says so to who asks.
  */
 #include <errno.h>
 
@@ -12,6 +13,12 @@
 
 /* What overtakes what, where a unit serves by priority: who waits, then who will, then writes. */
 enum { URGENT = 0, GUESSED = 2, WRITTEN = 3 };
+
+static uint32_t
+least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
 
 static uint64_t
 ask(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request,
@@ -28,7 +35,8 @@ ask(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request 
 		.score_count = request->score_count,
 		.route = chip->timing_routes[kind],
 		.priority = priority,
-		.tenant = request->tenant};
+		.tenant = least(request->tenant, chip->tenant_count - 1),
+		.session = least(request->tenant, chip->session_count - 1)};
 
 	ofs_chip_run(chip, now_ps);
 	ofs_chip_arrive(chip, &asked);

@@ -210,12 +210,33 @@ begin(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 	chip_schedule(chip, done_ps, CHIP_DONE, chip_flight_index(chip, flight));
 }
 
+/* The scheduler takes it, or it is told that its tenant's queue is full, or its session's part. */
+static enum chip_entry
+qos_accepts(struct ofs_chip *chip, struct chip_unit *unit, const struct chip_flight *flight)
+{
+	uint64_t bytes = visit_bytes(&chip->stages[flight->want], flight);
+	uint64_t quantum = unit->config.qos->quantum_bytes;
+	struct ofs_qos_item item = {.tag = chip_flight_index(chip, flight),
+		.deadline_ps = flight->deadline_ps,
+		.tenant = flight->tenant,
+		.session = flight->session,
+		.cost_bytes = (uint32_t)(bytes == 0 ? 1
+				: bytes > quantum           ? quantum
+											: bytes)};
+
+	if (unit->waiting >= unit->config.queue_max || ofs_qos_put(unit->qos, chip->now_ps, &item))
+		return CHIP_ENTRY_FULL;
+	return CHIP_ENTRY_QOS;
+}
+
 /* Whether there is room for one that wants to this unit, and where. */
 enum chip_entry
 ofs_chip_unit_accepts(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 {
 	uint32_t bank = 0;
 
+	if (unit->qos)
+		return qos_accepts(chip, unit, flight);
 	if (unit->config.kind == OFS_CHIP_KIND_BANKS)
 		bank = (uint32_t)(chip_draw(0, flight->key, flight->offset_bytes) % unit->config.servers);
 	if (!(unit->waiting_banks >> bank & 1) && can_begin(chip, unit, bank))
@@ -245,14 +266,16 @@ ofs_chip_unit_enter(struct ofs_chip *chip, struct chip_unit *unit, struct chip_f
 		begin(chip, unit, flight);
 		return;
 	}
-	level = unit->level_count > 1 ? flight->priority : 0;
-	chip_list_append(chip, &unit->queues[flight->bank * unit->level_count + level],
-		chip_flight_index(chip, flight));
-	unit->levels[flight->bank] |= (uint8_t)(1u << level);
-	unit->waiting_banks |= 1ull << flight->bank;
+	if (entry == CHIP_ENTRY_QUEUE) {
+		level = unit->level_count > 1 ? flight->priority : 0;
+		chip_list_append(chip, &unit->queues[flight->bank * unit->level_count + level],
+			chip_flight_index(chip, flight));
+		unit->levels[flight->bank] |= (uint8_t)(1u << level);
+		unit->waiting_banks |= 1ull << flight->bank;
+	}
 	if (++unit->waiting > unit->stats.waiting_max)
 		unit->stats.waiting_max = unit->waiting;
-	if (unit->wake_ps == OFS_CHIP_NEVER)
+	if (unit->wake_ps == OFS_CHIP_NEVER || unit->qos)
 		chip_settle_later(chip, unit);
 }
 
@@ -263,7 +286,15 @@ ofs_chip_unit_next(struct ofs_chip *chip, struct chip_unit *unit)
 	uint64_t candidates = unit->waiting_banks & ~unit->busy_banks;
 	uint32_t bank, level;
 	struct chip_list *queue;
+	struct ofs_qos_item item;
 
+	if (unit->qos) {
+		if (!can_begin(chip, unit, 0) || ofs_qos_take(unit->qos, chip->now_ps, &item) == 0)
+			return 0;
+		unit->waiting--;
+		begin(chip, unit, &chip->flights[item.tag]);
+		return 1;
+	}
 	if (candidates == 0)
 		return 0;
 	bank = (uint32_t)__builtin_ctzll(candidates);
@@ -337,6 +368,8 @@ ofs_chip_unit_wake(struct ofs_chip *chip, struct chip_unit *unit)
 	}
 	if (unit->hold == CHIP_HOLD_FREE_PS && unit->free_ps > at_ps)
 		at_ps = unit->free_ps;
+	if (unit->qos && unit->waiting && can_begin(chip, unit, 0))
+		at_ps = ofs_qos_next_ps(unit->qos);
 	if (at_ps <= chip->now_ps || unit->wake_ps <= at_ps)
 		return;
 	unit->wake_ps = at_ps;

@@ -3,6 +3,8 @@
 Every time below is worked out by hand from the model in chip.h.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from offstage.bindings.chip import (
     make_requests,
 )
 from offstage.bindings.errors import BadInput
+from offstage.bindings.qos import QosConfig, TenantShare
 
 MIB = 1 << 20
 
@@ -191,3 +194,41 @@ def test_a_trace_whose_time_goes_back_and_a_route_to_nowhere_are_refused() -> No
         chip([Unit("a")], Stage("a", label="a"), Stage("a", next="a"))
     with pytest.raises(BadInput, match="no unit 'b'"):
         chip([Unit("a")], "b")
+
+
+TENANTS = (TenantShare(weight=3), TenantShare(weight=1))
+
+
+def shared(tenants: tuple[TenantShare, ...], **unit: Any) -> Chip:
+    """A source that hands over at once, and a link of 1 ps a byte that tenants share."""
+    qos = QosConfig(quantum_bytes=MIB, session_count=2, queue_max=4, session_max=4)
+    link = Unit("link", "link", queue="qos", mib_ps=MIB, qos=qos, tenants=tenants, **unit)
+    return chip([Unit("source", "delay"), link], "source", "link")
+
+
+def test_tenants_share_by_weight_and_a_flood_blocks_nobody_else() -> None:
+    """Tenant 0 floods the link before tenant 1 comes: what it cannot queue waits outside, alone."""
+    one = shared(TENANTS)
+    trace = make_requests(120, at_ps=[0] * 100 + [5] * 20, size_bytes=MIB)
+    trace["tenant"] = trace["session"] = [0] * 100 + [1] * 20
+    done = one.run(trace)
+    ours = np.nonzero(np.isin(done["tag"], np.arange(100, 120)))[0]
+    assert np.diff(ours).tolist() == [4] * 19 and ours[0] < 5  # every fourth, from the beginning
+    assert [row["taken"] for row in one.tenant_stats("link")] == [100, 20]
+    assert one.stats()["source"].blocked_ps > 0
+
+
+def test_a_token_bucket_holds_the_server_idle_and_wakes_it() -> None:
+    """1 MiB at once, then as fast as the bucket fills: 2^20 bytes at 2^30 a second are 1/1024 s."""
+    one = shared((TenantShare(rate_bytes_per_s=1 << 30, burst_bytes=MIB),))
+    gaps = np.diff(ends(one, [0, 0, 0], size_bytes=MIB))
+    np.testing.assert_allclose(gaps, 10**12 / 1024, rtol=1e-6)
+    one.reset()
+    assert np.diff(ends(one, [0, 0, 0], size_bytes=MIB)).tolist() == gaps.tolist()
+
+
+def test_a_tenant_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(BadInput, match="a tenant or session"):
+        shared(TENANTS).run(make_requests(1, tenant=2))
+    with pytest.raises(BadInput, match="that, has tenants"):
+        chip([Unit("a", queue="qos")], "a")

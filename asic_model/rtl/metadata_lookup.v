@@ -1,0 +1,194 @@
+// metadata_lookup.v: the pipeline that looks up block keys in the metadata SRAM.
+//
+// Model: a set-associative store of keys in one SRAM, a row for each set. A lookup reads its row,
+// says hit or miss, and writes the row back: the key is there from then on, in place of the least
+// recently used of its set. One lookup may begin in each cycle, whatever the keys are: the row that
+// the lookup before has just made is forwarded where both want the same set. The pipeline never
+// stalls: a lookup begins only with a credit, which is room in the output queue, and gives it back
+// when its answer is taken. Keys that cannot begin wait in the input queue; when that is full the
+// ports are not ready. There are two ports, because two commands may come in one cycle; port 0 is
+// first.
+//
+//   cycle  0  the handshake at a port; with nothing waiting, the lookup begins
+//          1  key * G                 \
+//          2  (x ^ x >> 30) * C1       |  SplitMix64's finalizer (Steele, Lea, Flood 2014)
+//          3  (x ^ x >> 27) * C2      /   low bits of x ^ x >> 31 are the set; the SRAM is read
+//          4  keys compared, the new row written
+//          5  the answer is out, or behind those that wait to be taken
+//
+// A row holds for each way: rank of its last use (0: the last one), valid, key. Ranks are kept as
+// their difference (xor) to the order of the ways, so that a row of zeros is an empty set whose
+// ways are used from way 0 on. After reset a sweep writes zeros to every row, one in a cycle.
+module metadata_lookup #(
+    parameter SET_BITS = 6,
+    parameter WAY_BITS = 2,
+    parameter ID_BITS = 32,
+    parameter QUEUE_BITS = 3,   // 2^QUEUE_BITS keys may wait
+    parameter CREDIT_BITS = 3   // 2^CREDIT_BITS lookups may be begun and not taken
+) (
+    input  wire               clk,
+    input  wire               rst,
+    input  wire [1:0]         in_valid,
+    output wire [1:0]         in_ready,
+    input  wire [63:0]        in_key_0,
+    input  wire [63:0]        in_key_1,
+    input  wire [ID_BITS-1:0] in_id_0,
+    input  wire [ID_BITS-1:0] in_id_1,
+    output wire               out_valid,
+    input  wire               out_ready,
+    output wire               out_hit,
+    output wire               out_evicts,
+    output wire [ID_BITS-1:0] out_id
+);
+    localparam QUEUE = 1 << QUEUE_BITS;
+    localparam CREDITS = 1 << CREDIT_BITS;
+    localparam SETS = 1 << SET_BITS;
+    localparam WAYS = 1 << WAY_BITS;
+    localparam WAY_WIDTH = WAY_BITS + 1 + 64;
+    localparam ROW = WAYS * WAY_WIDTH;
+    localparam [63:0] G  = 64'h9e3779b97f4a7c15;
+    localparam [63:0] C1 = 64'hbf58476d1ce4e5b9;
+    localparam [63:0] C2 = 64'h94d049bb133111eb;
+
+    // ---- who begins: those that wait first, and with a credit -------------------------------
+    reg [63:0]           queue_key [0:QUEUE-1];
+    reg [ID_BITS-1:0]    queue_id  [0:QUEUE-1];
+    reg [QUEUE_BITS-1:0] queue_head;
+    reg [QUEUE_BITS:0]   queue_count;
+    reg [CREDIT_BITS:0]  begun;    // and not taken
+    reg [SET_BITS:0]     swept;    // rows that the sweep has written
+
+    wire running   = swept[SET_BITS];
+    wire taken     = out_valid && out_ready;
+    wire can_begin = running && (!begun[CREDIT_BITS] || taken);
+    wire is_empty  = queue_count == 0;
+    wire pass      = can_begin && is_empty;
+    wire pass_0    = pass && in_valid[0];
+    wire pass_1    = pass && !in_valid[0] && in_valid[1];
+    wire pop       = can_begin && !is_empty;
+    wire begins    = pop || pass_0 || pass_1;
+    wire [QUEUE_BITS:0] room = QUEUE[QUEUE_BITS:0] - queue_count + {{QUEUE_BITS{1'b0}}, pop};
+    wire ready_0   = running && (pass || room != 0);
+    wire store_0   = in_valid[0] && ready_0 && !pass_0;
+    wire ready_1   = running && (!in_valid[0] || ready_0)
+        && (pass_1 || room != {{QUEUE_BITS{1'b0}}, store_0});
+    wire store_1   = in_valid[1] && ready_1 && !pass_1;
+    assign in_ready = {ready_1, ready_0};
+    wire [QUEUE_BITS-1:0] tail = queue_head + queue_count[QUEUE_BITS-1:0];
+    wire [QUEUE_BITS-1:0] tail_1 = tail + {{(QUEUE_BITS-1){1'b0}}, store_0};
+    wire [63:0]        key = pop ? queue_key[queue_head] : pass_0 ? in_key_0 : in_key_1;
+    wire [ID_BITS-1:0] id  = pop ? queue_id[queue_head] : pass_0 ? in_id_0 : in_id_1;
+
+    always @(posedge clk) begin
+        if (store_0) begin
+            queue_key[tail] <= in_key_0;
+            queue_id[tail]  <= in_id_0;
+        end
+        if (store_1) begin
+            queue_key[tail_1] <= in_key_1;
+            queue_id[tail_1]  <= in_id_1;
+        end
+        if (rst) begin
+            queue_head  <= 0;
+            queue_count <= 0;
+            begun       <= 0;
+        end else begin
+            queue_head  <= queue_head + {{(QUEUE_BITS-1){1'b0}}, pop};
+            queue_count <= queue_count - {{QUEUE_BITS{1'b0}}, pop}
+                + {{QUEUE_BITS{1'b0}}, store_0} + {{QUEUE_BITS{1'b0}}, store_1};
+            begun <= begun + {{CREDIT_BITS{1'b0}}, begins} - {{CREDIT_BITS{1'b0}}, taken};
+        end
+    end
+
+    // ---- cycles 1 to 3: which set -----------------------------------------------------------
+    reg               valid_1, valid_2, valid_3, valid_4;
+    reg [ID_BITS-1:0] id_1, id_2, id_3, id_4;
+    reg [63:0]        key_1, key_2, key_3, key_4;
+    reg [63:0]        hash_1, hash_2, hash_3;
+    wire [SET_BITS-1:0] set_3 = hash_3[SET_BITS-1:0] ^ hash_3[31 +: SET_BITS];
+    reg [SET_BITS-1:0]  set_4;
+
+    always @(posedge clk) begin
+        {id_1, id_2, id_3, id_4}     <= {id, id_1, id_2, id_3};
+        {key_1, key_2, key_3, key_4} <= {key, key_1, key_2, key_3};
+        hash_1 <= key * G;
+        hash_2 <= (hash_1 ^ (hash_1 >> 30)) * C1;
+        hash_3 <= (hash_2 ^ (hash_2 >> 27)) * C2;
+        set_4  <= set_3;
+        {valid_1, valid_2, valid_3, valid_4} <= rst ? 4'b0 : {begins, valid_1, valid_2, valid_3};
+    end
+
+    // ---- cycles 3 and 4: the row is read, compared, written back ----------------------------
+    reg [ROW-1:0] rows [0:SETS-1];
+    reg [ROW-1:0] row_read;      // as the SRAM gave it: before what is written in the same cycle
+    reg [ROW-1:0] row_made;      // by the lookup before
+    reg           made_forwards; // and that lookup was of the same set
+    wire [ROW-1:0] row_4 = made_forwards ? row_made : row_read;
+    reg  [ROW-1:0] row_next;
+    reg            hit_4, evicts_4;
+    reg [WAY_BITS-1:0] used_rank; // of the way that is used now, before that
+    integer way;
+
+    always @* begin : compare
+        reg [WAY_BITS-1:0] rank, order;
+        hit_4     = 0;
+        evicts_4  = 0;
+        used_rank = {WAY_BITS{1'b1}};
+        for (way = 0; way < WAYS; way = way + 1) begin
+            order = ~way[WAY_BITS-1:0];
+            rank  = row_4[way*WAY_WIDTH+65 +: WAY_BITS] ^ order;
+            if (row_4[way*WAY_WIDTH+64] && row_4[way*WAY_WIDTH +: 64] == key_4) begin
+                hit_4     = 1;
+                used_rank = rank;
+            end
+            if (rank == {WAY_BITS{1'b1}})
+                evicts_4 = row_4[way*WAY_WIDTH+64];
+        end
+        evicts_4 = evicts_4 && !hit_4;
+        row_next = row_4;
+        for (way = 0; way < WAYS; way = way + 1) begin
+            order = ~way[WAY_BITS-1:0];
+            rank  = row_4[way*WAY_WIDTH+65 +: WAY_BITS] ^ order;
+            if (rank == used_rank)
+                row_next[way*WAY_WIDTH +: WAY_WIDTH] = {order, 1'b1, key_4};
+            else if (rank < used_rank)
+                row_next[way*WAY_WIDTH+65 +: WAY_BITS] = (rank + 1'b1) ^ order;
+        end
+    end
+
+    always @(posedge clk) begin
+        row_read      <= rows[set_3];
+        row_made      <= row_next;
+        made_forwards <= valid_4 && set_3 == set_4;
+        if (!running)
+            rows[swept[SET_BITS-1:0]] <= 0;
+        else if (valid_4)
+            rows[set_4] <= row_next;
+        if (rst)
+            swept <= 0;
+        else if (!running)
+            swept <= swept + 1'b1;
+    end
+
+    // ---- cycle 5 and later: answers wait here until they are taken ---------------------------
+    reg [ID_BITS+1:0]     answers [0:CREDITS-1];
+    reg [CREDIT_BITS-1:0] answer_head;
+    reg [CREDIT_BITS:0]   answer_count;
+    wire [CREDIT_BITS-1:0] answer_tail = answer_head + answer_count[CREDIT_BITS-1:0];
+
+    assign out_valid = answer_count != 0;
+    assign {out_hit, out_evicts, out_id} = answers[answer_head];
+
+    always @(posedge clk) begin
+        if (valid_4)
+            answers[answer_tail] <= {hit_4, evicts_4, id_4};
+        if (rst) begin
+            answer_head  <= 0;
+            answer_count <= 0;
+        end else begin
+            answer_head  <= answer_head + {{(CREDIT_BITS-1){1'b0}}, taken};
+            answer_count <= answer_count + {{CREDIT_BITS{1'b0}}, valid_4}
+                - {{CREDIT_BITS{1'b0}}, taken};
+        end
+    end
+endmodule

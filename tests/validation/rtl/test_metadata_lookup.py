@@ -1,0 +1,105 @@
+"""Does the pipeline of the metadata SRAM decide what the model's tags do, in the same cycles?"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from offstage.bindings.chip import Chip, Limits, Network, Stage, Unit, make_requests
+
+CYCLE_PS = 1_000
+CYCLES = 5  # from the handshake at a port to the answer, as metadata_lookup.v says
+LOOKUPS = 12_000
+SIZES = {"SET_BITS": 5, "WAY_BITS": 2, "QUEUE_BITS": 3, "CREDIT_BITS": 3}
+SINK_ROOM = 2
+
+
+def draw_stimulus(seed: int) -> dict[str, Any]:
+    """Phases of calm and rush, of keys that are few or many, and of a sink that is fast or slow.
+
+    Equal keys in a row are what forwarding is for; keys that are few fill a set again and again.
+    """
+    draw = random.Random(seed)
+    keys, cycles, sink_cycles = [], [], []
+    cycle = here = 0
+    while len(keys) < LOOKUPS:
+        every, slow = draw.choice([1, 1, 2, 4]), draw.random()
+        span = draw.choice([1, 3, 200, 10**6])
+        for _ in range(draw.randint(1, 80)):
+            keys.append(draw.randrange(span) if draw.random() < 0.9 else draw.getrandbits(64))
+            here = 0 if cycles and cycles[-1] < cycle else here
+            if here == 2 or draw.randrange(every):
+                cycle, here = cycle + draw.randint(1, every), 0
+            cycles.append(cycle)
+            here += 1
+            sink_cycles.append(1 + (draw.randrange(4) if draw.random() < slow else 0))
+    return {
+        "keys": keys, "cycles": cycles, "sink_cycles": sink_cycles, "sink_room": SINK_ROOM,
+    }  # fmt: skip
+
+
+def run_model(stimulus: dict[str, Any]) -> dict[str, list[int]]:
+    """The same lookups in the chip's engine: tags, and a server of one cycle and as many items."""
+    network = Network(
+        (
+            Unit(
+                "tags",
+                "tags",
+                queue_max=1 << SIZES["QUEUE_BITS"],
+                in_flight_max=1 << SIZES["CREDIT_BITS"],
+                set_count=1 << SIZES["SET_BITS"],
+                way_count=1 << SIZES["WAY_BITS"],
+                fixed_ps=CYCLE_PS,
+                latency_ps=(CYCLES - 1) * CYCLE_PS,
+            ),
+            Unit("sink", queue_max=SINK_ROOM, fixed_ps=CYCLE_PS, item_ps=CYCLE_PS),
+        ),
+        {
+            "lookup": (
+                Stage("tags", miss="missed"),
+                Stage("sink", "found", next="end", items="blocks"),
+                Stage("sink", "missed", items="blocks"),
+            )
+        },
+    )
+    count = len(stimulus["keys"])
+    chip = Chip(network, limits=Limits(in_flight_max=4096, sample_every=1))
+    chip.run(
+        make_requests(
+            count,
+            at_ps=[cycle * CYCLE_PS for cycle in stimulus["cycles"]],
+            key=stimulus["keys"],
+            count=[cycles - 1 for cycles in stimulus["sink_cycles"]],
+        )
+    )
+    visits = chip.visits()
+    at_tags = visits[visits["unit"] == 0]
+    at_sink = visits[visits["unit"] == 1]
+    at_tags.sort(order="tag")
+    at_sink.sort(order="tag")
+    assert len(at_tags) == len(at_sink) == count
+    return {
+        "entered": (at_tags["enter_ps"] // CYCLE_PS).tolist(),
+        "left": (at_tags["leave_ps"] // CYCLE_PS).tolist(),
+        "hit": (at_sink["stage"] == 1).astype(int).tolist(),
+        "evictions": [chip.stats()["tags"].evictions],
+    }
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_decisions_and_cycles(
+    seed: int, simulate: Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Each lookup: hit or miss, the cycle it is taken in and the cycle its answer leaves."""
+    stimulus = draw_stimulus(seed)
+    rtl, model = simulate("metadata_lookup", SIZES, stimulus), run_model(stimulus)
+    assert rtl["hit"] == model["hit"]
+    assert sum(rtl["evicts"]) == model["evictions"][0]
+    assert rtl["left"] == model["left"]
+    assert rtl["entered"] == model["entered"]
+    # The stimulus reached what it is for: a full queue, a stalled sink, hits, misses, evictions.
+    waits = [a - b for a, b in zip(rtl["entered"], stimulus["cycles"], strict=True)]
+    transits = [a - b for a, b in zip(rtl["left"], rtl["entered"], strict=True)]
+    assert max(waits) > 0 and min(transits) == CYCLES < max(transits)
+    assert 1000 < sum(rtl["hit"]) < LOOKUPS - 1000 and sum(rtl["evicts"]) > 1000

@@ -52,6 +52,13 @@ class KvCache:
         """Tokens of a layer."""
         return self._lengths[layer_idx]
 
+    def layer(self, layer: int) -> npt.NDArray[np.float32]:
+        """What a layer holds, keys then values, `[2, groups, tokens, head_dim]`, copied."""
+        stored = self._stored[layer]
+        assert stored is not None, "the model has run"
+        length = self._lengths[layer]
+        return np.stack([half[0, :, :length].float().cpu().numpy() for half in stored])
+
     def truncate(self, tokens: int) -> None:
         """Keeps the first `tokens` of every layer."""
         self._lengths = [min(tokens, length) for length in self._lengths]

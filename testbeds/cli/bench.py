@@ -79,6 +79,39 @@ def qos(
     _finish("qos", bench_qos(seed=seed, say=_say), out, form)
 
 
+@bench.command()
+def codec(
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            "--models",
+            envvar="OFFSTAGE_MODELS",
+            help="folder of models and dev1.txt; without: synthetic KV alone",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=64, help="how many tokens each model reads")
+    ] = 4096,
+    table: Annotated[
+        Path | None, typer.Option("--table", help="write the ratios as the chip model reads them")
+    ] = None,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """What KV shrinks to and how fast, beside memcpy and zlib; errors of lossy modes."""
+    from offstage.asic_model.codec.measured import read_table
+    from offstage.testbeds.bench.codec import bench_codec
+    from offstage.testbeds.bench.codec_table import table_text
+    from offstage.testbeds.report.page.files import write_text
+
+    result = bench_codec(models=models, tokens=tokens, seed=seed, say=_say)
+    if table is not None:
+        write_text(table, table_text(result))
+        read_table(table)
+    _finish("codec", result, out, form)
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 

@@ -168,6 +168,38 @@ def qos_table(result: Mapping[str, Any]) -> Drawn:
     return drawn(rows), notes
 
 
+def codec_table(result: Mapping[str, Any]) -> Drawn:
+    """What KV shrinks to beside zlib, least and most of all layers; rates beside memcpy and zlib;
+    lossy modes apart."""
+    rows: list[Row] = []
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in result["ratios"]:
+        groups.setdefault(f"{row['source']} {row['dtype']} {row['half']}", []).append(row)
+    for name, layers in groups.items():
+        ours, zlib = ([row[key] for row in layers] for key in ("ratio", "zlib_ratio"))
+        rows.append((name, f"{min(ours):.3f}-{max(ours):.3f}", f"{min(zlib):.3f}-{max(zlib):.3f}",
+                     sum(ours) / sum(zlib), "", None))  # fmt: skip
+    for row in result["rates"]:
+        for way in ("encode", "decode"):
+            rate, zlib_rate = row[f"{way}_bytes_per_s"], row[f"zlib_{way}_bytes_per_s"]
+            rows.append((f"{way} {row['dtype']}", format_rate(rate), format_rate(zlib_rate),
+                         rate / zlib_rate, "", None))  # fmt: skip
+    for row in result["lossy"]:
+        errors = f"{row['relative_mean']:.2g}, {row['relative_max']:.2g}"
+        rows.append((f"{row['source']} {row['half']} {row['mode']}*", f"{row['ratio']:.3f}",
+                     "", None, errors, None))  # fmt: skip
+    memcpy = max(row["memcpy_bytes_per_s"] for row in result["rates"])
+    notes = [
+        "ratios: coded size over size, least and most of the layers, beside zlib level 6; rates of "
+        f"{result['rates'][0]['source']} beside zlib level 1, {result['rounds']} rounds; memcpy "
+        f"of the same bytes {format_rate(memcpy)}; measured, seed {result['seed']}",
+        "synthetic: the demo's own KV, whose V has one exponent by construction",
+        "* lossy, never used by the store: size over bfloat16's, then mean and greatest error of "
+        "values that are not zero, relative to themselves",
+    ]
+    return drawn(rows), notes
+
+
 def _per_s(value: float) -> str:
     return f"{value / 1e6:.3g} M/s"
 
@@ -191,6 +223,7 @@ EMULATED: dict[str, tuple[str, Show]] = {
 }
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], Drawn]] = {
+    "codec": codec_table,
     "core": core_table,
     "fabric": fabric_table,
     "qos": qos_table,

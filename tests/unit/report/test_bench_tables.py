@@ -62,11 +62,28 @@ QOS = {
         for name in ("qos", "fifo")
     },
 }  # fmt: skip
+CODEC = {
+    "ratios": [
+        {"source": "pycode-3m", "dtype": "bfloat16", "half": "K", "layer": layer,
+         "ratio": 0.67 + layer / 100, "zlib_ratio": 0.8} for layer in (0, 1)
+    ],
+    "rates": [
+        {"source": "pycode-3m", "dtype": "bfloat16", "encode_bytes_per_s": 4.19e8,
+         "decode_bytes_per_s": 6.37e8, "zlib_encode_bytes_per_s": 3.05e7,
+         "zlib_decode_bytes_per_s": 1.07e8, "memcpy_bytes_per_s": 7.3e9}
+    ],
+    "lossy": [
+        {"source": "pycode-3m", "half": "K", "mode": "int4 per channel", "ratio": 0.28125,
+         "relative_max": 12345.6, "relative_mean": 0.51, "norm": 0.06}
+    ],
+    "rounds": 5, "seed": 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "result", "reached", "missed"),
     [
+        ("codec", CODEC, [], []),
         ("fabric", FABRIC, ["64 KiB hit, checksum included"], ["command round trip p50, C"]),
         ("storage", STORAGE, ["64 KiB depth 32 bandwidth"], ["64 KiB depth 1, huge latency p50"]),
         (

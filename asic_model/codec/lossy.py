@@ -1,0 +1,110 @@
+"""Lossy modes: what KV becomes in fewer bits, and how wrong it then is. The store uses none.
+
+Every function here loses information, which the lossless codec never does; what comes back is
+close to what went in, by figures of `errors`. Rounding is to the nearest, of two as near to the
+even one; what is beyond the largest finite value becomes that. Shapes: `[..., tokens, channels]`,
+float32.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FP8", "Errors", "Fp8", "errors", "from_fp8", "int4_lossy", "to_bfloat16_lossy",
+           "to_fp8_lossy"]  # fmt: skip
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Fp8:
+    """An 8-bit float: bits of exponent and mantissa, bias, largest finite value (OCP OFP8 1.0)."""
+
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    largest: float
+
+
+FP8 = {"fp8_e4m3": Fp8(4, 3, 7, 448.0), "fp8_e5m2": Fp8(5, 2, 15, 57344.0)}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of values that are not zero, relative to themselves: the greatest and the mean; and the norm
+    of all differences over the norm of all values, which a few small values do not spoil."""
+
+    relative_max: float
+    relative_mean: float
+    norm: float
+
+
+def errors(values: Floats, approximate: Floats) -> Errors:
+    """How far `approximate` is from `values`."""
+    exact = values.astype(np.float64)
+    difference = np.abs(approximate.astype(np.float64) - exact)
+    nonzero = exact != 0
+    relative = difference[nonzero] / np.abs(exact[nonzero])
+    norm = float(np.linalg.norm(exact))
+    return Errors(
+        float(relative.max(initial=0.0)),
+        float(relative.mean()) if relative.size else 0.0,
+        float(np.linalg.norm(difference)) / norm if norm else 0.0,
+    )
+
+
+def to_bfloat16_lossy(values: Floats) -> npt.NDArray[np.uint16]:
+    """The bits of the nearest bfloat16. Loses 16 bits of mantissa; NaN stays NaN."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    quiet = bits >> 16 | 0x40
+    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
+
+
+def to_fp8_lossy(values: Floats, dtype: str) -> npt.NDArray[np.uint8]:
+    """The bits of the nearest value of a dtype of `FP8`, saturating. Loses mantissa, and what is
+    smaller than half the smallest denormal. NaN becomes the dtype's."""
+    kind = FP8[dtype]
+    magnitude = np.minimum(np.abs(values.astype(np.float64)), kind.largest)
+    exponent = np.floor(np.log2(np.where(magnitude > 0, magnitude, 1.0)))
+    step = 2.0 ** (np.maximum(exponent, 1 - kind.bias) - kind.mantissa_bits)
+    # A multiple of the step; rounding up to the next power of two carries into the exponent.
+    code = np.rint(np.nan_to_num(magnitude) / step)
+    normal = np.maximum(exponent + kind.bias - 1, 0) * 2**kind.mantissa_bits
+    bits = np.where(magnitude > 0, code + normal, 0).astype(np.uint8)
+    bits = np.where(np.isnan(values), np.uint8(0x7F), bits).astype(np.uint8)
+    return (bits | (np.signbit(values).astype(np.uint8) << 7)).astype(np.uint8)
+
+
+def from_fp8(bits: npt.NDArray[np.uint8], dtype: str) -> Floats:
+    """The values of such bits, exactly."""
+    kind = FP8[dtype]
+    exponent = (bits >> kind.mantissa_bits & ((1 << kind.exponent_bits) - 1)).astype(np.int32)
+    mantissa = (bits & ((1 << kind.mantissa_bits) - 1)).astype(np.float64)
+    leading = np.where(exponent > 0, 2.0**kind.mantissa_bits, 0.0)
+    scale = 2.0 ** (np.maximum(exponent, 1) - kind.bias - kind.mantissa_bits)
+    sign = np.where(bits >> 7, -1.0, 1.0)
+    found = sign * (leading + mantissa) * scale
+    top = exponent == (1 << kind.exponent_bits) - 1
+    if kind.exponent_bits == 4:
+        found = np.where((bits & 0x7F) == 0x7F, np.nan, found)
+    else:
+        found = np.where(top, np.where(mantissa == 0, sign * np.inf, np.nan), found)
+    return found.astype(np.float32)
+
+
+def int4_lossy(values: Floats, per: str) -> tuple[Floats, float]:
+    """What 16 levels leave of `values`, and how many bits each value takes.
+
+    One least value and one step in float16 for each channel of all its tokens (`per` "channel", as
+    KIVI does for keys, arXiv:2402.02750) or for each token of all its channels ("token", as it does
+    for values).
+    """
+    axis = -2 if per == "channel" else -1
+    low = values.min(axis=axis, keepdims=True).astype(np.float16).astype(np.float32)
+    high = values.max(axis=axis, keepdims=True)
+    step = ((high - low) / 15).astype(np.float16).astype(np.float32)
+    level = np.rint((values - low) / np.where(step > 0, step, 1.0)).clip(0, 15)
+    bits = 4 + 32 / values.shape[axis]
+    return (low + level * step).astype(np.float32), bits

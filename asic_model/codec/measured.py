@@ -1,0 +1,81 @@
+"""What the codec makes of KV, as it was measured: `measured.toml`, read and checked.
+
+There is no ratio of "the codec": it depends on the dtype, on what a layer stores, and on whether it
+is keys or values, and every one says which KV it was measured on.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from offstage.bindings.errors import BadInput
+
+__all__ = ["MODEL", "TABLE", "Rate", "Ratio", "Table", "ratio", "read_table"]
+
+TABLE = Path(__file__).with_name("measured.toml")
+MODEL = "pycode-3m"
+"""The origin that is a trained model; `synthetic` is the demo's own KV."""
+
+
+class Ratio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Coded size over size of one dtype's keys or values. `form`: what a layer stores, as in the
+    host's geometries; `value` is the mean of `layers`, `low` and `high` the least and most."""
+
+    origin: str
+    form: Literal["gqa", "mla", "csa", "hca"]
+    dtype: str
+    half: Literal["K", "V"]
+    value: float
+    unit: Literal["1"]
+    low: float
+    high: float
+    tag: Literal["measured"]
+    source: str
+    layers: tuple[float, ...]
+
+
+class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the C codec on one core, in MB of KV a second, beside memcpy in the same run."""
+
+    dtype: str
+    origin: str
+    encode_mb_per_s: float
+    decode_mb_per_s: float
+    memcpy_mb_per_s: float
+    tag: Literal["measured"]
+    source: str
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file; `origin` says how each KV was made."""
+
+    origin: tuple[dict[str, str | int], ...]
+    ratio: tuple[Ratio, ...]
+    rate: tuple[Rate, ...]
+
+
+@lru_cache
+def read_table(path: Path = TABLE) -> Table:
+    """Raises BadInput for a file that is none, or has other keys."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Table)
+    except OSError as error:
+        raise BadInput(error.strerror or "cannot be read", str(path), "give a table") from None
+    except msgspec.MsgspecError as error:
+        raise BadInput(
+            str(error), str(path), "make it again with `offstage bench codec --table`"
+        ) from None
+
+
+def ratio(dtype: str, half: str, form: str = "gqa", origin: str = MODEL) -> Ratio:
+    """The ratio of keys (`K`) or values (`V`) of a dtype. BadInput where it was not measured."""
+    wanted = (origin, form, dtype, half)
+    for row in read_table().ratio:
+        if (row.origin, row.form, row.dtype, row.half) == wanted:
+            return row
+    raise BadInput(
+        f"no ratio of {' '.join(wanted)} was measured", str(TABLE),
+        "measure it with `offstage bench codec --table`, or give the preset one of its own",
+    )  # fmt: skip

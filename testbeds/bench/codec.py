@@ -1,0 +1,210 @@
+"""`offstage bench codec`: what KV shrinks to, how fast, and what lossy modes would do to it.
+
+KV comes from two places, and every row says from which: the synthetic KV of the demo's host, and
+the cache of a real model that has read a text. Each layer's keys and values are cut into blocks as
+the store has them and coded block by block, so that headers count. A ratio is bytes after over
+bytes before and does not depend on the machine; rates are seconds of one core, beside memcpy and
+zlib on the same bytes in the same run, in turns. All of it is `measured`.
+"""
+
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.asic_model.codec import lossy, reference
+from offstage.bindings import codec
+from offstage.bindings.errors import RunFailed
+from offstage.host.keys import KvPools
+from offstage.host.models import geometry
+from offstage.testbeds.capture.kv import model_kv
+from offstage.testbeds.machine import machine
+
+__all__ = ["HALVES", "Source", "bench_codec", "model_source", "ratio_rows", "synthetic_source"]
+
+SYNTHETIC_BLOCKS = 32
+BLOCK_TOKENS = 64
+RATE_BYTES = 4 << 20
+BLOCK_BYTES = 32 << 10
+HALVES = ("K", "V")
+
+Floats = npt.NDArray[np.float32]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """KV and where it came from. `values`: float32 `[layers, 2, blocks, kv_heads, tokens,
+    head_dim]`, keys then values; `label` names it in rows, `origin` says how to have it again."""
+
+    label: str
+    kind: str
+    values: Floats
+    origin: dict[str, Any]
+
+
+def synthetic_source(seed: int) -> Source:
+    """Blocks of the demo's host, float16 by construction."""
+    shape = geometry("demo")
+    pools = KvPools(seed, shape)
+    blocks = [
+        pools.blocks(layer, range(1, SYNTHETIC_BLOCKS + 1), np.arange(SYNTHETIC_BLOCKS))
+        for layer in range(shape.layer_count)
+    ]
+    values = np.stack(blocks).astype(np.float32).swapaxes(1, 2)
+    origin = {"geometry": shape.name, "seed": seed, "blocks": SYNTHETIC_BLOCKS}
+    return Source("synthetic", "synthetic", np.ascontiguousarray(values), origin)
+
+
+def model_source(model: Path, text: Path, tokens: int) -> Source:
+    """The cache of a model after so many tokens of a text, in blocks of 64."""
+    tokens = tokens // BLOCK_TOKENS * BLOCK_TOKENS
+    found = model_kv(model, text, tokens)
+    layers, halves, heads, _, width = found.values.shape
+    cut = found.values.reshape(layers, halves, heads, -1, BLOCK_TOKENS, width).swapaxes(2, 3)
+    origin = {
+        "model": found.model,
+        "computed_as": found.computed_as,
+        "config_sha256": found.config_sha256,
+        "text": text.name,
+        "text_sha256": found.text_sha256,
+        "tokens": tokens,
+    }
+    return Source(found.model, "model", np.ascontiguousarray(cut), origin)
+
+
+def as_dtype(values: Floats, dtype: str) -> npt.NDArray[Any]:
+    """The bits of `values` in a dtype of the codec, rounded to nearest. FP8 is not scaled."""
+    if dtype == "bfloat16":
+        return lossy.to_bfloat16_lossy(values)
+    if dtype == "float16":
+        return values.astype(np.float16)
+    return lossy.to_fp8_lossy(values, dtype)
+
+
+def ratio_rows(source: Source) -> Iterator[dict[str, Any]]:
+    """One row for each dtype, layer and half. `RunFailed` where a block does not come back."""
+    for dtype in codec.DTYPES:
+        bits = as_dtype(source.values, dtype)
+        for layer, half in np.ndindex(bits.shape[:2]):
+            blocks = [np.ascontiguousarray(block).tobytes() for block in bits[layer, half]]
+            coded = [codec.encode(dtype, block) for block in blocks]
+            _check(dtype, blocks, coded)
+            raw = sum(map(len, blocks))
+            yield {
+                "source": source.label,
+                "dtype": dtype,
+                "half": HALVES[half],
+                "layer": layer,
+                "ratio": sum(map(len, coded)) / raw,
+                "zlib_ratio": sum(len(zlib.compress(block)) for block in blocks) / raw,
+            }
+
+
+def _check(dtype: str, blocks: list[bytes], coded: list[bytes]) -> None:
+    """Every block comes back, and the first is what the reference writes."""
+    for block, one in zip(blocks, coded, strict=True):
+        if codec.decode(one, len(block)) != block:
+            raise RunFailed("a block did not come back", "bench codec", "run the tests")
+    if reference.encode(dtype, blocks[0]) != coded[0]:
+        raise RunFailed("C and numpy write different bytes", "bench codec", "run the tests")
+
+
+def bench_codec(
+    *,
+    models: Path | None = None,
+    tokens: int = 4096,
+    seed: int = 1,
+    rounds: int = 5,
+    say: Say = lambda _: None,
+) -> dict[str, Any]:
+    """Ratios of every source, rates, and errors of lossy modes.
+
+    `models` is a folder with one or more models and the text `dev1.txt` (`OFFSTAGE_MODELS`);
+    without it there is synthetic KV alone. Raises Missing("capture") for models without torch.
+    """
+    sources = [synthetic_source(seed)]
+    for model in sorted(path.parent for path in models.glob("*/config.json")) if models else []:
+        say(f"{model.name} reads {tokens} tokens")
+        sources.append(model_source(model, model.parent / "dev1.txt", tokens))
+    rows = []
+    for source in sources:
+        say(f"ratios: {source.label}")
+        rows += list(ratio_rows(source))
+    say("rates")
+    return {
+        "provenance": "measured",
+        "seed": seed,
+        "rounds": rounds,
+        "machine": machine(),
+        "sources": [{"label": one.label, "kind": one.kind, **one.origin} for one in sources],
+        "ratios": rows,
+        "rates": [_rate_row(sources[-1], dtype, rounds) for dtype in codec.DTYPES],
+        "lossy": [row for source in sources for row in _lossy_rows(source)],
+    }
+
+
+def _rate_row(source: Source, dtype: str, rounds: int) -> dict[str, Any]:
+    """Bytes of KV (before coding) a second, of one core; memcpy and zlib at its fastest level."""
+    data = as_dtype(source.values, dtype).tobytes()[:RATE_BYTES]
+    blocks = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
+    coded = [codec.encode(dtype, block) for block in blocks]
+    packed = [zlib.compress(block, 1) for block in blocks]
+    out = np.empty(codec.size_max(len(blocks[0])), np.uint8)
+    views = [np.frombuffer(block, np.uint8) for block in blocks]
+    target = np.empty(len(blocks[0]), np.uint8)
+
+    def copy(block: npt.NDArray[np.uint8]) -> None:
+        target[:] = block
+
+    timed: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
+        "encode": (lambda block: codec.encode_into(dtype, block, out), blocks),
+        "decode": (lambda one: codec.decode_into(one, out), coded),
+        "memcpy": (copy, views),
+        "zlib_encode": (lambda block: zlib.compress(block, 1), blocks),
+        "zlib_decode": (zlib.decompress, packed),
+    }
+    spent: dict[str, list[float]] = {name: [] for name in timed}
+    for _ in range(rounds):
+        for name, (call, items) in timed.items():
+            began = time.thread_time()
+            for item in items:
+                call(item)
+            spent[name].append(time.thread_time() - began)
+    size = sum(map(len, blocks))
+    rates = {f"{name}_bytes_per_s": size / statistics.median(one) for name, one in spent.items()}
+    return {"source": source.label, "dtype": dtype, "block_bytes": len(blocks[0]), **rates}
+
+
+def _lossy_rows(source: Source) -> Iterator[dict[str, Any]]:
+    """What each lossy mode leaves of bfloat16: size, and errors over all layers of a half."""
+    values = source.values
+    exact = (as_dtype(values, "bfloat16").astype(np.uint32) << 16).view(np.float32)
+    for half, name in enumerate(HALVES):
+        for dtype in lossy.FP8:
+            back = lossy.from_fp8(lossy.to_fp8_lossy(exact[:, half], dtype), dtype)
+            yield _lossy_row(source.label, name, dtype, 8.0, exact[:, half], back)
+        for per in ("channel", "token"):
+            back, bits = lossy.int4_lossy(exact[:, half], per)
+            yield _lossy_row(source.label, name, f"int4 per {per}", bits, exact[:, half], back)
+
+
+def _lossy_row(
+    source: str, half: str, mode: str, bits: float, exact: Floats, back: Floats
+) -> dict[str, Any]:
+    found = lossy.errors(exact, back)
+    return {
+        "source": source,
+        "half": half,
+        "mode": mode,
+        "ratio": bits / 16,
+        "relative_max": found.relative_max,
+        "relative_mean": found.relative_mean,
+        "norm": found.norm,
+    }

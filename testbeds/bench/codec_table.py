@@ -1,0 +1,69 @@
+"""The ratios and rates of `offstage bench codec` as `asic_model/codec/measured.toml` has them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["table_text"]
+
+HEAD = """\
+# What the codec makes of KV: `offstage bench codec --models DIR --table FILE` wrote this.
+# A ratio is coded size over size: the mean of all layers, with the least and the most, and each.
+# Rates are bytes of KV a second on one core of the machine named below.
+"""
+
+
+def table_text(result: Mapping[str, Any]) -> str:
+    """The file: origins of KV, a ratio for each origin, dtype and half, a rate for each dtype."""
+    lines = [HEAD]
+    for source in result["sources"]:
+        lines.append("[[origin]]")
+        lines += [f"{key} = {_value(value)}" for key, value in source.items()]
+        lines.append("")
+    for row in _ratios(result):
+        lines.append("[[ratio]]")
+        lines += [f"{key} = {_value(value)}" for key, value in row.items()]
+        lines.append("")
+    for row in result["rates"]:
+        lines.append("[[rate]]")
+        shown = {
+            "dtype": row["dtype"],
+            "origin": row["source"],
+            "encode_mb_per_s": round(row["encode_bytes_per_s"] / 1e6),
+            "decode_mb_per_s": round(row["decode_bytes_per_s"] / 1e6),
+            "memcpy_mb_per_s": round(row["memcpy_bytes_per_s"] / 1e6),
+            "tag": "measured",
+            "source": f"offstage bench codec, {result['machine']['processor']}",
+        }
+        lines += [f"{key} = {_value(value)}" for key, value in shown.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _ratios(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for row in result["ratios"]:
+        key = (row["source"], row["dtype"], row["half"])
+        groups.setdefault(key, []).append(round(row["ratio"], 4))
+    for (origin, dtype, half), layers in groups.items():
+        yield {
+            "origin": origin,
+            "form": "gqa",
+            "dtype": dtype,
+            "half": half,
+            "value": round(sum(layers) / len(layers), 4),
+            "unit": "1",
+            "low": min(layers),
+            "high": max(layers),
+            "tag": "measured",
+            "source": "offstage bench codec",
+            "layers": layers,
+        }
+
+
+def _value(value: Any) -> str:
+    """TOML of a text, number or list."""
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return repr(value)

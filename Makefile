@@ -29,6 +29,7 @@ check: $(VENV)/.stamp-extras build ## linters, types and the sanitized C tests
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	$(MAKE) -C dpu/firmware check check-tsan
 	$(MAKE) -C testbeds/lab/analysis check
+	$(MAKE) -C asic_model/engine check
 
 format: $(VENV)/.stamp-extras ## write all C in the one dialect of .clang-format
 	$(BIN)/clang-format -i $(C_FILES)
@@ -36,6 +37,7 @@ format: $(VENV)/.stamp-extras ## write all C in the one dialect of .clang-format
 c-test: system ## the C tests alone, under sanitizers
 	$(MAKE) -C dpu/firmware check check-tsan
 	$(MAKE) -C testbeds/lab/analysis check
+	$(MAKE) -C asic_model/engine check
 
 mutants: $(VENV)/.stamp-extras build ## small mistakes that a named test must notice
 	$(BIN)/python tests/mutants/run.py $(ARGS)
@@ -85,5 +87,6 @@ clean: ## remove builds and caches (not $(VENV))
 	rm -f bindings/_firmware*.so bindings/_analysis*.so bindings/_chip*.so
 	$(MAKE) -C dpu/firmware clean
 	$(MAKE) -C testbeds/lab/analysis clean
+	$(MAKE) -C asic_model/engine clean
 
 .PHONY: help demo test dev check format c-test mutants bench build system clean

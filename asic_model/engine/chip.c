@@ -179,7 +179,6 @@ unit_reset(struct chip_unit *unit)
 	unit->return_head = unit->return_count = 0;
 	unit->listed = unit->short_of_pieces = 0;
 	unit->lookups = unit->draws = unit->load_last_ps = unit->load_sum_ps = 0;
-	unit->area = 0;
 	memset(&unit->stats, 0, sizeof(unit->stats));
 }
 

@@ -96,8 +96,7 @@ struct chip_unit {
 	struct ofs_nvme_model *drive;
 	struct ofs_qos *qos;
 	struct ofs_qos_config qos_config;
-	uint64_t count_last_ps; /* up to here `present` is in the integral */
-	unsigned __int128 area;
+	uint64_t count_last_ps; /* up to here `present` is in its bins */
 	struct ofs_chip_unit_stats stats;
 };
 
@@ -219,7 +218,7 @@ chip_bins_add(struct ofs_chip *chip, uint64_t *bins, uint64_t from_ps, uint64_t 
 		ofs_chip_bins_add(chip, bins, from_ps, to_ps, weight);
 }
 
-/* Brings the integral of those present up to now. */
+/* Brings the bins of those present up to now. */
 CHIP_HOT void
 chip_count(struct ofs_chip *chip, struct chip_unit *unit)
 {
@@ -227,11 +226,9 @@ chip_count(struct ofs_chip *chip, struct chip_unit *unit)
 
 	if (passed_ps == 0)
 		return;
-	if (unit->stats.present) {
-		unit->area += (unsigned __int128)passed_ps * unit->stats.present;
+	if (unit->stats.present)
 		chip_bins_add(chip, unit->stats.area_bins, unit->count_last_ps, chip->now_ps,
 			unit->stats.present);
-	}
 	unit->count_last_ps = chip->now_ps;
 }
 

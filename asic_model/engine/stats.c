@@ -103,11 +103,15 @@ ofs_chip_unit_stats(struct ofs_chip *chip, uint32_t number, struct ofs_chip_unit
 {
 	struct chip_unit *unit = &chip->units[number];
 
+	unsigned __int128 area = 0;
+
 	chip_count(chip, unit);
 	*stats = unit->stats;
+	for (uint32_t i = 0; i < OFS_CHIP_BINS; i++)
+		area += stats->area_bins[i];
 	stats->waiting = unit->waiting;
-	stats->area_lo = (uint64_t)unit->area;
-	stats->area_hi = (uint64_t)(unit->area >> 64);
+	stats->area_lo = (uint64_t)area;
+	stats->area_hi = (uint64_t)(area >> 64);
 	if (unit->hold == CHIP_HOLD_NOTHING && unit->in_flight) {
 		stats->busy_ps += chip->now_ps - unit->begun_ps;
 		ofs_chip_bins_add(chip, stats->busy_bins, unit->begun_ps, chip->now_ps, 1);

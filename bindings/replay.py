@@ -6,14 +6,15 @@ given. What fails is the log, as `Corrupt`: torn, foreign, or changed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.core import ACTION, EVENTS, work_by_event
+from offstage.bindings.core import ACTION, EVENTS, CoreConfig, Policy, work_by_event
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 
 if TYPE_CHECKING:  # collections.abc has it from Python 3.12
     from _typeshed import ReadableBuffer as Buffer
@@ -28,6 +29,8 @@ class ToldStep:
     session: int
     step: int
     layer: int
+    selected_count: int
+    waiter: int
     retry: bool
     demands: npt.NDArray[np.uint32]
     scores: npt.NDArray[np.uint16]
@@ -37,7 +40,8 @@ class ToldStep:
 class Event:
     """One event: its `kind`, of `bindings.core.EVENTS`, and the byte of its record, `offset`.
 
-    rc: what the core answers. actions: `ACTION` `[n]`, what it wants done. ends: uint8 `[n]` by
+    rc: what the core answers; `answer`: and what it gives back beside it, as the call's struct or
+    numbers. actions: `ACTION` `[n]`, what it wants done. ends: uint8 `[n]` by
     `ENDS`, of the demands of a `step`. agreed: all of that is what the log has.
     """
 
@@ -47,6 +51,7 @@ class Event:
     rc: int
     agreed: bool
     input: bytes
+    answer: bytes
     actions: npt.NDArray[np.void]
     ends: npt.NDArray[np.uint8]
     step: ToldStep | None
@@ -68,6 +73,21 @@ class Walk:
         while self._check(lib.ofs_replay_next(self._handle, event)):
             yield _event(event)
 
+    def opened(self) -> tuple[CoreConfig, Policy]:
+        """The configuration of the core, without its rings, and its policy as it is now."""
+        config: Any = ffi.new("struct ofs_core_config *")
+        policy: Any = ffi.new("struct ofs_policy *")
+        core = lib.ofs_replay_core(self._handle)
+        check_rc(lib.ofs_core_describe(core, config, policy), "reading the core's configuration")
+        return CoreConfig(**_fields(CoreConfig, config)), Policy(
+            **_fields(Policy, policy)
+            | {
+                "prefetchers": "+".join(n for n, bit in PREFETCHERS.items()
+                                        if policy.prefetchers & bit) or "none",
+                "eviction": EVICTIONS[policy.eviction],
+            }
+        )  # fmt: skip
+
     def work(self) -> dict[str, dict[str, Any]]:
         """What the events so far cost the core, as `Core.work()`."""
         work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
@@ -77,6 +97,11 @@ class Walk:
     def _check(self, rc: int) -> int:
         doing, mend = "replaying a decision log", "it is torn, or not one of ours"
         return check_rc(rc, doing, self._where, mend)
+
+
+def _fields(kind: Any, struct: Any) -> dict[str, Any]:
+    """The fields of a dataclass that a struct has by the same names."""
+    return {one.name: int(getattr(struct, one.name)) for one in fields(kind)}
 
 
 def events(log: "Buffer", where: str = "log") -> Iterator[Event]:
@@ -92,6 +117,7 @@ def _event(event: Any) -> Event:
         rc=int(event.rc),
         agreed=bool(event.agreed),
         input=bytes(ffi.buffer(event.input, event.input_bytes)) if event.input_bytes else b"",
+        answer=bytes(ffi.buffer(event.answer, event.answer_bytes)) if event.answer_bytes else b"",
         actions=_copy(event.actions, event.action_count, ACTION),
         ends=_copy(event.ends, event.end_count, np.dtype(np.uint8)),
         step=_step(event.step) if event.step else None,
@@ -103,6 +129,8 @@ def _step(step: Any) -> ToldStep:
         session=int(step.session),
         step=int(step.step),
         layer=int(step.layer),
+        selected_count=int(step.selected_count),
+        waiter=int(step.waiter),
         retry=bool(step.flags & lib.OFS_STEP_RETRY),
         demands=_copy(step.demands, step.demand_count, np.dtype(np.uint32)),
         scores=_copy(step.scores, step.score_count, np.dtype(np.uint16)),

@@ -337,6 +337,9 @@ int ofs_core_work(const struct ofs_core *core, struct ofs_work *work);
 int ofs_core_records(struct ofs_core *core, struct ofs_ledger_record *records, int max);
 /* Take decision-log bytes (whole records); returns how many bytes were copied. */
 int ofs_core_log(struct ofs_core *core, void *bytes, int size_bytes);
+/* The configuration it was opened with, and the policy as it is now. */
+int ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
+	struct ofs_policy *policy);
 /* Walk every table and recompute its counters: 0, or -EFAULT with a line on stderr. Tests only. */
 int ofs_core_verify(const struct ofs_core *core);
 
@@ -349,9 +352,6 @@ int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged
 	struct ofs_work *work);
 /* cdef: end */
 
-/* The configuration it was opened with, and the policy as it is now. */
-int ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
-	struct ofs_policy *policy);
 /* Bytes a core of this configuration takes; 0 when the configuration is not valid. */
 uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
 /* Sessions that read from this store key now, through chunks they share or private ones. */

@@ -23,8 +23,10 @@ struct ofs_replay_event {
 	uint32_t agreed;      /* 0: the log has another answer, other outputs or other actions */
 	uint32_t input_bytes; /* of the event's arguments, as logged */
 	uint32_t action_count;
-	uint32_t end_count; /* of a step that was let in: its demands; else 0 */
+	uint32_t end_count;    /* of a step that was let in: its demands; else 0 */
+	uint32_t answer_bytes; /* what the core gives back beside rc: a session's number, chunk infos */
 	const void *input;
+	const void *answer;
 	const struct ofs_action *actions; /* [action_count] */
 	const uint8_t *ends;              /* [end_count] enum ofs_end */
 	const struct ofs_step *step;      /* the input, where it is a step; else NULL */

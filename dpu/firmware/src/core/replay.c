@@ -291,6 +291,8 @@ record_run(struct ofs_replay *r, struct ofs_replay_event *event)
 			&& memcmp(r->answer, r->out, record->out_bytes) == 0,
 		.input_bytes = record->in_bytes,
 		.input = r->in,
+		.answer_bytes = record->out_bytes,
+		.answer = r->answer,
 		.action_count = count,
 		.actions = r->taken,
 	};

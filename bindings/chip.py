@@ -433,6 +433,8 @@ class _Config:
                     "piece_bytes": _number(stage.piece_bytes, "piece_bytes", where),
                     "join": int(stage.join),
                     "write": int(stage.write),
+                    **{one: _number(getattr(stage, one), one, where)
+                       for one in ("fixed_ps", "item_ps", "mib_ps")},
                 })  # fmt: skip
         return found, starts
 

@@ -66,7 +66,8 @@ class Stage:
     """One step of a route: a visit to `unit` that moves `bytes_permille` of the request's bytes
     (`coded`: of its coded bytes, where it has any). Next comes the following stage of the route,
     or the one whose `label` is `next`; a miss of tags goes to the one that `miss` names, or as
-    `next`. `piece_bytes` cuts the request from here on, `join` waits for all its pieces."""
+    `next`. `piece_bytes` cuts the request from here on, `join` waits for all its pieces.
+    `fixed_ps`, `item_ps` and `mib_ps` are this stage's own, beside the unit's."""
 
     unit: str
     label: str = ""
@@ -78,6 +79,9 @@ class Stage:
     piece_bytes: int = 0
     join: bool = False
     write: bool = False
+    fixed_ps: int = 0
+    item_ps: int = 0
+    mib_ps: int = 0
 
 
 @dataclass(frozen=True)

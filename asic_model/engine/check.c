@@ -137,6 +137,11 @@ check_stage(const struct ofs_chip_config *config, uint32_t number, char why[OFS_
 	if (stage->bytes_permille > 1000000)
 		return refuse(why, "stage %u: bytes_permille %u; at most 1000000", number,
 			stage->bytes_permille);
+	if (stage->fixed_ps > PS_MAX || stage->item_ps > RATE_PS_MAX || stage->mib_ps > MIB_PS_MAX)
+		return refuse(why,
+			"stage %u: a time is out of range; at most 1126 s for a visit, 1 ms for an item, "
+			"1 s for a MiB",
+			number);
 	if (stage->piece_bytes && config->piece_max == 0)
 		return refuse(why, "stage %u: cuts into pieces, but piece_max is 0", number);
 	if (stage->piece_bytes && config->units[stage->unit].drops)

@@ -116,6 +116,9 @@ struct ofs_chip_stage {
 	uint32_t join;           /* 1: the pieces come together here */
 	uint32_t write;          /* drive: 1: a write */
 	uint32_t reserved;
+	uint64_t fixed_ps; /* of this stage's visits, beside what the unit costs all */
+	uint64_t item_ps;
+	uint64_t mib_ps;
 };
 
 struct ofs_chip_config {

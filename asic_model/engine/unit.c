@@ -102,12 +102,13 @@ visit_items(const struct ofs_chip_stage *stage, const struct chip_flight *flight
 }
 
 static uint64_t
-occupied_ps(const struct ofs_chip_unit *config, uint64_t bytes, uint64_t items)
+occupied_ps(const struct ofs_chip_unit *unit, const struct ofs_chip_stage *stage, uint64_t bytes,
+	uint64_t items)
 {
-	uint64_t rest = bytes & ((1 << 20) - 1);
+	uint64_t rest = bytes & ((1 << 20) - 1), mib_ps = unit->mib_ps + stage->mib_ps;
 
-	return config->fixed_ps + config->item_ps * items + (bytes >> 20) * config->mib_ps
-		+ ((rest * config->mib_ps + (1 << 19)) >> 20);
+	return unit->fixed_ps + stage->fixed_ps + (unit->item_ps + stage->item_ps) * items
+		+ (bytes >> 20) * mib_ps + ((rest * mib_ps + (1 << 19)) >> 20);
 }
 
 /* What standing still adds to a visit that begins now. Banks stand still one after the other. */
@@ -164,7 +165,7 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 {
 	const struct ofs_chip_stage *stage = &chip->stages[flight->stage];
 	uint64_t bytes = visit_bytes(stage, flight), items = visit_items(stage, flight);
-	uint64_t work = occupied_ps(&unit->config, bytes, items), occupied;
+	uint64_t work = occupied_ps(&unit->config, stage, bytes, items), occupied;
 
 	unit->stats.bytes += bytes;
 	unit->stats.items += items;

@@ -32,6 +32,10 @@ SetOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="change a key, such as workload.steps=64"),
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")]
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="PRESET",
+                      help="a preset of the chip model, as --set tier.device=PRESET"),
+]  # fmt: skip
 ClusterOption = Annotated[
     str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
 ]
@@ -53,6 +57,7 @@ def run(
     out: OutOption = Path("lab-out"),
     seed: SeedOption = None,
     changes: SetOption = None,
+    device: DeviceOption = "",
     jobs: JobsOption = 0,
     cluster: ClusterOption = "",
     form: FormatOption = Format.text,
@@ -62,7 +67,7 @@ def run(
     Writes ledger.parquet, summary.json, report.html and manifest.json to --out. Interrupted, the
     same command goes on where it ended.
     """
-    summary = _run(spec, out, seed, changes, jobs, cluster, sweep=False)
+    summary = _run(spec, out, seed, _on(device, changes), jobs, cluster, sweep=False)
     _tell(summary, out, form)
 
 
@@ -72,12 +77,13 @@ def sweep(
     out: OutOption = Path("lab-out"),
     seed: SeedOption = None,
     changes: SetOption = None,
+    device: DeviceOption = "",
     jobs: JobsOption = 0,
     cluster: ClusterOption = "",
     form: FormatOption = Format.text,
 ) -> None:
     """Run every combination of the spec's [sweep] axes. A point that fails is listed at the end."""
-    summary = _run(spec, out, seed, changes, jobs, cluster, sweep=True)
+    summary = _run(spec, out, seed, _on(device, changes), jobs, cluster, sweep=True)
     _tell(summary, out, form)
     if summary.failed:
         first = summary.failed[0]
@@ -126,6 +132,11 @@ def policies(form: FormatOption = Format.text) -> None:
     for one in found:
         table.add_row(one["name"], one["uses"], one["eviction"] or "", one["source"])
     emit({"policies": found}, form, table)
+
+
+def _on(device: str, changes: list[str] | None) -> list[str]:
+    """The changes of a spec, and the device among them."""
+    return [*(changes or []), *([f"tier.device={device}"] if device else [])]
 
 
 def _run(
@@ -188,9 +199,9 @@ def _value(text: str) -> Any:
 
 HEADLINES = (
     "nontrivial_hit", "hit", "nontrivial_hit_without_cold", "nontrivial_selection_hit", "hbm_share",
-    "late", "traffic_ratio", "traffic_vs_reference", "coverage", "accuracy", "pollution",
-    "nontrivial_gap_closed", "stall_ms_p99", "worst_layer", "worst_requests", "first_steps",
-    "turn_steps", "bounds", "requests",
+    "tokens_per_s", "late", "traffic_ratio", "traffic_vs_reference", "coverage", "accuracy",
+    "pollution", "nontrivial_gap_closed", "stall_ms_p99", "worst_layer", "worst_requests",
+    "first_steps", "turn_steps", "bounds", "requests",
 )  # fmt: skip
 
 

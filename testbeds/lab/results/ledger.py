@@ -171,6 +171,7 @@ class RunTotals:
     end_ns: int
     reads: int
     failed: int
+    decoded_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
         end_ns=run.end_ns,
         reads=run.reads,
         failed=run.failed,
+        decoded_ns=run.decoded_ns,
     )
 
 

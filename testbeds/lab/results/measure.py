@@ -207,6 +207,8 @@ def measure(
         nontrivial_gap_closed=nontrivial_gap,
         stall_ms_p50=_stall(sides, 0.5),
         stall_ms_p99=_stall(sides, 0.99),
+        tokens_per_s=_tokens_per_s(each, Bootstrap(len(each), resamples, seed)) if info.device
+        else None,
         worst_layer=_worst_layer(sides),
         worst_requests=_worst_requests(sides),
         first_steps=_subset(sides, "first_"),
@@ -313,6 +315,11 @@ def _gap(sides: _Sides, hits: str, demands: str) -> Interval | None:
     value = closed([ratio(top.sum(), bottom.sum()) for top, bottom in sums])
     drawn = closed([ratio(boot.sums(top), boot.sums(bottom)) for top, bottom in sums])
     return boot.interval(float(value), drawn)
+
+
+def _tokens_per_s(each: Sequence[RunTotals], boot: Bootstrap) -> Interval | None:
+    """Of all sessions together; a run's clock belongs to all of them, so it is drawn over seeds."""
+    return boot.ratio([len(run.stall_ns) for run in each], [run.decoded_ns / 1e9 for run in each])
 
 
 def _stall(sides: _Sides, share: float) -> Interval | None:

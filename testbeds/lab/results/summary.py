@@ -44,7 +44,8 @@ class PointInfo:
     """One setting of a spec. k is `buffer_blocks` / `buffer_over_k` blocks per layer and step.
 
     `buffer_blocks` is per layer and session, `slot_count` the arena for all of them. A bandwidth of
-    0 is no cap. `parameters` are the policy's that the spec set.
+    0 is no cap. `device`: the preset of the chip model that it ran on. `parameters` are the
+    policy's that the spec set.
     """
 
     workload: str
@@ -58,6 +59,7 @@ class PointInfo:
     storage: str
     block_bytes: int
     granule: bool = False
+    device: str = ""
     parameters: dict[str, int] = field(default_factory=dict)
 
 
@@ -66,7 +68,8 @@ class SeedRun:
     """One point with one seed: its ledger rows, the core's counters, and what the engine counted.
 
     `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: `Core.ledger()`. `turns`: the
-    steps at which turns begin, by session; sessions without turns may be left out.
+    steps at which turns begin, by session; sessions without turns may be left out. `decoded_ns`:
+    from the end of the first session's warm-up to the end of the last session.
     """
 
     seed: int
@@ -76,6 +79,7 @@ class SeedRun:
     reads: int
     failed: int
     turns: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    decoded_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     nontrivial_gap_closed: Interval | None
     stall_ms_p50: Interval | None
     stall_ms_p99: Interval | None
+    tokens_per_s: Interval | None = None
     worst_layer: Subset | None
     worst_requests: Subset | None
     first_steps: Subset

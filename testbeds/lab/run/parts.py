@@ -44,9 +44,11 @@ def code_version() -> str:
 
 
 def _sources() -> Iterator[Path]:
-    folders = ("bindings", "testbeds/lab", "testbeds/capture", "testbeds/workloads", "host")
+    folders = ("bindings", "testbeds/lab", "testbeds/capture", "testbeds/workloads", "host",
+               "asic_model")  # fmt: skip
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
+    yield from sorted((ROOT / "asic_model/presets").glob("*.toml"))
     yield ROOT / "testbeds/workloads/selections/processes.toml"
     yield ROOT / "dpu/options.py"  # the policy's defaults
     yield ROOT / "dpu/derive.py"  # and what the core is given of them
@@ -66,7 +68,8 @@ def pack_run(run: SeedRun) -> bytes:
     """One point's run as the bytes of a part."""
     meta = {
         "seed": run.seed, "counters": run.counters, "end_ns": run.end_ns, "reads": run.reads,
-        "failed": run.failed, "turns": {str(key): list(value) for key, value in run.turns.items()},
+        "failed": run.failed, "decoded_ns": run.decoded_ns,
+        "turns": {str(key): list(value) for key, value in run.turns.items()},
     }  # fmt: skip
     return _pack(run.rows, meta)
 

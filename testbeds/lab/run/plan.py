@@ -221,6 +221,7 @@ class Point:
             hbm_pool_over_k=spec.tier.hbm_pool_over_k,
             bandwidth_bytes_per_s=self.cap or 0,
             storage=spec.tier.storage,
+            device=spec.tier.device,
             block_bytes=spec.block_bytes // granules,
             granule=granules > 1,
             parameters=self.policy.parameters,
@@ -247,7 +248,8 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
         "seed": seed,
         "spec": _shared(spec),
     }
-    inputs = (trace_path(one) for one in (spec.workload.file, spec.workload.trace) if one)
+    device = spec.tier.device if spec.tier.device.endswith(".toml") else ""
+    inputs = (trace_path(one) for one in (spec.workload.file, spec.workload.trace, device) if one)
     what["inputs"] = [
         _content(path, stat.st_size, stat.st_mtime_ns)
         for path, stat in ((path, path.stat()) for path in inputs if path.is_file())

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from offstage.asic_model.chip import limited, open_timing
+from offstage.asic_model.parameters import read_preset
 from offstage.bindings.core import Core, CoreConfig, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import Engine, EngineConfig, populate_contents
 from offstage.bindings.storage import preset
+from offstage.bindings.timing import Costs, Timing
 from offstage.bindings.units import parse_time
 from offstage.testbeds.lab.policies.policy import GUESS, Setting, View
 from offstage.testbeds.lab.policies.registry import Combined, parse
@@ -70,6 +73,7 @@ class Runner:
         self._running: dict[int, _Running] = {}
         self._rows: list[npt.NDArray[np.void]] = []
         self._blocked: int | None = None
+        self._ended_ns = 0
         self._spread_ns = spec.time_per_token_ns // self._concurrent
         for turn in range(self._concurrent):
             self._admit(turn * self._spread_ns)
@@ -87,6 +91,7 @@ class Runner:
                     return False
             else:
                 self._rows.append(self._engine.take_rows(slot))
+                self._ended_ns = self._engine.now_ns
                 self._core.session_close(self._engine.now_ns, self._running.pop(slot).handle)
                 self._admit(self._engine.now_ns)
         self.done = True
@@ -103,6 +108,7 @@ class Runner:
             end_ns=self._engine.now_ns,
             reads=self._engine.reads,
             failed=self._engine.failed,
+            decoded_ns=max(0, self._ended_ns - self._lead_ns()),
             turns={number: one.turns for number, one in enumerate(self._workload.sessions)},
         )
 
@@ -139,6 +145,8 @@ class Runner:
             demand_max=work.select_blocks,
             seed=self._seed,
         )
+        if spec.tier.device:
+            config = limited(read_preset(spec.tier.device), config)
         changes = {
             "prefetch_in_flight_max": max(spec.tier.in_flight // 2, 1),
             "prefetch_bytes_per_s_max": self.point.cap or 0,
@@ -152,15 +160,26 @@ class Runner:
             raise BadInput(error.what, where, "check the sizes and the parameters") from None
 
     def _engine_config(self) -> EngineConfig:
-        spec = self._spec
+        spec, slots = self._spec, len(self._workload.sessions)
         return EngineConfig(
-            batch_slot_max=len(self._workload.sessions),
+            batch_slot_max=slots,
+            timing=self._device(slots) if spec.tier.device else "nvme",
             compute_ns=spec.time_per_token_ns // self._workload.layer_count,
             hit_ns=HIT_NS,
             append_steps=self._workload.block_tokens,
             nvme=preset(spec.tier.storage).params,
             seed=self._seed,
         )
+
+    def _device(self, slots: int) -> Timing:
+        """The chip as the engine's timing side: reads, and of each batch slot one more, or a layer
+        of writes."""
+        config = self._core.config
+        owed = config.io_max + slots * (1 + config.layer_count)
+        return open_timing(
+            self._spec.tier.device, Costs(seed=self._seed, in_flight_max=owed),
+            drive=self._spec.tier.storage, block_bytes=config.block_size_bytes,
+        )  # fmt: skip
 
     def _order(self) -> list[int]:
         numbers = list(range(len(self._workload.sessions)))
@@ -191,8 +210,10 @@ class Runner:
         self._core.session_set_generating(at_ns, handle, True)
         self._running[number] = _Running(handle, blocks=info.blocks)
         first = self._policy.begin(number, info.blocks, work.prefill(number))
-        lead_ns = parse_time(self._spec.tier.warmup, "[tier] warmup")
-        self._engine.start(number, handle, at_ns, first, lead_ns)
+        self._engine.start(number, handle, at_ns, first, self._lead_ns())
+
+    def _lead_ns(self) -> int:
+        return parse_time(self._spec.tier.warmup, "[tier] warmup")
 
     def _give(self, number: int) -> bool:
         """Feed the session its next slab, if it exists."""

@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from offstage.asic_model.parameters import read_preset
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.storage import preset
 from offstage.bindings.units import parse_time
@@ -109,6 +110,8 @@ def bound_key(spec: Spec, point: Point) -> BoundKey:
     grain = point.grain(spec)
     buffer_blocks = point.buffer_blocks(spec) * grain
     drive = preset(spec.tier.storage).cited["read_bytes_per_s"]
+    if spec.tier.device:
+        drive *= read_preset(spec.tier.device).nvme.drives.whole
     return grain, buffer_blocks, min(point.cap or drive, drive)
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
+from offstage.asic_model.parameters import Preset, read_preset
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS
 from offstage.bindings.settings import check_known, convert, declared, read_toml
 from offstage.bindings.storage import presets
-from offstage.bindings.units import parse_time
+from offstage.bindings.units import format_size, parse_time
 from offstage.host.models import geometry
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec
@@ -201,10 +202,23 @@ def _tier(spec: Spec) -> Iterator[Rule]:
     yield (not tier.bandwidth, "no bandwidth", "[tier] bandwidth", f'give ["{UNLIMITED}"]')
     yield (max(one or 0 for one in spec.caps) > RATE_MAX, "no drive has so much",
            "[tier] bandwidth", f'give a rate such as "4GB/s", or "{UNLIMITED}"')  # fmt: skip
+    if tier.device:
+        yield from _device(spec, read_preset(tier.device))
     slots = max(tier.buffer_over_k) * spec.selection.k_blocks * spec.granules * spec.layer_count
     yield (slots * (spec.workload.concurrent or spec.workload.sessions) > SLOTS_MAX,
            f"a buffer of {max(tier.buffer_over_k):g} k is an arena too large",
            "[tier] buffer_over_k", "give less")  # fmt: skip
+
+
+def _device(spec: Spec, preset: Preset) -> Iterator[Rule]:
+    """The arena is in the device's memory."""
+    memory = preset.memory(preset.staging)
+    has = memory.capacity.base * memory.channels.base
+    slots = max(spec.tier.buffer_over_k) * spec.selection.k_blocks * spec.layer_count
+    wants = slots * (spec.workload.concurrent or spec.workload.sessions) * spec.block_bytes
+    yield (wants > has, f"an arena of {format_size(int(wants))}, and {preset.name} has "
+           f"{format_size(int(has))} of {preset.staging}", "[tier] device",
+           "give a smaller buffer, or another device")  # fmt: skip
 
 
 def _policies(spec: Spec) -> Iterator[Rule]:

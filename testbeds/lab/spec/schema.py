@@ -99,6 +99,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     warmup: str = "50ms"
     """Between the end of a prefill and the first demand."""
     in_flight: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 128
+    device: str = ""
+    """What takes commands, reads and hits: a preset of the chip model, or a file of one; without
+    one the drive's times and a constant for the rest."""
 
 
 class PolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

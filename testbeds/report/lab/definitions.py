@@ -149,6 +149,12 @@ LAB_DEFINITIONS = (
         "99th percentile over tokens, in ms", "lower",
     ),
     Definition(
+        "tokens_per_s", "tokens/s",
+        "Tokens of all sessions together, over the time the run took on the modelled device; none "
+        "where the experiment names no device. Its interval is drawn over seeds.",
+        "tokens / modelled seconds", "higher",
+    ),
+    Definition(
         "worst_layer",
         "worst layer",
         "The layer with the lowest non-trivial hit rate, with its number. The layer is chosen "

@@ -29,11 +29,11 @@ __all__ = ["glossary", "lab_table", "points_section"]
 
 COLUMNS = (
     "nontrivial_hit", "nontrivial_selection_hit", "traffic_vs_reference", "nontrivial_gap_closed",
-    "stall_ms_p99", "stall_ms_p50", "hit", "traffic_ratio", "coverage", "late", "accuracy",
-    "pollution", "nontrivial_hit_without_cold",
+    "tokens_per_s", "stall_ms_p99", "stall_ms_p50", "hit", "traffic_ratio", "coverage", "late",
+    "accuracy", "pollution", "nontrivial_hit_without_cold",
 )  # fmt: skip
 """In the order in which they are wanted: a narrow page shows the first of them."""
-CONSOLE_COLUMNS = ("nontrivial_gap_closed", "stall_ms_p99", "coverage")
+CONSOLE_COLUMNS = ("tokens_per_s", "nontrivial_gap_closed", "stall_ms_p99", "coverage")
 """Behind hits and traffic; the last of them is left out first where a terminal is narrow."""
 WIDEST = 1000
 NOTHING = "–"
@@ -51,6 +51,8 @@ OF_BOUNDS = ("nontrivial_hit", "hit", "traffic_ratio", "traffic_vs_reference")
 def _form(column: str) -> Any:
     if column.startswith("traffic"):
         return ratio
+    if column == "tokens_per_s":
+        return "{:,.1f}".format
     return milliseconds if column.startswith("stall_ms") else percent
 
 

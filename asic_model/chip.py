@@ -1,0 +1,152 @@
+"""The chip as a whole: units of a preset, and the four routes that requests take through them.
+
+Model: `read` brings a block from the medium into the arena, `write` takes one to it, `hit` sends
+staged blocks to a host, `command` takes a command up to its decisions. They are the four joints of
+`timing.h`, so a chip is a side of that seam and everything that asks a timing side runs on it: the
+laboratory, and the replays of a daemon's log. A DPU is the same composition with cores in place of
+the chip's own units.
+
+What can fail: `BadInput`, where a preset asks for more than the engine takes.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from offstage.asic_model.parameters import Preset, read_preset
+from offstage.asic_model.units import cores as software
+from offstage.asic_model.units.codec import codec_lanes
+from offstage.asic_model.units.cost import per_mib_ps, permille
+from offstage.asic_model.units.cxl import cxl_ports
+from offstage.asic_model.units.ddr import ddr_channels
+from offstage.asic_model.units.dedup import hash_pipelines
+from offstage.asic_model.units.dma import dma_engines
+from offstage.asic_model.units.front_end import front_end, receive
+from offstage.asic_model.units.hbm import hbm_stacks
+from offstage.asic_model.units.metadata import look_up, metadata_table
+from offstage.asic_model.units.nvme import nvme_units
+from offstage.asic_model.units.qos import arbiter
+from offstage.asic_model.units.scheduler import decide, scheduler_pipeline
+from offstage.bindings.chip import Chip
+from offstage.bindings.core import CoreConfig
+from offstage.bindings.network import Limits, Network, Stage, Unit
+from offstage.bindings.timing import Costs, Timing
+
+__all__ = ["limited", "network", "open_chip", "open_timing"]
+
+PIECES_MAX = 1 << 18
+DPU_PIECE_BYTES = 8192
+"""What a DPU's one-sided reads are cut into: as the chips' pieces, so that both overlap alike."""
+MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
+    "hbm": hbm_stacks, "ddr": ddr_channels, "cxl": cxl_ports,
+}  # fmt: skip
+
+
+def network(preset: Preset, *, drive: str = "", piece_bytes: int = 0) -> Network:
+    """Units and routes. `drive`: the medium, in place of the preset's. `piece_bytes`: what a hit is
+    cut into; 0: into the preset's pieces."""
+    used = {preset.staging, preset.spill} - {""}
+    units = [*front_end(preset.front_end), *nvme_units(preset, drive)]
+    for name, build in MEMORIES.items():
+        if name in used:
+            units += build(preset.memory(name))
+    if preset.kind == "dpu":
+        assert preset.cores is not None
+        return Network((*units, *software.reactors(preset.cores)), _dpu_routes(preset, piece_bytes))
+    assert preset.dma and preset.codec and preset.metadata and preset.dedup
+    assert preset.scheduler and preset.qos
+    units += [
+        *arbiter(preset.qos), *scheduler_pipeline(preset.scheduler),
+        *metadata_table(preset.metadata), *dma_engines(preset.dma), *codec_lanes(preset.codec),
+        *hash_pipelines(preset.dedup, preset.memory(preset.spill)),
+    ]  # fmt: skip
+    return Network(tuple(units), _chip_routes(preset, piece_bytes or preset.dma.piece.whole))
+
+
+def _chip_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
+    table, codec, dma = preset.metadata, preset.codec, preset.dma
+    assert table and codec and dma and preset.scheduler
+    coded, spill = permille(codec.ratio), preset.memory(preset.spill)
+    arena = preset.staging
+    medium = (
+        Stage("nvme_command", bytes_permille=0),
+        Stage("drive", bytes_permille=coded),
+        Stage("nvme_done", bytes_permille=0),
+    )
+    return {
+        "read": (
+            Stage("qos", bytes_permille=0), *medium,
+            Stage("dma_in", bytes_permille=coded, piece_bytes=dma.piece.whole),
+            Stage("decode"), Stage(arena), Stage("metadata", bytes_permille=0, join=True),
+        ),
+        "write": (
+            Stage("link_in"), Stage("hash"),
+            *look_up(table, preset.spill, spill, "absent"),
+            Stage("encode", label="absent"), Stage("dma_out", bytes_permille=coded),
+            medium[0], replace(medium[1], write=True), medium[2],
+        ),
+        "hit": (
+            *look_up(table, preset.spill, spill, "found", items="blocks"),
+            Stage(arena, label="found", piece_bytes=hit_bytes), Stage("dma_out"),
+            Stage("link_out"),
+        ),
+        "command": (
+            receive(preset.front_end),
+            *look_up(table, preset.spill, spill, "known", items="blocks"),
+            *decide(preset.scheduler, "known"),
+        ),
+    }  # fmt: skip
+
+
+def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
+    cores = preset.cores
+    assert cores is not None
+    coded = permille(cores.ratio)
+    codec = () if coded == 1000 else (Stage("codec_core"),)
+    arena = preset.staging
+    hashed = Stage("reactor", bytes_permille=1000, fixed_ps=cores.command.whole,
+                   mib_ps=per_mib_ps(cores.hash_rate.base))  # fmt: skip
+    medium = (
+        Stage("nvme_command", bytes_permille=0),
+        Stage("drive", bytes_permille=coded),
+        Stage("nvme_done", bytes_permille=0),
+    )
+    return {
+        "read": (software.submit(cores), *medium, *codec, Stage(arena), software.publish(cores)),
+        "write": (
+            Stage("link_in"), hashed, *codec, software.submit(cores), medium[0],
+            replace(medium[1], write=True), medium[2], software.publish(cores),
+        ),
+        "hit": (Stage(arena, piece_bytes=hit_bytes or DPU_PIECE_BYTES), Stage("link_out")),
+        "command": (receive(preset.front_end), *software.decide(cores)),
+    }  # fmt: skip
+
+
+def open_chip(
+    preset: Preset, *, drive: str = "", seed: int = 0, in_flight_max: int = 1 << 16,
+    piece_bytes: int = 0, sample_every: int = 0, visit_max: int = 1 << 16,
+) -> Chip:  # fmt: skip
+    """The preset as a chip at time 0."""
+    limits = Limits(
+        in_flight_max=in_flight_max, piece_max=PIECES_MAX, end_max=in_flight_max,
+        visit_max=visit_max, sample_every=sample_every,
+    )  # fmt: skip
+    return Chip(network(preset, drive=drive, piece_bytes=piece_bytes), seed=seed, limits=limits)
+
+
+def open_timing(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 0) -> Timing:
+    """A preset by its name as a side of the timing seam. Of `costs` it takes seed and limits."""
+    chip = open_chip(
+        read_preset(name), drive=drive, seed=costs.seed, in_flight_max=costs.in_flight_max,
+        piece_bytes=block_bytes,
+    )  # fmt: skip
+    return chip.timing()
+
+
+def limited(preset: Preset, config: CoreConfig) -> CoreConfig:
+    """A core's sizes within what the preset has: the bounded table of candidates, the reads that
+    it has in flight, and an arena that its staging memory holds."""
+    candidates = config.queue_max
+    if preset.scheduler is not None:
+        candidates = min(candidates, preset.scheduler.candidates.whole)
+    return replace(config, queue_max=candidates, io_max=min(config.io_max,
+                                                            preset.nvme.reads.whole))  # fmt: skip

@@ -1,0 +1,54 @@
+"""NVMe controllers and the drives behind them.
+
+What it does: puts commands together, rings doorbells, takes completions. Blocks are striped over
+the drives, so that several are one drive with as many times the channels, link and queue.
+
+Pipeline: command, drive, completion. The drive is `nvme_model.h`: controller, flash, channels and
+link with their own queues, the same model as that of the daemon's emulated storage.
+Initiation interval: `command` in the controller; the drive has its own.
+State: an entry of the submission queue for each command in flight.
+When full: commands wait before the drive, and the arbiter before them holds the rest.
+
+`disk` is a drive of which only service times are known: so many side by side, each for so long.
+"""
+
+from collections.abc import Mapping
+
+from offstage.asic_model.parameters import Preset
+from offstage.bindings.network import Unit
+from offstage.bindings.storage import preset as drive_preset
+
+__all__ = ["medium", "nvme_units", "striped"]
+
+MANY = ("channel_count", "queue_depth_max", "link_bytes_per_s", "write_buffer_bytes")
+
+
+def striped(drive: Mapping[str, int], count: int) -> dict[str, int]:
+    """`count` drives as one."""
+    found = {key: value * (count if key in MANY else 1) for key, value in drive.items()}
+    found["command_interval_ps"] = max(1, round(drive["command_interval_ps"] / count))
+    return found
+
+
+def medium(preset: Preset, name: str = "") -> Unit:
+    """The drives of a preset, or as many of another kind."""
+    nvme, disk = preset.nvme, preset.disk
+    name = name or nvme.drive
+    if name == "disk" and disk is not None:
+        return Unit("drive", queue="priority", servers=disk.depth.whole,
+                    queue_max=nvme.queue.whole, fixed_ps=disk.service.whole)  # fmt: skip
+    count = nvme.drives.whole
+    drive = striped(drive_preset(name).params, count)
+    return Unit("drive", kind="drive", queue="priority", queue_max=nvme.queue.whole * count,
+                in_flight_max=drive["queue_depth_max"], drive=drive)  # fmt: skip
+
+
+def nvme_units(preset: Preset, drive: str = "") -> tuple[Unit, ...]:
+    """Commands, the drives, completions."""
+    nvme = preset.nvme
+    return (
+        Unit("nvme_command", queue="priority", queue_max=nvme.queue.whole,
+             fixed_ps=nvme.command.whole),
+        medium(preset, drive),
+        Unit("nvme_done", queue_max=nvme.queue.whole, fixed_ps=nvme.completion.whole),
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""Prefetch scheduler: demands and scores go in, what to read ahead comes out.
+
+What it does: takes a command apart, streams its scores past comparators that keep the likely ones
+as candidates, and orders these by urgency: when decode will need the block, which follows from the
+session's pace and the layers between, and how probably. A candidate whose deadline has passed, or
+whose layer has run, is dropped. A demand overtakes every candidate.
+
+Pipeline: command, demands, scores, then the heap of candidates.
+Initiation interval: of commands, `command` and what `demand` and `score` make of them.
+State: a table of `candidates` for each tenant, an average for each score in SRAM.
+When full: the least urgent candidate is dropped and counted. The bound is a limit of the decision
+core (`queue_max`), so that a smaller table decides differently; in decision-replay it only shows.
+When commands wait beyond `queue`, the link takes no more.
+"""
+
+from offstage.asic_model.parameters import Scheduler
+from offstage.bindings.network import Stage, Unit
+
+__all__ = ["decide", "scheduler_pipeline"]
+
+
+def scheduler_pipeline(scheduler: Scheduler) -> tuple[Unit, ...]:
+    """One pipeline for all tenants."""
+    return (
+        Unit("scheduler", queue="priority", queue_max=scheduler.queue.whole,
+             latency_ps=scheduler.latency.whole),
+    )  # fmt: skip
+
+
+def decide(scheduler: Scheduler, label: str) -> tuple[Stage, ...]:
+    """A command with its demands, then its scores."""
+    return (
+        Stage("scheduler", label=label, bytes_permille=0, items="blocks",
+              fixed_ps=scheduler.command.whole, item_ps=scheduler.demand.whole),
+        Stage("scheduler", bytes_permille=0, items="scores", item_ps=scheduler.score.whole),
+    )  # fmt: skip

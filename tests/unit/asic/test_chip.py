@@ -1,0 +1,210 @@
+"""Is a preset a chip: do routes cost what their units say, and does the laboratory run on it?"""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offstage.asic_model.chip import limited, network, open_chip, open_timing
+from offstage.asic_model.parameters import Preset, names, read_preset
+from offstage.asic_model.units.dedup import collision_share
+from offstage.asic_model.units.metadata import set_count
+from offstage.asic_model.units.nvme import striped
+from offstage.bindings.core import CoreConfig
+from offstage.bindings.errors import BadInput
+from offstage.bindings.storage import NvmeModel, preset
+from offstage.bindings.timing import KINDS, Costs, Timing
+from offstage.testbeds.cli import run
+from offstage.testbeds.lab.run.experiment import plan
+from offstage.testbeds.lab.run.plan import Task
+from offstage.testbeds.lab.run.task import run_task
+
+SPEC = """
+seeds = [1]
+[workload]
+context_tokens = 8192
+sessions = 2
+steps = 8
+layers = 2
+[selection]
+k_blocks = 16
+sink_blocks = 1
+window_blocks = 2
+[tier]
+buffer_over_k = [2]
+time_per_token = "1ms"
+[[policy]]
+use = "window+ema"
+"""
+BLOCK = 65536
+
+
+def took(timing: Timing, kind: str, *, count: int = 1, scores: int = 0, at_ps: int = 0) -> int:
+    """What one request takes when nothing else is inside."""
+    end = timing.ask(kind, at_ps, tag=7, count=count, score_count=scores, size_bytes=BLOCK)
+    while end is None:
+        next_ps = timing.next_ps()
+        assert next_ps is not None
+        for tag, end_ps in timing.poll(next_ps):
+            assert tag == 7
+            end = end_ps
+    return end - at_ps
+
+
+def opened(preset: Preset) -> Timing:
+    return open_chip(preset, in_flight_max=256).timing()
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_route_of_every_preset_ends(name: str) -> None:
+    timing = open_timing(name, Costs(in_flight_max=64))
+    at_ps = 0
+    for kind in KINDS:
+        took_ps = took(timing, kind, count=2 if kind in ("hit", "command") else 1, at_ps=at_ps)
+        assert took_ps > 0
+        at_ps += took_ps + 1
+
+
+def test_an_idle_chip_takes_the_sum_of_its_stages() -> None:
+    """A command through the ASIC, added up by hand: link, lookup, demands, scores."""
+    chip = read_preset("asic_7nm")
+    assert chip.metadata and chip.scheduler
+    link = chip.front_end
+    rate = link.lane_rate.base * link.lanes.base * link.efficiency.base
+    demands, scores = 16, 1000
+    score_ps = round(2e12 / rate)
+    interval_ps = round(chip.metadata.cycle.base / chip.metadata.banks.base)
+    lookup_ps = interval_ps * (1 + demands) + chip.metadata.latency.whole
+    set_bytes = chip.metadata.entry.base * chip.metadata.ways.base
+    ddr = chip.memory("ddr")
+    spill_ps = round(set_bytes * 1e12 / (ddr.rate.base * ddr.efficiency.base)) + ddr.latency.whole
+    own = chip.scheduler
+    decide_ps = own.command.whole + demands * own.demand.whole + scores * own.score.whole
+    decide_ps += 2 * own.latency.whole
+    link_ps = round(64e12 / rate) + scores * score_ps + link.latency.whole
+    timing = opened(chip)
+    cold_ps = took(timing, "command", count=demands, scores=scores)
+    assert cold_ps == link_ps + lookup_ps + spill_ps + decide_ps
+    warm_ps = took(timing, "command", count=demands, scores=scores, at_ps=10**9)
+    assert warm_ps == cold_ps - spill_ps
+
+
+def test_a_reactor_does_one_thing_at_a_time() -> None:
+    """Of a DPU with one: does a read wait for the command before it?"""
+    chip = read_preset("dpu_x86_measured")
+    assert chip.cores is not None
+    timing = opened(chip)
+    alone_ps = took(timing, "read")
+    timing.reset()
+    arrives_ps = chip.front_end.latency.whole + 10**6
+    timing.ask("command", 0, tag=1, count=1000, size_bytes=BLOCK)
+    behind_ps = took_all(timing, arrives_ps)
+    decide_ps = chip.cores.command.whole + 1000 * chip.cores.demand.whole
+    waited_ps = behind_ps - arrives_ps - alone_ps
+    assert decide_ps - 2 * 10**6 < waited_ps < decide_ps
+
+
+def took_all(timing: Timing, at_ps: int) -> int:
+    """When a read asked at at_ps ends, whatever else does."""
+    timing.ask("read", at_ps, tag=7, size_bytes=BLOCK)
+    while (next_ps := timing.next_ps()) is not None:
+        for tag, end_ps in timing.poll(next_ps):
+            if tag == 7:
+                return end_ps
+    raise AssertionError("it never ended")
+
+
+def test_a_smaller_ratio_makes_reads_shorter_and_a_slow_codec_longer() -> None:
+    chip = read_preset("asic_7nm")
+    raw, coded = (took(opened(chip.with_({"codec.ratio": ratio})), "read") for ratio in (1, 0.4))
+    slow = took(opened(chip.with_({"codec.ratio": 0.4, "codec.decode_rate": 0.1})), "read")
+    assert coded < raw < slow
+
+
+def test_the_bounded_table_is_a_limit_of_the_core() -> None:
+    chip = read_preset("asic_7nm").with_({"scheduler.candidates": 100, "nvme.reads": 8})
+    config = CoreConfig(slot_count=64, chunk_max=64, session_chunk_max=64, queue_max=512)
+    assert limited(chip, config) == replace(config, queue_max=100, io_max=8)
+    assert limited(read_preset("ideal"), config) == config
+
+
+def test_several_drives_are_one_with_more_of_everything() -> None:
+    """Do eight drives read eight times as much as one, and a single block as fast?"""
+    drive = preset("gen5-tlc").params
+    seconds = []
+    for count in (1, 8):
+        model = NvmeModel(striped(drive, count))
+        ends = [model.submit(0, BLOCK * number, BLOCK) for number in range(4096)]
+        seconds.append(max(ends))
+        assert ends[0] < 10**8
+    assert 6 < seconds[0] / seconds[1] < 10
+
+
+def test_collisions_and_sets_follow_from_their_numbers() -> None:
+    chip = read_preset("asic_7nm")
+    assert chip.dedup and chip.metadata
+    assert collision_share(chip.dedup) < 1e-30
+    short = chip.with_({"dedup.key_bits": 16, "dedup.entries": 1 << 15}).dedup
+    assert short is not None and collision_share(short) == 0.5
+    assert set_count(chip.metadata) == 1 << 16
+
+
+def test_every_unit_of_a_network_is_on_a_route() -> None:
+    """A unit that no route visits would show as idle for ever; `cxl` stands there only if used."""
+    for name in names():
+        found = network(read_preset(name))
+        visited = {stage.unit for stages in found.routes.values() for stage in stages}
+        unused = {unit.name for unit in found.units} - visited
+        assert unused <= {"codec_core"}, name
+
+
+def computed(spec: Path, device: str) -> dict[str, bytes]:
+    """What the spec's points gave, by the name of the part, with the rows of each."""
+    changes = {"tier.device": device} if device else {}
+    found = plan(spec, changes, sweep=False)
+    task = Task(found.spec, 1, found.variants[0].points)
+    result = run_task(task, "code", lambda steps: None)
+    assert not result.failures
+    return {name: part_rows(part) for name, part in result.parts.items()}
+
+
+def part_rows(part: bytes) -> bytes:
+    with np.load(io.BytesIO(part), allow_pickle=False) as archive:
+        return bytes(archive["rows"].tobytes())
+
+
+def test_a_lab_runs_on_a_chip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every device gives rows of its own under a name of their own, and the same ones again; the
+    command line shows tokens per second where there is a device."""
+    spec = tmp_path / "small.toml"
+    spec.write_text(SPEC)
+    devices = ("", "asic_7nm", "dpu_x86_measured")
+    found = {device: computed(spec, device) for device in devices}
+    assert len({name for parts in found.values() for name in parts}) == 3 * len(found[""])
+    rows = [set(parts.values()) for parts in found.values()]
+    assert not rows[0] & rows[1] and not rows[1] & rows[2]
+    assert computed(spec, "asic_7nm") == found["asic_7nm"]
+    command = ["lab", "run", str(spec), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    assert run([*command, "--device", "asic_7nm"]) == 0
+    assert "tokens/s" in capsys.readouterr().out
+
+
+def test_a_device_that_cannot_hold_the_arena_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "small.toml"
+    spec.write_text(SPEC)
+    base = ["lab", "run", str(spec), "--out", str(tmp_path / "out")]
+    assert run([*base, "--device", "asic_8nm"]) == 2
+    assert "no preset 'asic_8nm'" in capsys.readouterr().err
+    small = tmp_path / "small_hbm.toml"
+    number = '{ value = 1, unit = "MiB", low = 1, high = 1, tag = "guess", source = "a test" }'
+    small.write_text(f'extends = "asic_7nm"\n[hbm]\ncapacity = {number}\n')
+    assert run([*base, "--device", str(small)]) == 2
+    line = capsys.readouterr().err
+    assert "an arena of" in line and "of hbm" in line and line.count("\n") == 1
+    with pytest.raises(BadInput, match="no NVMe preset 'floppy'"):
+        network(read_preset("asic_7nm"), drive="floppy")
+    assert np.isfinite(read_preset("asic_7nm").nvme.drives.value)

@@ -1,0 +1,49 @@
+"""Is the closed form of a PCIe link what pcie-model computes, and is what is no link refused?"""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from offstage.asic_model.tables.links import coded_bytes_per_s, flit_share, payload_share
+from offstage.bindings.errors import BadInput
+
+FIGURES = Path(__file__).parent / "figures/pcie_model.csv"
+
+
+def figures() -> list[dict[str, str]]:
+    lines = FIGURES.read_text(encoding="utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+@pytest.mark.parametrize("direction", ["write", "read"])
+def test_payload_is_within_one_percent_of_pcie_model(direction: str) -> None:
+    """Generations 3 to 6, 4 to 16 lanes, three payload sizes, 64 B and 64 KiB transfers."""
+    rows = figures()
+    assert len(rows) == 72
+    for row in rows:
+        generation, lanes = int(row["generation"]), int(row["lanes"])
+        share = payload_share(
+            generation,
+            lanes,
+            payload_max=int(row["payload_max"]),
+            size_bytes=int(row["size_bytes"]),
+            write=direction == "write",
+        )
+        ours = coded_bytes_per_s(generation, lanes) * share / 1e9
+        assert ours == pytest.approx(float(row[f"{direction}_gb_per_s"]), rel=0.01), row
+
+
+def test_flits_leave_what_the_count_of_their_bytes_says() -> None:
+    """118 GB/s of a link of generation 6 with 16 lanes are TLPs, says
+    glennklockwood.com/garden/PCIe-Gen6; a long write of 256 bytes has 16 of header in that."""
+    assert 128 * flit_share(payload_max=256) == pytest.approx(118 * 256 / 272, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "payload", "what"),
+    [(2, 16, 256, "generation"), (5, 12, 256, "lanes"), (5, 16, 300, "payload")],
+)
+def test_what_is_no_link_is_refused(generation: int, lanes: int, payload: int, what: str) -> None:
+    with pytest.raises(BadInput, match=what):
+        payload_share(generation, lanes, payload_max=payload)

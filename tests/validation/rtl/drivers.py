@@ -97,3 +97,30 @@ async def drive_metadata_lookup(dut: Any) -> None:
         await RisingEdge(dut.clk)
         cycle += 1
     save({"entered": entered, "left": left, "hit": hit, "evicts": evicts, "cycles": cycle})
+
+
+@cocotb.test()
+async def drive_qos_arbiter(dut: Any) -> None:
+    """A put or none in each cycle, and a line that takes what it gets time to move."""
+    stimulus = load()
+    puts, stalls = stimulus["puts"], stimulus["stalls"]
+    taken, refused = [], []
+    free_at = 0
+    await start(dut, put=0, take=0, **stimulus["config"])
+    for cycle, (put, stall) in enumerate(zip(puts, stalls, strict=True)):
+        dut.put.value = int(put is not None)
+        if put is not None:
+            for name, value in put.items():
+                getattr(dut, f"put_{name}").value = value
+        take = free_at <= cycle and not stall
+        dut.take.value = int(take)
+        await FallingEdge(dut.clk)
+        if take and int(dut.take_valid.value):
+            taken.append((cycle, int(dut.take_tag.value), int(dut.take_tenant.value)))
+            free_at = cycle - (-int(dut.take_cost.value) // stimulus["bytes_per_cycle"])
+        if put is not None and int(dut.put_full.value):
+            refused.append((cycle, "full"))
+        elif put is not None and int(dut.put_session_full.value):
+            refused.append((cycle, "session"))
+        await RisingEdge(dut.clk)
+    save({"taken": taken, "refused": refused})

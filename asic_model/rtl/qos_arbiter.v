@@ -1,0 +1,172 @@
+// qos_arbiter.v: who is served next: the scheduler of qos.h, a decision in each cycle.
+//
+// Model: for each tenant a queue that is sorted as it fills: a cell for each entry compares its key
+// with the new one and keeps, takes over its neighbour's entry or the new one. So the first item is
+// always at hand. Tokens are added in every cycle up to the burst, in the fixed point of the library
+// (2^-32 bytes); a tenant is ready while something waits and the tokens cover its first item. Whose
+// turn it is changes as in the library: the tenant of the turn stays while it is ready and its
+// deficit covers the first item, else the next one that is ready gets its weight's bytes.
+//
+// `take` asks in a cycle and is answered in the same one; so is `put`, which sees the room that a
+// take of this cycle makes. Time is counted in cycles from reset; a deadline is a cycle. Not in
+// hardware: the counters, which are adders beside this. Configuration is held still after reset.
+module qos_arbiter #(
+    parameter TENANT_BITS = 2,
+    parameter DEPTH_BITS = 3,     // 2^DEPTH_BITS entries for each tenant
+    parameter SESSION_BITS = 4,
+    parameter COST_BITS = 16,
+    parameter TAG_BITS = 32,
+    parameter TIME_BITS = 32
+) (
+    input  wire                    clk,
+    input  wire                    rst,
+    // configuration: of each tenant, tenant 0 in the lowest bits
+    input  wire [(1<<TENANT_BITS)*32-1:0] turn_bytes,
+    input  wire [(1<<TENANT_BITS)*64-1:0] rate,        // tokens a cycle; 0: no limit
+    input  wire [(1<<TENANT_BITS)*64-1:0] burst,       // tokens
+    input  wire [DEPTH_BITS:0]     session_max,
+    input  wire [TIME_BITS-1:0]    ahead_max,
+    // an item that wants to wait, and why it may not
+    input  wire                    put,
+    input  wire [TENANT_BITS-1:0]  put_tenant,
+    input  wire [SESSION_BITS-1:0] put_session,
+    input  wire [COST_BITS-1:0]    put_cost,
+    input  wire [TIME_BITS-1:0]    put_deadline,
+    input  wire [TAG_BITS-1:0]     put_tag,
+    output wire                    put_full,
+    output wire                    put_session_full,
+    // the item that is served
+    input  wire                    take,
+    output wire                    take_valid,
+    output wire [TENANT_BITS-1:0]  take_tenant,
+    output wire [COST_BITS-1:0]    take_cost,
+    output wire [TAG_BITS-1:0]     take_tag
+);
+    localparam TENANTS = 1 << TENANT_BITS;
+    localparam DEPTH = 1 << DEPTH_BITS;
+    localparam SESSIONS = 1 << SESSION_BITS;
+    localparam ENTRY = TIME_BITS + COST_BITS + SESSION_BITS + TAG_BITS;
+    localparam COST_AT = TAG_BITS + SESSION_BITS;
+    localparam KEY_AT = COST_AT + COST_BITS;
+
+    // ---- who is ready, and whose turn it is --------------------------------------------------
+    wire [TENANTS-1:0]          ready;
+    wire [TENANTS*ENTRY-1:0]    firsts;
+    wire [TENANTS*32-1:0]       deficits;
+    reg  [TENANT_BITS-1:0]      turn, next;
+    integer step;
+
+    always @* begin : rotate
+        reg [TENANT_BITS-1:0] tenant;
+        next = turn;
+        for (step = TENANTS; step > 0; step = step - 1) begin
+            tenant = turn + step[TENANT_BITS-1:0];
+            if (ready[tenant])
+                next = tenant;
+        end
+    end
+
+    wire [COST_BITS-1:0] turn_cost = firsts[turn*ENTRY+COST_AT +: COST_BITS];
+    wire stays = ready[turn] && {{(32-COST_BITS){1'b0}}, turn_cost} <= deficits[turn*32 +: 32];
+    wire [TENANT_BITS-1:0] winner = stays ? turn : next;
+    wire [KEY_AT-1:0] first = firsts[winner*ENTRY +: KEY_AT];
+    wire taken = take && take_valid;
+    wire [SESSION_BITS-1:0] take_session = first[TAG_BITS +: SESSION_BITS];
+
+    assign take_valid  = |ready;
+    assign take_tenant = winner;
+    assign take_cost   = first[COST_AT +: COST_BITS];
+    assign take_tag    = first[TAG_BITS-1:0];
+
+    always @(posedge clk)
+        if (rst)
+            turn <= {TENANT_BITS{1'b1}};
+        else if (taken)
+            turn <= winner;
+
+    // ---- time, and how much of each session waits ---------------------------------------------
+    reg [TIME_BITS-1:0] now;
+    reg [DEPTH_BITS:0]  waiting [0:SESSIONS-1];
+    wire [TENANTS-1:0]  fulls;
+    wire [DEPTH_BITS:0] session_room_used = waiting[put_session]
+        - {{DEPTH_BITS{1'b0}}, taken && take_session == put_session};
+    wire accepted = put && !put_full && !put_session_full;
+    wire [TIME_BITS-1:0] ahead = put_deadline - now;
+    wire [TIME_BITS-1:0] put_key = put_deadline <= now ? now
+        : ahead > ahead_max ? now + ahead_max : put_deadline;
+    wire [ENTRY-1:0] entry = {put_key, put_cost, put_session, put_tag};
+    integer session;
+
+    assign put_full         = fulls[put_tenant];
+    assign put_session_full = !put_full && session_room_used == session_max;
+
+    always @(posedge clk) begin
+        now <= rst ? 0 : now + 1'b1;
+        for (session = 0; session < SESSIONS; session = session + 1)
+            if (rst)
+                waiting[session] <= 0;
+            else
+                waiting[session] <= waiting[session]
+                    + {{DEPTH_BITS{1'b0}}, accepted && put_session == session[SESSION_BITS-1:0]}
+                    - {{DEPTH_BITS{1'b0}}, taken && take_session == session[SESSION_BITS-1:0]};
+    end
+
+    // ---- each tenant: its sorted queue, its tokens, its deficit --------------------------------
+    genvar t;
+    generate
+        for (t = 0; t < TENANTS; t = t + 1) begin : tenant
+            reg [ENTRY-1:0]    cells [0:DEPTH-1];
+            reg [DEPTH_BITS:0] count;
+            reg [63:0]         tokens;
+            reg [31:0]         deficit;
+            wire [63:0] rate_t  = rate[t*64 +: 64];
+            wire [63:0] burst_t = burst[t*64 +: 64];
+            wire [COST_BITS-1:0] cost = cells[0][COST_AT +: COST_BITS];
+            wire [63:0] cost_tokens = {{(32-COST_BITS){1'b0}}, cost, 32'b0};
+            wire out = taken && winner == t[TENANT_BITS-1:0];
+            wire in  = accepted && put_tenant == t[TENANT_BITS-1:0];
+            wire [DEPTH_BITS:0] kept = count - {{DEPTH_BITS{1'b0}}, out};
+            wire [63:0] tokens_left = out ? tokens - cost_tokens : tokens;
+            wire begins = out && !stays;
+            wire [31:0] gained = begins ? turn_bytes[t*32 +: 32] : 0;
+
+            assign ready[t] = count != 0 && (rate_t == 0 || tokens >= cost_tokens);
+            assign fulls[t] = kept == DEPTH[DEPTH_BITS:0];
+            assign firsts[t*ENTRY +: ENTRY] = cells[0];
+            assign deficits[t*32 +: 32] = deficit;
+
+            // What a cell holds after a take moved all by one, and whether that is sooner than the
+            // new entry, or as soon: up to some cell all are.
+            reg [ENTRY-1:0] moved [0:DEPTH-1];
+            reg [DEPTH-1:0] sooner;
+            integer i;
+
+            always @* begin
+                for (i = 0; i < DEPTH; i = i + 1) begin
+                    moved[i]  = out && i + 1 < DEPTH ? cells[(i + 1) % DEPTH] : cells[i];
+                    sooner[i] = i[DEPTH_BITS:0] < kept && moved[i][KEY_AT +: TIME_BITS] <= put_key;
+                end
+            end
+
+            always @(posedge clk) begin
+                for (i = 0; i < DEPTH; i = i + 1)
+                    cells[i] <= !in || sooner[i] ? moved[i]
+                        : i == 0 || sooner[(i + DEPTH - 1) % DEPTH] ? entry
+                        : moved[(i + DEPTH - 1) % DEPTH];
+                if (rst) begin
+                    count   <= 0;
+                    tokens  <= burst_t;
+                    deficit <= 0;
+                end else begin
+                    count <= kept + {{DEPTH_BITS{1'b0}}, in};
+                    if (rate_t != 0)
+                        tokens <= burst_t - tokens_left < rate_t ? burst_t : tokens_left + rate_t;
+                    if (out)
+                        deficit <= deficit + gained - {{(32-COST_BITS){1'b0}}, cost};
+                    else if (taken && turn == t[TENANT_BITS-1:0] && !ready[t])
+                        deficit <= 0;
+                end
+            end
+        end
+    endgenerate
+endmodule

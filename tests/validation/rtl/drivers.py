@@ -124,3 +124,43 @@ async def drive_qos_arbiter(dut: Any) -> None:
             refused.append((cycle, "session"))
         await RisingEdge(dut.clk)
     save({"taken": taken, "refused": refused})
+
+
+@cocotb.test()
+async def drive_codec_lane(dut: Any) -> None:
+    """Pieces at their cycles, their words at once or with pauses; the receiver may stall."""
+    stimulus = load()
+    pieces, pauses, stalls = (stimulus[name] for name in ("pieces", "pauses", "stalls"))
+    begun, ended, bad, found = [], [], [], []
+    words: deque[int] = deque()
+    values: list[int] = []
+    await start(dut, piece_valid=0, in_valid=0, out_ready=0)
+    cycle = 0
+    while len(ended) < len(pieces):
+        offers = len(begun) < len(pieces) and pieces[len(begun)]["cycle"] <= cycle
+        dut.piece_valid.value = int(offers)
+        if offers:
+            for name in ("dtype", "bytes", "values"):
+                getattr(dut, f"piece_{name}").value = pieces[len(begun)][name]
+        sends = bool(words) and not pauses[cycle % len(pauses)]
+        dut.in_valid.value = int(sends)
+        if sends:
+            dut.in_word.value = words[0]
+        ready = not stalls[cycle % len(stalls)]
+        dut.out_ready.value = int(ready)
+        await FallingEdge(dut.clk)
+        if offers and int(dut.piece_ready.value):
+            words.extend(pieces[len(begun)]["words"])
+            begun.append(cycle)
+        if sends and int(dut.in_ready.value):
+            words.popleft()
+        if ready and int(dut.out_valid.value):
+            values.append(int(dut.out_value.value))
+            if int(dut.out_last.value):
+                ended.append(cycle)
+                bad.append(int(dut.out_bad.value))
+                found.append(values)
+                values = []
+        await RisingEdge(dut.clk)
+        cycle += 1
+    save({"begun": begun, "ended": ended, "bad": bad, "values": found})

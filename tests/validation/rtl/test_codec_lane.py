@@ -1,0 +1,125 @@
+"""Does a codec lane in Verilog give back the bytes, refuse what is damaged, and take its cycles?"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.asic_model.codec.reference import (
+    PIECE_BYTES,
+    SHAPES,
+    Shape,
+    decode_piece,
+    encode_piece,
+)
+from offstage.bindings.chip import Chip, Network, Stage, Unit, make_requests
+from offstage.bindings.errors import Corrupt
+
+CYCLE_PS = 1_000
+OVERHEAD_CYCLES = 5  # announced, first word, three words of header
+HEADER_BYTES = 12
+PIECES = 70
+
+Simulate = Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
+
+
+def draw_piece(draw: random.Random) -> tuple[Shape, bytes, bytes]:
+    """A piece that is worth coding: values around a few sizes, of any dtype, most of them short."""
+    while True:
+        shape = draw.choice(list(SHAPES.values()))
+        whole = PIECE_BYTES * 8 // shape.value_bits
+        count = whole if draw.random() < 0.08 else draw.randint(8, 200)
+        generator = np.random.default_rng(draw.getrandbits(32))
+        spread = draw.choice([0, 1, 3, 6])
+        symbols = generator.normal(1 << (shape.exponent_bits - 1), spread, count).astype(np.uint32)
+        rests = generator.integers(0, 1 << shape.rest_bits, count, np.uint32)
+        rests &= draw.choice([0xFFFF, 0, draw.getrandbits(16)])
+        rests |= draw.getrandbits(shape.rest_bits) if draw.random() < 0.3 else 0
+        turned = (symbols % (1 << shape.exponent_bits)) << shape.rest_bits | rests
+        values = turned >> 1 | (turned & 1) << (shape.value_bits - 1)
+        plain = values.astype(f"<u{shape.value_bits // 8}").tobytes()
+        coded = encode_piece(shape, plain)
+        if len(coded) < len(plain):
+            return shape, plain, coded
+
+
+def make_stimulus(pieces: list[tuple[Shape, bytes, bytes]], draw: random.Random) -> dict[str, Any]:
+    """The pieces in words, announced in bursts and with gaps; nothing pauses."""
+    rows, cycle = [], 0
+    for shape, plain, coded in pieces:
+        cycle += draw.choice([0, 0, draw.randint(1, 400)])
+        padded = coded + bytes(-len(coded) % 4)
+        rows.append({
+            "cycle": cycle,
+            "dtype": shape.number,
+            "bytes": len(coded),
+            "values": len(plain) * 8 // shape.value_bits,
+            "words": np.frombuffer(padded, "<u4").tolist(),
+        })  # fmt: skip
+    return {"pieces": rows, "pauses": [False], "stalls": [False]}
+
+
+def plain_bytes(shape: Shape, values: list[int]) -> bytes:
+    return np.array(values, f"<u{shape.value_bits // 8}").tobytes()
+
+
+def run_model(stimulus: dict[str, Any]) -> list[int]:
+    """When the last value of each piece is out, by the chip's engine: a server and its items."""
+    cycles = [
+        -(-max(sum(np.array(row["words"][:2], "<u4").tobytes()), 1) // 4) + row["values"]
+        for row in stimulus["pieces"]
+    ]
+    lane = Unit("lane", fixed_ps=OVERHEAD_CYCLES * CYCLE_PS, item_ps=CYCLE_PS, latency_ps=CYCLE_PS)
+    chip = Chip(Network((lane,), {"piece": (Stage("lane", items="blocks"),)}))
+    at_ps = [row["cycle"] * CYCLE_PS for row in stimulus["pieces"]]
+    ends = chip.run(make_requests(len(cycles), at_ps=at_ps, count=cycles))
+    ends.sort(order="tag")
+    return (ends["end_ps"] // CYCLE_PS).tolist()
+
+
+def test_bytes_and_cycles(simulate: Simulate) -> None:
+    """Every value of every piece, and the cycle of its last one, as the model's unit says."""
+    draw = random.Random(1)
+    pieces = [draw_piece(draw) for _ in range(PIECES)]
+    stimulus = make_stimulus(pieces, draw)
+    rtl = simulate("codec_lane", {}, stimulus)
+    assert not any(rtl["bad"])
+    for (shape, plain, _), values in zip(pieces, rtl["values"], strict=True):
+        assert plain_bytes(shape, values) == plain
+    assert rtl["ended"] == run_model(stimulus)
+    assert len({(shape.number, coded[:8]) for shape, _, coded in pieces}) > 40
+    assert {shape.number for shape, _, _ in pieces} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_pauses_and_damage(seed: int, simulate: Simulate) -> None:
+    """Words that pause and a receiver that stalls change no value; what no encoder wrote is bad.
+
+    A damaged piece that could still be one is decoded to what the reference makes of it.
+    """
+    draw = random.Random(seed)
+    pieces = []
+    for shape, plain, coded in (draw_piece(draw) for _ in range(PIECES)):
+        if draw.random() < 0.6:
+            where = draw.choice([draw.randrange(HEADER_BYTES), draw.randrange(len(coded))])
+            damaged = bytes([coded[where] ^ 1 << draw.randrange(8)])
+            coded = coded[:where] + damaged + coded[where + 1 :]
+        if draw.random() < 0.1:
+            coded = coded[: draw.randint(1, len(coded))] + bytes(draw.randint(0, 9))
+        pieces.append((shape, plain, coded))
+    stimulus = make_stimulus(pieces, draw)
+    stimulus["pauses"] = [draw.random() < 0.3 for _ in range(4001)]
+    stimulus["stalls"] = [draw.random() < 0.3 for _ in range(3001)]
+    rtl = simulate("codec_lane", {}, stimulus)
+    refused = 0
+    for (shape, plain, coded), values, bad in zip(pieces, rtl["values"], rtl["bad"], strict=True):
+        try:
+            expected = decode_piece(shape, coded, len(plain))
+        except Corrupt:
+            refused += 1
+            assert bad
+        else:
+            assert not bad and plain_bytes(shape, values) == expected
+    assert 10 < refused < PIECES - 10

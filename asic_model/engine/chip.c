@@ -39,6 +39,7 @@ unit_open(struct ofs_chip *chip, uint32_t number, const struct ofs_chip_unit *co
 {
 	struct chip_unit *unit = &chip->units[number];
 	uint64_t tag_count = (uint64_t)config->set_count * config->way_count;
+	int rc = 0;
 
 	unit->config = *config;
 	unit->number = number;
@@ -61,19 +62,21 @@ unit_open(struct ofs_chip *chip, uint32_t number, const struct ofs_chip_unit *co
 		if (unit->tags == NULL)
 			return -ENOMEM;
 	}
-	if (config->qos) {
+	if (config->drive)
+		rc = ofs_nvme_model_open(&unit->drive, config->drive,
+			chip_draw(chip->config.seed, number, 0));
+	if (config->qos && rc == 0) {
+		rc = ofs_qos_open(&unit->qos, config->qos, config->tenants);
 		unit->qos_config = *config->qos;
 		unit->config.qos = &unit->qos_config;
 		if (chip->tenant_count > config->qos->tenant_count)
 			chip->tenant_count = config->qos->tenant_count;
 		if (chip->session_count > config->qos->session_count)
 			chip->session_count = config->qos->session_count;
-		return ofs_qos_open(&unit->qos, config->qos, config->tenants);
 	}
-	if (config->drive)
-		return ofs_nvme_model_open(&unit->drive, config->drive,
-			chip_draw(chip->config.seed, number, 0));
-	return 0;
+	unit->config.drive = NULL; /* the caller's, as are the tenants */
+	unit->config.tenants = NULL;
+	return rc;
 }
 
 static int

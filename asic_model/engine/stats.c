@@ -105,6 +105,7 @@ ofs_chip_unit_stats(struct ofs_chip *chip, uint32_t number, struct ofs_chip_unit
 
 	unsigned __int128 area = 0;
 
+	fold(chip, chip->now_ps);
 	chip_count(chip, unit);
 	*stats = unit->stats;
 	for (uint32_t i = 0; i < OFS_CHIP_BINS; i++)

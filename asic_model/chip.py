@@ -33,7 +33,7 @@ from offstage.bindings.timing import Costs, Timing
 
 __all__ = ["limited", "network", "open_chip", "open_timing"]
 
-PIECES_MAX = 1 << 18
+PIECES_MAX = 1 << 16
 DPU_PIECE_BYTES = 8192
 """What a DPU's one-sided reads are cut into: as the chips' pieces, so that both overlap alike."""
 MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
@@ -123,11 +123,12 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
 
 def open_chip(
     preset: Preset, *, drive: str = "", seed: int = 0, in_flight_max: int = 1 << 16,
-    piece_bytes: int = 0, sample_every: int = 0, visit_max: int = 1 << 16,
+    piece_bytes: int = 0, piece_max: int = PIECES_MAX, sample_every: int = 0,
+    visit_max: int = 1,
 ) -> Chip:  # fmt: skip
     """The preset as a chip at time 0."""
     limits = Limits(
-        in_flight_max=in_flight_max, piece_max=PIECES_MAX, end_max=in_flight_max,
+        in_flight_max=in_flight_max, piece_max=piece_max, end_max=in_flight_max,
         visit_max=visit_max, sample_every=sample_every,
     )  # fmt: skip
     return Chip(network(preset, drive=drive, piece_bytes=piece_bytes), seed=seed, limits=limits)

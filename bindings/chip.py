@@ -208,6 +208,14 @@ class Chip:
                 raise self._deadlock()
         return np.concatenate(found) if found else np.zeros(0, DONE)
 
+    def next_ends(self, until_ps: int | None = None) -> list[tuple[int, int]]:
+        """Up to the first end and no further, or to until_ps: the tags and times of the ends of
+        that moment; none where until_ps came first, or nothing is inside."""
+        rc = int(lib.ofs_chip_run_to_end(self._chip, _NEVER if until_ps is None else until_ps))
+        if rc < 0:
+            raise self._deadlock()
+        return [(int(one["tag"]), int(one["end_ps"])) for ends in self._poll() for one in ends]
+
     def stream(self, batches: Iterable[Array]) -> Iterable[Array]:
         """Batch after batch of one trace: the ends that each brought. Between two batches time
         stands at the last arrival; after the last everything ends."""

@@ -19,7 +19,7 @@ from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 if TYPE_CHECKING:  # collections.abc has it from Python 3.12
     from _typeshed import ReadableBuffer as Buffer
 
-__all__ = ["Event", "ToldStep", "Walk", "events"]
+__all__ = ["Event", "ToldStep", "Walk", "events", "policy_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +79,7 @@ class Walk:
         policy: Any = ffi.new("struct ofs_policy *")
         core = lib.ofs_replay_core(self._handle)
         check_rc(lib.ofs_core_describe(core, config, policy), "reading the core's configuration")
-        return CoreConfig(**_fields(CoreConfig, config)), Policy(
-            **_fields(Policy, policy)
-            | {
-                "prefetchers": "+".join(n for n, bit in PREFETCHERS.items()
-                                        if policy.prefetchers & bit) or "none",
-                "eviction": EVICTIONS[policy.eviction],
-            }
-        )  # fmt: skip
+        return CoreConfig(**_fields(CoreConfig, config)), _policy(policy)
 
     def work(self) -> dict[str, dict[str, Any]]:
         """What the events so far cost the core, as `Core.work()`."""
@@ -102,6 +95,19 @@ class Walk:
 def _fields(kind: Any, struct: Any) -> dict[str, Any]:
     """The fields of a dataclass that a struct has by the same names."""
     return {one.name: int(getattr(struct, one.name)) for one in fields(kind)}
+
+
+def policy_of(data: bytes) -> Policy:
+    """The policy that a `policy` event brings: its input, `struct ofs_policy`."""
+    struct: Any = ffi.new("struct ofs_policy *")
+    ffi.buffer(struct)[:] = data
+    return _policy(struct)
+
+
+def _policy(struct: Any) -> Policy:
+    named = [name for name, bit in PREFETCHERS.items() if struct.prefetchers & bit]
+    names = {"prefetchers": "+".join(named) or "none", "eviction": EVICTIONS[struct.eviction]}
+    return Policy(**{**_fields(Policy, struct), **names})
 
 
 def events(log: "Buffer", where: str = "log") -> Iterator[Event]:

@@ -233,6 +233,8 @@ uint64_t ofs_chip_fed(const struct ofs_chip *chip);
  * on: ofs_chip_stuck says where.
  */
 int ofs_chip_run(struct ofs_chip *chip, uint64_t until_ps);
+/* The same, and 1 as soon as an end waits: for who asks again because of it. */
+int ofs_chip_run_to_end(struct ofs_chip *chip, uint64_t until_ps);
 int ofs_chip_poll(struct ofs_chip *chip, struct ofs_chip_done *ends, int max);
 int ofs_chip_poll_visits(struct ofs_chip *chip, struct ofs_chip_visit *visits, int max);
 /* After -EDEADLK: the units of one cycle in order, each waits for the next and the last for the

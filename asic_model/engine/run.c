@@ -292,13 +292,14 @@ handle(struct ofs_chip *chip, struct chip_event event)
 	settle(chip);
 }
 
-int
-ofs_chip_run(struct ofs_chip *chip, uint64_t until_ps)
+/* Until so many ends wait; 0: however many do. */
+static int
+run(struct ofs_chip *chip, uint64_t until_ps, uint32_t end_count)
 {
 	uint64_t arrival_ps, event_ps;
 
 	for (;;) {
-		if (chip->config.end_max && chip->end_count == chip->config.end_max)
+		if (end_count && chip->end_count >= end_count)
 			return 1;
 		arrival_ps = event_ps = OFS_CHIP_NEVER;
 		if (chip->heap.count)
@@ -327,4 +328,16 @@ ofs_chip_run(struct ofs_chip *chip, uint64_t until_ps)
 	if (until_ps != OFS_CHIP_NEVER && until_ps > chip->now_ps)
 		chip->now_ps = until_ps;
 	return 0;
+}
+
+int
+ofs_chip_run(struct ofs_chip *chip, uint64_t until_ps)
+{
+	return run(chip, until_ps, chip->config.end_max);
+}
+
+int
+ofs_chip_run_to_end(struct ofs_chip *chip, uint64_t until_ps)
+{
+	return run(chip, until_ps, 1);
 }

@@ -1,14 +1,24 @@
 """`offstage asic`: the model of the KV ASIC, and of the DPUs that it is compared with."""
 
+from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 
 __all__ = ["register"]
 
 ABOUT = "The KV ASIC in virtual time: its presets, and traces that run through them."
+
+RUN_NAME = "chip-run.json"
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="BLOCK.KEY=NUMBER", help="change a number of the preset, in its "
+                 "unit, such as codec.lanes=8; may be repeated"),
+]  # fmt: skip
 
 asic = typer.Typer(no_args_is_help=True, help=ABOUT)
 
@@ -77,3 +87,63 @@ def commands(form: FormatOption = Format.text) -> None:
     for row in found:
         table.add_row(*row.values())
     emit({"commands": found, "fields": FIELDS}, form, table)
+
+
+@asic.command()
+def run(
+    log: Annotated[
+        Path, typer.Argument(metavar="RUN", help="a recorded run's folder, or its decisions.log")
+    ],
+    preset: Annotated[
+        str, typer.Option("--preset", metavar="NAME", help="the chip, or a TOML file of one")
+    ] = "asic_7nm",
+    closed: Annotated[
+        bool, typer.Option("--closed-loop", help="let the core decide again, in the chip's time")
+    ] = False,
+    storage: Annotated[
+        str, typer.Option("--storage", metavar="DRIVE", help="the drives, instead of the preset's")
+    ] = "",
+    changes: SetOption = None,
+    seed: Annotated[int, typer.Option("--seed", help="of what is drawn, as retries of reads")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder that gets chip-run.json")
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Run a recorded run's trace through a chip, with its own decisions or deciding again."""
+    from offstage.asic_model.parameters import read_preset
+    from offstage.asic_model.replay import closed_loop, decision_replay
+    from offstage.asic_model.trace import read_trace
+    from offstage.testbeds.cli.asic_tables import run_table
+    from offstage.testbeds.cli.progress import shown
+
+    values = {name: _value(name, text) for name, text in parse_settings(changes or []).items()}
+    chip = read_preset(preset).with_(values)
+    mode = "closed loop" if closed else "decision-replay"
+    with shown(2) as progress:
+        progress.start("decisions made again", 1)
+        trace = read_trace(log)
+        progress.start(f"{mode} on {chip.name}, fetches", len(trace.fetches))
+        replay = closed_loop if closed else decision_replay
+        found = replay(trace, chip, drive=storage, seed=seed, advance=progress.advance)
+    found.parameters = values
+    if out is not None:
+        _write(out / RUN_NAME, msgspec.json.format(msgspec.json.encode(found), indent=1))
+    emit(msgspec.to_builtins(found), form, run_table(found))
+
+
+def _value(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(f"{text!r} is not a number", f"--set {name}", "give one, in the unit that "
+                       "`offstage asic presets NAME` shows") from None  # fmt: skip
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data + b"\n")
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", str(path),
+                       "give --out another folder") from None  # fmt: skip

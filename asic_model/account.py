@@ -1,0 +1,258 @@
+"""A chip under a run, and the figures that come out of it.
+
+Model: a `Device` asks the chip through the timing seam and calls back when an end comes, so that a
+replay is written as what follows what. An `Account` collects fetches, tokens and reads in
+picoseconds, and makes a `ChipRun` of them with what the chip's units say of themselves. Both are
+used by one thread, for one run.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from offstage.asic_model.chip import open_chip
+from offstage.asic_model.parameters import Preset
+from offstage.asic_model.result import Logged, UnitRun, times_of
+from offstage.asic_model.trace import Trace
+from offstage.bindings.chip import NOBODY, UnitStats
+from offstage.bindings.network import Network
+
+__all__ = ["Account", "Device", "Served", "digest", "logged_of"]
+
+PS = 1000
+SHARE_OF_FETCHES = 0.02
+FETCHES_MIN, FETCHES_MAX = 5, 200
+"""Fetches around a quantile whose time is looked at unit by unit."""
+IN_FLIGHT_MAX = 1 << 14
+PIECES_MAX = 1 << 14
+VISITS_MAX = 1 << 15
+
+
+class Device:
+    """The chip, and calls that are due. Times in ps."""
+
+    def __init__(self, preset: Preset, *, drive: str, seed: int, in_flight_max: int) -> None:
+        self.chip = open_chip(
+            preset, drive=drive, seed=seed, in_flight_max=in_flight_max, piece_max=PIECES_MAX,
+            sample_every=1, visit_max=VISITS_MAX,
+        )  # fmt: skip
+        self.timing = self.chip.timing()
+        self._tags = 0
+        self._owed: dict[int, Callable[[int], None]] = {}
+        self._due: list[tuple[int, int, Callable[[int], None]]] = []
+        self._calls = 0
+
+    def at(self, ps: int, call: Callable[[int], None]) -> None:
+        """Call when it is that time."""
+        self._calls += 1
+        heapq.heappush(self._due, (ps, self._calls, call))
+
+    def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: int) -> int:
+        """Ask the chip; `done` gets the time of the end. Gives the request's tag."""
+        self._tags += 1
+        end_ps = self.timing.ask(kind, now_ps, tag=self._tags, **request)
+        assert end_ps is None, "a chip owes every end"
+        self._owed[self._tags] = done
+        return self._tags
+
+    def run(self) -> int:
+        """Until nothing is due and nothing owed; gives the time of the last call."""
+        now_ps = 0
+        while self._due or self._owed:
+            ends = self.chip.next_ends(self._due[0][0] if self._due else None)
+            for tag, end_ps in ends:
+                now_ps = max(now_ps, end_ps)
+                self._owed.pop(tag)(now_ps)
+            if not ends:
+                assert self._due, "an end is owed that never comes"
+                at_ps, _, call = heapq.heappop(self._due)
+                now_ps = max(now_ps, at_ps)
+                call(now_ps)
+        return now_ps
+
+
+@dataclass(slots=True)
+class Served:
+    """One fetch as the chip served it: decided, its last block staged, with the host. `tags`:
+    command, the last read, the last hit."""
+
+    token: int
+    begin_ps: int
+    decided_ps: int = 0
+    staged_ps: int = 0
+    end_ps: int = 0
+    waited: bool = False
+    tags: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Account:
+    """What happened, fetch by fetch and read by read."""
+
+    fetches: list[Served] = field(default_factory=list)
+    reads_ps: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    """The pace of each token's session in ns; 0: it announced none."""
+    bytes_to_hosts: int = 0
+    bytes_written: int = 0
+    _at: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def token(self, session: int, step: int, pace_ns: int) -> int:
+        """The token that a fetch of this session and step belongs to."""
+        last = self._at.get(session)
+        if last is None or last[0] != step:
+            self._at[session] = last = (step, len(self.tokens))
+            self.tokens.append(pace_ns)
+        return last[1]
+
+    def figures(self, block_bytes: int) -> dict[str, Any]:
+        """The fields of a `ChipRun` that follow from what happened."""
+        spans = np.array([one.end_ps - one.begin_ps for one in self.fetches], np.int64)
+        staged = np.array([one.staged_ps - one.decided_ps for one in self.fetches], np.int64)
+        waited = np.array([one.waited for one in self.fetches], bool)
+        token = np.array([one.token for one in self.fetches], np.int64)
+        stall_ps = np.bincount(token, spans * waited, minlength=len(self.tokens))
+        begin, end = self.span()
+        seconds = max(end - begin, 1) / 1e12
+        bytes_read = len(self.reads_ps) * block_bytes
+        return {
+            "tokens": len(self.tokens),
+            "fetch_ns": times_of(spans / PS),
+            "device_ns": times_of(staged / PS),
+            "read_ns": times_of(np.array(self.reads_ps, np.int64) / PS),
+            "stall_ns": times_of(stall_ps / PS),
+            "deadlines_missed": self._missed(token),
+            "tokens_per_s": len(self.tokens) / seconds,
+            "seconds": seconds,
+            "reads": len(self.reads_ps),
+            "bytes_read": bytes_read,
+            "bytes_written": self.bytes_written,
+            "bytes_to_hosts": self.bytes_to_hosts,
+            "bandwidth_bytes_per_s": bytes_read / seconds,
+        }
+
+    def span(self) -> tuple[int, int]:
+        """When the first fetch began and the last ended."""
+        return (min((one.begin_ps for one in self.fetches), default=0),
+                max((one.end_ps for one in self.fetches), default=0))  # fmt: skip
+
+    def _missed(self, token: npt.NDArray[np.int64]) -> int:
+        """Tokens that took longer than their session's pace."""
+        first = np.full(len(self.tokens), np.iinfo(np.int64).max)
+        last = np.zeros(len(self.tokens), np.int64)
+        np.minimum.at(first, token, [one.begin_ps for one in self.fetches])
+        np.maximum.at(last, token, [one.end_ps for one in self.fetches])
+        pace_ps = np.array(self.tokens, np.int64) * PS
+        return int(((pace_ps > 0) & (last - first > pace_ps)).sum())
+
+    def units(self, device: Device, drive: dict[str, int] | None) -> list[UnitRun]:
+        """Every unit of the chip over the run, with its share of the latency of fetches."""
+        network, visits = device.chip.network, device.chip.visits()
+        shares = [self._shares(network, visits, quantile) for quantile in (0.5, 0.99)]
+        begin, end = self.span()
+        bin_ps = device.chip.bin_ps
+        return [
+            _unit(stats, max(end - begin, 1), bin_ps, end, drive,
+                  [share.get(stats.name, 0.0) for share in shares])
+            for stats in device.chip.stats().values()
+        ]  # fmt: skip
+
+    def _shares(
+        self, network: Network, visits: npt.NDArray[np.void], quantile: float
+    ) -> dict[str, float]:
+        """Where the fetches around a quantile spent their time: each moment of the chain of
+        command, last read and last hit belongs to the unit whose visit was the next to end."""
+        order = np.argsort([one.end_ps - one.begin_ps for one in self.fetches], kind="stable")
+        size = int(np.clip(len(order) * SHARE_OF_FETCHES, FETCHES_MIN, FETCHES_MAX))
+        middle = round(quantile * (len(order) - 1))
+        low = max(0, min(middle - size // 2, len(order) - size))
+        chosen = [self.fetches[int(number)] for number in order[low : low + size]]
+        wanted = np.isin(visits["tag"], [tag for one in chosen for tag in one.tags])
+        by_tag: dict[int, list[tuple[int, int]]] = {}
+        for visit in visits[wanted]:
+            if visit["unit"] != NOBODY:
+                by_tag.setdefault(int(visit["tag"]), []).append(
+                    (int(visit["leave_ps"]), int(visit["unit"]))
+                )
+        spent: dict[str, float] = {}
+        for one in chosen:
+            now_ps = one.begin_ps
+            for tag in one.tags:
+                for leave_ps, unit in sorted(by_tag.get(tag, [])):
+                    if leave_ps > now_ps:
+                        name = network.units[unit].name
+                        spent[name] = spent.get(name, 0.0) + leave_ps - now_ps
+                        now_ps = leave_ps
+        whole = sum(one.end_ps - one.begin_ps for one in chosen)
+        return {name: ps / whole for name, ps in spent.items()} if whole else {}
+
+
+def _unit(
+    stats: UnitStats, elapsed_ps: int, bin_ps: int, end_ps: int, drive: dict[str, int] | None,
+    shares: Sequence[float],
+) -> UnitRun:  # fmt: skip
+    used = max(1, min(len(stats.busy_bins), -(-end_ps // bin_ps)))
+    servers = max(1, stats.servers)
+    if stats.kind == "drive" and drive is not None:
+        utilisation = _drive_share(drive, stats, elapsed_ps)
+    else:
+        utilisation = stats.busy_ps / (elapsed_ps * servers)
+    return UnitRun(
+        name=stats.name, kind=stats.kind, servers=servers, arrivals=stats.arrivals,
+        bytes=stats.bytes, utilisation=min(1.0, utilisation),
+        blocked_share=min(1.0, stats.blocked_ps / (elapsed_ps * servers)),
+        wait_ns_mean=stats.wait.mean_ps / PS, wait_ns_p99=stats.wait.quantile_ps(990) / PS,
+        time_ns_mean=stats.time.mean_ps / PS, time_ns_p99=stats.time.quantile_ps(990) / PS,
+        waiting_max=stats.waiting_max, hits=stats.hits, misses=stats.misses,
+        share_p50=shares[0], share_p99=shares[1], bin_ns=bin_ps / PS,
+        occupancy=(stats.area_bins[:used] / bin_ps).tolist(),
+        busy=np.minimum(1.0, stats.busy_bins[:used] / (bin_ps * servers)).tolist(),
+    )  # fmt: skip
+
+
+def _drive_share(drive: dict[str, int], stats: UnitStats, elapsed_ps: int) -> float:
+    """How much of a drive the run used: the most of its link, channels, planes and controller. It
+    is busy whenever anyone is inside, which says nothing of that."""
+    seconds = elapsed_ps / 1e12
+    planes = drive["channel_count"] * drive["dies_per_channel"] * drive["planes_per_die"]
+    pages = stats.bytes / drive["page_size_bytes"]
+    return max(
+        stats.bytes / drive["link_bytes_per_s"] / seconds,
+        stats.bytes / (drive["channel_bytes_per_s"] * drive["channel_count"]) / seconds,
+        pages * drive["read_ps"] / planes / elapsed_ps,
+        stats.arrivals * drive["command_interval_ps"] / elapsed_ps,
+    )
+
+
+def logged_of(trace: Trace) -> Logged:
+    """What the log itself says of the daemon, by the definitions of a run."""
+    fetches = [one for one in trace.fetches if not one.retry]
+    account = Account()
+    for one in fetches:
+        token = account.token(one.session, one.step, trace.session_ns.get(one.session, 0))
+        account.fetches.append(
+            Served(token, one.at_ns * PS, one.at_ns * PS, one.answered_ns * PS,
+                   one.answered_ns * PS, bool(one.waits))
+        )
+    found = account.figures(trace.block_bytes)
+    kind = trace.storage.partition(" ")[0]
+    demands = sum(one.demands for one in fetches)
+    hits, late = sum(one.hits for one in fetches), sum(one.late for one in fetches)
+    return Logged(
+        provenance="emulated" if kind == "emulated" else "measured" if kind else "modelled",
+        storage=trace.storage, hits=hits, late=late, misses=demands - hits - late,
+        fetch_ns=found["fetch_ns"], stall_ns=found["stall_ns"], seconds=found["seconds"],
+        bytes_read=len(trace.reads) * trace.block_bytes,
+    )  # fmt: skip
+
+
+def digest(preset: Preset) -> str:
+    """What a preset's numbers are, in 16 digits."""
+    import hashlib
+
+    return hashlib.sha256(msgspec.json.encode(preset, order="deterministic")).hexdigest()[:16]

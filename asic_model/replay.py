@@ -1,0 +1,267 @@
+"""A daemon's log through a chip: with the decisions it made, or deciding again.
+
+Model: in *decision-replay* every decision is the log's, bit for bit, and only times are the
+chip's: each fetch and each read begins when what it followed has ended there. In *closed loop* the
+same core decides anew, told the time by the chip: what was a hit may be late, reads are issued in
+another order, victims differ; how many decisions are not the log's is counted by kind. The host is
+the log's in both: between an answer and the next fetch it takes the time it took then.
+
+What can fail: `BadInput` as in `trace.py`, and `Deadlock` where a full queue never drains.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from offstage.asic_model.account import (
+    IN_FLIGHT_MAX,
+    PS,
+    Account,
+    Device,
+    Served,
+    digest,
+    logged_of,
+)
+from offstage.asic_model.closed import ClosedLoop
+from offstage.asic_model.parameters import Preset
+from offstage.asic_model.result import ChipRun
+from offstage.asic_model.trace import START, Fetch, Trace
+from offstage.asic_model.units.nvme import medium
+from offstage.bindings.layouts import CAUSES, ENDS, HIT_ENDS
+
+__all__ = ["closed_loop", "decision_replay"]
+
+Advance = Callable[[int], None]
+
+
+def decision_replay(
+    trace: Trace, preset: Preset, *, drive: str = "", seed: int = 0, advance: Advance | None = None
+) -> ChipRun:
+    """The log's decisions in the chip's time."""
+    replay = _Replay(trace, preset, drive, seed, advance or _nothing)
+    replay.run()
+    ends = trace.ends
+    demands = sum(one.demands for one in trace.fetches if not one.retry)
+    hits = sum(one.hits for one in trace.fetches if not one.retry)
+    late = sum(one.late for one in trace.fetches if not one.retry)
+    return _result(
+        trace, preset, replay.device, replay.account, mode="decision-replay", drive=drive,
+        seed=seed, demands=demands, hits=hits, late=late, misses=demands - hits - late,
+        ends={name: int(ends[at]) for at, name in enumerate(ENDS)},
+        reads_by_cause=_by_cause(Counter(one.cause for one in trace.reads)),
+    )  # fmt: skip
+
+
+def closed_loop(
+    trace: Trace, preset: Preset, *, drive: str = "", seed: int = 0, advance: Advance | None = None
+) -> ChipRun:
+    """The log's fetches, decided again in the chip's time."""
+    loop = ClosedLoop(trace, preset, drive, seed, advance or _nothing)
+    loop.run()
+    ends = loop.ends
+    hits, late = int(ends[:HIT_ENDS].sum()), int(ends[HIT_ENDS])
+    demands = int(ends.sum())
+    return _result(
+        trace, preset, loop.device, loop.account, mode="closed-loop", drive=drive, seed=seed,
+        demands=demands, hits=hits, late=late, misses=demands - hits - late,
+        ends={name: int(ends[at]) for at, name in enumerate(ENDS)},
+        reads_by_cause=_by_cause(loop.issued), diverged=loop.diverged(),
+    )  # fmt: skip
+
+
+def _by_cause(counts: "Counter[int]") -> dict[str, int]:
+    return {CAUSES[cause]: count for cause, count in sorted(counts.items())}
+
+
+def _nothing(count: int) -> None:
+    """Nobody looks."""
+
+
+def _result(
+    trace: Trace, preset: Preset, device: Device, account: Account, *, drive: str, **found: Any
+) -> ChipRun:
+    unit = medium(preset, drive)
+    units = account.units(device, None if unit.drive is None else dict(unit.drive))
+    figures = device.chip.figures
+    warnings = [] if preset.calibrated else [f"{preset.name} is uncalibrated"]
+    if figures["visits_lost"]:
+        warnings.append(f"{figures['visits_lost']} visits are missing from the waterfall")
+    return ChipRun(
+        preset=preset.name, title=preset.title, calibrated=preset.calibrated, trace=trace.name,
+        trace_sha256=trace.sha256, preset_sha256=digest(preset),
+        storage=drive or preset.nvme.drive, sessions=len({one.session for one in trace.fetches}),
+        units=units, binds_first=max(units, key=lambda one: one.utilisation).name,
+        logged=logged_of(trace), warnings=warnings, hash=f"{figures['hash']:016x}",
+        **account.figures(trace.block_bytes), **found,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A fetch that is not done: what it still waits for, and who waits for it."""
+
+    fetch: Fetch
+    before: int
+    ready_ps: int = 0
+    open: int = 0
+    served: Served | None = None
+    followers: list[int] = field(default_factory=list)
+    decided: list[tuple[int, int]] = field(default_factory=list)  # (read, lag)
+
+
+class _Replay:
+    """Decision-replay: an order of fetches and reads, given to a chip."""
+
+    def __init__(
+        self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Advance
+    ) -> None:
+        self.trace = trace
+        self.device = Device(preset, drive=drive, seed=seed, in_flight_max=IN_FLIGHT_MAX)
+        self.account = Account()
+        self._advance = advance
+        self._fetches = [_Pending(one, len(one.after)) for one in trace.fetches]
+        self._read_end: list[int | None] = [None] * len(trace.reads)
+        self._read_tag = [0] * len(trace.reads)
+        self._waiting: list[list[int]] = [[] for _ in trace.reads]
+        self._next_reads: list[list[int]] = [[] for _ in trace.reads]
+        self._written: list[list[int]] = [[] for _ in trace.fetches]
+        for number, one in enumerate(trace.fetches):
+            for before in one.after:
+                self._fetches[before].followers.append(number)
+        for number, read in enumerate(trace.reads):
+            kind, what = read.after
+            if kind == "fetch":
+                self._fetches[what].decided.append((number, read.lag_ns))
+            elif kind == "read":
+                self._next_reads[what].append(number)
+
+    def run(self) -> None:
+        """To the end."""
+        trace = self.trace
+        first_ns = min(one.at_ns for one in trace.fetches)
+        first_ns = min([first_ns, *(one.at_ns for one in trace.reads if one.after[0] == "start")])
+        for number, one in enumerate(trace.fetches):
+            if not one.after:
+                self._at(self._begin, number, (one.at_ns - first_ns) * PS)
+        for number, read in enumerate(trace.reads):
+            if read.after[0] == "start":
+                self._at(self._read, number, (read.at_ns - first_ns) * PS)
+        self._writes()
+        self.device.run()
+
+    def _at(self, call: Callable[[int, int], None], number: int, ps: int) -> None:
+        self.device.at(ps, lambda now_ps: call(number, now_ps))
+
+    def _writes(self) -> None:
+        """Writes keep their distance to the fetch before them; those before any fetch are no part
+        of what is run."""
+        number, times = 0, [one.at_ns for one in self.trace.fetches]
+        for at_ns, _, _ in self.trace.writes_ns:
+            while number + 1 < len(times) and times[number + 1] <= at_ns:
+                number += 1
+            if times[number] < at_ns:
+                self._written[number].append(at_ns - times[number])
+                self.account.bytes_written += self.trace.block_bytes
+
+    def _begin(self, number: int, now_ps: int) -> None:
+        """The host sends the command."""
+        one = self._fetches[number]
+        fetch, trace = one.fetch, self.trace
+        pace_ns = trace.session_ns.get(fetch.session, 0)
+        token = self.account.token(fetch.session, fetch.step, pace_ns)
+        one.served = Served(token, now_ps, waited=bool(fetch.waits))
+        self.account.fetches.append(one.served)
+        for lag_ns in self._written[number]:
+            self.device.at(now_ps + lag_ns * PS, self._write)
+        tag = self.device.ask(
+            "command", now_ps, lambda end_ps: self._decided(number, end_ps), count=fetch.demands,
+            score_count=fetch.scores, size_bytes=trace.block_bytes, tenant=fetch.tenant,
+            offset_bytes=self._offset(fetch.session, fetch.layer),
+        )  # fmt: skip
+        one.served.tags.append(tag)
+
+    def _write(self, now_ps: int) -> None:
+        self.device.ask("write", now_ps, _nothing, size_bytes=self.trace.block_bytes)
+
+    def _offset(self, chunk: int, layer: int) -> int:
+        return (layer * self.trace.config.chunk_max + chunk) * self.trace.block_bytes
+
+    def _decided(self, number: int, now_ps: int) -> None:
+        """The core has decided: reads begin, and what is staged goes to the host."""
+        one = self._fetches[number]
+        assert one.served is not None
+        one.served.decided_ps = now_ps
+        for read, lag_ns in one.decided:
+            if lag_ns:
+                self._at(self._read, read, now_ps + lag_ns * PS)
+            else:
+                self._read(read, now_ps)
+        waits = [wait for wait in one.fetch.waits if wait != START]
+        staged = one.fetch.demands - len(waits)
+        one.open = (staged > 0) + len(waits)
+        if staged > 0:
+            self._hit(number, staged, now_ps, 0)
+        for wait in waits:
+            if self._read_end[wait] is None:
+                self._waiting[wait].append(number)
+            else:
+                self._hit(number, 1, now_ps, self._read_tag[wait])
+        one.served.staged_ps = now_ps
+        if one.open == 0:
+            self._done(number, now_ps)
+
+    def _hit(self, number: int, count: int, now_ps: int, read_tag: int) -> None:
+        """Staged blocks go to the host."""
+        one = self._fetches[number]
+        fetch = one.fetch
+        self.account.bytes_to_hosts += count * self.trace.block_bytes
+        tag = 0
+
+        def landed(end_ps: int) -> None:
+            one.open -= 1
+            if one.open == 0:
+                assert one.served is not None
+                one.served.tags += [read_tag, tag]
+                self._done(number, end_ps)
+
+        tag = self.device.ask(
+            "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
+            tenant=fetch.tenant, offset_bytes=self._offset(fetch.session, fetch.layer),
+        )  # fmt: skip
+
+    def _done(self, number: int, now_ps: int) -> None:
+        """The host has all of its blocks; whoever waited for it goes on."""
+        one = self._fetches[number]
+        assert one.served is not None
+        one.served.end_ps = now_ps
+        self._advance(1)
+        for follower in one.followers:
+            after = self._fetches[follower]
+            after.before -= 1
+            if after.before == 0:
+                self._at(self._begin, follower, now_ps + after.fetch.lag_ns * PS)
+
+    def _read(self, number: int, now_ps: int) -> None:
+        """A block from the medium."""
+        read = self.trace.reads[number]
+        late_by_ps = now_ps - (read.at_ns - self.trace.begin_ns) * PS
+        needed_ps = (read.deadline_ns - self.trace.begin_ns) * PS + late_by_ps
+        begun_ps = now_ps
+
+        def landed(end_ps: int) -> None:
+            self._read_end[number] = end_ps
+            self.account.reads_ps.append(end_ps - begun_ps)
+            for after in self._next_reads[number]:
+                self._read(after, end_ps)
+            for waiting in self._waiting[number]:
+                served = self._fetches[waiting].served
+                assert served is not None
+                served.staged_ps = end_ps
+                self._hit(waiting, 1, end_ps, self._read_tag[number])
+
+        self._read_tag[number] = self.device.ask(
+            "read", now_ps, landed, size_bytes=self.trace.block_bytes, tenant=read.tenant,
+            cause=read.cause, deadline_ps=max(0, min(needed_ps, 2**62)),
+            offset_bytes=self._offset(read.chunk, read.layer),
+        )  # fmt: skip

@@ -1,0 +1,173 @@
+"""What one trace on one preset gave, as data: what `asic run` prints and `compare` shows beside it.
+
+Model: a `ChipRun` is filled by `asic_model/replay.py` and never by hand. Times have their unit in
+the name, shares are in [0, 1]; whatever depends on a preset's numbers is `modelled`, and
+`calibrated` says whether the preset was fitted to a recorded run. `logged` is what the daemon's own
+log says by the same definitions, which is the other side of the comparison.
+
+A *fetch* is one command of one layer that has demands: from the moment it is sent until the last of
+its blocks is with the host. A *token* is all fetches of one step of one session; its stall is the
+time of those that found a block neither staged nor on time. A token misses its deadline when it
+takes longer than the session's own pace.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ChipRun", "Logged", "Range", "Times", "UnitRun", "times_of"]
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+CURVE_POINTS = 1000
+
+
+class Times(msgspec.Struct, kw_only=True, frozen=True):
+    """A distribution of times in ns. `curve`: at most 1,000 quantiles, evenly spaced in rank, the
+    least and the greatest among them: enough for a CCDF to 0.1 %; `tail`: the 100 greatest."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    max: float
+    curve: list[float] = []
+    tail: list[float] = []
+
+
+class Range(msgspec.Struct, kw_only=True, frozen=True):
+    """A figure that nobody knows better than between two values."""
+
+    name: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    source: str = ""
+
+
+class UnitRun(msgspec.Struct, kw_only=True, frozen=True):
+    """One unit of the chip over the run.
+
+    utilisation: of all its servers. wait_ns, time_ns: of a visit, before its service and in all.
+    share_p50, share_p99: of the latency of fetches around that quantile, what they spent here.
+    occupancy, busy: by bins of `bin_ns`, requests inside and share of the servers at work.
+    """
+
+    name: str
+    kind: str
+    servers: int
+    arrivals: int
+    bytes: int
+    utilisation: float
+    blocked_share: float
+    wait_ns_mean: float
+    wait_ns_p99: float
+    time_ns_mean: float
+    time_ns_p99: float
+    waiting_max: int
+    hits: int = 0
+    misses: int = 0
+    share_p50: float = 0.0
+    share_p99: float = 0.0
+    bin_ns: float = 0.0
+    occupancy: list[float] = []
+    busy: list[float] = []
+
+
+class Logged(msgspec.Struct, kw_only=True, frozen=True):
+    """What the log that was run says of the daemon itself. A log knows a fetch from its decision to
+    its answer: `fetch_ns` and `stall_ns` here are to be held against `device_ns`, and lack the way
+    of command and answer between host and device."""
+
+    provenance: Literal["measured", "emulated", "modelled"]
+    storage: str
+    hits: int
+    late: int
+    misses: int
+    fetch_ns: Times
+    stall_ns: Times
+    seconds: float
+    bytes_read: int
+
+
+class ChipRun(msgspec.Struct, kw_only=True):
+    """One trace through one preset."""
+
+    mode: Literal["decision-replay", "closed-loop"]
+    preset: str
+    title: str
+    calibrated: bool
+    provenance: Literal["modelled"] = "modelled"
+    trace: str
+    trace_sha256: str
+    preset_sha256: str
+    seed: int
+    storage: str
+    """The drive behind the chip."""
+    sessions: int
+    tokens: int
+    demands: int
+    hits: int
+    late: int
+    misses: int
+    """Demands by how they ended; late is not a hit. decision-replay: those of the log."""
+    ends: dict[str, int]
+    fetch_ns: Times
+    device_ns: Times
+    """Of a fetch, from the decision until its last block is staged: all that a log has of it."""
+    read_ns: Times
+    """Reads of the medium, from the chip's decision to the block in the arena."""
+    stall_ns: Times
+    """By token."""
+    deadlines_missed: int
+    tokens_per_s: float
+    seconds: float
+    """From the first command to the last block, in the model's time."""
+    bytes_read: int
+    bytes_written: int
+    bytes_to_hosts: int
+    bandwidth_bytes_per_s: float
+    """Read from the medium over the seconds of the run."""
+    reads: int
+    reads_by_cause: dict[str, int]
+    units: list[UnitRun]
+    binds_first: str
+    """The unit with the highest utilisation: what a faster everything else would leave."""
+    diverged: dict[str, int] = {}
+    """closed-loop: decisions that are not the log's, by kind; decision-replay: none."""
+    energy: list[Range] = []
+    area: list[Range] = []
+    power: list[Range] = []
+    logged: Logged | None = None
+    parameters: dict[str, float] = {}
+    """What was changed of the preset, by `block.key`, in its unit."""
+    warnings: list[str] = []
+    hash: str = ""
+    """Of the engine's log of events: equal on every run."""
+
+    @property
+    def label(self) -> str:
+        """The preset as a column's title says it."""
+        return self.preset if self.calibrated else f"{self.preset} (uncalibrated)"
+
+
+def times_of(values_ns: "Sequence[float] | npt.NDArray[Any]") -> Times:
+    """The distribution of some times; all zero where there are none."""
+    sorted_ns = np.sort(np.asarray(values_ns, np.float64))
+    if not len(sorted_ns):
+        return Times(count=0, mean=0, p50=0, p90=0, p99=0, p999=0, max=0)
+    quantiles = {
+        name: float(np.quantile(sorted_ns, share, method="inverted_cdf"))
+        for name, share in QUANTILES.items()
+    }
+    count = min(CURVE_POINTS, len(sorted_ns))
+    ranks = np.linspace(0, len(sorted_ns) - 1, count).round().astype(np.int64)
+    return Times(
+        count=len(sorted_ns), mean=float(sorted_ns.mean()), max=float(sorted_ns[-1]),
+        curve=sorted_ns[ranks].tolist(), tail=sorted_ns[-100:].tolist(), **quantiles,
+    )  # fmt: skip

@@ -1,0 +1,276 @@
+"""A daemon's decision log as work for a chip: fetches and reads, and what each of them waits for.
+
+Model: the log is walked once, and a fresh core makes every decision of it again, bit for bit. What
+is kept is the order that the hardware cannot change. A read follows the decision that asked for it,
+or the read whose end made room. A fetch follows the fetches of the round before, since a host that
+decodes a batch waits for all of it; the time between them, the host's own, is kept. A *round* is a
+stretch of fetches of different sessions; of the round before, those count that had ended in the
+log when the fetch was sent.
+
+What can fail: `BadInput`, one line, for what is no log of this version, is torn or has a hole, has
+a decision that the core does not repeat (with its offset), or a time that goes back.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offstage.bindings.core import COMPLETE, READ, CoreConfig, Policy
+from offstage.bindings.errors import BadInput, Corrupt
+from offstage.bindings.layouts import HIT_ENDS, layout
+from offstage.bindings.replay import Event, Walk
+
+__all__ = ["START", "Fetch", "Read", "Trace", "log_path", "read_trace", "walk"]
+
+LOG_NAME = "decisions.log"
+RECORD_NAME = "record.json"
+START = -1
+"""What follows nothing follows the begin of the run."""
+SESSION = layout("struct ofs_session_config")
+
+
+@dataclass(slots=True)
+class Fetch:
+    """One command of one layer of one step. Times in ns, as the log has them.
+
+    after: fetches it follows, `lag_ns` behind the last of them; none: behind the begin.
+    waits: for each demand that was not staged, the read that brought it, or START where the
+    answer came without one. answered_ns: when the last demand was answered.
+    """
+
+    session: int
+    step: int
+    layer: int
+    tenant: int
+    at_ns: int
+    answered_ns: int
+    demands: int
+    scores: int
+    hits: int
+    late: int
+    retry: bool
+    after: tuple[int, ...] = ()
+    lag_ns: int = 0
+    waits: list[int] = field(default_factory=list)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether nothing is waited for any more, as far as the log was read."""
+        return len(self.waits) >= self.demands - self.hits
+
+
+@dataclass(slots=True)
+class Read:
+    """One read of the medium. after: ("fetch", i) its command, ("read", i) the read whose end led
+    to it, each `lag_ns` before; ("start", START)."""
+
+    chunk: int
+    layer: int
+    tenant: int
+    cause: int
+    at_ns: int
+    deadline_ns: int
+    ended_ns: int
+    after: tuple[str, int]
+    lag_ns: int
+
+
+@dataclass
+class Trace:
+    """What one log asks of a chip. `session_ns`: the pace that each session announced."""
+
+    name: str
+    sha256: str
+    storage: str
+    config: CoreConfig
+    policy: Policy
+    begin_ns: int
+    fetches: list[Fetch] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    writes_ns: list[tuple[int, int, int]] = field(default_factory=list)
+    """Blocks that were written: (when, chunk, layer)."""
+    session_ns: dict[int, int] = field(default_factory=dict)
+    ends: "np.ndarray[Any, Any]" = field(default_factory=lambda: np.zeros(9, np.int64))
+    log: bytes = b""
+    """The log itself, for whoever asks the core again."""
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block."""
+        return self.config.block_size_bytes
+
+
+def log_path(path: Path) -> Path:
+    """The decision log of a recorded run, given by its folder or itself. A folder with several
+    runs in it is refused with their names."""
+    if not path.is_dir():
+        return path
+    if (path / LOG_NAME).is_file():
+        return path / LOG_NAME
+    inside = sorted(str(one.parent.relative_to(path)) for one in path.glob(f"*/**/{LOG_NAME}"))
+    if len(inside) == 1:
+        return path / inside[0] / LOG_NAME
+    raise BadInput("holds several recorded runs" if inside else "holds no recorded run", str(path),
+                   f"name one of {', '.join(inside)}" if inside else "record one with "
+                   "`offstage dpu serve --record DIR`")  # fmt: skip
+
+
+def walk(log: bytes, where: str) -> Iterator[Event]:
+    """The events of a log, each decided again; BadInput at the first that is not as it was. A tick
+    has the time at which the reactor's turn began, which other events of the turn are ahead of."""
+    try:
+        found = Walk(log, where)
+    except Corrupt:
+        raise BadInput("is no decision log of this version", where,
+                       "record the run again with this release") from None  # fmt: skip
+    before_ns = 0
+    try:
+        for event in found:
+            if not event.agreed:
+                raise BadInput(f"the core decides otherwise at byte {event.offset} ({event.kind})",
+                               where, "the log was changed, or made by another core")  # fmt: skip
+            if event.kind != "tick" and event.now_ns < before_ns:
+                raise BadInput(f"time goes back at byte {event.offset}, from {before_ns} to "
+                               f"{event.now_ns} ns", where, "record the run again")  # fmt: skip
+            before_ns = max(before_ns, event.now_ns)
+            yield event
+    except Corrupt:
+        raise BadInput("is torn or has a hole", where,
+                       "record the run again, with a larger limits.log") from None  # fmt: skip
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace of a recorded run, or of a decision log alone."""
+    path = log_path(path)
+    try:
+        log = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot be read ({error.strerror})", str(path),
+                       "give a recorded run or its decisions.log") from None  # fmt: skip
+    record = _record(path.parent / RECORD_NAME)
+    if record.get("log_bytes_lost"):
+        raise BadInput("has a hole: the recorder lost events", str(path),
+                       "record the run again, with a larger limits.log")  # fmt: skip
+    return _Reader(log, path, record).trace
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What the recorder wrote beside the log; nothing where there is only a log."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class _Reader:
+    """One pass over a log."""
+
+    def __init__(self, log: bytes, path: Path, record: dict[str, Any]) -> None:
+        where = str(path)
+        try:
+            config, policy = Walk(log, where).opened()
+        except Corrupt:
+            raise BadInput("is no decision log of this version", where,
+                           "record the run again with this release") from None  # fmt: skip
+        self.trace = Trace(
+            name=path.parent.name if path.name == LOG_NAME else path.name,
+            sha256=hashlib.sha256(log).hexdigest(), storage=str(record.get("storage", "")),
+            config=config, policy=policy, begin_ns=0, record=record, log=log,
+        )  # fmt: skip
+        self._tenants: dict[int, int] = {}
+        self._reads: dict[int, int] = {}  # handle of the core to number
+        self._waiting: dict[int, int] = {}  # waiter to fetch
+        self._round: list[int] = []
+        self._before: list[int] = []
+        self._last: dict[int, int] = {}  # session to its last fetch
+        for event in walk(log, where):
+            if not self.trace.begin_ns:
+                self.trace.begin_ns = event.now_ns
+            self._take(event)
+        if not self.trace.fetches:
+            raise BadInput("holds no decode step", where, "record a run in which hosts decode")
+
+    def _take(self, event: Event) -> None:
+        if event.kind == "step" and event.rc == 0:
+            self._step(event)
+        elif event.kind == "session_open" and event.rc == 0:
+            config = np.frombuffer(event.input, SESSION, 1)[0]
+            number = int(np.frombuffer(event.answer, np.uint32, 1)[0])
+            self._tenants[number] = int(config["tenant"])
+            self.trace.session_ns[number] = int(config["step_ns"])
+        elif event.kind == "stored":
+            chunk, layer = (int(one) for one in np.frombuffer(event.input, np.uint32, 2))
+            self.trace.writes_ns.append((event.now_ns, chunk, layer))
+        self._actions(event)
+
+    def _step(self, event: Event) -> None:
+        step = event.step
+        assert step is not None
+        number = len(self.trace.fetches)
+        hits = int((event.ends < HIT_ENDS).sum())
+        fetch = Fetch(
+            session=step.session, step=step.step, layer=step.layer,
+            tenant=self._tenants.get(step.session, 0), at_ns=event.now_ns,
+            answered_ns=event.now_ns, demands=len(step.demands), scores=len(step.scores),
+            hits=hits, late=int((event.ends == HIT_ENDS).sum()), retry=step.retry,
+        )  # fmt: skip
+        if not step.retry:
+            self.trace.ends += np.bincount(event.ends, minlength=9)[:9]
+        self._follow(fetch, number)
+        self.trace.fetches.append(fetch)
+        self._waiting[step.waiter] = number
+        self._last[step.session] = number
+
+    def _follow(self, fetch: Fetch, number: int) -> None:
+        """What the fetch waits for: the round before, as far as it had ended."""
+        fetches = self.trace.fetches
+        if any(fetches[one].session == fetch.session for one in self._round):
+            self._before, self._round = self._round, []
+        self._round.append(number)
+        before = {*self._before, self._last.get(fetch.session, START)} - {START}
+        after = [one for one in before if fetches[one].is_answered]
+        fetch.after = tuple(sorted(after))
+        since = max((fetches[one].answered_ns for one in after), default=self.trace.begin_ns)
+        fetch.lag_ns = fetch.at_ns - since
+
+    def _actions(self, event: Event) -> None:
+        cause = self._cause(event)
+        for action in event.actions:
+            if action["type"] == READ:
+                self._reads[int(action["io"])] = len(self.trace.reads)
+                self.trace.reads.append(Read(
+                    chunk=int(action["chunk"]), layer=int(action["layer"]),
+                    tenant=int(action["tenant"]), cause=int(action["cause"]),
+                    at_ns=event.now_ns, deadline_ns=int(action["deadline_ns"]),
+                    ended_ns=event.now_ns, after=cause[0], lag_ns=cause[1],
+                ))  # fmt: skip
+            elif action["type"] == COMPLETE:
+                self._answered(event, int(action["waiter"]), cause[0])
+
+    def _cause(self, event: Event) -> tuple[tuple[str, int], int]:
+        """What the event's actions follow, and how far behind."""
+        if event.kind == "step":
+            return ("fetch", len(self.trace.fetches) - 1), 0
+        if event.kind == "io_done":
+            number = self._reads[int(np.frombuffer(event.input, np.uint32, 1)[0])]
+            self.trace.reads[number].ended_ns = event.now_ns
+            return ("read", number), 0
+        if self.trace.fetches:  # the core's own clock, or a control call
+            last = len(self.trace.fetches) - 1
+            return ("fetch", last), max(0, event.now_ns - self.trace.fetches[last].at_ns)
+        return ("start", START), max(0, event.now_ns - self.trace.begin_ns)
+
+    def _answered(self, event: Event, waiter: int, cause: tuple[str, int]) -> None:
+        number = self._waiting.get(waiter)
+        if number is None:
+            return
+        fetch = self.trace.fetches[number]
+        fetch.answered_ns = event.now_ns
+        fetch.waits.append(cause[1] if cause[0] == "read" else START)

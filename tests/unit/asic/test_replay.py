@@ -1,0 +1,247 @@
+"""Does a chip replay a log with its own decisions, and decide again in a closed loop?"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from core_logs import HEADER_BYTES, boundaries, restamped
+
+from offstage.asic_model.parameters import read_preset
+from offstage.asic_model.replay import closed_loop, decision_replay
+from offstage.asic_model.result import ChipRun, times_of
+from offstage.asic_model.trace import START, Trace, read_trace
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import HIT_ENDS
+from offstage.bindings.sim import DecodePlan, decode, populate
+from offstage.bindings.storage import preset
+from offstage.testbeds.cli import run
+
+STEPS, LAYERS, BLOCKS, WIDTH = 24, 2, 64, 8
+STEP_TYPE = 15
+
+
+@lru_cache(maxsize=8)
+def recorded(prefetchers: str = "window+ema", sessions: int = 2) -> bytes:
+    """The log of sessions that decode over a modelled drive."""
+    config = CoreConfig(
+        slot_count=48 * sessions, chunk_max=256, session_chunk_max=BLOCKS + 8, layer_count=LAYERS,
+        session_max=sessions, block_size_bytes=65536, io_max=32, queue_max=256, demand_max=WIDTH,
+        log_size_bytes=1 << 22,
+    )  # fmt: skip
+    core = Core(config, Policy(prefetchers, "score", window_blocks=4, degree_max=4))
+    tenant = core.tenant_add(0, b"k" * 16, 48 * sessions)
+    opened = []
+    for number in range(sessions):
+        opened.append(core.session_open(0, SessionConfig(tenant, WIDTH, step_ns=300_000)))
+        populate(core, opened[-1], BLOCKS, content=number)
+    draw = np.random.default_rng(7)
+    rows = sessions * STEPS * LAYERS
+    phase = draw.random((sessions, 1, LAYERS, BLOCKS))
+    turn = phase + np.arange(STEPS).reshape(1, STEPS, 1, 1) / STEPS
+    scores = (30_000 * (1 + np.sin(2 * np.pi * turn))).astype(np.int64)
+    chosen = np.argsort(-scores.reshape(rows, BLOCKS), axis=1)[:, :WIDTH]
+    decode(core, DecodePlan(
+        tuple(opened), STEPS, np.arange(rows + 1, dtype=np.uint64) * WIDTH,
+        np.sort(chosen, axis=1).astype(np.uint32).ravel(), scores=scores.astype(np.uint16),
+        selected_count=WIDTH, compute_ns=30_000, nvme=preset("gen5-tlc").params,
+    ))  # fmt: skip
+    return core.log()
+
+
+def written(tmp_path: Path, log: bytes, **record: object) -> Path:
+    """A folder as the recorder leaves it."""
+    folder = tmp_path / "run"
+    folder.mkdir(exist_ok=True)
+    (folder / "decisions.log").write_bytes(log)
+    (folder / "record.json").write_text(json.dumps({"storage": "emulated gen5-tlc", **record}))
+    return folder
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    return read_trace(written(tmp_path, recorded()))
+
+
+def test_a_trace_has_what_the_core_decided(trace: Trace) -> None:
+    """Against the log's own numbers: demands, reads, and who waits for which."""
+    assert len(trace.fetches) == 96 and trace.ends.sum() == 96 * WIDTH
+    assert all(one.demands == WIDTH and one.scores == BLOCKS for one in trace.fetches)
+    assert sum(one.hits for one in trace.fetches) == trace.ends[:HIT_ENDS].sum()
+    waits = [wait for one in trace.fetches for wait in one.waits]
+    assert len(waits) == trace.ends[HIT_ENDS:].sum() > 50 and START not in waits
+    for one in trace.fetches:
+        assert all(trace.reads[wait].ended_ns <= one.answered_ns for wait in one.waits)
+        before = [trace.fetches[after].answered_ns for after in one.after]
+        assert not before or max(before) + one.lag_ns == one.at_ns
+    assert {one.session for one in trace.fetches} == {0, 1} and trace.session_ns[0] == 300_000
+
+
+def test_decision_replay_keeps_every_decision_and_changes_times(trace: Trace) -> None:
+    """Golden counts: what a change of the model or of the core would move."""
+    runs = {name: decision_replay(trace, read_preset(name))
+            for name in ("dpu_x86_measured", "asic_7nm", "ideal")}  # fmt: skip
+    for one in runs.values():
+        assert (one.demands, one.hits, one.late, one.misses) == (768, 637, 21, 110)
+        assert one.reads == len(trace.reads) == 486 and sum(one.ends.values()) == 768
+        assert one.fetch_ns.count == 96 and one.tokens == 48 and one.diverged == {}
+        assert one.bytes_to_hosts == 768 * 65536 and one.provenance == "modelled"
+    means = [one.fetch_ns.mean for one in runs.values()]
+    assert means == sorted(means, reverse=True)
+    assert runs["ideal"].deadlines_missed < runs["dpu_x86_measured"].deadlines_missed == 48
+    again = decision_replay(trace, read_preset("asic_7nm"))
+    assert again == runs["asic_7nm"] and again.hash != runs["ideal"].hash
+    assert msgspec.json.decode(msgspec.json.encode(again), type=ChipRun) == again
+
+
+def test_the_shares_of_units_are_the_fetch(trace: Trace) -> None:
+    """Does the waterfall add up, and does no unit work more than all the time?"""
+    one = decision_replay(trace, read_preset("asic_7nm"))
+    for name in ("share_p50", "share_p99"):
+        assert 0.98 < sum(getattr(unit, name) for unit in one.units) <= 1.0 + 1e-9
+    drive = next(unit for unit in one.units if unit.name == "drive")
+    assert drive.share_p99 > 0.5 and drive.arrivals == one.reads
+    assert all(0 <= unit.utilisation <= 1 for unit in one.units)
+    assert one.binds_first == max(one.units, key=lambda unit: unit.utilisation).name
+
+
+def test_what_the_log_says_of_itself(trace: Trace) -> None:
+    """`logged` by hand: from the decision to the answer, and stall only of fetches that waited."""
+    logged = decision_replay(trace, read_preset("ideal")).logged
+    assert logged is not None and logged.provenance == "emulated"
+    spans = [one.answered_ns - one.at_ns for one in trace.fetches]
+    assert logged.fetch_ns == times_of(spans)
+    stall = np.zeros((2, STEPS), np.int64)
+    for one, span in zip(trace.fetches, spans, strict=True):
+        stall[one.session, one.step] += span if one.waits else 0
+    assert logged.stall_ns == times_of(stall.ravel())
+    assert (logged.hits, logged.late, logged.misses) == (637, 21, 110)
+
+
+def test_a_host_goes_on_when_all_it_waited_for_is_there(trace: Trace) -> None:
+    """Twice the host's own time makes the run longer by just that, on one session."""
+    one = [fetch for fetch in trace.fetches if fetch.session == 0]
+    chain = [replace(fetch, after=(number - 1,) if number else (), waits=[], lag_ns=10_000)
+             for number, fetch in enumerate(one)]  # fmt: skip
+    alone = replace(trace, fetches=chain, reads=[])
+    slow = replace(alone, fetches=[replace(f, lag_ns=20_000) for f in alone.fetches])
+    chip = read_preset("asic_7nm")
+    seconds = [decision_replay(each, chip).seconds for each in (alone, slow)]
+    assert seconds[1] - seconds[0] == pytest.approx((len(one) - 1) * 10e-6, rel=1e-6)
+
+
+def test_closed_loop_decides_by_the_chips_time(trace: Trace) -> None:
+    """Every demand is asked once; what ends otherwise is counted, and the counts add up."""
+    names = ("dpu_x86_measured", "ideal")
+    found = {name: closed_loop(trace, read_preset(name)) for name in names}
+    for one in found.values():
+        assert one.demands == 768 == one.hits + one.late + one.misses and one.diverged
+        became = {"hit": 0, "late": 0, "miss": 0}
+        for kind, count in one.diverged.items():
+            before, word, after = kind.partition(" became ")
+            if word:
+                became[before] -= count
+                became[after] += count
+        assert [one.hits - 637, one.late - 21, one.misses - 110] == list(became.values())
+        assert not any(kind.startswith("refused") for kind in one.diverged)
+    assert found["ideal"].late < 21 and found["ideal"].hits > 637
+    assert closed_loop(trace, read_preset("ideal")) == found["ideal"]
+
+
+def test_without_timing_in_a_decision_nothing_diverges(tmp_path: Path) -> None:
+    """Demand only, one session: whatever the chip's speed, the core decides as in the log."""
+    plain = read_trace(written(tmp_path, recorded("none", 1)))
+    for name in ("dpu_x86_measured", "asic_5nm_hbm4"):
+        one = closed_loop(plain, read_preset(name))
+        assert one.diverged == {} and one.late == 0
+        assert one.hits == int(plain.ends[:HIT_ENDS].sum())
+
+
+def test_a_bounded_table_of_candidates_decides_otherwise(trace: Trace) -> None:
+    chip = read_preset("ideal")
+    small = chip.with_({"scheduler.candidates": 2})
+    assert closed_loop(trace, small).reads < closed_loop(trace, chip).reads
+
+
+def altered(log: bytes) -> tuple[bytes, int]:
+    """One end of one step is another, and the chain of checksums made good; and where."""
+    bad, begin = bytearray(log), 0
+    for end in boundaries(log):
+        kind = int.from_bytes(bad[begin + 4 : begin + 6], "little")
+        in_bytes = int.from_bytes(bad[begin + 8 : begin + 12], "little")
+        if kind == STEP_TYPE:
+            bad[begin + HEADER_BYTES + (in_bytes + 7) // 8 * 8] ^= 1
+            return restamped(bytes(bad)), begin
+        begin = end
+    raise AssertionError("no step")
+
+
+def turned_back(log: bytes) -> bytes:
+    """A log in which the core was told an earlier time, and decided on it."""
+    sizes = CoreConfig(slot_count=8, chunk_max=32, session_chunk_max=16, log_size_bytes=1 << 16)
+    core = Core(sizes, Policy())
+    tenant = core.tenant_add(0, b"k" * 16, 8)
+    session = core.session_open(5_000, SessionConfig(tenant, 4))
+    core.step(4_000, session, 0, 0, [])
+    return core.log()
+
+
+def bad_logs(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    log = recorded()
+    bad, at = altered(log)
+    yield written(tmp_path, bad), f"decides otherwise at byte {at} (step)"
+    yield written(tmp_path, b"not a log" * 99), "is no decision log of this version"
+    middle = boundaries(log)[40], boundaries(log)[41]
+    yield written(tmp_path, log[: middle[0]] + log[middle[1] :]), "is torn or has a hole"
+    yield written(tmp_path, log[:-3]), "is torn or has a hole"
+    yield written(tmp_path, log, log_bytes_lost=8), "has a hole: the recorder lost events"
+    yield written(tmp_path, turned_back(log)), "time goes back at byte"
+    early = boundaries(log)[1]
+    yield written(tmp_path, log[:early]), "holds no decode step"
+    yield tmp_path / "nothing", "cannot be read"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    yield empty, "holds no recorded run"
+    for name in ("one", "two"):
+        (tmp_path / "both" / name).mkdir(parents=True)
+        (tmp_path / "both" / name / "decisions.log").write_bytes(log)
+    yield tmp_path / "both", "holds several recorded runs; name one of one, two"
+
+
+def test_a_bad_log_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another version, a hole, an altered decision, time that goes back: exit code 2."""
+    for path, said in bad_logs(tmp_path):
+        for mode in ([], ["--closed-loop"]):
+            assert run(["asic", "run", str(path), *mode]) == 2
+            line = capsys.readouterr().err.splitlines()[-1]
+            assert said in line and line.startswith("offstage: "), line
+    good = written(tmp_path, recorded())
+    for option, said in ((["--set", "codec.lane=3"], "did you mean 'codec.lanes'"),
+                         (["--set", "codec.lanes=many"], "'many' is not a number"),
+                         (["--preset", "asic_9nm"], "no preset 'asic_9nm'"),
+                         (["--storage", "floppy"], "no NVMe preset 'floppy'")):  # fmt: skip
+        assert run(["asic", "run", str(good), *option]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_command_shows_and_keeps_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = written(tmp_path, recorded())
+    command = ["asic", "run", str(good), "--preset", "bluefield3", "--out", str(tmp_path / "out")]
+    assert run([*command, "--set", "cores.reactors=2", "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    kept = msgspec.json.decode((tmp_path / "out/chip-run.json").read_bytes(), type=ChipRun)
+    assert shown == msgspec.to_builtins(kept) and kept.parameters == {"cores.reactors": 2.0}
+    assert run([*command, "--closed-loop"]) == 0
+    text = capsys.readouterr().out
+    assert "bluefield3 (uncalibrated), closed-loop" in text and "reactor" in text
+    with pytest.raises(BadInput, match="another folder"):
+        from offstage.testbeds.cli.asic import _write
+
+        _write(good / "decisions.log" / "no", b"")

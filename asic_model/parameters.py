@@ -226,12 +226,13 @@ NEEDED = {
     "dpu": ("front_end", "cores", "nvme"),
 }
 HEAD = {"title": str, "kind": str, "staging": str, "spill": str, "calibrated": bool,
-        "extends": str, "about": str}  # fmt: skip
+        "extends": str, "about": str, "node_nm": int}  # fmt: skip
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """One chip. `staging`: the memory that holds the arena; `spill`: the one below the table of
-    metadata. `calibrated`: it was fitted to a recorded run; what is not says so everywhere."""
+    metadata. `calibrated`: it was fitted to a recorded run; what is not says so everywhere.
+    `node_nm`: the process of an ASIC, for its area and the energy of its SRAM."""
 
     name: str
     title: str
@@ -240,6 +241,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     spill: str = ""
     calibrated: bool = False
     about: str = ""
+    node_nm: int = 0
     front_end: FrontEnd
     nvme: Nvme
     dma: Dma | None = None

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.network import Load, Unit
@@ -142,9 +143,10 @@ def channel(name: str, *, read_percent: float = 100, piece_bytes: int = 4096) ->
     low = curves[max(above - 1, 0)]
     width = high.read_percent - low.read_percent
     share = (read_percent - low.read_percent) / width if width else 0.0
+    loads = sorted({row[0] for row in (*low.accesses(), *high.accesses())})
     rows = tuple(
-        Load(*(round(x + (y - x) * share) for x, y in zip(a, b, strict=True)))
-        for a, b in zip(low.accesses(), high.accesses(), strict=True)
+        Load(load, *(round(_between(x, y, share)) for x, y in zip(a, b, strict=True)))
+        for load, a, b in zip(loads, _at(low, loads), _at(high, loads), strict=True)
     )
     rate = _between(low.bytes_per_s_between_refreshes, high.bytes_per_s_between_refreshes, share)
     every_ps = device.refresh_clocks * device.clock_ps
@@ -152,6 +154,13 @@ def channel(name: str, *, read_percent: float = 100, piece_bytes: int = 4096) ->
     return Channel(
         name, rate, device.peak_bytes_per_s, device.closed_form_ps, every_ps, pause_ps, rows
     )
+
+
+def _at(curve: Curve, loads: list[int]) -> list[list[float]]:
+    """The access of a curve at some loads: straight between its rows, level beyond them."""
+    rows = np.array(curve.accesses(), dtype=np.float64)
+    columns = [np.interp(loads, rows[:, 0], rows[:, index]) for index in range(1, rows.shape[1])]
+    return [[float(value) for value in row] for row in np.stack(columns, axis=1)]
 
 
 def _between(low: float, high: float, share: float) -> float:

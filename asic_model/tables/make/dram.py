@@ -23,6 +23,7 @@ PIECES_MAX = 4000
 SATURATED = 0
 ALONE_LOAD = 10
 LOADS = (50, 250, 500, 650, 800, 900)
+FEW_LOADS = (250, 500, 800)
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,13 @@ def _curve(
 
 def _table() -> Iterator[Point]:
     for device, one in DEVICES.items():
-        for read_percent, piece_bytes in ((100, 4), (67, 4), (50, 4), (100, 64)):
-            curve = tuple(_curve(device, read_percent, piece_bytes * KIB, LOADS))
+        for read_percent, piece_bytes, loads in (
+            (100, 4 * KIB, LOADS),
+            (67, 4 * KIB, FEW_LOADS),
+            (50, 4 * KIB, LOADS),
+            (100, 16 * KIB, FEW_LOADS),
+        ):
+            curve = tuple(_curve(device, read_percent, piece_bytes, loads))
             yield from (curve[0].unrefreshed, *curve)
         # One access alone, with no refresh to meet: the closed form is about this.
         alone = Point(device, 100, one.burst_bytes, ALONE_LOAD, refresh=False)
@@ -184,7 +190,6 @@ def _held_out() -> Iterator[Point]:
             (80, 4 * KIB, (300, 650)),
             (58, 4 * KIB, (400, 750)),
             (100, 64 * KIB, (300, 650)),
-            (100, 16 * KIB, (450, 750)),
         ):
             yield from _curve(device, read_percent, piece_bytes, loads)
 

@@ -29,9 +29,7 @@ hold_of(const struct ofs_chip_unit *unit)
 		return CHIP_HOLD_NOTHING;
 	if (unit->latency_ps == 0 && unit->load_row_count == 0)
 		return CHIP_HOLD_LEAVE;
-	if (unit->servers == 1 && unit->kind != OFS_CHIP_KIND_BANKS)
-		return CHIP_HOLD_FREE_PS;
-	return CHIP_HOLD_SERVED;
+	return unit->kind == OFS_CHIP_KIND_BANKS ? CHIP_HOLD_SERVED : CHIP_HOLD_FREE_PS;
 }
 
 static int
@@ -55,6 +53,11 @@ unit_open(struct ofs_chip *chip, uint32_t number, const struct ofs_chip_unit *co
 	if (config->kind == OFS_CHIP_KIND_LINK && config->in_flight_max && config->latency_ps) {
 		unit->returns = take(chip, config->in_flight_max, sizeof(*unit->returns));
 		if (unit->returns == NULL)
+			return -ENOMEM;
+	}
+	if (unit->hold == CHIP_HOLD_FREE_PS) {
+		unit->free_ps = take(chip, config->servers, sizeof(*unit->free_ps));
+		if (unit->free_ps == NULL)
 			return -ENOMEM;
 	}
 	if (tag_count) {
@@ -145,6 +148,7 @@ ofs_chip_close(struct ofs_chip *chip)
 		free(chip->units[i].levels);
 		free(chip->units[i].returns);
 		free(chip->units[i].tags);
+		free(chip->units[i].free_ps);
 		if (chip->units[i].drive)
 			ofs_nvme_model_close(chip->units[i].drive);
 		if (chip->units[i].qos)
@@ -177,7 +181,9 @@ unit_reset(struct chip_unit *unit)
 	unit->blocked = (struct chip_list){OFS_NONE, OFS_NONE};
 	unit->waiting = unit->in_flight = unit->busy = 0;
 	unit->busy_banks = unit->waiting_banks = 0;
-	unit->free_ps = unit->begun_ps = unit->count_last_ps = 0;
+	if (unit->free_ps)
+		memset(unit->free_ps, 0, unit->config.servers * sizeof(*unit->free_ps));
+	unit->begun_ps = unit->count_last_ps = 0;
 	unit->wake_ps = OFS_CHIP_NEVER;
 	unit->return_head = unit->return_count = 0;
 	unit->listed = unit->short_of_pieces = 0;

@@ -26,8 +26,8 @@ enum chip_what {
 /* How a unit gives its servers back. */
 enum chip_hold {
 	CHIP_HOLD_LEAVE,   /* when the next unit took the visit: there is no latency to pass */
-	CHIP_HOLD_SERVED,  /* when the service ends, by an event: several servers */
-	CHIP_HOLD_FREE_PS, /* the same with one server: a time, and an event only if anyone waits */
+	CHIP_HOLD_SERVED,  /* when the service ends, by an event: banks */
+	CHIP_HOLD_FREE_PS, /* the same by times, and an event only if anyone waits */
 	CHIP_HOLD_NOTHING, /* it has none: delay, drive */
 };
 
@@ -78,9 +78,9 @@ struct chip_unit {
 	uint32_t busy; /* servers */
 	uint64_t busy_banks;
 	uint64_t waiting_banks;
-	uint64_t free_ps;         /* CHIP_HOLD_FREE_PS */
-	uint64_t begun_ps;        /* CHIP_HOLD_NOTHING: since when anyone is inside */
-	uint64_t wake_ps;         /* scheduled; OFS_CHIP_NEVER: not */
+	uint64_t *free_ps; /* CHIP_HOLD_FREE_PS: when each server is free, [servers], a binary heap */
+	uint64_t begun_ps; /* CHIP_HOLD_NOTHING: since when anyone is inside */
+	uint64_t wake_ps;  /* scheduled; OFS_CHIP_NEVER: not */
 	struct chip_list *queues; /* [queue_count][level_count] */
 	uint8_t *levels;          /* [queue_count]: which have anyone */
 	struct chip_list blocked; /* in front of it, in other units or outside */
@@ -232,11 +232,11 @@ chip_count(struct ofs_chip *chip, struct chip_unit *unit)
 	unit->count_last_ps = chip->now_ps;
 }
 
-/* The unit must be looked at: it has room for those in front of it, or one that waits may begin. */
+/* If anyone waits in the unit or in front of it, it must be looked at: one may go on. */
 CHIP_HOT void
 chip_settle_later(struct ofs_chip *chip, struct chip_unit *unit)
 {
-	if (unit->listed)
+	if (unit->listed || (unit->waiting == 0 && unit->blocked.head == OFS_NONE))
 		return;
 	unit->listed = 1;
 	chip->settle[(chip->settle_head + chip->settle_count++) % OFS_CHIP_UNITS_MAX] = unit->number;

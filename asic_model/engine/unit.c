@@ -151,7 +151,7 @@ can_begin(const struct ofs_chip *chip, struct chip_unit *unit, uint32_t bank)
 	if (unit->config.in_flight_max && !credit_free(chip, unit))
 		return 0;
 	if (unit->hold == CHIP_HOLD_FREE_PS)
-		return unit->free_ps <= chip->now_ps;
+		return unit->free_ps[0] <= chip->now_ps;
 	if (unit->hold == CHIP_HOLD_NOTHING)
 		return 1;
 	if (unit->config.kind == OFS_CHIP_KIND_BANKS)
@@ -182,6 +182,23 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 	return occupied;
 }
 
+/* The server that has been free for longest is occupied until then. */
+static void
+server_take(struct chip_unit *unit, uint64_t until_ps)
+{
+	uint32_t count = unit->config.servers, hole = 0, child;
+
+	while ((child = 2 * hole + 1) < count) {
+		if (child + 1 < count && unit->free_ps[child + 1] < unit->free_ps[child])
+			child++;
+		if (unit->free_ps[child] >= until_ps)
+			break;
+		unit->free_ps[hole] = unit->free_ps[child];
+		hole = child;
+	}
+	unit->free_ps[hole] = until_ps;
+}
+
 static void
 begin(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 {
@@ -198,7 +215,7 @@ begin(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 		unit->stats.busy_ps += occupied;
 		chip_bins_add(chip, unit->stats.busy_bins, chip->now_ps, chip->now_ps + occupied, 1);
 		if (unit->hold == CHIP_HOLD_FREE_PS)
-			unit->free_ps = chip->now_ps + occupied;
+			server_take(unit, chip->now_ps + occupied);
 		else if (unit->config.kind == OFS_CHIP_KIND_BANKS)
 			unit->busy_banks |= 1ull << flight->bank;
 		else
@@ -367,8 +384,8 @@ ofs_chip_unit_wake(struct ofs_chip *chip, struct chip_unit *unit)
 			return;
 		at_ps = unit->returns[unit->return_head];
 	}
-	if (unit->hold == CHIP_HOLD_FREE_PS && unit->free_ps > at_ps)
-		at_ps = unit->free_ps;
+	if (unit->hold == CHIP_HOLD_FREE_PS && unit->free_ps[0] > at_ps)
+		at_ps = unit->free_ps[0];
 	if (unit->qos && unit->waiting && can_begin(chip, unit, 0))
 		at_ps = ofs_qos_next_ps(unit->qos);
 	if (at_ps <= chip->now_ps || unit->wake_ps <= at_ps)

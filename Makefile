@@ -42,10 +42,11 @@ c-test: system ## the C tests alone, under sanitizers
 mutants: $(VENV)/.stamp-extras build ## small mistakes that a named test must notice
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
-bench: build ## storage, fabric and decision core, each beside its reference
+bench: build ## storage, fabric, decision core and chip engine, each beside its reference
 	$(BIN)/offstage bench storage $(ARGS)
 	$(BIN)/offstage bench fabric $(ARGS)
 	$(BIN)/offstage bench core $(ARGS)
+	$(BIN)/offstage bench asic $(ARGS)
 
 build: system $(VENV)/.stamp-base
 	@$(BIN)/python setup.py -q build_ext --inplace

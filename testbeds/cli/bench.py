@@ -112,6 +112,23 @@ def codec(
     _finish("codec", result, out, form)
 
 
+@bench.command()
+def asic(
+    requests: Annotated[
+        int, typer.Option("--requests", min=1000, help="of the run whose memory is looked at")
+    ] = 2_000_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """The chip model's event engine beside SimPy, and how many blocks a whole chip does."""
+    from offstage.testbeds.bench.asic import bench_asic
+
+    result = bench_asic(requests=requests, seed=seed, rounds=rounds, say=_say)
+    _finish("asic", result, out, form)
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 

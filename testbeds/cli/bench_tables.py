@@ -200,6 +200,37 @@ def codec_table(result: Mapping[str, Any]) -> Drawn:
     return drawn(rows), notes
 
 
+def asic_table(result: Mapping[str, Any]) -> Drawn:
+    """Events per second beside SimPy; blocks per second on a whole chip; memory of a long run."""
+    aims, long = result["aims"], result["long"]
+    stages = result["rows"][0]
+    rows: list[Row] = [
+        ("three stages, events", _per_s(stages["events_per_s"]),
+         _per_s(stages["reference_events_per_s"]), stages["ratio"], *_aim(aims, "three stages")),
+        ("three stages, requests", _per_s(stages["requests_per_s"]),
+         _per_s(stages["reference_requests_per_s"]), stages["requests_ratio"], "", None),
+    ]  # fmt: skip
+    for row in result["rows"][1:]:
+        what = f"{result['preset']}, {row['name']}, requests"
+        aim, met = _aim(aims, row["name"])
+        aim = f">= {_per_s(float(aim.split()[1]))}" if aim else ""
+        rows.append((what, _per_s(row["requests_per_s"]), "", None, aim, met))
+    rows.append((f"{long['requests']:,} requests, memory more after a tenth",
+                 format_size(long["growth_bytes"]), "", None,
+                 *_aim(aims, "memory grows")))  # fmt: skip
+    per = ", ".join(f"{row['events_per_request']:.1f} ({row['name']})"
+                    for row in result["rows"][1:])  # fmt: skip
+    notes = [
+        f"measured, beside {result['reference']} on the same network; {result['rounds']} rounds, "
+        f"seed {result['seed']}; both come to the mean that theory has",
+        f"{result['preset']}: {result['rows'][1]['units']} units, blocks of "
+        f"{format_size(result['rows'][1]['block_bytes'])}; events for each request: {per}",
+        f"the long run took {long['seconds']:.0f} s for {long['simulated_s']:.1f} simulated s, "
+        f"its chip {format_size(long['chip_bytes'])}",
+    ]
+    return drawn(rows), notes
+
+
 def _per_s(value: float) -> str:
     return f"{value / 1e6:.3g} M/s"
 
@@ -223,6 +254,7 @@ EMULATED: dict[str, tuple[str, Show]] = {
 }
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], Drawn]] = {
+    "asic": asic_table,
     "codec": codec_table,
     "core": core_table,
     "fabric": fabric_table,

@@ -32,7 +32,7 @@ def test_rounding_is_to_the_nearest_and_saturates(dtype: str) -> None:
     assert lossy.from_fp8(lossy.to_fp8_lossy(beyond, dtype), dtype).tolist() == [
         largest, -largest, largest
     ]  # fmt: skip
-    tie = np.array([1.0, 1.0 + 2.0**-lossy.FP8[dtype].mantissa_bits], np.float32).mean()
+    tie = np.array([1.0, 1.0 + 2.0 ** -lossy.FP8[dtype].mantissa_bits], np.float32).mean()
     assert lossy.from_fp8(lossy.to_fp8_lossy(np.array([tie]), dtype), dtype)[0] == 1.0
 
 

@@ -1,0 +1,41 @@
+"""Does `offstage bench asic` hold both engines to theory, and do its figures fit its table?"""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from offstage.bindings.errors import RunFailed
+from offstage.testbeds.bench import asic
+from offstage.testbeds.cli.bench_tables import TABLES
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SIMPY", 4000), ("OUR", 50_000), ("CHIP", 2000)):
+        monkeypatch.setattr(asic, f"{name}_REQUESTS", value)
+    monkeypatch.setattr(asic, "MEAN_ERROR", 0.3)  # of so few requests
+
+
+def test_every_figure_stands_in_the_table(small: None) -> None:
+    pytest.importorskip("simpy", reason="no simpy: pip install 'offstage[test]'")
+    result = asic.bench_asic(requests=3 * asic.BATCH, rounds=1)
+    assert result["long"]["requests"] == 3 * asic.BATCH and len(result["aims"]) == 3
+    assert result["rows"][0]["ratio"] > 0 and result["provenance"] == "measured"
+    assert result["rows"][1]["events_per_request"] < result["rows"][2]["events_per_request"]
+    table, notes = TABLES["asic"](result)
+    page = StringIO()
+    Console(file=page, width=200).print(table, *notes)
+    for row in result["rows"]:
+        assert row["name"] in page.getvalue()
+    assert ">= 25x" in page.getvalue() and ">= 1 M/s" in page.getvalue()
+
+
+def test_an_engine_that_misses_theory_is_no_reference(
+    small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("simpy", reason="no simpy: pip install 'offstage[test]'")
+    monkeypatch.setattr(asic, "MEAN", 12.0)
+    monkeypatch.setattr(asic, "MEAN_ERROR", 0.05)
+    with pytest.raises(RunFailed, match="theory has 12"):
+        asic.bench_asic(requests=1000, rounds=1)

@@ -24,6 +24,7 @@ from offstage.asic_model.account import (
     logged_of,
 )
 from offstage.asic_model.closed import ClosedLoop
+from offstage.asic_model.energy import area, energy, power
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import START, Fetch, Trace
@@ -87,7 +88,7 @@ def _result(
     warnings = [] if preset.calibrated else [f"{preset.name} is uncalibrated"]
     if figures["visits_lost"]:
         warnings.append(f"{figures['visits_lost']} visits are missing from the waterfall")
-    return ChipRun(
+    run = ChipRun(
         preset=preset.name, title=preset.title, calibrated=preset.calibrated, trace=trace.name,
         trace_sha256=trace.sha256, preset_sha256=digest(preset),
         storage=drive or preset.nvme.drive, sessions=len({one.session for one in trace.fetches}),
@@ -95,6 +96,8 @@ def _result(
         logged=logged_of(trace), warnings=warnings, hash=f"{figures['hash']:016x}",
         **account.figures(trace.block_bytes), **found,
     )  # fmt: skip
+    run.energy, run.power, run.area = energy(run, preset), power(run, preset), area(preset)
+    return run
 
 
 @dataclass(slots=True)

@@ -1,0 +1,171 @@
+"""What a run costs in joules, and what a chip is in mm2 and watts, each between two bounds.
+
+The engine counts actions; here they are multiplied with tables/energy.toml and area.toml, after the
+run. So one run is priced by many tables, and a number without source and tag prices nothing: the
+reader refuses it. Energy is that of the device: its side of the links, its memories and drives, its
+die; not the hosts'. A bound is the sum of the bounds of the parts, as if all erred the same way.
+A chip without a node (`node_nm` 0) is no design but a limit: its own logic is free and has no area.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from offstage.asic_model.parameters import Number, Preset
+from offstage.asic_model.result import ChipRun, Range
+from offstage.asic_model.tables.numbers import read_numbers
+from offstage.asic_model.tables.sram import Sram, sram
+from offstage.bindings.errors import BadInput
+
+__all__ = ["area", "energy", "power"]
+
+TABLES = Path(__file__).resolve().parent / "tables"
+PICO = 1e-12
+ENERGY_UNITS = ("pJ/bit", "pJ", "1", "W", "W/mm2")
+AREA_UNITS = ("Mb/mm2", "mm2 s/TB", "mm2", "1")
+LINKS = {"pcie": "pcie", "cxl": "cxl_link", "nvlink": "nvlink", "memory": "memory_link"}
+"""What carries a link's bits, by the front end's protocol."""
+BY_BIT = {
+    "hbm": "hbm", "ddr": "ddr", "cxl": "cxl", "drive": "drive", "dma_in": "wire",
+    "dma_out": "wire", "decode": "codec", "encode": "codec", "hash": "hash",
+}  # fmt: skip
+BY_VISIT = ("nvme_command", "nvme_done", "qos", "scheduler")
+CORES = ("reactor", "codec_core")
+LOGIC = ("dma_in", "dma_out", "decode", "encode", "hash", "qos", "scheduler", "metadata")
+MEMORIES = ("hbm", "ddr", "cxl")
+MIB = 1 << 20
+
+Bounds = tuple[float, float, float]
+
+
+@lru_cache(maxsize=1)
+def _energies() -> dict[str, dict[str, Number]]:
+    return read_numbers(TABLES / "energy.toml", ENERGY_UNITS)
+
+
+@lru_cache(maxsize=1)
+def _areas() -> dict[str, dict[str, Number]]:
+    return read_numbers(TABLES / "area.toml", AREA_UNITS)
+
+
+def energy(run: ChipRun, preset: Preset) -> list[Range]:
+    """Joules of the run by what used them: a part for each unit that acted, and for what is on.
+
+    `BadInput`: the run has a unit that no table prices."""
+    table = _energies()
+    parts = []
+    for unit in run.units:
+        name, bits = unit.name, unit.bytes * 8 * PICO
+        if preset.kind == "asic" and not preset.node_nm and name in LOGIC:
+            continue
+        if name.startswith("link_"):
+            price = table[LINKS[preset.front_end.protocol]]["per_bit"]
+            parts.append(_range(name, "J", price, bits))
+        elif name in BY_BIT:
+            parts.append(_range(name, "J", table[BY_BIT[name]]["per_bit"], bits))
+        elif name in BY_VISIT:
+            price = table["control"]["per_visit"]
+            parts.append(_range(name, "J", price, unit.arrivals * PICO))
+        elif name == "metadata":
+            reads = _product(_bounds(table["metadata"]["reads"]), _array(preset).read_pj)
+            parts.append(_sum(name, "J", [(reads, unit.arrivals * PICO)], "CACTI 7, scaled"))
+        elif name not in CORES:
+            raise BadInput(f"no price for unit {name!r}", "energy.toml", "add a table for it")
+    return parts + list(_always_on(run.seconds, preset))
+
+
+def _always_on(seconds: float, preset: Preset) -> Iterator[Range]:
+    """What is drawn whether or not anything happens."""
+    table = _energies()
+    for name in MEMORIES:
+        memory = getattr(preset, name)
+        if memory is not None and name in (preset.staging, preset.spill):
+            yield _range(f"{name} idle", "J", table[name]["each"], memory.channels.value * seconds)
+    yield _range("drive idle", "J", table["drive"]["each"], preset.nvme.drives.value * seconds)
+    if preset.cores is not None:
+        price = table["core_x86" if preset.name.startswith("dpu_x86") else "core_arm"]["each"]
+        yield _range("cores", "J", price, preset.cores.cores.value * seconds)
+    if preset.kind == "asic" and preset.node_nm:
+        price = table["die"]["static"]
+        die = _total(area(preset))
+        leak = _product(_bounds(price), die)
+        yield _sum("die idle", "J", [(leak, seconds), (_array(preset).leakage_w, seconds)],
+                   f"{price.source}; the SRAM's leakage by CACTI 7, scaled")  # fmt: skip
+
+
+def power(run: ChipRun, preset: Preset) -> list[Range]:
+    """Mean watts over the run, by the same parts."""
+    if run.seconds <= 0:
+        return []
+    return [
+        Range(name=one.name, unit="W", value=one.value / run.seconds, low=one.low / run.seconds,
+              high=one.high / run.seconds, source=one.source)
+        for one in energy(run, preset)
+    ]  # fmt: skip
+
+
+def area(preset: Preset) -> list[Range]:
+    """Square millimetres of the die by part; nothing of a DPU, which is bought whole."""
+    if preset.kind != "asic" or not preset.node_nm:
+        return []
+    table = _areas()
+    if preset.node_nm not in (7, 5):
+        raise BadInput(f"node_nm = {preset.node_nm}", f"preset {preset.name}", "give 7 or 5")
+    assert preset.dma and preset.codec and preset.metadata and preset.dedup and preset.scheduler
+    node = f"n{preset.node_nm}"
+    logic = (1.0, 1.0, 1.0) if node == "n7" else _bounds(table["node"][node])
+    megabits = preset.metadata.sram.base * 8 / 1e6
+    density = table["sram"][node]
+    codec = preset.codec
+    rate = codec.lanes.value * (codec.decode_rate.base + codec.encode_rate.base) / 2 / 1e12
+    parts = [
+        Range(name="metadata SRAM", unit="mm2", value=megabits / density.value,
+              low=megabits / density.high, high=megabits / density.low, source=density.source),
+        _scaled("codec", table["codec"]["rate"], rate, logic),
+        _range("link", "mm2", table["lane"]["each"], preset.front_end.lanes_max.value),
+        _range("drive lanes", "mm2", table["lane"]["each"], 4 * preset.nvme.drives.value),
+        _scaled("dma", table["dma"]["each"], preset.dma.engines.value, logic),
+        _scaled("hash", table["hash"]["each"], preset.dedup.instances.value, logic),
+        _scaled("control", table["control"]["each"], 1, logic),
+    ]  # fmt: skip
+    for name in MEMORIES:
+        memory = getattr(preset, name)
+        if memory is not None and name in (preset.staging, preset.spill):
+            parts.append(_range(name, "mm2", table[name]["each"], memory.channels.value))
+    share = table["glue"]["share"]
+    parts.append(_sum("glue", "mm2", [(_product(_bounds(share), _total(parts)), 1)], share.source))
+    return parts
+
+
+def _array(preset: Preset) -> Sram:
+    """The metadata's SRAM."""
+    assert preset.metadata is not None
+    table = preset.metadata
+    return sram(table.sram.whole, banks=table.banks.whole, node_nm=preset.node_nm)
+
+
+def _bounds(number: Number) -> Bounds:
+    return number.value, number.low, number.high
+
+
+def _product(one: Bounds, other: Bounds) -> Bounds:
+    """Each bound times its like: no factor here is negative."""
+    return one[0] * other[0], one[1] * other[1], one[2] * other[2]
+
+
+def _total(parts: list[Range]) -> Bounds:
+    return (sum(one.value for one in parts), sum(one.low for one in parts),
+            sum(one.high for one in parts))  # fmt: skip
+
+
+def _range(name: str, unit: str, number: Number, times: float) -> Range:
+    return _sum(name, unit, [(_bounds(number), times)], number.source)
+
+
+def _scaled(name: str, number: Number, times: float, node: Bounds) -> Range:
+    return _sum(name, "mm2", [(_product(_bounds(number), node), times)], number.source)
+
+
+def _sum(name: str, unit: str, terms: list[tuple[Bounds, float]], source: str) -> Range:
+    value, low, high = (sum(bounds[index] * times for bounds, times in terms) for index in range(3))
+    return Range(name=name, unit=unit, value=value, low=low, high=high, source=source)

@@ -1,0 +1,89 @@
+"""Is a run priced by its own counts, with bounds, and is a number of unknown origin refused?"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from offstage.asic_model.chip import network
+from offstage.asic_model.energy import area, energy, power
+from offstage.asic_model.parameters import names, read_preset
+from offstage.asic_model.result import UnitRun
+from offstage.asic_model.tables.numbers import read_numbers
+from offstage.asic_model.tables.sram import sram
+from offstage.bindings.errors import BadInput
+
+
+@dataclass
+class Run:
+    """The two things of a ChipRun that cost something."""
+
+    units: list[UnitRun]
+    seconds: float = 2.0
+
+
+def unit(name: str, count_bytes: int = 0, arrivals: int = 0) -> UnitRun:
+    return UnitRun(
+        name=name, kind="server", servers=1, arrivals=arrivals, bytes=count_bytes, utilisation=0,
+        blocked_share=0, wait_ns_mean=0, wait_ns_p99=0, time_ns_mean=0, time_ns_p99=0,
+        waiting_max=0,
+    )  # fmt: skip
+
+
+def test_energy_is_counts_times_prices() -> None:
+    """A GB over HBM at 6.0 pJ a bit is 48 mJ; 1000 lookups are 4 reads of the scaled SRAM each."""
+    preset = read_preset("asic_7nm")
+    run = Run([unit("hbm", 10**9), unit("metadata", arrivals=1000), unit("qos", arrivals=10**6)])
+    found = {one.name: one for one in energy(run, preset)}
+    assert found["hbm"].value == pytest.approx(0.048)
+    assert (found["hbm"].low, found["hbm"].high) == pytest.approx((8 * 3.9e-3, 8 * 9.0e-3))
+    read = sram(16 << 20, banks=8, node_nm=7).read_pj
+    assert found["metadata"].value == pytest.approx(4e3 * read.value * 1e-12)
+    assert found["qos"].value == pytest.approx(1e6 * 100e-12)
+    assert found["hbm idle"].value == pytest.approx(2 * 3.0 * run.seconds)
+    watts = {one.name: one.value for one in power(run, preset)}
+    assert watts["hbm idle"] == pytest.approx(6.0) and watts["hbm"] == pytest.approx(0.024)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_unit_of_every_preset_has_a_price_with_bounds(name: str) -> None:
+    preset = read_preset(name)
+    run = Run([unit(one.name, 10**9, 10**6) for one in network(preset).units])
+    for one in (*energy(run, preset), *area(preset)):
+        assert 0 <= one.low <= one.value <= one.high and one.source, one
+    assert energy(run, preset)
+
+
+def test_a_unit_without_a_price_is_refused() -> None:
+    with pytest.raises(BadInput, match="no price for unit 'router'"):
+        energy(Run([unit("router")]), read_preset("asic_7nm"))
+
+
+def test_area_is_that_of_what_the_preset_has() -> None:
+    """16 MiB at 25 Mb/mm2; twice the SRAM is twice its area, and glue grows with the rest."""
+    preset = read_preset("asic_7nm")
+    parts = {one.name: one.value for one in area(preset)}
+    assert parts["metadata SRAM"] == pytest.approx((16 << 20) * 8 / 25e6)
+    larger = {one.name: one.value for one in area(preset.with_({"metadata.sram": 32}))}
+    assert larger["metadata SRAM"] == pytest.approx(2 * parts["metadata SRAM"])
+    assert larger["glue"] > parts["glue"] and larger["codec"] == parts["codec"]
+    assert area(read_preset("bluefield3")) == area(read_preset("ideal")) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        ('{ value = 1, unit = "pJ", low = 0, high = 2, source = "x" }', "has no tag"),
+        ('{ value = 1, unit = "pJ", low = 0, high = 2, tag = "cited" }', "has no source"),
+        ('{ value = 1, unit = "pJ", low = 0, high = 2, source = "x", tag = "true" }', "is no tag"),
+        ('{ value = 1, unit = "J", low = 0, high = 2, source = "x", tag = "cited" }', "no unit"),
+        ('{ value = 3, unit = "pJ", low = 0, high = 2, source = "x", tag = "cited" }', "between"),
+        ('{ value = -1, unit = "pJ", low = -2, high = 2, source = "x", tag = "cited" }', "between"),
+        ("5.5", "says no unit"),
+    ],
+)
+def test_a_number_that_nobody_answers_for_is_refused(entry: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "energy.toml"
+    path.write_text(f"[hbm]\nper_bit = {entry}\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=what):
+        read_numbers(path, ("pJ",))

@@ -43,6 +43,8 @@ class StoreConfig:
     ttl_s: int = 0
     reserve_segments: int = 1
     format: bool = True
+    codec: int = 0
+    """0, or one more than the index of a dtype in `bindings.codec.DTYPES`."""
 
     def struct(self) -> Any:
         """The C struct; `BadInput` for a number that does not fit its field."""

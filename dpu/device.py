@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
+from offstage.bindings.codec import DTYPES
 from offstage.bindings.core import filled_policy
 from offstage.bindings.device import Chunk, FirmwareDevice, new_config
 from offstage.bindings.errors import BadInput
@@ -94,6 +95,7 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     filled.store.io_max, filled.store.durable = store.io_max, store.durable
     filled.store.ttl_s, filled.store.reserve_segments = derived.ttl_s, store.reserve_segments
     filled.store.format = 1
+    filled.store.codec = ("off", *DTYPES).index(store.codec)
     filled.write_mode = names("enum ofs_write_mode", "OFS_WRITE_").index(store.write)
     filled.dirty_blocks_max = store.dirty_max if store.write == "back" else 0
     filled.io_timeout_ns, filled.spin_ns = config.storage.io_timeout_ns, config.daemon.spin_ns

@@ -6,15 +6,18 @@ these declarations, so that they cannot drift apart.
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
+from offstage.bindings.codec import DTYPES
 from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.bindings.settings import Rate, Settings, Size, Time, about, within
 
 __all__ = ["Arena", "Daemon", "Limits", "Memory", "PolicyOptions", "Storage", "Store", "Tenant"]
 
 if TYPE_CHECKING:  # what the headers name is known when it runs
+    Codec: TypeAlias = str
     Eviction: TypeAlias = str
     Prefetchers: TypeAlias = tuple[str, ...]
 else:
+    Codec = Literal[("off", *DTYPES)]
     Eviction, Prefetchers = Literal[EVICTIONS], tuple[Literal[tuple(PREFETCHERS)], ...]
 
 
@@ -115,6 +118,9 @@ class Store(Settings, frozen=True):
     durable: Annotated[bool, about("a put ends only when it is on the medium (FUA)")] = True
     reserve_segments: Annotated[int, within(1, 4096, "kept free for the cleaner")] = 4
     io_max: Annotated[int, within(1, 65536, "puts and gets in flight")] = 64
+    codec: Annotated[
+        Codec, about("dtype of the KV, to write it coded where that saves a logical block; or off")
+    ] = "off"
 
 
 class PolicyOptions(Settings, frozen=True):

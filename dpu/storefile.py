@@ -1,8 +1,9 @@
 """Read a store file without the store: what `offstage dpu store FILE` shows, and the tests' oracle.
 
-The reader shares no code with the firmware but the checksum (XXH3-64): the layout is written down
-a second time, from docs/reference/store-format.md, so that the two can disagree. The file is only
-read; a store that a daemon holds may change meanwhile, and then blocks in flight look torn.
+The reader shares no code with the firmware but checksum (XXH3-64) and codec: the layout is
+written down a second time, from docs/reference/store-format.md, so that the two can disagree. The
+file is only read; a store that a daemon holds may change meanwhile, and then blocks in flight look
+torn.
 `recover` alone goes through the firmware.
 """
 
@@ -14,7 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.codec import decode
+from offstage.bindings.errors import BadInput, Corrupt
 from offstage.bindings.keys import checksum
 from offstage.bindings.layouts import constant, layout, numbered, offset_of
 from offstage.bindings.storage import Storage, StorageConfig
@@ -25,7 +27,8 @@ __all__ = ["Block", "Segment", "StoreFile", "Superblock", "check", "inspect", "r
 STORE_MAGIC = b"OFSTORE1"
 SEGMENT_MAGIC = b"OFSEGMG1"
 TRAILER_MAGIC = b"OFSR"
-VERSION = constant("OFS_STORE_VERSION")
+VERSION_CODED = constant("OFS_STORE_VERSION_CODED")
+VERSIONS = (constant("OFS_STORE_VERSION"), VERSION_CODED)
 COPY_OFFSET = constant("OFS_STORE_COPY_OFFSET")
 SEGMENTS_OFFSET = constant("OFS_STORE_SEGMENTS_OFFSET")
 SUPERBLOCK = layout("struct ofs_superblock")
@@ -94,6 +97,7 @@ class Block:
     segment: int
     index: int
     whole: bool
+    coded_bytes: int  # of its payload in the file; 0 where that is as it is
 
 
 class StoreFile:
@@ -129,12 +133,13 @@ class StoreFile:
         where = str(self.path)
         copies = [self._read(at, SUPERBLOCK.itemsize) for at in (0, COPY_OFFSET)]
         whole = [one for one in copies if _sealed(one) and one.startswith(STORE_MAGIC)]
-        found = [one for one in map(_parse_superblock, whole) if one.version == VERSION]
+        found = [one for one in map(_parse_superblock, whole) if one.version in VERSIONS]
         if not found:
             for one in copies:
-                if one.startswith(STORE_MAGIC) and (version := _version(one)) != VERSION:
+                if one.startswith(STORE_MAGIC) and (version := _version(one)) not in VERSIONS:
                     raise BadInput(
-                        f"a store of format version {version}; this release reads {VERSION}",
+                        f"a store of format version {version}; this release reads "
+                        + " and ".join(map(str, VERSIONS)),
                         where,
                         "use the release that made it",
                     )
@@ -183,7 +188,8 @@ class StoreFile:
             raw = data[head.payload_size_bytes :][: TRAILER.itemsize].ljust(TRAILER.itemsize, b"\0")
             found = np.frombuffer(raw, TRAILER)[0]
             length, sequence = int(found["length"]), int(found["sequence"])
-            store, life, at = map(int, found["reserved"])
+            store, life, place = map(int, found["reserved"])
+            coded_bytes, at = divmod(place, 1 << 32)
             if (
                 raw.startswith(TRAILER_MAGIC)
                 and int(found["crc"]) == checksum(raw[8:TRAILER_BYTES]) & 0xFFFFFFFF
@@ -191,8 +197,10 @@ class StoreFile:
                 and store == int.from_bytes(head.uuid[:8], "little")
                 and life == segment.sequence < sequence
                 and at == segment.index * head.records_per_segment + index
+                and (coded_bytes == 0 or self._may_be_coded(coded_bytes))
                 and (int(found["layer"]), int(found["tenant"])) == (segment.layer, segment.tenant)
             ):
+                payload = self._plain(data, length, coded_bytes)
                 yield Block(
                     int.from_bytes(found["store_key"].tobytes(), "little"),
                     segment.layer,
@@ -202,8 +210,27 @@ class StoreFile:
                     length,
                     segment.index,
                     index,
-                    int(found["checksum"]) == checksum(data[:length]),
+                    payload is not None and int(found["checksum"]) == checksum(payload),
+                    coded_bytes,
                 )
+
+    def _may_be_coded(self, coded_bytes: int) -> bool:
+        head = self.superblock
+        room = head.payload_size_bytes - head.lba_size_bytes
+        return head.version == VERSION_CODED and coded_bytes <= room
+
+    def _plain(self, data: bytes, length: int, coded_bytes: int) -> bytes | None:
+        """The payload of a record; None where it is coded and cannot be decoded."""
+        if coded_bytes == 0:
+            return data[:length]
+        head = self.superblock
+        span = -(-coded_bytes // head.lba_size_bytes) * head.lba_size_bytes
+        begin = head.payload_size_bytes - span
+        try:
+            plain = decode(data[begin : begin + coded_bytes], length)
+        except Corrupt:
+            return None
+        return plain if len(plain) == length else None
 
     def newest(self) -> dict[tuple[int, int], Block]:
         """By (key, layer): of the whole records of each block, the latest."""
@@ -217,17 +244,22 @@ class StoreFile:
         return found
 
     def payload(self, block: Block) -> bytes:
-        """Its bytes as they stand in the file."""
+        """Its bytes; `Corrupt` where they are coded and damaged."""
         head = self.superblock
         start = self._offset(block.segment) + head.lba_size_bytes
-        return self._read(start + block.index * head.record_size_bytes, block.length)
+        data = self._read(start + block.index * head.record_size_bytes, head.record_size_bytes)
+        found = self._plain(data, block.length, block.coded_bytes)
+        if found is None:
+            raise Corrupt("a block cannot be decoded", str(self.path), "it is lost")
+        return found
 
 
 def inspect(path: Path | str) -> dict[str, object]:
     """What stands in a store: its geometry, segments by state, blocks by layer; payloads are read.
 
     `blocks` counts those a recovery could serve, `superseded` older copies of them, `torn` records
-    with a sound trailer over another payload. `BadInput` for what is no store of this version.
+    with a sound trailer over another payload, `coded` whole ones whose payload is coded.
+    `BadInput` for what is no store of a version that is known.
     """
     with StoreFile(path) as file:
         head = file.superblock
@@ -257,6 +289,7 @@ def inspect(path: Path | str) -> dict[str, object]:
             "blocks": len(served),
             "superseded": sum(one.whole for one in found) - len(served),
             "torn": sum(not one.whole for one in found),
+            "coded": sum(one.whole and one.coded_bytes > 0 for one in found),
             "payload_bytes": sum(one.length for one in found if one.whole),
             "blocks_by_layer": {str(layer): layers[layer] for layer in sorted(layers)},
         }

@@ -12,12 +12,15 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from offstage.bindings.codec import DTYPES
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
+from offstage.dpu.storefile import inspect
 
 LBA = 4096
 LAYERS = 4
@@ -33,8 +36,14 @@ Names = set[tuple[int, int]]
 
 
 def payload(key: int, layer: int) -> bytes:
+    """Noise, or for even keys two values of one exponent: next to nothing when coded."""
     rng = random.Random(key * LAYERS + layer)
-    return rng.randbytes(rng.randint(1, CONFIG.payload_size_bytes))
+    length = rng.randint(1, CONFIG.payload_size_bytes)
+    return rng.randbytes(length) if key % 2 else bytes(rng.choices(b"@A", k=length))
+
+
+def config(codec: str) -> StoreConfig:
+    return replace(CONFIG, codec=("off", *DTYPES).index(codec))
 
 
 def device(path: Path, backend: str) -> Storage:
@@ -53,10 +62,10 @@ def device(path: Path, backend: str) -> Storage:
 class Writer:
     """The process that will be killed."""
 
-    def __init__(self, path: Path, backend: str, seed: int) -> None:
+    def __init__(self, path: Path, backend: str, codec: str, seed: int) -> None:
         self.random = random.Random(seed)
         self.storage = device(path, backend)
-        self.store = Store(self.storage, CONFIG, str(path))
+        self.store = Store(self.storage, config(codec), str(path))
         self.flying: dict[int, tuple[str, int, int]] = {}
         self.user = 0
 
@@ -115,10 +124,12 @@ def read_report(report: str, stored: Names) -> tuple[int, int]:
     return puts, deletes
 
 
-def live_and_die(path: Path, backend: str, seed: int, stored: Names) -> tuple[int, int]:
+def live_and_die(
+    path: Path, backend: str, codec: str, seed: int, stored: Names
+) -> tuple[int, int]:
     """One life of a writer, ended by SIGKILL; some end before the store is open."""
     rng = random.Random(seed)
-    command = [sys.executable, __file__, str(path), backend, str(seed)]
+    command = [sys.executable, __file__, str(path), backend, codec, str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         head = b""
@@ -137,17 +148,17 @@ def live_and_die(path: Path, backend: str, seed: int, stored: Names) -> tuple[in
     return read_report(report, stored)
 
 
-def kill_loop(path: Path, backend: str, kills: int, seed: int) -> dict[str, float]:
+def kill_loop(path: Path, backend: str, codec: str, kills: int, seed: int) -> dict[str, float]:
     """Kills so many writers; every acknowledged block is read after each. Figures of the run."""
     stored: Names = set()
     figures = {"kills": 0, "puts": 0, "deletes": 0, "blocks_read": 0}
     recovery_s: list[float] = []
     began = time.monotonic()
     for kill in range(kills):
-        puts, deletes = live_and_die(path, backend, seed * 100_000 + kill, stored)
+        puts, deletes = live_and_die(path, backend, codec, seed * 100_000 + kill, stored)
         with device(path, backend) as storage:
             opened = time.monotonic()
-            store = Store(storage, CONFIG, str(path))
+            store = Store(storage, config(codec), str(path))
             recovery_s.append(time.monotonic() - opened)
             with store:
                 assert store.verify() == 0
@@ -180,12 +191,15 @@ def has_uring(path: Path) -> bool:
         return "io_uring" not in str(error)
 
 
-@pytest.mark.parametrize("backend", ["io_uring", "posix"])
-def test_a_dozen_kills(tmp_path: Path, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "codec"), [("io_uring", "off"), ("posix", "off"), ("io_uring", "fp8_e4m3")]
+)
+def test_a_dozen_kills(tmp_path: Path, backend: str, codec: str) -> None:
     """Does the store survive six kills on each side? `-m slow` runs two hundred."""
     if backend == "io_uring" and not has_uring(tmp_path / "probe"):
         pytest.skip("io_uring is not available here; see `offstage doctor`")
-    figures = kill_loop(tmp_path / "store.offstage", backend, 6, 1)
+    figures = kill_loop(tmp_path / "store.offstage", backend, codec, 6, 1)
+    assert bool(inspect(tmp_path / "store.offstage")["coded"]) == (codec != "off")
     assert figures["puts"] > 0
 
 
@@ -194,13 +208,15 @@ def test_a_dozen_kills(tmp_path: Path, backend: str) -> None:
 @pytest.mark.skipif(
     "OFFSTAGE_SLOW" not in os.environ, reason="takes minutes; set OFFSTAGE_SLOW=1 to run it"
 )
-@pytest.mark.parametrize("backend", ["io_uring", "posix"])
-def test_two_hundred_kills(tmp_path: Path, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "codec"), [("io_uring", "off"), ("posix", "off"), ("io_uring", "fp8_e4m3")]
+)
+def test_two_hundred_kills(tmp_path: Path, backend: str, codec: str) -> None:
     """The same, 200 times; were there enough puts and deletes for the answer to mean something?"""
-    figures = kill_loop(tmp_path / "store.offstage", backend, 200, 2)
+    figures = kill_loop(tmp_path / "store.offstage", backend, codec, 200, 2)
     print(backend, {name: round(value, 1) for name, value in figures.items()})
     assert figures["puts"] > 10_000 and figures["deletes"] > 100
 
 
 if __name__ == "__main__":
-    Writer(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])).run()
+    Writer(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])).run()

@@ -6,12 +6,14 @@ are two: the store itself, and `storefile`, which shares no code with it and mus
 
 import errno
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offstage.bindings.codec import DTYPES
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
@@ -22,11 +24,15 @@ CONFIG = StoreConfig(
 )
 SIZE_BYTES = SEGMENTS_OFFSET + 10 * CONFIG.segment_size_bytes
 KEYS = range(1, 13)
-PAYLOADS = {
-    (key, layer): random.Random(key * 2 + layer).randbytes(200 + key * 60 + layer)
-    for key in KEYS
-    for layer in range(2)
-}
+
+
+def payload(key: int, layer: int) -> bytes:
+    """Noise, or for even keys two values of one exponent: next to nothing when coded."""
+    rng, length = random.Random(key * 2 + layer), 200 + key * 60 + layer
+    return rng.randbytes(length) if key % 2 else bytes(rng.choices(b"@A", k=length))
+
+
+PAYLOADS = {(key, layer): payload(key, layer) for key in KEYS for layer in range(2)}
 
 
 def device(path: Path) -> Storage:
@@ -35,16 +41,19 @@ def device(path: Path) -> Storage:
     )
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A store with full and open segments, deleted blocks, and two copies of some."""
+@pytest.fixture(scope="module", params=["off", "fp8_e5m2"])
+def image(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> bytes:
+    """A store with full and open segments, deleted blocks, and two copies of some; in one of the
+    two images what shrinks is coded."""
+    config = replace(CONFIG, codec=("off", *DTYPES).index(request.param))
     path = tmp_path_factory.mktemp("store") / "good.offstage"
     for life in range(2):
-        with device(path) as storage, Store(storage, CONFIG, str(path)) as store:
+        with device(path) as storage, Store(storage, config, str(path)) as store:
             for (key, layer), data in PAYLOADS.items():
                 if key <= 6 + 6 * life:
                     assert store.put_wait(key, layer, data) == 0
-    assert len(inspect(path)) > 0 and check(path) == []
+    assert check(path) == []
+    assert bool(inspect(path)["coded"]) == bool(config.codec)
     return path.read_bytes()
 
 

@@ -5,11 +5,13 @@ holds every answer to a plain dict; after every rule the store's own counts are 
 """
 
 import errno
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from offstage.bindings.codec import DTYPES
 from offstage.bindings.storage import Clock, Storage, StorageConfig, preset
 from offstage.bindings.store import Store, StoreConfig
 
@@ -28,12 +30,17 @@ LAYER = st.integers(0, LAYERS - 1)
 def payload(key: int, layer: int) -> bytes:
     """The bytes follow from the name, as a content hash would have it."""
     length = 1 + (key * 131 + layer * 17) % 1024
-    return bytes((key * 7 + layer * 3 + at) % 251 for at in range(length))
+    if key % 2:
+        return bytes((key * 7 + layer * 3 + at) % 251 for at in range(length))
+    return bytes([key * 7 + layer * 3]) * length  # nothing is left of it when it is coded
 
 
 class StoreMachine(RuleBasedStateMachine):
+    codec = 0
+
     def __init__(self) -> None:
         super().__init__()
+        self.config = replace(CONFIG, codec=self.codec)
         self.now_s = 1_000
         self.expiry: dict[tuple[int, int], int] = {}  # what must be there, until when
         self.durable_expiry: dict[tuple[int, int], int] = {}  # as it stands on the device
@@ -46,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
             ),
             Clock(simulated=True),
         )
-        self.store = Store(self.storage, CONFIG, now_s=self.now_s)
+        self.store = Store(self.storage, self.config, now_s=self.now_s)
 
     def alive(self, name: tuple[int, int]) -> bool:
         return self.expiry.get(name, 0) > self.now_s
@@ -94,7 +101,7 @@ class StoreMachine(RuleBasedStateMachine):
         """What was deleted may come back, with its bytes; what was not, must."""
         before = {name for name in self.expiry if self.alive(name)}
         self.store.close()
-        self.store = Store(self.storage, CONFIG, now_s=self.now_s)
+        self.store = Store(self.storage, self.config, now_s=self.now_s)
         found = {(one.key, one.layer): one.expire_s for one in self.store.scan()}
         for name in before:
             assert name in found or self.durable_expiry[name] <= self.now_s
@@ -116,8 +123,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.storage.close()
 
 
+class CodedMachine(StoreMachine):
+    """The same promises of a store that codes what shrinks."""
+
+    codec = DTYPES.index("fp8_e4m3") + 1
+
+
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(stateful_step_count=80)
+TestCodedMachine = CodedMachine.TestCase
+TestCodedMachine.settings = settings(stateful_step_count=80, max_examples=40)
 
 
 def test_deleting_everything_frees_everything() -> None:

@@ -37,6 +37,7 @@ struct ofs_store_config {
 	uint64_t ttl_s;            /* blocks expire so long after their write; 0 never */
 	uint32_t reserve_segments; /* kept free for the cleaner; at least 1 */
 	uint32_t format;           /* 1: make a new store if there is none (all zero) */
+	uint32_t codec;            /* enum ofs_codec_dtype: how payloads that shrink are written */
 	struct ofs_dma_config memory;
 };
 
@@ -55,6 +56,8 @@ struct ofs_store_stats {
 	uint64_t recovered;     /* blocks found at open */
 	uint64_t recovery_torn; /* records refused at open */
 	uint64_t io_errors;
+	uint64_t puts_coded;       /* puts that were written coded */
+	uint64_t put_bytes_spared; /* that they did not write */
 };
 
 struct ofs_store_entry {

@@ -16,6 +16,7 @@
 /* cdef: order 6 */
 /* cdef: begin */
 #define OFS_STORE_VERSION 1
+#define OFS_STORE_VERSION_CODED 2   /* as 1, and payloads may be coded */
 #define OFS_STORE_COPY_OFFSET 65536 /* second superblock: another erase unit, another page */
 #define OFS_STORE_SEGMENTS_OFFSET 131072
 

@@ -1,11 +1,12 @@
 /*
  * Can any image make recovery crash, loop, or serve bytes that nobody wrote?
  *
- * The input edits a good image: runs of bytes are overwritten, copied or zeroed anywhere. Where
- * it asks for it, checksums are set right again afterwards, so that hostile numbers reach the
- * code behind them; then only crashes and the store's own counts are judged, since such an image
- * may hold anything.
+ * The input edits a good image, of a store that codes or of one that does not: runs of bytes are
+ * overwritten, copied or zeroed anywhere. Where it asks for it, checksums are set right again
+ * afterwards, so that hostile numbers reach the code behind them; then only crashes and the
+ * store's own counts are judged, since such an image may hold anything.
  */
+#include "codec.h"
 #include "store/internal.h"
 #include "store_memory.h"
 
@@ -15,7 +16,7 @@
 
 enum { LBA = 512, SEGMENTS = 8, PLACES = 3, BLOCKS = 14, LAYERS = 2 };
 
-static const struct ofs_store_config config = {
+static struct ofs_store_config config = {
 	.payload_size_bytes = 1024,
 	.layer_count = LAYERS,
 	.tenant_max = 2,
@@ -28,15 +29,16 @@ static const struct ofs_store_config config = {
 };
 
 static _Alignas(4096) uint8_t record[2048];
-static uint8_t *good;
+static uint8_t *good[2]; /* without a codec, and with one */
 static uint64_t size_bytes;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Two lives of the device: full segments, an open one, deleted blocks and older copies. */
-static void
+static uint8_t *
 make_good(void)
 {
+	uint8_t *image;
 	struct memory device;
 	struct ofs_store *store;
 	struct ofs_key key;
@@ -51,10 +53,11 @@ make_good(void)
 		(void)ofs_store_delete(store, &key, 1);
 		ofs_store_close(store);
 	}
-	good = malloc(size_bytes);
-	assert(good != NULL);
-	memcpy(good, device.bytes, size_bytes);
+	image = malloc(size_bytes);
+	assert(image != NULL);
+	memcpy(image, device.bytes, size_bytes);
 	memory_close(&device);
+	return image;
 }
 
 static uint64_t
@@ -159,12 +162,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t at = 1;
 	int rc;
 
-	if (good == NULL)
-		make_good();
 	if (size == 0)
 		return 0;
+	config.codec = data[0] & 2 ? OFS_CODEC_FP8_E5M2 : OFS_CODEC_OFF;
+	if (good[config.codec != 0] == NULL)
+		good[config.codec != 0] = make_good();
 	memory_open(&device, size_bytes, LBA, 7);
-	memcpy(device.bytes, good, size_bytes);
+	memcpy(device.bytes, good[config.codec != 0], size_bytes);
 	while (at < size)
 		edit(device.bytes, data, size, &at);
 	if (data[0] & 1) {

@@ -2,6 +2,8 @@
  * Does a store keep its promises one at a time: order of writes, one copy per key, refusals with
  * a text, expiry, failing writes, a full device, and whole superblocks out of torn ones?
  */
+#include "codec.h"
+#include "store_format.h"
 #include "store_memory.h"
 
 #include <assert.h>
@@ -415,9 +417,60 @@ test_layers(void)
 	end(store);
 }
 
+/* Are only the logical blocks written and read that a coded payload needs, and does nobody else
+ * notice: in the slot, after an opening without the codec, and when the coded bytes are damaged? */
+static void
+test_coded(void)
+{
+	struct ofs_store_config config = base_config;
+	struct ofs_trailer *trailer = (struct ofs_trailer *)(record[0] + config.payload_size_bytes);
+	const uint8_t *first = NULL;
+	struct ofs_store *store;
+	size_t at;
+
+	config.codec = OFS_CODEC_FP8_E4M3 + 2;
+	memory_open(&device, 131072 + 8 * SEGMENT, LBA, 1);
+	assert(
+		ofs_store_open(&store, &device.storage, NULL, &config, 0, text, sizeof(text)) == -EINVAL);
+	memory_close(&device);
+	config.codec = OFS_CODEC_FP8_E4M3;
+	store = begin_with(&config, 8);
+	assert(((struct ofs_superblock *)device.bytes)->version == OFS_STORE_VERSION_CODED);
+	assert(store_put_now(store, &config, 3, 0, record[0], 0) == 0); /* one byte over and over */
+	assert(stats_of(store).puts_coded == 1 && stats_of(store).put_bytes_spared == 3 * LBA);
+	for (uint32_t i = 0; i < 8 && first == NULL; i++)
+		if (device.bytes[131072 + i * SEGMENT + LBA + 3 * LBA] != 0)
+			first = device.bytes + 131072 + i * SEGMENT + LBA;
+	assert(first != NULL && first[0] == 0 && memcmp(first, first + 1, 3 * LBA - 1) == 0);
+	assert(store_put_now(store, &config, 1, 0, record[0], 0) == 0); /* as many bytes as there are */
+	assert(stats_of(store).puts_coded == 1);
+	assert(store_put_now(store, &config, 9, 0, record[0], 0) == 0);
+	assert(store_get_now(store, &config, 3, 0, record[0], 0) == 0);
+	assert(trailer->magic == OFS_TRAILER_MAGIC && trailer->reserved[2] >> 32 == 0);
+	assert(store_get_now(store, &config, 1, 0, record[0], 0) == 0);
+	config.codec = OFS_CODEC_OFF;
+	store = reopen(store, &config, 0);
+	assert(stats_of(store).recovered == 3);
+	assert(((struct ofs_superblock *)device.bytes)->version == OFS_STORE_VERSION_CODED);
+	assert(store_get_now(store, &config, 3, 0, record[0], 0) == 0);
+	assert(store_put_now(store, &config, 6, 0, record[0], 0) == 0);
+	assert(stats_of(store).puts_coded == 0);
+	at = (size_t)(first - device.bytes) + 3 * LBA;
+	device.bytes[at + 12] ^= 1; /* the counts of its only piece: no code */
+	assert(store_get_now(store, &config, 3, 0, record[0], 0) == -EBADMSG);
+	device.bytes[at + 2 * (2048 + LBA) + 22] ^= 1; /* its only exponent: another block */
+	assert(store_get_now(store, &config, 9, 0, record[0], 0) == -EBADMSG);
+	assert(stats_of(store).checks_failed == 2);
+	end(store);
+	store = begin_with(&config, 8); /* without a codec from the start */
+	assert(((struct ofs_superblock *)device.bytes)->version == OFS_STORE_VERSION);
+	end(store);
+}
+
 int
 main(void)
 {
+	test_coded();
 	test_round_trip();
 	test_layers();
 	test_order();

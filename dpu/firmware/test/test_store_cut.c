@@ -6,6 +6,7 @@
  * cuts of the power on one device. `test_store_cut SEED COUNT` runs COUNT seeds from SEED on; a
  * seed reproduces a failure.
  */
+#include "codec.h"
 #include "store/internal.h"
 #include "store_memory.h"
 
@@ -32,6 +33,7 @@ struct store_world {
 	uint64_t lost_checks;
 	uint64_t full;
 	uint64_t moved;
+	uint64_t coded;
 	int lying; /* reads may fail or flip: then only wrong bytes are judged */
 };
 
@@ -183,9 +185,12 @@ cut(struct store_world *w)
 
 	ofs_store_stats_get(w->store, &stats);
 	w->moved += stats.blocks_moved;
+	w->coded += stats.puts_coded;
 	memory_cut(&w->device);
 	abandon(w->store);
 	w->device.write_eio_percent = 0;
+	if (w->seed % 2 == 0) /* what was coded is read by whoever codes no more */
+		w->config.codec = draw(w, 2) == 0 ? OFS_CODEC_OFF : OFS_CODEC_FP8_E5M2;
 	open_store(w);
 	w->device.write_eio_percent = eio;
 	if (draw(w, 3) == 0)
@@ -210,6 +215,7 @@ run(uint64_t seed)
 		.durable = 1,
 		.reserve_segments = 1 + seed % 2,
 		.format = 1,
+		.codec = seed % 4 == 3 ? OFS_CODEC_FP8_E5M2 : OFS_CODEC_OFF,
 	};
 	w->config.segment_size_bytes = lba + places * (w->config.payload_size_bytes + lba);
 	memory_open(&w->device,
@@ -259,6 +265,7 @@ main(int argc, char **argv)
 	uint64_t checks = 0;
 	uint64_t full = 0;
 	uint64_t moved = 0;
+	uint64_t coded = 0;
 
 	for (uint64_t seed = first; seed < first + count; seed++) {
 		run(seed);
@@ -267,12 +274,14 @@ main(int argc, char **argv)
 		checks += world.lost_checks;
 		full += world.full;
 		moved += world.moved;
+		coded += world.coded;
 	}
 	printf("store cut ok: %llu seeds, %llu puts acknowledged, %llu gets served, %llu failed their "
-		   "check, %llu refused as full, %llu moved\n",
+		   "check, %llu refused as full, %llu moved, %llu coded\n",
 		(unsigned long long)count, (unsigned long long)acknowledged, (unsigned long long)served,
-		(unsigned long long)checks, (unsigned long long)full, (unsigned long long)moved);
+		(unsigned long long)checks, (unsigned long long)full, (unsigned long long)moved,
+		(unsigned long long)coded);
 	/* A run in which these never happened would prove nothing. */
-	assert(count < 100 || (served > 0 && checks > 0 && full > 0 && moved > 0));
+	assert(count < 100 || (served > 0 && checks > 0 && full > 0 && moved > 0 && coded > 0));
 	return 0;
 }

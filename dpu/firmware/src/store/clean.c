@@ -113,9 +113,7 @@ start_moves(struct ofs_store *store)
 		op = ofs_op_take(store, &store->clean_free);
 		if (op == NULL)
 			return;
-		if (ofs_op_submit(store, op, OFS_STORAGE_READ, ofs_store_record_offset(store, record),
-				store->record_size_bytes)
-			!= 0) {
+		if (ofs_record_submit(store, op, OFS_STORAGE_READ, record) != 0) {
 			ofs_op_give(store, op);
 			return;
 		}
@@ -154,10 +152,10 @@ read_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 {
 	struct ofs_store_record *old = &store->records[op->old];
 
-	if (ofs_store_rc(result, store->record_size_bytes) != 0) {
+	if (ofs_store_rc(result, ofs_record_io_bytes(store, op->old)) != 0) {
 		store->stats.io_errors++;
 		end_move(store, op);
-	} else if (!ofs_record_intact(store, op->buffer, op->old)) {
+	} else if (!ofs_record_intact(store, op->buffer, op->old, store->plain)) {
 		store->stats.checks_failed++;
 		if (old->state == OFS_RECORD_LIVE)
 			old->state = OFS_RECORD_CONDEMNED;

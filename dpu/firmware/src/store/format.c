@@ -79,7 +79,8 @@ trailer_crc(const struct ofs_trailer *trailer)
 }
 
 void
-ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uint32_t record)
+ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uint32_t record,
+	uint32_t coded_bytes)
 {
 	const struct ofs_store_segment *segment = &store->segments[record / store->records_per_segment];
 	const struct ofs_store_record *of = &store->records[record];
@@ -93,8 +94,23 @@ ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uin
 	/* A stale write of an earlier life, or one that went astray, is known by these. */
 	trailer->reserved[OFS_TRAILER_STORE] = store->super.uuid.lo;
 	trailer->reserved[OFS_TRAILER_SEGMENT] = segment->sequence;
-	trailer->reserved[OFS_TRAILER_PLACE] = record;
+	trailer->reserved[OFS_TRAILER_PLACE] = (uint64_t)coded_bytes << 32 | record;
 	trailer->crc = trailer_crc(trailer);
+}
+
+uint32_t
+ofs_trailer_coded_bytes(const struct ofs_trailer *trailer)
+{
+	return (uint32_t)(trailer->reserved[OFS_TRAILER_PLACE] >> 32);
+}
+
+/* A coded payload saves at least a logical block. */
+static int
+coded_fits(const struct ofs_store *store, uint32_t coded_bytes)
+{
+	return coded_bytes == 0
+		|| (store->codes
+			&& coded_bytes <= store->config.payload_size_bytes - store->storage->lba_size_bytes);
 }
 
 int
@@ -102,6 +118,7 @@ ofs_trailer_sound(const struct ofs_store *store, const struct ofs_trailer *trail
 {
 	return trailer->magic == OFS_TRAILER_MAGIC && trailer->crc == trailer_crc(trailer)
 		&& trailer->length > 0 && trailer->length <= store->config.payload_size_bytes
+		&& coded_fits(store, ofs_trailer_coded_bytes(trailer))
 		&& trailer->reserved[OFS_TRAILER_STORE] == store->super.uuid.lo;
 }
 
@@ -113,18 +130,7 @@ ofs_trailer_belongs(const struct ofs_store *store, const struct ofs_trailer *tra
 
 	return ofs_trailer_sound(store, trailer)
 		&& trailer->reserved[OFS_TRAILER_SEGMENT] == segment->sequence
-		&& trailer->reserved[OFS_TRAILER_PLACE] == record && trailer->sequence > segment->sequence
-		&& trailer->sequence < OFS_STORE_SEQUENCE_MAX && trailer->layer == segment->layer
-		&& trailer->tenant == segment->tenant;
-}
-
-int
-ofs_record_intact(const struct ofs_store *store, const void *bytes, uint32_t record)
-{
-	const struct ofs_trailer *trailer = ofs_store_trailer(store, bytes);
-	const struct ofs_store_record *of = &store->records[record];
-
-	return ofs_trailer_belongs(store, trailer, record) && trailer->sequence == of->sequence
-		&& ofs_key_equal(&trailer->store_key, &of->key)
-		&& trailer->checksum == ofs_checksum(bytes, trailer->length);
+		&& (uint32_t)trailer->reserved[OFS_TRAILER_PLACE] == record
+		&& trailer->sequence > segment->sequence && trailer->sequence < OFS_STORE_SEQUENCE_MAX
+		&& trailer->layer == segment->layer && trailer->tenant == segment->tenant;
 }

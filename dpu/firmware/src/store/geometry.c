@@ -1,4 +1,5 @@
 /* Sizes and limits of a store, and the text that refuses what does not fit. */
+#include "codec.h"
 #include "internal.h"
 
 #include <stdarg.h>
@@ -52,6 +53,10 @@ check_config(const struct ofs_store *store, char *error, size_t size_bytes)
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
 			"%u layers of %u tenants are more than 2^24 lanes; lower the tenants",
 			config->layer_count, config->tenant_max);
+	}
+	if (config->codec > OFS_CODEC_FP8_E5M2) {
+		return ofs_store_refuse(error, size_bytes, -EINVAL, "%u is no codec; choose 0 to %u",
+			config->codec, OFS_CODEC_FP8_E5M2);
 	}
 	if (config->io_max == 0 || config->io_max > 1u << 20) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,

@@ -36,8 +36,7 @@ ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t
 	op->user = user;
 	op->buffer = record;
 	op->record = found;
-	rc = ofs_op_submit(store, op, OFS_STORAGE_READ, ofs_store_record_offset(store, found),
-		store->record_size_bytes);
+	rc = ofs_record_submit(store, op, OFS_STORAGE_READ, found);
 	if (rc != 0) {
 		ofs_op_give(store, op);
 		return rc;
@@ -67,13 +66,13 @@ ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	uint32_t segment = op->record / store->records_per_segment;
 	struct ofs_store_record *of = &store->records[op->record];
 	struct ofs_trailer *trailer = ofs_store_trailer(store, op->buffer);
-	int32_t rc = ofs_store_rc(result, store->record_size_bytes) == 0 ? 0 : -EIO;
+	int32_t rc = ofs_store_rc(result, ofs_record_io_bytes(store, op->record)) == 0 ? 0 : -EIO;
 
 	/* The pin kept the place from being written again: what was read is what is meant. */
 	store->segments[segment].pins--;
 	if (rc != 0) {
 		store->stats.io_errors++;
-	} else if (!ofs_record_intact(store, op->buffer, op->record)) {
+	} else if (!ofs_record_take(store, op)) {
 		rc = -EBADMSG;
 		store->stats.checks_failed++;
 		if (of->state == OFS_RECORD_LIVE || of->state == OFS_RECORD_CONDEMNED)

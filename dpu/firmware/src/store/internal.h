@@ -67,7 +67,8 @@ struct ofs_store_record {
 	struct ofs_key key;
 	uint64_t sequence;
 	uint64_t expire_s;
-	uint32_t op; /* WRITING: the put that writes it */
+	uint32_t op;          /* WRITING: the put that writes it */
+	uint32_t coded_bytes; /* of its payload on the device; 0: it stands there as it is */
 	uint8_t state;
 	uint8_t verified; /* its payload was seen to match in this run, or written in it */
 	uint8_t doubted;  /* recovery: read the payload too */
@@ -87,7 +88,8 @@ enum ofs_store_op_kind {
 
 struct ofs_store_op {
 	uint64_t user;
-	uint8_t *buffer;
+	uint8_t *buffer; /* the record as it is */
+	uint8_t *coded;  /* and for the device; the cleaner's is its buffer */
 	uint32_t record;
 	uint32_t old; /* the record this one replaces when it is done; OFS_NONE */
 	uint32_t segment;
@@ -152,6 +154,10 @@ struct ofs_store {
 	uint64_t scratch_size_bytes;
 	struct ofs_dma memory; /* what scratch lies in */
 	uint8_t registered;
+	uint8_t codes; /* records may be coded */
+	uint8_t coded_registered;
+	struct ofs_dma coded; /* a record for each caller's op */
+	uint8_t *plain;       /* one payload: before it is laid right, and when it is only checked */
 	struct ofs_store_stats stats;
 };
 
@@ -169,14 +175,32 @@ int ofs_segment_header_valid(const struct ofs_store *store, uint32_t segment, co
 uint64_t ofs_store_segment_offset(const struct ofs_store *store, uint32_t segment);
 uint64_t ofs_store_record_offset(const struct ofs_store *store, uint32_t record);
 struct ofs_trailer *ofs_store_trailer(const struct ofs_store *store, const void *record);
-void ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uint32_t record);
+void ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uint32_t record,
+	uint32_t coded_bytes);
+/* 0: the payload is as it is. */
+uint32_t ofs_trailer_coded_bytes(const struct ofs_trailer *trailer);
 /* Magic, crc, length and this store; nothing about which record. */
 int ofs_trailer_sound(const struct ofs_store *store, const struct ofs_trailer *trailer);
 /* Sound, and written for this place in its segment's present life. */
 int ofs_trailer_belongs(const struct ofs_store *store, const struct ofs_trailer *trailer,
 	uint32_t record);
-/* Belongs, is what the index says, and the payload matches. */
-int ofs_record_intact(const struct ofs_store *store, const void *bytes, uint32_t record);
+
+/* coded.c: records whose payload is coded */
+int ofs_coded_open(struct ofs_store *store);
+void ofs_coded_close(struct ofs_store *store);
+/* Reads or writes as much of the place as the record needs: so many bytes. */
+int ofs_record_submit(struct ofs_store *store, const struct ofs_store_op *op, int io,
+	uint32_t record);
+uint32_t ofs_record_io_bytes(const struct ofs_store *store, uint32_t record);
+/* Codes the payload in op->buffer where that pays, and fills the trailers. */
+void ofs_record_prepare(struct ofs_store *store, const struct ofs_store_op *op, uint32_t record);
+void ofs_record_count_spared(struct ofs_store *store, uint32_t record);
+/* Belongs, is what the index says, and the payload matches; one that is coded goes to `plain`. */
+int ofs_record_intact(const struct ofs_store *store, const uint8_t *bytes, uint32_t record,
+	uint8_t *plain);
+/* The same of what a get has read; then the record is in op->buffer, as if it had never been
+ * coded. */
+int ofs_record_take(struct ofs_store *store, const struct ofs_store_op *op);
 
 /* superblock.c: find, make or refuse the store on the device. load writes nothing. */
 int ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
@@ -222,7 +246,7 @@ void ofs_op_give(struct ofs_store *store, struct ofs_store_op *op);
 void ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc);
 uint32_t ofs_op_index(const struct ofs_store *store, const struct ofs_store_op *op);
 int ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, uint64_t offset,
-	uint32_t size_bytes);
+	void *memory, uint32_t size_bytes);
 int32_t ofs_store_rc(int64_t result, uint32_t size_bytes);
 
 /* put.c, get.c: ends of I/O */

@@ -41,8 +41,13 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 	int cleaner = op->kind == OFS_STORE_MOVE_READY;
 	struct ofs_store_record *of;
 	uint32_t record;
-	int rc = ofs_lane_room(store, tenant, layer, cleaner, &record);
+	int rc;
 
+	if (store->config.codec != 0
+		&& store->storage->stats.in_flight >= store->storage->queue_depth_max) {
+		return -EAGAIN; /* before anything is coded in vain */
+	}
+	rc = ofs_lane_room(store, tenant, layer, cleaner, &record);
 	if (rc != 0)
 		return rc;
 	of = &store->records[record];
@@ -50,9 +55,8 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 	of->sequence = store->sequence + 1;
 	of->expire_s = expire_s;
 	of->verified = 0;
-	ofs_trailer_fill(store, ofs_store_trailer(store, op->buffer), record);
-	rc = ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_record_offset(store, record),
-		store->record_size_bytes);
+	ofs_record_prepare(store, op, record);
+	rc = ofs_record_submit(store, op, OFS_STORAGE_WRITE, record);
 	if (rc != 0)
 		return rc;
 	store->sequence++;
@@ -60,6 +64,8 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 	of->op = ofs_op_index(store, op);
 	op->record = record;
 	op->kind = cleaner ? OFS_STORE_MOVE_WRITE : OFS_STORE_PUT;
+	if (!cleaner)
+		ofs_record_count_spared(store, record);
 	ofs_lane_take(store, record);
 	return 0;
 }
@@ -132,7 +138,7 @@ ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	uint32_t segment = op->record / store->records_per_segment;
 	struct ofs_store_segment *of = &store->segments[segment];
 
-	op->rc = ofs_store_rc(result, store->record_size_bytes);
+	op->rc = ofs_store_rc(result, ofs_record_io_bytes(store, op->record));
 	if (op->rc != 0) {
 		store->stats.io_errors++;
 		of->errors++;

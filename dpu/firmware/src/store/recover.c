@@ -111,6 +111,7 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 	record->key = trailer.store_key;
 	record->sequence = trailer.sequence;
 	record->expire_s = trailer.expire_s;
+	record->coded_bytes = ofs_trailer_coded_bytes(&trailer);
 	record->state = OFS_RECORD_WRITING; /* a candidate */
 	segment->next = item % store->records_per_segment + 1 > segment->next
 		? item % store->records_per_segment + 1
@@ -139,7 +140,7 @@ seen_doubted(struct ofs_store *store, void *context, uint32_t item, const uint8_
 	struct ofs_store_record *record = &store->records[item];
 
 	(void)context;
-	if (bytes != NULL && ofs_record_intact(store, bytes, item)) {
+	if (bytes != NULL && ofs_record_intact(store, bytes, item, store->plain)) {
 		record->verified = 1;
 		return 0;
 	}

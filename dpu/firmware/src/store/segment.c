@@ -50,7 +50,7 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 	of->sequence = store->sequence + 1;
 	ofs_segment_header_fill(store, segment, OFS_HEADER_USED, op->buffer);
 	rc = ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_segment_offset(store, segment),
-		store->storage->lba_size_bytes);
+		op->buffer, store->storage->lba_size_bytes);
 	if (rc != 0) {
 		ofs_op_give(store, op);
 		return rc;
@@ -170,7 +170,7 @@ ofs_segment_mark_step(struct ofs_store *store)
 			return;
 		ofs_segment_header_fill(store, segment, OFS_HEADER_FREE, op->buffer);
 		if (ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_segment_offset(store, segment),
-				store->storage->lba_size_bytes)
+				op->buffer, store->storage->lba_size_bytes)
 			!= 0) {
 			ofs_op_give(store, op);
 			return;

@@ -71,9 +71,12 @@ arrange_ops(struct ofs_store *store)
 
 		if (i >= moves) {
 			op->buffer = store->scratch + (size_t)(i - moves) * store->record_size_bytes;
+			op->coded = op->buffer;
 		} else if (i >= headers) {
 			op->buffer = store->scratch + (size_t)OFS_CLEAN_OPS * store->record_size_bytes
 				+ (size_t)(i - headers) * lba;
+		} else if (store->codes) {
+			op->coded = (uint8_t *)store->coded.base + (size_t)i * store->record_size_bytes;
 		}
 		ofs_op_give(store, op);
 	}
@@ -88,7 +91,9 @@ open_on(struct ofs_store *store, uint64_t now_s, char *error, size_t error_size_
 
 	if (rc != 0)
 		return rc;
-	rc = take_tables(store);
+	rc = ofs_coded_open(store);
+	if (rc == 0)
+		rc = take_tables(store);
 	if (rc != 0) {
 		return ofs_store_refuse(error, error_size_bytes, rc,
 			"no memory for an index of %u blocks; make the store smaller", store->record_count);
@@ -169,7 +174,9 @@ ofs_store_close(struct ofs_store *store)
 				store->memory.size_bytes);
 		}
 		ofs_dma_free(&store->memory);
+		ofs_coded_close(store);
 	}
+	free(store->plain);
 	free(store->ops);
 	free(store->lane_gap);
 	free(store->lane_open);

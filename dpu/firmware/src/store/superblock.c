@@ -65,7 +65,7 @@ make(struct ofs_store *store, uint64_t now_s)
 
 	memset(super, 0, sizeof(*super));
 	super->magic = OFS_STORE_MAGIC;
-	super->version = OFS_STORE_VERSION;
+	super->version = store->config.codec == 0 ? OFS_STORE_VERSION : OFS_STORE_VERSION_CODED;
 	super->lba_size_bytes = store->storage->lba_size_bytes;
 	super->size_bytes = store->storage->size_bytes;
 	super->payload_size_bytes = store->config.payload_size_bytes;
@@ -118,17 +118,23 @@ compare(const struct ofs_store *store, char *error, size_t error_size_bytes)
 }
 
 static int
+is_known(uint32_t version)
+{
+	return version == OFS_STORE_VERSION || version == OFS_STORE_VERSION_CODED;
+}
+
+static int
 refuse_unknown(struct ofs_store *store, const struct ofs_superblock *copies, char *error,
 	size_t error_size_bytes)
 {
 	int i;
 
 	for (i = 0; i < 2; i++) {
-		if (copies[i].magic == OFS_STORE_MAGIC && copies[i].version != OFS_STORE_VERSION) {
+		if (copies[i].magic == OFS_STORE_MAGIC && !is_known(copies[i].version)) {
 			return ofs_store_refuse(error, error_size_bytes, -EINVAL,
-				"the store has format version %u, this release writes %u; use the release "
-				"that made it, or give a new path",
-				copies[i].version, OFS_STORE_VERSION);
+				"the store has format version %u, this release knows %u and %u; use the "
+				"release that made it, or give a new path",
+				copies[i].version, OFS_STORE_VERSION, OFS_STORE_VERSION_CODED);
 		}
 	}
 	i = is_blank(store);
@@ -160,7 +166,7 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	for (int i = 0; i < 2 && rc != -ETIMEDOUT; i++) {
 		rc = read_copy(store, offsets[i], &copies[i]);
 		failed = rc != 0 ? rc : failed;
-		if (rc == 0 && ofs_superblock_valid(&copies[i]) && copies[i].version == OFS_STORE_VERSION
+		if (rc == 0 && ofs_superblock_valid(&copies[i]) && is_known(copies[i].version)
 			&& (best < 0 || copies[i].epoch > copies[best].epoch)) {
 			best = i;
 		}
@@ -180,6 +186,8 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	rc = compare(store, error, error_size_bytes);
 	if (rc == 0 && store->super.tenant_max < store->config.tenant_max)
 		store->super.tenant_max = store->config.tenant_max;
+	if (rc == 0 && store->config.codec != 0)
+		store->super.version = OFS_STORE_VERSION_CODED; /* and never back */
 	return rc;
 }
 

@@ -244,7 +244,12 @@ class Chip:
         routes = [self.network.route(name) for name in TIMING_KINDS]
         rc = int(lib.ofs_chip_timing(out, self._chip, routes))
         firmware.check_rc(rc, "making a timing side", "chip", "end_max >= in_flight_max")
-        return Timing(int(ffi.cast("uintptr_t", out[0])), self)
+        return Timing(int(ffi.cast("uintptr_t", out[0])), self, self.stuck)
+
+    def stuck(self) -> Deadlock | None:
+        """Why nothing goes on, where requests are inside and nothing is scheduled."""
+        rc = int(lib.ofs_chip_run(self._chip, self.now_ps))
+        return self._deadlock() if rc == -errno.EDEADLK else None
 
     @property
     def figures(self) -> dict[str, int]:

@@ -6,8 +6,9 @@ Between two runs the caller may speak to the core, at `now_ns`; what the core as
 out when the next run begins. How the steps are cut into slabs changes nothing. Times are simulated
 ns, results are `modelled`.
 
-What can fail: `BadInput` for shapes that do not fit or what the core refuses. After an error in
-`run` the engine is of no further use.
+What can fail: `BadInput` for shapes that do not fit or what the core refuses, and what a timing
+side says where it owes an end that never comes. After an error in `run` the engine is of no further
+use.
 """
 
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Engine:
 
         Its first guesses (`GUESS` `[n]`, `steps` counting from its first step) are passed at
         `at_ns`, its first layer demands at `at_ns + lead_ns`. `BadInput`: the batch slot is taken,
-        the session runs already, or `at_ns` has passed. """
+        the session runs already, or `at_ns` has passed."""
         begun = np.ascontiguousarray(np.zeros(0, GUESS) if guesses is None else guesses, GUESS)
         rc = lib.ofs_engine_start(
             self._handle,
@@ -162,8 +163,11 @@ class Engine:
         """Go on until somebody is needed: ("rows", slot) wants its next slab, ("ended", slot) has
         computed its last layer, None: nothing is left to do."""
         batch_slot: Any = ffi.new("uint32_t *")
+        rc = int(lib.ofs_engine_run(self._handle, batch_slot))
+        if rc < 0 and (stuck := self.timing.stuck()) is not None:
+            raise stuck
         event = check_rc(
-            lib.ofs_engine_run(self._handle, batch_slot),
+            rc,
             "simulating decode",
             f"at {self.now_ns} ns",
             "ordinals, guesses and demands of a layer must fit the core",

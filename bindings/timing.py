@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import check_rc, ffi, lib
 
 __all__ = ["IN_FLIGHT_MAX", "KINDS", "TIMINGS", "Costs", "Timing", "open_timing"]
@@ -45,11 +45,18 @@ class Costs:
 
 
 class Timing:
-    """One side at `address`; `keep` is what must live as long, the owner of its memory for one."""
+    """One side at `address`; `keep` is what must live as long, the owner of its memory for one.
+    `stuck` says why a side that owes ends has nothing scheduled, where the side can tell."""
 
-    def __init__(self, address: int, keep: Any = None) -> None:
+    def __init__(
+        self,
+        address: int,
+        keep: Any = None,
+        stuck: Callable[[], OffstageError | None] | None = None,
+    ) -> None:
         self.handle: Any = ffi.cast("struct ofs_timing *", address)
         self._keep = keep
+        self.stuck = stuck or (lambda: None)
         check_rc(
             lib.ofs_timing_check(self.handle),
             "looking at a timing side",

@@ -8,7 +8,7 @@ other and serve by priority.
 import numpy as np
 import pytest
 
-from offstage.bindings.chip import Chip, Limits, Network, Stage, Unit
+from offstage.bindings.chip import Chip, Deadlock, Limits, Network, Stage, Unit
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.engine import Engine, EngineConfig
 from offstage.bindings.errors import BadInput, Incompatible
@@ -138,3 +138,18 @@ def test_a_wrong_name_and_a_foreign_version_are_refused() -> None:
     side = ffi.new("struct ofs_timing *", {"ops": ops, "in_flight_max": 1})
     with pytest.raises(Incompatible):
         Timing(int(ffi.cast("uintptr_t", side)), (ops, side))
+
+
+def test_a_deadlock_of_the_device_is_told_by_name() -> None:
+    """Two routes hold what the other wants, without a queue between: the engine cannot go on."""
+    there, back = Stage("there"), Stage("back")
+    units = (Unit("there", queue_max=0, fixed_ps=10**6), Unit("back", queue_max=0, fixed_ps=10**6))
+    routes = {"read": (there, back), "write": (back, there), "hit": (back, there),
+              "command": (there,)}  # fmt: skip
+    side = Chip(Network(units, routes)).timing()
+    for kind in ("read", "hit"):
+        side.ask(kind, 0)
+    assert side.poll(10**9) == [] and side.next_ps() is None
+    assert str(side.stuck()).startswith("at 1000000 ps: deadlock: there -> back -> there")
+    with pytest.raises(Deadlock, match="there -> back -> there"):
+        decode(EngineConfig(1, 1000, append_steps=1, timing=Chip(Network(units, routes)).timing()))

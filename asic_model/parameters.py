@@ -4,7 +4,12 @@ Model: a preset is a TOML file with one table for each hardware block. A number 
 
     lanes = { value = 16, unit = "1", low = 8, high = 16, source = "...", tag = "cited" }
 
-and the tag says what kind of knowledge it is. `extends = "NAME"` takes whatever the file does not
+and the tag says what kind of knowledge it is. The codec's ratio is not one number but that of a
+dtype and of what layers store, read from the codec's own table and widened to a range:
+
+    ratio = { measured = "bfloat16", form = "gqa", low = 0.37, high = 1, source = "..." }
+
+`extends = "NAME"` takes whatever the file does not
 say itself from another preset. Nothing here knows how the blocks are put together: that is
 `units/` and `chip.py`.
 
@@ -22,6 +27,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from offstage.asic_model.codec.measured import block_ratio
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, declared, read_toml
 from offstage.bindings.storage import presets as drives
@@ -381,6 +387,8 @@ def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
 
 def _read_number(table: Any, option: Any, where: str) -> Number:
     """A number as a file has it, checked."""
+    if isinstance(table, dict) and "measured" in table:
+        table = block_ratio(table, where)
     if not isinstance(table, dict):
         raise BadInput(f"{table!r} says no unit, range, source and tag", where,
                        "write { value, unit, low, high, source, tag }")  # fmt: skip

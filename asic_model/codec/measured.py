@@ -6,13 +6,14 @@ is keys or values, and every one says which KV it was measured on.
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import check_known
 
-__all__ = ["MODEL", "TABLE", "Rate", "Ratio", "Table", "ratio", "read_table"]
+__all__ = ["MODEL", "TABLE", "Rate", "Ratio", "Table", "block_ratio", "ratio", "read_table"]
 
 TABLE = Path(__file__).with_name("measured.toml")
 MODEL = "pycode-3m"
@@ -79,3 +80,29 @@ def ratio(dtype: str, half: str, form: str = "gqa", origin: str = MODEL) -> Rati
         f"no ratio of {' '.join(wanted)} was measured", str(TABLE),
         "measure it with `offstage bench codec --table`, or give the preset one of its own",
     )  # fmt: skip
+
+
+def block_ratio(wanted: dict[str, Any], where: str) -> dict[str, Any]:
+    """A preset's number for `{ measured = DTYPE, form = FORM }`: of a block, which holds keys and
+    values in equal parts. Its range is that of all layers, and what the preset has of `low`, `high`
+    and `source` only adds to it. BadInput for another key and for what was not measured."""
+    for key in wanted:
+        check_known(key, ("measured", "form", "low", "high", "source"), where)
+        if not isinstance(wanted[key], (int, float) if key in ("low", "high") else str):
+            raise BadInput(f"{wanted[key]!r} is no {key}", where, "give text in quotes")
+    try:
+        halves = [ratio(wanted["measured"], half, wanted.get("form", "")) for half in ("K", "V")]
+    except BadInput as error:
+        raise BadInput(error.what, where, error.mend) from None
+    shown = "; ".join(
+        f"{one.half} {one.value:.3f}, {one.low:.3f} to {one.high:.3f} by layer" for one in halves
+    )
+    source = f"codec/measured.toml, {halves[0].origin}, {wanted['measured']}: {shown}"
+    return {
+        "value": round(sum(one.value for one in halves) / 2, 4),
+        "unit": "1",
+        "low": min(wanted.get("low", 1), *(one.low for one in halves)),
+        "high": max(wanted.get("high", 0), *(one.high for one in halves)),
+        "source": "; ".join(filter(None, (source, wanted.get("source", "")))),
+        "tag": "measured",
+    }

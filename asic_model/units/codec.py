@@ -1,16 +1,18 @@
 """Codec: lossless compression of KV on the way to the medium, decompression on the way back.
 
-What it does: splits BF16 or FP8 values into bit planes, exponents apart, and codes each plane; a
-table of its own for each head and layer, since their exponents differ. What the medium, its link
-and the DMA move is smaller by `ratio`; memory and hosts see raw bytes.
+What it does: gives the exponents of BF16 or FP8 values a prefix code, each 4 KiB one of its own,
+since exponents differ by layer, head, keys and values; signs and mantissas stay. The format is
+docs/reference/codec.md. What the medium, its link and the DMA move is smaller by `ratio`; memory
+and hosts see raw bytes.
 
 Pipeline: `lanes` side by side, each 64 B or so a cycle; decoding and encoding lanes are apart.
 Initiation interval: the piece's raw bytes at the lane's rate.
-State: the coding tables of heads and layers in use, the piece at hand in each lane.
+State: the piece at hand in each lane, and its table.
 When full: pieces wait before the lanes; DMA, and behind it the drive's completions, are blocked.
 
-One ratio stands for all heads and layers. What does not compress is stored raw, so a ratio never
-exceeds 1.
+The ratio is the measured one of a dtype and of what layers store: the mean of keys and values,
+which a block holds in equal parts, in a range over all layers. What does not compress is stored
+raw, so a ratio never exceeds 1.
 """
 
 from typing import Any

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from offstage.asic_model.codec.measured import MODEL, ratio, read_table
+from offstage.asic_model.parameters import Preset, read_preset
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.bench.codec import HALVES, ratio_rows, synthetic_source
@@ -51,6 +52,34 @@ def test_a_ratio_is_asked_for_by_what_it_depends_on() -> None:
         assert row.low == min(row.layers) and row.high == max(row.layers)
     with pytest.raises(BadInput, match="mla"):
         ratio("bfloat16", "K", form="mla")
+
+
+def preset_with(tmp_path: Path, ratio_text: str) -> Preset:
+    (tmp_path / "mine.toml").write_text(f'extends = "asic_7nm"\n[codec]\nratio = {ratio_text}\n')
+    read_preset.cache_clear()
+    return read_preset(str(tmp_path / "mine.toml"))
+
+
+def test_a_chip_takes_its_ratio_from_the_table(tmp_path: Path) -> None:
+    """By dtype, the mean of keys and values, in a range that the preset can widen and not narrow;
+    what was not measured, or is no ratio, is one line."""
+    text = '{ measured = "fp8_e5m2", form = "gqa", low = 0.7, high = 1 }'
+    codec = preset_with(tmp_path, text).codec
+    assert codec is not None and codec.ratio.tag == "measured" and codec.ratio.high == 1
+    keys, values = ratio("fp8_e5m2", "K"), ratio("fp8_e5m2", "V")
+    assert codec.ratio.value == pytest.approx((keys.value + values.value) / 2, abs=1e-4)
+    assert codec.ratio.low == min(keys.low, values.low, 0.7)
+    shipped = read_preset("asic_7nm").codec
+    assert shipped is not None and shipped.ratio.tag == "measured"
+    assert shipped.ratio.value != codec.ratio.value
+    for text, line in (
+        ('{ measured = "int8", form = "gqa" }', r"mine.toml: .* no ratio of pycode-3m gqa int8 K"),
+        ('{ measured = "bfloat16" }', "no ratio of pycode-3m bfloat16 K"),
+        ('{ measured = "bfloat16", form = "gqa", low = "a" }', "'a' is no low"),
+        ('{ measured = "bfloat16", value = 1 }', "value"),
+    ):
+        with pytest.raises(BadInput, match=line):
+            preset_with(tmp_path, text)
 
 
 def test_a_table_with_another_key_is_refused(tmp_path: Path) -> None:

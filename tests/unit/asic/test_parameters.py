@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from offstage.asic_model import parameters
+from offstage.asic_model.codec.measured import block_ratio
 from offstage.asic_model.commands import COMMANDS, rows
 from offstage.asic_model.parameters import BLOCKS, TAGS, Number, Preset, names, read_preset
 from offstage.bindings.errors import BadInput
@@ -57,7 +58,8 @@ def test_a_file_holds_nothing_that_is_not_read() -> None:
         for block, table in raw.items():
             for key, value in table.items() if isinstance(table, dict) else ():
                 if isinstance(value, dict):
-                    assert found[f"{block}.{key}"].value == value["value"]
+                    read = value if "value" in value else block_ratio(value, name)
+                    assert found[f"{block}.{key}"].value == read["value"]
 
 
 def test_a_time_is_picoseconds_whatever_its_unit(tmp_path: Path) -> None:

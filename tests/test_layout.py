@@ -34,7 +34,7 @@ ROOMS = (
     ("lab.results",),
     ("lab.bounds",),
     ("lab.run",),
-    ("bench", "report.page"),
+    ("bench", "report.page", "asic"),
     ("report.run",),
     ("report.lab",),
     ("report",),

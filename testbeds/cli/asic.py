@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, Interrupted
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 
 __all__ = ["register"]
@@ -147,3 +147,34 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         raise BadInput(f"cannot be written ({error.strerror})", str(path),
                        "give --out another folder") from None  # fmt: skip
+
+
+@asic.command()
+def sweep(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="a sweep's TOML file")],
+    out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("asic-out"),
+    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")] = 0,
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
+    ] = "",
+    form: FormatOption = Format.text,
+) -> None:
+    """Run one trace through many chips: a grid of parameters, draws within their ranges, or both.
+
+    Writes sweep.parquet to --out. Interrupted, the same command goes on where it ended.
+    """
+    from offstage.testbeds.asic.sweep import TABLE_NAME
+    from offstage.testbeds.asic.sweep import sweep as compute
+    from offstage.testbeds.cli.asic_tables import sweep_table
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.run.execute import default_jobs
+
+    if jobs < 0:
+        raise BadInput(f"--jobs = {jobs}", "asic", "give 1 or more, or 0 for one for each core")
+    try:
+        with shown(1) as progress:
+            rows = compute(spec, out, progress, jobs=jobs or default_jobs(), address=cluster)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted", str(out), "the same command goes on from there") from None
+    path = str(out / TABLE_NAME)
+    emit({"points": len(rows), "rows": rows, "table": path}, form, sweep_table(rows, path))

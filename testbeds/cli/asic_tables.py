@@ -1,5 +1,9 @@
 """How `offstage asic run` shows what came out, for people."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -7,7 +11,7 @@ from rich.text import Text
 from offstage.asic_model.result import ChipRun, Times
 from offstage.bindings.units import format_rate, format_size, format_time
 
-__all__ = ["run_table"]
+__all__ = ["run_table", "sweep_table"]
 
 
 def run_table(run: ChipRun) -> RenderableType:
@@ -55,6 +59,22 @@ def _units(run: ChipRun) -> Table:
             f"{one.share_p99:.0%}",
         )  # fmt: skip
     return table
+
+
+SHOWN = {"fetch_ns_mean": format_time, "fetch_ns_p99": format_time, "stall_ns_mean": format_time}
+
+
+def sweep_table(rows: Sequence[Mapping[str, Any]], path: str) -> RenderableType:
+    """What came out over all chips of a sweep: the least, the middle and the most."""
+    table = _table("figure", "least", "median", "most")
+    for name, form in SHOWN.items():
+        values = sorted(row[name] for row in rows)
+        ends = (values[0], values[len(values) // 2], values[-1])
+        table.add_row(name, *(form(value) for value in ends))
+    binds = Counter(row["binds_first"] for row in rows)
+    used = ", ".join(f"{name} in {count:,}" for name, count in binds.most_common())
+    said = f"{len(rows):,} chips, modelled and uncalibrated; used the most: {used}"
+    return Group(table, Text(""), Text(said), Text(path))
 
 
 def _table(*columns: str) -> Table:

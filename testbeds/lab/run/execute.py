@@ -28,7 +28,7 @@ from offstage.testbeds.lab.run.plan import Task
 from offstage.testbeds.lab.run.task import Failure, TaskResult, failures_of, run_task
 from offstage.testbeds.progress import Progress
 
-__all__ = ["default_jobs", "execute", "on_cluster", "on_machine", "steps_of"]
+__all__ = ["default_jobs", "execute", "on_cluster", "on_machine", "open_cluster", "steps_of"]
 
 
 def default_jobs() -> int:
@@ -238,16 +238,8 @@ def on_cluster(
     tasks: Sequence[Task], code: str, progress: Progress, address: str
 ) -> Generator[TaskResult, None, None]:
     """Results in the order in which they come."""
-    if not ADDRESS.fullmatch(address):
-        raise BadInput("no address of a scheduler", f"--cluster {address}",
-                       "write one such as tcp://host:8786")  # fmt: skip
-    try:
-        import distributed
-    except ImportError:
-        raise Missing("cluster", "dask.distributed is not installed", "--cluster") from None
-    # A connection that is lost is one line of ours; dask would log a page.
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
-    with _connected(distributed, address) as client, client.as_current():
+    distributed, opened = open_cluster(address)
+    with opened as client, client.as_current():
         waiting = {client.submit(_remote, task, code, pure=False): task for task in tasks}
         while waiting:
             for future in _ended(distributed, client, list(waiting), address):
@@ -260,6 +252,20 @@ def on_cluster(
                 yield _cluster_outcome(future, task, address)
                 work = task.spec.workload
                 progress.advance(work.sessions * work.steps)
+
+
+def open_cluster(address: str) -> tuple[Any, Any]:
+    """dask.distributed, and a client of the scheduler at an address, which has a worker."""
+    if not ADDRESS.fullmatch(address):
+        raise BadInput("no address of a scheduler", f"--cluster {address}",
+                       "write one such as tcp://host:8786")  # fmt: skip
+    try:
+        import distributed
+    except ImportError:
+        raise Missing("cluster", "dask.distributed is not installed", "--cluster") from None
+    # A connection that is lost is one line of ours; dask would log a page.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    return distributed, _connected(distributed, address)
 
 
 def _connected(distributed: Any, address: str) -> Any:

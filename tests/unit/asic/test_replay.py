@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from asic_logs import STEPS, WIDTH, recorded, written
 from core_logs import HEADER_BYTES, boundaries, restamped
 
 from offstage.asic_model.parameters import read_preset
@@ -18,49 +18,9 @@ from offstage.asic_model.trace import START, Trace, read_trace
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import HIT_ENDS
-from offstage.bindings.sim import DecodePlan, decode, populate
-from offstage.bindings.storage import preset
 from offstage.testbeds.cli import run
 
-STEPS, LAYERS, BLOCKS, WIDTH = 24, 2, 64, 8
 STEP_TYPE = 15
-
-
-@lru_cache(maxsize=8)
-def recorded(prefetchers: str = "window+ema", sessions: int = 2) -> bytes:
-    """The log of sessions that decode over a modelled drive."""
-    config = CoreConfig(
-        slot_count=48 * sessions, chunk_max=256, session_chunk_max=BLOCKS + 8, layer_count=LAYERS,
-        session_max=sessions, block_size_bytes=65536, io_max=32, queue_max=256, demand_max=WIDTH,
-        log_size_bytes=1 << 22,
-    )  # fmt: skip
-    core = Core(config, Policy(prefetchers, "score", window_blocks=4, degree_max=4))
-    tenant = core.tenant_add(0, b"k" * 16, 48 * sessions)
-    opened = []
-    for number in range(sessions):
-        opened.append(core.session_open(0, SessionConfig(tenant, WIDTH, step_ns=300_000)))
-        populate(core, opened[-1], BLOCKS, content=number)
-    draw = np.random.default_rng(7)
-    rows = sessions * STEPS * LAYERS
-    phase = draw.random((sessions, 1, LAYERS, BLOCKS))
-    turn = phase + np.arange(STEPS).reshape(1, STEPS, 1, 1) / STEPS
-    scores = (30_000 * (1 + np.sin(2 * np.pi * turn))).astype(np.int64)
-    chosen = np.argsort(-scores.reshape(rows, BLOCKS), axis=1)[:, :WIDTH]
-    decode(core, DecodePlan(
-        tuple(opened), STEPS, np.arange(rows + 1, dtype=np.uint64) * WIDTH,
-        np.sort(chosen, axis=1).astype(np.uint32).ravel(), scores=scores.astype(np.uint16),
-        selected_count=WIDTH, compute_ns=30_000, nvme=preset("gen5-tlc").params,
-    ))  # fmt: skip
-    return core.log()
-
-
-def written(tmp_path: Path, log: bytes, **record: object) -> Path:
-    """A folder as the recorder leaves it."""
-    folder = tmp_path / "run"
-    folder.mkdir(exist_ok=True)
-    (folder / "decisions.log").write_bytes(log)
-    (folder / "record.json").write_text(json.dumps({"storage": "emulated gen5-tlc", **record}))
-    return folder
 
 
 @pytest.fixture
@@ -71,7 +31,7 @@ def trace(tmp_path: Path) -> Trace:
 def test_a_trace_has_what_the_core_decided(trace: Trace) -> None:
     """Against the log's own numbers: demands, reads, and who waits for which."""
     assert len(trace.fetches) == 96 and trace.ends.sum() == 96 * WIDTH
-    assert all(one.demands == WIDTH and one.scores == BLOCKS for one in trace.fetches)
+    assert all(one.demands == WIDTH and one.scores == 64 for one in trace.fetches)
     assert sum(one.hits for one in trace.fetches) == trace.ends[:HIT_ENDS].sum()
     waits = [wait for one in trace.fetches for wait in one.waits]
     assert len(waits) == trace.ends[HIT_ENDS:].sum() > 50 and START not in waits

@@ -1,0 +1,112 @@
+"""A sweep over chips as a TOML file: which run, which presets, and which of their numbers vary.
+
+Model: a spec is read and checked whole before anything runs. Its points are every combination of
+the axes in `[grid]`, or `draws` of a Latin hypercube over the ranges of the parameters named in
+`over`, or both: then each combination is drawn around. A draw that contradicts itself is left out;
+a combination of the grid that does is a mistake in the spec.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from offstage.asic_model.parameters import Preset, read_preset
+from offstage.asic_model.ranges import hypercube, value_at, varied
+from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import check_known, convert, read_toml
+from offstage.bindings.storage import presets as drives
+
+__all__ = ["Point", "SweepSpec", "load", "points_of"]
+
+POINTS_MAX = 100_000
+
+
+class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to sweep. `run`: a recorded run, as seen from the spec's folder."""
+
+    run: str
+    preset: str = "asic_7nm"
+    mode: Literal["decision-replay", "closed-loop"] = "decision-replay"
+    storage: str = ""
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 1
+    draws: Annotated[int, msgspec.Meta(ge=0, le=POINTS_MAX)] = 0
+    over: tuple[str, ...] = ()
+    grid: dict[str, tuple[float, ...]] = {}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One chip: what differs from the preset, by `block.key` in its unit."""
+
+    number: int
+    values: dict[str, float]
+
+
+def load(path: Path) -> SweepSpec:
+    """The spec in a file. BadInput for what is no spec, or names what is not there."""
+    where = str(path)
+    spec = convert(read_toml(path, "give a sweep's TOML file"), SweepSpec, where)
+    preset = _preset(spec, path)
+    known = varied(preset)
+    if not spec.draws and not spec.grid:
+        raise BadInput("nothing varies", where, "give draws, or axes in [grid]")
+    if spec.over and not spec.draws:
+        raise BadInput("over without draws", f"{where}: over", "say how many: draws = 64")
+    if spec.storage and spec.storage not in drives():
+        raise BadInput(f"no drive {spec.storage!r}", f"{where}: storage",
+                       f"choose one of {', '.join(drives())}")  # fmt: skip
+    for name in spec.over:
+        check_known(name, known, f"{where}: over", "parameter with a range")
+        if name in spec.grid:
+            raise BadInput(f"{name} is drawn and in the grid", f"{where}: over", "name it once")
+    for name, values in spec.grid.items():
+        check_known(name, dict(preset.numbers()), f"{where}: [grid]", "parameter")
+        if not values or len(set(values)) < len(values):
+            raise BadInput(f"{name} has no values, or one twice", f"{where}: [grid]",
+                           "list each once")  # fmt: skip
+    return spec
+
+
+def points_of(spec: SweepSpec, path: Path) -> list[Point]:
+    """The points in order: combinations of the grid, and in each the draws."""
+    preset = _preset(spec, path)
+    found: list[Point] = []
+    for combination in itertools.product(*spec.grid.values()):
+        chosen = dict(zip(spec.grid, combination, strict=True))
+        try:
+            base = preset.with_(chosen)
+        except BadInput as error:
+            raise BadInput(error.what, f"{path}: [grid]", error.mend) from None
+        for values in _drawn(spec, base):
+            found.append(Point(len(found), {**chosen, **values}))
+            if len(found) > POINTS_MAX:
+                raise BadInput(f"more than {POINTS_MAX:,} points", str(path), "sweep less")
+    if not found:
+        raise BadInput("no draw is a chip", str(path), "narrow the ranges, or draw over fewer")
+    return found
+
+
+def _preset(spec: SweepSpec, path: Path) -> Preset:
+    """By its name, or a file as seen from the spec's folder."""
+    name = spec.preset
+    return read_preset(str(path.parent / name) if name.endswith(".toml") else name)
+
+
+def _drawn(spec: SweepSpec, base: Preset) -> Iterator[dict[str, Any]]:
+    if not spec.draws:
+        yield {}
+        return
+    known = varied(base)
+    names = spec.over or tuple(name for name in known if name not in spec.grid)
+    for row in hypercube(len(names), spec.draws, spec.seed).tolist():
+        values = {name: value_at(known[name], share)
+                  for name, share in zip(names, row, strict=True)}  # fmt: skip
+        try:
+            base.with_(values)
+        except BadInput:
+            continue
+        yield values

@@ -1,0 +1,229 @@
+"""A sweep's points computed, on all cores or a dask cluster, and kept as they come.
+
+Model: OUT holds `points/`, one file for each point, named by all that it depends on: the code, the
+run, the preset's numbers, mode, drives and seed. The same command goes on where it was interrupted,
+and what a spec adds is all that is computed anew. `sweep.parquet` is made of the points in their
+order, whoever computed them. A worker reads the run once and keeps it.
+"""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import multiprocessing
+import os
+from collections.abc import Generator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.asic_model.parameters import read_preset
+from offstage.asic_model.replay import closed_loop, decision_replay
+from offstage.asic_model.result import ChipRun
+from offstage.asic_model.trace import Trace, log_path, read_trace
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.testbeds.asic.spec import Point, SweepSpec, load, points_of
+from offstage.testbeds.lab.run.execute import open_cluster
+from offstage.testbeds.lab.run.parts import code_version
+from offstage.testbeds.progress import Progress
+
+__all__ = ["TABLE_NAME", "Job", "sweep"]
+
+TABLE_NAME = "sweep.parquet"
+MEND = "the same command goes on from what is done"
+TIMES = ("mean", "p50", "p90", "p99", "p999", "max")
+PLAIN = ("demands", "hits", "late", "misses", "tokens", "tokens_per_s", "seconds", "reads",
+         "bytes_read", "bandwidth_bytes_per_s", "deadlines_missed", "binds_first",
+         "hash")  # fmt: skip
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One point with all that computes it; it may run on another machine."""
+
+    point: Point
+    run: str
+    preset: str
+    mode: str
+    storage: str
+    seed: int
+    code: str
+
+
+def sweep(
+    path: Path, out: Path, progress: Progress, *, jobs: int, address: str = ""
+) -> list[Row]:
+    """Compute what is missing of a spec in `out`, write the table, and give its rows."""
+    spec = load(path)
+    log = log_path(path.parent / spec.run)
+    points = points_of(spec, path)
+    code = code_version() + _digest_of(log)
+    made = [
+        Job(point, str(log.resolve()), _preset(spec, path), spec.mode, spec.storage, spec.seed,
+            code)
+        for point in points
+    ]  # fmt: skip
+    folder = out / "points"
+    _make(folder)
+    names = {job.point.number: folder / f"{_name(job)}.json" for job in made}
+    missing = [job for job in made if _read(names[job.point.number]) is None]
+    read_trace(log)  # a log that is refused is so before any worker starts
+    progress.start("chips", len(made))
+    progress.advance(len(made) - len(missing))
+    with contextlib.closing(_results(missing, jobs, address)) as results:
+        for job, row in results:
+            _write(names[job.point.number], msgspec.json.encode(row))
+            progress.advance(1)
+    rows = []
+    for job in made:
+        found = _read(names[job.point.number])
+        assert found is not None
+        head = {"point": job.point.number, "preset": spec.preset, **job.point.values}
+        rows.append(head | found)
+    _table(rows, out / TABLE_NAME)
+    return rows
+
+
+def compute(job: Job) -> Row:
+    """The figures of one point."""
+    trace = _trace(job.run)
+    preset = read_preset(job.preset).with_(job.point.values)
+    replay = closed_loop if job.mode == "closed-loop" else decision_replay
+    return _row(replay(trace, preset, drive=job.storage, seed=job.seed))
+
+
+@lru_cache(maxsize=1)
+def _trace(path: str) -> Trace:
+    return read_trace(Path(path))
+
+
+def _row(run: ChipRun) -> Row:
+    """A run in one line: distributions by quantile, units by how much they were used."""
+    row: Row = {name: getattr(run, name) for name in PLAIN}
+    for name in ("fetch", "device", "read", "stall"):
+        times = getattr(run, f"{name}_ns")
+        row |= {f"{name}_ns_{quantile}": getattr(times, quantile) for quantile in TIMES}
+    row["diverged"] = sum(run.diverged.values())
+    row |= {f"used_{unit.name}": unit.utilisation for unit in run.units}
+    return row
+
+
+def _results(
+    missing: Sequence[Job], jobs: int, address: str
+) -> Generator[tuple[Job, Row], None, None]:
+    """Results in the order in which they come."""
+    if address:
+        yield from _on_cluster(missing, address)
+    elif jobs == 1 or len(missing) <= 1:
+        for job in missing:
+            yield job, compute(job)
+    else:
+        yield from _on_machine(missing, jobs)
+
+
+def _on_machine(missing: Sequence[Job], jobs: int) -> Generator[tuple[Job, Row], None, None]:
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(jobs, len(missing)), context) as pool:
+        futures = {pool.submit(compute, job): job for job in missing}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise RunFailed("a process that computed it died", "asic sweep",
+                            f"give it more memory; {MEND}") from None  # fmt: skip
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _on_cluster(missing: Sequence[Job], address: str) -> Generator[tuple[Job, Row], None, None]:
+    """On a dask cluster, whose workers have the same Offstage and see the run under its path."""
+    distributed, opened = open_cluster(address)
+    where = f"--cluster {address}"
+    with opened as client:
+        futures = {client.submit(_remote, job, pure=False): job for job in missing}
+        try:
+            for future in distributed.as_completed(list(futures)):
+                yield futures[future], future.result()
+        except OffstageError:
+            raise
+        except (concurrent.futures.CancelledError, OSError) as error:
+            raise RunFailed(f"the cluster is gone ({error})", where, MEND) from None
+        except Exception as error:  # another process's: whatever it was
+            raise RunFailed(f"no worker could run it ({type(error).__name__})", where,
+                            f"see the workers' logs; {MEND}") from None  # fmt: skip
+
+
+def _remote(job: Job) -> Row:
+    """On a worker."""
+    own = code_version()
+    if not job.code.startswith(own):
+        raise RunFailed("the worker runs other code", "--cluster",
+                        "install the same Offstage everywhere")  # fmt: skip
+    return compute(job)
+
+
+def _preset(spec: SweepSpec, path: Path) -> str:
+    name = spec.preset
+    return str((path.parent / name).resolve()) if name.endswith(".toml") else name
+
+
+def _digest_of(log: Path) -> str:
+    try:
+        return hashlib.sha256(log.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadInput(f"cannot be read ({error.strerror})", str(log),
+                       "give a recorded run, as seen from the spec's folder") from None  # fmt: skip
+
+
+def _name(job: Job) -> str:
+    """Equal where all that the point depends on is."""
+    numbers = read_preset(job.preset).with_(job.point.values)
+    what = [job.code, job.mode, job.storage, job.seed, numbers]
+    return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
+
+
+def _read(path: Path) -> Row | None:
+    """A point that is there and whole."""
+    try:
+        row = msgspec.json.decode(path.read_bytes(), type=Row)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return row if set(PLAIN) <= set(row) else None
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(error.strerror or "cannot be made", str(folder),
+                       "give --out another folder") from None  # fmt: skip
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all."""
+    beside = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError as error:
+        raise RunFailed(f"cannot be written: {error.strerror or error}", str(path),
+                        "make room or name another path with --out") from None  # fmt: skip
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+
+
+def _table(rows: Sequence[Row], path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = dict.fromkeys(name for row in rows for name in row)
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
+    beside = path.with_suffix(".tmp")
+    pyarrow.parquet.write_table(table, beside)
+    beside.replace(path)

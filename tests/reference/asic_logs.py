@@ -1,0 +1,52 @@
+"""A decision log of sessions that decode in virtual time, and the folder a recorder leaves."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.sim import DecodePlan, decode, populate
+from offstage.bindings.storage import preset
+
+__all__ = ["STEPS", "WIDTH", "recorded", "written"]
+
+STEPS, LAYERS, BLOCKS, WIDTH = 24, 2, 64, 8
+
+
+@lru_cache(maxsize=8)
+def recorded(prefetchers: str = "window+ema", sessions: int = 2) -> bytes:
+    """The log of sessions that decode over a modelled drive."""
+    config = CoreConfig(
+        slot_count=48 * sessions, chunk_max=256, session_chunk_max=BLOCKS + 8, layer_count=LAYERS,
+        session_max=sessions, block_size_bytes=65536, io_max=32, queue_max=256, demand_max=WIDTH,
+        log_size_bytes=1 << 22,
+    )  # fmt: skip
+    core = Core(config, Policy(prefetchers, "score", window_blocks=4, degree_max=4))
+    tenant = core.tenant_add(0, b"k" * 16, 48 * sessions)
+    opened = []
+    for number in range(sessions):
+        opened.append(core.session_open(0, SessionConfig(tenant, WIDTH, step_ns=300_000)))
+        populate(core, opened[-1], BLOCKS, content=number)
+    draw = np.random.default_rng(7)
+    rows = sessions * STEPS * LAYERS
+    phase = draw.random((sessions, 1, LAYERS, BLOCKS))
+    turn = phase + np.arange(STEPS).reshape(1, STEPS, 1, 1) / STEPS
+    scores = (30_000 * (1 + np.sin(2 * np.pi * turn))).astype(np.int64)
+    chosen = np.argsort(-scores.reshape(rows, BLOCKS), axis=1)[:, :WIDTH]
+    decode(core, DecodePlan(
+        tuple(opened), STEPS, np.arange(rows + 1, dtype=np.uint64) * WIDTH,
+        np.sort(chosen, axis=1).astype(np.uint32).ravel(), scores=scores.astype(np.uint16),
+        selected_count=WIDTH, compute_ns=30_000, nvme=preset("gen5-tlc").params,
+    ))  # fmt: skip
+    return core.log()
+
+
+def written(tmp_path: Path, log: bytes, **record: object) -> Path:
+    """A folder as the recorder leaves it."""
+    folder = tmp_path / "run"
+    folder.mkdir(exist_ok=True)
+    (folder / "decisions.log").write_bytes(log)
+    (folder / "record.json").write_text(json.dumps({"storage": "emulated gen5-tlc", **record}))
+    return folder

@@ -88,6 +88,17 @@ class Served:
     end_ps: int = 0
     waited: bool = False
     tags: list[int] = field(default_factory=list)
+    shift_ps: int = 0
+    """Of a fetch that waited for no command: the chip carried out its hit so much later."""
+
+    def landed(self, end_ps: int, ahead_ps: int = 0) -> None:
+        """Blocks are with the host. `ahead_ps`: so much earlier than the chip's end of them."""
+        self.end_ps = max(self.end_ps, end_ps - ahead_ps)
+
+    def ahead_ps(self, preset: Preset) -> int:
+        """By how much the hosts of a DPU have staged blocks before a decision would send them:
+        they read its memory themselves and wait for no answer."""
+        return self.decided_ps - self.begin_ps if preset.kind == "dpu" else 0
 
 
 @dataclass
@@ -181,7 +192,7 @@ class Account:
                 )
         spent: dict[str, float] = {}
         for one in chosen:
-            now_ps = one.begin_ps
+            now_ps = one.begin_ps + one.shift_ps
             for tag in one.tags:
                 for leave_ps, unit in sorted(by_tag.get(tag, [])):
                     if leave_ps > now_ps:
@@ -231,7 +242,7 @@ def _drive_share(drive: dict[str, int], stats: UnitStats, elapsed_ps: int) -> fl
 
 def logged_of(trace: Trace) -> Logged:
     """What the log itself says of the daemon, by the definitions of a run."""
-    fetches = [one for one in trace.fetches if not one.retry]
+    fetches = [one for one in trace.fetches if one.demands and not one.retry]
     account = Account()
     for one in fetches:
         token = account.token(one.session, one.step, trace.session_ns.get(one.session, 0))

@@ -70,7 +70,7 @@ class ClosedLoop:
     def __init__(
         self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Callable[[int], None]
     ) -> None:
-        self.trace = trace
+        self.trace, self.preset = trace, preset
         self.device = Device(preset, drive=drive, seed=seed, in_flight_max=IN_FLIGHT_MAX)
         self.account = Account()
         self.ends: npt.NDArray[np.int64] = np.zeros(9, np.int64)
@@ -201,7 +201,8 @@ class ClosedLoop:
         if item.served is None:
             token = self.account.token(fetch.session, fetch.step, pace_ns)
             item.served = Served(token, now_ps)
-            self.account.fetches.append(item.served)
+            if fetch.demands:
+                self.account.fetches.append(item.served)
         item.served.tags = [self.device.ask(
             "command", now_ps, lambda end_ps: self._decide(item, step, end_ps),
             count=len(step.demands), score_count=len(step.scores), tenant=fetch.tenant,
@@ -247,9 +248,15 @@ class ClosedLoop:
         fetch = self.trace.fetches[item.fetch]
         self.account.bytes_to_hosts += count * self.trace.block_bytes
 
+        assert item.served is not None
+        served = item.served
+        ahead_ps = 0 if read_tag else served.ahead_ps(self.preset)
+
         def landed(end_ps: int) -> None:
-            assert item.served is not None
-            item.served.tags[1:] = [read_tag, tag]
+            served.landed(end_ps, ahead_ps)
+            served.tags[1:] = [read_tag, tag]
+            if ahead_ps and not served.waited:
+                served.tags, served.shift_ps = [tag], ahead_ps
             self._answered(item, end_ps)
 
         tag = self.device.ask(
@@ -272,10 +279,11 @@ class ClosedLoop:
 
     def _done(self, item: _Item, now_ps: int) -> None:
         assert item.served is not None
-        item.served.end_ps = now_ps
+        if not item.served.end_ps:
+            item.served.landed(now_ps, item.served.ahead_ps(self.preset))
         self._open -= 1
         self._advance(1)
-        self._follow(item.done, now_ps)
+        self._follow(item.done, item.served.end_ps)
 
     def _act(self, now_ps: int, read_tag: int = 0) -> None:
         """Carry out what the core wants, and let it tick."""

@@ -119,7 +119,7 @@ class _Replay:
     def __init__(
         self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Advance
     ) -> None:
-        self.trace = trace
+        self.trace, self.preset = trace, preset
         self.device = Device(preset, drive=drive, seed=seed, in_flight_max=IN_FLIGHT_MAX)
         self.account = Account()
         self._advance = advance
@@ -174,7 +174,8 @@ class _Replay:
         pace_ns = trace.session_ns.get(fetch.session, 0)
         token = self.account.token(fetch.session, fetch.step, pace_ns)
         one.served = Served(token, now_ps, waited=bool(fetch.waits))
-        self.account.fetches.append(one.served)
+        if fetch.demands:
+            self.account.fetches.append(one.served)
         for lag_ns in self._written[number]:
             self.device.at(now_ps + lag_ns * PS, self._write)
         tag = self.device.ask(
@@ -212,7 +213,8 @@ class _Replay:
                 self._hit(number, 1, now_ps, self._read_tag[wait])
         one.served.staged_ps = now_ps
         if one.open == 0:
-            self._done(number, now_ps)
+            one.served.landed(now_ps, one.served.ahead_ps(self.preset))
+            self._done(number)
 
     def _hit(self, number: int, count: int, now_ps: int, read_tag: int) -> None:
         """Staged blocks go to the host."""
@@ -220,30 +222,34 @@ class _Replay:
         fetch = one.fetch
         self.account.bytes_to_hosts += count * self.trace.block_bytes
         tag = 0
+        served = one.served
+        assert served is not None
+        ahead_ps = 0 if read_tag else served.ahead_ps(self.preset)
 
         def landed(end_ps: int) -> None:
+            served.landed(end_ps, ahead_ps)
             one.open -= 1
             if one.open == 0:
-                assert one.served is not None
-                one.served.tags += [read_tag, tag]
-                self._done(number, end_ps)
+                served.tags += [read_tag, tag]
+                if ahead_ps and not served.waited:
+                    served.tags, served.shift_ps = [tag], ahead_ps
+                self._done(number)
 
         tag = self.device.ask(
             "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
             tenant=fetch.tenant, offset_bytes=self._offset(fetch.session, fetch.layer),
         )  # fmt: skip
 
-    def _done(self, number: int, now_ps: int) -> None:
+    def _done(self, number: int) -> None:
         """The host has all of its blocks; whoever waited for it goes on."""
         one = self._fetches[number]
         assert one.served is not None
-        one.served.end_ps = now_ps
         self._advance(1)
         for follower in one.followers:
             after = self._fetches[follower]
             after.before -= 1
             if after.before == 0:
-                self._at(self._begin, follower, now_ps + after.fetch.lag_ns * PS)
+                self._at(self._begin, follower, one.served.end_ps + after.fetch.lag_ns * PS)
 
     def _read(self, number: int, now_ps: int) -> None:
         """A block from the medium."""

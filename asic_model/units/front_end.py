@@ -37,7 +37,9 @@ def front_end(link: FrontEnd) -> tuple[Unit, ...]:
         "item_ps": per_byte_ps(rate, SCORE_BYTES), "latency_ps": link.latency.whole,
         "in_flight_max": link.credits.whole,
     }  # fmt: skip
-    return Unit("link_in", **shared), Unit("link_out", **shared)
+    # What a host copies out of shared memory itself has no way back: the latency is the command's.
+    back: dict[str, Any] = {**shared, "latency_ps": 0} if link.protocol == "memory" else shared
+    return Unit("link_in", **shared), Unit("link_out", **back)
 
 
 def receive(link: FrontEnd) -> Stage:

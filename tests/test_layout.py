@@ -37,6 +37,7 @@ ROOMS = (
     ("bench", "report.page", "asic"),
     ("report.run",),
     ("report.lab",),
+    ("report.compare",),
     ("report",),
     ("cli",),
 )

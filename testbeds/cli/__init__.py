@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "main", "run"]
 COMMANDS = {
     "asic": "offstage.testbeds.cli.asic",
     "bench": "offstage.testbeds.cli.bench",
+    "compare": "offstage.testbeds.cli.compare",
     "config": "offstage.testbeds.cli.config",
     "demo": "offstage.testbeds.cli.demo",
     "doctor": "offstage.testbeds.cli.doctor",

@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from offstage.bindings.errors import BadInput, Interrupted
+from offstage.testbeds.cli.asic_validate import validate
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 
 __all__ = ["register"]
@@ -178,3 +179,6 @@ def sweep(
         raise Interrupted("interrupted", str(out), "the same command goes on from there") from None
     path = str(out / TABLE_NAME)
     emit({"points": len(rows), "rows": rows, "table": path}, form, sweep_table(rows, path))
+
+
+asic.command()(validate)

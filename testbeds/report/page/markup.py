@@ -133,14 +133,16 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
 
 def page(
     *, title: str, sentence: str, setup: str, tiles: str, sections: Sequence[str], foot: str,
-    version: str,
+    version: str, kind: str = "prefetch report",
 ) -> str:  # fmt: skip
-    """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text."""
+    """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text. `kind` of report
+    stands beside the name."""
     script = _packaged("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return Template(_packaged("page.html")).substitute(
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         title=escape(title),
+        kind=escape(kind),
         style=_packaged("page.css"),
         script=script,
         sentence=_sentence(sentence),

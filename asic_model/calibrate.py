@@ -1,0 +1,208 @@
+"""Fitting `dpu_x86_measured` to a recorded run, and judging what it then predicts of others.
+
+Model: a recorded run has timed one in 31 of its commands and reads, stage by stage. Each stage is
+one or two parameters of the preset, so the fit is arithmetic, without a search: nothing of what is
+judged (hit, late and miss, bandwidth, fetch latency) is looked at. The work of a command (demands
+and scores) is counted, not timed: the three costs of a command keep the proportion they have in the
+preset and are stretched until a command of the run's mean work takes as long as `decide` did. Reads
+of one command are submitted in turn, so `read_queue` is the cost of one times the mean place in its
+batch.
+
+A prediction is judged beside the spread of repeats of the measured run: what the machine itself
+does not repeat within the tolerance is not measurable here, and is neither met nor missed.
+
+What can fail: `BadInput` for a run without the stage times that a fit needs.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.asic_model.parameters import Preset, read_preset
+from offstage.asic_model.result import ChipRun, Logged
+from offstage.asic_model.trace import Trace
+from offstage.bindings.errors import BadInput
+
+__all__ = ["FIGURES", "Figure", "Judged", "StageError", "fit", "judge",
+           "stage_errors", "write_preset"]  # fmt: skip
+
+NEEDED = ("ring_wait", "decide", "read_queue", "read_service", "publish")
+NS = 1000  # ps
+Stages = Mapping[str, Mapping[str, Any]]
+
+
+def fit(preset: Preset, stages: Stages, trace: Trace, where: str) -> Preset:
+    """The preset with the stage times of one run. `stages`: of its record, and those of its host
+    where they are known (answer, copy, check)."""
+    missing = [name for name in NEEDED if not stages.get(name, {}).get("count")]
+    if missing:
+        raise BadInput(f"has no stage times of {', '.join(missing)}", where,
+                       "record a run that reads, with daemon.stage_timers on")  # fmt: skip
+    ns = {name: float(stage["ns_mean"]) for name, stage in stages.items()}
+    known = dict(preset.numbers())
+    stretch = ns["decide"] * NS / _command_ps(preset, trace)
+    values_ps = {
+        "cores.command": known["cores.command"].base * stretch,
+        "cores.demand": known["cores.demand"].base * stretch,
+        "cores.score": known["cores.score"].base * stretch,
+        "cores.read": ns["read_queue"] * NS / _place_in_batch(trace),
+        "cores.publish": ns["publish"] * NS,
+        "front_end.latency": NS * (ns["ring_wait"] + ns.get("answer", 0.0)),
+    }
+    values = {name: value / known[name].scale for name, value in values_ps.items()}
+    if "copy" in ns:
+        rate = trace.block_bytes / ((ns["copy"] + ns.get("check", 0.0)) / 1e9)
+        values["front_end.lane_rate"] = rate / known["front_end.lane_rate"].scale
+    if preset.nvme.drive == "disk":
+        # The timer saw the wait in the disk's own queue too: nobody waits before it as well.
+        values["disk.service"] = ns["read_service"] * NS / known["disk.service"].scale
+        values["disk.depth"] = max(known["disk.depth"].value, preset.nvme.reads.value)
+    return preset.with_(values)
+
+
+def _command_ps(preset: Preset, trace: Trace) -> float:
+    """What the preset says of a command of the run's mean work."""
+    count = len(trace.fetches)
+    cores = preset.cores
+    assert cores is not None, "only a DPU has software to time"
+    demands = sum(one.demands for one in trace.fetches) / count
+    scores = sum(one.scores for one in trace.fetches) / count
+    return cores.command.base + demands * cores.demand.base + scores * cores.score.base
+
+
+def _place_in_batch(trace: Trace) -> float:
+    """The mean place of a read among those that were decided at the same moment, from 1."""
+    batches = Counter(read.at_ns for read in trace.reads)
+    places = sum(count * (count + 1) / 2 for count in batches.values())
+    return places / max(len(trace.reads), 1)
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One figure that is predicted: `tolerance` of it, in points (of a share) or relative."""
+
+    key: str
+    text: str
+    tolerance: float
+    points: bool = False
+
+    def of(self, run: "ChipRun | Logged") -> float:
+        """Its value in a run."""
+        demands = max(run.hits + run.late + run.misses, 1)
+        if self.points:
+            return float(getattr(run, self.key)) / demands
+        if self.key == "bandwidth":
+            return run.bytes_read / run.seconds if run.seconds else 0.0
+        return float(getattr(run.fetch_ns, self.key))
+
+    def error(self, predicted: float, measured: float) -> float:
+        """Signed: points of a share, or relative to what was measured."""
+        if self.points:
+            return predicted - measured
+        return predicted / measured - 1.0 if measured else 0.0
+
+
+FIGURES = (
+    Figure("hits", "hit", 0.01, True),
+    Figure("late", "late", 0.01, True),
+    Figure("misses", "miss", 0.01, True),
+    Figure("bandwidth", "bandwidth", 0.05),
+    Figure("mean", "fetch mean", 0.10),
+    Figure("p99", "fetch p99", 0.20),
+)
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of one predicted run. `spread`: between repeats of the measured run, in the unit
+    of the error; None where it was not repeated."""
+
+    run: str
+    figure: str
+    measured: float
+    predicted: float
+    error: float
+    tolerance: float
+    spread: float | None
+    points: bool
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `missed`, or `not measurable here`."""
+        if self.spread is not None and self.spread > self.tolerance:
+            return "not measurable here"
+        return "met" if abs(self.error) <= self.tolerance else "missed"
+
+
+def judge(name: str, predicted: ChipRun, repeats: Sequence[Logged]) -> list[Judged]:
+    """Every figure of one run; `repeats`: the measured run and its repeats, in any number. What was
+    measured is their mean, and the spread the distance of the two furthest apart."""
+    found = []
+    for figure in FIGURES:
+        values = [figure.of(one) for one in repeats]
+        measured = sum(values) / len(values)
+        apart = max(values) - min(values)
+        spread = figure.error(measured + apart, measured) if len(values) > 1 else None
+        value = figure.of(predicted)
+        found.append(Judged(
+            run=name, figure=figure.text, measured=measured, predicted=value,
+            error=figure.error(value, measured), tolerance=figure.tolerance, spread=spread,
+            points=figure.points,
+        ))  # fmt: skip
+    return found
+
+
+class StageError(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of the way of a fetch, measured by the stage timers and in the model, in ns."""
+
+    run: str
+    stage: str
+    measured_ns: float
+    modelled_ns: float
+
+
+def stage_errors(name: str, predicted: ChipRun, stages: Stages) -> list[StageError]:
+    """Where the model's time differs from the timers': the drive alone, a read's way around it, and
+    what is left of a fetch."""
+    ns = {stage: float(one["ns_mean"]) for stage, one in stages.items()}
+    units = {unit.name: unit for unit in predicted.units}
+    drive = units["drive"].time_ns_mean
+    around = ns["read_queue"] + ns["publish"]
+    pairs = {
+        "read_service": (ns["read_service"], drive),
+        "read_queue and publish": (around, predicted.read_ns.mean - drive),
+        "ring_wait and answer": (ns["ring_wait"] + ns.get("answer", 0.0),
+                                 units["link_in"].time_ns_mean),
+    }  # fmt: skip
+    return [
+        StageError(run=name, stage=stage, measured_ns=measured, modelled_ns=modelled)
+        for stage, (measured, modelled) in pairs.items()
+    ]
+
+
+def write_preset(preset: Preset, path: Path, fitted_to: str) -> None:
+    """What the fit changed, as a TOML file that extends the preset. BadInput where it cannot be
+    written."""
+    before = dict(read_preset(preset.name).numbers())
+    lines = [
+        f"# Fitted to {fitted_to} by `offstage asic validate`.",
+        f'extends = "{preset.name}"',
+        f"calibrated = {str(preset.calibrated).lower()}",
+    ]
+    tables: dict[str, list[str]] = {}
+    for name, number in preset.numbers():
+        if number != before.get(name):
+            block, _, key = name.partition(".")
+            tables.setdefault(block, []).append(
+                f'{key} = {{ value = {number.value!r}, unit = "{number.unit}", '
+                f'low = {number.low!r}, high = {number.high!r}, tag = "measured", '
+                f'source = "fitted to the stage timers of one run" }}'
+            )
+    for block, rows in tables.items():
+        lines += ["", f"[{block}]", *rows]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", str(path),
+                       "give another --out") from None  # fmt: skip

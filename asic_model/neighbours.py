@@ -1,0 +1,113 @@
+"""Two tenants at one chip: a victim that reads little, and one that asks for more and more.
+
+Model: blocks are read from the drives. The drives get no more reads than keep them busy, and the
+rest waits before them: with QoS by the firmware's own scheduler, deficit round robin between
+tenants of equal weight; without, in order of arrival, which is what is compared. Arrivals are
+Poisson, from a seed. What the device can serve is found by asking for too much.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from offstage.asic_model.chip import network
+from offstage.asic_model.parameters import Preset
+from offstage.bindings.chip import REQUEST, Array, Chip, Limits, Network
+from offstage.bindings.qos import QosConfig, TenantShare
+
+__all__ = ["Neighbours", "neighbours"]
+
+PS_PER_S = 10**12
+SECONDS = 0.01
+READS_AT_DRIVE = 96
+"""For each drive: about what keeps its flash busy."""
+VICTIM_SHARE = 0.05
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The victim's 99th percentile while the other asks for `aggressor_share` of what is served."""
+
+    qos: bool
+    aggressor_share: float
+    victim_ns_p99: float
+
+
+def neighbours(preset: Preset, shares: Sequence[float], block_bytes: int) -> Iterator[Neighbours]:
+    """Every share, with and without QoS."""
+    for qos in (True, False):
+        net = _network(preset, qos, block_bytes)
+        capacity = _capacity(net, block_bytes)
+        for share in shares:
+            yield Neighbours(qos, share, _victim_p99(net, capacity, share, block_bytes))
+
+
+def _network(preset: Preset, qos: bool, block_bytes: int) -> Network:
+    """The preset's, with a short queue at the drives and the arbiter before it."""
+    whole = network(preset)
+    drives = preset.nvme.drives.whole
+    units = []
+    for unit in whole.units:
+        if unit.name == "qos":
+            config = QosConfig(quantum_bytes=block_bytes, session_count=2, queue_max=1 << 15,
+                               session_max=1 << 15)  # fmt: skip
+            unit = replace(
+                unit, queue="qos" if qos else "fifo", queue_max=1 << 15,
+                in_flight_max=1,  # who has a grant and no drive yet keeps the next from one
+                qos=config if qos else None,
+                tenants=(TenantShare(), TenantShare()) if qos else (),
+            )  # fmt: skip
+        elif unit.name == "drive":
+            assert unit.drive is not None, "a chip has drives of known parameters"
+            depth = {**unit.drive, "queue_depth_max": READS_AT_DRIVE * drives}
+            unit = replace(unit, queue_max=1, drive=depth, in_flight_max=READS_AT_DRIVE * drives)
+        elif unit.name == "nvme_command":
+            unit = replace(unit, queue_max=1)
+        units.append(unit)
+    first, *rest = whole.routes["read"]
+    return Network(tuple(units), {"read": (replace(first, bytes_permille=1000), *rest)})
+
+
+def _capacity(net: Network, block_bytes: int) -> float:
+    """Blocks a second, of a device that always has enough to do."""
+    count = 20_000
+    requests = np.zeros(count, REQUEST)
+    requests["tag"] = np.arange(count)
+    _spread_over_medium(requests, block_bytes)
+    chip = _open(net)
+    ends = chip.run(requests)
+    half = np.sort(ends["end_ps"])
+    return (count / 2) / float(half[-1] - half[count // 2]) * PS_PER_S
+
+
+def _victim_p99(net: Network, capacity: float, share: float, block_bytes: int) -> float:
+    draw = np.random.default_rng(SEED)
+    parts = []
+    for tenant, rate in ((0, VICTIM_SHARE * capacity), (1, share * capacity)):
+        count = max(int(rate * SECONDS), 1)
+        part = np.zeros(count, REQUEST)
+        part["at_ps"] = np.sort(draw.integers(0, int(SECONDS * PS_PER_S), count))
+        part["tenant"] = part["session"] = tenant
+        parts.append(part)
+    requests = np.concatenate(parts)
+    requests = requests[np.argsort(requests["at_ps"], kind="stable")]
+    requests["tag"] = np.arange(len(requests))
+    _spread_over_medium(requests, block_bytes)
+    ends = _open(net).run(requests)
+    victim = ends[requests["tenant"][ends["tag"]] == 0]
+    waits = (victim["end_ps"] - victim["at_ps"]).astype(np.float64)
+    return float(np.quantile(waits, 0.99)) / 1000
+
+
+def _spread_over_medium(requests: Array, block_bytes: int) -> None:
+    draw = np.random.default_rng(SEED + 1)
+    requests["size_bytes"], requests["count"] = block_bytes, 1
+    requests["key"] = requests["tag"]
+    requests["offset_bytes"] = draw.integers(0, 1 << 20, len(requests)) * block_bytes
+
+
+def _open(net: Network) -> Chip:
+    limits = Limits(in_flight_max=1 << 16, piece_max=1 << 18, end_max=1 << 16)
+    return Chip(net, seed=SEED, limits=limits)

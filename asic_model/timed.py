@@ -1,0 +1,68 @@
+"""A recorded run as its hosts saw it: the log's times, and what the stage timers add to them.
+
+Model: the log knows when the core was told of a fetch and when it answered the last demand. Before
+lies the wait in the ring, after it the answer and the copy of the last block; a fetch that finds
+all staged waits for no answer and is the copies of its blocks alone. The timers know each of these
+stages as a distribution and not by fetch, so each fetch gets its mean: the mean latency is right,
+and the spread is that of the core and the store. A run whose hosts' timers are not known has no
+copies and no answer.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from offstage.asic_model.account import logged_of
+from offstage.asic_model.result import Logged, times_of
+from offstage.asic_model.trace import Fetch, Trace
+
+__all__ = ["Stages", "as_hosts_saw", "deadlines_missed", "mean_ns"]
+
+Stages = Mapping[str, Mapping[str, Any]]
+"""By the names of `enum ofs_stage`: count, mean and quantiles, as `record.json` has them."""
+
+
+def mean_ns(stages: Stages, *names: str) -> float:
+    """The means of some stages together; one that was not timed takes no time."""
+    return sum(float(stages[name]["ns_mean"]) for name in names if name in stages)
+
+
+def as_hosts_saw(trace: Trace, stages: Stages) -> Logged:
+    """The run by the definitions of a `ChipRun`."""
+    fetches = [one for one in trace.fetches if one.demands and not one.retry]
+    spans = np.array([_span_ns(one, stages) for one in fetches])
+    waited = np.array([bool(one.waits) for one in fetches])
+    tokens: dict[tuple[int, int], int] = {}
+    token = np.array([
+        tokens.setdefault((one.session, one.step), len(tokens)) for one in fetches
+    ], np.int64)  # fmt: skip
+    stall = np.bincount(token, spans * waited, minlength=len(tokens))
+    return msgspec.structs.replace(
+        logged_of(trace), fetch_ns=times_of(spans), stall_ns=times_of(stall)
+    )
+
+
+def deadlines_missed(trace: Trace, stages: Stages) -> int:
+    """Tokens that took longer than their session's pace, from their first command to their last
+    block."""
+    spans: dict[tuple[int, int], tuple[float, float]] = {}
+    for one in trace.fetches:
+        if one.demands and not one.retry:
+            begin, end = spans.get((one.session, one.step), (math.inf, 0.0))
+            sent = one.at_ns - mean_ns(stages, "ring_wait")
+            spans[one.session, one.step] = (
+                min(begin, sent), max(end, sent + _span_ns(one, stages)),
+            )  # fmt: skip
+    paces = trace.session_ns
+    return sum(0 < paces.get(session, 0) < end - begin
+               for (session, _), (begin, end) in spans.items())  # fmt: skip
+
+
+def _span_ns(one: Fetch, stages: Stages) -> float:
+    block = mean_ns(stages, "copy", "check")
+    if not one.waits:
+        return one.demands * block
+    return mean_ns(stages, "ring_wait", "answer") + one.answered_ns - one.at_ns + block

@@ -1,0 +1,71 @@
+"""`offstage compare`: a recorded run beside models of other devices on the same decisions."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offstage.testbeds.cli.common import Format, FormatOption, emit
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `offstage compare`."""
+    app.command()(compare)
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="folders with a decision log")
+    ],
+    asic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--asic",
+            metavar="PRESET",
+            help="a preset or its file; again for more; default: all that come with Offstage",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="folder for the page")] = Path("compare-out"),
+    samples: Annotated[
+        int, typer.Option("--samples", min=1, max=10_000, help="draws behind each interval")
+    ] = 32,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="table, latency and utilisation: nothing is varied")
+    ] = False,
+    calibration: Annotated[
+        Path | None,
+        typer.Option("--calibration", help="what `offstage asic validate --out` wrote"),
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Put a recorded run beside its own model, BlueField projections and ASICs.
+
+    Writes compare.html and compare.json to --out, for each run a folder where there are several.
+    """
+    from rich.console import ConsoleRenderable, Group
+
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.report.compare.build import Plan, compare_run, runs_of
+    from offstage.testbeds.report.compare.page import write_comparison
+    from offstage.testbeds.report.compare.table import console_table
+
+    plan = Plan.of(
+        asic or [], samples=0 if quick else samples, deep=not quick, calibration=calibration,
+        command=shlex.join(["offstage", *sys.argv[1:]]),
+    )  # fmt: skip
+    found = runs_of(runs)
+    texts: list[ConsoleRenderable | str] = []
+    results = []
+    with shown(len(found) * plan.stage_count) as progress:
+        for run in found:
+            result = compare_run(run, plan, progress)
+            folder = out if len(found) == 1 else out / run.path.name
+            page, figures = write_comparison(result, folder)
+            texts += [console_table(result.columns), "", result.sentence, "", str(page), ""]
+            results.append({"run": str(run.path), "sentence": result.sentence,
+                            "report": str(page), "figures": str(figures)})  # fmt: skip
+    emit({"runs": results}, form, Group(*texts[:-1]))

@@ -1,0 +1,115 @@
+"""From a recorded run and presets to a `Comparison`: every model runs the decisions of the log.
+
+A device runs the whole log once. What is varied (parameters, load, a neighbour) runs its begin, and
+a speed-up is a ratio of two runs of the same stretch, times the ratio of the whole log.
+"""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from offstage import __version__
+from offstage.asic_model.calibrate import fit
+from offstage.asic_model.parameters import Preset, names, read_preset
+from offstage.asic_model.replay import decision_replay
+from offstage.asic_model.timed import as_hosts_saw, deadlines_missed
+from offstage.asic_model.trace import read_trace
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.progress import Progress
+from offstage.testbeds.report.compare.columns import Comparison
+from offstage.testbeds.report.compare.measured import measured_column
+from offstage.testbeds.report.compare.modelled import arm_cores, modelled_column
+from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
+from offstage.testbeds.report.compare.sentence import answer
+from offstage.testbeds.report.compare.vary import vary
+from offstage.testbeds.report.run.page import setup_line
+
+__all__ = ["Plan", "compare_run", "runs_of"]
+
+OWN = "dpu_x86_measured"
+"""The preset of the machine that is measured: it is fitted to each run that it is compared with."""
+CARD = "bluefield3"
+"""Whose cores are counted."""
+DEFAULT = ("bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared with each run."""
+
+    presets: tuple[Preset, ...]
+    own: Preset
+    calibrated: bool
+    samples: int
+    deep: bool
+    """Also what each parameter, load and a neighbour do."""
+    command: str
+
+    @staticmethod
+    def of(
+        presets: Sequence[str], *, samples: int, deep: bool, calibration: Path | None,
+        command: str,
+    ) -> "Plan":  # fmt: skip
+        """BadInput for a preset that is not known: names the nearest."""
+        own = read_preset(str(calibration) if calibration is not None else OWN)
+        chosen = dict.fromkeys(name for name in presets or DEFAULT if name != OWN)
+        return Plan(tuple(_preset(name) for name in chosen), own,
+                    calibration is not None and own.calibrated, samples, deep, command)  # fmt: skip
+
+    @property
+    def stage_count(self) -> int:
+        """Phases of progress for each run."""
+        return 2 + (self.samples > 0) + self.deep
+
+
+def runs_of(folders: Sequence[Path]) -> list[Recorded]:
+    """Every recorded run under the folders: of each, the first. BadInput as `recorded` says."""
+    return [read_run(find_runs(folder)[0]) for folder in folders]
+
+
+def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
+    """One run beside its own model and all presets."""
+    progress.start(f"decisions of {run.path.name}", 1)
+    trace = read_trace(run.path)
+    own = plan.own if plan.calibrated else fit(plan.own, run.stages, trace, str(run.path))
+    progress.advance(1)
+    presets = (own, *plan.presets)
+    progress.start("every device on the whole log", len(presets))
+    done = []
+    for preset in presets:
+        done.append(decision_replay(trace, preset))
+        progress.advance(1)
+    measured = as_hosts_saw(trace, run.stages)
+    columns = [measured_column(run, measured, done[0].tokens)]
+    columns[0].deadlines_missed = deadlines_missed(trace, run.stages)
+    columns += [modelled_column(one, plan.calibrated) for one in done]
+    card = read_preset(CARD)
+    for column, preset, one in zip(columns[1:], presets, done, strict=True):
+        if preset.kind == "asic":
+            column.arm_cores = arm_cores(one, trace, card)
+    found = vary(trace, presets, done, measured, plan.samples, plan.deep, progress)
+    for column, speed_up in zip(columns[1:], found.speed_ups, strict=False):
+        column.speed_up_mean, column.speed_up_p99 = speed_up.mean, speed_up.p99
+        column.speed_up_same_drives = speed_up.same_drives
+    return Comparison(
+        run=str(run.path), sentence=answer(columns), setup=_setup(run), columns=columns,
+        loads=found.loads, tornados=found.tornados, crossovers=found.crossovers,
+        neighbours=found.neighbours, neighbours_device=found.neighbours_device,
+        workload=run.summary.workload if run.summary is not None else {},
+        samples=plan.samples, command=plan.command, version=__version__,
+    )  # fmt: skip
+
+
+def _preset(name: str) -> Preset:
+    if not name.endswith(".toml") and name not in names():
+        near = difflib.get_close_matches(name, names(), 1, 0.0)
+        raise BadInput(f"no preset {name!r}", "--asic", f"did you mean {near[0]}? "
+                       "`offstage asic presets` shows all")  # fmt: skip
+    return read_preset(name)
+
+
+def _setup(run: Recorded) -> str:
+    text = setup_line(run.summary) if run.summary is not None else ""
+    about = f"Run {run.path.name}, {run.provenance}, storage {run.record['storage']}"
+    return f"{about}. {text}" if text else f"{about}."

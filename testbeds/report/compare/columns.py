@@ -1,0 +1,168 @@
+"""What the comparison knows of one device on one run: a column of its table, as data.
+
+A column is made of a recorded run (`measured.py`) or of a model's run on the same decisions
+(`modelled.py`), never by hand. Times are in the unit their name ends in; what a device has no
+figure for is None, and shown as a dash. `compare.json` is a `Comparison`.
+"""
+
+from typing import Any
+
+import msgspec
+
+from offstage.asic_model.result import Times
+
+__all__ = [
+    "Column",
+    "Comparison",
+    "Crossover",
+    "Effect",
+    "LoadPoint",
+    "NeighbourPoint",
+    "Range",
+    "Tornado",
+    "UnitFigures",
+]
+
+
+class Range(msgspec.Struct, frozen=True):
+    """A figure with what it may be, from `low` to `high`."""
+
+    value: float
+    low: float
+    high: float
+
+
+class UnitFigures(msgspec.Struct, kw_only=True):
+    """One unit of a device: a hardware block of a chip, or a stage of a DPU's software."""
+
+    name: str
+    busy_share: float | None = None
+    busy_by_bin: list[float] = []
+    """Busy share in each stretch of `bin_ms` of the run."""
+    bin_ms: float = 0.0
+    ns_p50: float = 0.0
+    """Of a fetch whose latency is the median: what it spent here, waiting included."""
+    ns_p99: float = 0.0
+
+
+class Column(msgspec.Struct, kw_only=True):
+    """One device on one run. A fetch is one command of one layer that has demands, until the last
+    of its blocks is with the host; a token is all fetches of one step of one session."""
+
+    device: str
+    provenance: str
+    """measured, emulated or modelled."""
+    calibrated: bool | None = None
+    """Whether the model's own errors on measured runs were within bounds; None: it is measured."""
+    storage: str = ""
+    demands: int
+    hits: int
+    late: int
+    misses: int
+    diverged: dict[str, int] = {}
+    """Decisions other than the recorded run's, by kind; empty where it repeats them."""
+    fetch_ns: Times
+    stall_ns: Times
+    seconds: float
+    bytes_read: int
+    """From the medium."""
+    bytes_per_s: float
+    deadlines_missed: int | None = None
+    """Tokens that took longer than their session's pace."""
+    tokens: int | None = None
+    tokens_per_s: float | None = None
+    joule_per_gb: Range | None = None
+    joule_per_token: Range | None = None
+    area_mm2: Range | None = None
+    watt: Range | None = None
+    arm_cores: Range | None = None
+    """Cores of a BlueField-3 that would take as many commands a second."""
+    binds_first: str = ""
+    units: list[UnitFigures] = []
+    speed_up_mean: Range | None = None
+    """Mean fetch latency of the measured run over this device's; the range is that of the
+    parameters."""
+    speed_up_p99: Range | None = None
+    speed_up_same_drives: Range | None = None
+    """Mean fetch latency of today's daemon, modelled on this device's drives, over this device's:
+    what is left when the drives are no part of it."""
+    warnings: list[str] = []
+
+    @property
+    def label(self) -> str:
+        """How text calls it."""
+        return f"{self.device}, uncalibrated" if self.calibrated is False else self.device
+
+
+class LoadPoint(msgspec.Struct, kw_only=True):
+    """So many of the same trace side by side."""
+
+    copies: int
+    bytes_per_s: float
+    ns_p50: float
+    ns_p99: float
+
+
+class NeighbourPoint(msgspec.Struct, kw_only=True):
+    """A victim's latency while another tenant asks for `aggressor_share` of what is served."""
+
+    qos: bool
+    aggressor_share: float
+    victim_ns_p99: float
+
+
+class Effect(msgspec.Struct, kw_only=True):
+    """One parameter at each end of its range, all others as in the preset: the speed-up then."""
+
+    parameter: str
+    unit: str
+    low: float
+    high: float
+    at_low: float
+    at_high: float
+
+
+class Crossover(msgspec.Struct, kw_only=True):
+    """A speed-up over a plane of two parameters; `x`, `y` is where the preset lies."""
+
+    device: str
+    what: str
+    x_name: str
+    x_unit: str
+    y_name: str
+    y_unit: str
+    xs: list[float]
+    ys: list[float]
+    speed_up: list[list[float]]
+    """By y, then by x."""
+    x: float
+    y: float
+    y_logarithmic: bool = False
+
+
+class Tornado(msgspec.Struct, kw_only=True):
+    """The effects of one device's parameters; `base`: its speed-up as the preset is."""
+
+    device: str
+    base: float
+    effects: list[Effect]
+
+
+class Comparison(msgspec.Struct, kw_only=True):
+    """`compare.json`: the columns of one recorded run, and what was found by varying the models."""
+
+    run: str
+    sentence: str
+    setup: str
+    columns: list[Column]
+    loads: list[list[LoadPoint]] = []
+    """By column; empty where a device was not loaded further."""
+    tornados: list[Tornado] = []
+    crossovers: list[Crossover] = []
+    neighbours: list[NeighbourPoint] = []
+    neighbours_device: str = ""
+    workload: dict[str, Any]
+    samples: int
+    """Draws of all parameters together, behind each range of a speed-up."""
+    command: str
+    version: str

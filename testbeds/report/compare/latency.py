@@ -1,0 +1,133 @@
+"""How long a fetch takes on each device: the tail of the distribution, and where the time goes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from offstage.asic_model.result import Times
+from offstage.testbeds.report.compare.columns import Column, UnitFigures
+from offstage.testbeds.report.compare.style import colours, line_style, unit_colours
+from offstage.testbeds.report.page.numbers import clock_ns
+from offstage.testbeds.report.page.pictures import Picture, colour, picture, plain_logs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
+
+__all__ = ["ccdf", "waterfall"]
+
+SHOWN_FROM = 0.01
+"""Less than this of every fetch shown has no colour of its own."""
+QUANTILES = (("ns_p50", "median"), ("ns_p99", "99th percentile"))
+
+
+def ccdf(columns: Sequence[Column]) -> str:
+    """Share of fetches that took longer than a time, both logarithmic: the tail is the point."""
+    with picture(9.4, 4.0) as drawn:
+        axes = drawn.axes()
+        for column, shade in zip(columns, colours(columns), strict=True):
+            times, shares = _tail(column.fetch_ns)
+            if not times:
+                continue
+            (line,) = axes.step(
+                times, shares, where="post", color=shade, linestyle=line_style(column),
+                label=f"{column.label} ({column.provenance})",
+            )  # fmt: skip
+            drawn.tip(line, _quantile_text(column))
+        plain_logs(axes, x="number", y="percent")
+        axes.set(xlabel="fetch latency, µs", ylabel="share of fetches that took longer")
+        axes.set_ylim(top=1.15)
+        for level, name in ((0.5, "p50"), (0.1, "p90"), (0.01, "p99"), (0.001, "p99.9")):
+            if level < axes.get_ylim()[0]:
+                continue
+            axes.annotate(
+                name, (1.0, level), xycoords=("axes fraction", "data"), fontsize=7.5,
+                color=colour("muted"), va="center", xytext=(3, 0), textcoords="offset points",
+            )  # fmt: skip
+        axes.legend(loc="upper left", bbox_to_anchor=(1.06, 1.0))
+        said = "; ".join(f"{one.label}: {_quantile_text(one, ', ')}" for one in columns)
+        return drawn.svg(f"Share of fetches by latency. {said}")
+
+
+def _tail(times: Times) -> tuple[list[float], list[float]]:
+    """Times in µs, and the share of fetches that took longer than each; 0 is left out."""
+    if not times.count:
+        return [], []
+    last = len(times.curve) - 1
+    steps = [(ns, 1.0 - at / max(last, 1)) for at, ns in enumerate(times.curve)]
+    # The curve is even in rank: the greatest are known one by one, and finer than it.
+    first = 1.0 - len(times.tail) / times.count
+    steps = [(ns, share) for ns, share in steps if 1.0 - share < first]
+    steps += [(ns, (len(times.tail) - 1 - at) / times.count) for at, ns in enumerate(times.tail)]
+    shown = [(max(ns, 1.0) / 1e3, share) for ns, share in steps if share > 0.0]
+    # The last step falls to zero, which a logarithmic axis has not: it ends where the last began.
+    shown.append((times.max / 1e3, shown[-1][1] if shown else 1.0))
+    return [ns for ns, _ in shown], [share for _, share in shown]
+
+
+def _quantile_text(column: Column, between: str = "\n") -> str:
+    times = column.fetch_ns
+    pieces = [
+        f"{name} {clock_ns(value)}"
+        for name, value in (
+            ("median", times.p50), ("p90", times.p90), ("p99", times.p99), ("p99.9", times.p999),
+        )
+    ]  # fmt: skip
+    return between.join(pieces)
+
+
+def waterfall(columns: Sequence[Column]) -> str:
+    """What a fetch spends in each unit, for one at the median and one at the 99th percentile."""
+    shown = [one for one in columns if any(unit.ns_p50 or unit.ns_p99 for unit in one.units)]
+    if not shown:
+        return ""
+    names = list(dict.fromkeys(
+        unit.name for one in shown for unit in one.units
+        if any(_share(one, unit, figure) >= SHOWN_FROM for figure, _ in QUANTILES)
+    ))  # fmt: skip
+    shades = unit_colours(names)
+    with picture(11.0, 1.3 + 0.42 * len(shown) + 0.2 * (len(names) // 8)) as drawn:
+        pair = drawn.figure.subplots(1, 2, sharey=True)
+        for axes, (figure, title) in zip(pair, QUANTILES, strict=True):
+            for row, column in enumerate(shown):
+                _stack(drawn, axes, row, column, figure, shades)
+            axes.set(title=f"fetch of the {title}", xlabel="share of its time, %", xlim=(0, 118))
+            axes.set_xticks(range(0, 101, 25))
+            axes.grid(False)
+        pair[0].set_yticks(range(len(shown)), [f"{one.label}\n({one.provenance})" for one in shown])
+        pair[0].invert_yaxis()
+        handles = [_key(shades[name]) for name in names]
+        drawn.figure.legend(handles, names, loc="outside lower center", ncols=min(8, len(names)))
+        return drawn.svg("Time of a fetch by unit, at the median and at the 99th percentile")
+
+
+def _stack(
+    drawn: Picture, axes: "Axes", row: int, column: Column, figure: str, shades: dict[str, str]
+) -> None:
+    """One device's bar: its units in the order of a fetch, and the whole time behind it."""
+    whole = sum(getattr(unit, figure) for unit in column.units)
+    left = 0.0
+    for unit in column.units:
+        share = 100 * _share(column, unit, figure)
+        if share <= 0:
+            continue
+        shade = shades.get(unit.name, colour("line"))
+        (bar,) = axes.barh(row, share, left=left, height=0.62, color=shade)
+        spent = clock_ns(getattr(unit, figure))
+        drawn.tip(bar, f"{column.label}\n{unit.name}: {spent}, {share:.1f} %")
+        left += share
+    axes.annotate(
+        clock_ns(whole), (100, row), xytext=(5, 0), va="center", fontsize=8,
+        textcoords="offset points", color=colour("ink"),
+    )  # fmt: skip
+
+
+def _share(column: Column, unit: UnitFigures, figure: str) -> float:
+    """Of the time of a fetch, in one unit."""
+    whole = sum(getattr(one, figure) for one in column.units)
+    return float(getattr(unit, figure)) / whole if whole else 0.0
+
+
+def _key(shade: str) -> "Patch":
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=shade)

@@ -1,0 +1,111 @@
+"""What load does to a device: its units over time, latency against throughput, one tenant's load
+against another's latency."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from offstage.testbeds.report.compare.columns import Column, LoadPoint, NeighbourPoint
+from offstage.testbeds.report.compare.style import colours, line_style
+from offstage.testbeds.report.page.numbers import clock_ns, percent
+from offstage.testbeds.report.page.pictures import LINE_STYLES, colour, picture, plain_logs
+
+__all__ = ["heat_map", "hockey_stick", "isolation"]
+
+CELLS_MAX = 64
+"""Stretches of time that a heat map shows: more are taken together."""
+
+
+def heat_map(column: Column) -> str:
+    """Busy share of each unit over the run; empty where the device has no such figures."""
+    units = [unit for unit in column.units if unit.busy_by_bin]
+    if not units:
+        return ""
+    rows = [_joined(unit.busy_by_bin, CELLS_MAX) for unit in units]
+    count = max(len(row) for row in rows)
+    ends_s = max(unit.bin_ms / 1e3 * len(unit.busy_by_bin) for unit in units)
+    shares = np.zeros((len(rows), count))
+    for at, row in enumerate(rows):
+        shares[at, : len(row)] = np.clip(row, 0.0, 1.0)
+    cells = np.zeros((*shares.shape, 4))
+    cells[..., :3] = _rgb("set-pattern")
+    cells[..., 3] = shares
+    with picture(9.4, 1.1 + 0.26 * len(rows)) as drawn:
+        axes = drawn.axes()
+        edges = np.linspace(0.0, ends_s, count + 1), np.arange(len(rows) + 1) - 0.5
+        drawn.crisp(axes.pcolormesh(*edges, cells))
+        for at, unit in enumerate(units):
+            mean = unit.busy_share if unit.busy_share is not None else float(shares[at].mean())
+            axes.annotate(
+                f"{percent(mean)} busy", (1.0, at), xycoords=("axes fraction", "data"),
+                xytext=(5, 0), textcoords="offset points", va="center", fontsize=7.5,
+                color=colour("muted"),
+            )  # fmt: skip
+            (whole,) = axes.barh(at, ends_s, height=1.0, color="none")
+            drawn.tip(whole, f"{unit.name}\n{percent(mean)} busy over the run, "
+                      f"{percent(float(shares[at].max()))} in its busiest stretch")  # fmt: skip
+        axes.set_yticks(range(len(rows)), [unit.name for unit in units])
+        axes.set(xlabel="time in the run, s", ylabel="unit", xlim=(0.0, ends_s))
+        axes.set_title(f"{column.label} ({column.provenance}): blank is idle, full is busy")
+        axes.invert_yaxis()
+        axes.grid(False)
+        return drawn.svg(f"Busy share of each unit of {column.label} over the run")
+
+
+def _joined(bins: Sequence[float], most: int) -> list[float]:
+    """The same in at most so many stretches: means of neighbours."""
+    step = -(-len(bins) // most)
+    return [float(np.mean(bins[at : at + step])) for at in range(0, len(bins), step)]
+
+
+def _rgb(name: str) -> list[float]:
+    text = colour(name)
+    return [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+
+
+def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]]) -> str:
+    """Latency against what is served, as more and more of the same sessions run side by side."""
+    with picture(9.4, 4.0) as drawn:
+        axes = drawn.axes()
+        for column, row, shade in zip(columns, points, colours(columns), strict=True):
+            if not row:
+                continue
+            served = [point.bytes_per_s / 1e9 for point in row]
+            times = [point.ns_p99 / 1e3 for point in row]
+            axes.plot(served, times, color=shade, linestyle=line_style(column), label=column.label)
+            for point, x, y in zip(row, served, times, strict=True):
+                (spot,) = axes.plot([x], [y], "o", color=shade, markersize=4)
+                drawn.tip(spot, f"{column.label}, {point.copies} times the sessions\n"
+                          f"{x:.3g} GB/s, median {clock_ns(point.ns_p50)}, "
+                          f"p99 {clock_ns(point.ns_p99)}")  # fmt: skip
+        plain_logs(axes, x="number", y="number")
+        axes.set(xlabel="served, GB/s", ylabel="fetch latency p99, µs")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
+        return drawn.svg("99th percentile of fetch latency against the bandwidth that is served")
+
+
+def isolation(points: Sequence[NeighbourPoint], device: str) -> str:
+    """A victim's latency as another tenant loads the device, with and without QoS."""
+    kinds = {True: ("with QoS", "set-pattern"), False: ("without QoS", "set-2")}
+    with picture(6.4, 3.6) as drawn:
+        axes = drawn.axes()
+        for qos, (name, shade) in kinds.items():
+            row = [point for point in points if point.qos is qos]
+            if not row:
+                continue
+            loads = [100 * point.aggressor_share for point in row]
+            times = [point.victim_ns_p99 / 1e3 for point in row]
+            axes.plot(
+                loads, times, color=colour(shade), linestyle=LINE_STYLES["modelled"], label=name
+            )
+            for point, x, y in zip(row, loads, times, strict=True):
+                (spot,) = axes.plot([x], [y], "o", color=colour(shade), markersize=4)
+                drawn.tip(spot, f"{name}: aggressor at {x:.0f} % of the device\n"
+                          f"victim's p99 {clock_ns(point.victim_ns_p99)}")  # fmt: skip
+        plain_logs(axes, y="number")
+        axes.set(
+            xlabel="aggressor's load, % of what the device serves",
+            ylabel="victim's fetch latency p99, µs", title=f"{device} (modelled)",
+        )  # fmt: skip
+        axes.legend(loc="upper left")
+        return drawn.svg("A victim's 99th percentile against the load of another tenant")

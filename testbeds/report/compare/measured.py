@@ -1,0 +1,65 @@
+"""The measured DPU as a column: what its decision log says, and where its stage timers saw time go.
+
+Counts and times are those of the log, by the model's own definitions (`asic_model/result.py`); the
+stages of the software stand in for units. A timer knows a stage's distribution and not which fetch
+it was part of: so each stage of a fetch has its mean, and the storage what these leave.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from offstage.asic_model.result import Logged
+from offstage.testbeds.report.compare.columns import Column, UnitFigures
+from offstage.testbeds.report.compare.recorded import Recorded
+
+__all__ = ["measured_column"]
+
+PATH = ("ring_wait", "decide", "read_queue", "read_service", "publish", "answer", "copy", "check")
+STORAGE = ("read_queue", "read_service", "publish")
+"""What only a fetch has that waits for a block."""
+
+
+def measured_column(run: Recorded, logged: Logged, tokens: int) -> Column:
+    """The column of the run itself."""
+    shares = logged.hits / max(logged.hits + logged.late + logged.misses, 1)
+    return Column(
+        device=f"{run.provenance} DPU",
+        provenance=run.provenance,
+        storage=logged.storage,
+        demands=logged.hits + logged.late + logged.misses,
+        hits=logged.hits,
+        late=logged.late,
+        misses=logged.misses,
+        fetch_ns=logged.fetch_ns,
+        stall_ns=logged.stall_ns,
+        seconds=logged.seconds,
+        bytes_read=logged.bytes_read,
+        bytes_per_s=logged.bytes_read / logged.seconds if logged.seconds else 0.0,
+        tokens=tokens,
+        tokens_per_s=tokens / logged.seconds if logged.seconds else None,
+        units=_units(run.stages, logged) if shares < 1.0 else [],
+        warnings=list(run.result.warnings) if run.result is not None else [],
+    )
+
+
+def _units(stages: Mapping[str, Mapping[str, Any]], logged: Logged) -> list[UnitFigures]:
+    found = []
+    for name in PATH:
+        if name in stages:
+            unit = UnitFigures(name=name.replace("_", " "))
+            unit.ns_p50 = _spent(stages, name, logged.fetch_ns.p50)
+            unit.ns_p99 = _spent(stages, name, logged.fetch_ns.p99)
+            found.append(unit)
+    return found
+
+
+def _spent(stages: Mapping[str, Mapping[str, Any]], name: str, whole_ns: float) -> float:
+    """What a fetch of that length spent in a stage: means, and the storage what they leave."""
+    means = {one: float(stages[one]["ns_mean"]) for one in PATH if one in stages}
+    short = {one: ns for one, ns in means.items() if one not in STORAGE}
+    waited = "read_service" in means and whole_ns > sum(short.values())
+    if not waited:
+        return whole_ns * short.get(name, 0.0) / (sum(short.values()) or 1.0)
+    if name == "read_service":
+        return max(whole_ns - sum(ns for one, ns in means.items() if one != name), 0.0)
+    return means[name]

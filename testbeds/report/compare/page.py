@@ -1,0 +1,94 @@
+"""The page of a comparison: the answer and its uncertainty, the table, the pictures."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from offstage.testbeds.report.compare.columns import Comparison
+from offstage.testbeds.report.compare.latency import ccdf, waterfall
+from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolation
+from offstage.testbeds.report.compare.ranges import crossover, tornado
+from offstage.testbeds.report.compare.table import table_section
+from offstage.testbeds.report.page.files import as_json, write_text
+from offstage.testbeds.report.page.markup import facts, figure, page, panels
+from offstage.testbeds.report.page.svg import tag
+
+__all__ = ["JSON_NAME", "PAGE_NAME", "render", "write_comparison"]
+
+PAGE_NAME, JSON_NAME = "compare.html", "compare.json"
+
+
+def write_comparison(found: Comparison, out: Path) -> tuple[Path, Path]:
+    """Writes page and figures into `out`; returns their paths."""
+    page_path, json_path = out / PAGE_NAME, out / JSON_NAME
+    write_text(json_path, as_json(found))
+    write_text(page_path, render(found))
+    return page_path, json_path
+
+
+def render(found: Comparison) -> str:
+    """The page as text."""
+    columns = found.columns
+    return page(
+        title="Offstage: measured DPU against modelled chips",
+        sentence=found.sentence,
+        setup=found.setup,
+        tiles="",
+        sections=[table_section(columns), *_pictures(found)],
+        foot=_foot(found),
+        version=found.version,
+        kind="comparison",
+    )
+
+
+def _pictures(found: Comparison) -> list[str]:
+    columns = found.columns
+    pieces = [
+        ("latency", "How long a fetch takes", ccdf(columns),
+         "Share of fetches that took longer than a time; the further left and below, the better. "
+         "Hits are the left shoulder, what comes from the store the right one."),
+        ("waterfall", "Where the time of a fetch goes", waterfall(columns),
+         "By unit, waiting included. Of the measured run each stage has its mean, and the storage "
+         "what these leave."),
+        ("utilisation", "How busy each unit is", "".join(heat_map(one) for one in columns),
+         "Busy share of each unit over the run."),
+        ("load", "What happens as load grows",
+         hockey_stick(columns, found.loads) if any(found.loads) else "",
+         "The same sessions side by side, more and more of them: what is handed to the hosts, and "
+         "what the slowest hundredth of the fetches then takes. Where a line turns up, a unit is "
+         "full."),
+        ("tornado", "Which parameters matter",
+         "".join(tornado(one.effects, one.device, one.base) for one in found.tornados),
+         "Each parameter at the ends of its range, all others as in the preset; the 15 that "
+         "change the result most."),
+        ("crossover", "Where it turns", panels([crossover(one) for one in found.crossovers])
+         if found.crossovers else "",
+         "The speed-up over two parameters at once; the dot is the preset."),
+        ("isolation", "One tenant against another",
+         isolation(found.neighbours, found.neighbours_device) if found.neighbours else "",
+         "A tenant with a steady, small load beside one that asks for more and more."),
+    ]  # fmt: skip
+    return [figure(name, title, body, note) for name, title, body, note in pieces if body]
+
+
+def _foot(found: Comparison) -> str:
+    return "\n".join([
+        _warnings([text for one in found.columns for text in one.warnings]),
+        '<section id="reproduce"><h2>How to reproduce this</h2>'
+        f"<p>Offstage {escape(found.version)}. {found.samples} draws of all parameters together "
+        "are behind each range of a speed-up; every parameter with its source: "
+        "<code>offstage asic presets NAME</code>.</p>"
+        f"<pre><code>{escape(found.command)}</code></pre></section>",
+        facts("The workload, in full", found.workload),
+    ])  # fmt: skip
+
+
+def _warnings(texts: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(texts))
+    if not items:
+        return ""
+    return tag(
+        "section",
+        f'<h2>What to know before quoting these figures</h2><ul class="warnings">{items}</ul>',
+        id="warnings",
+    )

@@ -1,0 +1,77 @@
+"""What the parameters' ranges do to a result: which matter most, where two devices are equal."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from offstage.testbeds.report.compare.columns import Crossover, Effect
+from offstage.testbeds.report.page.numbers import ratio
+from offstage.testbeds.report.page.pictures import colour, picture, plain_logs
+
+__all__ = ["crossover", "tornado"]
+
+ROWS_MAX = 15
+
+
+def tornado(effects: Sequence[Effect], device: str, base: float) -> str:
+    """The parameters to which the speed-up reacts most, one varied at a time."""
+    shown = sorted(effects, key=lambda one: -abs(one.at_high - one.at_low))[:ROWS_MAX]
+    if not shown:
+        return ""
+    with picture(9.4, 1.1 + 0.27 * len(shown)) as drawn:
+        axes = drawn.axes()
+        for row, one in enumerate(shown):
+            for value, end, shade in (
+                (one.at_low, one.low, "set-window"), (one.at_high, one.high, "set-pattern"),
+            ):  # fmt: skip
+                (bar,) = axes.barh(row, value - base, left=base, height=0.66, color=colour(shade))
+                drawn.tip(bar, f"{one.parameter} = {end:g} {one.unit}: {ratio(value)}")
+        axes.axvline(base, color=colour("ink"), linewidth=1.0)
+        names = [f"{one.parameter}  {one.low:g}–{one.high:g} {one.unit}" for one in shown]
+        axes.set_yticks(range(len(shown)), names)
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+        axes.set(
+            xlabel="measured mean fetch latency over this device's, × (orange: parameter at its "
+            "low end, blue: at its high end)",
+            ylabel="parameter", title=f"{device} (modelled)",
+        )  # fmt: skip
+        return drawn.svg(f"The {len(shown)} parameters that change {device}'s speed-up most")
+
+
+def crossover(found: Crossover) -> str:
+    """The speed-up over a plane of two parameters, with the line on which there is none."""
+    values = np.array(found.speed_up)
+    with picture(5.2, 3.9) as drawn:
+        axes = drawn.axes()
+        low, high = float(values.min()), float(values.max())
+        levels = np.unique(np.round(np.geomspace(low, max(high, low * 1.001), 9), 3))
+        if len(levels) > 1:
+            shades = [(*_rgb("set-pattern"), 0.08 + 0.8 * at / len(levels))
+                      for at in range(len(levels) - 1)]  # fmt: skip
+            filled = axes.contourf(found.xs, found.ys, values, levels=levels, colors=shades)
+            drawn.crisp(filled)
+            lines = axes.contour(
+                found.xs, found.ys, values, levels=levels[1:-1:2], colors=colour("soft"),
+                linewidths=0.6,
+            )  # fmt: skip
+            axes.clabel(lines, fmt=lambda level: f"{level:.2f}×", fontsize=7)
+        if low < 1.0 < high:
+            even = axes.contour(
+                found.xs, found.ys, values, levels=[1.0], colors=colour("ink"), linewidths=1.8
+            )
+            axes.clabel(even, fmt="break-even", fontsize=7.5)
+        (spot,) = axes.plot([found.x], [found.y], "o", color=colour("ink"), markersize=5)
+        drawn.tip(spot, f"as in the preset: {found.x:g} {found.x_unit}, {found.y:g} {found.y_unit}")
+        plain_logs(axes, x="number", y="number" if found.y_logarithmic else "")
+        axes.set(
+            xlabel=f"{found.x_name}, {found.x_unit}", ylabel=f"{found.y_name}, {found.y_unit}",
+            title=f"{found.device} (modelled): {found.what}",
+        )  # fmt: skip
+        axes.grid(False)
+        return drawn.svg(f"{found.what} of {found.device} over {found.x_name} and {found.y_name}")
+
+
+def _rgb(name: str) -> list[float]:
+    text = colour(name)
+    return [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]

@@ -1,0 +1,108 @@
+"""A recorded run on disk: its decision log, what was recorded beside it, and the host's figures.
+
+A run is the folder of `offstage demo` (which keeps the record of the arm with the most prefetchers
+in `records/`), or a folder that `offstage dpu serve --record` wrote; `offstage host run --out` may
+write into the same one, and then the host's figures are known too. What cannot be compared is
+refused in one line: a folder without a log, a log with a hole, a run of another version.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage import __version__
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.live.results import RunResult, Summary
+from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
+
+__all__ = ["LOG_NAME", "RECORDS", "Recorded", "find_runs", "read_run"]
+
+LOG_NAME, RECORD_NAME, RECORDS = "decisions.log", "record.json", "records"
+MEND = "record one: `offstage demo`, or `offstage dpu serve --record`"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One run. `result` and `summary`: what the host saw, where a summary lies beside the log."""
+
+    path: Path
+    record: dict[str, Any]
+    result: RunResult | None
+    summary: Summary | None
+
+    @property
+    def log(self) -> Path:
+        """Its decision log."""
+        return self.path / LOG_NAME
+
+    @property
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """Stages by name, those of the daemon with their buckets."""
+        host = self.result.stages if self.result is not None else {}
+        return {**host, **self.record["stages"]}
+
+    @property
+    def provenance(self) -> str:
+        """Where its times come from."""
+        if self.result is not None:
+            return self.result.provenance
+        return "emulated" if "emulated" in str(self.record["storage"]) else "measured"
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The folders under `folder` that hold a decision log: itself, or those of its `records/`.
+    BadInput where there is none."""
+    if (folder / LOG_NAME).is_file():
+        return [folder]
+    found = sorted(path.parent for path in folder.glob(f"{RECORDS}/*/{LOG_NAME}"))
+    if found:
+        # What was measured comes before what was emulated, as everywhere.
+        return sorted(found, key=lambda path: not path.name.startswith("measured"))
+    if not folder.is_dir():
+        raise BadInput("no such folder", str(folder), MEND)
+    raise BadInput("a run without a decision log", str(folder), MEND)
+
+
+def read_run(path: Path) -> Recorded:
+    """The run in a folder that holds a decision log. BadInput for one that cannot be compared."""
+    record = _record(path / RECORD_NAME)
+    beside = [one for one in (path, path.parent.parent) if (one / SUMMARY_NAME).is_file()]
+    if not beside:
+        return Recorded(path, record, None, None)
+    summary = read_summary(beside[0])
+    _check_version(summary.version, beside[0] / SUMMARY_NAME)
+    named = [one for one in summary.runs if record_name(one.provenance, one.name) == path.name]
+    result = named[0] if named else summary.runs[0] if len(summary.runs) == 1 else None
+    return Recorded(path, record, result, summary)
+
+
+def record_name(provenance: str, name: str) -> str:
+    """What the folder of a demo's run is called."""
+    return f"{provenance}-{name.replace('+', '-')}"
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        record = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise BadInput(error.strerror or "cannot be read", str(path), MEND) from None
+    except msgspec.DecodeError as error:
+        raise BadInput(f"not what a recorder wrote: {error}", str(path), MEND) from None
+    if not isinstance(record, dict) or not isinstance(record.get("stages"), dict):
+        raise BadInput("not what a recorder wrote", str(path), MEND)
+    _check_version(record.get("version"), path)
+    if not record.get("closed"):
+        raise BadInput("the recording was not brought to its end", str(path),
+                       "end the daemon with SIGTERM, and record again")  # fmt: skip
+    if record.get("log_bytes_lost"):
+        raise BadInput("the decision log has a hole", str(path),
+                       "raise limits.log of the daemon, and record again")  # fmt: skip
+    return record
+
+
+def _check_version(version: object, path: Path) -> None:
+    if version != __version__:
+        was = f"of version {version}" if version else "of a version that did not say which"
+        raise BadInput(f"a run {was}; this is {__version__}", str(path), "record it again")

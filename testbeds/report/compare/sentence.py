@@ -1,0 +1,66 @@
+"""The answer in one sentence, with its uncertainty: made from the columns alone."""
+
+from collections.abc import Sequence
+
+from offstage.testbeds.report.compare.columns import Column, Range
+from offstage.testbeds.report.page.numbers import percent
+
+__all__ = ["answer", "model_error"]
+
+EVEN = 0.02
+"""An interval within this of 1 is called no difference."""
+
+
+def answer(columns: Sequence[Column]) -> str:
+    """What the fastest chip would give, what of it is the drives', and how far off the model is."""
+    measured, *others = columns
+    chips = [one for one in others if one.speed_up_mean is not None and _is_chip(one)]
+    if not chips:
+        return f"Nothing was compared with the {measured.device}."
+    best = max(chips, key=lambda one: one.speed_up_mean.value if one.speed_up_mean else 0.0)
+    assert best.speed_up_mean is not None
+    label = best.device + (" (modelled, uncalibrated)" if best.calibrated is False else
+                           " (modelled)")  # fmt: skip
+    text = f"On the decisions of this run {label} would fetch {_times(best.speed_up_mean)} "
+    text += f"the {measured.device}"
+    if best.speed_up_same_drives is not None:
+        text += (f", and {_times(best.speed_up_same_drives)} today's daemon, modelled on the "
+                 "same drives")  # fmt: skip
+    binds = f"; what binds it first is {best.binds_first}" if best.binds_first else ""
+    return f"{text}{binds}; {model_error(measured, others)}."
+
+
+def model_error(measured: Column, others: Sequence[Column]) -> str:
+    """How far the model of the measured machine is from what was measured."""
+    own = next((one for one in others if one.device.startswith("dpu_")), None)
+    if own is None:
+        return "no model of the measured DPU was run, so nobody knows how wrong the models are"
+    pieces = [
+        f"{_signed(getattr(own.fetch_ns, key), getattr(measured.fetch_ns, key))} in {name}"
+        for key, name in (("mean", "mean"), ("p99", "p99"))
+    ]
+    return f"the same model of the {measured.device} is off by {' and '.join(pieces)} fetch latency"
+
+
+def _signed(modelled: float, measured: float) -> str:
+    if not measured:
+        return "an unknown amount"
+    error = modelled / measured - 1.0
+    return ("+" if error > 0 else "") + percent(error)
+
+
+def _times(value: Range) -> str:
+    low, high = value.low, value.high
+    if abs(low - 1.0) < EVEN and abs(high - 1.0) < EVEN:
+        return "no faster than"
+    if f"{low:.2g}" == f"{high:.2g}":
+        return f"{_plain(low)} times as fast as"
+    return f"{_plain(low)} to {_plain(high)} times as fast as"
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _is_chip(column: Column) -> bool:
+    return not column.device.startswith("dpu_")

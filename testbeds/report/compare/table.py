@@ -1,0 +1,175 @@
+"""The table of a comparison: a row for each figure, a column for each device."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from rich.table import Table
+
+from offstage.testbeds.report.compare.columns import Column, Range
+from offstage.testbeds.report.compare.style import variables
+from offstage.testbeds.report.page.markup import chip, swatch
+from offstage.testbeds.report.page.numbers import clock_ns, count, milliseconds, percent, ratio
+from offstage.testbeds.report.page.svg import tag
+
+__all__ = ["ROWS", "Row", "console_table", "table_section"]
+
+
+class Row(NamedTuple):
+    """One figure: its key in documents, what it is called, what it means, how it is shown."""
+
+    key: str
+    label: str
+    text: str
+    show: Callable[[Column], str]
+    brief: bool = False
+    """Also in the terminal's table."""
+
+
+def _range(value: Range | None, form: Callable[[float], str]) -> str:
+    if value is None:
+        return "–"
+    if value.low == value.high:
+        return form(value.value)
+    return f"{form(value.value)} ({form(value.low)} to {form(value.high)})"
+
+
+def _of_demands(column: Column, part: int) -> str:
+    return percent(part / column.demands) if column.demands else "–"
+
+
+def _rate(value: float) -> str:
+    return f"{value / 1e9:.3g} GB/s" if value >= 1e8 else f"{value / 1e6:.3g} MB/s"
+
+
+def _unit(name: str) -> Callable[[float], str]:
+    return lambda value: f"{value:.3g} {name}"
+
+
+def _deadlines(column: Column) -> str:
+    if column.deadlines_missed is None:
+        return "–"
+    of = f" of {count(column.tokens)}" if column.tokens else ""
+    return f"{count(column.deadlines_missed)}{of}"
+
+
+def _diverged(column: Column) -> str:
+    if column.provenance == "measured":
+        return "–"
+    return ", ".join(f"{name} {count(n)}" for name, n in column.diverged.items()) or "0"
+
+
+def _joule(value: float) -> str:
+    return f"{value:.3g} J" if value >= 0.1 else f"{value * 1e3:.3g} mJ"
+
+
+ROWS = (
+    Row("hits", "hit", "Share of the demands that were staged before they were needed.",
+        lambda one: _of_demands(one, one.hits), True),
+    Row("late", "late", "Share whose block was on its way when it was needed.",
+        lambda one: _of_demands(one, one.late), True),
+    Row("misses", "miss", "Share whose block was neither staged nor on its way.",
+        lambda one: _of_demands(one, one.misses), True),
+    Row("fetch_ns_mean", "fetch mean", "Time from a command of one layer to the last of its blocks "
+        "with the host.",
+        lambda one: clock_ns(one.fetch_ns.mean), True),
+    Row("fetch_ns_p50", "fetch p50", "Half of the fetches took no longer.",
+        lambda one: clock_ns(one.fetch_ns.p50)),
+    Row("fetch_ns_p90", "fetch p90", "Nine in ten took no longer.",
+        lambda one: clock_ns(one.fetch_ns.p90)),
+    Row("fetch_ns_p99", "fetch p99", "All but one in a hundred took no longer.",
+        lambda one: clock_ns(one.fetch_ns.p99), True),
+    Row("fetch_ns_p999", "fetch p99.9", "All but one in a thousand took no longer.",
+        lambda one: clock_ns(one.fetch_ns.p999)),
+    Row("speed_up_mean", "mean, faster by", "The measured run's mean fetch latency over this "
+        "one's, with what it may be over the ranges of all parameters.",
+        lambda one: _range(one.speed_up_mean, ratio), True),
+    Row("speed_up_p99", "p99, faster by", "The same of the 99th percentile.",
+        lambda one: _range(one.speed_up_p99, ratio), True),
+    Row("speed_up_same_drives", "on the same drives", "Mean fetch latency of today's daemon, "
+        "modelled on this device's drives, over this device's: what is left when the drives are "
+        "no part of it.", lambda one: _range(one.speed_up_same_drives, ratio), True),
+    Row("bytes_per_s", "bandwidth", "Read from the drives over the time of the run.",
+        lambda one: _rate(one.bytes_per_s)),
+    Row("stall_ms_p50", "stall p50", "What a token, and its batch, waited: half waited no longer.",
+        lambda one: milliseconds(one.stall_ns.p50 / 1e6)),
+    Row("stall_ms_p99", "stall p99", "All but one token in a hundred waited no longer.",
+        lambda one: milliseconds(one.stall_ns.p99 / 1e6), True),
+    Row("deadlines_missed", "deadlines missed", "Tokens that took longer than their session's "
+        "pace.", _deadlines),
+    Row("joule_per_gb", "energy per GB", "Of the device, for each GB handed to the hosts.",
+        lambda one: _range(one.joule_per_gb, _joule)),
+    Row("joule_per_token", "energy per token", "The same over the tokens of the run.",
+        lambda one: _range(one.joule_per_token, _joule)),
+    Row("watt", "power", "Energy over the time of the run.",
+        lambda one: _range(one.watt, _unit("W"))),
+    Row("area_mm2", "area", "Of the die; no better than a factor of two.",
+        lambda one: _range(one.area_mm2, _unit("mm²"))),
+    Row("arm_cores", "Arm cores for the same", "Cores of a BlueField-3 that would take as many "
+        "commands a second as this device can.", lambda one: _range(one.arm_cores, _unit(""))),
+    Row("binds_first", "binds first", "The unit that is busy first as load grows.",
+        lambda one: one.binds_first or "–", True),
+    Row("diverged", "decisions that differ", "From those of the recorded run, by kind.",
+        _diverged),
+)  # fmt: skip
+
+
+def table_section(columns: Sequence[Column]) -> str:
+    """The whole table as markup, and what its rows mean folded under it."""
+    heads = ['<th scope="col">figure</th>']
+    for column, name in zip(columns, variables(columns), strict=True):
+        mark = swatch(f"var(--{name})", f"line {column.provenance}")
+        label = f"{mark}{escape(column.device)}<br>{chip(column.provenance)}"
+        if column.calibrated is False:
+            label += tag("span", "uncalibrated", class_="chip modelled")
+        heads.append(tag("th", label, scope="col", class_="number"))
+    body = []
+    for row in _known(columns):
+        cells = [tag("td", _two_lines(row.show(one)), class_="number") for one in columns]
+        name = tag("abbr", escape(row.label), tabindex=0, data_tip=row.text)
+        body.append(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>')
+    table = (
+        f'<table class="devices"><thead><tr>{"".join(heads)}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table>"
+    )
+    scroll = tag("div", table, class_="scroll", tabindex=0, role="region",
+                 aria_label="table of devices")  # fmt: skip
+    meanings = "".join(
+        f"<dt>{escape(row.label)}</dt><dd>{escape(row.text)}</dd>" for row in _known(columns)
+    )
+    return tag(
+        "section",
+        f'<h2 id="devices-title">The devices on the same decisions</h2>{scroll}'
+        '<p class="caption">A figure with a range has what it may be over the ranges of the '
+        "model's parameters in brackets. A dash: not known of this device.</p>"
+        f'<details><summary>What the rows mean</summary><dl class="glossary">{meanings}</dl>'
+        "</details>",
+        id="devices", aria_labelledby="devices-title",
+    )  # fmt: skip
+
+
+def _known(columns: Sequence[Column]) -> list[Row]:
+    """The rows that at least one device has a figure for."""
+    return [row for row in ROWS if any(row.show(one) != "–" for one in columns)]
+
+
+def _two_lines(text: str) -> str:
+    """A figure, and its range below it."""
+    figure, bracket, rest = text.partition(" (")
+    return escape(figure) + (f"<br><small>({escape(rest)}</small>" if bracket else "")
+
+
+def console_table(columns: Sequence[Column]) -> Table:
+    """The rows that matter most, for a terminal."""
+    table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for column in columns:
+        note = " *" if column.calibrated is False else ""
+        table.add_column(f"{column.device}{note}", justify="right", overflow="fold")
+    for row in ROWS:
+        if row.brief:
+            table.add_row(row.label, *(row.show(one) for one in columns))
+    if any(column.calibrated is False for column in columns):
+        table.caption = "* uncalibrated: no calibration on a measured run has passed"
+        table.caption_justify = "left"
+    return table

@@ -1,0 +1,191 @@
+"""What changes a result: all parameters at once, one at a time, two at a time, and load.
+
+Everything here runs the begin of the log, many times; the answer is a ratio of two such runs. Each
+range of a speed-up is that of nine in ten draws of a Latin hypercube over all parameters of the
+device; the machine that was measured is not varied.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from offstage.asic_model.copies import begin, copies
+from offstage.asic_model.neighbours import neighbours
+from offstage.asic_model.parameters import Preset
+from offstage.asic_model.ranges import at_ends, draws, value_at, varied
+from offstage.asic_model.replay import decision_replay
+from offstage.asic_model.result import ChipRun, Logged
+from offstage.asic_model.trace import Trace
+from offstage.testbeds.progress import Progress
+from offstage.testbeds.report.compare.columns import (
+    Crossover,
+    Effect,
+    LoadPoint,
+    NeighbourPoint,
+    Range,
+    Tornado,
+)
+
+__all__ = ["SpeedUp", "Varied", "vary"]
+
+FETCHES_MAX = 400
+"""Of the log's begin, in what is run hundreds of times."""
+LOAD_FETCHES_MAX = 4_000
+COPIES = (1, 4, 16, 64)
+GRID = 5
+AGGRESSOR = (0.1, 0.5, 0.8, 0.9, 1.0, 1.1, 1.3)
+"""What the other tenant asks for, over what the device can read."""
+SEED = 1
+LOW, HIGH = 0.05, 0.95
+CROSSOVERS = (
+    ("codec.decode_rate", "codec rate of a lane", "codec.ratio", "compressed size"),
+    ("metadata.sram", "metadata SRAM", "metadata.latency", "lookup"),
+)
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """Of one device over the measured run; `same_drives` over the measured machine's model with
+    that device's drives."""
+
+    mean: Range
+    p99: Range
+    same_drives: Range | None
+
+
+@dataclass
+class Varied:
+    """Everything that was found by varying."""
+
+    loads: list[list[LoadPoint]]
+    speed_ups: list[SpeedUp] = field(default_factory=list)
+    tornados: list[Tornado] = field(default_factory=list)
+    crossovers: list[Crossover] = field(default_factory=list)
+    neighbours: list[NeighbourPoint] = field(default_factory=list)
+    neighbours_device: str = ""
+
+
+def vary(
+    trace: Trace, presets: Sequence[Preset], done: Sequence[ChipRun], measured: Logged,
+    samples: int, deep: bool, progress: Progress,
+) -> Varied:  # fmt: skip
+    """`presets` and what each gave on the whole trace; the first is the `measured` machine's own.
+    Without samples a range is one value. `deep`: also load on every device, and of the first ASIC
+    the effect of each parameter, crossovers and a neighbour."""
+    own, *others = presets
+    short = begin(trace, FETCHES_MAX)
+    found = Varied([[] for _ in range(len(presets) + 1)])
+    if samples:
+        progress.start("within the ranges of all parameters", len(others) * samples)
+    bases = {id(one): decision_replay(short, one) for one in presets}
+    for preset, run in zip(presets, done, strict=True):
+        base = bases[id(preset)]
+        runs = [] if preset is own else list(_drawn(short, preset, samples, progress))
+        spread = {
+            key: _spread([getattr(base.fetch_ns, key) / getattr(one.fetch_ns, key)
+                          for one in runs if getattr(one.fetch_ns, key)])
+            for key in ("mean", "p99")
+        }  # fmt: skip
+        found.speed_ups.append(SpeedUp(
+            _range(measured.fetch_ns.mean, run.fetch_ns.mean, spread["mean"]),
+            _range(measured.fetch_ns.p99, run.fetch_ns.p99, spread["p99"]),
+            None if preset is own else
+            _range(_on_drives(trace, own, preset).fetch_ns.mean, run.fetch_ns.mean,
+                   spread["mean"]),
+        ))  # fmt: skip
+    if deep and others:
+        progress.start("each parameter, load, a neighbour", len(presets))
+        _deepen(found, trace, short, presets, bases, measured.fetch_ns.mean / done[0].fetch_ns.mean,
+                progress)  # fmt: skip
+    return found
+
+
+def _drawn(short: Trace, preset: Preset, samples: int, progress: Progress) -> Iterator[ChipRun]:
+    for drawn in draws(preset, samples, SEED) if samples else ():
+        yield decision_replay(short, drawn)
+        progress.advance(1)
+
+
+def _spread(factors: Sequence[float]) -> tuple[float, float]:
+    """Nine in ten of the draws lie between; 1 where nothing was drawn."""
+    if not factors:
+        return 1.0, 1.0
+    low, high = np.quantile(factors, [LOW, HIGH])
+    return float(low), float(high)
+
+
+def _range(measured: float, modelled: float, spread: tuple[float, float]) -> Range:
+    value = measured / modelled if modelled else 0.0
+    return Range(value, min(value, value * spread[0]), max(value, value * spread[1]))
+
+
+def _on_drives(trace: Trace, own: Preset, preset: Preset) -> ChipRun:
+    """Today's daemon with the drives of another device, all else as it is."""
+    nvme = msgspec.structs.replace(
+        own.nvme, drive=preset.nvme.drive, drives=preset.nvme.drives, queue=preset.nvme.queue,
+        reads=preset.nvme.reads,
+    )  # fmt: skip
+    return decision_replay(trace, msgspec.structs.replace(own, nvme=nvme))
+
+
+def _deepen(
+    found: Varied, trace: Trace, short: Trace, presets: Sequence[Preset],
+    bases: dict[int, ChipRun], over: float, progress: Progress,
+) -> None:  # fmt: skip
+    """Load on every device; effects and crossovers of the first ASIC. `over`: measured / modelled
+    of the machine's own, so that a base is a speed-up over what was measured."""
+    own = bases[id(presets[0])].fetch_ns.mean * over
+    chips = [one for one in presets if one.kind == "asic"]
+    for preset in chips[:1]:
+        base = own / bases[id(preset)].fetch_ns.mean
+        found.tornados.append(Tornado(
+            device=preset.name, base=base, effects=list(_effects(short, preset, own, base)),
+        ))  # fmt: skip
+        found.crossovers += [_crossover(short, preset, bases[id(preset)], *row)
+                             for row in CROSSOVERS]  # fmt: skip
+        found.neighbours_device = preset.name
+        found.neighbours = [
+            NeighbourPoint(qos=one.qos, aggressor_share=one.aggressor_share,
+                           victim_ns_p99=one.victim_ns_p99)
+            for one in neighbours(preset, AGGRESSOR, trace.block_bytes)
+        ]  # fmt: skip
+    for at, preset in enumerate(presets):
+        found.loads[at + 1] = list(_loaded(trace, preset))
+        progress.advance(1)
+
+
+def _effects(short: Trace, preset: Preset, own_ns: float, base: float) -> Iterator[Effect]:
+    for name, number, low, high in at_ends(preset):
+        ends = [base if one is None else own_ns / decision_replay(short, one).fetch_ns.mean
+                for one in (low, high)]  # fmt: skip
+        yield Effect(parameter=name, unit="" if number.unit == "1" else number.unit,
+                     low=number.low, high=number.high, at_low=ends[0], at_high=ends[1])  # fmt: skip
+
+
+def _crossover(
+    short: Trace, preset: Preset, base: ChipRun, x: str, x_name: str, y: str, y_name: str
+) -> Crossover:
+    """Speed-up over the preset as it is."""
+    known = varied(preset)
+    axes = [[value_at(known[name], share) for share in np.linspace(0, 1, GRID).tolist()]
+            for name in (x, y)]  # fmt: skip
+    speed_up = [
+        [base.fetch_ns.mean / decision_replay(short, preset.with_({x: a, y: b})).fetch_ns.mean
+         for a in axes[0]] for b in axes[1]
+    ]  # fmt: skip
+    units = ["of raw" if name == "codec.ratio" else known[name].unit for name in (x, y)]
+    return Crossover(
+        device=preset.name, what="speed-up over the preset", x_name=x_name, x_unit=units[0],
+        y_name=y_name, y_unit=units[1], xs=axes[0], ys=axes[1], speed_up=speed_up,
+        x=known[x].value, y=known[y].value,
+    )  # fmt: skip
+
+
+def _loaded(trace: Trace, preset: Preset) -> Iterator[LoadPoint]:
+    for count in COPIES:
+        part = begin(trace, LOAD_FETCHES_MAX // count)
+        run = decision_replay(copies(part, count), preset)
+        yield LoadPoint(copies=count, bytes_per_s=run.bytes_to_hosts / run.seconds,
+                        ns_p50=run.fetch_ns.p50, ns_p99=run.fetch_ns.p99)  # fmt: skip

@@ -1,0 +1,168 @@
+"""Pictures drawn with matplotlib as inline SVG: one look, both themes, tips to hover, no request.
+
+A picture is drawn once. While matplotlib draws, its colours are those of the page's light theme;
+afterwards they become the page's CSS variables, so that the picture follows the reader's theme. Its
+text stays text, in the page's font, and a tip is shown by the page's own script. The same figure
+gives the same bytes. Why matplotlib: docs/decisions/0032-pictures-by-matplotlib.md.
+"""
+
+import contextlib
+import functools
+import io
+import re
+from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["LINE_STYLES", "Picture", "colour", "picture", "plain_logs"]
+
+PAGE = "offstage.testbeds.report.page"
+LINE_STYLES: dict[str, Any] = {
+    "measured": "-",
+    "emulated": (0, (4.5, 2.2)),
+    "modelled": (0, (1.4, 1.3)),
+}
+"""As in the rest of a report: measured is drawn whole, emulated dashed, modelled dotted."""
+
+PX_PER_INCH = 100
+"""Of the page, where it is wide enough: 8.5 points are 12 pixels then."""
+
+_INDENT = re.compile(r"\n\s*")
+_PART = re.compile(r'<g id="([^"]*)"')
+_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
+_FONT = re.compile(r"font: ([^;\"]*?)([\d.]+px) [^;\"]*|font-family: [^;\"]*;? ?")
+_LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.DOTALL)
+
+
+class Picture:
+    """One figure under way. `tip` gives an artist what hovering says, `svg` is the markup."""
+
+    def __init__(self, figure: "Figure") -> None:
+        self.figure = figure
+        self._marks: list[str] = []
+
+    def axes(self) -> "Axes":
+        """The axes of a picture that has one pair."""
+        return self.figure.subplots()
+
+    def tip(self, artist: "Artist", text: str) -> None:
+        """What hovering over the artist says."""
+        self._mark(artist, f'data-tip="{escape(text)}"')
+
+    def crisp(self, artist: "Artist") -> None:
+        """Its edges lie on whole pixels: cells that touch show no seam."""
+        self._mark(artist, 'shape-rendering="crispEdges"')
+
+    def _mark(self, artist: "Artist", attribute: str) -> None:
+        artist.set_gid(f"mark{len(self._marks)}")
+        self._marks.append(attribute)
+
+    def svg(self, summary: str) -> str:
+        """The markup; `summary` is for readers who do not see it. The picture is done."""
+        out = io.BytesIO()
+        self.figure.savefig(out, format="svg", metadata={"Date": None})
+        text = out.getvalue().decode()
+        text = _LEFT_OUT.sub("", text[text.index("<svg") :])
+        text = _PART.sub(self._part, text)
+        text = _COLOUR.sub(lambda found: _variables().get(found[0], found[0]), text)
+        text = _FONT.sub(lambda found: f"font-size: {found[2]}" if found[2] else "", text)
+        head, _, body = text.partition(">")
+        box = re.search(r'viewBox="[^"]*"', head)
+        assert box is not None, "matplotlib writes a viewBox"
+        width_px = round(self.figure.get_figwidth() * PX_PER_INCH)
+        return (
+            f'<svg class="picture" {box[0]} style="max-width:{width_px}px" role="img" '
+            f'aria-label="{escape(summary)}">{_INDENT.sub(chr(10), body).strip()}'
+        )
+
+    def _part(self, found: re.Match[str]) -> str:
+        """A group without its name, which another picture of the page has too; with its mark."""
+        name = found[1]
+        if name.startswith("mark") and name[4:].isdigit():
+            return f"<g {self._marks[int(name[4:])]}"
+        return "<g"
+
+
+@contextlib.contextmanager
+def picture(width: float = 7.0, height: float = 3.6) -> Iterator[Picture]:
+    """A figure of so many inches in the look of the page."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_style()):
+        yield Picture(Figure(figsize=(width, height), layout="constrained"))
+
+
+def plain_logs(axes: "Axes", *, x: str = "", y: str = "") -> None:
+    """Logarithmic axes with numbers as people write them; each is `number` or `percent`, or stays
+    as it is."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    forms = {
+        "number": lambda value, _: f"{value:,.15g}",
+        "percent": lambda value, _: f"{100 * value:.6g} %",
+    }
+    for axis, scale, kind in ((axes.xaxis, axes.set_xscale, x), (axes.yaxis, axes.set_yscale, y)):
+        if kind:
+            scale("log")
+            axis.set_major_formatter(FuncFormatter(forms[kind]))
+            axis.set_minor_formatter(NullFormatter())
+
+
+def colour(name: str) -> str:
+    """The CSS variable `--name` as matplotlib takes it."""
+    return _colours()[name]
+
+
+@functools.cache
+def _colours() -> dict[str, str]:
+    css = files(PAGE).joinpath("page.css").read_text(encoding="utf-8")
+    light = css[css.index(":root") : css.index("}")]
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light))
+
+
+@functools.cache
+def _variables() -> dict[str, str]:
+    """Light value -> the variable; the first of those that have the same value."""
+    return {value: f"var(--{name})" for name, value in reversed(_colours().items())}
+
+
+def _style() -> Any:  # the keys are literals of matplotlib's own
+    ink, muted, grid = colour("soft"), colour("muted"), colour("grid")
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "offstage",
+        "font.size": 8.5,
+        "text.color": ink,
+        "axes.labelcolor": ink,
+        "axes.labelsize": 8.5,
+        "axes.titlesize": 9,
+        "axes.titlecolor": ink,
+        "axes.titlelocation": "left",
+        "axes.edgecolor": muted,
+        "axes.linewidth": 0.7,
+        "axes.facecolor": "none",
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "figure.facecolor": "none",
+        "grid.color": grid,
+        "grid.linewidth": 0.8,
+        "xtick.color": muted,
+        "ytick.color": muted,
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "xtick.minor.visible": False,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "lines.linewidth": 1.8,
+        "lines.solid_capstyle": "round",
+        "hatch.linewidth": 0.6,
+    }

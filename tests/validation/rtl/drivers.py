@@ -14,6 +14,8 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, RisingEdge
 
+CYCLES_MAX = 200_000  # a driver that waits for what never comes gives up
+
 
 def load() -> dict[str, Any]:
     stimulus: dict[str, Any] = json.loads(Path("stimulus.json").read_text())
@@ -96,6 +98,7 @@ async def drive_metadata_lookup(dut: Any) -> None:
             out += 1
         await RisingEdge(dut.clk)
         cycle += 1
+        assert cycle < CYCLES_MAX
     save({"entered": entered, "left": left, "hit": hit, "evicts": evicts, "cycles": cycle})
 
 
@@ -163,4 +166,5 @@ async def drive_codec_lane(dut: Any) -> None:
                 values = []
         await RisingEdge(dut.clk)
         cycle += 1
+        assert cycle < CYCLES_MAX
     save({"begun": begun, "ended": ended, "bad": bad, "values": found})

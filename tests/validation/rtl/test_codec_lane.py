@@ -61,6 +61,19 @@ def make_stimulus(pieces: list[tuple[Shape, bytes, bytes]], draw: random.Random)
     return {"pieces": rows, "pauses": [False], "stalls": [False]}
 
 
+def damaged(draw: random.Random, coded: bytes) -> bytes:
+    """A bit turned over, in the header or anywhere; cut short or longer; a symbol too many."""
+    kind = draw.randrange(4)
+    if kind < 2:
+        where = draw.randrange(HEADER_BYTES if kind else len(coded))
+        return coded[:where] + bytes([coded[where] ^ 1 << draw.randrange(8)]) + coded[where + 1 :]
+    if kind == 2:
+        return coded[: draw.randint(1, len(coded))] + bytes(draw.randint(0, 9))
+    # Everything else still fits: only the sum over the counts says that no encoder wrote it.
+    end = HEADER_BYTES + sum(coded[:8])
+    return coded[:7] + bytes([coded[7] + 1]) + coded[8:end] + b"\0" + coded[end:]
+
+
 def plain_bytes(shape: Shape, values: list[int]) -> bytes:
     return np.array(values, f"<u{shape.value_bits // 8}").tobytes()
 
@@ -102,13 +115,7 @@ def test_pauses_and_damage(seed: int, simulate: Simulate) -> None:
     draw = random.Random(seed)
     pieces = []
     for shape, plain, coded in (draw_piece(draw) for _ in range(PIECES)):
-        if draw.random() < 0.6:
-            where = draw.choice([draw.randrange(HEADER_BYTES), draw.randrange(len(coded))])
-            damaged = bytes([coded[where] ^ 1 << draw.randrange(8)])
-            coded = coded[:where] + damaged + coded[where + 1 :]
-        if draw.random() < 0.1:
-            coded = coded[: draw.randint(1, len(coded))] + bytes(draw.randint(0, 9))
-        pieces.append((shape, plain, coded))
+        pieces.append((shape, plain, damaged(draw, coded) if draw.random() < 0.7 else coded))
     stimulus = make_stimulus(pieces, draw)
     stimulus["pauses"] = [draw.random() < 0.3 for _ in range(4001)]
     stimulus["stalls"] = [draw.random() < 0.3 for _ in range(3001)]
@@ -122,4 +129,4 @@ def test_pauses_and_damage(seed: int, simulate: Simulate) -> None:
             assert bad
         else:
             assert not bad and plain_bytes(shape, values) == expected
-    assert 10 < refused < PIECES - 10
+    assert 20 < refused < PIECES - 10

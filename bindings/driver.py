@@ -135,6 +135,7 @@ class Driver:
         self._driver: Any = out[0]
         self.payload_size_bytes = int(lib.ofs_driver_payload_size_bytes(self._driver))
         self.demand_max = int(lib.ofs_driver_demand_max(self._driver))
+        self.dilation = int(lib.ofs_driver_dilation(self._driver))
         self.calls_max = int(lib.ofs_driver_calls_max(self._driver))
         self._calls: dict[int, Fetch | Put] = {}
         self._registered: list[NDArray[Any]] = []  # kept alive as long as they are registered

@@ -25,6 +25,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     arena: options.Arena = options.Arena()
     memory: options.Memory = options.Memory()
     storage: options.Storage = options.Storage()
+    model: options.Model = options.Model()
     store: options.Store = options.Store()
     policy: options.PolicyOptions = options.PolicyOptions()
     limits: options.Limits = options.Limits()

@@ -47,6 +47,7 @@ def derive(config: Config) -> Derived:
     _check_tenants(config, where)
     _check_block(config, where)
     _check_storage(config, where)
+    _check_model(config, where)
     _check_endpoints(config, where)
     record_bytes = config.arena.payload_bytes + config.storage.lba_bytes
     slot_counts = _share_arena(config, record_bytes, where)
@@ -166,6 +167,15 @@ def _check_storage(config: Config, where: str) -> None:
     if not path.exists() and not path.absolute().parent.is_dir():
         raise BadInput("its directory does not exist", storage.path,
                        f"mkdir -p {path.absolute().parent}")  # fmt: skip
+
+
+def _check_model(config: Config, where: str) -> None:
+    model = config.model
+    if (model.device or model.dilation > 1) and config.storage.backend != "emulated":
+        raise BadInput(
+            f"a modelled device over storage {config.storage.backend!r}, whose times are its own",
+            where, 'set storage.backend = "emulated"; storage.inner says what holds the bytes',
+        )  # fmt: skip
 
 
 def _check_store(config: Config, record_bytes: int, where: str) -> int:

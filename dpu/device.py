@@ -12,6 +12,7 @@ from offstage.bindings.device import Chunk, FirmwareDevice, new_config
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import names
 from offstage.bindings.storage import preset, presets
+from offstage.bindings.timing import Timing
 from offstage.dpu.config import Config
 from offstage.dpu.derive import Derived, core_policy
 from offstage.dpu.options import PolicyOptions
@@ -51,16 +52,24 @@ class DeviceLike(Protocol):
 class Device(FirmwareDevice):
     """An open device with its reactor running."""
 
-    def __init__(self, config: Config, derived: Derived, *, recording: bool = False) -> None:
+    def __init__(
+        self, config: Config, derived: Derived, *, recording: bool = False,
+        timing: Timing | None = None,
+    ) -> None:  # fmt: skip
         """Open storage, recover the store, start the reactor.
 
         Without `recording` there are no ledger records and no decision log, only counters.
+        `timing`: of the modelled device whose pace is kept; nobody else may ask it.
         Raises what machine and store file do not allow, and what the firmware refuses.
         """
         check_machine(config)
         check_store_file(config)
         self._block_tokens = config.arena.block_tokens
-        super().__init__(_fill_config(config, derived, recording), config.storage.path)
+        self._timing = timing  # its memory
+        filled = _fill_config(config, derived, recording)
+        if timing is not None:
+            filled.timing = timing.handle
+        super().__init__(filled, config.storage.path)
 
     def set_policy(self, policy: PolicyOptions) -> None:
         """Change the policy now, without a restart."""
@@ -102,6 +111,7 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     filled.port_max, filled.port_entry_count = limits.ports, limits.port_entries
     filled.put_slot_count = limits.put_slots
     filled.score_max = derived.session_chunk_max
+    filled.dilation = config.model.dilation
     filled.cpu, filled.stage_timers = config.daemon.cpu, config.daemon.stage_timers
     return filled
 

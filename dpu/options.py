@@ -10,7 +10,9 @@ from offstage.bindings.codec import DTYPES
 from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.bindings.settings import Rate, Settings, Size, Time, about, within
 
-__all__ = ["Arena", "Daemon", "Limits", "Memory", "PolicyOptions", "Storage", "Store", "Tenant"]
+__all__ = [
+    "Arena", "Daemon", "Limits", "Memory", "Model", "PolicyOptions", "Storage", "Store", "Tenant",
+]  # fmt: skip
 
 if TYPE_CHECKING:  # what the headers name is known when it runs
     Codec: TypeAlias = str
@@ -98,6 +100,15 @@ class Storage(Settings, frozen=True):
     io_timeout_ns: Annotated[
         Time, within(1_000_000, 10**12, "an I/O that takes longer has failed")
     ] = 5_000_000_000
+
+
+class Model(Settings, frozen=True):
+    """A modelled device behind real software: what it does ends when the model says."""
+
+    device: Annotated[str, about("preset of `offstage asic presets`; empty: no model")] = ""
+    dilation: Annotated[
+        int, within(1, 100_000, "the machine's seconds in one of the device's; storage emulated")
+    ] = 1
 
 
 class Store(Settings, frozen=True):

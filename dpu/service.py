@@ -142,6 +142,9 @@ class Service:
             raise Refused("invalid", "this host is attached already", host.name, "detach first")
         if self.draining:
             raise _draining()
+        if request.fabric != "shm" and self.config.model.dilation > 1:
+            raise Refused("invalid", "this daemon's time is slower than the machine's",
+                          request.fabric, "attach over shm, which goes by its clock")  # fmt: skip
         port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
         try:
             offered = self.attachments.offer(request.fabric, host.ticket, attachment)
@@ -242,6 +245,8 @@ class Service:
         status: dict[str, Any] = {
             "storage": self.device.storage_name(),
             "warning": self.device.warning(),
+            "model": self.config.model.device,
+            "dilation": self.config.model.dilation,
             "draining": self.draining,
             "uptime_s": round(time.monotonic() - self.started_s, 3),
             "epoch": self.device.epoch,

@@ -6,13 +6,13 @@ spread evenly over the layers; what the tier adds is the stall, which is measure
 cannot keep the pace the tick takes longer, and the record shows the time that it took.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from offstage.host.clock import Clock
 from offstage.host.control import Control
 from offstage.host.decode import Decoder
 from offstage.host.record import AgentRecord, Token
@@ -57,11 +57,11 @@ class Agent:
         record = AgentRecord()
         waiting = deque(sorted(jobs, key=lambda job: (job.start_s, job.number)))
         active: list[tuple[HostSession, TailBlock]] = []
-        begun = time.monotonic()
+        begun_ns = self.clock.now_ns()
         while waiting or active:
-            elapsed = time.monotonic() - begun
+            elapsed = (self.clock.now_ns() - begun_ns) / 1e9
             if not active and waiting[0].start_s > elapsed:
-                time.sleep(waiting[0].start_s - elapsed)
+                self.clock.sleep_until_ns(begun_ns + int(waiting[0].start_s * 1e9))
                 continue
             while waiting and waiting[0].start_s <= elapsed and len(active) < self.active_max:
                 active.append(self._open(waiting.popleft()))
@@ -70,8 +70,13 @@ class Agent:
             for session, _ in [pair for pair in active if pair[0].done]:
                 self._close(session)
             active = [pair for pair in active if not pair[0].done]
-        record.wall_s = time.monotonic() - begun
+        record.wall_s = (self.clock.now_ns() - begun_ns) / 1e9
         return record
+
+    @property
+    def clock(self) -> Clock:
+        """Time as the tier has it."""
+        return self.decoder.clock
 
     def _open(self, job: DecodeJob) -> tuple[HostSession, TailBlock]:
         synthetic_kv, rule = self.decoder.synthetic_kv, self.decoder.rule
@@ -104,7 +109,7 @@ class Agent:
 
     def _tick(self, active: list[tuple[HostSession, TailBlock]], record: AgentRecord) -> None:
         layers = self.decoder.synthetic_kv.geometry.layer_count
-        begun_ns = time.monotonic_ns()
+        begun_ns = self.clock.now_ns()
         tokens = [Token(session.number, session.step, begun_ns=begun_ns) for session, _ in active]
         for session, tail_block in active:
             tail_block.begin_token(session)
@@ -116,14 +121,12 @@ class Agent:
         for (session, tail_block), token in zip(active, tokens, strict=True):
             token.put_ns = tail_block.end_token(session, record)
             session.step += 1
-            token.ended_ns = time.monotonic_ns()
+            token.ended_ns = self.clock.now_ns()
         record.tokens.extend(tokens)
 
     def _pace(self, begun_ns: int, share: float) -> None:
         """Wait until the GPU would be done with this share of the token."""
-        left_s = begun_ns / 1e9 + self.time_per_token_s * share - time.monotonic()
-        if left_s > 0:
-            time.sleep(left_s)
+        self.clock.sleep_until_ns(begun_ns + int(self.time_per_token_s * share * 1e9))
 
 
 def hit_rate_so_far(record: AgentRecord) -> float:

@@ -8,7 +8,6 @@ attention over the same selection. The fetches of all sessions are in flight tog
 is copied and checked while the others wait; the attention of the layer is one call for all of them.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from offstage.bindings.driver import Fetch, FetchResult
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.attention import Decode, arrays_of, block_tables, kernel
 from offstage.host.attention.reference import decode as dense_decode
+from offstage.host.clock import Clock
 from offstage.host.fabrics import Fabric
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import put_blocks
@@ -100,6 +100,8 @@ class Decoder:
             )
         self._decode: Decode = kernel(self.kernel_name)
         self._outputs = 0
+        self.clock = Clock(self.driver.dilation)
+        """Time as the tier has it: what is waited and how long a token takes."""
 
     def layer(
         self, batch: Sequence[tuple[HostSession, Token]], layer: int, record: AgentRecord
@@ -188,7 +190,7 @@ class Decoder:
     ) -> None:
         """Wait until a fetch has ended, then take in all that have; their waits are added."""
         ended = [one for one in self.driver.poll(self.timeout_ns) if isinstance(one, Fetch)]
-        seen_ns = time.monotonic_ns()
+        seen_ns = self.clock.now_ns()
         for fetch in ended or list(flying)[:1]:
             member = flying.pop(fetch)
             result = self.driver.fetch_end(fetch)

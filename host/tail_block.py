@@ -5,7 +5,6 @@ session at the tier and written there; from then on it can leave the HBM pool li
 TailBlock belongs to one session and to the agent's thread.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -79,7 +78,7 @@ class TailBlock:
         geometry = self._decoder.synthetic_kv.geometry
         if session.length_tokens % geometry.block_tokens:
             return 0
-        begun_ns = time.monotonic_ns()
+        begun_ns = self._decoder.clock.now_ns()
         layers = geometry.layer_count
         appended = append_chunks(self._control, session.handle, [self._chunk], layers)
         checksums = np.zeros((layers, 1), np.uint64)
@@ -98,7 +97,7 @@ class TailBlock:
         context = session.context
         context.identities.append(self._chunk)
         context.checksums = np.concatenate([context.checksums, checksums], axis=1)
-        return time.monotonic_ns() - begun_ns
+        return self._decoder.clock.now_ns() - begun_ns
 
 
 def write_tokens(

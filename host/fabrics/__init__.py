@@ -32,6 +32,7 @@ class Fabric(Protocol):
     payload_size_bytes: int
     demand_max: int
     calls_max: int
+    dilation: int  # how many of the machine's seconds the device's and this side's second takes
 
     def fetch_begin(
         self,

@@ -75,6 +75,7 @@ class ZmqDriver:
         self.payload_size_bytes = attached.payload_size_bytes
         self.demand_max = attached.demand_max
         self.calls_max = p.FABRIC_REQUESTS_MAX
+        self.dilation = 1
         self._socket, self._where = socket, attached.endpoint
         self._ticket = bytes.fromhex(attached.token)
         self._put_max = put_slot_count

@@ -43,7 +43,7 @@ def device_status(link: Link) -> dict[str, Any]:
         return dict(control.status()["device"])
 
 
-REACTOR_COUNTERS = ("busy_ns", "idle_ns", "sleep_ns")
+REACTOR_COUNTERS = ("busy_ns", "idle_ns", "sleep_ns", "paced", "paced_late")
 STORAGE_COUNTERS = ("reads", "writes", "emulation_late", "emulation_late_ns_sum")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from offstage.bindings.errors import BadInput, Corrupt, RunFailed
+from offstage.testbeds.beds.device import as_device
 from offstage.testbeds.cli.common import (
     EndpointOption,
     Format,
@@ -47,6 +48,13 @@ def serve(
         int | None,
         typer.Option("--watch-fd", help="drain and stop when this descriptor's other end closes"),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="serve at the pace of this preset of `asic presets`"),
+    ] = None,
+    dilation: Annotated[
+        int | None, typer.Option("--dilation", help="in time that goes so many times slower")
+    ] = None,
 ) -> None:
     """Run the daemon until SIGTERM drains it; a second signal stops it at once."""
     from offstage.dpu.config import load
@@ -57,10 +65,17 @@ def serve(
     chosen = parse_settings(settings or [])
     if record is not None:
         chosen["daemon.record_dir"] = str(record)
-    loaded = load(config, chosen)
+    if device is not None:
+        chosen["model.device"] = device
+        chosen.setdefault("storage.backend", "emulated")
+    if dilation is not None:
+        chosen["model.dilation"] = str(dilation)
+    loaded, timing = as_device(load(config, chosen))
     derived = derive(loaded)
     recording = bool(loaded.daemon.record_dir)
-    daemon = Daemon(loaded, derived, lambda: Device(loaded, derived, recording=recording))
+    daemon = Daemon(
+        loaded, derived, lambda: Device(loaded, derived, recording=recording, timing=timing)
+    )
     raise typer.Exit(daemon.run(ready_fd, watch_fd))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import offstage
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.control import Control
 from offstage.host.geometry import KvGeometry
 from offstage.host.models import GEOMETRIES
@@ -31,6 +31,8 @@ from offstage.testbeds.progress import Progress
 __all__ = ["check_fit", "run"]
 
 EMULATED = "emulated"
+OVERRUNS_MAX = 0.01
+"""The share of late requests from which on a run against a modelled device is void."""
 RUN_NAME = "host-run"
 """What decoding writes is named after it: the same seed writes the same blocks again, and a store
 does not grow with each run."""
@@ -57,8 +59,9 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         counters = counters_since(counters, device_counters(link))
         policy, status = control.policy(), control.status()
         prefetchers = tuple(str(name) for name in policy["prefetchers"])
+        _check_pace(status, counters)
         label = RunLabel(
-            "+".join(prefetchers) or "none", _shown(control.storage),
+            "+".join(prefetchers) or "none", _shown(control.storage, status),
             _provenance(control.storage), prefetchers,
         )  # fmt: skip
         texts = (status["warning"], _warm(before), _baseline(ledger))
@@ -135,11 +138,29 @@ def _baseline(ledger: Mapping[str, Any]) -> str:
     return f"coverage and traffic are against {beside}, not against a run of its own"
 
 
+def _check_pace(status: Mapping[str, Any], counters: Mapping[str, int] | None) -> None:
+    """RunFailed where the software did not keep the pace of the modelled device."""
+    if not status["model"] or counters is None:
+        return
+    total = counters["reads"] + counters["writes"] + counters["paced"]
+    late = counters["emulation_late"] + counters["paced_late"]
+    if late > OVERRUNS_MAX * total:
+        raise RunFailed(
+            f"{late:,} of {total:,} requests ended later than {status['model']} would have ended "
+            f"them, more than {OVERRUNS_MAX:.0%}: the figures are void",
+            f"dilation {status['dilation']}",
+            "serve with a larger --dilation, or on a machine with less else to do",
+        )
+
+
 def _provenance(storage: str) -> Provenance:
     return "emulated" if storage == EMULATED else "measured"
 
 
-def _shown(storage: str) -> str:
+def _shown(storage: str, status: Mapping[str, Any]) -> str:
+    if status["model"]:
+        slower = f", {status['dilation']} times slower" if status["dilation"] > 1 else ""
+        return f"{status['model']}{slower}"
     return "emulated NVMe" if storage == EMULATED else storage
 
 

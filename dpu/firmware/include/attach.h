@@ -18,7 +18,7 @@
 
 /* cdef: order 5 */
 /* cdef: begin */
-#define OFS_BLOB_VERSION 1
+#define OFS_BLOB_VERSION 2 /* 2: shm says how much slower time goes */
 #define OFS_BLOB_SIZE_BYTES_MAX 512
 #define OFS_ATTACH_FDS_MAX 4
 #define OFS_FABRIC_NAME_SIZE_BYTES 16
@@ -46,6 +46,7 @@ _Static_assert(sizeof(struct ofs_blob_header) == 48, "part of the protocol");
 struct ofs_blob_shm {
 	uint64_t region_size_bytes;
 	uint64_t port_size_bytes;
+	uint64_t dilation; /* of the device's clock, by which its hosts go too; 1: the machine's */
 };
 
 /* Content of `memory` and `sim`: which port of this process. */

@@ -2,7 +2,9 @@
  * clock.h: seam 1, time.
  *
  * Model: a clock is a number of nanoseconds that never goes back. `os` reads CLOCK_MONOTONIC; `sim`
- * stands still until a simulator moves it. Any thread may read; only the simulator's thread moves.
+ * stands still until a simulator moves it. An OS clock may be dilated: it goes `dilation` times
+ * slower than the machine, so that software in real time keeps pace with a model of something
+ * faster. Any thread may read; only the simulator's thread moves.
  * Nothing can fail, except that `ofs_clock_open` (a clock on the heap, for Python) says -ENOMEM.
  */
 #ifndef OFS_CLOCK_H
@@ -12,6 +14,8 @@
 
 /* cdef: order 1 */
 /* cdef: begin */
+#define OFS_DILATION_MAX 100000
+
 struct ofs_clock;
 
 /* `simulated` 0: the OS clock. 1: stands at now_ns until moved. */
@@ -25,15 +29,25 @@ void ofs_clock_advance_to(struct ofs_clock *clock, uint64_t now_ns);
 struct ofs_clock {
 	uint64_t (*now_ns)(struct ofs_clock *clock);
 	uint64_t sim_now_ns; /* used by the simulated side */
+	uint32_t dilation;   /* os: the machine's nanoseconds in one of this clock's */
 };
 
 void ofs_clock_init_os(struct ofs_clock *clock);
+/* An OS clock that goes `dilation` (at least 1) times slower than the machine. */
+void ofs_clock_init_dilated(struct ofs_clock *clock, uint32_t dilation);
 void ofs_clock_init_sim(struct ofs_clock *clock, uint64_t now_ns);
 
 static inline uint64_t
 ofs_clock_now_ns(struct ofs_clock *clock)
 {
 	return clock->now_ns(clock);
+}
+
+/* How long the machine takes for so much of this clock's time, or what its own clock will say. */
+static inline uint64_t
+ofs_clock_machine_ns(const struct ofs_clock *clock, uint64_t ns)
+{
+	return ns > UINT64_MAX / clock->dilation ? UINT64_MAX : ns * clock->dilation;
 }
 
 #endif

@@ -16,6 +16,9 @@
  * and be gone, while the write is in flight. A write-back block whose flush fails stays dirty and
  * is tried again; as long as one waits so, puts go through and get the store's answer.
  *
+ * With a timing the device is a modelled one: commands, hits, reads and writes end when it says, by
+ * a clock that may be dilated (pace.h); the storage is `emulated` then.
+ *
  * With a simulated clock there is no thread: `poll` runs the same reactor on the caller's, and the
  * seeded simulation drives exactly what runs live.
  */
@@ -32,6 +35,7 @@
 /* cdef: order 7 */
 /* cdef: begin */
 struct ofs_device;
+struct ofs_timing; /* timing.h */
 
 enum ofs_write_mode { OFS_WRITE_THROUGH = 0, OFS_WRITE_BACK = 1 };
 
@@ -41,7 +45,10 @@ struct ofs_device_config {
 	struct ofs_storage_config storage;
 	struct ofs_store_config store; /* its memory is filled in from the one below */
 	struct ofs_dma_config memory;
-	uint32_t write_mode;       /* enum ofs_write_mode */
+	struct ofs_timing
+		*timing;         /* of a modelled device, whose pace is kept; the caller's. NULL: none */
+	uint32_t dilation;   /* the machine's time in one of the device's; 0 or 1: the same */
+	uint32_t write_mode; /* enum ofs_write_mode */
 	uint32_t dirty_blocks_max; /* write-back: staged and not yet on NVMe */
 	uint64_t io_timeout_ns;    /* a read or write that takes longer has failed */
 	uint64_t spin_ns;          /* idle this long, then sleep; UINT64_MAX: never sleep */
@@ -82,6 +89,8 @@ struct ofs_device_status {
 	uint64_t sleep_ns;        /* neither busy nor idle */
 	uint64_t flush_retries;   /* write-back: flushes that failed and will be tried again */
 	uint64_t flushes_waiting; /* write-back: failed, and not yet tried again */
+	uint64_t paced;           /* commands and hits of a modelled device */
+	uint64_t paced_late;      /* of these, those that ended clearly later than the model says */
 	struct ofs_store_stats store;
 	struct ofs_storage_stats storage;
 };

@@ -135,6 +135,8 @@ void ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram
 void ofs_driver_stages_set(struct ofs_driver *driver, int on);
 uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
 uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
+/* How many of the machine's nanoseconds are one of any time here: timeouts, stalls, stages. */
+uint32_t ofs_driver_dilation(const struct ofs_driver *driver);
 
 /* Benches, in C so that no Python stands in the loop. */
 /* Round trip of `count` NOP commands, each timed: rtt_ns [count]. */

@@ -85,6 +85,7 @@ struct ofs_fabric {
 	const struct ofs_fabric_ops *ops;
 	struct ofs_region_header region; /* checked copies */
 	struct ofs_port_header port;
+	uint32_t dilation;       /* how many of the machine's nanoseconds one of now_ns is */
 	uint32_t read_batch_max; /* where reads travel: records posted before one flush; at least 1 */
 	uint32_t registered_count;
 	struct ofs_fabric_memory registered[OFS_FABRIC_MEMORIES_MAX];

@@ -31,6 +31,8 @@
 /* cdef: begin */
 enum ofs_storage_op { OFS_STORAGE_READ = 0, OFS_STORAGE_WRITE = 1, OFS_STORAGE_SYNC = 2 };
 
+struct ofs_pace; /* pace.h */
+
 #define OFS_STORAGE_DURABLE 0x1 /* a write ends only when it is on the medium (RWF_DSYNC, FUA) */
 
 struct ofs_io {
@@ -62,6 +64,7 @@ struct ofs_storage_config {
 	                                 * than due_ns; 0 = wait_fd is a timer, set at every change */
 	struct ofs_nvme_params nvme; /* emulated, sim */
 	uint64_t seed;               /* emulated, sim */
+	struct ofs_pace *pace;       /* emulated: the caller's, of a whole device; NULL: of `nvme` */
 	/* sim: seeded faults, per million I/Os */
 	uint32_t fault_eio_per_million;
 	uint32_t fault_short_per_million;

@@ -1,6 +1,7 @@
 /* The OS side of clock.h, and the clock on the heap that Python holds. */
 #include "clock.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -14,11 +15,24 @@ clock_os_now_ns(struct ofs_clock *clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static uint64_t
+clock_dilated_now_ns(struct ofs_clock *clock)
+{
+	return clock_os_now_ns(clock) / clock->dilation;
+}
+
 void
 ofs_clock_init_os(struct ofs_clock *clock)
 {
-	clock->now_ns = clock_os_now_ns;
-	clock->sim_now_ns = 0;
+	ofs_clock_init_dilated(clock, 1);
+}
+
+void
+ofs_clock_init_dilated(struct ofs_clock *clock, uint32_t dilation)
+{
+	assert(dilation > 0);
+	*clock = (struct ofs_clock){.now_ns = dilation == 1 ? clock_os_now_ns : clock_dilated_now_ns,
+		.dilation = dilation};
 }
 
 int

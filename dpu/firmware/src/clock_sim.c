@@ -12,8 +12,7 @@ clock_sim_now_ns(struct ofs_clock *clock)
 void
 ofs_clock_init_sim(struct ofs_clock *clock, uint64_t now_ns)
 {
-	clock->now_ns = clock_sim_now_ns;
-	clock->sim_now_ns = now_ns;
+	*clock = (struct ofs_clock){.now_ns = clock_sim_now_ns, .sim_now_ns = now_ns, .dilation = 1};
 }
 
 void

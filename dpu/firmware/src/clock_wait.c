@@ -33,6 +33,7 @@ ofs_clock_wait(struct ofs_clock *clock, const int *fds, int count, uint64_t unti
 	for (int i = 0; i < count; i++)
 		if (fds[i] >= 0)
 			polls[poll_count++] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+	left_ns = ofs_clock_machine_ns(clock, left_ns);
 	left.tv_sec = (time_t)(left_ns / 1000000000ull);
 	left.tv_nsec = (long)(left_ns % 1000000000ull);
 	/* EINTR is a wake-up like any other: the reactor looks at everything again. */

@@ -56,6 +56,7 @@ class FakeFabric:
     begun: int = 0
     payload_size_bytes: int = SHAPE.block_bytes(0)
     demand_max: int = 64
+    dilation: int = 1
 
     def fetch_begin(
         self, session: int, step: int, layer: int, ordinals: Any, keys: Any, target: Any,
@@ -285,7 +286,7 @@ def test_all_tokens_of_a_batch_have_waited_what_the_batch_waited(
         return now[0]
 
     world = World(FakeFabric(stall_ns=150))
-    monkeypatch.setattr("offstage.host.decode.time", SimpleNamespace(monotonic_ns=tick))
+    monkeypatch.setattr(world.decoder.clock, "now_ns", tick)
     record = world.run(1)
     assert [token.stall_ns for token in record.tokens] == [350 * LAYERS] * 3
     assert [token.copy_ns for token in record.tokens] == [7 * LAYERS] * 3

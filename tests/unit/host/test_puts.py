@@ -10,6 +10,7 @@ import pytest
 from offstage.bindings.driver import Put
 from offstage.bindings.errors import RunFailed, StoreFull
 from offstage.host import tail_block
+from offstage.host.clock import Clock
 from offstage.host.models import geometry
 from offstage.host.prefill import LayerBlocks, put_blocks
 from offstage.host.record import AgentRecord
@@ -83,7 +84,7 @@ def test_a_full_tail_block_is_written_in_all_layers_together(
         pin=lambda *_: None,
     )
     kv = SimpleNamespace(geometry=shape, checksums=lambda block: np.uint64(block[0, 0]))
-    decoder: Any = SimpleNamespace(driver=fabric, pool=pool, synthetic_kv=kv)
+    decoder: Any = SimpleNamespace(driver=fabric, pool=pool, synthetic_kv=kv, clock=Clock())
     keys = np.zeros((count, 1, 2), np.uint64)
     monkeypatch.setattr(tail_block, "append_chunks", lambda *_: SimpleNamespace(keys=keys))
     control: Any = None

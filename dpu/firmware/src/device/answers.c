@@ -68,13 +68,23 @@ report(struct ofs_device *device, struct ofs_waiter *waiter, int rc)
 	return answer(device, waiter->port, &cqe, &waiter->sqe, waiter->results);
 }
 
-static void
-finish(struct ofs_device *device, uint32_t index)
+void
+ofs_device_finish_waiter(struct ofs_device *device, uint32_t index)
 {
 	int pushed = report(device, &device->waiters[index], 0);
 
 	assert(pushed == 0);
 	ofs_device_drop_waiter(device, index);
+}
+
+/* All its demands have ended. */
+static void
+served(struct ofs_device *device, uint32_t index)
+{
+	if (device->pace == NULL || device->waiters[index].sqe.demand_count == 0
+		|| !ofs_device_hold_hits(device, index)) {
+		ofs_device_finish_waiter(device, index);
+	}
 }
 
 void
@@ -90,7 +100,7 @@ ofs_device_begin_waiter(struct ofs_device *device, uint32_t index, const uint8_t
 		waiter->remaining--;
 	}
 	if (waiter->remaining == 0)
-		finish(device, index);
+		served(device, index);
 }
 
 void
@@ -102,7 +112,7 @@ ofs_device_land(struct ofs_device *device, uint32_t index, const struct ofs_resu
 	waiter->results[waiter->landed_count] = *result;
 	waiter->results[waiter->landed_count++].end = waiter->ends[result->demand];
 	if (--waiter->remaining == 0) {
-		finish(device, index);
+		served(device, index);
 	} else if (!waiter->queued) {
 		waiter->queued = true;
 		ofs_fifo_give(&device->landed, index);

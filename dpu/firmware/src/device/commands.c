@@ -68,7 +68,8 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	(void)ofs_device_stage_end(device, OFS_STAGE_RING_WAIT, sqe->sent_ns);
 	switch (sqe->op) {
 	case OFS_OP_STEP:
-		serve_step(device, port, command);
+		if (device->pace == NULL || !ofs_device_hold(device, port, command))
+			serve_step(device, port, command);
 		return;
 	case OFS_OP_PUT:
 		ofs_device_put(device, port, sqe);
@@ -116,5 +117,23 @@ ofs_device_serve_ports(struct ofs_device *device)
 		}
 	}
 	device->port_turn = device->port_turn + 1 < port_max ? device->port_turn + 1 : 0;
+	return busy;
+}
+
+bool
+ofs_device_serve_pace(struct ofs_device *device)
+{
+	uint64_t now_ns = ofs_device_now_ns(device);
+	struct ofs_held *held;
+	bool busy = false;
+
+	while ((held = ofs_device_take_held(device, now_ns)) != NULL) {
+		busy = true;
+		if (held->port != OFS_NONE && held->waiter != OFS_NONE)
+			ofs_device_finish_waiter(device, held->waiter);
+		else if (held->port != OFS_NONE) /* or its host is gone */
+			serve_step(device, held->port, &held->command);
+		ofs_device_free_held(device, held);
+	}
 	return busy;
 }

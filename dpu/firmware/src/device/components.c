@@ -75,13 +75,47 @@ open_bounces(struct ofs_device *device, char *error, size_t size_bytes)
 						 "no memory for puts in flight (%s); lower store.io_max", strerror(-rc));
 }
 
+/* A modelled device: its storage and its commands keep one pace. */
+static int
+open_pace(struct ofs_device *device, char *error, size_t size_bytes)
+{
+	struct ofs_device_config *config = &device->config;
+	uint32_t in_flight_max[OFS_PACE_USERS] = {
+		[OFS_PACE_STORAGE] = config->storage.queue_depth_max,
+		[OFS_PACE_COMMANDS] = 2 * device->waiter_count,
+	};
+	int rc;
+
+	if (config->timing == NULL)
+		return 0;
+	if (strcmp(config->storage.backend, "emulated") != 0) {
+		return ofs_device_refuse(error, size_bytes, -EINVAL,
+			"a modelled device with storage %s, whose times are its own; choose emulated",
+			config->storage.backend);
+	}
+	rc = ofs_pace_open(&device->pace, config->timing, &device->clock, in_flight_max);
+	rc = rc == 0 ? ofs_device_open_held(device) : rc;
+	if (rc != 0) {
+		return ofs_device_refuse(error, size_bytes, rc,
+			"the modelled device takes fewer requests at once than limits.ports x port_entries "
+			"and storage.queue_depth (%s); lower them",
+			strerror(-rc));
+	}
+	config->storage.pace = device->pace;
+	config->storage.busy_spin = 1;
+	return 0;
+}
+
 int
 ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 {
 	struct ofs_device_config *config = &device->config;
-	int rc =
-		ofs_storage_open(&device->storage, &config->storage, &device->clock, error, size_bytes);
+	int rc = open_pace(device, error, size_bytes);
 
+	if (rc == 0) {
+		rc =
+			ofs_storage_open(&device->storage, &config->storage, &device->clock, error, size_bytes);
+	}
 	if (rc != 0)
 		return rc;
 	note_storage(device, error);
@@ -139,6 +173,9 @@ ofs_device_close_parts(struct ofs_device *device)
 		ofs_core_close(device->core);
 		device->core = NULL;
 	}
+	ofs_device_close_held(device);
+	ofs_pace_close(device->pace);
+	device->pace = NULL;
 	ofs_fifo_close(&device->free_bounces);
 	ofs_dma_free(&device->bounces);
 }

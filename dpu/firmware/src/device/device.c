@@ -133,6 +133,8 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 	device->stages_on = config->stage_timers != 0;
 	if (config->sim_clock)
 		ofs_clock_init_sim(&device->clock, 1);
+	else if (config->dilation > 1)
+		ofs_clock_init_dilated(&device->clock, config->dilation);
 	else
 		ofs_clock_init_os(&device->clock);
 	device->status.epoch =

@@ -9,6 +9,7 @@
 
 #include "clock_wait.h"
 #include "device.h"
+#include "pace.h"
 #include "port.h"
 
 #include <assert.h>
@@ -63,6 +64,15 @@ struct ofs_waiter {
 	struct ofs_sqe sqe;
 	struct ofs_result *results; /* [demand_max] */
 	uint8_t *ends;              /* [demand_max] how each demand ended, by demand */
+};
+
+/* A STEP that a modelled device has not taken, or a waiter whose hits it has not handed over. */
+struct ofs_held {
+	uint32_t port;   /* OFS_NONE: free, or its host is gone */
+	uint32_t waiter; /* hits; of a STEP OFS_NONE */
+	uint64_t begun_ns;
+	uint64_t ring_ns; /* STEP: what it waited in the ring, where its host says when it sent it */
+	struct ofs_command command; /* STEP: its arrays are the entry's own */
 };
 
 enum ofs_read_state {
@@ -138,6 +148,11 @@ struct ofs_device {
 	uint8_t *waiter_ends;
 	uint32_t waiter_count;
 	struct ofs_fifo free_waiters;
+	struct ofs_pace *pace;      /* of a modelled device; NULL: there is none */
+	struct ofs_held *held;      /* [waiter_count] steps */
+	struct ofs_held *held_hits; /* [waiter_count] */
+	struct ofs_fifo free_held;
+	struct ofs_fifo free_held_hits;
 	struct ofs_fifo landed; /* waiters with results that the host does not know of */
 	struct ofs_read *reads;
 	uint32_t read_count;
@@ -231,8 +246,31 @@ void ofs_device_land(struct ofs_device *device, uint32_t waiter, const struct of
 /* Reports to hosts what has landed of steps that go on. */
 void ofs_device_tell_landed(struct ofs_device *device);
 
+/* Its last demand has ended, and a modelled device has handed over the blocks: the answer. */
+void ofs_device_finish_waiter(struct ofs_device *device, uint32_t waiter);
+
 /* commands.c: what hosts ask. */
 bool ofs_device_serve_ports(struct ofs_device *device);
+/* Steps and answers that a modelled device was waited for. */
+bool ofs_device_serve_pace(struct ofs_device *device);
+
+/* paced.c: commands and hits of a modelled device. */
+int ofs_device_open_held(struct ofs_device *device);
+void ofs_device_close_held(struct ofs_device *device);
+/*
+ * The step is served when the device has taken it; the waiter, whose demands are all staged, is
+ * answered when it has handed them over. False: as many wait already as the rings have entries for.
+ */
+bool ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_command *command);
+bool ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter);
+/* The next that the model has taken or handed over by now, to be freed when served; NULL: none. */
+struct ofs_held *ofs_device_take_held(struct ofs_device *device, uint64_t now_ns);
+void ofs_device_free_held(struct ofs_device *device, struct ofs_held *held);
+/*
+ * The host is gone: its steps are not served any more. Returns a waiter of it that will not be
+ * answered, to be called again; OFS_NONE: there is none.
+ */
+uint32_t ofs_device_forget_held(struct ofs_device *device, uint32_t port);
 
 /* reads.c: blocks from the store into slots. */
 bool ofs_device_retry_reads(struct ofs_device *device);

@@ -82,6 +82,8 @@ ofs_device_turn(struct ofs_device *device)
 	busy |= serve_store(device);
 	if (atomic_load_explicit(&device->serving, memory_order_relaxed))
 		busy |= ofs_device_serve_ports(device);
+	if (device->pace != NULL)
+		busy |= ofs_device_serve_pace(device);
 	tick_core(device, now_ns);
 	/* First the one, then the other: neither takes all that the store has room for. */
 	if (device->status.loops % 2 == 0) {

@@ -143,3 +143,9 @@ ofs_driver_demand_max(const struct ofs_driver *driver)
 {
 	return driver->fabric->port.demand_max;
 }
+
+uint32_t
+ofs_driver_dilation(const struct ofs_driver *driver)
+{
+	return driver->fabric->dilation;
+}

@@ -5,6 +5,7 @@
  * done when it returns. Waiting spins for about as long as a wake-up costs, then sleeps on its end;
  * the daemon's death closes the other, and wait says -EPIPE.
  */
+#include "clock.h"
 #include "fabric/host_port.h"
 #include "region/shared.h"
 
@@ -25,6 +26,7 @@
 struct shm_fabric {
 	struct ofs_mapped_fabric mapped;
 	const uint8_t *region;
+	struct ofs_clock clock; /* dilated as the device's */
 	uint64_t spin_ns;
 	int wake_fd; /* our end of the pair: readable when the DPU rings, written to wake it */
 };
@@ -32,11 +34,15 @@ struct shm_fabric {
 static uint64_t
 shm_now_ns(struct ofs_fabric *fabric)
 {
-	struct timespec now;
+	return ofs_clock_now_ns(&((struct shm_fabric *)fabric)->clock);
+}
 
-	(void)fabric;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+static struct timespec
+machine_time(const struct shm_fabric *shm, uint64_t ns)
+{
+	ns = ofs_clock_machine_ns(&shm->clock, ns);
+	return (struct timespec){.tv_sec = (time_t)(ns / 1000000000ull),
+		.tv_nsec = (long)(ns % 1000000000ull)};
 }
 
 static void
@@ -139,8 +145,7 @@ static int
 sleep_once(struct shm_fabric *shm, uint64_t left_ns)
 {
 	struct pollfd polled = {.fd = shm->wake_fd, .events = POLLIN};
-	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000ull),
-		.tv_nsec = (long)(left_ns % 1000000000ull)};
+	struct timespec left = machine_time(shm, left_ns);
 	char bytes[512];
 	int rc = 0;
 
@@ -198,10 +203,8 @@ shm_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 static void
 shm_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
 {
-	struct timespec left = {.tv_sec = (time_t)(pause_ns / 1000000000ull),
-		.tv_nsec = (long)(pause_ns % 1000000000ull)};
+	struct timespec left = machine_time((struct shm_fabric *)fabric, pause_ns);
 
-	(void)fabric;
 	nanosleep(&left, NULL); /* a signal ends it early: the caller looks at the clock */
 }
 
@@ -302,12 +305,19 @@ ofs_fabric_shm_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 			attachment->fd_count);
 		return -EINVAL;
 	}
+	if (blob.dilation == 0 || blob.dilation > OFS_DILATION_MAX) {
+		snprintf(error, error_size_bytes, "attach blob: a dilation of %llu; %s",
+			(unsigned long long)blob.dilation, "attach to the daemon again");
+		return -EINVAL;
+	}
 	shm = calloc(1, sizeof(*shm));
 	if (shm == NULL)
 		return -ENOMEM;
 	shm->mapped.base.ops = &shm_ops;
 	shm->mapped.base.read_batch_max = 1;
-	shm->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_NS : 0;
+	ofs_clock_init_dilated(&shm->clock, (uint32_t)blob.dilation);
+	shm->mapped.base.dilation = shm->clock.dilation;
+	shm->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_NS / blob.dilation : 0;
 	shm->wake_fd = fcntl(attachment->fds[2], F_DUPFD_CLOEXEC, 0);
 	if (shm->wake_fd < 0) {
 		rc = -errno;

@@ -305,6 +305,7 @@ ofs_fabric_sim_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 	sim->base = *sim->inner;
 	sim->base.ops = &sim_ops;
 	sim->base.read_batch_max = READ_BATCH_MAX;
+	sim->base.dilation = 1;
 	sim->config = *config;
 	sim->pump = pump;
 	sim->context = context;

@@ -185,6 +185,7 @@ ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_attachment *att
 		return -ENOMEM;
 	skeleton->mapped.base.ops = &skeleton_ops;
 	skeleton->mapped.base.read_batch_max = 16;
+	skeleton->mapped.base.dilation = 1;
 	skeleton->local = ofs_local_find(&blob);
 	if (skeleton->local == NULL) {
 		snprintf(error, error_size_bytes,

@@ -5,6 +5,7 @@
  * O_NONBLOCK flag would be shared with the host, who could clear it and stop the reactor in a read;
  * and the end of a pair shows a host the daemon's death.
  */
+#include "clock.h"
 #include "port/internal.h"
 #include "region/shared.h"
 #include "sealed.h"
@@ -22,6 +23,7 @@ struct shm_port {
 	struct ofs_dma memory;
 	int dpu_end; /* of the socket pair; -1: deaf, the host shut it down */
 	int host_end;
+	uint32_t dilation; /* of the device's clock */
 };
 
 struct shm_share {
@@ -75,6 +77,7 @@ shm_open_port(struct ofs_port **out, const struct ofs_port_config *config, struc
 	}
 	shm->dpu_end = ends[0];
 	shm->host_end = ends[1];
+	shm->dilation = config->clock == NULL ? 1 : config->clock->dilation;
 	ofs_rings_place(&shm->base.rings, shm->memory.base, shm->memory.size_bytes);
 	*out = &shm->base;
 	return 0;
@@ -108,7 +111,8 @@ shm_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 	const struct shm_port *shm = (const struct shm_port *)port;
 	const struct shm_share *share = (const struct shm_share *)port->share;
 	int fds[] = {share->region_fd, shm->memory.fd, shm->host_end};
-	struct ofs_blob_shm content = {.port_size_bytes = shm->memory.size_bytes};
+	struct ofs_blob_shm content = {.port_size_bytes = shm->memory.size_bytes,
+		.dilation = shm->dilation};
 
 	(void)ofs_region_base(port->share->region, &content.region_size_bytes);
 	*attachment = (struct ofs_attachment){0};

@@ -1,10 +1,11 @@
 /*
- * emulated: the NVMe timing model in real time, over another side or over memory.
+ * emulated: the times of a modelled drive in real time, over another side or over memory.
  *
- * Model: submit hands the I/O to the side below and asks the model when a real drive would have
- * ended it; the completion is given out when both have come. Over memory ("" as inner) the copy
- * is made inside submit and the data is gone at close. No thread: the polling thread looks at
- * the times, or sleeps on wait_fd, a timerfd set to the earliest due time (busy_spin 0), or by
+ * Model: submit hands the I/O to the side below and asks a pace when a real drive would have
+ * ended it; the completion is given out when both have come. The pace is the caller's, where a
+ * whole device is modelled, or of this side's own, over the NVMe model. Over memory ("" as inner)
+ * the copy is made inside submit and the data is gone at close. No thread: the polling thread looks
+ * at the times, or sleeps on wait_fd, a timerfd set to the earliest due time (busy_spin 0), or by
  * itself no longer than due_ns. When the side below is slower than the modelled drive the
  * completion is late; stats say how often and how much, since an emulated figure is only honest
  * where that is rare.
@@ -17,11 +18,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "due_heap.h"
+#include "pace.h"
 
-#define PS_PER_NS 1000u
-#define LATE_SHARE 20u          /* late: by more than 1/20 of the modelled time ... */
-#define LATE_NS_MIN 1000u       /* ... and by at least this */
 #define OVERDUE_CHECK_NS 20000u /* how often a sleeper looks for an I/O the side below owes */
 
 enum { EMULATED_BATCH_MAX = 64 };
@@ -42,8 +40,8 @@ struct emulated {
 	struct ofs_storage base;
 	struct ofs_storage *inner; /* NULL: memory */
 	uint8_t *memory;
-	struct ofs_nvme_model *model;
-	struct ofs_due_heap heap;
+	struct ofs_timing *drive; /* NULL: the pace is the caller's */
+	struct ofs_pace *pace;
 	struct emulated_slot *slots;
 	uint32_t *free_slots;
 	uint32_t free_count;
@@ -93,13 +91,16 @@ emulated_poll_inner(struct emulated *emulated)
 static void
 emulated_poll_times(struct emulated *emulated, uint64_t now_ns)
 {
-	while (ofs_due_heap_next_ns(&emulated->heap) <= now_ns) {
-		uint32_t index = ofs_due_heap_pop(&emulated->heap);
+	struct ofs_pace_end end;
 
-		if (emulated->slots[index].inner_done) {
-			emulated_ready(emulated, index);
+	while (ofs_pace_take(emulated->pace, OFS_PACE_STORAGE, now_ns, &end)) {
+		struct emulated_slot *slot = &emulated->slots[end.tag];
+
+		slot->due_ns = end.due_ns;
+		if (slot->inner_done) {
+			emulated_ready(emulated, end.tag);
 		} else {
-			emulated->slots[index].state = SLOT_OVERDUE;
+			slot->state = SLOT_OVERDUE;
 			emulated->overdue_count++;
 		}
 	}
@@ -109,7 +110,7 @@ static uint64_t
 emulated_due_ns(struct ofs_storage *storage)
 {
 	struct emulated *emulated = (struct emulated *)storage;
-	uint64_t due_ns = ofs_due_heap_next_ns(&emulated->heap);
+	uint64_t due_ns = ofs_pace_next_ns(emulated->pace);
 	uint64_t check_ns;
 
 	if (emulated->ready_count > 0)
@@ -131,6 +132,7 @@ emulated_set_timer(struct emulated *emulated)
 		return;
 	emulated->timer_ns = due_ns;
 	if (due_ns != UINT64_MAX) {
+		due_ns = ofs_clock_machine_ns(emulated->base.clock, due_ns);
 		timer.it_value.tv_sec = (time_t)(due_ns / 1000000000u);
 		timer.it_value.tv_nsec = (long)(due_ns % 1000000000u);
 		if (due_ns == 0)
@@ -159,8 +161,7 @@ emulated_count_late(struct emulated *emulated, const struct emulated_slot *slot,
 	stats->emulation_late_ns_sum += late_ns;
 	if (late_ns > stats->emulation_late_ns_max)
 		stats->emulation_late_ns_max = late_ns;
-	if (late_ns >= LATE_NS_MIN && late_ns > (slot->due_ns - slot->submitted_ns) / LATE_SHARE)
-		stats->emulation_late++;
+	stats->emulation_late += ofs_pace_late(slot->submitted_ns, slot->due_ns, now_ns);
 }
 
 static int
@@ -214,8 +215,10 @@ emulated_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	struct emulated *emulated = (struct emulated *)storage;
 	int rc = ofs_storage_check(storage, io);
 	uint64_t now_ns = ofs_clock_now_ns(storage->clock); /* before the copy, which is not ours */
+	struct ofs_timing_request asked = {.offset_bytes = io->offset,
+		.size_bytes = io->size_bytes,
+		.count = 1};
 	struct emulated_slot *slot;
-	uint64_t due_ps;
 	uint32_t index;
 
 	if (rc != 0)
@@ -230,10 +233,9 @@ emulated_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	slot->op = io->op;
 	slot->state = SLOT_TIMED;
 	slot->submitted_ns = now_ns;
-	due_ps = ofs_nvme_model_submit(emulated->model, now_ns * PS_PER_NS, io->op == OFS_STORAGE_WRITE,
-		io->offset, io->size_bytes);
-	slot->due_ns = (due_ps + PS_PER_NS - 1) / PS_PER_NS; /* never before the model's time */
-	ofs_due_heap_push(&emulated->heap, slot->due_ns, index);
+	asked.tag = index;
+	ofs_pace_ask(emulated->pace, OFS_PACE_STORAGE,
+		io->op == OFS_STORAGE_WRITE ? OFS_PACE_WRITE : OFS_PACE_READ, now_ns, &asked);
 	storage->stats.in_flight++;
 	return 0;
 }
@@ -265,8 +267,10 @@ emulated_close(struct ofs_storage *storage)
 
 	ofs_storage_close(emulated->inner);
 	ofs_storage_memory_close(emulated->memory, storage->size_bytes);
-	ofs_nvme_model_close(emulated->model);
-	ofs_due_heap_close(&emulated->heap);
+	if (emulated->drive != NULL) {
+		ofs_pace_close(emulated->pace);
+		emulated->drive->ops->close(emulated->drive);
+	}
 	if (emulated->timer_fd >= 0)
 		close(emulated->timer_fd);
 	free(emulated->slots);
@@ -303,12 +307,31 @@ emulated_open_below(struct emulated *emulated, const struct ofs_storage_config *
 	return 0;
 }
 
+/* The pace given, or one of the drive alone. */
+static int
+emulated_open_pace(struct emulated *emulated, const struct ofs_storage_config *config,
+	struct ofs_clock *clock)
+{
+	struct ofs_timing_config drive = {.side = "nvme",
+		.writes = 1,
+		.seed = config->seed,
+		.nvme = config->nvme};
+	uint32_t in_flight_max[OFS_PACE_USERS] = {[OFS_PACE_STORAGE] = emulated->base.queue_depth_max};
+	int rc;
+
+	emulated->pace = config->pace;
+	if (emulated->pace != NULL)
+		return 0;
+	rc = ofs_timing_open(&emulated->drive, &drive);
+	return rc == 0 ? ofs_pace_open(&emulated->pace, emulated->drive, clock, in_flight_max) : rc;
+}
+
 static int
 emulated_open_parts(struct emulated *emulated, const struct ofs_storage_config *config,
 	struct ofs_clock *clock)
 {
 	uint32_t depth = emulated->base.queue_depth_max;
-	int rc = ofs_nvme_model_open(&emulated->model, &config->nvme, config->seed);
+	int rc = emulated_open_pace(emulated, config, clock);
 
 	if (rc != 0)
 		return rc;
@@ -325,7 +348,7 @@ emulated_open_parts(struct emulated *emulated, const struct ofs_storage_config *
 		return -ENOMEM;
 	for (uint32_t i = 0; i < depth; i++)
 		emulated->free_slots[emulated->free_count++] = depth - 1 - i;
-	return ofs_due_heap_open(&emulated->heap, depth);
+	return 0;
 }
 
 static int
@@ -338,8 +361,9 @@ emulated_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 	if (emulated == NULL)
 		return -ENOMEM;
 	ofs_storage_init(&emulated->base, &ofs_storage_ops_emulated, config, clock);
-	/* The modelled drive's queue may be shorter than the caller's. */
-	if (config->nvme.queue_depth_max > 0 && config->nvme.queue_depth_max < config->queue_depth_max)
+	/* The modelled drive's queue may be shorter than the caller's; a modelled device has its own. */
+	if (config->pace == NULL && config->nvme.queue_depth_max > 0
+		&& config->nvme.queue_depth_max < config->queue_depth_max)
 		emulated->base.queue_depth_max = config->nvme.queue_depth_max;
 	emulated->timer_fd = -1;
 	emulated->timer_ns = UINT64_MAX;

@@ -1,0 +1,154 @@
+/*
+ * A modelled device's commands and hits, at its pace: a step is decided when the device would have
+ * taken its command, and answered when it would have handed the staged blocks to the host. Reads
+ * and writes keep the pace in the storage (emulated).
+ *
+ * Model: two tables, of steps that wait to be decided, each with a copy of its payload, and of
+ * waiters that wait for their hits. An entry is free again when the pace has given its end, also
+ * where its host is gone by then. Without a modelled device there are no tables, and nothing here
+ * is called.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TAG_HIT 0x80000000u /* of a tag: the rest is an index in the table of hits */
+
+int
+ofs_device_open_held(struct ofs_device *device)
+{
+	size_t demand_max = device->config.core.demand_max, score_max = device->config.score_max + 1;
+	uint32_t count = device->waiter_count;
+	uint32_t *ordinals = calloc(count * demand_max, sizeof(uint32_t));
+	uint8_t *seen = calloc(count, demand_max);
+	uint16_t *scores = calloc(count * score_max, sizeof(uint16_t));
+
+	device->held = calloc(count, sizeof(*device->held));
+	device->held_hits = calloc(count, sizeof(*device->held_hits));
+	if (device->held == NULL || device->held_hits == NULL || ordinals == NULL || seen == NULL
+		|| scores == NULL || ofs_fifo_open(&device->free_held, count, true) != 0
+		|| ofs_fifo_open(&device->free_held_hits, count, true) != 0) {
+		free(ordinals);
+		free(seen);
+		free(scores);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		device->held[i].port = device->held_hits[i].port = OFS_NONE;
+		device->held[i].waiter = OFS_NONE;
+		device->held[i].command.ordinals = ordinals + i * demand_max;
+		device->held[i].command.seen = seen + i * demand_max;
+		device->held[i].command.scores = scores + i * score_max;
+	}
+	return 0;
+}
+
+void
+ofs_device_close_held(struct ofs_device *device)
+{
+	if (device->held != NULL) {
+		free(device->held[0].command.ordinals);
+		free(device->held[0].command.seen);
+		free(device->held[0].command.scores);
+	}
+	free(device->held);
+	free(device->held_hits);
+	device->held = NULL;
+	device->held_hits = NULL;
+	ofs_fifo_close(&device->free_held);
+	ofs_fifo_close(&device->free_held_hits);
+}
+
+static void
+ask(struct ofs_device *device, enum ofs_pace_kind kind, struct ofs_held *held, uint32_t tag,
+	const struct ofs_sqe *sqe)
+{
+	struct ofs_timing_request asked = {.tag = tag,
+		.size_bytes = device->config.store.payload_size_bytes,
+		.count = sqe->demand_count,
+		.score_count = kind == OFS_PACE_COMMAND ? sqe->score_count : 0,
+		.tenant = device->ports[held->port].tenant};
+
+	held->begun_ns = ofs_device_now_ns(device);
+	held->ring_ns = 0;
+	ofs_pace_ask(device->pace, OFS_PACE_COMMANDS, kind, held->begun_ns, &asked);
+}
+
+/* The command's payload was checked against these limits when the port handed it out. */
+bool
+ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
+{
+	uint32_t index = ofs_fifo_take(&device->free_held);
+	const struct ofs_sqe *sqe = &command->sqe;
+	struct ofs_held *held = &device->held[index];
+
+	if (index == OFS_NONE)
+		return false;
+	held->port = port;
+	held->command.sqe = *sqe;
+	memcpy(held->command.ordinals, command->ordinals, sqe->demand_count * sizeof(uint32_t));
+	memcpy(held->command.seen, command->seen, sqe->demand_count);
+	memcpy(held->command.scores, command->scores, sqe->score_count * sizeof(uint16_t));
+	ask(device, OFS_PACE_COMMAND, held, index, sqe);
+	if (sqe->sent_ns != 0 && sqe->sent_ns < held->begun_ns)
+		held->ring_ns = held->begun_ns - sqe->sent_ns;
+	return true;
+}
+
+bool
+ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter)
+{
+	uint32_t index = ofs_fifo_take(&device->free_held_hits);
+	struct ofs_held *held = &device->held_hits[index];
+
+	if (index == OFS_NONE)
+		return false;
+	held->port = device->waiters[waiter].port;
+	held->waiter = waiter;
+	ask(device, OFS_PACE_HIT, held, TAG_HIT | index, &device->waiters[waiter].sqe);
+	return true;
+}
+
+struct ofs_held *
+ofs_device_take_held(struct ofs_device *device, uint64_t now_ns)
+{
+	struct ofs_pace_end end;
+	struct ofs_held *held;
+
+	if (!ofs_pace_take(device->pace, OFS_PACE_COMMANDS, now_ns, &end))
+		return NULL;
+	held =
+		(end.tag & TAG_HIT) != 0 ? &device->held_hits[end.tag & ~TAG_HIT] : &device->held[end.tag];
+	if (held->port != OFS_NONE) {
+		device->status.paced++;
+		/* The time in the ring is the software's too: a device takes a command as it comes. */
+		device->status.paced_late +=
+			ofs_pace_late(held->begun_ns, end.due_ns, now_ns + held->ring_ns);
+	}
+	return held;
+}
+
+void
+ofs_device_free_held(struct ofs_device *device, struct ofs_held *held)
+{
+	held->port = OFS_NONE;
+	if (held->waiter != OFS_NONE)
+		ofs_fifo_give(&device->free_held_hits, (uint32_t)(held - device->held_hits));
+	else
+		ofs_fifo_give(&device->free_held, (uint32_t)(held - device->held));
+}
+
+uint32_t
+ofs_device_forget_held(struct ofs_device *device, uint32_t port)
+{
+	for (uint32_t i = 0; i < device->waiter_count; i++) {
+		if (device->held[i].port == port)
+			device->held[i].port = OFS_NONE;
+		if (device->held_hits[i].port == port) {
+			device->held_hits[i].port = OFS_NONE;
+			return device->held_hits[i].waiter;
+		}
+	}
+	return OFS_NONE;
+}

@@ -131,6 +131,16 @@ def test_what_finds_no_room_is_dropped_where_the_unit_drops() -> None:
     assert one.stats()["a"].dropped == 1 and one.route_stats()["only"].dropped == 1
 
 
+def test_a_request_that_lost_a_piece_is_dropped_as_a_whole() -> None:
+    """It ends when its last piece has, once, and does not go on behind the join."""
+    units = [Unit("a", "delay"), Unit("b", fixed_ps=10, queue_max=0, drops=True), Unit("c")]
+    one = chip(units, Stage("a", piece_bytes=MIB), "b", Stage("c", join=True))
+    done = one.run(make_requests(2, at_ps=[0, 100], size_bytes=[3 * MIB, MIB]))
+    assert done["dropped"].tolist() == [1, NOBODY] and done["end_ps"].tolist() == [10, 110]
+    stats = one.stats()
+    assert (stats["b"].dropped, stats["b"].arrivals, stats["c"].arrivals) == (2, 2, 1)
+
+
 def test_a_cycle_is_named() -> None:
     units = (Unit("a", fixed_ps=1, queue_max=0), Unit("b", fixed_ps=1, queue_max=0), Unit("c"))
     routes = {"there": [Stage("a"), Stage("b")], "back": [Stage("b"), Stage("a")]}
@@ -232,3 +242,16 @@ def test_a_tenant_that_nobody_knows_is_refused() -> None:
         shared(TENANTS).run(make_requests(1, tenant=2))
     with pytest.raises(BadInput, match="that, has tenants"):
         chip([Unit("a", queue="qos")], "a")
+
+
+def test_at_the_timing_seam_who_waits_comes_first() -> None:
+    """A demand overtakes a guess, which overtakes a write; a hit moves all of its blocks."""
+    units = (Unit("a", queue="priority", fixed_ps=10, mib_ps=1000),)
+    routes = {name: (Stage("a"),) for name in ("read", "write", "hit", "command")}
+    side = Chip(Network(units, routes)).timing()
+    side.ask("command", 0, tag=0)
+    side.ask("write", 1, tag=1)
+    side.ask("read", 1, tag=2, deadline_ps=500)
+    side.ask("read", 1, tag=3)
+    side.ask("hit", 1, tag=4, size_bytes=MIB, count=3)
+    assert side.poll(10**6) == [(0, 10), (3, 20), (4, 3030), (2, 3040), (1, 3050)]

@@ -36,10 +36,10 @@ VISITS_MAX = 1 << 15
 class Device:
     """The chip, and calls that are due. Times in ps."""
 
-    def __init__(self, preset: Preset, *, drive: str, seed: int, in_flight_max: int) -> None:
+    def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
         self.chip = open_chip(
-            preset, drive=drive, seed=seed, in_flight_max=in_flight_max, piece_max=PIECES_MAX,
-            sample_every=1, visit_max=VISITS_MAX,
+            preset, drive=drive, seed=seed, in_flight_max=IN_FLIGHT_MAX, piece_max=PIECES_MAX,
+            sample_every=1, visit_max=VISITS_MAX, weights=trace.weights,
         )  # fmt: skip
         self.timing = self.chip.timing()
         self._tags = 0

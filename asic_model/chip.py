@@ -9,7 +9,7 @@ the chip's own units.
 What can fail: `BadInput`, where a preset asks for more than the engine takes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from offstage.asic_model.parameters import Preset, read_preset
@@ -41,9 +41,11 @@ MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
 }  # fmt: skip
 
 
-def network(preset: Preset, *, drive: str = "", piece_bytes: int = 0) -> Network:
+def network(
+    preset: Preset, *, drive: str = "", piece_bytes: int = 0, weights: Sequence[int] = (1,)
+) -> Network:
     """Units and routes. `drive`: the medium, in place of the preset's. `piece_bytes`: what a hit is
-    cut into; 0: into the preset's pieces."""
+    cut into; 0: into the preset's pieces. `weights`: of the tenants, by their number."""
     used = {preset.staging, preset.spill} - {""}
     units = [*front_end(preset.front_end), *nvme_units(preset, drive)]
     for name, build in MEMORIES.items():
@@ -55,7 +57,7 @@ def network(preset: Preset, *, drive: str = "", piece_bytes: int = 0) -> Network
     assert preset.dma and preset.codec and preset.metadata and preset.dedup
     assert preset.scheduler and preset.qos
     units += [
-        *arbiter(preset.qos), *scheduler_pipeline(preset.scheduler),
+        *arbiter(preset.qos, weights), *scheduler_pipeline(preset.scheduler),
         *metadata_table(preset.metadata), *dma_engines(preset.dma), *codec_lanes(preset.codec),
         *hash_pipelines(preset.dedup, preset.memory(preset.spill)),
     ]  # fmt: skip
@@ -74,15 +76,16 @@ def _chip_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]
     )
     return {
         "read": (
-            Stage("qos", bytes_permille=0), *medium,
+            Stage("qos", bytes_permille=coded), *medium,
             Stage("dma_in", bytes_permille=coded, piece_bytes=dma.piece.whole),
-            Stage("decode"), Stage(arena), Stage("metadata", bytes_permille=0, join=True),
+            Stage("decode"), Stage(arena), Stage("metadata_update", bytes_permille=0, join=True),
         ),
         "write": (
             Stage("link_in"), Stage("hash"),
             *look_up(table, preset.spill, spill, "absent"),
             Stage("encode", label="absent"), Stage("dma_out", bytes_permille=coded),
-            medium[0], replace(medium[1], write=True), medium[2],
+            Stage("qos", bytes_permille=coded), medium[0], replace(medium[1], write=True),
+            medium[2],
         ),
         "hit": (
             *look_up(table, preset.spill, spill, "found", items="blocks"),
@@ -124,14 +127,15 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
 def open_chip(
     preset: Preset, *, drive: str = "", seed: int = 0, in_flight_max: int = 1 << 16,
     piece_bytes: int = 0, piece_max: int = PIECES_MAX, sample_every: int = 0,
-    visit_max: int = 1,
+    visit_max: int = 1, weights: Sequence[int] = (1,),
 ) -> Chip:  # fmt: skip
     """The preset as a chip at time 0."""
     limits = Limits(
         in_flight_max=in_flight_max, piece_max=piece_max, end_max=in_flight_max,
         visit_max=visit_max, sample_every=sample_every,
     )  # fmt: skip
-    return Chip(network(preset, drive=drive, piece_bytes=piece_bytes), seed=seed, limits=limits)
+    built = network(preset, drive=drive, piece_bytes=piece_bytes, weights=weights)
+    return Chip(built, seed=seed, limits=limits)
 
 
 def open_timing(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 0) -> Timing:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.asic_model.account import IN_FLIGHT_MAX, PS, Account, Device, Served
+from offstage.asic_model.account import PS, Account, Device, Served
 from offstage.asic_model.chip import limited
 from offstage.asic_model.parameters import Preset
-from offstage.asic_model.trace import SESSION, Trace, walk
+from offstage.asic_model.trace import SESSION, TENANT, Trace, walk
 from offstage.bindings.core import (
     COMPLETE,
     GUESS,
@@ -34,7 +34,7 @@ from offstage.bindings.core import (
     SessionConfig,
 )
 from offstage.bindings.errors import OffstageError
-from offstage.bindings.layouts import HIT_ENDS, layout
+from offstage.bindings.layouts import HIT_ENDS
 from offstage.bindings.replay import Event, ToldStep, policy_of
 
 __all__ = ["ClosedLoop"]
@@ -43,7 +43,6 @@ RETRY_PS = 10_000_000
 OWN = ("io_done", "tick", "slot_free")
 """What the core's own owner tells it; the model is that owner now."""
 OF_SESSION = ("append", "generating", "close", "release", "hint")
-TENANT = layout("struct ofs_tenant_config")
 
 
 @dataclass(slots=True)
@@ -71,7 +70,7 @@ class ClosedLoop:
         self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Callable[[int], None]
     ) -> None:
         self.trace, self.preset = trace, preset
-        self.device = Device(preset, drive=drive, seed=seed, in_flight_max=IN_FLIGHT_MAX)
+        self.device = Device(preset, trace, drive=drive, seed=seed)
         self.account = Account()
         self.ends: npt.NDArray[np.int64] = np.zeros(9, np.int64)
         self.issued: Counter[int] = Counter()

@@ -31,7 +31,8 @@ BY_BIT = {
 }  # fmt: skip
 BY_VISIT = ("nvme_command", "nvme_done", "qos", "scheduler")
 CORES = ("reactor", "codec_core")
-LOGIC = ("dma_in", "dma_out", "decode", "encode", "hash", "qos", "scheduler", "metadata")
+LOGIC = ("dma_in", "dma_out", "decode", "encode", "hash", "qos", "scheduler", "metadata",
+         "metadata_update")  # fmt: skip
 MEMORIES = ("hbm", "ddr", "cxl")
 MIB = 1 << 20
 
@@ -66,7 +67,7 @@ def energy(run: ChipRun, preset: Preset) -> list[Range]:
         elif name in BY_VISIT:
             price = table["control"]["per_visit"]
             parts.append(_range(name, "J", price, unit.arrivals * PICO))
-        elif name == "metadata":
+        elif name in ("metadata", "metadata_update"):
             reads = _product(_bounds(table["metadata"]["reads"]), _array(preset).read_pj)
             parts.append(_sum(name, "J", [(reads, unit.arrivals * PICO)], "CACTI 7, scaled"))
         elif name not in CORES:

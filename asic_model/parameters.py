@@ -176,8 +176,10 @@ class Qos(Block, frozen=True, kw_only=True):
 
 
 class Memory(Block, frozen=True, kw_only=True):
-    """A memory of one kind: HBM, DDR, or memory behind CXL."""
+    """A memory of one kind: HBM, DDR, or memory behind CXL. `device`: its standard in the table of
+    DRAM, whose spread of latency it has; empty: a constant latency."""
 
+    device: str = ""
     channels: Annotated[Number, _count("stacks, channels or ports")]
     rate: Annotated[Number, _of("rate", "peak of one of them", 1)]
     efficiency: Annotated[Number, _of("share", "of the peak that is reached", 1e-3, 1)]
@@ -193,7 +195,7 @@ class Nvme(Block, frozen=True, kw_only=True):
     drives: Annotated[Number, _count("drives", 4096)]
     command: Annotated[Number, _of("time", "a command is put together and started")]
     completion: Annotated[Number, _of("time", "a completion is taken in")]
-    queue: Annotated[Number, _count("commands that wait for one drive")]
+    queue: Annotated[Number, _count("commands that one drive has at once")]
     reads: Annotated[Number, _count("reads in flight", 1 << 20)]
 
 
@@ -379,8 +381,9 @@ def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
                            f"{where} {key}", "choose one of them")  # fmt: skip
         else:
             values[key] = value
-    for key in known:
-        if key not in values:
+    for one in msgspec.structs.fields(kind):
+        key = one.encode_name
+        if one.required and key not in values:
             raise BadInput("is missing", f"{where} {key}", "say it: value, unit, range, source")
     return kind(**values)
 

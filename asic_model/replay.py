@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offstage.asic_model.account import (
-    IN_FLIGHT_MAX,
     PS,
     Account,
     Device,
@@ -120,7 +119,7 @@ class _Replay:
         self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Advance
     ) -> None:
         self.trace, self.preset = trace, preset
-        self.device = Device(preset, drive=drive, seed=seed, in_flight_max=IN_FLIGHT_MAX)
+        self.device = Device(preset, trace, drive=drive, seed=seed)
         self.account = Account()
         self._advance = advance
         self._fetches = [_Pending(one, len(one.after)) for one in trace.fetches]

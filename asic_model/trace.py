@@ -32,6 +32,7 @@ RECORD_NAME = "record.json"
 START = -1
 """What follows nothing follows the begin of the run."""
 SESSION = layout("struct ofs_session_config")
+TENANT = layout("struct ofs_tenant_config")
 
 
 @dataclass(slots=True)
@@ -95,6 +96,8 @@ class Trace:
     writes_ns: list[tuple[int, int, int]] = field(default_factory=list)
     """Blocks that were written: (when, chunk, layer)."""
     session_ns: dict[int, int] = field(default_factory=dict)
+    weights: tuple[int, ...] = (1,)
+    """Of the tenants, by their number."""
     ends: "np.ndarray[Any, Any]" = field(default_factory=lambda: np.zeros(9, np.int64))
     log: bytes = b""
     """The log itself, for whoever asks the core again."""
@@ -185,6 +188,7 @@ class _Reader:
             config=config, policy=policy, begin_ns=0, record=record, log=log,
         )  # fmt: skip
         self._tenants: dict[int, int] = {}
+        self._weights: list[int] = []
         self._reads: dict[int, int] = {}  # handle of the core to number
         self._waiting: dict[int, int] = {}  # waiter to fetch
         self._round: list[int] = []
@@ -205,6 +209,10 @@ class _Reader:
             number = int(np.frombuffer(event.answer, np.uint32, 1)[0])
             self._tenants[number] = int(config["tenant"])
             self.trace.session_ns[number] = int(config["step_ns"])
+        elif event.kind == "tenant" and event.rc == 0:
+            weight = max(1, int(np.frombuffer(event.input, TENANT, 1)[0]["weight"]))
+            self._weights.append(weight)
+            self.trace.weights = tuple(self._weights)
         elif event.kind == "stored":
             chunk, layer = (int(one) for one in np.frombuffer(event.input, np.uint32, 2))
             self.trace.writes_ns.append((event.now_ns, chunk, layer))

@@ -7,6 +7,8 @@ Pipeline: hash, read one set of a bank, compare the ways, answer.
 Initiation interval: the SRAM's cycle over the banks, as hashed keys spread over them evenly.
 State: `sram` bytes of entries in sets of `ways`, least recently used goes; all of it is a cache,
 the table in DRAM is whole.
+Changes go through a port of their own and never wait for lookups, so that what comes from the
+drives always drains.
 When full: a new entry takes the place of the oldest of its set. A miss waits for the spill memory
 behind the pipeline, and hits pass it. When too many wait, the commands behind them do.
 
@@ -31,9 +33,11 @@ def set_count(table: Metadata) -> int:
 
 
 def metadata_table(table: Metadata) -> tuple[Unit, ...]:
-    """The table on the die."""
+    """The table on the die: lookups, and changes."""
     interval_ps = round(table.cycle.base / table.banks.base)
+    update = Unit("metadata_update", fixed_ps=interval_ps, latency_ps=table.latency.whole)
     return (
+        update,
         Unit("metadata", kind="tags", set_count=set_count(table), way_count=table.ways.whole,
              queue_max=table.queue.whole, fixed_ps=interval_ps, item_ps=interval_ps,
              latency_ps=table.latency.whole),

@@ -7,7 +7,8 @@ Pipeline: command, drive, completion. The drive is `nvme_model.h`: controller, f
 link with their own queues, the same model as that of the daemon's emulated storage.
 Initiation interval: `command` in the controller; the drive has its own.
 State: an entry of the submission queue for each command in flight.
-When full: commands wait before the drive, and the arbiter before them holds the rest.
+When full: so many commands are with a drive at once (`queue`); the rest waits at the arbiter, or
+in a DPU, whose reactor never waits for a drive, in memory.
 
 `disk` is a drive of which only service times are known: so many side by side, each for so long.
 """
@@ -20,6 +21,8 @@ from offstage.bindings.storage import preset as drive_preset
 
 __all__ = ["medium", "nvme_units", "striped"]
 
+WAITING = {"asic": 1, "dpu": 1 << 20}
+"""Commands between the arbiter and the drives; a DPU has no arbiter, and its memory is large."""
 MANY = ("channel_count", "queue_depth_max", "link_bytes_per_s", "write_buffer_bytes")
 
 
@@ -33,22 +36,25 @@ def striped(drive: Mapping[str, int], count: int) -> dict[str, int]:
 def medium(preset: Preset, name: str = "") -> Unit:
     """The drives of a preset, or as many of another kind."""
     nvme, disk = preset.nvme, preset.disk
+    waiting = WAITING[preset.kind]
     name = name or nvme.drive
     if name == "disk" and disk is not None:
-        return Unit("drive", queue="priority", servers=disk.depth.whole,
-                    queue_max=nvme.queue.whole, fixed_ps=disk.service.whole)  # fmt: skip
+        return Unit("drive", queue="priority", servers=disk.depth.whole, queue_max=waiting,
+                    fixed_ps=disk.service.whole)  # fmt: skip
     count = nvme.drives.whole
     drive = striped(drive_preset(name).params, count)
-    return Unit("drive", kind="drive", queue="priority", queue_max=nvme.queue.whole * count,
-                in_flight_max=drive["queue_depth_max"], drive=drive)  # fmt: skip
+    depth = min(drive["queue_depth_max"], nvme.queue.whole * count)
+    return Unit("drive", kind="drive", queue="priority", queue_max=waiting, in_flight_max=depth,
+                drive=drive)  # fmt: skip
 
 
 def nvme_units(preset: Preset, drive: str = "") -> tuple[Unit, ...]:
     """Commands, the drives, completions."""
     nvme = preset.nvme
     return (
-        Unit("nvme_command", queue="priority", queue_max=nvme.queue.whole,
+        Unit("nvme_command", queue="priority", queue_max=WAITING[preset.kind],
              fixed_ps=nvme.command.whole),
         medium(preset, drive),
-        Unit("nvme_done", queue_max=nvme.queue.whole, fixed_ps=nvme.completion.whole),
+        Unit("nvme_done", queue_max=nvme.queue.whole * nvme.drives.whole,
+             fixed_ps=nvme.completion.whole),
     )  # fmt: skip

@@ -4,12 +4,14 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from offstage.asic_model.chip import limited, network, open_chip, open_timing
 from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.asic_model.units.dedup import collision_share
+from offstage.asic_model.units.hbm import hbm_stacks
 from offstage.asic_model.units.metadata import set_count
 from offstage.asic_model.units.nvme import striped
 from offstage.bindings.core import CoreConfig
@@ -69,7 +71,10 @@ def test_every_route_of_every_preset_ends(name: str) -> None:
 
 def test_an_idle_chip_takes_the_sum_of_its_stages() -> None:
     """A command through the ASIC, added up by hand: link, lookup, demands, scores."""
-    chip = read_preset("asic_7nm")
+    whole = read_preset("asic_7nm")
+    assert whole.metadata and whole.scheduler and whole.ddr
+    steady = msgspec.structs.replace(whole.ddr, device="")  # its latency is one number
+    chip = msgspec.structs.replace(whole, ddr=steady)
     assert chip.metadata and chip.scheduler
     link = chip.front_end
     rate = link.lane_rate.base * link.lanes.base * link.efficiency.base
@@ -140,6 +145,42 @@ def test_several_drives_are_one_with_more_of_everything() -> None:
         seconds.append(max(ends))
         assert ends[0] < 10**8
     assert 6 < seconds[0] / seconds[1] < 10
+
+
+def test_a_memory_has_the_spread_of_its_table() -> None:
+    """Scaled to the preset's latency: the median at a middle load, and later at a high one."""
+    hbm = read_preset("asic_7nm").memory("hbm")
+    (unit,) = hbm_stacks(hbm)
+    middle = min(unit.load_rows, key=lambda row: abs(row.load_permille - 400))
+    assert middle.p50_ps == hbm.latency.whole and unit.load_rows[-1].p99_ps > middle.p99_ps
+    twice = read_preset("asic_7nm").with_({"hbm.latency": 2 * hbm.latency.value}).memory("hbm")
+    (slow,) = hbm_stacks(twice)
+    for row, other in zip(unit.load_rows, slow.load_rows, strict=True):
+        assert other.p99_ps == pytest.approx(2 * row.p99_ps, abs=2)
+    (plain,) = hbm_stacks(msgspec.structs.replace(hbm, device=""))
+    assert plain.load_rows == () and plain.latency_ps == hbm.latency.whole
+    with pytest.raises(BadInput, match="no DRAM 'hbm9'"):
+        hbm_stacks(msgspec.structs.replace(hbm, device="hbm9"))
+
+
+def test_the_arbiter_serves_tenants_by_weight_and_deadline() -> None:
+    """Of two tenants that ask for more than the drives give, three to one; within a tenant the
+    read that is needed first."""
+    chip = open_chip(
+        read_preset("asic_7nm").with_({"nvme.drives": 1, "nvme.queue": 1}), in_flight_max=1024,
+        weights=(3, 1),
+    )  # fmt: skip
+    timing, order = chip.timing(), []
+    for number in range(200):
+        timing.ask("read", 0, tag=2 * number, size_bytes=BLOCK, tenant=0, cause=3,
+                   deadline_ps=10**12 - number, offset_bytes=number * BLOCK)  # fmt: skip
+        timing.ask("read", 0, tag=2 * number + 1, size_bytes=BLOCK, tenant=1, cause=3,
+                   deadline_ps=10**12, offset_bytes=(500 + number) * BLOCK)  # fmt: skip
+    while len(order) < 100:
+        order += [tag for tag, _ in chip.next_ends()]
+    first = [tag for tag in order if tag % 2 == 0]
+    assert 70 <= len(first) <= 80
+    assert first[5:] == sorted(first[5:], reverse=True)  # the last asked is needed first
 
 
 def test_collisions_and_sets_follow_from_their_numbers() -> None:

@@ -4,7 +4,8 @@ KV comes from two places, and every row says from which: the synthetic KV of the
 the cache of a real model that has read a text. Each layer's keys and values are cut into blocks as
 the store has them and coded block by block, so that headers count. A ratio is bytes after over
 bytes before and does not depend on the machine; rates are seconds of one core, beside memcpy and
-zlib on the same bytes in the same run, in turns. All of it is `measured`.
+zlib on the same bytes in the same run, in turns. Both are
+`measured`. What `store.codec` does to a store is `emulated`: see codec_store.py.
 """
 
 import statistics
@@ -23,6 +24,7 @@ from offstage.bindings import codec
 from offstage.bindings.errors import RunFailed
 from offstage.host.keys import KvPools
 from offstage.host.models import geometry
+from offstage.testbeds.bench.codec_store import store_row
 from offstage.testbeds.capture.kv import model_kv
 from offstage.testbeds.machine import machine
 
@@ -30,6 +32,8 @@ __all__ = ["HALVES", "Source", "bench_codec", "model_source", "ratio_rows", "syn
 
 SYNTHETIC_BLOCKS = 32
 BLOCK_TOKENS = 64
+STORE_DTYPES = ("bfloat16", "fp8_e4m3")
+STORE_DRIVES = ("gen5-tlc", "qlc")
 RATE_BYTES = 4 << 20
 BLOCK_BYTES = 32 << 10
 HALVES = ("K", "V")
@@ -138,6 +142,13 @@ def bench_codec(
         say(f"ratios: {source.label}")
         rows += list(ratio_rows(source))
     say("rates")
+    rates = [_rate_row(sources[-1], dtype, rounds) for dtype in codec.DTYPES]
+    say("a store on emulated drives, plain and coded")
+    stores = [
+        store_row(dtype, _blocks(sources[-1], dtype), drive, rounds)
+        for dtype in STORE_DTYPES
+        for drive in STORE_DRIVES
+    ]
     return {
         "provenance": "measured",
         "seed": seed,
@@ -145,15 +156,21 @@ def bench_codec(
         "machine": machine(),
         "sources": [{"label": one.label, "kind": one.kind, **one.origin} for one in sources],
         "ratios": rows,
-        "rates": [_rate_row(sources[-1], dtype, rounds) for dtype in codec.DTYPES],
+        "rates": rates,
+        "store": stores,
         "lossy": [row for source in sources for row in _lossy_rows(source)],
     }
 
 
+def _blocks(source: Source, dtype: str) -> list[bytes]:
+    """KV cut as the daemon's default has it, whatever the geometry."""
+    data = as_dtype(source.values, dtype).tobytes()[:RATE_BYTES]
+    return [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
+
+
 def _rate_row(source: Source, dtype: str, rounds: int) -> dict[str, Any]:
     """Bytes of KV (before coding) a second, of one core; memcpy and zlib at its fastest level."""
-    data = as_dtype(source.values, dtype).tobytes()[:RATE_BYTES]
-    blocks = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
+    blocks = _blocks(source, dtype)
     coded = [codec.encode(dtype, block) for block in blocks]
     packed = [zlib.compress(block, 1) for block in blocks]
     out = np.empty(codec.size_max(len(blocks[0])), np.uint8)

@@ -10,6 +10,7 @@ from offstage.asic_model.parameters import Preset, read_preset
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.bench.codec import HALVES, ratio_rows, synthetic_source
+from offstage.testbeds.bench.codec_store import store_row
 from offstage.testbeds.bench.codec_table import table_text
 
 
@@ -52,6 +53,17 @@ def test_a_ratio_is_asked_for_by_what_it_depends_on() -> None:
         assert row.low == min(row.layers) and row.high == max(row.layers)
     with pytest.raises(BadInput, match="mla"):
         ratio("bfloat16", "K", form="mla")
+
+
+def test_a_coded_store_reads_fewer_bytes() -> None:
+    """Does the bench's store row compare the same blocks, and count what crossed to the drive?
+    Whole logical blocks of 4 KiB, and one for the trailer; times are not looked at."""
+    blocks = [bytes([key]) * 32768 for key in range(4)]
+    row = store_row("bfloat16", blocks, "gen5-tlc", 1)
+    assert row["provenance"] == "emulated"
+    for way in ("read_bytes_per_block", "written_bytes_per_block"):
+        assert row["coded"][way] < 3 * 4096 <= 36_864 <= row["plain"][way]
+    assert row["coded"]["read_bytes_per_block"] == 2 * 4096
 
 
 def preset_with(tmp_path: Path, ratio_text: str) -> Preset:

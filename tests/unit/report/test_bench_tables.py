@@ -62,6 +62,8 @@ QOS = {
         for name in ("qos", "fifo")
     },
 }  # fmt: skip
+PLAIN = {"written_bytes_per_block": 36_864.0, "read_bytes_per_block": 36_864.0,
+         "get_s": 1.23e-4, "gets_per_s": 12_345.0}
 CODEC = {
     "ratios": [
         {"source": "pycode-3m", "dtype": "bfloat16", "half": "K", "layer": layer,
@@ -71,6 +73,10 @@ CODEC = {
         {"source": "pycode-3m", "dtype": "bfloat16", "encode_bytes_per_s": 4.19e8,
          "decode_bytes_per_s": 6.37e8, "zlib_encode_bytes_per_s": 3.05e7,
          "zlib_decode_bytes_per_s": 1.07e8, "memcpy_bytes_per_s": 7.3e9}
+    ],
+    "store": [
+        {"dtype": "fp8_e4m3", "drive": "gen5-tlc", "block_bytes": 32_768, "plain": PLAIN,
+         "coded": PLAIN}
     ],
     "lossy": [
         {"source": "pycode-3m", "half": "K", "mode": "int4 per channel", "ratio": 0.28125,

@@ -6,7 +6,7 @@ on, and reads back what they said. How to make each table again: docs/reference/
 """
 
 from offstage.asic_model.tables.dram import Channel, channel
-from offstage.asic_model.tables.links import coded_bytes_per_s, flit_share, payload_share
+from offstage.asic_model.tables.links import coded_bytes_per_s, flit_share, payload_share, published
 from offstage.asic_model.tables.sram import Sram, sram
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "coded_bytes_per_s",
     "flit_share",
     "payload_share",
+    "published",
     "sram",
 ]

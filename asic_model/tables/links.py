@@ -1,4 +1,4 @@
-"""What of a PCIe link's rate is payload: a closed form, and the figures of the other links.
+"""What of a PCIe link's rate is payload: a closed form; and what was published of other links.
 
 A PCIe link of generations 3 to 5 carries TLPs in frames, and acknowledges and credits them in
 packets of its own. Of the rate that line coding leaves, payload is
@@ -14,13 +14,22 @@ do better. Reads also send requests the other way; they never need more than the
 Generation 6 has flits of 256 bytes, 236 of them for TLPs, with acknowledgements inside
 (`flit_share`); `payload_share` counts it in frames, as pcie-model does, which its author calls a
 guess. How both agree with pcie-model: docs/reference/asic-tables.md.
+
+NVLink, CXL and RDMA stand in links.toml, each number with source, tag and range.
 """
 
+from functools import lru_cache
 from math import ceil
+from pathlib import Path
 
+from offstage.asic_model.parameters import Number
+from offstage.asic_model.tables.numbers import read_numbers
 from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import check_known
 
-__all__ = ["coded_bytes_per_s", "flit_share", "payload_share"]
+__all__ = ["coded_bytes_per_s", "flit_share", "payload_share", "published"]
+
+TABLE = Path(__file__).resolve().parent / "links.toml"
 
 # GT/s of a lane, and what line coding (from generation 6: flits) leaves of it.
 RATES = {3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
@@ -63,6 +72,17 @@ def payload_share(
 def flit_share(*, payload_max: int = 256) -> float:
     """Payload of the raw rate in flit mode (generation 6), for long writes."""
     return FLIT_TLP_BYTES / FLIT_BYTES * payload_max / (payload_max + FLIT_HEADER_BYTES)
+
+
+def published(name: str) -> dict[str, Number]:
+    """`lane_rate`, `lanes`, `efficiency` and `latency` of a link in links.toml."""
+    check_known(name, _links(), "links.toml", "link")
+    return _links()[name]
+
+
+@lru_cache(maxsize=1)
+def _links() -> dict[str, dict[str, Number]]:
+    return read_numbers(TABLE, ("GB/s", "ns", "1"))
 
 
 def _update_symbols(lanes: int, payload_max: int) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from offstage.asic_model.tables.links import coded_bytes_per_s, flit_share, payload_share
+from offstage.asic_model.tables.links import coded_bytes_per_s, flit_share, payload_share, published
 from offstage.bindings.errors import BadInput
 
 FIGURES = Path(__file__).parent / "figures/pcie_model.csv"
@@ -47,3 +47,19 @@ def test_flits_leave_what_the_count_of_their_bytes_says() -> None:
 def test_what_is_no_link_is_refused(generation: int, lanes: int, payload: int, what: str) -> None:
     with pytest.raises(BadInput, match=what):
         payload_share(generation, lanes, payload_max=payload)
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"),
+    [("nvlink5", 900), ("nvlink_c2c", 450), ("cxl_mem", 31.5), ("rdma_400g", 50)],
+)
+def test_a_published_link_comes_out_at_its_headline(name: str, gb_per_s: float) -> None:
+    """Lanes times their rate, one way: an aggregator's 900 each way for C2C would be twice that."""
+    link = published(name)
+    assert link["lane_rate"].value * link["lanes"].value == pytest.approx(gb_per_s, rel=0.01)
+    assert set(link) == {"lane_rate", "lanes", "efficiency", "latency"}
+
+
+def test_a_link_that_nobody_published_is_refused() -> None:
+    with pytest.raises(BadInput, match="did you mean 'nvlink5'"):
+        published("nvlink4")

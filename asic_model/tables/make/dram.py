@@ -174,7 +174,7 @@ def _table() -> Iterator[Point]:
             (100, 4 * KIB, LOADS),
             (67, 4 * KIB, FEW_LOADS),
             (50, 4 * KIB, LOADS),
-            (100, 16 * KIB, FEW_LOADS),
+            (100, 16 * KIB, (500,)),
         ):
             curve = tuple(_curve(device, read_percent, piece_bytes, loads))
             yield from (curve[0].unrefreshed, *curve)
@@ -187,9 +187,9 @@ def _held_out() -> Iterator[Point]:
     for device in DEVICES:
         for read_percent, piece_bytes, loads in (
             (100, 4 * KIB, (150, 450, 750)),
-            (80, 4 * KIB, (300, 650)),
-            (58, 4 * KIB, (400, 750)),
-            (100, 64 * KIB, (300, 650)),
+            (80, 4 * KIB, (650,)),
+            (58, 4 * KIB, (400,)),
+            (100, 64 * KIB, (300,)),
         ):
             yield from _curve(device, read_percent, piece_bytes, loads)
 

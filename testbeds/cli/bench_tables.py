@@ -225,11 +225,11 @@ def asic_table(result: Mapping[str, Any]) -> Drawn:
          _per_s(stages["reference_requests_per_s"]), stages["requests_ratio"], "", None),
     ]  # fmt: skip
     for row in result["rows"][1:]:
-        what = f"{result['preset']}, {row['name']}, requests"
+        what = f"{row['name']}, requests"
         aim, met = _aim(aims, row["name"])
         aim = f">= {_per_s(float(aim.split()[1]))}" if aim else ""
         rows.append((what, _per_s(row["requests_per_s"]), "", None, aim, met))
-    rows.append((f"{long['requests']:,} requests, memory more after a tenth",
+    rows.append(("memory more after a tenth",
                  format_size(long["growth_bytes"]), "", None,
                  *_aim(aims, "memory grows")))  # fmt: skip
     per = ", ".join(f"{row['events_per_request']:.1f} ({row['name']})"
@@ -239,8 +239,8 @@ def asic_table(result: Mapping[str, Any]) -> Drawn:
         f"seed {result['seed']}; both come to the mean that theory has",
         f"{result['preset']}: {result['rows'][1]['units']} units, blocks of "
         f"{format_size(result['rows'][1]['block_bytes'])}; events for each request: {per}",
-        f"the long run took {long['seconds']:.0f} s for {long['simulated_s']:.1f} simulated s, "
-        f"its chip {format_size(long['chip_bytes'])}",
+        f"{long['requests']:,} hits took {long['seconds']:.0f} s for {long['simulated_s']:.1f} "
+        f"simulated s, their chip {format_size(long['chip_bytes'])}",
     ]
     return drawn(rows), notes
 

@@ -150,6 +150,37 @@ def test_a_cycle_is_named() -> None:
     assert caught.value.cycle and caught.value.units == ("a", "b")
 
 
+def test_a_cycle_is_named_without_those_who_only_wait_for_it() -> None:
+    units = tuple(Unit(name, fixed_ps=1, queue_max=0) for name in "abc")
+    there = [Stage("a"), Stage("b"), Stage("c")]
+    one = Chip(Network(units, {"there": there, "back": [Stage("c"), Stage("b")]}))
+    with pytest.raises(Deadlock) as caught:  # b holds what c wants, c what b wants, and a waits
+        one.run(make_requests(4, at_ps=[0, 1, 2, 2], route=[0, 0, 1, 0]))
+    assert caught.value.cycle and set(caught.value.units) == {"b", "c"}
+
+
+def test_pieces_share_the_coded_bytes_of_their_request() -> None:
+    units = [Unit("a", mib_ps=40), Unit("b")]
+    one = chip(units, Stage("a", piece_bytes=MIB, coded=True), Stage("b", join=True))
+    assert ends(one, [0], size_bytes=4 * MIB, coded_bytes=2 * MIB) == [80]
+    assert one.stats()["a"].bytes == 2 * MIB and one.stats()["b"].bytes == 4 * MIB
+
+
+def test_a_reset_in_the_middle_of_a_run_is_a_new_chip() -> None:
+    """Banks that serve, credits that are out, pieces on their way: all of it is forgotten."""
+    units = [Unit("a", "link", mib_ps=500, latency_ps=900, in_flight_max=3, queue_max=2)]
+    units += [Unit("b", "banks", servers=4, mib_ps=4000, latency_ps=70, queue_max=2), Unit("c")]
+    one = chip(units, Stage("a", piece_bytes=MIB // 4), "b", Stage("c", join=True), piece_max=9)
+    trace = make_requests(200, at_ps=np.arange(200) * 300, size_bytes=MIB, key=np.arange(200))
+    done = one.run(trace)
+    for until_ps in (20_001, 31_234, 47_777):
+        one.reset()
+        one.run(trace, until_ps)
+        assert one.figures["inside"] > 0
+        one.reset()
+        assert one.run(trace).tobytes() == done.tobytes()
+
+
 def test_a_batch_at_a_time_is_the_whole_trace() -> None:
     """Bounded memory changes nothing: not the batches, not a pool too small for the load."""
     units = [Unit("a", fixed_ps=100, queue_max=2), Unit("b", servers=2, fixed_ps=150, queue_max=1)]

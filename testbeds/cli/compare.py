@@ -11,6 +11,9 @@ from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 __all__ = ["register"]
 
+FEW = 6
+"""Draws of a quick comparison."""
+
 
 def register(app: typer.Typer) -> None:
     """Add `offstage compare`."""
@@ -34,7 +37,7 @@ def compare(
         int, typer.Option("--samples", min=1, max=10_000, help="draws behind each interval")
     ] = 32,
     quick: Annotated[
-        bool, typer.Option("--quick", help="table, latency and utilisation: nothing is varied")
+        bool, typer.Option("--quick", help="few draws; no sensitivity, load and isolation")
     ] = False,
     calibration: Annotated[
         Path | None,
@@ -54,7 +57,8 @@ def compare(
     from offstage.testbeds.report.compare.table import console_table
 
     plan = Plan.of(
-        asic or [], samples=0 if quick else samples, deep=not quick, calibration=calibration,
+        asic or [], samples=min(samples, FEW) if quick else samples, deep=not quick,
+        calibration=calibration,
         command=shlex.join(["offstage", *sys.argv[1:]]),
     )  # fmt: skip
     found = runs_of(runs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offstage.bindings.errors import Interrupted
+from offstage.bindings.errors import BadInput, Interrupted
 from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel
 
 if TYPE_CHECKING:
@@ -81,6 +81,29 @@ def demo(
             "store, configurations and logs are left there: delete them, or begin again",
         ) from None  # fmt: skip
     print_summary(summary, out, form)
+    _compare(out, options.command, form)
+
+
+def _compare(out: Path, command: str, form: Format) -> None:
+    """The run beside models of other devices: a page of its own, and its table for people. A run
+    whose log cannot be compared is said to be one, and is a good run all the same."""
+    from rich.console import Group
+
+    from offstage.testbeds.cli.common import emit
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.report.compare.build import small
+    from offstage.testbeds.report.compare.page import write_comparison
+    from offstage.testbeds.report.compare.table import console_table
+
+    try:
+        with shown(3) as progress:
+            found = small(out, command, progress)
+    except BadInput as error:
+        print(f"offstage: no comparison: {error}", file=sys.stderr)
+        return
+    page, _ = write_comparison(found, out)
+    if form is Format.text:
+        emit({}, form, Group("", console_table(found.columns), "", found.sentence, "", str(page)))
 
 
 def options_of(

@@ -6,15 +6,18 @@ a speed-up is a ratio of two runs of the same stretch, times the ratio of the wh
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from offstage import __version__
 from offstage.asic_model.calibrate import fit
+from offstage.asic_model.copies import begin
 from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.asic_model.replay import decision_replay
 from offstage.asic_model.timed import as_hosts_saw, deadlines_missed
-from offstage.asic_model.trace import read_trace
+from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.report.compare.columns import Comparison
@@ -25,12 +28,13 @@ from offstage.testbeds.report.compare.sentence import answer
 from offstage.testbeds.report.compare.vary import vary
 from offstage.testbeds.report.run.page import setup_line
 
-__all__ = ["Plan", "compare_run", "runs_of"]
+__all__ = ["Plan", "compare_run", "on_drive", "runs_of", "small"]
 
 OWN = "dpu_x86_measured"
 """The preset of the machine that is measured: it is fitted to each run that it is compared with."""
 CARD = "bluefield3"
 """Whose cores are counted."""
+SMALL_DEVICES, SMALL_DRAWS, SMALL_FETCHES = ("bluefield3", "asic_7nm"), 4, 1_200
 DEFAULT = ("bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4")
 
 
@@ -45,6 +49,8 @@ class Plan:
     deep: bool
     """Also what each parameter, load and a neighbour do."""
     command: str
+    fetches_max: int | None = None
+    """Of the log, from its begin; None: all of it."""
 
     @staticmethod
     def of(
@@ -72,7 +78,11 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     """One run beside its own model and all presets."""
     progress.start(f"decisions of {run.path.name}", 1)
     trace = read_trace(run.path)
-    own = plan.own if plan.calibrated else fit(plan.own, run.stages, trace, str(run.path))
+    if plan.fetches_max is not None:
+        trace = begin(trace, plan.fetches_max)
+    own = on_drive(plan.own, run)
+    if not plan.calibrated:
+        own = fit(own, run.stages, trace, str(run.path))
     progress.advance(1)
     presets = (own, *plan.presets)
     progress.start("every device on the whole log", len(presets))
@@ -93,12 +103,27 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
         column.speed_up_mean, column.speed_up_p99 = speed_up.mean, speed_up.p99
         column.speed_up_same_drives = speed_up.same_drives
     return Comparison(
-        run=str(run.path), sentence=answer(columns), setup=_setup(run), columns=columns,
+        run=str(run.path), sentence=answer(columns), setup=_setup(run, trace), columns=columns,
         loads=found.loads, tornados=found.tornados, crossovers=found.crossovers,
         neighbours=found.neighbours, neighbours_device=found.neighbours_device,
         workload=run.summary.workload if run.summary is not None else {},
         samples=plan.samples, command=plan.command, version=__version__,
     )  # fmt: skip
+
+
+def on_drive(preset: Preset, run: Recorded) -> Preset:
+    """The preset with the emulated drive of the run; as it is where a disk was measured."""
+    drive = (run.summary.workload if run.summary is not None else {}).get("nvme", "")
+    if run.provenance != "emulated" or not drive:
+        return preset
+    return msgspec.structs.replace(preset, nvme=msgspec.structs.replace(preset.nvme, drive=drive))
+
+
+def small(folder: Path, command: str, progress: Progress) -> Comparison:
+    """The comparison with which a demo ends: two devices, few draws, the begin of its log."""
+    plan = Plan.of(SMALL_DEVICES, samples=SMALL_DRAWS, deep=False, calibration=None,
+                   command=command)  # fmt: skip
+    return compare_run(runs_of([folder])[0], replace(plan, fetches_max=SMALL_FETCHES), progress)
 
 
 def _preset(name: str) -> Preset:
@@ -109,7 +134,8 @@ def _preset(name: str) -> Preset:
     return read_preset(name)
 
 
-def _setup(run: Recorded) -> str:
+def _setup(run: Recorded, trace: Trace) -> str:
     text = setup_line(run.summary) if run.summary is not None else ""
-    about = f"Run {run.path.name}, {run.provenance}, storage {run.record['storage']}"
+    about = f"Run {run.path.name}, {run.provenance}, storage {run.record['storage']}, "
+    about += f"{len(trace.fetches):,} commands of one layer each"
     return f"{about}. {text}" if text else f"{about}."

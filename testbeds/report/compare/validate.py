@@ -16,7 +16,7 @@ from offstage.asic_model.replay import closed_loop
 from offstage.asic_model.timed import as_hosts_saw
 from offstage.asic_model.trace import read_trace
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.report.compare.build import OWN
+from offstage.testbeds.report.compare.build import OWN, on_drive
 from offstage.testbeds.report.compare.recorded import (
     RECORDS,
     Recorded,
@@ -61,7 +61,7 @@ class Validation(msgspec.Struct, kw_only=True):
 def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Preset]:
     """Fit, predict, judge. The preset says `calibrated` where nothing was missed."""
     first = _read(calibrate)
-    preset = fit(_on_drive(read_preset(OWN), first), first.stages, read_trace(first.path),
+    preset = fit(on_drive(read_preset(OWN), first), first.stages, read_trace(first.path),
                  str(first.path))  # fmt: skip
     judged: list[Judged] = []
     stages: list[StageError] = []
@@ -71,7 +71,7 @@ def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Pres
         workloads[name] = what
         predicted = [run for run in group if run.path != first.path]
         trace = read_trace(predicted[0].path)
-        own = _on_drive(preset, predicted[0])
+        own = on_drive(preset, predicted[0])
         run = closed_loop(trace, own)
         repeats = [as_hosts_saw(read_trace(one.path), one.stages) for one in group]
         judged += judge(name, run, repeats)
@@ -122,14 +122,6 @@ def _what(run: Recorded) -> str:
 def _name(run: Recorded) -> str:
     """The folder that the user gave, in short."""
     return (run.path.parent.parent if run.path.parent.name == RECORDS else run.path).name
-
-
-def _on_drive(preset: Preset, run: Recorded) -> Preset:
-    """The preset with the emulated drive of the run; as it is where a disk was measured."""
-    drive = (run.summary.workload if run.summary is not None else {}).get("nvme", "")
-    if run.provenance != "emulated" or not drive:
-        return preset
-    return msgspec.structs.replace(preset, nvme=msgspec.structs.replace(preset.nvme, drive=drive))
 
 
 def _fitted(preset: Preset) -> dict[str, str]:

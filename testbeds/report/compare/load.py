@@ -18,7 +18,7 @@ CELLS_MAX = 64
 
 def heat_map(column: Column) -> str:
     """Busy share of each unit over the run; empty where the device has no such figures."""
-    units = [unit for unit in column.units if unit.busy_by_bin]
+    units = [unit for unit in column.units if any(unit.busy_by_bin)]
     if not units:
         return ""
     rows = [_joined(unit.busy_by_bin, CELLS_MAX) for unit in units]
@@ -29,7 +29,7 @@ def heat_map(column: Column) -> str:
         shares[at, : len(row)] = np.clip(row, 0.0, 1.0)
     cells = np.zeros((*shares.shape, 4))
     cells[..., :3] = _rgb("set-pattern")
-    cells[..., 3] = shares
+    cells[..., 3] = shares / (shares.max() or 1.0)
     with picture(9.4, 1.1 + 0.26 * len(rows)) as drawn:
         axes = drawn.axes()
         edges = np.linspace(0.0, ends_s, count + 1), np.arange(len(rows) + 1) - 0.5
@@ -46,7 +46,8 @@ def heat_map(column: Column) -> str:
                       f"{percent(float(shares[at].max()))} in its busiest stretch")  # fmt: skip
         axes.set_yticks(range(len(rows)), [unit.name for unit in units])
         axes.set(xlabel="time in the run, s", ylabel="unit", xlim=(0.0, ends_s))
-        axes.set_title(f"{column.label} ({column.provenance}): blank is idle, full is busy")
+        fullest = percent(float(shares.max()))
+        axes.set_title(f"{column.label} ({column.provenance}); the fullest cell: {fullest} busy")
         axes.invert_yaxis()
         axes.grid(False)
         return drawn.svg(f"Busy share of each unit of {column.label} over the run")

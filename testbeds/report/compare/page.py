@@ -63,7 +63,8 @@ def _pictures(found: Comparison) -> list[str]:
          "change the result most."),
         ("crossover", "Where it turns", panels([crossover(one) for one in found.crossovers])
          if found.crossovers else "",
-         "The speed-up over two parameters at once; the dot is the preset."),
+         "The speed-up over two parameters at once; the dot is the preset, the strong line where "
+         "nothing is won or lost."),
         ("isolation", "One tenant against another",
          isolation(found.neighbours, found.neighbours_device) if found.neighbours else "",
          "A tenant with a steady, small load beside one that asks for more and more."),

@@ -1,6 +1,7 @@
 """What the parameters' ranges do to a result: which matter most, where two devices are equal."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,9 +9,16 @@ from offstage.testbeds.report.compare.columns import Crossover, Effect
 from offstage.testbeds.report.page.numbers import ratio
 from offstage.testbeds.report.page.pictures import colour, picture, plain_logs
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
 __all__ = ["crossover", "tornado"]
 
 ROWS_MAX = 15
+LEVELS = 9
+FLAT = 0.001
+"""A plane that varies by less has no lines: they would be those of rounding."""
 
 
 def tornado(effects: Sequence[Effect], device: str, base: float) -> str:
@@ -45,22 +53,16 @@ def crossover(found: Crossover) -> str:
     with picture(5.2, 3.9) as drawn:
         axes = drawn.axes()
         low, high = float(values.min()), float(values.max())
-        levels = np.unique(np.round(np.geomspace(low, max(high, low * 1.001), 9), 3))
-        if len(levels) > 1:
-            shades = [(*_rgb("set-pattern"), 0.08 + 0.8 * at / len(levels))
-                      for at in range(len(levels) - 1)]  # fmt: skip
-            filled = axes.contourf(found.xs, found.ys, values, levels=levels, colors=shades)
-            drawn.crisp(filled)
-            lines = axes.contour(
-                found.xs, found.ys, values, levels=levels[1:-1:2], colors=colour("soft"),
-                linewidths=0.6,
-            )  # fmt: skip
-            axes.clabel(lines, fmt=lambda level: f"{level:.2f}×", fontsize=7)
-        if low < 1.0 < high:
-            even = axes.contour(
-                found.xs, found.ys, values, levels=[1.0], colors=colour("ink"), linewidths=1.8
-            )
-            axes.clabel(even, fmt="break-even", fontsize=7.5)
+        if high > (1.0 + FLAT) * low:
+            levels = np.linspace(low, high, LEVELS)
+            shades = [(*_rgb("set-pattern"), 0.06 + 0.8 * at / LEVELS) for at in range(LEVELS)]
+            drawn.crisp(axes.contourf(found.xs, found.ys, values, levels=levels, colors=shades))
+            digits = 2 if high > 1.05 * low else 4
+            _lines(axes, found, values, levels[1:-1:2], digits)
+        else:
+            axes.set(xlim=(found.xs[0], found.xs[-1]), ylim=(found.ys[0], found.ys[-1]))
+            axes.text(0.5, 0.7, f"the same within {FLAT:.1%} everywhere", transform=axes.transAxes,
+                      ha="center", color=colour("muted"))  # fmt: skip
         (spot,) = axes.plot([found.x], [found.y], "o", color=colour("ink"), markersize=5)
         drawn.tip(spot, f"as in the preset: {found.x:g} {found.x_unit}, {found.y:g} {found.y_unit}")
         plain_logs(axes, x="number", y="number" if found.y_logarithmic else "")
@@ -70,6 +72,19 @@ def crossover(found: Crossover) -> str:
         )  # fmt: skip
         axes.grid(False)
         return drawn.svg(f"{found.what} of {found.device} over {found.x_name} and {found.y_name}")
+
+
+def _lines(
+    axes: "Axes", found: Crossover, values: "NDArray[np.float64]", levels: "NDArray[np.float64]",
+    digits: int,
+) -> None:  # fmt: skip
+    """Lines of equal speed-up, and a strong one where it is none."""
+    thin = axes.contour(
+        found.xs, found.ys, values, levels=levels, colors=colour("soft"), linewidths=0.6
+    )
+    axes.clabel(thin, fmt=lambda level: f"{level:.{digits}f}×", fontsize=7)
+    if values.min() < 1.0 < values.max():
+        axes.contour(found.xs, found.ys, values, levels=[1.0], colors=colour("ink"), linewidths=1.8)
 
 
 def _rgb(name: str) -> list[float]:

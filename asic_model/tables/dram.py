@@ -21,7 +21,17 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.network import Load, Unit
 from offstage.bindings.settings import read_toml
 
-__all__ = ["Channel", "Curve", "Device", "Table", "channel", "check_device", "devices"]
+__all__ = [
+    "LOAD_SPAN_PS",
+    "Channel",
+    "Curve",
+    "Device",
+    "Table",
+    "channel",
+    "check_device",
+    "devices",
+    "mean_ps",
+]
 
 TABLE = Path(__file__).resolve().parent / "dram.toml"
 ALONE_TOLERANCE = 0.05
@@ -165,6 +175,13 @@ def _at(curve: Curve, loads: list[int]) -> list[list[float]]:
 
 def _between(low: float, high: float, share: float) -> float:
     return low + (high - low) * share
+
+
+def mean_ps(row: Load) -> float:
+    """The mean of what is drawn from a row: straight lines between its quantiles."""
+    steps = ((row.min_ps, row.p50_ps, 0.5), (row.p50_ps, row.p90_ps, 0.4),
+             (row.p90_ps, row.p99_ps, 0.09), (row.p99_ps, row.max_ps, 0.01))  # fmt: skip
+    return sum((low + high) / 2 * share for low, high, share in steps)
 
 
 def _nearest(curves: list[Curve], piece_bytes: int) -> list[Curve]:

@@ -171,7 +171,7 @@ def test_a_memory_has_the_spread_of_its_table() -> None:
 
 def test_the_arbiter_serves_tenants_by_weight_and_deadline() -> None:
     """Of two tenants that ask for more than the drives give, three to one; within a tenant the
-    read that is needed first."""
+    read that is needed first, also one that comes late: what waits does so at the arbiter."""
     chip = open_chip(
         read_preset("asic_7nm").with_({"nvme.drives": 1, "nvme.queue": 1}), in_flight_max=1024,
         weights=(3, 1),
@@ -184,6 +184,12 @@ def test_the_arbiter_serves_tenants_by_weight_and_deadline() -> None:
                    deadline_ps=10**12, offset_bytes=(500 + number) * BLOCK)  # fmt: skip
     while len(order) < 100:
         order += [tag for tag, _ in chip.next_ends()]
+    timing.ask("read", chip.now_ps, tag=999, size_bytes=BLOCK, tenant=0, cause=3,
+               deadline_ps=chip.now_ps + 10**6, offset_bytes=999 * BLOCK)  # fmt: skip
+    behind: list[int] = []
+    while 999 not in behind:
+        behind += [tag for tag, _ in chip.next_ends()]
+    assert len(behind) <= 8
     first = [tag for tag in order if tag % 2 == 0]
     assert 70 <= len(first) <= 80
     assert first[5:] == sorted(first[5:], reverse=True)  # the last asked is needed first

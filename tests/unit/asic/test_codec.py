@@ -97,6 +97,30 @@ def test_what_is_damaged_is_refused_alike(dtype: str, data: bytes, draw: st.Data
     )
 
 
+def normal(seed: int, count: int) -> bytes:
+    """Normal values in bfloat16, little-endian."""
+    drawn = np.random.default_rng(seed).normal(size=count).astype(np.float32)
+    return (drawn.view(np.uint32) >> 16).astype("<u2").tobytes()
+
+
+def test_codes_of_equal_weight_have_one_order() -> None:
+    """Few values of many exponents: their counts are often equal, and still both agree."""
+    for seed in range(60):
+        data = normal(seed, 60 + 20 * seed)
+        assert codec.encode("bfloat16", data) == reference.encode("bfloat16", data)
+
+
+def test_values_end_where_their_piece_does() -> None:
+    """A piece without its last byte, or with one more, whose size says so too: refused by both."""
+    coded = bytearray(codec.encode("bfloat16", normal(1, 2048)))
+    size = int.from_bytes(coded[8:10], "little")
+    assert size == len(coded) - 10 < 4096
+    for changed, wrong in ((coded[:-1], size - 1), (coded + b"\0", size + 1)):
+        changed[8:10] = wrong.to_bytes(2, "little")
+        assert outcome(codec.decode, bytes(changed), LENGTH_MAX) is None
+        assert outcome(reference.decode, bytes(changed)) is None
+
+
 def outcome(decode: Any, coded: bytes, *rest: int) -> bytes | None:
     """What was decoded; None where it was refused, or is longer than any payload here."""
     if len(coded) >= 8 and int.from_bytes(coded[4:8], "little") > LENGTH_MAX:
@@ -155,9 +179,7 @@ def test_codes_are_as_short_as_they_can_be(weights: list[int]) -> None:
 
 def test_exponents_of_normal_values_cost_what_their_entropy_says() -> None:
     """Does coding pay? Within 3 % of the entropy of the exponents, tables included."""
-    random = np.random.default_rng(2)
-    normal = random.normal(size=2**17).astype(np.float32).view(np.uint32)
-    values = (normal >> 16).astype("<u2")
+    values = np.frombuffer(normal(2, 2**17), "<u2")
     counts = np.unique(values >> 7 & 0xFF, return_counts=True)[1] / len(values)
     entropy = -sum(float(share) * math.log2(share) for share in counts)
     bits = len(codec.encode("bfloat16", values.tobytes())) * 8 / len(values)

@@ -105,9 +105,10 @@ analysis = make_builder(
     sorted(ANALYSIS.glob("*.c")),
     [ANALYSIS, FIRMWARE / "include"],
 )
+chip_sources = [*sorted(CHIP.glob("*.c")), *(FIRMWARE / f"src/{name}.c" for name in CHIP_FIRMWARE)]
 chip = make_builder(
     "_chip",
     [*sorted(CHIP.glob("*.h")), *(FIRMWARE / f"include/{name}.h" for name in ("histogram", "qos"))],
-    [*sorted(CHIP.glob("*.c")), *(FIRMWARE / f"src/{name}.c" for name in CHIP_FIRMWARE)],
+    chip_sources,
     [CHIP, FIRMWARE / "include"],
 )

@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TABLE = HERE / "mutants.toml"
 PAGE = ROOT / "docs/reference/mutants.md"
-AREAS = ("core", "store", "driver", "device", "host", "lab", "figures")
+AREAS = ("core", "store", "driver", "device", "host", "lab", "chip", "figures")
 
 
 class BadTable(Exception):
@@ -164,7 +164,7 @@ def _one(row: Mutant, tree: Tree) -> str:
     text = path.read_text(encoding="utf-8")
     path.write_text(mutate(text, row), encoding="utf-8")
     try:
-        if row.in_c and not tree.rebuild(row.test):
+        if row.in_c and not tree.rebuild(row.test, row.file):
             return "no build"
         code, _ = tree.test(row.test)
     finally:

@@ -2,7 +2,7 @@
 
 The firmware is built once as position-independent code without optimizing for long, into one
 library; the C tests and the Python extension are linked from it, so that a mutant costs one
-compilation and one link.
+compilation and one link. The engine of the chip is small: its extension is compiled as a whole.
 """
 
 import os
@@ -15,6 +15,8 @@ from pathlib import Path
 FIRMWARE = "dpu/firmware"
 LIBRARY = "build/plain/libofs.a"
 EXTENSION = "bindings/_firmware.abi3.so"
+ENGINE = "asic_model/engine"
+ENGINE_EXTENSION = "bindings/_chip.abi3.so"
 C_FLAGS = "-fPIC -O1"
 TEST_SECONDS = 120  # a mutant that never ends is noticed by this
 PYTEST_FAILED = 1  # pytest's own: tests ran, and one failed
@@ -58,8 +60,10 @@ class Tree:
                    "-o", str(self._python)], check=True)  # fmt: skip
         self._link(check=True)
 
-    def rebuild(self, test: str) -> bool:
-        """What `test` needs of the firmware as it stands now; False where it does not compile."""
+    def rebuild(self, test: str, file: str) -> bool:
+        """What `test` needs of `file` as it stands now; False where it does not compile."""
+        if file.startswith(ENGINE):
+            return self._engine() == 0
         if test.startswith("tests/"):
             return self._make(LIBRARY) == 0 and self._link() == 0
         return self._make(f"build/plain/{test}") == 0
@@ -81,6 +85,17 @@ class Tree:
         if test.startswith("tests/") and done.returncode not in (0, PYTEST_FAILED):
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
         return int(done.returncode != 0), said
+
+    def _engine(self) -> int:
+        """The chip's extension, from its sources."""
+        source = self.root / "build/chip.c"
+        emit = ("import sys; sys.path.insert(0, 'bindings'); import build_extensions; "
+                f"build_extensions.chip.emit_c_code({str(source)!r}); "
+                "print(*build_extensions.chip_sources)")  # fmt: skip
+        sources = self._run([sys.executable, "-c", emit], check=True).stdout.split("\n")[-2].split()
+        include = [f"-I{sysconfig.get_path('include')}", f"-I{ENGINE}", f"-I{FIRMWARE}/include"]
+        command = ["gcc", "-shared", *C_FLAGS.split(), "-D_GNU_SOURCE", *include, str(source)]
+        return self._run([*command, *sources, "-o", ENGINE_EXTENSION]).returncode
 
     def _make(self, target: str, check: bool = False) -> int:
         jobs = f"-j{os.cpu_count() or 1}"

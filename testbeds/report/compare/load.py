@@ -8,7 +8,7 @@ import numpy as np
 from offstage.testbeds.report.compare.columns import Column, LoadPoint, NeighbourPoint
 from offstage.testbeds.report.compare.style import colours, line_style
 from offstage.testbeds.report.page.numbers import clock_ns, percent
-from offstage.testbeds.report.page.pictures import LINE_STYLES, colour, picture, plain_logs
+from offstage.testbeds.report.page.pictures import LINE_STYLES, colour, picture, plain_logs, rgb
 
 __all__ = ["heat_map", "hockey_stick", "isolation"]
 
@@ -28,7 +28,7 @@ def heat_map(column: Column) -> str:
     for at, row in enumerate(rows):
         shares[at, : len(row)] = np.clip(row, 0.0, 1.0)
     cells = np.zeros((*shares.shape, 4))
-    cells[..., :3] = _rgb("set-pattern")
+    cells[..., :3] = rgb("set-pattern")
     cells[..., 3] = shares / (shares.max() or 1.0)
     with picture(9.4, 1.1 + 0.26 * len(rows)) as drawn:
         axes = drawn.axes()
@@ -57,11 +57,6 @@ def _joined(bins: Sequence[float], most: int) -> list[float]:
     """The same in at most so many stretches: means of neighbours."""
     step = -(-len(bins) // most)
     return [float(np.mean(bins[at : at + step])) for at in range(0, len(bins), step)]
-
-
-def _rgb(name: str) -> list[float]:
-    text = colour(name)
-    return [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]
 
 
 def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from offstage.testbeds.report.compare.columns import Crossover, Effect
 from offstage.testbeds.report.page.numbers import ratio
-from offstage.testbeds.report.page.pictures import colour, picture, plain_logs
+from offstage.testbeds.report.page.pictures import colour, picture, plain_logs, rgb
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def crossover(found: Crossover) -> str:
         low, high = float(values.min()), float(values.max())
         if high > (1.0 + FLAT) * low:
             levels = np.linspace(low, high, LEVELS)
-            shades = [(*_rgb("set-pattern"), 0.06 + 0.8 * at / LEVELS) for at in range(LEVELS)]
+            shades = [(*rgb("set-pattern"), 0.06 + 0.8 * at / LEVELS) for at in range(LEVELS)]
             drawn.crisp(axes.contourf(found.xs, found.ys, values, levels=levels, colors=shades))
             digits = 2 if high > 1.05 * low else 4
             _lines(axes, found, values, levels[1:-1:2], digits)
@@ -85,8 +85,3 @@ def _lines(
     axes.clabel(thin, fmt=lambda level: f"{level:.{digits}f}×", fontsize=7)
     if values.min() < 1.0 < values.max():
         axes.contour(found.xs, found.ys, values, levels=[1.0], colors=colour("ink"), linewidths=1.8)
-
-
-def _rgb(name: str) -> list[float]:
-    text = colour(name)
-    return [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]

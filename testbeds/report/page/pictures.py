@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LINE_STYLES", "Picture", "colour", "picture", "plain_logs"]
+__all__ = ["LINE_STYLES", "Picture", "colour", "picture", "plain_logs", "rgb"]
 
 PAGE = "offstage.testbeds.report.page"
 LINE_STYLES: dict[str, Any] = {
@@ -118,6 +118,12 @@ def plain_logs(axes: "Axes", *, x: str = "", y: str = "") -> None:
 def colour(name: str) -> str:
     """The CSS variable `--name` as matplotlib takes it."""
     return _colours()[name]
+
+
+def rgb(name: str) -> list[float]:
+    """The same as three shares, where an opacity is to be added."""
+    text = colour(name)
+    return [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]
 
 
 @functools.cache

@@ -144,7 +144,7 @@ def _on_cluster(missing: Sequence[Job], address: str) -> Generator[tuple[Job, Ro
     """On a dask cluster, whose workers have the same Offstage and see the run under its path."""
     distributed, opened = open_cluster(address)
     where = f"--cluster {address}"
-    with opened as client:
+    with opened as client, client.as_current():
         futures = {client.submit(_remote, job, pure=False): job for job in missing}
         try:
             for future in distributed.as_completed(list(futures)):

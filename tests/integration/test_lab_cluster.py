@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from asic_logs import recorded, written
 from lab_runs import LAB, SPEC, WAIT_S, ledger, shell, wait_for
 
 from offstage.testbeds.cli import run
@@ -91,6 +92,20 @@ def test_a_cluster_writes_the_same_bytes(
     done = shell("run", "e.toml", "--out", "out", "--cluster", cluster.address)
     assert done.returncode == 0, done.stderr
     assert ledger(lab_folder / "out") == ledger(lab_whole)
+
+
+def test_a_sweep_of_chips_has_the_same_table(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`asic sweep` on a cluster and on this machine."""
+    written(tmp_path, recorded())
+    spec = tmp_path / "sweep.toml"
+    spec.write_text('run = "run"\n[grid]\n"codec.lanes" = [1, 8, 32]\n')
+    tables = []
+    for name, more in (("own", ["--jobs", "1"]), ("dask", ["--cluster", cluster.address])):
+        assert run(["asic", "sweep", str(spec), "--out", str(tmp_path / name), *more]) == 0
+        tables.append((tmp_path / name / "sweep.parquet").read_bytes())
+    assert tables[0] == tables[1] and "3 chips" in capsys.readouterr().out
 
 
 def test_what_kills_a_worker_costs_its_own_point_only(cluster: Cluster, lab_folder: Path) -> None:

@@ -6,14 +6,13 @@ a speed-up is a ratio of two runs of the same stretch, times the ratio of the wh
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from offstage import __version__
 from offstage.asic_model.calibrate import fit
-from offstage.asic_model.copies import begin
 from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.asic_model.replay import decision_replay
 from offstage.asic_model.timed import as_hosts_saw, deadlines_missed
@@ -34,7 +33,7 @@ OWN = "dpu_x86_measured"
 """The preset of the machine that is measured: it is fitted to each run that it is compared with."""
 CARD = "bluefield3"
 """Whose cores are counted."""
-SMALL_DEVICES, SMALL_DRAWS, SMALL_FETCHES = ("bluefield3", "asic_7nm"), 4, 1_200
+SMALL_DEVICES, SMALL_DRAWS = ("bluefield3", "asic_7nm"), 4
 DEFAULT = ("bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4")
 
 
@@ -49,8 +48,6 @@ class Plan:
     deep: bool
     """Also what each parameter, load and a neighbour do."""
     command: str
-    fetches_max: int | None = None
-    """Of the log, from its begin; None: all of it."""
 
     @staticmethod
     def of(
@@ -78,8 +75,6 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     """One run beside its own model and all presets."""
     progress.start(f"decisions of {run.path.name}", 1)
     trace = read_trace(run.path)
-    if plan.fetches_max is not None:
-        trace = begin(trace, plan.fetches_max)
     own = on_drive(plan.own, run)
     if not plan.calibrated:
         own = fit(own, run.stages, trace, str(run.path))
@@ -120,10 +115,10 @@ def on_drive(preset: Preset, run: Recorded) -> Preset:
 
 
 def small(folder: Path, command: str, progress: Progress) -> Comparison:
-    """The comparison with which a demo ends: two devices, few draws, the begin of its log."""
+    """The comparison with which a demo ends: two devices and few draws."""
     plan = Plan.of(SMALL_DEVICES, samples=SMALL_DRAWS, deep=False, calibration=None,
                    command=command)  # fmt: skip
-    return compare_run(runs_of([folder])[0], replace(plan, fetches_max=SMALL_FETCHES), progress)
+    return compare_run(runs_of([folder])[0], plan, progress)
 
 
 def _preset(name: str) -> Preset:

@@ -96,7 +96,8 @@ ROWS = (
     Row("stall_ms_p99", "stall p99", "All but one token in a hundred waited no longer.",
         lambda one: milliseconds(one.stall_ns.p99 / 1e6), True),
     Row("deadlines_missed", "deadlines missed", "Tokens that took longer than their session's "
-        "pace.", _deadlines),
+        "pace, the host's own work included: where the host alone is slower than the pace, as on "
+        "a small machine, no device can help.", _deadlines),
     Row("joule_per_gb", "energy per GB", "Of the device, for each GB handed to the hosts.",
         lambda one: _range(one.joule_per_gb, _joule)),
     Row("joule_per_token", "energy per token", "The same over the tokens of the run.",

@@ -1,6 +1,7 @@
 """What every test shares: the folder of real traces, and settings that do not depend on load."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,11 @@ settings.load_profile(os.environ.get("OFFSTAGE_HYPOTHESIS", "default"))
 
 # Numeric libraries with a thread per core make small kernels slower, not faster.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and with them every
+# process that a test starts in order to interrupt it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo "  variables: PYTHON VENV EXTRAS OUT ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
 
-demo: build ## the whole path on this machine in about two minutes; writes $(OUT)/report.html
+demo: build ## the whole path on this machine in two to three minutes; writes $(OUT)/report.html
 	$(BIN)/offstage demo --out $(OUT) $(ARGS)
 
 test: $(VENV)/.stamp-extras build ## every test that this machine can run

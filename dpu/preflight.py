@@ -12,11 +12,10 @@ from pathlib import Path
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_size
 from offstage.dpu.config import Config
+from offstage.dpu.drives import HEAD_BYTES, block_name, occupied
 from offstage.dpu.storefile import STORE_MAGIC
 
 __all__ = ["check_machine", "check_store_file"]
-
-HEAD_BYTES = 262_144  # where the firmware, too, looks for what stands in the way of a new store
 
 
 def check_machine(config: Config) -> None:
@@ -40,13 +39,16 @@ def check_machine(config: Config) -> None:
 def check_store_file(config: Config) -> None:
     """BadInput for a file that is shorter than the store is to be, and holds something.
 
-    A store has its whole size before its first byte is written, so a shorter one was cut."""
+    A store has its whole size before its first byte is written, so a shorter one was cut. So it is
+    for a block device that somebody uses or that carries something else; a mount on it, say."""
     storage = config.storage
     if not storage.path or (storage.backend == "emulated" and not storage.inner):
         return
     path = Path(storage.path)
     try:
         status = path.stat()
+        if stat.S_ISBLK(status.st_mode):
+            _check_drive(path, status.st_rdev)
         if not stat.S_ISREG(status.st_mode) or status.st_size >= storage.size_bytes:
             return
         with path.open("rb") as file:
@@ -66,3 +68,10 @@ def check_store_file(config: Config) -> None:
         )  # fmt: skip
     elif head.strip(b"\0"):
         raise BadInput("this is no store and not empty", str(path), "give another path")
+
+
+def _check_drive(path: Path, device: int) -> None:
+    name = block_name(device)
+    refused = occupied(name) if name else ""
+    if refused:
+        raise BadInput(f"the drive {name} {refused}", str(path), "give one that nobody uses")

@@ -26,7 +26,7 @@ MAY_IMPORT = {
 SHARED_HEADERS = {"region/shared.h", "port/local.h"}
 # Inside testbeds: each room may import those that stand before it on the list, and itself.
 ROOMS = (
-    ("progress", "machine"),
+    ("progress", "machine", "doctor"),
     ("workloads.requests",),
     ("workloads.selections",),
     ("capture", "beds", "lab.policies"),

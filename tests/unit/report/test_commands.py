@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from offstage.testbeds.cli import run
-from offstage.testbeds.cli.doctor import examine, to_dict
 from offstage.testbeds.cli.progress import Plain
 from offstage.testbeds.report import read_summary, write_summary
 
@@ -102,14 +101,6 @@ def test_an_interrupted_demo_says_what_it_leaves(
     monkeypatch.setattr("offstage.testbeds.workloads.requests.formats.mooncake.lines", interrupted)
     assert run(["trace", "info", str(TINY)]) == 130
     assert capsys.readouterr().err.strip() == "offstage: interrupted"
-
-
-def test_doctor_says_how_to_mend_what_is_missing(tmp_path: Path) -> None:
-    checks = examine(tmp_path)
-    assert len({check.name for check in checks}) == len(checks)
-    assert [check.name for check in checks if (check.state == "ok") == bool(check.mend)] == []
-    assert to_dict(checks)["ready"] is True, "this test itself needs the extension"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_plain_progress_tells_each_phase_and_its_last_remark() -> None:

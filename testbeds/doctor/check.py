@@ -1,0 +1,105 @@
+"""What a check is, and the machine it looks at.
+
+A check is `ok`, `missing` (something is not used, slower or not possible) or `required` (nothing
+runs without it). It says what it enables in Offstage, and one that is not ok says how to mend it.
+Whatever /sys, /proc and /dev say is read below the machine's root, so that a test can show a
+machine that it does not have.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["Check", "Machine", "Repair", "State", "command_path", "pkg_config", "run_quietly"]
+
+State = Literal["ok", "missing", "required"]
+COMMAND_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One step of `--fix`: write `text` to `path`, or, without a path, load the kernel module
+    `text`. Nothing else is ever done, and never to a disk."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"echo {self.text} > {self.path}" if self.path else f"modprobe {self.text}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: what was found, what it enables, and the mend where it is not ok.
+
+    `details`: the single devices, for programs."""
+
+    name: str
+    state: State
+    found: str
+    purpose: str
+    mend: str = ""
+    repairs: tuple[Repair, ...] = ()
+    details: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where to look: `folder` is where stores would be written, `root` what is taken for /."""
+
+    folder: Path
+    root: Path = Path("/")
+
+    def read(self, path: str) -> str:
+        """A file of the kernel's, stripped; "" where it is absent or unreadable."""
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+    def names(self, path: str) -> list[str]:
+        """What stands in a folder, sorted; nothing where it is absent."""
+        try:
+            return sorted(one.name for one in (self.root / path).iterdir())
+        except OSError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Whether the file or folder is there."""
+        return (self.root / path).exists()
+
+    def module(self, name: str) -> bool:
+        """Whether a kernel module is loaded or built in."""
+        return self.exists(f"sys/module/{name}")
+
+    def loadable(self, name: str) -> bool:
+        """Whether this kernel has a module of that name to load."""
+        release = self.read("proc/sys/kernel/osrelease")
+        listed = self.read(f"lib/modules/{release}/modules.dep") if release else ""
+        return f"/{name}.ko" in listed or f"/{name.replace('_', '-')}.ko" in listed
+
+
+def pkg_config(package: str, what: str = "--modversion") -> str | None:
+    """What pkg-config says of a package; None where it knows none."""
+    done = run_quietly(["pkg-config", what, package])
+    return done.stdout.strip() if done is not None and done.returncode == 0 else None
+
+
+def run_quietly(words: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """A command that looks and changes nothing; None where there is none or it does not end."""
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S,
+            stdin=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def command_path(*names: str) -> str | None:
+    """Where the first of these commands that is there lies."""
+    return next((found for name in names if (found := shutil.which(name))), None)

@@ -58,6 +58,19 @@ class Device:
         return count
 
 
+def _hbm_levels(bank_groups: int, banks: int) -> tuple[tuple[str, int, int, int], ...]:
+    """Of a channel of HBM: two pseudo channels take turns, then the groups of banks."""
+    return (
+        ("PseudoChannel", 1, 2, 1),
+        ("BankGroup", 3, bank_groups, 1),
+        ("Column", 6, 32, 8),
+        ("Bank", 4, banks, 1),
+        ("Sid", 2, 2, 1),
+        ("Row", 5, 16384, 1),
+    )
+
+
+HBM_CONTROLLER = "HBM34, read buffer of 128, write buffer of 64"
 DEVICES = {
     one.name: one
     for one in (
@@ -86,7 +99,7 @@ DEVICES = {
             "hbm3_6400",
             "HBM3_16Gb_8hi",
             "HBM3_6400Mbps",
-            "HBM34, read buffer of 128, write buffer of 64",
+            HBM_CONTROLLER,
             625,
             26,
             31,
@@ -96,20 +109,13 @@ DEVICES = {
             9 + 26 + 560 + 31,
             32,
             625,
-            (
-                ("PseudoChannel", 1, 2, 1),
-                ("BankGroup", 3, 4, 1),
-                ("Column", 6, 32, 8),
-                ("Bank", 4, 4, 1),
-                ("Sid", 2, 2, 1),
-                ("Row", 5, 16384, 1),
-            ),
+            _hbm_levels(4, 4),
         ),
         Device(
             "hbm4_8000",
             "HBM4_32Gb_8Hi",
             "HBM4_8000Mbps",
-            "HBM34, read buffer of 128, write buffer of 64",
+            HBM_CONTROLLER,
             500,
             33,
             39,
@@ -119,14 +125,7 @@ DEVICES = {
             12 + 33 + 900 + 39,
             32,
             500,
-            (
-                ("PseudoChannel", 1, 2, 1),
-                ("BankGroup", 3, 2, 1),
-                ("Column", 6, 32, 8),
-                ("Bank", 4, 8, 1),
-                ("Sid", 2, 2, 1),
-                ("Row", 5, 16384, 1),
-            ),
+            _hbm_levels(2, 8),
         ),
     )
 }

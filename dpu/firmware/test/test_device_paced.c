@@ -79,24 +79,41 @@ test_what_late_means(void)
 		!ofs_pace_late(0, 100, 1099) && ofs_pace_late(0, 100, 1100)); /* a microsecond at least */
 }
 
+/* A host with a session whose blocks are known. */
+static void
+attach(struct world *world, struct world_host *host, struct world_session *session)
+{
+	int rc;
+
+	world_attach(world, host, 0, NULL);
+	rc = world_session(host, session, 4);
+	assert(rc == 0);
+	rc = world_append(session, 100, 8);
+	assert(rc == 0);
+}
+
 static void
 begin(struct world *world, struct world_host *host, struct world_session *session,
 	struct ofs_timing *timing)
 {
 	struct ofs_device_config config;
-	int rc;
 
 	world_config(&config);
 	snprintf(config.storage.backend, sizeof(config.storage.backend), "emulated");
 	config.timing = timing;
 	world_open(world, &config);
 	world_tenant(world, 16);
-	world_attach(world, host, 0, NULL);
-	rc = world_session(host, session, 4);
-	assert(rc == 0);
-	rc = world_append(session, 100, 8);
-	assert(rc == 0);
+	attach(world, host, session);
 	world_put_all(session, 0, 0);
+}
+
+static void
+end(struct world *world, struct world_host *host, struct ofs_timing *timing)
+{
+	world_verify(world);
+	world_detach(host);
+	world_close(world, 0);
+	timing->ops->close(timing);
 }
 
 static uint64_t
@@ -132,10 +149,7 @@ test_a_step_takes_what_the_model_says(void)
 	assert(took_ns >= COMMAND_NS + HIT_NS && took_ns <= LOOKS(COMMAND_NS + HIT_NS));
 	status = world_status(&world);
 	assert(status.paced == 4); /* two commands, two answers */
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
-	timing->ops->close(timing);
+	end(&world, &host, timing);
 }
 
 /* Commands and reads contend: with one server of the model a second step waits for the first. */
@@ -151,10 +165,7 @@ test_steps_contend_for_the_model(void)
 	begin(&world, &host, &session, timing);
 	took_ns = timed_fetch(&world, &session, 1, 0);
 	assert(took_ns >= COMMAND_NS + 4 * READ_NS + HIT_NS); /* four reads, one after another */
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
-	timing->ops->close(timing);
+	end(&world, &host, timing);
 }
 
 /* Gone while the model has its command, and while it hands over its hits: nobody is answered, the
@@ -178,19 +189,12 @@ test_a_host_that_goes(uint64_t after_ns)
 	world_pass(&world, after_ns);
 	world_detach(&host);
 	free(flight.bytes);
-	world_attach(&world, &other, 0, NULL);
-	rc = world_session(&other, &next, 4);
-	assert(rc == 0);
-	rc = world_append(&next, 100, 8);
-	assert(rc == 0);
+	attach(&world, &other, &next);
 	next.step = 1;
 	rc = world_fetch(&next, 0, 4, ALL_FOUR, NULL, SECOND_NS, &fetch);
 	assert(rc == 0 && fetch.wrong_count == 0);
 	world_pass(&world, SECOND_NS / 100);
-	world_verify(&world);
-	world_detach(&other);
-	world_close(&world, 0);
-	timing->ops->close(timing);
+	end(&world, &other, timing);
 }
 
 /* Another storage than emulated has times of its own: refused, with the mend. */

@@ -10,7 +10,7 @@ What can fail: `BadInput`, where a preset asks for more than the engine takes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.units import cores as software
@@ -28,10 +28,11 @@ from offstage.asic_model.units.qos import arbiter
 from offstage.asic_model.units.scheduler import decide, scheduler_pipeline
 from offstage.bindings.chip import Chip
 from offstage.bindings.core import CoreConfig
+from offstage.bindings.errors import BadInput
 from offstage.bindings.network import Limits, Network, Stage, Unit
 from offstage.bindings.timing import Costs, Timing
 
-__all__ = ["limited", "network", "open_chip", "open_timing"]
+__all__ = ["Sizes", "limited", "network", "open_chip", "open_timing", "sizes"]
 
 PIECES_MAX = 1 << 16
 DPU_PIECE_BYTES = 8192
@@ -147,11 +148,39 @@ def open_timing(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 
     return chip.timing()
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What hardware bounds of a decision core. `candidates`: None where software holds them."""
+
+    candidates: int | None
+    reads: int
+    arena_bytes: int
+
+
+def sizes(preset: Preset) -> Sizes:
+    """The table of candidates, the reads in flight, and all of the staging memory."""
+    return Sizes(
+        None if preset.scheduler is None else preset.scheduler.candidates.whole,
+        preset.nvme.reads.whole,
+        preset.arena_bytes,
+    )
+
+
 def limited(preset: Preset, config: CoreConfig) -> CoreConfig:
-    """A core's sizes within what the preset has: the bounded table of candidates, the reads that
-    it has in flight, and an arena that its staging memory holds."""
-    candidates = config.queue_max
-    if preset.scheduler is not None:
-        candidates = min(candidates, preset.scheduler.candidates.whole)
-    return replace(config, queue_max=candidates, io_max=min(config.io_max,
-                                                            preset.nvme.reads.whole))  # fmt: skip
+    """A core's sizes within what the preset has. BadInput where its staging memory does not hold
+    the blocks of one fetch."""
+    has = sizes(preset)
+    slots = has.arena_bytes // config.block_size_bytes
+    if slots < min(config.demand_max, config.slot_count):
+        raise BadInput(
+            f"{preset.staging} holds {slots} blocks of {config.block_size_bytes} B, and a fetch "
+            f"asks for up to {config.demand_max}", f"preset {preset.name}",
+            f"give [{preset.staging}] more capacity",
+        )  # fmt: skip
+    return replace(
+        config,
+        queue_max=config.queue_max if has.candidates is None
+        else min(config.queue_max, has.candidates),
+        io_max=min(config.io_max, has.reads),
+        slot_count=min(config.slot_count, slots),
+    )  # fmt: skip

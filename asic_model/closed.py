@@ -372,7 +372,7 @@ class ClosedLoop:
             "clean": lambda ns: core.block_clean(ns, n[0], n[1]),
             "drop": lambda ns: core.block_drop(ns, n[0], n[1]),
             "reset": core.reset,
-            "tenant": lambda ns: _tenant(core, ns, data),
+            "tenant": lambda ns: self._tenant(ns, data),
             "policy": lambda ns: core.set_policy(ns, policy_of(data)),
         }
         found = self._call(event.kind, calls[event.kind], now_ps)
@@ -385,6 +385,14 @@ class ClosedLoop:
             self.device.ask("write", now_ps, _nothing, size_bytes=self.trace.block_bytes)
         self._act(now_ps)
         self._tick(now_ps)
+
+    def _tenant(self, now_ns: int, data: bytes) -> int:
+        """A tenant with its part of an arena that may be smaller than the log's."""
+        found = np.frombuffer(data, TENANT, 1)[0]
+        has, had = self._core.config.slot_count, self.trace.config.slot_count
+        slots = max(1, int(found["slot_count"]) * has // had)
+        secret = found["secret"].tobytes()
+        return self._core.tenant_add(now_ns, secret, slots, int(found["weight"]))
 
 
 def _ns(now_ps: int) -> int:
@@ -407,12 +415,6 @@ def _class(end: int) -> str:
 def _session(data: bytes) -> SessionConfig:
     found = np.frombuffer(data, SESSION, 1)[0]
     return SessionConfig(**{name: int(found[name]) for name in SESSION.names or ()})
-
-
-def _tenant(core: Core, now_ns: int, data: bytes) -> int:
-    found = np.frombuffer(data, TENANT, 1)[0]
-    secret = found["secret"].tobytes()
-    return core.tenant_add(now_ns, secret, int(found["slot_count"]), int(found["weight"]))
 
 
 def _nothing(end_ps: int) -> None:

@@ -269,6 +269,12 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         found: Memory = getattr(self, name)
         return found
 
+    @property
+    def arena_bytes(self) -> int:
+        """What the staging memory holds in all."""
+        memory = self.memory(self.staging)
+        return memory.capacity.whole * memory.channels.whole
+
     def numbers(self) -> Iterator[tuple[str, Number]]:
         """Every number by `block.key`, in the order of the tables."""
         for block in BLOCKS:

@@ -212,12 +212,11 @@ def _tier(spec: Spec) -> Iterator[Rule]:
 
 def _device(spec: Spec, preset: Preset) -> Iterator[Rule]:
     """The arena is in the device's memory."""
-    memory = preset.memory(preset.staging)
-    has = memory.capacity.base * memory.channels.base
+    has = preset.arena_bytes
     slots = max(spec.tier.buffer_over_k) * spec.selection.k_blocks * spec.layer_count
     wants = slots * (spec.workload.concurrent or spec.workload.sessions) * spec.block_bytes
     yield (wants > has, f"an arena of {format_size(int(wants))}, and {preset.name} has "
-           f"{format_size(int(has))} of {preset.staging}", "[tier] device",
+           f"{format_size(has)} of {preset.staging}", "[tier] device",
            "give a smaller buffer, or another device")  # fmt: skip
 
 

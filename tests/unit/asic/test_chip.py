@@ -19,6 +19,9 @@ from offstage.bindings.core import CoreConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import NvmeModel, preset
 from offstage.bindings.timing import KINDS, Costs, Timing
+from offstage.dpu.config import Config
+from offstage.dpu.options import Model
+from offstage.testbeds.beds.device import as_device
 from offstage.testbeds.cli import run
 from offstage.testbeds.lab.run.experiment import plan
 from offstage.testbeds.lab.run.plan import Task
@@ -42,6 +45,15 @@ time_per_token = "1ms"
 use = "window+ema"
 """
 BLOCK = 65536
+SMALL = """
+extends = "asic_7nm"
+[scheduler]
+candidates = { value = 100, unit = "1", low = 1, high = 100, tag = "guess", source = "a test" }
+[nvme]
+reads = { value = 8, unit = "1", low = 1, high = 8, tag = "guess", source = "a test" }
+[hbm]
+capacity = { value = 256, unit = "MiB", low = 1, high = 256, tag = "guess", source = "a test" }
+"""
 
 
 def took(timing: Timing, kind: str, *, count: int = 1, scores: int = 0, at_ps: int = 0) -> int:
@@ -134,6 +146,31 @@ def test_the_bounded_table_is_a_limit_of_the_core() -> None:
     config = CoreConfig(slot_count=64, chunk_max=64, session_chunk_max=64, queue_max=512)
     assert limited(chip, config) == replace(config, queue_max=100, io_max=8)
     assert limited(read_preset("ideal"), config) == config
+
+
+def test_the_staging_memory_bounds_the_arena() -> None:
+    """Two stacks of so many blocks hold twice as many; fewer than a fetch asks for is refused."""
+    config = CoreConfig(slot_count=64, chunk_max=64, session_chunk_max=64, demand_max=40,
+                        block_size_bytes=BLOCK)  # fmt: skip
+    gib = BLOCK / (1 << 30)
+    chip = read_preset("asic_7nm").with_({"hbm.channels": 2, "hbm.capacity": 24.5 * gib})
+    assert limited(chip, config) == replace(config, slot_count=49)
+    with pytest.raises(BadInput, match=r"hbm holds 39 blocks .* asks for up to 40"):
+        limited(chip.with_({"hbm.capacity": 19.5 * gib}), config)
+
+
+def test_a_daemon_is_bounded_by_its_chip(tmp_path: Path) -> None:
+    """The same three bounds, in the words of the daemon's configuration."""
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL, encoding="utf-8")
+    config = Config(model=Model(device=str(file)))
+    config = msgspec.structs.replace(config, arena=msgspec.structs.replace(
+        config.arena, size_bytes=1 << 30))  # fmt: skip
+    bounded, timing = as_device(config)
+    assert timing is not None
+    assert (bounded.limits.queue, bounded.limits.reads) == (100, 8)
+    assert bounded.arena.size_bytes == 2 * 256 * (1 << 20)
+    assert as_device(Config()) == (Config(), None)
 
 
 def test_several_drives_are_one_with_more_of_everything() -> None:

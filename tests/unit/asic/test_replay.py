@@ -142,6 +142,15 @@ def test_a_bounded_table_of_candidates_decides_otherwise(trace: Trace) -> None:
     assert closed_loop(trace, small).reads < closed_loop(trace, chip).reads
 
 
+def test_a_smaller_staging_memory_hits_less(trace: Trace) -> None:
+    """A third of the log's arena, of which its tenant gets all: nothing is refused for it."""
+    chip = read_preset("asic_7nm").with_({"hbm.channels": 1})
+    small = chip.with_({"hbm.capacity": trace.config.slot_count // 3 * 65536 / 2**30})
+    runs = [closed_loop(trace, one) for one in (chip, small)]
+    assert runs[1].hits < 0.8 * runs[0].hits and runs[1].demands == 768
+    assert not any(kind.startswith("refused") for kind in runs[1].diverged)
+
+
 def altered(log: bytes) -> tuple[bytes, int]:
     """One end of one step is another, and the chain of checksums made good; and where."""
     bad, begin = bytearray(log), 0

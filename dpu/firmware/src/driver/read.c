@@ -96,14 +96,22 @@ slot_offset(const struct ofs_region_header *region, uint32_t slot)
 	return region->slots_offset + (uint64_t)slot * region->slot_stride_bytes;
 }
 
+/* The trailer is of the entry's record, as far as can be seen before the payload is copied. */
 static bool
-trailer_agrees(const struct ofs_region_header *region, const struct ofs_block_read *read)
+trailer_names(const struct ofs_region_header *region, const struct ofs_block_read *read)
 {
 	const struct ofs_trailer *trailer = &read->trailer;
 
 	return trailer->generation == read->generation && ofs_key_equal(&trailer->key, &read->key)
 		&& trailer->length <= region->payload_size_bytes && trailer->cause > OFS_CAUSE_NONE
-		&& trailer->cause < OFS_CAUSE_COUNT && trailer->seal == ofs_trailer_seal(trailer);
+		&& trailer->cause < OFS_CAUSE_COUNT;
+}
+
+/* Nor are its halves of two records. */
+static bool
+trailer_agrees(const struct ofs_region_header *region, const struct ofs_block_read *read)
+{
+	return trailer_names(region, read) && read->trailer.seal == ofs_trailer_seal(&read->trailer);
 }
 
 /* `checksum` is that of the copy's `length` bytes. */
@@ -204,7 +212,7 @@ run_near(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count
 
 		if (read->rc != -EINPROGRESS)
 			continue;
-		if (!trailer_agrees(&fabric->region, read)) { /* the bytes are not worth copying */
+		if (!trailer_names(&fabric->region, read)) { /* the bytes are not worth copying */
 			read->rc = -ESTALE;
 			continue;
 		}

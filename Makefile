@@ -6,6 +6,8 @@ VENV   ?= .venv
 EXTRAS ?= test,dev,host,capture,cluster
 OUT    ?= demo-out
 ARGS   ?=
+# One process of tests for each of two cores, each file of tests in one of them; 0: all in one.
+JOBS   ?= 2
 
 BIN := $(VENV)/bin
 C_FILES = $(shell git ls-files '*.c' '*.h')
@@ -13,13 +15,13 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
-	@echo "  variables: PYTHON VENV EXTRAS OUT ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
+	@echo "  variables: PYTHON VENV EXTRAS OUT JOBS ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
 
 demo: build ## the whole path on this machine in two to three minutes; writes $(OUT)/report.html
 	$(BIN)/offstage demo --out $(OUT) $(ARGS)
 
 test: $(VENV)/.stamp-extras build ## every test that this machine can run
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 dev: $(VENV)/.stamp-extras build ## the environment and the extension, for working on Offstage
 

@@ -65,7 +65,7 @@ PYTHON = files(".py", ".pyi")
 C = files(".c", ".h")
 
 
-def none(wrong: list[str]) -> None:
+def assert_none(wrong: list[str]) -> None:
     """The list of what is wrong is empty; otherwise show all of it."""
     assert not wrong, "\n" + "\n".join(wrong)
 
@@ -108,7 +108,7 @@ def test_the_counter_of_c_functions_counts(tmp_path: Path) -> None:
 
 
 def test_files_are_short() -> None:
-    none(
+    assert_none(
         [
             f"{path.relative_to(ROOT)}: {count} lines"
             for path in PYTHON + C
@@ -120,7 +120,7 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     found = [(path, *item) for path in PYTHON for item in python_functions(path)]
     found += [(path, *item) for path in C for item in c_functions(path)]
-    none(
+    assert_none(
         [
             f"{shown(path, line)}: {count} lines"
             for path, line, count in found
@@ -130,7 +130,7 @@ def test_functions_are_short() -> None:
 
 
 def test_lines_are_short() -> None:
-    none(
+    assert_none(
         [
             f"{shown(path, number)}: {len(line)} characters"
             for path in PYTHON + C
@@ -142,7 +142,7 @@ def test_lines_are_short() -> None:
 
 def test_no_banned_word() -> None:
     pattern = re.compile(r"\b(" + "|".join(BANNED_WORDS) + r")\b")
-    none(
+    assert_none(
         [
             f"{shown(path, number)}: {match.group()}: {BANNED_WORDS[match.group()]}"
             for path in files(".py", ".pyi", ".c", ".h", ".md", ".toml", ".html", ".js", ".css")
@@ -154,7 +154,7 @@ def test_no_banned_word() -> None:
 
 def test_no_path_of_one_machine() -> None:
     texts = files(".py", ".pyi", ".c", ".h", ".md", ".toml", ".html", ".js", ".css", ".svg")
-    none(
+    assert_none(
         [
             shown(path, number)
             for path in texts
@@ -175,12 +175,12 @@ def test_no_banned_python_call() -> None:
                 wrong.append(f"{shown(path, node.lineno)}: {name}: {BANNED_PYTHON_CALLS[name]}")
             if any(word.arg == "shell" for word in node.keywords):
                 wrong.append(f"{shown(path, node.lineno)}: shell=: give a list")
-    none(wrong)
+    assert_none(wrong)
 
 
 def test_no_banned_c_call() -> None:
     pattern = re.compile(r"\b(" + "|".join(BANNED_C_CALLS) + r")\s*\(")
-    none(
+    assert_none(
         [
             f"{shown(path, number)}: {match.group(1)}: {BANNED_C_CALLS[match.group(1)]}"
             for path in C
@@ -204,7 +204,7 @@ def test_what_decides_asks_nobody() -> None:
     deciding += [firmware / "qos.c", firmware / "siphash.c"]
     deciding += (ROOT / "asic_model/engine").glob("*.[ch]")
     assert len(deciding) > 3
-    none(
+    assert_none(
         [
             f"{shown(path, number)}: {match.group()}"
             for path in sorted(deciding)
@@ -216,7 +216,7 @@ def test_what_decides_asks_nobody() -> None:
 
 def test_every_header_opens_with_its_model() -> None:
     headers = [path for path in C if path.suffix == ".h"]
-    none(
+    assert_none(
         [
             str(path.relative_to(ROOT))
             for path in headers
@@ -227,7 +227,7 @@ def test_every_header_opens_with_its_model() -> None:
 
 def test_every_module_has_a_docstring() -> None:
     """A module says what it owns; a test module says which question it answers."""
-    none(
+    assert_none(
         [
             str(path.relative_to(ROOT))
             for path in PYTHON
@@ -242,7 +242,7 @@ def test_every_public_function_is_typed() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is None:
                 wrong.append(shown(path, node.lineno))
-    none(wrong)
+    assert_none(wrong)
 
 
 # Calls that fail a test by themselves. `verify` is none of them: it answers, and a test that does
@@ -302,7 +302,7 @@ def test_every_test_can_fail(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     checking = {node.name for node in functions if checks(node, set())}
-    none(
+    assert_none(
         [
             shown(path, node.lineno)
             for node in functions

@@ -29,7 +29,7 @@ from offstage.dpu.replay import replay_log
 from offstage.host.control import Control
 
 ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
-WAIT_S = 20.0
+WAIT_S = 120.0
 PAYLOAD = 4096
 TWO_TENANTS = '[[tenant]]\nname = "red"\n[[tenant]]\nname = "blue"\n'
 

@@ -35,7 +35,7 @@ TENANT = "red"
 PAYLOAD = 4096
 LAYERS = 2
 CHUNKS = 48  # of one text
-WAIT_S = 30.0
+WAIT_S = 120.0
 CONFIG = {
     "daemon.endpoint": "tcp://127.0.0.1:*", "daemon.metrics_endpoint": "", "arena.size": "1MiB",
     "arena.payload": "4KiB", "arena.layers": str(LAYERS), "arena.block_tokens": "64",

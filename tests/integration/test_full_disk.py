@@ -23,7 +23,7 @@ from offstage.testbeds.beds.daemon_process import write_config
 
 PAYLOAD = 4096
 BATCH = 16
-WAIT_S = 30.0
+WAIT_S = 120.0
 SCRIPT = """mount -t tmpfs -o size=24m tmpfs "$1" && truncate -s 64M "$1/store" || exit 77
 exec "$2" -c "from offstage.testbeds.cli import main; main()" dpu serve --config "$3"
 """

@@ -22,7 +22,7 @@ ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
          "--time-per-token", "1ms"]  # fmt: skip
 STEPS = 40
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def start(folder: Path) -> Any:
@@ -158,6 +158,7 @@ def test_a_tenant_with_its_secret_alone(tier: Tier, tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
+    """Whichever end notices first: the port, or a message to the control socket."""
     with pytest.raises(RunFailed, match="status -9"), start(tmp_path) as tier:
         host = subprocess.Popen(
             [*ENTRY, *words_of(tier, "--steps", "4000")], stderr=subprocess.PIPE,
@@ -174,7 +175,8 @@ def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
             host.wait()
     lines = [line for line in err.decode().splitlines() if line.startswith("offstage: ")]
     assert host.returncode == 1 and out == b"" and len(lines) == 1
-    assert "the daemon closed this port" in lines[0] and b"Traceback" not in err
+    gone = ("the daemon closed this port", "the daemon does not answer")
+    assert any(text in lines[0] for text in gone) and b"Traceback" not in err
 
 
 def read_until(process: "subprocess.Popen[bytes]", text: bytes) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from offstage.testbeds.cli import run
 
 LAB = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()", "lab"]
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 SPEC = """
 seeds = [1, 2]
@@ -44,7 +44,7 @@ def ledger(out: Path) -> str:
 
 def shell(*words: str, **more: Any) -> "subprocess.CompletedProcess[str]":
     """`offstage lab WORDS` as a process."""
-    return subprocess.run([*LAB, *words], capture_output=True, text=True, timeout=100, **more)
+    return subprocess.run([*LAB, *words], capture_output=True, text=True, timeout=500, **more)
 
 
 def here(*words: str) -> int:

@@ -31,7 +31,7 @@ def program() -> Path:
 def run(program: Path, seed: int, runs: int, steps: int) -> list[dict[str, str]]:
     """The figures of each run, by name."""
     command = [str(program), "--seed", str(seed), "--runs", str(runs), "--steps", str(steps)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     return [dict(zip(words[::2], words[1::2], strict=True)) for words in lines]

@@ -43,7 +43,7 @@ def settled(values: npt.NDArray[np.uint64]) -> float:
     return float(values[len(values) // 10 :].mean()) / MEAN_PS
 
 
-def agree(simulate: Callable[[np.random.Generator], float], expected: float) -> None:
+def assert_agrees(simulate: Callable[[np.random.Generator], float], expected: float) -> None:
     """The closed form lies in the confidence interval of the simulated mean."""
     found = np.array([simulate(np.random.default_rng(seed)) for seed in range(SEEDS)])
     half = STUDENT * found.std(ddof=1) / math.sqrt(SEEDS)
@@ -71,7 +71,7 @@ def test_md1_pollaczek_khinchine() -> None:
         one = chip([Unit("a", fixed_ps=MEAN_PS)], Stage("a"))
         return waits(one, arrivals(random, 0.7), MEAN_PS)[0]
 
-    agree(simulate, 0.7 / (2 * 0.3))
+    assert_agrees(simulate, 0.7 / (2 * 0.3))
 
 
 def test_mmc_erlang() -> None:
@@ -86,7 +86,7 @@ def test_mmc_erlang() -> None:
         trace = arrivals(random, offered, 3 * LENGTH)
         return waits(one, trace, trace["count"].astype(np.uint64))[0]
 
-    agree(simulate, waiting / (servers - offered))
+    assert_agrees(simulate, waiting / (servers - offered))
 
 
 @pytest.mark.parametrize("priority", [0, 1])
@@ -103,7 +103,7 @@ def test_priority_cobham(priority: int) -> None:
         one = chip([Unit("a", queue="priority", fixed_ps=MEAN_PS)], Stage("a"))
         return waits(one, trace, MEAN_PS)[priority]
 
-    agree(simulate, expected)
+    assert_agrees(simulate, expected)
 
 
 def test_tandem_jackson() -> None:
@@ -116,7 +116,7 @@ def test_tandem_jackson() -> None:
         done = one.run(arrivals(random, 0.6))
         return settled(done["end_ps"] - done["at_ps"])
 
-    agree(simulate, 2 / (1 - 0.6))
+    assert_agrees(simulate, 2 / (1 - 0.6))
 
 
 @pytest.mark.parametrize("figure", ["lost", "present"])
@@ -135,7 +135,7 @@ def test_finite_buffer_mm1k(figure: str) -> None:
         lost = stats.dropped / (stats.dropped + stats.arrivals)
         return lost if figure == "lost" else stats.area_ps / one.now_ps
 
-    agree(simulate, expected)
+    assert_agrees(simulate, expected)
 
 
 @pytest.mark.parametrize("room", [1, 4])
@@ -151,7 +151,7 @@ def test_blocking_after_service(room: int) -> None:
         one.run(trace)
         return len(trace) * MEAN_PS / one.now_ps
 
-    agree(simulate, (room + 2) / (room + 3))
+    assert_agrees(simulate, (room + 2) / (room + 3))
 
 
 @pytest.mark.parametrize("servers", [1, 4])
@@ -174,7 +174,7 @@ def test_latency_by_load(servers: int) -> None:
         (early_ps, early), (all_ps, count) = served
         return ((all_ps - early_ps) / (count - early) - MEAN_PS) / 1_000_000
 
-    agree(simulate, 0.4)
+    assert_agrees(simulate, 0.4)
 
 
 def test_quantiles_that_are_drawn() -> None:

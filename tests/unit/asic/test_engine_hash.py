@@ -19,9 +19,9 @@ GOLDEN = "75be298a7f1236c8"
 def printed(build: Path, *variables: str, run: tuple[str, ...] = ()) -> str:
     """What the program prints, built into `build`."""
     make = ["make", "-s", "-C", str(ENGINE), "hash", f"BUILD={build}", *variables]
-    subprocess.run(make, check=True, timeout=100)
+    subprocess.run(make, check=True, timeout=500)
     done = subprocess.run(
-        [*run, str(build / "hash")], check=True, capture_output=True, text=True, timeout=100
+        [*run, str(build / "hash")], check=True, capture_output=True, text=True, timeout=500
     )
     return done.stdout.strip()
 

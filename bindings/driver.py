@@ -365,7 +365,7 @@ def _gone(rc: int, doing: str) -> None:
                        "register the array that the rows lie in", errno=errno.EFAULT)  # fmt: skip
     if rc == -errno.EPIPE:
         raise RunFailed(
-            f"the daemon closed this port while {doing}", "fabric shm",
+            f"the daemon closed this port while {doing}", "fabric",
             "see `offstage dpu status`; attach again", errno=errno.EPIPE,
         )  # fmt: skip
-    check_rc(rc, doing, "fabric shm")
+    check_rc(rc, doing, "fabric")

@@ -1,4 +1,5 @@
-"""What an attached host gets: descriptors through the hand-out socket, or the ZMQ fabric."""
+"""What an attached host gets: descriptors through the hand-out socket, a blob that is all, or the
+ZMQ fabric."""
 
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class Attachments:
             token = self.fd_passing.promise(ticket, attachment)
             path = str(self.fd_passing.path)
             return {"token": token, "socket_path": path, "blob": attachment.blob}
+        if fabric == "nixl":
+            return {"token": "", "blob": attachment.blob}
         try:
             if self._fabric is None:
                 self._fabric = self._open_fabric()

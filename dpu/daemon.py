@@ -18,6 +18,7 @@ from typing import Any
 
 import zmq
 
+from offstage.bindings import nixl
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.attachments import Attachments
@@ -89,6 +90,8 @@ class Daemon:
         if config.daemon.metrics_endpoint:
             self.telemetry.start(*parse_host_port(config.daemon.metrics_endpoint, "metrics"))
             self._closing.append(self.telemetry.stop)
+        if config.daemon.nixl:
+            nixl.prepare()  # refused now, if at all
         self.device = open_device()
         self._closing.append(self._close_device)
         if self.device.warning():

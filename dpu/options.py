@@ -45,6 +45,9 @@ class Daemon(Settings, frozen=True):
         about("CURVE: server.key_secret and clients/*.key of zmq.auth; empty: off (loopback only)"),
     ] = ""
     insecure: Annotated[bool, about("allow a TCP endpoint beyond loopback without CURVE")] = False
+    nixl: Annotated[
+        bool, about("take hosts over NIXL, which can reach all that its agent can: trusted ones")
+    ] = False
     host_timeout_ns: Annotated[
         Time, within(100_000_000, 10**13, "a host silent for this long is dead")
     ] = 10_000_000_000

@@ -58,6 +58,9 @@ ErrorCode = Literal[
 ]  # fmt: skip
 
 
+FabricName = Literal["shm", "nixl", "zmq"]
+
+
 class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True):
     """`id` pairs a reply with its request; 0 where there is nothing to pair."""
 
@@ -105,9 +108,10 @@ class Prove(Message, kw_only=True):
 
 
 class Attach(Message, kw_only=True):
-    """Asks for a port: `shm` on the same machine, `zmq` where nothing better exists."""
+    """Asks for a port: `shm` on the same machine, `nixl` where both have that library, `zmq` where
+    nothing better exists."""
 
-    fabric: Literal["shm", "zmq"] = "shm"
+    fabric: FabricName = "shm"
 
 
 class SessionOpen(Message, kw_only=True):
@@ -204,11 +208,12 @@ class Attached(Message, kw_only=True):
 
     `blob` is what the DPU's end of the fabric says to the host's end, opaque to all between. shm:
     connect to the Unix socket `socket_path`, send `token` and a newline, receive the descriptors
-    that go with it. zmq: `endpoint` is the fabric's ROUTER and `token` (hex) the ticket of every
-    frame sent to it. Either token is for this host alone; the one for shm works once and expires.
+    that go with it. nixl: the blob is all. zmq: `endpoint` is the fabric's ROUTER and `token` (hex)
+    the ticket of every frame sent to it. Either token is for this host alone; the one for shm works
+    once and expires.
     """
 
-    fabric: Literal["shm", "zmq"]
+    fabric: FabricName
     token: str
     socket_path: str = ""
     endpoint: str = ""

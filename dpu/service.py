@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from offstage.bindings import nixl
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import (
     BadInput,
@@ -38,7 +39,7 @@ CODES: list[tuple[type[OffstageError], str]] = [
 
 
 # The side of the port behind each fabric: the driver of a ZMQ host runs beside the daemon.
-PORT_SIDES = {"shm": "shm", "zmq": "shm"}
+PORT_SIDES = {"shm": "shm", "nixl": "nixl", "zmq": "shm"}
 
 
 class Attachments(Protocol):
@@ -60,6 +61,7 @@ class Service:
         self.hosts, self.attachments, self._log = hosts, attachments, log
         self.policy = config.policy
         self.draining = False
+        self._nixl_tenants: set[int] = set()
         self.started_s = time.monotonic()
         self._answers: dict[type[Any], Callable[[Host, Any], p.Reply]] = {
             p.Attach: self._attach,
@@ -145,6 +147,8 @@ class Service:
         if request.fabric != "shm" and self.config.model.dilation > 1:
             raise Refused("invalid", "this daemon's time is slower than the machine's",
                           request.fabric, "attach over shm, which goes by its clock")  # fmt: skip
+        if request.fabric == "nixl":
+            self._prepare_nixl(host.tenant.index)
         port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
         try:
             offered = self.attachments.offer(request.fabric, host.ticket, attachment)
@@ -156,6 +160,16 @@ class Service:
             fabric=request.fabric, payload_size_bytes=self.config.arena.payload_bytes,
             demand_max=self.derived.demand_max, **offered,
         )  # fmt: skip
+
+    def _prepare_nixl(self, tenant: int) -> None:
+        if not self.config.daemon.nixl:
+            raise Refused(
+                "forbidden", "this daemon takes no hosts over NIXL", "daemon.nixl",
+                "set it to true where every host is trusted, or attach over zmq",
+            )  # fmt: skip
+        if tenant not in self._nixl_tenants:  # its region takes an agent at the first attach
+            nixl.prepare()
+            self._nixl_tenants.add(tenant)
 
     def _session_open(self, host: Host, request: p.SessionOpen) -> p.Reply:
         if host.port is None or host.tenant is None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import zmq
 import zmq.auth
@@ -88,7 +88,7 @@ class Control:
 
     # ---- blocks and sessions ----
 
-    def attach(self, fabric: Literal["shm", "zmq"] = "shm") -> p.Attached:
+    def attach(self, fabric: p.FabricName = "shm") -> p.Attached:
         """Ask for a port; the reply says where a fabric gets its blocks from."""
         return self.call(p.Attach(fabric=fabric), p.Attached)
 

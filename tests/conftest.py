@@ -30,3 +30,15 @@ def traces() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real traces in {folder}; set OFFSTAGE_TRACES to a folder that holds them")
     return folder
+
+
+@pytest.fixture(scope="session")
+def nixl_library() -> Path:
+    """NIXL's C library, loaded; the test is skipped where there is none."""
+    from offstage.bindings import nixl
+
+    library = nixl.find()
+    if library is None:
+        pytest.skip(f"NIXL is not installed; {nixl.MEND}")
+    nixl.prepare()
+    return library

@@ -22,8 +22,11 @@ MAY_IMPORT = {
     "host": ("offstage.bindings", "offstage.dpu.protocol"),
     "testbeds": ("offstage",),
 }
-# Memory that both ends of a port see: how it is made, found, and copied out of.
-SHARED_HEADERS = {"region/shared.h", "port/local.h"}
+# Memory that both ends of a port see: how it is made, found, and copied out of. And what the two
+# ends of one fabric are made of.
+SHARED_HEADERS = {
+    "region/shared.h", "port/local.h", "nixl/agent.h", "nixl/link.h", "nixl/message.h",
+}  # fmt: skip
 # Inside testbeds: each room may import those that stand before it on the list, and itself.
 ROOMS = (
     ("progress", "machine", "doctor"),

@@ -1,8 +1,9 @@
 """Fabrics: how a host gets blocks from the daemon it is logged in to.
 
-`shm` maps region and port on the same machine, `zmq` sends messages where nothing better exists,
-`sim` runs a device in virtual time inside this process. All have the calls of `Fabric`, and one
-contract suite runs over them. To add one: a module with `connect`, and a line in FABRICS.
+`shm` maps region and port on the same machine, `nixl` reads and writes the daemon's memory through
+that library, `zmq` sends messages where nothing better exists, `sim` runs a device in virtual time
+inside this process. All have the calls of `Fabric`, and one contract suite runs over them. To add
+one: a module with `connect`, and a line in FABRICS.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import BadInput
 from offstage.host.control import Control
-from offstage.host.fabrics import shm, sim, zmq
+from offstage.host.fabrics import nixl, shm, sim, zmq
 
 __all__ = ["FABRICS", "Fabric", "open_fabric"]
 
@@ -107,6 +108,7 @@ class Fabric(Protocol):
 # By name: what `connect` takes is a Control, for `sim` a BareDevice in virtual time.
 FABRICS: dict[str, Callable[[Any], Fabric]] = {
     "shm": shm.connect,
+    "nixl": nixl.connect,
     "zmq": zmq.connect,
     "sim": sim.connect,
 }

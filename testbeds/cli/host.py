@@ -30,6 +30,7 @@ class FabricName(StrEnum):
     """How blocks come from the daemon."""
 
     shm = "shm"
+    nixl = "nixl"
     zmq = "zmq"
 
 

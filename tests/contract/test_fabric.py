@@ -1,6 +1,6 @@
 """Does every fabric keep the one contract of `host.fabrics.Fabric`?
 
-shm and memory run over a live device, sim over one in virtual time with seeded faults of the
+shm, memory and nixl run over a live device, sim over one in virtual time with seeded faults of the
 host's end or of the port, zmq over a live device behind the daemon's own proxy. A new fabric is one
 line in SIDES. What came is compared byte for byte with what was put; nothing depends on time.
 """
@@ -132,11 +132,14 @@ SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[Fabric]], dict[str, Any]]
     "sim-faults": (open_sim_with_faults, {}),
     "sim-port": (open_sim_with_faults, {"fabric": "sim", **PORT_FAULTS}),
     "zmq": (open_zmq, {}),
+    "nixl": (open_driver, {"fabric": "nixl"}),
 }
 
 
-@pytest.fixture(params=SIDES)
+@pytest.fixture(params=[*list(SIDES)[:-1], pytest.param("nixl", marks=pytest.mark.nixl)])
 def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    if request.param == "nixl":
+        request.getfixturevalue("nixl_library")
     simulated = request.param.startswith("sim")
     config = BareConfig(
         payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS, demand_max=16,

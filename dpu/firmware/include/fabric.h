@@ -9,7 +9,8 @@
  * Nothing blocks but `flush`, `wait` and `pause`, all bounded by a timeout.
  *
  * Sides: shm (mappings), memory (in one process, the commented skeleton), sim (either of them in
- * virtual time, with seeded delays and torn reads), later verbs and nixl. The ZMQ fabric,
+ * virtual time, with seeded delays and torn reads), nixl where that library was found (side.h,
+ * nixl.h), later verbs. The ZMQ fabric,
  * for where nothing better exists, is a proxy in Python that runs this driver next to the daemon.
  * One contract suite runs over all.
  */

@@ -13,8 +13,9 @@
  * tenant, so that one tenant's key opens nothing of another's.
  *
  * Sides: shm (a mapping and a socket pair), sim (in this process, in virtual time, with seeded
- * faults), and memory (in this process: the commented skeleton); later verbs. One contract suite
- * runs over all, together with the host's end of each (fabric.h).
+ * faults), memory (in this process: the commented skeleton), and nixl, where that library was found
+ * (side.h, nixl.h); later verbs. One contract suite runs over all, together with the host's end of
+ * each (fabric.h).
  */
 #ifndef OFS_PORT_H
 #define OFS_PORT_H
@@ -130,7 +131,7 @@ struct ofs_port {
 /* The side of this name; NULL none. `ofs_port_side` gives them in order, NULL behind the last. */
 const struct ofs_port_ops *ofs_port_find(const char *name);
 const struct ofs_port_ops *ofs_port_side(uint32_t index);
-#define OFS_PORT_SIDES_MAX 4
+#define OFS_PORT_SIDES_MAX 8
 
 int ofs_share_open(struct ofs_share **out, const struct ofs_port_ops *ops,
 	struct ofs_region *region);

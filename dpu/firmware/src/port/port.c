@@ -1,28 +1,45 @@
 /* Which sides there are, and what holds for all of them; see port.h. */
 #include "port/internal.h"
+#include "side.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <string.h>
 
-static const struct ofs_port_ops *const sides[] = {
+static _Atomic(const struct ofs_port_ops *) sides[OFS_PORT_SIDES_MAX] = {
 	&ofs_port_ops_shm,
 	&ofs_port_ops_sim,
 	&ofs_port_ops_memory,
 };
-_Static_assert(sizeof(sides) / sizeof(sides[0]) <= OFS_PORT_SIDES_MAX, "raise OFS_PORT_SIDES_MAX");
+
+int
+ofs_port_add(const struct ofs_port_ops *ops)
+{
+	for (uint32_t i = 0; i < OFS_PORT_SIDES_MAX; i++) {
+		const struct ofs_port_ops *found = NULL;
+
+		if (atomic_compare_exchange_strong(&sides[i], &found, ops))
+			return 0;
+		if (strcmp(found->name, ops->name) == 0)
+			return -EEXIST;
+	}
+	return -ENOSPC;
+}
 
 const struct ofs_port_ops *
 ofs_port_side(uint32_t index)
 {
-	return index < sizeof(sides) / sizeof(sides[0]) ? sides[index] : NULL;
+	return index < OFS_PORT_SIDES_MAX ? atomic_load(&sides[index]) : NULL;
 }
 
 const struct ofs_port_ops *
 ofs_port_find(const char *name)
 {
-	for (uint32_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++)
-		if (strcmp(sides[i]->name, name) == 0)
-			return sides[i];
+	const struct ofs_port_ops *ops;
+
+	for (uint32_t i = 0; (ops = ofs_port_side(i)) != NULL; i++)
+		if (strcmp(ops->name, name) == 0)
+			return ops;
 	return NULL;
 }
 

@@ -1,0 +1,109 @@
+"""NIXL, where it is installed: finding its C library, loading it, and a bare loop to measure with.
+
+The firmware links none of it (`nixl.h`): `load` opens the library once in a process, and `nixl` is
+a fabric from then on. NIXL's own Python interface is not imported.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.firmware import check_rc, ffi, lib
+
+__all__ = ["MEND", "Loop", "find", "load", "prepare"]
+
+RDMA_DEVICES = Path("/sys/class/infiniband")
+MEND = "install it with: pip install --no-deps nixl-cu12"
+PACKAGES = ("nixl_cu13", "nixl_cu12")
+ERROR_SIZE = 512
+BLOB_SIZE = 65_536
+
+
+def find() -> Path | None:
+    """Its C library: `OFFSTAGE_NIXL` where that is set, else of an installed wheel; None: none."""
+    chosen = os.environ.get("OFFSTAGE_NIXL")
+    if chosen:
+        return Path(chosen)
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            library = Path(folder).parent / f".{package}.mesonpy.libs" / "libnixl_capi.so"
+            if library.is_file():
+                return library
+    return None
+
+
+def load() -> None:
+    """Make `nixl` a fabric of this process. BadInput where NIXL is not there or does not load."""
+    library = find()
+    if library is None:
+        raise BadInput("NIXL is not installed", "fabric nixl", MEND)
+    os.environ.setdefault("NIXL_LOG_LEVEL", "FATAL")  # what matters comes back as an error
+    if not (RDMA_DEVICES.is_dir() and any(RDMA_DEVICES.iterdir())):
+        # The wheel's own libnl crashes when a process that loaded UCX's RDMA module ends.
+        os.environ.setdefault("UCX_MODULES", "^ib")
+    error: Any = ffi.new("char[]", ERROR_SIZE)
+    if lib.ofs_nixl_load(str(library).encode(), error, ERROR_SIZE) < 0:
+        text = ffi.buffer(error)[:].split(b"\0")[0].decode(errors="replace")
+        what, _, mend = text.rpartition("; ")
+        raise BadInput(what, str(library), mend)
+
+
+def prepare() -> None:
+    """Load it, and open the agent that the next tenant's region takes. BadInput as `load`.
+
+    It takes about a second, which the reactor is thereby spared."""
+    load()
+    if lib.ofs_nixl_prepare() < 0:
+        raise BadInput("NIXL opens no agent over UCX", "fabric nixl",
+                       "UCX_TLS must hold tcp; NIXL_LOG_LEVEL=INFO says more")  # fmt: skip
+
+
+class Loop:
+    """One end of a bare NIXL loop, the floor of the nixl fabric: memory, and an agent over it."""
+
+    def __init__(self, size_bytes: int, *, target: bool) -> None:
+        """A `target` serves reads and writes while nobody calls. OffstageError: NIXL refuses."""
+        load()
+        out: Any = ffi.new("struct ofs_nixl_loop **")
+        check_rc(lib.ofs_nixl_loop_open(out, size_bytes, int(target)), "opening a NIXL agent")
+        self._loop: Any = out[0]
+
+    def export(self) -> bytes:
+        """What the other end needs."""
+        blob: Any = ffi.new("uint8_t[]", BLOB_SIZE)
+        size: Any = ffi.new("uint32_t *")
+        rc = lib.ofs_nixl_loop_export(self._loop, blob, BLOB_SIZE, size)
+        check_rc(rc, "exporting a NIXL agent")
+        return bytes(ffi.buffer(blob, size[0]))
+
+    def run(
+        self, target: bytes, size_bytes: int, batch: int, rounds: int, *, write: bool = False
+    ) -> NDArray[np.uint64]:
+        """`batch` reads (or writes) of `size_bytes` at once, `rounds` times: ns [rounds]."""
+        times = np.zeros(rounds, np.uint64)
+        rc = lib.ofs_nixl_loop_run(
+            self._loop, target, len(target), int(write), size_bytes, batch, rounds,
+            ffi.cast("uint64_t *", times.ctypes.data),
+        )  # fmt: skip
+        if rc < 0:
+            raise OffstageError("the NIXL loop does not run", "bench fabric",
+                                "give both ends the same UCX_TLS", errno=-rc)  # fmt: skip
+        return times
+
+    def close(self) -> None:
+        """Let go of it. Closing twice does nothing."""
+        if self._loop is not None:
+            lib.ofs_nixl_loop_close(self._loop)
+            self._loop = None
+
+    def __enter__(self) -> "Loop":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

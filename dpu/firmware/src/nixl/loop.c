@@ -1,0 +1,143 @@
+/* A bare loop of NIXL: what `offstage bench fabric` holds the nixl fabric against; see nixl.h. */
+#include "dma.h"
+#include "nixl/agent.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define REQUESTS 8 /* prepared, at offsets of their own, taken in turn */
+#define ROUND_TIMEOUT_NS 5000000000ull
+
+struct loop_blob {
+	uint64_t address;
+	uint64_t size_bytes;
+	uint32_t metadata_size_bytes;
+	uint32_t reserved;
+};
+
+struct ofs_nixl_loop {
+	struct ofs_nixl_agent agent;
+	struct ofs_dma memory;
+	void *registration;
+};
+
+static uint64_t
+now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+void
+ofs_nixl_loop_close(struct ofs_nixl_loop *loop)
+{
+	if (loop == NULL)
+		return;
+	if (loop->agent.handle != NULL)
+		ofs_nixl_deregister(&loop->agent, loop->registration);
+	ofs_nixl_agent_close(&loop->agent);
+	ofs_dma_free(&loop->memory);
+	free(loop);
+}
+
+int
+ofs_nixl_loop_open(struct ofs_nixl_loop **out, uint64_t size_bytes, int target)
+{
+	static const struct ofs_dma_config plain;
+	struct ofs_nixl_loop *loop = calloc(1, sizeof(*loop));
+	int rc = loop == NULL ? -ENOMEM : ofs_dma_alloc(&loop->memory, &plain, size_bytes, NULL);
+
+	if (rc == 0)
+		rc = ofs_nixl_agent_open(&loop->agent, "floor", target != 0);
+	if (rc == 0)
+		rc = ofs_nixl_register(&loop->agent, loop->memory.base, size_bytes, &loop->registration);
+	if (rc != 0)
+		ofs_nixl_loop_close(loop);
+	else
+		*out = loop;
+	return rc;
+}
+
+int
+ofs_nixl_loop_export(struct ofs_nixl_loop *loop, uint8_t *blob, uint32_t room_bytes,
+	uint32_t *size_bytes)
+{
+	struct loop_blob content = {.address = (uintptr_t)loop->memory.base,
+		.size_bytes = loop->memory.size_bytes};
+	int rc = room_bytes < sizeof(content)
+		? -ENOSPC
+		: ofs_nixl_metadata(&loop->agent, blob + sizeof(content), room_bytes - sizeof(content),
+			  &content.metadata_size_bytes);
+
+	if (rc == 0) {
+		memcpy(blob, &content, sizeof(content));
+		*size_bytes = (uint32_t)sizeof(content) + content.metadata_size_bytes;
+	}
+	return rc;
+}
+
+/* Request `number` of those that are prepared: its blocks lie apart, and not where another's do. */
+static int
+prepare(struct ofs_nixl_loop *loop, struct ofs_nixl_transfer *transfer, const char *peer,
+	const struct loop_blob *target, int write, uint32_t size_bytes, uint32_t batch, uint32_t number)
+{
+	uint64_t blocks = target->size_bytes / size_bytes;
+	int rc = ofs_nixl_transfer_open(&loop->agent, transfer);
+
+	for (uint32_t i = 0; i < batch && rc == 0; i++) {
+		uint64_t block = ((uint64_t)number * batch + i) * 2654435761u % blocks;
+
+		rc = ofs_nixl_transfer_add(&loop->agent, transfer,
+			(uint8_t *)loop->memory.base + (uint64_t)i * size_bytes,
+			target->address + block * size_bytes, size_bytes);
+	}
+	if (rc == 0) {
+		rc = ofs_nixl_transfer_prepare(&loop->agent, transfer,
+			write ? OFS_NIXL_WRITE : OFS_NIXL_READ, peer, NULL, 0);
+	}
+	return rc;
+}
+
+static int
+run_round(struct ofs_nixl_loop *loop, struct ofs_nixl_transfer *transfer, uint64_t *taken_ns)
+{
+	uint64_t start_ns = now_ns();
+	int rc = ofs_nixl_transfer_post(&loop->agent, transfer);
+
+	while (rc == -EINPROGRESS && now_ns() - start_ns < ROUND_TIMEOUT_NS)
+		rc = ofs_nixl_transfer_poll(&loop->agent, transfer);
+	*taken_ns = now_ns() - start_ns;
+	return rc == -EINPROGRESS ? -ETIMEDOUT : rc;
+}
+
+int
+ofs_nixl_loop_run(struct ofs_nixl_loop *loop, const uint8_t *blob, uint32_t blob_size_bytes,
+	int write, uint32_t size_bytes, uint32_t batch, uint32_t round_count, uint64_t *ns)
+{
+	struct ofs_nixl_transfer transfers[REQUESTS] = {0};
+	char peer[OFS_NIXL_NAME_SIZE_BYTES];
+	struct loop_blob target;
+	int rc;
+
+	if (blob_size_bytes < sizeof(target) || size_bytes == 0
+		|| (uint64_t)size_bytes * batch > loop->memory.size_bytes)
+		return -EINVAL;
+	memcpy(&target, blob, sizeof(target));
+	if (blob_size_bytes != sizeof(target) + (uint64_t)target.metadata_size_bytes
+		|| size_bytes > target.size_bytes)
+		return -EINVAL;
+	rc = ofs_nixl_meet(&loop->agent, blob + sizeof(target), target.metadata_size_bytes, peer);
+	if (rc != 0)
+		return rc;
+	for (uint32_t i = 0; i < REQUESTS && rc == 0; i++)
+		rc = prepare(loop, &transfers[i], peer, &target, write, size_bytes, batch, i);
+	for (uint32_t i = 0; i < round_count && rc == 0; i++)
+		rc = run_round(loop, &transfers[i % REQUESTS], &ns[i]);
+	for (uint32_t i = 0; i < REQUESTS; i++)
+		ofs_nixl_transfer_close(&loop->agent, &transfers[i]);
+	ofs_nixl_forget(&loop->agent, peer);
+	return rc;
+}

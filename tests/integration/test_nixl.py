@@ -1,0 +1,226 @@
+"""Do a daemon and a host that are two processes exchange blocks over NIXL, and survive each other?
+
+The daemon is a process of its own; the host is this one, or a third. `ofs_*` of both ends run over
+real agents with UCX. UCX reads its environment once in a process, so what is to run over TCP
+alone runs in processes of its own.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.keys import block_keys
+from offstage.host.control import Control
+from offstage.host.fabrics import Fabric, open_fabric
+from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+
+pytestmark = [pytest.mark.nixl, pytest.mark.usefixtures("nixl_library")]
+
+ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
+PAYLOAD, COUNT, LAYERS = 4096, 40, 2
+NEVER_NS = 3_600_000_000_000  # would outlast the test
+
+
+def start(folder: Path, *, nixl: bool = True) -> Any:
+    folder.mkdir(exist_ok=True)
+    sections = {
+        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
+                   "metrics_endpoint": "", "nixl": nixl, "host_timeout": "1s"},
+        "arena": {"size": "3MiB", "payload": "4KiB", "layers": LAYERS, "block_tokens": 16},
+        "storage": {"path": str(folder / "store"), "size": "64MiB"},
+        "store": {"segment": "256KiB"},
+        "limits": {"demands": 16, "put_slots": 8, "sessions": 4, "context_tokens": 8192},
+    }  # fmt: skip
+    write_config(folder / "daemon.toml", sections, "lab")
+    return serve(folder / "daemon.toml", folder / "log")
+
+
+@contextlib.contextmanager
+def attached(tier: Tier) -> Iterator[tuple[Control, Fabric]]:
+    where = Path(tier.ready["runtime_dir"])
+    with Control(tier.endpoint, tenant="lab", runtime_dir=where) as control:
+        fabric = open_fabric(control, "nixl")
+        try:
+            yield control, fabric
+        finally:
+            fabric.close()
+
+
+def blocks() -> np.ndarray:
+    return np.random.default_rng(5).integers(0, 256, (COUNT, PAYLOAD), np.uint8)
+
+
+def session_of(control: Control) -> tuple[int, np.ndarray]:
+    session = control.session_open(select_blocks=16)
+    reply = control.append(session, [i.to_bytes(16, "little") for i in range(COUNT)])
+    return session, block_keys(reply.keys, LAYERS)
+
+
+def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
+    """Put and fetch more blocks than a window and a step hold; returns session and keys."""
+    session, keys = session_of(control)
+    ordinals = np.arange(COUNT, dtype=np.uint32)
+    assert not fabric.put(session, 1, ordinals, blocks()).any()
+    read(fabric, session, keys)
+    return session, keys
+
+
+def read(fabric: Fabric, session: int, keys: np.ndarray) -> None:
+    target = np.zeros((COUNT, PAYLOAD), np.uint8)
+    fabric.register(target)
+    for step in range(2):
+        target[:] = 0
+        ordinals = np.arange(COUNT, dtype=np.uint32)
+        done = fabric.fetch(session, step, 1, ordinals, keys[1], target)
+        assert not done.rcs.any() and np.array_equal(target, blocks())
+    assert done.hit_count == COUNT
+    fabric.unregister(target)
+
+
+def test_blocks_go_there_and_back_and_the_next_host_finds_them(tmp_path: Path) -> None:
+    """Two hosts one after the other at one daemon: a port that was closed leaves nothing behind."""
+    with start(tmp_path) as tier:
+        with attached(tier) as (control, fabric):
+            session, _ = write_and_read(control, fabric)
+            fabric.release(session)
+            control.session_close(session)
+        with attached(tier) as (control, fabric):
+            session, keys = session_of(control)
+            read(fabric, session, keys)
+
+
+def test_memory_nobody_registered_is_refused_in_one_line(tmp_path: Path) -> None:
+    with start(tmp_path) as tier, attached(tier) as (control, fabric):
+        session, keys = write_and_read(control, fabric)
+        wanted = np.zeros(1, np.uint32)
+        with pytest.raises(BadInput, match="not registered") as caught:
+            fabric.fetch(session, 9, 1, wanted, np.ascontiguousarray(keys[1, :1]),
+                         np.zeros((1, PAYLOAD), np.uint8))  # fmt: skip
+        assert caught.value.errno == errno.EFAULT
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_daemon_that_goes_is_noticed_and_attached_again(tmp_path: Path, number: int) -> None:
+    """Killed it says nothing: the read of its epoch fails. Ended in order it says so. Either way a
+    fetch without a deadline ends, and after a restart every acknowledged block is there."""
+    killed = number == signal.SIGKILL
+    ended = pytest.raises(RunFailed, match="status -9") if killed else contextlib.nullcontext()
+    with ended, start(tmp_path) as tier:
+        where = Path(tier.ready["runtime_dir"])
+        control = Control(tier.endpoint, tenant="lab", runtime_dir=where)
+        fabric = open_fabric(control, "nixl")
+        session, keys = write_and_read(control, fabric)
+        os.kill(tier.ready["pid"], number)
+        wanted, target = np.zeros(1, np.uint32), np.zeros((1, PAYLOAD), np.uint8)
+        fabric.register(target)
+        key = np.ascontiguousarray(keys[0, :1])
+        until_s = time.monotonic() + 20
+        with pytest.raises(RunFailed, match="attach again"):
+            while time.monotonic() < until_s:  # a daemon that ends in order answers for a while
+                fabric.fetch(session, 9, 0, wanted, key, target, timeout_ns=NEVER_NS)
+        fabric.close()
+        control.close()
+    with start(tmp_path) as tier, attached(tier) as (control, fabric):
+        session, keys = session_of(control)
+        read(fabric, session, keys)
+
+
+HOST = """
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path({tests!r})))
+import test_nixl as t
+from offstage.host.control import Control
+from offstage.host.fabrics import open_fabric
+control = Control({endpoint!r}, tenant="lab", runtime_dir=Path({where!r}))
+fabric = open_fabric(control, "nixl")
+t.write_and_read(control, fabric)
+print("written", flush=True)
+{then}
+fabric.close()
+control.close()
+print("left", flush=True)
+"""
+
+
+def host_process(tier: Tier, then: str = "", **environ: str) -> "subprocess.Popen[str]":
+    text = HOST.format(tests=str(Path(__file__).parent), endpoint=tier.endpoint,
+                       where=str(tier.ready["runtime_dir"]), then=then)  # fmt: skip
+    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True,
+                            env={**os.environ, **environ})  # fmt: skip
+
+
+def test_a_killed_host_takes_nothing_with_it(tmp_path: Path) -> None:
+    """Its port is taken back when it has been silent for long enough; others go on meanwhile."""
+    with start(tmp_path) as tier:
+        process = host_process(tier, then="import time; time.sleep(600)")
+        assert process.stdout is not None and process.stdout.readline() == "written\n"
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        with attached(tier) as (control, fabric):
+            session, keys = session_of(control)
+            read(fabric, session, keys)
+            where = Path(tier.ready["runtime_dir"])
+            with Control(tier.endpoint, tenant="operator", runtime_dir=where) as operator:
+                until_s = time.monotonic() + 20
+                while len(operator.status()["hosts"]) > 2 and time.monotonic() < until_s:
+                    time.sleep(0.1)
+                assert [one["fabric"] for one in operator.status()["hosts"]
+                        if one["tenant"] == "lab"] == ["nixl"]  # fmt: skip
+            read(fabric, session, keys)
+
+
+def test_over_tcp_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """UCX emulates one-sided reads there: the daemon's agent serves them, the reactor does not."""
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    with start(tmp_path) as tier:
+        process = host_process(tier)
+        assert process.communicate(timeout=60)[0].split() == ["written", "left"]
+        assert process.returncode == 0
+
+
+def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
+    """A host whose UCX may use less than NIXL needs: one line, and no traceback."""
+    with start(tmp_path) as tier:
+        words = ["host", "run", "--endpoint", tier.endpoint, "--tenant", "lab", "--runtime-dir",
+                 str(tier.ready["runtime_dir"]), "--fabric", "nixl", "--geometry",
+                 "tiny"]  # fmt: skip
+        done = subprocess.run([*ENTRY, *words], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "UCX_TLS": "self"})  # fmt: skip
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert "UCX_TLS must hold tcp" in done.stderr.splitlines()[-1]
+
+
+def test_a_daemon_that_takes_none_says_how(tmp_path: Path) -> None:
+    with start(tmp_path, nixl=False) as tier, pytest.raises(OffstageError) as caught:
+        with attached(tier):
+            pass
+    assert "daemon.nixl" in str(caught.value) and "set it to true" in str(caught.value)
+
+
+def test_host_run_finds_every_block_as_it_was_written(tmp_path: Path) -> None:
+    with start(tmp_path) as tier:
+        words = ["host", "run", "--endpoint", tier.endpoint, "--tenant", "lab", "--runtime-dir",
+                 str(tier.ready["runtime_dir"]), "--fabric", "nixl", "--geometry", "tiny",
+                 "--sessions", "2", "--context-tokens", "4096", "--steps", "20", "--time-per-token",
+                 "1ms", "--out", str(tmp_path / "out")]  # fmt: skip
+        done = subprocess.run([*ENTRY, *words], capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    (one,) = summary["runs"]
+    assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
+    assert one["blocks_verified"] == one["demands"] > 0
+    assert summary["workload"]["fabric"] == "nixl"

@@ -18,8 +18,9 @@
  * but calls no one back.
  *
  * Sides: posix (thread pool), io_uring, emulated (NVMe timing over another side), sim (memory,
- * virtual time, seeded faults), skeleton (the commented example), later spdk. One contract suite
- * runs over all.
+ * virtual time, seeded faults), skeleton (the commented example). A side may come from another
+ * shared object (spdk): `ofs_storage_add` takes its table, which says for which version of this
+ * header it was built. One contract suite runs over all.
  */
 #ifndef OFS_STORAGE_H
 #define OFS_STORAGE_H
@@ -33,6 +34,7 @@ enum ofs_storage_op { OFS_STORAGE_READ = 0, OFS_STORAGE_WRITE = 1, OFS_STORAGE_S
 
 struct ofs_pace; /* pace.h */
 
+#define OFS_STORAGE_VERSION 1
 #define OFS_STORAGE_DURABLE 0x1 /* a write ends only when it is on the medium (RWF_DSYNC, FUA) */
 
 struct ofs_io {
@@ -50,9 +52,9 @@ struct ofs_io_done {
 };
 
 struct ofs_storage_config {
-	char backend[16];    /* "posix", "io_uring", "emulated", "sim", "skeleton"; "auto":
-	                                 * the best for a file that opens */
-	char path[512];      /* file or block device; ignored by sim */
+	char backend[16];    /* "posix", "io_uring", "emulated", "sim", "skeleton", or one that was
+	                                 * added; "auto": the best for a file that opens */
+	char path[512];      /* file or block device; spdk: transport ids; ignored by sim */
 	char inner[16];      /* emulated: the side below; "" = memory: volatile, sparse,
 	                                 * first touch on demand */
 	uint64_t size_bytes; /* file: created or grown to it; block device: at most its size */
@@ -60,6 +62,8 @@ struct ofs_storage_config {
 	uint32_t lba_size_bytes;     /* 0: ask the file; 512 where nothing asks for more */
 	uint32_t thread_count;       /* posix; 0: 4 */
 	uint32_t direct;             /* O_DIRECT; falls back with a warning where the file refuses */
+	uint32_t huge;               /* spdk: enum ofs_dma_huge, of the memory it takes for itself */
+	uint64_t timeout_ns;         /* spdk: an I/O this old is taken from the device; 0: never */
 	uint32_t busy_spin;          /* emulated: 1 = the polling thread spins or sleeps no longer
 	                                 * than due_ns; 0 = wait_fd is a timer, set at every change */
 	struct ofs_nvme_params nvme; /* emulated, sim */
@@ -96,6 +100,11 @@ struct ofs_storage;
 int ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 	struct ofs_clock *clock, char *error, size_t error_size_bytes);
 void ofs_storage_close(struct ofs_storage *storage);
+struct ofs_storage_ops;
+/* From now on a storage may be opened as ops->name; the table stays the caller's, and stays. 0 also
+ * where it was added before; -EPROTO: built for another version of this header; -EEXIST: another
+ * side has the name; -ENOSPC: too many. Not while another thread opens a storage. */
+int ofs_storage_add(const struct ofs_storage_ops *ops);
 /* What was asked and not had (O_DIRECT, io_uring, registered memory), one line; "" if nothing. */
 const char *ofs_storage_warning(const struct ofs_storage *storage);
 /* The back end in use: matters after "auto". */
@@ -113,6 +122,9 @@ enum { OFS_STORAGE_WARNING_SIZE_BYTES = 256 };
 
 struct ofs_storage_ops {
 	const char *name;
+	uint32_t version; /* OFS_STORAGE_VERSION, of a side that is added */
+	/* Why this thread's last open was refused, as "cause; mend"; NULL where errno says it. */
+	const char *(*why)(void);
 	/* Everything that allocates or can be refused happens here. */
 	int (*open)(struct ofs_storage **out, const struct ofs_storage_config *config,
 		struct ofs_clock *clock);

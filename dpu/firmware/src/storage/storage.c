@@ -1,9 +1,8 @@
-/* The door of the storage seam: choosing a back end, checking an I/O, counting its end. */
+/* The door of the storage seam: choosing a back end, and saying why one was refused. */
 #include "dma.h"
 #include "internal.h"
 
 #include <assert.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,24 +16,39 @@ static const struct ofs_storage_ops *const storage_all[] = {
 	&ofs_storage_ops_skeleton,
 };
 
+enum { STORAGE_ADDED_MAX = 8 };
+
+static const struct ofs_storage_ops *storage_added[STORAGE_ADDED_MAX];
+static uint32_t storage_added_count;
+
 static const struct ofs_storage_ops *
 find_side(const char *name)
 {
+	for (uint32_t i = 0; i < storage_added_count; i++)
+		if (strcmp(storage_added[i]->name, name) == 0)
+			return storage_added[i];
 	for (size_t i = 0; i < sizeof(storage_all) / sizeof(storage_all[0]); i++)
 		if (strcmp(storage_all[i]->name, name) == 0)
 			return storage_all[i];
 	return NULL;
 }
 
-void
-ofs_storage_init(struct ofs_storage *storage, const struct ofs_storage_ops *ops,
-	const struct ofs_storage_config *config, struct ofs_clock *clock)
+int
+ofs_storage_add(const struct ofs_storage_ops *ops)
 {
-	storage->ops = ops;
-	storage->clock = clock;
-	storage->queue_depth_max = config->queue_depth_max;
-	storage->lba_size_bytes = config->lba_size_bytes > 0 ? config->lba_size_bytes : 512;
-	storage->size_bytes = config->size_bytes & ~(uint64_t)(storage->lba_size_bytes - 1);
+	const struct ofs_storage_ops *had;
+
+	if (ops == NULL || ops->name == NULL)
+		return -EINVAL;
+	if (ops->version != OFS_STORAGE_VERSION)
+		return -EPROTO;
+	had = find_side(ops->name);
+	if (had != NULL)
+		return had == ops ? 0 : -EEXIST;
+	if (storage_added_count == STORAGE_ADDED_MAX)
+		return -ENOSPC;
+	storage_added[storage_added_count++] = ops;
+	return 0;
 }
 
 int
@@ -52,65 +66,6 @@ ofs_storage_memory_close(uint8_t *memory, uint64_t size_bytes)
 {
 	if (memory != NULL)
 		munmap(memory, size_bytes);
-}
-
-int
-ofs_storage_check(struct ofs_storage *storage, const struct ofs_io *io)
-{
-	uint64_t mask = storage->lba_size_bytes - 1;
-
-	if (io->op == OFS_STORAGE_SYNC) {
-		if (io->size_bytes != 0 || io->offset != 0)
-			return -EINVAL;
-	} else if (io->op == OFS_STORAGE_READ || io->op == OFS_STORAGE_WRITE) {
-		if (io->size_bytes == 0 || io->buffer == NULL
-			|| ((io->offset | io->size_bytes | (uintptr_t)io->buffer) & mask) != 0
-			|| io->offset >= storage->size_bytes
-			|| io->size_bytes > storage->size_bytes - io->offset)
-			return -EINVAL;
-	} else {
-		return -EINVAL;
-	}
-	if (storage->stats.in_flight >= storage->queue_depth_max) {
-		storage->stats.busy++;
-		return -EAGAIN;
-	}
-	return 0;
-}
-
-void
-ofs_storage_count(struct ofs_storage *storage, uint16_t op, int64_t result)
-{
-	struct ofs_storage_stats *stats = &storage->stats;
-
-	assert(stats->in_flight > 0);
-	stats->in_flight--;
-	if (result < 0) {
-		stats->errors++;
-	} else if (op == OFS_STORAGE_READ) {
-		stats->reads++;
-		stats->bytes_read += (uint64_t)result;
-	} else if (op == OFS_STORAGE_WRITE) {
-		stats->writes++;
-		stats->bytes_written += (uint64_t)result;
-	} else {
-		stats->syncs++;
-	}
-}
-
-void
-ofs_storage_warn(struct ofs_storage *storage, const char *format, ...)
-{
-	size_t used = strlen(storage->warning);
-	va_list arguments;
-
-	if (used > 0) {
-		snprintf(storage->warning + used, sizeof(storage->warning) - used, "; ");
-		used = strlen(storage->warning);
-	}
-	va_start(arguments, format);
-	vsnprintf(storage->warning + used, sizeof(storage->warning) - used, format, arguments);
-	va_end(arguments);
 }
 
 /* Every back end refuses these alike, so the text is written once. NULL: nothing wrong. */
@@ -139,9 +94,15 @@ explain(char *error, size_t error_size_bytes, const struct ofs_storage_config *c
 	const char *backend, int rc)
 {
 	const char *mend = "check the path and `offstage doctor`";
+	const struct ofs_storage_ops *ops = find_side(backend);
+	const char *why = ops != NULL && ops->why != NULL ? ops->why() : "";
 
 	if (rc == 0 || error == NULL || error_size_bytes == 0)
 		return;
+	if (why[0] != 0) {
+		snprintf(error, error_size_bytes, "storage %s: %s", backend, why);
+		return;
+	}
 	if (strcmp(backend, "io_uring") == 0 && (rc == -EPERM || rc == -ENOSYS)) {
 		snprintf(error, error_size_bytes, "storage io_uring: %s; %s",
 			rc == -ENOSYS ? "this build or this kernel has no io_uring"
@@ -202,7 +163,7 @@ ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *conf
 	}
 	ops = fault == NULL ? find_side(config->backend) : NULL;
 	if (fault == NULL && ops == NULL)
-		fault = "no such backend; choose auto, posix, io_uring, emulated, sim or skeleton";
+		fault = "no such backend; choose auto, posix, io_uring, emulated, sim, skeleton or spdk";
 	if (fault != NULL) {
 		if (error != NULL)
 			snprintf(error, error_size_bytes, "storage: %s", fault);

@@ -1,12 +1,24 @@
 """What pyproject.toml cannot declare: the C extensions, and that one wheel fits every Python."""
 
+import subprocess
+
 from setuptools import setup
 
+BUILD = "bindings/build_extensions.py"
+# Extensions that need a library which may be missing, and its names for pkg-config.
+OPTIONAL = {"spdk": ("spdk_nvme", "spdk_env_dpdk")}
+
+
+def found(packages: tuple[str, ...]) -> bool:
+    """Whether pkg-config knows all of them; without pkg-config the build itself says so."""
+    try:
+        return subprocess.run(["pkg-config", "--exists", *packages], check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+names = ["firmware", "analysis", "chip", *(one for one in OPTIONAL if found(OPTIONAL[one]))]
 setup(
-    cffi_modules=[
-        "bindings/build_extensions.py:firmware",
-        "bindings/build_extensions.py:analysis",
-        "bindings/build_extensions.py:chip",
-    ],
+    cffi_modules=[f"{BUILD}:{name}" for name in names],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

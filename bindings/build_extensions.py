@@ -1,8 +1,9 @@
-"""Build script of the three extensions; setup.py names each in `cffi_modules`.
+"""Build script of the extensions; setup.py names each in `cffi_modules`.
 
 `offstage.bindings._firmware` is the firmware; `_analysis` the laboratory's analysis in C and
 `_chip` the engine of the ASIC model, which the firmware does not need and the daemon does not load.
-`_chip` has what it needs of the firmware compiled in. Their headers are the only copy of their
+`_chip` has what it needs of the firmware compiled in. `_spdk`, a side of the storage seam, is built
+where pkg-config finds SPDK. Their headers are the only copy of their
 interface: what stands between the marks `cdef: begin` and `cdef: end` of each header is what Python
 sees, and a line `cdef: order N` in the header says when (lower first; a header without the line
 comes last). libxxhash is required, liburing is used where pkg-config finds it.
@@ -21,6 +22,11 @@ FIRMWARE = Path("dpu/firmware")
 ANALYSIS = Path("testbeds/lab/analysis")
 CHIP = Path("asic_model/engine")
 CHIP_FIRMWARE = ("histogram", "nvme_model", "qos")
+SPDK = sorted((FIRMWARE / "src/storage").glob("spdk*.c"))
+SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")
+# What SPDK's own pkg-config files leave out: of the system, and beside its own libraries.
+SPDK_SYSTEM = ("ssl", "crypto", "uuid", "numa")
+SPDK_BESIDE = ("isal", "isal_crypto")
 ORDER_LAST = 1_000_000
 
 BLOCK = re.compile(r"/\* cdef: begin.*?\*/(.*?)/\* cdef: end", re.DOTALL)
@@ -70,7 +76,31 @@ def flags() -> tuple[list[str], list[str]]:
     return compile_flags, link_flags
 
 
-def make_builder(name: str, headers: list[Path], sources: list[Path], include: list[Path]) -> FFI:
+def spdk_flags() -> tuple[list[str], list[str]] | None:
+    """Compile and link flags of SPDK; None where pkg-config does not find it."""
+    compile_flags: list[str] = []
+    # Its parts register themselves when they are loaded: none may be left out as unused.
+    link_flags = ["-Wl,--no-as-needed"]
+    for package in SPDK_PACKAGES:
+        link = pkg_config(package, "--libs")
+        if link is None:
+            return None
+        compile_flags += pkg_config(package, "--cflags") or []
+        link_flags += link
+    folders = dict.fromkeys(flag.removeprefix("-L") for flag in link_flags if flag[:2] == "-L")
+    beside = [one for one in SPDK_BESIDE for at in folders if Path(at, f"lib{one}.so").exists()]
+    link_flags += [f"-l{one}" for one in (*beside, *SPDK_SYSTEM)]
+    link_flags += pkg_config("liburing", "--libs") or []
+    return compile_flags, [*link_flags, *(f"-Wl,-rpath,{folder}" for folder in folders)]
+
+
+def make_builder(
+    name: str,
+    headers: list[Path],
+    sources: list[Path],
+    include: list[Path],
+    more: tuple[list[str], list[str]] = ([], []),
+) -> FFI:
     """The cffi builder of one extension: `headers` are those whose cdef blocks Python sees."""
     shown = cdef_headers(headers)
     builder = FFI()
@@ -87,8 +117,8 @@ def make_builder(name: str, headers: list[Path], sources: list[Path], include: l
         include_dirs=[str(path) for path in include],
         # Without depends= an edit of a header does not rebuild.
         depends=[str(path) for folder in include for path in sorted(folder.rglob("*.h"))],
-        extra_compile_args=compile_flags,
-        extra_link_args=link_flags,
+        extra_compile_args=compile_flags + more[0],
+        extra_link_args=link_flags + more[1],
     )
     return builder
 
@@ -96,7 +126,7 @@ def make_builder(name: str, headers: list[Path], sources: list[Path], include: l
 firmware = make_builder(
     "_firmware",
     sorted((FIRMWARE / "include").glob("*.h")),
-    sorted(FIRMWARE.glob("src/**/*.c")),
+    [path for path in sorted(FIRMWARE.glob("src/**/*.c")) if path not in SPDK],
     [FIRMWARE / "include", FIRMWARE / "src"],
 )
 analysis = make_builder(
@@ -112,3 +142,12 @@ chip = make_builder(
     chip_sources,
     [CHIP, FIRMWARE / "include"],
 )
+spdk_found = spdk_flags()
+if spdk_found is not None:
+    spdk = make_builder(
+        "_spdk",
+        [FIRMWARE / "src/storage/spdk.h"],
+        [*SPDK, FIRMWARE / "src/storage/common.c"],
+        [FIRMWARE / "include", FIRMWARE / "src/storage"],
+        spdk_found,
+    )

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings import spdk
 from offstage.bindings.errors import BadInput, OffstageError, StoreFull
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import constant
@@ -175,6 +176,8 @@ class StorageConfig:
     thread_count: int = 0
     direct: bool = False
     busy_spin: bool = False
+    huge: bool = True
+    timeout_ns: int = 0
     nvme: dict[str, int] = field(default_factory=dict)
     seed: int = 0
     faults: Faults = Faults()
@@ -187,8 +190,10 @@ class StorageConfig:
         config: Any = ffi.new("struct ofs_storage_config *")
         config.backend, config.path = self.backend.encode(), self.path.encode()
         config.inner = self.inner.encode()
-        for name in ("size_bytes", "queue_depth_max", "lba_size_bytes", "thread_count", "seed"):
+        for name in ("size_bytes", "queue_depth_max", "lba_size_bytes", "thread_count", "seed",
+                     "timeout_ns"):  # fmt: skip
             setattr(config, name, getattr(self, name))
+        config.huge = lib.OFS_DMA_HUGE_AUTO if self.huge else lib.OFS_DMA_HUGE_OFF
         config.direct, config.busy_spin = int(self.direct), int(self.busy_spin)
         for name, value in self.nvme.items():
             setattr(config.nvme, name, value)
@@ -205,7 +210,7 @@ class Io:
     user: int = 0
     offset: int = 0
     size_bytes: int = 0
-    buffer: Buffer | None = None
+    buffer: "Buffer | spdk.Memory | None" = None
     at: int = 0
     durable: bool = False
 
@@ -223,10 +228,12 @@ class Storage:
 
     def __init__(self, config: StorageConfig, clock: Clock | None = None) -> None:
         self._handle: Any = None
+        if config.backend == "spdk":
+            spdk.ensure()
         self.clock = clock or Clock()
         self._done = ffi.new(f"struct ofs_io_done[{POLL_MAX}]")
         self._buffers: list[Buffer] = []  # a registered buffer outlives the storage
-        self._flying: list[Buffer] = []  # and one in flight its last I/O
+        self._flying: list[Buffer | spdk.Memory] = []  # and one in flight its last I/O
         out = ffi.new("struct ofs_storage **")
         text = ffi.new(f"char[{ERROR_SIZE_BYTES}]")
         rc = lib.ofs_storage_open(
@@ -257,6 +264,11 @@ class Storage:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def handle(self) -> Any:
+        """The firmware's pointer."""
+        return self._handle
 
     @property
     def name(self) -> str:
@@ -362,7 +374,7 @@ class Storage:
 
     def bench_read(
         self,
-        buffer: Buffer,
+        buffer: "Buffer | spdk.Memory",
         block_size: int,
         queue_depth: int,
         count: int,

@@ -36,6 +36,7 @@ from offstage.dpu.tenancy import (
     index_key,
     operator_secret,
     publish_secret,
+    secrets_beside,
     tenant_secret,
 )
 
@@ -117,7 +118,8 @@ class Daemon:
     def _add_tenants(self) -> list[TenantState]:
         tenants = []
         for tenant, slots in zip(self._config.tenants, self._derived.slot_counts, strict=True):
-            secret, generated = tenant_secret(tenant, self._config.storage.path, self.runtime_dir)
+            beside = secrets_beside(self._config.storage)
+            secret, generated = tenant_secret(tenant, beside, self.runtime_dir)
             if generated:
                 publish_secret(self.runtime_dir, tenant.name, secret)
             index = self.device.tenant_add(index_key(secret), slots, tenant.weight)

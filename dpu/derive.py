@@ -12,7 +12,7 @@ from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_size
 from offstage.dpu.config import Config
-from offstage.dpu.options import PolicyOptions
+from offstage.dpu.options import PolicyOptions, Storage
 from offstage.dpu.protocol import OPERATOR
 
 __all__ = ["Derived", "core_policy", "derive", "parse_host_port", "policy_window_blocks"]
@@ -154,6 +154,9 @@ def _check_storage(config: Config, where: str) -> None:
     in_memory = storage.backend == "emulated" and not storage.inner
     if in_memory:
         return
+    if storage.backend == "spdk":
+        _check_spdk(storage, where)
+        return
     if not storage.path:
         raise BadInput(
             f"storage.path is empty, and storage {storage.backend!r} needs one", where,
@@ -167,6 +170,21 @@ def _check_storage(config: Config, where: str) -> None:
     if not path.exists() and not path.absolute().parent.is_dir():
         raise BadInput("its directory does not exist", storage.path,
                        f"mkdir -p {path.absolute().parent}")  # fmt: skip
+
+
+def _check_spdk(storage: Storage, where: str) -> None:
+    """The transport ids themselves are read when they are opened."""
+    if bool(storage.path) == bool(storage.target):
+        raise BadInput(
+            "storage 'spdk' needs storage.path or storage.target, and not both", where,
+            'path = "trtype:TCP adrfam:IPv4 traddr:... trsvcid:4420 subnqn:...", '
+            'or target = "/path/to/nvmf_tgt"',
+        )  # fmt: skip
+    if storage.target and not storage.target_file:
+        raise BadInput("storage.target has no storage.target_file", where,
+                       "name the file that the target is to keep the blocks in")  # fmt: skip
+    if len(storage.path.encode()) > 511:
+        raise BadInput("storage.path is longer than 511 bytes", where, "use fewer drives")
 
 
 def _check_model(config: Config, where: str) -> None:

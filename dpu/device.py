@@ -2,9 +2,11 @@
 
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings import spdk
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.core import filled_policy
@@ -17,6 +19,7 @@ from offstage.dpu.config import Config
 from offstage.dpu.derive import Derived, core_policy
 from offstage.dpu.options import PolicyOptions
 from offstage.dpu.preflight import check_machine, check_store_file
+from offstage.dpu.spdk_target import Target
 
 __all__ = ["Device", "DeviceLike"]
 
@@ -63,6 +66,40 @@ class Device(FirmwareDevice):
         Raises what machine and store file do not allow, and what the firmware refuses.
         """
         check_machine(config)
+        self._target: Target | None = None
+        if config.storage.backend == "spdk":
+            spdk.ensure()
+            config = self._with_target(config)
+        try:
+            self._open(config, derived, recording, timing)
+        except BaseException:
+            self._end_target()
+            raise
+
+    def close(self, drain: bool) -> None:
+        """As the firmware's, then the target that was started for it."""
+        super().close(drain)
+        self._end_target()
+
+    def _with_target(self, config: Config) -> Config:
+        """The configuration with the path of a target of ours, where one is asked for."""
+        storage = config.storage
+        if not storage.target:
+            return config
+        self._target = Target(storage.target)
+        drive = self._target.file_drive("store", storage.target_file, storage.size_bytes,
+                                        storage.lba_bytes)  # fmt: skip
+        path = self._target.serve(drive)
+        return msgspec.structs.replace(config, storage=msgspec.structs.replace(storage, path=path))
+
+    def _end_target(self) -> None:
+        if self._target is not None:
+            self._target.close()
+            self._target = None
+
+    def _open(
+        self, config: Config, derived: Derived, recording: bool, timing: Timing | None
+    ) -> None:
         check_store_file(config)
         self._block_tokens = config.arena.block_tokens
         self._timing = timing  # its memory
@@ -121,6 +158,8 @@ def _fill_storage(filled: Any, config: Config) -> None:
     filled.backend, filled.inner = storage.backend.encode(), storage.inner.encode()
     filled.path = storage.path.encode()
     filled.size_bytes, filled.lba_size_bytes = storage.size_bytes, storage.lba_bytes
+    filled.timeout_ns = storage.io_timeout_ns
+    filled.huge = names("enum ofs_dma_huge", "OFS_DMA_HUGE_").index(config.memory.huge)
     filled.queue_depth_max, filled.thread_count = storage.queue_depth, storage.threads
     filled.direct, filled.busy_spin, filled.seed = storage.direct, storage.busy_spin, storage.seed
     if storage.nvme not in presets():

@@ -84,9 +84,19 @@ class Storage(Settings, frozen=True):
     """The device below the store."""
 
     backend: Annotated[
-        Literal["auto", "io_uring", "posix", "emulated"], about("auto takes the best that opens")
+        Literal["auto", "io_uring", "posix", "emulated", "spdk"],
+        about("auto takes the best of the first two that opens"),
     ] = "auto"
-    path: Annotated[str, about("file or block device; may be empty for emulated in memory")] = ""
+    path: Annotated[
+        str,
+        about("file or block device; spdk: transport ids; may be empty for emulated in memory"),
+    ] = ""
+    target: Annotated[
+        str,
+        about("spdk, without path: start this nvmf_tgt for the daemon alone; what it holds is "
+              "the file storage.target_file"),
+    ] = ""  # fmt: skip
+    target_file: Annotated[str, about("spdk: the file below the target")] = ""
     size_bytes: Annotated[Size, within(0, 1 << 50, "the file is made this large")] = 8 << 30
     lba_bytes: Annotated[Size, within(512, 65536, "logical block, power of two")] = 4 << 10
     queue_depth: Annotated[int, within(1, 4096, "I/Os in flight on the device")] = 64

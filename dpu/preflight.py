@@ -10,9 +10,10 @@ import stat
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.storage import READ, Buffer, Io, Storage, StorageConfig
 from offstage.bindings.units import format_size
 from offstage.dpu.config import Config
-from offstage.dpu.drives import HEAD_BYTES, block_name, occupied
+from offstage.dpu.drives import HEAD_BYTES, STORE, block_name, holds, occupied
 from offstage.dpu.storefile import STORE_MAGIC
 
 __all__ = ["check_machine", "check_store_file"]
@@ -42,6 +43,9 @@ def check_store_file(config: Config) -> None:
     A store has its whole size before its first byte is written, so a shorter one was cut. So it is
     for a block device that somebody uses or that carries something else; a mount on it, say."""
     storage = config.storage
+    if storage.backend == "spdk":
+        _check_namespace(config)
+        return
     if not storage.path or (storage.backend == "emulated" and not storage.inner):
         return
     path = Path(storage.path)
@@ -75,3 +79,21 @@ def _check_drive(path: Path, device: int) -> None:
     refused = occupied(name) if name else ""
     if refused:
         raise BadInput(f"the drive {name} {refused}", str(path), "give one that nobody uses")
+
+
+def _check_namespace(config: Config) -> None:
+    """What a drive of SPDK carries, which no file system can be asked."""
+    storage = config.storage
+    with Storage(StorageConfig("spdk", storage.path, queue_depth_max=4,
+                               lba_size_bytes=storage.lba_bytes,
+                               huge=config.memory.huge != "off")) as drive:  # fmt: skip
+        size_bytes = min(HEAD_BYTES, drive.size_bytes)
+        head = Buffer(size_bytes)
+        (done,) = drive.run([Io(READ, 0, 0, size_bytes, head)])
+    if done.result != size_bytes:
+        raise BadInput(f"the namespace cannot be read ({os.strerror(-done.result)})",
+                       storage.path, "look at the target")  # fmt: skip
+    found = holds(bytes(head.view))
+    if found not in ("", STORE):
+        raise BadInput(f"the namespace carries {found}", storage.path,
+                       "give one that nobody uses, or `offstage dpu erase` this one")  # fmt: skip

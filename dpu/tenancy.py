@@ -14,10 +14,11 @@ import secrets
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu.options import Tenant
+from offstage.dpu.options import Storage, Tenant
 from offstage.dpu.protocol import OPERATOR, parse_secret, read_secret
 
-__all__ = ["hold_runtime_dir", "index_key", "operator_secret", "publish_secret", "tenant_secret"]
+__all__ = ["hold_runtime_dir", "index_key", "operator_secret", "publish_secret", "secrets_beside",
+           "tenant_secret"]  # fmt: skip
 
 
 def hold_runtime_dir(directory: Path) -> int:
@@ -60,6 +61,11 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
     secret = secrets.token_bytes(32)
     _write_private(kept, secret)
     return secret, True
+
+
+def secrets_beside(storage: Storage) -> str:
+    """The file beside which generated secrets outlive the daemon; empty where there is none."""
+    return storage.target_file if storage.backend == "spdk" else storage.path
 
 
 def operator_secret(runtime_dir: Path) -> bytes:

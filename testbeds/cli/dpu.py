@@ -195,6 +195,19 @@ def replay(
 
 
 @dpu.command()
+def erase(
+    path: Annotated[str, typer.Argument(help="transport ids, as storage.path has them")],
+    yes: Annotated[bool, typer.Option("--yes", help="lose what the drives carry")] = False,
+    form: FormatOption = Format.text,
+) -> None:
+    """Give every block of a drive of SPDK back to it, so that a store may take it."""
+    from offstage.dpu.erase import erase as erase_drive
+
+    result = erase_drive(path, yes)
+    emit(result, form, table(result))
+
+
+@dpu.command()
 def store(
     file: Annotated[Path, typer.Argument(help="a store's file or block device")],
     form: FormatOption = Format.text,

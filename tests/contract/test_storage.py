@@ -1,6 +1,7 @@
 """Does every side of the storage seam keep the one contract of storage.h?
 
-A new back end is one line in SIDES. Where the kernel forbids io_uring its cases skip and say so.
+A new back end is one line in SIDES. Where the kernel forbids io_uring its cases skip and say so; so
+do those of SPDK without a target (`-m spdk`, tests/reference/spdk_drives.py says what it takes).
 """
 
 import errno
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spdk_drives
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +66,24 @@ class Side:
             raise
 
 
-SIDES = {
+@dataclass(frozen=True)
+class SpdkSide(Side):
+    """A drive of a real target; what stands for its file is a mark in the folder."""
+
+    def open(self, folder: Path, **more: Any) -> Storage:
+        path = spdk_drives.drive(str(self.options["transport"]), SIZE_BYTES)
+        options = {name: value for name, value in self.options.items() if name != "transport"}
+        storage = Side(self.backend, False, options).open(folder, path=path, **more)
+        if not (folder / "device").exists():
+            zeros = Buffer(SIZE_BYTES)
+            storage.run([Io(WRITE, 0, 0, SIZE_BYTES, zeros)])
+            storage.close()
+            storage = Side(self.backend, False, options).open(folder, path=path, **more)
+            (folder / "device").touch()
+        return storage
+
+
+SIDES: dict[str, Side] = {
     "posix": Side("posix", True, {}),
     "posix-direct": Side("posix", True, {"direct": True}),
     "io_uring": Side("io_uring", True, {}),
@@ -75,10 +94,17 @@ SIDES = {
     "emulated-io_uring": Side("emulated", True, {"inner": "io_uring", "direct": True}),
     "sim": Side("sim", False, {}),
     "skeleton": Side("skeleton", False, {}),
+    "spdk-tcp": SpdkSide("spdk", True, {"transport": "TCP"}),
+    "spdk-vfio-user": SpdkSide("spdk", True, {"transport": "VFIOUSER"}),
 }
 
 
-@pytest.fixture(params=SIDES.values(), ids=SIDES.keys())
+@pytest.fixture(
+    params=[
+        pytest.param(side, marks=pytest.mark.spdk if side.backend == "spdk" else (), id=name)
+        for name, side in SIDES.items()
+    ]
+)
 def side(request: pytest.FixtureRequest) -> Side:
     found: Side = request.param
     return found
@@ -200,14 +226,41 @@ def test_bad_configuration_is_one_line_with_a_mend(
     assert not (tmp_path / "device").exists()
 
 
-def ends_by(mistake: Callable[[], None]) -> int:
+def registered(side: Side, folder: Path) -> tuple[Storage, Buffer]:
+    storage, buffer = side.open(folder), Buffer(4096)
+    storage.register(buffer)
+    return storage, buffer
+
+
+def free_first(side: Side, folder: Path) -> None:
+    storage, buffer = registered(side, folder)
+    lib.ofs_dma_free(buffer._dma)
+    assert storage
+
+
+def close_first(side: Side, folder: Path) -> None:
+    storage, _ = registered(side, folder)
+    lib.ofs_storage_close(storage._handle)
+
+
+def in_order(side: Side, folder: Path) -> None:
+    storage, buffer = registered(side, folder)
+    storage.unregister(buffer)
+    storage.close()
+    lib.ofs_dma_free(buffer._dma)
+
+
+def ends_by(mistake: Callable[[Side, Path], None], side: Side, folder: Path) -> int:
     """The signal that ends a child which makes `mistake`; 0 where nothing does."""
+    if side.backend == "spdk":  # whose memory a child of fork would share
+        (name,) = (name for name, one in SIDES.items() if one is side)
+        return spdk_drives.ends_by(Path(__file__), mistake.__name__, name, folder)
     child = os.fork()
     if child == 0:
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        mistake()
+        mistake(side, folder)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
@@ -218,30 +271,9 @@ def test_what_is_registered_is_unregistered_before_it_is_unmapped(
 ) -> None:
     """Does either wrong order abort, the buffer's and the storage's, and the right one not?"""
     side.open(tmp_path).close()  # a side that cannot be opened here skips now, not in a child
-
-    def registered() -> tuple[Storage, Buffer]:
-        storage, buffer = side.open(tmp_path), Buffer(4096)
-        storage.register(buffer)
-        return storage, buffer
-
-    def free_first() -> None:
-        storage, buffer = registered()
-        lib.ofs_dma_free(buffer._dma)
-        assert storage
-
-    def close_first() -> None:
-        storage, _ = registered()
-        lib.ofs_storage_close(storage._handle)
-
-    def in_order() -> None:
-        storage, buffer = registered()
-        storage.unregister(buffer)
-        storage.close()
-        lib.ofs_dma_free(buffer._dma)
-
-    assert ends_by(free_first) == signal.SIGABRT
-    assert ends_by(close_first) == signal.SIGABRT
-    assert ends_by(in_order) == 0
+    assert ends_by(free_first, side, tmp_path) == signal.SIGABRT
+    assert ends_by(close_first, side, tmp_path) == signal.SIGABRT
+    assert ends_by(in_order, side, tmp_path) == 0
 
 
 BLOCKS = st.integers(0, SIZE_BYTES // 4096 - 1)

@@ -43,10 +43,11 @@ static int
 open_store(struct ofs_device *device, char *error, size_t size_bytes)
 {
 	const struct ofs_device_config *config = &device->config;
-	const char *backend = config->storage.backend;
-	bool on_file = config->storage.path[0] != '\0' && strcmp(backend, "sim") != 0;
+	const struct ofs_storage_config *storage = &config->storage;
+	bool on_file = storage->path[0] != '\0' && strcmp(storage->backend, "sim") != 0
+		&& strcmp(storage->backend, "spdk") != 0; /* which has a claim of its own */
 
-	return ofs_store_open(&device->store, device->storage, on_file ? config->storage.path : NULL,
+	return ofs_store_open(&device->store, device->storage, on_file ? storage->path : NULL,
 		&config->store, ofs_clock_unix_s(&device->clock), error, size_bytes);
 }
 

@@ -71,6 +71,16 @@ io_moved(struct ofs_device *device)
 	return moved;
 }
 
+/* The store polls for its own I/O only; a side may have a connection to keep alive. */
+static void
+keep_storage(struct ofs_device *device, uint64_t now_ns)
+{
+	struct ofs_storage *storage = device->storage;
+
+	if (storage->stats.in_flight == 0 && storage->ops->due_ns(storage) <= now_ns)
+		(void)ofs_storage_poll(storage, NULL, 0);
+}
+
 bool
 ofs_device_turn(struct ofs_device *device)
 {
@@ -80,6 +90,7 @@ ofs_device_turn(struct ofs_device *device)
 	device->turn_ns = now_ns;
 	busy = ofs_device_serve_calls(device);
 	busy |= serve_store(device);
+	keep_storage(device, now_ns);
 	if (atomic_load_explicit(&device->serving, memory_order_relaxed))
 		busy |= ofs_device_serve_ports(device);
 	if (device->pace != NULL)

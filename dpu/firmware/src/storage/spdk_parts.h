@@ -1,0 +1,109 @@
+/*
+ * spdk_parts.h: the parts of an SPDK storage. Not seen outside src/storage.
+ *
+ * Model: a *drive* is one namespace through one controller and one queue pair. A *link* is all
+ * drives of a storage and the one thread that connects them, which is the only one to wait for a
+ * target. A *slot* is an I/O of the caller, a *piece* of it is one NVMe command: it ends at the
+ * borders of stripes, of what the drive transfers at once and of a bounce buffer.
+ *
+ * Who owns a drive says its state: the link's thread while it is ASKED, the polling thread from
+ * READY on. A drive that is lost goes back to ASKED, and what it had in flight waits with what
+ * comes meanwhile until it is READY again, or until its deadline.
+ */
+#ifndef OFS_STORAGE_SPDK_PARTS_H
+#define OFS_STORAGE_SPDK_PARTS_H
+
+#include "internal.h"
+
+#include <pthread.h>
+#include <spdk/nvme.h>
+#include <stdatomic.h>
+
+enum {
+	SPDK_DRIVES_MAX = 8,
+	SPDK_WHY_BYTES = 480,
+	SPDK_CHUNK_BYTES = 128 << 10, /* a bounce buffer */
+	SPDK_CHUNKS = 128,
+	SPDK_STRIPE_BYTES = 128 << 10,
+	SPDK_REGIONS_MAX = 256,
+	SPDK_KEEP_ALIVE_MS = 10000,
+	SPDK_CONNECT_WAIT_S = 15,
+	SPDK_DETACH_WAIT_S = 12,
+	SPDK_NONE = -1
+};
+
+/* spdk_env.c: the environment, once in a process. */
+
+/* 0 where it is up, or -errno with the reason in `why`. */
+int ofs_spdk_env_begin(uint32_t huge, char *why);
+/* What SPDK's log says of an error is kept, the first line since the last call of begin. */
+void ofs_spdk_log_begin(void);
+void ofs_spdk_log_read(char *line, size_t size_bytes);
+
+/* spdk_link.c: controllers and their thread. */
+
+enum ofs_spdk_state {
+	SPDK_CLOSED,  /* nobody wants it */
+	SPDK_ASKED,   /* the link's thread lets go of what it had and connects */
+	SPDK_READY,   /* connected; the polling thread has not looked yet */
+	SPDK_UP,      /* in use */
+	SPDK_REFUSED, /* at open only: `rc` and the link's `why` say it */
+	SPDK_FOREIGN  /* came back as another drive: never used again */
+};
+
+struct ofs_spdk_drive {
+	_Atomic int state; /* enum ofs_spdk_state */
+	struct spdk_nvme_transport_id id;
+	char host_nqn[SPDK_NVMF_NQN_MAX_LEN + 1];
+	uint8_t host_id[16]; /* zero: SPDK's own */
+	uint32_t nsid;       /* 0 until the first that is active is known */
+	uint32_t request_max;
+	int lock_fd; /* holds the namespace against others on this machine */
+	int rc;
+	/* Set while connecting, constant while READY or UP. */
+	struct spdk_nvme_ctrlr *ctrlr;
+	struct spdk_nvme_ns *ns;
+	struct spdk_nvme_qpair *qpair;
+	/* What it was at open. */
+	uint32_t sector_bytes;
+	uint32_t transfer_max_bytes;
+	uint64_t size_bytes;
+	uint8_t identity[32]; /* NGUID and UUID, zero where it has none */
+	/* The polling thread's. */
+	uint32_t out; /* pieces on it */
+	int gone;     /* its queue pair said so */
+	uint64_t lost_ns;
+	int lost_rc;  /* what its I/Os end with when they cannot wait any longer */
+	int unsynced; /* writes that no sync covers yet */
+	int sync_lost;
+};
+
+struct ofs_spdk_link {
+	pthread_t thread;
+	pthread_mutex_t mutex;
+	pthread_cond_t asked; /* of the thread: something is ASKED, or closing */
+	pthread_cond_t told;  /* of who opens or closes */
+	int closing;
+	int ended;
+	int abandoned; /* whoever closed did not wait: the thread frees the link */
+	int opening;   /* a drive that is refused is not asked again */
+	uint32_t huge;
+	uint32_t drive_count;
+	char why[SPDK_WHY_BYTES];
+	struct ofs_spdk_drive drives[SPDK_DRIVES_MAX];
+};
+
+/* Parses `path` and connects every drive, within a bounded time. Where it fails, `why` has the
+ * line. */
+int ofs_spdk_link_open(struct ofs_spdk_link **out, const struct ofs_storage_config *config,
+	char *why);
+/* Lets go of every drive; their queue pairs are freed already. */
+void ofs_spdk_link_close(struct ofs_spdk_link *link);
+/* Polling thread: an UP drive whose queue pair is freed is to be connected again. */
+void ofs_spdk_link_ask(struct ofs_spdk_link *link, struct ofs_spdk_drive *drive);
+
+/* spdk_path.c: transport ids, and the claim on a namespace. */
+int ofs_spdk_path_parse(struct ofs_spdk_link *link, const char *path, char *why);
+int ofs_spdk_path_claim(struct ofs_spdk_drive *drive, char *why);
+
+#endif

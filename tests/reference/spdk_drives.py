@@ -1,0 +1,81 @@
+"""Drives of a real SPDK target, for the tests marked `spdk`.
+
+One nvmf_tgt for all tests of a process, started with the first drive that is asked for and ended
+with the process. What is missing is a skip that names the mend.
+"""
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from offstage.bindings import spdk
+from offstage.bindings.errors import BadInput, Missing
+from offstage.dpu.spdk_target import Target
+
+__all__ = ["drive", "ends_by", "program", "start"]
+
+WANTED = "build with SPDK, name its nvmf_tgt in OFFSTAGE_NVMF_TGT, pip install 'offstage[spdk]'"
+CHILD = """
+import faulthandler, resource, sys
+from pathlib import Path
+sys.path[:0] = {folders!r}
+import test_storage
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+test_storage.{mistake}(test_storage.SIDES[{side!r}], Path({folder!r}))
+"""
+
+
+def program() -> str:
+    """SPDK's nvmf_tgt; skips where it or the extension is not there."""
+    found = shutil.which(os.environ.get("OFFSTAGE_NVMF_TGT", "nvmf_tgt"))
+    try:
+        spdk.ensure()
+    except BadInput as error:
+        pytest.skip(f"{error}; {WANTED}")
+    if found is None:
+        pytest.skip(f"no nvmf_tgt; {WANTED}")
+    return found
+
+
+def start() -> Target:
+    """A target of the caller's own, to be closed by him."""
+    try:
+        return Target(program())
+    except Missing as error:
+        pytest.skip(f"{error}; {WANTED}")
+
+
+@functools.cache
+def _target() -> Target:
+    target = start()
+    atexit.register(target.close)
+    return target
+
+
+@functools.cache
+def drive(transport: str, size_bytes: int) -> str:
+    """The transport id of a drive in memory, with sectors of 512 B; a child's is its parent's."""
+    name = f"OFFSTAGE_TEST_DRIVE_{transport}_{size_bytes}"
+    if name not in os.environ:
+        target = _target()
+        made = target.memory_drive(f"{transport.lower()}{size_bytes}", size_bytes, 512)
+        os.environ[name] = target.serve(made, transport)
+    return os.environ[name]
+
+
+def ends_by(test: Path, mistake: str, side: str, folder: Path) -> int:
+    """The signal that ends a new process which makes a mistake of tests/contract/test_storage.py;
+    0 where none does."""
+    folders = [str(test.parent), str(Path(__file__).parent)]
+    text = CHILD.format(folders=folders, mistake=mistake, side=side, folder=str(folder))
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode <= 0, done.stderr
+    return -done.returncode

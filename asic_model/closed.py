@@ -205,7 +205,8 @@ class ClosedLoop:
         item.served.tags = [self.device.ask(
             "command", now_ps, lambda end_ps: self._decide(item, step, end_ps),
             count=len(step.demands), score_count=len(step.scores), tenant=fetch.tenant,
-            size_bytes=self.trace.block_bytes, offset_bytes=self._offset(step.session, step.layer),
+            size_bytes=self.trace.block_bytes,
+            offset_bytes=self.trace.offset_bytes(step.session, step.layer),
         )]  # fmt: skip
 
     def _decide(self, item: _Item, step: ToldStep, now_ps: int) -> None:
@@ -260,7 +261,8 @@ class ClosedLoop:
 
         tag = self.device.ask(
             "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
-            tenant=fetch.tenant, offset_bytes=self._offset(fetch.session, fetch.layer),
+            tenant=fetch.tenant,
+            offset_bytes=self.trace.offset_bytes(fetch.session, fetch.layer),
         )  # fmt: skip
 
     def _answered(self, item: _Item, now_ps: int) -> None:
@@ -323,7 +325,7 @@ class ClosedLoop:
             "read", now_ps, landed, size_bytes=self.trace.block_bytes,
             tenant=int(action["tenant"]), cause=int(action["cause"]),
             deadline_ps=min(int(action["deadline_ns"]) * PS, 2**62),
-            offset_bytes=self._offset(int(action["chunk"]), int(action["layer"])),
+            offset_bytes=self.trace.offset_bytes(int(action["chunk"]), int(action["layer"])),
         )  # fmt: skip
 
     def _tick(self, now_ps: int) -> None:
@@ -340,9 +342,6 @@ class ClosedLoop:
         self._tick_ns = None
         if self._open:
             self._tick(now_ps)
-
-    def _offset(self, chunk: int, layer: int) -> int:
-        return (layer * self.trace.config.chunk_max + chunk) * self.trace.block_bytes
 
     def _call(self, kind: str, call: Callable[[int], Any], now_ps: int) -> Any:
         """An event of the core; one that it refuses is counted."""

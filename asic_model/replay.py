@@ -180,15 +180,12 @@ class _Replay:
         tag = self.device.ask(
             "command", now_ps, lambda end_ps: self._decided(number, end_ps), count=fetch.demands,
             score_count=fetch.scores, size_bytes=trace.block_bytes, tenant=fetch.tenant,
-            offset_bytes=self._offset(fetch.session, fetch.layer),
+            offset_bytes=trace.offset_bytes(fetch.session, fetch.layer),
         )  # fmt: skip
         one.served.tags.append(tag)
 
     def _write(self, now_ps: int) -> None:
         self.device.ask("write", now_ps, _nothing, size_bytes=self.trace.block_bytes)
-
-    def _offset(self, chunk: int, layer: int) -> int:
-        return (layer * self.trace.config.chunk_max + chunk) * self.trace.block_bytes
 
     def _decided(self, number: int, now_ps: int) -> None:
         """The core has decided: reads begin, and what is staged goes to the host."""
@@ -236,7 +233,8 @@ class _Replay:
 
         tag = self.device.ask(
             "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
-            tenant=fetch.tenant, offset_bytes=self._offset(fetch.session, fetch.layer),
+            tenant=fetch.tenant,
+            offset_bytes=self.trace.offset_bytes(fetch.session, fetch.layer),
         )  # fmt: skip
 
     def _done(self, number: int) -> None:
@@ -271,5 +269,5 @@ class _Replay:
         self._read_tag[number] = self.device.ask(
             "read", now_ps, landed, size_bytes=self.trace.block_bytes, tenant=read.tenant,
             cause=read.cause, deadline_ps=max(0, min(needed_ps, 2**62)),
-            offset_bytes=self._offset(read.chunk, read.layer),
+            offset_bytes=self.trace.offset_bytes(read.chunk, read.layer),
         )  # fmt: skip

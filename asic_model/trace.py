@@ -108,6 +108,12 @@ class Trace:
         """Of one block."""
         return self.config.block_size_bytes
 
+    def offset_bytes(self, chunk: int, layer: int) -> int:
+        """Where a block lies on the medium, as far as a log says: in order, behind what the store
+        keeps before its records, so that they cross the medium's pages as the store's do."""
+        place = layer * self.config.chunk_max + chunk
+        return place * self.block_bytes + int(self.record.get("header_bytes", 0))
+
 
 def log_path(path: Path) -> Path:
     """The decision log of a recorded run, given by its folder or itself. A folder with several

@@ -99,7 +99,10 @@ class Daemon:
             self.log.warning("storage", warning=self.device.warning())
         self._recorder: Recorder | None = None
         if config.daemon.record_dir:
-            self._recorder = Recorder(Path(config.daemon.record_dir), self.device, self.log)
+            self._recorder = Recorder(Path(config.daemon.record_dir), self.device, self.log, {
+                "device": config.model.device, "dilation": config.model.dilation,
+                "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
+            })  # fmt: skip
             self._closing.append(self._recorder.close)
         hosts = Hosts(
             self.device, self._add_tenants(), operator_secret(self.runtime_dir),

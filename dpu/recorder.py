@@ -7,6 +7,7 @@ than it is drained is lost, counted and reported, and a log with a hole is not r
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,9 +28,14 @@ CALLS_MAX = 64  # of one drain, so that the daemon's loop goes on
 class Recorder:
     """Owns the files of one run. Call `drain` often and `close` once."""
 
-    def __init__(self, directory: Path, device: DeviceLike, log: Log) -> None:
-        """Make the directory; BadInput where it holds a run already or cannot be written."""
+    def __init__(
+        self, directory: Path, device: DeviceLike, log: Log,
+        about: Mapping[str, str | int] | None = None,
+    ) -> None:  # fmt: skip
+        """Make the directory; BadInput where it holds a run already or cannot be written. `about`:
+        what else the manifest says of the device."""
         self._device, self._log, self._directory = device, log, directory
+        self._about = dict(about or {})
         self._record_count = self._log_bytes = 0
         self._lost: dict[str, int] = {"records_lost": 0, "log_bytes_lost": 0}
         self._work: dict[str, Any] = {}  # of the core, for all that the log holds
@@ -116,6 +122,7 @@ class Recorder:
             "work": self._work,
             "epoch": self._device.epoch,
             "storage": self._device.storage_name(),
+            **self._about,
             "memory": self._device.memory(),
             "stages": self._stages(),
             "closed": closed,

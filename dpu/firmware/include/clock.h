@@ -50,4 +50,11 @@ ofs_clock_machine_ns(const struct ofs_clock *clock, uint64_t ns)
 	return ns > UINT64_MAX / clock->dilation ? UINT64_MAX : ns * clock->dilation;
 }
 
+/* So much of the machine's time in this clock's: of what the machine itself takes, as to wake. */
+static inline uint64_t
+ofs_clock_own_ns(const struct ofs_clock *clock, uint64_t machine_ns)
+{
+	return machine_ns / clock->dilation;
+}
+
 #endif

@@ -61,23 +61,26 @@ enum ofs_fate {
 };
 
 /*
- * Where the time of a block goes. The reactor times the first seven, the host's driver the rest.
+ * Where the time of a block goes. The reactor times the first seven, the host's driver the next
+ * three, and the reactor of a modelled device what the model holds, each of them.
  * Timed is one command, one read and one write in OFS_STAGE_STRIDE, a prime, so that no batch size
  * hides a position in its batch: to read the clock for each would cost a short fetch a fifth.
  */
 #define OFS_STAGE_STRIDE 31
 enum ofs_stage {
-	OFS_STAGE_RING_WAIT = 0,     /* a STEP or PUT written by the host -> taken by the reactor */
-	OFS_STAGE_DECIDE = 1,        /* a STEP taken -> the core has decided */
-	OFS_STAGE_READ_QUEUE = 2,    /* a read decided -> the storage has it */
-	OFS_STAGE_READ_SERVICE = 3,  /* -> the reactor sees its end */
-	OFS_STAGE_PUBLISH = 4,       /* -> it is in the directory, and its demand answered */
-	OFS_STAGE_WRITE_QUEUE = 5,   /* a put or flush accepted -> the storage has it */
-	OFS_STAGE_WRITE_SERVICE = 6, /* -> the reactor sees its end */
-	OFS_STAGE_ANSWER = 7,        /* a completion written -> the host takes it in */
-	OFS_STAGE_COPY = 8,          /* a block out of its slot; hashed on the way, on one machine */
-	OFS_STAGE_CHECK = 9,         /* the trailer, and over a network the checksum of the copy */
-	OFS_STAGE_COUNT = 10
+	OFS_STAGE_RING_WAIT = 0,      /* a STEP or PUT written by the host -> taken by the reactor */
+	OFS_STAGE_DECIDE = 1,         /* a STEP taken -> the core has decided */
+	OFS_STAGE_READ_QUEUE = 2,     /* a read decided -> the storage has it */
+	OFS_STAGE_READ_SERVICE = 3,   /* -> the reactor sees its end */
+	OFS_STAGE_PUBLISH = 4,        /* -> it is in the directory, and its demand answered */
+	OFS_STAGE_WRITE_QUEUE = 5,    /* a put or flush accepted -> the storage has it */
+	OFS_STAGE_WRITE_SERVICE = 6,  /* -> the reactor sees its end */
+	OFS_STAGE_ANSWER = 7,         /* a completion written -> the host takes it in */
+	OFS_STAGE_COPY = 8,           /* a block out of its slot; hashed on the way, on one machine */
+	OFS_STAGE_CHECK = 9,          /* the trailer, and over a network the checksum of the copy */
+	OFS_STAGE_MODEL_COMMAND = 10, /* a STEP taken -> the modelled device has it */
+	OFS_STAGE_MODEL_HIT = 11,     /* blocks staged -> the modelled device handed them over */
+	OFS_STAGE_COUNT = 12
 };
 
 uint32_t ofs_version(void);

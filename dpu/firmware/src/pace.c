@@ -18,6 +18,7 @@ struct ofs_pace {
 	struct ofs_clock *clock;
 	uint64_t now_ps; /* of the last call to the timing: its time does not go back */
 	uint32_t owed;   /* ends that the timing has not given yet */
+	struct ofs_timing_request storage_for; /* tenant, cause and deadline of what the storage asks */
 	struct ofs_due_heap due[OFS_PACE_USERS];
 };
 
@@ -90,6 +91,12 @@ poll(struct ofs_pace *pace, uint64_t now_ns)
 }
 
 void
+ofs_pace_for(struct ofs_pace *pace, const struct ofs_timing_request *request)
+{
+	pace->storage_for = request == NULL ? (struct ofs_timing_request){0} : *request;
+}
+
+void
 ofs_pace_ask(struct ofs_pace *pace, enum ofs_pace_user user, enum ofs_pace_kind kind,
 	uint64_t now_ns, const struct ofs_timing_request *request)
 {
@@ -99,6 +106,11 @@ ofs_pace_ask(struct ofs_pace *pace, enum ofs_pace_user user, enum ofs_pace_kind 
 
 	assert(request->tag <= UINT32_MAX);
 	asked.tag |= (uint64_t)user << USER_SHIFT;
+	if (user == OFS_PACE_STORAGE) {
+		asked.tenant = pace->storage_for.tenant;
+		asked.cause = pace->storage_for.cause;
+		asked.deadline_ps = pace->storage_for.deadline_ps;
+	}
 	poll(pace, now_ns); /* the timing wants to have been asked for what ended before */
 	now_ns *= PS_PER_NS;
 	pace->now_ps = now_ns > pace->now_ps ? now_ns : pace->now_ps;

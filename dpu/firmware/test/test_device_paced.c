@@ -152,6 +152,61 @@ test_a_step_takes_what_the_model_says(void)
 	end(&world, &host, timing);
 }
 
+/* What a model is asked, on its way to another side. */
+static struct {
+	struct ofs_timing_ops ops;
+	const struct ofs_timing_ops *below;
+	struct ofs_timing_request read;
+	uint32_t hit_counts[4], hits;
+} spy;
+
+static uint64_t
+spy_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	spy.read = *request;
+	return spy.below->read(timing, now_ps, request);
+}
+
+static uint64_t
+spy_hit(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
+{
+	assert(spy.hits < 4);
+	spy.hit_counts[spy.hits++] = request->count;
+	return spy.below->hit(timing, now_ps, request);
+}
+
+/* A model hears who waits for a read, and hands over what is staged while the rest is read. */
+static void
+test_what_a_model_is_asked(void)
+{
+	static const uint32_t half[] = {2, 3, 4, 5};
+	struct ofs_timing *timing = open_timing("free");
+	struct world_session session;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	uint64_t begin_ns;
+	int rc;
+
+	spy.below = timing->ops;
+	spy.ops = *timing->ops;
+	spy.ops.read = spy_read;
+	spy.ops.hit = spy_hit;
+	timing->ops = &spy.ops;
+	begin(&world, &host, &session, timing);
+	(void)timed_fetch(&world, &session, 1, 0);
+	assert(spy.read.cause == OFS_CAUSE_DEMAND && spy.read.tenant == 0);
+	assert(spy.hits == 1 && spy.hit_counts[0] == 4);
+	session.step = 2;
+	begin_ns = world.now_ns;
+	rc = world_fetch(&session, 0, 4, half, NULL, SECOND_NS, &fetch);
+	assert(rc == 0 && fetch.hit_count == 2 && fetch.wrong_count == 0);
+	assert(spy.hits == 3 && spy.hit_counts[1] == 2 && spy.hit_counts[2] == 2);
+	assert(world.now_ns - begin_ns >= COMMAND_NS + READ_NS + HIT_NS);
+	timing->ops = spy.below;
+	end(&world, &host, timing);
+}
+
 /* Commands and reads contend: with one server of the model a second step waits for the first. */
 static void
 test_steps_contend_for_the_model(void)
@@ -221,6 +276,7 @@ main(void)
 	test_ends_go_to_who_asked("skeleton", 1000 + READ_NS, 1000 + READ_NS + HIT_NS);
 	test_what_late_means();
 	test_a_step_takes_what_the_model_says();
+	test_what_a_model_is_asked();
 	test_steps_contend_for_the_model();
 	test_a_host_that_goes(COMMAND_NS / 2);
 	test_a_host_that_goes(COMMAND_NS + HIT_NS / 2);

@@ -75,11 +75,9 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     """One run beside its own model and all presets."""
     progress.start(f"decisions of {run.path.name}", 1)
     trace = read_trace(run.path)
-    own = on_drive(plan.own, run)
-    if not plan.calibrated:
-        own = fit(own, run.stages, trace, str(run.path))
+    own = _own(plan, run, trace)
     progress.advance(1)
-    presets = (own, *plan.presets)
+    presets = (own, *(one for one in plan.presets if one.name != own.name))
     progress.start("every device on the whole log", len(presets))
     done = []
     for preset in presets:
@@ -104,6 +102,15 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
         workload=run.summary.workload if run.summary is not None else {},
         samples=plan.samples, command=plan.command, version=__version__,
     )  # fmt: skip
+
+
+def _own(plan: Plan, run: Recorded, trace: Trace) -> Preset:
+    """The model of what was measured: today's daemon fitted to the run, or the chip that was in
+    the loop, which needs no fit."""
+    if run.device:
+        return read_preset(run.device)
+    own = on_drive(plan.own, run)
+    return own if plan.calibrated else fit(own, run.stages, trace, str(run.path))
 
 
 def on_drive(preset: Preset, run: Recorded) -> Preset:

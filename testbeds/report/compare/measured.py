@@ -1,7 +1,8 @@
 """The measured DPU as a column: what its decision log says, and where its stage timers saw time go.
 
 Counts and times are those of the log, by the model's own definitions (`asic_model/result.py`); the
-stages of the software stand in for units. A timer knows a stage's distribution and not which fetch
+stages of the software stand in for units; where a modelled device was in the loop, the times that
+it held commands, reads and answers. A timer knows a stage's distribution and not which fetch
 it was part of: so each stage of a fetch has its mean, and the storage what these leave.
 """
 
@@ -14,7 +15,8 @@ from offstage.testbeds.report.compare.recorded import Recorded
 
 __all__ = ["measured_column"]
 
-PATH = ("ring_wait", "decide", "read_queue", "read_service", "publish", "answer", "copy", "check")
+PATH = ("ring_wait", "model_command", "decide", "read_queue", "read_service", "publish",
+        "model_hit", "answer", "copy", "check")  # fmt: skip
 STORAGE = ("read_queue", "read_service", "publish")
 """What only a fetch has that waits for a block."""
 
@@ -23,7 +25,7 @@ def measured_column(run: Recorded, logged: Logged, tokens: int) -> Column:
     """The column of the run itself."""
     shares = logged.hits / max(logged.hits + logged.late + logged.misses, 1)
     return Column(
-        device=f"{run.provenance} DPU",
+        device=f"{run.device} in the loop" if run.device else f"{run.provenance} DPU",
         provenance=run.provenance,
         storage=logged.storage,
         demands=logged.hits + logged.late + logged.misses,

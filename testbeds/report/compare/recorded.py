@@ -44,6 +44,11 @@ class Recorded:
         return {**host, **self.record["stages"]}
 
     @property
+    def device(self) -> str:
+        """The preset of the modelled device that was in the loop; empty: there was none."""
+        return str(self.record.get("device", ""))
+
+    @property
     def provenance(self) -> str:
         """Where its times come from."""
         if self.result is not None:

@@ -14,7 +14,9 @@ EVEN = 0.02
 def answer(columns: Sequence[Column]) -> str:
     """What the fastest chip would give, what of it is the drives', and how far off the model is."""
     measured, *others = columns
-    chips = [one for one in others if one.speed_up_mean is not None and _is_chip(one)]
+    own = _own(measured, others)
+    chips = [one for one in others
+             if one.speed_up_mean is not None and _is_chip(one) and one is not own]  # fmt: skip
     if not chips:
         return f"Nothing was compared with the {measured.device}."
     best = max(chips, key=lambda one: one.speed_up_mean.value if one.speed_up_mean else 0.0)
@@ -31,8 +33,8 @@ def answer(columns: Sequence[Column]) -> str:
 
 
 def model_error(measured: Column, others: Sequence[Column]) -> str:
-    """How far the model of the measured machine is from what was measured."""
-    own = next((one for one in others if one.device.startswith("dpu_")), None)
+    """How far the model of what was measured is from it."""
+    own = _own(measured, others)
     if own is None:
         return "no model of the measured DPU was run, so nobody knows how wrong the models are"
     pieces = [
@@ -40,6 +42,12 @@ def model_error(measured: Column, others: Sequence[Column]) -> str:
         for key, name in (("mean", "mean"), ("p99", "p99"))
     ]
     return f"the same model of the {measured.device} is off by {' and '.join(pieces)} fetch latency"
+
+
+def _own(measured: Column, others: Sequence[Column]) -> Column | None:
+    """The model of what was measured: of the daemon, or of the chip that was in the loop."""
+    return next((one for one in others if one.device.startswith("dpu_")
+                 or measured.device.startswith(f"{one.device} ")), None)  # fmt: skip
 
 
 def _signed(modelled: float, measured: float) -> str:

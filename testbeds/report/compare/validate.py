@@ -61,6 +61,9 @@ class Validation(msgspec.Struct, kw_only=True):
 def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Preset]:
     """Fit, predict, judge. The preset says `calibrated` where nothing was missed."""
     first = _read(calibrate)
+    if first.device:
+        raise BadInput(f"is a run of the modelled {first.device}", str(first.path),
+                       "calibrate on a run of the daemon by itself")  # fmt: skip
     preset = fit(on_drive(read_preset(OWN), first), first.stages, read_trace(first.path),
                  str(first.path))  # fmt: skip
     judged: list[Judged] = []

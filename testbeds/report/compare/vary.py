@@ -91,7 +91,7 @@ def vary(
         found.speed_ups.append(SpeedUp(
             _range(measured.fetch_ns.mean, run.fetch_ns.mean, spread["mean"]),
             _range(measured.fetch_ns.p99, run.fetch_ns.p99, spread["p99"]),
-            None if preset is own else
+            None if preset is own or own.kind != "dpu" else
             _range(_on_drives(trace, own, preset).fetch_ns.mean, run.fetch_ns.mean,
                    spread["mean"]),
         ))  # fmt: skip

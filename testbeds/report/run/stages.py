@@ -15,10 +15,12 @@ __all__ = ["stages_figure"]
 # By the names of `enum ofs_stage`, in the order in which a block passes them.
 STAGE_TEXTS = {
     "ring_wait": "command in the ring",
+    "model_command": "model takes command",
     "decide": "core decides",
     "read_queue": "read waits for storage",
     "read_service": "storage reads",
     "publish": "publish and answer",
+    "model_hit": "model hands over",
     "answer": "answer in the ring",
     "copy": "host copies",
     "check": "host checks",

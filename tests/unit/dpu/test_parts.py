@@ -110,7 +110,7 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
     wanted = np.zeros(5, RECORD)
     wanted["step"] = np.arange(5)
     device.pending = [wanted[:3], wanted[3:]]
-    recorder = Recorder(tmp_path / "run", device, quiet())
+    recorder = Recorder(tmp_path / "run", device, quiet(), {"device": "asic_7nm"})
     assert recorder.drain()
     device.ledger = lambda tenant=None: {"records_lost": 7, "log_bytes_lost": 0}
     recorder.close()
@@ -119,7 +119,7 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
     manifest = json.loads((tmp_path / "run/record.json").read_text())
     assert manifest["stages"]["decide"]["buckets"] == [[127, 2], [1023, 1]]
     assert manifest["records"] == 5 and manifest["records_lost"] == 7 and manifest["closed"]
-    assert manifest["memory"]["bytes"] == 4096
+    assert manifest["memory"]["bytes"] == 4096 and manifest["device"] == "asic_7nm"
     with pytest.raises(BadInput, match="holds a recorded run"):
         Recorder(tmp_path / "run", device, quiet())
 

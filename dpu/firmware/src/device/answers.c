@@ -1,7 +1,7 @@
 /*
  * Answers to hosts: one completion for every command, and the steps that still wait for blocks.
  * What has landed of a step is reported once per turn of the reactor; the last demand answers it at
- * once.
+ * once, but for a modelled device, which has to hand over the blocks first.
  */
 #include "internal.h"
 
@@ -44,7 +44,8 @@ ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct of
 	waiter->port = port;
 	waiter->sqe = *sqe;
 	waiter->remaining = sqe->demand_count;
-	waiter->landed_count = waiter->reported_count = 0;
+	waiter->landed_count = waiter->reported_count = waiter->to_hand = 0;
+	waiter->handing = false;
 	*ends = waiter->ends;
 	return index;
 }
@@ -68,23 +69,32 @@ report(struct ofs_device *device, struct ofs_waiter *waiter, int rc)
 	return answer(device, waiter->port, &cqe, &waiter->sqe, waiter->results);
 }
 
-void
-ofs_device_finish_waiter(struct ofs_device *device, uint32_t index)
+/* Answers it, once all of its demands have ended; before that a modelled device hands over, a
+ * stretch at a time, the blocks that are there. */
+static void
+go_on(struct ofs_device *device, uint32_t index)
 {
-	int pushed = report(device, &device->waiters[index], 0);
+	struct ofs_waiter *waiter = &device->waiters[index];
+	int pushed;
 
+	if (waiter->handing)
+		return;
+	if (device->pace != NULL && waiter->to_hand > 0) {
+		waiter->handing = ofs_device_hold_hits(device, index, waiter->to_hand);
+		waiter->to_hand = 0;
+	}
+	if (waiter->handing || waiter->remaining > 0)
+		return;
+	pushed = report(device, waiter, 0);
 	assert(pushed == 0);
 	ofs_device_drop_waiter(device, index);
 }
 
-/* All its demands have ended. */
-static void
-served(struct ofs_device *device, uint32_t index)
+void
+ofs_device_handed(struct ofs_device *device, uint32_t index)
 {
-	if (device->pace == NULL || device->waiters[index].sqe.demand_count == 0
-		|| !ofs_device_hold_hits(device, index)) {
-		ofs_device_finish_waiter(device, index);
-	}
+	device->waiters[index].handing = false;
+	go_on(device, index);
 }
 
 void
@@ -98,9 +108,9 @@ ofs_device_begin_waiter(struct ofs_device *device, uint32_t index, const uint8_t
 		waiter->results[waiter->landed_count++] =
 			(struct ofs_result){.slot = OFS_NONE, .demand = (uint16_t)i, .end = waiter->ends[i]};
 		waiter->remaining--;
+		waiter->to_hand++;
 	}
-	if (waiter->remaining == 0)
-		served(device, index);
+	go_on(device, index);
 }
 
 void
@@ -111,8 +121,9 @@ ofs_device_land(struct ofs_device *device, uint32_t index, const struct ofs_resu
 	assert(waiter->used && waiter->remaining > 0);
 	waiter->results[waiter->landed_count] = *result;
 	waiter->results[waiter->landed_count++].end = waiter->ends[result->demand];
-	if (--waiter->remaining == 0) {
-		served(device, index);
+	waiter->to_hand += result->rc == 0;
+	if (--waiter->remaining == 0 && device->pace == NULL) {
+		go_on(device, index);
 	} else if (!waiter->queued) {
 		waiter->queued = true;
 		ofs_fifo_give(&device->landed, index);
@@ -128,10 +139,13 @@ ofs_device_tell_landed(struct ofs_device *device)
 		struct ofs_waiter *waiter = &device->waiters[index];
 
 		waiter->queued = false;
+		if (!waiter->used)
+			continue;
 		/* Without room the host learns of it with the next. */
-		if (waiter->used && waiter->landed_count > waiter->reported_count
+		if (waiter->remaining > 0 && waiter->landed_count > waiter->reported_count
 			&& report(device, waiter, -EINPROGRESS) == 0) {
 			waiter->reported_count = waiter->landed_count;
 		}
+		go_on(device, index); /* all that landed in this turn is handed over together */
 	}
 }

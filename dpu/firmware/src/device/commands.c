@@ -130,7 +130,7 @@ ofs_device_serve_pace(struct ofs_device *device)
 	while ((held = ofs_device_take_held(device, now_ns)) != NULL) {
 		busy = true;
 		if (held->port != OFS_NONE && held->waiter != OFS_NONE)
-			ofs_device_finish_waiter(device, held->waiter);
+			ofs_device_handed(device, held->waiter);
 		else if (held->port != OFS_NONE) /* or its host is gone */
 			serve_step(device, held->port, &held->command);
 		ofs_device_free_held(device, held);

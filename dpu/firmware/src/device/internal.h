@@ -61,12 +61,14 @@ struct ofs_waiter {
 	uint32_t landed_count;   /* results by now, in the order they landed */
 	uint32_t reported_count; /* of which the host knows */
 	bool queued;             /* in device->landed */
+	bool handing;            /* a modelled device hands blocks of it over, and has more after */
+	uint32_t to_hand;        /* that many, once it has handed over those */
 	struct ofs_sqe sqe;
 	struct ofs_result *results; /* [demand_max] */
 	uint8_t *ends;              /* [demand_max] how each demand ended, by demand */
 };
 
-/* A STEP that a modelled device has not taken, or a waiter whose hits it has not handed over. */
+/* A STEP that a modelled device has not taken, or blocks of a waiter that it hands over. */
 struct ofs_held {
 	uint32_t port;   /* OFS_NONE: free, or its host is gone */
 	uint32_t waiter; /* hits; of a STEP OFS_NONE */
@@ -241,13 +243,13 @@ uint32_t ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const 
 void ofs_device_begin_waiter(struct ofs_device *device, uint32_t waiter, const uint8_t *seen);
 /* Its step ends unanswered here: the caller answers it. */
 void ofs_device_drop_waiter(struct ofs_device *device, uint32_t waiter);
-/* One demand of it has ended. The last one answers the step. */
+/* One demand of it has ended. The last one answers the step, once a modelled device has handed
+ * over what landed. */
 void ofs_device_land(struct ofs_device *device, uint32_t waiter, const struct ofs_result *result);
+/* A modelled device has handed over what it had begun to. */
+void ofs_device_handed(struct ofs_device *device, uint32_t waiter);
 /* Reports to hosts what has landed of steps that go on. */
 void ofs_device_tell_landed(struct ofs_device *device);
-
-/* Its last demand has ended, and a modelled device has handed over the blocks: the answer. */
-void ofs_device_finish_waiter(struct ofs_device *device, uint32_t waiter);
 
 /* commands.c: what hosts ask. */
 bool ofs_device_serve_ports(struct ofs_device *device);
@@ -258,19 +260,16 @@ bool ofs_device_serve_pace(struct ofs_device *device);
 int ofs_device_open_held(struct ofs_device *device);
 void ofs_device_close_held(struct ofs_device *device);
 /*
- * The step is served when the device has taken it; the waiter, whose demands are all staged, is
- * answered when it has handed them over. False: as many wait already as the rings have entries for.
+ * The step is served when the device has taken it; `count` blocks are with the waiter's host when
+ * it has handed them over. False: as many wait already as the rings have entries for.
  */
 bool ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_command *command);
-bool ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter);
+bool ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter, uint32_t count);
 /* The next that the model has taken or handed over by now, to be freed when served; NULL: none. */
 struct ofs_held *ofs_device_take_held(struct ofs_device *device, uint64_t now_ns);
 void ofs_device_free_held(struct ofs_device *device, struct ofs_held *held);
-/*
- * The host is gone: its steps are not served any more. Returns a waiter of it that will not be
- * answered, to be called again; OFS_NONE: there is none.
- */
-uint32_t ofs_device_forget_held(struct ofs_device *device, uint32_t port);
+/* The host is gone: its steps are not served any more, and its waiters not answered. */
+void ofs_device_forget_held(struct ofs_device *device, uint32_t port);
 
 /* reads.c: blocks from the store into slots. */
 bool ofs_device_retry_reads(struct ofs_device *device);

@@ -1,10 +1,11 @@
 /*
  * A modelled device's commands and hits, at its pace: a step is decided when the device would have
- * taken its command, and answered when it would have handed the staged blocks to the host. Reads
- * and writes keep the pace in the storage (emulated).
+ * taken its command, and answered when it would have handed the last of its blocks to the host,
+ * which begins with what is staged already. Reads and writes keep the pace in the storage
+ * (emulated).
  *
  * Model: two tables, of steps that wait to be decided, each with a copy of its payload, and of
- * waiters that wait for their hits. An entry is free again when the pace has given its end, also
+ * waiters of which blocks are handed over: what lands meanwhile goes together after that. An entry is free again when the pace has given its end, also
  * where its host is gone by then. Without a modelled device there are no tables, and nothing here
  * is called.
  */
@@ -62,12 +63,12 @@ ofs_device_close_held(struct ofs_device *device)
 
 static void
 ask(struct ofs_device *device, enum ofs_pace_kind kind, struct ofs_held *held, uint32_t tag,
-	const struct ofs_sqe *sqe)
+	uint32_t count, uint32_t score_count)
 {
 	struct ofs_timing_request asked = {.tag = tag,
-		.size_bytes = device->config.store.payload_size_bytes,
-		.count = sqe->demand_count,
-		.score_count = kind == OFS_PACE_COMMAND ? sqe->score_count : 0,
+		.size_bytes = device->config.core.block_size_bytes,
+		.count = count,
+		.score_count = score_count,
 		.tenant = device->ports[held->port].tenant};
 
 	held->begun_ns = ofs_device_now_ns(device);
@@ -90,14 +91,14 @@ ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_comma
 	memcpy(held->command.ordinals, command->ordinals, sqe->demand_count * sizeof(uint32_t));
 	memcpy(held->command.seen, command->seen, sqe->demand_count);
 	memcpy(held->command.scores, command->scores, sqe->score_count * sizeof(uint16_t));
-	ask(device, OFS_PACE_COMMAND, held, index, sqe);
+	ask(device, OFS_PACE_COMMAND, held, index, sqe->demand_count, sqe->score_count);
 	if (sqe->sent_ns != 0 && sqe->sent_ns < held->begun_ns)
 		held->ring_ns = held->begun_ns - sqe->sent_ns;
 	return true;
 }
 
 bool
-ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter)
+ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter, uint32_t count)
 {
 	uint32_t index = ofs_fifo_take(&device->free_held_hits);
 	struct ofs_held *held = &device->held_hits[index];
@@ -106,7 +107,7 @@ ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter)
 		return false;
 	held->port = device->waiters[waiter].port;
 	held->waiter = waiter;
-	ask(device, OFS_PACE_HIT, held, TAG_HIT | index, &device->waiters[waiter].sqe);
+	ask(device, OFS_PACE_HIT, held, TAG_HIT | index, count, 0);
 	return true;
 }
 
@@ -121,6 +122,9 @@ ofs_device_take_held(struct ofs_device *device, uint64_t now_ns)
 	held =
 		(end.tag & TAG_HIT) != 0 ? &device->held_hits[end.tag & ~TAG_HIT] : &device->held[end.tag];
 	if (held->port != OFS_NONE) {
+		(void)ofs_device_stage_end(device,
+			held->waiter == OFS_NONE ? OFS_STAGE_MODEL_COMMAND : OFS_STAGE_MODEL_HIT,
+			held->begun_ns);
 		device->status.paced++;
 		/* The time in the ring is the software's too: a device takes a command as it comes. */
 		device->status.paced_late +=
@@ -139,16 +143,15 @@ ofs_device_free_held(struct ofs_device *device, struct ofs_held *held)
 		ofs_fifo_give(&device->free_held, (uint32_t)(held - device->held));
 }
 
-uint32_t
+void
 ofs_device_forget_held(struct ofs_device *device, uint32_t port)
 {
 	for (uint32_t i = 0; i < device->waiter_count; i++) {
 		if (device->held[i].port == port)
 			device->held[i].port = OFS_NONE;
-		if (device->held_hits[i].port == port) {
+		if (device->held_hits[i].port == port)
 			device->held_hits[i].port = OFS_NONE;
-			return device->held_hits[i].waiter;
-		}
+		if (device->waiters[i].used && device->waiters[i].port == port)
+			ofs_device_drop_waiter(device, i);
 	}
-	return OFS_NONE;
 }

@@ -142,7 +142,6 @@ static int
 run_detach(struct ofs_device *device, void *argument)
 {
 	uint32_t port = *(uint32_t *)argument;
-	uint32_t waiter;
 
 	if (port >= device->config.port_max || !device->ports[port].used)
 		return -EINVAL;
@@ -152,8 +151,8 @@ run_detach(struct ofs_device *device, void *argument)
 			(void)ofs_device_end_session(device, i, true);
 		}
 	}
-	while (device->pace != NULL && (waiter = ofs_device_forget_held(device, port)) != OFS_NONE)
-		ofs_device_drop_waiter(device, waiter);
+	if (device->pace != NULL)
+		ofs_device_forget_held(device, port);
 	/* The core ended every demand of those sessions, and so every step. */
 	assert(device->ports[port].steps_waiting == 0);
 	ofs_device_abandon_puts(device, port);

@@ -145,7 +145,8 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 
 	if (storage_fd < 0 && ofs_store_in_flight(device->store) > 0)
 		return; /* a device that can only be polled */
-	if (device->storage->ops->due_ns(device->storage) < now_ns + OFS_WAKE_NS)
+	if (device->storage->ops->due_ns(device->storage)
+		< now_ns + ofs_clock_own_ns(&device->clock, OFS_WAKE_NS))
 		return; /* an emulated drive that is due before a sleeper would be awake again */
 	fds[count++] = device->wake_fd;
 	fds[count++] = storage_fd;
@@ -178,6 +179,7 @@ static void
 run(struct ofs_device *device)
 {
 	uint64_t before_ns = ofs_device_now_ns(device);
+	uint64_t spin_ns = ofs_clock_own_ns(&device->clock, device->config.spin_ns);
 
 	device->idle_since_ns = before_ns;
 	while (!atomic_load_explicit(&device->stopping, memory_order_relaxed)) {
@@ -189,7 +191,7 @@ run(struct ofs_device *device)
 			device->idle_since_ns = now_ns;
 		} else {
 			device->status.idle_ns += now_ns - before_ns;
-			if (now_ns - device->idle_since_ns >= device->config.spin_ns) {
+			if (now_ns - device->idle_since_ns >= spin_ns) {
 				before_ns = now_ns;
 				sleep_until_woken(device, now_ns);
 				now_ns = ofs_device_now_ns(device);

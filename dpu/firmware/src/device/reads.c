@@ -5,6 +5,8 @@
  */
 #include "internal.h"
 
+#define DEADLINE_NS_MAX (1ull << 52) /* in ps it fits */
+
 static uint64_t
 read_user(uint32_t index)
 {
@@ -34,6 +36,26 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 		(void)ofs_device_stage_end(device, OFS_STAGE_PUBLISH, ended_ns);
 }
 
+static int
+get(struct ofs_device *device, uint32_t index, uint64_t now_s)
+{
+	const struct ofs_action *action = &device->reads[index].action;
+	void *slot = ofs_region_slot(device->tenants[action->tenant].region, action->slot);
+	struct ofs_timing_request asked = {.tenant = action->tenant,
+		.cause = action->cause,
+		.deadline_ps =
+			(action->deadline_ns < DEADLINE_NS_MAX ? action->deadline_ns : DEADLINE_NS_MAX) * 1000};
+	int rc;
+
+	if (device->pace != NULL)
+		ofs_pace_for(device->pace, &asked);
+	rc = ofs_store_get(device->store, &action->store_key, action->layer, slot, read_user(index),
+		now_s);
+	if (device->pace != NULL)
+		ofs_pace_for(device->pace, NULL);
+	return rc;
+}
+
 /* Submits what waits, in order, until the store is busy. */
 bool
 ofs_device_retry_reads(struct ofs_device *device)
@@ -47,8 +69,6 @@ ofs_device_retry_reads(struct ofs_device *device)
 	now_s = ofs_clock_unix_s(&device->clock);
 	while ((index = ofs_fifo_first(&device->pending_reads)) != OFS_NONE) {
 		struct ofs_read *read = &device->reads[index];
-		const struct ofs_action *action = &read->action;
-		void *slot = ofs_region_slot(device->tenants[action->tenant].region, action->slot);
 		int rc;
 
 		if (read->state == OFS_READ_ZOMBIE) { /* timed out while waiting: nothing flies */
@@ -56,8 +76,7 @@ ofs_device_retry_reads(struct ofs_device *device)
 			ofs_device_read_done(device, index, -ETIMEDOUT);
 			continue;
 		}
-		rc = ofs_store_get(device->store, &action->store_key, action->layer, slot, read_user(index),
-			now_s);
+		rc = get(device, index, now_s);
 		if (rc == -EAGAIN)
 			break;
 		(void)ofs_fifo_take(&device->pending_reads);

@@ -117,7 +117,8 @@ emulated_due_ns(struct ofs_storage *storage)
 		return 0;
 	if (emulated->overdue_count == 0)
 		return due_ns;
-	check_ns = ofs_clock_now_ns(storage->clock) + OVERDUE_CHECK_NS;
+	check_ns =
+		ofs_clock_now_ns(storage->clock) + ofs_clock_own_ns(storage->clock, OVERDUE_CHECK_NS);
 	return check_ns < due_ns ? check_ns : due_ns;
 }
 

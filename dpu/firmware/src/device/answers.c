@@ -60,6 +60,14 @@ ofs_device_drop_waiter(struct ofs_device *device, uint32_t index)
 	ofs_fifo_give(&device->free_waiters, index);
 }
 
+void
+ofs_device_drop_waiters(struct ofs_device *device, uint32_t port)
+{
+	for (uint32_t i = 0; i < device->waiter_count; i++)
+		if (device->waiters[i].used && device->waiters[i].port == port)
+			ofs_device_drop_waiter(device, i);
+}
+
 /* Results [reported, landed) of a step: `rc` says whether they are the last. */
 static int
 report(struct ofs_device *device, struct ofs_waiter *waiter, int rc)

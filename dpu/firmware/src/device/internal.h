@@ -241,8 +241,9 @@ uint32_t ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const 
 	uint8_t **ends);
 /* The core has taken the step; what its host has `seen` has ended by that. */
 void ofs_device_begin_waiter(struct ofs_device *device, uint32_t waiter, const uint8_t *seen);
-/* Its step ends unanswered here: the caller answers it. */
+/* Its step ends unanswered here: the caller answers it, or the host is gone. */
 void ofs_device_drop_waiter(struct ofs_device *device, uint32_t waiter);
+void ofs_device_drop_waiters(struct ofs_device *device, uint32_t port);
 /* One demand of it has ended. The last one answers the step, once a modelled device has handed
  * over what landed. */
 void ofs_device_land(struct ofs_device *device, uint32_t waiter, const struct ofs_result *result);
@@ -268,7 +269,7 @@ bool ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter, uint32_t c
 /* The next that the model has taken or handed over by now, to be freed when served; NULL: none. */
 struct ofs_held *ofs_device_take_held(struct ofs_device *device, uint64_t now_ns);
 void ofs_device_free_held(struct ofs_device *device, struct ofs_held *held);
-/* The host is gone: its steps are not served any more, and its waiters not answered. */
+/* The host is gone: its steps are not served any more, nor its blocks handed over. */
 void ofs_device_forget_held(struct ofs_device *device, uint32_t port);
 
 /* reads.c: blocks from the store into slots. */

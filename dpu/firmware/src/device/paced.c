@@ -5,9 +5,9 @@
  * (emulated).
  *
  * Model: two tables, of steps that wait to be decided, each with a copy of its payload, and of
- * waiters of which blocks are handed over: what lands meanwhile goes together after that. An entry is free again when the pace has given its end, also
- * where its host is gone by then. Without a modelled device there are no tables, and nothing here
- * is called.
+ * waiters of which blocks are handed over: what lands meanwhile goes together after that. An entry
+ * is free again when the pace has given its end, also where its host is gone by then. Without a
+ * modelled device there are no tables, and nothing here is called.
  */
 #include "internal.h"
 
@@ -151,7 +151,5 @@ ofs_device_forget_held(struct ofs_device *device, uint32_t port)
 			device->held[i].port = OFS_NONE;
 		if (device->held_hits[i].port == port)
 			device->held_hits[i].port = OFS_NONE;
-		if (device->waiters[i].used && device->waiters[i].port == port)
-			ofs_device_drop_waiter(device, i);
 	}
 }

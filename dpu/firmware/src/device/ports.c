@@ -151,9 +151,11 @@ run_detach(struct ofs_device *device, void *argument)
 			(void)ofs_device_end_session(device, i, true);
 		}
 	}
-	if (device->pace != NULL)
+	if (device->pace != NULL) {
 		ofs_device_forget_held(device, port);
-	/* The core ended every demand of those sessions, and so every step. */
+		ofs_device_drop_waiters(device, port); /* of which blocks were handed over */
+	}
+	/* The core ended every demand of those sessions, and so every other step. */
 	assert(device->ports[port].steps_waiting == 0);
 	ofs_device_abandon_puts(device, port);
 	ofs_port_close(device->ports[port].port);

@@ -6,7 +6,7 @@ from setuptools import setup
 
 BUILD = "bindings/build_extensions.py"
 # Extensions that need a library which may be missing, and its names for pkg-config.
-OPTIONAL = {"spdk": ("spdk_nvme", "spdk_env_dpdk")}
+OPTIONAL = {"spdk": ("spdk_nvme", "spdk_env_dpdk"), "verbs": ("libibverbs",)}
 
 
 def found(packages: tuple[str, ...]) -> bool:

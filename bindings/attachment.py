@@ -35,6 +35,19 @@ class Attachment:
         blob = bytes(ffi.buffer(found.blob)[: found.blob_size_bytes])
         return int(port[0]), cls(blob, tuple(found.fds[0 : found.fd_count]))
 
+    @classmethod
+    def of_driver(cls, driver: Any) -> "Attachment | None":
+        """What the DPU's end needs of a `struct ofs_driver *` before blocks flow; None: nothing."""
+        found: Any = ffi.new("struct ofs_attachment *")
+        if not lib.ofs_driver_export(driver, found):
+            return None
+        return cls(bytes(ffi.buffer(found.blob)[: found.blob_size_bytes]))
+
+    def connect(self, device: Any, port: int) -> None:
+        """The host's answer, given to its port of `device` (a `struct ofs_device *`)."""
+        rc = lib.ofs_device_connect(device, port, self.filled())
+        check_rc(rc, "connecting a host", "", "attach again, and see whether both reach each other")
+
     def filled(self) -> Any:
         """`struct ofs_attachment` of it. Incompatible where it is larger than any of ours."""
         filled: Any = ffi.new("struct ofs_attachment *")

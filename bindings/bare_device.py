@@ -46,7 +46,7 @@ class BareConfig:
     stage_timers: bool = True
     seed: int = 1
     fabric: str = "shm"
-    """Side of its ports: "shm", "memory" or "sim"; the faults below are those of "sim"."""
+    """Side of its ports: "shm", "memory", "sim" or an added one; the faults below are "sim"'s."""
     port_delay_ns_max: int = 0
     port_late_per_million: int = 0
     port_nonsense_per_million: int = 0
@@ -96,7 +96,11 @@ class BareDevice:
         """The host's driver: in real time, or in virtual time with seeded `faults`."""
         if not self.simulated:
             assert not faults
-            return Driver(self.attachment)
+            driver = Driver(self.attachment)
+            answer = driver.answer()
+            if answer is not None:
+                Attachment(answer).connect(self.handle, self._port)
+            return driver
         options = {"seed": self.config.seed} | faults
         return Driver.in_virtual_time(self.handle, self.attachment, **options)
 

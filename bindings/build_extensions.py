@@ -3,10 +3,11 @@
 `offstage.bindings._firmware` is the firmware; `_analysis` the laboratory's analysis in C and
 `_chip` the engine of the ASIC model, which the firmware does not need and the daemon does not load.
 `_chip` has what it needs of the firmware compiled in. `_spdk`, a side of the storage seam, is built
-where pkg-config finds SPDK. Their headers are the only copy of their
-interface: what stands between the marks `cdef: begin` and `cdef: end` of each header is what Python
-sees, and a line `cdef: order N` in the header says when (lower first; a header without the line
-comes last). libxxhash is required, liburing is used where pkg-config finds it.
+where pkg-config finds SPDK, and `_verbs`, one of the fabric seam, where it finds libibverbs. Their
+headers are the only copy of their interface: what stands between the marks `cdef: begin` and
+`cdef: end` of each header is what Python sees, and a line `cdef: order N` in the header says when
+(lower first; a header without the line comes last). libxxhash is required, liburing is used where
+pkg-config finds it.
 """
 
 import re
@@ -27,6 +28,13 @@ SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")
 # What SPDK's own pkg-config files leave out: of the system, and beside its own libraries.
 SPDK_SYSTEM = ("ssl", "crypto", "uuid", "numa")
 SPDK_BESIDE = ("isal", "isal_crypto")
+VERBS = sorted(FIRMWARE.glob("src/*/verbs*.c"))
+VERBS_HEADER = FIRMWARE / "include/verbs.h"
+# What both ends of a fabric are made of, and hold no state.
+VERBS_FIRMWARE = (
+    "fabric/check", "fabric/host_port", "fabric/registered", "port/blob", "port/rings",
+    "checksum", "checksum_avx2", "checksum_avx512",
+)  # fmt: skip
 ORDER_LAST = 1_000_000
 
 BLOCK = re.compile(r"/\* cdef: begin.*?\*/(.*?)/\* cdef: end", re.DOTALL)
@@ -125,8 +133,8 @@ def make_builder(
 
 firmware = make_builder(
     "_firmware",
-    sorted((FIRMWARE / "include").glob("*.h")),
-    [path for path in sorted(FIRMWARE.glob("src/**/*.c")) if path not in SPDK],
+    [path for path in sorted((FIRMWARE / "include").glob("*.h")) if path != VERBS_HEADER],
+    [path for path in sorted(FIRMWARE.glob("src/**/*.c")) if path not in (*SPDK, *VERBS)],
     [FIRMWARE / "include", FIRMWARE / "src"],
 )
 analysis = make_builder(
@@ -150,4 +158,13 @@ if spdk_found is not None:
         [*SPDK, FIRMWARE / "src/storage/common.c"],
         [FIRMWARE / "include", FIRMWARE / "src/storage"],
         spdk_found,
+    )
+verbs_libs = pkg_config("libibverbs", "--libs")
+if verbs_libs is not None:
+    verbs = make_builder(
+        "_verbs",
+        [VERBS_HEADER],
+        [*VERBS, *(FIRMWARE / f"src/{name}.c" for name in VERBS_FIRMWARE)],
+        [FIRMWARE / "include", FIRMWARE / "src"],
+        (pkg_config("libibverbs", "--cflags") or [], verbs_libs),
     )

@@ -76,6 +76,10 @@ class FirmwareDevice:
         """A port of its own for one host; StoreFull where all ports are taken."""
         return Attachment.of_port(self._device, tenant, fabric)
 
+    def connect(self, port: int, answer: bytes) -> None:
+        """What the driver of the port's host answered to its attach."""
+        Attachment(answer).connect(self._device, port)
+
     def detach(self, port: int) -> None:
         """The host is gone: sessions closed, pins and puts released."""
         check_rc(lib.ofs_device_detach(self._device, port), "detaching a host")

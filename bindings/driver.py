@@ -24,6 +24,17 @@ from offstage.bindings.stages import driver_stages
 __all__ = ["Driver", "Fetch", "FetchResult", "Put", "blocking", "spin_rtt"]
 
 ERROR_SIZE = 512
+# What ended the connection (fabric.h, `wait`), and the mend: each is for the whole fabric.
+LOST = {
+    errno.EPIPE: ("the daemon closed this port", "see `offstage dpu status`; attach again"),
+    errno.EHOSTUNREACH: (
+        "the daemon's adapter does not answer",
+        "see `offstage dpu status`, the link, and that its MTU passes; attach again",
+    ),
+    errno.EACCES: ("the daemon's adapter refused a key", "attach again: its memory has moved on"),
+    errno.EPROTO: ("the other side wrote what it may not", "use the same release on both sides"),
+    errno.EIO: ("the adapter failed", "see dmesg; attach again"),
+}
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 I32 = NDArray[np.int32]
@@ -140,6 +151,11 @@ class Driver:
         self._calls: dict[int, Fetch | Put] = {}
         self._registered: list[NDArray[Any]] = []  # kept alive as long as they are registered
         self._tickets: Any = ffi.new("uint64_t[]", self.calls_max)
+
+    def answer(self) -> bytes | None:
+        """The blob that the DPU's end needs of this one before blocks flow; None: nothing."""
+        found = Attachment.of_driver(self._driver)
+        return None if found is None else found.blob
 
     def fetch_begin(
         self,
@@ -268,7 +284,10 @@ class Driver:
         """Fetches may go into `array` (contiguous) from now until the same is unregistered."""
         assert array.flags.c_contiguous
         rc = lib.ofs_driver_register(self._driver, _at("void *", array), array.nbytes)
-        check_rc(rc, "registering memory", "fabric", "unregister what is no longer fetched into")
+        mend = "unregister what is no longer fetched into"
+        if rc == -errno.ENOMEM:  # only a fabric that pins it says so
+            mend = "raise the limit on locked memory (ulimit -l), or lower the pool"
+        check_rc(rc, "registering memory", "fabric", mend)
         self._registered.append(array)
 
     def unregister(self, array: NDArray[Any]) -> None:
@@ -363,9 +382,7 @@ def _gone(rc: int, doing: str) -> None:
     if rc == -errno.EFAULT:
         raise BadInput(f"the target is not registered while {doing}", "fabric",
                        "register the array that the rows lie in", errno=errno.EFAULT)  # fmt: skip
-    if rc == -errno.EPIPE:
-        raise RunFailed(
-            f"the daemon closed this port while {doing}", "fabric",
-            "see `offstage dpu status`; attach again", errno=errno.EPIPE,
-        )  # fmt: skip
+    if -rc in LOST:
+        what, mend = LOST[-rc]
+        raise RunFailed(f"{what} while {doing}", "fabric", mend, errno=-rc)
     check_rc(rc, doing, "fabric")

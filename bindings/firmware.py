@@ -14,6 +14,7 @@ from offstage.bindings.errors import (
     DeviceTimeout,
     Incompatible,
     OffstageError,
+    RunFailed,
     StoreFull,
 )
 
@@ -54,6 +55,8 @@ MEANINGS: dict[int, tuple[type[OffstageError], str, str]] = {
     errno.ENOSYS: (Incompatible, "not supported by this kernel", "run `offstage doctor`"),
     errno.ENOTSUP: (Incompatible, "not supported here", "run `offstage doctor`"),
     errno.EACCES: (BadInput, "permission denied", "check the owner and the mode"),
+    errno.EHOSTUNREACH: (RunFailed, "there is no way to the other side", "see whether it is up"),
+    errno.ESTALE: (BadInput, "overtaken by a later one", "attach again"),
     errno.EPERM: (BadInput, "not permitted", "run `offstage doctor`"),
     errno.EPROTO: (Incompatible, "of another version or format", "use the same release on both"),
     errno.EROFS: (BadInput, "is read-only", "mount it writable, or choose another path"),

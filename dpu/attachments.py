@@ -33,7 +33,7 @@ class Attachments:
             token = self.fd_passing.promise(ticket, attachment)
             path = str(self.fd_passing.path)
             return {"token": token, "socket_path": path, "blob": attachment.blob}
-        if fabric == "nixl":
+        if fabric in ("nixl", "verbs"):
             return {"token": "", "blob": attachment.blob}
         try:
             if self._fabric is None:

@@ -24,6 +24,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     daemon: options.Daemon = options.Daemon()
     arena: options.Arena = options.Arena()
     memory: options.Memory = options.Memory()
+    rdma: options.Rdma = options.Rdma()
     storage: options.Storage = options.Storage()
     model: options.Model = options.Model()
     store: options.Store = options.Store()

@@ -12,13 +12,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import zmq
 
-from offstage.bindings import nixl
+from offstage.bindings import nixl, verbs
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.attachments import Attachments
@@ -93,6 +94,8 @@ class Daemon:
             self._closing.append(self.telemetry.stop)
         if config.daemon.nixl:
             nixl.prepare()  # refused now, if at all
+        if config.rdma.enabled:
+            self._open_rdma()
         self.device = open_device()
         self._closing.append(self._close_device)
         if self.device.warning():
@@ -117,6 +120,14 @@ class Daemon:
             config, self._derived, self.device, hosts, self.attachments, self.log
         )  # fmt: skip
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def _open_rdma(self) -> None:
+        rdma, where = self._config.rdma, self._config.file or "rdma"
+        verbs.check_memlock(self._config.arena.size_bytes, where)
+        adapter = verbs.prepare(
+            verbs.Rdma(rdma.device, rdma.port, rdma.gid_index, rdma.mtu_bytes), where
+        )
+        self.log.info("rdma", **asdict(adapter))
 
     def _add_tenants(self) -> list[TenantState]:
         tenants = []

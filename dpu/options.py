@@ -11,7 +11,8 @@ from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.bindings.settings import Rate, Settings, Size, Time, about, within
 
 __all__ = [
-    "Arena", "Daemon", "Limits", "Memory", "Model", "PolicyOptions", "Storage", "Store", "Tenant",
+    "Arena", "Daemon", "Limits", "Memory", "Model", "PolicyOptions", "Rdma", "Storage", "Store",
+    "Tenant",
 ]  # fmt: skip
 
 if TYPE_CHECKING:  # what the headers name is known when it runs
@@ -78,6 +79,22 @@ class Memory(Settings, frozen=True):
         Literal["auto", "off"], about("2 MiB pages: reserved, else transparent; off: base pages")
     ] = "auto"
     numa_node: Annotated[int, within(-1, 1023, "node the memory is bound to; -1: none")] = -1
+
+
+class Rdma(Settings, frozen=True):
+    """The adapter over which hosts of the fabric `verbs` are reached."""
+
+    enabled: Annotated[bool, about("take hosts over RDMA; the adapter is opened at the start")] = (
+        False
+    )
+    device: Annotated[str, about("as `rdma link` names it; empty: the first that is active")] = ""
+    port: Annotated[int, within(0, 255, "of the device; 0: the first that is active")] = 0
+    gid_index: Annotated[
+        int, within(-1, 65_535, "address; -1: RoCE v2, IPv4 before IPv6, else the first")
+    ] = -1
+    mtu_bytes: Annotated[
+        Size, within(0, 4096, "packets: 256, 512, 1KiB, 2KiB or 4KiB; 0: what the link carries")
+    ] = 0
 
 
 class Storage(Settings, frozen=True):

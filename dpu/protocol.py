@@ -9,6 +9,7 @@ so a reconnect or a second socket of the same host needs no new login. Every req
     Hello(versions, name, tenant)   Challenge(version, nonce)
     Prove(proof)                    Welcome(ticket, geometry, limits)   proof = prove(secret, ...)
     Attach(fabric)                  Attached(where, token)              now the blocks can flow
+    Connect(blob)                   Ok                                  ... of verbs, from here on
     SessionOpen, Append, ...        Opened, Appended, ...
     Heartbeat                       Ok                                  or the host counts as dead
 
@@ -31,15 +32,14 @@ from msgspec import Meta
 from offstage.bindings.errors import BadInput
 
 __all__ = [
-    "FABRIC_REQUESTS_MAX",
-    "OPERATOR", "VERSIONS", "Append", "Appended", "Attach", "Attached", "Challenge", "Detach",
-    "Drain", "Drained", "Error", "FabricFetch", "FabricFetchReply", "FabricPut", "FabricPutReply",
-    "FabricRelease", "FabricReply", "FabricRequest", "Geometry", "Heartbeat", "Hello", "Ledger",
-    "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply", "PolicySet", "Prove",
-    "Reply", "Request", "Reset", "SessionClose", "SessionOpen", "SetGenerating", "Status",
-    "StatusReply", "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply",
-    "decode_request", "default_runtime_dir", "encode", "negotiate", "parse_secret", "prove",
-    "read_secret",
+    "FABRIC_REQUESTS_MAX", "OPERATOR", "VERSIONS", "Append", "Appended", "Attach", "Attached",
+    "Challenge", "Connect", "Detach", "Drain", "Drained", "Error", "FabricFetch",
+    "FabricFetchReply", "FabricName", "FabricPut", "FabricPutReply", "FabricRelease",
+    "FabricReply", "FabricRequest", "Geometry", "Heartbeat", "Hello", "Ledger", "LedgerReply",
+    "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply", "PolicySet", "Prove", "Reply",
+    "Request", "Reset", "SessionClose", "SessionOpen", "SetGenerating", "Status", "StatusReply",
+    "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply", "decode_request",
+    "default_runtime_dir", "encode", "negotiate", "parse_secret", "prove", "read_secret",
 ]  # fmt: skip
 
 VERSIONS = (2,)  # newest first; 2: an attach is a blob and its descriptors
@@ -58,7 +58,7 @@ ErrorCode = Literal[
 ]  # fmt: skip
 
 
-FabricName = Literal["shm", "nixl", "zmq"]
+FabricName = Literal["shm", "verbs", "nixl", "zmq"]
 
 
 class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,10 +108,17 @@ class Prove(Message, kw_only=True):
 
 
 class Attach(Message, kw_only=True):
-    """Asks for a port: `shm` on the same machine, `nixl` where both have that library, `zmq` where
-    nothing better exists."""
+    """Asks for a port: `shm` on the same machine, `verbs` over RDMA, `nixl` where both have that
+    library, `zmq` where nothing better exists."""
 
     fabric: FabricName = "shm"
+
+
+class Connect(Message, kw_only=True):
+    """What the host's end answers to the blob of its attach, where its fabric has an answer
+    (verbs): blocks flow once the daemon has said Ok."""
+
+    blob: Annotated[bytes, Meta(max_length=8192)]
 
 
 class SessionOpen(Message, kw_only=True):
@@ -208,9 +215,9 @@ class Attached(Message, kw_only=True):
 
     `blob` is what the DPU's end of the fabric says to the host's end, opaque to all between. shm:
     connect to the Unix socket `socket_path`, send `token` and a newline, receive the descriptors
-    that go with it. nixl: the blob is all. zmq: `endpoint` is the fabric's ROUTER and `token` (hex)
-    the ticket of every frame sent to it. Either token is for this host alone; the one for shm works
-    once and expires.
+    that go with it. verbs: the blob is all, and is answered by `Connect`. nixl: the blob is all.
+    zmq: `endpoint` is the fabric's ROUTER and `token` (hex) the ticket of every frame sent to it.
+    Either token is for this host alone; the one for shm works once and expires.
     """
 
     fabric: FabricName
@@ -343,8 +350,8 @@ class FabricPutReply(Message, kw_only=True):
 
 
 Request = (
-    Hello | Prove | Attach | SessionOpen | Append | SetGenerating | SessionClose | PolicySet
-    | PolicyGet | Status | Ledger | Reset | Drain | Heartbeat | Detach
+    Hello | Prove | Attach | Connect | SessionOpen | Append | SetGenerating | SessionClose
+    | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | Heartbeat | Detach
 )  # fmt: skip
 Reply = (
     Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply

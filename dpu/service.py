@@ -39,7 +39,7 @@ CODES: list[tuple[type[OffstageError], str]] = [
 
 
 # The side of the port behind each fabric: the driver of a ZMQ host runs beside the daemon.
-PORT_SIDES = {"shm": "shm", "nixl": "nixl", "zmq": "shm"}
+PORT_SIDES = {"shm": "shm", "verbs": "verbs", "nixl": "nixl", "zmq": "shm"}
 
 
 class Attachments(Protocol):
@@ -65,6 +65,7 @@ class Service:
         self.started_s = time.monotonic()
         self._answers: dict[type[Any], Callable[[Host, Any], p.Reply]] = {
             p.Attach: self._attach,
+            p.Connect: self._connect,
             p.SessionOpen: self._session_open,
             p.Append: self._append,
             p.SetGenerating: self._set_generating,
@@ -147,6 +148,9 @@ class Service:
         if request.fabric != "shm" and self.config.model.dilation > 1:
             raise Refused("invalid", "this daemon's time is slower than the machine's",
                           request.fabric, "attach over shm, which goes by its clock")  # fmt: skip
+        if request.fabric == "verbs" and not self.config.rdma.enabled:
+            raise Refused("invalid", "this daemon takes no hosts over RDMA", "rdma.enabled",
+                          "set it to true, or attach over zmq")  # fmt: skip
         if request.fabric == "nixl":
             self._prepare_nixl(host.tenant.index)
         port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
@@ -160,6 +164,12 @@ class Service:
             fabric=request.fabric, payload_size_bytes=self.config.arena.payload_bytes,
             demand_max=self.derived.demand_max, **offered,
         )  # fmt: skip
+
+    def _connect(self, host: Host, request: p.Connect) -> p.Reply:
+        if host.port is None:
+            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
+        self.device.connect(host.port, request.blob)
+        return p.Ok()
 
     def _prepare_nixl(self, tenant: int) -> None:
         if not self.config.daemon.nixl:

@@ -92,6 +92,10 @@ class Control:
         """Ask for a port; the reply says where a fabric gets its blocks from."""
         return self.call(p.Attach(fabric=fabric), p.Attached)
 
+    def connect(self, answer: bytes) -> None:
+        """What the fabric's end here answers to the blob of its attach."""
+        self.call(p.Connect(blob=answer), p.Ok)
+
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
     ) -> int:

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from offstage.bindings import verbs
+from offstage.bindings.errors import OffstageError
+from offstage.bindings.verbs import Adapter
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # The machine may be busy: a slow example is not a failure. CI may ask for more examples.
@@ -30,6 +34,15 @@ def traces() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real traces in {folder}; set OFFSTAGE_TRACES to a folder that holds them")
     return folder
+
+
+@pytest.fixture(scope="session")
+def rdma() -> Adapter:
+    """The machine's RDMA adapter, opened; the test is skipped where there is none."""
+    try:
+        return verbs.prepare(verbs.Rdma())
+    except OffstageError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """Fabrics: how a host gets blocks from the daemon it is logged in to.
 
-`shm` maps region and port on the same machine, `nixl` reads and writes the daemon's memory through
-that library, `zmq` sends messages where nothing better exists, `sim` runs a device in virtual time
-inside this process. All have the calls of `Fabric`, and one contract suite runs over them. To add
-one: a module with `connect`, and a line in FABRICS.
+`shm` maps region and port on the same machine, `verbs` reads and writes them by RDMA, `nixl`
+through that library, `zmq` sends messages where nothing better exists, `sim` runs a device in
+virtual time inside this process. All have the calls of `Fabric`, and one contract suite runs over
+them. To add one: a module with `connect`, and a line in FABRICS.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import BadInput
+from offstage.bindings.verbs import Rdma
 from offstage.host.control import Control
-from offstage.host.fabrics import nixl, shm, sim, zmq
+from offstage.host.fabrics import nixl, shm, sim, verbs, zmq
 
 __all__ = ["FABRICS", "Fabric", "open_fabric"]
 
@@ -108,15 +109,19 @@ class Fabric(Protocol):
 # By name: what `connect` takes is a Control, for `sim` a BareDevice in virtual time.
 FABRICS: dict[str, Callable[[Any], Fabric]] = {
     "shm": shm.connect,
+    "verbs": verbs.connect,
     "nixl": nixl.connect,
     "zmq": zmq.connect,
     "sim": sim.connect,
 }
 
 
-def open_fabric(control: Control, name: str = "shm") -> Fabric:
-    """Attach over the fabric `name`; BadInput where there is none of this name."""
+def open_fabric(control: Control, name: str = "shm", rdma: Rdma | None = None) -> Fabric:
+    """Attach over the fabric `name`; BadInput where there is none of this name. `rdma`: the adapter
+    of verbs; None: the machine's first."""
     if name not in FABRICS or name == "sim":
         known = ", ".join(sorted(set(FABRICS) - {"sim"}))
         raise BadInput(f"{name!r} is no fabric to a daemon", "fabric", f"choose one of {known}")
+    if rdma is not None and name == "verbs":
+        return verbs.connect(control, rdma)
     return FABRICS[name](control)

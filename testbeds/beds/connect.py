@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import OffstageError
+from offstage.bindings.verbs import Rdma
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
@@ -17,7 +18,8 @@ __all__ = ["Link", "attached", "counters_since", "device_counters", "stages"]
 @dataclass(frozen=True)
 class Link:
     """Which daemon, as whom, over which fabric. `secret`, `runtime_dir` and `curve_dir` as
-    `Control` takes them; None: what the daemon left for this user, and no CURVE."""
+    `Control` takes them; None: what the daemon left for this user, and no CURVE. `rdma`: the
+    adapter of verbs; None: the first."""
 
     endpoint: str
     tenant: str = "default"
@@ -26,6 +28,7 @@ class Link:
     secret: Path | None = None
     runtime_dir: Path | None = None
     curve_dir: Path | None = None
+    rdma: Rdma | None = None
 
     def control(self, *, heartbeat: bool = True) -> Control:
         """Log in. BadInput where no daemon answers or it refuses."""
@@ -84,7 +87,7 @@ def counters_since(
 def attached(link: Link) -> Iterator[tuple[Control, Fabric]]:
     """Log in and attach. BadInput, RunFailed: see `Control` and the fabric."""
     with link.control() as control:
-        fabric = open_fabric(control, link.fabric)
+        fabric = open_fabric(control, link.fabric, link.rdma)
         try:
             yield control, fabric
         finally:

@@ -30,6 +30,7 @@ class FabricName(StrEnum):
     """How blocks come from the daemon."""
 
     shm = "shm"
+    verbs = "verbs"
     nixl = "nixl"
     zmq = "zmq"
 
@@ -61,8 +62,12 @@ def run(
         typer.Option("--curve-dir", help="server.key and client.key_secret, for CURVE"),
     ] = None,
     fabric: Annotated[
-        FabricName, typer.Option("--fabric", help="shm on the daemon's machine, zmq anywhere")
+        FabricName,
+        typer.Option("--fabric", help="shm on the daemon's machine, verbs over RDMA, zmq anywhere"),
     ] = FabricName.shm,
+    rdma: Annotated[
+        str, typer.Option("--rdma", help="verbs: DEVICE,gid=INDEX,mtu=BYTES; each may be left out")
+    ] = "",
     geometry: Annotated[
         str, typer.Option("--geometry", help="KV of which model; must fit the daemon's blocks")
     ] = "demo",
@@ -88,6 +93,7 @@ def run(
     Policy and buffer are the daemon's; figures are of this run alone.
     """
     from offstage.bindings.units import parse_time
+    from offstage.bindings.verbs import parse_rdma
     from offstage.host.models import geometry as geometry_of
     from offstage.testbeds.beds.connect import Link
     from offstage.testbeds.cli.common import print_summary
@@ -102,7 +108,8 @@ def run(
         command=shlex.join(["offstage", *sys.argv[1:]]),
     )  # fmt: skip
     options.check()
-    link = Link(endpoint, tenant, fabric.value, "host-run", secret, runtime_dir, curve_dir)
+    link = Link(endpoint, tenant, fabric.value, "host-run", secret, runtime_dir, curve_dir,
+                parse_rdma(rdma))  # fmt: skip
     if out is not None:
         _make_folder(out)
     with shown(2) as progress:

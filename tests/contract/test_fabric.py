@@ -1,8 +1,8 @@
 """Does every fabric keep the one contract of `host.fabrics.Fabric`?
 
-shm, memory and nixl run over a live device, sim over one in virtual time with seeded faults of the
-host's end or of the port, zmq over a live device behind the daemon's own proxy. A new fabric is one
-line in SIDES. What came is compared byte for byte with what was put; nothing depends on time.
+shm and memory, and verbs and nixl where they are there, run over a live device, sim over one in
+virtual time with seeded faults of the host's end or of the port, zmq over a live device behind the
+daemon's own proxy. A new fabric is one line in SIDES. What came is compared byte for byte.
 """
 
 import errno
@@ -123,23 +123,25 @@ def open_zmq(device: BareDevice) -> Iterator[Fabric]:
 
 PORT_FAULTS = {"port_delay_ns_max": 30_000, "port_late_per_million": 200_000,
                "port_nonsense_per_million": 50_000}  # fmt: skip
-
 # The host's end, and what its device has of its own.
 SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[Fabric]], dict[str, Any]]] = {
     "shm": (open_driver, {}),
     "memory": (open_driver, {"fabric": "memory"}),
+    "verbs": (open_driver, {"fabric": "verbs"}),
     "sim": (open_sim, {}),
     "sim-faults": (open_sim_with_faults, {}),
     "sim-port": (open_sim_with_faults, {"fabric": "sim", **PORT_FAULTS}),
     "zmq": (open_zmq, {}),
     "nixl": (open_driver, {"fabric": "nixl"}),
 }
+NEEDS = {"verbs": "rdma", "nixl": "nixl_library"}  # fixtures
+MARKS = {one: getattr(pytest.mark, one) for one in NEEDS}
 
 
-@pytest.fixture(params=[*list(SIDES)[:-1], pytest.param("nixl", marks=pytest.mark.nixl)])
+@pytest.fixture(params=[pytest.param(one, marks=MARKS.get(one, ())) for one in SIDES])
 def host(request: pytest.FixtureRequest) -> Iterator[Host]:
-    if request.param == "nixl":
-        request.getfixturevalue("nixl_library")
+    if request.param in NEEDS:
+        request.getfixturevalue(NEEDS[request.param])
     simulated = request.param.startswith("sim")
     config = BareConfig(
         payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS, demand_max=16,
@@ -147,8 +149,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
     )  # fmt: skip
     with BareDevice(config, simulated=simulated) as device:
         session = device.session(BLOCKS, select_blocks=16)
-        rng = np.random.default_rng(7)
-        source = rng.integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
+        source = np.random.default_rng(7).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
         for fabric in SIDES[request.param][0](device):
             yield Host(device, fabric, session, source)
 
@@ -210,8 +211,7 @@ def test_several_in_flight_end_each_with_its_own(host: Host) -> None:
 def test_poll_tells_each_once(host: Host) -> None:
     """Fetches, a put and one that fails: polling alone ends all, and each is reported once."""
     assert not host.put(range(16)).any()
-    wanted = np.arange(16, 24, dtype=np.uint32)
-    source = host.source[16:24]
+    wanted, source = np.arange(16, 24, dtype=np.uint32), host.source[16:24]
     calls: list[Any] = [host.begin([1, 2, 3])[0], host.begin([4, 90])[0], host.begin([])[0]]
     calls.append(host.fabric.put_begin(host.session.number, LAYER, wanted, source))
     reported: list[Any] = []
@@ -306,7 +306,7 @@ def test_registered_memory_is_what_a_fetch_goes_into(host: Host) -> None:
             host.fabric.unregister(target)
         with pytest.raises(OffstageError):
             host.fabric.register(target[:0])
-    if host.device.simulated:
+    if host.device.simulated or host.device.config.fabric == "verbs":
         host.fabric.register(target[:1])  # the second row is not
         with pytest.raises(BadInput, match="not registered"):
             fetch()

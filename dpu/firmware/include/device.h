@@ -116,6 +116,13 @@ int ofs_device_restore(struct ofs_device *device, uint32_t tenant);
 int ofs_device_attach(struct ofs_device *device, uint32_t tenant, const char *fabric,
 	uint32_t *port, struct ofs_attachment *attachment);
 /*
+ * What the driver of this port's host exported (ofs_driver_export). It may take as long as an
+ * address takes to be resolved; the reactor goes on meanwhile. -EINVAL no such port, or a blob that
+ * is none of its fabric; -ESTALE, -EBUSY, -EHOSTUNREACH: see port.h. Not beside a detach.
+ */
+int ofs_device_connect(struct ofs_device *device, uint32_t port,
+	const struct ofs_attachment *answer);
+/*
  * The host is gone: its sessions are closed and archived, its pins released. Puts that have not
  * begun are dropped; the others end unheard. The port can be given away at once.
  */

@@ -95,6 +95,8 @@ int ofs_driver_attach_sim(struct ofs_driver **out, struct ofs_device *device,
 	const struct ofs_attachment *attachment, const struct ofs_fabric_sim_config *config,
 	char *error, size_t error_size_bytes);
 void ofs_driver_close(struct ofs_driver *driver);
+/* 1: `answer` is what the DPU's end needs of this one (ofs_device_connect); 0: it needs nothing. */
+int ofs_driver_export(const struct ofs_driver *driver, struct ofs_attachment *answer);
 /*
  * Memory in which targets of fetches lie, before the first fetch into it and until it goes: a
  * fabric may have to pin it. 0; -EINVAL; -ENOSPC too many ranges; -ENOENT no such range was
@@ -110,7 +112,8 @@ int ofs_driver_unregister(struct ofs_driver *driver, void *base, uint64_t size_b
 int ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, uint64_t *ticket);
 /*
  * Waits for this fetch and gives its outcome. 0: every demand ended, each as its rcs says.
- * -ETIMEDOUT: some did not in time. -EPIPE: the daemon closed the port or died. -EINVAL, -EPERM:
+ * -ETIMEDOUT: some did not in time. -EPIPE: the daemon closed the port or died; what else ends a
+ * connection that travels is said in fabric.h, at `wait`. -EINVAL, -EPERM:
  * the daemon refused the step. rcs are filled in all cases. -EBADF: no such fetch in flight.
  */
 int ofs_driver_fetch_end(struct ofs_driver *driver, uint64_t ticket);

@@ -9,10 +9,9 @@
  * Nothing blocks but `flush`, `wait` and `pause`, all bounded by a timeout.
  *
  * Sides: shm (mappings), memory (in one process, the commented skeleton), sim (either of them in
- * virtual time, with seeded delays and torn reads), nixl where that library was found (side.h,
- * nixl.h), later verbs. The ZMQ fabric,
- * for where nothing better exists, is a proxy in Python that runs this driver next to the daemon.
- * One contract suite runs over all.
+ * virtual time, with seeded delays and torn reads), and where their library is found nixl and verbs
+ * (RDMA; both come by side.h). The ZMQ fabric, for where nothing better exists, is a proxy in
+ * Python that runs this driver next to the daemon. One contract suite runs over all.
  */
 #ifndef OFS_FABRIC_H
 #define OFS_FABRIC_H
@@ -34,6 +33,11 @@ struct ofs_fabric_ops {
 	const char *name;
 	/* Takes back what is still registered. */
 	void (*close)(struct ofs_fabric *fabric);
+	/*
+	 * What the DPU's end needs of this one before anything can pass between them: a blob for its
+	 * `connect`. NULL: it needs nothing.
+	 */
+	void (*export)(const struct ofs_fabric *fabric, struct ofs_attachment *answer);
 	/*
 	 * Memory that reads go to: pinned and registered where the fabric needs that, and no more than
 	 * noted where it does not. -EINVAL, -ENOSPC too many ranges.
@@ -60,14 +64,16 @@ struct ofs_fabric_ops {
 		uint32_t size_bytes);
 	/* Where the caller may build the payload of the next submission with this index. */
 	void *(*payload)(struct ofs_fabric *fabric, uint32_t payload_index);
-	/* 0 queued; -EAGAIN full; -EPIPE the port is closed. */
+	/* 0 queued; -EAGAIN full; what ended the connection, as `wait` says. */
 	int (*submit)(struct ofs_fabric *fabric, const struct ofs_sqe *sqe);
 	int (*poll)(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max);
 	/* Results of a completed STEP, valid until its payload area is used again. */
 	const struct ofs_result *(*results)(struct ofs_fabric *fabric, const struct ofs_cqe *cqe);
 	/*
-	 * Spin shortly, then sleep until a completion or the timeout. 0, -ETIMEDOUT, -EPIPE. With a
-	 * timeout of 0 it looks, at the other side's death too, and does not sleep.
+	 * Spin shortly, then sleep until a completion or the timeout. 0, -ETIMEDOUT, or what ended the
+	 * connection: -EPIPE the DPU closed it, -EHOSTUNREACH it does not answer any more, -EACCES it
+	 * refused a key, -EPROTO it wrote nonsense. With a timeout of 0 it looks, at the other side's
+	 * death too, and does not sleep.
 	 */
 	int (*wait)(struct ofs_fabric *fabric, uint64_t timeout_ns);
 	uint64_t (*now_ns)(struct ofs_fabric *fabric);

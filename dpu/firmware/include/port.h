@@ -13,9 +13,9 @@
  * tenant, so that one tenant's key opens nothing of another's.
  *
  * Sides: shm (a mapping and a socket pair), sim (in this process, in virtual time, with seeded
- * faults), memory (in this process: the commented skeleton), and nixl, where that library was found
- * (side.h, nixl.h); later verbs. One contract suite runs over all, together with the host's end of
- * each (fabric.h).
+ * faults), memory (in this process: the commented skeleton), and where their library is found nixl
+ * and verbs (RDMA; both come by side.h). One contract suite runs over all, together with the host's
+ * end of each (fabric.h).
  */
 #ifndef OFS_PORT_H
 #define OFS_PORT_H
@@ -78,6 +78,14 @@ struct ofs_port_ops {
 	void (*close)(struct ofs_port *port);
 	/* What the host needs to open its end; it closes the descriptors. May be called again. */
 	int (*export)(const struct ofs_port *port, struct ofs_attachment *attachment);
+	/*
+	 * The host's own blob, where its end exports one; NULL: hosts of this side have none. It may
+	 * take as long as an address takes to be resolved, so it is the one function that is called
+	 * beside the owner's thread, and never while the port is being opened or closed. -EPROTO,
+	 * -EINVAL no such blob; -ESTALE an answer to an export of before the last connection; -EBUSY
+	 * the last host has not left; -EHOSTUNREACH no way there.
+	 */
+	int (*connect)(struct ofs_port *port, const struct ofs_attachment *answer);
 	/*
 	 * 1: a command; 0: idle, or a host that does not take its completions; -EPROTO: the host wrote
 	 * nonsense (answered with a CQE of -EPROTO or -EINVAL; the port lives on). Every 1 is to be
@@ -146,6 +154,12 @@ static inline int
 ofs_port_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 {
 	return port->ops->export(port, attachment);
+}
+
+static inline int
+ofs_port_connect(struct ofs_port *port, const struct ofs_attachment *answer)
+{
+	return port->ops->connect == NULL ? -EINVAL : port->ops->connect(port, answer);
 }
 
 static inline int

@@ -3,8 +3,10 @@
  *
  * Model: the firmware never links such a library. The side is a table of functions, handed over
  * once by its address; from then on it is found by its name at both ends, and nothing tells it from
- * a built-in one. The table says for which version of this header it was built. A side that has
- * been added stays until the process ends.
+ * a built-in one. One that is an extension of its own (verbs) gets `ofs_services` the other way:
+ * what must exist once in a process, as the list of who holds which memory does; the rest of the
+ * firmware that it uses it has compiled in. Both tables say for which version of this header they
+ * were built. A side that has been added stays until the process ends.
  *
  * Adding may come from any thread, at any time; what is being opened meanwhile finds it or not.
  */
@@ -16,10 +18,16 @@
 
 #define OFS_SIDE_VERSION 1
 
+/* cdef: order 9 */
+/* cdef: begin */
 struct ofs_fabric_side;
+struct ofs_services;
 
 /* 0; -EPROTO built for another version of this header; -EEXIST; -ENOSPC too many sides. */
 int ofs_fabric_add(const struct ofs_fabric_side *side);
+const struct ofs_services *ofs_services_get(void);
+/* cdef: end */
+
 typedef int (*ofs_fabric_opener)(struct ofs_fabric **out, const struct ofs_attachment *attachment,
 	char *error, size_t error_size_bytes);
 
@@ -28,6 +36,15 @@ struct ofs_fabric_side {
 	uint32_t reserved;
 	const struct ofs_port_ops *port; /* its name is the side's */
 	ofs_fabric_opener open;          /* the blob's header has been checked */
+};
+
+struct ofs_services {
+	uint32_t version; /* OFS_SIDE_VERSION */
+	uint32_t reserved;
+	int (*dma_alloc)(struct ofs_dma *out, const struct ofs_dma_config *config, uint64_t size_bytes,
+		const char *name);
+	void (*dma_free)(struct ofs_dma *dma);
+	void *(*region_base)(const struct ofs_region *region, uint64_t *size_bytes);
 };
 
 /* The DPU's half of ofs_fabric_add. */

@@ -5,11 +5,72 @@
 
 #include <assert.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LBA 512
+#define TRAVEL_NS_MAX 10000000000ull
+
+#ifdef OFS_HAVE_VERBS
+#include "side.h"
+#include "verbs.h"
+
+void
+support_add_sides(void)
+{
+	static const struct ofs_verbs_config any = {.gid_index = OFS_VERBS_GID_AUTO};
+	char error[256];
+
+	if (ofs_verbs_open(&any, ofs_services_get(), error, sizeof(error)) == 0)
+		assert(ofs_fabric_add(ofs_verbs_side()) == 0);
+	else
+		fprintf(stderr, "without verbs: %s\n", error);
+}
+#else
+void
+support_add_sides(void)
+{
+	fprintf(stderr, "without verbs: not compiled; apt-get install libibverbs-dev\n");
+}
+#endif
+
+bool
+support_travels(const char *side)
+{
+	return strcmp(side, "verbs") == 0;
+}
+
+static uint64_t
+machine_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+void
+support_rest(long rest_ns)
+{
+	struct timespec rest = {.tv_nsec = rest_ns};
+
+	nanosleep(&rest, NULL);
+}
+
+int
+support_take(struct support_dpu *dpu)
+{
+	uint64_t until_ns = machine_ns() + TRAVEL_NS_MAX;
+	int rc;
+
+	do
+		rc = ofs_port_poll(dpu->port, &dpu->command);
+	while (rc == 0 && support_travels(dpu->port->ops->name) && machine_ns() < until_ns);
+	return rc;
+}
 
 static uint64_t
 draw(struct support_dpu *dpu)
@@ -281,15 +342,28 @@ support_close_fds(const struct ofs_attachment *attachment)
 }
 
 struct ofs_fabric *
-support_fabric(const struct support_dpu *dpu)
+support_fabric(struct support_dpu *dpu)
 {
 	struct ofs_attachment attachment;
 	struct ofs_fabric *fabric;
 	char error[256];
+	int rc;
 
 	assert(ofs_port_export(dpu->port, &attachment) == 0);
-	assert(ofs_fabric_open(&fabric, &attachment, error, sizeof(error)) == 0);
+	rc = ofs_fabric_open(&fabric, &attachment, error, sizeof(error));
+	if (rc != 0)
+		fprintf(stderr, "%s\n", error);
+	assert(rc == 0);
 	support_close_fds(&attachment);
+	if (fabric->ops->export != NULL) {
+		uint64_t until_ns = machine_ns() + TRAVEL_NS_MAX;
+
+		fabric->ops->export(fabric, &attachment);
+		/* Busy: the farewell of the last host is still on its way. */
+		while ((rc = ofs_port_connect(dpu->port, &attachment)) == -EBUSY && machine_ns() < until_ns)
+			assert(ofs_port_poll(dpu->port, &dpu->command) == 0);
+		assert(rc == 0);
+	}
 	return fabric;
 }
 
@@ -310,7 +384,7 @@ support_fabric_sim(const struct support_dpu *dpu, const struct ofs_fabric_sim_co
 }
 
 void
-support_open_driver(const struct support_dpu *dpu, struct ofs_driver **driver)
+support_open_driver(struct support_dpu *dpu, struct ofs_driver **driver)
 {
 	assert(ofs_driver_open(driver, support_fabric(dpu)) == 0);
 }

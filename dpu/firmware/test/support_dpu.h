@@ -75,12 +75,22 @@ void support_fill(uint32_t ordinal, void *payload, uint32_t length);
 /* Whether these are the bytes of the block. */
 bool support_matches(uint32_t ordinal, const void *payload, uint32_t length);
 /* The host's end of its port. */
-struct ofs_fabric *support_fabric(const struct support_dpu *dpu);
+struct ofs_fabric *support_fabric(struct support_dpu *dpu);
 /* The same in virtual time; `pump` turns the DPU. */
 struct ofs_fabric *support_fabric_sim(const struct support_dpu *dpu,
 	const struct ofs_fabric_sim_config *config, void (*pump)(void *context, uint64_t now_ns),
 	void *context, uint64_t now_ns);
-void support_open_driver(const struct support_dpu *dpu, struct ofs_driver **driver);
+void support_open_driver(struct support_dpu *dpu, struct ofs_driver **driver);
+/*
+ * Adds the sides that are extensions of their own, where this machine has their devices; else says
+ * on standard error what is left out and why.
+ */
+void support_add_sides(void);
+/* Whether what one end writes takes time to reach the other. */
+bool support_travels(const char *side);
+void support_rest(long rest_ns);
+/* ofs_port_poll; where commands travel, until one is there or ten seconds are over. */
+int support_take(struct support_dpu *dpu);
 void support_close_fds(const struct ofs_attachment *attachment);
 
 /* A fetch of `count` ordinals with arrays of its own. */

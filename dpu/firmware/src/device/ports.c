@@ -99,6 +99,31 @@ ofs_device_attach(struct ofs_device *device, uint32_t tenant, const char *fabric
 	return ofs_device_call(device, run_attach, &call);
 }
 
+struct find_port {
+	uint32_t number;
+	struct ofs_port *port;
+};
+
+static int
+run_find_port(struct ofs_device *device, void *argument)
+{
+	struct find_port *call = argument;
+
+	if (call->number >= device->config.port_max || !device->ports[call->number].used)
+		return -EINVAL;
+	call->port = device->ports[call->number].port;
+	return 0;
+}
+
+int
+ofs_device_connect(struct ofs_device *device, uint32_t port, const struct ofs_attachment *answer)
+{
+	struct find_port call = {.number = port};
+	int rc = ofs_device_call(device, run_find_port, &call);
+
+	return rc != 0 ? rc : ofs_port_connect(call.port, answer);
+}
+
 /*
  * Blocks that no session reads from any more, through this chunk or another of the same store key.
  * Writes of them that have not begun are dropped; the store itself drops those that have.

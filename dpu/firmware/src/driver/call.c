@@ -180,20 +180,20 @@ next_due_ns(const struct ofs_driver *driver)
 	return next_ns;
 }
 
-/* 0 or -ETIMEDOUT: look again; -EPIPE: whatever was running has ended so. */
+/* 0: look again; what ended the connection: whatever was running has ended so. */
 static int
 wait(struct ofs_driver *driver, uint64_t timeout_ns)
 {
 	int rc = driver->fabric->ops->wait(driver->fabric, timeout_ns);
 
-	if (rc != -EPIPE)
-		return rc;
+	if (rc == 0 || rc == -ETIMEDOUT)
+		return 0;
 	/* What was answered counts, also by one who has died since. */
 	(void)ofs_calls_turn(driver);
 	for (uint32_t i = 0; i < driver->running_count; i++)
-		cancel(driver, &driver->calls[driver->running[i]], -EPIPE);
+		cancel(driver, &driver->calls[driver->running[i]], rc);
 	forget_ended(driver);
-	return -EPIPE;
+	return rc;
 }
 
 int
@@ -212,7 +212,7 @@ ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns)
 		driver->fabric->ops->pause(driver->fabric, next_ns - now_ns);
 	else
 		rc = wait(driver, next_ns - now_ns);
-	return rc == -EPIPE ? rc : 0;
+	return rc;
 }
 
 int

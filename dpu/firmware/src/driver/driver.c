@@ -80,6 +80,16 @@ ofs_driver_attach(struct ofs_driver **out, const struct ofs_attachment *attachme
 }
 
 int
+ofs_driver_export(const struct ofs_driver *driver, struct ofs_attachment *answer)
+{
+	*answer = (struct ofs_attachment){0};
+	if (driver->fabric->ops->export == NULL)
+		return 0;
+	driver->fabric->ops->export(driver->fabric, answer);
+	return 1;
+}
+
+int
 ofs_driver_register(struct ofs_driver *driver, void *base, uint64_t size_bytes)
 {
 	return driver->fabric->ops->register_memory(driver->fabric, base, size_bytes);

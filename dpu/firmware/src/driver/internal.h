@@ -145,7 +145,7 @@ struct ofs_call *ofs_call_open(struct ofs_driver *driver, const struct ofs_call_
 	uint32_t count, uint64_t timeout_ns, uint64_t *ticket);
 /* Moves every call on; true when something came of it. */
 bool ofs_calls_turn(struct ofs_driver *driver);
-/* Until something may come of a turn. 0; -ETIMEDOUT `until_ns` has come; -EPIPE all have ended. */
+/* Until something may come of a turn. 0; -ETIMEDOUT `until_ns` has come; else all have ended so. */
 int ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns);
 /* Waits for its end. -EBADF: no such call, or one of the other kind. */
 int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);

@@ -33,6 +33,17 @@ ofs_fabric_add(const struct ofs_fabric_side *side)
 	return rc;
 }
 
+const struct ofs_services *
+ofs_services_get(void)
+{
+	static const struct ofs_services services = {.version = OFS_SIDE_VERSION,
+		.dma_alloc = ofs_dma_alloc,
+		.dma_free = ofs_dma_free,
+		.region_base = ofs_region_base};
+
+	return &services;
+}
+
 int
 ofs_fabric_open(struct ofs_fabric **out, const struct ofs_attachment *attachment, char *error,
 	size_t error_size_bytes)

@@ -35,6 +35,8 @@ skeleton_close(struct ofs_fabric *fabric)
 	free(skeleton);
 }
 
+/* No `export`: nothing of ours is needed over there. RDMA: number and address of the queue pair. */
+
 /* Reads may go there. RDMA: register it for local writes, and keep its key beside the range. */
 static int
 skeleton_register_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes)

@@ -42,7 +42,7 @@ skeleton_unshare(struct ofs_share *share)
 
 /*
  * Memory for the rings, zeroed, placed by ofs_rings_place. RDMA: registered for remote writes; a
- * queue pair that listens for one connection; and memory from which answers are written.
+ * queue pair; answers are written from there, where the rings of every side stand.
  */
 static int
 skeleton_open(struct ofs_port **out, const struct ofs_port_config *config, struct ofs_share *share)
@@ -76,9 +76,8 @@ skeleton_close(struct ofs_port *port)
 }
 
 /*
- * What the host's end needs. RDMA: the address that listens, a token for the connection's private
- * data, address and key of region and rings; and no descriptors. The host answers by connecting, so
- * that one blob, one way, is enough.
+ * What the host's end needs. RDMA: number and address of the queue pair, address and key of region
+ * and rings; and no descriptors.
  */
 static int
 skeleton_export(const struct ofs_port *port, struct ofs_attachment *attachment)
@@ -86,6 +85,8 @@ skeleton_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 	ofs_local_write_blob(((const struct skeleton_port *)port)->local, "memory", attachment);
 	return 0;
 }
+
+/* No `connect`: hosts of this side say nothing. RDMA: bring the queue pair up with the host's. */
 
 /* The next command. RDMA: the same rings, which the host's writes fill. */
 static int

@@ -211,6 +211,9 @@ def _unit(
     servers = max(1, stats.servers)
     if stats.kind == "drive" and drive is not None:
         utilisation = _drive_share(drive, stats, elapsed_ps)
+    elif stats.kind == "server" and not stats.busy_ps:  # all of its service is drawn
+        served_ps = (stats.time.mean_ps - stats.wait.mean_ps) * stats.arrivals
+        utilisation = served_ps / (elapsed_ps * servers)
     else:
         utilisation = stats.busy_ps / (elapsed_ps * servers)
     return UnitRun(

@@ -6,7 +6,9 @@ judged (hit, late and miss, bandwidth, fetch latency) is looked at. The work of 
 and scores) is counted, not timed: the three costs of a command keep the proportion they have in the
 preset and are stretched until a command of the run's mean work takes as long as `decide` did. Reads
 of one command are submitted in turn, so `read_queue` is the cost of one times the mean place in its
-batch.
+batch. How the times of reads spread about their mean is that of all reads of the log, since one in
+31 is too few for a tail; reads that begin within a mean service of each other take alike, as those
+of one batch did.
 
 A prediction is judged beside the spread of repeats of the measured run: what the machine itself
 does not repeat within the tolerance is not measurable here, and is neither met nor missed.
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.result import ChipRun, Logged
@@ -31,6 +34,7 @@ __all__ = ["FIGURES", "Figure", "Judged", "StageError", "fit", "judge",
 
 NEEDED = ("ring_wait", "decide", "read_queue", "read_service", "publish")
 NS = 1000  # ps
+QUANTILES = {"least": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
 Stages = Mapping[str, Mapping[str, Any]]
 
 
@@ -60,6 +64,8 @@ def fit(preset: Preset, stages: Stages, trace: Trace, where: str) -> Preset:
         # The timer saw the wait in the disk's own queue too: nobody waits before it as well.
         values["disk.service"] = ns["read_service"] * NS / known["disk.service"].scale
         values["disk.depth"] = max(known["disk.depth"].value, preset.nvme.reads.value)
+        values["disk.together"] = ns["read_service"] * NS / known["disk.together"].scale
+        values |= _spread(trace)
     return preset.with_(values)
 
 
@@ -71,6 +77,13 @@ def _command_ps(preset: Preset, trace: Trace) -> float:
     demands = sum(one.demands for one in trace.fetches) / count
     scores = sum(one.scores for one in trace.fetches) / count
     return cores.command.base + demands * cores.demand.base + scores * cores.score.base
+
+
+def _spread(trace: Trace) -> dict[str, float]:
+    """Quantiles of the times of reads over their mean: of all in the log, not of the few timed."""
+    took = np.array([read.ended_ns - read.at_ns for read in trace.reads], np.float64)
+    return {f"disk.{name}": float(np.quantile(took, share) / took.mean())
+            for name, share in QUANTILES.items()}  # fmt: skip
 
 
 def _place_in_batch(trace: Trace) -> float:

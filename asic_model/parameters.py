@@ -200,9 +200,15 @@ class Nvme(Block, frozen=True, kw_only=True):
 
 
 class Disk(Block, frozen=True, kw_only=True):
-    """A disk of which only its service times are known."""
+    """A disk of which only its service times are known: their mean, and quantiles over it."""
 
-    service: Annotated[Number, _of("time", "of one read or write", 1)]
+    service: Annotated[Number, _of("time", "of one read or write, on average", 1)]
+    least: Annotated[Number, _of("share", "the shortest service over the mean")]
+    p50: Annotated[Number, _of("share", "the median over the mean")]
+    p90: Annotated[Number, _of("share", "the 90th percentile over the mean")]
+    p99: Annotated[Number, _of("share", "the 99th percentile over the mean")]
+    most: Annotated[Number, _of("share", "the longest service over the mean")]
+    together: Annotated[Number, _of("time", "I/Os that begin within it take alike")]
     depth: Annotated[Number, _count("of them that it serves side by side", 65536)]
 
 

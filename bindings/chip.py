@@ -399,7 +399,7 @@ class _Config:
                            f"at most {lib.OFS_CHIP_LOAD_ROWS}")  # fmt: skip
         numbers = ("servers", "queue_max", "in_flight_max", "set_count", "way_count", "fixed_ps",
                    "item_ps", "mib_ps", "latency_ps", "pause_every_ps", "pause_ps",
-                   "load_span_ps")  # fmt: skip
+                   "load_span_ps", "draw_span_ps")  # fmt: skip
         found: dict[str, Any] = {
             "name": name,
             "kind": _index(KINDS, unit.kind, f"unit {unit.name}", "kind"),

@@ -32,9 +32,10 @@ class Load:
 class Unit:
     """One hardware unit. A visit occupies a server for `fixed_ps`, `item_ps` an item and `mib_ps`
     a MiB, and then passes `latency_ps`, pipelined, or a latency drawn from `load_rows` by the load
-    over the last `load_span_ps`. At each multiple of `pause_every_ps` its servers stand still for
-    `pause_ps`, as a memory does for a refresh. `queue_max` visits wait; `in_flight_max` are begun
-    and not yet with the next unit (0: any number). `drops`: who finds it full ends here.
+    over the last `load_span_ps`; visits that begin in one `draw_span_ps` draw alike. At each
+    multiple of `pause_every_ps` its servers stand still for `pause_ps`, as a memory does for a
+    refresh. `queue_max` visits wait; `in_flight_max` are begun and not yet with the next unit (0:
+    any number). `drops`: who finds it full ends here.
     `set_count` and `way_count` are those of tags, `drive` the parameters of a drive
     (`bindings.storage.preset`); `qos` and `tenants` are those of a queue `qos`, in which a visit
     costs the bytes it moves."""
@@ -56,6 +57,7 @@ class Unit:
     pause_ps: int = 0
     load_rows: tuple[Load, ...] = ()
     load_span_ps: int = 0
+    draw_span_ps: int = 0
     drive: Mapping[str, int] | None = None
     qos: QosConfig | None = None
     tenants: tuple[TenantShare, ...] = ()

@@ -95,6 +95,7 @@ struct ofs_chip_unit {
 	uint64_t pause_every_ps; /* servers stand still at each multiple of this (refresh); 0: never */
 	uint64_t pause_ps;       /* so long; banks in turn */
 	uint64_t load_span_ps;   /* the load is looked at over so long; rounded to a power of two */
+	uint64_t draw_span_ps;   /* visits that begin in one such stretch draw alike; 0: each anew */
 	uint32_t load_row_count; /* 0: latency_ps; else the latency is drawn by the present load */
 	uint32_t reserved;
 	struct ofs_chip_load load_rows[16]; /* OFS_CHIP_LOAD_ROWS, in order of load */

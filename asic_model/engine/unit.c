@@ -39,7 +39,8 @@ latency_draw(struct ofs_chip *chip, struct chip_unit *unit, uint64_t occupied_ps
 {
 	const struct ofs_chip_unit *config = &unit->config;
 	uint64_t span_ps = 1ull << unit->load_shift, passed_ps = chip->now_ps - unit->load_last_ps;
-	uint64_t share = chip_draw(chip->config.seed, unit->number, unit->draws++) >> DRAW_BITS;
+	uint64_t index = config->draw_span_ps ? chip->now_ps / config->draw_span_ps : unit->draws++;
+	uint64_t share = chip_draw(chip->config.seed, unit->number, index) >> DRAW_BITS;
 	uint64_t load, low, high;
 	uint32_t i = 0;
 

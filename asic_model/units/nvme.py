@@ -10,13 +10,16 @@ State: an entry of the submission queue for each command in flight.
 When full: so many commands are with a drive at once (`queue`); the rest waits at the arbiter, or
 in a DPU, whose reactor never waits for a drive, in memory.
 
-`disk` is a drive of which only service times are known: so many side by side, each for so long.
+`disk` is a drive of which only service times are known: so many side by side, each for as long as
+is drawn from their quantiles, and those that begin at about one moment alike.
 """
 
 from collections.abc import Mapping
 
-from offstage.asic_model.parameters import Preset
-from offstage.bindings.network import Unit
+from offstage.asic_model.parameters import Disk, Preset
+from offstage.asic_model.tables.dram import LOAD_SPAN_PS, mean_ps
+from offstage.bindings.errors import BadInput
+from offstage.bindings.network import Load, Unit
 from offstage.bindings.storage import preset as drive_preset
 
 __all__ = ["medium", "nvme_units", "striped"]
@@ -39,13 +42,25 @@ def medium(preset: Preset, name: str = "") -> Unit:
     waiting = WAITING[preset.kind]
     name = name or nvme.drive
     if name == "disk" and disk is not None:
-        return Unit("drive", queue="priority", servers=disk.depth.whole, queue_max=waiting,
-                    fixed_ps=disk.service.whole)  # fmt: skip
+        depth = disk.depth.whole
+        return Unit("drive", queue="priority", servers=depth, in_flight_max=depth,
+                    queue_max=waiting, load_rows=(_services(disk),), load_span_ps=LOAD_SPAN_PS,
+                    draw_span_ps=disk.together.whole)  # fmt: skip
     count = nvme.drives.whole
     drive = striped(drive_preset(name).params, count)
     depth = min(drive["queue_depth_max"], nvme.queue.whole * count)
     return Unit("drive", kind="drive", queue="priority", queue_max=waiting, in_flight_max=depth,
                 drive=drive)  # fmt: skip
+
+
+def _services(disk: Disk) -> Load:
+    """The quantiles of a service, stretched until the mean of what is drawn is `service`."""
+    shares = [one.base for one in (disk.least, disk.p50, disk.p90, disk.p99, disk.most)]
+    row = Load(0, *(round(share * disk.service.base) for share in shares))
+    mean = mean_ps(row)
+    if not mean:
+        raise BadInput("all quantiles of a service are 0", "[disk]", "give those of a run")
+    return Load(0, *(round(share * disk.service.base**2 / mean) for share in shares))
 
 
 def nvme_units(preset: Preset, drive: str = "") -> tuple[Unit, ...]:

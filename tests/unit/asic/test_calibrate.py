@@ -3,11 +3,14 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offstage.asic_model.calibrate import FIGURES, Figure, Judged, fit, judge, write_preset
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.result import Logged, times_of
+from offstage.asic_model.units.nvme import medium
+from offstage.bindings.chip import Chip, Network, Stage, make_requests
 from offstage.bindings.errors import BadInput
 
 STAGES: dict[str, dict[str, float]] = {
@@ -25,7 +28,8 @@ def own() -> Preset:
 def trace(demands: int = 10, scores: int = 1000) -> Any:
     """Two commands, and reads in batches of one and of three: places 1, 1, 2, 3."""
     command = SimpleNamespace(demands=demands, scores=scores)
-    reads = [SimpleNamespace(at_ns=at) for at in (1, 2, 2, 2)]
+    reads = [SimpleNamespace(at_ns=at, ended_ns=at + took)
+             for at, took in ((1, 100), (2, 200), (2, 200), (2, 500))]  # fmt: skip
     return SimpleNamespace(fetches=[command, command], reads=reads, block_bytes=32768)
 
 
@@ -38,9 +42,26 @@ def test_the_fit_is_what_the_timers_say() -> None:
     assert found["front_end.latency"] == pytest.approx(90_000_000)
     assert found["front_end.lane_rate"] == pytest.approx(32768 / 8.192e-6)
     assert found["disk.service"] == pytest.approx(900_000_000)
+    assert found["disk.together"] == found["disk.service"]
+    assert [found[f"disk.{name}"] for name in ("least", "p50", "most")] == [0.4, 0.8, 2.0]
     before = dict(own().numbers())
     ratio = before["cores.demand"].base / before["cores.score"].base
     assert found["cores.demand"] / found["cores.score"] == pytest.approx(ratio)
+
+
+def test_what_is_drawn_of_a_disk_has_the_fitted_mean_and_spread() -> None:
+    """Reads far apart: their mean is `service`, a tenth takes longer than p90; those of one moment
+    take alike."""
+    disk = own().with_({"disk.p90": 2.0, "disk.together": 1.0, "disk.depth": 64})
+    chip = Chip(Network((medium(disk),), {"only": (Stage("drive"),)}), seed=3)
+    at_ps = np.repeat(np.arange(4000, dtype=np.uint64) * 10**11, 2)
+    done = chip.run(make_requests(8000, at_ps=at_ps, size_bytes=32768))
+    took = np.sort((done["end_ps"] - done["at_ps"]).reshape(-1, 2), axis=1)
+    assert (took[:, 0] == took[:, 1]).all()
+    mean = disk.disk.service.base if disk.disk else 0
+    assert took.mean() == pytest.approx(mean, rel=0.05)
+    quantiles = np.quantile(took, (0.5, 0.9)) / took.mean()
+    assert quantiles[1] / quantiles[0] == pytest.approx(2.0 / 0.82, rel=0.05)
 
 
 def test_a_run_without_stage_times_is_refused() -> None:

@@ -167,7 +167,9 @@ do_fetch(struct simulation *s)
 	uint32_t layer = weather_below(&s->weather, s->world.config.core.layer_count);
 	uint32_t ordinals[WORLD_DEMANDS_MAX];
 	uint16_t scores[WORLD_CHUNKS_MAX];
+	const uint16_t *given;
 	struct world_fetch fetch;
+	uint64_t patience_ns;
 	uint32_t count;
 	int rc;
 
@@ -182,8 +184,10 @@ do_fetch(struct simulation *s)
 		scores[i] = (uint16_t)weather_below(&s->weather, 65536);
 	session->step += weather_below(&s->weather, 2);
 	s->was_dirty = world_status(&s->world).dirty_blocks > 0;
-	rc = world_fetch(session, layer, count, ordinals,
-		weather_below(&s->weather, 3) == 0 ? NULL : scores, simulate_patience_ns(s), &fetch);
+	/* One draw a statement: in which order arguments are evaluated is the compiler's choice. */
+	patience_ns = simulate_patience_ns(s);
+	given = weather_below(&s->weather, 3) == 0 ? NULL : scores;
+	rc = world_fetch(session, layer, count, ordinals, given, patience_ns, &fetch);
 	/* Within the call's time, unless every slot was quarantined by a hung device. */
 	CHECK(rc == 0 || (rc == -ETIMEDOUT && (s->hasty || !s->weather.strict)));
 	CHECK(fetch.wrong_count == 0);

@@ -83,6 +83,8 @@ parse_one(struct ofs_spdk_drive *drive, const char *text, char *why)
 		if (drive->nsid == 0 || *end != '\0')
 			return refuse(why, -EINVAL, text, "ns is no number; count from 1");
 	}
+	for (size_t size = strlen(rest); size > 0 && isspace((unsigned char)rest[size - 1]); size--)
+		rest[size - 1] = '\0'; /* which SPDK takes for a key */
 	if (spdk_nvme_transport_id_parse(&drive->id, rest) != 0 || drive->id.traddr[0] == '\0')
 		return refuse(why, -EINVAL, text,
 			"this is no transport id; write trtype:TCP adrfam:IPv4 traddr:127.0.0.1 "

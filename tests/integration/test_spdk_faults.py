@@ -1,0 +1,295 @@
+"""Does storage spdk keep its contract where a real target dies, stops, lies or is slow?
+
+Marked `spdk`; tests/reference/spdk_drives.py says what it takes.
+"""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import spdk_drives
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.storage import (
+    READ,
+    SYNC,
+    WRITE,
+    Buffer,
+    Done,
+    Io,
+    Storage,
+    StorageConfig,
+)
+from offstage.dpu.spdk_target import Target
+
+pytestmark = pytest.mark.spdk
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZE_BYTES = 32 * MIB
+TIMEOUT_NS = 3_000_000_000
+TRANSPORTS = ("TCP", "VFIOUSER")
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    """One of the test's own: it is stopped and killed."""
+    with spdk_drives.start() as found:
+        yield found
+
+
+def open_drive(path: str, depth: int = 64) -> Storage:
+    return Storage(StorageConfig("spdk", path, queue_depth_max=depth, timeout_ns=TIMEOUT_NS))
+
+
+def pattern(storage: Storage, seed: int) -> Buffer:
+    """The whole drive, written with bytes of a seed."""
+    buffer = Buffer(SIZE_BYTES)
+    buffer.view[:] = bytes((i * 7 + seed) & 255 for i in range(4096)) * (SIZE_BYTES // 4096)
+    done = storage.run(
+        Io(WRITE, at, at, MIB, buffer, at, durable=True) for at in range(0, SIZE_BYTES, MIB)
+    )
+    assert {end.result for end in done} == {MIB}
+    return buffer
+
+
+def wait(storage: Storage, seconds: float) -> list[Done]:
+    """What completes within so many seconds, until nothing is in flight."""
+    found: list[Done] = []
+    end = time.monotonic() + seconds
+    while storage.stats()["in_flight"] > 0 and time.monotonic() < end:
+        found += storage.poll(timeout_ns=10_000_000)
+    return found
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("size", [4 * KIB, 64 * KIB, MIB])
+@pytest.mark.parametrize("depth", [1, 8, 32, 128])
+def test_bytes_come_back_at_every_depth_and_size(transport: str, size: int, depth: int) -> None:
+    """Do blocks written and read so deep and so large, in any order, hold what was written?"""
+    path = spdk_drives.drive(transport, SIZE_BYTES)
+    places = list(range(0, SIZE_BYTES, size))[: 2 * depth]
+    noise, back = Buffer(len(places) * size), Buffer(len(places) * size)
+    noise.view[:] = os.urandom(noise.size_bytes)
+    with open_drive(path, depth) as storage:
+        written = storage.run(Io(WRITE, i, at, size, noise, at) for i, at in enumerate(places))
+        assert {end.result for end in written} == {size}
+        read = storage.run(
+            Io(READ, i, at, size, back, at) for i, at in reversed(list(enumerate(places)))
+        )
+    assert sorted(end.user for end in read) == list(range(len(places)))
+    assert bytes(back.view) == bytes(noise.view)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", [READ, WRITE], ids=["read", "write"])
+def test_a_killed_target_ends_every_io_with_an_error(
+    target: Target, transport: str, kind: int
+) -> None:
+    """Killed in the middle: does each I/O end once, within the deadline, and the close not hang?"""
+    path = target.serve(target.memory_drive("killed", SIZE_BYTES), transport)
+    buffer = Buffer(64 * 64 * KIB)
+    with open_drive(path) as storage:
+        ios = [Io(kind, i, i * 64 * KIB, 64 * KIB, buffer, i * 64 * KIB) for i in range(64)]
+        assert storage.submit(ios) == 64
+        target.signal(signal.SIGKILL)
+        done = wait(storage, 10)
+        assert sorted(end.user for end in done) == list(range(64))
+        failed = {end.result for end in done} - {64 * KIB}
+        assert failed <= {-errno.EIO, -errno.ETIMEDOUT}
+        assert storage.submit(ios[:1]) == 1  # and whoever comes later is told as well
+        assert [end.result for end in wait(storage, 10)] in ([-errno.EIO], [-errno.ETIMEDOUT])
+        began = time.monotonic()
+    assert time.monotonic() - began < 15  # the close's own bound
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", [READ, WRITE], ids=["read", "write"])
+def test_a_stopped_target_is_cut_off_and_taken_back(
+    target: Target, transport: str, kind: int
+) -> None:
+    """Stopped in the middle: do its I/Os end with -ETIMEDOUT, and does it serve again, with every
+    byte in place, when it goes on?"""
+    path = target.serve(target.memory_drive("stopped", SIZE_BYTES), transport)
+    with open_drive(path) as storage:
+        want = pattern(storage, 1)
+        buffer = Buffer(32 * 64 * KIB)
+        buffer.view[:] = want.view[: buffer.size_bytes]  # a write writes what is there
+        ios = [Io(kind, i, i * 64 * KIB, 64 * KIB, buffer, i * 64 * KIB) for i in range(32)]
+        target.signal(signal.SIGSTOP)
+        assert storage.submit(ios) == 32
+        done = wait(storage, 10)
+        assert sorted(end.user for end in done) == list(range(32))
+        assert {end.result for end in done} == {-errno.ETIMEDOUT}
+        target.signal(signal.SIGCONT)
+        back = Buffer(SIZE_BYTES)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            (one,) = storage.run([Io(READ, 0, 0, MIB, back)])
+            if one.result == MIB:
+                break
+        read = storage.run(
+            Io(READ, at, at, MIB, back, at) for at in range(0, SIZE_BYTES, MIB)
+        )
+        assert {one.result for one in read} == {MIB}
+        assert bytes(back.view) == bytes(want.view)
+
+
+def test_a_short_stop_is_not_noticed(target: Target) -> None:
+    """Does an I/O that a target is late with still end well?"""
+    path = target.serve(target.memory_drive("late", SIZE_BYTES))
+    buffer = Buffer(64 * KIB)
+    with open_drive(path) as storage:
+        target.signal(signal.SIGSTOP)
+        storage.submit([Io(READ, 1, 0, 64 * KIB, buffer)])
+        assert wait(storage, 0.2) == []
+        target.signal(signal.SIGCONT)
+        assert [end.result for end in wait(storage, 10)] == [64 * KIB]
+
+
+def test_a_target_that_is_back_in_time_is_not_noticed(target: Target) -> None:
+    """Does what was in flight reach the same drive once the connection was lost and made again?"""
+    path = target.serve(target.memory_drive("back", SIZE_BYTES))
+    nqn = path.split("subnqn:")[1]
+    listener = dict(word.split(":", 1) for word in path.split()[:-1])
+    with Storage(StorageConfig("spdk", path, queue_depth_max=64, timeout_ns=20 * 10**9)) as storage:
+        want = pattern(storage, 2)
+        target.call("nvmf_subsystem_remove_listener", nqn=nqn, listen_address=listener)
+        back = Buffer(SIZE_BYTES)
+        ios = [Io(READ, at, at, MIB, back, at) for at in range(0, SIZE_BYTES, MIB)]
+        assert storage.submit(ios) == len(ios)
+        wait(storage, 0.5)
+        target.call("nvmf_subsystem_add_listener", nqn=nqn, listen_address=listener)
+        wait(storage, 20)
+        assert storage.stats()["in_flight"] == storage.stats()["errors"] == 0
+        assert bytes(back.view) == bytes(want.view)
+
+
+def test_a_flush_after_a_loss_fails_once(target: Target) -> None:
+    """Is a writer told that what a write cache held may be gone?"""
+    path = target.serve(target.memory_drive("flush", SIZE_BYTES))
+    nqn = path.split("subnqn:")[1]
+    listener = dict(word.split(":", 1) for word in path.split()[:-1])
+    buffer = Buffer(64 * KIB)
+    with Storage(StorageConfig("spdk", path, queue_depth_max=4, timeout_ns=20 * 10**9)) as storage:
+        assert storage.run([Io(WRITE, 1, 0, 64 * KIB, buffer)])[0].result == 64 * KIB
+        target.call("nvmf_subsystem_remove_listener", nqn=nqn, listen_address=listener)
+        storage.submit([Io(READ, 2, 0, 64 * KIB, buffer)])
+        wait(storage, 0.3)
+        target.call("nvmf_subsystem_add_listener", nqn=nqn, listen_address=listener)
+        wait(storage, 20)
+        assert [one.result for one in storage.run([Io(SYNC, 3)])] == [-errno.EIO]
+        assert [one.result for one in storage.run([Io(SYNC, 4)])] == [0]
+
+
+def test_errors_of_a_drive_are_those_of_io_uring(target: Target) -> None:
+    """Are a drive's failure, its silence and its slowness what the seam says?"""
+    target.memory_drive("below", SIZE_BYTES)
+    target.call("bdev_error_create", base_name="below")
+    slow = 200_000
+    target.call("bdev_delay_create", base_bdev_name="EE_below", name="slow", avg_read_latency=slow,
+                p99_read_latency=slow, avg_write_latency=0, p99_write_latency=0)  # fmt: skip
+    path = target.serve("slow")
+    buffer = Buffer(4 * KIB)
+    read = Io(READ, 1, 0, 4 * KIB, buffer)
+    with open_drive(path) as storage:
+        began = time.monotonic()
+        assert storage.run([read])[0].result == 4 * KIB
+        assert time.monotonic() - began > 0.15  # the delay is the drive's: nothing came from elsewhere
+        inject = {"name": "EE_below", "io_type": "read", "num": 1}
+        target.call("bdev_error_inject_error", error_type="failure", **inject)
+        assert storage.run([read])[0].result == -errno.EIO
+        assert storage.run([read])[0].result == 4 * KIB
+        target.call("bdev_error_inject_error", error_type="pending", **inject)
+        storage.submit([read])
+        assert [one.result for one in wait(storage, 10)] == [-errno.ETIMEDOUT]
+
+
+def test_several_drives_are_one(target: Target) -> None:
+    """Do bytes over a stripe of three drives come back, after a reopen as well?"""
+    paths = [target.serve(target.memory_drive(f"stripe{i}", 8 * MIB)) for i in range(3)]
+    noise, back = Buffer(3 * MIB), Buffer(3 * MIB)
+    noise.view[:] = os.urandom(noise.size_bytes)
+    with open_drive(", ".join(paths)) as storage:
+        assert storage.size_bytes == 24 * MIB
+        done = storage.run([Io(WRITE, 0, 65536, 3 * MIB - 65536, noise, 65536), Io(SYNC, 1)])
+        assert {end.user: end.result for end in done} == {0: 3 * MIB - 65536, 1: 0}
+    with open_drive(", ".join(paths)) as storage:
+        storage.run([Io(READ, 0, 65536, 3 * MIB - 65536, back, 65536)])
+    assert bytes(back.view[65536:]) == bytes(noise.view[65536:])
+    with open_drive(paths[1]) as storage:
+        storage.run([Io(READ, 0, 0, 128 * KIB, back)])
+    assert bytes(back.view[: 128 * KIB]) == bytes(noise.view[128 * KIB : 256 * KIB])
+
+
+def test_a_namespace_has_one_user(target: Target) -> None:
+    """Is a second storage refused while the first is open, and let in afterwards?"""
+    path = target.serve(target.memory_drive("one", SIZE_BYTES))
+    with open_drive(path), pytest.raises(OffstageError, match="in use"):
+        open_drive(path)
+    open_drive(path).close()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "no transport id"),
+        ("nonsense", "no transport id"),
+        ("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420", "subnqn is missing"),
+        ("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 subnqn:nqn.a", "trsvcid is missing"),
+        ("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.a:b", "refused"),
+        ("trtype:TCP adrfam:IPv4 traddr:nowhere trsvcid:1 subnqn:nqn.2026-01.a:b", "traddr"),
+        ("trtype:VFIOUSER traddr:/nowhere subnqn:nqn.2026-01.a:b", "cannot be connected"),
+        ("trtype:PCIe traddr:0000:ff:1f.7", "lspci"),
+        ("trtype:RDMA adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.a:b", "configure"),
+    ],
+)
+def test_what_cannot_be_reached_is_one_line(path: str, words: str) -> None:
+    """Does every wrong path say what is wrong and how to mend it, at once?"""
+    spdk_drives.program()
+    with pytest.raises(OffstageError, match=words) as caught:
+        open_drive(path)
+    assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value)
+
+
+def test_a_wrong_subsystem_namespace_size_or_block_is_one_line(target: Target) -> None:
+    """Is what the target has not named, with the mend?"""
+    path = target.serve(target.memory_drive("wrong", SIZE_BYTES))
+    for wrong, words in (
+        ({"path": path + "x"}, "subnqn"),
+        ({"path": path + " ns:7"}, "no active namespace 7"),
+        ({"path": path, "size_bytes": 2 * SIZE_BYTES}, "storage.size"),
+        ({"path": path, "lba_size_bytes": 512}, "storage.lba"),
+    ):
+        with pytest.raises(OffstageError, match=words) as caught:
+            Storage(StorageConfig("spdk", queue_depth_max=4, **wrong))  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
+
+
+def test_a_target_that_is_stopped_at_open_is_given_up(target: Target) -> None:
+    """Does an open end where the target accepts and never answers?"""
+    path = target.serve(target.memory_drive("hung", SIZE_BYTES))
+    target.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(OffstageError):
+        open_drive(path)
+    assert time.monotonic() - began < 40
+    target.signal(signal.SIGCONT)
+
+
+def test_a_child_of_fork_is_refused() -> None:
+    """Is memory that a child shares with its parent kept from it?"""
+    path = spdk_drives.drive("TCP", SIZE_BYTES)
+    open_drive(path).close()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            open_drive(path)
+        except BadInput as error:
+            code = 0 if "forked" in str(error) else 2
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0

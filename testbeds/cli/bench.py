@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,14 @@ from offstage.testbeds.cli.common import Format, FormatOption, emit
 __all__ = ["register"]
 
 bench = typer.Typer(no_args_is_help=True, help="Figures beside their reference, in one run.")
+
+
+class Backend(StrEnum):
+    """Storage that has a reference to stand beside."""
+
+    io_uring = "io_uring"
+    spdk = "spdk"
+
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="also write the figures as JSON")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="fixes what is asked, in order")]
@@ -39,10 +48,22 @@ def storage(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
     scale: Annotated[float, typer.Option("--scale", help="share of the reads: a quick look")] = 1.0,
     seed: SeedOption = 1,
+    backend: Annotated[
+        Backend, typer.Option("--backend", help="io_uring beside fio, or spdk beside its own perf")
+    ] = Backend.io_uring,
+    target: Annotated[
+        str, typer.Option("--target", help="spdk: its nvmf_tgt, which the bench starts")
+    ] = "nvmf_tgt",
     out: OutOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Our io_uring side beside fio's, and emulated drives beside their published figures."""
+    if backend is Backend.spdk:
+        from offstage.testbeds.bench.spdk import bench_spdk
+
+        found = bench_spdk(target, rounds=rounds, scale=scale, seed=seed, say=_say)
+        _finish("spdk", found, out, form)
+        return
     from offstage.testbeds.bench.storage import bench_storage
 
     result = bench_storage(file, rounds=rounds, scale=scale, seed=seed, say=_say)

@@ -267,11 +267,27 @@ EMULATED: dict[str, tuple[str, Show]] = {
     "read_latency_ns_p50": ("latency p50", format_time),
 }
 
+def spdk_table(result: Mapping[str, Any]) -> Drawn:
+    """Reads of one target, by ours and by SPDK's own."""
+    rows: list[Row] = []
+    for row in result["rows"]:
+        name = f"{row['transport']} {format_size(row['block_bytes'])} depth {row['queue_depth']}"
+        aim, met = _aim(row["aims"], "ratio")
+        rows.append((name, f"{row['ours_iops']:,.0f}/s", f"{row['perf_iops']:,.0f}/s",
+                     row["ratio"], aim, met))  # fmt: skip
+    notes = [
+        f"measured beside {result['reference']}, on a drive in the memory of one target, seed "
+        f"{result['seed']}: the ratio is the median of {result['rounds']} rounds",
+    ]
+    return drawn(rows), notes
+
+
 TABLES: dict[str, Callable[[Mapping[str, Any]], Drawn]] = {
     "asic": asic_table,
     "codec": codec_table,
     "core": core_table,
     "fabric": fabric_table,
     "qos": qos_table,
+    "spdk": spdk_table,
     "storage": storage_table,
 }

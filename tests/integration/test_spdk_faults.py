@@ -197,7 +197,7 @@ def test_errors_of_a_drive_are_those_of_io_uring(target: Target) -> None:
     with open_drive(path) as storage:
         began = time.monotonic()
         assert storage.run([read])[0].result == 4 * KIB
-        assert time.monotonic() - began > 0.15  # the delay is the drive's: nothing came from elsewhere
+        assert time.monotonic() - began > 0.15  # the drive's own delay: it came from nowhere else
         inject = {"name": "EE_below", "io_type": "read", "num": 1}
         target.call("bdev_error_inject_error", error_type="failure", **inject)
         assert storage.run([read])[0].result == -errno.EIO

@@ -1,0 +1,160 @@
+"""`offstage bench storage --backend spdk`: our SPDK side against `spdk_nvme_perf` on one target.
+
+The target is an `nvmf_tgt` of the bench's own with a drive in its memory: what is compared is the
+way to a drive, not a drive. Both read it at random with the same block and depth over the same
+transport, in memory of SPDK's without huge pages, polling on the same core, in turns (A B, B A,
+...). A ratio is the median over the rounds of ours / perf in the same round. Ours reads a number of
+blocks, perf for a time, because that is what each takes.
+"""
+
+import os
+import re
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings import spdk
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.storage import Storage, StorageConfig
+from offstage.dpu.spdk_target import Target
+
+__all__ = ["bench_spdk"]
+
+KIB, MIB = 1 << 10, 1 << 20
+DRIVE_BYTES = 64 * MIB
+TARGET_MIB = 1024
+SECONDS = 2  # of one run of perf, whole ones
+PERF_TIMEOUT_S = 60
+TRANSPORTS = ("TCP", "VFIOUSER")
+# "Total   :   356786.67    1393.70      89.67 ...": I/Os a second, MiB/s, average latency in us
+TOTAL = re.compile(r"^Total\s*:\s*([\d.]+)\s+([\d.]+)\s+([\d.]+)", re.MULTILINE)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: what is read, and the least ratio of ours to perf that is aimed at."""
+
+    block_bytes: int
+    queue_depth: int
+    ratio_min: float | None = None
+
+
+CASES = (
+    Case(64 * KIB, 32, 0.95),
+    Case(4 * KIB, 32, 0.90),
+    Case(64 * KIB, 1),
+    Case(4 * KIB, 1),
+)
+
+
+def bench_spdk(
+    program: str,
+    *,
+    rounds: int = 3,
+    seed: int = 1,
+    scale: float = 1.0,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Rows for each transport and case; a JSON-able dictionary. `program`: the nvmf_tgt, beside
+    which spdk_nvme_perf lies. `scale` shrinks a run of ours, in seconds. BadInput where one is
+    missing."""
+    spdk.ensure()
+    if rounds < 1 or not 0 < scale <= 10:
+        raise BadInput("rounds below 1 or scale outside (0, 10]", "bench storage", "choose others")
+    perf = shutil.which("spdk_nvme_perf", path=f"{Path(program).parent}:{os.environ['PATH']}")
+    if perf is None:
+        raise BadInput("no spdk_nvme_perf beside it", program, "build SPDK with its apps")
+    rows = []
+    with Target(program, memory_mib=TARGET_MIB) as target:
+        for transport in TRANSPORTS:
+            path = target.serve(target.memory_drive(transport.lower(), DRIVE_BYTES), transport)
+            rows += [_row(perf, path, transport, case, rounds, seed, scale, say) for case in CASES]
+    return {
+        "rows": rows,
+        "aims_met": all(met for row in rows for met in row["aims"].values()),
+        "reference": f"spdk_nvme_perf of SPDK {spdk.release()}, --no-huge, the same core",
+        "rounds": rounds,
+        "seed": seed,
+    }
+
+
+def _row(
+    perf: str, path: str, transport: str, case: Case, rounds: int, seed: int, scale: float, say: Say
+) -> dict[str, Any]:
+    pairs: list[tuple[float, float]] = []
+    count = _count(path, case, seed, scale)
+    for number in range(rounds):
+        # A B, B A, A B ...: whoever goes second finds whatever the first left behind.
+        if number % 2 == 0:
+            ours = _ours(path, case, count, seed + number)
+            theirs = _perf(perf, path, case)
+        else:
+            theirs = _perf(perf, path, case)
+            ours = _ours(path, case, count, seed + number)
+        pairs.append((ours, theirs))
+    ratios = [ours / theirs for ours, theirs in pairs]
+    row: dict[str, Any] = {
+        "transport": transport,
+        "block_bytes": case.block_bytes,
+        "queue_depth": case.queue_depth,
+        "count": count,
+        "ours_iops": statistics.median(ours for ours, _ in pairs),
+        "perf_iops": statistics.median(theirs for _, theirs in pairs),
+        "ratio": statistics.median(ratios),
+        "ratio_range": [min(ratios), max(ratios)],
+        "provenance": "measured",
+        "aims": {},
+    }
+    if case.ratio_min is not None:
+        row["aims"][f"ratio >= {case.ratio_min}"] = row["ratio"] >= case.ratio_min
+    say(
+        f"{transport} {case.block_bytes // KIB} KiB QD {case.queue_depth}: "
+        f"{row['ours_iops']:,.0f} IOPS, {row['ratio']:.2f} of spdk_nvme_perf"
+    )
+    return row
+
+
+def _count(path: str, case: Case, seed: int, scale: float) -> int:
+    """So many blocks as take ours about as long as perf reads."""
+    probe = 20 * case.queue_depth
+    return max(probe, int(_ours(path, case, probe, seed) * SECONDS * scale))
+
+
+def _ours(path: str, case: Case, count: int, seed: int) -> float:
+    """I/Os a second, on the core that perf is given too."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        config = StorageConfig("spdk", path, queue_depth_max=case.queue_depth, huge=False)
+        with Storage(config) as storage:
+            memory = spdk.Memory(case.block_bytes * case.queue_depth)
+            elapsed_ns, _ = storage.bench_read(
+                memory, case.block_bytes, case.queue_depth, count, seed
+            )
+    finally:
+        os.sched_setaffinity(0, cores)
+    return count * 1e9 / elapsed_ns
+
+
+def _perf(perf: str, path: str, case: Case) -> float:
+    command = [
+        perf, "-q", str(case.queue_depth), "-o", str(case.block_bytes), "-w", "randread",
+        "-t", str(SECONDS), "-r", path, "-c", f"[{min(os.sched_getaffinity(0))}]", "-s", "256",
+        "--no-huge",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PERF_TIMEOUT_S, check=False
+    )
+    found = TOTAL.search(done.stdout)
+    if done.returncode != 0 or found is None:
+        lines = (done.stderr + done.stdout).split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
+        raise RunFailed(f"spdk_nvme_perf ended with {done.returncode}: {last}", path,
+                        "run it by hand")  # fmt: skip
+    return float(found[1])

@@ -23,6 +23,9 @@ from offstage.bindings.storage import (
     Storage,
     StorageConfig,
 )
+from offstage.dpu import config
+from offstage.dpu.erase import erase
+from offstage.dpu.preflight import check_store_file
 from offstage.dpu.spdk_target import Target
 
 pytestmark = pytest.mark.spdk
@@ -293,3 +296,25 @@ def test_a_child_of_fork_is_refused() -> None:
             code = 0 if "forked" in str(error) else 2
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_carries_something_is_refused_until_it_is_erased(target: Target) -> None:
+    """Is a namespace with a partition table kept from a store, named, and given up when asked?"""
+    path = target.serve(target.memory_drive("taken", SIZE_BYTES))
+    asked = config.load(
+        overrides={"storage.backend": "spdk", "storage.path": path, "storage.size": "16MiB"}
+    )
+    check_store_file(asked)
+    buffer = Buffer(4 * KIB)
+    buffer.view[512:520] = b"EFI PART"
+    with open_drive(path) as storage:
+        storage.run([Io(WRITE, 0, 0, 4 * KIB, buffer), Io(WRITE, 1, 8 * MIB, 4 * KIB, buffer)])
+    with pytest.raises(BadInput, match=r"GPT partition table.*dpu erase"):
+        check_store_file(asked)
+    with pytest.raises(BadInput, match=r"GPT partition table.*--yes"):
+        erase(path, really=False)
+    assert erase(path, really=True)["carried"] == "a GPT partition table"
+    check_store_file(asked)
+    with open_drive(path) as storage:  # and what lay far from the head is given back too
+        storage.run([Io(READ, 0, 8 * MIB, 4 * KIB, buffer)])
+    assert not any(buffer.view)

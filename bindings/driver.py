@@ -21,7 +21,7 @@ from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.stages import driver_stages
 
-__all__ = ["Driver", "Fetch", "FetchResult", "Put", "blocking", "spin_rtt"]
+__all__ = ["Driver", "Fetch", "FetchResult", "Put", "blocking", "memcpy_times", "spin_rtt"]
 
 ERROR_SIZE = 512
 # What ended the connection (fabric.h, `wait`), and the mend: each is for the whole fabric.
@@ -352,6 +352,18 @@ class Driver:
         per_block: U64 = times // np.uint64(lib.OFS_BENCH_READ_BATCH)
         return per_block
 
+    def bench_link(self, size_bytes: int, batch: int, rounds: int, target: U8) -> U64:
+        """`batch` unchecked one-sided reads of `size_bytes` at once into `target`: ns [rounds]."""
+        assert target.flags.c_contiguous and target.nbytes >= size_bytes * batch
+        times = np.zeros(rounds, np.uint64)
+        rc = lib.ofs_driver_bench_link(
+            self._driver, size_bytes, batch, rounds, _at("uint8_t *", target),
+            _at("uint64_t *", times),
+        )  # fmt: skip
+        if rc < 0:
+            _gone(rc, "measuring one-sided reads")
+        return times
+
     def close(self) -> None:
         """Unmap everything; calls in flight are forgotten. Closing twice does nothing."""
         if self._driver is not None:
@@ -371,6 +383,17 @@ def spin_rtt(count: int) -> U64:
     rtt_ns = np.zeros(count, np.uint64)
     check_rc(lib.ofs_bench_spin_rtt(count, _at("uint64_t *", rtt_ns)), "starting a thread")
     return rtt_ns
+
+
+def memcpy_times(source: U8, size_bytes: int, batch: int, rounds: int, target: U8) -> U64:
+    """`batch` memcpys of `size_bytes` out of `source`, far from each other: ns [rounds]."""
+    assert target.nbytes >= size_bytes * batch and source.nbytes >= size_bytes
+    times = np.zeros(rounds, np.uint64)
+    lib.ofs_bench_memcpy(
+        _at("uint8_t *", source), source.nbytes // size_bytes, size_bytes, batch, rounds,
+        _at("uint8_t *", target), _at("uint64_t *", times),
+    )  # fmt: skip
+    return times
 
 
 def _at(ctype: str, array: NDArray[Any]) -> Any:

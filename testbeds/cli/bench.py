@@ -72,12 +72,24 @@ def storage(
 
 @bench.command()
 def fabric(
-    seed: SeedOption = 1, out: OutOption = None, form: FormatOption = Format.text
+    links: Annotated[
+        str,
+        typer.Option("--links", help="instead: these fabrics, or `all`, each beside its own floor"),
+    ] = "",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each link")] = 9,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
 ) -> None:
     """A staged hit beside memcpy of the same bytes, and the round trip of a command."""
     from offstage.testbeds.bench.fabric import bench_fabric
+    from offstage.testbeds.bench.links import bench_links
 
-    _finish("fabric", bench_fabric(seed=seed, say=_say), out, form)
+    if links:
+        names = () if links == "all" else tuple(links.split(","))
+        _finish("links", bench_links(names, rounds=rounds, seed=seed, say=_say), out, form)
+    else:
+        _finish("fabric", bench_fabric(rounds=rounds, seed=seed, say=_say), out, form)
 
 
 @bench.command()

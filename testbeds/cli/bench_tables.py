@@ -31,6 +31,31 @@ def drawn(rows: list[Row]) -> Table:
     return table
 
 
+def links_table(result: Mapping[str, Any]) -> Drawn:
+    """Every fabric beside its own floor."""
+    rows: list[Row] = []
+    for row in result["links"]:
+        name = f"{row['link']} {format_size(row['block_bytes'])}"
+        aim, met = _aim(result["aims"], f"{row['link']} latency / floor")
+        aimed = row["block_bytes"] == result["aim_bytes"]
+        rows.append((f"{name} one read", format_time(row["latency_ns"]),
+                     format_time(row["floor_latency_ns"]), row["latency_ratio"],
+                     aim if aimed else "", met if aimed else None))  # fmt: skip
+        aim, met = _aim(result["aims"], f"{row['link']} bandwidth / floor")
+        rows.append((f"{name} {result['batch']} together", format_rate(row["bytes_per_s"]),
+                     format_rate(row["floor_bytes_per_s"]), row["bandwidth_ratio"],
+                     aim if aimed else "", met if aimed else None))  # fmt: skip
+        rows.append((f"{name} a fetch of {result['batch']}", format_time(row["fetch_ns"]), "", None,
+                     "", None))  # fmt: skip
+    notes = [
+        f"measured between two processes of one machine, medians of {result['rounds']} turns, "
+        f"seed {result['seed']}; "
+        "floors: memcpy (shm), a plain echo of as many bytes (zmq), a bare NIXL loop (nixl, "
+        "nixl-tcp); a fetch is looked up, read and checked, from Python",
+    ]
+    return drawn(rows), notes
+
+
 def storage_table(result: Mapping[str, Any]) -> Drawn:
     """Reads beside fio; the emulated drives beside what was published of them."""
     rows: list[Row] = []
@@ -287,6 +312,7 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], Drawn]] = {
     "codec": codec_table,
     "core": core_table,
     "fabric": fabric_table,
+    "links": links_table,
     "qos": qos_table,
     "spdk": spdk_table,
     "storage": storage_table,

@@ -155,10 +155,12 @@ print("left", flush=True)
 """
 
 
-def host_process(tier: Tier, then: str = "", **environ: str) -> "subprocess.Popen[str]":
+def host_process(
+    tier: Tier, then: str = "", command: tuple[str, ...] = (sys.executable,), **environ: str
+) -> "subprocess.Popen[str]":
     text = HOST.format(tests=str(Path(__file__).parent), endpoint=tier.endpoint,
                        where=str(tier.ready["runtime_dir"]), then=then)  # fmt: skip
-    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True,
+    return subprocess.Popen([*command, "-c", text], stdout=subprocess.PIPE, text=True,
                             env={**os.environ, **environ})  # fmt: skip
 
 
@@ -224,3 +226,50 @@ def test_host_run_finds_every_block_as_it_was_written(tmp_path: Path) -> None:
     assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
     assert one["blocks_verified"] == one["demands"] > 0
     assert summary["workload"]["fabric"] == "nixl"
+
+
+NETWORK = """
+ip netns add {a}; ip netns add {b}
+ip link add {a} netns {a} type veth peer name {b} netns {b}
+ip -n {a} addr add 10.213.7.1/24 dev {a}; ip -n {b} addr add 10.213.7.2/24 dev {b}
+for n in {a} {b}; do ip -n $n link set lo up; ip -n $n link set $n up; done
+"""
+
+
+@pytest.fixture
+def namespaces() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with one cable between them, and no way to anywhere else."""
+    names = (f"ofs{os.getpid()}a", f"ofs{os.getpid()}b")
+    made = subprocess.run(["sh", "-ec", NETWORK.format(a=names[0], b=names[1])],
+                          capture_output=True, text=True)  # fmt: skip
+    try:
+        if made.returncode != 0:
+            pytest.skip(f"no network namespaces ({made.stderr.strip()}); run as root: iproute2")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def test_between_two_network_namespaces_and_when_the_cable_goes(
+    tmp_path: Path, namespaces: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shared loopback, TCP over a cable alone; and a cut cable ends a fetch that has no
+    deadline, with `attach again` and without a hang."""
+    here, there = namespaces
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec ip netns exec {here} {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setattr(sys, "executable", str(python))  # the daemon's
+    with start(tmp_path) as tier:
+        monkeypatch.undo()
+        cut = f"import subprocess; subprocess.run(['ip', 'link', 'set', {there!r}, 'down'])"
+        process = host_process(
+            tier, then=f"{cut}\ntry:\n    t.read(fabric, *t.session_of(control))\n"
+            "except Exception as error:\n    print(error, flush=True)",
+            command=("ip", "netns", "exec", there, sys.executable), UCX_TLS="tcp",
+        )  # fmt: skip
+        said = process.communicate(timeout=60)[0].splitlines()
+        assert process.returncode == 0 and said[0] == "written" and said[-1] == "left"
+        assert "attach again" in said[1]

@@ -158,6 +158,17 @@ int ofs_driver_bench_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch, u
 int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys,
 	uint32_t batch_count, uint8_t *target, uint64_t *read_ns, uint64_t *memcpy_ns,
 	uint64_t *unchecked_ns);
+#define OFS_BENCH_LINK_BATCH_MAX 64
+/*
+ * `round_count` times `batch` (at most 64) one-sided reads of `size_bytes` each, begun together,
+ * out of slots far apart, into `target`, which holds them all and is registered; nothing is looked
+ * up or checked: ns [round_count]. The link alone, beside whatever is its floor. -EINVAL.
+ */
+int ofs_driver_bench_link(struct ofs_driver *driver, uint32_t size_bytes, uint32_t batch,
+	uint32_t round_count, uint8_t *target, uint64_t *round_ns);
+/* The same by memcpy, out of `source`: [slot_count] slots of `size_bytes`. */
+void ofs_bench_memcpy(const uint8_t *source, uint32_t slot_count, uint32_t size_bytes,
+	uint32_t batch, uint32_t round_count, uint8_t *target, uint64_t *round_ns);
 /* Floor of the round trip: two threads and two words of shared memory, nothing else. */
 int ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns);
 /* cdef: end */

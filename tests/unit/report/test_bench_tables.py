@@ -22,6 +22,15 @@ FABRIC = {
     "aims": {"hit / memcpy at 64 KiB <= 1.3": True, "round trip / floor <= 1.5": False},
     "rounds": 7, "seed": 1,
 }  # fmt: skip
+LINKS = {
+    "links": [
+        {"link": "nixl", "block_bytes": size, "latency_ns": 18_700.0, "floor_latency_ns": 17_900.0,
+         "latency_ratio": 1.04, "bytes_per_s": 3.5e9, "floor_bytes_per_s": 3.6e9,
+         "bandwidth_ratio": 0.97, "fetch_ns": 2.1e6} for size in (4_096, 65_536)
+    ],
+    "aims": {"nixl latency / floor <= 1.3": True, "nixl bandwidth / floor >= 0.86": False},
+    "aim_bytes": 65_536, "batch": 32, "rounds": 5, "seed": 1,
+}  # fmt: skip
 STORAGE = {
     "rows": [
         {"block_bytes": 65_536, "queue_depth": 32, "pages": "base pages", "ours": SAMPLE,
@@ -91,6 +100,7 @@ CODEC = {
     [
         ("codec", CODEC, [], []),
         ("fabric", FABRIC, ["64 KiB hit, checksum included"], ["command round trip p50, C"]),
+        ("links", LINKS, ["nixl 64 KiB one read"], ["nixl 64 KiB 32 together"]),
         ("storage", STORAGE, ["64 KiB depth 32 bandwidth"], ["64 KiB depth 1, huge latency p50"]),
         (
             "core",

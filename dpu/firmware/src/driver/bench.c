@@ -121,6 +121,41 @@ ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struc
 	return rc < 0 ? rc : refused;
 }
 
+/* Slots far from each other, so that none is read because another was. */
+static uint32_t
+slot_of(uint64_t number, uint32_t slot_count)
+{
+	return (uint32_t)(number * 2654435761u % slot_count);
+}
+
+int
+ofs_driver_bench_link(struct ofs_driver *driver, uint32_t size_bytes, uint32_t batch,
+	uint32_t round_count, uint8_t *target, uint64_t *round_ns)
+{
+	struct ofs_fabric *fabric = driver->fabric;
+	const struct ofs_region_header *region = &fabric->region;
+	uint64_t number = 0;
+	int rc = 0;
+
+	if (batch == 0 || batch > OFS_BENCH_LINK_BATCH_MAX || size_bytes > region->payload_size_bytes)
+		return -EINVAL;
+	for (uint32_t i = 0; i < round_count && rc == 0; i++) {
+		uint64_t start_ns = ofs_driver_now_ns(driver);
+
+		for (uint32_t j = 0; j < batch && rc == 0; j++) {
+			struct ofs_span span = {target + (uint64_t)j * size_bytes, size_bytes};
+			uint32_t slot = slot_of(number++, region->slot_count);
+
+			rc = fabric->ops->read(fabric,
+				region->slots_offset + (uint64_t)slot * region->slot_stride_bytes, &span, 1);
+		}
+		if (rc == 0)
+			rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
+		round_ns[i] = ofs_driver_now_ns(driver) - start_ns;
+	}
+	return rc;
+}
+
 struct spin_words {
 	_Alignas(64) uint32_t ping;
 	_Alignas(64) uint32_t pong;
@@ -175,4 +210,21 @@ ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns)
 	ofs_word_store(&words.stop, 1);
 	pthread_join(thread, NULL);
 	return 0;
+}
+
+void
+ofs_bench_memcpy(const uint8_t *source, uint32_t slot_count, uint32_t size_bytes, uint32_t batch,
+	uint32_t round_count, uint8_t *target, uint64_t *round_ns)
+{
+	uint64_t number = 0;
+
+	for (uint32_t i = 0; i < round_count; i++) {
+		uint64_t start_ns = clock_now_ns();
+
+		for (uint32_t j = 0; j < batch; j++) {
+			memcpy(target + (uint64_t)j * size_bytes,
+				source + (uint64_t)slot_of(number++, slot_count) * size_bytes, size_bytes);
+		}
+		round_ns[i] = clock_now_ns() - start_ns;
+	}
 }

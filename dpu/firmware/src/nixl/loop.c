@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#define REQUESTS 8 /* prepared, at offsets of their own, taken in turn */
+#define BLOCKS 1024 /* that the prepared requests name together: more than a cache holds */
 #define ROUND_TIMEOUT_NS 5000000000ull
 
 struct loop_blob {
@@ -46,10 +46,16 @@ ofs_nixl_loop_close(struct ofs_nixl_loop *loop)
 int
 ofs_nixl_loop_open(struct ofs_nixl_loop **out, uint64_t size_bytes, int target)
 {
-	static const struct ofs_dma_config plain;
+	/* As what the fabric reads between: shared memory of a region, and a host's own base pages. */
+	static const struct ofs_dma_config region;
+	static const struct ofs_dma_config rows = {.huge = OFS_DMA_HUGE_OFF};
 	struct ofs_nixl_loop *loop = calloc(1, sizeof(*loop));
-	int rc = loop == NULL ? -ENOMEM : ofs_dma_alloc(&loop->memory, &plain, size_bytes, NULL);
+	int rc = -ENOMEM;
 
+	if (loop != NULL) {
+		rc = ofs_dma_alloc(&loop->memory, target ? &region : &rows, size_bytes,
+			target ? "offstage-loop" : NULL);
+	}
 	if (rc == 0)
 		rc = ofs_nixl_agent_open(&loop->agent, "floor", target != 0);
 	if (rc == 0)
@@ -117,27 +123,32 @@ int
 ofs_nixl_loop_run(struct ofs_nixl_loop *loop, const uint8_t *blob, uint32_t blob_size_bytes,
 	int write, uint32_t size_bytes, uint32_t batch, uint32_t round_count, uint64_t *ns)
 {
-	struct ofs_nixl_transfer transfers[REQUESTS] = {0};
+	struct ofs_nixl_transfer *transfers;
+	uint32_t request_count = batch < BLOCKS ? BLOCKS / batch : 1;
 	char peer[OFS_NIXL_NAME_SIZE_BYTES];
 	struct loop_blob target;
 	int rc;
 
-	if (blob_size_bytes < sizeof(target) || size_bytes == 0
+	if (blob_size_bytes < sizeof(target) || size_bytes == 0 || batch == 0
 		|| (uint64_t)size_bytes * batch > loop->memory.size_bytes)
 		return -EINVAL;
 	memcpy(&target, blob, sizeof(target));
 	if (blob_size_bytes != sizeof(target) + (uint64_t)target.metadata_size_bytes
 		|| size_bytes > target.size_bytes)
 		return -EINVAL;
+	transfers = calloc(request_count, sizeof(transfers[0]));
+	if (transfers == NULL)
+		return -ENOMEM;
 	rc = ofs_nixl_meet(&loop->agent, blob + sizeof(target), target.metadata_size_bytes, peer);
-	if (rc != 0)
-		return rc;
-	for (uint32_t i = 0; i < REQUESTS && rc == 0; i++)
+	for (uint32_t i = 0; i < request_count && rc == 0; i++)
 		rc = prepare(loop, &transfers[i], peer, &target, write, size_bytes, batch, i);
 	for (uint32_t i = 0; i < round_count && rc == 0; i++)
-		rc = run_round(loop, &transfers[i % REQUESTS], &ns[i]);
-	for (uint32_t i = 0; i < REQUESTS; i++)
-		ofs_nixl_transfer_close(&loop->agent, &transfers[i]);
-	ofs_nixl_forget(&loop->agent, peer);
+		rc = run_round(loop, &transfers[i % request_count], &ns[i]);
+	for (uint32_t i = 0; i < request_count; i++)
+		if (transfers[i].local != NULL)
+			ofs_nixl_transfer_close(&loop->agent, &transfers[i]);
+	if (rc != -EPIPE)
+		ofs_nixl_forget(&loop->agent, peer);
+	free(transfers);
 	return rc;
 }

@@ -1,0 +1,294 @@
+"""Every fabric of this machine beside its own floor: the part `links` of `offstage bench fabric`.
+
+A fabric runs between two processes: a daemon with blocks of one size staged, and a host. Measured
+is one read (latency) and a batch of reads begun together (bandwidth), in turns with the floor:
+
+* `shm`: one-sided reads, unchecked, beside memcpy of as many bytes in C;
+* `nixl` (UCX's own choice, on one machine process_vm_readv) and `nixl-tcp`: the same beside a bare
+  NIXL loop of the same size and batch between two other processes, over prepared requests;
+* `zmq`: a fetch of staged blocks by message, beside a plain ZMQ echo of as many bytes.
+
+And for all a fetch of the batch as a host makes it: looked up, read, checked, from Python. Each
+fabric has a process of its own as host, because UCX reads its environment once.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from offstage.bindings import nixl
+from offstage.bindings.driver import Driver, memcpy_times
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.keys import block_keys
+from offstage.host.control import Control
+from offstage.host.fabrics import Fabric, open_fabric
+from offstage.testbeds.beds.daemon_process import serve, write_config
+
+__all__ = ["LINKS", "bench_links"]
+
+KIB, MIB = 1 << 10, 1 << 20
+PAGE = 4096
+ARENA_BYTES = 64 * MIB
+BATCH = 32
+TIMEOUT_S = 300
+BANDWIDTH_MIN, LATENCY_MAX = 0.86, 1.3  # of nixl, at 64 KiB
+AIM_BYTES = 64 * KIB
+
+Say = Callable[[str], None]
+Times = Callable[[int, int], NDArray[np.uint64]]
+"""ns of each round: (reads in a round, rounds)."""
+
+# By name: the fabric, and what its two processes have in their environment.
+LINKS: dict[str, tuple[str, dict[str, str]]] = {
+    "shm": ("shm", {}),
+    "zmq": ("zmq", {}),
+    "nixl": ("nixl", {}),
+    "nixl-tcp": ("nixl", {"UCX_TLS": "tcp"}),
+}
+
+
+def bench_links(
+    links: tuple[str, ...] = (), block_bytes: tuple[int, ...] = (4 * KIB, AIM_BYTES),
+    rounds: int = 9, seed: int = 1, say: Say = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """A row for each link and size; without `links`, all that this machine has. BadInput: no such
+    link, or one whose library is missing."""
+    unknown = [name for name in links if name not in LINKS]
+    if unknown:
+        raise BadInput(f"{unknown[0]!r} is no link", "bench fabric", f"one of {', '.join(LINKS)}")
+    wanted = links or tuple(
+        name for name in LINKS if LINKS[name][0] != "nixl" or nixl.find() is not None
+    )
+    if any(LINKS[name][0] == "nixl" for name in wanted):
+        nixl.load()
+    rows = []
+    for name in wanted:
+        for size in block_bytes:
+            rows.append(row := _in_a_process(name, size, rounds, seed))
+            say(f"{name} {size // KIB} KiB: read {row['latency_ns'] / 1e3:.1f} us, "
+                f"{row['latency_ratio']:.2f} of its floor; {BATCH} together "
+                f"{row['bytes_per_s'] / 1e9:.2f} GB/s, {row['bandwidth_ratio']:.2f}")  # fmt: skip
+    return {"links": rows, "aims": _aims(rows), "aims_met": all(_aims(rows).values()),
+            "aim_bytes": AIM_BYTES, "batch": BATCH, "rounds": rounds, "seed": seed,
+            "provenance": "measured"}  # fmt: skip
+
+
+def _aims(rows: list[dict[str, Any]]) -> dict[str, bool]:
+    aims = {}
+    for row in rows:
+        if row["link"].startswith("nixl") and row["block_bytes"] == AIM_BYTES:
+            aims[f"{row['link']} latency / floor <= {LATENCY_MAX}"] = (
+                row["latency_ratio"] <= LATENCY_MAX
+            )
+            aims[f"{row['link']} bandwidth / floor >= {BANDWIDTH_MIN}"] = (
+                row["bandwidth_ratio"] >= BANDWIDTH_MIN
+            )
+    return aims
+
+
+def _in_a_process(name: str, size: int, rounds: int, seed: int) -> dict[str, Any]:
+    code = "from offstage.testbeds.bench.links import run_one; run_one()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps([name, size, rounds, seed]), text=True,
+        capture_output=True, timeout=TIMEOUT_S, env={**os.environ, **LINKS[name][1]},
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RunFailed(f"the {name} link was not measured: {done.stderr.strip()[-300:]}",
+                        "bench fabric", "run `offstage doctor`")  # fmt: skip
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def run_one() -> None:
+    """One link and size, as standard input says; the row goes to standard output."""
+    name, size, rounds, seed = json.loads(sys.stdin.read())
+    with tempfile.TemporaryDirectory() as folder, _attached(Path(folder), name, size) as host:
+        control, fabric = host
+        fetch = _staged(control, fabric, size, seed)
+        with _ends(name, fabric, size, fetch) as (ours, floor):
+            row = _row(ours, floor, fetch, size, rounds)
+    print(json.dumps({"link": name, "block_bytes": size, **row}), flush=True)
+
+
+@contextmanager
+def _attached(folder: Path, name: str, size: int) -> Iterator[tuple[Control, Fabric]]:
+    sections: dict[str, dict[str, Any]] = {
+        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
+                   "metrics_endpoint": "", "nixl": LINKS[name][0] == "nixl",
+                   "fabric_endpoint": "tcp://127.0.0.1:*"},
+        "arena": {"size": ARENA_BYTES, "payload": size, "layers": 1, "block_tokens": 16},
+        "storage": {"backend": "emulated", "size": 4 * ARENA_BYTES},
+        "limits": {"demands": 2 * BATCH, "put_slots": BATCH, "context_tokens": 65536},
+    }  # fmt: skip
+    write_config(folder / "daemon.toml", sections, "bench")
+    with (
+        serve(folder / "daemon.toml", folder / "log") as tier,
+        Control(tier.endpoint, tenant="bench", runtime_dir=folder / "run") as control,
+    ):
+        fabric = open_fabric(control, LINKS[name][0])
+        try:
+            yield control, fabric
+        finally:
+            fabric.close()
+
+
+def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:
+    """Write and fetch some blocks, so that all of them are hits; what fetches a batch of them."""
+    count = 8 * BATCH
+    session = control.session_open(select_blocks=count)
+    reply = control.append(session, [i.to_bytes(16, "little") for i in range(count)])
+    keys = block_keys(reply.keys, 1)[0]
+    source = np.random.default_rng(seed).integers(0, 256, (count, size), np.uint8)
+    target = np.zeros((count, size), np.uint8)
+    fabric.register(target)
+    ordinals = np.arange(count, dtype=np.uint32)
+    if fabric.put_end(fabric.put_begin(session, 0, ordinals, source)).any():
+        raise RunFailed("blocks could not be written", "bench fabric", "see the daemon's log")
+    step = 0
+
+    def fetch(batch: int, rounds: int) -> NDArray[np.uint64]:
+        nonlocal step
+        times = np.zeros(rounds, np.uint64)
+        for number in range(rounds):
+            first = number * batch % (count - batch + 1)
+            some = ordinals[first : first + batch]
+            few = np.ascontiguousarray(keys[first : first + batch])
+            step += 1
+            start = time.perf_counter_ns()
+            done = fabric.fetch_end(fabric.fetch_begin(session, step, 0, some, few, target))
+            times[number] = time.perf_counter_ns() - start
+            if done.rcs.any():
+                raise RunFailed("a staged block did not come", "bench fabric", "see its errno")
+        return times
+
+    fetch(count, 2)
+    if not np.array_equal(target, source):
+        raise RunFailed("a block came back changed", "bench fabric", "report this")
+    return fetch
+
+
+def _row(ours: Times, floor: Times, fetch: Times, size: int, rounds: int) -> dict[str, float]:
+    """Medians over the rounds of each turn's medians; ratios are those of a turn."""
+    turns = []
+    slow = ours is fetch  # a message for each
+    for _ in range(rounds + 1):
+        turns.append([
+            float(np.median(one(batch, (400 if slow else 4000) // batch)))
+            for batch in (1, BATCH) for one in (ours, floor)
+        ])  # fmt: skip
+    one, one_floor, many, many_floor = (list(column) for column in zip(*turns[1:], strict=True))
+    batch_bytes = size * BATCH * 1e9
+    return {
+        "latency_ns": statistics.median(one),
+        "floor_latency_ns": statistics.median(one_floor),
+        "latency_ratio": statistics.median(a / b for a, b in zip(one, one_floor, strict=True)),
+        "bytes_per_s": batch_bytes / statistics.median(many),
+        "floor_bytes_per_s": batch_bytes / statistics.median(many_floor),
+        "bandwidth_ratio": statistics.median(b / a for a, b in zip(many, many_floor, strict=True)),
+        "fetch_ns": float(np.median(fetch(BATCH, 200))),
+    }
+
+
+@contextmanager
+def _ends(name: str, fabric: Fabric, size: int, fetch: Times) -> Iterator[tuple[Times, Times]]:
+    """What is measured of this link, and its floor."""
+    if name == "zmq":
+        with _echo(size) as floor:
+            yield fetch, floor
+        return
+    assert isinstance(fabric, Driver)
+    rows = np.zeros(size * BATCH + PAGE, np.uint8)
+    target = rows[-rows.ctypes.data % PAGE :][: size * BATCH]  # as the floor's begins: on a page
+    fabric.register(target)
+
+    def ours(batch: int, rounds: int) -> NDArray[np.uint64]:
+        return fabric.bench_link(size, batch, rounds, target)
+
+    if name == "shm":
+        source = np.ones(ARENA_BYTES, np.uint8)
+        yield ours, lambda batch, rounds: memcpy_times(source, size, batch, rounds, target)
+        return
+    with _nixl_loop(size) as floor:
+        yield ours, floor
+
+
+@contextmanager
+def _child(code: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that lives as long as its standard input is open."""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        yield process
+    finally:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(30)
+
+
+@contextmanager
+def _nixl_loop(size: int) -> Iterator[Times]:
+    code = f"from offstage.testbeds.bench.links import nixl_target; nixl_target({ARENA_BYTES})"
+    with _child(code) as process, nixl.Loop(size * BATCH, target=False) as loop:
+        assert process.stdout is not None
+        blob = bytes.fromhex(process.stdout.readline().decode())
+        yield lambda batch, rounds: loop.run(blob, size, batch, rounds)
+
+
+def nixl_target(size_bytes: int) -> None:
+    """The far end of a bare NIXL loop, until standard input ends."""
+    with nixl.Loop(size_bytes, target=True) as loop:
+        print(loop.export().hex(), flush=True)
+        sys.stdin.read()
+
+
+@contextmanager
+def _echo(size: int) -> Iterator[Times]:
+    code = f"from offstage.testbeds.bench.links import zmq_target; zmq_target({size})"
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with _child(code) as process:
+        assert process.stdout is not None
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        socket.connect(process.stdout.readline().decode().strip())
+
+        def floor(batch: int, rounds: int) -> NDArray[np.uint64]:
+            times = np.zeros(rounds, np.uint64)
+            for number in range(rounds):
+                start = time.perf_counter_ns()
+                socket.send(batch.to_bytes(4, "little"))
+                socket.recv(copy=False)
+                times[number] = time.perf_counter_ns() - start
+            return times
+
+        try:
+            yield floor
+        finally:
+            context.destroy(linger=0)
+
+
+def zmq_target(size: int) -> None:
+    """Answers a number with as many blocks in one frame, until standard input ends."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    print(f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}", flush=True)
+    blocks = memoryview(bytes(size * BATCH))
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.register(sys.stdin, zmq.POLLIN)
+    while sys.stdin.fileno() not in dict(poller.poll()):
+        routing, count = socket.recv_multipart()
+        part = blocks[: size * int.from_bytes(count, "little")]
+        socket.send_multipart([routing, part], copy=False)
+    context.destroy(linger=0)

@@ -61,6 +61,7 @@ unit_open(struct ofs_chip *chip, uint32_t number, const struct ofs_chip_unit *co
 			return -ENOMEM;
 	}
 	if (tag_count) {
+		chip->tags_unit = number;
 		unit->tags = take(chip, tag_count, sizeof(*unit->tags));
 		if (unit->tags == NULL)
 			return -ENOMEM;
@@ -121,7 +122,7 @@ ofs_chip_open(struct ofs_chip **out, const struct ofs_chip_config *config, char 
 	if (chip == NULL)
 		return -ENOMEM;
 	chip->config = *config;
-	chip->tenant_count = chip->session_count = OFS_NONE;
+	chip->tenant_count = chip->session_count = chip->tags_unit = OFS_NONE;
 	chip->figures.memory_bytes = sizeof(*chip);
 	rc = chip_memory(chip, config);
 	for (uint32_t i = 0; i < config->unit_count && rc == 0; i++) {

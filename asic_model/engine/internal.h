@@ -114,6 +114,7 @@ struct ofs_chip {
 	uint32_t settle[OFS_CHIP_UNITS_MAX]; /* units to look at, a ring */
 	uint32_t settle_head, settle_count;
 	uint32_t short_count; /* units that are short of pieces */
+	uint32_t tags_unit;   /* one with tags; OFS_NONE: there is none */
 	const struct ofs_chip_request *fed;
 	uint64_t fed_count, fed_taken, fed_last_ps;
 	struct ofs_chip_done *ends; /* a ring */
@@ -160,6 +161,15 @@ chip_draw(uint64_t seed, uint64_t stream, uint64_t index)
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
 	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
 	return x ^ (x >> 31);
+}
+
+/* The set of a key. */
+CHIP_HOT struct chip_tag *
+chip_tags(const struct chip_unit *unit, uint64_t key)
+{
+	uint64_t set = chip_draw(0, 0, key) & (unit->config.set_count - 1);
+
+	return &unit->tags[set * unit->config.way_count];
 }
 
 CHIP_HOT uint32_t

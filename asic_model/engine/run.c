@@ -15,6 +15,7 @@
 #include "internal.h"
 
 #define FREE_BANK_SHIFT 8
+#define CACHE_LINE 64
 
 static void
 flight_give(struct chip_flight *flight, struct ofs_chip *chip, uint32_t *chain)
@@ -292,6 +293,21 @@ handle(struct ofs_chip *chip, struct chip_event event)
 	settle(chip);
 }
 
+/* What the next arrival looks up is far away in memory: it is fetched while others are served. */
+static void
+look_ahead(const struct ofs_chip *chip)
+{
+	const struct chip_unit *unit;
+	const struct chip_tag *tags;
+
+	if (chip->tags_unit == OFS_NONE || chip->fed_taken == chip->fed_count)
+		return;
+	unit = &chip->units[chip->tags_unit];
+	tags = chip_tags(unit, chip->fed[chip->fed_taken].key);
+	for (uint32_t i = 0; i < unit->config.way_count; i += CACHE_LINE / sizeof(*tags))
+		__builtin_prefetch(&tags[i], 1);
+}
+
 /* Until so many ends wait; 0: however many do. */
 static int
 run(struct ofs_chip *chip, uint64_t until_ps, uint32_t end_count)
@@ -323,6 +339,7 @@ run(struct ofs_chip *chip, uint64_t until_ps, uint32_t end_count)
 			chip->now_ps = arrival_ps;
 			chip->figures.events++;
 			ofs_chip_arrive(chip, &chip->fed[chip->fed_taken++]);
+			look_ahead(chip);
 		}
 	}
 	if (until_ps != OFS_CHIP_NEVER && until_ps > chip->now_ps)

@@ -67,8 +67,7 @@ latency_draw(struct ofs_chip *chip, struct chip_unit *unit, uint64_t occupied_ps
 static int
 tags_look(struct chip_unit *unit, uint64_t key)
 {
-	uint64_t set = chip_draw(0, 0, key) & (unit->config.set_count - 1);
-	struct chip_tag *tags = &unit->tags[set * unit->config.way_count], *oldest = tags;
+	struct chip_tag *tags = chip_tags(unit, key), *oldest = tags;
 
 	unit->lookups++;
 	for (uint32_t i = 0; i < unit->config.way_count; i++) {

@@ -7,6 +7,7 @@ used by one thread, for one run.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,7 @@ class Device:
         self.timing = self.chip.timing()
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
+        self._outside: deque[tuple[int, str, Callable[[int], None], dict[str, int]]] = deque()
         self._due: list[tuple[int, int, Callable[[int], None]]] = []
         self._calls = 0
 
@@ -53,12 +55,19 @@ class Device:
         heapq.heappush(self._due, (ps, self._calls, call))
 
     def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: int) -> int:
-        """Ask the chip; `done` gets the time of the end. Gives the request's tag."""
+        """Ask the chip; `done` gets the time of the end. Gives the request's tag. One that the
+        chip has no room for waits outside until another has ended."""
         self._tags += 1
-        end_ps = self.timing.ask(kind, now_ps, tag=self._tags, **request)
-        assert end_ps is None, "a chip owes every end"
-        self._owed[self._tags] = done
+        self._outside.append((self._tags, kind, done, request))
+        self._admit(now_ps)
         return self._tags
+
+    def _admit(self, now_ps: int) -> None:
+        while self._outside and len(self._owed) < IN_FLIGHT_MAX:
+            tag, kind, done, request = self._outside.popleft()
+            end_ps = self.timing.ask(kind, now_ps, tag=tag, **request)
+            assert end_ps is None, "a chip owes every end"
+            self._owed[tag] = done
 
     def run(self) -> int:
         """Until nothing is due and nothing owed; gives the time of the last call."""
@@ -67,7 +76,9 @@ class Device:
             ends = self.chip.next_ends(self._due[0][0] if self._due else None)
             for tag, end_ps in ends:
                 now_ps = max(now_ps, end_ps)
-                self._owed.pop(tag)(now_ps)
+                done = self._owed.pop(tag)
+                self._admit(now_ps)
+                done(now_ps)
             if not ends:
                 assert self._due, "an end is owed that never comes"
                 at_ps, _, call = heapq.heappop(self._due)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from offstage.asic_model.parameters import read_preset
 from offstage.asic_model.tables.links import coded_bytes_per_s, flit_share, payload_share, published
 from offstage.bindings.errors import BadInput
 
@@ -63,3 +64,20 @@ def test_a_published_link_comes_out_at_its_headline(name: str, gb_per_s: float) 
 def test_a_link_that_nobody_published_is_refused() -> None:
     with pytest.raises(BadInput, match="did you mean 'nvlink5'"):
         published("nvlink4")
+
+
+@pytest.mark.parametrize("name", ["asic_7nm", "asic_5nm_hbm4"])
+def test_presets_have_the_links_of_the_tables(name: str) -> None:
+    """A preset says its own numbers: those of memory behind CXL are the table's, and a PCIe lane
+    has the rate that its generation's coding leaves."""
+    preset, cxl = read_preset(name), published("cxl_mem")
+    assert preset.cxl is not None
+    for key in ("efficiency", "latency"):
+        ours, table = getattr(preset.cxl, key), cxl[key]
+        found = (ours.value, ours.low, ours.high, ours.unit)
+        assert found == (table.value, table.low, table.high, table.unit), key
+    rate = cxl["lane_rate"].value * cxl["lanes"].value
+    assert preset.cxl.rate.value == pytest.approx(rate, rel=0.001)
+    generation = {"asic_7nm": 5, "asic_5nm_hbm4": 6}[name]
+    lane = coded_bytes_per_s(generation, 1)
+    assert preset.front_end.lane_rate.base == pytest.approx(lane, rel=0.001)

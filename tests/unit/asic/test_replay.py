@@ -12,6 +12,7 @@ import pytest
 from asic_logs import STEPS, WIDTH, recorded, written
 from core_logs import HEADER_BYTES, boundaries, restamped
 
+from offstage.asic_model import account
 from offstage.asic_model.parameters import read_preset
 from offstage.asic_model.replay import closed_loop, decision_replay
 from offstage.asic_model.result import ChipRun, times_of
@@ -149,6 +150,18 @@ def test_a_smaller_staging_memory_hits_less(trace: Trace) -> None:
     runs = [closed_loop(trace, one) for one in (chip, small)]
     assert runs[1].hits < 0.8 * runs[0].hits and runs[1].demands == 768
     assert not any(kind.startswith("refused") for kind in runs[1].diverged)
+
+
+@pytest.mark.parametrize("replay", [decision_replay, closed_loop])
+def test_a_full_chip_makes_requests_wait(
+    trace: Trace, replay: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for two requests all of them end, later; nothing is lost, and nothing aborts."""
+    whole = replay(trace, read_preset("asic_7nm"))
+    monkeypatch.setattr(account, "IN_FLIGHT_MAX", 2)
+    narrow = replay(trace, read_preset("asic_7nm"))
+    assert narrow.demands == whole.demands and narrow.fetch_ns.count == whole.fetch_ns.count
+    assert narrow.fetch_ns.mean > 1.2 * whole.fetch_ns.mean
 
 
 def altered(log: bytes) -> tuple[bytes, int]:

@@ -24,7 +24,7 @@ from offstage.testbeds.report.compare.measured import measured_column
 from offstage.testbeds.report.compare.modelled import arm_cores, modelled_column
 from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
 from offstage.testbeds.report.compare.sentence import answer
-from offstage.testbeds.report.compare.vary import vary
+from offstage.testbeds.report.compare.vary import FEW_DRAWS, vary
 from offstage.testbeds.report.run.page import setup_line
 
 __all__ = ["Plan", "compare_run", "on_drive", "runs_of", "small"]
@@ -96,7 +96,8 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
         column.speed_up_mean, column.speed_up_p99 = speed_up.mean, speed_up.p99
         column.speed_up_same_drives = speed_up.same_drives
     return Comparison(
-        run=str(run.path), sentence=answer(columns), setup=_setup(run, trace), columns=columns,
+        run=str(run.path), setup=_setup(run, trace), columns=columns,
+        sentence=answer(columns, plan.samples if plan.samples < FEW_DRAWS else 0),
         loads=found.loads, tornados=found.tornados, crossovers=found.crossovers,
         neighbours=found.neighbours, neighbours_device=found.neighbours_device,
         workload=run.summary.workload if run.summary is not None else {},

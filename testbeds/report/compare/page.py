@@ -9,6 +9,7 @@ from offstage.testbeds.report.compare.latency import ccdf, waterfall
 from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolation
 from offstage.testbeds.report.compare.ranges import crossover, tornado
 from offstage.testbeds.report.compare.table import table_section
+from offstage.testbeds.report.compare.vary import FEW_DRAWS
 from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import facts, figure, page, panels
 from offstage.testbeds.report.page.svg import tag
@@ -77,11 +78,16 @@ def _foot(found: Comparison) -> str:
         _warnings([text for one in found.columns for text in one.warnings]),
         '<section id="reproduce"><h2>How to reproduce this</h2>'
         f"<p>Offstage {escape(found.version)}. {found.samples} draws of all parameters together "
-        "are behind each range of a speed-up; every parameter with its source: "
+        f"are behind each range of a speed-up, which holds "
+        f"{_held(found.samples)} of them; every parameter with its source: "
         "<code>offstage asic presets NAME</code>.</p>"
         f"<pre><code>{escape(found.command)}</code></pre></section>",
         facts("The workload, in full", found.workload),
     ])  # fmt: skip
+
+
+def _held(samples: int) -> str:
+    return "all" if samples < FEW_DRAWS else "nine in ten"
 
 
 def _warnings(texts: Sequence[str]) -> str:

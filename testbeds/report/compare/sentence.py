@@ -11,8 +11,9 @@ EVEN = 0.02
 """An interval within this of 1 is called no difference."""
 
 
-def answer(columns: Sequence[Column]) -> str:
-    """What the fastest chip would give, what of it is the drives', and how far off the model is."""
+def answer(columns: Sequence[Column], few_draws: int = 0) -> str:
+    """What the fastest chip would give, what of it is the drives', and how far off the model is.
+    `few_draws`: so many are behind its intervals, too few for more than their range."""
     measured, *others = columns
     own = _own(measured, others)
     chips = [one for one in others
@@ -28,6 +29,8 @@ def answer(columns: Sequence[Column]) -> str:
     if best.speed_up_same_drives is not None:
         text += (f", and {_times(best.speed_up_same_drives)} today's daemon, modelled on the "
                  "same drives")  # fmt: skip
+    if few_draws:
+        text += f" (the range of {few_draws} draws)"
     binds = f"; what binds it first is {best.binds_first}" if best.binds_first else ""
     return f"{text}{binds}; {model_error(measured, others)}."
 

@@ -28,7 +28,7 @@ from offstage.testbeds.report.compare.columns import (
     Tornado,
 )
 
-__all__ = ["SpeedUp", "Varied", "vary"]
+__all__ = ["FEW_DRAWS", "SpeedUp", "Varied", "vary"]
 
 FETCHES_MAX = 400
 """Of the log's begin, in what is run hundreds of times."""
@@ -39,6 +39,8 @@ AGGRESSOR = (0.1, 0.5, 0.8, 0.9, 1.0, 1.1, 1.3)
 """What the other tenant asks for, over what the device can read."""
 SEED = 1
 LOW, HIGH = 0.05, 0.95
+FEW_DRAWS = 20
+"""Fewer have no 5th percentile: their range is that of all of them."""
 CROSSOVERS = (
     ("codec.decode_rate", "codec rate of a lane", "codec.ratio", "compressed size"),
     ("metadata.sram", "metadata SRAM", "metadata.latency", "lookup"),
@@ -109,9 +111,12 @@ def _drawn(short: Trace, preset: Preset, samples: int, progress: Progress) -> It
 
 
 def _spread(factors: Sequence[float]) -> tuple[float, float]:
-    """Nine in ten of the draws lie between; 1 where nothing was drawn."""
+    """Nine in ten of the draws lie between, or all where these are few; 1 where nothing was
+    drawn."""
     if not factors:
         return 1.0, 1.0
+    if len(factors) < FEW_DRAWS:
+        return min(factors), max(factors)
     low, high = np.quantile(factors, [LOW, HIGH])
     return float(low), float(high)
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "host": "offstage.testbeds.cli.host",
     "lab": "offstage.testbeds.cli.lab",
     "report": "offstage.testbeds.cli.report",
+    "testbed": "offstage.testbeds.cli.testbed",
     "trace": "offstage.testbeds.cli.trace",
 }
 

@@ -1,0 +1,150 @@
+"""Commands inside a guest, through QEMU's guest agent.
+
+The agent is a program of Debian in the guest that answers lines of JSON on a virtual serial port;
+QEMU shows that port here as a socket. Every call has a deadline, and every wait notices when the
+guest has ended. One thread uses an `Agent`. What a command prints is kept in the guest's memory
+until it ends: what prints much writes to a file in the shared folder instead.
+"""
+
+import base64
+import contextlib
+import json
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.errors import DeviceTimeout, RunFailed
+
+__all__ = ["Agent", "Done"]
+
+CALL_TIMEOUT_S = 60.0
+"""For one answer of the agent; a guest under emulation on a busy machine is slow."""
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command in a guest ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Agent:
+    """The agent behind the socket `path`. `alive` raises where the guest has ended."""
+
+    def __init__(self, name: str, path: Path, alive: Callable[[], None]) -> None:
+        self.name = name
+        self.path = path
+        self.alive = alive
+        self.socket: socket.socket | None = None
+        self.kept = b""
+
+    def connect(self, timeout_s: float) -> None:
+        """Wait until the guest has started and answers. DeviceTimeout, or what `alive` raises."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self.alive()
+            with contextlib.suppress(OSError, DeviceTimeout):
+                self._open()
+                self._synchronize(min(2.0, deadline - time.monotonic()))
+                return
+            self.close()
+            time.sleep(POLL_S)
+        raise DeviceTimeout(f"does not answer within {timeout_s:.0f} s", self.name, "read its log")
+
+    def close(self) -> None:
+        """The guest goes on, and so does what runs in it."""
+        if self.socket is not None:
+            self.socket.close()
+        self.socket = None
+        self.kept = b""
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        """Start a command; returns its process id in the guest."""
+        done = self._call("guest-exec", {
+            "path": command[0], "arg": list(command[1:]), "capture-output": True,
+            "env": [f"{key}={value}" for key, value in (environment or {}).items()],
+        })  # fmt: skip
+        return int(done["pid"])
+
+    def poll(self, pid: int) -> Done | None:
+        """How the command ended, once; None while it runs."""
+        status = self._call("guest-exec-status", {"pid": pid})
+        if not status["exited"]:
+            return None
+        code = int(status.get("exitcode", -int(status.get("signal", 0))))
+        return Done(code, _text(status, "out-data"), _text(status, "err-data"))
+
+    def wait(self, pid: int, timeout_s: float, tick: Callable[[], None] | None = None) -> Done:
+        """Wait for a command's end; `tick` is called meanwhile. DeviceTimeout: the command has been
+        killed."""
+        deadline = time.monotonic() + timeout_s
+        while (done := self.poll(pid)) is None:
+            if time.monotonic() > deadline:
+                self.start(["/bin/kill", "-KILL", str(pid)])
+                raise DeviceTimeout(f"a command took longer than {timeout_s:.0f} s", self.name)
+            if tick is not None:
+                tick()
+            time.sleep(POLL_S)
+        return done
+
+    def run(
+        self, command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+    ) -> Done:
+        """Start a command and wait for its end."""
+        return self.wait(self.start(command, environment), timeout_s)
+
+    def _open(self) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(CALL_TIMEOUT_S)
+        self.socket.connect(str(self.path))
+
+    def _synchronize(self, timeout_s: float) -> None:
+        """Skip what the agent answered to somebody before; the agent repeats a number that only
+        this call knows."""
+        number = random.SystemRandom().randrange(1 << 31)
+        self._send({"execute": "guest-sync", "arguments": {"id": number}})
+        deadline = time.monotonic() + timeout_s
+        while self._receive(deadline).get("return") != number:
+            pass
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        self.alive()
+        self._send({"execute": name, "arguments": arguments})
+        try:
+            answer = self._receive(time.monotonic() + CALL_TIMEOUT_S)
+        except DeviceTimeout:
+            self.alive()
+            raise
+        if "error" in answer:
+            raise RunFailed(f"{name}: {answer['error'].get('desc', answer)}", self.name)
+        return dict(answer["return"])
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self.socket is not None, "connect comes first"
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        assert self.socket is not None
+        while b"\n" not in self.kept:
+            self.socket.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                piece = self.socket.recv(1 << 16)
+            except TimeoutError:
+                raise DeviceTimeout("the agent does not answer", self.name) from None
+            if not piece:
+                self.alive()
+                raise DeviceTimeout("the agent's port was closed", self.name)
+            self.kept += piece
+        line, _, self.kept = self.kept.partition(b"\n")
+        return dict(json.loads(line))
+
+
+def _text(status: Mapping[str, Any], name: str) -> str:
+    return base64.b64decode(status.get(name, "")).decode("utf-8", "replace")

@@ -1,0 +1,241 @@
+"""The two guests of the testbed: `node`, x86, and `dpu`, aarch64 with an NVMe drive, on one link.
+
+The link is a pair of Unix sockets between the two QEMUs; nothing of it is visible to the machine's
+own network. Both guests see one folder of this machine as /share. What runs is written to a file in
+the cache, so that `up`, `run` and `down` may be three programs; there is one pair for each cache.
+"""
+
+import contextlib
+import fcntl
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.beds.qemu import wheel
+from offstage.testbeds.beds.qemu.agent import Done
+from offstage.testbeds.beds.qemu.guest import Guest, GuestSpec, Process, start
+from offstage.testbeds.beds.qemu.images import AARCH64, X86_64, cache_folder, get
+from offstage.testbeds.progress import Progress
+
+__all__ = ["DPU_ADDRESS", "NVME", "NVME_BYTES", "Pair", "alone", "checked", "down", "running", "up"]
+
+NODE_ADDRESS, DPU_ADDRESS = "10.0.0.1", "10.0.0.2"
+MAC = {"node": "52:54:00:00:00:01", "dpu": "52:54:00:00:00:02"}
+NVME = "/dev/nvme0n1"
+NVME_BYTES = 1 << 30
+BOOT_TIMEOUT_S = 300.0
+INSTALL_TIMEOUT_S = 300.0
+MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe", "nvme")
+
+
+@dataclass
+class Pair:
+    """Both guests; `share` is the folder that they see as /share."""
+
+    node: Guest
+    dpu: Guest
+    share: Path
+    fdp: bool
+    """Whether the drive places data by its lifetime."""
+
+    def end(self) -> None:
+        """End both."""
+        for guest in (self.node, self.dpu):
+            guest.end()
+        shutil.rmtree(self.node.folder, ignore_errors=True)
+
+
+class _State(msgspec.Struct):
+    """What the cache says of a running pair: (process id, its start) of each."""
+
+    folder: str
+    share: str
+    fdp: bool
+    node: tuple[int, int]
+    dpu: tuple[int, int]
+
+
+def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
+    """Make what is missing, start both guests and install Offstage in them. They end with this
+    process unless they stay. BadInput, RunFailed or DeviceTimeout: nothing is left running."""
+    if (pair := running()) is not None:
+        pair.node.agent.close()
+        raise BadInput("a pair of guests runs", str(_state_path()), "offstage testbed down qemu")
+    images = {arch: get(arch, progress) for arch in (X86_64, AARCH64)}
+    progress.start("wheels", len(images))
+    wheels = []
+    for arch, image in images.items():
+        progress.note(arch.name)
+        wheels.append(wheel.build(image))
+        progress.advance(1)
+    share = _share(out)
+    for path in wheels:
+        shutil.copy(path, share)
+    folder = Path(tempfile.mkdtemp(prefix="offstage-qemu."))
+    fdp = _has_fdp()
+    started: list[Guest] = []
+    try:
+        progress.start("guests", 2)
+        for name, arch, address, drive in (
+            ("node", X86_64, NODE_ADDRESS, []),
+            ("dpu", AARCH64, DPU_ADDRESS, _drive(out, fdp)),
+        ):
+            spec = GuestSpec(
+                name=name, image=images[arch], address=f"{address}/24",
+                devices=[*_link(folder, name), *drive], share=share, modules=MODULES,
+            )  # fmt: skip
+            started.append(start(spec, folder, stays=stays))
+        pair = Pair(started[0], started[1], share, fdp)
+        _install(pair, wheels, progress)
+        if stays:
+            _write_state(pair)
+    except BaseException:
+        for guest in started:
+            guest.end()
+            with contextlib.suppress(OSError):
+                shutil.copy(guest.console, share)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return pair
+
+
+def running() -> Pair | None:
+    """The pair that an earlier `up` left, with its agents connected; None where there is none."""
+    state = _read_state()
+    if state is None:
+        return None
+    node, dpu = (
+        Guest(name, Path(state.folder), Process(*number))
+        for name, number in (("node", state.node), ("dpu", state.dpu))
+    )
+    if not (node.process.alive() and dpu.process.alive()):
+        return None
+    for guest in (node, dpu):
+        guest.agent.connect(BOOT_TIMEOUT_S)
+    return Pair(node, dpu, Path(state.share), state.fdp)
+
+
+def down() -> bool:
+    """End the pair that `up` left; whether there was one."""
+    state = _read_state()
+    if state is None:
+        return False
+    found = False
+    for number in (state.node, state.dpu):
+        process = Process(*number)
+        found |= process.alive()
+        process.end()
+    shutil.rmtree(state.folder, ignore_errors=True)
+    _state_path().unlink(missing_ok=True)
+    return found
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """One program at a time. BadInput where another is at work."""
+    path = _state_path().with_suffix(".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", str(path),
+                       "set OFFSTAGE_CACHE to another folder") from None  # fmt: skip
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput("another command is at work on it", str(path), "wait for it") from None
+        yield
+
+
+def checked(done: Done, guest: Guest, what: str) -> Done:
+    """RunFailed, with the last line that it said, where a command in a guest failed."""
+    if done.code != 0:
+        said = (done.err.strip() or done.out.strip()).splitlines() or ["it said nothing"]
+        raise RunFailed(f"{what} ended with {done.code}: {said[-1]}", guest.name)
+    return done
+
+
+def _install(pair: Pair, wheels: list[Path], progress: Progress) -> None:
+    begun = time.monotonic()
+    for guest, path in zip((pair.node, pair.dpu), wheels, strict=True):
+        progress.note(f"{guest.name} starts")
+        guest.agent.connect(BOOT_TIMEOUT_S)
+        unpack = ["/usr/bin/python3", "-m", "zipfile", "-e", f"/share/{path.name}", "/opt/offstage"]
+        checked(guest.agent.run(unpack, INSTALL_TIMEOUT_S), guest, "unpacking Offstage")
+        progress.advance(1)
+    progress.note(f"both answer after {time.monotonic() - begun:.0f} s")
+
+
+def _link(folder: Path, name: str) -> list[str]:
+    """The network device, and this end of the link."""
+    own, other = ("node", "dpu") if name == "node" else ("dpu", "node")
+    return [
+        "-netdev",
+        f"dgram,id=link,local.type=unix,local.path={folder / own}.link,"
+        f"remote.type=unix,remote.path={folder / other}.link",
+        "-device",
+        f"virtio-net-pci,netdev=link,host_mtu=9000,romfile=,mac={MAC[own]}",
+    ]
+
+
+def _drive(out: Path, fdp: bool) -> list[str]:
+    """A fresh NVMe drive; with flexible data placement where this QEMU has it."""
+    image = out / "nvme.img"
+    with image.open("wb") as file:
+        file.truncate(NVME_BYTES)
+    back = ["-drive", f"file={image.resolve()},if=none,id=flash,format=raw,cache=none,aio=threads"]
+    if not fdp:
+        return [*back, "-device", "nvme,id=nvme0,serial=offstage,drive=flash"]
+    return [
+        *back, "-device", "nvme-subsys,id=subsystem,fdp=on,fdp.runs=16M,fdp.nrg=1,fdp.nruh=8",
+        "-device", "nvme,id=nvme0,serial=offstage,subsys=subsystem",
+        "-device", "nvme-ns,drive=flash,bus=nvme0,nsid=1,fdp.ruhs=0-3",
+    ]  # fmt: skip
+
+
+def _has_fdp() -> bool:
+    done = subprocess.run([AARCH64.emulator, "-device", "nvme-subsys,help"], check=False,
+                          capture_output=True, text=True, timeout=30)  # fmt: skip
+    return "fdp=" in done.stdout
+
+
+def _share(out: Path) -> Path:
+    share = out.resolve() / "share"
+    try:
+        share.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", str(out),
+                       "give another --out") from None  # fmt: skip
+    return share
+
+
+def _state_path() -> Path:
+    return cache_folder() / "qemu" / "pair.json"
+
+
+def _write_state(pair: Pair) -> None:
+    def number(guest: Guest) -> tuple[int, int]:
+        return guest.process.pid, guest.process.started
+
+    state = _State(
+        str(pair.node.folder), str(pair.share), pair.fdp, number(pair.node), number(pair.dpu)
+    )
+    _state_path().write_bytes(msgspec.json.encode(state))
+
+
+def _read_state() -> _State | None:
+    try:
+        return msgspec.json.decode(_state_path().read_bytes(), type=_State)
+    except OSError:
+        return None
+    except msgspec.DecodeError:
+        raise BadInput("is not what `testbed up` wrote", str(_state_path()), "delete it") from None

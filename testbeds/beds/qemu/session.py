@@ -1,0 +1,254 @@
+"""What `offstage testbed run qemu` does with two guests, and what it found.
+
+1. The workload of the demo, small: the daemon in the `dpu` guest on its NVMe drive under io_uring,
+   the host agent in the `node` guest, blocks over the chosen fabric. Every block that lands is
+   compared with what prefill wrote.
+2. A second, shorter run with host and daemon both in `node`, so that each machine has recorded a
+   decision log. Both logs are replayed on both.
+3. One seeded run in virtual time on each machine: the logs must have the same bytes.
+
+RunFailed where a block was corrupt or none was checked, or a decision or a byte differed.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq.auth
+
+from offstage.bindings.errors import DeviceTimeout, RunFailed
+from offstage.host.models import geometry
+from offstage.testbeds.beds.daemon_process import write_config
+from offstage.testbeds.beds.qemu.guest import Guest
+from offstage.testbeds.beds.qemu.images import AARCH64
+from offstage.testbeds.beds.qemu.pair import DPU_ADDRESS, NVME, NVME_BYTES, Pair, checked
+from offstage.testbeds.progress import Progress
+
+__all__ = ["Sizes", "run"]
+
+TENANT = "lab"
+READY_TIMEOUT_S = 600.0
+RUN_TIMEOUT_S = 1800.0
+REPLAY_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 120.0
+PHASES = 4
+OFFSTAGE = "/usr/local/bin/offstage"
+SLOTS_PER_SELECTED = 4
+SELECTED = 32
+"""Blocks that a session selects in a layer of a step: the demo's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The workload, and how blocks travel."""
+
+    sessions: int = 2
+    context_tokens: int = 4_096
+    steps: int = 8
+    fabric: str = "zmq"
+
+
+def run(pair: Pair, sizes: Sizes, progress: Progress) -> dict[str, Any]:
+    """All of it; returns what was found. See above for what fails."""
+    begun = time.monotonic()
+    work = pair.share / "run"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(mode=0o700)
+    for guest in (pair.node, pair.dpu):  # what a run that was ended in the middle left there
+        guest.agent.run(["/usr/bin/pkill", "-KILL", "-f", "dpu serve"], 60)
+    _make_keys(pair.share / "keys")
+    progress.start(f"decode on x86_64 from aarch64 over {sizes.fabric}", 1)
+    across = _across(pair, sizes, work)
+    progress.note(_in_words(across))
+    progress.start("decode on x86_64 from itself over shm", 1)
+    alone = _alone(pair, work)
+    progress.note(_in_words(alone))
+    progress.start("replay each log on each machine", 4)
+    logs = {"aarch64": work / "across/decisions.log", "x86_64": work / "alone/decisions.log"}
+    replays = [_replayed(pair, recorded, log, progress) for recorded, log in logs.items()]
+    progress.start("one seed in virtual time on each machine", 2)
+    virtual = _virtual(pair, work, progress)
+    return {
+        "runs": {"across": across, "alone": alone},
+        "replays": replays,
+        "virtual": virtual,
+        "nvme_fdp": pair.fdp,
+        "qemu": _qemu_version(),
+        "wall_s": round(time.monotonic() - begun, 1),
+    }
+
+
+def _across(pair: Pair, sizes: Sizes, work: Path) -> dict[str, Any]:
+    config = _config(work / "dpu.toml", sizes, f"tcp://{DPU_ADDRESS}:7411", NVME, NVME_BYTES)
+    with _serving(pair.dpu, config, work / "across") as ready:
+        return ready | _decoded(pair.node, sizes, work / "across", [
+            "--endpoint", ready["endpoint"], "--fabric", sizes.fabric, "--curve-dir", "/share/keys",
+            "--secret", f"/share/run/across/{TENANT}.secret",
+        ])  # fmt: skip
+
+
+def _alone(pair: Pair, work: Path) -> dict[str, Any]:
+    sizes = Sizes(sessions=1, steps=4, fabric="shm")
+    config = _config(work / "node.toml", sizes, "ipc:///run/offstage/control", "/tmp/store",
+                     256 << 20)  # fmt: skip
+    with _serving(pair.node, config, work / "alone") as ready:
+        return ready | _decoded(pair.node, sizes, work / "alone", [
+            "--endpoint", ready["endpoint"], "--fabric", "shm", "--runtime-dir", "/run/offstage",
+        ])  # fmt: skip
+
+
+@contextmanager
+def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[dict[str, Any]]:
+    """A daemon in a guest, recorded into `folder`, from its ready line to its drained end."""
+    inside = f"/share/run/{folder.name}"
+    command = (
+        f"mkdir -p /run/offstage && exec {OFFSTAGE} dpu serve --config /share/run/{config.name} "
+        f"--record {inside} > {inside}.ready 2> {inside}.log"
+    )
+    pid = guest.agent.start(["/bin/sh", "-c", command])
+    try:
+        ready = _ready(guest, pid, folder)
+        secret = f"cp /run/offstage/*{TENANT}* {inside}/{TENANT}.secret"
+        checked(guest.agent.run(["/bin/sh", "-c", secret], 60), guest, "copying the secret")
+        yield {"storage": ready["storage"], "endpoint": ready["endpoint"]}
+    except BaseException:
+        with contextlib.suppress(RunFailed, DeviceTimeout, KeyboardInterrupt):
+            guest.agent.start(["/bin/kill", "-KILL", str(pid)])
+        raise
+    guest.agent.start(["/bin/kill", "-TERM", str(pid)])
+    done = guest.agent.wait(pid, STOP_TIMEOUT_S)
+    if done.code != 0:
+        raise RunFailed(f"the daemon ended with {done.code}: {_last(folder.with_suffix('.log'))}",
+                        str(folder.with_suffix(".log")), "read that log")  # fmt: skip
+
+
+def _ready(guest: Guest, pid: int, folder: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    line = folder.with_suffix(".ready")
+    while not (line.exists() and line.read_bytes().endswith(b"\n")):
+        ended = guest.agent.poll(pid)
+        if ended is not None or time.monotonic() > deadline:
+            log = folder.with_suffix(".log")
+            raise RunFailed(f"the daemon did not start: {_last(log)}", str(log), "read that log")
+        time.sleep(0.3)
+    return dict(json.loads(line.read_text(encoding="utf-8")))
+
+
+def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[str, Any]:
+    """Drive the workload from a guest; returns its headline figures."""
+    inside = f"/share/run/{folder.name}.host"
+    words = [
+        OFFSTAGE, "host", "run", "--tenant", TENANT, *link, "--sessions", str(sizes.sessions),
+        "--context-tokens", str(sizes.context_tokens), "--steps", str(sizes.steps),
+        "--time-per-token", "0ms", "--out", inside, "--format", "json",
+    ]  # fmt: skip
+    log = folder.with_suffix(".host.log")
+    command = f"exec {' '.join(words)} 2> /share/run/{log.name}"
+    done = guest.agent.run(["/bin/sh", "-c", command], RUN_TIMEOUT_S)
+    if done.code != 0:
+        raise RunFailed(f"the host agent failed: {_last(log)}", str(log), "read that log")
+    (figures,) = json.loads(done.out)["runs"]
+    if figures["blocks_corrupt"] or not figures["blocks_verified"]:
+        raise RunFailed(f"{figures['blocks_corrupt']} corrupt blocks of "
+                        f"{figures['blocks_verified']} that were checked", str(folder))  # fmt: skip
+    names = ("demands", "hit_rate", "late_rate", "miss_rate", "blocks_verified", "blocks_corrupt")
+    return {"fabric": sizes.fabric, **{name: figures[name] for name in names}}
+
+
+def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> dict[str, Any]:
+    """Feed a log to a fresh core on each machine; every decision must be the one in the log."""
+    inside = f"/share/{log.relative_to(pair.share)}"
+    agreed = {}
+    for name, guest in _machines(pair):
+        done = guest.agent.run([OFFSTAGE, "dpu", "replay", inside, "--format", "json"],
+                               REPLAY_TIMEOUT_S)  # fmt: skip
+        checked(done, guest, f"the replay of {recorded}'s log")
+        agreed[name] = int(json.loads(done.out)["agreed"])
+        progress.advance(1)
+    if len(set(agreed.values())) != 1:
+        raise RunFailed(f"the machines count decisions differently: {agreed}", str(log))
+    progress.note(f"{agreed['aarch64']:,} decisions agree")
+    return {"recorded_on": recorded, "decisions_agreed_on": agreed, "sha256": _sha256(log)}
+
+
+def _virtual(pair: Pair, work: Path, progress: Progress) -> dict[str, Any]:
+    hashes = {}
+    for name, guest in _machines(pair):
+        command = ["/usr/bin/python3", "-m", "offstage.testbeds.beds.qemu.virtual",
+                   f"/share/run/virtual-{name}.log"]  # fmt: skip
+        done = guest.agent.run(command, REPLAY_TIMEOUT_S, {"PYTHONPATH": "/opt/offstage"})
+        checked(done, guest, "the run in virtual time")
+        hashes[name] = _sha256(work / f"virtual-{name}.log")
+        progress.advance(1)
+    if len(set(hashes.values())) != 1:
+        raise RunFailed("one seed gave two logs", str(work), "compare virtual-*.log")
+    size = (work / "virtual-aarch64.log").stat().st_size
+    progress.note(f"{size:,} bytes are equal")
+    return {"bytes": size, "sha256": hashes}
+
+
+def _config(path: Path, sizes: Sizes, endpoint: str, store: str, store_bytes: int) -> Path:
+    """The daemon's configuration; deadlines fit emulated processors on a busy machine."""
+    shape = geometry("demo")
+    payload, layers = shape.block_bytes(0), shape.layer_count
+    slots = sizes.sessions * layers * SELECTED * SLOTS_PER_SELECTED
+    remote = endpoint.startswith("tcp:")
+    write_config(path, {
+        "daemon": {
+            "endpoint": endpoint, "runtime_dir": "/run/offstage", "metrics_endpoint": "",
+            "curve_dir": "/share/keys" if remote else "", "host_timeout": "300s",
+        },
+        "arena": {"size": slots * (payload + 4096), "payload": payload, "layers": layers,
+                  "block_tokens": shape.block_tokens},
+        "storage": {"backend": "io_uring", "path": store, "size": store_bytes,
+                    "direct": store == NVME, "io_timeout": "120s"},
+        "store": {"write": "through"},
+        "policy": {"prefetchers": ["window", "ema", "shared"], "eviction": "score",
+                   "window_tokens": 1024, "lease": "10s"},
+        "limits": {"sessions": 16, "context_tokens": sizes.context_tokens + 1024,
+                   "log": 64 << 20, "records": 1 << 16},
+    }, TENANT)  # fmt: skip
+    return path
+
+
+def _make_keys(folder: Path) -> None:
+    """CURVE keys of the daemon and of the one host that it lets in."""
+    if (folder / "clients").is_dir():
+        return
+    folder.mkdir(mode=0o700, exist_ok=True)
+    zmq.auth.create_certificates(folder, "server")
+    zmq.auth.create_certificates(folder, "client")
+    (folder / "clients").mkdir()
+    (folder / "client.key").rename(folder / "clients/client.key")
+
+
+def _machines(pair: Pair) -> tuple[tuple[str, Guest], ...]:
+    return (("x86_64", pair.node), ("aarch64", pair.dpu))
+
+
+def _in_words(found: dict[str, Any]) -> str:
+    return f"{found['blocks_verified']:,} blocks checked, {found['blocks_corrupt']} corrupt"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _qemu_version() -> str:
+    done = subprocess.run([AARCH64.emulator, "--version"], check=False, capture_output=True,
+                          text=True, timeout=30)  # fmt: skip
+    return (done.stdout.splitlines() or ["unknown"])[0]
+
+
+def _last(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+    said = [line for line in lines if line.strip()]
+    return said[-1] if said else "it said nothing"

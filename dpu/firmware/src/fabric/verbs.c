@@ -56,7 +56,7 @@ verbs_close(struct ofs_fabric *fabric)
 {
 	struct verbs_fabric *verbs = (struct verbs_fabric *)fabric;
 
-	if (verbs->link.posted > 0)
+	if (verbs->port.base != NULL)
 		leave(verbs);
 	ofs_link_close(&verbs->link);
 	for (uint32_t i = 0; i < fabric->registered_count; i++)

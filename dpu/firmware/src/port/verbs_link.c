@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 /*
- * A packet that is not acknowledged after 4.096 us * 2^16 = 0.27 s is sent again, seven times: who
+ * A packet that is not acknowledged after 4.096 us * 2^16 = 0.27 s is sent again, six times: who
  * does not answer for about two seconds is gone. Receivers that are not ready make the sender wait
  * and try for ever: they are never more than the rings have entries.
  */
 #define ACK_TIMEOUT 16
-#define RETRY_COUNT 7
+#define RETRY_COUNT 6 /* 7 is for ever to soft-RoCE */
 #define RETRY_NOT_READY_FOREVER 7
 #define NOT_READY_TIMER 12 /* 0.64 ms */
 #define HOP_LIMIT 64

@@ -88,6 +88,7 @@ $(VENV)/.stamp-extras: $(VENV)/.stamp-base
 clean: ## remove builds and caches (not $(VENV))
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f bindings/_firmware*.so bindings/_analysis*.so bindings/_chip*.so
+	rm -f bindings/_spdk*.so bindings/_verbs*.so
 	$(MAKE) -C dpu/firmware clean
 	$(MAKE) -C testbeds/lab/analysis clean
 	$(MAKE) -C asic_model/engine clean

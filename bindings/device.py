@@ -18,9 +18,10 @@ from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
 from offstage.bindings.stages import device_stages
 
-__all__ = ["Chunk", "FirmwareDevice", "new_config"]
+__all__ = ["Chunk", "FirmwareDevice", "name_store", "new_config"]
 
 ERROR_SIZE = 1024
+MOVE_STATES = ("none", "running", "done", "failed")  # enum ofs_move_state
 RECORDS_MAX = 65_536  # taken from the ring in one call
 LOG_BYTES_MAX = 262_144  # the firmware hands out no more at once
 
@@ -38,6 +39,11 @@ class Chunk:
 def new_config() -> Any:
     """A `struct ofs_device_config` of zeros, to be filled by the names of the header."""
     return ffi.new("struct ofs_device_config *")
+
+
+def name_store(config: Any, uuid: bytes) -> None:
+    """The store that this device opens is the one of this uuid (16 bytes); zero: whatever it is."""
+    ffi.buffer(ffi.addressof(config.store, "uuid"))[:] = uuid
 
 
 class FirmwareDevice:
@@ -136,6 +142,23 @@ class FirmwareDevice:
         check_rc(rc, "draining")
         return True
 
+    def move_to(self, config: Any, where: str) -> None:
+        """Begin to move all blocks to the storage of another device's config; returns when the
+        copies have begun. Raises what the firmware refuses, and then nothing has changed."""
+        error: Any = ffi.new("char[]", ERROR_SIZE)
+        storage = ffi.addressof(config, "storage")
+        rc = lib.ofs_device_move(self._device, storage, error, ERROR_SIZE)
+        if rc < 0:
+            _refused(rc, _text(error), where)
+
+    def move_status(self) -> dict[str, Any]:
+        """`struct ofs_move_status` by field name; `state` by its name, texts as texts."""
+        status: Any = ffi.new("struct ofs_move_status *")
+        check_rc(lib.ofs_device_move_status_get(self._device, status), "reading the status")
+        found = _as_dict(status[0])
+        texts = {"path": _text(status.path), "error": _text(status.error)}
+        return {**found, "state": MOVE_STATES[status.state], **texts}
+
     def ledger(self, tenant: int | None = None) -> dict[str, Any]:
         """`struct ofs_ledger` by field name, arrays as lists; None: all tenants together."""
         ledger: Any = ffi.new("struct ofs_ledger *")
@@ -221,4 +244,4 @@ def _as_dict(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, int) else _as_dict(value)
+    return value if isinstance(value, (int, bytes)) else _as_dict(value)

@@ -18,7 +18,7 @@ _NUMBERS = {
     f"{sign}int{bits}_t": f"<{letter}{bits // 8}"
     for sign, letter in (("", "i"), ("u", "u"))
     for bits in (8, 16, 32, 64)
-}
+} | {"char": "S1"}
 
 
 def layout(struct: str, source: Any = ffi) -> "np.dtype[np.void]":

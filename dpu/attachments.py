@@ -44,6 +44,28 @@ class Attachments:
         self._fabric.admit(ticket, attachment)
         return {"token": ticket.hex(), "endpoint": self._fabric.endpoint}
 
+    def open(self, fabric: str, endpoint: str) -> None:
+        """Serve a fabric from now on; zmq listens at once. BadInput where it cannot."""
+        if fabric == "zmq" and self._fabric is None:
+            self._fabric = self._open_fabric(endpoint)
+        elif endpoint and (self._fabric is None or endpoint != self._fabric.endpoint):
+            raise BadInput(f"{fabric} takes no endpoint now", endpoint,
+                           f"leave it out, or remove {fabric} first and let its hosts "
+                           "leave")  # fmt: skip
+
+    def shut(self, fabric: str) -> None:
+        """Nobody is left on it: zmq ends to listen."""
+        if fabric == "zmq" and self._fabric is not None:
+            self._fabric.close()
+            self._fabric = None
+
+    def endpoint(self, fabric: str) -> str:
+        """Where a fabric listens now; "" where it does not."""
+        if fabric == "shm":
+            return str(self.fd_passing.path)
+        zmq = self._fabric if fabric == "zmq" else None
+        return zmq.endpoint if zmq is not None else ""
+
     def forget(self, ticket: bytes) -> None:
         """The host is gone, wherever it was."""
         self.fd_passing.forget(ticket)
@@ -56,9 +78,9 @@ class Attachments:
         if self._fabric is not None:
             self._fabric.close()
 
-    def _open_fabric(self) -> ZmqFabric:
+    def _open_fabric(self, endpoint: str = "") -> ZmqFabric:
         daemon = self._config.daemon
-        endpoint = daemon.fabric_endpoint
+        endpoint = endpoint or daemon.fabric_endpoint
         if not endpoint:
             base = daemon.endpoint
             tcp = base.startswith("tcp://")
@@ -67,7 +89,11 @@ class Attachments:
         fabric = ZmqFabric(
             self._control.context, endpoint, blocks_bytes + FRAME_EXTRA_BYTES, self._log
         )
-        self._control.secure(fabric.socket)
-        fabric.start()
+        try:
+            self._control.secure(fabric.socket)
+            fabric.start()
+        except BadInput:
+            fabric.close()
+            raise
         self._log.info("zmq_fabric", endpoint=fabric.endpoint)
         return fabric

@@ -28,6 +28,7 @@ from offstage.dpu.control_socket import ControlSocket
 from offstage.dpu.derive import Derived, parse_host_port
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
+from offstage.dpu.moves import Moves
 from offstage.dpu.recorder import Recorder
 from offstage.dpu.service import Service, error_reply
 from offstage.dpu.sessions import Hosts, TenantState
@@ -65,6 +66,7 @@ class Daemon:
         self._lost = False  # it ends with blocks that are only in memory
         self._stop_at_s: float | None = None  # SIGTERM: when the drain is given up
         self._cut_at_s = 0.0
+        self._moving: tuple[list[bytes], int] | None = None  # who waits for the move to begin
         self._drains: list[tuple[list[bytes], int, float]] = []  # route, request id, until
         self._wake_r, self._wake_w = -1, -1
         self._watch_fd: int | None = None
@@ -119,6 +121,8 @@ class Daemon:
         self.service = Service(
             config, self._derived, self.device, hosts, self.attachments, self.log
         )  # fmt: skip
+        self.moves = Moves(config, self.device, list(hosts.tenants.values()), self.log)
+        self._closing.append(self.moves.close)
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def _open_rdma(self) -> None:
@@ -211,6 +215,7 @@ class Daemon:
         self._take_messages()
         if self._recorder is not None and not self._recorder.drain():
             self._recorder = None  # the disk refused; it was said, and the daemon lives on
+        self._answer_move()
         now_s = time.monotonic()
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + TICK_S
@@ -233,7 +238,7 @@ class Daemon:
         self.log.info("starter_gone")
 
     def _pause_s(self) -> float:
-        if self._signals or self._drains:
+        if self._signals or self._drains or self.moves.beginning:
             return DRAIN_S
         return RECORD_S if self._recorder is not None else TICK_S
 
@@ -245,6 +250,7 @@ class Daemon:
         if self._recorder is not None:
             self._recorder.check_lost()
         try:
+            self.moves.tick()
             tenants = {
                 one.name: self.device.ledger(one.index) for one in self.hosts.tenants.values()
             }
@@ -282,16 +288,43 @@ class Daemon:
         self.log.debug("request", request=type(request).__name__)
         if isinstance(request, p.Drain):
             self._begin_drain(frames, request)
+        elif isinstance(request, p.StorageMove):
+            self._begin_move(frames, request)
         else:
             self.control.send(frames[0], self.service.answer(frames[1], request))
+
+    def _begin_move(self, frames: list[bytes], request: p.StorageMove) -> None:
+        try:
+            self.service.operator(frames[1])
+            self.moves.begin(request.changes)
+        except OffstageError as error:
+            self._refuse(frames, request.id, error)
+            return
+        self._moving = frames, request.id
+
+    def _answer_move(self) -> None:
+        """The move that was asked for has begun, or the firmware refused it."""
+        if self._moving is None:
+            return
+        frames, number = self._moving
+        try:
+            if not self.moves.begun():
+                return
+            self.control.send(frames[0], p.Ok(id=number))
+        except OffstageError as error:
+            self._refuse(frames, number, error)
+        self._moving = None
+
+    def _refuse(self, frames: list[bytes], number: int, error: OffstageError) -> None:
+        refused = error_reply(error)
+        refused.id = number
+        self.control.send(frames[0], refused)
 
     def _begin_drain(self, frames: list[bytes], request: p.Drain) -> None:
         try:
             self.service.operator(frames[1])
         except OffstageError as error:
-            refused = error_reply(error)
-            refused.id = request.id
-            self.control.send(frames[0], refused)
+            self._refuse(frames, request.id, error)
             return
         self.service.draining = True
         self.log.info("draining")

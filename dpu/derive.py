@@ -15,7 +15,8 @@ from offstage.dpu.config import Config
 from offstage.dpu.options import PolicyOptions, Storage
 from offstage.dpu.protocol import OPERATOR
 
-__all__ = ["Derived", "core_policy", "derive", "parse_host_port", "policy_window_blocks"]
+__all__ = ["Derived", "check_endpoint", "core_policy", "derive", "parse_host_port",
+           "policy_window_blocks"]  # fmt: skip
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
@@ -222,29 +223,30 @@ def _check_store(config: Config, record_bytes: int, where: str) -> int:
     return count
 
 
+def check_endpoint(config: Config, name: str, endpoint: str, where: str) -> None:
+    """BadInput for what nobody can listen at, and for what is open to a network unguarded."""
+    scheme, separator, rest = endpoint.partition("://")
+    if scheme not in ("tcp", "ipc") or not separator or not rest:
+        raise BadInput(f"{name} {endpoint!r} is no endpoint", where,
+                       "write tcp://127.0.0.1:7411 or ipc:///run/offstage.sock")  # fmt: skip
+    if scheme != "tcp":
+        return
+    host, _, port = rest.rpartition(":")
+    if not host or not (port == "*" or (port.isdigit() and int(port) <= 65535)):
+        raise BadInput(f"{name} {endpoint!r} has no port", where,
+                       "write tcp://127.0.0.1:7411")  # fmt: skip
+    if not (host.startswith(LOOPBACK) or config.daemon.curve_dir or config.daemon.insecure):
+        raise BadInput(
+            f"{name} {endpoint!r} is open to the network without CURVE", where,
+            "set daemon.curve_dir, or listen on 127.0.0.1, or say daemon.insecure = true",
+        )  # fmt: skip
+
+
 def _check_endpoints(config: Config, where: str) -> None:
     daemon = config.daemon
-    for name, endpoint in (("endpoint", daemon.endpoint), ("fabric_endpoint",
-                           daemon.fabric_endpoint)):  # fmt: skip
-        if not endpoint and name == "fabric_endpoint":
-            continue
-        scheme, separator, rest = endpoint.partition("://")
-        if scheme not in ("tcp", "ipc") or not separator or not rest:
-            raise BadInput(f"daemon.{name} {endpoint!r} is no endpoint", where,
-                           "write tcp://127.0.0.1:7411 or ipc:///run/offstage.sock")  # fmt: skip
-        if scheme != "tcp":
-            continue
-        host = rest.rpartition(":")[0]
-        port = rest.rpartition(":")[2]
-        if not host or not (port == "*" or (port.isdigit() and int(port) <= 65535)):
-            raise BadInput(f"daemon.{name} {endpoint!r} has no port", where,
-                           "write tcp://127.0.0.1:7411")  # fmt: skip
-        safe = host.startswith(LOOPBACK) or daemon.curve_dir or daemon.insecure
-        if not safe:
-            raise BadInput(
-                f"daemon.{name} {endpoint!r} is open to the network without CURVE", where,
-                "set daemon.curve_dir, or listen on 127.0.0.1, or say daemon.insecure = true",
-            )  # fmt: skip
+    check_endpoint(config, "daemon.endpoint", daemon.endpoint, where)
+    if daemon.fabric_endpoint:
+        check_endpoint(config, "daemon.fabric_endpoint", daemon.fabric_endpoint, where)
     if daemon.metrics_endpoint:
         parse_host_port(daemon.metrics_endpoint, f"{where}: daemon.metrics_endpoint")
     if daemon.curve_dir and not Path(daemon.curve_dir, "server.key_secret").is_file():

@@ -10,7 +10,7 @@ from offstage.bindings import spdk
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.core import filled_policy
-from offstage.bindings.device import Chunk, FirmwareDevice, new_config
+from offstage.bindings.device import Chunk, FirmwareDevice, name_store, new_config
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import names
 from offstage.bindings.storage import preset, presets
@@ -50,6 +50,8 @@ class DeviceLike(Protocol):
     def storage_name(self) -> str: ...
     def warning(self) -> str: ...
     def memory(self) -> dict[str, Any]: ...
+    def move(self, config: Config) -> None: ...
+    def move_status(self) -> dict[str, Any]: ...
     def close(self, drain: bool) -> None: ...
 
 
@@ -58,12 +60,13 @@ class Device(FirmwareDevice):
 
     def __init__(
         self, config: Config, derived: Derived, *, recording: bool = False,
-        timing: Timing | None = None,
+        timing: Timing | None = None, store_uuid: bytes = bytes(16),
     ) -> None:  # fmt: skip
         """Open storage, recover the store, start the reactor.
 
         Without `recording` there are no ledger records and no decision log, only counters.
-        `timing`: of the modelled device whose pace is kept; nobody else may ask it.
+        `timing`: of the modelled device whose pace is kept; nobody else may ask it. `store_uuid`:
+        not zero, the store is that one, or the start is refused.
         Raises what machine and store file do not allow, and what the firmware refuses.
         """
         check_machine(config)
@@ -72,7 +75,7 @@ class Device(FirmwareDevice):
             spdk.ensure()
             config = self._with_target(config)
         try:
-            self._open(config, derived, recording, timing)
+            self._open(config, derived, recording, timing, store_uuid)
         except BaseException:
             self._end_target()
             raise
@@ -99,12 +102,14 @@ class Device(FirmwareDevice):
             self._target = None
 
     def _open(
-        self, config: Config, derived: Derived, recording: bool, timing: Timing | None
-    ) -> None:
+        self, config: Config, derived: Derived, recording: bool, timing: Timing | None,
+        store_uuid: bytes,
+    ) -> None:  # fmt: skip
         check_store_file(config)
         self._block_tokens = config.arena.block_tokens
         self._timing = timing  # its memory
         filled = _fill_config(config, derived, recording)
+        name_store(filled, store_uuid)
         if timing is not None:
             filled.timing = timing.handle
         super().__init__(filled, config.storage.path)
@@ -112,6 +117,12 @@ class Device(FirmwareDevice):
     def set_policy(self, policy: PolicyOptions) -> None:
         """Change the policy now, without a restart."""
         self.set_core_policy(core_policy(policy, self._block_tokens))
+
+    def move(self, config: Config) -> None:
+        """Begin to move all blocks to this configuration's storage; hosts go on meanwhile."""
+        filled = new_config()
+        _fill_storage(filled.storage, config)
+        self.move_to(filled, config.storage.path)
 
 
 def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:

@@ -34,6 +34,10 @@ class Daemon(Settings, frozen=True):
         str,
         about("ZMQ fabric; empty: the endpoint's host with a free port, or its path with .fabric"),
     ] = ""
+    fabrics: Annotated[
+        tuple[Literal["shm", "verbs", "nixl", "zmq"], ...],
+        about("what hosts may attach over; `offstage dpu fabric` changes it live"),
+    ] = ("shm", "verbs", "nixl", "zmq")
     runtime_dir: Annotated[
         str, about("lock, hand-out socket, generated secrets; empty: chosen by user and endpoint")
     ] = ""

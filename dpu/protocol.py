@@ -34,12 +34,13 @@ from offstage.bindings.errors import BadInput
 __all__ = [
     "FABRIC_REQUESTS_MAX", "OPERATOR", "VERSIONS", "Append", "Appended", "Attach", "Attached",
     "Challenge", "Connect", "Detach", "Drain", "Drained", "Error", "FabricFetch",
-    "FabricFetchReply", "FabricName", "FabricPut", "FabricPutReply", "FabricRelease",
-    "FabricReply", "FabricRequest", "Geometry", "Heartbeat", "Hello", "Ledger", "LedgerReply",
-    "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply", "PolicySet", "Prove", "Reply",
-    "Request", "Reset", "SessionClose", "SessionOpen", "SetGenerating", "Status", "StatusReply",
-    "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply", "decode_request",
-    "default_runtime_dir", "encode", "negotiate", "parse_secret", "prove", "read_secret",
+    "FabricFetchReply", "FabricName", "FabricOpen", "FabricPut", "FabricPutReply",
+    "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry", "Heartbeat",
+    "Hello", "Ledger", "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply",
+    "PolicySet", "Prove", "Reply", "Request", "Reset", "SessionClose", "SessionOpen",
+    "SetGenerating", "Status", "StatusReply", "StorageMove", "Welcome", "decode_fabric_reply",
+    "decode_fabric_request", "decode_reply", "decode_request", "default_runtime_dir", "encode",
+    "negotiate", "parse_secret", "prove", "read_secret",
 ]  # fmt: skip
 
 VERSIONS = (2,)  # newest first; 2: an attach is a blob and its descriptors
@@ -179,6 +180,27 @@ class Drain(Message, kw_only=True):
     """Operator. Refuse new work, flush write-back, and answer when all is on the store."""
 
     timeout_ns: Annotated[int, Meta(ge=0, le=3_600_000_000_000)] = 30_000_000_000
+
+
+class StorageMove(Message, kw_only=True):
+    """Operator. Move all blocks to another storage: `changes` are keys of `[storage]`, as text.
+    Answered when the move has begun; how it goes on is in the status."""
+
+    changes: Annotated[dict[str, str], Meta(max_length=64)]
+
+
+class FabricOpen(Message, kw_only=True):
+    """Operator. Hosts may attach over this fabric from now on; zmq: listening at `endpoint`, or
+    where the configuration says."""
+
+    fabric: FabricName
+    endpoint: Annotated[str, Meta(max_length=256)] = ""
+
+
+class FabricShut(Message, kw_only=True):
+    """Operator. No more hosts attach over this fabric; those that have go on."""
+
+    fabric: FabricName
 
 
 class Heartbeat(Message, kw_only=True):
@@ -351,7 +373,8 @@ class FabricPutReply(Message, kw_only=True):
 
 Request = (
     Hello | Prove | Attach | Connect | SessionOpen | Append | SetGenerating | SessionClose
-    | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | Heartbeat | Detach
+    | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | StorageMove | FabricOpen
+    | FabricShut | Heartbeat | Detach
 )  # fmt: skip
 Reply = (
     Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply

@@ -23,7 +23,7 @@ from offstage.bindings.errors import (
 )
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config, change_policy
-from offstage.dpu.derive import Derived, policy_window_blocks
+from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.sessions import Host, Hosts, Refused
@@ -45,6 +45,12 @@ PORT_SIDES = {"shm": "shm", "verbs": "verbs", "nixl": "nixl", "zmq": "shm"}
 class Attachments(Protocol):
     """How an attached host gets its attachment; `offer` returns the fields of `Attached`."""
 
+    def open(self, fabric: str, endpoint: str) -> None: ...
+
+    def shut(self, fabric: str) -> None: ...
+
+    def endpoint(self, fabric: str) -> str: ...
+
     def offer(self, fabric: str, ticket: bytes, attachment: Attachment) -> dict[str, Any]: ...
 
     def forget(self, ticket: bytes) -> None: ...
@@ -62,6 +68,7 @@ class Service:
         self.policy = config.policy
         self.draining = False
         self._nixl_tenants: set[int] = set()
+        self.fabrics = set(config.daemon.fabrics)  # what hosts may attach over now
         self.started_s = time.monotonic()
         self._answers: dict[type[Any], Callable[[Host, Any], p.Reply]] = {
             p.Attach: self._attach,
@@ -75,6 +82,8 @@ class Service:
             p.Status: self._status,
             p.Ledger: self._ledger,
             p.Reset: self._reset,
+            p.FabricOpen: self._fabric_open,
+            p.FabricShut: self._fabric_shut,
             p.Heartbeat: self._heartbeat,
             p.Detach: self._detach,
         }
@@ -109,6 +118,7 @@ class Service:
         """The host goes, by its own wish or because it is dead: take everything back."""
         self.attachments.forget(host.ticket)
         self.hosts.remove(host, reason)
+        self._shut_left(host.fabric)
 
     def _hello(self, request: p.Hello) -> p.Reply:
         version = p.negotiate(request.versions)
@@ -145,12 +155,14 @@ class Service:
             raise Refused("invalid", "this host is attached already", host.name, "detach first")
         if self.draining:
             raise _draining()
+        if request.fabric not in self.fabrics:
+            raise Refused("invalid", "this daemon does not serve this fabric", request.fabric,
+                          f"offstage dpu fabric add {request.fabric}, or attach over one of "
+                          f"{', '.join(sorted(self.fabrics)) or 'none'}")  # fmt: skip
         if request.fabric != "shm" and self.config.model.dilation > 1:
             raise Refused("invalid", "this daemon's time is slower than the machine's",
                           request.fabric, "attach over shm, which goes by its clock")  # fmt: skip
-        if request.fabric == "verbs" and not self.config.rdma.enabled:
-            raise Refused("invalid", "this daemon takes no hosts over RDMA", "rdma.enabled",
-                          "set it to true, or attach over zmq")  # fmt: skip
+        self._check_enabled(request.fabric)
         if request.fabric == "nixl":
             self._prepare_nixl(host.tenant.index)
         port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
@@ -171,12 +183,18 @@ class Service:
         self.device.connect(host.port, request.blob)
         return p.Ok()
 
-    def _prepare_nixl(self, tenant: int) -> None:
-        if not self.config.daemon.nixl:
+    def _check_enabled(self, fabric: str) -> None:
+        """What a daemon must be started for is not opened live."""
+        if fabric == "verbs" and not self.config.rdma.enabled:
+            raise Refused("invalid", "this daemon takes no hosts over RDMA", "rdma.enabled",
+                          "set it to true, or attach over zmq")  # fmt: skip
+        if fabric == "nixl" and not self.config.daemon.nixl:
             raise Refused(
                 "forbidden", "this daemon takes no hosts over NIXL", "daemon.nixl",
                 "set it to true where every host is trusted, or attach over zmq",
             )  # fmt: skip
+
+    def _prepare_nixl(self, tenant: int) -> None:
         if tenant not in self._nixl_tenants:  # its region takes an agent at the first attach
             nixl.prepare()
             self._nixl_tenants.add(tenant)
@@ -251,6 +269,31 @@ class Service:
         self._log.info("reset")
         return p.Ok()
 
+    def _fabric_open(self, host: Host, request: p.FabricOpen) -> p.Reply:
+        self.operator(host.ticket)
+        self._check_enabled(request.fabric)
+        if request.endpoint:
+            check_endpoint(self.config, f"{request.fabric}'s", request.endpoint, "fabric add")
+        self.attachments.open(request.fabric, request.endpoint)
+        self.fabrics.add(request.fabric)
+        self._log.info("fabric_opened", fabric=request.fabric)
+        return p.Ok()
+
+    def _fabric_shut(self, host: Host, request: p.FabricShut) -> p.Reply:
+        self.operator(host.ticket)
+        self.fabrics.discard(request.fabric)
+        self._shut_left(request.fabric)
+        self._log.info("fabric_shut", fabric=request.fabric)
+        return p.Ok()
+
+    def _shut_left(self, fabric: str) -> None:
+        """A fabric that is not served any more ends with its last host."""
+        if fabric and fabric not in self.fabrics and not self._attached_over(fabric):
+            self.attachments.shut(fabric)
+
+    def _attached_over(self, fabric: str) -> int:
+        return sum(1 for one in self.hosts.all() if one.fabric == fabric)
+
     def _heartbeat(self, host: Host, request: p.Heartbeat) -> p.Reply:
         return p.Ok()
 
@@ -289,7 +332,13 @@ class Service:
             name: {figure: value for figure, value in stage.items() if figure != "buckets"}
             for name, stage in self.device.stages().items()
         }
-        return {**status, "device": self.device.status(), "stages": stages, "hosts": hosts,
+        fabrics = {
+            name: {"open": name in self.fabrics, "hosts": self._attached_over(name),
+                   "endpoint": self.attachments.endpoint(name)}
+            for name in PORT_SIDES
+        }  # fmt: skip
+        return {**status, "move": self.device.move_status(), "fabrics": fabrics,
+                "device": self.device.status(), "stages": stages, "hosts": hosts,
                 "tenants": tenants, "memory": self.device.memory(),
                 "daemon": dict(self.hosts.counts)}  # fmt: skip
 

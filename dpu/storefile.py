@@ -22,13 +22,16 @@ from offstage.bindings.layouts import constant, layout, numbered, offset_of
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
 
-__all__ = ["Block", "Segment", "StoreFile", "Superblock", "check", "inspect", "recover"]
+__all__ = ["Block", "Forward", "Segment", "StoreFile", "Superblock", "check", "inspect", "recover"]
 
 STORE_MAGIC = b"OFSTORE1"
 SEGMENT_MAGIC = b"OFSEGMG1"
 TRAILER_MAGIC = b"OFSR"
 VERSION_CODED = constant("OFS_STORE_VERSION_CODED")
 VERSIONS = (constant("OFS_STORE_VERSION"), VERSION_CODED)
+FORWARD_MAGIC = b"OFSMOVE1"
+FORWARD_OFFSET = constant("OFS_STORE_FORWARD_OFFSET")
+FORWARD = layout("struct ofs_store_forward")
 COPY_OFFSET = constant("OFS_STORE_COPY_OFFSET")
 SEGMENTS_OFFSET = constant("OFS_STORE_SEGMENTS_OFFSET")
 SUPERBLOCK = layout("struct ofs_superblock")
@@ -100,6 +103,19 @@ class Block:
     coded_bytes: int  # of its payload in the file; 0 where that is as it is
 
 
+@dataclass(frozen=True)
+class Forward:
+    """Where the blocks of a store that moved are: the storage as the configuration names it, and
+    the uuid of the store on it."""
+
+    next: bytes
+    backend: str
+    inner: str
+    path: str
+    size_bytes: int
+    moved_s: int
+
+
 class StoreFile:
     """An open store file; a context manager. `BadInput` where it is none, or not ours to read."""
 
@@ -122,6 +138,21 @@ class StoreFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+    def forward(self) -> Forward | None:
+        """Where its blocks are now; None where they are here."""
+        data = self._read(FORWARD_OFFSET, FORWARD.itemsize)
+        if not data.startswith(FORWARD_MAGIC) or not _sealed(data):
+            return None
+        found = np.frombuffer(data, FORWARD)[0]
+        if found["uuid"].tobytes() != self.superblock.uuid:
+            return None
+        backend, inner, path = (
+            found[name].tobytes().split(b"\0")[0].decode(errors="surrogateescape")
+            for name in ("backend", "inner", "path")
+        )
+        return Forward(found["next"].tobytes(), backend, inner, path, int(found["size_bytes"]),
+                       int(found["moved_s"]))  # fmt: skip
 
     def _read(self, offset: int, size_bytes: int) -> bytes:
         """Exactly so many bytes; zeros past the end, as a sparse device would give."""
@@ -271,6 +302,7 @@ def inspect(path: Path | str) -> dict[str, object]:
             layers[layer] = layers.get(layer, 0) + 1
         return {
             "path": str(file.path),
+            "moved_to": forward.path if (forward := file.forward()) else "",
             "version": head.version,
             "uuid": head.uuid.hex(),
             "superblocks_whole": file.superblocks_whole,

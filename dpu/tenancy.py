@@ -17,8 +17,10 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu.options import Storage, Tenant
 from offstage.dpu.protocol import OPERATOR, parse_secret, read_secret
 
-__all__ = ["hold_runtime_dir", "index_key", "operator_secret", "publish_secret", "secrets_beside",
-           "tenant_secret"]  # fmt: skip
+__all__ = [
+    "carry_secret", "hold_runtime_dir", "index_key", "operator_secret", "publish_secret",
+    "secrets_beside", "tenant_secret",
+]  # fmt: skip
 
 
 def hold_runtime_dir(directory: Path) -> int:
@@ -54,8 +56,7 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
         return parse_secret(tenant.secret, f"{where} secret"), False
     if tenant.secret_file:
         return read_secret(Path(tenant.secret_file)), False
-    base = Path(store_path) if store_path else runtime_dir / "memory"
-    kept = base.with_name(f"{base.name}.{tenant.name}.secret")
+    kept = _kept_at(tenant, Path(store_path) if store_path else runtime_dir / "memory")
     if kept.exists():
         return read_secret(kept), True
     secret = secrets.token_bytes(32)
@@ -66,6 +67,16 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
 def secrets_beside(storage: Storage) -> str:
     """The file beside which generated secrets outlive the daemon; empty where there is none."""
     return storage.target_file if storage.backend == "spdk" else storage.path
+
+
+def carry_secret(tenant: Tenant, store_path: str, secret: bytes) -> None:
+    """Keep a generated secret beside another store too: its blocks are found by no other."""
+    if not tenant.secret and not tenant.secret_file:
+        _write_private(_kept_at(tenant, Path(store_path)), secret)
+
+
+def _kept_at(tenant: Tenant, base: Path) -> Path:
+    return base.with_name(f"{base.name}.{tenant.name}.secret")
 
 
 def operator_secret(runtime_dir: Path) -> bytes:

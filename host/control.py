@@ -146,6 +146,20 @@ class Control:
         request = p.Drain(timeout_ns=int(timeout_s * 1e9))
         return self.call(request, p.Drained, timeout_s=timeout_s + self._timeout_s)
 
+    def storage_move(self, changes: Mapping[str, object], timeout_s: float = 120.0) -> None:
+        """Operator: begin to move all blocks to another storage; `changes` are keys of `[storage]`.
+        Growing a file and making a store on it may take long; the status says how it goes on."""
+        text = {key: _as_text(value) for key, value in changes.items()}
+        self.call(p.StorageMove(changes=text), p.Ok, timeout_s=timeout_s)
+
+    def fabric_open(self, fabric: p.FabricName, endpoint: str = "") -> None:
+        """Operator: hosts may attach over this fabric from now on."""
+        self.call(p.FabricOpen(fabric=fabric, endpoint=endpoint), p.Ok)
+
+    def fabric_shut(self, fabric: p.FabricName) -> None:
+        """Operator: no more hosts attach over this fabric; those that have go on."""
+        self.call(p.FabricShut(fabric=fabric), p.Ok)
+
     def close(self) -> None:
         """Leave: the daemon closes this host's sessions. Closing twice does nothing."""
         if self._stop.is_set():

@@ -1,5 +1,8 @@
 """`offstage dpu`: run the daemon, ask it, change its policy, and look at what it left."""
 
+import sys
+import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,11 +23,27 @@ from offstage.testbeds.cli.common import (
 
 __all__ = ["register"]
 
+MOVE_LOOK_S = 0.2
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
+
+
+
+class Fabric(StrEnum):
+    """What a host may attach over."""
+
+    shm = "shm"
+    verbs = "verbs"
+    nixl = "nixl"
+    zmq = "zmq"
+
 
 dpu = typer.Typer(no_args_is_help=True, help="The daemon on the DPU, or on what stands in for it.")
 policy = typer.Typer(no_args_is_help=True, help="What is prefetched and evicted, changed live.")
 dpu.add_typer(policy, name="policy")
+storage = typer.Typer(no_args_is_help=True, help="What holds the blocks, changed live.")
+dpu.add_typer(storage, name="storage")
+fabric = typer.Typer(no_args_is_help=True, help="What hosts attach over, changed live.")
+dpu.add_typer(fabric, name="fabric")
 
 
 def register(app: typer.Typer) -> None:
@@ -61,6 +80,7 @@ def serve(
     from offstage.dpu.daemon import Daemon
     from offstage.dpu.derive import derive
     from offstage.dpu.device import Device
+    from offstage.dpu.moves import follow
 
     chosen = parse_settings(settings or [])
     if record is not None:
@@ -71,11 +91,15 @@ def serve(
     if dilation is not None:
         chosen["model.dilation"] = str(dilation)
     loaded, timing = as_device(load(config, chosen))
+    loaded, uuid = follow(loaded)
+    if any(uuid):
+        sys.stderr.write(f"offstage: the store moved: serving {loaded.storage.path}\n")
     derived = derive(loaded)
     recording = bool(loaded.daemon.record_dir)
     daemon = Daemon(
-        loaded, derived, lambda: Device(loaded, derived, recording=recording, timing=timing)
-    )
+        loaded, derived, lambda: Device(loaded, derived, recording=recording, timing=timing,
+                                       store_uuid=uuid)
+    )  # fmt: skip
     raise typer.Exit(daemon.run(ready_fd, watch_fd))
 
 
@@ -138,6 +162,61 @@ def policy_set(
     chosen = parse_settings(changes)
     with operator(endpoint, runtime_dir) as control:
         result = control.policy_set(chosen)
+    emit(result, form, table(result))
+
+
+@storage.command("move")
+def storage_move(
+    changes: Annotated[list[str], typer.Argument(help="KEY=VALUE of [storage]; path is needed")],
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="until the move has ended")] = True,
+    form: FormatOption = Format.text,
+) -> None:
+    """Move all blocks of the running daemon to another storage, while hosts go on."""
+    chosen = parse_settings(changes)
+    if "path" in chosen:  # the daemon's working directory is another one
+        chosen["path"] = str(Path(chosen["path"]).absolute())
+    with operator(endpoint, runtime_dir) as control:
+        control.storage_move(chosen)
+        result = control.status()["move"]
+        while wait and result["state"] == "running":
+            time.sleep(MOVE_LOOK_S)
+            result = control.status()["move"]
+    emit(result, form, table(result))
+    if result["state"] == "failed":
+        raise RunFailed(f"the blocks stay where they were: {result['error']}", result["path"],
+                        "mend the target, remove what is left on it, and try again")  # fmt: skip
+
+
+@fabric.command("add")
+def fabric_add(
+    name: Annotated[Fabric, typer.Argument(help="what hosts may attach over from now on")],
+    listen: Annotated[
+        str, typer.Option("--listen", help="zmq: where; default: as the configuration says")
+    ] = "",
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Let hosts attach over this fabric from now on; those that are attached go on."""
+    with operator(endpoint, runtime_dir) as control:
+        control.fabric_open(name.value, listen)
+        result = control.status()["fabrics"]
+    emit(result, form, table(result))
+
+
+@fabric.command("remove")
+def fabric_remove(
+    name: Annotated[Fabric, typer.Argument(help="what no more hosts attach over")],
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Let no more hosts attach over this fabric; those that are attached go on until they leave."""
+    with operator(endpoint, runtime_dir) as control:
+        control.fabric_shut(name.value)
+        result = control.status()["fabrics"]
     emit(result, form, table(result))
 
 

@@ -95,6 +95,28 @@ struct ofs_device_status {
 	struct ofs_storage_stats storage;
 };
 
+enum ofs_move_state {
+	OFS_MOVE_NONE = 0,
+	OFS_MOVE_RUNNING = 1,
+	OFS_MOVE_DONE = 2,
+	OFS_MOVE_FAILED = 3
+};
+
+/* The last move to another storage; all zero where there was none. */
+struct ofs_move_status {
+	uint32_t state;      /* enum ofs_move_state */
+	int32_t rc;          /* why it failed */
+	uint32_t switched;   /* the target is the device's storage now */
+	uint32_t unrecorded; /* and the old one could not write that down */
+	uint64_t blocks_total;
+	uint64_t blocks_copied; /* and read back */
+	uint64_t blocks_lost;   /* failed their check in the old store: misses */
+	uint64_t passes;
+	uint64_t held_ns; /* how long writes were held back */
+	char path[512];
+	char error[256];
+};
+
 /* `error` gets one line with the cause and the mend. */
 int ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config, char *error,
 	size_t error_size_bytes);
@@ -142,6 +164,14 @@ int ofs_device_reset(struct ofs_device *device);
  * being served. -ETIMEDOUT: status says how many blocks are still dirty.
  */
 int ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns);
+/*
+ * Begins to move all blocks to another storage, where a new store is made; hosts go on meanwhile.
+ * Returns when it has begun; how it goes on is in the status. `error` gets one line. -EBUSY a move
+ * is running or the target is in use, -ENOSPC it is too small, -EINVAL it holds something.
+ */
+int ofs_device_move(struct ofs_device *device, const struct ofs_storage_config *target, char *error,
+	size_t error_size_bytes);
+int ofs_device_move_status_get(struct ofs_device *device, struct ofs_move_status *status);
 int ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_ledger *ledger);
 /* `work` [OFS_EVENT_COUNT]: what the events cost the core. */
 int ofs_device_work(struct ofs_device *device, struct ofs_work *work);

@@ -27,6 +27,9 @@
 
 /* cdef: order 6 */
 /* cdef: begin */
+/* What open does where there is no store, all is zero; NEW refuses one that is there. */
+enum ofs_store_make { OFS_STORE_MAKE_NEVER = 0, OFS_STORE_MAKE = 1, OFS_STORE_MAKE_NEW = 2 };
+
 struct ofs_store_config {
 	uint32_t payload_size_bytes; /* largest block; a multiple of the LBA */
 	uint32_t layer_count;
@@ -36,8 +39,9 @@ struct ofs_store_config {
 	uint32_t durable;          /* 1: a put ends only when it is on the medium */
 	uint64_t ttl_s;            /* blocks expire so long after their write; 0 never */
 	uint32_t reserve_segments; /* kept free for the cleaner; at least 1 */
-	uint32_t format;           /* 1: make a new store if there is none (all zero) */
+	uint32_t format;           /* enum ofs_store_make */
 	uint32_t codec;            /* enum ofs_codec_dtype: how payloads that shrink are written */
+	struct ofs_key uuid;       /* not 0: this store and no other, and none is made */
 	struct ofs_dma_config memory;
 };
 
@@ -80,7 +84,8 @@ struct ofs_store;
 /*
  * Refuses with a text: another magic, version, payload, LBA, size, segment size or layer count than
  * the store on the device has (-EINVAL), a store that another daemon holds (-EBUSY, flock on the
- * path), a device too small (-ENOSPC), one that does not answer (-ETIMEDOUT) or fails (-EIO).
+ * path), one whose blocks moved elsewhere (-EINVAL), a device too small (-ENOSPC), one that does
+ * not answer (-ETIMEDOUT) or fails (-EIO).
  * lock_path NULL or "": nothing is locked.
  */
 int ofs_store_open(struct ofs_store **out, struct ofs_storage *storage, const char *lock_path,
@@ -125,5 +130,30 @@ uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
 /* Recounts everything that is counted as it goes; 0, or the number of what does not agree. */
 int ofs_store_verify(const struct ofs_store *store);
 /* cdef: end */
+
+/*
+ * For who moves the blocks of one store to another. `put_until` is put, and the block expires as
+ * told; `renew` gives a block that stands here, or is being written, another expiry (-ENOENT).
+ */
+int ofs_store_put_until(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
+	uint32_t layer, void *record, uint64_t user, uint64_t expire_s, uint64_t now_s);
+int ofs_store_renew(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
+	uint64_t expire_s);
+/* Whatever had ended before is on the medium when this ends. */
+int ofs_store_sync(struct ofs_store *store, uint64_t user);
+/*
+ * The record that says where the blocks of `store` are now: so many bytes, filled in, and written
+ * (registered memory; of zeros it takes a record back). -EINVAL where logical blocks are so large
+ * that there is no room for it.
+ */
+uint32_t ofs_store_forward_size_bytes(const struct ofs_store *store);
+void ofs_store_forward_fill(const struct ofs_store *store, const struct ofs_store *next,
+	const struct ofs_storage_config *where, uint64_t now_s, void *lbas);
+int ofs_store_forward_write(struct ofs_store *store, void *lbas, uint64_t user);
+/* Segments that another store needs for what is alive here; `lanes` [ofs_store_lane_count]. */
+uint64_t ofs_store_segments_needed(const struct ofs_store *store, uint32_t *lanes);
+uint32_t ofs_store_lane_count(const struct ofs_store *store);
+/* It begins nothing of its own any more; what flies ends. */
+void ofs_store_rest(struct ofs_store *store);
 
 #endif

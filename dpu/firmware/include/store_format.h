@@ -11,6 +11,7 @@
 #include "ofs_base.h"
 
 #define OFS_STORE_MAGIC 0x3145524f5453464full   /* "OFSTORE1" */
+#define OFS_FORWARD_MAGIC 0x3145564f4d53464full /* "OFSMOVE1" */
 #define OFS_SEGMENT_MAGIC 0x31474d474553464full /* "OFSEGMG1" */
 
 /* cdef: order 6 */
@@ -19,6 +20,8 @@
 #define OFS_STORE_VERSION_CODED 2   /* as 1, and payloads may be coded */
 #define OFS_STORE_COPY_OFFSET 65536 /* second superblock: another erase unit, another page */
 #define OFS_STORE_SEGMENTS_OFFSET 131072
+#define OFS_STORE_FORWARD_OFFSET 32768  /* where a store that moved says where it is */
+#define OFS_STORE_FORWARD_LBA_MAX 32768 /* with larger ones there is no room for it */
 
 /* The first LBA of the device and, the same, the one at OFS_STORE_COPY_OFFSET. */
 struct ofs_superblock {
@@ -52,10 +55,25 @@ struct ofs_segment_header {
 	uint64_t checksum; /* XXH3-64 of the fields above */
 };
 
+/* At OFS_STORE_FORWARD_OFFSET, in as many LBAs as it takes: the blocks of this store are elsewhere
+ * now, and it is no store any more. The strings end with a zero. */
+struct ofs_store_forward {
+	uint64_t magic;
+	struct ofs_key uuid; /* of the store that stood here */
+	struct ofs_key next; /* of the one that took over, on: */
+	uint64_t size_bytes;
+	uint64_t moved_s; /* Unix time */
+	char backend[16];
+	char inner[16];
+	char path[512];
+	uint64_t checksum; /* XXH3-64 of the fields above */
+};
+
 enum ofs_header_state { OFS_HEADER_USED = 1, OFS_HEADER_FREE = 2 };
 /* cdef: end */
 
 _Static_assert(sizeof(struct ofs_superblock) == 128, "part of the format");
 _Static_assert(sizeof(struct ofs_segment_header) == 72, "part of the format");
+_Static_assert(sizeof(struct ofs_store_forward) == 608, "part of the format");
 
 #endif

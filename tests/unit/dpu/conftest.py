@@ -10,6 +10,7 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
 from offstage.bindings.device import Chunk
 from offstage.bindings.errors import BadInput, StoreFull
+from offstage.dpu.config import Config
 from offstage.dpu.options import PolicyOptions
 
 
@@ -29,6 +30,8 @@ class FakeDevice:
         self.dirty = 0
         self.resets = 0
         self.port_max = 2
+        self.moved: list[Config] = []
+        self.moving: dict[str, Any] = {"state": "none"}
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
         self.tenants.append(secret)
@@ -114,6 +117,12 @@ class FakeDevice:
 
     def memory(self) -> dict[str, Any]:
         return {"bytes": 4096, "locked_bytes": 4096, "warning": ""}
+
+    def move(self, config: Config) -> None:
+        self.moved.append(config)
+
+    def move_status(self) -> dict[str, Any]:
+        return self.moving
 
     def close(self, drain: bool) -> None:
         pass

@@ -24,6 +24,16 @@ class NoAttachments:
 
     def __init__(self) -> None:
         self.forgotten: list[bytes] = []
+        self.listening: set[str] = set()
+
+    def open(self, fabric: str, endpoint: str) -> None:
+        self.listening.add(fabric)
+
+    def shut(self, fabric: str) -> None:
+        self.listening.discard(fabric)
+
+    def endpoint(self, fabric: str) -> str:
+        return f"{fabric}:7" if fabric in self.listening else ""
 
     def offer(self, fabric: str, ticket: bytes, attachment: Attachment) -> dict[str, Any]:
         attachment.close()
@@ -185,3 +195,23 @@ def test_a_flood_of_one_event_is_counted_instead_of_written() -> None:
     assert 1 <= len(lines) <= 2 * RATE_MAX  # the loop may run across a second's end
     log.warning("another")
     assert json.loads(stream.getvalue().splitlines()[-1])["event"] == "another"
+
+
+def test_a_fabric_that_is_shut_takes_no_host_and_ends_with_its_last(world: World) -> None:
+    """Do attached hosts stay, and does the fabric end when they have left?"""
+    operator, red, blue = world.ticket(p.OPERATOR), world.ticket("red"), world.ticket("blue")
+    attachments = world.service.attachments
+    assert isinstance(attachments, NoAttachments)
+    assert world.code(red, p.FabricOpen(fabric="zmq")) == "forbidden"
+    assert world.code(red, p.FabricShut(fabric="zmq")) == "forbidden"
+    assert world.code(operator, p.FabricOpen(fabric="zmq", endpoint="tcp://0.0.0.0:7")) == "invalid"
+    assert world.code(operator, p.FabricOpen(fabric="zmq")) == "Ok"
+    assert world.code(red, p.Attach(fabric="zmq")) == "Attached"
+    assert world.code(operator, p.FabricShut(fabric="zmq")) == "Ok"
+    assert world.code(blue, p.Attach(fabric="zmq")) == "invalid"
+    shown = world.service.status_for(world.hosts.find(operator))["fabrics"]
+    assert shown["zmq"] == {"open": False, "hosts": 1, "endpoint": "zmq:7"}
+    assert world.code(red, p.SessionOpen(select_blocks=4)) == "Opened"
+    assert world.code(red, p.Detach()) == "Ok"
+    assert attachments.listening == set()
+    assert world.code(blue, p.Attach(fabric="shm")) == "Attached"

@@ -19,35 +19,44 @@ ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ..
 	return rc;
 }
 
-/* The name of the side in use, and one line where it is not what was asked for. */
-static void
-note_storage(struct ofs_device *device, const char *text)
+void
+ofs_device_note_storage(struct ofs_device *device, const char *text)
 {
 	const char *had = device->storage->ops->name;
 	const char *asked = device->config.storage.backend;
+	unsigned int at = (atomic_load(&device->names_at) + 1) % 2;
+	char *warning = device->names[at].warning;
+	size_t size_bytes = sizeof(device->names[at].warning);
 
-	snprintf(device->storage_name, sizeof(device->storage_name), "%s", had);
+	snprintf(device->names[at].storage, sizeof(device->names[at].storage), "%s", had);
+	warning[0] = '\0';
 	if (text[0] != '\0') {
-		snprintf(device->warning, sizeof(device->warning), "%s", text);
+		snprintf(warning, size_bytes, "%s", text);
 	} else if (strcmp(asked, "auto") == 0 && strcmp(had, "io_uring") != 0) {
-		snprintf(device->warning, sizeof(device->warning),
-			"storage is %s: io_uring is unavailable here", had);
+		snprintf(warning, size_bytes, "storage is %s: io_uring is unavailable here", had);
 	} else if (device->config.storage.direct && !device->storage->direct
 		&& device->config.storage.path[0] != '\0') {
-		snprintf(device->warning, sizeof(device->warning),
-			"%s refuses O_DIRECT: reads go through the page cache", device->config.storage.path);
+		snprintf(warning, size_bytes, "%s refuses O_DIRECT: reads go through the page cache",
+			device->config.storage.path);
 	}
+	atomic_store(&device->names_at, at);
+}
+
+const char *
+ofs_device_lock_path(const struct ofs_storage_config *config)
+{
+	bool on_file = config->path[0] != '\0' && strcmp(config->backend, "sim") != 0
+		&& strcmp(config->backend, "spdk") != 0; /* which has a claim of its own */
+
+	return on_file ? config->path : NULL;
 }
 
 static int
 open_store(struct ofs_device *device, char *error, size_t size_bytes)
 {
 	const struct ofs_device_config *config = &device->config;
-	const struct ofs_storage_config *storage = &config->storage;
-	bool on_file = storage->path[0] != '\0' && strcmp(storage->backend, "sim") != 0
-		&& strcmp(storage->backend, "spdk") != 0; /* which has a claim of its own */
 
-	return ofs_store_open(&device->store, device->storage, on_file ? storage->path : NULL,
+	return ofs_store_open(&device->store, device->storage, ofs_device_lock_path(&config->storage),
 		&config->store, ofs_clock_unix_s(&device->clock), error, size_bytes);
 }
 
@@ -119,7 +128,7 @@ ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 	}
 	if (rc != 0)
 		return rc;
-	note_storage(device, error);
+	ofs_device_note_storage(device, error);
 	error[0] = '\0';
 	config->store.memory = config->memory;
 	rc = open_store(device, error, size_bytes);
@@ -155,6 +164,10 @@ unregister_memory(struct ofs_device *device)
 		(void)ofs_storage_unregister_memory(device->storage, device->bounces.base,
 			device->bounces.size_bytes);
 	}
+	if (device->move.memory.base != NULL) {
+		(void)ofs_storage_unregister_memory(device->storage, device->move.memory.base,
+			device->move.memory.size_bytes);
+	}
 }
 
 /* Store and storage first: they wait for I/O whose memory the others own. */
@@ -179,4 +192,5 @@ ofs_device_close_parts(struct ofs_device *device)
 	device->pace = NULL;
 	ofs_fifo_close(&device->free_bounces);
 	ofs_dma_free(&device->bounces);
+	ofs_dma_free(&device->move.memory);
 }

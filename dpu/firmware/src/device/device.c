@@ -187,6 +187,7 @@ stop(struct ofs_device *device)
 	uint64_t one = 1;
 
 	if (!device->threaded) {
+		ofs_device_move_close(device);
 		ofs_device_close_parts(device);
 		return;
 	}

@@ -152,11 +152,11 @@ ofs_device_advance(struct ofs_device *device, uint64_t now_ns)
 const char *
 ofs_device_storage_name(const struct ofs_device *device)
 {
-	return device->storage_name;
+	return device->names[atomic_load(&device->names_at)].storage;
 }
 
 const char *
 ofs_device_warning(const struct ofs_device *device)
 {
-	return device->warning;
+	return device->names[atomic_load(&device->names_at)].warning;
 }

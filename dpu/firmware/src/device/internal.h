@@ -9,6 +9,7 @@
 
 #include "clock_wait.h"
 #include "device.h"
+#include "device/move.h"
 #include "pace.h"
 #include "port.h"
 
@@ -29,7 +30,7 @@
 #define OFS_SLEEP_NS_MAX 100000000ull
 
 /* The high byte of a store I/O's user word says whose it is; the rest is an index in that table. */
-enum ofs_io_kind { OFS_IO_READ = 1, OFS_IO_PUT = 2, OFS_IO_FLUSH = 3 };
+enum ofs_io_kind { OFS_IO_READ = 1, OFS_IO_PUT = 2, OFS_IO_FLUSH = 3, OFS_IO_MOVE = 4 };
 
 struct ofs_device_tenant {
 	struct ofs_region *region;
@@ -140,6 +141,7 @@ struct ofs_device {
 	struct ofs_clock clock;
 	struct ofs_storage *storage;
 	struct ofs_store *store;
+	struct ofs_move move;
 	struct ofs_core *core;
 	struct ofs_device_tenant *tenants;
 	struct ofs_device_port *ports;
@@ -204,8 +206,12 @@ struct ofs_device {
 	char *open_error; /* [open_error_size_bytes], the opener's */
 	size_t open_error_size_bytes;
 	atomic_uint call_count;
-	char storage_name[16];
-	char warning[640];
+	/* Any thread may read those in use; a move fills the others, then changes over. */
+	struct {
+		char storage[16];
+		char warning[640];
+	} names[2];
+	atomic_uint names_at;
 };
 
 /* fifo.c */
@@ -218,6 +224,10 @@ void ofs_fifo_give(struct ofs_fifo *fifo, uint32_t item);
 /* components.c: storage, store and core, opened and closed on the thread that uses them. */
 int ofs_device_open_parts(struct ofs_device *device, char *error, size_t error_size_bytes);
 void ofs_device_close_parts(struct ofs_device *device);
+/* The name of the storage in use, and one line where it is not what was asked for. */
+void ofs_device_note_storage(struct ofs_device *device, const char *text);
+/* What a store on this storage locks; NULL: nothing. */
+const char *ofs_device_lock_path(const struct ofs_storage_config *config);
 int ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 

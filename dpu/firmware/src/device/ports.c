@@ -141,6 +141,7 @@ delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 		if (ofs_core_store_references(device->core, tenant, store_key) > 0)
 			continue;
 		for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
+			ofs_device_move_forget(device, store_key, layer);
 			if (ofs_store_delete(device->store, store_key, layer) == 0) {
 				ofs_device_after_event(device,
 					ofs_core_block_forget(device->core, now_ns, tenant, store_key, layer));

@@ -6,16 +6,18 @@
 #include "internal.h"
 
 static bool
-serve_store(struct ofs_device *device)
+serve_store(struct ofs_device *device, struct ofs_store *store)
 {
 	struct ofs_store_done done[OFS_DONE_BATCH];
-	int count = ofs_store_poll(device->store, done, OFS_DONE_BATCH);
+	int count = ofs_store_poll(store, done, OFS_DONE_BATCH);
 
 	for (int i = 0; i < count; i++) {
 		uint32_t index = (uint32_t)done[i].user;
 
 		if (done[i].user >> 56 == OFS_IO_READ)
 			ofs_device_read_done(device, index, done[i].rc);
+		else if (done[i].user >> 56 == OFS_IO_MOVE)
+			ofs_device_move_done(device, index, done[i].rc);
 		else
 			ofs_device_write_done(device, index, done[i].rc);
 	}
@@ -89,8 +91,10 @@ ofs_device_turn(struct ofs_device *device)
 
 	device->turn_ns = now_ns;
 	busy = ofs_device_serve_calls(device);
-	busy |= serve_store(device);
+	busy |= serve_store(device, device->store);
 	keep_storage(device, now_ns);
+	if (device->move.step != OFS_STEP_NONE)
+		busy |= ofs_device_move_turn(device, serve_store(device, device->move.store));
 	if (atomic_load_explicit(&device->serving, memory_order_relaxed))
 		busy |= ofs_device_serve_ports(device);
 	if (device->pace != NULL)
@@ -125,6 +129,8 @@ ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns)
 
 	until_ns = device->core_next_ns < until_ns ? device->core_next_ns : until_ns;
 	until_ns = due_ns < until_ns ? due_ns : until_ns;
+	due_ns = ofs_device_move_due_ns(device, now_ns);
+	until_ns = due_ns < until_ns ? due_ns : until_ns;
 	if (ofs_store_in_flight(device->store) > 0 || device->pending_reads.count > 0
 		|| device->writes_live > device->flushes_parked) {
 		uint64_t scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
@@ -148,6 +154,8 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 	if (device->storage->ops->due_ns(device->storage)
 		< now_ns + ofs_clock_own_ns(&device->clock, OFS_WAKE_NS))
 		return; /* an emulated drive that is due before a sleeper would be awake again */
+	if (device->move.step != OFS_STEP_NONE && device->move.step != OFS_STEP_CLOSE)
+		return; /* its blocks are on their way: they are a load like any other */
 	fds[count++] = device->wake_fd;
 	fds[count++] = storage_fd;
 	for (uint32_t i = 0; i < device->config.port_max; i++) {
@@ -216,6 +224,7 @@ ofs_device_reactor(void *argument)
 	if (rc == 0)
 		run(device);
 	ofs_device_refuse_calls(device);
+	ofs_device_move_close(device);
 	ofs_device_close_parts(device);
 	return NULL;
 }

@@ -125,8 +125,10 @@ ofs_device_retry_writes(struct ofs_device *device)
 	bool busy = false;
 	uint32_t index;
 
-	if (device->pending_writes.count == 0) /* as in most turns, which then read no clock */
+	if (device->pending_writes.count == 0 /* as in most turns, which then read no clock */
+		|| ofs_device_move_holds(device)) {
 		return false;
+	}
 	now_s = ofs_clock_unix_s(&device->clock);
 	while ((index = ofs_fifo_first(&device->pending_writes)) != OFS_NONE) {
 		int rc = send(device, index, now_s);

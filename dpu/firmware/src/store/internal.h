@@ -83,7 +83,8 @@ enum ofs_store_op_kind {
 	OFS_STORE_MARK,
 	OFS_STORE_MOVE_READ,
 	OFS_STORE_MOVE_READY,
-	OFS_STORE_MOVE_WRITE
+	OFS_STORE_MOVE_WRITE,
+	OFS_STORE_FORWARD /* or a sync */
 };
 
 struct ofs_store_op {
@@ -273,6 +274,11 @@ uint32_t ofs_clean_needs(const struct ofs_store *store, uint32_t lane);
 
 /* victim.c */
 uint32_t ofs_clean_victim(struct ofs_store *store, uint32_t lane, int *soon);
+
+/* forward.c */
+void ofs_forward_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
+/* At open: 1 where the blocks of this store moved elsewhere, 0, or -errno. */
+int ofs_store_forwarded(struct ofs_store *store, struct ofs_store_forward *forward);
 
 /* recover.c, batch.c: only at open, with nothing else in flight */
 int ofs_store_recover(struct ofs_store *store, uint64_t now_s);

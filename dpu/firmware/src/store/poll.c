@@ -27,6 +27,9 @@ dispatch(struct ofs_store *store, const struct ofs_io_done *done)
 	case OFS_STORE_MOVE_WRITE:
 		ofs_clean_done(store, op, done->result);
 		break;
+	case OFS_STORE_FORWARD:
+		ofs_forward_done(store, op, done->result);
+		break;
 	case OFS_STORE_IDLE:
 	case OFS_STORE_JOINED:
 	case OFS_STORE_MOVE_READY:

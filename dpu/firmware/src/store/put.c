@@ -72,10 +72,9 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 
 static int
 put_new(struct ofs_store *store, uint32_t tenant, const struct ofs_key *key, uint32_t layer,
-	void *memory, uint64_t user, uint32_t old)
+	void *memory, uint64_t user, uint32_t old, uint64_t expire_s)
 {
 	struct ofs_store_op *op = ofs_op_take(store, &store->op_free);
-	uint64_t expire_s = store->config.ttl_s == 0 ? 0 : store->now_s + store->config.ttl_s;
 	int rc;
 
 	if (op == NULL)
@@ -103,6 +102,14 @@ int
 ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
 	uint32_t layer, void *record, uint64_t user, uint64_t now_s)
 {
+	return ofs_store_put_until(store, tenant, store_key, layer, record, user,
+		store->config.ttl_s == 0 ? 0 : now_s + store->config.ttl_s, now_s);
+}
+
+int
+ofs_store_put_until(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
+	uint32_t layer, void *record, uint64_t user, uint64_t expire_s, uint64_t now_s)
+{
 	uint32_t length = ofs_store_trailer(store, record)->length;
 	uint32_t found;
 	int rc;
@@ -120,13 +127,13 @@ ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *st
 	} else if (found != OFS_NONE && ofs_record_expired(store, found, now_s)) {
 		store->stats.expired += store->records[found].state == OFS_RECORD_LIVE;
 		ofs_record_drop(store, found);
-		rc = put_new(store, tenant, store_key, layer, record, user, OFS_NONE);
+		rc = put_new(store, tenant, store_key, layer, record, user, OFS_NONE, expire_s);
 	} else if (found != OFS_NONE && store->records[found].verified) {
 		rc = end_at_once(store, user);
-		if (rc == 0 && store->config.ttl_s != 0)
-			store->records[found].expire_s = now_s + store->config.ttl_s;
+		if (rc == 0 && expire_s != 0)
+			store->records[found].expire_s = expire_s;
 	} else {
-		rc = put_new(store, tenant, store_key, layer, record, user, found);
+		rc = put_new(store, tenant, store_key, layer, record, user, found, expire_s);
 	}
 	store->stats.puts += rc == 0;
 	return rc;

@@ -152,6 +152,33 @@ refuse_unknown(struct ofs_store *store, const struct ofs_superblock *copies, cha
 			: "this is no store and not empty; give another path, or clear its first 256 KiB");
 }
 
+/* It must not serve what it held when it was left. */
+static int
+refuse_moved(struct ofs_store *store, char *error, size_t error_size_bytes)
+{
+	struct ofs_store_forward forward;
+	int rc = ofs_store_forwarded(store, &forward);
+
+	if (rc == 1) {
+		return ofs_store_refuse(error, error_size_bytes, -EINVAL,
+			"the store moved to %.511s (%.15s); set storage.path and storage.backend to it",
+			forward.path, forward.backend);
+	}
+	return rc == 0
+		? 0
+		: ofs_store_refuse(error, error_size_bytes, rc,
+			  "the device cannot be read (%s); look at dmesg and the device", strerror(-rc));
+}
+
+/* A store that another one names as the one its blocks moved to. */
+static int
+is_the_one(const struct ofs_store *store, int found)
+{
+	const struct ofs_key *uuid = &store->config.uuid;
+
+	return (uuid->lo | uuid->hi) == 0 || (found && ofs_key_equal(uuid, &store->super.uuid));
+}
+
 int
 ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	size_t error_size_bytes)
@@ -171,7 +198,14 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 			best = i;
 		}
 	}
-	if (best < 0 && failed == 0 && store->config.format && is_blank(store) == 1) {
+	if (best >= 0)
+		store->super = copies[best];
+	if (failed == 0 && !is_the_one(store, best >= 0)) {
+		return ofs_store_refuse(error, error_size_bytes, -EINVAL,
+			"this is not the store that the blocks moved to; find that one, or set storage.path");
+	}
+	if (best < 0 && failed == 0 && store->config.format != OFS_STORE_MAKE_NEVER
+		&& is_blank(store) == 1) {
 		*fresh = 1;
 		make(store, now_s);
 		return 0;
@@ -182,8 +216,12 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	}
 	if (best < 0)
 		return refuse_unknown(store, copies, error, error_size_bytes);
-	store->super = copies[best];
-	rc = compare(store, error, error_size_bytes);
+	if (store->config.format == OFS_STORE_MAKE_NEW) {
+		return ofs_store_refuse(error, error_size_bytes, -EINVAL,
+			"there is a store here already; give a new path, or remove that store");
+	}
+	rc = refuse_moved(store, error, error_size_bytes);
+	rc = rc == 0 ? compare(store, error, error_size_bytes) : rc;
 	if (rc == 0 && store->super.tenant_max < store->config.tenant_max)
 		store->super.tenant_max = store->config.tenant_max;
 	if (rc == 0 && store->config.codec != 0)

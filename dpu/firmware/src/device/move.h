@@ -1,0 +1,119 @@
+/*
+ * move.h: the running device moves its blocks to another storage.
+ *
+ * Model: a move has a store of its own, the target's, beside the device's. Copies bring over what
+ * stands in the device's store and not in the target's, pass after pass, while hosts go on; puts
+ * and flushes end in the device's store as ever, so that until the switch the old store is whole
+ * without the new one. When a pass finds little, writes are held back for a moment: the last passes
+ * find nothing, the target is synced, and one record on the old device says where the blocks are
+ * now. Then the two change places within one turn of the reactor, writes go on, and the old one is
+ * closed when its I/O has ended. Whatever fails before the record ends the move, and the device
+ * goes on as it was.
+ *
+ * All of it runs on the reactor's thread and waits for nothing but the target's opening; a device
+ * that hangs is given up after the deadline of an I/O, and what it holds is kept until it lets go.
+ */
+#ifndef OFS_DEVICE_MOVE_H
+#define OFS_DEVICE_MOVE_H
+
+#include "device.h"
+
+#include <stdbool.h>
+
+enum {
+	OFS_MOVE_COPIES = 8,     /* blocks on their way */
+	OFS_MOVE_SCAN = 32,      /* entries of the index that one look takes */
+	OFS_MOVE_LOOKS = 16,     /* of one turn */
+	OFS_MOVE_FEW = 64,       /* a pass that found no more is followed by the last */
+	OFS_MOVE_PASSES_MAX = 8, /* under a load that never lets up, so many are enough */
+	OFS_MOVE_TRIES = 3,
+	OFS_MOVE_USER_SYNC = 0x100, /* user words beside those of the copies */
+	OFS_MOVE_USER_RECORD = 0x101,
+	OFS_MOVE_USER_ERASE = 0x102
+};
+
+enum ofs_move_step {
+	OFS_STEP_NONE,
+	OFS_STEP_COPY,
+	OFS_STEP_LAST, /* writes are held back from here... */
+	OFS_STEP_SYNC,
+	OFS_STEP_RECORD,
+	OFS_STEP_ERASE, /* ...to here: a record that failed may stand there all the same */
+	OFS_STEP_CLOSE  /* the store that is not the device's (any more) ends its I/O */
+};
+
+enum ofs_copy_state {
+	OFS_COPY_FREE,
+	OFS_COPY_TO_READ,
+	OFS_COPY_READING,
+	OFS_COPY_TO_WRITE,
+	OFS_COPY_WRITING,
+	OFS_COPY_TO_CHECK,
+	OFS_COPY_CHECKING
+};
+
+struct ofs_copy {
+	uint32_t state;
+	uint32_t tries;
+	struct ofs_store_entry entry;
+	uint64_t checksum; /* as read from the old store */
+	uint64_t deadline_ns;
+	uint8_t *record;
+};
+
+struct ofs_move {
+	uint32_t step;
+	uint32_t tries;
+	bool sent; /* the I/O of this step is in flight */
+	bool pass_done;
+	bool pass_quiet;             /* no write was in flight when it began */
+	struct ofs_storage *storage; /* the target's; from the switch on the old one */
+	struct ofs_store *store;
+	struct ofs_storage_config config; /* the target's */
+	struct ofs_dma memory;            /* the copies' records, then the record of the switch */
+	struct ofs_copy copies[OFS_MOVE_COPIES];
+	uint64_t cursor;
+	uint64_t pass_found;
+	uint64_t pass_moved; /* by the old store's cleaner, when the pass began */
+	uint64_t held_at_ns; /* writes are held back from here on */
+	uint64_t until_ns;   /* and no longer than this */
+	struct ofs_move_status status;
+};
+
+/* move_state.c */
+/* Ends the move: it is closed when what flies has ended. */
+void ofs_move_fail(struct ofs_device *device, int rc, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* None is on its way. */
+bool ofs_move_copies_idle(const struct ofs_move *move);
+/* It has no I/O in flight, and is not at its end. */
+bool ofs_move_copy_waits(const struct ofs_copy *copy);
+/* Those that have no I/O in flight are forgotten. */
+void ofs_move_copies_drop(struct ofs_move *move);
+/* Writes wait: which of the stores they belong to is just being decided. */
+bool ofs_device_move_holds(const struct ofs_device *device);
+/* The block was deleted. */
+void ofs_device_move_forget(struct ofs_device *device, const struct ofs_key *store_key,
+	uint32_t layer);
+/* The reactor must look again so soon; UINT64_MAX: no move. */
+uint64_t ofs_device_move_due_ns(const struct ofs_device *device, uint64_t now_ns);
+
+/* move_copies.c */
+/* Begins and goes on with copies; true where something was done. */
+bool ofs_move_copies_step(struct ofs_device *device);
+void ofs_move_copy_done(struct ofs_device *device, uint32_t index, int rc);
+
+/* move_open.c */
+/* The store that is not the device's, when nothing of it is in flight; else it is waited for. */
+void ofs_move_close_other(struct ofs_device *device);
+void ofs_move_free_memory(struct ofs_device *device);
+/* The device closes: the other store first, waiting a bounded time for its I/O. */
+void ofs_device_move_close(struct ofs_device *device);
+
+/* move.c */
+/* An I/O of the move has ended, in either store. */
+void ofs_device_move_done(struct ofs_device *device, uint32_t user, int rc);
+/* One turn of a move; nothing where there is none. `served`: its store has just ended something. */
+bool ofs_device_move_turn(struct ofs_device *device, bool served);
+
+#endif

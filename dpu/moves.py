@@ -1,0 +1,166 @@
+"""Moving the blocks to another storage: what may be asked for, and where a store went that moved.
+
+The move itself is the firmware's. Here a request is checked against this machine and the present
+storage, the tenants' generated secrets are laid beside the new store, and the move is begun on a
+thread of its own, since growing a file and making a store on it may take long. `follow` is what a
+start does with a store that was left: it goes where the record in it says, and to no other store.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.bindings import settings
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.dpu import options
+from offstage.dpu.config import Config
+from offstage.dpu.derive import derive
+from offstage.dpu.device import DeviceLike
+from offstage.dpu.log import Log
+from offstage.dpu.preflight import check_store_file
+from offstage.dpu.sessions import TenantState
+from offstage.dpu.storefile import StoreFile
+from offstage.dpu.tenancy import carry_secret
+
+__all__ = ["Moves", "follow", "target"]
+
+HOPS_MAX = 16
+ANYWHERE = bytes(16)
+
+
+def follow(config: Config) -> tuple[Config, bytes]:
+    """The configuration with the storage that the blocks are on now, and the uuid of the store
+    there; all zero where nothing moved. BadInput where one move leads back to another."""
+    uuid = ANYWHERE
+    for _ in range(HOPS_MAX):
+        forward = _forward(config.storage)
+        if forward is None:
+            return config, uuid
+        uuid = forward.next
+        storage = msgspec.structs.replace(
+            config.storage, path=forward.path, backend=forward.backend, inner=forward.inner,
+            size_bytes=forward.size_bytes,
+        )  # fmt: skip
+        config = msgspec.structs.replace(config, storage=storage)
+    raise BadInput(f"the store moved {HOPS_MAX} times and more", config.storage.path,
+                   "set storage.path to where its blocks are")  # fmt: skip
+
+
+def _forward(storage: options.Storage) -> Any:
+    if in_memory(storage) or not Path(storage.path).exists():
+        return None
+    try:
+        with StoreFile(storage.path) as file:
+            return file.forward()
+    except BadInput:
+        return None  # no store, or none that can be read: the firmware says which
+
+
+def in_memory(storage: options.Storage) -> bool:
+    """Whether nothing of it outlives the daemon."""
+    return not storage.path or (storage.backend == "emulated" and not storage.inner)
+
+
+def target(config: Config, changes: Mapping[str, str]) -> Config:
+    """`config` with the storage that a move is asked to. BadInput names what speaks against it;
+    what the firmware alone can see, it refuses itself."""
+    where = "storage move"
+    changes = {key.removeprefix("storage."): text for key, text in changes.items()}
+    for key in ("lba", "io_timeout"):
+        if key in changes:
+            raise BadInput(
+                f"{key} cannot change while blocks are stored", where, f"leave {key} out"
+            )
+    if not changes.get("path"):
+        raise BadInput("no path", where, "write path=FILE, a file or block device")
+    chosen = settings.read_table(options.Storage, changes, where)
+    moved = msgspec.structs.replace(
+        config, storage=msgspec.structs.replace(config.storage, **chosen)
+    )
+    for one in (config, moved):
+        if one.storage.backend == "spdk":
+            raise BadInput("a move to or from SPDK is not possible", where,
+                           "choose io_uring, posix or emulated; or start on the other storage "
+                           "anew")  # fmt: skip
+    if in_memory(config.storage):
+        raise BadInput("the present storage is memory, which cannot record a move", where,
+                       "start the daemon on the storage instead")  # fmt: skip
+    if in_memory(moved.storage):
+        raise BadInput("memory keeps nothing over a restart", where,
+                       "write inner=io_uring or inner=posix")  # fmt: skip
+    derive(moved)
+    present, path = Path(config.storage.path), Path(moved.storage.path)
+    if path.exists() and present.exists() and path.samefile(present):
+        raise BadInput("is the present storage", str(path), "give another path")
+    check_store_file(moved)
+    return moved
+
+
+class Moves:
+    """The daemon's moves: one at a time. One thread owns this, the daemon's loop."""
+
+    def __init__(
+        self, config: Config, device: DeviceLike, tenants: Sequence[TenantState], log: Log
+    ) -> None:
+        self._config, self._device, self._tenants, self._log = config, device, tenants, log
+        self._target: Config | None = None  # of a move that is beginning or running
+        self._thread: threading.Thread | None = None
+        self._refused: OffstageError | None = None
+
+    @property
+    def beginning(self) -> bool:
+        """Whether a request waits for its answer."""
+        return self._thread is not None
+
+    def begin(self, changes: Mapping[str, str]) -> None:
+        """Check the request and begin it on a thread; `begun` says how that ended."""
+        self.tick()
+        if self._target is not None:
+            raise BadInput("a move is running", "storage move", "wait for its end: dpu status")
+        moved = target(self._config, changes)
+        for tenant, state in zip(self._config.tenants, self._tenants, strict=True):
+            carry_secret(tenant, moved.storage.path, state.secret)
+        self._target, self._refused = moved, None
+        self._thread = threading.Thread(target=self._run, args=(moved,), name="ofs-move")
+        self._thread.start()
+
+    def begun(self) -> bool:
+        """True once after the move has begun; raises where it was refused; False before."""
+        if self._thread is None or self._thread.is_alive():
+            return False
+        self._thread = None
+        if self._refused is not None:
+            self._target = None
+            raise self._refused
+        assert self._target is not None
+        self._log.info("storage_move", path=self._target.storage.path)
+        return True
+
+    def tick(self) -> None:
+        """Notes the end of a move that was begun."""
+        if self._target is None or self._thread is not None:
+            return
+        status = self._device.move_status()
+        if status["state"] == "running":
+            return
+        said = {name: status[name] for name in ("path", "blocks_copied", "blocks_lost", "held_ns")}
+        if status["switched"]:
+            self._config = self._target
+            self._log.info("storage_moved", **said, unrecorded=status["unrecorded"])
+        else:
+            self._log.error("storage_move_failed", **said, error=status["error"])
+        self._target = None
+
+    def close(self) -> None:
+        """Wait for a beginning that is under way: it uses the device."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, moved: Config) -> None:
+        try:
+            self._device.move(moved)
+        except OffstageError as error:
+            self._refused = error

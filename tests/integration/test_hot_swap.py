@@ -1,0 +1,247 @@
+"""Does a running daemon change its storage and its fabrics without losing a block or a session?
+
+The daemon is the real one. Hosts put and fetch without a pause while its blocks move from a file to
+another; it is killed at random moments of a move and started again with the configuration it had.
+"""
+
+import random
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from live_daemon import (
+    CHUNKS,
+    CONFIG,
+    ENTRY,
+    LAYERS,
+    PAYLOAD,
+    WAIT_S,
+    Tier,
+    Worker,
+    block,
+    check_text,
+    daemon,
+    fetch,
+    open_text,
+    put,
+    until,
+)
+
+from offstage.bindings.errors import OffstageError
+from offstage.bindings.keys import checksum
+from offstage.dpu.storefile import StoreFile, check, inspect
+from offstage.host.control import Control
+from offstage.host.fabrics import open_fabric
+from offstage.host.fabrics.shm import open_driver
+
+Names = set[tuple[int, int, int]]
+SMALL = {"storage__size": "24MiB"}
+
+
+def begin(tier: Tier, number: int, acknowledged: Names) -> tuple[Worker, threading.Thread]:
+    """A host at work; its first calls have ended when this returns."""
+    worker = Worker(tier, number, number, acknowledged)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert worker.busy.wait(WAIT_S)
+    return worker, thread
+
+
+def end(workers: list[tuple[Worker, threading.Thread]]) -> None:
+    for worker, thread in workers:
+        worker.stop.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+        if worker.error is not None:
+            raise worker.error
+
+
+def moved(operator: Control, path: Path, **more: str) -> dict[str, Any]:
+    """Move and wait for the end; the status of the move."""
+    operator.storage_move({"path": str(path), **more})
+    until(lambda: operator.status()["move"]["state"] != "running")
+    return dict(operator.status()["move"])
+
+
+def fill(tier: Tier, numbers: range, acknowledged: Names) -> None:
+    """Whole texts, so that a move has something to do."""
+    with tier.control() as control, open_driver(control.attach("shm")) as driver:
+        for number in numbers:
+            text = open_text(control, number)
+            for layer in range(LAYERS):
+                for first in range(0, CHUNKS, 16):
+                    for one in put(driver, text, layer, list(range(first, first + 16))):
+                        acknowledged.add((number, one, layer))
+            control.session_close(text.session)
+
+
+def test_blocks_move_under_load_from_side_to_side(tmp_path: Path) -> None:
+    """io_uring or posix to posix, then to an emulated drive, with two hosts at work all along: are
+    all blocks there, on the new storage only, and was no call of a host refused?"""
+    acknowledged: Names = set()
+    with daemon(tmp_path, **SMALL) as tier, tier.control("operator") as operator:
+        fill(tier, range(100, 110), acknowledged)
+        workers = [begin(tier, number, acknowledged) for number in range(2)]
+        for path, more in (
+            (tmp_path / "second", {"backend": "posix"}),
+            (tmp_path / "third", {"backend": "emulated", "inner": "posix"}),
+        ):
+            status = moved(operator, path, **more)
+            assert status["state"] == "done" and status["switched"] and not status["unrecorded"]
+            assert status["blocks_copied"] >= 10 * CHUNKS * LAYERS and status["blocks_lost"] == 0
+            assert operator.status()["storage"] == more["backend"]
+            fetched = [worker.fetched for worker, _ in workers]
+            until(lambda seen=fetched: all(  # type: ignore[misc]
+                worker.fetched > old or worker.error or not thread.is_alive()
+                for (worker, thread), old in zip(workers, seen, strict=True)))  # fmt: skip
+            assert [(worker.error, thread.is_alive()) for worker, thread in workers] == [
+                (None, True), (None, True)
+            ]  # fmt: skip
+        end(workers)
+        for number in (*range(2), *range(100, 110)):
+            check_text(tier, number, acknowledged)
+        assert check(tmp_path / "third") == []
+    # The kill above was the last word: what the record says is followed to the end.
+    with daemon(tmp_path, **SMALL) as tier:
+        assert tier.storage == "emulated"
+        for number in (*range(2), *range(100, 110)):
+            check_text(tier, number, acknowledged)
+    assert inspect(tmp_path / "store.ofs")["moved_to"] == str(tmp_path / "second")
+    with StoreFile(tmp_path / "second") as second, StoreFile(tmp_path / "third") as third:
+        forward = second.forward()
+        assert forward is not None and forward.path == str(tmp_path / "third")
+        assert forward.next == third.superblock.uuid and third.forward() is None
+
+
+def test_killed_in_the_middle_of_a_move(tmp_path: Path) -> None:
+    """Whenever the daemon dies, is one store whole and found, with all that was acknowledged?"""
+    rng = random.Random(5)
+    acknowledged: Names = set()
+    lives = 4
+    for life in range(lives):
+        with daemon(tmp_path, **SMALL) as tier, tier.control("operator") as operator:
+            if life == 0:
+                fill(tier, range(100, 106), acknowledged)
+            for number in (*range(life), *range(100, 106)):
+                check_text(tier, number, acknowledged)
+            worker, thread = begin(tier, life, acknowledged)
+            operator.storage_move({"path": str(tmp_path / f"{life}"), "backend": "posix"})
+            # While blocks are copied, about the switch, and after it.
+            if life % 3 == 1:
+                until(lambda: operator.status()["move"]["state"] == "done")
+            elif life % 3 == 2:
+                until(lambda: operator.status()["move"]["blocks_copied"] > 500)
+            time.sleep(rng.uniform(0, 0.05))
+            tier.process.kill()
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+        if worker.error is not None:
+            raise worker.error
+    with daemon(tmp_path, **SMALL) as tier:
+        for number in (*range(lives), *range(100, 106)):
+            check_text(tier, number, acknowledged)
+    followed = 0
+    for name in ("store.ofs", *(str(life) for life in range(lives))):
+        with StoreFile(tmp_path / name) as file:
+            followed += file.forward() is not None
+    print(f"{len(acknowledged)} blocks acknowledged, {followed} of {lives} moves recorded")
+    assert 0 < followed < lives + 1
+
+
+def test_what_cannot_be_a_target_is_one_line_and_changes_nothing(tmp_path: Path) -> None:
+    acknowledged: Names = set()
+    (tmp_path / "alien").write_bytes(b"\x7fELF" * 100_000)
+    (tmp_path / "folder").mkdir()
+    with daemon(tmp_path, **SMALL) as tier, tier.control("operator") as operator:
+        fill(tier, range(3), acknowledged)
+        with daemon(other := tmp_path / "folder", **SMALL):
+            pass
+        rows = [
+            ({"path": str(tmp_path / "store.ofs")}, "is the present storage"),
+            ({"path": str(tmp_path / "alien")}, "no store and not empty"),
+            ({"path": str(other / "store.ofs")}, "there is a store here already"),
+            ({"path": str(tmp_path / "small"), "size": "2MiB"}, "need"),
+            ({"path": str(tmp_path / "absent/store")}, "its directory does not exist"),
+            ({"path": str(tmp_path / "m"), "backend": "emulated"}, "keeps nothing over a restart"),
+            ({"path": str(tmp_path / "lba"), "lba": "512"}, "lba cannot change"),
+            ({"path": str(tmp_path / "x"), "colour": "red"}, "colour"),
+            ({"backend": "posix"}, "no path"),
+        ]
+        for changes, said in rows:
+            with pytest.raises(OffstageError, match=said) as refused:
+                operator.storage_move(changes)
+            assert len(str(refused.value).splitlines()) == 1
+        with pytest.raises(OffstageError, match="only the operator"), tier.control() as host:
+            host.storage_move({"path": str(tmp_path / "y")})
+        assert operator.status()["move"]["state"] == "none"
+        for number in range(3):
+            check_text(tier, number, acknowledged)
+        assert moved(operator, tmp_path / "good")["state"] == "done"
+
+
+def test_the_command_moves_and_a_start_takes_no_other_store_for_the_new_one(tmp_path: Path) -> None:
+    """Is the command's answer true? And where the target was lost, or is another, does the start
+    say so instead of making a new store?"""
+    acknowledged: Names = set()
+    with daemon(tmp_path, **SMALL) as tier:
+        fill(tier, range(2), acknowledged)
+        where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
+        command = [*ENTRY, "dpu", "storage", "move", f"path={tmp_path / 'to'}", *where]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0 and "done" in done.stdout, done.stderr
+        again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert again.returncode == 2 and "is the present storage" in again.stderr
+        assert len(again.stderr.splitlines()) == 1
+    (tmp_path / "to").rename(tmp_path / "away")
+    with pytest.raises(AssertionError, match="not the store that the blocks moved to"):
+        with daemon(tmp_path, **SMALL):
+            pass
+    (tmp_path / "to").unlink()
+    (tmp_path / "away").rename(tmp_path / "to")
+    with daemon(tmp_path, **SMALL) as tier:
+        for number in range(2):
+            check_text(tier, number, acknowledged)
+
+
+def test_a_fabric_is_added_and_removed_while_hosts_go_on(tmp_path: Path) -> None:
+    """Does a host keep its session over shm, and another come over zmq once it is added, and stay
+    when it is removed again?"""
+    assert "daemon.fabrics" not in CONFIG
+    with (
+        daemon(tmp_path, daemon__fabrics="shm", **SMALL) as tier,
+        tier.control("operator") as operator,
+        tier.control() as first,
+        tier.control() as second,
+        tier.control() as third,
+        open_driver(first.attach("shm")) as driver,
+    ):
+        text = open_text(first, 1)
+        assert len(put(driver, text, 0, [0, 1])) == 2
+        with pytest.raises(OffstageError, match="does not serve this fabric"):
+            second.attach("zmq")
+        operator.fabric_open("zmq", f"ipc://{tmp_path}/fabric")
+        shown = operator.status()["fabrics"]["zmq"]
+        assert shown == {"open": True, "hosts": 0, "endpoint": f"ipc://{tmp_path}/fabric"}
+        fabric = open_fabric(second, "zmq")
+        assert operator.status()["fabrics"]["zmq"]["hosts"] == 1
+        operator.fabric_shut("zmq")
+        operator.fabric_shut("shm")
+        with pytest.raises(OffstageError, match="attach over one of none"):
+            third.attach("zmq")
+        assert operator.status()["fabrics"]["zmq"]["endpoint"], "its host is still there"
+        other = open_text(second, 2)
+        source = np.stack([block(2, ordinal, 1) for ordinal in range(4)])
+        assert source.shape == (4, PAYLOAD) and checksum(bytes(source[0]))
+        assert list(fabric.put(other.session, 1, np.arange(4, dtype=np.uint32), source)) == [0] * 4
+        assert fetch(driver, text, 0, [0, 1]) == [0, 0]
+        fabric.close()
+        second.close()
+        until(lambda: not operator.status()["fabrics"]["zmq"]["endpoint"])
+        assert fetch(driver, text, 0, [0, 1]) == [0, 0]
+        operator.fabric_open("shm")
+        with open_driver(third.attach("shm")):
+            pass

@@ -1,0 +1,204 @@
+"""A real daemon in a process of its own, and hosts at it whose blocks anyone can check.
+
+The daemon is on io_uring over a file where the kernel allows it. The bytes of a block follow from
+its text, its place in it and its layer, so whoever reads one knows what was written.
+"""
+
+import contextlib
+import errno
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offstage.bindings.driver import Driver
+from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.bindings.keys import block_keys
+from offstage.host.control import Control
+from offstage.host.fabrics.shm import open_driver
+
+ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
+TENANT = "red"
+PAYLOAD = 4096
+LAYERS = 2
+CHUNKS = 48  # of one text
+WAIT_S = 120.0
+CONFIG = {
+    "daemon.endpoint": "tcp://127.0.0.1:*", "daemon.metrics_endpoint": "", "arena.size": "1MiB",
+    "arena.payload": "4KiB", "arena.layers": str(LAYERS), "arena.block_tokens": "64",
+    "storage.size": "512MiB", "store.segment": "256KiB", "limits.chunks": "32768",
+    "limits.context_tokens": "8192", "limits.demands": "32", "limits.sessions": "8",
+    "limits.ports": "4",
+}  # fmt: skip
+
+
+@dataclass
+class Tier:
+    """A running daemon: its process, where it answers, and where its secrets are."""
+
+    process: "subprocess.Popen[bytes]"
+    endpoint: str
+    runtime_dir: Path
+    storage: str
+
+    def control(self, tenant: str = TENANT, **more: Any) -> Control:
+        return Control(self.endpoint, tenant=tenant, runtime_dir=self.runtime_dir, **more)
+
+
+@contextlib.contextmanager
+def daemon(folder: Path, **changed: str) -> Iterator[Tier]:
+    """Started on what `folder` holds; killed on the way out, if it still runs."""
+    chosen = CONFIG | {"daemon.runtime_dir": str(folder / "run")}
+    chosen |= {"storage.path": str(folder / "store.ofs")}
+    chosen |= {name.replace("__", "."): value for name, value in changed.items()}
+    (folder / "daemon.toml").write_text(f'[[tenant]]\nname = "{TENANT}"\n')
+    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+    command = [*ENTRY, "dpu", "serve", "--config", str(folder / "daemon.toml"), *sets]
+    log = folder / "daemon.log"
+    with log.open("ab") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        ready = json.loads(line)
+        yield Tier(process, ready["endpoint"], Path(ready["runtime_dir"]), ready["storage"])
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def block(text: int, ordinal: int, layer: int) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    """The bytes of one block [PAYLOAD]: nobody else writes them. Every other one has two values of
+    one exponent, of which a codec leaves next to nothing."""
+    rng = np.random.default_rng([text, ordinal, layer])
+    low, high = (64, 66) if ordinal % 2 else (0, 256)
+    return rng.integers(low, high, PAYLOAD, np.uint8)
+
+
+@dataclass
+class Text:
+    """One text in a session of one host; `stored` counts the layers the daemon had of a chunk."""
+
+    number: int
+    session: int
+    keys: Any
+    stored: list[int]
+    step: int = 0
+
+
+def open_text(control: Control, number: int) -> Text:
+    session = control.session_open(select_blocks=8)
+    contents = [(number * CHUNKS + i).to_bytes(16, "big") for i in range(CHUNKS)]
+    appended = control.append(session, contents)
+    return Text(number, session, block_keys(appended.keys, LAYERS), appended.stored_layers)
+
+
+def fetch(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[int]:
+    """Fetch blocks, check the bytes of those that came, return their rcs."""
+    text.step += 1
+    target = np.zeros((len(ordinals), PAYLOAD), np.uint8)
+    keys = np.ascontiguousarray(text.keys[layer][ordinals])
+    got = driver.fetch(
+        text.session, text.step, layer, np.array(ordinals, np.uint32), keys, target,
+    )  # fmt: skip
+    for row, (ordinal, rc) in enumerate(zip(ordinals, got.rcs, strict=True)):
+        if rc == 0:
+            expected = block(text.number, ordinal, layer)
+            assert np.array_equal(target[row], expected), (text.number, ordinal, layer)
+    return [int(rc) for rc in got.rcs]
+
+
+def put(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[int]:
+    """Put blocks; those that were acknowledged."""
+    source = np.stack([block(text.number, ordinal, layer) for ordinal in ordinals])
+    rcs = driver.put(text.session, layer, np.array(ordinals, np.uint32), source)
+    return [ordinal for ordinal, rc in zip(ordinals, rcs, strict=True) if rc == 0]
+
+
+@dataclass
+class Worker:
+    """A host that puts and fetches until the daemon is gone or it is to stop; `acknowledged` is
+    what it knows."""
+
+    tier: Tier
+    number: int
+    seed: int
+    acknowledged: set[tuple[int, int, int]]
+    fetched: int = 0
+    error: BaseException | None = None
+    busy: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        try:
+            with contextlib.suppress(RunFailed):
+                self._work()
+        except OffstageError as error:
+            # The control connection may be the first to find that nobody answers.
+            if self.tier.process.poll() is None:
+                self.error = error
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.busy.set()
+
+    def _work(self) -> None:
+        rng = random.Random(self.seed)
+        control = self.tier.control(timeout_s=2.0, heartbeat=False)
+        try:
+            with open_driver(control.attach("shm")) as driver:
+                text = open_text(control, self.number)
+                while not self.stop.is_set():
+                    self._turn(rng, driver, text)
+        finally:
+            control._context.destroy(linger=0)  # nobody is there to say goodbye to
+
+    def _turn(self, rng: random.Random, driver: Driver, text: Text) -> None:
+        layer = rng.randrange(LAYERS)
+        if rng.random() < 0.6:
+            ordinals = sorted(rng.sample(range(CHUNKS), rng.randint(1, 8)))
+            for ordinal in put(driver, text, layer, ordinals):
+                self.acknowledged.add((text.number, ordinal, layer))
+        else:
+            known = [o for t, o, at in self.acknowledged if t == text.number and at == layer]
+            if known:
+                ordinals = sorted(rng.sample(known, min(len(known), 8)))
+                rcs = fetch(driver, text, layer, ordinals)
+                assert set(rcs) <= {0, -errno.EPIPE}, rcs
+                self.fetched += len(ordinals)
+        self.busy.set()
+
+
+def check_text(tier: Tier, number: int, acknowledged: set[tuple[int, int, int]]) -> int:
+    """Read one text whole: what was acknowledged is there, the rest is right or absent."""
+    with tier.control() as control, open_driver(control.attach("shm")) as driver:
+        text = open_text(control, number)
+        there = 0
+        for layer in range(LAYERS):
+            for first in range(0, CHUNKS, 16):
+                ordinals = list(range(first, first + 16))
+                rcs = fetch(driver, text, layer, ordinals)
+                for ordinal, rc in zip(ordinals, rcs, strict=True):
+                    if (number, ordinal, layer) in acknowledged:
+                        assert rc == 0, f"lost: text {number} chunk {ordinal} layer {layer}: {rc}"
+                    assert rc in (0, -errno.ENOENT)
+                    there += rc == 0
+        assert sum(text.stored) == there
+    return there
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)

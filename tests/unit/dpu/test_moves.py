@@ -1,0 +1,167 @@
+"""Is a move asked for, followed and refused as its record and this machine say?"""
+
+import io
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.bindings.errors import BadInput, StoreFull
+from offstage.bindings.keys import checksum
+from offstage.bindings.storage import Storage, StorageConfig
+from offstage.bindings.store import Store, StoreConfig
+from offstage.dpu.config import Config, load
+from offstage.dpu.log import Log
+from offstage.dpu.moves import HOPS_MAX, Moves, follow
+from offstage.dpu.sessions import TenantState
+from offstage.dpu.storefile import FORWARD, FORWARD_MAGIC, FORWARD_OFFSET, StoreFile
+
+SIZE_BYTES = 16 << 20
+LBA = 4096
+STORE = StoreConfig(payload_size_bytes=8 * LBA, layer_count=4, segment_size_bytes=1 << 20)
+
+
+def config(path: Path) -> Config:
+    given = {"storage.path": str(path), "storage.size": "16MiB", "store.segment": "1MiB",
+             "storage.backend": "posix"}  # fmt: skip
+    return load(overrides=given, environ={})
+
+
+def made(path: Path) -> bytes:
+    """A new store; its uuid."""
+    opened = StorageConfig("posix", str(path), size_bytes=SIZE_BYTES, lba_size_bytes=LBA)
+    with Storage(opened) as storage, Store(storage, STORE, str(path)):
+        pass
+    with StoreFile(path) as file:
+        return file.superblock.uuid
+
+
+def forward(path: Path, to: Path, uuid: bytes, next_uuid: bytes, damage: bool = False) -> None:
+    """What the firmware writes at a switch, written a second time from the page of the format."""
+    record = np.zeros(1, FORWARD)
+    record["magic"] = int.from_bytes(FORWARD_MAGIC, "little")
+    record["size_bytes"], record["moved_s"] = SIZE_BYTES, 7
+    record["backend"][0, : len("posix")] = [bytes([one]) for one in b"posix"]
+    name = str(to).encode()
+    record["path"][0, : len(name)] = [bytes([one]) for one in name]
+    record["uuid"] = np.frombuffer(uuid, FORWARD["uuid"])[0]
+    record["next"] = np.frombuffer(next_uuid, FORWARD["next"])[0]
+    data = bytearray(record.tobytes())
+    data[-8:] = checksum(bytes(data[:-8])).to_bytes(8, "little")
+    data[40] ^= damage
+    with path.open("r+b") as file:
+        file.seek(FORWARD_OFFSET)
+        file.write(data)
+
+
+def test_a_start_goes_where_the_blocks_are(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    uuids = [made(path) for path in (one, two, three)]
+    assert follow(config(one)) == (config(one), bytes(16))
+    forward(one, two, uuids[0], uuids[1])
+    forward(two, three, uuids[1], uuids[2])
+    found, uuid = follow(config(one))
+    assert (found.storage.path, found.storage.backend) == (str(three), "posix")
+    assert uuid == uuids[2] and found.store == config(one).store
+
+
+def test_a_record_that_is_not_whole_or_of_another_store_counts_as_none(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    uuids = [made(one), made(two)]
+    forward(one, two, uuids[0], uuids[1], damage=True)
+    assert follow(config(one))[1] == bytes(16)
+    forward(one, two, uuids[1], uuids[1])
+    assert follow(config(one))[1] == bytes(16)
+    assert follow(config(tmp_path / "absent"))[1] == bytes(16)
+
+
+def test_stores_that_name_each_other_are_refused(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    uuids = [made(one), made(two)]
+    forward(one, two, uuids[0], uuids[1])
+    forward(two, one, uuids[1], uuids[0])
+    with pytest.raises(BadInput, match=f"moved {HOPS_MAX} times"):
+        follow(config(one))
+
+
+def test_the_firmware_refuses_a_store_that_moved_and_one_that_is_another(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    uuids = [made(one), made(two)]
+    forward(one, two, uuids[0], uuids[1])
+    with pytest.raises(BadInput, match=r"the store moved to .*two \(posix\); set storage.path"):
+        made(one)
+    forward(two, one, uuids[1], uuids[0], damage=True)
+    assert made(two) == uuids[1]
+
+
+class Device:
+    """Begins a move when it is let, and ends as it is told."""
+
+    def __init__(self, refuse: bool = False) -> None:
+        self.let = threading.Event()
+        self.refuse = refuse
+        self.status: dict[str, Any] = {"state": "running"}
+
+    def move(self, config: Config) -> None:
+        assert self.let.wait(10)
+        if self.refuse:
+            raise StoreFull("too small", config.storage.path)
+
+    def move_status(self) -> dict[str, Any]:
+        return self.status
+
+
+def moves_of(device: Any, path: Path) -> tuple[Moves, io.StringIO]:
+    stream = io.StringIO()
+    tenant = TenantState("default", 0, b"s" * 32, 8)
+    return Moves(config(path), device, [tenant], Log("info", stream, text=False)), stream
+
+
+def wait_begun(moves: Moves) -> None:
+    while not moves.begun():
+        assert moves.beginning
+
+
+def test_one_move_at_a_time_and_the_next_from_where_the_last_went(tmp_path: Path) -> None:
+    """While a move begins or runs another is refused; afterwards its target is what is present."""
+    (tmp_path / "one").write_bytes(b"")
+    device = Device()
+    moves, log = moves_of(device, tmp_path / "one")
+    moves.begin({"path": str(tmp_path / "two")})
+    assert (tmp_path / "two.default.secret").read_text().strip() == (b"s" * 32).hex()
+    assert not moves.begun() and moves.beginning
+    with pytest.raises(BadInput, match="a move is running"):
+        moves.begin({"path": str(tmp_path / "three")})
+    device.let.set()
+    wait_begun(moves)
+    moves.tick()
+    with pytest.raises(BadInput, match="a move is running"):
+        moves.begin({"path": str(tmp_path / "three")})
+    device.status = {"state": "done", "switched": 1, "unrecorded": 0, "path": "two",
+                     "blocks_copied": 3, "blocks_lost": 0, "held_ns": 1}  # fmt: skip
+    (tmp_path / "two").write_bytes(b"")
+    with pytest.raises(BadInput, match="is the present storage"):
+        moves.begin({"path": str(tmp_path / "two")})
+    assert "storage_moved" in log.getvalue()
+
+
+def test_a_move_that_is_refused_or_fails_leaves_the_storage_what_it_was(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"")
+    device = Device(refuse=True)
+    moves, log = moves_of(device, tmp_path / "one")
+    device.let.set()
+    moves.begin({"path": str(tmp_path / "two")})
+    with pytest.raises(StoreFull, match="too small"):
+        wait_begun(moves)
+    device.refuse = False
+    moves.begin({"path": str(tmp_path / "two")})
+    wait_begun(moves)
+    device.status = {"state": "failed", "switched": 0, "path": "two", "error": "it hangs",
+                     "blocks_copied": 3, "blocks_lost": 0, "held_ns": 1}  # fmt: skip
+    moves.tick()
+    assert "it hangs" in log.getvalue()
+    with pytest.raises(BadInput, match="is the present storage"):
+        moves.begin({"path": str(tmp_path / "one")})
+    moves.close()

@@ -90,14 +90,14 @@ def _nixl(machine: Machine) -> Check:
     purpose = "the nixl fabric: machines without raw verbs, and GPU memory"
     version = next((found for name in NIXL_DISTRIBUTIONS if (found := _distribution(name))), None)
     if version is None:
-        return Check("NIXL", "missing", "not installed", purpose, "pip install 'offstage[nixl]'")
+        return Check("NIXL", "missing", "not installed", purpose, "pip install --no-deps nixl-cu12")
     names = ("nixl._api", "nixl_cu13._api", "nixl_cu12._api")
     done = run_quietly([sys.executable, "-c", _IMPORT_ONE.format(names=names)])
     if done is not None and done.returncode == 0:
         return Check("NIXL", "ok", f"{version}, imports", purpose)
     last = (done.stderr.strip().splitlines() or ["no word"])[-1] if done is not None else "hangs"
     return Check("NIXL", "missing", f"{version} does not import: {last}", purpose,
-                 "pip install --force-reinstall 'offstage[nixl]'")  # fmt: skip
+                 "pip install --force-reinstall --no-deps nixl-cu12")  # fmt: skip
 
 
 _IMPORT_ONE = """

@@ -21,10 +21,10 @@ from offstage.testbeds.live import host_run
 from offstage.testbeds.report.compare.recorded import read_run
 
 DILATION = 20
-AGREED_DILATION = 1000
+AGREED_DILATION = 4000
 WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
          "--time-per-token", "1ms", "--steps", "20"]  # fmt: skip
-AGREED_WORDS = [*WORDS[:-3], "300us", "--steps", "20"]
+AGREED_WORDS = [*WORDS[:-3], "300us", "--steps", "10"]
 
 
 def configured(folder: Path, dilation: int) -> Path:

@@ -2,6 +2,7 @@
 byte; does a run that did not keep the pace say so, and one that did agree with virtual time?"""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,10 +22,12 @@ from offstage.testbeds.live import host_run
 from offstage.testbeds.report.compare.recorded import read_run
 
 DILATION = 20
-AGREED_DILATION = 4000
+TIMED = "OFFSTAGE_TEST_TIMING" in os.environ
+"""Whether this machine has nothing else to do, so that its times may be judged."""
+AGREED_DILATION, AGREED_STEPS = (4000, 40) if TIMED else (1000, 20)
 WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
          "--time-per-token", "1ms", "--steps", "20"]  # fmt: skip
-AGREED_WORDS = [*WORDS[:-3], "300us", "--steps", "10"]
+AGREED_WORDS = [*WORDS[:-3], "300us", "--steps", str(AGREED_STEPS)]
 
 
 def configured(folder: Path, dilation: int) -> Path:
@@ -88,6 +91,23 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "record"
 
 
+def test_the_log_of_a_loop_is_replayed(recorded: Path) -> None:
+    """The loop's own decisions through the same preset in virtual time: every end as the host saw
+    it, and every demand has its time."""
+    trace, record = read_trace(recorded), read_run(recorded)
+    assert record.device == "asic_7nm" and record.provenance == "emulated"
+    seen = as_hosts_saw(trace, record.stages)
+    found = decision_replay(trace, read_preset("asic_7nm"))
+    assert (found.hits, found.late, found.misses) == (seen.hits, seen.late, seen.misses)
+    assert found.demands == seen.hits + seen.late + seen.misses > 300
+    assert 0 < found.fetch_ns.mean <= found.fetch_ns.p99
+
+
+@pytest.mark.skipif(
+    not TIMED,
+    reason="judges this machine's times: with nothing else running, "
+    "OFFSTAGE_TEST_TIMING=1 pytest tests/integration/test_chip_in_the_loop.py",
+)
 @pytest.mark.parametrize("replay", [decision_replay, closed_loop])
 def test_the_loop_agrees_with_virtual_time(
     recorded: Path, replay: Callable[[Trace, Preset], ChipRun]
@@ -96,12 +116,9 @@ def test_the_loop_agrees_with_virtual_time(
     again: shares of hit, late and miss, and how long a fetch takes, the tolerances of a
     calibration."""
     trace, record = read_trace(recorded), read_run(recorded)
-    assert record.device == "asic_7nm" and record.provenance == "emulated"
     seen, found = as_hosts_saw(trace, record.stages), replay(trace, read_preset("asic_7nm"))
-    demands = seen.hits + seen.late + seen.misses
-    assert found.demands == demands > 300
     for name in ("hits", "late", "misses"):
-        assert getattr(found, name) == pytest.approx(getattr(seen, name), abs=0.01 * demands), name
+        assert getattr(found, name) == pytest.approx(getattr(seen, name), abs=0.01 * found.demands)
     assert found.fetch_ns.mean == pytest.approx(seen.fetch_ns.mean, rel=0.10)
     assert found.fetch_ns.p99 == pytest.approx(seen.fetch_ns.p99, rel=0.20)
 

@@ -37,6 +37,7 @@ CONFIG = {
     "storage.size": "512MiB", "store.segment": "256KiB", "limits.chunks": "32768",
     "limits.context_tokens": "8192", "limits.demands": "32", "limits.sessions": "8",
     "limits.ports": "4",
+    "daemon.host_timeout": "1h",  # workers send no heartbeats, and a machine may be slow
 }  # fmt: skip
 
 

@@ -57,6 +57,26 @@ def test_nothing_is_lost_and_both_write_the_same(dtype: str, data: bytes) -> Non
     assert len(coded) <= 8 + 2 * pieces + len(data)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_longest_codes_follow_each_other(dtype: str) -> None:
+    """Each exponent half as often as the one before, and runs of the rarest: in float16 three codes
+    and rests are 57 bits, with 7 left of the group before exactly what the writer holds at once."""
+    shape = reference.SHAPES[dtype]
+    random = np.random.default_rng(57)
+    count = 64 * reference.PIECE_BYTES // (shape.value_bits // 8)
+    exponents = np.minimum(random.geometric(0.5, count) - 1, 7)
+    rare = (random.random(count) < 0.005).nonzero()[0][:, None] - np.arange(3)
+    exponents[rare] = random.integers(8, 15, rare.shape)
+    mantissa_bits = shape.rest_bits - 1
+    values = exponents << mantissa_bits | random.integers(0, 2**mantissa_bits, count)
+    values |= random.integers(0, 2, count) << shape.value_bits - 1
+    data = values.astype(f"<u{shape.value_bits // 8}").tobytes()
+    coded = codec.encode(dtype, data)
+    assert len(coded) < len(data)
+    assert coded == reference.encode(dtype, data)
+    assert codec.decode(coded, len(data)) == data
+
+
 @given(dtype=st.sampled_from(DTYPES), data=payloads())
 def test_the_reference_decodes_what_it_wrote(dtype: str, data: bytes) -> None:
     """Is the reference whole by itself? The first two pieces of each payload: it is slow."""

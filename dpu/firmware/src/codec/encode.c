@@ -106,13 +106,15 @@ static inline void
 write_bits(struct ofs_bit_writer *writer, uint64_t bits, uint32_t count)
 {
 	uint64_t eight;
+	uint32_t whole_bytes;
 
 	writer->held |= bits << (64 - writer->held_bits - count);
 	eight = __builtin_bswap64(writer->held);
 	memcpy(writer->out, &eight, sizeof(eight));
 	writer->held_bits += count;
-	writer->out += writer->held_bits / 8;
-	writer->held <<= writer->held_bits & ~7u;
+	whole_bytes = writer->held_bits / 8;
+	writer->out += whole_bytes;
+	writer->held = writer->held << 4 * whole_bytes << 4 * whole_bytes; /* all 64 bits may be out */
 	writer->held_bits %= 8;
 }
 

@@ -12,6 +12,8 @@
 
 #include "ofs_base.h"
 
+#include <time.h>
+
 /* cdef: order 1 */
 /* cdef: begin */
 #define OFS_DILATION_MAX 100000
@@ -41,6 +43,16 @@ static inline uint64_t
 ofs_clock_now_ns(struct ofs_clock *clock)
 {
 	return clock->now_ns(clock);
+}
+
+/* CLOCK_MONOTONIC, which is the OS clock when it is not dilated. */
+static inline uint64_t
+ofs_machine_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* How long the machine takes for so much of this clock's time, or what its own clock will say. */

@@ -3,16 +3,12 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <time.h>
 
 static uint64_t
 clock_os_now_ns(struct ofs_clock *clock)
 {
-	struct timespec now;
-
 	(void)clock;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return ofs_machine_now_ns();
 }
 
 static uint64_t

@@ -1,10 +1,10 @@
 /* Benches of the host's path, in C so that no Python stands in the loop; see driver.h. */
+#include "clock.h"
 #include "driver/internal.h"
 #include "region/shared.h"
 
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 int
 ofs_driver_bench_nop(struct ofs_driver *driver, uint32_t count, uint64_t *rtt_ns)
@@ -181,15 +181,6 @@ answer(void *argument)
 	return NULL;
 }
 
-static uint64_t
-clock_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-
 int
 ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns)
 {
@@ -200,12 +191,12 @@ ofs_bench_spin_rtt(uint32_t count, uint64_t *rtt_ns)
 	if (rc != 0)
 		return -rc;
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t start_ns = clock_now_ns();
+		uint64_t start_ns = ofs_machine_now_ns();
 
 		ofs_word_store(&words.ping, i + 1);
 		while (ofs_word_load(&words.pong) != i + 1)
 			ofs_cpu_relax();
-		rtt_ns[i] = clock_now_ns() - start_ns;
+		rtt_ns[i] = ofs_machine_now_ns() - start_ns;
 	}
 	ofs_word_store(&words.stop, 1);
 	pthread_join(thread, NULL);
@@ -219,12 +210,12 @@ ofs_bench_memcpy(const uint8_t *source, uint32_t slot_count, uint32_t size_bytes
 	uint64_t number = 0;
 
 	for (uint32_t i = 0; i < round_count; i++) {
-		uint64_t start_ns = clock_now_ns();
+		uint64_t start_ns = ofs_machine_now_ns();
 
 		for (uint32_t j = 0; j < batch; j++) {
 			memcpy(target + (uint64_t)j * size_bytes,
 				source + (uint64_t)slot_of(number++, slot_count) * size_bytes, size_bytes);
 		}
-		round_ns[i] = clock_now_ns() - start_ns;
+		round_ns[i] = ofs_machine_now_ns() - start_ns;
 	}
 }

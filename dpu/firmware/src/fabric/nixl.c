@@ -6,6 +6,7 @@
  * written out, and into which answers are put as they come in. When the link is down, everything
  * says -EPIPE.
  */
+#include "clock.h"
 #include "fabric/host_port.h"
 #include "nixl/link.h"
 #include "region/shared.h"
@@ -35,7 +36,7 @@ static uint64_t
 nixl_now_ns(struct ofs_fabric *fabric)
 {
 	(void)fabric;
-	return ofs_nixl_link_now_ns();
+	return ofs_machine_now_ns();
 }
 
 static void

@@ -7,6 +7,7 @@
  * suite then runs over it too.
  * What each function must do, and what an RDMA fabric would do instead, stands above it.
  */
+#include "clock.h"
 #include "fabric/host_port.h"
 #include "port/local.h"
 #include "region/shared.h"
@@ -116,11 +117,8 @@ skeleton_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 static uint64_t
 skeleton_now_ns(struct ofs_fabric *fabric)
 {
-	struct timespec now;
-
 	(void)fabric;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+	return ofs_machine_now_ns();
 }
 
 static void

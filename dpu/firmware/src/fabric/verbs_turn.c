@@ -1,6 +1,7 @@
 /* What came and what went at the host's end of `verbs`; see verbs.h. */
 #include "fabric/verbs.h"
 
+#include "clock.h"
 #include "region/shared.h"
 
 #include <poll.h>
@@ -11,11 +12,8 @@
 uint64_t
 ofs_verbs_now_ns(struct ofs_fabric *fabric)
 {
-	struct timespec now;
-
 	(void)fabric;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+	return ofs_machine_now_ns();
 }
 
 struct ibv_send_wr

@@ -1,21 +1,12 @@
 /* A host's link to the agent of the DPU; see link.h. */
 #include "nixl/link.h"
+#include "clock.h"
 
 #include <string.h>
-#include <time.h>
 
 #define PROBE_NS 50000000ull /* of silence, before it looks whether anyone is there */
 #define PROBE_TIMEOUT_NS 1000000000ull
 #define GREET_TIMEOUT_NS 5000000000ull
-
-uint64_t
-ofs_nixl_link_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
 
 int
 ofs_nixl_link_open(struct ofs_nixl_link *link)
@@ -40,11 +31,11 @@ int
 ofs_nixl_link_finish(struct ofs_nixl_link *link, struct ofs_nixl_transfer *transfer, int rc,
 	uint64_t timeout_ns)
 {
-	uint64_t start_ns = rc == -EINPROGRESS ? ofs_nixl_link_now_ns() : 0;
+	uint64_t start_ns = rc == -EINPROGRESS ? ofs_machine_now_ns() : 0;
 
 	while (rc == -EINPROGRESS) {
 		rc = ofs_nixl_transfer_poll(&link->agent, transfer);
-		if (rc == -EINPROGRESS && ofs_nixl_link_now_ns() - start_ns >= timeout_ns)
+		if (rc == -EINPROGRESS && ofs_machine_now_ns() - start_ns >= timeout_ns)
 			rc = -EPIPE; /* who does not answer a read is not there, whatever the network says */
 	}
 	link->down |= rc != 0;

@@ -23,7 +23,6 @@ struct ofs_nixl_link {
 	bool down;
 };
 
-uint64_t ofs_nixl_link_now_ns(void);
 /* `blob` stands in the link already. Opens the agent alone: memory is registered with it next. */
 int ofs_nixl_link_open(struct ofs_nixl_link *link);
 /*

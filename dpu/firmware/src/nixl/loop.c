@@ -1,10 +1,10 @@
 /* A bare loop of NIXL: what `offstage bench fabric` holds the nixl fabric against; see nixl.h. */
+#include "clock.h"
 #include "dma.h"
 #include "nixl/agent.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define BLOCKS 1024 /* that the prepared requests name together: more than a cache holds */
 #define ROUND_TIMEOUT_NS 5000000000ull
@@ -21,15 +21,6 @@ struct ofs_nixl_loop {
 	struct ofs_dma memory;
 	void *registration;
 };
-
-static uint64_t
-now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
 
 void
 ofs_nixl_loop_close(struct ofs_nixl_loop *loop)
@@ -110,12 +101,12 @@ prepare(struct ofs_nixl_loop *loop, struct ofs_nixl_transfer *transfer, const ch
 static int
 run_round(struct ofs_nixl_loop *loop, struct ofs_nixl_transfer *transfer, uint64_t *taken_ns)
 {
-	uint64_t start_ns = now_ns();
+	uint64_t start_ns = ofs_machine_now_ns();
 	int rc = ofs_nixl_transfer_post(&loop->agent, transfer);
 
-	while (rc == -EINPROGRESS && now_ns() - start_ns < ROUND_TIMEOUT_NS)
+	while (rc == -EINPROGRESS && ofs_machine_now_ns() - start_ns < ROUND_TIMEOUT_NS)
 		rc = ofs_nixl_transfer_poll(&loop->agent, transfer);
-	*taken_ns = now_ns() - start_ns;
+	*taken_ns = ofs_machine_now_ns() - start_ns;
 	return rc == -EINPROGRESS ? -ETIMEDOUT : rc;
 }
 

@@ -1,4 +1,5 @@
 /* The tools of storage_tools.h. */
+#include "clock.h"
 #include "storage_tools.h"
 
 #include <poll.h>
@@ -10,15 +11,6 @@
 enum { POLL_MAX = 256, SLEEP_NS_MAX = 1000000 };
 
 #define STALL_NS 10000000000ull
-
-static uint64_t
-wall_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 uint64_t
 ofs_storage_size_bytes(const struct ofs_storage *storage)
@@ -72,12 +64,12 @@ int
 ofs_storage_poll_wait(struct ofs_storage *storage, struct ofs_io_done *done, int max,
 	uint64_t timeout_ns)
 {
-	uint64_t end_ns = wall_now_ns() + timeout_ns;
+	uint64_t end_ns = ofs_machine_now_ns() + timeout_ns;
 	int fd = storage->ops->wait_fd(storage);
 	int count = ofs_storage_poll(storage, done, max);
 
 	while (count == 0) {
-		uint64_t now_ns = wall_now_ns();
+		uint64_t now_ns = ofs_machine_now_ns();
 		struct timespec sleep = {0};
 		struct pollfd wait = {.fd = fd, .events = POLLIN};
 		uint64_t left_ns;
@@ -127,7 +119,7 @@ bench_submit(struct bench *bench, uint32_t index)
 		.op = OFS_STORAGE_READ,
 	};
 
-	bench->started_ns[index] = wall_now_ns();
+	bench->started_ns[index] = ofs_machine_now_ns();
 	bench->submitted++;
 	return ofs_storage_submit(bench->storage, &io);
 }
@@ -136,7 +128,7 @@ bench_submit(struct bench *bench, uint32_t index)
 static int64_t
 bench_turn(struct bench *bench, const struct ofs_io_done *done, int count)
 {
-	uint64_t now_ns = wall_now_ns();
+	uint64_t now_ns = ofs_machine_now_ns();
 
 	for (int i = 0; i < count; i++) {
 		uint32_t index = (uint32_t)done[i].user;
@@ -172,7 +164,7 @@ static int64_t
 bench_run(struct bench *bench, uint32_t queue_depth)
 {
 	struct ofs_io_done done[POLL_MAX];
-	uint64_t begin_ns = wall_now_ns();
+	uint64_t begin_ns = ofs_machine_now_ns();
 	uint64_t progress_ns = begin_ns;
 
 	for (uint32_t index = 0; index < queue_depth && index < bench->count; index++) {
@@ -188,11 +180,11 @@ bench_run(struct bench *bench, uint32_t queue_depth)
 		if (rc != 0)
 			return rc;
 		if (count > 0)
-			progress_ns = wall_now_ns();
-		else if (bench_idle(bench, wall_now_ns() - progress_ns) != 0)
+			progress_ns = ofs_machine_now_ns();
+		else if (bench_idle(bench, ofs_machine_now_ns() - progress_ns) != 0)
 			return -ETIMEDOUT;
 	}
-	return (int64_t)(wall_now_ns() - begin_ns);
+	return (int64_t)(ofs_machine_now_ns() - begin_ns);
 }
 
 /* The caller's buffer may be freed after a failure: wait for what is in flight, a bounded time. */
@@ -200,9 +192,9 @@ static void
 bench_drain(struct bench *bench)
 {
 	struct ofs_io_done done[POLL_MAX];
-	uint64_t end_ns = wall_now_ns() + STALL_NS;
+	uint64_t end_ns = ofs_machine_now_ns() + STALL_NS;
 
-	while (bench->storage->stats.in_flight > 0 && wall_now_ns() < end_ns)
+	while (bench->storage->stats.in_flight > 0 && ofs_machine_now_ns() < end_ns)
 		ofs_storage_poll(bench->storage, done, POLL_MAX);
 }
 

@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Literal
 
 from offstage.bindings.errors import BadInput
+from offstage.host.values import WIDTHS, ValueType
 
 __all__ = ["KvForm", "KvGeometry", "LayerKv"]
 
@@ -55,8 +56,8 @@ class LayerKv:
 
 @dataclass(frozen=True)
 class KvGeometry:
-    """A model's KV cache. `value_bytes` is 2 for float16 and bfloat16; `source` says where the
-    numbers are published. Raises `BadInput` when a number is out of range, when `block_tokens` is
+    """A model's KV cache, its numbers stored as `value_type`; `source` says where the sizes are
+    published. Raises `BadInput` when a number is out of range, when `block_tokens` is
     not a multiple of each layer's `tokens_per_entry`, or when a layer reuses the selection of a
     layer that comes later or that does not select."""
 
@@ -64,16 +65,14 @@ class KvGeometry:
     q_heads: int
     layers: tuple[LayerKv, ...]
     block_tokens: int
-    value_bytes: int = 2
+    value_type: ValueType = "float16"
     source: str = ""
 
     def __post_init__(self) -> None:
         if not self.layers:
             raise self._bad("has no layers", "give it at least one layer")
-        if min(self.q_heads, self.block_tokens, self.value_bytes) < 1:
-            raise self._bad(
-                "q_heads, block_tokens and value_bytes must be at least 1", "correct the number"
-            )
+        if min(self.q_heads, self.block_tokens) < 1:
+            raise self._bad("q_heads and block_tokens must be at least 1", "correct the number")
         for number, layer in enumerate(self.layers):
             self._check_layer(number, layer)
 
@@ -103,6 +102,11 @@ class KvGeometry:
 
     def _bad(self, what: str, mend: str) -> BadInput:
         return BadInput(what, f"geometry {self.name!r}", mend)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of one number of K or V."""
+        return WIDTHS[self.value_type]
 
     @property
     def layer_count(self) -> int:

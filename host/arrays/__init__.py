@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, Missing
+from offstage.host.values import ValueType
 
 __all__ = ["Arrays", "BlockMemory", "open_arrays"]
 
@@ -72,8 +73,11 @@ class Arrays(Protocol):
         """The device's array in host memory; it may share memory with `array`."""
         ...
 
-    def paged(self, storage: Any, shape: tuple[int, int, int, int]) -> Any:
-        """The front of each block of `storage` as float16, `[blocks, *shape]`: a view."""
+    def paged(
+        self, storage: Any, shape: tuple[int, int, int, int], value_type: ValueType = "float16"
+    ) -> Any:
+        """The front of each block of `storage` as numbers, `[blocks, *shape]`: a view. Raises
+        `BadInput` for a type that the library does not know."""
         ...
 
     def all_finite(self, array: Any) -> bool:

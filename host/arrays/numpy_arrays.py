@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
+from offstage.host.values import WIDTHS, ValueType, stored
 
 __all__ = ["HostMemory", "NumpyArrays", "open_device"]
 
@@ -47,10 +48,15 @@ class NumpyArrays:
         return array
 
     def paged(
-        self, storage: npt.NDArray[np.uint8], shape: tuple[int, int, int, int]
-    ) -> npt.NDArray[np.float16]:
-        used = storage[:, : 2 * int(np.prod(shape))]
-        return used.view(np.float16).reshape(len(storage), *shape)
+        self,
+        storage: npt.NDArray[np.uint8],
+        shape: tuple[int, int, int, int],
+        value_type: ValueType = "float16",
+    ) -> npt.NDArray[Any]:
+        if value_type == "bfloat16":
+            raise BadInput("numpy has no bfloat16", "arrays", "use torch, or another type of KV")
+        used = storage[:, : WIDTHS[value_type] * int(np.prod(shape))]
+        return stored(used, value_type).reshape(len(storage), *shape)
 
     def all_finite(self, array: npt.NDArray[Any]) -> bool:
         return bool(np.isfinite(array).all())

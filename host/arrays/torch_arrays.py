@@ -13,6 +13,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.host.arrays.numpy_arrays import HostMemory
 from offstage.host.arrays.staging import StagingRing
+from offstage.host.values import WIDTHS, ValueType
 
 __all__ = ["StagedMemory", "TorchArrays", "open_device", "to_device"]
 
@@ -111,9 +112,11 @@ class TorchArrays:
         given: npt.NDArray[Any] = array.cpu().numpy()
         return given
 
-    def paged(self, storage: Any, shape: tuple[int, int, int, int]) -> Any:
-        used = storage[:, : 2 * int(np.prod(shape))]
-        return used.view(self._torch.float16).unflatten(1, shape)
+    def paged(
+        self, storage: Any, shape: tuple[int, int, int, int], value_type: ValueType = "float16"
+    ) -> Any:
+        used = storage[:, : WIDTHS[value_type] * int(np.prod(shape))]
+        return used.view(getattr(self._torch, value_type)).unflatten(1, shape)
 
     def all_finite(self, array: Any) -> bool:
         return bool(array.isfinite().all())

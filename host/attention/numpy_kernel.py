@@ -1,15 +1,18 @@
 """Decode attention in numpy, float32: per session one online softmax over chunks of blocks.
 
 A core gains nothing from a batch, so the sessions come one after another. A chunk is small enough
-that its float32 copy stays in a core's second-level cache: widening float16 is the dominant cost,
+that its float32 copy stays in a core's second-level cache: widening is the dominant cost,
 and the products then read what was just written. Running maximum, sum and output are rescaled when
 a chunk raises the maximum (the online softmax of Milakov and Gimelshein, arXiv:1805.02867).
 """
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from offstage.host.geometry import KvGeometry
+from offstage.host.values import ValueType, stored, widen
 
 __all__ = ["decode"]
 
@@ -29,24 +32,24 @@ def decode(
     """See `offstage.host.attention.Decode`."""
     _, kv_heads, _, head_dim = shape = geometry.block_shape(layer)
     used = storage[:, : geometry.block_bytes(layer)]
-    pool = used.view(np.float16).reshape(len(storage), *shape)
+    pool = stored(used, geometry.value_type).reshape(len(storage), *shape)
     output = np.zeros(queries.shape, np.float32)
     for session, query in enumerate(queries):
         filled = token_counts[session] > 0
         if filled.any():
             grouped = query.reshape(kv_heads, -1, head_dim) * np.float32(head_dim**-0.5)
-            attended = _attend(
-                grouped, pool, block_tables[session, filled], token_counts[session, filled]
-            )
+            tables = block_tables[session, filled], token_counts[session, filled]
+            attended = _attend(grouped, pool, *tables, geometry.value_type)
             output[session] = attended.reshape(query.shape)
     return output
 
 
 def _attend(
     scaled: Floats,
-    pool: npt.NDArray[np.float16],
+    pool: npt.NDArray[Any],
     indices: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int32],
+    value_type: ValueType,
 ) -> Floats:
     """One session: float32 `[kv_heads, group, head_dim]` from its scaled query of that shape, the
     pool `[pool_blocks, 2, kv_heads, block_tokens, head_dim]`, and blocks of a token or more."""
@@ -60,7 +63,7 @@ def _attend(
         # [2, kv_heads, blocks, block_tokens, head_dim]: a head's tokens become one matrix.
         wide = np.empty((2, kv_heads, len(taken), block_tokens, head_dim), np.float32)
         for column, index in enumerate(taken):
-            wide[:, :, column] = pool[index]
+            widen(wide[:, :, column], pool[index], value_type)
         keys, values = wide.reshape(2, kv_heads, -1, head_dim)
         logits = scaled @ keys.transpose(0, 2, 1)
         absent = np.arange(block_tokens) >= counts[start : start + chunk, None]

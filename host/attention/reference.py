@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.host.geometry import KvGeometry
+from offstage.host.values import stored, widen
 
 __all__ = ["decode"]
 
@@ -29,7 +30,8 @@ def decode(
             if count == 0:
                 continue
             row = storage[index, : geometry.block_bytes(layer)]
-            block = row.view(np.float16).reshape(shape).astype(np.float64)
+            block = np.empty(shape, np.float64)
+            widen(block, stored(row, geometry.value_type).reshape(shape), geometry.value_type)
             keys.append(block[0, :, :count])
             values.append(block[1, :, :count])
         if not keys:

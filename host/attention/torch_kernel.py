@@ -71,7 +71,7 @@ def _attend(
     _, kv_heads, block_tokens, head_dim = shape = geometry.block_shape(layer)
     device = storage.device
     rows = storage.index_select(0, to_device(tables.reshape(-1), device))
-    paged = rows[:, : geometry.block_bytes(layer)].view(torch.float16)
+    paged = rows[:, : geometry.block_bytes(layer)].view(getattr(torch, geometry.value_type))
     # [2, batch, kv_heads, blocks * block_tokens, head_dim]: reordered while half as wide.
     paged = paged.reshape(batch, blocks, *shape).permute(2, 0, 3, 1, 4, 5)
     keys, values = paged.contiguous().flatten(3, 4).float()

@@ -23,6 +23,7 @@ from offstage.host.attention import (
 )
 from offstage.host.geometry import KvGeometry, LayerKv
 from offstage.host.models import geometry
+from offstage.host.values import ValueType
 
 PADDING = 1 << 30
 """A pool index that nothing may follow."""
@@ -167,6 +168,25 @@ def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) ->
             indices=[indices[::-1]], counts=[counts[::-1]],
         )  # fmt: skip
         np.testing.assert_allclose(again[0], output[row], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["reference", *FAST])
+@pytest.mark.parametrize("value_type", ["bfloat16", "float32"])
+def test_how_numbers_are_stored_changes_nothing(name: str, value_type: ValueType) -> None:
+    """The same numbers, such as every type can hold, in blocks of another type: the same bits."""
+    case = make_case(2, 4, 16, 32, [9, 0, 3], 5)
+    rows = case.blocks(case.storage)
+    rows[...] = (rows * 8).round() / 8  # what float16 and bfloat16 hold alike
+    kind = replace(case.kind, value_type=value_type)
+    numbers = rows.astype(np.float32).reshape(len(rows), -1)
+    if value_type == "bfloat16":
+        content = (numbers.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    else:
+        content = numbers.view(np.uint8)
+    assert content.shape[1] == kind.block_bytes(0)
+    storage = np.full((len(rows), content.shape[1] + 64), 255, np.uint8)
+    storage[:, : content.shape[1]] = content
+    assert (case.run(name, kind=kind, storage=storage) == case.run(name)).all()
 
 
 def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

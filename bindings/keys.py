@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.firmware import ffi, lib
 
-__all__ = ["block_keys", "checksum"]
+__all__ = ["block_keys", "checksum", "checksums"]
 
 
 def block_keys(chunk_keys: Sequence[bytes], layer_count: int) -> NDArray[np.uint64]:
@@ -32,3 +32,8 @@ def checksum(data: bytes | memoryview | NDArray[Any]) -> int:
     held: Any = data
     view: Any = ffi.from_buffer(held)
     return int(lib.ofs_checksum(view, len(view)))
+
+
+def checksums(blocks: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """That of each block, uint64 `[blocks]`."""
+    return np.array([checksum(block) for block in blocks], np.uint64)

@@ -17,7 +17,7 @@ from offstage.host.control import Control
 from offstage.host.decode import Decoder
 from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import ScoreQuantizer
-from offstage.host.session import Context, HostSession
+from offstage.host.session import Context, HostSession, Queries
 from offstage.host.sessions import append_chunks
 from offstage.host.tail_block import TailBlock, write_tokens
 
@@ -37,6 +37,8 @@ class DecodeJob:
     step_count: int
     grown_identity: Callable[[int], int]
     """Content identity of the chunk that decoding fills at an ordinal."""
+    queries: Callable[[int], Queries]
+    """Those of a layer, from step 0 on."""
 
 
 @dataclass
@@ -79,8 +81,8 @@ class Agent:
         return self.decoder.clock
 
     def _open(self, job: DecodeJob) -> tuple[HostSession, TailBlock]:
-        synthetic_kv, rule = self.decoder.synthetic_kv, self.decoder.rule
-        layers = range(synthetic_kv.geometry.layer_count)
+        rule, geometry = self.decoder.rule, self.decoder.kv.geometry
+        layers = range(geometry.layer_count)
         handle = self.control.session_open(
             sink_blocks=rule.sink_blocks,
             window_blocks=rule.window_blocks,
@@ -94,9 +96,9 @@ class Agent:
             handle=handle,
             context=context,
             keys=append_chunks(self.control, handle, context.identities, len(layers)).keys,
-            length_tokens=len(context.identities) * synthetic_kv.geometry.block_tokens,
+            length_tokens=len(context.identities) * geometry.block_tokens,
             step_count=job.step_count,
-            queries=[synthetic_kv.queries(job.number, layer) for layer in layers],
+            queries=[job.queries(layer) for layer in layers],
             quantizers=[ScoreQuantizer() for _ in layers],
         )
         self.control.set_generating(handle, True)
@@ -108,7 +110,7 @@ class Agent:
         self.decoder.pool.close(session.number)
 
     def _tick(self, active: list[tuple[HostSession, TailBlock]], record: AgentRecord) -> None:
-        layers = self.decoder.synthetic_kv.geometry.layer_count
+        layers = self.decoder.kv.geometry.layer_count
         begun_ns = self.clock.now_ns()
         tokens = [Token(session.number, session.step, begun_ns=begun_ns) for session, _ in active]
         for session, tail_block in active:

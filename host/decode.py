@@ -10,6 +10,7 @@ is copied and checked while the others wait; the attention of the layer is one c
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ from offstage.host.pool import HbmPool
 from offstage.host.prefill import put_blocks
 from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import select
-from offstage.host.session import HostSession
-from offstage.host.synthetic_kv import SyntheticKv
+from offstage.host.session import HostSession, KvSource
 
 __all__ = ["Decoder", "DemandObserver", "SelectionRule", "covered_ns"]
 
@@ -83,7 +83,7 @@ class Decoder:
 
     driver: Fabric
     pool: HbmPool
-    synthetic_kv: SyntheticKv
+    kv: KvSource
     rule: SelectionRule
     kernel_name: str = "numpy"
     check_every: int = 50
@@ -105,18 +105,21 @@ class Decoder:
 
     def layer(
         self, batch: Sequence[tuple[HostSession, Token]], layer: int, record: AgentRecord
-    ) -> None:
-        """Decode one layer of every session's current step; the KV of their tokens is in."""
+    ) -> Any:
+        """Decode one layer of every session's current step; the KV of their tokens is in.
+
+        What the layer's attention gives, float32 `[batch, q_heads, head_dim]`, where the pool is.
+        """
         members = [self._select(session, token, layer) for session, token in batch]
         self._fetch(members, layer, record)
         for member in members:
             if member.failed.size:
                 self._recompute(member.session, layer, member.failed, record)
-        self._attend(members, layer, record)
+        return self._attend(members, layer, record)
 
     def _select(self, session: HostSession, token: Token, layer: int) -> _Member:
         """What the session's layer reads, each block with its index in the pool."""
-        length = session.block_count(self.synthetic_kv.geometry)
+        length = session.block_count(self.pool.geometry)
         query = session.queries[layer].next(session.step, length)
         scores = session.context.selectors[layer].scores(query)
         ordinals = select(
@@ -226,12 +229,12 @@ class Decoder:
     ) -> None:
         """The tier has lost blocks: compute them again, use them, and write them again."""
         identities = [session.context.identities[ordinal] for ordinal in ordinals]
-        blocks = self.synthetic_kv.blocks_at(layer, ordinals, identities)
+        blocks = self.kv.blocks_at(layer, ordinals, identities)
         self.pool.memory.write(self.pool.lookup(session.number, layer, ordinals), blocks)
         put_blocks(self.driver, session.handle, [(layer, ordinals.astype(np.uint32), blocks)])
         record.blocks_recomputed += ordinals.size
 
-    def _attend(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> None:
+    def _attend(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> Any:
         """One call for the batch, with its output left where the pool is."""
         geometry, arrays, storage = self.pool.geometry, self.pool.arrays, self.pool.memory.storage
         counts = [member.session.token_counts(geometry, member.ordinals) for member in members]
@@ -250,6 +253,7 @@ class Decoder:
             self._outputs += 1
             if self._outputs % self.check_every == 0:
                 self._compare(member, counts[index], layer, arrays.to_host(output[index]), record)
+        return output
 
     def _compare(
         self,

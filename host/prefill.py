@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.driver import Put
 from offstage.bindings.errors import RunFailed, StoreFull
+from offstage.bindings.keys import checksums
 from offstage.host.fabrics import Fabric
 from offstage.host.session import Context
 from offstage.host.synthetic_kv import SyntheticKv
@@ -51,7 +52,7 @@ def compute_context(
         for first in range(0, len(identities), BATCH_BLOCKS):
             batch = identities[first : first + BATCH_BLOCKS]
             blocks = synthetic_kv.blocks(layer, first, batch)
-            context.checksums[layer, first : first + len(batch)] = synthetic_kv.checksums(blocks)
+            context.checksums[layer, first : first + len(batch)] = checksums(blocks)
             context.selectors[layer].write(first, synthetic_kv.keys_of(blocks, layer))
             if write is not None:
                 write(layer, first, blocks)

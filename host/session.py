@@ -6,16 +6,42 @@ every block (the selector), and, to check the tier, the checksum of every block 
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.host.geometry import KvGeometry
-from offstage.host.keys import QueryStream
 from offstage.host.selection import ScoreQuantizer, Selector
 
-__all__ = ["Context", "HostSession"]
+__all__ = ["Context", "HostSession", "KvSource", "Queries"]
+
+
+class KvSource(Protocol):
+    """Whatever computed the KV: it can do so again, byte for byte, where the tier has lost it."""
+
+    @property
+    def geometry(self) -> KvGeometry:
+        """The shape of its blocks."""
+        ...
+
+    def blocks_at(
+        self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        """Full blocks at any ordinals of the context, uint8 `[blocks, block_bytes]`. Raises
+        `RunFailed` where it cannot."""
+        ...
+
+
+class Queries(Protocol):
+    """The queries of one layer of one session."""
+
+    def next(self, step: int, length_blocks: int) -> NDArray[np.float32]:
+        """Those of `step`, float32 `[q_heads, head_dim]`, over `length_blocks` blocks; asked for
+        once for each step, in turn."""
+        ...
 
 
 @dataclass(slots=True)
@@ -49,7 +75,7 @@ class HostSession:
     """Block keys, uint64 `[layers, chunks, 2]`: the directory's names."""
     length_tokens: int
     step_count: int
-    queries: list[QueryStream]
+    queries: Sequence[Queries]
     quantizers: list[ScoreQuantizer] = field(default_factory=list)
     step: int = 0
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.keys import checksum
 from offstage.host.geometry import KvGeometry
 from offstage.host.keys import KvPools, QueryStream
 from offstage.host.score_process import ProcessParams
@@ -49,10 +48,6 @@ class SyntheticKv:
         """The keys inside blocks, a view: float16 `[blocks, kv_heads, block_tokens, head_dim]`."""
         shape = self.geometry.block_shape(layer)
         return blocks.view(np.float16).reshape(len(blocks), *shape)[:, 0]
-
-    def checksums(self, blocks: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """XXH3-64 of each block, uint64 `[blocks]`."""
-        return np.array([checksum(block) for block in blocks], np.uint64)
 
     def queries(self, session: int, layer: int) -> QueryStream:
         """The queries of one (session, layer), from step 0 on."""

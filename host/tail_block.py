@@ -7,10 +7,12 @@ TailBlock belongs to one session and to the agent's thread.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.keys import checksums
 from offstage.host.control import Control
 from offstage.host.decode import Decoder
 from offstage.host.pool import HbmPool
@@ -18,6 +20,7 @@ from offstage.host.prefill import put_blocks
 from offstage.host.record import AgentRecord
 from offstage.host.session import HostSession
 from offstage.host.sessions import append_chunks
+from offstage.host.values import stored
 
 __all__ = ["NewToken", "TailBlock", "write_tokens"]
 
@@ -28,7 +31,7 @@ class NewToken:
 
     index: int
     slot: int
-    values: NDArray[np.float16]
+    values: NDArray[Any]
 
 
 class TailBlock:
@@ -41,53 +44,61 @@ class TailBlock:
         self._decoder = decoder
         self._identity = identity
         self._ordinal = -1
-        self._chunk = 0
         self._blocks: list[NDArray[np.uint8]] = []  # per layer: the block's bytes once full
         self._indices: list[int] = []  # per layer: its index in the HBM pool
 
     def begin_token(self, session: HostSession) -> None:
         """Make room for one more token; opens the next block of every layer where needed."""
-        geometry = self._decoder.synthetic_kv.geometry
+        geometry = self._decoder.pool.geometry
         ordinal = session.length_tokens // geometry.block_tokens
         session.length_tokens += 1
         if ordinal == self._ordinal:
             return
         self._ordinal = ordinal
-        self._chunk = self._identity(ordinal)
-        where = np.array([ordinal], np.uint32)
-        self._blocks.clear()
         self._indices.clear()
         for layer in range(geometry.layer_count):
-            block = self._decoder.synthetic_kv.blocks_at(layer, where, [self._chunk])[0]
-            self._blocks.append(block)
             index = int(self._decoder.pool.allocate(session.number, layer, [ordinal])[0])
             self._decoder.pool.pin(session.number, layer, [ordinal])
             self._indices.append(index)
+        self._open(ordinal)
 
     def newest_token(self, session: HostSession, layer: int) -> NewToken:
         """The newest token's K and V in one layer; the selector has seen its key."""
-        geometry = self._decoder.synthetic_kv.geometry
-        slot = (session.length_tokens - 1) % geometry.block_tokens
-        source = self._blocks[layer].view(np.float16).reshape(geometry.block_shape(layer))
-        session.context.selectors[layer].append(self._ordinal, source[0, :, slot : slot + 1])
-        return NewToken(self._indices[layer], slot, source[:, :, slot])
+        slot = (session.length_tokens - 1) % self._decoder.pool.geometry.block_tokens
+        values = self._values(layer, slot)
+        session.context.selectors[layer].append(self._ordinal, values[0, :, None])
+        return NewToken(self._indices[layer], slot, values)
+
+    def _open(self, ordinal: int) -> None:
+        """The block's tokens are known ahead, as they are drawn and not decoded."""
+        where, chunk = np.array([ordinal], np.uint32), self._identity(ordinal)
+        layers = range(self._decoder.pool.geometry.layer_count)
+        self._blocks = [self._decoder.kv.blocks_at(layer, where, [chunk])[0] for layer in layers]
+
+    def _values(self, layer: int, slot: int) -> NDArray[Any]:
+        """K and V of the token in a slot, floats `[2, kv_heads, head_dim]`."""
+        geometry = self._decoder.pool.geometry
+        block = stored(self._blocks[layer], geometry.value_type)
+        values: NDArray[Any] = block.reshape(geometry.block_shape(layer))[:, :, slot]
+        return values
 
     def end_token(self, session: HostSession, record: AgentRecord) -> int:
         """Hand the block of every layer to the tier if it is full, all together; returns the
         nanoseconds that took."""
-        geometry = self._decoder.synthetic_kv.geometry
+        geometry = self._decoder.pool.geometry
         if session.length_tokens % geometry.block_tokens:
             return 0
         begun_ns = self._decoder.clock.now_ns()
         layers = geometry.layer_count
-        appended = append_chunks(self._control, session.handle, [self._chunk], layers)
-        checksums = np.zeros((layers, 1), np.uint64)
+        chunk = self._identity(self._ordinal)
+        appended = append_chunks(self._control, session.handle, [chunk], layers)
+        sums = np.zeros((layers, 1), np.uint64)
         where = np.array([self._ordinal], np.uint32)
         full = []
         for layer in range(layers):
             block = self._decoder.pool.memory.read(np.array(self._indices[layer : layer + 1]))
             block = block[:, : geometry.block_bytes(layer)]
-            checksums[layer] = self._decoder.synthetic_kv.checksums(block)
+            sums[layer] = checksums(block)
             full.append((layer, where, block))
             record.bytes_put += block.nbytes
         put_blocks(self._decoder.driver, session.handle, full)
@@ -95,8 +106,8 @@ class TailBlock:
             self._decoder.pool.pin(session.number, layer, [])
         session.keys = np.concatenate([session.keys, appended.keys], axis=1)
         context = session.context
-        context.identities.append(self._chunk)
-        context.checksums = np.concatenate([context.checksums, checksums], axis=1)
+        context.identities.append(chunk)
+        context.checksums = np.concatenate([context.checksums, sums], axis=1)
         return self._decoder.clock.now_ns() - begun_ns
 
 

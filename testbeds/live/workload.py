@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from offstage.host.agent import Agent, DecodeJob, hit_rate_so_far
@@ -50,6 +51,7 @@ class Workload:
                 context=contexts[number],
                 step_count=session.decode_steps,
                 grown_identity=_grown(session, contexts[number], run_name),
+                queries=partial(self.synthetic_kv.queries, number),
             )
             for number, (session, start_s) in enumerate(
                 zip(self.plan.sessions, starts, strict=True)

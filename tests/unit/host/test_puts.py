@@ -83,10 +83,10 @@ def test_a_full_tail_block_is_written_in_all_layers_together(
         memory=SimpleNamespace(read=lambda rows: np.full((1, size), rows[0], np.uint8)),
         pin=lambda *_: None,
     )
-    kv = SimpleNamespace(geometry=shape, checksums=lambda block: np.uint64(block[0, 0]))
-    decoder: Any = SimpleNamespace(driver=fabric, pool=pool, synthetic_kv=kv, clock=Clock())
+    decoder: Any = SimpleNamespace(driver=fabric, pool=pool, clock=Clock())
     keys = np.zeros((count, 1, 2), np.uint64)
     monkeypatch.setattr(tail_block, "append_chunks", lambda *_: SimpleNamespace(keys=keys))
+    monkeypatch.setattr(tail_block, "checksums", lambda block: np.uint64(block[0, 0]))
     control: Any = None
     tail = tail_block.TailBlock(control, decoder, lambda ordinal: ordinal)
     tail._ordinal = 0

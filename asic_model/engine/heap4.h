@@ -6,11 +6,16 @@
  * of the event in its high bits and a sequence number below, so no two are equal and what comes out
  * does not depend on the shape of the heap. Four children: half the levels of two, and the four
  * keys that are compared lie together.
+ *
+ * In front of the heap stand the few that are next, in order, each earlier than all of the heap:
+ * most of what is scheduled is due so soon that it never enters the heap, and the next is at hand.
+ * While anything is scheduled, something stands in front.
  */
 #ifndef OFS_CHIP_HEAP4_H
 #define OFS_CHIP_HEAP4_H
 
 #include <stdint.h>
+#include <string.h>
 
 struct chip_event {
 	uint64_t at_ps;
@@ -19,9 +24,14 @@ struct chip_event {
 	uint32_t index;
 };
 
+#define CHIP_FRONT_MAX 8
+
 struct chip_heap {
 	struct chip_event *events;
-	uint32_t count, max;
+	uint32_t count; /* in `events` */
+	uint32_t max;   /* scheduled at once, those in front included */
+	uint32_t front_count;
+	struct chip_event front[CHIP_FRONT_MAX]; /* the earliest is the last */
 };
 
 static inline int
@@ -31,7 +41,7 @@ chip_event_before(const struct chip_event *a, const struct chip_event *b)
 }
 
 static inline void
-chip_heap_push(struct chip_heap *heap, struct chip_event event)
+chip_heap_sift_up(struct chip_heap *heap, struct chip_event event)
 {
 	struct chip_event *events = heap->events;
 	uint32_t hole = heap->count++;
@@ -44,7 +54,7 @@ chip_heap_push(struct chip_heap *heap, struct chip_event event)
 }
 
 static inline struct chip_event
-chip_heap_pop(struct chip_heap *heap)
+chip_heap_take_root(struct chip_heap *heap)
 {
 	struct chip_event *events = heap->events;
 	struct chip_event first = events[0], last = events[--heap->count];
@@ -62,6 +72,49 @@ chip_heap_pop(struct chip_heap *heap)
 	}
 	events[hole] = last;
 	return first;
+}
+
+static inline void
+chip_heap_push(struct chip_heap *heap, struct chip_event event)
+{
+	uint32_t at = heap->front_count;
+
+	if (heap->count && chip_event_before(&heap->events[0], &event)) {
+		chip_heap_sift_up(heap, event);
+		return;
+	}
+	if (at == CHIP_FRONT_MAX) {
+		if (chip_event_before(&heap->front[0], &event)) {
+			chip_heap_sift_up(heap, event);
+			return;
+		}
+		chip_heap_sift_up(heap, heap->front[0]);
+		memmove(heap->front, heap->front + 1, (CHIP_FRONT_MAX - 1) * sizeof(event));
+		at--;
+	} else {
+		heap->front_count++;
+	}
+	for (; at > 0 && chip_event_before(&heap->front[at - 1], &event); at--)
+		heap->front[at] = heap->front[at - 1];
+	heap->front[at] = event;
+}
+
+/* The earliest of those that are scheduled. Some are. */
+static inline struct chip_event
+chip_heap_pop(struct chip_heap *heap)
+{
+	struct chip_event first = heap->front[--heap->front_count];
+
+	if (heap->front_count == 0 && heap->count)
+		heap->front[heap->front_count++] = chip_heap_take_root(heap);
+	return first;
+}
+
+/* When that is due; UINT64_MAX: nothing is scheduled. */
+static inline uint64_t
+chip_heap_next_ps(const struct chip_heap *heap)
+{
+	return heap->front_count ? heap->front[heap->front_count - 1].at_ps : UINT64_MAX;
 }
 
 #endif

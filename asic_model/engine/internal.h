@@ -14,6 +14,7 @@
 #include "chip.h"
 #include "heap4.h"
 
+#define CHIP_CACHE_LINE 64
 #define CHIP_HOT static inline __attribute__((always_inline))
 
 /* What an event says; at one time in this order, and arrivals after all. */
@@ -78,9 +79,10 @@ struct chip_unit {
 	uint32_t busy; /* servers */
 	uint64_t busy_banks;
 	uint64_t waiting_banks;
-	uint64_t *free_ps; /* CHIP_HOLD_FREE_PS: when each server is free, [servers], a binary heap */
-	uint64_t begun_ps; /* CHIP_HOLD_NOTHING: since when anyone is inside */
-	uint64_t wake_ps;  /* scheduled; OFS_CHIP_NEVER: not */
+	/* CHIP_HOLD_FREE_PS: when each server is free, [servers + 1], a binary heap; the last: never. */
+	uint64_t *free_ps;
+	uint64_t begun_ps;        /* CHIP_HOLD_NOTHING: since when anyone is inside */
+	uint64_t wake_ps;         /* scheduled; OFS_CHIP_NEVER: not */
 	struct chip_list *queues; /* [queue_count][level_count] */
 	uint8_t *levels;          /* [queue_count]: which have anyone */
 	struct chip_list blocked; /* in front of it, in other units or outside */
@@ -181,7 +183,7 @@ chip_flight_index(const struct ofs_chip *chip, const struct chip_flight *flight)
 CHIP_HOT void
 chip_schedule(struct ofs_chip *chip, uint64_t at_ps, enum chip_what what, uint32_t index)
 {
-	assert(at_ps >= chip->now_ps && chip->heap.count < chip->heap.max);
+	assert(at_ps >= chip->now_ps && chip->heap.count + chip->heap.front_count < chip->heap.max);
 	chip_heap_push(&chip->heap,
 		(struct chip_event){at_ps, (uint64_t)what << 56 | chip->sequence++, (uint32_t)what, index});
 }

@@ -15,7 +15,6 @@
 #include "internal.h"
 
 #define FREE_BANK_SHIFT 8
-#define CACHE_LINE 64
 
 static void
 flight_give(struct chip_flight *flight, struct ofs_chip *chip, uint32_t *chain)
@@ -304,7 +303,7 @@ look_ahead(const struct ofs_chip *chip)
 		return;
 	unit = &chip->units[chip->tags_unit];
 	tags = chip_tags(unit, chip->fed[chip->fed_taken].key);
-	for (uint32_t i = 0; i < unit->config.way_count; i += CACHE_LINE / sizeof(*tags))
+	for (uint32_t i = 0; i < unit->config.way_count; i += CHIP_CACHE_LINE / sizeof(*tags))
 		__builtin_prefetch(&tags[i], 1);
 }
 
@@ -317,10 +316,9 @@ run(struct ofs_chip *chip, uint64_t until_ps, uint32_t end_count)
 	for (;;) {
 		if (end_count && chip->end_count >= end_count)
 			return 1;
-		arrival_ps = event_ps = OFS_CHIP_NEVER;
-		if (chip->heap.count)
-			event_ps = chip->heap.events[0].at_ps;
-		else if (chip->figures.inside)
+		arrival_ps = OFS_CHIP_NEVER;
+		event_ps = chip_heap_next_ps(&chip->heap);
+		if (event_ps == OFS_CHIP_NEVER && chip->figures.inside)
 			return -EDEADLK;
 		if (chip->fed_taken < chip->fed_count && chip->free_request != OFS_NONE) {
 			arrival_ps = chip->fed[chip->fed_taken].at_ps;

@@ -76,7 +76,7 @@ chip_next_ps(const struct ofs_timing *timing)
 
 	if (chip->end_count)
 		return chip->ends[chip->end_head].end_ps;
-	return chip->heap.count ? chip->heap.events[0].at_ps : OFS_TIMING_LATER;
+	return chip_heap_next_ps(&chip->heap);
 }
 
 static int

@@ -15,9 +15,13 @@
 static uint64_t
 interpolate(uint64_t low, uint64_t high, uint64_t part, uint64_t whole)
 {
-	if (high < low)
-		return low - (uint64_t)((unsigned __int128)(low - high) * part / whole);
-	return low + (uint64_t)((unsigned __int128)(high - low) * part / whole);
+	uint64_t apart = high < low ? low - high : high - low, product;
+
+	/* A division of 128 bits is a call: of most, 64 are enough. */
+	apart = __builtin_mul_overflow(apart, part, &product)
+		? (uint64_t)((unsigned __int128)apart * part / whole)
+		: product / whole;
+	return high < low ? low - apart : low + apart;
 }
 
 /* The quantile `share` (of 2^32) of one row, straight between those that are given. */
@@ -90,7 +94,7 @@ visit_bytes(const struct ofs_chip_stage *stage, const struct chip_flight *flight
 {
 	uint64_t bytes = stage->coded && flight->coded_bytes ? flight->coded_bytes : flight->size_bytes;
 
-	return stage->bytes_permille == 1000 ? bytes : (bytes * stage->bytes_permille + 999) / 1000;
+	return (bytes * stage->bytes_permille + 999) / 1000;
 }
 
 static uint64_t
@@ -189,8 +193,7 @@ server_take(struct chip_unit *unit, uint64_t until_ps)
 	uint32_t count = unit->config.servers, hole = 0, child;
 
 	while ((child = 2 * hole + 1) < count) {
-		if (child + 1 < count && unit->free_ps[child + 1] < unit->free_ps[child])
-			child++;
+		child += unit->free_ps[child + 1] < unit->free_ps[child];
 		if (unit->free_ps[child] >= until_ps)
 			break;
 		unit->free_ps[hole] = unit->free_ps[child];

@@ -32,8 +32,33 @@ uint64_t ofs_histogram_bucket_max(uint32_t bucket);
 uint64_t ofs_histogram_quantile(const struct ofs_histogram *histogram, uint32_t permille);
 /* cdef: end */
 
-void ofs_histogram_add(struct ofs_histogram *histogram, uint64_t value);
+#define OFS_HISTOGRAM_SUB_BITS 3 /* a power of two is cut into 8 */
+#define OFS_HISTOGRAM_SUBS (1u << OFS_HISTOGRAM_SUB_BITS)
+#define OFS_HISTOGRAM_VALUE_BITS 40
+
 /* The one that the value is counted in. */
-uint32_t ofs_histogram_bucket(uint64_t value);
+static inline uint32_t
+ofs_histogram_bucket(uint64_t value)
+{
+	uint32_t shift;
+
+	if (value < OFS_HISTOGRAM_SUBS)
+		return (uint32_t)value;
+	if (value >> OFS_HISTOGRAM_VALUE_BITS != 0)
+		return OFS_HISTOGRAM_BUCKETS - 1;
+	shift = 63 - (uint32_t)__builtin_clzll(value) - OFS_HISTOGRAM_SUB_BITS;
+	/* The leading bit of the shifted value is the one more that the power counts. */
+	return shift * OFS_HISTOGRAM_SUBS + (uint32_t)(value >> shift);
+}
+
+static inline void
+ofs_histogram_add(struct ofs_histogram *histogram, uint64_t value)
+{
+	histogram->count++;
+	histogram->sum += value;
+	histogram->max = value > histogram->max ? value : histogram->max;
+	histogram->overflow += value >> OFS_HISTOGRAM_VALUE_BITS != 0;
+	histogram->buckets[ofs_histogram_bucket(value)]++;
+}
 
 #endif

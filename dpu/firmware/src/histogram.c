@@ -3,24 +3,11 @@
 
 #include <assert.h>
 
-#define SUB_BITS 3 /* a power of two is cut into 8 */
-#define SUBS (1u << SUB_BITS)
-#define VALUE_BITS 40
+#define SUBS OFS_HISTOGRAM_SUBS
 
-_Static_assert(OFS_HISTOGRAM_BUCKETS == (VALUE_BITS - SUB_BITS + 1) * SUBS, "one for each step");
-
-uint32_t
-ofs_histogram_bucket(uint64_t value)
-{
-	uint32_t power;
-
-	if (value < SUBS)
-		return (uint32_t)value;
-	if (value >> VALUE_BITS != 0)
-		return OFS_HISTOGRAM_BUCKETS - 1;
-	power = 63 - (uint32_t)__builtin_clzll(value);
-	return (power - SUB_BITS + 1) * SUBS + ((uint32_t)(value >> (power - SUB_BITS)) & (SUBS - 1));
-}
+_Static_assert(OFS_HISTOGRAM_BUCKETS
+		== (OFS_HISTOGRAM_VALUE_BITS - OFS_HISTOGRAM_SUB_BITS + 1) * OFS_HISTOGRAM_SUBS,
+	"one for each step");
 
 uint64_t
 ofs_histogram_bucket_max(uint32_t bucket)
@@ -31,16 +18,6 @@ ofs_histogram_bucket_max(uint32_t bucket)
 	if (bucket < SUBS)
 		return bucket;
 	return ((uint64_t)(SUBS + bucket % SUBS + 1) << shift) - 1;
-}
-
-void
-ofs_histogram_add(struct ofs_histogram *histogram, uint64_t value)
-{
-	histogram->count++;
-	histogram->sum += value;
-	histogram->max = value > histogram->max ? value : histogram->max;
-	histogram->overflow += value >> VALUE_BITS != 0;
-	histogram->buckets[ofs_histogram_bucket(value)]++;
 }
 
 uint64_t

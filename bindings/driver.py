@@ -21,9 +21,13 @@ from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.stages import driver_stages
 
-__all__ = ["Driver", "Fetch", "FetchResult", "Put", "blocking", "memcpy_times", "spin_rtt"]
+__all__ = [
+    "READ_BATCH", "Driver", "Fetch", "FetchResult", "Put", "blocking", "memcpy_times", "spin_rtt",
+]  # fmt: skip
 
 ERROR_SIZE = 512
+READ_BATCH = int(lib.OFS_BENCH_READ_BATCH)
+"""Payloads that the target of `bench_read` holds."""
 # What ended the connection (fabric.h, `wait`), and the mend: each is for the whole fabric.
 LOST = {
     errno.EPIPE: ("the daemon closed this port", "see `offstage dpu status`; attach again"),
@@ -334,12 +338,12 @@ class Driver:
     def bench_read(self, keys: U64, batch_count: int, target: U8) -> U64:
         """ns per block of checked one-sided reads, of memcpy and of unchecked reads, in C.
 
-        `keys` [n >= 48, 2] are published; `target` holds one payload. Returns [3, batch_count],
-        each a batch of 16 blocks divided by 16. RunFailed where a read was refused, since the
-        figure would then not be of hits.
+        `keys` [n >= 48, 2] are published; `target` holds 16 payloads, registered. Returns
+        [3, batch_count], each a batch of 16 blocks divided by 16. RunFailed where a read was
+        refused, since the figure would then not be of hits.
         """
         assert keys.flags.c_contiguous and keys.shape[1] == 2
-        assert target.nbytes >= self.payload_size_bytes
+        assert target.nbytes >= self.payload_size_bytes * READ_BATCH
         times = np.zeros((3, batch_count), np.uint64)
         refused = lib.ofs_driver_bench_read(
             self._driver, len(keys), _at("struct ofs_key *", keys), batch_count,
@@ -349,7 +353,7 @@ class Driver:
         if refused:
             raise RunFailed(f"{refused} reads found no block", "bench fabric",
                             "make the arena larger than the blocks read")  # fmt: skip
-        per_block: U64 = times // np.uint64(lib.OFS_BENCH_READ_BATCH)
+        per_block: U64 = times // np.uint64(READ_BATCH)
         return per_block
 
     def bench_link(self, size_bytes: int, batch: int, rounds: int, target: U8) -> U64:

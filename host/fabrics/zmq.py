@@ -31,6 +31,7 @@ UNKNOWN_END = 255
 Handle = TypeVar("Handle", Fetch, Put)
 COUNTERS = (
     "fetches", "hits", "misses", "torn", "retries", "failed", "puts", "bytes_read", "bytes_put",
+    "remembered", "moved_on",
 )  # fmt: skip
 
 

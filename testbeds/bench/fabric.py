@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
-from offstage.bindings.driver import Driver, Fetch, spin_rtt
+from offstage.bindings.driver import READ_BATCH, Driver, Fetch, spin_rtt
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.bench.stages import RATIO_MIN, stage_timers
 
@@ -174,7 +174,7 @@ def _published(
 def _measure(
     driver: Driver, keys: NDArray[np.uint64], size: int, rounds: int, batches: int
 ) -> Reads:
-    target = np.zeros(size, np.uint8)
+    target = np.zeros(size * READ_BATCH, np.uint8)
     samples = []
     for number in range(rounds + 1):
         turned = np.roll(keys, number * 16 * batches, axis=0)

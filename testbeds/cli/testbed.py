@@ -24,6 +24,7 @@ class LinkFabric(StrEnum):
     """How blocks come from one guest to the other."""
 
     zmq = "zmq"
+    verbs = "verbs"
 
 
 BedArgument = Annotated[Bed, typer.Argument(help="qemu: an x86 and an aarch64 guest, emulated")]
@@ -68,7 +69,9 @@ def run(
     steps: Annotated[
         int, typer.Option("--steps", min=1, max=1000, help="decode steps per session")
     ] = 8,
-    fabric: Annotated[LinkFabric, typer.Option("--fabric")] = LinkFabric.zmq,
+    fabric: Annotated[
+        LinkFabric, typer.Option("--fabric", help="zmq, or verbs over the guests' soft RDMA")
+    ] = LinkFabric.zmq,
     out: OutOption = OUT,
     form: FormatOption = Format.text,
 ) -> None:

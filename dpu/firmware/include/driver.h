@@ -77,6 +77,8 @@ struct ofs_driver_stats {
 	uint64_t puts;
 	uint64_t bytes_read;
 	uint64_t bytes_put;
+	uint64_t remembered; /* hits that were read without a look into the directory */
+	uint64_t moved_on;   /* remembered slots that hold something else by now */
 };
 
 struct ofs_device;
@@ -152,8 +154,9 @@ int ofs_driver_bench_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch, u
  * `batch_count` times: 16 one-sided reads of the given keys in turn, looked up and checked as fetch
  * does; as many memcpy of the same sizes out of other slots; and as many reads without the checksum
  * of the payload. Each batch is timed by itself, so that a median forgets those in which something
- * else had the core: ns [batch_count] of each. The keys must be published. Returns how many reads
- * were refused by their check, or -errno.
+ * else had the core: ns [batch_count] of each. The keys must be published. `target` holds one
+ * payload, or 16 where reads travel and are all under way together. Returns how many reads were
+ * refused by their check, or -errno.
  */
 int ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys,
 	uint32_t batch_count, uint8_t *target, uint64_t *read_ns, uint64_t *memcpy_ns,

@@ -130,6 +130,53 @@ test_two_round_trips(void)
 	tear_down();
 }
 
+/* A third look at a block costs one trip; others beside it, that are not known yet, two. */
+static void
+test_one_round_trip_where_the_slot_is_remembered(void)
+{
+	struct ofs_driver_stats stats;
+	uint32_t hits;
+	uint32_t torn;
+
+	set_up(4096, true);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		support_stage(&dpu, i);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		if (dpu.slot_of[i] == OFS_NONE)
+			support_stage(&dpu, i);
+	fetch(8, all, &hits, &torn);
+	assert(hits == 8 && trip_count == 2);
+	trip_count = 0;
+	fetch(8, all, &hits, &torn);
+	assert(hits == 8 && torn == 0 && trip_count == 1);
+	trip_count = 0;
+	fetch(12, all, &hits, &torn);
+	assert(hits == 12 && torn == 0 && trip_count == 2);
+	assert(ofs_driver_stats_get(driver, &stats) == 0);
+	assert(stats.remembered == 16 && stats.moved_on == 0);
+	tear_down();
+}
+
+/* What the fetch of a block whose slot is remembered finds, after `change`. */
+static void
+after(void (*change)(void), uint32_t slot_count, uint32_t *hits, uint32_t *trips)
+{
+	struct ofs_driver_stats stats;
+	uint32_t torn;
+
+	set_up(slot_count, true);
+	support_stage(&dpu, 0);
+	fetch(1, all, hits, &torn);
+	assert(*hits == 1);
+	change();
+	trip_count = 0;
+	fetch(1, all, hits, &torn);
+	*trips = trip_count;
+	assert(torn == 0 && ofs_driver_stats_get(driver, &stats) == 0);
+	assert(stats.remembered == 0 && stats.moved_on == 1);
+	tear_down();
+}
+
 static void
 publish_again(void)
 {
@@ -202,6 +249,53 @@ test_halves_of_two_ages_are_no_hit(void)
 	tear_down();
 }
 
+static void
+stage_elsewhere(void)
+{
+	uint32_t was = dpu.slot_of[0];
+
+	do
+		support_stage(&dpu, 0);
+	while (dpu.slot_of[0] == was);
+}
+
+/*
+ * A remembered slot that has been written again, emptied, or holds another block: the directory is
+ * asked, and what it says counts. fetch() compares every byte.
+ */
+static void
+test_a_remembered_slot_that_moved_on_is_an_ordinary_miss(void)
+{
+	uint32_t hits;
+	uint32_t trips;
+
+	after(stage_elsewhere, 64, &hits, &trips);
+	assert(hits == 1 && trips == 3);
+	after(publish_again, 8, &hits, &trips);
+	assert(hits == 1 && trips == 3);
+	after(retract, 8, &hits, &trips);
+	assert(hits == 0 && trips == 2 + 1); /* and the record that the STEP's answer names */
+	after(stage_another, 1, &hits, &trips);
+	assert(hits == 0 && trips == 2 + 1);
+}
+
+/* The same while it is being written: a key from before for a payload from after. */
+static void
+test_a_remembered_slot_that_is_being_written_is_no_hit(void)
+{
+	uint32_t hits;
+	uint32_t torn;
+
+	set_up(1, true);
+	support_stage(&dpu, 0);
+	fetch(1, all, &hits, &torn);
+	assert(hits == 1);
+	in_record = stage_another;
+	fetch(1, all, &hits, &torn);
+	assert(in_record == NULL && hits == 0);
+	tear_down();
+}
+
 /* The copy that hashes gives what the two in a row give, at lengths around its pieces. */
 static void
 test_copy_and_checksum(void)
@@ -227,6 +321,9 @@ main(void)
 	test_a_retracted_slot_is_no_hit(false);
 	test_a_retracted_slot_is_no_hit(true);
 	test_halves_of_two_ages_are_no_hit();
+	test_one_round_trip_where_the_slot_is_remembered();
+	test_a_remembered_slot_that_moved_on_is_an_ordinary_miss();
+	test_a_remembered_slot_that_is_being_written_is_no_hit();
 	test_copy_and_checksum();
 	return 0;
 }

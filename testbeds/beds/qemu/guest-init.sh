@@ -1,6 +1,6 @@
 #!/bin/sh
-# Process 1 of a guest: mounts, the network, the modules asked for, and then the agent through which
-# the host runs commands. When the agent ends, so does the guest.
+# Process 1 of a guest: mounts, the network, the modules asked for, a soft RDMA device, and then the
+# agent through which the host runs commands. When the agent ends, so does the guest.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/root LANG=C.UTF-8 PYTHONUNBUFFERED=1
 for word in $(cat /proc/cmdline); do
@@ -23,6 +23,9 @@ if [ -n "$address" ] && [ -e /sys/class/net/eth0 ]; then
 	ip link set eth0 mtu 9000 up
 fi
 for module in $modules; do modprobe "$module" || echo "guest: no module $module"; done
+if [ -d /sys/module/rdma_rxe ] && [ -e /sys/class/net/eth0 ]; then
+	rdma link add rxe0 type rxe netdev eth0 || echo "guest: no soft RDMA device"
+fi
 for port in /sys/class/virtio-ports/*; do
 	[ "$(cat "$port/name")" = agent ] && agent=/dev/${port##*/}
 done

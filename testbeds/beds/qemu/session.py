@@ -213,6 +213,7 @@ def _config(path: Path, sizes: Sizes, endpoint: str, store: str, store_bytes: in
         "store": {"write": "through"},
         "policy": {"prefetchers": ["window", "ema", "shared"], "eviction": "score",
                    "window_tokens": 1024, "lease": "10s"},
+        "rdma": {"enabled": sizes.fabric == "verbs"},
         "limits": {"sessions": 16, "context_tokens": sizes.context_tokens + 1024,
                    "log": 64 << 20, "records": 1 << 16},
     }, TENANT)  # fmt: skip

@@ -42,9 +42,12 @@ static void
 prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys, uint32_t first,
 	uint8_t *target)
 {
+	const struct ofs_fabric *fabric = driver->fabric;
+	uint64_t stride_bytes = fabric->ops->copy != NULL ? 0 : fabric->region.payload_size_bytes;
+
 	for (uint32_t i = 0; i < OFS_BENCH_READ_BATCH; i++) {
 		driver->reads[i].key = keys[(first + i) % key_count];
-		driver->reads[i].target = target;
+		driver->reads[i].target = target + i * stride_bytes;
 	}
 }
 
@@ -73,7 +76,7 @@ copy_batch(struct ofs_driver *driver, uint64_t *batch_ns)
 
 	start_ns = ofs_driver_now_ns(driver);
 	for (uint32_t i = 0; rc == 0 && i < OFS_BENCH_READ_BATCH; i++) {
-		struct ofs_block_read *read = &driver->reads[i];
+		const struct ofs_block_read *read = &driver->reads[i];
 
 		if (read->slot != OFS_NONE) {
 			struct ofs_span span = {read->target, fabric->region.payload_size_bytes};
@@ -84,6 +87,8 @@ copy_batch(struct ofs_driver *driver, uint64_t *batch_ns)
 				&span, 1);
 		}
 	}
+	if (rc == 0)
+		rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
 	*batch_ns = ofs_driver_now_ns(driver) - start_ns;
 	return rc;
 }

@@ -22,6 +22,7 @@ ofs_driver_close(struct ofs_driver *driver)
 	free(driver->reads);
 	free(driver->asked);
 	free(driver->attempts);
+	free(driver->remembered);
 	free(driver);
 }
 
@@ -49,7 +50,7 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 	driver->attempts = calloc(port->entry_count, port->demand_max);
 	if (driver->pending == NULL || driver->free_payloads == NULL || driver->free_put_slots == NULL
 		|| driver->calls == NULL || driver->running == NULL || driver->reads == NULL
-		|| driver->asked == NULL || driver->attempts == NULL) {
+		|| driver->asked == NULL || driver->attempts == NULL || ofs_remember_open(driver) != 0) {
 		ofs_driver_close(driver);
 		return -ENOMEM;
 	}

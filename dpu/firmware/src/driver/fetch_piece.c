@@ -71,9 +71,7 @@ read_hits(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint
 
 	for (uint32_t i = 0; i < count; i++)
 		prepare_read(fetch, first + i, &driver->reads[i]);
-	rc = ofs_reads_lookup(driver, driver->reads, count);
-	if (rc == 0)
-		rc = ofs_reads_run(driver, driver->reads, count, true);
+	rc = ofs_reads_find(driver, driver->reads, count);
 	for (uint32_t i = 0; i < count; i++) {
 		struct ofs_block_read *read = &driver->reads[i];
 
@@ -81,6 +79,7 @@ read_hits(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint
 			accept(fetch, read);
 			fetch->hit_count++;
 			driver->stats.hits++;
+			driver->stats.remembered += read->remembered;
 			continue;
 		}
 		if (rc == 0 && read->rc != -ENOENT) {

@@ -34,8 +34,16 @@ struct ofs_block_read {
 	uint64_t checksum; /* out: XXH3-64 of what was copied */
 	uint64_t stage_ns; /* where it is timed: when the stage began */
 	int32_t rc;        /* out: 0; -ENOENT no slot; -ESTALE it moved on; -EBADMSG bad bytes */
+	bool remembered;   /* slot and generation are not the directory's of just now */
 	_Alignas(64) struct ofs_directory_entry buckets[2][OFS_BUCKET_ENTRIES];
 	struct ofs_trailer trailer;
+};
+
+/* Where a block stood when a read of it was last right; see remember.c. */
+struct ofs_remembered {
+	struct ofs_key key;
+	uint32_t slot;
+	uint32_t generation; /* 0: nothing is remembered here */
 };
 
 /* One payload area, and the command that was built in it. */
@@ -113,6 +121,8 @@ struct ofs_driver {
 	uint32_t running_count;
 	struct ofs_block_read *reads; /* [demand_max] of whoever reads just now */
 	bool reads_registered;
+	struct ofs_remembered *remembered; /* a table; NULL: the directory is near */
+	uint32_t remembered_mask;
 	uint32_t *asked;   /* [entry_count][demand_max] demands of a STEP that asks again */
 	uint8_t *attempts; /* [entry_count][demand_max] reads in vain, by demand of a piece */
 };
@@ -166,11 +176,23 @@ int ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64
 /* ---- one-sided reads (read.c) ---- */
 /* Fills in slot and generation of every read from the directory. -errno of the fabric. */
 int ofs_reads_lookup(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count);
+/* Finds `count` blocks, by what is remembered or by the directory, reads and checks them. */
+int ofs_reads_find(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count);
 /*
  * Reads and checks `count` blocks. Each has its rc. Without `checked` the checksum of the payload
  * is left out: benches only. A target may be written over its whole payload size.
  */
 int ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count,
 	bool checked);
+
+/* ---- remembered slots (remember.c) ---- */
+/* The table, where reads travel; -ENOMEM. */
+int ofs_remember_open(struct ofs_driver *driver);
+/* Only where there is a table. True: slot and generation are filled in. */
+bool ofs_remember_recall(const struct ofs_driver *driver, struct ofs_block_read *read);
+/* This read was right. Without a table: nothing. */
+void ofs_remember_keep(struct ofs_driver *driver, const struct ofs_block_read *read);
+/* The slot has moved on. Only where there is a table. */
+void ofs_remember_drop(struct ofs_driver *driver, const struct ofs_block_read *read);
 
 #endif

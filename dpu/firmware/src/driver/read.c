@@ -3,8 +3,9 @@
  * agree is a miss.
  *
  * Where reads travel a hit costs two round trips: both buckets in which the key may stand, and the
- * record with its trailer. Where the region is memory the second bucket is looked at only when the
- * first does not have the key, and the copy is hashed as it is made.
+ * record with its trailer; and one where the slot is remembered. Where the region is memory the
+ * second bucket is looked at only when the first does not have the key, and the copy is hashed as
+ * it is made.
  */
 #include "driver/internal.h"
 
@@ -44,17 +45,22 @@ post_bucket(struct ofs_fabric *fabric, struct ofs_block_read *read, int second)
 	return fabric->ops->read(fabric, bucket_offset(region, bucket), &span, 1);
 }
 
+static int
+post_buckets(struct ofs_fabric *fabric, struct ofs_block_read *read)
+{
+	int rc = post_bucket(fabric, read, 0);
+
+	return rc != 0 ? rc : post_bucket(fabric, read, 1);
+}
+
 /* One round trip for all. */
 static int
 lookup_far(struct ofs_fabric *fabric, struct ofs_block_read *reads, uint32_t count)
 {
 	int rc = 0;
 
-	for (uint32_t i = 0; i < count && rc == 0; i++) {
-		rc = post_bucket(fabric, &reads[i], 0);
-		if (rc == 0)
-			rc = post_bucket(fabric, &reads[i], 1);
-	}
+	for (uint32_t i = 0; i < count && rc == 0; i++)
+		rc = post_buckets(fabric, &reads[i]);
 	if (rc == 0)
 		rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
 	for (uint32_t i = 0; i < count && rc == 0; i++) {
@@ -128,8 +134,10 @@ judge(struct ofs_driver *driver, struct ofs_block_read *read, uint32_t length, u
 	read->cause = trailer->cause;
 	read->checksum = checksum;
 	read->rc = checksum == trailer->checksum ? 0 : -EBADMSG;
-	if (read->rc == 0)
+	if (read->rc == 0) {
 		driver->stats.bytes_read += length;
+		ofs_remember_keep(driver, read);
+	}
 }
 
 /* Payload and trailer stand one behind the other: one read. */
@@ -242,4 +250,92 @@ ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t 
 		reads[i].rc = reads[i].slot == OFS_NONE ? -ENOENT : -EINPROGRESS;
 	return driver->fabric->ops->copy != NULL ? run_near(driver, reads, count, checked)
 											 : run_far(driver, reads, count, checked);
+}
+
+/* What was posted for it has come: its buckets where it has no slot yet, else its record. */
+static void
+take_posted(struct ofs_driver *driver, struct ofs_block_read *read)
+{
+	if (read->slot == OFS_NONE) {
+		search_bucket(&driver->fabric->region, read, read->buckets[0]);
+		search_bucket(&driver->fabric->region, read, read->buckets[1]);
+		if (read->slot == OFS_NONE)
+			read->rc = -ENOENT;
+		return;
+	}
+	check_record(driver, read, true);
+	if (read->rc != 0 && read->remembered) { /* it may stand elsewhere by now: ask the directory */
+		ofs_remember_drop(driver, read);
+		driver->stats.moved_on++;
+		read->remembered = false;
+		read->slot = OFS_NONE;
+		read->rc = -EINPROGRESS;
+	}
+}
+
+/* One round trip for as many of the reads from `*first` on as one flush takes; how many it was. */
+static int
+trip(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, uint32_t *first)
+{
+	struct ofs_fabric *fabric = driver->fabric;
+	uint32_t record_count = 0;
+	uint32_t posted_count = 0;
+	uint32_t end = *first;
+	int rc = 0;
+
+	for (; end < count && record_count < fabric->read_batch_max && rc == 0; end++) {
+		struct ofs_block_read *read = &reads[end];
+
+		if (read->rc != -EINPROGRESS)
+			continue;
+		posted_count++;
+		if (read->slot == OFS_NONE) {
+			rc = post_buckets(fabric, read);
+			continue;
+		}
+		read->stage_ns = ofs_driver_stage_begin(driver, OFS_STAGE_COPY);
+		rc = post_record(fabric, read);
+		record_count++;
+	}
+	if (rc == 0 && posted_count > 0)
+		rc = fabric->ops->flush(fabric, OFS_COMMAND_TIMEOUT_NS);
+	for (; *first < end && rc == 0; (*first)++)
+		if (reads[*first].rc == -EINPROGRESS)
+			take_posted(driver, &reads[*first]);
+	return rc < 0 ? rc : (int)posted_count;
+}
+
+/* Ends: a read has its record after at most three trips, by memory, buckets and record. */
+static int
+find_far(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count)
+{
+	int posted_count = 1;
+
+	while (posted_count > 0) {
+		uint32_t first = 0;
+
+		posted_count = 0;
+		while (first < count && posted_count >= 0) {
+			int rc = trip(driver, reads, count, &first);
+
+			posted_count = rc < 0 ? rc : posted_count + rc;
+		}
+	}
+	return posted_count;
+}
+
+int
+ofs_reads_find(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count)
+{
+	int rc;
+
+	for (uint32_t i = 0; i < count; i++) {
+		reads[i].slot = OFS_NONE;
+		reads[i].rc = -EINPROGRESS;
+		reads[i].remembered = driver->remembered != NULL && ofs_remember_recall(driver, &reads[i]);
+	}
+	if (driver->remembered != NULL)
+		return find_far(driver, reads, count);
+	rc = lookup_near(driver->fabric, reads, count);
+	return rc != 0 ? rc : ofs_reads_run(driver, reads, count, true);
 }

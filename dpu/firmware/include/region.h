@@ -28,11 +28,12 @@
  *
  * Anything else is a miss, never data. A torn entry names a slot whose trailer does not agree.
  *
- * Nothing above asks when the entry was read. A host may remember it and read the record alone: what
- * it remembers is no more than the key and generation that the trailer is held against, and a record
- * that agrees with them is the block's. A slot that was emptied since has generation 0, one that was
- * written again has another; even after 2^32 lives, when numbers come again, it would have to hold
- * the same key. So an entry that is too old costs a read in vain, and the directory is asked.
+ * Nothing above asks when the entry was read. A host may remember it and read the record alone:
+ * what it remembers is no more than the key and generation that the trailer is held against, and a
+ * record that agrees with them is the block's. A slot that was emptied since has generation 0, one
+ * that was written again has another; even after 2^32 lives, when numbers come again, it would have
+ * to hold the same key. So an entry that is too old costs a read in vain, and the directory is
+ * asked.
  *
  * A directory bucket holds 8 entries, a key may stand in two buckets, and there are at least
  * twice as many entries as slots: at this load a key finds no room less than once in a million

@@ -163,10 +163,11 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.qemu
 @pytest.mark.timeout(3600)
-def test_the_testbed_end_to_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fabric", ["zmq", "verbs"])
+def test_the_testbed_end_to_end(tmp_path: Path, fabric: str) -> None:
     """`testbed run qemu` as a user gives it: no corrupt block, and equal logs on both machines?"""
     if not os.environ.get("OFFSTAGE_TEST_QEMU"):
-        pytest.skip("takes about a quarter of an hour: OFFSTAGE_TEST_QEMU=1 pytest -m qemu")
+        pytest.skip("takes a quarter of an hour for each: OFFSTAGE_TEST_QEMU=1 pytest -m qemu")
     for tool in ("qemu-system-x86_64", "qemu-system-aarch64", "mmdebstrap", "mksquashfs"):
         try:
             needs((tool, "qemu-system-x86 qemu-system-arm mmdebstrap squashfs-tools"))
@@ -175,12 +176,13 @@ def test_the_testbed_end_to_end(tmp_path: Path) -> None:
     begun = time.time()
     done = subprocess.run(
         [sys.executable, "-c", "from offstage.testbeds.cli import main; main()", "testbed", "run",
-         "qemu", "--out", str(tmp_path), "--format", "json"],
+         "qemu", "--fabric", fabric, "--out", str(tmp_path), "--format", "json"],
         capture_output=True, text=True, timeout=3500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["runs"]["across"]["storage"] == "io_uring"
+    across = found["runs"]["across"]
+    assert across["storage"] == "io_uring" and across["fabric"] == fabric
     for one in found["runs"].values():
         assert one["blocks_verified"] > 0 and one["blocks_corrupt"] == 0
     assert len(found["replays"]) == 2 and found["wall_s"] < time.time() - begun

@@ -55,6 +55,8 @@ def names(enum: str, prefix: str, source: Any = ffi) -> tuple[str, ...]:
 def _dtype(kind: Any) -> "np.dtype[Any]":
     if kind.kind == "array":
         return np.dtype((_dtype(kind.item), (kind.length,)))
+    if kind.kind == "pointer":
+        return np.dtype("<u8")
     if kind.kind == "primitive":
         return np.dtype(_NUMBERS[kind.cname])
     fields = kind.fields

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from offstage.bindings import spdk
 from offstage.bindings.errors import BadInput, OffstageError, StoreFull
 from offstage.bindings.firmware import check_rc, ffi, lib
-from offstage.bindings.layouts import constant
+from offstage.bindings.layouts import constant, layout
 
 __all__ = [
     "Buffer",
@@ -38,6 +38,7 @@ __all__ = [
 READ, WRITE, SYNC = (
     constant(f"OFS_STORAGE_{name}") for name in ("READ", "WRITE", "SYNC")
 )
+_IO = layout("struct ofs_io")
 POLL_MAX = 256
 SPIN_ALWAYS_NS = 2**64 - 1
 ERROR_SIZE_BYTES = 512
@@ -329,6 +330,25 @@ class Storage:
             entry.flags = lib.OFS_STORAGE_DURABLE if io.durable else 0
         self._flying += [io.buffer for io in ios if io.buffer is not None]
         return int(lib.ofs_storage_submit_batch(self._handle, batch, len(ios)))
+
+    def submit_rows(
+        self,
+        op: int,
+        rows: npt.NDArray[np.int64],
+        offsets: npt.NDArray[np.int64],
+        buffer: Buffer,
+        size_bytes: int,
+    ) -> int:
+        """As `submit`, of one I/O of `size_bytes` for each row of `buffer`; `user` is the row."""
+        assert len(rows) == 0 or int(rows.max() + 1) * size_bytes <= buffer.size_bytes
+        batch = np.zeros(len(rows), _IO)
+        batch["user"], batch["offset"], batch["op"] = rows, offsets, op
+        batch["size_bytes"] = size_bytes
+        batch["buffer"] = int(ffi.cast("uintptr_t", buffer.address)) + rows * size_bytes
+        if buffer not in self._flying:
+            self._flying.append(buffer)
+        ios = ffi.cast("struct ofs_io *", batch.ctypes.data)
+        return int(lib.ofs_storage_submit_batch(self._handle, ios, len(rows)))
 
     def poll(self, timeout_ns: int = 0) -> list[Done]:
         """What has completed; waits up to `timeout_ns` of wall time for the first."""

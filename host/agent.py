@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from offstage.host.clock import Clock
-from offstage.host.control import Control
 from offstage.host.decode import Decoder
 from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import ScoreQuantizer
 from offstage.host.session import Context, HostSession, Queries
-from offstage.host.sessions import append_chunks
+from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.tail_block import TailBlock, write_tokens
 
 __all__ = ["Agent", "DecodeJob", "hit_rate_so_far"]
@@ -45,7 +44,7 @@ class DecodeJob:
 class Agent:
     """Decodes jobs over one control connection and one decode path."""
 
-    control: Control
+    control: Sessions
     decoder: Decoder
     time_per_token_s: float = 0.02
     active_max: int = 64

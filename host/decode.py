@@ -75,6 +75,7 @@ class _Member:
     missing: NDArray[np.intp]
     rows: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     failed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    begun_ns: int = 0
 
 
 @dataclass
@@ -167,6 +168,7 @@ class Decoder:
     def _begin(self, member: _Member, layer: int) -> Fetch:
         """Demand the missing blocks, with the hint. The block being filled is never missing."""
         session = member.session
+        member.begun_ns = self.clock.now_ns()
         demanded = member.ordinals[member.missing].astype(np.uint32)
         hint = session.quantizers[layer](member.scores[: session.keys.shape[1]])
         if self.observe is not None:
@@ -198,6 +200,8 @@ class Decoder:
             member = flying.pop(fetch)
             result = self.driver.fetch_end(fetch)
             self.pool.memory.commit(member.indices[member.missing], member.rows)
+            if member.missing.size:
+                record.fetch_ns.append(seen_ns - member.begun_ns)
             waits.append((seen_ns - result.stall_ns, seen_ns))
             self._account(result, member, record)
             self._check(member, layer, result, record)

@@ -4,6 +4,7 @@ Owned by the agent's thread. Times are of the host's clock. `ends` counts are th
 as they came back with each fetch, so they can be compared with the device's own ledger.
 """
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,6 +49,8 @@ class AgentRecord:
     torn_reads: int = 0
     retries: int = 0
     bytes_put: int = 0
+    fetch_ns: "array[int]" = field(default_factory=lambda: array("q"))
+    """Of each fetch, from its begin until its blocks were seen to be there."""
     wall_s: float = 0.0
 
     def stall_ms(self) -> NDArray[np.float64]:

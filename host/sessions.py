@@ -2,17 +2,40 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.keys import block_keys
-from offstage.host.control import Control
+from offstage.dpu import protocol
 
-__all__ = ["Appended", "append_chunks"]
+__all__ = ["Appended", "Sessions", "append_chunks"]
 
 BATCH_CHUNKS = 4096
 """Chunks named in one message: 64 KiB of identities."""
+
+
+class Sessions(Protocol):
+    """Who keeps the sessions of a host: `host.control.Control`, or a baseline's local tier."""
+
+    def session_open(
+        self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
+    ) -> int:
+        """Open a session; counts in blocks, `step_ns` the expected time per token."""
+        ...
+
+    def append(self, session: int, contents: list[bytes]) -> protocol.Appended:
+        """Append chunks, each named by the 16-byte hash of its own tokens."""
+        ...
+
+    def set_generating(self, session: int, generating: bool) -> None:
+        """A generating session is the last to lose its blocks."""
+        ...
+
+    def session_close(self, session: int, *, archive: bool = True) -> None:
+        """Close a session; without `archive` its own blocks may go."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +48,7 @@ class Appended:
 
 
 def append_chunks(
-    control: Control, handle: int, identities: Sequence[int], layer_count: int
+    control: Sessions, handle: int, identities: Sequence[int], layer_count: int
 ) -> Appended:
     """Append chunks, named by the 128-bit identity of their tokens, to session `handle`."""
     chunk_keys: list[bytes] = []

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.keys import checksums
-from offstage.host.control import Control
 from offstage.host.decode import Decoder
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import put_blocks
 from offstage.host.record import AgentRecord
 from offstage.host.session import HostSession
-from offstage.host.sessions import append_chunks
+from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.values import stored
 
 __all__ = ["NewToken", "TailBlock", "write_tokens"]
@@ -38,7 +37,7 @@ class TailBlock:
     """Writes a session's new tokens, and its full blocks to the tier."""
 
     def __init__(
-        self, control: Control, decoder: Decoder, identity: Callable[[int], int]
+        self, control: Sessions, decoder: Decoder, identity: Callable[[int], int]
     ) -> None:
         self._control = control
         self._decoder = decoder

@@ -168,7 +168,8 @@ def _plain(value: object) -> object:
 HEADLINES = (
     "name", "storage", "provenance", "prefetchers", "demands", "hit_rate", "nontrivial_hit_rate",
     "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
-    "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt", "warnings",
+    "stall_ms_p99", "fetch_ms_p50", "fetch_ms_p99", "tokens_per_s", "staging_bytes", "bytes_read",
+    "blocks_verified", "blocks_corrupt", "warnings",
 )  # fmt: skip
 
 
@@ -176,7 +177,13 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
     """Write summary.json and report.html to `out`, if there is one, and print the figures."""
     from rich.console import Group
 
-    from offstage.testbeds.report import console_table, in_words, write_report, write_summary
+    from offstage.testbeds.report import (
+        baselines_table,
+        console_table,
+        in_words,
+        write_report,
+        write_summary,
+    )
 
     summary = in_words(summary)
     paths: dict[str, Path] = {}
@@ -185,9 +192,12 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
         write_summary(summary, paths["summary"])
         write_report(summary, paths["report"])
     lines = ["", *(str(path) for path in paths.values())] if paths else []
-    warnings = dict.fromkeys(text for run in summary.runs for text in run.warnings)
+    runs = [*summary.runs, *summary.baselines]
+    warnings = dict.fromkeys(text for run in runs for text in run.warnings)
     noted = ["", *(f"note: {text}" for text in warnings)] if warnings else []
-    text = Group(console_table(summary), "", summary.sentence, *noted, *lines)
+    beside = baselines_table(summary)
+    more: list[Table | str] = [] if beside is None else [beside, ""]
+    text = Group(console_table(summary), "", *more, summary.sentence, *noted, *lines)
     emit(_headlines(summary, paths), form, text)
 
 
@@ -196,5 +206,7 @@ def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
     return {
         "sentence": summary.sentence,
         "runs": [{name: getattr(run, name) for name in HEADLINES} for run in summary.runs],
+        "baselines": [{name: getattr(run, name) for name in HEADLINES}
+                      for run in summary.baselines],
         **{name: str(path) for name, path in paths.items()},
     }

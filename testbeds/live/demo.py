@@ -20,6 +20,7 @@ from offstage.host.session import Context
 from offstage.testbeds.beds.connect import attached, counters_since, device_counters, stages
 from offstage.testbeds.beds.daemon_process import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+from offstage.testbeds.live.baseline import Baselines
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.figures import RunLabel, against_baseline, run_result
 from offstage.testbeds.live.options import ARMS, Arm, DemoOptions
@@ -54,9 +55,10 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     contexts = _fill(options, workload, bed, measured.keys, progress)
     runs: list[RunResult] = []
     trace = DemandTrace()
+    baselines, beside = _fill_baselines(options, workload, bed, measured.keys, progress), []
     for storage in _storages(options, measured):
         if storage.provenance == "emulated":
-            _warm_page_cache(bed)
+            _warm_page_cache(bed.store)
         done = [
             _measure(
                 options, workload, contexts, storage, arm, bed, progress,
@@ -65,6 +67,13 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
             for number, arm in enumerate(options.arms)
         ]  # fmt: skip
         runs += [against_baseline(one, done[0]) for one in done]
+        if storage.provenance == "emulated" and options.baselines:
+            _warm_page_cache(baselines.store.path)
+        beside += [
+            baselines.measure(kind, contexts, storage.keys, (storage.name, storage.provenance),
+                              done[0], progress)
+            for kind in options.baselines
+        ]  # fmt: skip
     summary = Summary(
         runs=runs,
         workload=_describe(options, workload),
@@ -76,6 +85,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         definitions={},
         command=options.command,
         version=offstage.__version__,
+        baselines=beside,
     )  # fmt: skip
     if not options.keep_store:
         shutil.rmtree(bed.work, ignore_errors=True)
@@ -96,6 +106,21 @@ def _fill(
         attached(bed.link(tier.endpoint)) as (control, fabric),
     ):
         return prefill(options, workload, control, fabric, progress).contexts
+
+
+def _fill_baselines(
+    options: DemoOptions,
+    workload: Workload,
+    bed: LocalBed,
+    storage: Mapping[str, Any],
+    progress: Progress,
+) -> Baselines:
+    """The baselines over a file of their own, which is written if any of them is to run."""
+    storages = len(options.storages)
+    baselines = Baselines(options, workload, bed.work / "baseline.kv", storages)
+    if options.baselines:
+        baselines.fill(storage, progress)
+    return baselines
 
 
 def _measure(
@@ -134,6 +159,7 @@ def _measure(
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
     result = run_result(label, ledger, counters, record, decisions, warnings)
     result.stages = timed
+    result.staging_bytes = options.slot_count * options.geometry.block_bytes(0)
     return result
 
 
@@ -198,10 +224,10 @@ def _storages(options: DemoOptions, measured: Storage) -> list[Storage]:
     return [one for one in (measured, emulated) if one.provenance in options.storages]
 
 
-def _warm_page_cache(bed: LocalBed) -> None:
+def _warm_page_cache(path: Path) -> None:
     """The emulated drive's bytes come from the page cache: a cold page would be slower than the
     drive that is emulated, and the daemon counts every I/O that came later than the model says."""
-    with bed.store.open("rb", buffering=0) as store:
+    with path.open("rb", buffering=0) as store:
         while store.read(READ_BYTES):
             pass
 

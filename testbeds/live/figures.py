@@ -17,7 +17,7 @@ from offstage.bindings.layouts import CAUSES, ENDS, FATES, HIT_ENDS
 from offstage.host.record import AgentRecord
 from offstage.testbeds.live.results import Provenance, RunResult
 
-__all__ = ["RunLabel", "against_baseline", "against_lru", "hit_rate_of",
+__all__ = ["RunLabel", "against_baseline", "against_lru", "emulation_notes", "hit_rate_of",
            "ledger_since", "run_result"]  # fmt: skip
 
 PREFETCH_CAUSES = CAUSES[CAUSES.index("window") :]
@@ -58,6 +58,7 @@ def run_result(
     warm = demands - ends["cold"]
     fates = _fates(ledger["fates"])
     stall_ms, token_ms = record.stall_ms(), record.token_ms()
+    fetch_ms = np.array(record.fetch_ns, np.float64) / 1e6
     by_step = record.ends_by_step()
     return RunResult(
         name=label.name,
@@ -79,6 +80,9 @@ def run_result(
         stall_ms_p99=_quantile(stall_ms, 0.99),
         token_ms_p50=_quantile(token_ms, 0.50),
         token_ms_p99=_quantile(token_ms, 0.99),
+        fetch_ms_p50=_quantile(fetch_ms, 0.50),
+        fetch_ms_p99=_quantile(fetch_ms, 0.99),
+        tokens_per_s=len(record.tokens) / record.wall_s if record.wall_s else 0.0,
         bytes_read=int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"]),
         blocks_verified=record.blocks_verified,
         blocks_corrupt=record.blocks_corrupt,
@@ -99,7 +103,7 @@ def run_result(
         lead_ns_log2=[int(n) for n in ledger["lead_ns_log2"]],
         late_ns_log2=[int(n) for n in ledger["late_ns_log2"]],
         stall_ms_by_token=_quantiles(stall_ms),
-        warnings=[*warnings, *_emulation_notes(label, counters)],
+        warnings=[*warnings, *emulation_notes(label, counters)],
     )
 
 
@@ -163,7 +167,7 @@ def _busy_share(counters: Mapping[str, int] | None) -> float:
     return _share(busy_ns, busy_ns + counters["idle_ns"] + counters["sleep_ns"])
 
 
-def _emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list[str]:
+def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list[str]:
     """How well the emulated drive kept the model's time: an emulated figure is only as good."""
     if label.provenance != "emulated" or counters is None:
         return []

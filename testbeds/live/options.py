@@ -10,6 +10,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of
+from offstage.host.baselines import KINDS
 from offstage.host.geometry import KvGeometry
 from offstage.host.models import geometry
 
@@ -137,6 +138,8 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     storages: tuple[str, ...] = ("measured", "emulated")
     nvme: str = "gen5-tlc"
     keep_store: bool = False
+    baselines: tuple[str, ...] = ()
+    """Which of `host.baselines.KINDS` run beside the arms, on each storage."""
     arms: tuple[Arm, ...] = ARMS
     command: str = "offstage demo"
 
@@ -145,6 +148,9 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
         super().check()
         if self.buffer_ratio < 1.0:
             raise BadInput("a buffer smaller than one selection", self.where, "raise the ratio")
+        if unknown := set(self.baselines) - set(KINDS):
+            raise BadInput(f"no baseline is called {', '.join(sorted(unknown))}", self.where,
+                           f"choose {' or '.join(KINDS)}")  # fmt: skip
         known = {"measured", "emulated"}
         if not self.storages or set(self.storages) - known:
             raise BadInput(

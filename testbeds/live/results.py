@@ -55,6 +55,13 @@ class RunResult(msgspec.Struct, kw_only=True):
     """Per token: what the kernels waited for blocks that were not there."""
     token_ms_p50: float
     token_ms_p99: float
+    fetch_ms_p50: float = 0.0
+    """Per fetch of one session's layer: from its begin until its blocks were there."""
+    fetch_ms_p99: float = 0.0
+    tokens_per_s: float = 0.0
+    """Over all sessions and the whole of decoding, pacing included."""
+    staging_bytes: int = 0
+    """Memory between HBM and the drive: the DPU's arena, or the host memory of a baseline."""
     bytes_read: int
     blocks_verified: int
     blocks_corrupt: int
@@ -103,3 +110,5 @@ class Summary(msgspec.Struct, kw_only=True):
     """The formula of every figure, by its key in `runs`."""
     command: str
     version: str
+    baselines: list[RunResult] = []
+    """The same workload by a host without a DPU; see `host.baselines`."""

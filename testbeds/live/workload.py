@@ -6,14 +6,13 @@ from functools import partial
 from typing import Any
 
 from offstage.host.agent import Agent, DecodeJob, hit_rate_so_far
-from offstage.host.control import Control
 from offstage.host.decode import Decoder, DemandObserver, SelectionRule
 from offstage.host.fabrics import Fabric
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import MissingWriter, compute_context
 from offstage.host.record import AgentRecord
 from offstage.host.session import Context
-from offstage.host.sessions import append_chunks
+from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.synthetic_kv import SyntheticKv
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.progress import Progress
@@ -147,7 +146,7 @@ class Prefilled:
 def prefill(
     options: DriveOptions,
     workload: Workload,
-    control: Control,
+    control: Sessions,
     fabric: Fabric,
     progress: Progress,
 ) -> Prefilled:
@@ -189,7 +188,7 @@ def decode(
     options: DriveOptions,
     workload: Workload,
     contexts: dict[int, Context],
-    control: Control,
+    control: Sessions,
     fabric: Fabric,
     run_name: str,
     progress: Progress,

@@ -1,6 +1,7 @@
 """Reports of an experiment: summary.json, a self-contained HTML page, a table for the terminal."""
 
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary, write_summary
+from offstage.testbeds.report.run.baselines import baselines_table
 from offstage.testbeds.report.run.definitions import DEFINITIONS, as_text
 from offstage.testbeds.report.run.page import console_table, write_report
 from offstage.testbeds.report.run.runs import in_words, sentence
@@ -9,6 +10,7 @@ __all__ = [
     "DEFINITIONS",
     "SUMMARY_NAME",
     "as_text",
+    "baselines_table",
     "console_table",
     "in_words",
     "read_summary",

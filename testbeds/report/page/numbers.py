@@ -81,6 +81,8 @@ def show(key: str, value: object) -> str:
         return size(value)
     if "_ms" in key:
         return milliseconds(value)
+    if key.endswith("_per_s"):
+        return f"{value:,.1f}"
     if key.endswith("_s"):
         return seconds(value)
     if key.endswith(("_rate", "_share", "_rate_without_cold")) or key in ("accuracy", "coverage"):

@@ -155,6 +155,34 @@ DEFINITIONS = (
         "99th percentile over tokens, in ms",
         "lower",
     ),
+    Definition(
+        "fetch_ms_p50",
+        "fetch p50",
+        "Time of one fetch, what one session's layer lacks, from its begin until its blocks were "
+        "there: half of the fetches took no longer.",
+        "median over fetches, in ms",
+        "lower",
+    ),
+    Definition(
+        "fetch_ms_p99",
+        "fetch p99",
+        "The same for the slowest fetches.",
+        "99th percentile over fetches, in ms",
+        "lower",
+    ),
+    Definition(
+        "tokens_per_s",
+        "tokens/s",
+        "Tokens of all sessions in a second of decoding, the pace of the GPU included.",
+        "tokens / duration of decoding",
+        "higher",
+    ),
+    Definition(
+        "staging_bytes",
+        "staging",
+        "Memory between HBM and the drive: the DPU's arena, or the host memory of a baseline; 0 "
+        "where the host does not know.",
+    ),
     Definition("bytes_read", "read", "Bytes read from the store, demanded and prefetched."),
     Definition(
         "blocks_verified",

@@ -13,6 +13,7 @@ from offstage.testbeds.report.page.files import write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, swatch, tile
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, show, size
 from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.run.baselines import baselines_section
 from offstage.testbeds.report.run.definitions import DEFINITIONS, PROVENANCE_TEXTS, definition
 from offstage.testbeds.report.run.figures import curve_figure, fates_figure, served_figure
 from offstage.testbeds.report.run.plots import Colours, hit_rate_figure, lead_figure, stall_figure
@@ -176,6 +177,7 @@ def render(summary: Summary) -> str:
     if found:
         sections = [
             runs_section(found, colours),
+            baselines_section(summary),
             hit_rate_figure(found, colours),
             served_figure(found, colours),
             lead_figure(found, colours),
@@ -241,6 +243,9 @@ def _warnings(summary: Summary) -> str:
     for run in summary.runs:
         for warning in run.warnings:
             found.setdefault(warning, []).append(f"{label(run)} on {run.storage}")
+    for run in summary.baselines:
+        for warning in run.warnings:
+            found.setdefault(warning, []).append(f"{run.name} on {run.storage}")
     if not found:
         body = "<p>No run gave a warning.</p>"
     else:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.run.page import render
 
 SECTIONS = [
@@ -152,3 +153,15 @@ def test_where_time_goes_is_shown_of_the_leading_run(made: SimpleNamespace) -> N
     section = text[text.index('id="stages"') :]
     assert section.index("storage reads") < section.index("host copies")
     assert section.count("<rect") == 2 and ">120 µs<" in section
+
+
+def test_baselines_have_a_table_beside_the_dpu(made: SimpleNamespace) -> None:
+    """Of each provenance their own, and nothing of it without baselines."""
+    plain = made.summary()
+    assert 'id="baselines"' not in render(plain)
+    beside = [made.run((), "a drive", "measured", name="g3", fetch_ms_p99=8.0)]
+    text = render(made.summary(baselines=beside))
+    section = text[text.index('id="baselines"') :].partition("</section>")[0]
+    assert section.count("G3: the drive alone (a drive)") == 1
+    assert section.count("DPU, no prefetch") == 1, "there is no baseline on the other storage"
+    assert show("fetch_ms_p99", 8.0) in section

@@ -1,0 +1,388 @@
+"""A local tier: sessions, and a fabric to them, over host memory and a drive of this machine.
+
+It stands where control connection and fabric of a daemon stand, so that the same decode loop runs
+over it with the same checks of every byte. Owns the drive's rows as slots: a block is read into
+one, copied to whoever waits for it, and then kept (`keep`: g2, least recently used leaves first)
+or not (g3). One thread, the host's: what the DPU does beside the host, the host does here itself.
+Its ledger has the names and the meaning of the device's.
+
+A read that fails ends its demand with -errno; a deadline that passes, with -ETIMEDOUT.
+"""
+
+import errno
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.driver import Fetch, FetchResult, Put, blocking
+from offstage.bindings.errors import RunFailed
+from offstage.bindings.keys import checksum
+from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.dpu.protocol import Appended
+from offstage.host.baselines.drives import Drive
+from offstage.host.baselines.store import LocalStore
+
+__all__ = ["READ_ROWS", "WRITE_ROWS", "LocalTier"]
+
+READ_ROWS = 256
+"""Rows of a tier that keeps nothing: reads that can be on their way at once."""
+WRITE_ROWS = 64
+"""Rows that puts are written from, behind the slots."""
+RETAINED, SHARED, LATE, COLD, CAPACITY = (
+    ENDS.index(name) for name in ("retained", "shared", "late", "cold", "capacity")
+)
+FAILED = 255
+
+
+@dataclass
+class _Session:
+    sink_blocks: int
+    window_blocks: int
+    rows: list[int] = field(default_factory=list)
+    parent: bytes = b""
+    seen: set[int] = field(default_factory=set)  # blocks that it has demanded before
+
+
+@dataclass
+class _Call:
+    """A fetch that waits for blocks."""
+
+    fetch: Fetch
+    target: NDArray[np.uint8]
+    index: NDArray[np.uint32]
+    deadline_ns: int
+    left: int = 0
+    waits_from_ns: int = 0
+    ended_ns: int = 0
+    copy_ns: int = 0
+    reported: bool = False
+
+
+@dataclass
+class _Read:
+    number: int
+    waiting: list[tuple[_Call, int]] = field(default_factory=list)
+
+
+class LocalTier:
+    """`slots` of the drive's rows hold blocks; the `WRITE_ROWS` behind them are for puts."""
+
+    dilation = 1
+    calls_max = 64
+    demand_max = 1 << 16
+
+    def __init__(self, store: LocalStore, drive: Drive, *, keep: bool) -> None:
+        self.store, self.drive, self.keep = store, drive, keep
+        self.payload_size_bytes = store.payload_bytes
+        self.slots = len(drive.rows) - WRITE_ROWS
+        self.counts = _counts()
+        self._sessions: dict[int, _Session] = {}
+        self._slot_of: OrderedDict[int, int] = OrderedDict()  # kept blocks, latest use last
+        self._user: dict[int, int] = {}  # who demanded a kept block last
+        self._free = list(range(self.slots))
+        self._reads: dict[int, _Read] = {}  # by block: asked for, and not there yet
+        self._by_slot: dict[int, _Read] = {}  # those that the drive has
+        self._backlog: deque[_Read] = deque()
+        self._calls: dict[Fetch, _Call] = {}
+        self._writing: dict[int, int] = {}  # row: result, 1 while it is written
+
+    # ---- sessions, in the place of a control connection ----
+
+    def session_open(
+        self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
+    ) -> int:
+        """As `Control.session_open`."""
+        handle = 1 + max(self._sessions, default=0)
+        self._sessions[handle] = _Session(sink_blocks, window_blocks)
+        return handle
+
+    def append(self, session: int, contents: list[bytes]) -> Appended:
+        """As `Control.append`."""
+        one, before = self._sessions[session], self.store.shared_chunks
+        keys, rows = self.store.append(one.parent, contents)
+        self.counts["shared_chunks"] += self.store.shared_chunks - before
+        one.rows += rows
+        one.parent = keys[-1] if keys else one.parent
+        stored = self.store.stored_layers(rows)
+        return Appended(keys=keys, store_keys=keys, stored_layers=stored)
+
+    def set_generating(self, session: int, generating: bool) -> None:
+        """As `Control.set_generating`; nothing here depends on it."""
+
+    def session_close(self, session: int, *, archive: bool = True) -> None:
+        """As `Control.session_close`; the blocks stay, and those in memory leave as others come."""
+        del self._sessions[session]
+
+    def ledger(self) -> dict[str, Any]:
+        """Counters since open, by the field names of `struct ofs_ledger`."""
+        return {**self.counts, "resident_slots": len(self._slot_of)}
+
+    # ---- blocks, in the place of a fabric ----
+
+    def fetch_begin(
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        target: NDArray[np.uint8],
+        *,
+        target_index: NDArray[np.uint32] | None = None,
+        selected_count: int | None = None,
+        scores: NDArray[np.uint16] | None = None,
+        timeout_ns: int = 2_000_000_000,
+    ) -> Fetch:
+        """As `Fabric.fetch_begin`. What host memory holds is there on return."""
+        if len(self._calls) == self.calls_max:
+            raise RunFailed(f"{self.calls_max} calls are in flight", "baseline",
+                            "end one before the next begins", errno=errno.EAGAIN)  # fmt: skip
+        begun_ns = time.monotonic_ns()
+        count = len(ordinals)
+        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
+        fetch = Fetch(count, None, ())
+        call = _Call(fetch, target, index, begun_ns + timeout_ns)
+        self._calls[fetch] = call
+        self.counts["selected"] += count if selected_count is None else selected_count
+        one = self._sessions[session]
+        rows = np.asarray(one.rows, np.int64)[ordinals]
+        for i, number in enumerate((rows * self.store.layer_count + layer).tolist()):
+            end = self._end_of(session, one, number)
+            self._count(one, int(ordinals[i]), end)
+            fetch.ends[i] = end
+            if end in (RETAINED, SHARED):
+                self._slot_of.move_to_end(number)
+                self._copy(call, i, self._slot_of[number])
+            else:
+                self._want(number, call, i)
+            one.seen.add(number)
+            self._user[number] = session
+        call.waits_from_ns = time.monotonic_ns()
+        self._end_if_done(call)
+        self._submit()
+        return fetch
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        """As `Fabric.fetch_end`."""
+        call = self._calls[fetch]
+        while not call.ended_ns:
+            self._advance(max(0, call.deadline_ns - time.monotonic_ns()))
+        del self._calls[fetch]
+        failed = int(np.count_nonzero(fetch.rcs))
+        hits = int(np.isin(fetch.ends, (RETAINED, SHARED)).sum())
+        return FetchResult(
+            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, hits, failed, 0, 0,
+            max(0, call.ended_ns - call.waits_from_ns), call.copy_ns,
+        )  # fmt: skip
+
+    fetch = blocking(fetch_begin, fetch_end)
+
+    def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
+        """As `Fabric.poll`."""
+        until_ns = time.monotonic_ns() + timeout_ns
+        while True:
+            self._advance(0)
+            ended: list[Fetch | Put] = []
+            for fetch, call in self._calls.items():
+                if call.ended_ns and not call.reported:
+                    call.reported = True
+                    ended.append(fetch)
+            left_ns = until_ns - time.monotonic_ns()
+            if ended or left_ns <= 0 or not self._reads:
+                return ended
+            self._advance(left_ns)
+
+    def put_begin(
+        self,
+        session: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        source: NDArray[np.uint8],
+        *,
+        length_bytes: int | None = None,
+        timeout_ns: int = 10_000_000_000,
+    ) -> Put:
+        """As `Fabric.put_begin`, but that it waits for the drive itself."""
+        put = Put(len(ordinals), None, ())
+        rows = np.asarray(self._sessions[session].rows, np.int64)[ordinals]
+        numbers = rows * self.store.layer_count + layer
+        until_ns = time.monotonic_ns() + timeout_ns
+        for first in range(0, len(numbers), WRITE_ROWS):
+            last = first + WRITE_ROWS
+            put.rcs[first:last] = self._write(numbers[first:last], source[first:last], until_ns)
+        self.store.written(numbers[put.rcs == 0])
+        return put
+
+    def put_end(self, put: Put) -> NDArray[np.int32]:
+        """As `Fabric.put_end`."""
+        return put.rcs
+
+    put = blocking(put_begin, put_end)
+
+    def register(self, array: NDArray[Any]) -> None:
+        """As `Fabric.register`: blocks are copied by the CPU, which needs none of it."""
+
+    def unregister(self, array: NDArray[Any]) -> None:
+        """As `Fabric.unregister`."""
+
+    def release(self, session: int) -> None:
+        """As `Fabric.release`: nothing is pinned."""
+
+    def stats(self) -> dict[str, int]:
+        """As `Fabric.stats`; the ledger has all that is counted."""
+        return {}
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """As `Fabric.stages`: none is timed."""
+        return {}
+
+    def close(self) -> None:
+        """As `Fabric.close`; waits for what the drive still has."""
+        while self._by_slot:
+            self._advance(100_000_000)
+        self.drive.close()
+
+    # ---- one demand ----
+
+    def _end_of(self, session: int, one: _Session, number: int) -> int:
+        """What becomes of a demand, as the device would count it."""
+        if number in self._slot_of:
+            own = number in one.seen or self._user.get(number, session) == session
+            return RETAINED if own else SHARED
+        if number in self._reads:
+            return LATE
+        return CAPACITY if number in one.seen else COLD
+
+    def _count(self, one: _Session, ordinal: int, end: int) -> None:
+        counts = self.counts
+        nontrivial = one.sink_blocks <= ordinal < len(one.rows) - one.window_blocks
+        counts["demands"] += 1
+        counts["ends"][end] += 1
+        counts["nontrivial"] += nontrivial
+        counts["nontrivial_ends"][end] += nontrivial
+
+    def _want(self, number: int, call: _Call, i: int) -> None:
+        read = self._reads.get(number)
+        if read is None:
+            read = self._reads[number] = _Read(number)
+            self._backlog.append(read)
+        read.waiting.append((call, i))
+        call.left += 1
+
+    def _copy(self, call: _Call, i: int, slot: int) -> None:
+        """Hand a block over, and take the checksum of what was handed over."""
+        begun_ns = time.monotonic_ns()
+        into = call.target[call.index[i], : self.payload_size_bytes]
+        into[:] = self.drive.rows[slot, : self.payload_size_bytes]
+        call.fetch.checksums[i] = checksum(into)
+        call.fetch.lengths[i] = self.payload_size_bytes
+        call.copy_ns += time.monotonic_ns() - begun_ns
+
+    # ---- the drive ----
+
+    def _submit(self) -> None:
+        """Give the drive what it and the slots have room for."""
+        slots: list[int] = []
+        room = min(len(self._backlog), self.drive.depth - len(self._by_slot))
+        while len(slots) < room and (slot := self._slot()) is not None:
+            slots.append(slot)
+        if not slots:
+            return
+        numbers = np.array([self._backlog[i].number for i in range(len(slots))], np.int64)
+        taken = self.drive.read(np.array(slots, np.int64), numbers * self.store.stride_bytes)
+        for slot in slots[: max(taken, 0)]:
+            self._by_slot[slot] = self._backlog.popleft()
+        self._free += slots[max(taken, 0) :]
+        self.counts["demand_bytes_read"] += max(taken, 0) * self.store.stride_bytes
+
+    def _slot(self) -> int | None:
+        if self._free:
+            return self._free.pop()
+        if not self._slot_of:
+            return None
+        number, slot = self._slot_of.popitem(last=False)
+        self._user.pop(number, None)
+        self.counts["evictions"] += 1
+        return slot
+
+    def _advance(self, timeout_ns: int) -> None:
+        """Take in what the drive has done, and what has waited for too long."""
+        for done in self.drive.poll(timeout_ns if self._by_slot or self._writing else 0):
+            if done.user >= self.slots:
+                good = done.result == self.store.stride_bytes
+                self._writing[done.user] = 0 if good else min(done.result, -errno.EIO)
+            else:
+                self._arrived(done.user, done.result)
+        self._submit()
+        now_ns = time.monotonic_ns()
+        for call in self._calls.values():
+            if not call.ended_ns and now_ns >= call.deadline_ns:
+                self._give_up(call, now_ns)
+
+    def _arrived(self, slot: int, result: int) -> None:
+        read = self._by_slot.pop(slot)
+        del self._reads[read.number]
+        good = result == self.store.stride_bytes
+        for call, i in read.waiting:
+            if good:
+                self._copy(call, i, slot)
+            else:
+                self._fail(call, i, result if result < 0 else -errno.EIO)
+            call.left -= 1
+            self._end_if_done(call)
+        if good and self.keep:
+            self._slot_of[read.number] = slot
+        else:
+            self._free.append(slot)
+
+    def _give_up(self, call: _Call, now_ns: int) -> None:
+        for read in self._reads.values():
+            mine: Iterable[int] = [i for one, i in read.waiting if one is call]
+            for i in mine:
+                self._fail(call, i, -errno.ETIMEDOUT)
+            read.waiting = [pair for pair in read.waiting if pair[0] is not call]
+        call.left, call.ended_ns = 0, now_ns
+
+    @staticmethod
+    def _fail(call: _Call, i: int, rc: int) -> None:
+        call.fetch.ends[i], call.fetch.rcs[i] = FAILED, rc
+
+    @staticmethod
+    def _end_if_done(call: _Call) -> None:
+        if call.left == 0:
+            call.ended_ns = time.monotonic_ns()
+
+    def _write(
+        self, numbers: NDArray[np.int64], source: NDArray[np.uint8], until_ns: int
+    ) -> NDArray[np.int32]:
+        """Write up to WRITE_ROWS blocks and wait; 0 or -errno of each."""
+        rows = self.slots + np.arange(len(numbers), dtype=np.int64)
+        self.drive.rows[rows, : source.shape[1]] = source
+        self._writing = {int(row): 1 for row in rows}
+        begun = 0
+        while 1 in self._writing.values() and time.monotonic_ns() < until_ns:
+            if begun < len(rows):
+                offsets = numbers[begun:] * self.store.stride_bytes
+                begun += max(0, self.drive.write(rows[begun:], offsets))
+            self._advance(10_000_000)
+        ended, self._writing = self._writing, {}
+        return np.array([-errno.ETIMEDOUT if rc == 1 else rc for rc in ended.values()], np.int32)
+
+
+def _counts() -> dict[str, Any]:
+    """The ledger of one who never prefetches: what only a device does stays 0."""
+    zeros = ("selected", "demands", "nontrivial", "demand_bytes_read", "prefetch_bytes_read",
+             "pollution", "evictions", "shared_chunks")  # fmt: skip
+    return {
+        **dict.fromkeys(zeros, 0),
+        "ends": [0] * len(ENDS),
+        "nontrivial_ends": [0] * len(ENDS),
+        "fates": [[0] * len(FATES) for _ in CAUSES],
+        "lead_ns_log2": [0] * 64,
+        "late_ns_log2": [0] * 64,
+    }

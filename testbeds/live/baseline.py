@@ -1,0 +1,116 @@
+"""The demo's workload by a host without a DPU: what a user has today, on equal terms.
+
+The same sessions, contexts, selections, HBM pool, pace and checks of every byte; the same drive,
+real or modelled. `g2` has as many blocks of host memory as the tier has in its arena, `g3` has
+none. Both pass the page cache by where the tier does. The file is written once, beside the store
+of the tier, and read by all baselines.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.storage import StorageConfig, preset
+from offstage.host.baselines import (
+    READ_ROWS,
+    WRITE_ROWS,
+    Drive,
+    FirmwareDrive,
+    KvikioDrive,
+    LocalStore,
+    LocalTier,
+    why_no_kvikio,
+)
+from offstage.host.session import Context
+from offstage.testbeds.live.figures import (
+    RunLabel,
+    against_baseline,
+    emulation_notes,
+    run_result,
+)
+from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.live.results import Provenance, RunResult
+from offstage.testbeds.live.workload import Workload, decode, full_chunks, prefill
+from offstage.testbeds.progress import Progress
+
+__all__ = ["Baselines"]
+
+
+class Baselines:
+    """The file at `path` and all runs over it."""
+
+    def __init__(self, options: DemoOptions, workload: Workload, path: Path, storages: int) -> None:
+        self._options, self._workload = options, workload
+        plan = workload.plan
+        chunks = {chunk for one in plan.sessions for chunk in full_chunks(one)}
+        tokens = options.geometry.block_tokens
+        grown = sum(1 + one.decode_steps // tokens for one in plan.sessions)
+        runs = storages * len(options.baselines)
+        self.store = LocalStore(
+            path, options.geometry.layer_count, options.geometry.block_bytes(0),
+            len(chunks) + grown * runs,
+        )  # fmt: skip
+
+    def fill(self, keys: Mapping[str, Any], progress: Progress) -> None:
+        """Write every session's full chunks. `keys` are the daemon's `[storage]`."""
+        drive = FirmwareDrive(self._config(keys), READ_ROWS + WRITE_ROWS, self.store.stride_bytes)
+        tier = LocalTier(self.store, drive, keep=False)
+        try:
+            prefill(self._options, self._workload, tier, tier, progress)
+        finally:
+            tier.close()
+
+    def measure(
+        self,
+        kind: str,
+        contexts: dict[int, Context],
+        keys: Mapping[str, Any],
+        where: tuple[str, Provenance],
+        without: RunResult,
+        progress: Progress,
+    ) -> RunResult:
+        """Decode over baseline `kind`; `where` is the storage's name and provenance, `without` the
+        tier's run without prefetch there, which traffic and coverage are against."""
+        storage, provenance = where
+        sessions = self._workload.plan.sessions
+        progress.start(f"baseline {kind}, {storage}", sum(one.decode_steps for one in sessions))
+        slots = self._options.slot_count if kind == "g2" else READ_ROWS
+        drive, notes = self._drive(keys, provenance, slots + WRITE_ROWS)
+        tier = LocalTier(self.store, drive, keep=kind == "g2")
+        try:
+            record = decode(self._options, self._workload, contexts, tier, tier,
+                            f"{provenance}-{kind}", progress)  # fmt: skip
+        finally:
+            counted = drive.stats()
+            tier.close()
+        shown = storage if provenance == "emulated" else drive.name
+        label = RunLabel(kind, shown, provenance, ())
+        notes += emulation_notes(label, counted)
+        result = run_result(label, tier.ledger(), None, record, -1, notes)
+        result.staging_bytes = self._options.slot_count * self.store.payload_bytes * (kind == "g2")
+        return against_baseline(result, without)
+
+    def _drive(
+        self, keys: Mapping[str, Any], provenance: Provenance, rows: int
+    ) -> tuple[Drive, list[str]]:
+        """kvikio where it reads a real drive, else the firmware's storage; and what to know."""
+        stride = self.store.stride_bytes
+        if provenance == "emulated":
+            emulated = FirmwareDrive(self._config(keys), rows, stride)
+            return emulated, [emulated.warning] if emulated.warning else []
+        why = why_no_kvikio()
+        if not why:
+            return KvikioDrive(self.store.path, rows, stride), []
+        drive = FirmwareDrive(self._config(keys), rows, stride)
+        notes = [f"baselines read with {drive.name}: {why}", drive.warning]
+        return drive, [note for note in notes if note]
+
+    def _config(self, keys: Mapping[str, Any]) -> StorageConfig:
+        """The daemon's `[storage]` keys, as the daemon opens them, on the baselines' own file."""
+        config = StorageConfig(
+            path=str(self.store.path), size_bytes=self.store.size_bytes, lba_size_bytes=4096,
+            queue_depth_max=READ_ROWS,
+            **{name: value for name, value in keys.items() if name != "nvme"},
+        )  # fmt: skip
+        return replace(config, nvme=preset(keys["nvme"]).params) if "nvme" in keys else config

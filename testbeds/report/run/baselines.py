@@ -1,0 +1,125 @@
+"""What the DPU adds: its runs beside a host that keeps its blocks itself, as a table.
+
+On each storage: the tier with the most prefetchers and without prefetch, then every baseline of
+that provenance. The workload, the HBM pool and the pace are those of the tier's runs; memory
+between HBM and the drive has a column, because it is what differs.
+"""
+
+from collections.abc import Sequence
+from html import escape
+
+from rich.table import Table
+from rich.text import Text
+
+from offstage.testbeds.live.results import RunResult, Summary
+from offstage.testbeds.report.page.markup import chip
+from offstage.testbeds.report.page.numbers import ratio, show
+from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.run.definitions import definition
+from offstage.testbeds.report.run.runs import Group, baseline, groups, label, subject
+
+__all__ = ["baselines_section", "baselines_sentence", "baselines_table"]
+
+COLUMNS = (
+    "staging_bytes", "hit_rate", "late_rate", "miss_rate", "fetch_ms_p50", "fetch_ms_p99",
+    "stall_ms_p50", "stall_ms_p99", "tokens_per_s", "bytes_read", "blocks_corrupt",
+)  # fmt: skip
+CONSOLE_COLUMNS = (
+    "hit_rate", "late_rate", "miss_rate", "fetch_ms_p50", "fetch_ms_p99", "stall_ms_p99",
+    "tokens_per_s",
+)  # fmt: skip
+NAMES = {"g2": "G2: host memory, then the drive", "g3": "G3: the drive alone"}
+CAPTION = (
+    "The same sessions, selections, HBM pool and pace, every block compared. G3 reads from the "
+    "drive what the HBM pool lacks. G2 keeps what it read in host memory, as much as the DPU has, "
+    "least recently used out first; what it lacks it reads too, where plain offload would have to "
+    "compute it again. Neither prefetches, and the host's own core does their work. The page cache "
+    "is passed by where the drive is a real one."
+)
+
+Row = tuple[str, RunResult]
+
+
+def _rows(group: Group, beside: Sequence[RunResult]) -> list[Row]:
+    """The tier's runs of one storage, and the baselines of the same provenance."""
+    fullest, without = subject(group), baseline(group)
+    rows = [(f"DPU, {label(fullest)}", fullest)]
+    if without is not None and without is not fullest:
+        rows.append((f"DPU, {label(without)}", without))
+    found = [one for one in beside if one.provenance == group.provenance]
+    return rows + [(f"{NAMES.get(one.name, one.name)} ({one.storage})", one) for one in found]
+
+
+def _tables(summary: Summary) -> list[tuple[Group, list[Row]]]:
+    there = {one.provenance for one in summary.baselines}
+    return [(group, _rows(group, summary.baselines)) for group in groups(summary.runs)
+            if group.provenance in there]  # fmt: skip
+
+
+def baselines_sentence(summary: Summary) -> str:
+    """How much shorter the fetches and stalls of the fullest run are; "" without baselines."""
+    pieces = []
+    for group, rows in _tables(summary):
+        run = rows[0][1]
+        for _, one in rows:
+            if one not in summary.baselines or not run.fetch_ms_p99 or not run.stall_ms_p99:
+                continue
+            fetch, stall = (ratio(getattr(one, key) / getattr(run, key))
+                            for key in ("fetch_ms_p99", "stall_ms_p99"))  # fmt: skip
+            pieces.append(f"{one.name} on {group.where}: fetch p99 {fetch}, stall p99 {stall}")
+    said = "; ".join(pieces)
+    return f"Baselines over the DPU with {rows[0][0][5:]}: {said}." if pieces else ""
+
+
+def baselines_section(summary: Summary) -> str:
+    """The table of the page; empty without baselines."""
+    found = _tables(summary)
+    if not found:
+        return ""
+    head = tag("th", "run", scope="col") + "".join(_head(column) for column in COLUMNS)
+    bodies = []
+    for group, rows in found:
+        title = f"<span>{escape(group.title)} {chip(group.provenance)}</span>"
+        lines = [tag("tr", tag("th", title, colspan=len(COLUMNS) + 1, scope="rowgroup"),
+                     class_="group")]  # fmt: skip
+        for name, run in rows:
+            cells = [tag("td", escape(show(column, getattr(run, column))), class_="number")
+                     for column in COLUMNS]  # fmt: skip
+            lines.append(tag("tr", tag("th", escape(name), scope="row") + "".join(cells)))
+        bodies.append(tag("tbody", "".join(lines)))
+    table = f"<table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table>"
+    scroll = tag("div", table, class_="scroll", tabindex=0, role="region",
+                 aria_label="table of baselines")  # fmt: skip
+    said = tag("p", escape(baselines_sentence(summary)), class_="caption")
+    return tag(
+        "section",
+        f'<h2 id="baselines-title">Beside a host without a DPU</h2>{scroll}{said}'
+        f'<p class="caption">{escape(CAPTION)}</p>',
+        id="baselines",
+        aria_labelledby="baselines-title",
+    )
+
+
+def _head(column: str) -> str:
+    entry = definition(column)
+    name = tag("abbr", escape(entry.label), tabindex=0, data_tip=entry.sentence)
+    return tag("th", name, scope="col", class_="number")
+
+
+def baselines_table(summary: Summary) -> Table | None:
+    """The table of a terminal; None without baselines."""
+    found = _tables(summary)
+    if not found:
+        return None
+    table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
+    table.add_column("beside a host without a DPU")
+    for column in CONSOLE_COLUMNS:
+        table.add_column(definition(column).label, justify="right", no_wrap=True)
+    for number, (group, rows) in enumerate(found):
+        if number:
+            table.add_row()
+        table.add_row(Text(group.where, style="dim"))
+        for name, run in rows:
+            table.add_row(name, *(show(column, getattr(run, column))
+                                  for column in CONSOLE_COLUMNS))  # fmt: skip
+    return table

@@ -1,6 +1,7 @@
 """How the numbers of a block are stored: types by name, and blocks' bytes as arrays of numbers.
 
-numpy has no bfloat16: there its bits stand in a uint16. Pure functions, nothing can fail.
+numpy has no bfloat16 and no float8: there their bits stand in a uint16 or uint8. Pure functions,
+nothing can fail.
 """
 
 from typing import Any, Literal
@@ -10,13 +11,13 @@ import numpy.typing as npt
 
 __all__ = ["WIDTHS", "ValueType", "stored", "widen"]
 
-ValueType = Literal["float16", "bfloat16", "float32"]
+ValueType = Literal["float16", "bfloat16", "float32", "float8_e4m3fn"]
 
-WIDTHS: dict[ValueType, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
+WIDTHS: dict[ValueType, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1}
 """Bytes of one number."""
 
 _NUMPY: dict[ValueType, Any] = {
-    "float16": np.float16, "bfloat16": np.uint16, "float32": np.float32,
+    "float16": np.float16, "bfloat16": np.uint16, "float32": np.float32, "float8_e4m3fn": np.uint8,
 }  # fmt: skip
 
 
@@ -29,5 +30,19 @@ def widen(out: npt.NDArray[Any], numbers: npt.NDArray[Any], value_type: ValueTyp
     """Write what `stored` gave into `out`, float32 or wider, each number exactly."""
     if value_type == "bfloat16":
         out[...] = (numbers.astype(np.uint32) << 16).view(np.float32)
+    elif value_type == "float8_e4m3fn":
+        out[...] = _FLOAT8[numbers]
     else:
         out[...] = numbers
+
+
+def _float8() -> npt.NDArray[np.float32]:
+    """Every number of e4m3: sign, 4 bits of exponent with bias 7, 3 bits; no infinity, one NaN."""
+    code = np.arange(128)
+    exponent, fraction = code >> 3, (code & 7) / 8
+    positive = np.where(exponent == 0, fraction * 2.0**-6, (1 + fraction) * 2.0 ** (exponent - 7.0))
+    positive[127] = np.nan
+    return np.concatenate([positive, -positive]).astype(np.float32)
+
+
+_FLOAT8 = _float8()

@@ -21,6 +21,10 @@ settings.load_profile(os.environ.get("OFFSTAGE_HYPOTHESIS", "default"))
 # Numeric libraries with a thread per core make small kernels slower, not faster.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Without a GPU, Triton's kernels run on the CPU; this is read when Triton is first imported.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and with them every
 # process that a test starts in order to interrupt it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -53,8 +53,10 @@ class NumpyArrays:
         shape: tuple[int, int, int, int],
         value_type: ValueType = "float16",
     ) -> npt.NDArray[Any]:
-        if value_type == "bfloat16":
-            raise BadInput("numpy has no bfloat16", "arrays", "use torch, or another type of KV")
+        if value_type in ("bfloat16", "float8_e4m3fn"):
+            raise BadInput(
+                f"numpy has no {value_type}", "arrays", "use torch, or another type of KV"
+            )
         used = storage[:, : WIDTHS[value_type] * int(np.prod(shape))]
         return stored(used, value_type).reshape(len(storage), *shape)
 

@@ -63,31 +63,37 @@ class KernelInfo:
     extra: str = ""
 
 
-# name: module, array library it needs, pip extra that brings the library
-_LOADERS: dict[str, tuple[str, str, str]] = {
-    "reference": ("offstage.host.attention.reference", "numpy", ""),
-    "numpy": ("offstage.host.attention.numpy_kernel", "numpy", ""),
-    "torch": ("offstage.host.attention.torch_kernel", "torch", "host"),
+# name: module, library of its arrays, libraries it needs, pip extra that brings them
+_LOADERS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
+    "reference": ("offstage.host.attention.reference", "numpy", ("numpy",), ""),
+    "numpy": ("offstage.host.attention.numpy_kernel", "numpy", ("numpy",), ""),
+    "torch": ("offstage.host.attention.torch_kernel", "torch", ("torch",), "host"),
+    "triton": ("offstage.host.attention.triton_kernel", "torch", ("torch", "triton"), "triton"),
 }
 
 
 def kernels() -> tuple[KernelInfo, ...]:
     """Every kernel and whether this machine can run it. Imports no optional library."""
     return tuple(
-        KernelInfo(name, library, importlib.util.find_spec(library) is not None, extra)
-        for name, (_, library, extra) in _LOADERS.items()
+        KernelInfo(name, library, _lacking(needs) is None, extra)
+        for name, (_, library, needs, extra) in _LOADERS.items()
     )
 
 
 def kernel(name: str) -> Decode:
     """The `decode` of kernel `name`. Raises `BadInput` for an unknown name, `Missing` where its
     library is not installed."""
-    library = arrays_of(name)
-    module, _, extra = _LOADERS[name]
-    if importlib.util.find_spec(library) is None:
+    arrays_of(name)
+    module, _, needs, extra = _LOADERS[name]
+    if (library := _lacking(needs)) is not None:
         raise Missing(extra, f"the {name} kernel needs {library}, which is not installed", "kernel")
     decode: Decode = importlib.import_module(module).decode
     return decode
+
+
+def _lacking(needs: Sequence[str]) -> str | None:
+    """The first library that is not installed."""
+    return next((name for name in needs if importlib.util.find_spec(name) is None), None)
 
 
 def arrays_of(name: str) -> str:

@@ -47,10 +47,11 @@ class Kernel(StrEnum):
 
     numpy = "numpy"
     torch = "torch"
+    triton = "triton"
 
 
 DeviceOption = Annotated[
-    str, typer.Option("--device", help="where KV and kernel are: cpu; with torch also cuda, cuda:1")
+    str, typer.Option("--device", help="where KV and kernel are: cpu; also cuda, but for numpy")
 ]
 FormatOption = Annotated[
     Format, typer.Option("--format", help="text for people, json for programs")

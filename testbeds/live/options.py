@@ -12,6 +12,7 @@ from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of
 from offstage.host.baselines import KINDS
 from offstage.host.geometry import KvGeometry
+from offstage.host.gpu import check_device
 from offstage.host.models import geometry
 
 __all__ = [
@@ -85,7 +86,10 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     def arrays(self) -> Arrays:
         """What holds the HBM pool: the kernel's library on the device. Raises `BadInput` where
         there is no such kernel or device, `Missing` where the library is not installed."""
-        return open_arrays(arrays_of(self.kernel), self.device)
+        arrays = open_arrays(arrays_of(self.kernel), self.device)
+        if self.kernel == "triton":
+            check_device(self.device, self.geometry.value_type)
+        return arrays
 
     @property
     def prefix_tokens(self) -> int:

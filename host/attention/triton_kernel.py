@@ -1,0 +1,46 @@
+"""Decode attention in Triton: blocks are read where they lie in the pool, once, and never gathered.
+
+The kernel is `offstage.host.gpu.attention`; here are the views that it takes of a pool, and the one
+copy that takes the tables to the device. On the CPU it runs under Triton's interpreter alone.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.host.arrays.torch_arrays import to_device
+from offstage.host.geometry import KvGeometry
+from offstage.host.gpu import check_device
+from offstage.host.gpu.attention import attend
+
+__all__ = ["decode"]
+
+
+def decode(
+    queries: Any,
+    storage: Any,
+    block_tables: npt.NDArray[np.int32],
+    token_counts: npt.NDArray[np.int32],
+    geometry: KvGeometry,
+    layer: int = 0,
+) -> Any:
+    """See `offstage.host.attention.Decode`. Raises `BadInput` for a device it cannot run on."""
+    import torch
+
+    check_device(str(storage.device), geometry.value_type)
+    shape = geometry.block_shape(layer)
+    used = storage[:, : geometry.block_bytes(layer)].view(getattr(torch, geometry.value_type))
+    blocks = used.unflatten(1, shape)
+    batch, width = token_counts.shape
+    filled = token_counts > 0
+    lengths = np.where(filled.any(axis=1), width - filled[:, ::-1].argmax(axis=1), 0)
+    moved = to_device(
+        np.concatenate([block_tables.ravel(), token_counts.ravel(), lengths.astype(np.int32)]),
+        storage.device,
+    )
+    tables, counts, ends = moved.split([batch * width, batch * width, batch])
+    return attend(
+        queries, blocks[:, 0], blocks[:, 1], tables.view(batch, width), counts.view(batch, width),
+        ends,
+    )  # fmt: skip

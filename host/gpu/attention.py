@@ -1,0 +1,204 @@
+"""Decode attention over scattered blocks of a pool, in one pass over the selected blocks.
+
+A program takes the query heads that read one KV head of one session, and a share of the session's
+tokens: position p of the selection is token p % block_tokens of the block that the table names at
+p // block_tokens, so that a tile of tokens may span blocks of any size. It keeps maximum, sum and
+output of the softmax as it goes (arXiv:1805.02867). Where sessions and heads alone would leave the
+device idle, the tokens of a session are split between programs, and a second kernel combines what
+they found, weighted by their sums (arXiv:2311.01282).
+
+A latent (MLA) is stored once: its first `value_dim` numbers are the value, all of them the key, and
+it is read once. Keys and values stored in 8 bits have one scale each, by which a stored number is
+multiplied. What a table does not name, and tokens beyond a block's count, are never read.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from offstage.host.gpu import compiled, constexpr, product_type
+
+__all__ = ["Tiling", "attend", "tiling_of"]
+
+tl: Any = None
+_SPLITS_MAX = 32
+_PROGRAMS_PER_MULTIPROCESSOR = 4
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the work is cut: tokens of a tile, query heads of a program at most, into how many parts
+    a session's tokens are split (0: as the device asks for), warps, and pipeline stages, of which
+    one goes to the table, one to the blocks on their way, and one to those being used."""
+
+    tokens: int = 64
+    heads: int = 64
+    splits: int = 0
+    warps: int = 4
+    stages: int = 4
+
+
+def attend(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    tables: Any,
+    counts: Any,
+    lengths: Any,
+    *,
+    scale: float | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+    tiling: Tiling | None = None,
+) -> Any:
+    """float32 `[batch, q_heads, value_dim]`, zeros for a session without tokens.
+
+    queries: `[batch, q_heads, head_dim]`. keys and values: `[blocks, kv_heads, block_tokens, dim]`,
+    views into the pool, their last axis dense; for a latent `values` is None or begins where
+    `keys` does. tables, counts: int32 `[batch, width]`, the block of each entry and its tokens;
+    lengths: int32 `[batch]`, how many entries count. `scale`: of q.k, head_dim ** -0.5 unless
+    given. All on one device; nothing here waits for it."""
+    import torch
+    import triton
+
+    batch, q_heads, head_dim = queries.shape
+    latent = values.data_ptr() == keys.data_ptr()
+    value_dim, kv_heads, block_tokens = values.shape[3], keys.shape[1], keys.shape[2]
+    tiling = tiling or tiling_of(head_dim, keys.element_size())
+    group = q_heads // kv_heads
+    heads = min(tiling.heads, max(16, triton.next_power_of_2(group)))
+    head_tiles = kv_heads * triton.cdiv(group, heads)
+    splits = tiling.splits or _splits(batch * head_tiles, tables.shape[1] * block_tokens, tiling,
+                                      keys.device)  # fmt: skip
+    new = {"dtype": torch.float32, "device": queries.device}
+    output = torch.empty((batch, q_heads, value_dim), **new)
+    parts = output if splits == 1 else torch.empty((batch, q_heads, splits, value_dim), **new)
+    sums = output if splits == 1 else torch.empty((batch, q_heads, splits), **new)
+    rounded, held = product_type(keys.dtype)
+    main = max(16, triton.next_power_of_2(value_dim))
+    rest = max(16, triton.next_power_of_2(head_dim - value_dim)) if head_dim > value_dim else 0
+    compiled(_attend)[head_tiles, splits, batch](
+        queries, keys, values, tables, counts, lengths, parts, sums,
+        (head_dim**-0.5 if scale is None else scale) * key_scale * 1.4426950408889634,
+        value_scale, tables.shape[1], *queries.stride()[:2], *keys.stride()[:3],
+        *values.stride()[:3],
+        GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim, BLOCK_TOKENS=block_tokens,
+        Q_HEADS=q_heads, HEADS=heads, TILE=tiling.tokens, MAIN=main, REST=rest, LATENT=latent,
+        SPLITS=splits, ROUNDED=rounded, HELD=held,
+        PRECISION="ieee" if keys.dtype == torch.float32 else "tf32",
+        num_warps=tiling.warps, num_stages=tiling.stages,
+    )  # fmt: skip
+    if splits > 1:
+        compiled(_combine)[batch, q_heads](
+            parts, sums, output, VALUE_DIM=value_dim, MAIN=main, SPLITS=splits,
+            SPLITS_WIDE=triton.next_power_of_2(splits), num_warps=4,
+        )  # fmt: skip
+    return output
+
+
+def tiling_of(head_dim: int, element_bytes: int, splits: int = 0) -> Tiling:
+    """By what fits into a multiprocessor's own memory: some 96 KiB of it for a program."""
+    if head_dim > 256:
+        return Tiling(tokens=32, heads=32, splits=splits, warps=8, stages=3)
+    return Tiling(tokens=64 if head_dim * element_bytes <= 256 else 32, splits=splits)
+
+
+def _splits(programs: int, tokens: int, tiling: Tiling, device: Any) -> int:
+    """Parts of a session's tokens, so that every multiprocessor has some programs, each with two
+    tiles at least."""
+    import torch
+
+    if device.type != "cuda":
+        return min(3, max(1, tokens // (2 * tiling.tokens)))  # the interpreter: to be tried at all
+    there: int = torch.cuda.get_device_properties(device).multi_processor_count
+    wanted = -(-_PROGRAMS_PER_MULTIPROCESSOR * there // max(1, programs))
+    return max(1, min(wanted, tokens // (2 * tiling.tokens), _SPLITS_MAX))
+
+
+def _attend(
+    queries, keys, values, tables, counts, lengths, parts, sums, scale, value_scale,
+    width, query_session, query_head, key_block, key_head, key_token, value_block, value_head,
+    value_token,
+    GROUP: constexpr, HEAD_DIM: constexpr, VALUE_DIM: constexpr,
+    BLOCK_TOKENS: constexpr, Q_HEADS: constexpr, HEADS: constexpr,
+    TILE: constexpr, MAIN: constexpr, REST: constexpr, LATENT: constexpr,
+    SPLITS: constexpr, ROUNDED: constexpr, HELD: constexpr,
+    PRECISION: constexpr,
+) -> None:  # fmt: skip
+    """One tile of query heads over one share of one session's tokens."""
+    session = tl.program_id(2)
+    split = tl.program_id(1)
+    tiles_of_group = (GROUP + HEADS - 1) // HEADS
+    kv_head = tl.program_id(0) // tiles_of_group
+    in_group = (tl.program_id(0) % tiles_of_group) * HEADS + tl.arange(0, HEADS)
+    head = kv_head * GROUP + in_group
+    main, rest = tl.arange(0, MAIN), VALUE_DIM + tl.arange(0, REST if REST else 1)
+    of_heads = (in_group < GROUP)[:, None]
+    query = queries + session * query_session + head[:, None] * query_head
+    q_main = tl.load(query + main[None, :], of_heads & (main < VALUE_DIM)[None, :], other=0.0)
+    q_main = q_main.to(ROUNDED).to(HELD)
+    if REST:
+        q_rest = tl.load(query + rest[None, :], of_heads & (rest < HEAD_DIM)[None, :], other=0.0)
+        q_rest = q_rest.to(ROUNDED).to(HELD)
+    used = tl.load(lengths + session)
+    tiles = (used * BLOCK_TOKENS + TILE - 1) // TILE
+    share = (tiles + SPLITS - 1) // SPLITS
+    top = tl.full([HEADS], float("-inf"), tl.float32)
+    total = tl.zeros([HEADS], tl.float32)
+    output = tl.zeros([HEADS, MAIN], tl.float32)
+    for tile in range(split * share, tl.minimum((split + 1) * share, tiles)):
+        position = tile * TILE + tl.arange(0, TILE)
+        entry = session * width + position // BLOCK_TOKENS
+        listed = position < used * BLOCK_TOKENS
+        token = position % BLOCK_TOKENS
+        there = listed & (token < tl.load(counts + entry, listed, other=0))
+        block = tl.load(tables + entry, listed, other=0).to(tl.int64)
+        row = keys + kv_head * key_head + block * key_block + token * key_token
+        wanted = there[:, None] & (main < VALUE_DIM)[None, :]
+        key = tl.load(row[:, None] + main[None, :], wanted, other=0.0)
+        key = key.to(ROUNDED).to(HELD)
+        logits = tl.dot(q_main, tl.trans(key), input_precision=PRECISION)
+        if REST:
+            wanted_rest = there[:, None] & (rest < HEAD_DIM)[None, :]
+            more = tl.load(row[:, None] + rest[None, :], wanted_rest, other=0.0)
+            more = more.to(ROUNDED).to(HELD)
+            logits = tl.dot(q_rest, tl.trans(more), logits, input_precision=PRECISION)
+        logits = tl.where(there[None, :], logits * scale, float("-inf"))
+        raised = tl.maximum(top, tl.max(logits, axis=1))
+        level = tl.where(raised == float("-inf"), 0.0, raised)
+        weights = tl.exp2(logits - level[:, None])
+        keep = tl.exp2(top - level)
+        total = total * keep + tl.sum(weights, axis=1)
+        if LATENT:
+            value = key
+        else:
+            row = values + kv_head * value_head + block * value_block + token * value_token
+            value = tl.load(row[:, None] + main[None, :], wanted, other=0.0)
+            value = value.to(ROUNDED).to(HELD)
+        weights = weights.to(ROUNDED).to(HELD)
+        output = tl.dot(weights, value, output * keep[:, None], input_precision=PRECISION)
+        top = raised
+    output = output / tl.where(total == 0.0, 1.0, total)[:, None] * value_scale
+    place = ((session * Q_HEADS + head) * SPLITS + split).to(tl.int64)
+    wanted = of_heads & (main < VALUE_DIM)[None, :]
+    tl.store(parts + place[:, None] * VALUE_DIM + main[None, :], output, wanted)
+    if SPLITS > 1:
+        found = tl.where(total == 0.0, 1.0, total)
+        tl.store(sums + place, top + tl.log2(found), in_group < GROUP)
+
+
+def _combine(
+    parts, sums, output, VALUE_DIM: constexpr, MAIN: constexpr, SPLITS: constexpr,
+    SPLITS_WIDE: constexpr,
+) -> None:  # fmt: skip
+    """One query head of one session: its parts, weighted by their sums."""
+    place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
+    split, main = tl.arange(0, SPLITS_WIDE), tl.arange(0, MAIN)
+    total = tl.load(sums + place * SPLITS + split, split < SPLITS, other=float("-inf"))
+    top = tl.max(total, axis=0)
+    weights = tl.exp2(total - tl.where(top == float("-inf"), 0.0, top))
+    of_part = parts + (place * SPLITS + split)[:, None] * VALUE_DIM + main[None, :]
+    wanted = (weights > 0.0)[:, None] & (main < VALUE_DIM)[None, :]
+    found = tl.load(of_part, wanted, other=0.0)
+    whole = tl.sum(weights, axis=0)
+    mixed = tl.sum(found * weights[:, None], axis=0) / tl.where(whole == 0.0, 1.0, whole)
+    tl.store(output + place * VALUE_DIM + main, mixed, main < VALUE_DIM)

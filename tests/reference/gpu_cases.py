@@ -1,0 +1,139 @@
+"""Inputs of the GPU's kernels, drawn from a seed, and what they must give, in float64.
+
+Whatever no kernel may look at is NaN: blocks that nobody selected, tokens beyond a block's count,
+memory that is allocated and not yet written (`poisoned`).
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["ERROR_MAX", "AttentionCase", "Shape", "attention_case", "poisoned", "relative_error"]
+
+ERROR_MAX = {
+    "float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2, "float8_e4m3fn": 3e-2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Heads and sizes of one layer; a latent is key in all of its numbers and value in the first
+    `value_dim` of them."""
+
+    kv_heads: int
+    group: int
+    head_dim: int
+    block_tokens: int
+    value_dim: int = 0
+
+    @property
+    def latent(self) -> bool:
+        """Whether K and V are one."""
+        return self.value_dim > 0
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """What `attend` takes; the scales are those of keys and values."""
+
+    queries: Any
+    keys: Any
+    values: Any
+    tables: Any
+    counts: Any
+    lengths: Any
+    scales: tuple[float, float]
+
+    def run(self, device: str, **options: Any) -> Any:
+        """The kernel's output, brought to host memory."""
+        from offstage.host.gpu.attention import attend
+
+        pool = self.keys.to(device)
+        values = pool[..., : self.values.shape[3]] if self.latent else self.values.to(device)
+        moved = (one.to(device) for one in (self.tables, self.counts, self.lengths))
+        scales = {"key_scale": self.scales[0], "value_scale": self.scales[1]}
+        return attend(self.queries.to(device), pool, values, *moved, **scales, **options).cpu()
+
+    @property
+    def latent(self) -> bool:
+        return bool(self.keys.data_ptr() == self.values.data_ptr())
+
+    def expected(self) -> Any:
+        """Dense softmax attention over the same tokens, head by head."""
+        batch, q_heads, head_dim = self.queries.shape
+        group = q_heads // self.keys.shape[1]
+        output = torch.zeros(batch, q_heads, self.values.shape[3], dtype=torch.float64)
+        for session in range(batch):
+            entries = [
+                (int(block), int(count))
+                for block, count in zip(self.tables[session], self.counts[session], strict=True)
+            ][: int(self.lengths[session])]
+            if not any(count for _, count in entries):
+                continue
+            keys, values = (
+                torch.cat([pool[block, :, :count] for block, count in entries if count], 1).double()
+                for pool in (self.keys.float(), self.values.float())
+            )
+            for head in range(q_heads):
+                logits = keys[head // group] @ self.queries[session, head].double()
+                weights = torch.softmax(logits * self.scales[0] * head_dim**-0.5, 0)
+                output[session, head] = weights @ values[head // group] * self.scales[1]
+        return output
+
+
+def attention_case(
+    shape: Shape, value_type: str, widths: list[int], seed: int, spare_blocks: int = 3
+) -> AttentionCase:
+    """`widths`: entries of each session's table, of which some are partly filled or empty."""
+    random = np.random.default_rng(seed)
+    width, blocks = max(*widths, 1), max(*widths, 1) + spare_blocks
+    size = (blocks, shape.kv_heads, shape.block_tokens, shape.head_dim)
+    dtype = getattr(torch, value_type)
+    pools = [
+        torch.from_numpy(random.standard_normal(size, np.float32)).to(dtype)
+        for _ in range(1 if shape.latent else 2)
+    ]
+    tables = np.full((len(widths), width), 1 << 30, np.int32)
+    counts = np.zeros((len(widths), width), np.int32)
+    for session, used in enumerate(widths):
+        tables[session, :used] = random.permutation(blocks)[:used]
+        full = random.random(used) < 0.7
+        partly = random.integers(0, shape.block_tokens + 1, used)
+        counts[session, :used] = np.where(full, shape.block_tokens, partly)
+    most = np.zeros(blocks, np.int32)
+    np.maximum.at(most, tables[counts > 0], counts[counts > 0])
+    for pool in pools:
+        absent = torch.arange(shape.block_tokens) >= torch.from_numpy(most)[:, None]
+        spoiled = torch.where(absent[:, None, :, None], torch.nan, pool.float())
+        pool.copy_(spoiled.to(dtype))
+    keys = pools[0]
+    values = keys[..., : shape.value_dim] if shape.latent else pools[1]
+    q_heads = shape.kv_heads * shape.group
+    queries = 2 * random.standard_normal((len(widths), q_heads, shape.head_dim), np.float32)
+    return AttentionCase(
+        torch.from_numpy(queries), keys, values, torch.from_numpy(tables),
+        torch.from_numpy(counts), torch.tensor(widths, dtype=torch.int32),
+        (0.75, 1.5) if dtype.itemsize == 1 else (1.0, 1.0),
+    )  # fmt: skip
+
+
+def relative_error(found: Any, expected: Any) -> float:
+    """The greatest difference over the greatest number expected; infinite where one is NaN."""
+    error = (found.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-30)
+    return float(error) if bool(torch.isfinite(error)) else float("inf")
+
+
+@contextlib.contextmanager
+def poisoned() -> Iterator[None]:
+    """Memory that torch gives out is full of NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,86 @@
+"""Kernels compiled for a GPU that is not there: every launch is compiled instead of run.
+
+Triton brings its own assembler, so a machine without a GPU can make the machine code of one. Run in
+a process of its own, without TRITON_INTERPRET: `python gpu_compile.py` compiles each kernel in the
+shapes that the GPU run uses, and prints one line of JSON for each with the memory that it shares.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "src"))
+
+from offstage.host import gpu  # noqa: E402
+from offstage.host.gpu import attention  # noqa: E402
+
+CAPABILITY = 90
+TYPES = {
+    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32",
+    torch.float8_e4m3fn: "fp8e4nv", torch.uint16: "u16", torch.int64: "i64",
+}  # fmt: skip
+DIVISIBLE = [["tt.divisibility", 16]]
+
+
+class Compiler:
+    """Stands where a kernel stands: a launch compiles it for the arguments that it is given."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self._compile
+
+    def _compile(self, *given: Any, **named: Any) -> None:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        options = {key: named.pop(key) for key in ("num_warps", "num_stages") if key in named}
+        kernel = gpu.compiled(self.function)
+        arguments = dict(zip(kernel.arg_names, given, strict=False)) | named
+        signature, constants, attributes = {}, {}, {}
+        for index, name in enumerate(kernel.arg_names):
+            value = arguments[name]
+            if name in named or (isinstance(value, int) and value == 1):
+                signature[name], constants[(index,)] = "constexpr", value
+            elif isinstance(value, torch.Tensor):
+                signature[name], attributes[(index,)] = f"*{TYPES[value.dtype]}", DIVISIBLE
+            elif isinstance(value, int):
+                signature[name] = "i32"
+                if value % 16 == 0:
+                    attributes[(index,)] = DIVISIBLE
+            else:
+                signature[name] = "fp32"
+        made = triton.compile(
+            ASTSource(kernel, signature, constants, attributes),
+            target=GPUTarget("cuda", CAPABILITY, 32), options=options,
+        )  # fmt: skip
+        said = {"kernel": self.function.__name__, "shared_bytes": made.metadata.shared}
+        print(json.dumps({**said, **options, "cubin_bytes": len(made.asm["cubin"])}), flush=True)
+
+
+def attention_shapes() -> None:
+    """Llama's and DeepSeek's layers, as the launcher tiles them."""
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        keys = torch.empty((8, 8, 64, 128), dtype=dtype)
+        latent = torch.empty((8, 1, 64, 576), dtype=dtype)
+        tables = torch.zeros((2, 128), dtype=torch.int32)
+        lengths = torch.zeros(2, dtype=torch.int32)
+        for shape, pool, values in (
+            ((2, 32, 128), keys, torch.empty_like(keys)),
+            ((2, 128, 576), latent, latent[..., :512]),
+        ):
+            tiling = attention.tiling_of(pool.shape[3], pool.element_size(), splits=8)
+            given = torch.empty(shape), pool, values, tables, tables, lengths
+            attention.attend(*given, tiling=tiling)
+
+
+if __name__ == "__main__":
+    attention.compiled = Compiler  # type: ignore[assignment]
+    attention_shapes()

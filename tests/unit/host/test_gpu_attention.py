@@ -1,0 +1,158 @@
+"""Does Triton's attention give dense softmax attention, under its interpreter on the CPU?
+
+Shapes are small: the interpreter takes milliseconds for each tile. On a GPU the same cases, and
+large ones, are checked by tests/gpu/run_all.py.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="pip install 'offstage[triton]'")
+pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+
+from gpu_cases import ERROR_MAX, Shape, attention_case, poisoned, relative_error
+
+from offstage.bindings.errors import BadInput
+from offstage.host.attention import block_tables, kernel
+from offstage.host.geometry import LayerKv
+from offstage.host.gpu import check_device, interpreted
+from offstage.host.gpu.attention import Tiling
+from offstage.host.models import geometry
+
+pytestmark = pytest.mark.skipif(
+    not interpreted(), reason="a GPU is there: python tests/gpu/run_all.py checks it"
+)
+COMPILE = Path(__file__).resolve().parents[2] / "reference/gpu_compile.py"
+SHAPES = [
+    Shape(kv_heads=2, group=4, head_dim=32, block_tokens=16),
+    Shape(kv_heads=3, group=1, head_dim=20, block_tokens=5),
+    Shape(kv_heads=1, group=20, head_dim=24, block_tokens=8, value_dim=16),
+    Shape(kv_heads=1, group=3, head_dim=40, block_tokens=64, value_dim=32),
+]
+
+
+@pytest.mark.parametrize(
+    ("shape", "value_type"),
+    [(SHAPES[0], "bfloat16"), (SHAPES[0], "float32"), (SHAPES[1], "float8_e4m3fn"),
+     (SHAPES[2], "bfloat16"), (SHAPES[2], "float8_e4m3fn"), (SHAPES[3], "float16")],
+    ids=str,
+)  # fmt: skip
+def test_attention_over_blocks_is_softmax_attention(shape: Shape, value_type: str) -> None:
+    """K and V apart and latents, each type, blocks that no tile of tokens divides, sessions of
+    unlike length and one without a block, split into parts that are combined."""
+    case = attention_case(shape, value_type, [7, 0, 3], 3)
+    with poisoned():
+        found = case.run("cpu", tiling=Tiling(tokens=32, heads=16, splits=3))
+    assert relative_error(found, case.expected()) < ERROR_MAX[value_type]
+    assert not found[1].any(), "a session without blocks gets zeros"
+
+
+@settings(max_examples=8)
+@given(
+    shape=st.builds(
+        Shape, st.integers(1, 2), st.integers(1, 5), st.sampled_from([4, 16, 33]),
+        st.sampled_from([1, 7, 16]), st.sampled_from([0, 3]),
+    ),
+    value_type=st.sampled_from(["bfloat16", "float8_e4m3fn"]),
+    widths=st.lists(st.integers(0, 6), min_size=1, max_size=3),
+    seed=st.integers(0, 999),
+    splits=st.integers(0, 2),
+)  # fmt: skip
+def test_attention_of_any_shape(
+    shape: Shape, value_type: str, widths: list[int], seed: int, splits: int
+) -> None:
+    if shape.latent:
+        shape = replace(shape, kv_heads=1)
+    case = attention_case(shape, value_type, widths, seed)
+    with poisoned():
+        found = case.run("cpu", tiling=Tiling(tokens=16, splits=splits))
+    assert relative_error(found, case.expected()) < ERROR_MAX[value_type]
+
+
+def test_sixty_four_sessions_of_mixed_length() -> None:
+    """Each gets what it gets alone, to the bit: nobody's tokens depend on who else is there."""
+    widths = [(7 * session) % 4 for session in range(64)]
+    shape = replace(SHAPES[1], kv_heads=1)
+    case = attention_case(shape, "bfloat16", widths, 5)
+    whole = case.run("cpu", tiling=Tiling(tokens=16, splits=1))
+    assert relative_error(whole, case.expected()) < ERROR_MAX["bfloat16"]
+    for session in (0, 3, 63):
+        own = slice(session, session + 1)
+        alone = replace(
+            case, queries=case.queries[own], tables=case.tables[own], counts=case.counts[own],
+            lengths=case.lengths[own],
+        )  # fmt: skip
+        assert (alone.run("cpu", tiling=Tiling(tokens=16, splits=1))[0] == whole[session]).all()
+
+
+@pytest.mark.parametrize("value_type", ["float16", "float8_e4m3fn"])
+def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None:
+    """Pool, tables and counts as the decoder gives them, padding included, float8 too."""
+    import torch
+
+    kind = replace(
+        geometry("tiny"), layers=(LayerKv("gqa", 2, 32), LayerKv("gqa", 1, 48)),
+        value_type=value_type,
+    )  # fmt: skip
+    random = np.random.default_rng(7)
+    for layer in (0, 1):
+        numbers = torch.from_numpy(random.standard_normal((9, kind.block_bytes(layer)), np.float32))
+        content = numbers.to(getattr(torch, value_type)).view(torch.uint8)
+        storage = torch.zeros((9, kind.block_bytes(1) + kind.block_bytes(0)), dtype=torch.uint8)
+        storage[:, : kind.block_bytes(layer)] = content[:, : kind.block_bytes(layer)]
+        indices = [random.permutation(9)[:count].astype(np.int32) for count in (5, 0, 7)]
+        tables = block_tables(indices)
+        counts = block_tables(
+            [random.integers(0, 17, len(one)).astype(np.int32) for one in indices]
+        )
+        tables[counts == 0] = 1 << 30
+        dim = kind.layers[layer].head_dim
+        queries = random.standard_normal((3, kind.q_heads, dim), np.float32)
+        given = (tables, counts, kind, layer)
+        found = kernel("triton")(torch.from_numpy(queries), storage, *given)
+        expected = kernel("reference")(queries, storage.numpy(), *given)
+        assert relative_error(found, torch.from_numpy(expected)) < ERROR_MAX[value_type]
+
+
+def test_a_cpu_without_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with the mend, and not an error of Triton's in the middle of a run."""
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(BadInput, match="add --device cuda, or set TRITON_INTERPRET=1"):
+        check_device("cpu")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    check_device("cpu")
+    with pytest.raises(BadInput, match="unset it"):
+        check_device("cuda")
+
+
+def test_the_command_line_refuses_it_too() -> None:
+    """Where the GPU was asked for and is not there: one line, exit 2, no traceback."""
+    line = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
+    bare = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
+    command = [*line, "demo", "--quick", "--kernel", "triton"]
+    done = subprocess.run(command, capture_output=True, text=True, env=bare, timeout=300)
+    assert done.returncode == 2 and "runs on a GPU" in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
+    """What the interpreter runs need not compile: machine code for a GPU that is not there, in the
+    shapes of Llama and of DeepSeek, with shared memory that a multiprocessor has."""
+    bare = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(COMPILE)], capture_output=True, text=True, timeout=400,
+        env={**bare, "TRITON_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["kernel"] for one in made} == {"_attend", "_combine"}
+    assert max(one["shared_bytes"] for one in made) <= 227 << 10

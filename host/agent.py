@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from offstage.host.clock import Clock
-from offstage.host.decode import Decoder
+from offstage.host.decode import Coming, Decoder
 from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import ScoreQuantizer
 from offstage.host.session import Context, HostSession, Queries
@@ -48,6 +48,8 @@ class Agent:
     decoder: Decoder
     time_per_token_s: float = 0.02
     active_max: int = 64
+    ahead: bool = False
+    """Begin each layer while the one before it is computed: for queries that are known by then."""
 
     def run(
         self, jobs: Sequence[DecodeJob], watch: Watcher = lambda record: None
@@ -115,19 +117,45 @@ class Agent:
         for session, tail_block in active:
             tail_block.begin_token(session)
         batch = [(session, token) for (session, _), token in zip(active, tokens, strict=True)]
+        record.timeline.begin_tick()
+        coming: Coming | None = None
         for layer in range(layers):
-            write_tokens(self.decoder.pool, active, layer)
-            self.decoder.layer(batch, layer, record)
-            self._pace(begun_ns, (layer + 1) / layers)
+            now = coming or self._begin(active, batch, layer, record)
+            coming = None
+            if self.ahead and layer + 1 < layers:
+                self.decoder.settle(now, record)
+                coming = self._begin(active, batch, layer + 1, record, early=True)
+            self.decoder.attend(now, record)
+            share = (layer + 1) / layers
+            until_ns = begun_ns + int(self.time_per_token_s * share * 1e9)
+            self._pace(layer, until_ns, coming, record)
         for (session, tail_block), token in zip(active, tokens, strict=True):
             token.put_ns = tail_block.end_token(session, record)
             session.step += 1
             token.ended_ns = self.clock.now_ns()
         record.tokens.extend(tokens)
 
-    def _pace(self, begun_ns: int, share: float) -> None:
-        """Wait until the GPU would be done with this share of the token."""
-        self.clock.sleep_until_ns(begun_ns + int(self.time_per_token_s * share * 1e9))
+    def _begin(
+        self,
+        active: list[tuple[HostSession, TailBlock]],
+        batch: list[tuple[HostSession, Token]],
+        layer: int,
+        record: AgentRecord,
+        *,
+        early: bool = False,
+    ) -> Coming:
+        write_tokens(self.decoder.pool, active, layer)
+        return self.decoder.begin(batch, layer, record, early=early)
+
+    def _pace(
+        self, layer: int, until_ns: int, coming: Coming | None, record: AgentRecord
+    ) -> None:
+        """Wait until the GPU would be done with the layer, taking in what comes for the next."""
+        paced_ns = self.clock.now_ns()
+        if coming is not None:
+            self.decoder.tend(coming, until_ns, record)
+        self.clock.sleep_until_ns(until_ns)
+        record.timeline.add("pace", layer, paced_ns, self.clock.now_ns())
 
 
 def hit_rate_so_far(record: AgentRecord) -> float:

@@ -6,6 +6,9 @@ together with the scores of all blocks, selected or not: the hint for the next s
 that arrives is compared with the checksum of what was written, and sampled outputs against dense
 attention over the same selection. The fetches of all sessions are in flight together, so that one
 is copied and checked while the others wait; the attention of the layer is one call for all of them.
+
+A layer is begun and later attended to. Whoever knows early what the next layer selects begins it
+before this one is attended to: its blocks then come in while this one is computed.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +30,7 @@ from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import select
 from offstage.host.session import HostSession, KvSource
 
-__all__ = ["Decoder", "DemandObserver", "SelectionRule", "covered_ns"]
+__all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule", "covered_ns"]
 
 UNKNOWN_END = 255
 
@@ -51,13 +54,20 @@ class SelectionRule:
         return self.select_blocks - self.sink_blocks - self.window_blocks
 
 
+def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches inside at least one of the spans (begin, end), in order."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
 def covered_ns(spans: Sequence[tuple[int, int]]) -> int:
     """Time inside at least one of the spans (begin, end): what overlaps counts once."""
-    total, until = 0, min(spans, default=(0, 0))[0]
-    for begin, end in sorted(spans):
-        total += max(0, end - max(begin, until))
-        until = max(until, end)
-    return total
+    return sum(end - begin for begin, end in _merged(spans))
 
 
 @dataclass(slots=True)
@@ -76,6 +86,18 @@ class _Member:
     rows: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     failed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     begun_ns: int = 0
+
+
+@dataclass
+class Coming:
+    """A layer of a batch whose blocks are coming in. `early`: it was begun while another layer was
+    computed, so that only what is waited for at its own turn delays anybody."""
+
+    layer: int
+    members: list[_Member]
+    early: bool
+    flying: dict[Fetch, _Member] = field(default_factory=dict)
+    waits: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -111,12 +133,54 @@ class Decoder:
 
         What the layer's attention gives, float32 `[batch, q_heads, head_dim]`, where the pool is.
         """
+        return self.attend(self.begin(batch, layer, record), record)
+
+    def begin(
+        self,
+        batch: Sequence[tuple[HostSession, Token]],
+        layer: int,
+        record: AgentRecord,
+        *,
+        early: bool = False,
+    ) -> Coming:
+        """Select what a layer reads and begin to fetch what is lacking: in the order of the
+        sessions, as many at once as there is room for. `early`: see `Coming`."""
         members = [self._select(session, token, layer) for session, token in batch]
-        self._fetch(members, layer, record)
+        coming = Coming(layer, members, early)
         for member in members:
+            while not self._has_room(member, len(coming.flying)):
+                self._end_some(coming, record)
+            begun_ns = self.clock.now_ns()
+            coming.flying[self._begin(member, layer)] = member
+            record.timeline.add("copy", layer, begun_ns, self.clock.now_ns())
+        return coming
+
+    def tend(self, coming: Coming, until_ns: int, record: AgentRecord) -> None:
+        """Take in what arrives until then, while something else is computed: nobody waits."""
+        assert coming.early, "its layer is due"
+        while coming.flying and (left_ns := until_ns - self.clock.now_ns()) > 0:
+            self._end_some(coming, record, timeout_ns=left_ns)
+
+    def settle(self, coming: Coming, record: AgentRecord) -> None:
+        """Wait for the rest of the blocks of a layer that is due."""
+        due_ns = self.clock.now_ns() if coming.early else 0
+        while coming.flying:
+            self._end_some(coming, record, due_ns=due_ns)
+
+    def attend(self, coming: Coming, record: AgentRecord) -> Any:
+        """Decode a layer once its blocks are there; the result is `layer`'s."""
+        self.settle(coming, record)
+        stall_ns = covered_ns(coming.waits)
+        for begin_ns, end_ns in _merged(coming.waits):
+            record.timeline.add("stall", coming.layer, begin_ns, end_ns)
+        for member in coming.members:
+            member.token.stall_ns += stall_ns
             if member.failed.size:
-                self._recompute(member.session, layer, member.failed, record)
-        return self._attend(members, layer, record)
+                self._recompute(member.session, coming.layer, member.failed, record)
+        begun_ns = self.clock.now_ns()
+        output = self._attend(coming.members, coming.layer, record)
+        record.timeline.add("compute", coming.layer, begun_ns, self.clock.now_ns())
+        return output
 
     def _select(self, session: HostSession, token: Token, layer: int) -> _Member:
         """What the session's layer reads, each block with its index in the pool."""
@@ -135,21 +199,6 @@ class Decoder:
         if missing.size:
             indices[missing] = self.pool.allocate(session.number, layer, ordinals[missing])
         return _Member(session, token, query, scores, ordinals, indices, missing)
-
-    def _fetch(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> None:
-        """Fetch what the sessions lack: begun in their order, as many at once as there is room
-        for, and each checked as it ends, while the others wait."""
-        flying: dict[Fetch, _Member] = {}
-        waits: list[tuple[int, int]] = []
-        for member in members:
-            while not self._has_room(member, len(flying)):
-                self._end_some(flying, waits, layer, record)
-            flying[self._begin(member, layer)] = member
-        while flying:
-            self._end_some(flying, waits, layer, record)
-        stall_ns = covered_ns(waits)
-        for member in members:
-            member.token.stall_ns += stall_ns
 
     def _has_room(self, member: _Member, flying: int) -> bool:
         """Whether one more fetch may begin: a call of the fabric, and rows to land in."""
@@ -188,23 +237,30 @@ class Decoder:
 
     def _end_some(
         self,
-        flying: dict[Fetch, _Member],
-        waits: list[tuple[int, int]],
-        layer: int,
+        coming: Coming,
         record: AgentRecord,
+        *,
+        due_ns: int = 0,
+        timeout_ns: int | None = None,
     ) -> None:
-        """Wait until a fetch has ended, then take in all that have; their waits are added."""
-        ended = [one for one in self.driver.poll(self.timeout_ns) if isinstance(one, Fetch)]
+        """Wait until a fetch has ended, then take in all that have. Their waits are added, from
+        `due_ns` on; with a timeout nobody waits, and it may be that none has ended."""
+        polled = self.driver.poll(self.timeout_ns if timeout_ns is None else timeout_ns)
+        ended = [one for one in polled if isinstance(one, Fetch)]
         seen_ns = self.clock.now_ns()
-        for fetch in ended or list(flying)[:1]:
-            member = flying.pop(fetch)
+        for fetch in ended or list(coming.flying)[: int(timeout_ns is None)]:
+            member = coming.flying.pop(fetch)
             result = self.driver.fetch_end(fetch)
             self.pool.memory.commit(member.indices[member.missing], member.rows)
             if member.missing.size:
                 record.fetch_ns.append(seen_ns - member.begun_ns)
-            waits.append((seen_ns - result.stall_ns, seen_ns))
+                record.timeline.add("fetch", coming.layer, member.begun_ns, seen_ns)
+            if timeout_ns is None:
+                coming.waits.append((max(seen_ns - result.stall_ns, due_ns), seen_ns))
             self._account(result, member, record)
-            self._check(member, layer, result, record)
+            self._check(member, coming.layer, result, record)
+        if ended:
+            record.timeline.add("copy", coming.layer, seen_ns, self.clock.now_ns())
 
     @staticmethod
     def _account(result: FetchResult, member: _Member, record: AgentRecord) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.host.timeline import Timeline
+
 __all__ = ["END_COUNT", "AgentRecord", "Token"]
 
 END_COUNT = 9
@@ -52,6 +54,7 @@ class AgentRecord:
     fetch_ns: "array[int]" = field(default_factory=lambda: array("q"))
     """Of each fetch, from its begin until its blocks were seen to be there."""
     wall_s: float = 0.0
+    timeline: Timeline = field(default_factory=Timeline)
 
     def stall_ms(self) -> NDArray[np.float64]:
         """Stall per token in milliseconds, `[tokens]`."""

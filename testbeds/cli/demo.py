@@ -54,6 +54,9 @@ def demo(
     keep_store: Annotated[
         bool, typer.Option("--keep-store", help="leave store, configurations and logs in place")
     ] = False,
+    layer_ahead: Annotated[
+        bool, typer.Option("--layer-ahead", help="the fullest run again, fetching a layer ahead")
+    ] = False,
     baseline: Annotated[
         list[str] | None,
         typer.Option("--baseline", help="beside it, without a DPU: g2 (host memory), g3 (drive)"),
@@ -74,10 +77,12 @@ def demo(
         {**(QUICK if quick else {}), **given}, out=out, trace=trace, seed=seed,
         keep_store=keep_store, kernel=kernel.value, device=device, time_per_token=time_per_token,
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
-        baselines=tuple(dict.fromkeys(baseline or ())),
+        ahead=layer_ahead, baselines=tuple(dict.fromkeys(baseline or ())),
     )  # fmt: skip
     # Prefill, the runs, the curve; and the same for baselines.
-    stages = 2 + (len(options.arms) + len(options.baselines)) * len(options.storages)
+    stages = 2 + (len(options.arms) + options.ahead + len(options.baselines)) * len(
+        options.storages
+    )
     try:
         with shown(stages + bool(options.baselines)) as progress:
             summary = run(options, progress)

@@ -54,6 +54,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     measured = Storage("io_uring", "measured", {"backend": "auto", "direct": True})
     contexts = _fill(options, workload, bed, measured.keys, progress)
     runs: list[RunResult] = []
+    ahead: list[RunResult] = []
     trace = DemandTrace()
     baselines, beside = _fill_baselines(options, workload, bed, measured.keys, progress), []
     for storage in _storages(options, measured):
@@ -67,6 +68,10 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
             for number, arm in enumerate(options.arms)
         ]  # fmt: skip
         runs += [against_baseline(one, done[0]) for one in done]
+        if options.ahead:
+            early = _measure(options, workload, contexts, storage, options.arms[-1], bed, progress,
+                             ahead=True)  # fmt: skip
+            ahead.append(against_baseline(early, done[0]))
         if storage.provenance == "emulated" and options.baselines:
             _warm_page_cache(baselines.store.path)
         beside += [
@@ -85,6 +90,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         definitions={},
         command=options.command,
         version=offstage.__version__,
+        ahead=ahead,
         baselines=beside,
     )  # fmt: skip
     if not options.keep_store:
@@ -132,15 +138,19 @@ def _measure(
     bed: LocalBed,
     progress: Progress,
     observe: DemandObserver | None = None,
+    ahead: bool = False,
 ) -> RunResult:
-    """Run one arm on one storage; `observe` sees every demand.
+    """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`.
 
     Raises RunFailed where the tier or its decision log does not hold."""
-    name = f"{storage.provenance}-{arm.name.replace('+', '-')}"
+    name = f"{storage.provenance}-{arm.name.replace('+', '-')}{'-ahead' if ahead else ''}"
     sessions = workload.plan.sessions
     config = bed.config(name, _sizes(options, workload), storage.keys, arm.policy)
-    progress.start(f"{arm.name}, {storage.name}", sum(one.decode_steps for one in sessions))
-    record_dir = _record_dir(options, bed, name, arm)
+    progress.start(
+        f"{arm.name}{', a layer ahead' * ahead}, {storage.name}",
+        sum(one.decode_steps for one in sessions),
+    )
+    record_dir = bed.work / f"{name}.record" if ahead else _record_dir(options, bed, name, arm)
     shutil.rmtree(record_dir, ignore_errors=True)
     with (
         serve(config, bed.work / f"{name}.log", record_dir) as tier,
@@ -148,7 +158,15 @@ def _measure(
     ):
         before = device_counters(link)
         record = decode(
-            options, workload, contexts, control, fabric, name, progress, observe=observe
+            options,
+            workload,
+            contexts,
+            control,
+            fabric,
+            name,
+            progress,
+            observe=observe,
+            ahead=ahead,
         )
         ledger, said = control.ledger(), control.status()
         counters = counters_since(before, device_counters(link))

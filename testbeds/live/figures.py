@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.layouts import CAUSES, ENDS, FATES, HIT_ENDS
 from offstage.host.record import AgentRecord
+from offstage.host.timeline import Timeline
 from offstage.testbeds.live.results import Provenance, RunResult
 
 __all__ = ["RunLabel", "against_baseline", "against_lru", "emulation_notes", "hit_rate_of",
-           "ledger_since", "run_result"]  # fmt: skip
+           "ledger_since", "run_result", "timeline_of"]  # fmt: skip
 
 PREFETCH_CAUSES = CAUSES[CAUSES.index("window") :]
 QUANTILES_MAX = 1_000
@@ -103,8 +104,24 @@ def run_result(
         lead_ns_log2=[int(n) for n in ledger["lead_ns_log2"]],
         late_ns_log2=[int(n) for n in ledger["late_ns_log2"]],
         stall_ms_by_token=_quantiles(stall_ms),
+        timeline=timeline_of(record.timeline),
         warnings=[*warnings, *emulation_notes(label, counters)],
     )
+
+
+def timeline_of(timeline: Timeline) -> dict[str, Any]:
+    """The tick that is shown, in microseconds from its begin on; {} where there is none."""
+    number, spans = timeline.shown()
+    if not spans:
+        return {}
+    begun_ns = min(span.begin_ns for span in spans)
+    shown = sorted((span.begin_ns, span.end_ns, span.lane, span.layer) for span in spans)
+    return {
+        "tick": number,
+        "source": timeline.source,
+        "spans": [[lane, layer, (begin - begun_ns) / 1e3, (end - begun_ns) / 1e3]
+                  for begin, end, lane, layer in shown],
+    }  # fmt: skip
 
 
 def hit_rate_of(ledger: Mapping[str, Any]) -> float:

@@ -142,6 +142,8 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     storages: tuple[str, ...] = ("measured", "emulated")
     nvme: str = "gen5-tlc"
     keep_store: bool = False
+    ahead: bool = False
+    """The fullest arm once more on each storage, a layer ahead."""
     baselines: tuple[str, ...] = ()
     """Which of `host.baselines.KINDS` run beside the arms, on each storage."""
     arms: tuple[Arm, ...] = ARMS

@@ -92,6 +92,9 @@ class RunResult(msgspec.Struct, kw_only=True):
     stall_ms_by_token: list[float]
     """Sorted, at most 1,000 evenly spaced quantiles."""
     warnings: list[str]
+    timeline: dict[str, Any] = {}
+    """Of one tick: its number, whence its times are (`source`), and `spans`, each `[lane, layer,
+    begin_us, end_us]` from the tick's begin on; empty where none was taken."""
     stages: dict[str, dict[str, Any]] = {}
     """How long the stages of a block's way took, by their name; empty where they were not timed."""
 
@@ -110,5 +113,7 @@ class Summary(msgspec.Struct, kw_only=True):
     """The formula of every figure, by its key in `runs`."""
     command: str
     version: str
+    ahead: list[RunResult] = []
+    """The fullest arm again, each layer begun while the one before it is computed."""
     baselines: list[RunResult] = []
     """The same workload by a host without a DPU; see `host.baselines`."""

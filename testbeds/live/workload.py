@@ -193,8 +193,9 @@ def decode(
     run_name: str,
     progress: Progress,
     observe: DemandObserver | None = None,
+    ahead: bool = False,
 ) -> AgentRecord:
-    """Decode every session to its end; `observe` sees every demand.
+    """Decode every session to its end; `observe` sees every demand. `ahead`: as `Agent.ahead`.
 
     What decoding writes is named after `run_name`. RunFailed where the tier is gone."""
     rule = SelectionRule(
@@ -203,7 +204,7 @@ def decode(
     landing_rows = options.select_blocks * workload.plan.sessions_max
     pool = HbmPool(options.geometry, options.pool_blocks, options.arrays(), landing_rows)
     decoder = Decoder(fabric, pool, workload.synthetic_kv, rule, options.kernel, observe=observe)
-    agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max)
+    agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max, ahead)
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s)
     fabric.register(pool.memory.landing)
     try:

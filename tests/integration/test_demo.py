@@ -76,12 +76,13 @@ def test_every_run_holds_together(quick: tuple[Path, dict[str, Any]]) -> None:
     assert "uncalibrated" in compared["sentence"] and (folder / "out/compare.html").is_file()
 
 
-def test_baselines_stand_beside_the_runs(tmp_path: Path) -> None:
+def test_baselines_and_a_layer_ahead_stand_beside_the_runs(tmp_path: Path) -> None:
     """The same demands without a DPU: nothing of g3 is a hit, all blocks are right, and the page,
     the terminal and summary.json show them."""
     summary = demo(
         tmp_path, "--sessions", "2", "--steps", "10", "--context-tokens", "8192", "--storage",
         "emulated", "--time-per-token", "2ms", "--baseline", "g3", "--baseline", "g2",
+        "--layer-ahead",
     )  # fmt: skip
     runs, beside = summary["runs"], summary["baselines"]
     assert [one["name"] for one in beside] == ["g3", "g2"]
@@ -90,6 +91,9 @@ def test_baselines_stand_beside_the_runs(tmp_path: Path) -> None:
         assert one["demands_by_step"] == runs[0]["demands_by_step"]
         assert one["blocks_verified"] == one["demands"] and one["blocks_corrupt"] == 0
         assert one["provenance"] == "emulated" and not one["prefetchers"]
+    assert [one["demands"] for one in summary["ahead"]] == [runs[0]["demands"]]
+    check_run(summary["ahead"][0])
+    assert {span[0] for span in summary["ahead"][0]["timeline"]["spans"]} >= {"compute", "fetch"}
     assert beside[0]["hit_rate"] == 0 < beside[1]["hit_rate"]
     assert beside[0]["staging_bytes"] == 0 < beside[1]["staging_bytes"] == runs[0]["staging_bytes"]
     assert "Beside a host without a DPU" in (tmp_path / "out/report.html").read_text()

@@ -51,7 +51,7 @@ BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM
 
 def write_summary(summary: Summary, path: str | Path) -> None:
     """Writes `summary` as indented JSON; NaN or infinity in it is a mistake of ours."""
-    for number, run in enumerate([*summary.runs, *summary.baselines]):
+    for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         wrong = _wrong(run)
         assert not wrong, f"runs[{number}]: {wrong}"
     write_text(Path(path), as_json(summary))
@@ -84,7 +84,7 @@ def read_summary(path: str | Path) -> Summary:
         summary = msgspec.json.decode(data, type=Summary)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"not a summary: {error}", where, mend) from None
-    for number, run in enumerate([*summary.runs, *summary.baselines]):
+    for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         if wrong := _wrong(run):
             raise BadInput(f"runs[{number}]: {wrong}", where, "write it anew with a run")
     for point in summary.curve:

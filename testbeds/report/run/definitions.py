@@ -262,6 +262,12 @@ DEFINITIONS = (
     ),
     Definition("warnings", "warnings", "What the reader of these figures must know."),
     Definition(
+        "timeline",
+        "one token",
+        "The spans of one token: lane, layer, begin and end in microseconds; the token's stall is "
+        "the 90th percentile of the first 400.",
+    ),
+    Definition(
         "stages",
         "where time goes",
         "How long each stage of a block's way took, in ns, by its name (reference/metrics.md); "

@@ -27,6 +27,7 @@ from offstage.testbeds.report.run.runs import (
     subject,
 )
 from offstage.testbeds.report.run.stages import stages_figure
+from offstage.testbeds.report.run.timeline import timeline_figure
 
 __all__ = [
     "best",
@@ -184,6 +185,7 @@ def render(summary: Summary) -> str:
             stall_figure(found, colours),
             curve_figure(found, summary.curve, colours),
             fates_figure(found, colours),
+            timeline_figure(summary),
             stages_figure(found),
         ]
     return page(

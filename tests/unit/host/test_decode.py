@@ -27,6 +27,7 @@ from offstage.host.selection import ScoreQuantizer
 from offstage.host.session import HostSession
 from offstage.host.synthetic_kv import SyntheticKv
 from offstage.host.tail_block import TailBlock, write_tokens
+from offstage.host.timeline import Span, Timeline
 
 SHAPE = geometry("tiny")
 LAYERS, CHUNKS, SELECT = SHAPE.layer_count, 24, 8
@@ -151,7 +152,7 @@ class World:
             [ScoreQuantizer() for _ in layers],
         )  # fmt: skip
 
-    def run(self, steps: int = 3) -> AgentRecord:
+    def run(self, steps: int = 3, ahead: bool = False) -> AgentRecord:
         """Decode, one new token of each session per step, as the agent does."""
         control: Any = None  # no block is filled within a run
         tails = [TailBlock(control, self.decoder, lambda o: 7 << 96 | o) for _ in self.sessions]
@@ -160,10 +161,18 @@ class World:
             active = list(zip(self.sessions, tails, strict=True))
             for session, tail in active:
                 tail.begin_token(session)
+            batch = list(zip(self.sessions, tokens, strict=True))
+            coming = None
             for layer in range(LAYERS):
-                write_tokens(self.pool, active, layer)
-                batch = list(zip(self.sessions, tokens, strict=True))
-                self.decoder.layer(batch, layer, self.record)
+                if coming is None:
+                    write_tokens(self.pool, active, layer)
+                    coming = self.decoder.begin(batch, layer, self.record)
+                now, coming = coming, None
+                if ahead and layer + 1 < LAYERS:
+                    self.decoder.settle(now, self.record)
+                    write_tokens(self.pool, active, layer + 1)
+                    coming = self.decoder.begin(batch, layer + 1, self.record, early=True)
+                self.decoder.attend(now, self.record)
             for session in self.sessions:
                 session.step += 1
             self.record.tokens.extend(tokens)
@@ -279,17 +288,74 @@ def test_all_tokens_of_a_batch_have_waited_what_the_batch_waited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Fetches end at 100, 200, 300 having waited 150 each: from -50 to 300, in each layer."""
-    now = [0]
-
-    def tick() -> int:
-        now[0] += 100
-        return now[0]
-
-    world = World(FakeFabric(stall_ns=150))
-    monkeypatch.setattr(world.decoder.clock, "now_ns", tick)
+    world = timed_world(monkeypatch)
     record = world.run(1)
     assert [token.stall_ns for token in record.tokens] == [350 * LAYERS] * 3
     assert [token.copy_ns for token in record.tokens] == [7 * LAYERS] * 3
+
+
+def timed_world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Every poll takes 100 and ends one fetch; nothing else takes time."""
+    world, now = World(FakeFabric(stall_ns=150)), [1_000]
+    poll = world.fabric.poll
+
+    def slow_poll(timeout_ns: int = 0) -> list[Any]:
+        now[0] += 100
+        return poll(timeout_ns)
+
+    monkeypatch.setattr(world.fabric, "poll", slow_poll)
+    monkeypatch.setattr(world.decoder.clock, "now_ns", lambda: now[0])
+    return world
+
+
+def test_a_layer_ahead_demands_the_same_and_waits_from_its_own_turn_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the first layer has waited since before it was due: 350, the others 300 each. What is
+    demanded, in which order, and what the kernel reads do not change; the spans say the same."""
+    plain = World(FakeFabric())
+    plain.run(2)
+    world = timed_world(monkeypatch)
+    record = world.run(2, ahead=True)
+    assert world.fabric.demands == plain.fabric.demands
+    assert world.attended == plain.attended > 0
+    assert record.attention_error_max < 1e-3
+    first = [token.stall_ns for token in record.tokens[:3]]
+    assert first == [350 + 300 * (LAYERS - 1)] * 3
+
+
+def test_what_arrives_meanwhile_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer whose blocks came while the one before was computed has no stall at all."""
+    world = timed_world(monkeypatch)
+    control: Any = None
+    tails = [TailBlock(control, world.decoder, lambda o: 7 << 96 | o) for _ in world.sessions]
+    active = list(zip(world.sessions, tails, strict=True))
+    tokens = [Token(session.number, 0) for session in world.sessions]
+    for session, tail in active:
+        tail.begin_token(session)
+    write_tokens(world.pool, active, 0)
+    world.record.timeline.begin_tick()
+    batch = list(zip(world.sessions, tokens, strict=True))
+    coming = world.decoder.begin(batch, 0, world.record, early=True)
+    world.decoder.tend(coming, 5_000, world.record)
+    assert not coming.flying and not world.fabric.flying
+    world.decoder.attend(coming, world.record)
+    assert [token.stall_ns for token in tokens] == [0, 0, 0] and world.attended > 0
+    number, spans = world.record.timeline.shown()
+    lanes = [span.lane for span in spans]
+    assert number == 0 and lanes.count("fetch") == 3 and "stall" not in lanes
+
+
+def test_of_a_timeline_the_tick_of_a_long_stall_is_shown() -> None:
+    """That of the 90th percentile, with its own spans; spans outside a tick are nobody's."""
+    timeline = Timeline()
+    timeline.add("stall", 0, 0, 1_000)
+    assert timeline.shown() == (0, [])
+    for number in range(10):
+        timeline.begin_tick()
+        timeline.add("stall", 0, 0, 10 * ((number + 3) % 10))
+        timeline.add("compute", 1, 5, 5)
+    assert timeline.shown() == (6, [Span("stall", 0, 0, 90)])
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8))

@@ -165,3 +165,19 @@ def test_baselines_have_a_table_beside_the_dpu(made: SimpleNamespace) -> None:
     assert section.count("G3: the drive alone (a drive)") == 1
     assert section.count("DPU, no prefetch") == 1, "there is no baseline on the other storage"
     assert show("fetch_ms_p99", 8.0) in section
+
+
+def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(made: SimpleNamespace) -> None:
+    """Each span is one rectangle with its tip, of the fullest run and the one that it is beside."""
+    spans = [["fetch", 0, 0.0, 900.0], ["fetch", 0, 100.0, 400.0], ["stall", 0, 50.0, 900.0],
+             ["compute", 0, 900.0, 1_400.0], ["pace", 0, 1_400.0, 2_000.0],
+             ["copy", 1, 900.0, 950.0]]  # fmt: skip
+    line = {"tick": 7, "source": "the host's clock", "spans": spans}
+    runs = [made.run((), hit_rate=0.8), made.run(("window",), timeline=line)]
+    ahead = [made.run(("window",), timeline={**line, "tick": 9})]
+    text = render(made.summary(runs=runs, ahead=ahead, curve=[]))
+    section = text[text.index('id="timeline"') :].partition("</section>")[0]
+    assert section.count("<rect") == 2 * len(spans)
+    assert "Token 7: compute 0.50 ms, fetch 0.90 ms, stall 0.85 ms" in section
+    assert "Token 9" in section and "a layer ahead" in section
+    assert 'id="timeline"' not in render(made.summary(curve=[]))

@@ -36,6 +36,16 @@ class Attachment:
         return int(port[0]), cls(blob, tuple(found.fds[0 : found.fd_count]))
 
     @classmethod
+    def of_port_again(cls, device: Any, port: int) -> "Attachment":
+        """What the host at `port` needs after its connection was lost; its sessions go on.
+
+        RunFailed with EAGAIN: what it asked for before is still being worked on."""
+        found: Any = ffi.new("struct ofs_attachment *")
+        rc = lib.ofs_device_reattach(device, port, found)
+        check_rc(rc, "attaching a host again", "", "attach again, or log in anew")
+        return cls(bytes(ffi.buffer(found.blob)[: found.blob_size_bytes]))
+
+    @classmethod
     def of_driver(cls, driver: Any) -> "Attachment | None":
         """What the DPU's end needs of a `struct ofs_driver *` before blocks flow; None: nothing."""
         found: Any = ffi.new("struct ofs_attachment *")

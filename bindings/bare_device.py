@@ -92,6 +92,10 @@ class BareDevice:
         self._taken.append(attachment)
         return port, attachment
 
+    def reattach(self) -> None:
+        """The host's connection is over; the next `driver` is another one to the same port."""
+        self.attachment = Attachment.of_port_again(self.handle, self._port)
+
     def driver(self, **faults: int) -> Driver:
         """The host's driver: in real time, or in virtual time with seeded `faults`."""
         if not self.simulated:

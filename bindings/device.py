@@ -82,6 +82,10 @@ class FirmwareDevice:
         """A port of its own for one host; StoreFull where all ports are taken."""
         return Attachment.of_port(self._device, tenant, fabric)
 
+    def reattach(self, port: int) -> Attachment:
+        """A connection that was lost: what the host at `port` needs for another."""
+        return Attachment.of_port_again(self._device, port)
+
     def connect(self, port: int, answer: bytes) -> None:
         """What the driver of the port's host answered to its attach."""
         Attachment(answer).connect(self._device, port)

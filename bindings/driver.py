@@ -107,6 +107,10 @@ def blocking(
 class Driver:
     """One host's way to its region and port, over what its attach gave."""
 
+    _left: "_Left | None" = None
+    """What `reopen` took over from the last connection, until `resume`."""
+    _driver: Any = None
+
     def __init__(self, attachment: Attachment) -> None:
         """Dups what it keeps: the caller still closes it. Incompatible: another release's."""
         out: Any = ffi.new("struct ofs_driver **")
@@ -147,12 +151,13 @@ class Driver:
             if text:
                 raise Incompatible(text, errno=-rc)
             check_rc(rc, "opening the region", "fabric")
-        self._driver: Any = out[0]
+        self._driver = out[0]
         self.payload_size_bytes = int(lib.ofs_driver_payload_size_bytes(self._driver))
         self.demand_max = int(lib.ofs_driver_demand_max(self._driver))
         self.dilation = int(lib.ofs_driver_dilation(self._driver))
         self.calls_max = int(lib.ofs_driver_calls_max(self._driver))
         self._calls: dict[int, Fetch | Put] = {}
+        self._counted: dict[str, int] = {}  # on connections before this one
         self._registered: list[NDArray[Any]] = []  # kept alive as long as they are registered
         self._tickets: Any = ffi.new("uint64_t[]", self.calls_max)
 
@@ -160,6 +165,29 @@ class Driver:
         """The blob that the DPU's end needs of this one before blocks flow; None: nothing."""
         found = Attachment.of_driver(self._driver)
         return None if found is None else found.blob
+
+    def reopen(self, attachment: Attachment) -> None:
+        """Leave a connection that was lost for another one to the same port.
+
+        The other side may want this end's `answer`; then `resume` goes on. Where opening fails it
+        may be tried again, and until then every call is a RunFailed."""
+        if self._left is None:
+            self._left = _Left(list(self._calls.values()), self._registered, self.stats())
+        self.close()
+        Driver.__init__(self, attachment)
+
+    def resume(self) -> None:
+        """Register what was registered and begin anew what was under way before `reopen`: a fetch
+        reads, and a put writes the same bytes, so nothing is changed by doing it twice."""
+        left, self._left = self._left, None
+        assert left is not None
+        self._counted = left.counted
+        for array in left.registered:
+            self.register(array)
+        for call in left.calls:
+            fetching = isinstance(call, Fetch)
+            begin = lib.ofs_driver_fetch_begin if fetching else lib.ofs_driver_put_begin
+            Driver._begin(self, call, begin, "beginning anew")
 
     def fetch_begin(
         self,
@@ -264,10 +292,12 @@ class Driver:
 
         Returns those that have ended and were not reported before; each is still to be ended.
         """
+        self._check_open("polling")
         count = lib.ofs_driver_poll(self._driver, timeout_ns, self._tickets, self.calls_max)
         return [self._calls[int(self._tickets[i])] for i in range(count)]
 
     def _begin(self, call: Fetch | Put, begin: Any, doing: str) -> None:
+        self._check_open(doing)
         ticket: Any = ffi.new("uint64_t *")
         rc = begin(self._driver, call.call, ticket)
         if rc == -errno.EAGAIN:
@@ -278,7 +308,12 @@ class Driver:
         call.ticket = int(ticket[0])
         self._calls[call.ticket] = call
 
+    def _check_open(self, doing: str) -> None:
+        if self._driver is None:
+            _gone(-errno.EHOSTUNREACH, doing)
+
     def _end(self, call: Fetch | Put, end: Any, doing: str) -> None:
+        self._check_open(doing)
         rc = end(self._driver, call.ticket)
         self._calls.pop(call.ticket, None)
         if rc not in (0, -errno.ETIMEDOUT):
@@ -296,12 +331,15 @@ class Driver:
 
     def unregister(self, array: NDArray[Any]) -> None:
         """Nothing is fetched into it any more. Before its memory goes."""
+        self._registered = [one for one in self._registered if one is not array]
+        if self._driver is None:
+            return
         rc = lib.ofs_driver_unregister(self._driver, _at("void *", array), array.nbytes)
         check_rc(rc, "unregistering memory", "fabric", "unregister each array once")
-        self._registered = [one for one in self._registered if one is not array]
 
     def release(self, session: int) -> None:
         """End the session's pins now instead of at its next step."""
+        self._check_open("releasing a session")
         rc = lib.ofs_driver_release(self._driver, session)
         if rc < 0:
             _gone(rc, "releasing a session")
@@ -315,10 +353,13 @@ class Driver:
         lib.ofs_driver_stages_set(self._driver, int(on))
 
     def stats(self) -> dict[str, int]:
-        """`struct ofs_driver_stats` by field name."""
+        """`struct ofs_driver_stats` by field name; those of lost connections count too."""
+        if self._driver is None:
+            return dict(self._left.counted if self._left is not None else self._counted)
         stats: Any = ffi.new("struct ofs_driver_stats *")
         check_rc(lib.ofs_driver_stats_get(self._driver, stats), "reading the driver's counters")
-        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats).item.fields}
+        return {name: int(getattr(stats, name)) + self._counted.get(name, 0)
+                for name, _ in ffi.typeof(stats).item.fields}  # fmt: skip
 
     def bench_nop(self, count: int) -> U64:
         """Round trips of `count` empty commands, timed in C: ns [count]."""
@@ -380,6 +421,15 @@ class Driver:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What goes over from one connection to the next."""
+
+    calls: list[Fetch | Put]
+    registered: list[NDArray[Any]]
+    counted: dict[str, int]
 
 
 def spin_rtt(count: int) -> U64:

@@ -110,9 +110,13 @@ class Prove(Message, kw_only=True):
 
 class Attach(Message, kw_only=True):
     """Asks for a port: `shm` on the same machine, `verbs` over RDMA, `nixl` where both have that
-    library, `zmq` where nothing better exists."""
+    library, `zmq` where nothing better exists.
+
+    `again`: the connection to the port that the host has was lost; the port and its sessions go on
+    over another one (verbs)."""
 
     fabric: FabricName = "shm"
+    again: bool = False
 
 
 class Connect(Message, kw_only=True):

@@ -151,6 +151,8 @@ class Service:
     def _attach(self, host: Host, request: p.Attach) -> p.Reply:
         if host.tenant is None:
             raise Refused("forbidden", "an operator has no blocks", host.name, "log in as a tenant")
+        if request.again:
+            return self._attach_again(host, request)
         if host.port is not None:
             raise Refused("invalid", "this host is attached already", host.name, "detach first")
         if self.draining:
@@ -175,6 +177,17 @@ class Service:
         return p.Attached(
             fabric=request.fabric, payload_size_bytes=self.config.arena.payload_bytes,
             demand_max=self.derived.demand_max, **offered,
+        )  # fmt: skip
+
+    def _attach_again(self, host: Host, request: p.Attach) -> p.Reply:
+        if host.port is None or host.fabric != request.fabric:
+            raise Refused("invalid", "the host has no port of this fabric", host.name,
+                          "attach, and open its sessions again")  # fmt: skip
+        attachment = self.device.reattach(host.port)
+        return p.Attached(
+            fabric=request.fabric, token="", blob=attachment.blob,
+            payload_size_bytes=self.config.arena.payload_bytes,
+            demand_max=self.derived.demand_max,
         )  # fmt: skip
 
     def _connect(self, host: Host, request: p.Connect) -> p.Reply:

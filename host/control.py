@@ -88,9 +88,10 @@ class Control:
 
     # ---- blocks and sessions ----
 
-    def attach(self, fabric: p.FabricName = "shm") -> p.Attached:
-        """Ask for a port; the reply says where a fabric gets its blocks from."""
-        return self.call(p.Attach(fabric=fabric), p.Attached)
+    def attach(self, fabric: p.FabricName = "shm", *, again: bool = False) -> p.Attached:
+        """Ask for a port; the reply says where a fabric gets its blocks from. `again`: for another
+        connection to the port that is there, whose sessions go on."""
+        return self.call(p.Attach(fabric=fabric, again=again), p.Attached)
 
     def connect(self, answer: bytes) -> None:
         """What the fabric's end here answers to the blob of its attach."""

@@ -21,7 +21,7 @@ from offstage.bindings.errors import RunFailed
 
 __all__ = ["Tier", "serve", "write_config"]
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
 _ENTRY = "from offstage.testbeds.cli import main; main()"
 

@@ -6,6 +6,7 @@ is one read (latency) and a batch of reads begun together (bandwidth), in turns 
 * `shm`: one-sided reads, unchecked, beside memcpy of as many bytes in C;
 * `nixl` (UCX's own choice, on one machine process_vm_readv) and `nixl-tcp`: the same beside a bare
   NIXL loop of the same size and batch between two other processes, over prepared requests;
+* `verbs`: the same beside perftest's reads, over the machine's own adapter;
 * `zmq`: a fetch of staged blocks by message, beside a plain ZMQ echo of as many bytes.
 
 And for all a fetch of the batch as a host makes it: looked up, read, checked, from Python. Each
@@ -28,13 +29,14 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from offstage.bindings import nixl
+from offstage.bindings import nixl, verbs
 from offstage.bindings.driver import Driver, memcpy_times
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
 from offstage.testbeds.beds.daemon_process import serve, write_config
+from offstage.testbeds.bench.perftest import Perftest
 
 __all__ = ["LINKS", "bench_links"]
 
@@ -43,7 +45,7 @@ PAGE = 4096
 ARENA_BYTES = 64 * MIB
 BATCH = 32
 TIMEOUT_S = 300
-BANDWIDTH_MIN, LATENCY_MAX = 0.86, 1.3  # of nixl, at 64 KiB
+BANDWIDTH_MIN, LATENCY_MAX = 0.86, 1.3  # of nixl and verbs, at 64 KiB
 AIM_BYTES = 64 * KIB
 
 Say = Callable[[str], None]
@@ -56,6 +58,7 @@ LINKS: dict[str, tuple[str, dict[str, str]]] = {
     "zmq": ("zmq", {}),
     "nixl": ("nixl", {}),
     "nixl-tcp": ("nixl", {"UCX_TLS": "tcp"}),
+    "verbs": ("verbs", {}),
 }
 
 
@@ -68,11 +71,12 @@ def bench_links(
     unknown = [name for name in links if name not in LINKS]
     if unknown:
         raise BadInput(f"{unknown[0]!r} is no link", "bench fabric", f"one of {', '.join(LINKS)}")
-    wanted = links or tuple(
-        name for name in LINKS if LINKS[name][0] != "nixl" or nixl.find() is not None
-    )
-    if any(LINKS[name][0] == "nixl" for name in wanted):
-        nixl.load()
+    wanted = links or tuple(name for name in LINKS if _is_here(LINKS[name][0]))
+    for fabric in {LINKS[name][0] for name in wanted}:
+        if fabric == "nixl":
+            nixl.load()
+        if fabric == "verbs":
+            Perftest(verbs.prepare(verbs.Rdma()), AIM_BYTES)
     rows = []
     for name in wanted:
         for size in block_bytes:
@@ -85,10 +89,20 @@ def bench_links(
             "provenance": "measured"}  # fmt: skip
 
 
+def _is_here(fabric: str) -> bool:
+    if fabric != "verbs":
+        return fabric != "nixl" or nixl.find() is not None
+    try:
+        verbs.prepare(verbs.Rdma())
+    except OffstageError:
+        return False
+    return True
+
+
 def _aims(rows: list[dict[str, Any]]) -> dict[str, bool]:
     aims = {}
     for row in rows:
-        if row["link"].startswith("nixl") and row["block_bytes"] == AIM_BYTES:
+        if LINKS[row["link"]][0] in ("nixl", "verbs") and row["block_bytes"] == AIM_BYTES:
             aims[f"{row['link']} latency / floor <= {LATENCY_MAX}"] = (
                 row["latency_ratio"] <= LATENCY_MAX
             )
@@ -127,6 +141,7 @@ def _attached(folder: Path, name: str, size: int) -> Iterator[tuple[Control, Fab
         "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
                    "metrics_endpoint": "", "nixl": LINKS[name][0] == "nixl",
                    "fabric_endpoint": "tcp://127.0.0.1:*"},
+        "rdma": {"enabled": LINKS[name][0] == "verbs"},
         "arena": {"size": ARENA_BYTES, "payload": size, "layers": 1, "block_tokens": 16},
         "storage": {"backend": "emulated", "size": 4 * ARENA_BYTES},
         "limits": {"demands": 2 * BATCH, "put_slots": BATCH, "context_tokens": 65536},
@@ -218,6 +233,9 @@ def _ends(name: str, fabric: Fabric, size: int, fetch: Times) -> Iterator[tuple[
     if name == "shm":
         source = np.ones(ARENA_BYTES, np.uint8)
         yield ours, lambda batch, rounds: memcpy_times(source, size, batch, rounds, target)
+        return
+    if name == "verbs":
+        yield ours, Perftest(verbs.prepare(verbs.Rdma()), size)
         return
     with _nixl_loop(size) as floor:
         yield ours, floor

@@ -76,10 +76,14 @@ def test_descriptors_of_something_else(live: BareDevice) -> None:
     os.close(write_end)
 
 
-@pytest.mark.parametrize("side", ["shm", "memory", "sim"])
-def test_a_blob_that_is_not_ours_is_one_line(side: str) -> None:
+@pytest.mark.parametrize(
+    "side", ["shm", "memory", "sim", pytest.param("verbs", marks=pytest.mark.verbs)]
+)
+def test_a_blob_that_is_not_ours_is_one_line(side: str, request: pytest.FixtureRequest) -> None:
     """Another version, a byte changed, cut short, too long, or without its descriptors: refused."""
-    with BareDevice(BareConfig(fabric=side), simulated=True) as device:
+    if side == "verbs":
+        request.getfixturevalue("rdma")
+    with BareDevice(BareConfig(fabric=side), simulated=side != "verbs") as device:
         whole, fds = device.attachment.blob, device.attachment.fds
         Driver(device.attachment).close()
         changed = [bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :])

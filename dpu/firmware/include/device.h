@@ -145,6 +145,14 @@ int ofs_device_attach(struct ofs_device *device, uint32_t tenant, const char *fa
 int ofs_device_connect(struct ofs_device *device, uint32_t port,
 	const struct ofs_attachment *answer);
 /*
+ * The connection of this port's host has ended, also where nothing has noticed it yet; the port and
+ * its sessions go on. `attachment` is what the host needs for another, as of an attach. -EINVAL no
+ * such port, -ENOTSUP hosts of this side have no connection, -EAGAIN commands of it are still being
+ * worked on: ask again.
+ */
+int ofs_device_reattach(struct ofs_device *device, uint32_t port,
+	struct ofs_attachment *attachment);
+/*
  * The host is gone: its sessions are closed and archived, its pins released. Puts that have not
  * begun are dropped; the others end unheard. The port can be given away at once.
  */

@@ -87,6 +87,12 @@ struct ofs_port_ops {
 	 */
 	int (*connect)(struct ofs_port *port, const struct ofs_attachment *answer);
 	/*
+	 * The host's connection is over, whatever it looks like from here: `export` and `connect` make
+	 * another. NULL: hosts of this side have none. -EAGAIN: what the host asked for is still being
+	 * worked on, and its answer would reach the next connection; call again.
+	 */
+	int (*disconnect)(struct ofs_port *port);
+	/*
 	 * 1: a command; 0: idle, or a host that does not take its completions; -EPROTO: the host wrote
 	 * nonsense (answered with a CQE of -EPROTO or -EINVAL; the port lives on). Every 1 is to be
 	 * answered by one `complete`.

@@ -170,6 +170,77 @@ a_foreign_key_opens_nothing(void)
 	support_close(&theirs);
 }
 
+/*
+ * Each bit of the content changed, under a checksum that fits: refused in one line, or opened and
+ * then ended by the adapter, or by a record that does not agree: no wrong byte, and no wait without
+ * an end. Only addresses and keys are used; a GID of nobody costs a second of resolving each.
+ */
+static void
+a_changed_bit_is_refused_or_harmless(void)
+{
+	static struct support_dpu dpu;
+	struct ofs_attachment whole = {0};
+	size_t first =
+		sizeof(struct ofs_blob_header) + sizeof(((struct ofs_blob_verbs *)0)->address.gid);
+	uint32_t refused_count = 0;
+	uint32_t opened_count = 0;
+
+	open_dpu(&dpu);
+	assert(ofs_port_export(dpu.port, &whole) == 0);
+	for (size_t bit = 8 * first; bit < 8 * (size_t)whole.blob_size_bytes; bit++) {
+		struct ofs_attachment changed = whole;
+		struct ofs_fabric *fabric;
+		char error[256] = "";
+
+		changed.blob[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		set_checksum(&changed);
+		if (ofs_fabric_open(&fabric, &changed, error, sizeof(error)) != 0) {
+			assert(strchr(error, ';') != NULL && strchr(error, '\n') == NULL);
+			refused_count++;
+			continue;
+		}
+		opened_count++;
+		fabric->ops->close(fabric);
+	}
+	/* Headers have checksums of their own: what opens is an address, a key or a number. */
+	assert(
+		refused_count >= 8 * (sizeof(struct ofs_region_header) + sizeof(struct ofs_port_header)));
+	assert(opened_count <= 8 * (offsetof(struct ofs_blob_verbs, region_header)));
+	support_close(&dpu);
+}
+
+/* The DPU lets go of a connection once it owes no answer on it; the port then has the next one. */
+static void
+a_lost_connection_is_made_again(void)
+{
+	static struct support_dpu dpu;
+	struct ofs_attachment attachment = {0};
+	struct ofs_fabric *fabric;
+	struct ofs_cqe cqe;
+
+	open_dpu(&dpu);
+	fabric = support_fabric(&dpu);
+	assert(fabric->ops->submit(fabric, &(struct ofs_sqe){.user = 1}) == 0);
+	assert(support_take(&dpu) == 1);
+	assert(dpu.port->ops->disconnect(dpu.port) == -EAGAIN); /* one is being worked on */
+	assert(ofs_port_complete(dpu.port, &(struct ofs_cqe){.user = 1}, NULL) == 0);
+	assert(dpu.port->ops->disconnect(dpu.port) == 0);
+	assert(fabric->ops->wait(fabric, WAIT_NS) == -EHOSTUNREACH);
+	fabric->ops->close(fabric);
+	for (uint64_t user = 2; user < 5; user++) {
+		fabric = support_fabric(&dpu);
+		assert(fabric->ops->submit(fabric, &(struct ofs_sqe){.user = user}) == 0);
+		assert(support_take(&dpu) == 1);
+		assert(ofs_port_complete(dpu.port, &(struct ofs_cqe){.user = user}, NULL) == 0);
+		assert(fabric->ops->wait(fabric, WAIT_NS) == 0);
+		assert(fabric->ops->poll(fabric, &cqe, 1) == 1 && cqe.user == user);
+		assert(dpu.port->ops->disconnect(dpu.port) == 0);
+		fabric->ops->close(fabric);
+	}
+	assert(ofs_port_export(dpu.port, &attachment) == 0);
+	support_close(&dpu);
+}
+
 static void
 an_answer_that_comes_late_is_refused(void)
 {
@@ -326,6 +397,8 @@ main(void)
 		a_killed_host_is_seen(children[1], in[1], out[1]);
 		a_foreign_key_opens_nothing();
 		an_answer_that_comes_late_is_refused();
+		a_lost_connection_is_made_again();
+		a_changed_bit_is_refused_or_harmless();
 		return 0;
 	}
 	end(children[0]);

@@ -124,6 +124,33 @@ ofs_device_connect(struct ofs_device *device, uint32_t port, const struct ofs_at
 	return rc != 0 ? rc : ofs_port_connect(call.port, answer);
 }
 
+struct reattach {
+	uint32_t port;
+	struct ofs_attachment *attachment;
+};
+
+static int
+run_reattach(struct ofs_device *device, void *argument)
+{
+	struct reattach *call = argument;
+	struct find_port found = {.number = call->port};
+	int rc = run_find_port(device, &found);
+
+	if (rc == 0 && found.port->ops->disconnect == NULL)
+		rc = -ENOTSUP;
+	if (rc == 0)
+		rc = found.port->ops->disconnect(found.port);
+	return rc != 0 ? rc : ofs_port_export(found.port, call->attachment);
+}
+
+int
+ofs_device_reattach(struct ofs_device *device, uint32_t port, struct ofs_attachment *attachment)
+{
+	struct reattach call = {port, attachment};
+
+	return ofs_device_call(device, run_reattach, &call);
+}
+
 /*
  * Blocks that no session reads from any more, through this chunk or another of the same store key.
  * Writes of them that have not begun are dropped; the store itself drops those that have.

@@ -20,9 +20,9 @@
 #include <time.h>
 
 #define SEND_DEPTH 256
-#define RECEIVES_MORE 4 /* than submissions: the farewell */
-#define ANSWERS_MAX 16  /* in one chain */
-#define CLOSE_NS 200000000ull
+#define RECEIVES_MORE 4      /* than submissions: the farewell */
+#define ANSWERS_MAX 16       /* in one chain */
+#define CLOSE_NS 20000000ull /* the reactor waits: a host that is gone may not cost more */
 #define CLOSE_LOOK_NS 20000
 
 enum verbs_port_state {
@@ -184,6 +184,18 @@ static int
 is_connected(const struct verbs_port *verbs)
 {
 	return atomic_load(&verbs->state) == VERBS_PORT_CONNECTED;
+}
+
+static int
+verbs_disconnect(struct ofs_port *port)
+{
+	struct verbs_port *verbs = (struct verbs_port *)port;
+
+	if (is_connected(verbs)) {
+		ofs_link_fail(&verbs->link, -EPIPE);
+		atomic_store(&verbs->state, VERBS_PORT_LEFT);
+	}
+	return port->rings.outstanding_count > 0 ? -EAGAIN : 0;
 }
 
 /* A write to the place of the host's copy where ours stands in the port. */
@@ -389,6 +401,7 @@ static const struct ofs_port_ops verbs_ops = {
 	.close = verbs_close,
 	.export = verbs_export,
 	.connect = verbs_connect,
+	.disconnect = verbs_disconnect,
 	.poll = verbs_poll,
 	.complete = verbs_complete,
 	.put_slot = verbs_put_slot,

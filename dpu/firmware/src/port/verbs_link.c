@@ -188,15 +188,16 @@ ofs_link_connect(struct ofs_link *link, const struct ofs_verbs_address *peer,
 	unsigned int remote_access)
 {
 	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
-	uint32_t values[OFS_LINK_POLL_MAX];
+	struct ibv_wc left[OFS_LINK_POLL_MAX];
 	int rc;
 
 	if (peer->queue_pair > PACKET_NUMBER_MASK || peer->first_packet > PACKET_NUMBER_MASK
 		|| peer->mtu_bytes < 256 || peer->mtu_bytes > 4096 || peer->reads_max == 0)
 		return -EINVAL;
 	rc = -ibv_modify_qp(link->qp, &reset, IBV_QP_STATE);
-	link->rc = -EPIPE; /* of what is left of the last connection nothing is taken */
-	(void)ofs_link_poll(link, values);
+	/* Of what is left of the last connection nothing is taken. */
+	while (ibv_poll_cq(link->cq, OFS_LINK_POLL_MAX, left) > 0)
+		;
 	link->posted = link->ended = link->signalled_last = 0;
 	if (rc == 0)
 		rc = to_init(link, remote_access);

@@ -1,0 +1,75 @@
+"""The floor of the verbs fabric: perftest's own reads of as many bytes between two processes.
+
+perftest is Debian's; `ib_read_lat` reads one after another, `ib_read_bw` keeps a batch under way.
+"""
+
+import itertools
+import shutil
+import socket
+import subprocess
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.verbs import Adapter
+
+__all__ = ["Perftest"]
+
+TIMEOUT_S = 120.0
+RETRY_S = 0.2
+ROUNDS_MIN = 100
+
+
+class Perftest:
+    """Reads of `size` bytes over `adapter`, each call a run of both its processes."""
+
+    def __init__(self, adapter: Adapter, size: int) -> None:
+        """BadInput where perftest is not there."""
+        self._adapter, self._size = adapter, size
+        for program in ("ib_read_lat", "ib_read_bw"):
+            if shutil.which(program) is None:
+                raise BadInput(f"{program} is missing, the floor of verbs", "bench fabric",
+                               "apt-get install perftest")  # fmt: skip
+
+    def __call__(self, batch: int, rounds: int) -> NDArray[np.uint64]:
+        """ns of a round of `batch` reads, as perftest says it for all its rounds together."""
+        count = str(max(rounds * batch, ROUNDS_MIN))
+        if batch == 1:
+            typical_us = self._run(["ib_read_lat", "-n", count])[4]
+            return np.array([typical_us * 1e3], np.uint64)
+        words = ["ib_read_bw", "-n", count, "-t", str(batch), "--report_gbits"]
+        gigabits = self._run(words)[3]
+        if gigabits <= 0:
+            raise RunFailed("perftest measured no bandwidth", "bench fabric", "run it again")
+        return np.array([self._size * batch * 8 / gigabits], np.uint64)
+
+    def _run(self, words: list[str]) -> list[float]:
+        """The line of figures that the client prints."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        command = [*words, "-F", "-d", self._adapter.device, "-i", str(self._adapter.port),
+                   "-x", str(self._adapter.gid_index), "-m", str(self._adapter.mtu_bytes),
+                   "-s", str(self._size), "-p", port]  # fmt: skip
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            return self._client([*command, "127.0.0.1"])
+        finally:
+            server.kill()
+            server.wait()
+
+    def _client(self, command: list[str]) -> list[float]:
+        until_s = time.monotonic() + TIMEOUT_S
+        while True:
+            done = subprocess.run(command, check=False, capture_output=True, text=True,
+                                  timeout=TIMEOUT_S)  # fmt: skip
+            lines = done.stdout.splitlines()
+            for header, line in itertools.pairwise(lines):
+                if header.lstrip().startswith("#bytes") and done.returncode == 0:
+                    return [float(one) for one in line.split()]
+            if time.monotonic() > until_s:  # until then: its server may not listen yet
+                said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+                raise RunFailed(f"{command[0]} failed: {said[-1]}", "bench fabric",
+                                "see whether rdma_rxe or the adapter is up: rdma link")  # fmt: skip
+            time.sleep(RETRY_S)

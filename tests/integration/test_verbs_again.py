@@ -1,0 +1,108 @@
+"""Does a host whose RDMA connection was lost go on by itself, with its sessions?"""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offstage.bindings.bare_device import BareConfig, BareDevice
+from offstage.bindings.errors import RunFailed
+from offstage.bindings.keys import block_keys
+from offstage.bindings.verbs import Adapter
+from offstage.host.control import Control
+from offstage.host.fabrics.verbs import VerbsDriver, connect
+from offstage.testbeds.beds.daemon_process import serve, write_config
+
+pytestmark = pytest.mark.verbs
+PAYLOAD, BLOCKS = 4096, 16
+ALL = np.arange(BLOCKS, dtype=np.uint32)
+PATIENCE_NS = 60_000_000_000
+
+
+def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> None:
+    """The device lets go of a host's connection: the host is told, and the next one goes on."""
+    config = BareConfig(payload_size_bytes=PAYLOAD, slot_count=32, block_max=BLOCKS,
+                        demand_max=16, backend="emulated", fabric="verbs")  # fmt: skip
+    source = np.random.default_rng(2).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
+    with BareDevice(config) as device:
+        session = device.session(BLOCKS, select_blocks=BLOCKS)
+        for turn in range(3):
+            with device.driver() as driver:
+                if turn == 0:
+                    assert not driver.put(session.number, 1, ALL, source).any()
+                target = np.zeros_like(source)
+                driver.register(target)
+                done = driver.fetch(session.number, turn + 1, 1, ALL, session.keys[1], target,
+                                    timeout_ns=PATIENCE_NS)  # fmt: skip
+                assert not done.rcs.any() and np.array_equal(target, source)
+                device.reattach()
+                with pytest.raises(RunFailed) as caught:
+                    driver.bench_nop(1)
+                assert caught.value.errno == errno.EHOSTUNREACH and caught.value.mend
+
+
+@pytest.fixture
+def link(rdma: Adapter, tmp_path: Path) -> Iterator[tuple[Control, VerbsDriver]]:
+    write_config(tmp_path / "dpu.toml", {
+        "daemon": {"endpoint": f"ipc://{tmp_path}/control", "runtime_dir": str(tmp_path / "run"),
+                   "metrics_endpoint": ""},
+        "rdma": {"enabled": True},
+        "arena": {"size": 4 << 20, "payload": PAYLOAD, "layers": 1, "block_tokens": 16},
+        "storage": {"backend": "emulated", "size": 64 << 20},
+        "limits": {"demands": 16, "put_slots": 8, "context_tokens": 4096},
+    }, "lab")  # fmt: skip
+    with (
+        serve(tmp_path / "dpu.toml", tmp_path / "log") as tier,
+        Control(tier.endpoint, tenant="lab", runtime_dir=tmp_path / "run") as control,
+    ):
+        fabric = connect(control)
+        yield control, fabric
+        fabric.close()
+
+
+def test_a_host_goes_on_by_itself(link: tuple[Control, VerbsDriver]) -> None:
+    """A fetch and a put under way, one that begins, and one by polling, each over a connection that
+    is gone: all end well, on another one."""
+    control, fabric = link
+    source = np.random.default_rng(3).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
+    session = control.session_open(select_blocks=BLOCKS)
+    reply = control.append(session, [i.to_bytes(16, "little") for i in range(BLOCKS)])
+    keys = block_keys(reply.keys, 1)[0]
+    target = np.zeros_like(source)
+    fabric.register(target)
+    lose(control)
+    assert not fabric.put(session, 0, ALL, source).any()
+    assert fabric.connections == 2
+    fetch = fabric.fetch_begin(session, 1, 0, ALL, keys, target, timeout_ns=PATIENCE_NS)
+    lose(control)
+    done = fabric.fetch_end(fetch)
+    assert not done.rcs.any() and np.array_equal(target, source)
+    lose(control)
+    put = fabric.put_begin(session, 0, ALL[:4], source[:4], timeout_ns=PATIENCE_NS)
+    ended = []
+    while not ended:
+        ended = fabric.poll(100_000_000)
+    assert ended == [put] and not fabric.put_end(put).any() and fabric.poll() == []
+    fabric.release(session)
+    assert fabric.connections >= 3 and fabric.stats()["puts"] >= BLOCKS
+
+
+def lose(control: Control) -> None:
+    """The daemon lets go of the connection, as after a loss that only it has noticed."""
+    while True:
+        try:
+            control.attach("verbs", again=True)
+            return
+        except RunFailed as error:
+            assert error.errno == errno.EAGAIN
+
+
+def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) -> None:
+    """The daemon has forgotten the host: no other connection, and the error says so."""
+    control, fabric = link
+    control.close()
+    with pytest.raises(RunFailed) as caught:
+        fabric.release(0)
+    assert caught.value.mend and "\n" not in str(caught.value)

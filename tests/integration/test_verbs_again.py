@@ -11,6 +11,7 @@ from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.bindings.verbs import Adapter
+from offstage.dpu import protocol as p
 from offstage.host.control import Control
 from offstage.host.fabrics.verbs import VerbsDriver, connect
 from offstage.testbeds.beds.daemon_process import serve, write_config
@@ -34,12 +35,12 @@ def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> N
                     assert not driver.put(session.number, 1, ALL, source).any()
                 target = np.zeros_like(source)
                 driver.register(target)
-                done = driver.fetch(session.number, turn + 1, 1, ALL, session.keys[1], target,
-                                    timeout_ns=PATIENCE_NS)  # fmt: skip
+                of_all = (session.number, turn + 1, 1, ALL, session.keys[1], target)
+                done = driver.fetch(*of_all, timeout_ns=PATIENCE_NS)
                 assert not done.rcs.any() and np.array_equal(target, source)
                 device.reattach()
                 with pytest.raises(RunFailed) as caught:
-                    driver.bench_nop(1)
+                    driver.fetch(*of_all, timeout_ns=PATIENCE_NS)
                 assert caught.value.errno == errno.EHOSTUNREACH and caught.value.mend
 
 
@@ -102,7 +103,7 @@ def lose(control: Control) -> None:
 def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) -> None:
     """The daemon has forgotten the host: no other connection, and the error says so."""
     control, fabric = link
-    control.close()
+    control.call(p.Detach(), p.Ok)
     with pytest.raises(RunFailed) as caught:
         fabric.release(0)
     assert caught.value.mend and "\n" not in str(caught.value)

@@ -175,6 +175,18 @@ def test_full_draining_and_misordered_requests_are_typed_errors(world: World) ->
     assert world.code(b"", p.Hello(versions=[9], name="h", tenant="red")) == "invalid"
 
 
+def test_a_connection_is_made_again_by_the_host_of_its_port(world: World) -> None:
+    """Does it leave port and sessions as they are, and need a port to begin with?"""
+    ticket, other = world.ticket("red"), world.ticket("red")
+    session = world.session(ticket)
+    ports = dict(world.device.ports)
+    again = world.service.answer(ticket, p.Attach(again=True))
+    assert isinstance(again, p.Attached) and again.blob == b"again"
+    assert world.device.ports == ports and session in world.device.sessions
+    assert world.code(ticket, p.Attach(fabric="verbs", again=True)) == "invalid"
+    assert world.code(other, p.Attach(again=True)) == "invalid"
+
+
 def test_a_failure_of_ours_is_answered_and_the_service_lives_on(world: World) -> None:
     """Does a bug in one request reach the host as `internal`, and leave the next one working?"""
     ticket = world.ticket("red")

@@ -1,10 +1,12 @@
 """Blocks in torch: in host memory, or on a CUDA device behind pinned staging rows.
 
-On a device a commit is one copy of consecutive rows and one scatter, both on a stream of their own:
-the copy runs beside the attention of the layer before, the scatter waits for it, and whatever is
-asked for afterwards waits for the scatter. torch is imported when a device is opened.
+On a device a commit is a transfer of consecutive rows to their blocks, beside the attention of the
+layer before: it waits for what was asked when the blocks were given to the fetch, and whatever is
+asked afterwards waits for it. Which kind of transfer is measured when the first memory is made
+(host/transfers). torch is imported when a device is opened.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,15 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.host.arrays.numpy_arrays import HostMemory
 from offstage.host.arrays.staging import StagingRing
+from offstage.host.transfers import Transfer
+from offstage.host.transfers.available import kinds
+from offstage.host.transfers.measure import chosen
 from offstage.host.values import WIDTHS, ValueType
 
 __all__ = ["StagedMemory", "TorchArrays", "open_device", "to_device"]
+
+
+OpenTransfer = Callable[[Any, Any], Transfer]
 
 
 class SharedMemory(HostMemory):
@@ -29,19 +37,29 @@ class SharedMemory(HostMemory):
 
 
 class StagedMemory:
-    """`BlockMemory` of a device that fabrics do not read into."""
+    """`BlockMemory` of a device that fabrics do not read into. `transfer`: how rows get there; by
+    default what was fastest."""
 
-    def __init__(self, device: Any, blocks: int, block_bytes: int, rows: int) -> None:
+    def __init__(
+        self,
+        device: Any,
+        blocks: int,
+        block_bytes: int,
+        rows: int,
+        transfer: OpenTransfer | None = None,
+    ) -> None:
         import torch
 
         self._device = device
-        self._cuda: Any = torch.cuda if device.type == "cuda" else None
         self.storage = torch.zeros((blocks, block_bytes), dtype=torch.uint8, device=device)
-        pinned = self._cuda is not None
+        pinned = device.type == "cuda"
         self._staging = torch.zeros((rows, block_bytes), dtype=torch.uint8, pin_memory=pinned)
         self.landing: npt.NDArray[np.uint8] = self._staging.numpy()
         self._ring = StagingRing(rows)
-        self._copies: Any = self._cuda.Stream(device) if self._cuda else None
+        self._fences: dict[int, Any] = {}  # of the runs that are out, by their first row
+        opened = transfer or (chosen(device, block_bytes) if pinned else kinds(device)[0]).open
+        assert opened is not None, "the first kind is always there"
+        self.transfer = opened(self.storage, self._staging)
 
     def land(self, indices: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32] | None:
         if indices.size == 0:
@@ -49,26 +67,15 @@ class StagedMemory:
         first = self._ring.take(indices.size)
         if first is None:
             return None
+        self._fences[first] = self.transfer.fence()
         return np.arange(first, first + indices.size, dtype=np.uint32)
 
     def commit(self, indices: npt.NDArray[np.int32], rows: npt.NDArray[np.uint32]) -> None:
         if indices.size == 0:
             return
         first = int(rows[0])
-        staged = self._staging[first : first + indices.size]
-        if self._cuda is None:
-            self.storage[self._moved(indices)] = staged
-            self._ring.commit(first, lambda: None)
-            return
-        compute = self._cuda.current_stream(self._device)
-        with self._cuda.stream(self._copies):
-            moved = self._moved(indices)
-            arrived = staged.to(self._device, non_blocking=True)
-            left = self._copies.record_event()
-            self._copies.wait_stream(compute)
-            self.storage.index_copy_(0, moved, arrived)
-        compute.wait_stream(self._copies)
-        self._ring.commit(first, left.synchronize)
+        fence = self._fences.pop(first)
+        self._ring.commit(first, self.transfer.move(fence, first, indices.astype(np.int64)))
 
     def write(self, indices: npt.NDArray[np.int32], content: npt.NDArray[np.uint8]) -> None:
         self.storage[self._moved(indices), : content.shape[1]] = to_device(content, self._device)

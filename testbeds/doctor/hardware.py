@@ -4,13 +4,15 @@ The MTU of a RoCE port is not in /sys; it follows from the network interface's b
 kernel's drivers: the largest of 256 to 4096 that fits beside the headers.
 """
 
+import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from offstage.bindings.units import format_size
+from offstage.bindings.units import format_rate, format_size
 from offstage.dpu.drives import Drive, drives
-from offstage.testbeds.doctor.check import Check, Machine, Repair
+from offstage.testbeds.doctor.check import Check, Machine, Repair, run_quietly
 
 __all__ = ["GPU_CHECKS", "HARDWARE"]
 
@@ -168,5 +170,29 @@ def _gpudirect(machine: Machine) -> Check:
                  repairs)  # fmt: skip
 
 
+def _transfers(machine: Machine) -> Check:
+    """Measured here and now, in a process that may end as it likes."""
+    purpose = "how fetched blocks reach the HBM pool; the fastest is taken"
+    device = "cuda" if machine.exists("proc/driver/nvidia/version") else "cpu"
+    done = run_quietly([sys.executable, "-m", "offstage.host.transfers.measure", device])
+    if done is None or done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1] if done else "it hangs"
+        return Check("transfers", "missing", f"not measured on {device}: {last}", purpose,
+                     "pip install a torch that is built for this driver's CUDA")  # fmt: skip
+    rows = json.loads(done.stdout)
+    best = max(rows, key=lambda one: float(one["bytes_per_s"]))["name"]
+    shown = "; ".join(_transfer(one, best) for one in rows)
+    note = "" if device == "cuda" else ": the HBM pool is host memory, without a GPU"
+    return Check("transfers", "ok", f"{shown}{note}", purpose, details=tuple(rows))
+
+
+def _transfer(one: dict[str, Any], best: str) -> str:
+    if one["reason"]:
+        return f"{one['name']}: {one['reason']}"
+    rate = format_rate(one["bytes_per_s"])
+    taken = " (taken)" if one["name"] == best else ""
+    return f"{one['name']} {rate}, {one['share']:.0%} of one large copy{taken}"
+
+
 HARDWARE: tuple[Callable[[Machine], Check], ...] = (_nvme, _rdma)
-GPU_CHECKS: tuple[Callable[[Machine], Check], ...] = (_gpu, _gpudirect)
+GPU_CHECKS: tuple[Callable[[Machine], Check], ...] = (_gpu, _gpudirect, _transfers)

@@ -32,11 +32,20 @@ def open_torch(device: str = "cpu", **options: Any) -> Arrays:
     return TorchArrays(device, **options)
 
 
+def open_torch_batch() -> Arrays:
+    """The CUDA side's copies over a runtime of the tests, each as late as it may be."""
+    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    from later_runtime import LaterBatchArrays
+
+    return LaterBatchArrays()
+
+
 SIDES: dict[str, Callable[[], Arrays]] = {
     "numpy": open_arrays,
     "later": LaterArrays,
     "torch": open_torch,
     "torch-staged": lambda: open_torch(staged=True),
+    "torch-batch": open_torch_batch,
     "torch-cuda": lambda: open_torch("cuda"),
 }
 PARAMS = [

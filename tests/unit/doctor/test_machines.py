@@ -1,11 +1,13 @@
 """Is each state of a machine told apart, with what mends it? Machines are folders here."""
 
+import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from offstage.testbeds.doctor import Check, Machine
+from offstage.testbeds.doctor import Check, Machine, hardware
 from offstage.testbeds.doctor.check import Repair
 from offstage.testbeds.doctor.hardware import GPU_CHECKS, HARDWARE
 from offstage.testbeds.doctor.kernel import KERNEL
@@ -173,7 +175,7 @@ def test_each_state_says_what_is_there_and_what_mends_it(
 
 def test_every_check_of_a_device_is_seen_in_more_than_one_state() -> None:
     """A check added without a row above would never be tried but on the machine of its author."""
-    always = {"_cores", "_disk", "_direct", "_io_uring"}  # asked of the running process itself
+    always = {"_cores", "_disk", "_direct", "_io_uring", "_transfers"}  # asked of this machine
     for name in set(CHECKS) - always:
         assert {row[3] for row in ROWS if row[0] == name} == {"ok", "missing"}, name
 
@@ -205,3 +207,29 @@ def test_a_drive_is_told_to_programs_too(tmp_path: Path) -> None:
     check = CHECKS["_nvme"](given(tmp_path, drive(0, **{"dev/nvme0n1": "XFSB"})))
     (one,) = check.details
     assert one["path"] == "/dev/nvme0n1" and one["refused"] == "carries an XFS file system"
+
+
+@pytest.mark.parametrize(
+    ("printed", "error", "code", "state", "found"),
+    [
+        ([{"name": "batch", "bytes_per_s": 52e9, "share": 0.97, "reason": ""},
+          {"name": "gather", "bytes_per_s": 0, "share": 0, "reason": "cupy is not installed"}],
+         "", 0, "ok", "batch 52 GB/s, 97% of one large copy (taken); gather: cupy is not"),
+        ([], "RuntimeError: the driver is too old", 1, "missing", "cuda: RuntimeError: the driver"),
+    ],
+)  # fmt: skip
+def test_transfers_are_measured_and_the_fastest_is_marked(
+    printed: list[dict[str, object]], error: str, code: int, state: str, found: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """With a driver on its device, and one line where that fails."""
+    asked: list[str] = []
+
+    def told(words: list[str]) -> subprocess.CompletedProcess[str]:
+        asked.extend(words)
+        return subprocess.CompletedProcess(words, code, json.dumps(printed), error)
+
+    monkeypatch.setattr(hardware, "run_quietly", told)
+    check = CHECKS["_transfers"](given(tmp_path, {f"{GPU}/version": "580"}))
+    assert asked[-1] == "cuda" and check.state == state and found in check.found
+    assert bool(check.mend) == bool(code)

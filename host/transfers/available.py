@@ -1,0 +1,13 @@
+"""Which transfers there are on a device. torch is there already; cupy is asked for here."""
+
+from typing import Any
+
+from offstage.host.transfers import HostCopies, Kind
+from offstage.host.transfers.cuda import cuda_kinds
+
+__all__ = ["kinds"]
+
+
+def kinds(device: Any) -> list[Kind]:
+    """Every kind for torch tensors on `device`, there or not; the first is always there."""
+    return [Kind("memcpy", HostCopies)] if device.type == "cpu" else cuda_kinds()

@@ -1,0 +1,137 @@
+"""Are transfers asked in an order that cannot give wrong bytes, and is the fastest one taken?
+
+The bytes themselves are compared in tests/contract/test_arrays.py; here is the sequence of the
+CUDA side, over a stub of the runtime, and what a machine without it says.
+"""
+
+import ctypes
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.host.transfers import HostCopies, Kind, measure, runtime
+from offstage.host.transfers.batch import BatchCopies
+from offstage.host.transfers.runtime import Cudart
+
+COMPUTE, COPIES = 0, 1
+
+
+def test_a_copy_waits_for_what_was_asked_before_its_blocks_were_given_away() -> None:
+    """And not for the kernel that was asked after that: the two run beside each other. What is
+    asked after the copy waits for it."""
+    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    from later_runtime import LaterRuntime
+
+    later = LaterRuntime()
+    transfer = BatchCopies(later, lambda: COMPUTE, 10_000, 500, 64)
+    fence = transfer.fence()
+    later.record(COMPUTE)  # a kernel of the layer before, which has nothing to do with it
+    transfer.move(fence, 2, np.array([7, 4]))
+    assert later.asked == [
+        (COMPUTE, "event", 1),
+        (COMPUTE, "event", 2),
+        (COPIES, "wait", 1),
+        (COPIES, "copy", (10_000 + 7 * 64, 10_000 + 4 * 64), (500 + 2 * 64, 500 + 3 * 64), 64),
+        (COPIES, "event", 3),
+        (COMPUTE, "wait", 3),
+    ]
+
+
+class StubLibrary:
+    """The runtime's calls as ctypes has them; `calls` holds names and numbers of arguments."""
+
+    def __init__(self, version: int, rc: int = 0) -> None:
+        self.version, self.rc, self.calls = version, rc, list[tuple[str, int]]()
+        self.cudaGetErrorString: Any = lambda rc: b"no such luck"
+
+    def cudaRuntimeGetVersion(self, out: Any) -> int:
+        out._obj.value = self.version
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any) -> int:
+            self.calls.append((name, len(args)))
+            if name == "cudaStreamCreateWithFlags":
+                args[0]._obj.value = 4096
+            return self.rc
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("version", "calls"),
+    [
+        (12_040, [("cudaMemcpyAsync", 5)] * 3),
+        (12_080, [("cudaMemcpyBatchAsync", 9)]),
+        (13_000, [("cudaMemcpyBatchAsync", 8)]),
+    ],
+)
+def test_a_batch_is_one_call_where_the_runtime_has_it(
+    version: int, calls: list[tuple[str, int]]
+) -> None:
+    """CUDA 12.8 brought it, and 13 dropped one of its arguments."""
+    library = StubLibrary(version)
+    cudart = Cudart(library)
+    stream = cudart.stream()
+    addresses = np.array([16, 32, 48], np.uint64)
+    library.calls.clear()
+    cudart.copy(addresses, addresses, 16, stream)
+    assert library.calls == calls and stream == 4096
+
+
+def test_an_error_of_the_runtime_is_one_line() -> None:
+    cudart = Cudart(StubLibrary(13_000, rc=35))
+    with pytest.raises(RunFailed, match="no such luck while making a stream"):
+        cudart.stream()
+
+
+def test_without_a_runtime_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "LIBRARIES", ("libno-such-cudart.so.1",))
+    with pytest.raises(BadInput, match="torch that is built for CUDA"):
+        Cudart()
+
+
+def test_the_fastest_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one that is absent or fails, whatever it claims."""
+    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+
+    def broken(storage: Any, staging: Any) -> Any:
+        raise RuntimeError("launch failure\nand more of it")
+
+    class Lazy(HostCopies):
+        def fence(self) -> None:
+            sum(range(30_000))
+
+    there = [Kind("slow", Lazy), Kind("broken", broken), Kind("absent", None, "not installed"),
+             Kind("good", HostCopies)]  # fmt: skip
+    monkeypatch.setattr(measure, "kinds", lambda device: there)
+    found = {one.name: one for one in measure.measure(torch.device("cpu"), 256)}
+    assert found["broken"].reason == "launch failure" and found["absent"].reason == "not installed"
+    assert found["good"].bytes_per_s > 0 and found["slow"].bytes_per_s > 0
+    best = max(found.values(), key=lambda one: one.bytes_per_s).name
+    monkeypatch.setattr(measure, "measure", lambda device, size: list(found.values()))
+    measure.chosen.cache_clear()
+    assert measure.chosen("cpu", 1).name == best
+    measure.chosen.cache_clear()
+
+
+def test_the_command_prints_what_doctor_reads() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "offstage.host.transfers.measure", "cpu"],
+        capture_output=True, text=True, timeout=200, check=True,
+    )  # fmt: skip
+    (one,) = json.loads(done.stdout)
+    assert one["name"] == "memcpy" and one["bytes_per_s"] > 0 and one["reason"] == ""
+
+
+def test_an_event_is_given_up_with_its_object() -> None:
+    library = StubLibrary(13_000)
+    event = Cudart(library).record(7)
+    event.handle = ctypes.c_void_p(99)
+    del event
+    assert library.calls[-1] == ("cudaEventDestroy", 1)

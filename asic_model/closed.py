@@ -205,6 +205,7 @@ class ClosedLoop:
         item.served.tags = [self.device.ask(
             "command", now_ps, lambda end_ps: self._decide(item, step, end_ps),
             count=len(step.demands), score_count=len(step.scores), tenant=fetch.tenant,
+            session=self._sessions.get(step.session, step.session),
             size_bytes=self.trace.block_bytes,
             offset_bytes=self.trace.offset_bytes(step.session, step.layer),
         )]  # fmt: skip
@@ -261,7 +262,7 @@ class ClosedLoop:
 
         tag = self.device.ask(
             "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
-            tenant=fetch.tenant,
+            tenant=fetch.tenant, session=self._sessions.get(fetch.session, fetch.session),
             offset_bytes=self.trace.offset_bytes(fetch.session, fetch.layer),
         )  # fmt: skip
 
@@ -323,7 +324,8 @@ class ClosedLoop:
 
         tag = self.device.ask(
             "read", now_ps, landed, size_bytes=self.trace.block_bytes,
-            tenant=int(action["tenant"]), cause=int(action["cause"]),
+            tenant=int(action["tenant"]), session=int(action["session"]),
+            cause=int(action["cause"]),
             deadline_ps=min(int(action["deadline_ns"]) * PS, 2**62),
             offset_bytes=self.trace.offset_bytes(int(action["chunk"]), int(action["layer"])),
         )  # fmt: skip

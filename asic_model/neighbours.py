@@ -1,9 +1,11 @@
-"""Two tenants at one chip: a victim that reads little, and one that asks for more and more.
+"""Two who share a chip: a victim that reads little, and one that asks for more and more.
 
 Model: blocks are read from the drives. The drives get no more reads than keep them busy, and the
 rest waits before them: with QoS by the firmware's own scheduler, deficit round robin between
-tenants of equal weight; without, in order of arrival, which is what is compared. Arrivals are
-Poisson, from a seed. What the device can serve is found by asking for too much.
+tenants of equal weight and the preset's rounds between the sessions of one; without, in order of
+arrival, where it makes no difference who the other is. The aggressor is another tenant, or another
+session of the victim's tenant, and all reads are equally urgent. Arrivals are Poisson, from a seed.
+What the device can serve is found by asking for too much.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,20 +30,23 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The victim's 99th percentile while the other asks for `aggressor_share` of what is served."""
+    """The victim's 99th percentile while the other asks for `aggressor_share` of what is served.
+    `same_tenant`: the other is a session of the victim's tenant; not told apart without QoS."""
 
     qos: bool
+    same_tenant: bool
     aggressor_share: float
     victim_ns_p99: float
 
 
 def neighbours(preset: Preset, shares: Sequence[float], block_bytes: int) -> Iterator[Neighbours]:
-    """Every share, with and without QoS."""
-    for qos in (True, False):
+    """Every share: with QoS against either aggressor, and without."""
+    for qos, same_tenant in ((True, False), (True, True), (False, False)):
         net = _network(preset, qos, block_bytes)
         capacity = _capacity(net, block_bytes)
         for share in shares:
-            yield Neighbours(qos, share, _victim_p99(net, capacity, share, block_bytes))
+            p99 = _victim_p99(net, capacity, share, block_bytes, same_tenant)
+            yield Neighbours(qos, same_tenant, share, p99)
 
 
 def _network(preset: Preset, qos: bool, block_bytes: int) -> Network:
@@ -51,8 +56,11 @@ def _network(preset: Preset, qos: bool, block_bytes: int) -> Network:
     units = []
     for unit in whole.units:
         if unit.name == "qos":
-            config = QosConfig(quantum_bytes=block_bytes, session_count=2, queue_max=1 << 15,
-                               session_max=1 << 15)  # fmt: skip
+            assert preset.qos is not None
+            config = QosConfig(
+                quantum_bytes=block_bytes, session_count=2, queue_max=1 << 15, session_max=1 << 15,
+                session_quantum_bytes=round(block_bytes * preset.qos.session_rounds.base),
+            )  # fmt: skip
             unit = replace(
                 unit, queue="qos" if qos else "fifo", queue_max=1 << 15,
                 in_flight_max=1,  # who has a grant and no drive yet keeps the next from one
@@ -82,21 +90,23 @@ def _capacity(net: Network, block_bytes: int) -> float:
     return (count / 2) / float(half[-1] - half[count // 2]) * PS_PER_S
 
 
-def _victim_p99(net: Network, capacity: float, share: float, block_bytes: int) -> float:
+def _victim_p99(
+    net: Network, capacity: float, share: float, block_bytes: int, same_tenant: bool
+) -> float:
     draw = np.random.default_rng(SEED)
     parts = []
-    for tenant, rate in ((0, VICTIM_SHARE * capacity), (1, share * capacity)):
+    for session, rate in ((0, VICTIM_SHARE * capacity), (1, share * capacity)):
         count = max(int(rate * SECONDS), 1)
         part = np.zeros(count, REQUEST)
         part["at_ps"] = np.sort(draw.integers(0, int(SECONDS * PS_PER_S), count))
-        part["tenant"] = part["session"] = tenant
+        part["session"], part["tenant"] = session, 0 if same_tenant else session
         parts.append(part)
     requests = np.concatenate(parts)
     requests = requests[np.argsort(requests["at_ps"], kind="stable")]
     requests["tag"] = np.arange(len(requests))
     _spread_over_medium(requests, block_bytes)
     ends = _open(net).run(requests)
-    victim = ends[requests["tenant"][ends["tag"]] == 0]
+    victim = ends[requests["session"][ends["tag"]] == 0]
     waits = (victim["end_ps"] - victim["at_ps"]).astype(np.float64)
     return float(np.quantile(waits, 0.99)) / 1000
 

@@ -166,13 +166,15 @@ class Scheduler(Block, frozen=True, kw_only=True):
 
 
 class Qos(Block, frozen=True, kw_only=True):
-    """Who is served next: deficit round robin, token buckets, urgency within a tenant."""
+    """Who is served next: turns of tenants, token buckets, rounds of sessions, urgency."""
 
     queue: Annotated[Number, _count("requests that wait")]
     interval: Annotated[Number, _of("time", "between two grants")]
     latency: Annotated[Number, _of("time", "from a grant to the request's way on")]
     quantum: Annotated[Number, _of("size", "that a tenant of weight 1 may send in a round", 1)]
     session_share: Annotated[Number, _of("share", "of a tenant's queue for one session", 1e-3, 1)]
+    sessions: Annotated[Number, _count("sessions with an entry of their own")]
+    session_rounds: Annotated[Number, _count("quanta that a session may send in a round")]
 
 
 class Memory(Block, frozen=True, kw_only=True):
@@ -492,8 +494,7 @@ def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
         capacity = preset.memory(preset.staging).capacity
         yield (preset.dma.piece.base > capacity.base, "a piece is larger than the staging memory",
                "[dma] piece", "cut smaller")  # fmt: skip
-    foreign = {"asic": ("cores",), "dpu": ("dma", "codec", "metadata", "dedup", "scheduler",
-                                           "qos")}[preset.kind]  # fmt: skip
-    for block in foreign:
+    own = ("dma", "codec", "metadata", "dedup", "scheduler", "qos")  # of a chip, and of no DPU
+    for block in {"asic": ("cores",), "dpu": own}[preset.kind]:
         yield (getattr(preset, block) is not None, f"a {preset.kind} has no {block}",
                f"[{block}]", "leave it out")  # fmt: skip

@@ -180,6 +180,7 @@ class _Replay:
         tag = self.device.ask(
             "command", now_ps, lambda end_ps: self._decided(number, end_ps), count=fetch.demands,
             score_count=fetch.scores, size_bytes=trace.block_bytes, tenant=fetch.tenant,
+            session=fetch.session,
             offset_bytes=trace.offset_bytes(fetch.session, fetch.layer),
         )  # fmt: skip
         one.served.tags.append(tag)
@@ -233,7 +234,7 @@ class _Replay:
 
         tag = self.device.ask(
             "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
-            tenant=fetch.tenant,
+            tenant=fetch.tenant, session=fetch.session,
             offset_bytes=self.trace.offset_bytes(fetch.session, fetch.layer),
         )  # fmt: skip
 
@@ -268,6 +269,6 @@ class _Replay:
 
         self._read_tag[number] = self.device.ask(
             "read", now_ps, landed, size_bytes=self.trace.block_bytes, tenant=read.tenant,
-            cause=read.cause, deadline_ps=max(0, min(needed_ps, 2**62)),
+            session=read.session, cause=read.cause, deadline_ps=max(0, min(needed_ps, 2**62)),
             offset_bytes=self.trace.offset_bytes(read.chunk, read.layer),
         )  # fmt: skip

@@ -67,12 +67,13 @@ class Fetch:
 
 @dataclass(slots=True)
 class Read:
-    """One read of the medium. after: ("fetch", i) its command, ("read", i) the read whose end led
-    to it, each `lag_ns` before; ("start", START)."""
+    """One read of the medium. session: for whom, or the core's NONE. after: ("fetch", i) its
+    command, ("read", i) the read whose end led to it, each `lag_ns` before; ("start", START)."""
 
     chunk: int
     layer: int
     tenant: int
+    session: int
     cause: int
     at_ns: int
     deadline_ns: int
@@ -261,7 +262,8 @@ class _Reader:
                 self._reads[int(action["io"])] = len(self.trace.reads)
                 self.trace.reads.append(Read(
                     chunk=int(action["chunk"]), layer=int(action["layer"]),
-                    tenant=int(action["tenant"]), cause=int(action["cause"]),
+                    tenant=int(action["tenant"]), session=int(action["session"]),
+                    cause=int(action["cause"]),
                     at_ns=event.now_ns, deadline_ns=int(action["deadline_ns"]),
                     ended_ns=event.now_ns, after=cause[0], lag_ns=cause[1],
                 ))  # fmt: skip

@@ -22,7 +22,7 @@ from cffi import FFI
 FIRMWARE = Path("dpu/firmware")
 ANALYSIS = Path("testbeds/lab/analysis")
 CHIP = Path("asic_model/engine")
-CHIP_FIRMWARE = ("histogram", "nvme_model", "qos")
+CHIP_FIRMWARE = ("histogram", "nvme_model", "qos", "qos_sessions")
 SPDK = sorted((FIRMWARE / "src/storage").glob("spdk*.c"))
 SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")
 # What SPDK's own pkg-config files leave out: of the system, and beside its own libraries.
@@ -148,7 +148,7 @@ chip = make_builder(
     "_chip",
     [*sorted(CHIP.glob("*.h")), *(FIRMWARE / f"include/{name}.h" for name in ("histogram", "qos"))],
     chip_sources,
-    [CHIP, FIRMWARE / "include"],
+    [CHIP, FIRMWARE / "include", FIRMWARE / "src"],
 )
 spdk_found = spdk_flags()
 if spdk_found is not None:

@@ -299,6 +299,23 @@ class Chip:
             found.append(_fields(struct))
         return found
 
+    def session_stats(self, unit: str) -> list[dict[str, int | None]]:
+        """`struct ofs_qos_session_stats` of every session that put anything into the qos queue of
+        a unit, with its number as `session`; None: those of a tenant without an entry of their
+        own, all of them together."""
+        number = [one.name for one in self.network.units].index(unit)
+        qos = self.network.units[number].qos
+        if qos is None:
+            raise BadInput("has no qos queue", f"unit {unit}", "one with a qos queue")
+        struct: Any = ffi.new("struct ofs_qos_session_stats *")
+        found = []
+        for entry in range(qos.session_count + len(self.network.units[number].tenants)):
+            lib.ofs_chip_session_stats(self._chip, number, entry, struct)
+            if struct.put or struct.refused:
+                own = entry if entry < qos.session_count else None
+                found.append({"session": own, **_fields(struct)})
+        return found
+
     def _feed(self, requests: Array) -> None:
         kept = np.ascontiguousarray(requests, REQUEST)
         address = ffi.cast("struct ofs_chip_request *", kept.ctypes.data)

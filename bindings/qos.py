@@ -17,9 +17,11 @@ from typing import Any
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc, ffi, lib
 
-__all__ = ["Item", "Qos", "QosConfig", "Refusal", "TenantShare"]
+__all__ = ["NO_SESSION", "Item", "Qos", "QosConfig", "Refusal", "TenantShare"]
 
 TIME_PS_MAX = (1 << 63) - 1
+NO_SESSION = int(lib.OFS_QOS_NO_SESSION)
+"""As an item's session: it has no entry of its own and shares that of its tenant."""
 
 
 class Refusal(IntEnum):
@@ -40,14 +42,16 @@ class TenantShare:
 
 @dataclass(frozen=True)
 class QosConfig:
-    """Bounds of the queues, the quantum, which is also the largest cost, and how far ahead
-    a deadline counts."""
+    """Bounds of the queues and of the table of sessions, the quantum, which is also the largest
+    cost, how far ahead a deadline counts, and what a session is served in a round of its tenant's
+    sessions; 0: no rounds."""
 
     quantum_bytes: int
     session_count: int = 1
     queue_max: int = 1024
     session_max: int = 1024
     ahead_ps_max: int = 10**12
+    session_quantum_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,9 @@ class Qos:
             "opening a scheduler",
             where,
             "weights from 1 to 65535, queues that hold something, a session's part no more than "
-            "the queue, and a burst of at least the quantum",
+            "the queue, and a burst and a session's quantum of at least the quantum",
         )
-        self.tenant_count = len(rows)
+        self.tenant_count, self.session_count = len(rows), config.session_count
         self._handle: Any = ffi.gc(out[0], lib.ofs_qos_close)
         self._item: Any = ffi.new("struct ofs_qos_item *")
         self._now_ps = 0
@@ -125,6 +129,15 @@ class Qos:
         raw: Any = ffi.new("struct ofs_qos_stats *")
         lib.ofs_qos_stats(self._handle, tenant, raw)
         return {name: int(getattr(raw, name)) for name in dir(raw)}
+
+    def session_stats(self, session: int, *, tenant: int | None = None) -> dict[str, int]:
+        """The counters of a session, as `struct ofs_qos_session_stats` has them; with `tenant`, of
+        those of its sessions that have no entry of their own."""
+        entry = session if tenant is None else self.session_count + tenant
+        raw: Any = ffi.new("struct ofs_qos_session_stats *")
+        check_rc(lib.ofs_qos_session_stats(self._handle, entry, raw), "reading a session", "qos",
+                 "a session and tenant there is")  # fmt: skip
+        return {name: int(getattr(raw, name)) for name in dir(raw) if name != "reserved"}
 
     def reset(self) -> None:
         """As opened: empty, buckets full, time from 0."""

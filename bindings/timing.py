@@ -78,13 +78,15 @@ class Timing:
     def ask(
         self, kind: str, now_ps: int, *, tag: int = 0, offset_bytes: int = 0, size_bytes: int = 0,
         count: int = 1, deadline_ps: int = 0, score_count: int = 0, tenant: int = 0,
-        cause: int = 0,
+        cause: int = 0, session: int | None = None,
     ) -> int | None:  # fmt: skip
-        """When one of `KINDS` ends, asked at now_ps; None: `poll` will hand the end out."""
+        """When one of `KINDS` ends, asked at now_ps; None: `poll` will hand the end out.
+        `session`: for whom, a number of the core; None: for none in particular."""
         request: Any = ffi.new("struct ofs_timing_request *")
         request.tag, request.offset_bytes, request.size_bytes = tag, offset_bytes, size_bytes
         request.count, request.deadline_ps = count, deadline_ps
         request.score_count, request.tenant, request.cause = score_count, tenant, cause
+        request.session = lib.OFS_NONE if session is None else session
         end_ps = int(getattr(self.handle.ops, kind)(self.handle, now_ps, request))
         return None if end_ps == lib.OFS_TIMING_LATER else end_ps
 

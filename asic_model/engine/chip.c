@@ -259,7 +259,7 @@ ofs_chip_feed(struct ofs_chip *chip, const struct ofs_chip_request *requests, ui
 			|| request->route >= chip->config.route_count
 			|| request->priority >= OFS_CHIP_PRIORITIES || request->size_bytes > SIZE_BYTES_MAX
 			|| request->coded_bytes > SIZE_BYTES_MAX || request->tenant >= chip->tenant_count
-			|| request->session >= chip->session_count)
+			|| (request->session >= chip->session_count && request->session != OFS_QOS_NO_SESSION))
 			return -EINVAL;
 		last_ps = request->at_ps;
 	}

@@ -151,7 +151,7 @@ struct ofs_chip_request {
 	uint32_t route;
 	uint32_t priority; /* below OFS_CHIP_PRIORITIES; 0 is the most urgent */
 	uint32_t tenant;
-	uint32_t session;
+	uint32_t session; /* or OFS_QOS_NO_SESSION */
 };
 
 struct ofs_chip_done {
@@ -246,6 +246,9 @@ void ofs_chip_unit_stats(struct ofs_chip *chip, uint32_t unit, struct ofs_chip_u
 /* Of a unit with a qos queue; -EINVAL: it has none, or not this tenant. */
 int ofs_chip_tenant_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t tenant,
 	struct ofs_qos_stats *stats);
+/* Of an entry of its table of sessions, as ofs_qos_session_stats counts them; -EINVAL: no such. */
+int ofs_chip_session_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t entry,
+	struct ofs_qos_session_stats *stats);
 void ofs_chip_route_stats(const struct ofs_chip *chip, uint32_t route,
 	struct ofs_chip_route_stats *stats);
 /*

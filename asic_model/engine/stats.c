@@ -131,6 +131,15 @@ ofs_chip_tenant_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t tenan
 	return 0;
 }
 
+int
+ofs_chip_session_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t entry,
+	struct ofs_qos_session_stats *stats)
+{
+	const struct chip_unit *of = &chip->units[unit];
+
+	return of->qos == NULL ? -EINVAL : ofs_qos_session_stats(of->qos, entry, stats);
+}
+
 void
 ofs_chip_route_stats(const struct ofs_chip *chip, uint32_t route,
 	struct ofs_chip_route_stats *stats)

@@ -3,9 +3,9 @@
  *
  * Model: a read, a write, a hit and a command are four routes. Every end is owed, because what
  * comes later may overtake. A request is at the time it is asked, after all that happens up to
- * then; the seam names no sessions, so a tenant has one. The caller has at most in_flight_max ends
- * outstanding, so neither flights nor ends run out. A chip that is stuck owes ends that never come;
- * ofs_chip_run says so to who asks.
+ * then. Of a session beyond its table a qos queue is told no number, and counts that. The caller
+ * has at most in_flight_max ends outstanding, so neither flights nor ends run out. A chip that is
+ * stuck owes ends that never come; ofs_chip_run says so to who asks.
  */
 #include <errno.h>
 
@@ -36,7 +36,7 @@ ask(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request 
 		.route = chip->timing_routes[kind],
 		.priority = priority,
 		.tenant = least(request->tenant, chip->tenant_count - 1),
-		.session = least(request->tenant, chip->session_count - 1)};
+		.session = request->session < chip->session_count ? request->session : OFS_QOS_NO_SESSION};
 
 	ofs_chip_run(chip, now_ps);
 	ofs_chip_arrive(chip, &asked);

@@ -1,8 +1,11 @@
 // qos_arbiter.v: who is served next: the scheduler of qos.h, a decision in each cycle.
 //
 // Model: for each tenant a queue that is sorted as it fills: a cell for each entry compares its key
-// with the new one and keeps, takes over its neighbour's entry or the new one. So the first item is
-// always at hand. Tokens are added in every cycle up to the burst, in the fixed point of the library
+// with the new one and keeps, takes over its neighbour's entry or the new one. So the most urgent is
+// always at hand, and the first of the queue is the first entry of a session that is in the round that
+// runs, or of any where none is. A round needs no number: of a session it is known how many bytes of
+// its round it was served, and in a bit whether that is the next one already; where a session that is
+// ahead is served, the round ends for its tenant, and whoever was not ahead begins at 0. Tokens are added in every cycle up to the burst, in the fixed point of the library
 // (2^-32 bytes); a tenant is ready while something waits and the tokens cover its first item. Whose
 // turn it is changes as in the library: the tenant of the turn stays while it is ready and its
 // deficit covers the first item, else the next one that is ready gets its weight's bytes.
@@ -25,6 +28,7 @@ module qos_arbiter #(
     input  wire [(1<<TENANT_BITS)*64-1:0] rate,        // tokens a cycle; 0: no limit
     input  wire [(1<<TENANT_BITS)*64-1:0] burst,       // tokens
     input  wire [DEPTH_BITS:0]     session_max,
+    input  wire [31:0]             session_quantum,    // bytes of a session in a round; 0: no rounds
     input  wire [TIME_BITS-1:0]    ahead_max,
     // an item that wants to wait, and why it may not
     input  wire                    put,
@@ -84,6 +88,35 @@ module qos_arbiter #(
         else if (taken)
             turn <= winner;
 
+    // ---- rounds: who is ahead, and what it was served of its round -----------------------------
+    reg  [SESSIONS-1:0]    ahead_of_round;
+    reg  [31:0]            used [0:SESSIONS-1];
+    reg  [TENANT_BITS-1:0] owner [0:SESSIONS-1];
+    wire        round_ends = taken && ahead_of_round[take_session];
+    wire [31:0] used_then  = used[take_session] + {{(32-COST_BITS){1'b0}}, take_cost};
+    wire        round_full = used_then >= session_quantum;
+    wire        adopted    = accepted && owner[put_session] != put_tenant;
+    integer     member;
+
+    always @(posedge clk)
+        for (member = 0; member < SESSIONS; member = member + 1)
+            if (rst || session_quantum == 0 || (adopted && put_session == member[SESSION_BITS-1:0]))
+            begin
+                ahead_of_round[member] <= 1'b0;
+                used[member] <= 0;
+            end else if (taken && take_session == member[SESSION_BITS-1:0]) begin
+                ahead_of_round[member] <= round_full;
+                used[member] <= round_full ? used_then - session_quantum : used_then;
+            end else if (round_ends && owner[member] == winner) begin
+                ahead_of_round[member] <= 1'b0;
+                if (!ahead_of_round[member])
+                    used[member] <= 0;
+            end
+
+    always @(posedge clk)
+        if (accepted)
+            owner[put_session] <= put_tenant;
+
     // ---- time, and how much of each session waits ---------------------------------------------
     reg [TIME_BITS-1:0] now;
     reg [DEPTH_BITS:0]  waiting [0:SESSIONS-1];
@@ -121,7 +154,10 @@ module qos_arbiter #(
             reg [31:0]         deficit;
             wire [63:0] rate_t  = rate[t*64 +: 64];
             wire [63:0] burst_t = burst[t*64 +: 64];
-            wire [COST_BITS-1:0] cost = cells[0][COST_AT +: COST_BITS];
+            // The first of those in the round that runs; where there is none, the first.
+            reg  [DEPTH_BITS-1:0] chosen;
+            reg                   in_round;
+            wire [COST_BITS-1:0] cost = cells[chosen][COST_AT +: COST_BITS];
             wire [63:0] cost_tokens = {{(32-COST_BITS){1'b0}}, cost, 32'b0};
             wire out = taken && winner == t[TENANT_BITS-1:0];
             wire in  = accepted && put_tenant == t[TENANT_BITS-1:0];
@@ -132,18 +168,30 @@ module qos_arbiter #(
 
             assign ready[t] = count != 0 && (rate_t == 0 || tokens >= cost_tokens);
             assign fulls[t] = kept == DEPTH[DEPTH_BITS:0];
-            assign firsts[t*ENTRY +: ENTRY] = cells[0];
+            assign firsts[t*ENTRY +: ENTRY] = cells[chosen];
             assign deficits[t*32 +: 32] = deficit;
 
-            // What a cell holds after a take moved all by one, and whether that is sooner than the
+            always @* begin
+                chosen = 0;
+                in_round = 1'b0;
+                for (j = DEPTH - 1; j >= 0; j = j - 1) begin
+                    in_round = j[DEPTH_BITS:0] < count
+                        && !ahead_of_round[cells[j][TAG_BITS +: SESSION_BITS]];
+                    if (in_round)
+                        chosen = j[DEPTH_BITS-1:0];
+                end
+            end
+
+            // What a cell holds after a take moved those behind by one, and whether that is sooner than the
             // new entry, or as soon: up to some cell all are.
             reg [ENTRY-1:0] moved [0:DEPTH-1];
             reg [DEPTH-1:0] sooner;
-            integer i;
+            integer i, j;
 
             always @* begin
                 for (i = 0; i < DEPTH; i = i + 1) begin
-                    moved[i]  = out && i + 1 < DEPTH ? cells[(i + 1) % DEPTH] : cells[i];
+                    moved[i]  = out && i[DEPTH_BITS-1:0] >= chosen && i + 1 < DEPTH
+                        ? cells[(i + 1) % DEPTH] : cells[i];
                     sooner[i] = i[DEPTH_BITS:0] < kept && moved[i][KEY_AT +: TIME_BITS] <= put_key;
                 end
             end

@@ -24,6 +24,10 @@ class Waiter:
     def order(self) -> tuple[int, int]:
         return self.deadline_ps, self.sequence
 
+    @property
+    def who(self) -> tuple[int, int]:
+        return self.item.tenant, self.item.session
+
 
 class PlainQos:
     """The same calls as `offstage.bindings.qos.Qos`, the same answers."""
@@ -34,6 +38,8 @@ class PlainQos:
         self.taken: list[list[tuple[int, int]]] = [[] for _ in tenants]  # when, bytes
         self.deficits = [0] * len(tenants)
         self.turn = len(tenants) - 1
+        self.rounds = [0] * len(tenants)
+        self.sessions: dict[tuple[int, int], tuple[int, int]] = {}  # round, bytes used of it
         self.sequence = 0
 
     def put(self, now_ps: int, item: Item) -> Refusal | None:
@@ -44,10 +50,18 @@ class PlainQos:
         if len(same) == self.config.session_max:
             return Refusal.SESSION_FULL
         deadline_ps = min(max(item.deadline_ps, now_ps), now_ps + self.config.ahead_ps_max)
-        waiters.append(Waiter(deadline_ps, self.sequence, replace(item, put_ps=now_ps)))
-        waiters.sort(key=lambda one: one.order)
+        waiter = Waiter(deadline_ps, self.sequence, replace(item, put_ps=now_ps))
+        if all(one.who != waiter.who for one in waiters):
+            begun = self.rounds[item.tenant], 0
+            at = self.sessions.get(waiter.who, begun)
+            self.sessions[waiter.who] = begun if at[0] < begun[0] else at
+        waiters.append(waiter)
         self.sequence += 1
         return None
+
+    def first(self, tenant: int) -> Waiter:
+        """Of the least round, the most urgent."""
+        return min(self.waiters[tenant], key=lambda one: (self.sessions[one.who][0], *one.order))
 
     def ready_ps(self, tenant: int) -> int | None:
         """From when on the bucket covers the first item; None: nothing waits."""
@@ -57,7 +71,7 @@ class PlainQos:
         if share.rate_bytes_per_s == 0:
             return 0
         rate = share.rate_bytes_per_s * TOKENS // PS_PER_S  # tokens a ps
-        window_bytes = self.waiters[tenant][0].item.cost_bytes
+        window_bytes = self.first(tenant).item.cost_bytes
         ready_ps = 0
         for when_ps, cost_bytes in reversed(self.taken[tenant]):
             window_bytes += cost_bytes
@@ -80,7 +94,10 @@ class PlainQos:
             self.turn = min(ready, key=lambda one: (one - self.turn - 1) % count)
             quantum = self.config.quantum_bytes
             self.deficits[self.turn] += self.tenants[self.turn].weight * quantum
-        item = self.waiters[self.turn].pop(0).item
+        first = self.first(self.turn)
+        self.waiters[self.turn].remove(first)
+        item = first.item
+        self._serve_round(first)
         self.deficits[self.turn] -= item.cost_bytes
         self.taken[self.turn].append((now_ps, item.cost_bytes))
         return item
@@ -90,4 +107,12 @@ class PlainQos:
         return min((max(one, now_ps) for one in times if one is not None), default=None)
 
     def _cost(self, tenant: int) -> int:
-        return self.waiters[tenant][0].item.cost_bytes
+        return self.first(tenant).item.cost_bytes
+
+    def _serve_round(self, served: Waiter) -> None:
+        number, used = self.sessions[served.who]
+        self.rounds[served.item.tenant] = number
+        if self.config.session_quantum_bytes:
+            more, used = divmod(used + served.item.cost_bytes, self.config.session_quantum_bytes)
+            number += more
+        self.sessions[served.who] = number, used

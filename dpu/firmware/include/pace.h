@@ -45,8 +45,8 @@ void ofs_pace_close(struct ofs_pace *pace);
 void ofs_pace_ask(struct ofs_pace *pace, enum ofs_pace_user user, enum ofs_pace_kind kind,
 	uint64_t now_ns, const struct ofs_timing_request *request);
 /*
- * What reads and writes are for that are asked from now on: tenant, cause and deadline of the
- * request. The storage seam, which asks, has no words for it. NULL: for nobody.
+ * What reads and writes are for that are asked from now on: tenant, session, cause and deadline of
+ * the request. The storage seam, which asks, has no words for it. NULL: for nobody.
  */
 void ofs_pace_for(struct ofs_pace *pace, const struct ofs_timing_request *request);
 /* 1 and the user's earliest end, if that has come by now_ns; 0. */

@@ -8,10 +8,20 @@
  * first item. Whoever is taken from is charged; nobody ready waits while nobody is served.
  * A tenant that is not ready when its turn ends keeps nothing of it.
  *
- * Within a tenant the most urgent item is first: the earliest deadline, then the first put. A
- * deadline that has passed counts as now, and one farther ahead than ahead_ps_max as that far: so
- * what waits is overtaken by nothing that is put after its deadline. A session may fill no more
- * than session_max entries of its tenant's queue: a flood is refused, its neighbours are not.
+ * Within a tenant, sessions have rounds: in one round a session is served session_quantum bytes,
+ * what is too much of its last item counts in its next round, and no session begins its next round
+ * while another waits in this one. Whoever had nothing waiting joins the round that runs, and
+ * brings no credit with it. Of the sessions in the round the most urgent item is first: the
+ * earliest deadline, then the first put. A deadline that has passed counts as now, and one farther
+ * ahead than ahead_ps_max as that far. Without rounds (session_quantum 0) urgency alone decides,
+ * and what waits is overtaken by nothing that is put after its deadline. A session may fill no
+ * more than session_max entries of its tenant's queue: a flood is refused, its neighbours are not.
+ *
+ * A session has an entry in a table of session_count, which holds its round and its counters. What
+ * names no session (OFS_QOS_NO_SESSION: the caller's table is full, or nobody in particular asks),
+ * or one whose entry another tenant's items wait in, shares one more entry with the others of its
+ * tenant, as if all of them were one session, and is counted. An entry in which nothing waits is
+ * of whichever tenant puts next; its counters begin anew with another tenant.
  *
  * A bucket is full at open, and no window of time sees more than burst + rate * window leave it.
  * Tokens are 2^-32 bytes and exact; a rate is kept in steps of 2^-32 bytes/ps (233 bytes/s),
@@ -27,9 +37,11 @@
 /* cdef: order 8 */
 /* cdef: begin */
 #define OFS_QOS_TENANTS_MAX 4096
+#define OFS_QOS_SESSIONS_MAX 0x1000000
 #define OFS_QOS_BYTES_MAX 0x40000000
 #define OFS_QOS_RATE_MAX 0xfffffffffff
 #define OFS_QOS_NEVER 0xffffffffffffffff
+#define OFS_QOS_NO_SESSION 0xffffffff
 
 struct ofs_qos_tenant {
 	uint32_t weight; /* from 1 to 65535 */
@@ -45,6 +57,7 @@ struct ofs_qos_config {
 	uint32_t session_max;   /* of them, those of one session */
 	uint64_t quantum_bytes; /* what a weight of 1 gets in a turn, and the most an item may cost */
 	uint64_t ahead_ps_max;  /* a deadline farther ahead counts as this far */
+	uint64_t session_quantum_bytes; /* of a session in a round, at least a quantum; 0: no rounds */
 };
 
 struct ofs_qos_item {
@@ -52,7 +65,7 @@ struct ofs_qos_item {
 	uint64_t deadline_ps;
 	uint64_t put_ps; /* set by put */
 	uint32_t tenant;
-	uint32_t session;
+	uint32_t session;    /* below session_count, or OFS_QOS_NO_SESSION */
 	uint32_t cost_bytes; /* from 1 to quantum_bytes */
 	uint32_t reserved;
 };
@@ -68,8 +81,24 @@ struct ofs_qos_stats {
 	uint64_t throttled_ps;    /* something waited, and the bucket did not cover it */
 	uint64_t wait_ps_sum;
 	uint64_t wait_ps_max; /* of what was taken */
+	uint64_t shared;      /* put without an entry of its session's own */
 	uint32_t waiting;
 	uint32_t waiting_max;
+};
+
+/* Of one entry of the table of sessions, since its tenant first put into it. */
+struct ofs_qos_session_stats {
+	uint64_t put;
+	uint64_t taken;
+	uint64_t put_bytes;
+	uint64_t taken_bytes;
+	uint64_t refused; /* its part of the queue was full */
+	uint64_t wait_ps_sum;
+	uint64_t wait_ps_max;
+	uint32_t tenant; /* whose it is; OFS_NONE: nobody has put anything */
+	uint32_t waiting;
+	uint32_t waiting_max;
+	uint32_t reserved;
 };
 
 struct ofs_qos;
@@ -91,6 +120,9 @@ uint64_t ofs_qos_next_ps(const struct ofs_qos *qos);
 /* Items that wait, of all tenants. */
 uint32_t ofs_qos_waiting(const struct ofs_qos *qos);
 void ofs_qos_stats(const struct ofs_qos *qos, uint32_t tenant, struct ofs_qos_stats *stats);
+/* Entry session_count + tenant is that of the tenant's without one of their own. -EINVAL: none. */
+int ofs_qos_session_stats(const struct ofs_qos *qos, uint32_t entry,
+	struct ofs_qos_session_stats *stats);
 /* cdef: end */
 
 #endif

@@ -23,7 +23,7 @@
 
 /* cdef: order 7 */
 /* cdef: begin */
-#define OFS_TIMING_VERSION 1
+#define OFS_TIMING_VERSION 2
 #define OFS_TIMING_LATER 0xffffffffffffffff
 
 struct ofs_timing_request {
@@ -34,8 +34,8 @@ struct ofs_timing_request {
 	uint32_t count;        /* blocks: a command's demands, those of a hit; else 1 */
 	uint32_t score_count;  /* scores that come with a command */
 	uint32_t tenant;
-	uint32_t cause; /* of a read: enum ofs_cause, a demand or which prefetcher */
-	uint32_t reserved;
+	uint32_t cause;   /* of a read: enum ofs_cause, a demand or which prefetcher */
+	uint32_t session; /* of the core, for whom it is done; OFS_NONE: for none in particular */
 };
 
 struct ofs_timing_end {

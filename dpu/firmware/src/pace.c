@@ -18,7 +18,7 @@ struct ofs_pace {
 	struct ofs_clock *clock;
 	uint64_t now_ps; /* of the last call to the timing: its time does not go back */
 	uint32_t owed;   /* ends that the timing has not given yet */
-	struct ofs_timing_request storage_for; /* tenant, cause and deadline of what the storage asks */
+	struct ofs_timing_request storage_for; /* whose, cause and deadline of what the storage asks */
 	struct ofs_due_heap due[OFS_PACE_USERS];
 };
 
@@ -41,6 +41,7 @@ ofs_pace_open(struct ofs_pace **out, struct ofs_timing *timing, struct ofs_clock
 	if (pace == NULL)
 		return -ENOMEM;
 	pace->timing = timing;
+	pace->storage_for.session = OFS_NONE;
 	pace->clock = clock;
 	for (int user = 0; user < OFS_PACE_USERS && rc == 0; user++)
 		rc =
@@ -93,7 +94,8 @@ poll(struct ofs_pace *pace, uint64_t now_ns)
 void
 ofs_pace_for(struct ofs_pace *pace, const struct ofs_timing_request *request)
 {
-	pace->storage_for = request == NULL ? (struct ofs_timing_request){0} : *request;
+	pace->storage_for =
+		request == NULL ? (struct ofs_timing_request){.session = OFS_NONE} : *request;
 }
 
 void
@@ -108,6 +110,7 @@ ofs_pace_ask(struct ofs_pace *pace, enum ofs_pace_user user, enum ofs_pace_kind 
 	asked.tag |= (uint64_t)user << USER_SHIFT;
 	if (user == OFS_PACE_STORAGE) {
 		asked.tenant = pace->storage_for.tenant;
+		asked.session = pace->storage_for.session;
 		asked.cause = pace->storage_for.cause;
 		asked.deadline_ps = pace->storage_for.deadline_ps;
 	}

@@ -1,14 +1,15 @@
 /*
  * qos.c: deficit round robin with token buckets; see qos.h.
  *
- * Model: each tenant has a heap of what waits, by (deadline, order of put). A tenant that is ready
- * has its bit set; one whose bucket does not cover its first item stands in the heap of the
- * throttled, by the time when it will. Both change only where the first item of a tenant does:
+ * Model: what waits of a tenant stands in qos_sessions.h, which knows its first item. A tenant that
+ * is ready has its bit set; one whose bucket does not cover its first item stands in the heap of
+ * the throttled, by the time when it will. Both change only where the first item of a tenant does:
  * tokens only grow otherwise, so a time computed once stays right. The bits are words under a
  * summary of which words are not 0, so that the next turn is found in two steps.
  */
 #include "qos.h"
 #include "heap.h"
+#include "qos_sessions.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -19,11 +20,6 @@
 #define WORDS (OFS_QOS_TENANTS_MAX / WORD_BITS)
 
 _Static_assert(WORDS <= WORD_BITS, "one word is the summary of all");
-
-struct ofs_qos_waiter {
-	struct ofs_heap_key key; /* deadline, sequence */
-	struct ofs_qos_item item;
-};
 
 struct ofs_qos_throttled {
 	struct ofs_heap_key key; /* when the bucket covers it, tenant */
@@ -52,16 +48,9 @@ struct ofs_qos {
 	uint32_t throttled_count;
 	uint32_t waiting;
 	struct ofs_qos_share *shares;
-	struct ofs_qos_waiter *waiters; /* queue_max for each tenant */
 	struct ofs_qos_throttled *throttled;
-	uint32_t *sessions; /* how many items of each wait */
+	struct ofs_qos_sessions sessions;
 };
-
-static inline struct ofs_qos_waiter *
-waiters_of(const struct ofs_qos *qos, uint32_t tenant)
-{
-	return qos->waiters + (size_t)tenant * qos->config.queue_max;
-}
 
 static inline int
 is_ready(const struct ofs_qos *qos, uint32_t tenant)
@@ -176,8 +165,8 @@ tenant_settle(struct ofs_qos *qos, uint32_t tenant)
 	struct ofs_qos_throttled entry = {{qos->now_ps, tenant}};
 
 	if (share->waiting > 0)
-		entry.key.first =
-			bucket_covers_ps(share, qos->now_ps, waiters_of(qos, tenant)->item.cost_bytes);
+		entry.key.first = bucket_covers_ps(share, qos->now_ps,
+			ofs_qos_sessions_first(&qos->sessions, tenant)->cost_bytes);
 	ready_set(qos, tenant, share->waiting > 0 && entry.key.first == qos->now_ps);
 	if (entry.key.first == qos->now_ps) {
 		if (share->throttled != OFS_NONE)
@@ -198,7 +187,7 @@ turn_find(struct ofs_qos *qos)
 
 	if (!is_ready(qos, qos->turn))
 		share->deficit_bytes = 0;
-	else if (waiters_of(qos, qos->turn)->item.cost_bytes <= share->deficit_bytes)
+	else if (ofs_qos_sessions_first(&qos->sessions, qos->turn)->cost_bytes <= share->deficit_bytes)
 		return share;
 	qos->turn = ready_after(qos, qos->turn);
 	share = &qos->shares[qos->turn];
@@ -218,11 +207,12 @@ deadline_of(const struct ofs_qos *qos, const struct ofs_qos_item *item)
 }
 
 static int
-item_admit(const struct ofs_qos *qos, const struct ofs_qos_item *item)
+item_admit(struct ofs_qos *qos, const struct ofs_qos_item *item, uint32_t *entry)
 {
 	struct ofs_qos_share *share;
 
-	if (item->tenant >= qos->config.tenant_count || item->session >= qos->config.session_count
+	if (item->tenant >= qos->config.tenant_count
+		|| (item->session >= qos->config.session_count && item->session != OFS_QOS_NO_SESSION)
 		|| item->cost_bytes == 0 || item->cost_bytes > qos->config.quantum_bytes)
 		return -EINVAL;
 	share = &qos->shares[item->tenant];
@@ -230,8 +220,10 @@ item_admit(const struct ofs_qos *qos, const struct ofs_qos_item *item)
 		share->stats.refused_full++;
 		return -EAGAIN;
 	}
-	if (qos->sessions[item->session] == qos->config.session_max) {
+	*entry = ofs_qos_sessions_entry(&qos->sessions, item);
+	if (qos->sessions.entries[*entry].stats.waiting == qos->config.session_max) {
 		share->stats.refused_session++;
+		qos->sessions.entries[*entry].stats.refused++;
 		return -EDQUOT;
 	}
 	return 0;
@@ -240,28 +232,26 @@ item_admit(const struct ofs_qos *qos, const struct ofs_qos_item *item)
 int
 ofs_qos_put(struct ofs_qos *qos, uint64_t now_ps, const struct ofs_qos_item *item)
 {
-	struct ofs_qos_waiter waiter = {.item = *item};
+	struct ofs_qos_item waits = *item;
 	struct ofs_qos_share *share;
-	uint32_t position;
+	struct ofs_heap_key key;
+	uint32_t entry;
 	int rc;
 
 	time_advance(qos, now_ps);
-	rc = item_admit(qos, item);
+	rc = item_admit(qos, item, &entry);
 	if (rc < 0)
 		return rc;
 	share = &qos->shares[item->tenant];
-	waiter.key.first = deadline_of(qos, item);
-	waiter.key.second = qos->sequence++;
-	waiter.item.put_ps = now_ps;
-	position = ofs_heap_up(waiters_of(qos, item->tenant), sizeof(waiter), share->waiting++, &waiter,
-		NULL, NULL);
+	key = (struct ofs_heap_key){deadline_of(qos, item), qos->sequence++};
+	waits.put_ps = now_ps;
 	qos->waiting++;
-	qos->sessions[item->session]++;
 	share->stats.put++;
 	share->stats.put_bytes += item->cost_bytes;
-	if (share->waiting > share->stats.waiting_max)
+	share->stats.shared += entry >= qos->config.session_count;
+	if (++share->waiting > share->stats.waiting_max)
 		share->stats.waiting_max = share->waiting;
-	if (position == 0)
+	if (ofs_qos_sessions_put(&qos->sessions, entry, &key, &waits))
 		tenant_settle(qos, item->tenant);
 	return 0;
 }
@@ -269,7 +259,6 @@ ofs_qos_put(struct ofs_qos *qos, uint64_t now_ps, const struct ofs_qos_item *ite
 int
 ofs_qos_take(struct ofs_qos *qos, uint64_t now_ps, struct ofs_qos_item *item)
 {
-	struct ofs_qos_waiter *waiters, last;
 	struct ofs_qos_share *share;
 	uint64_t wait_ps;
 
@@ -277,12 +266,9 @@ ofs_qos_take(struct ofs_qos *qos, uint64_t now_ps, struct ofs_qos_item *item)
 	if (qos->summary == 0)
 		return 0;
 	share = turn_find(qos);
-	waiters = waiters_of(qos, qos->turn);
-	*item = waiters[0].item;
-	last = waiters[--share->waiting];
-	ofs_heap_down(waiters, sizeof(last), share->waiting, 0, &last, NULL, NULL);
+	ofs_qos_sessions_take(&qos->sessions, qos->turn, now_ps, item);
+	share->waiting--;
 	qos->waiting--;
-	qos->sessions[item->session]--;
 	share->deficit_bytes -= item->cost_bytes;
 	if (share->rate > 0) {
 		bucket_fill(share, now_ps);
@@ -324,6 +310,16 @@ ofs_qos_stats(const struct ofs_qos *qos, uint32_t tenant, struct ofs_qos_stats *
 		stats->throttled_ps += qos->now_ps - share->throttled_from_ps;
 }
 
+int
+ofs_qos_session_stats(const struct ofs_qos *qos, uint32_t entry,
+	struct ofs_qos_session_stats *stats)
+{
+	if (entry >= qos->config.session_count + qos->config.tenant_count)
+		return -EINVAL;
+	*stats = qos->sessions.entries[entry].stats;
+	return 0;
+}
+
 /* Tokens a ps, rounded down: rate * 2^32 / 10^12, both divided by 2^12. */
 static uint64_t
 rate_of(uint64_t bytes_per_s)
@@ -335,9 +331,13 @@ static int
 config_check(const struct ofs_qos_config *config, const struct ofs_qos_tenant *tenants)
 {
 	if (config->tenant_count == 0 || config->tenant_count > OFS_QOS_TENANTS_MAX
-		|| config->session_count == 0 || config->queue_max == 0 || config->session_max == 0
+		|| config->session_count == 0 || config->session_count > OFS_QOS_SESSIONS_MAX
+		|| config->queue_max == 0 || config->session_max == 0
 		|| config->session_max > config->queue_max || config->quantum_bytes == 0
-		|| config->quantum_bytes > OFS_QOS_BYTES_MAX || config->ahead_ps_max >> 62 != 0)
+		|| config->quantum_bytes > OFS_QOS_BYTES_MAX || config->ahead_ps_max >> 62 != 0
+		|| config->session_quantum_bytes > OFS_QOS_BYTES_MAX
+		|| (config->session_quantum_bytes > 0
+			&& config->session_quantum_bytes < config->quantum_bytes))
 		return -EINVAL;
 	for (uint32_t i = 0; i < config->tenant_count; i++) {
 		const struct ofs_qos_tenant *tenant = &tenants[i];
@@ -368,10 +368,9 @@ ofs_qos_open(struct ofs_qos **out, const struct ofs_qos_config *config,
 		return -ENOMEM;
 	qos->config = *config;
 	qos->shares = calloc(config->tenant_count, sizeof(*qos->shares));
-	qos->waiters = calloc((size_t)config->tenant_count * config->queue_max, sizeof(*qos->waiters));
 	qos->throttled = calloc(config->tenant_count, sizeof(*qos->throttled));
-	qos->sessions = calloc(config->session_count, sizeof(*qos->sessions));
-	if (!qos->shares || !qos->waiters || !qos->throttled || !qos->sessions) {
+	rc = ofs_qos_sessions_open(&qos->sessions, config);
+	if (!qos->shares || !qos->throttled || rc < 0) {
 		ofs_qos_close(qos);
 		return -ENOMEM;
 	}
@@ -394,7 +393,7 @@ ofs_qos_reset(struct ofs_qos *qos)
 	qos->throttled_count = qos->waiting = 0;
 	qos->turn = qos->config.tenant_count - 1; /* the next is tenant 0 */
 	memset(qos->ready, 0, sizeof(qos->ready));
-	memset(qos->sessions, 0, qos->config.session_count * sizeof(*qos->sessions));
+	ofs_qos_sessions_reset(&qos->sessions);
 	for (uint32_t i = 0; i < qos->config.tenant_count; i++) {
 		struct ofs_qos_share *share = &qos->shares[i];
 
@@ -410,8 +409,7 @@ void
 ofs_qos_close(struct ofs_qos *qos)
 {
 	free(qos->shares);
-	free(qos->waiters);
 	free(qos->throttled);
-	free(qos->sessions);
+	ofs_qos_sessions_close(&qos->sessions);
 	free(qos);
 }

@@ -157,7 +157,7 @@ static struct {
 	struct ofs_timing_ops ops;
 	const struct ofs_timing_ops *below;
 	struct ofs_timing_request read;
-	uint32_t hit_counts[4], hits;
+	uint32_t hit_counts[4], hits, hit_session;
 } spy;
 
 static uint64_t
@@ -172,6 +172,7 @@ spy_hit(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_requ
 {
 	assert(spy.hits < 4);
 	spy.hit_counts[spy.hits++] = request->count;
+	spy.hit_session = request->session;
 	return spy.below->hit(timing, now_ps, request);
 }
 
@@ -196,6 +197,7 @@ test_what_a_model_is_asked(void)
 	begin(&world, &host, &session, timing);
 	(void)timed_fetch(&world, &session, 1, 0);
 	assert(spy.read.cause == OFS_CAUSE_DEMAND && spy.read.tenant == 0);
+	assert(spy.read.session == session.number && spy.hit_session == session.number);
 	assert(spy.hits == 1 && spy.hit_counts[0] == 4);
 	session.step = 2;
 	begin_ns = world.now_ns;

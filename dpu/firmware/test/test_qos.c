@@ -39,9 +39,10 @@ struct outside {
 };
 
 static struct ofs_qos_config
-config_make(void)
+config_make(int rounds)
 {
-	return (struct ofs_qos_config){TENANTS, SESSIONS, QUEUE_MAX, SESSION_MAX, QUANTUM, PS_PER_S};
+	return (struct ofs_qos_config){TENANTS, SESSIONS, QUEUE_MAX, SESSION_MAX, QUANTUM, PS_PER_S,
+		.session_quantum_bytes = rounds ? 2 * QUANTUM : 0};
 }
 
 static void
@@ -138,10 +139,10 @@ check_stats(const struct ofs_qos *qos, const struct outside *outside)
 }
 
 static void
-test_whatever_comes(uint64_t seed)
+test_whatever_comes(uint64_t seed, int rounds)
 {
 	static struct outside outside;
-	struct ofs_qos_config config = config_make();
+	struct ofs_qos_config config = config_make(rounds);
 	uint64_t now_ps = 0, again = seed;
 	struct ofs_qos *qos;
 
@@ -173,9 +174,9 @@ test_whatever_comes(uint64_t seed)
 static void
 test_refusals(void)
 {
-	struct ofs_qos_config good = config_make();
+	struct ofs_qos_config good = config_make(0);
 	struct ofs_qos_tenant tenants[TENANTS] = {{.weight = 0}};
-	struct ofs_qos_config bad[6] = {good, good, good, good, good, good};
+	struct ofs_qos_config bad[8] = {good, good, good, good, good, good, good, good};
 	struct ofs_qos *qos = NULL;
 
 	assert(ofs_qos_open(&qos, &good, tenants) == -EINVAL); /* no weight */
@@ -187,7 +188,9 @@ test_refusals(void)
 	bad[3].quantum_bytes = OFS_QOS_BYTES_MAX + 1ull;
 	bad[4].session_count = 0;
 	bad[5].tenant_count = 0;
-	for (uint32_t i = 0; i < 6; i++)
+	bad[6].session_quantum_bytes = QUANTUM - 1; /* a round that an item does not fit into */
+	bad[7].session_quantum_bytes = OFS_QOS_BYTES_MAX + 1ull;
+	for (uint32_t i = 0; i < 8; i++)
 		assert(ofs_qos_open(&qos, &bad[i], tenants) == -EINVAL);
 	tenants[7] = (struct ofs_qos_tenant){1, 0, 1000, QUANTUM - 1}; /* would wait for ever */
 	assert(ofs_qos_open(&qos, &good, tenants) == -EINVAL);
@@ -201,7 +204,7 @@ main(void)
 {
 	test_refusals();
 	for (uint64_t seed = 1; seed <= 8; seed++)
-		test_whatever_comes(seed);
+		test_whatever_comes(seed, seed % 2 == 0);
 	puts("qos ok");
 	return 0;
 }

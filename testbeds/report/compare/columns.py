@@ -104,9 +104,11 @@ class LoadPoint(msgspec.Struct, kw_only=True):
 
 
 class NeighbourPoint(msgspec.Struct, kw_only=True):
-    """A victim's latency while another tenant asks for `aggressor_share` of what is served."""
+    """A victim's latency while another tenant, or another session of its own, asks for
+    `aggressor_share` of what is served."""
 
     qos: bool
+    same_tenant: bool = False
     aggressor_share: float
     victim_ns_p99: float
 

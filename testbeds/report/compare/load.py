@@ -81,21 +81,25 @@ def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]
 
 
 def isolation(points: Sequence[NeighbourPoint], device: str) -> str:
-    """A victim's latency as another tenant loads the device, with and without QoS."""
-    kinds = {True: ("with QoS", "set-pattern"), False: ("without QoS", "set-2")}
-    with picture(6.4, 3.6) as drawn:
+    """A victim's latency as another loads the device: a tenant or a session, with and without
+    QoS. Where both aggressors do the same, the wider line shows behind the other."""
+    kinds = {
+        (False, False): ("in order of arrival", "set-2", 4, 1.5),
+        (True, True): ("QoS, another session of its tenant", "set-1", 8, 5.0),
+        (True, False): ("QoS, another tenant", "set-pattern", 4, 1.5),
+    }
+    with picture(8.4, 3.6) as drawn:
         axes = drawn.axes()
-        for qos, (name, shade) in kinds.items():
-            row = [point for point in points if point.qos is qos]
+        for (qos, same_tenant), (name, shade, size, width) in kinds.items():
+            row = [one for one in points if (one.qos, one.same_tenant) == (qos, same_tenant)]
             if not row:
                 continue
             loads = [100 * point.aggressor_share for point in row]
             times = [point.victim_ns_p99 / 1e3 for point in row]
-            axes.plot(
-                loads, times, color=colour(shade), linestyle=LINE_STYLES["modelled"], label=name
-            )
+            axes.plot(loads, times, color=colour(shade), linestyle=LINE_STYLES["modelled"],
+                      linewidth=width, label=name)  # fmt: skip
             for point, x, y in zip(row, loads, times, strict=True):
-                (spot,) = axes.plot([x], [y], "o", color=colour(shade), markersize=4)
+                (spot,) = axes.plot([x], [y], "o", color=colour(shade), markersize=size)
                 drawn.tip(spot, f"{name}: aggressor at {x:.0f} % of the device\n"
                           f"victim's p99 {clock_ns(point.victim_ns_p99)}")  # fmt: skip
         plain_logs(axes, y="number")
@@ -103,5 +107,5 @@ def isolation(points: Sequence[NeighbourPoint], device: str) -> str:
             xlabel="aggressor's load, % of what the device serves",
             ylabel="victim's fetch latency p99, µs", title=f"{device} (modelled)",
         )  # fmt: skip
-        axes.legend(loc="upper left")
-        return drawn.svg("A victim's 99th percentile against the load of another tenant")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
+        return drawn.svg("A victim's 99th percentile against the load of another tenant or session")

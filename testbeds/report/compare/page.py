@@ -66,9 +66,10 @@ def _pictures(found: Comparison) -> list[str]:
          if found.crossovers else "",
          "The speed-up over two parameters at once; the dot is the preset, the strong line where "
          "nothing is won or lost."),
-        ("isolation", "One tenant against another",
+        ("isolation", "One against another",
          isolation(found.neighbours, found.neighbours_device) if found.neighbours else "",
-         "A tenant with a steady, small load beside one that asks for more and more."),
+         "A session with a steady, small load beside one that asks for more and more: of another "
+         "tenant, or of its own."),
     ]  # fmt: skip
     return [figure(name, title, body, note) for name, title, body, note in pieces if body]
 

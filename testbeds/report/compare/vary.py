@@ -152,8 +152,8 @@ def _deepen(
                              for row in CROSSOVERS]  # fmt: skip
         found.neighbours_device = preset.name
         found.neighbours = [
-            NeighbourPoint(qos=one.qos, aggressor_share=one.aggressor_share,
-                           victim_ns_p99=one.victim_ns_p99)
+            NeighbourPoint(qos=one.qos, same_tenant=one.same_tenant,
+                           aggressor_share=one.aggressor_share, victim_ns_p99=one.victim_ns_p99)
             for one in neighbours(preset, AGGRESSOR, trace.block_bytes)
         ]  # fmt: skip
     for at, preset in enumerate(presets):

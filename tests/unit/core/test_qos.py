@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from qos_model import PlainQos
 
 from offstage.bindings.errors import BadInput
-from offstage.bindings.qos import Item, Qos, QosConfig, Refusal, TenantShare
+from offstage.bindings.qos import NO_SESSION, Item, Qos, QosConfig, Refusal, TenantShare
 from offstage.testbeds.bench.qos import bench_qos, jain_index
 
 QUANTUM = 4096
@@ -51,7 +51,8 @@ def test_it_decides_what_the_plain_model_decides(seed: int) -> None:
     draw = random.Random(seed)
     count = draw.choice([1, 2, 5, 70, 150])
     tenants = random_tenants(draw, count)
-    config = QosConfig(QUANTUM, 3 * count, 8, draw.randint(1, 8), 5 * 10**7)
+    rounds = draw.choice([0, QUANTUM, draw.randint(QUANTUM, 5 * QUANTUM)])
+    config = QosConfig(QUANTUM, 3 * count, 8, draw.randint(1, 8), 5 * 10**7, rounds)
     qos, plain = Qos(config, tenants), PlainQos(config, tenants)
     busy = draw.sample(range(count), min(count, 8))
     now_ps = 0
@@ -189,11 +190,108 @@ def test_counters() -> None:
     assert stats == {
         "put": 3, "taken": 2, "put_bytes": 2600, "taken_bytes": 2000, "refused_full": 1,
         "refused_session": 1, "throttled_ps": next_ps + 10, "wait_ps_sum": next_ps,
-        "wait_ps_max": next_ps, "waiting": 1, "waiting_max": 3,
+        "wait_ps_max": next_ps, "waiting": 1, "waiting_max": 3, "shared": 0,
     }  # fmt: skip
     assert set(qos.stats(1).values()) == {0}
     qos.reset()
     assert set(qos.stats(0).values()) == {0} and qos.take(0) is None
+
+
+@settings(max_examples=30)
+@given(seed=SEEDS)
+def test_sessions_of_a_tenant_get_alike(seed: int) -> None:
+    """Between any two moments: bytes of two sessions that never run empty, whatever deadlines they
+    claim. Each is at most a round and an item beyond the begin of the round that runs."""
+    draw = random.Random(seed)
+    count, round_bytes = draw.randint(2, 6), draw.randint(QUANTUM, 4 * QUANTUM)
+    config = QosConfig(QUANTUM, count, 64, 64, session_quantum_bytes=round_bytes)
+    qos = Qos(config, [TenantShare(3), TenantShare()])
+    claims = [draw.choice([0, 10**9]) for _ in range(count)]  # always late, or never in a hurry
+    largest = [draw.randint(1, QUANTUM) for _ in range(count)]
+
+    def refill(session: int) -> None:
+        item = Item(0, draw.randint(1, largest[session]), 0, session, claims[session])
+        assert qos.put(0, item) is None
+
+    for session in range(count):
+        for _ in range(draw.randint(1, 8)):
+            refill(session)
+    sums = [[0] * count]
+    for _ in range(400):
+        item = qos.take(0)
+        assert item is not None
+        refill(item.session)
+        sums.append([each + item.cost_bytes * (one == item.session)
+                     for one, each in enumerate(sums[-1])])  # fmt: skip
+    for one in range(count):
+        for other in range(one):
+            apart = [each[one] - each[other] for each in sums]
+            assert max(apart) - min(apart) <= 2 * (round_bytes + QUANTUM)
+
+
+def test_urgency_decides_within_a_round() -> None:
+    """Two sessions, rounds of two items: of each round the two that are most urgent first, and the
+    idle bring no credit of the rounds in which they asked nothing."""
+    qos = Qos(QosConfig(100, 2, 16, 16, session_quantum_bytes=200), [TenantShare()])
+    for tag in range(6):
+        assert qos.put(0, Item(tag, 100, session=0, deadline_ps=10)) is None
+    order = []
+    for _ in range(3):
+        taken = qos.take(0)
+        assert taken is not None
+        order.append(taken.tag)
+    for tag in range(10, 14):
+        assert qos.put(0, Item(tag, 100, session=1, deadline_ps=5 if tag == 13 else 20)) is None
+    while (taken := qos.take(0)) is not None:
+        order.append(taken.tag)
+    # Rounds: (0, 1), (2, 13 and, in it, 3 before 10), (11, 12 and 4, 5 before them).
+    assert order == [0, 1, 2, 13, 3, 10, 4, 5, 11, 12]
+
+
+def test_a_flood_of_one_session_does_not_delay_another() -> None:
+    """A session that always fills its half of the queue, all of it due at once, and one that asks
+    now and then and claims no hurry: with rounds it waits for one item, without for all."""
+
+    def longest_wait(round_bytes: int) -> int:
+        config = QosConfig(QUANTUM, 2, 64, 32, session_quantum_bytes=round_bytes)
+        qos = Qos(config, [TenantShare()])
+        waits = []
+        for tick in range(1_000):
+            now_ps = 1_000 * tick
+            while qos.put(now_ps, Item(0, QUANTUM, session=0)) is None:
+                pass
+            if tick % 100 == 0:
+                assert qos.put(now_ps, Item(1, QUANTUM, session=1, deadline_ps=10**12)) is None
+            taken = qos.take(now_ps)
+            assert taken is not None
+            if taken.session == 1:
+                waits.append(now_ps - taken.put_ps)
+        served = qos.session_stats(1)
+        assert served["taken"] == len(waits) and served["wait_ps_sum"] == sum(waits)
+        return max(waits) if len(waits) > 5 else 10**9
+
+    assert longest_wait(QUANTUM) <= 1_000 < 30_000 < longest_wait(0)
+
+
+def test_sessions_without_an_entry_share_one_and_are_counted() -> None:
+    """A number beyond the table as NO_SESSION, and one whose entry another tenant waits in."""
+    qos = Qos(QosConfig(100, 1, 8, 2, session_quantum_bytes=100), [TenantShare(), TenantShare()])
+    assert qos.put(0, Item(0, 100, tenant=0, session=0)) is None
+    assert qos.put(0, Item(1, 100, tenant=1, session=0)) is None  # the entry is tenant 0's
+    assert qos.put(0, Item(2, 100, tenant=1, session=NO_SESSION)) is None
+    assert qos.put(0, Item(3, 100, tenant=1, session=NO_SESSION)) is Refusal.SESSION_FULL
+    assert [qos.stats(tenant)["shared"] for tenant in (0, 1)] == [0, 2]
+    shared = qos.session_stats(0, tenant=1)
+    assert (shared["put"], shared["refused"], shared["waiting"]) == (2, 1, 2)
+    assert qos.session_stats(0)["tenant"] == 0
+    while qos.take(0) is not None:
+        pass
+    assert qos.put(5, Item(4, 100, tenant=1, session=0)) is None  # idle now: whoever comes has it
+    assert qos.session_stats(0) == {"tenant": 1, "put": 1, "put_bytes": 100, "taken": 0,
+                                    "taken_bytes": 0, "refused": 0, "wait_ps_sum": 0,
+                                    "wait_ps_max": 0, "waiting": 1, "waiting_max": 1}  # fmt: skip
+    with pytest.raises(BadInput):
+        qos.session_stats(0, tenant=2)
 
 
 def test_bad_input_is_refused() -> None:
@@ -207,6 +305,7 @@ def test_bad_input_is_refused() -> None:
         (replace(good, queue_max=0), [TenantShare()]),
         (replace(good, session_max=1025), [TenantShare()]),
         (replace(good, quantum_bytes=1 << 40), [TenantShare()]),
+        (replace(good, session_quantum_bytes=QUANTUM - 1), [TenantShare()]),
     ]:
         with pytest.raises(BadInput):
             Qos(config, tenants)

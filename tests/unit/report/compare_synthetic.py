@@ -86,8 +86,9 @@ def comparison() -> Comparison:
         speed_up=[[(x / 100) ** 0.3 / y**0.5 for x in xs] for y in ys], x=62.5, y=0.53,
     )  # fmt: skip
     neighbours = [
-        NeighbourPoint(qos=qos, aggressor_share=share, victim_ns_p99=2e4 * (1 + share**3 * step))
-        for qos, step in ((True, 1.0), (False, 40.0))
+        NeighbourPoint(qos=qos, same_tenant=same, aggressor_share=share,
+                       victim_ns_p99=2e4 * (1 + share**3 * step))
+        for qos, same, step in ((True, False, 1.0), (True, True, 1.2), (False, False, 40.0))
         for share in (0.1, 0.5, 0.9, 1.2)
     ]
     return Comparison(

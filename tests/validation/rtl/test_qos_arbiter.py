@@ -32,7 +32,7 @@ def draw_tenants(draw: random.Random) -> list[TenantShare]:
     ]
 
 
-def draw_stimulus(seed: int, tenants: list[TenantShare]) -> dict[str, Any]:
+def draw_stimulus(seed: int, tenants: list[TenantShare], round_bytes: int) -> dict[str, Any]:
     """Phases in which some tenants and sessions ask much, little or nothing; stalls of the line."""
     draw = random.Random(seed)
     puts: list[dict[str, int] | None] = []
@@ -61,6 +61,7 @@ def draw_stimulus(seed: int, tenants: list[TenantShare]) -> dict[str, Any]:
             "rate": packed([rate_tokens(one) * CYCLE_PS for one in tenants], 64),
             "burst": packed([one.burst_bytes * TOKENS for one in tenants], 64),
             "session_max": SESSION_MAX,
+            "session_quantum": round_bytes,
             "ahead_max": AHEAD_CYCLES,
         },
     }
@@ -75,11 +76,14 @@ def packed(values: list[int], bits: int) -> int:
     return sum(value << bits * number for number, value in enumerate(values))
 
 
-def run_library(tenants: list[TenantShare], stimulus: dict[str, Any]) -> dict[str, Any]:
+def run_library(
+    tenants: list[TenantShare], stimulus: dict[str, Any], round_bytes: int
+) -> dict[str, Any]:
     """The same course through qos.c: in each cycle a take, if the line is free, and then a put."""
     qos = Qos(
         QosConfig(
-            QUANTUM, SESSIONS, 1 << SIZES["DEPTH_BITS"], SESSION_MAX, AHEAD_CYCLES * CYCLE_PS
+            QUANTUM, SESSIONS, 1 << SIZES["DEPTH_BITS"], SESSION_MAX, AHEAD_CYCLES * CYCLE_PS,
+            round_bytes,
         ),
         tenants,
     )
@@ -105,16 +109,20 @@ def run_library(tenants: list[TenantShare], stimulus: dict[str, Any]) -> dict[st
     return {"taken": taken, "refused": refused, "throttled": throttled}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "round_bytes"), [(1, 0), (2, QUANTUM), (3, 3 * QUANTUM)])
 def test_decisions_and_cycles(
-    seed: int, simulate: Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
-) -> None:
-    """Every item that is taken, in which cycle, and every refusal with its reason."""
+    seed: int, round_bytes: int,
+    simulate: Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]],
+) -> None:  # fmt: skip
+    """Every item that is taken, in which cycle, and every refusal with its reason; without rounds
+    of sessions and with them."""
     tenants = draw_tenants(random.Random(seed))
-    stimulus = draw_stimulus(seed, tenants)
-    rtl, library = simulate("qos_arbiter", SIZES, stimulus), run_library(tenants, stimulus)
+    stimulus = draw_stimulus(seed, tenants, round_bytes)
+    rtl = simulate("qos_arbiter", SIZES, stimulus)
+    library = run_library(tenants, stimulus, round_bytes)
     assert rtl["taken"] == library["taken"]
     assert rtl["refused"] == library["refused"]
+    assert not round_bytes or library["taken"] != run_library(tenants, stimulus, 0)["taken"]
     # The stimulus reached what it is for: all tenants, both refusals, a line that waits for tokens.
     assert {tenant for _, _, tenant in rtl["taken"]} == set(range(TENANTS))
     reasons = [reason for _, reason in rtl["refused"]]

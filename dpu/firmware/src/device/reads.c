@@ -43,6 +43,7 @@ get(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	void *slot = ofs_region_slot(device->tenants[action->tenant].region, action->slot);
 	struct ofs_timing_request asked = {.tenant = action->tenant,
 		.cause = action->cause,
+		.session = action->session,
 		.deadline_ps =
 			(action->deadline_ns < DEADLINE_NS_MAX ? action->deadline_ns : DEADLINE_NS_MAX) * 1000};
 	int rc;

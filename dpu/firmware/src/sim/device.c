@@ -48,6 +48,7 @@ ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action)
 		.count = 1,
 		.tenant = action->tenant,
 		.cause = action->cause,
+		.session = action->session,
 	};
 
 	engine->reads++;
@@ -70,6 +71,7 @@ ofs_sim_write_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer
 		.size_bytes = engine->core_config.block_size_bytes,
 		.count = 1,
 		.tenant = p->view.tenant,
+		.session = p->session,
 	};
 
 	return ask(engine, engine->timing->ops->write, &request, &event);
@@ -84,6 +86,7 @@ ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot)
 		.size_bytes = engine->core_config.block_size_bytes,
 		.count = p->demanded,
 		.tenant = p->view.tenant,
+		.session = p->session,
 	};
 
 	return ask(engine, engine->timing->ops->hit, &request, &event);
@@ -97,6 +100,7 @@ ofs_sim_command_end(struct ofs_engine *engine, uint32_t batch_slot, const struct
 		.size_bytes = engine->core_config.block_size_bytes,
 		.count = step->demand_count,
 		.score_count = step->score_count,
+		.session = step->session,
 		.tenant = engine->batch_slots[batch_slot].view.tenant,
 	};
 

@@ -218,7 +218,8 @@ emulated_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	uint64_t now_ns = ofs_clock_now_ns(storage->clock); /* before the copy, which is not ours */
 	struct ofs_timing_request asked = {.offset_bytes = io->offset,
 		.size_bytes = io->size_bytes,
-		.count = 1};
+		.count = 1,
+		.session = OFS_NONE};
 	struct emulated_slot *slot;
 	uint32_t index;
 

@@ -10,6 +10,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,17 @@ from offstage.bindings.driver import Put
 from offstage.bindings.errors import RunFailed, StoreFull
 from offstage.bindings.keys import checksums
 from offstage.host.fabrics import Fabric
-from offstage.host.session import Context
-from offstage.host.synthetic_kv import SyntheticKv
+from offstage.host.selection import Selector
+from offstage.host.session import Context, KvSource
 
-__all__ = ["BlockWriter", "LayerBlocks", "MissingWriter", "compute_context", "put_blocks"]
+__all__ = [
+    "BlockWriter",
+    "ContextSource",
+    "LayerBlocks",
+    "MissingWriter",
+    "compute_context",
+    "put_blocks",
+]
 
 BlockWriter = Callable[[int, int, NDArray[np.uint8]], None]
 """Gets layer, first ordinal, and consecutive blocks uint8 `[blocks, block_bytes]`."""
@@ -33,8 +41,26 @@ BATCH_BLOCKS = 64
 """Blocks computed and written at once: 2 MiB of 32 KiB blocks, well inside the caches."""
 
 
+class ContextSource(KvSource, Protocol):
+    """A model that has read a context: its blocks in order, and the keys inside them."""
+
+    def blocks(
+        self, layer: int, first_ordinal: int, identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        """Consecutive blocks of one layer, uint8 `[blocks, block_bytes]`."""
+        ...
+
+    def keys_of(self, blocks: NDArray[np.uint8], layer: int) -> NDArray[Any]:
+        """The keys inside blocks, floats `[blocks, kv_heads, block_tokens, head_dim]`."""
+        ...
+
+    def selector(self, name: str, layer: int) -> Selector:
+        """A new, empty selector for one layer."""
+        ...
+
+
 def compute_context(
-    synthetic_kv: SyntheticKv,
+    source: ContextSource,
     identities: Sequence[int],
     selector_name: str,
     write: BlockWriter | None = None,
@@ -42,18 +68,18 @@ def compute_context(
     """Summaries and checksums of a chain of full chunks.
 
     The bytes are made once, given to `write` batch by batch, and dropped."""
-    layers = synthetic_kv.geometry.layer_count
+    layers = source.geometry.layer_count
     context = Context(
         list(identities),
         np.zeros((layers, len(identities)), np.uint64),
-        [synthetic_kv.selector(selector_name, layer) for layer in range(layers)],
+        [source.selector(selector_name, layer) for layer in range(layers)],
     )
     for layer in range(layers):
         for first in range(0, len(identities), BATCH_BLOCKS):
             batch = identities[first : first + BATCH_BLOCKS]
-            blocks = synthetic_kv.blocks(layer, first, batch)
+            blocks = source.blocks(layer, first, batch)
             context.checksums[layer, first : first + len(batch)] = checksums(blocks)
-            context.selectors[layer].write(first, synthetic_kv.keys_of(blocks, layer))
+            context.selectors[layer].write(first, source.keys_of(blocks, layer))
             if write is not None:
                 write(layer, first, blocks)
     return context

@@ -3,8 +3,9 @@
 A `Selector` belongs to one (session, layer) and one thread. It owns a summary of each block's keys
 in float32, updated when a block is written, and turns a query into one score per block. Scores of
 all query heads are pooled by their mean, because a block carries all KV heads and is read whole.
-Both selectors are linear in a vector made once per query, so the mean over heads is taken in that
-vector, and a step costs one matrix-vector product over the summaries.
+Quest and the mean key are linear in a vector made once per query, so the mean over heads is taken
+in that vector, and a step costs one matrix-vector product over the summaries; `mass` is the exact
+weight that they stand in for.
 
 To add a selector: write a class with the three methods of `Selector`, enter it in `SELECTORS`; the
 tests over all selectors then hold it to the contract.
@@ -24,6 +25,7 @@ from offstage.host.geometry import KvGeometry
 
 __all__ = [
     "SELECTORS",
+    "Mass",
     "MeanKey",
     "Quest",
     "ScoreQuantizer",
@@ -59,7 +61,8 @@ class Selector(Protocol):
         ...
 
     def scores(self, query: Floats) -> Floats:
-        """One score per block, float32 `[blocks]`, from `[q_heads, head_dim]`; unscaled q.k."""
+        """One score per block, float32 `[blocks]`, from `[q_heads, head_dim]`; the greater the
+        better, in units of the selector's own."""
         ...
 
 
@@ -155,7 +158,52 @@ class MeanKey:
         return result
 
 
-SELECTORS: dict[str, type[Quest] | type[MeanKey]] = {"quest": Quest, "mean_key": MeanKey}
+class Mass:
+    """The attention that falls on the block, as a logarithm: the softmax over all keys, summed in
+    the block, mean over the heads. The best selection there is by weight, and no summary: it keeps
+    and reads every key, so it is for comparing with, not for serving."""
+
+    def __init__(self, geometry: KvGeometry, layer: int = 0) -> None:
+        self._shape = _head_shape(geometry, layer)
+        self._tokens = geometry.block_tokens
+        self._rows = _Rows(self._shape[0] * self._tokens * self._shape[2])
+
+    def write(self, first_ordinal: int, keys: npt.NDArray[Any]) -> None:
+        self._rows.open(first_ordinal, len(keys))
+        tokens = keys.shape[2]
+        self._keys(slice(first_ordinal, first_ordinal + len(keys)))[:, :, :tokens] = keys
+        self._rows.tokens[first_ordinal : first_ordinal + len(keys)] = tokens
+
+    def append(self, ordinal: int, keys: npt.NDArray[Any]) -> None:
+        self._rows.open(ordinal, 1)
+        first, added = int(self._rows.tokens[ordinal]), keys.shape[1]
+        self._keys(slice(ordinal, ordinal + 1))[0, :, first : first + added] = keys
+        self._rows.tokens[ordinal] = first + added
+
+    def scores(self, query: Floats) -> Floats:
+        count, (kv_heads, _, head_dim) = self._rows.count, self._shape
+        grouped = query.reshape(self._shape) * np.float32(head_dim**-0.5)
+        keys = self._keys(slice(0, count))
+        logits = np.stack([
+            (keys[:, head] @ grouped[head].T).transpose(2, 0, 1) for head in range(kv_heads)
+        ])  # [kv_heads, group, blocks, tokens]
+        absent = np.arange(self._tokens) >= self._rows.tokens[:count, None]
+        logits[:, :, absent] = -np.inf
+        weights = np.exp(logits - logits.max(axis=(2, 3), keepdims=True))
+        weights /= weights.sum(axis=(2, 3), keepdims=True)
+        mass = weights.sum(axis=3).mean(axis=(0, 1))
+        result: Floats = np.log(np.maximum(mass, np.finfo(np.float32).tiny))
+        return result
+
+    def _keys(self, rows: slice) -> Floats:
+        kv_heads, _, head_dim = self._shape
+        taken = self._rows.values[rows]
+        return taken.reshape(len(taken), kv_heads, self._tokens, head_dim)
+
+
+SELECTORS: dict[str, type[Quest] | type[MeanKey] | type[Mass]] = {
+    "quest": Quest, "mean_key": MeanKey, "mass": Mass,
+}  # fmt: skip
 
 
 def selector(name: str, geometry: KvGeometry, layer: int = 0) -> Selector:

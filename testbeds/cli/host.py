@@ -5,7 +5,7 @@ import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,18 @@ from offstage.testbeds.cli.common import (
     FormatOption,
     Kernel,
     RuntimeDirOption,
+)
+from offstage.testbeds.cli.host_model import (
+    Dtype,
+    DtypeOption,
+    ForetellOption,
+    GenerateOption,
+    ModelOption,
+    PoolRatioOption,
+    SelectOption,
+    SelectorOption,
+    TextOption,
+    run_model,
 )
 
 __all__ = ["register"]
@@ -75,10 +87,18 @@ def run(
         Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
     ] = None,
     sessions: Annotated[int, typer.Option("--sessions")] = 4,
-    context_tokens: Annotated[int, typer.Option("--context-tokens")] = 131_072,
-    steps: Annotated[int, typer.Option("--steps", help="decode steps per session")] = 300,
+    context_tokens: Annotated[
+        int | None,
+        typer.Option("--context-tokens", help="default: 131,072; with --model all of the text"),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", help="decode steps per session; default: 300, with --model 128"),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
-    kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.numpy,
+    kernel: Annotated[
+        Kernel | None, typer.Option("--kernel", help="default: numpy, with --model torch")
+    ] = None,
     device: DeviceOption = "cpu",
     time_per_token: Annotated[
         str, typer.Option("--time-per-token", help="the GPU's own time")
@@ -86,11 +106,20 @@ def run(
     out: Annotated[
         Path | None, typer.Option("--out", help="folder for summary.json and report.html")
     ] = None,
+    model: ModelOption = None,
+    text: TextOption = None,
+    select_blocks: SelectOption = "32",
+    selector: SelectorOption = "quest",
+    pool_ratio: PoolRatioOption = 1.5,
+    dtype: DtypeOption = Dtype.auto,
+    generate: GenerateOption = False,
+    foretell: ForetellOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """Drive a workload against a running daemon: prefill what it lacks, decode, print the figures.
 
-    Policy and buffer are the daemon's; figures are of this run alone.
+    Policy and buffer are the daemon's; figures are of this run alone. With --model a real model
+    decodes a text instead, and is compared with its own dense attention.
     """
     from offstage.bindings.units import parse_time
     from offstage.bindings.verbs import parse_rdma
@@ -101,15 +130,28 @@ def run(
     from offstage.testbeds.live.host_run import run as drive
     from offstage.testbeds.live.options import DriveOptions
 
-    options = DriveOptions(
-        trace=trace, seed=seed, sessions=sessions, context_tokens=context_tokens, steps=steps,
-        time_per_token_s=parse_time(time_per_token, "--time-per-token") / 1e9,
-        kernel=kernel.value, device=device, geometry=geometry_of(geometry),
-        command=shlex.join(["offstage", *sys.argv[1:]]),
-    )  # fmt: skip
-    options.check()
     link = Link(endpoint, tenant, fabric.value, "host-run", secret, runtime_dir, curve_dir,
                 parse_rdma(rdma))  # fmt: skip
+    pace_s = parse_time(time_per_token, "--time-per-token") / 1e9
+    command = shlex.join(["offstage", *sys.argv[1:]])
+    sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
+    given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
+    if model is not None and trace is not None:
+        raise BadInput("both a model and a trace", "host run", "give --model or --trace")
+    if model is not None:
+        return run_model(
+            link, out, form, model=model, text=text, select_blocks=select_blocks,
+            selector=selector, pool_ratio=pool_ratio, dtype=dtype.value, generate=generate,
+            foretell=foretell, device=device, time_per_token_s=pace_s, command=command, **given,
+        )  # fmt: skip
+    if text is not None or generate or foretell:
+        raise BadInput("--text, --generate and --foretell are for a model", "host run",
+                       "name it with --model")  # fmt: skip
+    options = DriveOptions(
+        trace=trace, seed=seed, sessions=sessions, time_per_token_s=pace_s, device=device,
+        geometry=geometry_of(geometry), command=command, **given,
+    )  # fmt: skip
+    options.check()
     if out is not None:
         _make_folder(out)
     with shown(2) as progress:

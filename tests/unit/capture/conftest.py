@@ -1,30 +1,15 @@
-"""Tiny models of every supported architecture, made here with random weights, and a tokenizer."""
+"""Folders of tiny models, each made once, and a text for them."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-TEXT_BYTES = 500
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "reference"))
 
-SMALL = {
-    "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "max_position_embeddings": 512, "initializer_range": 0.6, "bos_token_id": 1,
-    "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
-EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
-CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", {}),
-    "mistral": ("MistralConfig", {"sliding_window": None}),
-    "qwen2": ("Qwen2Config", {}),
-    "qwen3": ("Qwen3Config", {}),
-    "qwen3_moe": ("Qwen3MoeConfig", {**EXPERTS, "num_experts": 4}),
-    "glm": ("GlmConfig", {}),
-    "glm4": ("Glm4Config", {}),
-    "glm4_moe": ("Glm4MoeConfig", {**EXPERTS, "n_routed_experts": 4, "use_qk_norm": True}),
-}
+from tiny_models import save_model, save_text
 
 MakeModel = Callable[..., Path]
 
@@ -46,36 +31,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
     return make
 
 
-def save_model(folder: Path, architecture: str, changes: dict[str, Any]) -> None:
-    import tokenizers
-    import torch
-    import transformers
-
-    name, own = CONFIGS[architecture]
-    config = getattr(transformers, name)(**{**SMALL, **own, **changes})
-    torch.manual_seed(3)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    # Biases and norms begin as zeros and ones, which would hide that one is left out.
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 1:
-                weight.add_(0.3 * torch.randn_like(weight))
-    model.save_pretrained(folder)
-    # Bytes, as every byte-level tokenizer without merges has them: one token each.
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    names = ["<pad>", "<s>", "</s>", *alphabet]
-    vocabulary = {name: index for index, name in enumerate(names)}
-    letters = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
-    letters.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    letters.decoder = tokenizers.decoders.ByteLevel()
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=letters, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
-    ).save_pretrained(folder)
-
-
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text of `TEXT_BYTES` letters, which is as many tokens."""
-    path = tmp_path_factory.mktemp("text") / "letters.txt"
-    path.write_text("".join(chr(97 + (i * i + i // 7) % 23) for i in range(TEXT_BYTES)))
-    return path
+    """A text of 500 letters, which is as many tokens."""
+    return save_text(tmp_path_factory.mktemp("text") / "letters.txt")

@@ -65,6 +65,24 @@ def test_quest_bounds_every_token_and_mean_key_is_the_mean(
     np.testing.assert_allclose(mean.scores(query), exact.mean(axis=(1, 2)), atol=2e-3)
 
 
+@settings(deadline=None, max_examples=30)
+@given(kind=SHAPES, blocks=st.integers(1, 20), seed=st.integers(0, 99))
+def test_mass_is_the_attention_that_falls_on_a_block(
+    kind: KvGeometry, blocks: int, seed: int
+) -> None:
+    """The softmax of every head over all tokens, summed in each block; the last block is begun."""
+    keys, query = material(kind, blocks, seed)
+    mass = make_selector("mass", kind)
+    mass.write(0, keys[:-1])
+    mass.append(blocks - 1, keys[-1][:, :4])
+    logits = dots(kind, keys, query) / np.sqrt(keys.shape[3])
+    logits[-1, :, 4:] = -np.inf
+    weights = np.exp(logits)
+    weights /= weights.sum(axis=(0, 2), keepdims=True)
+    expected = weights.sum(axis=2).mean(axis=1)
+    np.testing.assert_allclose(np.exp(mass.scores(query)), expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", SELECTORS)
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 99), cuts=st.lists(st.integers(1, 5), max_size=3))

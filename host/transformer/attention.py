@@ -1,0 +1,143 @@
+"""A decode step of a transformers model with attention that is ours: the seam to the library.
+
+`transformers` lets an attention function be registered by name, and calls it in each layer with the
+query and what the cache gave, after norms, biases and rotation, whatever the architecture. In a
+step the cache gives the newest token's K and V alone: those of the others are where the attention
+looks for them. One model at a time in a process, one thread.
+
+The query of a later layer can be asked for ahead (`Foresight`): that layer's own norm and attention
+run on another layer's input until they reach the attention function, which hands the query over
+instead of attending. So nothing of an architecture is known here. What it costs beyond the query's
+projection are those of K and V, which grouped heads make small.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+__all__ = ["NAME", "Foresight", "LayerAttention", "installed", "step_logits"]
+
+NAME = "offstage_tier"
+
+
+class LayerAttention(Protocol):
+    """Attention of one session's newest token, asked for layer by layer."""
+
+    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
+        """From the token's query `[q_heads, head_dim]`, key and value `[kv_heads, head_dim]` in
+        this layer, float32 `[q_heads, head_dim]`: tensors, those given on the model's device."""
+        ...
+
+
+class _Newest:
+    """What the model takes for its cache: `tokens` long, and nothing in it but the newest."""
+
+    is_compileable = False
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+
+    def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        return keys, values
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._tokens
+
+
+class _Reached(Exception):
+    """A foretold query has come as far as attention."""
+
+    def __init__(self, query: Any) -> None:
+        super().__init__()
+        self.query = query
+
+
+class Foresight:
+    """Queries foretold from an earlier layer's input, for as long as the model is `installed`.
+
+    Before layer l runs, `tell(l + 1, query)` gets what its input makes of the next layer's query,
+    float32 `[q_heads, head_dim]`, and `tell(0, query)` the exact one of the first layer, ahead of
+    its keys."""
+
+    def __init__(self, tell: Any) -> None:
+        self._tell = tell
+        self.asking = False
+        self._handles: list[Any] = []
+
+    def watch(self, layers: Any) -> None:
+        """Hook into the model's layers."""
+        for number, layer in enumerate(layers):
+            following = layers[number + 1] if number + 1 < len(layers) else None
+            if number == 0:
+                self._hook(layer, 0, layer)
+            if following is not None:
+                self._hook(layer, number + 1, following)
+
+    def close(self) -> None:
+        """Take the hooks out."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _hook(self, layer: Any, told: int, teller: Any) -> None:
+        def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            self._tell(told, self._ask(teller, hidden, kwargs))
+
+        self._handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
+
+    def _ask(self, layer: Any, hidden: Any, given: dict[str, Any]) -> Any:
+        rest = {name: value for name, value in given.items() if name != "hidden_states"}
+        rest |= {"past_key_values": None, "attention_mask": None}
+        self.asking = True
+        try:
+            layer.self_attn(hidden_states=layer.input_layernorm(hidden), **rest)
+        except _Reached as reached:
+            return reached.query[0, :, -1].float()
+        finally:
+            self.asking = False
+        raise AssertionError("attention is reached in every layer")
+
+
+@contextlib.contextmanager
+def installed(
+    model: Any, attention: LayerAttention, foresight: Foresight | None = None
+) -> Iterator[None]:
+    """Steps of the model go through `attention`."""
+    from transformers import AttentionInterface
+
+    def attend(
+        module: Any, query: Any, key: Any, value: Any, mask: Any, **_: Any
+    ) -> tuple[Any, None]:
+        if foresight is not None and foresight.asking:
+            raise _Reached(query)
+        found = attention.attend(module.layer_idx, query[0, :, -1], key[0, :, -1], value[0, :, -1])
+        return found.to(query.dtype)[None, None], None
+
+    before = model.config._attn_implementation
+    AttentionInterface.register(NAME, attend)
+    model.set_attn_implementation(NAME)
+    if foresight is not None:
+        foresight.watch(model.get_decoder().layers)
+    try:
+        yield
+    finally:
+        if foresight is not None:
+            foresight.close()
+        model.set_attn_implementation(before)
+
+
+def step_logits(model: Any, token: int, position: int) -> Any:
+    """One token through an `installed` model: float32 `[vocabulary]`, on its device."""
+    import torch
+
+    with torch.inference_mode():
+        device = model.device
+        found = model(
+            input_ids=torch.tensor([[token]], device=device),
+            position_ids=torch.tensor([[position]], device=device),
+            past_key_values=_Newest(position),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return found.logits[0, -1].float()

@@ -1,0 +1,136 @@
+"""The model's own prefill and its own dense attention: what the tier is filled with, and held to.
+
+`DenseKv` keeps the KV of the context as the model computed it, because the comparison with dense
+attention needs it; a block of the context that the tier has lost is made of it again. A model that
+only decodes would let it go. One thread. Can fail: RunFailed where a block that decoding wrote is
+lost, whose bytes nobody has any more.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.host.geometry import KvGeometry, LayerKv
+from offstage.host.selection import Selector, selector
+from offstage.host.values import ValueType
+
+__all__ = ["DenseKv", "kv_geometry"]
+
+
+def kv_geometry(
+    name: str, config: Any, block_tokens: int, value_type: ValueType
+) -> KvGeometry:
+    """The KV of a model by its configuration. Raises BadInput where attention scales its logits
+    otherwise than our kernels do."""
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    layer = LayerKv("gqa", config.num_key_value_heads, head_dim)
+    return KvGeometry(
+        name, heads, (layer,) * config.num_hidden_layers, block_tokens, value_type, "config.json"
+    )
+
+
+class DenseKv:
+    """A context that the model has read, `tokens` long, whole blocks: a `KvSource`."""
+
+    def __init__(self, model: Any, geometry: KvGeometry) -> None:
+        self.geometry = geometry
+        self._model = model
+        self._cache: Any = None
+        self._length = 0
+        self.last_logits: NDArray[np.float32] = np.empty(0, np.float32)
+        """After the context, `[vocabulary]`."""
+
+    def prefill(
+        self, tokens: Sequence[int], piece: int, advance: Callable[[int], None]
+    ) -> None:
+        """Read the context, `piece` tokens at a time."""
+        import torch
+        from transformers import DynamicCache
+
+        self._cache = DynamicCache(config=self._model.config)
+        self._length = len(tokens)
+        with torch.inference_mode():
+            for begin in range(0, len(tokens), piece):
+                some = list(tokens[begin : begin + piece])
+                last = self._pass(some, begin, logits=1)
+                advance(len(some))
+            self.last_logits = last[-1].float().cpu().numpy()
+
+    def logits(self, tokens: Sequence[int]) -> Any:
+        """Of each of the tokens that follow the context, float32 `[tokens, vocabulary]`."""
+        import torch
+
+        with torch.inference_mode():
+            found = self._pass(list(tokens), self._length, logits=len(tokens))
+            self._cache.crop(-len(tokens))
+            return found.float()
+
+    def _pass(self, tokens: list[int], first: int, logits: int) -> Any:
+        import torch
+
+        device = self._model.device
+        positions = torch.arange(first, first + len(tokens), device=device)[None]
+        return self._model(
+            input_ids=torch.tensor([tokens], device=device), position_ids=positions,
+            past_key_values=self._cache, use_cache=True, logits_to_keep=logits,
+        ).logits[0]  # fmt: skip
+
+    def blocks(
+        self, layer: int, first_ordinal: int, identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        """Consecutive blocks of one layer, uint8 `[blocks, block_bytes]`."""
+        size, count = self.geometry.block_tokens, len(identities)
+        span = slice(first_ordinal * size, (first_ordinal + count) * size)
+        return self._bytes(layer, span, count)
+
+    def blocks_at(
+        self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        """Full blocks of the context at any ordinals, uint8 `[blocks, block_bytes]`."""
+        size = self.geometry.block_tokens
+        if ordinals.max(initial=-1) * size >= self._length:
+            raise RunFailed(
+                f"the tier has lost block {int(ordinals.max())} of layer {layer}, which decoding "
+                "had written", "host run", "see the daemon's log; run again",
+            )  # fmt: skip
+        found = [self._bytes(layer, slice(one * size, (one + 1) * size), 1) for one in ordinals]
+        return np.concatenate(found)
+
+    def keys_of(self, blocks: NDArray[np.uint8], layer: int) -> NDArray[np.float32]:
+        """The keys inside blocks, float32 `[blocks, kv_heads, block_tokens, head_dim]`."""
+        import torch
+
+        shape = self.geometry.block_shape(layer)
+        numbers = torch.from_numpy(blocks).view(getattr(torch, self.geometry.value_type))
+        keys: NDArray[np.float32] = numbers.reshape(len(blocks), *shape)[:, 0].float().numpy()
+        return keys
+
+    def selector(self, name: str, layer: int) -> Selector:
+        """A new, empty selector for one layer."""
+        return selector(name, self.geometry, layer)
+
+    def _bytes(self, layer: int, span: slice, count: int) -> NDArray[np.uint8]:
+        import torch
+
+        stored = self._cache.layers[layer]
+        halves = [half[0, :, span] for half in (stored.keys, stored.values)]
+        numbers = torch.stack(halves).to(getattr(torch, self.geometry.value_type))
+        # [2, kv_heads, blocks * tokens, head_dim] to blocks first
+        paged = numbers.unflatten(2, (count, -1)).permute(2, 0, 1, 3, 4).contiguous()
+        found: NDArray[np.uint8] = paged.cpu().flatten(1).view(torch.uint8).numpy()
+        return found
+
+
+def check_scale(model: Any) -> None:
+    """Raises BadInput where attention scales its logits otherwise than our kernels do."""
+    for number, layer in enumerate(model.get_decoder().layers):
+        own = layer.self_attn
+        if abs(own.scaling - own.head_dim**-0.5) > 1e-9:
+            raise BadInput(
+                f"layer {number} scales its attention by {own.scaling:g}, not by 1/sqrt(head_dim)",
+                "--model", "use a model of the Llama, Qwen or GLM family",
+            )  # fmt: skip

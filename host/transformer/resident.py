@@ -1,0 +1,70 @@
+"""The same kernel over the same blocks, all of them, held in memory: what the tier is held to.
+
+No pool, no selection and no fetch: a block lies where its ordinal says, and every layer reads them
+all. Its outputs are those of the tier to the bit where that has selected every block.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.host.arrays import Arrays
+from offstage.host.attention import kernel
+from offstage.host.geometry import KvGeometry
+
+__all__ = ["ResidentAttention"]
+
+
+class ResidentAttention:
+    """One session from a context of `blocks` blocks on, with room for `tokens_max` tokens.
+
+    `content(layer)` gives the context's blocks, uint8 `[blocks, block_bytes]`."""
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        kernel_name: str,
+        geometry: KvGeometry,
+        content: Callable[[int], NDArray[np.uint8]],
+        tokens_max: int,
+    ) -> None:
+        self._arrays, self._geometry, self._kernel = arrays, geometry, kernel(kernel_name)
+        self._memories = []
+        for layer in range(geometry.layer_count):
+            blocks = content(layer)
+            room = geometry.block_count(tokens_max)
+            memory = arrays.memory(room, geometry.block_bytes(layer), 1)
+            memory.write(np.arange(len(blocks), dtype=np.int32), blocks)
+            self._memories.append(memory)
+        self._tokens = len(blocks) * geometry.block_tokens
+
+    def begin_token(self) -> None:
+        """One more token; its layers follow."""
+        self._tokens += 1
+
+    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
+        """See `LayerAttention`."""
+        import torch
+
+        geometry, storage = self._geometry, self._memories[layer].storage
+        block, slot = divmod(self._tokens - 1, geometry.block_tokens)
+        shape = geometry.block_shape(layer)
+        paged = self._arrays.paged(storage, shape, geometry.value_type)
+        pair = torch.stack([key, value]).float().cpu().numpy()
+        paged[block, :, :, slot] = self._arrays.from_host(pair)
+        table = np.arange(block + 1, dtype=np.int32)[None]
+        counts = np.full(table.shape, geometry.block_tokens, np.int32)
+        counts[0, -1] = slot + 1
+        queries = self._arrays.from_host(query.float().cpu().numpy()[None])
+        found = self._kernel(queries, storage, table, counts, geometry, layer)[0]
+        if isinstance(found, np.ndarray):
+            found = torch.from_numpy(found)
+        return found.to(query.device)
+
+    def end_token(self) -> None:
+        """All layers have run."""
+
+    def close(self) -> None:
+        """Nothing is open."""

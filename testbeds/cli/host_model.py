@@ -1,0 +1,171 @@
+"""`offstage host run --model`: its options, and its results as tables."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.table import Table
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import Format, emit
+
+if TYPE_CHECKING:
+    from offstage.testbeds.beds.connect import Link
+    from offstage.testbeds.live.model.results import ModelPass, ModelSummary, Position
+
+__all__ = ["run_model"]
+
+ROWS_MAX = 32
+
+
+class Dtype(StrEnum):
+    """What a model computes in, and its blocks hold."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+ModelOption = Annotated[
+    Path | None, typer.Option("--model", help="folder of a model in Hugging Face's format")
+]
+TextOption = Annotated[
+    Path | None, typer.Option("--text", help="what the model reads, and goes on with")
+]
+SelectOption = Annotated[
+    str,
+    typer.Option("--select-blocks", help="blocks a layer reads in a step; several: 16,64,all"),
+]
+SelectorOption = Annotated[str, typer.Option("--selector", help="quest, mean_key or mass")]
+PoolRatioOption = Annotated[
+    float, typer.Option("--pool-ratio", help="blocks of the HBM pool over those selected")
+]
+DtypeOption = Annotated[
+    Dtype, typer.Option("--dtype", help="what the model computes in; auto: as it is stored")
+]
+GenerateOption = Annotated[
+    bool, typer.Option("--generate", help="the model goes on by itself, not by the text")
+]
+ForetellOption = Annotated[
+    bool, typer.Option("--foretell", help="foretell each layer's query from the layer before")
+]
+
+
+def run_model(
+    link: "Link",
+    out: Path | None,
+    form: Format,
+    *,
+    text: Path | None,
+    select_blocks: str,
+    **given: Any,
+) -> None:
+    """Decode and print; model.json goes to `out` where there is one."""
+    import msgspec
+
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.live.model.options import ModelOptions, parse_selections
+    from offstage.testbeds.live.model.run import run
+
+    if text is None:
+        raise BadInput("no text for the model", "host run --model", "name a file with --text")
+    options = ModelOptions(text=text, selections=parse_selections(select_blocks), **given)
+    with shown(3 + 2 * len(options.selections)) as progress:
+        summary = run(options, link, progress)
+    found: dict[str, Any] = msgspec.to_builtins(summary)
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "model.json").write_bytes(msgspec.json.encode(summary))
+        except OSError as error:
+            reason = error.strerror or "cannot be written"
+            raise BadInput(reason, str(out), "give another --out") from None
+    emit(found, form, _tables(summary))
+
+
+def _tables(summary: "ModelSummary") -> Group:
+    work = summary.workload
+    head = (
+        f"{summary.model['name']} ({summary.model['architecture']}, {summary.model['dtype']}) on "
+        f"{work['text']}: {work['context_tokens']:,} tokens of context, {work['steps']:,} decoded, "
+        f"blocks of {work['block_tokens']} tokens, {work['kernel']} on {work['device']}; "
+        f"dense perplexity {summary.dense_perplexity:.3f}"
+    )
+    parts: list[Any] = [head, "", _outputs(summary.passes), "", _fetches(summary.passes)]
+    for one in summary.passes:
+        if one.foretold:
+            parts += ["", _foretold(one)]
+    if len(summary.passes) == 1:
+        parts += ["", _positions(summary.passes[0].positions)]
+    parts += [line for one in summary.passes if one.text for line in ("", one.text)]
+    return Group(*parts)
+
+
+def _outputs(passes: Sequence["ModelPass"]) -> Table:
+    names = ("blocks", "read", "perplexity", "same top-1", "KL mean", "KL max", "logit error",
+             "bit-equal")  # fmt: skip
+    rows = []
+    for one in passes:
+        equal = {None: "", True: "yes", False: "NO"}[one.bit_equal]
+        rows.append((
+            str(one.select_blocks), f"{one.share_read:.1%}", f"{one.perplexity:.3f}",
+            f"{one.top1_agreement:.1%}", f"{one.kl_mean:.2g}", f"{one.kl_max:.2g}",
+            f"{one.logit_error_max:.2g}", equal,
+        ))  # fmt: skip
+    return _table("Beside dense attention", names, rows)
+
+
+def _fetches(passes: Sequence["ModelPass"]) -> Table:
+    names = ("blocks", "demands", "hits", "late", "corrupt", "stall ms p50", "p99", "token ms p50")
+    rows = [
+        (str(one.select_blocks), f"{one.demands:,}", f"{one.hit_rate:.1%}", f"{one.late_rate:.1%}",
+         str(one.blocks_corrupt), f"{one.stall_ms_p50:.2f}", f"{one.stall_ms_p99:.2f}",
+         f"{one.token_ms_p50:.1f}")
+        for one in passes
+    ]  # fmt: skip
+    return _table("From the tier", names, rows)
+
+
+def _foretold(one: "ModelPass") -> Table:
+    names = "layer", "steps", "foretold", "step before", "layer before"
+    rows = [
+        (str(layer.layer), str(layer.steps), f"{layer.foretold:.2f}", f"{layer.step_before:.2f}",
+         f"{layer.layer_before:.2f}" if layer.layer else "")
+        for layer in one.foretold
+    ]  # fmt: skip
+    return _table(f"Of {one.select_blocks} blocks selected, known ahead", names, rows)
+
+
+def _positions(positions: Sequence["Position"]) -> Table:
+    """One row for each position, or for as many neighbours as make ROWS_MAX rows."""
+    each = -(-len(positions) // ROWS_MAX)
+    rows = []
+    for first in range(0, len(positions), each):
+        some = positions[first : first + each]
+        last = "" if each == 1 else f"-{some[-1].position}"
+        agree = sum(one.top1 == one.dense_top1 for one in some)
+        nll = [one.nll for one in some if one.nll is not None]
+        dense = [one.dense_nll for one in some if one.dense_nll is not None]
+        rows.append((
+            f"{some[0].position}{last}", f"{agree}/{len(some)}",
+            f"{sum(one.kl for one in some) / len(some):.2g}", _mean(nll), _mean(dense),
+        ))  # fmt: skip
+    names = "position", "same top-1", "KL", "nats", "nats dense"
+    return _table("By position", names, rows)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.3f}" if values else ""
+
+
+def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    drawn = Table(title=title, box=None, pad_edge=False, title_justify="left")
+    for name in names:
+        drawn.add_column(name, justify="right")
+    for row in rows:
+        drawn.add_row(*row)
+    return drawn

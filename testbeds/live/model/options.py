@@ -1,0 +1,81 @@
+"""What a real model decodes, and how; and what of it the tier is asked for."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import check_bounds, within
+from offstage.host.arrays import Arrays, open_arrays
+from offstage.host.attention import arrays_of
+from offstage.host.selection import SELECTORS
+from offstage.testbeds.live.options import TimePerToken
+
+__all__ = ["ALL_BLOCKS", "ModelOptions", "parse_selections"]
+
+ALL_BLOCKS = 1 << 20
+"""A selection of so many blocks is all of them: 16 million tokens in blocks of 16."""
+
+
+class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, one text. Blocks are of one layer; their tokens are the daemon's."""
+
+    where: ClassVar[str] = "host run --model"
+
+    model: Path
+    text: Path
+    steps: Annotated[int, within(1, 100_000)] = 128
+    context_tokens: int | None = None
+    """None: all of the text that leaves room for the steps, as far as the model goes."""
+    selections: tuple[int, ...] = (32,)
+    """Blocks a layer reads in a step; a run for each, from the same context."""
+    sink_blocks: int = 1
+    window_blocks: int = 4
+    pool_ratio: float = 1.5
+    """Blocks of the HBM pool per layer over the blocks selected."""
+    selector: str = "quest"
+    kernel: str = "torch"
+    device: str = "cpu"
+    dtype: str = "auto"
+    generate: bool = False
+    """Tokens are the model's own choice after the context, not those of the text."""
+    foretell: bool = False
+    """Also measure how well the next layer's selection is foretold."""
+    prefill_piece: int = 512
+    time_per_token_s: TimePerToken = 0.020
+    """What the tier is told of the pace; the model takes the time that it takes."""
+    command: str = "offstage host run"
+
+    def check(self) -> None:
+        """Raises BadInput for a number out of range or two that contradict each other."""
+        check_bounds(self, self.where)
+        least = self.sink_blocks + self.window_blocks
+        if not self.selections or min(self.selections) <= least:
+            raise BadInput(
+                "a selection that leaves nothing beside sinks and window", "--select-blocks",
+                f"select more than {least} blocks",
+            )  # fmt: skip
+        if self.selector not in SELECTORS:
+            raise BadInput(
+                f"no selector is called {self.selector!r}", "--selector",
+                f"choose one of {', '.join(SELECTORS)}",
+            )  # fmt: skip
+        if not 0 < self.pool_ratio <= 64:
+            raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
+
+    def arrays(self) -> Arrays:
+        """What holds the HBM pool: the kernel's library on the device."""
+        return open_arrays(arrays_of(self.kernel), self.device)
+
+
+def parse_selections(text: str) -> tuple[int, ...]:
+    """`16,64,all` as numbers of blocks, ALL_BLOCKS for `all`. Raises BadInput for what is none."""
+    found = []
+    for part in (one.strip() for one in text.split(",")):
+        if part != "all" and not (part.isdecimal() and 0 < int(part) <= ALL_BLOCKS):
+            raise BadInput(
+                f"{part!r} is no number of blocks", "--select-blocks", "write for example 16,64,all"
+            )
+        found.append(ALL_BLOCKS if part == "all" else int(part))
+    return tuple(found)

@@ -1,0 +1,105 @@
+"""What a real model's run found, as data: positions, passes, and what was foretold.
+
+Every figure here was computed from logits, or counted by the agent's record or the daemon's
+ledger. Logarithms are natural; KL is that of dense attention to the tier's, in nats.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.host.foretold import LayerAgreement
+
+__all__ = ["ModelPass", "ModelSummary", "Position", "compared"]
+
+
+class Position(msgspec.Struct, kw_only=True):
+    """One decoded token: what the model says after it, with the tier and with dense attention."""
+
+    position: int
+    token: int
+    top1: int
+    dense_top1: int
+    kl: float
+    nll: float | None
+    """Of the token that follows; None behind the last of a generated text."""
+    dense_nll: float | None
+    logit_error: float
+    """Largest difference of a logit."""
+
+
+class ModelPass(msgspec.Struct, kw_only=True):
+    """One selection: the same tokens from the same context."""
+
+    select_blocks: int
+    """What was asked for; blocks of a layer, sinks and window included."""
+    share_read: float
+    """Blocks that attention read over blocks that were there, over all steps and layers."""
+    perplexity: float
+    top1_agreement: float
+    kl_mean: float
+    kl_max: float
+    logit_error_max: float
+    bit_equal: bool | None
+    """To the same kernel over the same blocks in memory; None where not every block was read."""
+    demands: int
+    hit_rate: float
+    late_rate: float
+    stall_ms_p50: float
+    stall_ms_p99: float
+    token_ms_p50: float
+    blocks_verified: int
+    blocks_corrupt: int
+    blocks_recomputed: int
+    positions: list[Position]
+    foretold: list[LayerAgreement]
+    text: str
+    """What was generated; empty where the text was given."""
+
+
+class ModelSummary(msgspec.Struct, kw_only=True):
+    """What `--format json` prints."""
+
+    model: dict[str, Any]
+    workload: dict[str, Any]
+    tier: dict[str, Any]
+    dense_perplexity: float
+    passes: list[ModelPass]
+    machine: dict[str, Any]
+    command: str
+    version: str
+
+
+def compared(
+    logits: NDArray[np.float32],
+    dense: NDArray[np.float32],
+    tokens: list[int],
+    first_position: int,
+) -> list[Position]:
+    """Position by position; `tokens` are those decoded and, where it is known, the one after."""
+    found = []
+    for step, (own, other) in enumerate(zip(logits, dense, strict=True)):
+        log_own, log_other = _log_softmax(own), _log_softmax(other)
+        following = tokens[step + 1] if step + 1 < len(tokens) else None
+        found.append(
+            Position(
+                position=first_position + step,
+                token=tokens[step],
+                top1=int(own.argmax()),
+                dense_top1=int(other.argmax()),
+                kl=max(0.0, float(np.exp(log_other) @ (log_other - log_own))),
+                nll=None if following is None else -float(log_own[following]),
+                dense_nll=None if following is None else -float(log_other[following]),
+                logit_error=float(np.abs(own - other).max()),
+            )
+        )
+    return found
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    found: NDArray[np.float64] = wide - np.log(np.exp(wide).sum())
+    return found

@@ -1,0 +1,327 @@
+"""A real model decodes a text through the tier, beside its own dense attention.
+
+The model reads the context once; its blocks go to the daemon, its KV stays as the reference. Then,
+for each selection, the same tokens are decoded from the same context, each from the tier, and their
+logits are held against those of the model's own attention. Where every block was selected, the same
+kernel runs once more over the same blocks in memory, and the two must agree to the bit.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+import offstage
+from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import HIT_ENDS
+from offstage.host.arrays import Arrays
+from offstage.host.control import Control
+from offstage.host.decode import Decoder, SelectionRule
+from offstage.host.fabrics import Fabric
+from offstage.host.foretold import Foretold
+from offstage.host.geometry import KvGeometry
+from offstage.host.pool import HbmPool
+from offstage.host.prefill import MissingWriter, compute_context
+from offstage.host.record import AgentRecord
+from offstage.host.session import Context
+from offstage.host.sessions import append_chunks
+from offstage.host.transformer.attention import Foresight, installed, step_logits
+from offstage.host.transformer.dense import DenseKv, check_scale, kv_geometry
+from offstage.host.transformer.resident import ResidentAttention
+from offstage.host.transformer.tiered import TieredAttention
+from offstage.host.values import WIDTHS, ValueType
+from offstage.testbeds.beds.connect import Link, attached
+from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
+from offstage.testbeds.live.figures import hit_rate_of, ledger_since
+from offstage.testbeds.live.model.options import ModelOptions
+from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compared
+from offstage.testbeds.machine import machine
+from offstage.testbeds.progress import Progress
+
+__all__ = ["run"]
+
+
+def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
+    """Prefill, decode each selection, compare.
+
+    BadInput: options, model, text, login, or a daemon whose blocks are not the model's. RunFailed,
+    StoreFull: the daemon went away or has no room."""
+    options.check()
+    arrays = options.arrays()
+    shape = look(options.model)
+    with attached(link) as (control, fabric):
+        progress.start("load the model", 1)
+        loaded = load(shape, options.device, options.dtype)
+        check_scale(loaded.model)
+        geometry = kv_geometry(
+            shape.name, loaded.model.config, control.geometry.block_tokens, _value_type(loaded)
+        )
+        _check_fit(geometry, control)
+        HbmPool(geometry, 1, arrays).blocks()  # refuses numbers that the kernel's library lacks
+        tokens, _ = text_tokens(loaded, options.text)
+        context_tokens = _context_tokens(options, loaded, geometry, len(tokens), control)
+        one = _Run(options, link, control, fabric, loaded, geometry, progress)
+        one.prefill(tokens[:context_tokens])
+        passes = [one.decode(k, tokens[context_tokens:], arrays) for k in options.selections]
+        policy = control.policy()
+        storage = control.storage
+    return ModelSummary(
+        model={
+            "name": shape.name, "architecture": shape.model_type, "dtype": loaded.dtype,
+            "value_type": geometry.value_type, "layers": shape.layer_count,
+            "config_sha256": shape.config_sha256,
+        },
+        workload={
+            "text": options.text.name, "context_tokens": context_tokens, "steps": options.steps,
+            "block_tokens": geometry.block_tokens, "block_bytes": geometry.block_bytes(0),
+            "selector": options.selector, "kernel": options.kernel, "device": options.device,
+            "sink_blocks": options.sink_blocks, "window_blocks": options.window_blocks,
+            "generated": options.generate, "prefill_blocks_written": one.blocks_written,
+        },
+        tier={"fabric": link.fabric, "storage": storage, "policy": dict(policy)},
+        dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
+        passes=passes,
+        machine={**machine(), **_versions()},
+        command=options.command,
+        version=offstage.__version__,
+    )  # fmt: skip
+
+
+class _Run:
+    """One model at one daemon."""
+
+    def __init__(
+        self,
+        options: ModelOptions,
+        link: Link,
+        control: Control,
+        fabric: Fabric,
+        loaded: Loaded,
+        geometry: KvGeometry,
+        progress: Progress,
+    ) -> None:
+        self.options, self.link, self.control, self.fabric = options, link, control, fabric
+        self.loaded, self.geometry, self.progress = loaded, geometry, progress
+        self.kv = DenseKv(loaded.model, geometry)
+        self.tokens: list[int] = []
+        self.context: Context
+        self.blocks_written = 0
+        self._bits = _bits_of(options, loaded, geometry)
+
+    def prefill(self, tokens: list[int]) -> None:
+        """Read the context, and write to the tier what it does not have."""
+        geometry, size = self.geometry, self.geometry.block_tokens
+        self.tokens = tokens
+        self.progress.start("prefill", len(tokens))
+        self.kv.prefill(tokens, self.options.prefill_piece, self.progress.advance)
+        identities = [self._name_of([], ordinal) for ordinal in range(len(tokens) // size)]
+        handle = self.control.session_open(select_blocks=1)
+        appended = append_chunks(self.control, handle, identities, geometry.layer_count)
+        write = MissingWriter(self.fabric, handle, appended.stored_layers, geometry.layer_count)
+        self.progress.start("write blocks", len(identities) * geometry.layer_count)
+
+        def written(layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
+            write(layer, first, blocks)
+            self.progress.advance(len(blocks))
+
+        self.context = compute_context(self.kv, identities, self.options.selector, written)
+        self.control.session_close(handle, archive=True)
+        self.blocks_written = write.blocks_written
+
+    def decode(self, select_blocks: int, following: list[int], arrays: Arrays) -> ModelPass:
+        """One selection over the whole text."""
+        options, geometry = self.options, self.geometry
+        room = geometry.block_count(len(self.tokens) + options.steps)
+        chosen = min(select_blocks, room)
+        rule = SelectionRule(
+            options.selector, chosen, options.sink_blocks, options.window_blocks
+        )
+        wanted = round(options.pool_ratio * chosen * geometry.layer_count)
+        pool_blocks = max(chosen, wanted) + geometry.layer_count
+        pool = HbmPool(geometry, pool_blocks, arrays, chosen)
+        decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
+        before = self.control.ledger()
+        self.fabric.register(pool.memory.landing)
+        grown: list[int] = []
+        try:
+            attention = TieredAttention(
+                self.control, decoder, self.context,
+                lambda ordinal: self._name_of(grown, ordinal, "decoded", chosen, options.kernel),
+                options.time_per_token_s,
+            )  # fmt: skip
+            if options.foretell:
+                attention.foretold = Foretold(geometry.layer_count, rule)
+            foresight = Foresight(attention.told) if options.foretell else None
+            self.progress.start(f"decode, {chosen} of {room} blocks", options.steps)
+            given = [] if options.generate else following[: options.steps + 1]
+            logits = self._steps(attention, given, grown, foresight)
+        finally:
+            self.fabric.unregister(pool.memory.landing)
+        ledger = ledger_since(before, self.control.ledger())
+        dense = self.kv.logits(grown).cpu().numpy()
+        known = grown if options.generate else [*grown, following[options.steps]]
+        positions = compared(logits, dense, known, len(self.tokens))
+        every = chosen == room
+        record = attention.record
+        return ModelPass(
+            select_blocks=chosen,
+            share_read=_share_read(record, geometry, len(self.tokens)),
+            perplexity=_perplexity([one.nll for one in positions]),
+            top1_agreement=float(np.mean([one.top1 == one.dense_top1 for one in positions])),
+            kl_mean=float(np.mean([one.kl for one in positions])),
+            kl_max=max(one.kl for one in positions),
+            logit_error_max=max(one.logit_error for one in positions),
+            bit_equal=self._bit_equal(logits, grown, arrays) if every else None,
+            demands=int(ledger["demands"]),
+            hit_rate=hit_rate_of(ledger),
+            late_rate=ledger["ends"][HIT_ENDS] / max(1, ledger["demands"]),
+            stall_ms_p50=float(np.quantile(record.stall_ms(), 0.5)),
+            stall_ms_p99=float(np.quantile(record.stall_ms(), 0.99)),
+            token_ms_p50=float(np.quantile(record.token_ms(), 0.5)),
+            blocks_verified=record.blocks_verified,
+            blocks_corrupt=record.blocks_corrupt,
+            blocks_recomputed=record.blocks_recomputed,
+            positions=positions,
+            foretold=attention.foretold.agreement() if attention.foretold else [],
+            text=self.loaded.tokenizer.decode(grown) if options.generate else "",
+        )
+
+    def _steps(
+        self,
+        attention: TieredAttention | ResidentAttention,
+        following: Sequence[int],
+        grown: list[int],
+        foresight: Foresight | None = None,
+    ) -> NDArray[np.float32]:
+        """Decode token by token into `grown`: the logits after each, `[steps, vocabulary]`. Without
+        `following` the model chooses, its end of the text excepted."""
+        model, first = self.loaded.model, len(self.tokens)
+        token = following[0] if following else self._chosen(self.kv.last_logits)
+        found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
+        with installed(model, attention, foresight):
+            for step, row in enumerate(found):
+                grown.append(token)
+                attention.begin_token()
+                row[:] = step_logits(model, token, first + step).cpu().numpy()
+                attention.end_token()
+                if following:
+                    token = following[min(step + 1, len(following) - 1)]
+                else:
+                    token = self._chosen(row)
+                self.progress.advance(1)
+        attention.close()
+        return found
+
+    def _chosen(self, logits: NDArray[np.float32]) -> int:
+        allowed = logits.copy()
+        allowed[list(self.loaded.end_tokens)] = -np.inf
+        return int(allowed.argmax())
+
+    def _bit_equal(
+        self, logits: NDArray[np.float32], grown: Sequence[int], arrays: Arrays
+    ) -> bool:
+        """The same tokens by the same kernel, with all blocks in memory."""
+        identities = self.context.identities
+        attention = ResidentAttention(
+            arrays, self.options.kernel, self.geometry,
+            lambda layer: self.kv.blocks(layer, 0, identities),
+            len(self.tokens) + self.options.steps,
+        )  # fmt: skip
+        self.progress.start("the same in memory", self.options.steps)
+        return bool(np.array_equal(self._steps(attention, grown, []), logits))
+
+    def _name_of(self, grown: Sequence[int], ordinal: int, *more: object) -> int:
+        """Names the full block at an ordinal by all that its bytes follow from."""
+        end = (ordinal + 1) * self.geometry.block_tokens
+        tokens = np.array([*self.tokens, *grown][:end], np.int64).tobytes()
+        text = json.dumps([self._bits, *more]).encode()
+        digest = hashlib.blake2b(text + tokens, digest_size=16).digest()
+        return int.from_bytes(digest, "little")
+
+
+def _bits_of(options: ModelOptions, loaded: Loaded, geometry: KvGeometry) -> str:
+    """What the bits of the KV hang on, beside the tokens: the weights, and all that computes."""
+    import torch
+
+    weights = [
+        (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(options.model.glob("*.safetensors"))
+    ]
+    parts = (
+        loaded.shape.config_sha256, weights, loaded.dtype, geometry.value_type,
+        geometry.block_tokens, options.device, options.prefill_piece, torch.get_num_threads(),
+        machine()["processor"], *_versions().values(),
+    )  # fmt: skip
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+
+
+def _check_fit(geometry: KvGeometry, control: Control) -> None:
+    """BadInput, naming both, where the daemon's blocks are not the model's."""
+    theirs, payload = control.geometry, geometry.block_bytes(0)
+    if (theirs.layer_count, theirs.payload_size_bytes) == (geometry.layer_count, payload):
+        return
+    raise BadInput(
+        f"the model has {geometry.layer_count} layers and blocks of {payload:,} B for "
+        f"{geometry.block_tokens} tokens of {geometry.value_type}, the daemon "
+        f"{theirs.layer_count} layers and blocks of {theirs.payload_size_bytes:,} B",
+        control.endpoint,
+        f"serve with --set arena.layers={geometry.layer_count} --set arena.payload={payload}",
+    )
+
+
+def _context_tokens(
+    options: ModelOptions, loaded: Loaded, geometry: KvGeometry, text_tokens: int, control: Control
+) -> int:
+    """How long the context is: as asked, or all that the text, the model and the daemon allow."""
+    size, shape = geometry.block_tokens, loaded.shape
+    behind = 0 if options.generate else options.steps + 1
+    daemon_tokens = control.limits.session_chunk_max * size
+    bounds = {
+        "the text": (text_tokens - behind, "give a longer --text, or fewer of them"),
+        "the model": (shape.tokens_max - options.steps, "give fewer"),
+        "the daemon": (daemon_tokens - options.steps, "raise [limits] context_tokens there"),
+    }
+    if shape.window_tokens is not None:
+        bounds["its sliding window"] = (
+            shape.window_tokens - options.steps, "give fewer, or a model without a window",
+        )  # fmt: skip
+    least = min(bound for bound, _ in bounds.values()) // size * size
+    chosen = options.context_tokens or least
+    for name, (bound, mend) in bounds.items():
+        if max(chosen, size) > bound:
+            raise BadInput(
+                f"{max(chosen, size):,} tokens of context and {options.steps:,} steps are more "
+                f"than {name} has room for: {max(bound, 0):,} of context", options.where, mend,
+            )  # fmt: skip
+    if chosen % size:
+        raise BadInput(
+            f"--context-tokens {chosen}", options.where, f"give a multiple of {size}, a block"
+        )
+    return chosen
+
+
+def _value_type(loaded: Loaded) -> ValueType:
+    for value_type in WIDTHS:
+        if value_type == loaded.dtype:
+            return value_type
+    raise BadInput(
+        f"blocks cannot hold {loaded.dtype}", "--dtype", f"choose one of {', '.join(WIDTHS)}"
+    )
+
+
+def _share_read(record: AgentRecord, geometry: KvGeometry, context_tokens: int) -> float:
+    there = sum(
+        geometry.block_count(context_tokens + token.step + 1) for token in record.tokens
+    )
+    return sum(token.selected for token in record.tokens) / (there * geometry.layer_count)
+
+
+def _perplexity(nll: Sequence[float | None]) -> float:
+    return float(np.exp(np.mean([one for one in nll if one is not None])))

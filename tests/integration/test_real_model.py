@@ -1,0 +1,241 @@
+"""Does a real model decode from the daemon what it decodes by itself?
+
+Tiny models with random weights here; one that was trained, where there is one (`OFFSTAGE_MODELS`).
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_models import save_model, save_text
+
+from offstage.bindings.errors import RunFailed
+from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.capture.model import load, look, text_tokens
+from offstage.testbeds.cli import run
+
+pytest.importorskip("torch", reason="needs the extra capture")
+pytest.importorskip("transformers", reason="needs the extra capture")
+
+BLOCK_TOKENS = 16
+CONTEXT, STEPS = 320, 40
+ROOM = (CONTEXT + STEPS + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+SMALL_POOL = ["--pool-ratio", "0.3"]
+"""So that what a layer read has left the pool before it reads again: every step fetches."""
+
+
+def start(folder: Path, layers: int, payload: int, context_tokens: int) -> Any:
+    """A daemon for one model, with an arena that holds a part of its blocks."""
+    sections: dict[str, dict[str, Any]] = {
+        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
+                   "metrics_endpoint": ""},
+        "arena": {"size": 30 * (payload + 4096), "payload": payload, "layers": layers,
+                  "block_tokens": BLOCK_TOKENS},
+        "storage": {"path": str(folder / "store.kv"), "size": "256MiB"},
+        "store": {"segment": "256KiB"},
+        "policy": {"prefetchers": ["window", "ema"], "eviction": "score"},
+        "limits": {"sessions": 4, "context_tokens": context_tokens + 1024},
+    }  # fmt: skip
+    write_config(folder / "daemon.toml", sections, "lab")
+    return serve(folder / "daemon.toml", folder / "log")
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    """Two layers, two KV heads of 16 in float32."""
+    with start(tmp_path_factory.mktemp("daemon"), 2, 4096, 512) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_text(tmp_path_factory.mktemp("text") / "letters.txt")
+
+
+def model_of(folder: Path, architecture: str, **changes: Any) -> Path:
+    save_model(folder / architecture, architecture, {"head_dim": 16, **changes})
+    return folder / architecture
+
+
+def words_of(tier: Tier, model: Path, text: Path, *more: str) -> list[str]:
+    runtime_dir = str(tier.ready["runtime_dir"])
+    return ["host", "run", "--endpoint", tier.endpoint, "--runtime-dir", runtime_dir, "--tenant",
+            "lab", "--model", str(model), "--text", str(text), *more]  # fmt: skip
+
+
+def drive(tier: Tier, model: Path, text: Path, out: Path, *more: str) -> dict[str, Any]:
+    sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS)]
+    assert run(words_of(tier, model, text, "--out", str(out), *sizes, *more)) == 0
+    found: dict[str, Any] = json.loads((out / "model.json").read_text())
+    return found
+
+
+def own_logits(model: Path, tokens: list[int]) -> Any:
+    """Dense attention over all tokens at once, by nobody but the library."""
+    import torch
+    import transformers
+
+    whole = transformers.AutoModelForCausalLM.from_pretrained(model, dtype="auto").eval()
+    with torch.inference_mode():
+        return whole(torch.tensor([tokens])).logits[0].float().numpy()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "glm4"])
+def test_with_every_block_selected_it_is_the_model_itself(
+    architecture: str, tier: Tier, text: Path, tmp_path: Path
+) -> None:
+    """Every step of every layer fetches most blocks; logits are those of the same kernel over
+    blocks in memory to the bit, and of the library's dense attention within 1e-3. With fewer
+    blocks the same run gives something else, and says how much."""
+    model = model_of(tmp_path, architecture)
+    found = drive(tier, model, text, tmp_path / "out", "--select-blocks", "8,all", *SMALL_POOL,
+                  "--kernel", "numpy" if architecture == "qwen3" else "torch",
+                  "--foretell")  # fmt: skip
+    few, every = found["passes"]
+    assert every["bit_equal"] is True and every["share_read"] == 1.0
+    assert every["logit_error_max"] < 1e-3 and every["top1_agreement"] == 1.0
+    assert every["demands"] > 2 * (ROOM - 6) * STEPS, "every step fetched"
+    for one in (few, every):
+        assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
+        assert one["blocks_verified"] == one["demands"]
+        assert [row["position"] for row in one["positions"]] == [*range(CONTEXT, CONTEXT + STEPS)]
+        nll = [row["nll"] for row in one["positions"]]
+        assert one["perplexity"] == pytest.approx(np.exp(np.mean(nll)))
+    assert 0.3 < few["share_read"] < 0.5 and few["bit_equal"] is None
+    assert few["kl_mean"] > 1e-4 > every["kl_max"]
+    assert few["foretold"][0]["foretold"] == 1.0, "layer 0's query hangs on the token alone"
+    tokens = [row["token"] for row in every["positions"]]
+    logits = own_logits(model, tokens_of(model, text)[: CONTEXT + STEPS])[CONTEXT:]
+    assert tokens == tokens_of(model, text)[CONTEXT : CONTEXT + STEPS]
+    assert logits.argmax(axis=1).tolist() == [row["dense_top1"] for row in every["positions"]]
+    following = tokens_of(model, text)[CONTEXT + 1 : CONTEXT + STEPS + 1]
+    wide = logits.astype(np.float64)
+    nll = np.log(np.exp(wide).sum(axis=1)) - wide[np.arange(STEPS), following]
+    np.testing.assert_allclose([row["nll"] for row in every["positions"]], nll, atol=1e-3)
+
+
+def tokens_of(model: Path, text: Path) -> list[int]:
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    ids: list[int] = tokenizer(text.read_text())["input_ids"]
+    return ids
+
+
+def test_what_it_generates_is_what_the_library_generates(
+    tier: Tier, text: Path, tmp_path: Path
+) -> None:
+    """Greedy, over all blocks; the same blocks are in the store already for a second run."""
+    model = model_of(tmp_path, "llama", eos_token_id=None)
+    found = drive(tier, model, text, tmp_path / "out", "--select-blocks", "all", "--generate")
+    (one,) = found["passes"]
+    tokens = tokens_of(model, text)[:CONTEXT] + [row["token"] for row in one["positions"]]
+    logits = own_logits(model, tokens)
+    assert tokens[CONTEXT:] == logits[CONTEXT - 1 : -1].argmax(axis=1).tolist()
+    assert one["bit_equal"] is True and one["positions"][-1]["nll"] is None
+    assert found["workload"]["prefill_blocks_written"] == 2 * CONTEXT // BLOCK_TOKENS
+    again = drive(tier, model, text, tmp_path / "out", "--select-blocks", "12", "--generate")
+    assert again["workload"]["prefill_blocks_written"] == 0
+
+
+def test_a_block_of_the_context_that_the_tier_lost_is_made_again(
+    text: Path, tmp_path: Path
+) -> None:
+    """Byte for byte; one that decoding wrote cannot be, and the run says so."""
+    from offstage.host.transformer.dense import DenseKv, kv_geometry
+
+    loaded = load(look(model_of(tmp_path, "qwen3")))
+    shape = kv_geometry("tiny", loaded.model.config, BLOCK_TOKENS, "float32")
+    kv = DenseKv(loaded.model, shape)
+    kv.prefill(text_tokens(loaded, text)[0][:CONTEXT], 100, lambda count: None)
+    whole = kv.blocks(1, 0, range(CONTEXT // BLOCK_TOKENS))
+    where = np.array([3, 17, 0], np.int32)
+    assert (kv.blocks_at(1, where, []) == whole[where]).all()
+    assert len(np.unique(whole, axis=0)) == len(whole)
+    with pytest.raises(RunFailed, match="block 20 of layer 1, which decoding had written"):
+        kv.blocks_at(1, np.array([3, 20], np.int32), [])
+
+
+WINDOW = {"sliding_window": 64, "layer_types": ["sliding_attention"] * 2}
+REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
+    "blocks of another size": ("llama", {"head_dim": 8}, [], "--set arena.payload=2048"),
+    "another number of layers": ("llama", {"num_hidden_layers": 3}, [], "--set arena.layers=3"),
+    "a sliding window": ("mistral", WINDOW, [], "its sliding window has room for"),
+    "bfloat16 in numpy": ("llama", {"head_dim": 32}, ["--dtype", "bfloat16", "--kernel", "numpy"],
+                          "numpy has no bfloat16: use torch"),
+    "a text too short": ("llama", {}, ["--steps", "400"], "than the text has room for"),
+    "half a block": ("llama", {}, ["--context-tokens", "100"], "give a multiple of 16"),
+    "no selection": ("llama", {}, ["--select-blocks", "3"], "select more than 5 blocks"),
+    "no number": ("llama", {}, ["--select-blocks", "few"], "write for example 16,64,all"),
+    "no selector": ("llama", {}, ["--selector", "best"], "choose one of quest, mean_key, mass"),
+    "a trace as well": ("llama", {}, ["--trace", "x"], "give --model or --trace"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_one_line(
+    case: str, tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    architecture, changes, more, problem = REFUSED[case]
+    model = model_of(tmp_path, architecture, **changes)
+    sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS)]
+    assert run(words_of(tier, model, text, *sizes, *more)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert problem in error.replace(";", ":") and error.startswith("offstage: ")
+
+
+def test_a_folder_that_holds_no_causal_lm_is_one_line(
+    tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_of(tmp_path, "llama")
+    config = json.loads((model / "config.json").read_text())
+    for kind in ("bert", "deepseek_v3"):
+        (model / "config.json").write_text(json.dumps({**config, "model_type": kind}))
+        assert run(words_of(tier, model, text)) == 2
+        assert f"architecture '{kind}' is not supported" in capsys.readouterr().err
+    assert run(words_of(tier, tmp_path / "none", text)) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def models() -> Path:
+    beside = Path(__file__).resolve().parents[3] / "shared/models"
+    folder = Path(os.environ.get("OFFSTAGE_MODELS", beside))
+    if not (folder / "pycode-3m").is_dir():
+        pytest.skip(f"no pycode-3m in {folder}; set OFFSTAGE_MODELS to a folder that holds it")
+    return folder
+
+
+@pytest.mark.slow
+def test_a_trained_model_decodes_at_8k(
+    models: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Point by point what is promised of a model with genuine attention: all blocks give the model
+    itself, fewer a perplexity that falls towards it, and the next layer's query foretells most of
+    the selection in layers 2 to 5, as the model's own page says, and little in layer 1."""
+    with start(tmp_path_factory.mktemp("daemon"), 6, 8192, 8192) as tier:
+        found = {}
+        for selector, selections in (("mass", "29"), ("quest", "16,64,all")):
+            words = words_of(
+                tier, models / "pycode-3m", models / "dev1.txt", "--context-tokens", "8192",
+                "--steps", "64", "--select-blocks", selections, "--selector", selector,
+                "--foretell", "--out", str(tmp_path),
+            )  # fmt: skip
+            assert run(words) == 0
+            found[selector] = json.loads((tmp_path / "model.json").read_text())
+    few, some, every = found["quest"]["passes"]
+    assert every["bit_equal"] is True and every["logit_error_max"] < 1e-3
+    assert every["top1_agreement"] == 1.0 and every["blocks_corrupt"] == 0
+    dense = found["quest"]["dense_perplexity"]
+    assert abs(every["perplexity"] - dense) < 1e-3 * dense
+    assert few["kl_mean"] > some["kl_mean"] > every["kl_mean"]
+    (exact,) = found["mass"]["passes"]
+    told = {row["layer"]: row for row in exact["foretold"]}
+    for layer in (2, 3, 4, 5):
+        assert told[layer]["foretold"] > told[layer]["step_before"]
+        assert told[layer]["foretold"] > 0.6
+    assert told[1]["foretold"] < told[1]["step_before"] and told[0]["foretold"] > 0.99

@@ -17,7 +17,7 @@ from offstage.host.foretold import Foretold
 from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import ScoreQuantizer
 from offstage.host.session import Context, HostSession
-from offstage.host.sessions import append_chunks
+from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.tail_block import TailBlock, write_tokens
 
 __all__ = ["TieredAttention"]
@@ -51,7 +51,7 @@ class TieredAttention:
 
     def __init__(
         self,
-        control: Any,
+        control: Sessions,
         decoder: Decoder,
         context: Context,
         identity: Callable[[int], int],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from offstage.testbeds.live.results import Summary
 
 __all__ = [
+    "DecodeCostOption",
     "EndpointOption",
     "Format",
     "FormatOption",
@@ -31,6 +32,7 @@ __all__ = [
     "operator",
     "parse_settings",
     "print_summary",
+    "refuse_both_paces",
     "table",
 ]
 
@@ -52,6 +54,10 @@ class Kernel(StrEnum):
 
 DeviceOption = Annotated[
     str, typer.Option("--device", help="where KV and kernel are: cpu; also cuda, but for numpy")
+]
+DecodeCostOption = Annotated[
+    Path | None,
+    typer.Option("--decode-cost", help="the GPU's own time as `host calibrate` measured it"),
 ]
 FormatOption = Annotated[
     Format, typer.Option("--format", help="text for people, json for programs")
@@ -122,6 +128,14 @@ def table(rows: Mapping[str, object], title: str = "") -> Table:
     for name, value in _flat(rows):
         drawn.add_row(name, value)
     return drawn
+
+
+def refuse_both_paces(time_per_token: str | None, decode_cost: Path | None) -> None:
+    """BadInput where the GPU's own time is said twice."""
+    if time_per_token is not None and decode_cost is not None:
+        raise BadInput(
+            "--time-per-token and --decode-cost", "command line", "give one of them"
+        )
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:

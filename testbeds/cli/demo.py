@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offstage.bindings.errors import BadInput, Interrupted
-from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel
+from offstage.testbeds.cli.common import (
+    DecodeCostOption,
+    DeviceOption,
+    Format,
+    FormatOption,
+    Kernel,
+    refuse_both_paces,
+)
 
 if TYPE_CHECKING:
     from offstage.testbeds.live.options import DemoOptions
@@ -46,6 +53,7 @@ def demo(
     time_per_token: Annotated[
         str | None, typer.Option("--time-per-token", help="the GPU's own time, such as 20ms")
     ] = None,
+    decode_cost: DecodeCostOption = None,
     steps: Annotated[int | None, typer.Option("--steps", help="decode steps per session")] = None,
     sessions: Annotated[int | None, typer.Option("--sessions")] = None,
     context_tokens: Annotated[int | None, typer.Option("--context-tokens")] = None,
@@ -76,6 +84,7 @@ def demo(
     options = options_of(
         {**(QUICK if quick else {}), **given}, out=out, trace=trace, seed=seed,
         keep_store=keep_store, kernel=kernel.value, device=device, time_per_token=time_per_token,
+        decode_cost=decode_cost,
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
         ahead=layer_ahead, baselines=tuple(dict.fromkeys(baseline or ())),
     )  # fmt: skip
@@ -118,15 +127,26 @@ def _compare(out: Path, command: str, form: Format) -> None:
 
 
 def options_of(
-    sizes: dict[str, Any], *, time_per_token: str | None, **others: Any
+    sizes: dict[str, Any],
+    *,
+    time_per_token: str | None,
+    decode_cost: Path | None = None,
+    **others: Any,
 ) -> "DemoOptions":
     """The demo's options, checked; BadInput names what is out of range."""
-    from offstage.bindings.units import parse_time
-    from offstage.testbeds.live.options import DemoOptions
+    import msgspec
 
+    from offstage.bindings.units import parse_time
+    from offstage.testbeds.live.options import DemoOptions, measured_pace
+
+    refuse_both_paces(time_per_token, decode_cost)
     if time_per_token is not None:
         others["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
     command = shlex.join(["offstage", *sys.argv[1:]])
     options = DemoOptions(command=command, **sizes, **others)
+    if decode_cost is not None:
+        tokens = options.select_blocks * options.geometry.block_tokens
+        pace = measured_pace(decode_cost, options.geometry, options.sessions, tokens)
+        options = msgspec.structs.replace(options, **pace)
     options.check()
     return options

@@ -5,19 +5,22 @@ import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import (
+    DecodeCostOption,
     DeviceOption,
     EndpointOption,
     Format,
     FormatOption,
     Kernel,
     RuntimeDirOption,
+    refuse_both_paces,
 )
+from offstage.testbeds.cli.host_calibrate import calibrate
 from offstage.testbeds.cli.host_model import (
     Dtype,
     DtypeOption,
@@ -30,6 +33,9 @@ from offstage.testbeds.cli.host_model import (
     TextOption,
     run_model,
 )
+
+if TYPE_CHECKING:
+    from offstage.testbeds.beds.connect import Link
 
 __all__ = ["register"]
 
@@ -50,6 +56,7 @@ class FabricName(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add `offstage host`."""
     app.add_typer(host, name="host")
+    host.command()(calibrate)
 
 
 @host.callback()
@@ -57,55 +64,70 @@ def about() -> None:
     """The host agent, in the place of a GPU node."""
 
 
+TenantOption = Annotated[str, typer.Option("--tenant", help="whose blocks they are")]
+SecretOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret",
+        help="file with the tenant's secret; default: as the daemon left it for this user",
+    ),
+]
+CurveOption = Annotated[
+    Path | None, typer.Option("--curve-dir", help="server.key and client.key_secret, for CURVE")
+]
+FabricOption = Annotated[
+    FabricName,
+    typer.Option("--fabric", help="shm on the daemon's machine, verbs over RDMA, zmq anywhere"),
+]
+RdmaOption = Annotated[
+    str, typer.Option("--rdma", help="verbs: DEVICE,gid=INDEX,mtu=BYTES; each may be left out")
+]
+GeometryOption = Annotated[
+    str, typer.Option("--geometry", help="KV of which model; must fit the daemon's blocks")
+]
+TraceOption = Annotated[
+    Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
+]
+ContextOption = Annotated[
+    int | None,
+    typer.Option("--context-tokens", help="default: 131,072; with --model all of the text"),
+]
+StepsOption = Annotated[
+    int | None,
+    typer.Option("--steps", help="decode steps per session; default: 300, with --model 128"),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="fixes the workload")]
+KernelOption = Annotated[
+    Kernel | None, typer.Option("--kernel", help="default: numpy, with --model torch")
+]
+TimeOption = Annotated[
+    str | None, typer.Option("--time-per-token", help="the GPU's own time; default: 20ms")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="folder for summary.json and report.html")
+]
+
+
 @host.command()
 def run(
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
-    tenant: Annotated[str, typer.Option("--tenant", help="whose blocks they are")] = "default",
-    secret: Annotated[
-        Path | None,
-        typer.Option(
-            "--secret",
-            help="file with the tenant's secret; default: as the daemon left it for this user",
-        ),
-    ] = None,
+    tenant: TenantOption = "default",
+    secret: SecretOption = None,
     runtime_dir: RuntimeDirOption = None,
-    curve_dir: Annotated[
-        Path | None,
-        typer.Option("--curve-dir", help="server.key and client.key_secret, for CURVE"),
-    ] = None,
-    fabric: Annotated[
-        FabricName,
-        typer.Option("--fabric", help="shm on the daemon's machine, verbs over RDMA, zmq anywhere"),
-    ] = FabricName.shm,
-    rdma: Annotated[
-        str, typer.Option("--rdma", help="verbs: DEVICE,gid=INDEX,mtu=BYTES; each may be left out")
-    ] = "",
-    geometry: Annotated[
-        str, typer.Option("--geometry", help="KV of which model; must fit the daemon's blocks")
-    ] = "demo",
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
-    ] = None,
+    curve_dir: CurveOption = None,
+    fabric: FabricOption = FabricName.shm,
+    rdma: RdmaOption = "",
+    geometry: GeometryOption = "demo",
+    trace: TraceOption = None,
     sessions: Annotated[int, typer.Option("--sessions")] = 4,
-    context_tokens: Annotated[
-        int | None,
-        typer.Option("--context-tokens", help="default: 131,072; with --model all of the text"),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", help="decode steps per session; default: 300, with --model 128"),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
-    kernel: Annotated[
-        Kernel | None, typer.Option("--kernel", help="default: numpy, with --model torch")
-    ] = None,
+    context_tokens: ContextOption = None,
+    steps: StepsOption = None,
+    seed: SeedOption = 1,
+    kernel: KernelOption = None,
     device: DeviceOption = "cpu",
-    time_per_token: Annotated[
-        str, typer.Option("--time-per-token", help="the GPU's own time")
-    ] = "20ms",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="folder for summary.json and report.html")
-    ] = None,
+    time_per_token: TimeOption = None,
+    decode_cost: DecodeCostOption = None,
+    out: OutOption = None,
     model: ModelOption = None,
     text: TextOption = None,
     select_blocks: SelectOption = "32",
@@ -123,34 +145,51 @@ def run(
     """
     from offstage.bindings.units import parse_time
     from offstage.bindings.verbs import parse_rdma
-    from offstage.host.models import geometry as geometry_of
     from offstage.testbeds.beds.connect import Link
+
+    refuse_both_paces(time_per_token, decode_cost)
+    link = Link(endpoint, tenant, fabric.value, "host-run", secret, runtime_dir, curve_dir,
+                parse_rdma(rdma))  # fmt: skip
+    sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
+    given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
+    given |= {"device": device, "command": shlex.join(["offstage", *sys.argv[1:]])}
+    if time_per_token is not None:
+        given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
+    if model is None:
+        if text is not None or generate or foretell:
+            raise BadInput("--text, --generate and --foretell are for a model", "host run",
+                           "name it with --model")  # fmt: skip
+        given |= {"trace": trace, "seed": seed, "sessions": sessions}
+        return _run_drawn(link, out, form, geometry, decode_cost, given)
+    if trace is not None or decode_cost is not None:
+        raise BadInput("a model has its own text, and takes its own time", "host run",
+                       "leave out --trace and --decode-cost, or --model")  # fmt: skip
+    run_model(
+        link, out, form, model=model, text=text, select_blocks=select_blocks, selector=selector,
+        pool_ratio=pool_ratio, dtype=dtype.value, generate=generate, foretell=foretell, **given,
+    )  # fmt: skip
+
+
+def _run_drawn(
+    link: "Link",
+    out: Path | None,
+    form: Format,
+    geometry: str,
+    decode_cost: Path | None,
+    given: dict[str, Any],
+) -> None:
+    """Sessions whose keys and queries are drawn."""
+    from offstage.host.models import geometry as geometry_of
     from offstage.testbeds.cli.common import print_summary
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.host_run import run as drive
-    from offstage.testbeds.live.options import DriveOptions
+    from offstage.testbeds.live.options import SELECT_BLOCKS, DriveOptions, measured_pace
 
-    link = Link(endpoint, tenant, fabric.value, "host-run", secret, runtime_dir, curve_dir,
-                parse_rdma(rdma))  # fmt: skip
-    pace_s = parse_time(time_per_token, "--time-per-token") / 1e9
-    command = shlex.join(["offstage", *sys.argv[1:]])
-    sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
-    given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
-    if model is not None and trace is not None:
-        raise BadInput("both a model and a trace", "host run", "give --model or --trace")
-    if model is not None:
-        return run_model(
-            link, out, form, model=model, text=text, select_blocks=select_blocks,
-            selector=selector, pool_ratio=pool_ratio, dtype=dtype.value, generate=generate,
-            foretell=foretell, device=device, time_per_token_s=pace_s, command=command, **given,
-        )  # fmt: skip
-    if text is not None or generate or foretell:
-        raise BadInput("--text, --generate and --foretell are for a model", "host run",
-                       "name it with --model")  # fmt: skip
-    options = DriveOptions(
-        trace=trace, seed=seed, sessions=sessions, time_per_token_s=pace_s, device=device,
-        geometry=geometry_of(geometry), command=command, **given,
-    )  # fmt: skip
+    shape = geometry_of(geometry)
+    if decode_cost is not None:
+        tokens = SELECT_BLOCKS * shape.block_tokens
+        given |= measured_pace(decode_cost, shape, given["sessions"], tokens)
+    options = DriveOptions(geometry=shape, **given)
     options.check()
     if out is not None:
         _make_folder(out)

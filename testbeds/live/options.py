@@ -11,6 +11,7 @@ from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of
 from offstage.host.baselines import KINDS
+from offstage.host.decode_cost import read
 from offstage.host.geometry import KvGeometry
 from offstage.host.gpu import check_device
 from offstage.host.models import geometry
@@ -18,13 +19,17 @@ from offstage.host.models import geometry
 __all__ = [
     "ARMS",
     "CONTEXT_TOKENS_MAX",
+    "SELECT_BLOCKS",
     "STORE_BYTES_MAX",
     "Arm",
     "DemoOptions",
     "DriveOptions",
+    "measured_pace",
 ]
 
 CONTEXT_TOKENS_MAX = 131_072
+SELECT_BLOCKS = 32
+"""Blocks that a layer reads in a step, unless an option says otherwise."""
 STORE_BYTES_MAX = 1 << 30
 """Most bytes of KV that a run writes: it shall run where 4 GiB of memory is all there is."""
 SHARED_PREFIX_SHARE = 4
@@ -47,7 +52,9 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """None: a quarter of the context."""
     steps: Annotated[int, within(1, 100_000)] = 300
     time_per_token_s: TimePerToken = 0.020
-    select_blocks: int = 32
+    decode_cost: dict[str, Any] | None = None
+    """Where that time was measured; None where it was given."""
+    select_blocks: int = SELECT_BLOCKS
     sink_blocks: int = 1
     window_blocks: int = 4
     pool_ratio: float = 1.5
@@ -102,6 +109,16 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Blocks of the HBM pool over all sessions and layers."""
         per_layer = round(self.pool_ratio * self.select_blocks)
         return per_layer * self.sessions * self.geometry.layer_count
+
+
+def measured_pace(path: Path, shape: KvGeometry, sessions: int, tokens: int) -> dict[str, Any]:
+    """The options that a file of decode costs gives: the device's time for one token of `sessions`
+    sessions that attend to `tokens` tokens each, and where it was measured."""
+    cost = read(path)
+    return {
+        "time_per_token_s": cost.token_ns(shape, sessions, tokens) / 1e9,
+        "decode_cost": cost.said(),
+    }
 
 
 # What the demo runs: arms and storages beside the host's own options, and the checks of both.

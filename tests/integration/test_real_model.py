@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "no selection": ("llama", {}, ["--select-blocks", "3"], "select more than 5 blocks"),
     "no number": ("llama", {}, ["--select-blocks", "few"], "write for example 16,64,all"),
     "no selector": ("llama", {}, ["--selector", "best"], "choose one of quest, mean_key, mass"),
-    "a trace as well": ("llama", {}, ["--trace", "x"], "give --model or --trace"),
+    "a trace as well": ("llama", {}, ["--trace", "x"], "leave out --trace and --decode-cost"),
 }  # fmt: skip
 
 

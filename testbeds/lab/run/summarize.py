@@ -18,6 +18,7 @@ from rich.table import Table
 
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
+from offstage.host.decode_cost import read
 from offstage.testbeds.lab.results.ledger import (
     LEDGER_NAME,
     BoundTotals,
@@ -172,6 +173,7 @@ def manifest(experiment: Experiment) -> dict[str, Any]:
         ).hexdigest()
         for name in sorted({variant.spec.tier.storage for variant in experiment.variants})
     }
+    costs = {variant.spec.tier.decode_cost for variant in experiment.variants} - {""}
     return {
         "command": shlex.join(["offstage", *sys.argv[1:]]),
         "version": version("offstage"),
@@ -181,6 +183,7 @@ def manifest(experiment: Experiment) -> dict[str, Any]:
         "seeds": list(first.seeds),
         "workloads": workloads,
         "preset_sha256": presets,
+        "decode_cost": {name: read(Path(name)).said() for name in sorted(costs)},
         "machine": machine(),
         "provenance": "modelled",
     }

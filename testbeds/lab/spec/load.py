@@ -9,6 +9,7 @@ by the same rules then.
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from offstage.bindings.layouts import EVICTIONS
 from offstage.bindings.settings import check_known, convert, declared, read_toml
 from offstage.bindings.storage import presets
 from offstage.bindings.units import format_size, parse_time
+from offstage.host.decode_cost import read
 from offstage.host.models import geometry
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec
@@ -114,9 +116,26 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
             inner[name] = value
         else:
             tables[key] = value
-    spec = convert(tables, Spec, where)
+    tier = tables.get("tier")
+    if isinstance(tier, dict) and {"time_per_token", "decode_cost"} <= set(tier):
+        raise BadInput("the GPU's time is given twice", f"{where}: [tier] decode_cost",
+                       "give it or time_per_token")  # fmt: skip
+    spec = _paced(convert(tables, Spec, where))
     check(spec, where)
     return spec
+
+
+def _paced(spec: Spec) -> Spec:
+    """The spec with the GPU's time as it was measured, where it names a measurement: what a run
+    hangs on is then that time, whatever becomes of the file."""
+    if not spec.tier.decode_cost:
+        return spec
+    shape = replace(geometry(spec.geometry.model), block_tokens=spec.geometry.block_tokens)
+    tokens = spec.selection.k_blocks * spec.geometry.block_tokens
+    token_ns = read(Path(spec.tier.decode_cost)).token_ns(shape, spec.concurrent, tokens)
+    own_ns = token_ns * spec.layer_count // shape.layer_count
+    tier = msgspec.structs.replace(spec.tier, time_per_token=f"{own_ns}ns")
+    return msgspec.structs.replace(spec, tier=tier)
 
 
 def check(spec: Spec, where: str) -> None:

@@ -96,6 +96,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Cap of prefetch reads, such as "4GB/s"; "unlimited": the drive's own limit only."""
     time_per_token: str = "40ms"
     """The GPU's own time for one token of one session."""
+    decode_cost: str = ""
+    """A file of `offstage host calibrate`: that time as it was measured for as many sessions as
+    decode at once, at k blocks each. Read when the spec is, into `time_per_token`."""
     warmup: str = "50ms"
     """Between the end of a prefill and the first demand."""
     in_flight: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 128

@@ -1,0 +1,115 @@
+"""`offstage host calibrate`: what a layer of a decode step costs this device, into a file."""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel, emit
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    out: Annotated[Path, typer.Option("--out", help="the file to write")],
+    geometry: Annotated[
+        str, typer.Option("--geometry", help="whose layer: KV, and widths where they are known")
+    ] = "llama-3-8b",
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", help="folder of a model, whose layer it is instead"),
+    ] = None,
+    kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.torch,
+    device: DeviceOption = "cpu",
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", help="weights; default: float32 on a CPU, bfloat16 on a GPU"),
+    ] = None,
+    batch: Annotated[str, typer.Option("--batch", help="sessions decoded together")] = "1,4,16",
+    tokens: Annotated[
+        str, typer.Option("--tokens", help="tokens that each session attends to")
+    ] = "512,2048,8192",
+    form: FormatOption = Format.text,
+) -> None:
+    """Measure attention, projections and MLP of one layer at several batches and lengths."""
+    import msgspec
+
+    from offstage.host.calibrate import Plan
+    from offstage.host.calibrate import calibrate as measure
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.machine import machine
+
+    on_cuda = device.startswith("cuda")
+    shape, widths = _layer_of(geometry, model)
+    chosen = dtype or ("bfloat16" if on_cuda else "float32")
+    if chosen not in ("float32", "bfloat16", "float16"):
+        raise BadInput(f"no type {chosen!r}", "--dtype", "choose float32, bfloat16 or float16")
+    plan = Plan(
+        geometry=shape, widths=widths, kernel=kernel.value, device=device, dtype=chosen,
+        batches=_numbers(batch, "--batch"), tokens=_numbers(tokens, "--tokens"),
+        processor=str(machine()["processor"]), command=shlex.join(["offstage", *sys.argv[1:]]),
+    )  # fmt: skip
+    plan.check()
+    with shown(1) as progress:
+        progress.start("measure", len(plan.batches) * len(plan.tokens))
+        cost = measure(plan, progress.advance)
+    try:
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(cost), indent=1) + b"\n")
+    except OSError as error:
+        raise BadInput(error.strerror or "cannot be written", str(out), "give another --out"
+                       ) from None  # fmt: skip
+    emit({**msgspec.to_builtins(cost), "out": str(out)}, form, _table(cost, out))
+
+
+def _layer_of(name: str, folder: Path | None) -> tuple[Any, tuple[int, int]]:
+    """The layer's KV and its widths. Where nobody published widths, those of Llama 3's form: as
+    wide as its query heads, and an MLP 3.5 times that."""
+    from offstage.host.calibrate import WIDTHS
+    from offstage.host.models import geometry
+
+    if folder is None:
+        shape = geometry(name)
+        _, _, _, head_dim = shape.block_shape(0)
+        hidden = shape.q_heads * head_dim
+        return shape, WIDTHS.get(name, (hidden, 7 * hidden // 2))
+    from offstage.host.transformer.dense import kv_geometry
+    from offstage.testbeds.capture.model import look
+
+    found = look(folder)
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    shape = kv_geometry(found.name, config, 64, "float16")
+    return replace(shape, source=str(folder)), (config.hidden_size, config.intermediate_size)
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise BadInput(f"{text!r} are no numbers", option, "write for example 1,4,16") from None
+
+
+def _table(cost: Any, out: Path) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False)
+    for name in ("sessions", "tokens each", "projections us", "MLP us", "attention us",
+                 "token ms, all layers"):  # fmt: skip
+        drawn.add_column(name, justify="right")
+    for row in cost.rows:
+        drawn.add_row(
+            str(row.batch), f"{row.tokens:,}", f"{row.projection_ns / 1e3:,.1f}",
+            f"{row.mlp_ns / 1e3:,.1f}", f"{row.attention_ns / 1e3:,.1f}",
+            f"{row.layer_ns * cost.layer_count / 1e6:,.2f}",
+        )  # fmt: skip
+    head = (
+        f"One layer of {cost.geometry} ({cost.hidden} and {cost.mlp} wide, {cost.dtype}) on "
+        f"{cost.device}, {cost.kernel} kernel"
+    )
+    return Group(head, "", drawn, "", str(out))

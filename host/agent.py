@@ -129,6 +129,7 @@ class Agent:
             share = (layer + 1) / layers
             until_ns = begun_ns + int(self.time_per_token_s * share * 1e9)
             self._pace(layer, until_ns, coming, record)
+        self.decoder.end_tick(record)
         for (session, tail_block), token in zip(active, tokens, strict=True):
             token.put_ns = tail_block.end_token(session, record)
             session.step += 1

@@ -30,7 +30,7 @@ from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import select
 from offstage.host.session import HostSession, KvSource
 
-__all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule", "covered_ns"]
+__all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule", "merged"]
 
 UNKNOWN_END = 255
 
@@ -54,8 +54,9 @@ class SelectionRule:
         return self.select_blocks - self.sink_blocks - self.window_blocks
 
 
-def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The stretches inside at least one of the spans (begin, end), in order."""
+def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches inside at least one of the spans (begin, end), in order: what overlaps counts
+    once."""
     found: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
@@ -63,11 +64,6 @@ def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((begin, end))
     return found
-
-
-def covered_ns(spans: Sequence[tuple[int, int]]) -> int:
-    """Time inside at least one of the spans (begin, end): what overlaps counts once."""
-    return sum(end - begin for begin, end in _merged(spans))
 
 
 @dataclass(slots=True)
@@ -125,6 +121,8 @@ class Decoder:
         self._outputs = 0
         self.clock = Clock(self.driver.dilation)
         """Time as the tier has it: what is waited and how long a token takes."""
+        self._stamps = self.pool.arrays.stamps()
+        self._marked: list[tuple[str, Coming, Any, Any]] = []
 
     def layer(
         self, batch: Sequence[tuple[HostSession, Token]], layer: int, record: AgentRecord
@@ -133,7 +131,9 @@ class Decoder:
 
         What the layer's attention gives, float32 `[batch, q_heads, head_dim]`, where the pool is.
         """
-        return self.attend(self.begin(batch, layer, record), record)
+        output = self.attend(self.begin(batch, layer, record), record)
+        self.end_tick(record)
+        return output
 
     def begin(
         self,
@@ -163,24 +163,51 @@ class Decoder:
 
     def settle(self, coming: Coming, record: AgentRecord) -> None:
         """Wait for the rest of the blocks of a layer that is due."""
-        due_ns = self.clock.now_ns() if coming.early else 0
+        if not coming.flying:
+            return
+        due_ns, begun = self.clock.now_ns() if coming.early else 0, self._mark()
         while coming.flying:
             self._end_some(coming, record, due_ns=due_ns)
+        self._marked.append(("stall", coming, begun, self._mark()))
 
     def attend(self, coming: Coming, record: AgentRecord) -> Any:
         """Decode a layer once its blocks are there; the result is `layer`'s."""
         self.settle(coming, record)
-        stall_ns = covered_ns(coming.waits)
-        for begin_ns, end_ns in _merged(coming.waits):
-            record.timeline.add("stall", coming.layer, begin_ns, end_ns)
+        if self._stamps is None:
+            for begin_ns, end_ns in merged(coming.waits):
+                self._stalled(coming, begin_ns, end_ns, record)
         for member in coming.members:
-            member.token.stall_ns += stall_ns
             if member.failed.size:
                 self._recompute(member.session, coming.layer, member.failed, record)
-        begun_ns = self.clock.now_ns()
+        begun = self._mark()
         output = self._attend(coming.members, coming.layer, record)
-        record.timeline.add("compute", coming.layer, begun_ns, self.clock.now_ns())
+        self._marked.append(("compute", coming, begun, self._mark()))
         return output
+
+    def end_tick(self, record: AgentRecord) -> None:
+        """Everything of a token is asked for: take what computing waited and worked, from the
+        device's own marks where it has them."""
+        if self._stamps is not None:
+            record.timeline.source = f"{self._stamps.source}; copies and fetches: the host's clock"
+        for lane, coming, begun, ended in self._marked:
+            begin_ns, end_ns = (
+                (begun, ended) if self._stamps is None
+                else (self._stamps.ns(begun), self._stamps.ns(ended))
+            )  # fmt: skip
+            if lane == "compute":
+                record.timeline.add(lane, coming.layer, begin_ns, end_ns)
+            elif self._stamps is not None:
+                self._stalled(coming, begin_ns, end_ns, record)
+        self._marked.clear()
+
+    def _mark(self) -> Any:
+        return self.clock.now_ns() if self._stamps is None else self._stamps.mark()
+
+    @staticmethod
+    def _stalled(coming: Coming, begin_ns: int, end_ns: int, record: AgentRecord) -> None:
+        record.timeline.add("stall", coming.layer, begin_ns, end_ns)
+        for member in coming.members:
+            member.token.stall_ns += end_ns - begin_ns
 
     def _select(self, session: HostSession, token: Token, layer: int) -> _Member:
         """What the session's layer reads, each block with its index in the pool."""

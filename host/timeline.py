@@ -33,9 +33,8 @@ class Span:
 class Timeline:
     """The spans of the first ticks of a run. `source`: what measured them."""
 
-    source = "the host's clock"
-
     def __init__(self) -> None:
+        self.source = "the host's clock"
         self.ticks: list[list[Span]] = []
         self._open = False
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput, Missing
 from offstage.host.values import ValueType
 
-__all__ = ["Arrays", "BlockMemory", "open_arrays"]
+__all__ = ["Arrays", "BlockMemory", "Stamps", "open_arrays"]
 
 
 class BlockMemory(Protocol):
@@ -55,6 +55,22 @@ class BlockMemory(Protocol):
         ...
 
 
+class Stamps(Protocol):
+    """Marks in what a device is asked to do, for what it really waited and worked.
+
+    source: what they are, for the reader of a timeline."""
+
+    source: str
+
+    def mark(self) -> Any:
+        """The moment when all that was asked of the computing stream until now is done."""
+        ...
+
+    def ns(self, mark: Any) -> int:
+        """That moment, as the host's clock has it; waits until it is past."""
+        ...
+
+
 class Arrays(Protocol):
     """One array library on one device; stateless."""
 
@@ -78,6 +94,10 @@ class Arrays(Protocol):
     ) -> Any:
         """The front of each block of `storage` as numbers, `[blocks, *shape]`: a view. Raises
         `BadInput` for a type that the library does not know."""
+        ...
+
+    def stamps(self) -> Stamps | None:
+        """Marks of the device; None where the host itself computes, and its clock says all."""
         ...
 
     def all_finite(self, array: Any) -> bool:

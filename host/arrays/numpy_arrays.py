@@ -60,6 +60,9 @@ class NumpyArrays:
         used = storage[:, : WIDTHS[value_type] * int(np.prod(shape))]
         return stored(used, value_type).reshape(len(storage), *shape)
 
+    def stamps(self) -> None:
+        return None
+
     def all_finite(self, array: npt.NDArray[Any]) -> bool:
         return bool(np.isfinite(array).all())
 

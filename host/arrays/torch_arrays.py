@@ -6,6 +6,7 @@ asked afterwards waits for it. Which kind of transfer is measured when the first
 (host/transfers). torch is imported when a device is opened.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from offstage.host.values import WIDTHS, ValueType
 __all__ = ["StagedMemory", "TorchArrays", "open_device", "to_device"]
 
 
+RESET_MS = 1_000.0
 OpenTransfer = Callable[[Any, Any], Transfer]
 
 
@@ -88,6 +90,35 @@ class StagedMemory:
         return to_device(indices.astype(np.int64), self._device)
 
 
+class CudaStamps:
+    """`Stamps` of a CUDA device: events of its current stream, from one that is set by the host's
+    clock. The runtime counts milliseconds in 32-bit floats, so a later event takes the place of
+    that one before a second has passed: each is then exact to a tenth of a microsecond."""
+
+    source = "CUDA events"
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._cuda, self._device = torch.cuda, device
+        self._base = self.mark()
+        self._base.synchronize()
+        self._base_ns = time.monotonic_ns()
+
+    def mark(self) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self._device))
+        return event
+
+    def ns(self, mark: Any) -> int:
+        mark.synchronize()
+        after_ms = float(self._base.elapsed_time(mark))
+        then_ns = self._base_ns + int(after_ms * 1e6)
+        if after_ms > RESET_MS:
+            self._base, self._base_ns = mark, then_ns
+        return then_ns
+
+
 class TorchArrays:
     """`Arrays` of torch on one device. `staged` takes the way of a device on the CPU too."""
 
@@ -124,6 +155,9 @@ class TorchArrays:
     ) -> Any:
         used = storage[:, : WIDTHS[value_type] * int(np.prod(shape))]
         return used.view(getattr(self._torch, value_type)).unflatten(1, shape)
+
+    def stamps(self) -> "CudaStamps | None":
+        return CudaStamps(self._device) if self._device.type == "cuda" else None
 
     def all_finite(self, array: Any) -> bool:
         return bool(array.isfinite().all())

@@ -57,10 +57,10 @@ def _shown(group: Group, ahead: Sequence[RunResult]) -> list[tuple[str, RunResul
 def _caption(summary: Summary) -> str:
     said = (
         "Of each run the token whose stall is the 90th percentile, all sessions of the batch "
-        "together, layers in turn light and dark. Times are of the host's clock: the kernel really "
-        "ran where the HBM pool lies, and so did copies and checks; the pace is the time given for "
-        "a GPU. Where the kernel's row is blank, the host scores, selects and copies. Fetches wait "
-        "for the drive that stands above the picture."
+        "together, layers in turn light and dark. The kernel really ran where the HBM pool lies, "
+        "and so did copies and checks; the pace is the time given for a GPU. Where the kernel's "
+        "row is blank, the host scores, selects and copies. Fetches wait for the drive that stands "
+        "above the picture."
     )
     if not summary.ahead:
         return said
@@ -113,7 +113,8 @@ def _said(run: RunResult) -> str:
     words = ", ".join(f"{lane} {milliseconds(value / 1e3)}" for lane, value in sums.items())
     rate = show("tokens_per_s", run.tokens_per_s)
     stall = milliseconds(run.stall_ms_p50)
-    return f"Token {run.timeline['tick']}: {words}. The run: stall {stall} p50, {rate} tokens/s."
+    token = f"Token {run.timeline['tick']}, by {run.timeline['source']}: {words}."
+    return f"{token} The run: stall {stall} p50, {rate} tokens/s."
 
 
 def _covered(spans: Sequence[Sequence[Any]], lane: str) -> float:

@@ -17,7 +17,7 @@ from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.host.arrays import Arrays, open_arrays
-from offstage.host.decode import Decoder, SelectionRule, covered_ns
+from offstage.host.decode import Decoder, SelectionRule, merged
 from offstage.host.keys import ProcessParams
 from offstage.host.models import geometry
 from offstage.host.pool import HbmPool
@@ -173,6 +173,7 @@ class World:
                     write_tokens(self.pool, active, layer + 1)
                     coming = self.decoder.begin(batch, layer + 1, self.record, early=True)
                 self.decoder.attend(now, self.record)
+            self.decoder.end_tick(self.record)
             for session in self.sessions:
                 session.step += 1
             self.record.tokens.extend(tokens)
@@ -346,6 +347,39 @@ def test_what_arrives_meanwhile_delays_nobody(monkeypatch: pytest.MonkeyPatch) -
     assert number == 0 and lanes.count("fetch") == 3 and "stall" not in lanes
 
 
+class StampedArrays(LaterArrays):
+    """A device whose marks are 1,000 apart, whatever the host's clock says."""
+
+    source = "the test"
+
+    def __init__(self) -> None:
+        self.marks = 0
+
+    def stamps(self) -> Any:
+        return self
+
+    def mark(self) -> int:
+        self.marks += 1_000
+        return self.marks
+
+    def ns(self, mark: int) -> int:
+        return mark
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_on_a_device_the_stall_is_what_its_stream_waited(ahead: bool) -> None:
+    """Between its own marks around what a layer waits for, and not what the host saw: once for each
+    layer and session, also where the host waited 150 for each fetch."""
+    world = World(FakeFabric(stall_ns=150), StampedArrays())
+    world.record.timeline.begin_tick()
+    record = world.run(1, ahead)
+    assert [token.stall_ns for token in record.tokens] == [1_000 * LAYERS] * 3
+    spans = [span for span in record.timeline.ticks[0] if span.lane in ("stall", "compute")]
+    assert len(spans) == 2 * LAYERS
+    assert all(span.end_ns - span.begin_ns == 1_000 for span in spans)
+    assert record.timeline.source.startswith("the test; ")
+
+
 def test_of_a_timeline_the_tick_of_a_long_stall_is_shown() -> None:
     """That of the 90th percentile, with its own spans; spans outside a tick are nobody's."""
     timeline = Timeline()
@@ -362,7 +396,7 @@ def test_of_a_timeline_the_tick_of_a_long_stall_is_shown() -> None:
 def test_covered_time_is_what_at_least_one_span_covers(spans: list[tuple[int, int]]) -> None:
     ends = [(begin, begin + length) for begin, length in spans]
     seen = {at for begin, end in ends for at in range(begin, end)}
-    assert covered_ns(ends) == len(seen)
+    assert sum(end - begin for begin, end in merged(ends)) == len(seen)
 
 
 def test_a_kernel_needs_a_pool_of_its_own_arrays() -> None:

@@ -178,6 +178,6 @@ def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(made: SimpleNames
     text = render(made.summary(runs=runs, ahead=ahead, curve=[]))
     section = text[text.index('id="timeline"') :].partition("</section>")[0]
     assert section.count("<rect") == 2 * len(spans)
-    assert "Token 7: compute 0.50 ms, fetch 0.90 ms, stall 0.85 ms" in section
+    assert "Token 7, by the host&#x27;s clock: compute 0.50 ms, fetch 0.90 ms, stall 0" in section
     assert "Token 9" in section and "a layer ahead" in section
     assert 'id="timeline"' not in render(made.summary(curve=[]))

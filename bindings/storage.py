@@ -35,8 +35,8 @@ __all__ = [
     "presets",
 ]
 
-READ, WRITE, SYNC = (
-    constant(f"OFS_STORAGE_{name}") for name in ("READ", "WRITE", "SYNC")
+READ, WRITE, SYNC, DISCARD = (
+    constant(f"OFS_STORAGE_{name}") for name in ("READ", "WRITE", "SYNC", "DISCARD")
 )
 _IO = layout("struct ofs_io")
 POLL_MAX = 256
@@ -179,6 +179,7 @@ class StorageConfig:
     busy_spin: bool = False
     huge: bool = True
     timeout_ns: int = 0
+    discard: bool = False
     nvme: dict[str, int] = field(default_factory=dict)
     seed: int = 0
     faults: Faults = Faults()
@@ -196,6 +197,7 @@ class StorageConfig:
             setattr(config, name, getattr(self, name))
         config.huge = lib.OFS_DMA_HUGE_AUTO if self.huge else lib.OFS_DMA_HUGE_OFF
         config.direct, config.busy_spin = int(self.direct), int(self.busy_spin)
+        config.discard = int(self.discard)
         for name, value in self.nvme.items():
             setattr(config.nvme, name, value)
         for name in ("eio", "short", "corrupt", "hang", "torn"):
@@ -214,6 +216,7 @@ class Io:
     buffer: "Buffer | spdk.Memory | None" = None
     at: int = 0
     durable: bool = False
+    lifetime: int = 0
 
 
 @dataclass(frozen=True)
@@ -328,6 +331,7 @@ class Storage:
             entry.size_bytes = io.size_bytes
             entry.buffer = ffi.NULL if io.buffer is None else io.buffer.at(io.at)
             entry.flags = lib.OFS_STORAGE_DURABLE if io.durable else 0
+            entry.lifetime = io.lifetime
         self._flying += [io.buffer for io in ios if io.buffer is not None]
         return int(lib.ofs_storage_submit_batch(self._handle, batch, len(ios)))
 

@@ -172,6 +172,8 @@ def _fill_storage(filled: Any, config: Config) -> None:
     filled.path = storage.path.encode()
     filled.size_bytes, filled.lba_size_bytes = storage.size_bytes, storage.lba_bytes
     filled.timeout_ns = storage.io_timeout_ns
+    # A target of ours keeps the blocks in a file, whose room was reserved: it stays so.
+    filled.discard = storage.discard and not storage.target
     filled.huge = names("enum ofs_dma_huge", "OFS_DMA_HUGE_").index(config.memory.huge)
     filled.queue_depth_max, filled.thread_count = storage.queue_depth, storage.threads
     filled.direct, filled.busy_spin, filled.seed = storage.direct, storage.busy_spin, storage.seed

@@ -131,6 +131,9 @@ class Storage(Settings, frozen=True):
     ] = ""
     busy_spin: Annotated[bool, about("emulated: the reactor checks due times itself")] = False
     seed: Annotated[int, within(0, (1 << 63) - 1, "emulated: seed of the timing model")] = 1
+    discard: Annotated[
+        bool, about("spdk: give a freed segment's blocks back to the drive (dataset management)")
+    ] = True
     io_timeout_ns: Annotated[
         Time, within(1_000_000, 10**12, "an I/O that takes longer has failed")
     ] = 5_000_000_000

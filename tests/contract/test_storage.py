@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import lib
 from offstage.bindings.storage import (
+    DISCARD,
     READ,
     SYNC,
     WRITE,
@@ -236,6 +237,35 @@ def free_first(side: Side, folder: Path) -> None:
     storage, buffer = registered(side, folder)
     lib.ofs_dma_free(buffer._dma)
     assert storage
+
+
+def test_a_discard_is_taken_where_it_was_asked_for(side: Side, tmp_path: Path) -> None:
+    """Does it end with its bytes, leave what lies beside it, and give way to the next write; and
+    is it refused by a side that takes none, or was not told to?"""
+    takes = side.backend in ("sim", "spdk")
+    buffer, back = Buffer(SIZE_BYTES), Buffer(SIZE_BYTES)
+    buffer.view[:] = os.urandom(SIZE_BYTES)
+    asked = Io(DISCARD, 7, 8192, 16384)
+    with side.open(tmp_path) as storage:
+        assert storage.submit([asked]) == -errno.EINVAL
+        assert one(storage, Io(WRITE, 1, 0, SIZE_BYTES, buffer, lifetime=3)) == SIZE_BYTES
+    with side.open(tmp_path, discard=True) as storage:
+        if side.backend == "sim":  # which forgets
+            assert one(storage, Io(WRITE, 1, 0, SIZE_BYTES, buffer)) == SIZE_BYTES
+        if not takes:
+            assert storage.submit([asked]) == -errno.EINVAL
+            return
+        assert storage.submit([Io(DISCARD, 7, 8192, 16384, buffer)]) == -errno.EINVAL
+        assert one(storage, asked) == 16384
+        assert one(storage, Io(READ, 2, 0, SIZE_BYTES, back)) == SIZE_BYTES
+        assert bytes(back.view[:8192]) == bytes(buffer.view[:8192])
+        assert bytes(back.view[24576:]) == bytes(buffer.view[24576:])
+        assert bytes(back.view[8192:24576]) != bytes(buffer.view[8192:24576])
+        assert one(storage, Io(WRITE, 3, 8192, 16384, buffer, 8192)) == 16384
+        assert one(storage, Io(READ, 4, 0, SIZE_BYTES, back)) == SIZE_BYTES
+        assert bytes(back.view) == bytes(buffer.view)
+        stats = storage.stats()
+        assert (stats["discards"], stats["bytes_discarded"]) == (1, 16384)
 
 
 def close_first(side: Side, folder: Path) -> None:

@@ -55,6 +55,7 @@ def device(path: Path, backend: str) -> Storage:
             lba_size_bytes=LBA,
             direct=True,
             queue_depth_max=64,
+            discard=True,  # which SPDK's drives take
         )
     )
 

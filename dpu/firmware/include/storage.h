@@ -1,21 +1,24 @@
 /*
  * storage.h: seam 2, a block device.
  *
- * Model: one storage is one queue pair, owned by one polling thread (the rule of SPDK's qpairs
- * and of io_uring's single issuer): the thread of the first submit or poll. `submit` queues an
- * I/O or says -EAGAIN (busy: poll, then try again) or refuses it with another -errno; it never
- * blocks, and what it queued may start only at the next poll. `poll` hands out completions, the
- * only record of the outcome of an I/O: bytes moved or -errno. I/Os in flight have no
- * order among each other; a sync covers the writes whose completions came before it was
- * submitted. Short transfers are finished by the back end, or reported as -EIO. A hung device
- * never completes: deadlines belong to the caller, who may not reuse a buffer before the
- * completion has come. Buffers lie in memory given to `register_memory` (io_uring fixed buffers,
- * SPDK's DMA memory), before the first submit or on the polling thread, and taken back with
- * `unregister_memory` before it is unmapped and before `close`, which aborts otherwise (dma.h);
- * offset, size and address are multiples of `lba_size_bytes`. To sleep: poll until it returns 0,
- * then wait on `wait_fd` and no longer than `due_ns`. `close` wants nothing in flight; where
- * something is, it waits a bounded time for it. A back end may start threads of its own (posix),
- * but calls no one back.
+ * Model: one storage is one queue pair, owned by one polling thread (the rule of SPDK's qpairs and
+ * of io_uring's single issuer): the thread of the first submit or poll. `submit` queues an I/O or
+ * says -EAGAIN (busy: poll, then try again) or refuses it with another -errno; it never blocks, and
+ * what it queued may start only at the next poll. `poll` hands out completions, the only record of
+ * the outcome of an I/O: bytes moved or -errno. I/Os in flight have no order among each other; a
+ * sync covers the writes whose completions came before it was submitted. Short transfers are
+ * finished by the back end, or reported as -EIO. A hung device never completes: deadlines belong to
+ * the caller, who may not reuse a buffer before the completion has come. Buffers lie in memory
+ * given to `register_memory` (io_uring fixed buffers, SPDK's DMA memory), before the first submit
+ * or on the polling thread, and taken back with `unregister_memory` before it is unmapped and
+ * before `close`, which aborts otherwise (dma.h); offset, size and address are multiples of
+ * `lba_size_bytes`. A discard, where `discards` says that the side takes any, tells the device that
+ * nobody will read these bytes before they are written again: until then they read as anything.
+ * `lifetime` groups writes that are overwritten or discarded together; a device that can keeps the
+ * groups apart, and the bytes are the same. To sleep: poll until it returns 0, then wait on
+ * `wait_fd` and no longer than `due_ns`. `close` wants nothing in flight; where something is, it
+ * waits a bounded time for it. A back end may start threads of its own (posix), but calls no one
+ * back.
  *
  * Sides: posix (thread pool), io_uring, emulated (NVMe timing over another side), sim (memory,
  * virtual time, seeded faults), skeleton (the commented example). A side may come from another
@@ -30,11 +33,16 @@
 
 /* cdef: order 3 */
 /* cdef: begin */
-enum ofs_storage_op { OFS_STORAGE_READ = 0, OFS_STORAGE_WRITE = 1, OFS_STORAGE_SYNC = 2 };
+enum ofs_storage_op {
+	OFS_STORAGE_READ = 0,
+	OFS_STORAGE_WRITE = 1,
+	OFS_STORAGE_SYNC = 2,
+	OFS_STORAGE_DISCARD = 3
+};
 
 struct ofs_pace; /* pace.h */
 
-#define OFS_STORAGE_VERSION 1
+#define OFS_STORAGE_VERSION 2
 #define OFS_STORAGE_DURABLE 0x1 /* a write ends only when it is on the medium (RWF_DSYNC, FUA) */
 
 struct ofs_io {
@@ -44,6 +52,7 @@ struct ofs_io {
 	uint32_t size_bytes;
 	uint16_t op; /* enum ofs_storage_op */
 	uint16_t flags;
+	uint32_t lifetime; /* of a write: the group it belongs to */
 };
 
 struct ofs_io_done {
@@ -64,6 +73,7 @@ struct ofs_storage_config {
 	uint32_t direct;             /* O_DIRECT; falls back with a warning where the file refuses */
 	uint32_t huge;               /* spdk: enum ofs_dma_huge, of the memory it takes for itself */
 	uint64_t timeout_ns;         /* spdk: an I/O this old is taken from the device; 0: never */
+	uint32_t discard;            /* spdk, sim: take discards, where the drive can */
 	uint32_t busy_spin;          /* emulated: 1 = the polling thread spins or sleeps no longer
 	                                 * than due_ns; 0 = wait_fd is a timer, set at every change */
 	struct ofs_nvme_params nvme; /* emulated, sim */
@@ -81,8 +91,10 @@ struct ofs_storage_stats {
 	uint64_t reads;
 	uint64_t writes;
 	uint64_t syncs;
+	uint64_t discards;
 	uint64_t bytes_read;
 	uint64_t bytes_written;
+	uint64_t bytes_discarded;
 	uint64_t errors;
 	uint64_t busy;
 	uint64_t in_flight;
@@ -151,7 +163,9 @@ struct ofs_storage {
 	uint64_t size_bytes;
 	uint32_t lba_size_bytes;
 	uint32_t queue_depth_max;
-	uint32_t direct; /* what is in use, not what was asked for */
+	uint32_t direct;    /* what is in use, not what was asked for */
+	uint32_t discards;  /* OFS_STORAGE_DISCARD is taken */
+	uint32_t lifetimes; /* groups of writes the device keeps apart; 0: none */
 	struct ofs_storage_stats stats;
 	char warning[OFS_STORAGE_WARNING_SIZE_BYTES];
 };

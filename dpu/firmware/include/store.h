@@ -55,10 +55,11 @@ struct ofs_store_stats {
 	uint64_t segments_free;
 	uint64_t segments_total;
 	uint64_t segments_reclaimed;
-	uint64_t blocks_moved;  /* by the cleaner */
-	uint64_t checks_failed; /* reads whose trailer or checksum did not match */
-	uint64_t recovered;     /* blocks found at open */
-	uint64_t recovery_torn; /* records refused at open */
+	uint64_t segments_discarded; /* of these, given back to the device before they were free */
+	uint64_t blocks_moved;       /* by the cleaner */
+	uint64_t checks_failed;      /* reads whose trailer or checksum did not match */
+	uint64_t recovered;          /* blocks found at open */
+	uint64_t recovery_torn;      /* records refused at open */
 	uint64_t io_errors;
 	uint64_t puts_coded;       /* puts that were written coded */
 	uint64_t put_bytes_spared; /* that they did not write */

@@ -35,6 +35,10 @@ submit(struct ofs_storage *storage, const struct ofs_io *io)
 	if (memory->flying_count == memory->depth)
 		return -EAGAIN;
 	memory->not_durable += io->op == OFS_STORAGE_WRITE && !(io->flags & OFS_STORAGE_DURABLE);
+	if (io->op == OFS_STORAGE_DISCARD && !storage->discards)
+		return -EINVAL;
+	if (io->op == OFS_STORAGE_WRITE)
+		memory->lifetimes |= 1u << io->lifetime;
 	memory->flying[memory->flying_count++] = *io;
 	return 0;
 }
@@ -49,6 +53,20 @@ write_torn(struct memory *memory, const struct ofs_io *io)
 			memcpy(memory->bytes + io->offset + at, (uint8_t *)io->buffer + at, lba);
 }
 
+/* Zeros, noise, or what stood there, each block by itself. */
+static void
+discard(struct memory *memory, const struct ofs_io *io)
+{
+	uint32_t lba = memory->storage.lba_size_bytes;
+
+	for (uint32_t at = 0; at < io->size_bytes; at += lba) {
+		uint64_t random = memory_random(memory);
+
+		if (random & 1)
+			memset(memory->bytes + io->offset + at, random & 2 ? 0 : (int)(random >> 8 & 255), lba);
+	}
+}
+
 static int64_t
 perform(struct memory *memory, const struct ofs_io *io)
 {
@@ -60,6 +78,11 @@ perform(struct memory *memory, const struct ofs_io *io)
 			return -EIO;
 		}
 		memcpy(memory->bytes + io->offset, io->buffer, io->size_bytes);
+		return io->size_bytes;
+	}
+	if (io->op == OFS_STORAGE_DISCARD) {
+		memory->discarded_bytes += io->size_bytes;
+		discard(memory, io);
 		return io->size_bytes;
 	}
 	if (chance(memory, memory->read_eio_percent))
@@ -155,6 +178,8 @@ memory_cut(struct memory *memory)
 	for (uint32_t i = 0; i < memory->flying_count; i++)
 		if (memory->flying[i].op == OFS_STORAGE_WRITE)
 			write_torn(memory, &memory->flying[i]);
+		else if (memory->flying[i].op == OFS_STORAGE_DISCARD)
+			discard(memory, &memory->flying[i]);
 	memory->flying_count = 0;
 }
 

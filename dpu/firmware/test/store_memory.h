@@ -3,8 +3,9 @@
  *
  * Model: one polling thread. Nothing happens between submit and poll; poll ends a random part of
  * what is in flight, in random order, from one seed. A cut of the power ends everything in flight
- * as a device does: of each write, a random set of logical blocks has reached the medium. Nothing
- * but submit can fail, except as the fault rates say.
+ * as a device does: of each write, a random set of logical blocks has reached the medium, and of
+ * each discard a random set has lost its bytes. Nothing but submit can fail, except as the fault
+ * rates say.
  */
 #ifndef OFS_TEST_STORE_MEMORY_H
 #define OFS_TEST_STORE_MEMORY_H
@@ -29,6 +30,8 @@ struct memory {
 	uint64_t hold_from; /* writes that begin in [hold_from, hold_to) stay in flight */
 	uint64_t hold_to;
 	uint64_t not_durable; /* writes without OFS_STORAGE_DURABLE */
+	uint64_t discarded_bytes;
+	uint32_t lifetimes; /* of the writes that were sent, one bit each */
 };
 
 void memory_open(struct memory *memory, uint64_t size_bytes, uint32_t lba_size_bytes,

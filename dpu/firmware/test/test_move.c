@@ -18,7 +18,7 @@ static struct {
 	const struct ofs_storage_ops *real;
 	struct ofs_storage_ops ops;
 	struct ofs_io ios[USERS_MAX];
-	bool fail[3]; /* by enum ofs_storage_op: -EIO */
+	bool fail[4]; /* by enum ofs_storage_op: -EIO */
 	bool corrupt; /* reads: another byte */
 } bad;
 

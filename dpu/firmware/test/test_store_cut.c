@@ -34,6 +34,7 @@ struct store_world {
 	uint64_t full;
 	uint64_t moved;
 	uint64_t coded;
+	uint64_t discarded;
 	int lying; /* reads may fail or flip: then only wrong bytes are judged */
 };
 
@@ -186,6 +187,7 @@ cut(struct store_world *w)
 	ofs_store_stats_get(w->store, &stats);
 	w->moved += stats.blocks_moved;
 	w->coded += stats.puts_coded;
+	w->discarded += stats.segments_discarded;
 	memory_cut(&w->device);
 	abandon(w->store);
 	w->device.write_eio_percent = 0;
@@ -220,6 +222,7 @@ run(uint64_t seed)
 	w->config.segment_size_bytes = lba + places * (w->config.payload_size_bytes + lba);
 	memory_open(&w->device,
 		131072 + (uint64_t)w->config.segment_size_bytes * (8 + seed % 5 * 30 / places), lba, seed);
+	w->device.storage.discards = seed / 2 % 2;
 	w->device.end_percent = 20 + draw(w, 80);
 	w->device.depth = 2 + draw(w, 60);
 	w->lying = seed % 4 == 2;
@@ -266,6 +269,7 @@ main(int argc, char **argv)
 	uint64_t full = 0;
 	uint64_t moved = 0;
 	uint64_t coded = 0;
+	uint64_t discarded = 0;
 
 	for (uint64_t seed = first; seed < first + count; seed++) {
 		run(seed);
@@ -275,13 +279,15 @@ main(int argc, char **argv)
 		full += world.full;
 		moved += world.moved;
 		coded += world.coded;
+		discarded += world.discarded;
 	}
 	printf("store cut ok: %llu seeds, %llu puts acknowledged, %llu gets served, %llu failed their "
-		   "check, %llu refused as full, %llu moved, %llu coded\n",
+		   "check, %llu refused as full, %llu moved, %llu coded, %llu segments discarded\n",
 		(unsigned long long)count, (unsigned long long)acknowledged, (unsigned long long)served,
 		(unsigned long long)checks, (unsigned long long)full, (unsigned long long)moved,
-		(unsigned long long)coded);
+		(unsigned long long)coded, (unsigned long long)discarded);
 	/* A run in which these never happened would prove nothing. */
-	assert(count < 100 || (served > 0 && checks > 0 && full > 0 && moved > 0 && coded > 0));
+	assert(count < 100
+		|| (served > 0 && checks > 0 && full > 0 && moved > 0 && coded > 0 && discarded > 0));
 	return 0;
 }

@@ -28,8 +28,9 @@ ofs_storage_check(struct ofs_storage *storage, const struct ofs_io *io)
 	if (io->op == OFS_STORAGE_SYNC) {
 		if (io->size_bytes != 0 || io->offset != 0)
 			return -EINVAL;
-	} else if (io->op == OFS_STORAGE_READ || io->op == OFS_STORAGE_WRITE) {
-		if (io->size_bytes == 0 || io->buffer == NULL
+	} else if (io->op == OFS_STORAGE_READ || io->op == OFS_STORAGE_WRITE
+		|| (io->op == OFS_STORAGE_DISCARD && storage->discards)) {
+		if (io->size_bytes == 0 || (io->buffer == NULL) != (io->op == OFS_STORAGE_DISCARD)
 			|| ((io->offset | io->size_bytes | (uintptr_t)io->buffer) & mask) != 0
 			|| io->offset >= storage->size_bytes
 			|| io->size_bytes > storage->size_bytes - io->offset)
@@ -59,6 +60,9 @@ ofs_storage_count(struct ofs_storage *storage, uint16_t op, int64_t result)
 	} else if (op == OFS_STORAGE_WRITE) {
 		stats->writes++;
 		stats->bytes_written += (uint64_t)result;
+	} else if (op == OFS_STORAGE_DISCARD) {
+		stats->discards++;
+		stats->bytes_discarded += (uint64_t)result;
 	} else {
 		stats->syncs++;
 	}

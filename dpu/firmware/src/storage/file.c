@@ -1,4 +1,10 @@
-/* Opening the file or block device below posix and io_uring. */
+/*
+ * Opening the file or block device below posix and io_uring.
+ *
+ * Neither takes discards. A file's room was reserved at open, so that a disk that is full refuses
+ * the open and not a put later; a hole punched into it would give that away. A block device's
+ * discard is a call that waits for the drive, on the one thread that must not.
+ */
 #include "internal.h"
 
 #include <fcntl.h>

@@ -70,7 +70,7 @@ sim_draw(const struct sim_storage *sim, const struct ofs_io *io, uint64_t random
 	edge += sim->config.fault_hang_per_million;
 	if (draw < edge)
 		return FAULT_HANG;
-	if (io->op == OFS_STORAGE_SYNC)
+	if (io->op == OFS_STORAGE_SYNC || io->op == OFS_STORAGE_DISCARD)
 		return FAULT_NONE;
 	edge += sim->config.fault_short_per_million;
 	if (draw < edge)
@@ -107,6 +107,17 @@ sim_move_torn(struct sim_storage *sim, const struct sim_slot *slot)
 			sim_move(sim, &slot->io, i * lba, lba);
 }
 
+/* What nobody will read: each block keeps its bytes or loses them, by its own bit. */
+static void
+sim_discard(struct sim_storage *sim, const struct sim_slot *slot)
+{
+	uint32_t lba = sim->base.lba_size_bytes;
+
+	for (uint32_t i = 0; i < slot->io.size_bytes / lba; i++)
+		if (sim_random(slot->random, i) & 1)
+			memset(sim->memory + slot->io.offset + (uint64_t)i * lba, 0, lba);
+}
+
 /* What happens at the end of an I/O: the data moves, as far as its fault lets it. */
 static int64_t
 sim_execute(struct sim_storage *sim, const struct sim_slot *slot)
@@ -120,6 +131,10 @@ sim_execute(struct sim_storage *sim, const struct sim_slot *slot)
 		return -ETIMEDOUT;
 	if (io->op == OFS_STORAGE_SYNC)
 		return 0;
+	if (io->op == OFS_STORAGE_DISCARD) {
+		sim_discard(sim, slot);
+		return io->size_bytes;
+	}
 	if (slot->fault == FAULT_SHORT) {
 		sim_move(sim, io, 0, io->size_bytes / lba / 2 * lba);
 		return -EIO;
@@ -185,7 +200,7 @@ sim_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	sim->slots[index].random = sim_random(sim->config.seed, sim->io_count++);
 	sim->slots[index].fault = sim_draw(sim, io, sim->slots[index].random);
 	due_ps = ofs_nvme_model_submit(sim->model, now_ns * PS_PER_NS, io->op == OFS_STORAGE_WRITE,
-		io->offset, io->size_bytes);
+		io->offset, io->op == OFS_STORAGE_DISCARD ? 0 : io->size_bytes);
 	ofs_due_heap_push(&sim->heap, (due_ps + PS_PER_NS - 1) / PS_PER_NS, index);
 	storage->stats.in_flight++;
 	return 0;
@@ -285,6 +300,7 @@ sim_open(struct ofs_storage **out, const struct ofs_storage_config *config, stru
 	if (sim == NULL)
 		return -ENOMEM;
 	ofs_storage_init(&sim->base, &ofs_storage_ops_sim, config, clock);
+	sim->base.discards = config->discard;
 	sim->config = *config;
 	sim->hung_first = OFS_NONE;
 	rc = sim_open_parts(sim);

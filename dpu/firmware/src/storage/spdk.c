@@ -173,6 +173,7 @@ measure(struct ofs_spdk *spdk, const struct ofs_storage_config *config)
 	uint32_t sector_bytes = 512;
 	int bounces = 0;
 
+	base->discards = config->discard;
 	spdk->piece_bytes = UINT32_MAX;
 	for (uint32_t i = 0; i < spdk->link->drive_count; i++) {
 		const struct ofs_spdk_drive *drive = &spdk->link->drives[i];
@@ -183,6 +184,8 @@ measure(struct ofs_spdk *spdk, const struct ofs_storage_config *config)
 			sector_bytes = drive->sector_bytes;
 		if (drive->transfer_max_bytes < spdk->piece_bytes)
 			spdk->piece_bytes = drive->transfer_max_bytes;
+		base->discards = base->discards && drive->discards;
+		base->lifetimes = drive->handle_count < 2 ? 0 : drive->handle_count;
 		bounces |= drive->id.trtype != SPDK_NVME_TRANSPORT_TCP;
 		ofs_spdk_chunks_give(spdk, i);
 		atomic_store(&spdk->link->drives[i].state, SPDK_UP);

@@ -174,6 +174,8 @@ connect_drive(struct ofs_spdk_drive *drive, char *why)
 		drive->qpair = spdk_nvme_ctrlr_alloc_io_qpair(drive->ctrlr, &queue, sizeof(queue));
 		rc = drive->qpair != NULL ? 0 : refuse_connect(drive, why);
 	}
+	if (rc == 0)
+		ofs_spdk_place_ask(drive);
 	if (rc != 0)
 		let_go(drive);
 	return rc;

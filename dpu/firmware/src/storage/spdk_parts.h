@@ -26,6 +26,8 @@ enum {
 	SPDK_CHUNKS = 128,
 	SPDK_STRIPE_BYTES = 128 << 10,
 	SPDK_REGIONS_MAX = 256,
+	SPDK_HANDLES_MAX = 16, /* placement handles in use */
+	SPDK_RUHS_BYTES = 16 + 32 * SPDK_HANDLES_MAX,
 	SPDK_KEEP_ALIVE_MS = 10000,
 	SPDK_CONNECT_WAIT_S = 15,
 	SPDK_DETACH_WAIT_S = 12,
@@ -69,6 +71,11 @@ struct ofs_spdk_drive {
 	uint32_t transfer_max_bytes;
 	uint64_t size_bytes;
 	uint8_t identity[32]; /* NGUID and UUID, zero where it has none */
+	int discards;         /* it has dataset management */
+	uint32_t handle_count;
+	uint16_t handles[SPDK_HANDLES_MAX]; /* placement identifiers */
+	int handles_told;
+	_Alignas(8) uint8_t ruhs[SPDK_RUHS_BYTES]; /* what it said of them */
 	/* The polling thread's. */
 	uint32_t out; /* pieces on it */
 	int gone;     /* its queue pair said so */
@@ -101,6 +108,15 @@ int ofs_spdk_link_open(struct ofs_spdk_link **out, const struct ofs_storage_conf
 void ofs_spdk_link_close(struct ofs_spdk_link *link);
 /* Polling thread: an UP drive whose queue pair is freed is to be connected again. */
 void ofs_spdk_link_ask(struct ofs_spdk_link *link, struct ofs_spdk_drive *drive);
+
+/* spdk_place.c */
+/* While connecting: what the drive says of placement and of dataset management. */
+void ofs_spdk_place_ask(struct ofs_spdk_drive *drive);
+/* One write command; `lifetime` chooses the handle. */
+int ofs_spdk_place_write(struct ofs_spdk_drive *drive, void *buffer, uint64_t lba, uint32_t count,
+	uint32_t flags, uint32_t lifetime, spdk_nvme_cmd_cb done, void *argument);
+int ofs_spdk_place_discard(struct ofs_spdk_drive *drive, uint64_t lba, uint32_t count,
+	spdk_nvme_cmd_cb done, void *argument);
 
 /* spdk_path.c: transport ids, and the claim on a namespace. */
 int ofs_spdk_path_parse(struct ofs_spdk_link *link, const char *path, char *why);

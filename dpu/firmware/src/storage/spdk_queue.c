@@ -197,6 +197,8 @@ place(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot, uint32_t *d
 		if (size_bytes > SPDK_STRIPE_BYTES - in_stripe)
 			size_bytes = SPDK_STRIPE_BYTES - in_stripe;
 	}
+	if (slot->io.op == OFS_STORAGE_DISCARD)
+		return size_bytes; /* moves no bytes: no transfer is too large */
 	return size_bytes < spdk->piece_bytes ? size_bytes : spdk->piece_bytes;
 }
 
@@ -214,6 +216,8 @@ command(struct ofs_spdk *spdk, struct ofs_spdk_piece *piece, uint64_t offset)
 		drive->unsynced = 0; /* where it fails, the caller is told */
 		return spdk_nvme_ns_cmd_flush(drive->ns, drive->qpair, piece_done, piece);
 	}
+	if (io->op == OFS_STORAGE_DISCARD)
+		return ofs_spdk_place_discard(drive, lba, count, piece_done, piece);
 	if (piece->chunk >= 0) {
 		if (io->op == OFS_STORAGE_WRITE)
 			memcpy(chunk_at(spdk, piece->chunk), buffer, piece->size_bytes);
@@ -224,8 +228,7 @@ command(struct ofs_spdk *spdk, struct ofs_spdk_piece *piece, uint64_t offset)
 			0);
 	if (io->flags & OFS_STORAGE_DURABLE)
 		flags = SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS;
-	return spdk_nvme_ns_cmd_write(drive->ns, drive->qpair, buffer, lba, count, piece_done, piece,
-		flags);
+	return ofs_spdk_place_write(drive, buffer, lba, count, flags, io->lifetime, piece_done, piece);
 }
 
 /* One piece of a slot: 0 sent, -EAGAIN no room now, -EHOSTDOWN its drive is away, or what the
@@ -254,7 +257,7 @@ carry(struct ofs_spdk *spdk, uint32_t index)
 	}
 	if (free_piece == SPDK_NONE)
 		return -EAGAIN;
-	if (slot->io.op != OFS_STORAGE_SYNC && spdk->chunks != NULL
+	if (slot->io.buffer != NULL && spdk->chunks != NULL
 		&& !reaches(spdk, drive, (uint8_t *)slot->io.buffer + slot->carried_bytes, size_bytes)) {
 		chunk = chunk_take(spdk, number);
 		if (chunk == SPDK_NONE)

@@ -71,9 +71,11 @@ int
 ofs_record_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, uint32_t record)
 {
 	uint32_t skip = skipped(store, store->records[record].coded_bytes);
+	uint32_t tenant = store->segments[record / store->records_per_segment].tenant;
 
 	return ofs_op_submit(store, op, io, ofs_store_record_offset(store, record) + skip,
-		io_memory(store, op, record) + skip, ofs_record_io_bytes(store, record));
+		io_memory(store, op, record) + skip, ofs_record_io_bytes(store, record),
+		OFS_LIFETIME_TENANT + tenant);
 }
 
 /* The payload in op->buffer, coded, to where its I/O takes it from: its size; 0 where nothing is

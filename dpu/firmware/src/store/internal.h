@@ -1,12 +1,12 @@
 /*
  * internal.h: the parts of a store. Not seen outside src/store.
  *
- * Model: three tables, all taken at open. *Segments*: FREE -> OPEN (appended to) -> SEALED ->
- * DYING (its "free" mark is being written) -> FREE. *Records*: one entry per place on the device,
- * found by place number (segment * records_per_segment + place in it) and, through the index, by
- * key. *Ops*: one per I/O; [0, io_max) are the callers', then those that write headers, then the
- * cleaner's. Whatever may still be read or written keeps its segment from being reused: `writing`
- * counts puts whose end is open, `pins` counts reads and moves.
+ * Model: three tables, all taken at open. *Segments*: FREE -> OPEN (appended to) -> SEALED -> DYING
+ * (its "free" mark is being written, then its bytes are discarded) -> FREE. *Records*: one entry
+ * per place on the device, found by place number (segment * records_per_segment + place in it) and,
+ * through the index, by key. *Ops*: one per I/O; [0, io_max) are the callers', then those that
+ * write headers, then the cleaner's. Whatever may still be read or written keeps its segment from
+ * being reused: `writing` counts puts whose end is open, `pins` counts reads and moves.
  */
 #ifndef OFS_STORE_INTERNAL_H
 #define OFS_STORE_INTERNAL_H
@@ -23,7 +23,12 @@ enum {
 	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes until a segment is sealed */
 	OFS_EXPIRE_SCAN_MAX = 4096, /* records one tick looks at */
 	OFS_DRAIN_BATCH = 64,
-	OFS_READ_TRIES = 3 /* at open */
+	OFS_READ_TRIES = 3,   /* at open */
+	OFS_DISCARDS_MAX = 2, /* in flight: the headers' ops are left to headers */
+	/* Lifetimes of what is written: what is overwritten where it stands, and after that each
+	 * tenant's records, whose segments come free by what that tenant does. */
+	OFS_LIFETIME_PLACE = 0,
+	OFS_LIFETIME_TENANT = 1
 };
 
 /* Where the log's own fields stand in the trailer's reserved words. */
@@ -81,6 +86,7 @@ enum ofs_store_op_kind {
 	OFS_STORE_GET,
 	OFS_STORE_HEADER,
 	OFS_STORE_MARK,
+	OFS_STORE_DISCARD,
 	OFS_STORE_MOVE_READ,
 	OFS_STORE_MOVE_READY,
 	OFS_STORE_MOVE_WRITE,
@@ -148,6 +154,8 @@ struct ofs_store {
 	struct ofs_store_list ready;
 	struct ofs_store_list free;
 	struct ofs_store_list dying;
+	struct ofs_store_list marked; /* their mark is on the medium; to be discarded */
+	uint32_t discarding;
 	struct ofs_store_clean clean;
 	uint64_t changes; /* places given up, segments sealed or freed */
 	uint32_t expire_cursor;
@@ -229,7 +237,9 @@ void ofs_segment_seal(struct ofs_store *store, uint32_t segment);
 /* Frees the segment if nothing in it is alive or in flight. */
 void ofs_segment_settle(struct ofs_store *store, uint32_t segment);
 void ofs_segment_header_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
-void ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op);
+void ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
+void ofs_segment_discard_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
+/* Sends marks and discards that wait for an op or for the device. */
 void ofs_segment_mark_step(struct ofs_store *store);
 void ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment);
 
@@ -247,7 +257,7 @@ void ofs_op_give(struct ofs_store *store, struct ofs_store_op *op);
 void ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc);
 uint32_t ofs_op_index(const struct ofs_store *store, const struct ofs_store_op *op);
 int ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, uint64_t offset,
-	void *memory, uint32_t size_bytes);
+	void *memory, uint32_t size_bytes, uint32_t lifetime);
 int32_t ofs_store_rc(int64_t result, uint32_t size_bytes);
 
 /* put.c, get.c: ends of I/O */

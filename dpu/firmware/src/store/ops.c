@@ -64,7 +64,7 @@ ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc)
 
 int
 ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, uint64_t offset,
-	void *memory, uint32_t size_bytes)
+	void *memory, uint32_t size_bytes, uint32_t lifetime)
 {
 	struct ofs_io request = {
 		.user = ofs_op_index(store, op),
@@ -73,6 +73,7 @@ ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, ui
 		.size_bytes = size_bytes,
 		.op = (uint16_t)io,
 		.flags = io == OFS_STORAGE_WRITE && store->config.durable ? OFS_STORAGE_DURABLE : 0,
+		.lifetime = lifetime,
 	};
 
 	int rc = ofs_storage_submit(store->storage, &request);

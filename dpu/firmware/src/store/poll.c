@@ -21,7 +21,10 @@ dispatch(struct ofs_store *store, const struct ofs_io_done *done)
 		ofs_segment_header_done(store, op, done->result);
 		break;
 	case OFS_STORE_MARK:
-		ofs_segment_mark_done(store, op);
+		ofs_segment_mark_done(store, op, done->result);
+		break;
+	case OFS_STORE_DISCARD:
+		ofs_segment_discard_done(store, op, done->result);
 		break;
 	case OFS_STORE_MOVE_READ:
 	case OFS_STORE_MOVE_WRITE:

@@ -50,7 +50,7 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 	of->sequence = store->sequence + 1;
 	ofs_segment_header_fill(store, segment, OFS_HEADER_USED, op->buffer);
 	rc = ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_segment_offset(store, segment),
-		op->buffer, store->storage->lba_size_bytes);
+		op->buffer, store->storage->lba_size_bytes, OFS_LIFETIME_PLACE);
 	if (rc != 0) {
 		ofs_op_give(store, op);
 		return rc;
@@ -159,9 +159,53 @@ ofs_segment_settle(struct ofs_store *store, uint32_t segment)
 	ofs_segment_mark_step(store);
 }
 
+/*
+ * The device may forget a dead segment's records. Only when its mark is on the medium, and with it
+ * every copy that let a record here die: a cut of the power finds each live block in one place at
+ * least. A store that is not durable keeps no such order, and discards nothing. The header stays,
+ * for the mark in it. What cannot be discarded is free all the same.
+ */
+static void
+send_discards(struct ofs_store *store)
+{
+	while (store->marked.count > 0 && store->discarding < OFS_DISCARDS_MAX) {
+		struct ofs_store_op *op = ofs_op_take(store, &store->header_free);
+		uint32_t segment = store->marked.first;
+		int rc;
+
+		if (op == NULL)
+			return;
+		rc = ofs_op_submit(store, op, OFS_STORAGE_DISCARD,
+			ofs_store_segment_offset(store, segment) + store->storage->lba_size_bytes, NULL,
+			store->records_per_segment * store->record_size_bytes, OFS_LIFETIME_PLACE);
+		if (rc != 0)
+			ofs_op_give(store, op);
+		if (rc == -EAGAIN)
+			return;
+		(void)take_listed(store, &store->marked);
+		if (rc != 0) {
+			make_free(store, segment);
+			continue;
+		}
+		op->kind = OFS_STORE_DISCARD;
+		op->segment = segment;
+		store->discarding++;
+	}
+}
+
+void
+ofs_segment_discard_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
+{
+	store->stats.segments_discarded += result >= 0;
+	store->discarding--;
+	make_free(store, op->segment);
+	ofs_op_give(store, op);
+}
+
 void
 ofs_segment_mark_step(struct ofs_store *store)
 {
+	send_discards(store);
 	while (store->dying.count > 0) {
 		struct ofs_store_op *op = ofs_op_take(store, &store->header_free);
 		uint32_t segment = store->dying.first;
@@ -170,7 +214,7 @@ ofs_segment_mark_step(struct ofs_store *store)
 			return;
 		ofs_segment_header_fill(store, segment, OFS_HEADER_FREE, op->buffer);
 		if (ofs_op_submit(store, op, OFS_STORAGE_WRITE, ofs_store_segment_offset(store, segment),
-				op->buffer, store->storage->lba_size_bytes)
+				op->buffer, store->storage->lba_size_bytes, OFS_LIFETIME_PLACE)
 			!= 0) {
 			ofs_op_give(store, op);
 			return;
@@ -183,12 +227,18 @@ ofs_segment_mark_step(struct ofs_store *store)
 
 /* A mark that failed costs the next open some reading, nothing else. */
 void
-ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op)
+ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 {
 	uint32_t segment = op->segment;
 
 	ofs_op_give(store, op);
-	make_free(store, segment);
+	if (ofs_store_rc(result, store->storage->lba_size_bytes) == 0 && store->storage->discards
+		&& store->config.durable) {
+		ofs_list_put(store, &store->marked, segment);
+		send_discards(store);
+	} else {
+		make_free(store, segment);
+	}
 }
 
 void

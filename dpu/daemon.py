@@ -121,7 +121,9 @@ class Daemon:
         self.service = Service(
             config, self._derived, self.device, hosts, self.attachments, self.log
         )  # fmt: skip
-        self.moves = Moves(config, self.device, list(hosts.tenants.values()), self.log)
+        self.moves = Moves(
+            config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir
+        )  # fmt: skip
         self._closing.append(self.moves.close)
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 

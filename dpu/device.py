@@ -86,6 +86,13 @@ class Device(FirmwareDevice):
         super().close(drain)
         self._end_target()
 
+    def move_status(self) -> dict[str, Any]:
+        """As the firmware's. A target that the blocks have left ends: it burns a core."""
+        status = super().move_status()
+        if status["switched"] and status["state"] == "done":
+            self._end_target()
+        return status
+
     def _with_target(self, config: Config) -> Config:
         """The configuration with the path of a target of ours, where one is asked for."""
         storage = config.storage

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from offstage.bindings import settings
+from offstage.bindings import settings, spdk
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import options
 from offstage.dpu.config import Config
@@ -22,8 +22,9 @@ from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.preflight import check_store_file
 from offstage.dpu.sessions import TenantState
+from offstage.dpu.store_places import file_of, opened
 from offstage.dpu.storefile import StoreFile
-from offstage.dpu.tenancy import carry_secret
+from offstage.dpu.tenancy import carry_secret, secrets_beside
 
 __all__ = ["Moves", "follow", "target"]
 
@@ -36,31 +37,35 @@ def follow(config: Config) -> tuple[Config, bytes]:
     there; all zero where nothing moved. BadInput where one move leads back to another."""
     uuid = ANYWHERE
     for _ in range(HOPS_MAX):
-        forward = _forward(config.storage)
+        forward = _forward(config)
         if forward is None:
             return config, uuid
         uuid = forward.next
         storage = msgspec.structs.replace(
             config.storage, path=forward.path, backend=forward.backend, inner=forward.inner,
-            size_bytes=forward.size_bytes,
+            size_bytes=forward.size_bytes, target="", target_file="",
         )  # fmt: skip
         config = msgspec.structs.replace(config, storage=storage)
     raise BadInput(f"the store moved {HOPS_MAX} times and more", config.storage.path,
                    "set storage.path to where its blocks are")  # fmt: skip
 
 
-def _forward(storage: options.Storage) -> Any:
-    if in_memory(storage) or not Path(storage.path).exists():
+def _forward(config: Config) -> Any:
+    storage = config.storage
+    if in_memory(storage):
         return None
     try:
-        with StoreFile(storage.path) as file:
+        where = storage.path or storage.target_file
+        with StoreFile(where, opened(storage, config.memory.huge != "off")) as file:
             return file.forward()
-    except BadInput:
+    except (BadInput, OSError):
         return None  # no store, or none that can be read: the firmware says which
 
 
 def in_memory(storage: options.Storage) -> bool:
     """Whether nothing of it outlives the daemon."""
+    if storage.backend == "spdk":
+        return False
     return not storage.path or (storage.backend == "emulated" and not storage.inner)
 
 
@@ -75,16 +80,16 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
                 f"{key} cannot change while blocks are stored", where, f"leave {key} out"
             )
     if not changes.get("path"):
-        raise BadInput("no path", where, "write path=FILE, a file or block device")
+        raise BadInput("no path", where,
+                       "write path=FILE, a file or block device, or a transport id")  # fmt: skip
+    if changes.get("target") or changes.get("target_file"):
+        raise BadInput("a target that ends with the daemon cannot be moved to", where,
+                       "start one of your own and give its transport id as path")  # fmt: skip
     chosen = settings.read_table(options.Storage, changes, where)
+    chosen |= {"target": "", "target_file": ""}
     moved = msgspec.structs.replace(
         config, storage=msgspec.structs.replace(config.storage, **chosen)
     )
-    for one in (config, moved):
-        if one.storage.backend == "spdk":
-            raise BadInput("a move to or from SPDK is not possible", where,
-                           "choose io_uring, posix or emulated; or start on the other storage "
-                           "anew")  # fmt: skip
     if in_memory(config.storage):
         raise BadInput("the present storage is memory, which cannot record a move", where,
                        "start the daemon on the storage instead")  # fmt: skip
@@ -92,9 +97,16 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
         raise BadInput("memory keeps nothing over a restart", where,
                        "write inner=io_uring or inner=posix")  # fmt: skip
     derive(moved)
-    present, path = Path(config.storage.path), Path(moved.storage.path)
-    if path.exists() and present.exists() and path.samefile(present):
+    # A target of vfio-user takes one connection: asking it who is there would only wait.
+    if moved.storage.backend == config.storage.backend == "spdk" and (
+        moved.storage.path == config.storage.path
+    ):
+        raise BadInput("is the present storage", moved.storage.path, "give another drive")
+    present, path = Path(file_of(config.storage)), Path(file_of(moved.storage))
+    if path.is_file() and present.is_file() and path.samefile(present):
         raise BadInput("is the present storage", str(path), "give another path")
+    if moved.storage.backend == "spdk":
+        spdk.ensure()
     check_store_file(moved)
     return moved
 
@@ -103,9 +115,12 @@ class Moves:
     """The daemon's moves: one at a time. One thread owns this, the daemon's loop."""
 
     def __init__(
-        self, config: Config, device: DeviceLike, tenants: Sequence[TenantState], log: Log
-    ) -> None:
+        self, config: Config, device: DeviceLike, tenants: Sequence[TenantState], log: Log,
+        runtime_dir: Path = Path(),
+    ) -> None:  # fmt: skip
+        """`runtime_dir`: where generated secrets go that no file lies beside."""
         self._config, self._device, self._tenants, self._log = config, device, tenants, log
+        self._runtime_dir = runtime_dir
         self._target: Config | None = None  # of a move that is beginning or running
         self._thread: threading.Thread | None = None
         self._refused: OffstageError | None = None
@@ -121,8 +136,9 @@ class Moves:
         if self._target is not None:
             raise BadInput("a move is running", "storage move", "wait for its end: dpu status")
         moved = target(self._config, changes)
+        beside = secrets_beside(moved.storage)
         for tenant, state in zip(self._config.tenants, self._tenants, strict=True):
-            carry_secret(tenant, moved.storage.path, state.secret)
+            carry_secret(tenant, beside, self._runtime_dir, state.secret)
         self._target, self._refused = moved, None
         self._thread = threading.Thread(target=self._run, args=(moved,), name="ofs-move")
         self._thread.start()

@@ -119,10 +119,10 @@ class Forward:
 class StoreFile:
     """An open store file; a context manager. `BadInput` where it is none, or not ours to read."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, file: BinaryIO | None = None) -> None:
+        self.path = Path(path)  # of messages alone, where `file` is given
         try:
-            self._file: BinaryIO = self.path.open("rb")
+            self._file: BinaryIO = self.path.open("rb") if file is None else file
         except OSError as error:
             raise BadInput(
                 error.strerror or "cannot be opened", str(path), "give the path of a store"

@@ -56,7 +56,7 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
         return parse_secret(tenant.secret, f"{where} secret"), False
     if tenant.secret_file:
         return read_secret(Path(tenant.secret_file)), False
-    kept = _kept_at(tenant, Path(store_path) if store_path else runtime_dir / "memory")
+    kept = _kept_at(tenant, store_path, runtime_dir)
     if kept.exists():
         return read_secret(kept), True
     secret = secrets.token_bytes(32)
@@ -69,13 +69,14 @@ def secrets_beside(storage: Storage) -> str:
     return storage.target_file if storage.backend == "spdk" else storage.path
 
 
-def carry_secret(tenant: Tenant, store_path: str, secret: bytes) -> None:
+def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> None:
     """Keep a generated secret beside another store too: its blocks are found by no other."""
     if not tenant.secret and not tenant.secret_file:
-        _write_private(_kept_at(tenant, Path(store_path)), secret)
+        _write_private(_kept_at(tenant, store_path, runtime_dir), secret)
 
 
-def _kept_at(tenant: Tenant, base: Path) -> Path:
+def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:
+    base = Path(store_path) if store_path else runtime_dir / "memory"
     return base.with_name(f"{base.name}.{tenant.name}.secret")
 
 

@@ -96,6 +96,7 @@ SIDES: dict[str, Side] = {
     "sim": Side("sim", False, {}),
     "skeleton": Side("skeleton", False, {}),
     "spdk-tcp": SpdkSide("spdk", True, {"transport": "TCP"}),
+    "spdk-pcie": SpdkSide("spdk", True, {"transport": "PCIe"}),
     "spdk-vfio-user": SpdkSide("spdk", True, {"transport": "VFIOUSER"}),
 }
 

@@ -2,6 +2,7 @@
 
 The daemon is the real one. Hosts put and fetch without a pause while its blocks move from a file to
 another; it is killed at random moments of a move and started again with the configuration it had.
+What is marked `spdk` moves to real targets: tests/reference/spdk_drives.py says what it takes.
 """
 
 import random
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import spdk_drives
 from live_daemon import (
     CHUNKS,
     CONFIG,
@@ -33,6 +35,7 @@ from live_daemon import (
 
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.keys import checksum
+from offstage.dpu.spdk_target import Target
 from offstage.dpu.storefile import StoreFile, check, inspect
 from offstage.host.control import Control
 from offstage.host.fabrics import open_fabric
@@ -40,6 +43,8 @@ from offstage.host.fabrics.shm import open_driver
 
 Names = set[tuple[int, int, int]]
 SMALL = {"storage__size": "24MiB"}
+DRIVE_BYTES = 32 << 20
+TEXTS = range(100, 106)
 
 
 def begin(tier: Tier, number: int, acknowledged: Names) -> tuple[Worker, threading.Thread]:
@@ -245,3 +250,98 @@ def test_a_fabric_is_added_and_removed_while_hosts_go_on(tmp_path: Path) -> None
         operator.fabric_open("shm")
         with open_driver(third.attach("shm")):
             pass
+
+
+def drives(target: Target) -> list[str]:
+    """Transport ids: one over TCP, one over vfio-user."""
+    return [
+        target.serve(target.memory_drive(name, DRIVE_BYTES, 4096), transport)
+        for name, transport in (("one", "TCP"), ("two", "VFIOUSER"))
+    ]
+
+
+@pytest.mark.spdk
+@pytest.mark.timeout(400)
+def test_blocks_move_to_spdk_and_back_under_load(tmp_path: Path) -> None:
+    """A file to TCP, TCP to vfio-user: is every block there, was no call of a host refused, and
+    does a start on the first file follow both records? And then back to a file?"""
+    acknowledged: Names = set()
+    with spdk_drives.start() as target:
+        tcp, vfio = drives(target)
+        with daemon(tmp_path, **SMALL) as tier, tier.control("operator") as operator:
+            fill(tier, TEXTS, acknowledged)
+            workers = [begin(tier, number, acknowledged) for number in range(2)]
+            for path in (tcp, vfio):
+                status = moved(operator, Path(path), backend="spdk")
+                assert (status["state"], status["error"]) == ("done", "")
+                assert status["switched"] and not status["unrecorded"]
+                assert status["blocks_copied"] >= len(TEXTS) * CHUNKS * LAYERS
+                assert status["blocks_lost"] == 0
+                assert operator.status()["storage"] == "spdk"
+                fetched = [worker.fetched for worker, _ in workers]
+                until(lambda seen=fetched: all(  # type: ignore[misc]
+                    worker.fetched > old or worker.error or not thread.is_alive()
+                    for (worker, thread), old in zip(workers, seen, strict=True)))  # fmt: skip
+            with pytest.raises(OffstageError, match="is the present storage"):
+                moved(operator, Path(vfio), backend="spdk")
+            end(workers)
+        with daemon(tmp_path, **SMALL) as tier, tier.control("operator") as operator:
+            assert tier.storage == "spdk"
+            for number in (*range(2), *TEXTS):
+                check_text(tier, number, acknowledged)
+            last = tmp_path / "last"
+            assert moved(operator, last, backend="posix")["state"] == "done"
+            for number in (*range(2), *TEXTS):
+                check_text(tier, number, acknowledged)
+            assert check(last) == []
+        with daemon(tmp_path, **SMALL) as tier:
+            assert tier.storage == "posix"
+            for number in (*range(2), *TEXTS):
+                check_text(tier, number, acknowledged)
+
+
+@pytest.mark.spdk
+@pytest.mark.timeout(400)
+def test_blocks_leave_the_daemons_own_target_which_then_ends(tmp_path: Path) -> None:
+    """Is the target's program ended when the blocks are elsewhere, and does a start that would
+    begin it again go where they are?"""
+    acknowledged: Names = set()
+    own = SMALL | {
+        "storage__backend": "spdk", "storage__path": "", "storage__target": spdk_drives.program(),
+        "storage__target_file": str(tmp_path / "store.ofs"),
+    }  # fmt: skip
+    with daemon(tmp_path, **own) as tier, tier.control("operator") as operator:
+        fill(tier, range(3), acknowledged)
+        with pytest.raises(OffstageError, match="is the present storage"):
+            operator.storage_move({"path": str(tmp_path / "store.ofs"), "backend": "posix"})
+        with pytest.raises(OffstageError, match="ends with the daemon"):
+            operator.storage_move({"path": "x", "target": spdk_drives.program()})
+        assert moved(operator, tmp_path / "to", backend="posix")["state"] == "done"
+        children = Path(f"/proc/{tier.process.pid}/task/{tier.process.pid}/children")
+        until(lambda: not children.read_text().strip())
+        for number in range(3):
+            check_text(tier, number, acknowledged)
+    with daemon(tmp_path, **own) as tier:
+        assert tier.storage == "posix"
+        for number in range(3):
+            check_text(tier, number, acknowledged)
+
+
+@pytest.mark.spdk
+@pytest.mark.timeout(400)
+def test_a_target_that_dies_in_the_middle_of_a_move_ends_the_move(tmp_path: Path) -> None:
+    """Does the daemon go on with what it has, all blocks there, where the new drive is lost?"""
+    acknowledged: Names = set()
+    with spdk_drives.start() as target:
+        tcp, _ = drives(target)
+        slow = {"storage__io_timeout": "2s"}
+        with daemon(tmp_path, **SMALL, **slow) as tier, tier.control("operator") as operator:
+            fill(tier, TEXTS, acknowledged)
+            operator.storage_move({"path": tcp, "backend": "spdk"})
+            target.signal(9)
+            until(lambda: operator.status()["move"]["state"] != "running")
+            status = operator.status()["move"]
+            for number in TEXTS:
+                check_text(tier, number, acknowledged)
+            # Either it was too late to matter, or it failed and said why.
+            assert status["state"] == "failed" and status["error"], status

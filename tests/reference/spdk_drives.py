@@ -1,7 +1,8 @@
 """Drives of a real SPDK target, for the tests marked `spdk`.
 
 One nvmf_tgt for all tests of a process, started with the first drive that is asked for and ended
-with the process. What is missing is a skip that names the mend.
+with the process. A drive of this machine is used where OFFSTAGE_SPDK_PCIE has its address, and
+what is on it is lost. What is missing is a skip that names the mend.
 """
 
 import atexit
@@ -60,7 +61,14 @@ def _target() -> Target:
 
 @functools.cache
 def drive(transport: str, size_bytes: int) -> str:
-    """The transport id of a drive in memory, with sectors of 512 B; a child's is its parent's."""
+    """The transport id of a drive in memory, with sectors of 512 B; a child's is its parent's. Of
+    PCIe: the one that was named."""
+    if transport == "PCIe":
+        address = os.environ.get("OFFSTAGE_SPDK_PCIE", "")
+        if not address:
+            pytest.skip("no drive of this machine; bind one that may be lost to vfio-pci, and "
+                        "give its PCI address in OFFSTAGE_SPDK_PCIE")  # fmt: skip
+        return f"trtype:PCIe traddr:{address}"
     name = f"OFFSTAGE_TEST_DRIVE_{transport}_{size_bytes}"
     if name not in os.environ:
         target = _target()

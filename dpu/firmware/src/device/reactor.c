@@ -65,7 +65,7 @@ static bool
 io_moved(struct ofs_device *device)
 {
 	const struct ofs_storage_stats *stats = &device->storage->stats;
-	uint64_t ended = stats->reads + stats->writes + stats->syncs + stats->errors;
+	uint64_t ended = stats->reads + stats->writes + stats->syncs + stats->discards + stats->errors;
 	uint64_t seen = ended << 20 ^ stats->in_flight;
 	bool moved = seen != device->io_seen;
 
@@ -75,10 +75,8 @@ io_moved(struct ofs_device *device)
 
 /* The store polls for its own I/O only; a side may have a connection to keep alive. */
 static void
-keep_storage(struct ofs_device *device, uint64_t now_ns)
+keep_storage(struct ofs_storage *storage, uint64_t now_ns)
 {
-	struct ofs_storage *storage = device->storage;
-
 	if (storage->stats.in_flight == 0 && storage->ops->due_ns(storage) <= now_ns)
 		(void)ofs_storage_poll(storage, NULL, 0);
 }
@@ -92,9 +90,11 @@ ofs_device_turn(struct ofs_device *device)
 	device->turn_ns = now_ns;
 	busy = ofs_device_serve_calls(device);
 	busy |= serve_store(device, device->store);
-	keep_storage(device, now_ns);
-	if (device->move.step != OFS_STEP_NONE)
+	keep_storage(device->storage, now_ns);
+	if (device->move.step != OFS_STEP_NONE) {
+		keep_storage(device->move.storage, now_ns);
 		busy |= ofs_device_move_turn(device, serve_store(device, device->move.store));
+	}
 	if (atomic_load_explicit(&device->serving, memory_order_relaxed))
 		busy |= ofs_device_serve_ports(device);
 	if (device->pace != NULL)

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -68,6 +68,7 @@ class Daemon:
         self._cut_at_s = 0.0
         self._moving: tuple[list[bytes], int] | None = None  # who waits for the move to begin
         self._drains: list[tuple[list[bytes], int, float]] = []  # route, request id, until
+        self._target_noted = (0, "")
         self._wake_r, self._wake_w = -1, -1
         self._watch_fd: int | None = None
         try:
@@ -256,12 +257,22 @@ class Daemon:
             tenants = {
                 one.name: self.device.ledger(one.index) for one in self.hosts.tenants.values()
             }
+            status = self.device.status()
+            self._note_target(status)
             self.telemetry.set(Snapshot(
-                tenants=tenants, status=self.device.status(), stages=self.device.stages(),
+                tenants=tenants, status=status, stages=self.device.stages(),
                 daemon=dict(self.hosts.counts),
             ))  # fmt: skip
         except OffstageError as error:
             self.log.error("reactor_silent", error=str(error))
+
+    def _note_target(self, status: Mapping[str, Any]) -> None:
+        """A target of ours died: once for each time it was started again, and once for good."""
+        noted = status.get("target_restarts", 0), status.get("target_down", "")
+        if noted != self._target_noted:
+            self._target_noted = noted
+            level = self.log.error if noted[1] else self.log.warning
+            level("target_restarted", restarts=noted[0], down=noted[1])
 
     def _take_messages(self) -> None:
         for _ in range(MESSAGES_MAX):

@@ -19,7 +19,7 @@ from offstage.dpu.config import Config
 from offstage.dpu.derive import Derived, core_policy
 from offstage.dpu.options import PolicyOptions
 from offstage.dpu.preflight import check_machine, check_store_file
-from offstage.dpu.spdk_target import Target
+from offstage.dpu.spdk_own import OwnTarget
 
 __all__ = ["Device", "DeviceLike"]
 
@@ -71,7 +71,7 @@ class Device(FirmwareDevice):
         Raises what machine and store file do not allow, and what the firmware refuses.
         """
         check_machine(config)
-        self._target: Target | None = None
+        self._target: OwnTarget | None = None
         if config.storage.backend == "spdk":
             spdk.ensure()
             config = self._with_target(config)
@@ -86,6 +86,14 @@ class Device(FirmwareDevice):
         super().close(drain)
         self._end_target()
 
+    def status(self) -> dict[str, Any]:
+        """As the firmware's, and of a target of ours how often it was started again."""
+        status = super().status()
+        target = self._target
+        if target is not None:
+            status["target_restarts"], status["target_down"] = target.restarts, target.given_up
+        return status
+
     def move_status(self) -> dict[str, Any]:
         """As the firmware's. A target that the blocks have left ends: it burns a core."""
         status = super().move_status()
@@ -98,11 +106,10 @@ class Device(FirmwareDevice):
         storage = config.storage
         if not storage.target:
             return config
-        self._target = Target(storage.target)
-        drive = self._target.file_drive("store", storage.target_file, storage.size_bytes,
-                                        storage.lba_bytes)  # fmt: skip
-        path = self._target.serve(drive)
-        return msgspec.structs.replace(config, storage=msgspec.structs.replace(storage, path=path))
+        self._target = OwnTarget(storage)
+        return msgspec.structs.replace(
+            config, storage=msgspec.structs.replace(storage, path=self._target.path)
+        )
 
     def _end_target(self) -> None:
         if self._target is not None:

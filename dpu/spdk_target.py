@@ -5,10 +5,13 @@ memory) as NVMe-oF namespaces over TCP or vfio-user; the transport id that a sto
 comes back. The daemon starts one where `storage.target` names the program; tests and benches do
 the same. The client package `spdk` (extra `spdk`) speaks to it.
 
-The program polls: it burns its core. It dies with the process that started it. Every wait has a
-deadline; what the program says goes to `log` in its folder.
+The program polls: it burns its core. It dies with the thread that started it. Every wait has a
+deadline; what the program says goes to `log` in its folder. Whoever was killed left a folder
+behind: the next target removes those whose lock nobody holds.
 """
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -30,6 +33,9 @@ BLOCK_BYTES = 4096
 START_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
+FOLDER = "offstage-target-"
+YOUNG_S = 60.0  # a folder may not have its lock yet
+TRACES = Path("/dev/shm")  # where a target that is killed leaves its trace buffer
 NQN = "nqn.2026-01.io.offstage"
 NAMES = uuid.UUID("5b1f3c52-6a7c-4a8e-9a53-0f8f6d1f5d3e")
 
@@ -49,7 +55,10 @@ class Target:
         except ImportError:
             raise Missing("spdk", "the JSON-RPC client of SPDK is not installed") from None
         self._client_of, self._refusal = JSONRPCClient, JSONRPCException
-        self.folder = Path(tempfile.mkdtemp(prefix="offstage-target-"))
+        _sweep()
+        self.folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._program, self._memory_mib = program, memory_mib
         self._transports = set[str]()
         self._core = max(os.sched_getaffinity(0)) if core is None else core
@@ -129,6 +138,10 @@ class Target:
         self.call("nvmf_subsystem_add_listener", nqn=nqn, listen_address=address)
         return " ".join(f"{name}:{value}" for name, value in {**address, "subnqn": nqn}.items())
 
+    def ended(self) -> bool:
+        """Whether the program has."""
+        return self._process is None or self._process.poll() is not None
+
     def signal(self, number: int) -> None:
         """SIGSTOP, SIGCONT or SIGKILL to the program."""
         os.kill(self.pid, number)
@@ -147,7 +160,11 @@ class Target:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            _remove_trace(process.pid)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _start(self) -> None:
         rpc = self.folder / "rpc.sock"
@@ -159,6 +176,7 @@ class Target:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
             )
+        os.pwrite(self._lock, str(self._process.pid).encode(), 0)
         deadline = time.monotonic() + START_TIMEOUT_S
         while self._client is None:
             code = self._process.poll()
@@ -175,6 +193,33 @@ class Target:
     def _last_line(self) -> str:
         lines = (self.folder / "log").read_text(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
+
+
+def _sweep() -> None:
+    """Folders of targets whose starter was killed: nobody holds their lock."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        try:
+            with (folder / "lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                pid = lock.read()
+        except FileNotFoundError:
+            try:
+                if time.time() - folder.stat().st_mtime < YOUNG_S:
+                    continue
+            except OSError:
+                continue
+            pid = b""
+        except OSError:
+            continue  # in use, or another user's
+        if pid.isdigit():
+            _remove_trace(int(pid))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_trace(pid: int) -> None:
+    if not Path(f"/proc/{pid}").exists():
+        with contextlib.suppress(OSError):
+            (TRACES / f"nvmf_trace.pid{pid}").unlink(missing_ok=True)
 
 
 def _free_port() -> int:

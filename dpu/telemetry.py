@@ -49,6 +49,7 @@ STATUS_COUNTERS = {
     "check_failures": ("check_failed_blocks", "blocks that failed their check: served as misses"),
     "reads_timed_out": ("timed_out_reads", "reads that passed their deadline"),
     "store_full": ("store_full_puts", "puts refused because the store was full"),
+    "target_restarts": ("storage_target_restarts", "starts of the own target after its death"),
     "publish_overflow": ("unpublished_blocks", "blocks the directory had no room for"),
 }
 STATUS_GAUGES = {

@@ -6,8 +6,10 @@ Marked `spdk`; tests/reference/spdk_drives.py says what it takes.
 import errno
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import spdk_drives
@@ -23,9 +25,11 @@ from offstage.bindings.storage import (
     Storage,
     StorageConfig,
 )
+from offstage.bindings.store import Store, StoreConfig
 from offstage.dpu import config
 from offstage.dpu.erase import erase
 from offstage.dpu.preflight import check_store_file
+from offstage.dpu.spdk_own import RESTARTS_MAX, OwnTarget
 from offstage.dpu.spdk_target import Target
 
 pytestmark = pytest.mark.spdk
@@ -318,3 +322,68 @@ def test_what_carries_something_is_refused_until_it_is_erased(target: Target) ->
     with open_drive(path) as storage:  # and what lay far from the head is given back too
         storage.run([Io(READ, 0, 8 * MIB, 4 * KIB, buffer)])
     assert not any(buffer.view)
+
+
+def test_a_drive_that_lies_and_one_that_is_short_of_memory(target: Target) -> None:
+    """Is a flipped byte, which the target reports as a success, a miss for the store and never a
+    block; and is a target that has no memory for an I/O nobody's trouble?"""
+    target.memory_drive("below", SIZE_BYTES)
+    target.call("bdev_error_create", base_name="below")
+    inject = {"name": "EE_below", "io_type": "read", "num": 1}
+    shape = StoreConfig(payload_size_bytes=16 * KIB, layer_count=1, segment_size_bytes=MIB)
+    block = os.urandom(16 * KIB)
+    where = StorageConfig("spdk", target.serve("EE_below"), queue_depth_max=64,
+                          lba_size_bytes=4 * KIB, timeout_ns=TIMEOUT_NS)  # fmt: skip
+    with Storage(where) as storage, Store(storage, shape) as store:
+        for key in (1, 2):
+            assert store.put_wait(key, 0, block) == 0
+        target.call("bdev_error_inject_error", error_type="nomem", **inject)
+        assert store.get_wait(1, 0).payload == block
+        target.call("bdev_error_inject_error", error_type="corrupt_data", corrupt_offset=100,
+                    corrupt_value=block[100] ^ 0xFF, **inject)  # fmt: skip
+        done = store.get_wait(1, 0)
+        assert (done.rc, done.payload) == (-errno.EBADMSG, None)
+        assert store.stats()["checks_failed"] == 1
+        assert store.get_wait(2, 0).payload == block
+
+
+def test_a_target_that_admits_others_only_is_one_line(target: Target) -> None:
+    """Is a host that the target's list does not have told so?"""
+    path = target.serve(target.memory_drive("closed", SIZE_BYTES))
+    nqn = path.split("subnqn:")[1]
+    target.call("nvmf_subsystem_allow_any_host", nqn=nqn, allow_any_host=False)
+    with pytest.raises(OffstageError, match="admits this host") as caught:
+        open_drive(path)
+    assert "\n" not in str(caught.value)
+    host = "nqn.2026-01.io.offstage:admitted"
+    target.call("nvmf_subsystem_add_host", nqn=nqn, host=host)
+    open_drive(f"{path} hostnqn:{host}").close()
+
+
+def test_a_target_of_our_own_is_started_again_where_it_was(tmp_path: Path) -> None:
+    """Killed: does it come back at its address with its bytes, and is it given up after so many
+    times; and is what a killed starter left cleaned by the next?"""
+    chosen = config.load(overrides={
+        "storage.backend": "spdk", "storage.target": spdk_drives.program(),
+        "storage.target_file": str(tmp_path / "blocks"), "storage.size": "32MiB",
+    }).storage  # fmt: skip
+    left = Path(tempfile.mkdtemp(prefix="offstage-target-"))
+    (left / "lock").touch()
+    own = OwnTarget(chosen)
+    try:
+        assert not left.exists()
+        with Storage(StorageConfig("spdk", own.path, queue_depth_max=64,
+                                   timeout_ns=60 * 10**9)) as storage:  # fmt: skip
+            want, back = pattern(storage, 3), Buffer(SIZE_BYTES)
+            for kill in range(1, RESTARTS_MAX + 1):
+                os.kill(own.pid, signal.SIGKILL)
+                (one,) = storage.run([Io(READ, 0, 0, MIB, back)])
+                assert one.result == MIB and bytes(back.view[:MIB]) == bytes(want.view[:MIB])
+                assert (own.restarts, own.given_up) == (kill, "")
+        os.kill(own.pid, signal.SIGKILL)
+        end = time.monotonic() + 100
+        while not own.given_up and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "died" in own.given_up and own.pid == 0
+    finally:
+        own.close()

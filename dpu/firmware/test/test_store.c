@@ -396,56 +396,6 @@ test_full(void)
 	end(store);
 }
 
-/* Fills a segment with blocks 0 to 3 and deletes them: it dies, and its mark is written. */
-static void
-kill_segment(struct ofs_store *store)
-{
-	struct ofs_key key;
-
-	for (uint32_t i = 0; i < 4; i++)
-		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == 0);
-	for (uint32_t i = 0; i < 4; i++) {
-		block_name(i, &key);
-		assert(ofs_store_delete(store, &key, 0) == 0);
-	}
-}
-
-/* Is a dead segment given back to a device that takes it, not before its mark is on the medium,
- * whole but for its header, and not at all by a store that is not durable? */
-static void
-test_discard(void)
-{
-	struct ofs_store_config config = base_config;
-	struct ofs_store *store = begin_with(&config, 8);
-
-	device.storage.discards = 1;
-	for (uint32_t i = 0; i < 4; i++)
-		assert(store_put_now(store, &config, i, 0, record[0], 0) == 0);
-	device.hold_from = 131072;
-	device.hold_to = 131072 + LBA; /* the mark */
-	kill_segment(store);
-	for (uint32_t i = 0; i < 10; i++)
-		(void)ofs_store_poll(store, NULL, 0);
-	assert(device.discarded_bytes == 0 && stats_of(store).segments_free == 7);
-	device.hold_to = device.hold_from;
-	for (uint32_t i = 0; i < 10; i++)
-		(void)ofs_store_poll(store, NULL, 0);
-	assert(device.discarded_bytes == 4 * (2048 + LBA));
-	assert(stats_of(store).segments_discarded == 1 && stats_of(store).segments_free == 8);
-	assert(((struct ofs_segment_header *)(device.bytes + 131072))->state == OFS_HEADER_FREE);
-	/* Headers and each tenant's records are lifetimes of their own. */
-	assert(device.lifetimes == 0x3);
-	end(store);
-	config.durable = 0;
-	store = begin_with(&config, 8);
-	device.storage.discards = 1;
-	kill_segment(store);
-	for (uint32_t i = 0; i < 10; i++)
-		(void)ofs_store_poll(store, NULL, 0);
-	assert(device.discarded_bytes == 0 && stats_of(store).segments_free == 8);
-	end(store);
-}
-
 /* Is one layer of a chunk never taken for another, where their entries of the index collide? */
 static void
 test_layers(void)
@@ -532,7 +482,6 @@ main(void)
 	test_write_errors();
 	test_corrupt();
 	test_full();
-	test_discard();
 	puts("store ok");
 	return 0;
 }

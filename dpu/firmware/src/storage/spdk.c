@@ -10,6 +10,7 @@
  */
 #include "spdk.h"
 
+#include "dma.h"
 #include "spdk_queue.h"
 
 #include <spdk/env.h>
@@ -127,6 +128,17 @@ spdk_register_memory(struct ofs_storage *storage, void *base, uint64_t size_byte
 			"memory is not registered (%s): it is copied; reserve huge pages, see RLIMIT_MEMLOCK",
 			strerror(-rc));
 	return 0;
+}
+
+/* A drive that maps memory itself maps base pages one by one. */
+static void
+note_pages(struct ofs_spdk *spdk, const struct ofs_storage_config *config)
+{
+	if (config->huge != OFS_DMA_HUGE_OFF && !ofs_spdk_is_huge() && registers(spdk))
+		ofs_storage_warn(&spdk->base,
+			"SPDK lies in base pages: fewer than %d huge pages of 2 MiB were free; reserve some "
+			"(sysctl vm.nr_hugepages=%d), or set memory.huge = \"off\"",
+			SPDK_ENV_HUGE_PAGES, 2 * SPDK_ENV_HUGE_PAGES);
 }
 
 /* Waits for what is in flight, then takes it back: the caller frees the buffers next. */
@@ -264,6 +276,7 @@ spdk_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 		spdk_close(&spdk->base);
 		return rc;
 	}
+	note_pages(spdk, config);
 	*out = &spdk->base;
 	return 0;
 }

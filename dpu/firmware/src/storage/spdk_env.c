@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ENV_MIB = 96, ENV_HUGE_PAGE_MIB = 2, ENV_LOG_BYTES = 160 };
+enum { ENV_LOG_BYTES = 160 };
 
 static pthread_mutex_t env_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pid_t env_pid; /* 0: not up */
@@ -124,7 +124,7 @@ start(bool huge)
 	opts.name = "offstage";
 	opts.core_mask = mask; /* of a core we may use; DPDK wants one and pins us to it */
 	opts.shm_id = -1;
-	opts.mem_size = ENV_MIB;
+	opts.mem_size = SPDK_ENV_MIB;
 	opts.no_huge = !huge;
 	opts.hugepage_single_segments = huge; /* vfio-user hands each page over as a file */
 	opts.env_context = "--log-level=*:1";
@@ -140,7 +140,7 @@ ofs_spdk_env_begin(uint32_t huge, char *why)
 
 	pthread_mutex_lock(&env_mutex);
 	if (env_pid == 0) {
-		env_huge = huge != OFS_DMA_HUGE_OFF && free_huge_pages() >= ENV_MIB / ENV_HUGE_PAGE_MIB;
+		env_huge = huge != OFS_DMA_HUGE_OFF && free_huge_pages() >= SPDK_ENV_HUGE_PAGES;
 		rc = start(env_huge);
 		if (rc == 0)
 			env_pid = getpid();

@@ -184,6 +184,7 @@ class Service:
             raise Refused("invalid", "the host has no port of this fabric", host.name,
                           "attach, and open its sessions again")  # fmt: skip
         attachment = self.device.reattach(host.port)
+        self._log.info("host_again", host=host.name)
         return p.Attached(
             fabric=request.fabric, token="", blob=attachment.blob,
             payload_size_bytes=self.config.arena.payload_bytes,

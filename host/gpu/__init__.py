@@ -1,5 +1,9 @@
 """Kernels for a GPU, written in Triton: bounds of blocks, scores and their best, paged attention.
 
+`offstage.host.gpu.attention` is behind `--kernel triton`. `offstage.host.gpu.bounds` keeps what
+`offstage.host.gpu.scores` finds the best blocks by, and `offstage.host.gpu.step` puts all three
+together as a decode step of CUDA graphs.
+
 Every module here has one kernel or two as plain functions, and the call that launches them, which
 takes torch tensors that lie on one device and waits for nothing. Triton is optional, so nothing of
 it is imported at module level: `compiled` turns the functions of a module into kernels at its

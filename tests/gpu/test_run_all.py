@@ -142,3 +142,16 @@ def test_a_run_that_is_out_of_time_skips_the_rest(folder: Path) -> None:
     code, content = run(folder / "gpu.json", "--seconds", "0", "--only", "3,runs", folder=folder)
     assert code == 0 and outcomes(content) == {"runs": "skipped", "comes_last": "skipped"}
     assert set(reasons(content).values()) == {"the run's 0 s are over"}
+
+
+def test_the_interpreter_runs_the_checks_of_kernels(tmp_path: Path) -> None:
+    """Does `--interpret` reach the kernels, on the CPU, and no check that needs a device?"""
+    for name in ("torch", "triton"):
+        pytest.importorskip(name, reason="pip install 'offstage[triton]'")
+    wanted = "--only", "selection_is_right,attention_bandwidth_float8"
+    code, content = run(tmp_path / "gpu.json", "--interpret", *wanted)
+    assert code == 0, content["checks"]
+    assert outcomes(content) == {
+        "selection_is_right": "ran", "attention_bandwidth_float8": "skipped",
+    }  # fmt: skip
+    assert 0 < content["checks"][1]["figures"]["error_scores"] < 1e-4

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
 from offstage.host import gpu  # noqa: E402
-from offstage.host.gpu import attention  # noqa: E402
+from offstage.host.decode import SelectionRule  # noqa: E402
+from offstage.host.gpu import attention, bounds, scores, step  # noqa: E402
 
 CAPABILITY = 90
 TYPES = {
@@ -81,6 +82,25 @@ def attention_shapes() -> None:
             attention.attend(*given, tiling=tiling)
 
 
+def selection_shapes() -> None:
+    """128K tokens of Llama's blocks, and 8,192 blocks of a latent: bounds, scores, the best."""
+    for dtype, heads, group, dim, blocks in (
+        (torch.bfloat16, 8, 4, 128, 2048), (torch.float8_e4m3fn, 1, 128, 576, 8192),
+    ):  # fmt: skip
+        keys = torch.empty((8, heads, 64, dim), dtype=dtype)
+        which = torch.zeros(4, dtype=torch.int32)
+        rows = torch.zeros((2, blocks), dtype=torch.int32)
+        for table in (
+            torch.empty((blocks, 2, heads, dim), dtype=dtype), torch.empty((blocks, 1, heads, dim)),
+        ):  # fmt: skip
+            bounds.summarise(keys, table, which, which, which, which)
+            rule = SelectionRule(select_blocks=128)
+            selected = step.Selected(2, blocks, 64, rule, 32, "cpu")
+            selected.find(torch.empty((2, heads * group, dim)), table, rows)
+
+
 if __name__ == "__main__":
-    attention.compiled = Compiler  # type: ignore[assignment]
+    for module in (attention, bounds, scores, step):
+        module.compiled = Compiler  # type: ignore[attr-defined]
     attention_shapes()
+    selection_shapes()

@@ -1,0 +1,115 @@
+"""Is a decode step of CUDA graphs right, and what do Offstage's hooks add to it?"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gpu_checks import Run, check
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))
+
+NEEDS = ("numpy", "torch", "triton")
+
+
+@check(point=7, device="either", needs=NEEDS, limit_s=60)
+def a_step_of_graphs_is_right(run: Run) -> dict[str, object]:
+    """Does a captured step attend to what was selected, after what was missing came in?"""
+    from gpu_step import StepCase
+
+    size = {} if run.interpret else {"kv_heads": 8, "group": 4, "head_dim": 128, "block_tokens": 64}
+    blocks, select = (7, 5) if run.interpret else (120, 40)
+    case = StepCase(2, blocks, 2, select, run.device, **size)
+    case.forget(1, 0)
+    lacking = case.run()
+    assert [layer for layer, _ in lacking] == [1] and lacking[0][1][0][1].size == select
+    assert case.run() == []
+    worst = max(case.error(layer) for layer in range(2))
+    assert worst < 1e-2
+    return {"error": worst}
+
+
+@check(point=7, kind="bench", needs=NEEDS, limit_s=120)
+def hooks_of_a_step(run: Run) -> dict[str, object]:
+    """Do selection, hint and checks cost 5 % of a step at most, where all blocks are in HBM?"""
+    figures: dict[str, object] = {}
+    for sessions, context in ((16, 32768), (64, 16384)):
+        times = _step_times(sessions, context)
+        name = f"{sessions}x{context // 1024}k"
+        figures |= {f"ms_{what}_{name}": one * 1e3 for what, one in times.items()}
+        for what in ("hooks", "selection_and_hooks"):
+            figures[f"cost_{what}_{name}"] = times[what] / times["step"] - 1
+        cost = times["selection_and_hooks"] / times["step"] - 1
+        run.aim(f"cost of selection, hint and checks, {name}", cost, at_most=0.05)
+    return figures
+
+
+def _step_times(sessions: int, context: int) -> dict[str, float]:
+    """Seconds of a step of four layers of Llama-3-8B: alone over fixed tables as one graph; with
+    hooks that look, but find a selection made before; and with the selection too."""
+    import torch
+    from gpu_step import StepCase
+
+    from offstage.host.gpu.step import Layer, Step
+
+    model = _rest_of_a_layer(sessions)
+    case = StepCase(
+        sessions, context // 64, 4, 128, "cuda", kv_heads=8, group=4, head_dim=128,
+        block_tokens=64, model=model,
+    )  # fmt: skip
+    case.run()
+    bare = Step([Layer(lambda: None, layer.after) for layer in case.layers], "cuda")
+    outputs: list[Any] = case.outputs
+    flags = torch.zeros(4, dtype=torch.bool, pin_memory=True)
+
+    def hook(layer: int) -> None:
+        """What an agent does where nothing is missing: look, take the hint, check an output."""
+        assert not case.selected[layer].missing()
+        case.selected[layer].hint.copy()
+        flags[layer].copy_(outputs[layer - 1].isfinite().all(), non_blocking=True)
+
+    return {
+        "step": _median(lambda: bare.run(lambda layer: None)),
+        "hooks": _median(lambda: bare.run(hook)),
+        "selection_and_hooks": _median(lambda: case.step.run(hook)),
+    }
+
+
+def _rest_of_a_layer(sessions: int) -> Any:
+    """Projections and the feed-forward part of one layer of Llama-3-8B, random weights."""
+    import torch
+
+    def weights(rows: int, columns: int) -> Any:
+        return torch.randn((rows, columns), device="cuda", dtype=torch.bfloat16) / 64
+
+    attended = weights(4096, 4096)
+    projected, gate, up, down = (
+        weights(4096, 6144), weights(4096, 14336), weights(4096, 14336), weights(14336, 4096),
+    )  # fmt: skip
+    state = weights(sessions, 4096)
+    out = torch.empty_like(state)
+
+    def work() -> None:
+        mixed = state @ attended
+        spread = torch.nn.functional.silu(mixed @ gate) * (mixed @ up)
+        out.copy_(spread @ down)
+        out @ projected
+
+    return work
+
+
+def _median(call: Any) -> float:
+    """Seconds of a step, from its first launch until the device has done all of it."""
+    import statistics
+
+    import torch
+
+    times = []
+    for number in range(25):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        if number >= 5:
+            times.append(time.perf_counter() - begun)
+    return statistics.median(times)

@@ -1,0 +1,138 @@
+"""Do the GPU's bounds, scores and selection equal those of the host's selectors?
+
+Under Triton's interpreter, on the CPU. `offstage.host.selection` is the reference: its own tests
+hold it to the formulas.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="pip install 'offstage[triton]'")
+pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+
+import torch
+from gpu_cases import poisoned
+
+from offstage.bindings.errors import BadInput
+from offstage.host.geometry import KvGeometry, LayerKv
+from offstage.host.gpu import interpreted, scores
+from offstage.host.gpu.bounds import summarise
+from offstage.host.models import geometry
+from offstage.host.selection import ScoreScale, quantize, select, selector
+
+pytestmark = pytest.mark.skipif(
+    not interpreted(), reason="a GPU is there: python tests/gpu/run_all.py checks it"
+)
+DTYPES = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
+
+
+def whole(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def shape_of(kv_heads: int, group: int, tokens: int, dim: int) -> KvGeometry:
+    layers = (LayerKv("gqa", kv_heads, dim),)
+    return replace(geometry("tiny"), q_heads=kv_heads * group, layers=layers, block_tokens=tokens)
+
+
+def table_of(kind: str, blocks: int, heads: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
+    if kind == "quest":
+        return torch.empty((blocks, 2, heads, dim), dtype=dtype)
+    return torch.empty((blocks, 1, heads, dim))
+
+
+@pytest.mark.parametrize("kind", ["quest", "mean_key"])
+@settings(max_examples=4)
+@given(
+    shape=st.builds(
+        shape_of, st.integers(1, 3), st.integers(1, 5), st.sampled_from([3, 16, 40]),
+        st.sampled_from([8, 24, 130]),
+    ),
+    value_type=st.sampled_from(sorted(DTYPES)),
+    blocks=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_scores_are_those_of_the_hosts_selectors(
+    kind: str, shape: KvGeometry, value_type: str, blocks: int, seed: int
+) -> None:
+    """Blocks written whole, and grown token by token as decoding does; rows in any order, two
+    sessions over one table, one of which is shorter."""
+    random = np.random.default_rng(seed)
+    _, heads, tokens, dim = shape.block_shape()
+    numbers = torch.from_numpy(random.standard_normal((blocks, heads, tokens, dim), np.float32))
+    keys = numbers.to(DTYPES[value_type])
+    with poisoned():
+        table = table_of(kind, blocks, heads, dim, keys.dtype)
+    which = torch.arange(blocks, dtype=torch.int32)
+    rows = torch.from_numpy(random.permutation(blocks).astype(np.int32))
+    first = torch.from_numpy(random.integers(1, tokens + 1, blocks).astype(np.int32))
+    summarise(keys, table, which, rows, torch.zeros_like(first), first)
+    grown = torch.nonzero(first < tokens).flatten()
+    more = (which[grown], rows[grown], first[grown], tokens - first[grown])
+    summarise(keys, table, *(one.int() for one in more))
+    host = selector(kind, shape)
+    host.write(0, keys.float().numpy())
+    queries = random.standard_normal((2, shape.q_heads, dim), np.float32)
+    lengths = whole(blocks, (blocks + 1) // 2)
+    with poisoned():
+        found = scores.score(torch.from_numpy(queries), table, rows.repeat(2, 1), lengths)
+    for session, length in enumerate(lengths.tolist()):
+        expected = host.scores(queries[session])[:length]
+        scale = max(1.0, float(np.abs(expected).max()))
+        np.testing.assert_allclose(found[session, :length], expected, atol=2e-5 * scale)
+
+
+SCORES = st.lists(
+    st.one_of(
+        st.integers(-3, 3).map(float), st.floats(-128, 128, width=32, allow_subnormal=False),
+        st.sampled_from([np.nan, -np.inf, np.inf, -0.0]),
+    ),
+    min_size=1, max_size=40,
+)  # fmt: skip
+
+
+@settings(max_examples=12)
+@given(
+    values=SCORES,
+    top=st.integers(0, 9),
+    runners_up=st.integers(0, 9),
+    sinks=st.integers(0, 3),
+    window=st.integers(0, 3),
+    short=st.integers(0, 5),
+)
+def test_the_best_are_those_that_the_host_selects(
+    values: list[float], top: int, runners_up: int, sinks: int, window: int, short: int
+) -> None:
+    """Ties, infinities and NaN, sessions shorter than sinks and window; runners-up are what a
+    selection of more blocks would have had besides; levels are the host's."""
+    given_scores = np.array([values, values[::-1]], np.float32)
+    lengths = [len(values), max(0, len(values) - short)]
+    k_blocks = sinks + window + top
+    scale = ScoreScale(0.25, 0.5)
+    with poisoned():
+        found = scores.best(
+            torch.from_numpy(given_scores), whole(*lengths), k_blocks, runners_up, sinks, window,
+            torch.full((2,), scale.centre), torch.full((2,), scale.spread),
+        )  # fmt: skip
+    for session, length in enumerate(lengths):
+        own = given_scores[session]
+        selected = select(own, top, sinks, window, length)
+        after = np.setdiff1d(select(own, top + runners_up, sinks, window, length), selected)
+        assert found.counts[session].tolist() == [selected.size, after.size]
+        row = found.ordinals[session].numpy()
+        assert row[:k_blocks].tolist() == [*selected, *[-1] * (k_blocks - selected.size)]
+        assert row[k_blocks:].tolist() == [*after, *[-1] * (runners_up - after.size)]
+        levels = found.levels[session].numpy()
+        np.testing.assert_array_equal(levels[:length], quantize(own[:length], scale))
+        assert not levels[length:].any()
+
+
+def test_a_session_of_too_many_blocks_is_refused() -> None:
+    """One line with the mend, and not a kernel that does not fit."""
+    many = torch.zeros((1, scores.BLOCKS_MAX + 1))
+    with pytest.raises(BadInput, match="use at most 32768"):
+        scores.best(many, whole(1), 1, 0, 0, 0, torch.zeros(1), torch.ones(1))

@@ -1,0 +1,81 @@
+"""Does a step of graphs do each layer's work once, in order, with the hook where it belongs?
+
+On the CPU a graph is its work, done again: the structure is what is tested here, and the selection
+that the hook sees. On a GPU the same step is checked by tests/gpu/run_all.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="pip install 'offstage[triton]'")
+pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+
+import torch
+from gpu_step import StepCase
+
+from offstage.host.gpu import interpreted
+from offstage.host.gpu.step import Layer, Step
+
+pytestmark = pytest.mark.skipif(
+    not interpreted(), reason="a GPU is there: python tests/gpu/run_all.py checks it"
+)
+
+
+def test_hooks_stand_between_the_graphs() -> None:
+    """Before the attention of its layer, after the selection; whatever the number of replays."""
+    said: list[str] = []
+
+    def layer(number: int) -> Layer:
+        return Layer(
+            lambda: said.append(f"select {number}"), lambda: said.append(f"attend {number}")
+        )
+
+    step = Step([layer(0), layer(1), layer(2)], "cpu")
+    for _ in range(2):
+        said.clear()
+        step.run(lambda number: said.append(f"hook {number}"))
+        assert said == [
+            f"{word} {number}" for number in range(3) for word in ("select", "hook", "attend")
+        ]
+
+
+def test_a_step_over_the_pool_is_attention_over_what_was_selected() -> None:
+    """Blocks that are in the pool are found by the device; those that are not are named to the
+    hook, put in, and attended to in the same step."""
+    case = StepCase(sessions=2, blocks=9, layers=2, select_blocks=5, device="cpu")
+    case.forget(layer=1, session=0)
+    lacking = case.run()
+    assert [layer for layer, _ in lacking] == [1]
+    (session, ordinals), = lacking[0][1]  # fmt: skip
+    assert session == 0 and ordinals.size == 5
+    assert case.run() == [], "what came in stays"
+    for layer in range(2):
+        assert case.error(layer) < 1e-2
+
+
+def test_the_hook_has_the_scores_of_all_blocks() -> None:
+    """The hint: levels of every block of each session, none for what is not there yet."""
+    case = StepCase(sessions=2, blocks=9, layers=1, select_blocks=5, device="cpu")
+    case.run()
+    hint = case.selected[0].hint
+    assert hint.shape == (2, 9) and (hint[0] > 0).all()
+    assert (hint[1, :7] > 0).all() and not hint[1, 7:].any()
+
+
+def test_a_new_token_opens_a_block() -> None:
+    """Lengths are read by the graph, not built into it: the next step sees the block added."""
+    case = StepCase(sessions=2, blocks=9, layers=1, select_blocks=5, device="cpu")
+    case.run()
+    case.selected[0].tokens[1] += case.block_tokens
+    case.run()
+    assert np.flatnonzero(case.selected[0].hint[1]).size == 8
+    assert case.error(0) < 1e-2
+
+
+def test_a_shorter_selection_leaves_the_rest_of_the_table_unread() -> None:
+    case = StepCase(sessions=1, blocks=3, layers=1, select_blocks=5, device="cpu")
+    case.run()
+    assert case.selected[0].lengths.tolist() == [3] and case.error(0) < 1e-2
+    assert replace(case.rule).select_blocks == 5 and torch.isfinite(case.outputs[0]).all()

@@ -45,6 +45,7 @@ MEAN_ERROR = 0.1
 GAP_PS = 2_000_000
 """Between blocks, on average: the chip's link is busy for 70 %."""
 MIX = {"hit": 0.85, "read": 0.05, "write": 0.02, "command": 0.08}
+OF_WHOLE_BLOCKS = ("hits, whole blocks", "mix, whole blocks")
 PIECES_MAX = 1 << 16
 
 Say = Callable[[str], None]
@@ -74,10 +75,14 @@ def bench_asic(
         "rows": rows,
         "long": long,
         "aims": {
-            f"three stages >= {EVENTS_AIM_RATIO}x": (rows[0]["ratio"] >= EVENTS_AIM_RATIO),
-            f"hits, whole blocks >= {REQUESTS_AIM_PER_S:.0f} requests/s": (
-                rows[1]["requests_per_s"] >= REQUESTS_AIM_PER_S
-            ),
+            f"three stages >= {EVENTS_AIM_RATIO}x": rows[0]["ratio"] >= EVENTS_AIM_RATIO,
+            **{
+                f"{row['name']} >= {REQUESTS_AIM_PER_S:.0f} requests/s": (
+                    row["requests_per_s"] >= REQUESTS_AIM_PER_S
+                )
+                for row in rows
+                if row["name"] in OF_WHOLE_BLOCKS
+            },
             f"memory grows < {GROWTH_AIM_BYTES >> 20} MiB": (
                 long["growth_bytes"] < GROWTH_AIM_BYTES
             ),

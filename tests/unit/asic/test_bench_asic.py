@@ -20,7 +20,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_figure_stands_in_the_table(small: None) -> None:
     pytest.importorskip("simpy", reason="no simpy: pip install 'offstage[test]'")
     result = asic.bench_asic(requests=3 * asic.BATCH, rounds=1)
-    assert result["long"]["requests"] == 3 * asic.BATCH and len(result["aims"]) == 3
+    assert result["long"]["requests"] == 3 * asic.BATCH and len(result["aims"]) == 4
     assert result["rows"][0]["ratio"] > 0 and result["provenance"] == "measured"
     assert result["rows"][1]["events_per_request"] < result["rows"][2]["events_per_request"]
     table, notes = TABLES["asic"](result)

@@ -53,7 +53,13 @@ class StagedMemory:
         import torch
 
         self._device = device
-        self.storage = torch.zeros((blocks, block_bytes), dtype=torch.uint8, device=device)
+        try:
+            self.storage = torch.zeros((blocks, block_bytes), dtype=torch.uint8, device=device)
+        except torch.OutOfMemoryError:
+            raise BadInput(
+                f"an HBM pool of {blocks * block_bytes / 1e9:.1f} GB does not fit into the memory "
+                f"of {str(device)!r}", "hbm pool", "decode fewer sessions, or select fewer blocks",
+            ) from None  # fmt: skip
         pinned = device.type == "cuda"
         self._staging = torch.zeros((rows, block_bytes), dtype=torch.uint8, pin_memory=pinned)
         self.landing: npt.NDArray[np.uint8] = self._staging.numpy()

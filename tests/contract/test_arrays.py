@@ -182,3 +182,16 @@ def test_torch_names_a_device_that_is_not_there(device: str) -> None:
     pytest.importorskip("torch", reason="pip install 'offstage[host]'")
     with pytest.raises(BadInput, match=f"torch has no device '{device}'"):
         open_arrays("torch", device)
+
+
+def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with the mend, where the device has too little memory."""
+    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    from offstage.host.arrays.torch_arrays import StagedMemory
+
+    def full(*given: object, **named: object) -> object:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB.")
+
+    monkeypatch.setattr(torch, "zeros", full)
+    with pytest.raises(BadInput, match=r"4\.3 GB does not fit into the memory of 'cuda:0'; decode"):
+        StagedMemory(torch.device("cuda:0"), 1024, 4 << 20, 8)

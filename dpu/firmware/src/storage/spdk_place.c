@@ -53,11 +53,13 @@ ofs_spdk_place_ask(struct ofs_spdk_drive *drive)
 	}
 }
 
+/* A command of our own: SPDK's for a contiguous buffer loses the placement (26.05). A piece is
+ * never larger than what the drive transfers at once, so there is nothing to split. */
 int
 ofs_spdk_place_write(struct ofs_spdk_drive *drive, void *buffer, uint64_t lba, uint32_t count,
 	uint32_t flags, uint32_t lifetime, spdk_nvme_cmd_cb done, void *argument)
 {
-	struct spdk_nvme_ns_cmd_ext_io_opts opts = {.size = sizeof(opts)};
+	struct spdk_nvme_cmd cmd = {.opc = SPDK_NVME_OPC_WRITE};
 	uint32_t others = drive->handle_count - 1;
 	uint32_t handle;
 
@@ -65,10 +67,13 @@ ofs_spdk_place_write(struct ofs_spdk_drive *drive, void *buffer, uint64_t lba, u
 		return spdk_nvme_ns_cmd_write(drive->ns, drive->qpair, buffer, lba, count, done, argument,
 			flags);
 	handle = drive->handles[lifetime == 0 ? 0 : 1 + (lifetime - 1) % others];
-	opts.io_flags = flags | SPDK_NVME_IO_FLAGS_DATA_PLACEMENT_DIRECTIVE;
-	opts.cdw13 = handle << 16;
-	return spdk_nvme_ns_cmd_write_ext(drive->ns, drive->qpair, buffer, lba, count, done, argument,
-		&opts);
+	cmd.nsid = drive->nsid;
+	cmd.cdw10 = (uint32_t)lba;
+	cmd.cdw11 = (uint32_t)(lba >> 32);
+	cmd.cdw12 = (count - 1) | flags | SPDK_NVME_IO_FLAGS_DATA_PLACEMENT_DIRECTIVE;
+	cmd.cdw13 = handle << 16;
+	return spdk_nvme_ctrlr_cmd_io_raw(drive->ctrlr, drive->qpair, &cmd, buffer,
+		count * drive->sector_bytes, done, argument);
 }
 
 int

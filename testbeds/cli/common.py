@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError
 
@@ -209,7 +210,8 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
     lines = ["", *(str(path) for path in paths.values())] if paths else []
     runs = [*summary.runs, *summary.baselines]
     warnings = dict.fromkeys(text for run in runs for text in run.warnings)
-    noted = ["", *(f"note: {text}" for text in warnings)] if warnings else []
+    # As text: rich would take the extra of a `pip install 'offstage[...]'` for markup.
+    noted = [Text(""), *(Text(f"note: {text}") for text in warnings)] if warnings else []
     beside = baselines_table(summary)
     more: list[Table | str] = [] if beside is None else [beside, ""]
     text = Group(console_table(summary), "", *more, summary.sentence, *noted, *lines)

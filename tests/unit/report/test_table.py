@@ -3,6 +3,7 @@
 import io
 from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from offstage.testbeds.report.run.page import best, cell, console_table
@@ -42,3 +43,14 @@ def test_the_console_table_fits_100_columns_and_is_whole(made: SimpleNamespace) 
     lines = out.getvalue().splitlines()
     assert len(lines) == 1 + 2 * 5 + 1 and "…" not in out.getvalue()
     assert sum("96.2 %" in line for line in lines) == 1
+
+
+def test_a_note_keeps_what_stands_in_brackets(
+    made: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mend that names an extra is text, and no markup of the terminal."""
+    from offstage.testbeds.cli.common import Format, print_summary
+
+    run = made.run(warnings=["pip install 'offstage[gpu-cuda12]'"])
+    print_summary(made.summary(runs=[run], curve=[]), None, Format.text)
+    assert "note: pip install 'offstage[gpu-cuda12]'" in capsys.readouterr().out

@@ -41,7 +41,7 @@ from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compar
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
-__all__ = ["run"]
+__all__ = ["decode_text", "run"]
 
 
 def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
@@ -50,24 +50,36 @@ def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
     BadInput: options, model, text, login, or a daemon whose blocks are not the model's. RunFailed,
     StoreFull: the daemon went away or has no room."""
     options.check()
-    arrays = options.arrays()
+    options.arrays()
     shape = look(options.model)
     with attached(link) as (control, fabric):
         progress.start("load the model", 1)
         loaded = load(shape, options.device, options.dtype)
-        check_scale(loaded.model)
-        geometry = kv_geometry(
-            shape.name, loaded.model.config, control.geometry.block_tokens, _value_type(loaded)
-        )
-        _check_fit(geometry, control)
-        HbmPool(geometry, 1, arrays).blocks()  # refuses numbers that the kernel's library lacks
         tokens, _ = text_tokens(loaded, options.text)
-        context_tokens = _context_tokens(options, loaded, geometry, len(tokens), control)
-        one = _Run(options, link, control, fabric, loaded, geometry, progress)
-        one.prefill(tokens[:context_tokens])
-        passes = [one.decode(k, tokens[context_tokens:], arrays) for k in options.selections]
-        policy = control.policy()
-        storage = control.storage
+        return decode_text(options, loaded, tokens, link, control, fabric, progress)
+
+
+def decode_text(
+    options: ModelOptions,
+    loaded: Loaded,
+    tokens: list[int],
+    link: Link,
+    control: Control,
+    fabric: Fabric,
+    progress: Progress,
+) -> ModelSummary:
+    """`run` with a model that is loaded, and the tokens of the text."""
+    shape, arrays = loaded.shape, options.arrays()
+    check_scale(loaded.model)
+    geometry = kv_geometry(
+        shape.name, loaded.model.config, control.geometry.block_tokens, _value_type(loaded)
+    )
+    _check_fit(geometry, control)
+    HbmPool(geometry, 1, arrays).blocks()  # refuses numbers that the kernel's library lacks
+    context_tokens = _context_tokens(options, loaded, geometry, len(tokens), control)
+    one = _Run(options, control, fabric, loaded, geometry, progress)
+    one.prefill(tokens[:context_tokens])
+    passes = [one.decode(k, tokens[context_tokens:], arrays) for k in options.selections]
     return ModelSummary(
         model={
             "name": shape.name, "architecture": shape.model_type, "dtype": loaded.dtype,
@@ -81,7 +93,7 @@ def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
             "sink_blocks": options.sink_blocks, "window_blocks": options.window_blocks,
             "generated": options.generate, "prefill_blocks_written": one.blocks_written,
         },
-        tier={"fabric": link.fabric, "storage": storage, "policy": dict(policy)},
+        tier={"fabric": link.fabric, "storage": control.storage, "policy": control.policy()},
         dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
         passes=passes,
         machine={**machine(), **_versions()},
@@ -96,14 +108,13 @@ class _Run:
     def __init__(
         self,
         options: ModelOptions,
-        link: Link,
         control: Control,
         fabric: Fabric,
         loaded: Loaded,
         geometry: KvGeometry,
         progress: Progress,
     ) -> None:
-        self.options, self.link, self.control, self.fabric = options, link, control, fabric
+        self.options, self.control, self.fabric = options, control, fabric
         self.loaded, self.geometry, self.progress = loaded, geometry, progress
         self.kv = DenseKv(loaded.model, geometry)
         self.tokens: list[int] = []

@@ -1,0 +1,176 @@
+"""Does a real model decode from the tier on this device, and what does a step of it cost?"""
+
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_checks import Run, check
+
+__all__: list[str] = []
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Size:
+    """A Llama with random weights, how much it reads, and what it decodes in."""
+
+    config: Mapping[str, int]
+    context_tokens: int
+    steps: int
+    dtype: str
+
+
+LLAMA_8B = {
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
+LARGE = Size(LLAMA_8B, 131_072, 4, "bfloat16")
+SMALL = Size(
+    {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+     "num_key_value_heads": 2, "vocab_size": 300},
+    1_024, 4, "float32",
+)  # fmt: skip
+WEIGHT_SHARE = 0.9
+"""Of the device's memory at most: model, dense KV, pool and the blocks in memory together."""
+
+
+@check(point=6, kind="bench", needs=("torch", "firmware"), device="either", limit_s=60)
+def cost_of_a_decode_step(run: Run) -> dict[str, object]:
+    """What does a layer of Llama-3-8B take here: projections, MLP, attention?"""
+    from offstage.host.calibrate import Plan, calibrate
+    from offstage.host.models import geometry
+
+    large = geometry("llama-3-8b"), (4096, 14336), "bfloat16", (1, 16, 64), (2048, 8192)
+    small = geometry("tiny"), (128, 448), "float32", (1, 2), (64, 128)
+    shape, widths, dtype, batches, tokens = small if run.interpret else large
+    cost = calibrate(
+        Plan(shape, widths, "torch", run.device, dtype, batches, tokens, "CPU", "run_all.py")
+    )
+    return {
+        f"{part}_us_{row.batch}_sessions_{row.tokens}_tokens": getattr(row, f"{part}_ns") / 1e3
+        for row in cost.rows
+        for part in ("projection", "mlp", "attention")
+    }
+
+
+@check(point=5, needs=("torch", "transformers", "model", "firmware"), device="cuda", limit_s=150)
+def a_trained_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
+    """Does the given model, in float32, decode from the tier what its dense attention gives?"""
+    from offstage.testbeds.capture.model import load, look
+
+    assert run.model is not None
+    loaded = load(look(run.model), run.device, "float32")
+    text = "".join(path.read_text() for path in sorted((ROOT / "host").glob("*.py")))
+    tokens = list(loaded.tokenizer(text)["input_ids"])
+    context = min(8_192, len(tokens) - 65) // BLOCK_TOKENS * BLOCK_TOKENS
+    few, every = decode(run, loaded, tokens, context, 64).passes
+    assert every.bit_equal is True and every.blocks_corrupt == 0
+    run.aim("largest difference of a logit", every.logit_error_max, at_most=1e-3)
+    run.aim("same most likely token", every.top1_agreement, at_least=1.0)
+    return {
+        "context_tokens": context, "perplexity": every.perplexity,
+        "logit_error_max": every.logit_error_max, "share_read": few.share_read,
+        "perplexity_few": few.perplexity, "hit_rate_few": few.hit_rate,
+        "foretold": [layer.foretold for layer in few.foretold],
+        "step_before": [layer.step_before for layer in few.foretold],
+    }  # fmt: skip
+
+
+@check(point=5, needs=("torch", "transformers", "firmware"), device="either", limit_s=300)
+def the_largest_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
+    """Is a model of Llama 3's shape at 128K the same from the tier as from memory, to the bit?"""
+    import torch
+
+    size = SMALL if run.interpret else LARGE
+    loaded = random_model(size, run)
+    kv_bytes = block_bytes(loaded) // BLOCK_TOKENS * len(loaded.model.model.layers)
+    context = size.context_tokens
+    if run.device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        # Dense KV, the same in memory, and a pool of as much again.
+        room = (free - (1 - WEIGHT_SHARE) * total) / (3.5 * kv_bytes)
+        while context > room:
+            context //= 2
+    ids = random.Random(3)
+    tokens = [ids.randrange(3, 290) for _ in range(context + size.steps + 1)]
+    summary = decode(run, loaded, tokens, context, size.steps)
+    few, every = summary.passes
+    assert every.bit_equal is True and every.share_read == 1.0
+    assert few.blocks_corrupt == every.blocks_corrupt == 0
+    return {
+        "context_tokens": context, "dtype": size.dtype, "device": run.device,
+        "logit_error_max": every.logit_error_max, "kl_max": every.kl_max,
+        "top1_agreement": every.top1_agreement, "demands": every.demands,
+        "share_read": few.share_read, "kl_mean_few": few.kl_mean,
+        "token_ms_p50": few.token_ms_p50, "stall_ms_p50": few.stall_ms_p50,
+    }  # fmt: skip
+
+
+def random_model(size: Size, run: Run) -> Any:
+    """The model on the device, as if it had been loaded from a folder."""
+    import torch
+    import transformers
+
+    from offstage.testbeds.capture.model import Loaded, Shape
+
+    config = transformers.LlamaConfig(
+        **size.config, max_position_embeddings=262_144, rope_theta=500_000.0
+    )
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, size.dtype))
+    try:
+        with torch.device(run.device):
+            model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+    finally:
+        torch.set_default_dtype(before)
+    shape = Shape(
+        run.folder, "random", "llama", config.num_hidden_layers, config.num_key_value_heads,
+        config.max_position_embeddings, config.vocab_size, "random", None,
+    )  # fmt: skip
+    return Loaded(shape, model, None, size.dtype, ())
+
+
+def block_bytes(loaded: Any) -> int:
+    from offstage.host.transformer.dense import kv_geometry
+
+    config, dtype = loaded.model.config, loaded.dtype
+    return kv_geometry("model", config, BLOCK_TOKENS, dtype).block_bytes(0)
+
+
+def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -> Any:
+    """A sixteenth of the blocks, and all, through a daemon whose store is in the check's folder."""
+    from offstage.testbeds.beds.connect import Link, attached
+    from offstage.testbeds.beds.daemon_process import serve, write_config
+    from offstage.testbeds.live.model.options import ALL_BLOCKS, ModelOptions
+    from offstage.testbeds.live.model.run import decode_text
+    from offstage.testbeds.progress import Silent
+
+    payload, layers = block_bytes(loaded), loaded.shape.layer_count
+    blocks = context // BLOCK_TOKENS
+    stored = layers * (blocks + 8) * (payload + 4096)
+    sections: dict[str, dict[str, Any]] = {
+        "daemon": {"endpoint": f"ipc://{run.folder}/control",
+                   "runtime_dir": str(run.folder / "run"), "metrics_endpoint": ""},
+        "arena": {"size": max(64 << 20, min(4 << 30, stored // 4)), "payload": payload,
+                  "layers": layers, "block_tokens": BLOCK_TOKENS},
+        "storage": {"path": str(run.folder / "store.kv"),
+                    "size": (stored * 5 // 4 >> 22) + 65 << 22},
+        "store": {"segment": 4 << 20, "durable": False},
+        "limits": {"sessions": 4, "context_tokens": context + 1024},
+    }  # fmt: skip
+    write_config(run.folder / "daemon.toml", sections, "gpu")
+    os.environ["PYTHONPATH"] = str(ROOT / "src")  # the daemon is a process of this checkout
+    options = ModelOptions(
+        model=run.folder, text=run.folder, steps=steps, context_tokens=context,
+        selections=(max(8, blocks // 16), ALL_BLOCKS), device=run.device, kernel="torch",
+        prefill_piece=1024, pool_ratio=1.0, foretell=True,
+    )  # fmt: skip
+    with serve(run.folder / "daemon.toml", run.folder / "log") as tier:
+        link = Link(tier.endpoint, "gpu", runtime_dir=run.folder / "run")
+        with attached(link) as (control, fabric):
+            return decode_text(options, loaded, tokens, link, control, fabric, Silent())

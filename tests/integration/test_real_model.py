@@ -28,12 +28,12 @@ SMALL_POOL = ["--pool-ratio", "0.3"]
 """So that what a layer read has left the pool before it reads again: every step fetches."""
 
 
-def start(folder: Path, layers: int, payload: int, context_tokens: int) -> Any:
+def start(folder: Path, layers: int, payload: int, context_tokens: int, slots: int) -> Any:
     """A daemon for one model, with an arena that holds a part of its blocks."""
     sections: dict[str, dict[str, Any]] = {
         "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
                    "metrics_endpoint": ""},
-        "arena": {"size": 30 * (payload + 4096), "payload": payload, "layers": layers,
+        "arena": {"size": slots * (payload + 4096), "payload": payload, "layers": layers,
                   "block_tokens": BLOCK_TOKENS},
         "storage": {"path": str(folder / "store.kv"), "size": "256MiB"},
         "store": {"segment": "256KiB"},
@@ -47,7 +47,7 @@ def start(folder: Path, layers: int, payload: int, context_tokens: int) -> Any:
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
     """Two layers, two KV heads of 16 in float32."""
-    with start(tmp_path_factory.mktemp("daemon"), 2, 4096, 512) as one:
+    with start(tmp_path_factory.mktemp("daemon"), 2, 4096, 512, 30) as one:
         yield one
 
 
@@ -217,12 +217,12 @@ def test_a_trained_model_decodes_at_8k(
     """Point by point what is promised of a model with genuine attention: all blocks give the model
     itself, fewer a perplexity that falls towards it, and the next layer's query foretells most of
     the selection in layers 2 to 5, as the model's own page says, and little in layer 1."""
-    with start(tmp_path_factory.mktemp("daemon"), 6, 8192, 8192) as tier:
+    with start(tmp_path_factory.mktemp("daemon"), 6, 8192, 8192, 800) as tier:
         found = {}
         for selector, selections in (("mass", "29"), ("quest", "16,64,all")):
             words = words_of(
                 tier, models / "pycode-3m", models / "dev1.txt", "--context-tokens", "8192",
-                "--steps", "64", "--select-blocks", selections, "--selector", selector,
+                "--steps", "32", "--select-blocks", selections, "--selector", selector,
                 "--foretell", "--out", str(tmp_path),
             )  # fmt: skip
             assert run(words) == 0

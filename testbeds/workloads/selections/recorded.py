@@ -7,9 +7,10 @@ the published runs of ZjuXxxc/solidattention-repro: Qwen3-0.6B, prompts of 512 a
 most 39 steps. That is enough to check a policy on selections of a real model, and no claim rests
 on it.
 
-A run is a session. What was not recorded is not made up: a selected block has the score 1, every
-other 0, so policies that rank by score see no more than the last selections; contexts are taken
-to share nothing. Read whole and checked when it is opened; every fault is `BadInput` with its line.
+A run is a session. What was not recorded is not made up: a selected block has the score `PRESENT`,
+every other 0, so policies that rank by score see how often and how lately a block was selected, and
+no more; contexts are taken to share nothing. Read whole and checked when it is opened; every fault
+is `BadInput` with its line.
 """
 
 import hashlib
@@ -26,7 +27,12 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.trace import lines
 from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
 
-__all__ = ["SelectionWorkload"]
+__all__ = ["PRESENT", "SelectionWorkload"]
+
+
+PRESENT = 0xFFFF
+"""The score of a selected block, the highest there is: averages shift a score to the right, and of
+a small one nothing would be left."""
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -76,6 +82,7 @@ class SelectionWorkload:
         )
         self.index_source = np.arange(self.layer_count)
         self.draft_agreement: float | None = None
+        self.foretells = False
 
     def describe(self) -> dict[str, object]:
         """The file, its hash as unpacked, the model; `synthetic` is false."""
@@ -85,7 +92,7 @@ class SelectionWorkload:
             "source": self.path.name,
             "sha256": self._digest,
             "model": self.model,
-            "scores": "1 for a selected block, 0 for any other: scores were not recorded",
+            "scores": f"{PRESENT} for a selected block, 0 for any other: scores were not recorded",
         }
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
@@ -97,7 +104,7 @@ class SelectionWorkload:
             # One column more takes what is absent.
             scores = np.zeros((*selected.shape[:2], blocks + 1), np.uint16)
             columns = np.minimum(selected, np.uint32(blocks)).astype(np.int64)
-            np.put_along_axis(scores, columns, np.uint16(1), axis=2)
+            np.put_along_axis(scores, columns, np.uint16(PRESENT), axis=2)
             scores = scores[:, :, :blocks]
             scores.setflags(write=False)
             yield Slab(session, first, selected, scores)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.selections.recorded import SelectionWorkload
+from offstage.testbeds.lab.policies.base import Averages
+from offstage.testbeds.workloads.selections.recorded import PRESENT, SelectionWorkload
 from offstage.testbeds.workloads.selections.slab import ABSENT
 
 NAME = "attn_block_selection_qwen3-0.6b.jsonl.gz"
@@ -48,7 +49,7 @@ def test_the_published_runs_have_their_published_overlap(traces: Path) -> None:
         slabs = list(workload.slabs(index, 4))
         selected = np.concatenate([slab.selected for slab in slabs])
         scores = np.concatenate([slab.scores for slab in slabs])
-        assert int(scores.sum()) == int((selected != ABSENT).sum())
+        assert int((scores == PRESENT).sum()) == int((selected != ABSENT).sum())
         held = hits = 0
         for before, now in itertools.pairwise(selected):
             for x, y in zip(before, now, strict=True):
@@ -70,7 +71,7 @@ def test_a_file_becomes_sessions(tmp_path: Path) -> None:
         absent = int(ABSENT)
         assert selected[:, 1].tolist() == [[0, absent], [1, absent], [2, absent]]
         scores = np.concatenate([slab.scores for slab in slabs])
-        assert scores[:, 0].tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 1]]
+        assert (scores[:, 0] / PRESENT).tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 1]]
     assert workload.prefill(0) is None
     described = workload.describe()
     assert described["synthetic"] is False and len(str(described["sha256"])) == 64
@@ -128,3 +129,16 @@ def test_what_is_no_file_of_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.gz").write_bytes(whole[:-9])
     with pytest.raises(BadInput, match="torn"):
         SelectionWorkload(tmp_path / "torn.gz")
+
+
+@pytest.mark.parametrize("shift", range(1, 9))
+def test_an_average_of_presence_tells_often_from_once(tmp_path: Path, shift: int) -> None:
+    """Block 0 is selected in each step, block 1 in the first alone: by the average of any policy
+    the one keeps what the other loses. Of a low score a shift leaves nothing: both stay alike."""
+    steps = [[token, 0, [0, 1] if token == 1 else [0], []] for token in range(1, 33)]
+    workload = SelectionWorkload(written(tmp_path / "a", a_run(layers=1, steps=steps)))
+    averages = Averages(shift)
+    for slab in workload.slabs(0):
+        for scores in slab.scores:
+            found = averages.take(scores)[0]
+    assert found[0] > 1.1 * found[1] and found[0] > PRESENT / 2

@@ -4,14 +4,23 @@
 and with keys and values as they lie in the cache, after norms, biases and rotation, whatever its
 architecture. Ours takes the scores of the last query, where they are wanted, and computes attention
 by SDPA. A `Hook` belongs to one model and one thread; `installed` puts it in for a while.
+
+A query is *foretold* from the input of the layer before its own: that is put through the norm and
+the query projection of the later layer (the idea of InfiniGen, OSDI '24), and the result is scored
+against the keys of the tokens before the newest. What that layer does of its own is not used.
+The first layer's next query needs the next token, of which early exit has a draft: the most likely
+one by the input of the last layer.
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from offstage.testbeds.workloads.selections.scores_file import FORETOLD
 
 __all__ = ["NAME", "PIECE_TOKENS", "Hook", "KvCache", "Layer", "attend", "installed"]
 
@@ -72,27 +81,90 @@ class Hook:
     """Block summaries of the recorded layers, and the scores of the last forward pass.
 
     layers: the model's numbers of the layers to record. `wanted`: whether the next forward pass is
-    to give scores of its last query; `take` gives them.
+    to give scores of its last query; `take` gives them. `draft`: the token behind that pass as
+    early exit has it; None where not all layers are recorded.
     """
 
     def __init__(self, layers: tuple[int, ...], block_tokens: int, tokens_max: int) -> None:
         blocks_max = -(-tokens_max // block_tokens)
         self._layers = {layer: Layer(block_tokens, blocks_max) for layer in layers}
         self._found: dict[int, Scores] = {}
+        self._foretold: dict[int, Any] = {}  # queries, of layers that have not run yet
+        self._asking = False
+        self._asked: Any = None
+        self._first: tuple[Any, float] | None = None  # keys of layer 0 and its scaling
+        self._drafted: Scores | None = None
+        self.pairs = tuple(itertools.pairwise(layers))
+        self.draft: int | None = None
         self.wanted = False
+
+    @property
+    def recorded(self) -> int:
+        """Layers that are recorded."""
+        return len(self._layers)
 
     def see(self, layer: int, query: Any, key: Any, scaling: float) -> None:
         """A layer's attention is about to run: `[1, heads, new, head_dim]`, keys of all tokens."""
         if layer not in self._layers:
             return
-        keys = key[0]
-        self._layers[layer].extend(keys, keys.shape[1] - query.shape[2])
+        keys, own = key[0], self._layers[layer]
+        before = keys.shape[1] - query.shape[2]
+        foretold = self._foretold.pop(layer, None)
+        found = own.scores(foretold, keys[:, :before], scaling) if before and self.wanted and (
+            foretold is not None) else None  # fmt: skip
+        own.extend(keys, before)
+        if layer == 0:
+            self._first = keys, scaling
         if self.wanted:
-            self._found[layer] = self._layers[layer].scores(query[0, :, -1], keys, scaling)
+            scores = own.scores(query[0, :, -1], keys, scaling)
+            self._found[layer] = scores | _foretold(found, scores)
+
+    def foretell(self, layer: int, module: Any, hidden: Any, positions: Any) -> None:
+        """The input `[1, new, width]` of the layer before `layer`, which is `module`."""
+        if self.wanted:
+            last = tuple(one[:, -1:] for one in positions)
+            self._foretold[layer] = self._query(module, hidden[:, -1:], last)
+
+    def early_exit(self, model: Any, first: Any, hidden: Any) -> None:
+        """The input of the last layer. `first`: the module of layer 0."""
+        import torch
+
+        if not self.wanted:
+            return
+        assert self._first is not None, "the first layer has run"
+        keys, scaling = self._first
+        token = model.lm_head(model.model.norm(hidden[:, -1:])).argmax(dim=-1)
+        self.draft = int(token)
+        embedded = model.get_input_embeddings()(token)
+        position = torch.tensor([[keys.shape[1]]], device=keys.device)
+        query = self._query(first, embedded, model.model.rotary_emb(embedded, position))
+        self._drafted = self._layers[0].scores(query, keys, scaling)
+
+    def _query(self, module: Any, hidden: Any, positions: Any) -> Any:
+        """What the layer would ask with this input, `[heads, head_dim]`. Its attention is called
+        without a cache, and ends where it has its query."""
+        self._asking = True
+        try:
+            module.self_attn(
+                hidden_states=module.input_layernorm(hidden), position_embeddings=positions,
+                attention_mask=None, past_key_values=None,
+            )  # fmt: skip
+        finally:
+            self._asking = False
+        return self._asked
+
+    def foretold(self, query: Any) -> bool:
+        """Takes a query, where it is one that is being foretold."""
+        if not self._asking:
+            return False
+        self._asked = query[0, :, -1]
+        return True
 
     def take(self) -> Scores:
         """The scores of the last pass, float16 `[layers, groups, blocks]` by name."""
         assert len(self._found) == len(self._layers), "every recorded layer has run"
+        if self._drafted is not None:
+            self._found[0] |= {FORETOLD + name: one for name, one in self._drafted.items()}
         found = [self._found.pop(layer) for layer in self._layers]
         return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
@@ -129,20 +201,55 @@ def attend(query: Any, key: Any, value: Any, scaling: float) -> Any:
 def installed(model: Any, hook: Hook) -> Iterator[None]:
     """The model's attention goes through `hook`, one model at a time in a process. The library's
     mask is not used: what runs is one sequence, all of it causal."""
+    import torch
     from transformers import AttentionInterface
 
     def attention(
         module: Any, query: Any, key: Any, value: Any, mask: Any, *, scaling: float, **_: Any
     ) -> tuple[Any, None]:
+        if hook.foretold(query):
+            return torch.zeros_like(query).transpose(1, 2), None
         hook.see(module.layer_idx, query, key, scaling)
         return attend(query, key, value, scaling), None
 
     AttentionInterface.register(NAME, attention)
     model.set_attn_implementation(NAME)
+    modules = {one.self_attn.layer_idx: one for one in model.modules() if hasattr(one, "self_attn")}
+    hooked = []
+    for layer, later in hook.pairs:
+
+        def foretell(_: Any, given: Any, named: Any, later: int = later) -> None:
+            hidden = given[0] if given else named["hidden_states"]
+            hook.foretell(later, modules[later], hidden, named["position_embeddings"])
+
+        hooked.append(modules[layer].register_forward_pre_hook(foretell, with_kwargs=True))
+    if hook.recorded == len(modules) > 1:
+
+        def early_exit(_: Any, given: Any, named: Any) -> None:
+            hook.early_exit(model, modules[0], given[0] if given else named["hidden_states"])
+
+        last = modules[len(modules) - 1]
+        hooked.append(last.register_forward_pre_hook(early_exit, with_kwargs=True))
     try:
         yield
     finally:
+        for one in hooked:
+            one.remove()
         model.set_attn_implementation("sdpa")
+
+
+def _foretold(found: Scores | None, own: Scores) -> Scores:
+    """Of as many blocks as the layer's own: 0 throughout where nothing was foretold, and in a block
+    that begins with the newest tokens the least there is."""
+    result = {}
+    for name, values in own.items():
+        filled = np.zeros_like(values)
+        if found is not None:
+            count = found[name].shape[1]
+            filled[:, :count] = found[name]
+            filled[:, count:] = 0 if name == "mass" else -_HALF_MAX
+        result[FORETOLD + name] = filled
+    return result
 
 
 # Block scores of one query, from a layer's keys: three ways to say what a block is worth.

@@ -21,7 +21,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.capture.attention import Hook, KvCache, installed
 from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
 from offstage.testbeds.progress import Progress, Silent
-from offstage.testbeds.workloads.selections.scores_file import SCORES, Header, Session
+from offstage.testbeds.workloads.selections.scores_file import COLUMNS, Header, Session
 from offstage.testbeds.workloads.selections.scores_writer import (
     ROW_GROUP_BYTES,
     Writer,
@@ -70,6 +70,8 @@ class Result:
     """Scores that waited to be written, at most."""
     size_bytes: int
     wall_s: float
+    drafts_accepted: float | None
+    """The share of early exit's drafts that were the next token; None without drafts."""
 
 
 def capture(options: Options, progress: Progress | None = None) -> Result:
@@ -98,7 +100,7 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
         with (
             torch.inference_mode(),
             installed(loaded.model, hook),
-            Writer(options.out, header, SCORES, options.row_group_bytes) as writer,
+            Writer(options.out, header, COLUMNS, options.row_group_bytes) as writer,
         ):
             run = _Run(options, loaded, hook, tokens, context_tokens, writer, progress)
             run.prefill()
@@ -109,7 +111,9 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
         raise RunFailed("memory does not suffice", options.device, mend) from None
     wall_s = time.monotonic() - begun
     size_bytes = options.out.stat().st_size
-    return Result(options.out, header, writer.row_count, writer.held_bytes_max, size_bytes, wall_s)
+    accepted = float(np.mean(run.drafts)) if run.drafts else None
+    return Result(options.out, header, writer.row_count, writer.held_bytes_max, size_bytes, wall_s,
+                  accepted)  # fmt: skip
 
 
 def parse_layers(text: str | None, layer_count: int) -> tuple[int, ...]:
@@ -145,6 +149,7 @@ class _Run:
         self.options, self.loaded, self.hook = options, loaded, hook
         self.tokens, self.writer, self.progress = tokens, writer, progress
         self.context_tokens = context_tokens
+        self.drafts: list[bool] = []
         blocks = context_tokens // options.block_tokens
         self.windows = min(WINDOWS, blocks)
         self.bulk_tokens = (blocks - self.windows) * options.block_tokens
@@ -174,6 +179,8 @@ class _Run:
                 token = self.tokens[self.context_tokens + step]
             else:
                 token = self._next_token(logits, random)
+            if self.hook.draft is not None:
+                self.drafts.append(self.hook.draft == token)
             logits = self._pass([token], True)
             self._record(index, step)
 

@@ -238,6 +238,7 @@ def capture(
         "layers": header.layer_count,
         "groups": header.group_count,
         "block_tokens": header.block_tokens,
+        "drafts_accepted": result.drafts_accepted,
         "rows": result.row_count,
         "size_bytes": result.size_bytes,
         "wall_s": round(result.wall_s, 1),

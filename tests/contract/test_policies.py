@@ -13,6 +13,7 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES
 from offstage.testbeds.lab.policies.base import best
+from offstage.testbeds.lab.policies.causality import PERIOD, due, refuse_future
 from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
 from offstage.testbeds.lab.policies.registry import Opened, listing, parse
 from offstage.testbeds.workloads.selections.slab import ABSENT
@@ -35,6 +36,7 @@ class Case:
     k: int = 6
     sharing: int = 1
     draft: bool = False
+    foretold: bool = False
     grows: int = 0
     sliced: bool = False
     score_max: int = 65535
@@ -43,16 +45,16 @@ class Case:
     def setting(self) -> Setting:
         layers = np.arange(self.layers)
         return Setting(self.layers, self.k, 2 * self.k, 1, 1, 64, layers // self.sharing
-                       * self.sharing, 0.8 if self.draft else None)  # fmt: skip
+                       * self.sharing, 0.8 if self.draft else None, self.foretold)  # fmt: skip
 
 
 CASES = [
-    Case("usual", sharing=3, draft=True, grows=8),
-    Case("sliced to what is written", sharing=3, draft=True, grows=3, sliced=True),
-    Case("one layer", layers=1, draft=True),
+    Case("usual", sharing=3, draft=True, foretold=True, grows=8),
+    Case("sliced to what is written", sharing=3, draft=True, foretold=True, grows=3, sliced=True),
+    Case("one layer", layers=1, draft=True, foretold=True),
     Case("one block", layers=3, blocks=1, k=1, sharing=3),
     Case("all selected", blocks=6),
-    Case("equal scores", sharing=2, draft=True, score_max=1),
+    Case("equal scores", sharing=2, draft=True, foretold=True, score_max=1),
 ]
 
 
@@ -66,26 +68,28 @@ def views(case: Case, seed: int = 0, session: int = 0) -> list[View]:
         turn = step == 12
         level = rng.random(level.shape) if turn else 0.8 * level + 0.2 * rng.random(level.shape)
         blocks = case.blocks + (step // case.grows if case.grows else 0)
-        both = []
-        for drawn in (level, 0.9 * level + 0.1 * rng.random(level.shape)):
+        all_three = []
+        like = (0.9 * level + 0.1 * rng.random(level.shape) for _ in range(2))
+        for drawn in (level, *like):
             scores = np.ceil(drawn * case.score_max).astype(np.uint16)
             scores[:, blocks:] = 0
-            both.append(scores[:, :blocks] if case.sliced else scores)
-        found.append(view_of(case, session, step, blocks, both[0], both[1], turn))
+            all_three.append(scores[:, :blocks] if case.sliced else scores)
+        found.append(view_of(case, session, step, blocks, all_three, turn))
     return found
 
 
-def view_of(case: Case, session: int, step: int, blocks: int, scores: Any, draft: Any,
-            turn: bool) -> View:  # fmt: skip
+def view_of(case: Case, session: int, step: int, blocks: int, shown: Any, turn: bool) -> View:
+    scores, draft, foretold = shown
     selected = np.full((case.layers, case.k + 2), ABSENT, np.uint32)
     for layer, chosen in enumerate(best(scores, case.k)):
         ordinals = np.flatnonzero(chosen)
         selected[layer, : len(ordinals)] = ordinals
-    arrays = [np.ascontiguousarray(one) for one in (selected, scores, draft)]
+    arrays = [np.ascontiguousarray(one) for one in (selected, scores, draft, foretold)]
     for one in arrays:
         one.flags.writeable = False
     drafted = arrays[2] if case.draft else None
-    return View(session, step, blocks, arrays[0], arrays[1], drafted, turn)
+    ahead = arrays[3] if case.foretold else None
+    return View(session, step, blocks, arrays[0], arrays[1], drafted, turn, ahead)
 
 
 def prefill_of(case: Case, session: int = 0) -> Any:
@@ -106,16 +110,15 @@ def run(opened: Opened, case: Case, shown: list[View]) -> list[bytes]:
 def scrambled(case: Case, shown: list[View]) -> Iterator[View]:
     """The same views out of memory that is overwritten as soon as the call is over."""
     for view in shown:
-        own = [
-            None if one is None else one.copy() for one in (view.selected, view.scores, view.draft)
-        ]
+        arrays = view.selected, view.scores, view.draft, view.foretold
+        own = [None if one is None else one.copy() for one in arrays]
         seen = [None if one is None else one.view() for one in own]
         for one in seen:
             if one is not None:
                 one.flags.writeable = False
-        selected, scores, draft = seen
+        selected, scores, draft, foretold = seen
         assert selected is not None and scores is not None
-        yield replace(view, selected=selected, scores=scores, draft=draft)
+        yield replace(view, selected=selected, scores=scores, draft=draft, foretold=foretold)
         for one in own:
             if one is not None:
                 one[...] = 3
@@ -153,19 +156,15 @@ def check_sessions(opener: Opener, case: Case) -> None:
 
 
 def check_causality(opener: Opener, case: Case) -> None:
-    """What is known after layer l stays when the layers behind l, and the draft, are others."""
-    shown, others = views(case), views(case, seed=5)
+    """Is every guess that is passed after layer l one that a run would not refuse, at any l?"""
     opened = opener(case)
     opened.begin(0, case.blocks, prefill_of(case))
-    for view, other in zip(shown, others, strict=True):
-        for layer in range(case.layers - 1) if view.step in LOOKED_AT else ():
-            selected, scores = view.selected.copy(), view.scores.copy()
-            selected[layer + 1 :] = other.selected[layer + 1 :]
-            scores[layer + 1 :] = other.scores[layer + 1 :]
-            changed = replace(view, selected=selected, scores=scores, draft=other.draft)
-            guesses = [copy.deepcopy(opened).step(one) for one in (view, changed)]
-            early = [np.sort(one[one["after_layer"] <= layer]).tobytes() for one in guesses]
-            assert early[0] == early[1], f"step {view.step}, layer {layer}"
+    for view in views(case):
+        before = copy.deepcopy(opened.parts)
+        for policy in before if view.step in LOOKED_AT else ():
+            for layer in range(case.layers - 1):
+                answer = copy.deepcopy(policy).step(view)
+                refuse_future(copy.deepcopy(policy), view, answer, layer)
         opened.step(view)
 
 
@@ -195,7 +194,7 @@ def possible(opener: Opener, case: Case, name: str) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_contract_is_kept(opener: Opener, case: Case, request: Any) -> None:
     if not possible(opener, case, request.node.name):
-        assert not case.draft or case.sharing == 1
+        assert not (case.draft and case.foretold) or case.sharing == 1
         return
     for check in CHECKS:
         check(opener, case)
@@ -282,6 +281,22 @@ class PeeksAtDraft(Silent):
         return one_guess(int(view.draft[0].argmax()))
 
 
+class ForetellsEarly(Silent):
+    """Tells after the first layer what the third one foretells of the fourth."""
+
+    def step(self, view: View) -> Any:
+        assert view.foretold is not None
+        return one_guess(int(view.foretold[3].argmax()))
+
+
+class ForetellsFirst(Silent):
+    """Tells after the first layer what early exit says of the next step's first."""
+
+    def step(self, view: View) -> Any:
+        assert view.foretold is not None
+        return one_guess(int(view.foretold[0].argmax()))
+
+
 class LearnsEarly(Silent):
     """Sets a layer's probability by what the layers behind it have shown in this very step."""
 
@@ -300,6 +315,8 @@ class LearnsEarly(Silent):
         (Forgets, check_sessions),
         (Peeks, check_causality),
         (PeeksAtDraft, check_causality),
+        (ForetellsEarly, check_causality),
+        (ForetellsFirst, check_causality),
         (LearnsEarly, check_causality),
     ],
     ids=lambda one: one.__name__,
@@ -308,3 +325,35 @@ def test_the_suite_sees_who_breaks_the_contract(cheat: Any, check: Any) -> None:
     with pytest.raises((AssertionError, BadInput)):
         check(lambda case: Opened((cheat,), case.setting), CASES[0])
     check(lambda case: Opened((Silent,), case.setting), CASES[0])
+
+
+@pytest.mark.parametrize("cheat", [Peeks, PeeksAtDraft, ForetellsEarly, LearnsEarly],
+                         ids=lambda one: one.__name__)  # fmt: skip
+def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:
+    """Without the suite above: in the steps that a run itself asks about, all of them early?"""
+    case = CASES[0]
+    with pytest.raises(BadInput, match=r"step [01] of session 0.*used what is known only later"):
+        run(Opened((cheat,), case.setting), case, views(case))
+
+
+def test_each_layer_comes_to_be_asked_about() -> None:
+    """A cheat in one layer alone is found within as many looks as there are layers."""
+    case = CASES[0]
+    [first, *_] = views(case)
+    asked = {due(replace(first, step=step)) for step in range(PERIOD * case.layers)}
+    assert asked == {None, *range(case.layers - 1)}
+
+
+class HoldsAFile(Silent):
+    """Has state that cannot be copied."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.seen.append(PAGE.open())
+
+
+def test_state_that_cannot_be_copied_is_refused() -> None:
+    """In a line that says what to keep instead?"""
+    case = CASES[0]
+    with pytest.raises(BadInput, match="cannot be copied"):
+        run(Opened((HoldsAFile,), case.setting), case, views(case))

@@ -20,6 +20,7 @@ from offstage.testbeds.lab.policies.lookahead import (
     Lookahead,
     LookaheadDraft,
     LookaheadIndex,
+    LookaheadQuery,
     OasisDraft,
 )
 from offstage.testbeds.lab.policies.policy import PolicyComponent
@@ -41,6 +42,7 @@ BUILT_IN: tuple[type[PolicyComponent], ...] = (
     Lookahead,
     LookaheadIndex,
     LookaheadDraft,
+    LookaheadQuery,
     Stability,
     Boundary,
     Warmup,

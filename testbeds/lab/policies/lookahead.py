@@ -1,8 +1,10 @@
 """Lookahead: selections that are known before they are made.
 
-Two sources. Where layers share an index set, the selection of the layer that computes it is that of
-the later ones, exactly and within the step. Where a draft model runs ahead, its selection for the
-token to come is mostly that of the real token. A workload that has neither is BadInput at open.
+Three sources. Where layers share an index set, the selection of the layer that computes it is that
+of the later ones, exactly and within the step. Where a draft model runs ahead, its selection for
+the token to come is mostly that of the real token. And where a layer's input goes through the norm
+and the query projection of the layer behind it, that layer's query is foretold. A component whose
+source a workload lacks is BadInput at open.
 """
 
 from typing import ClassVar
@@ -15,14 +17,15 @@ from offstage.testbeds.lab.policies.base import (
     LOOKAHEAD,
     Component,
     Marks,
+    Shares,
     best,
     marked,
     marked_cells,
 )
 from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
-from offstage.testbeds.workloads.selections.slab import ABSENT
+from offstage.testbeds.workloads.selections.slab import ABSENT, FORETOLD_LEAD_LAYERS
 
-__all__ = ["Lookahead", "LookaheadDraft", "LookaheadIndex", "OasisDraft"]
+__all__ = ["Lookahead", "LookaheadDraft", "LookaheadIndex", "LookaheadQuery", "OasisDraft"]
 
 
 def _followers(setting: Setting) -> npt.NDArray[np.int64]:
@@ -103,8 +106,91 @@ class OasisDraft(LookaheadDraft):
         return best(np.where(new, draft, np.uint16(0)), cap)
 
 
+class _Foretold:
+    """Of one session: how often the blocks of each band of each layer are selected, and the bands
+    of the next step's first layer."""
+
+    def __init__(self, layers: int, bands: int, prior: float) -> None:
+        self.shares = [Shares(layers, prior) for _ in range(bands)]
+        self.first: list[Marks] = []
+
+    def learn(self, bands: list[Marks], selected: npt.NDArray[np.uint32]) -> None:
+        """What was foretold of this step is `bands`, but of its first layer what the step before
+        had."""
+        for number, (band, shares) in enumerate(zip(bands, self.shares, strict=True)):
+            seen = band.copy()
+            seen[0] = False
+            if self.first:
+                seen[0, : len(self.first[number])] = self.first[number]
+            shares.learn(seen, selected)
+        self.first = [band[0] for band in bands]
+
+
+class LookaheadQuery(Component):
+    """Two layers ahead, the best blocks by the query that is foretold of a layer; for the first
+    layer of the next step by the query of the token that early exit drafts.
+
+    They are told in bands, the best `depths[0]` of k first. Each band of each layer learns how
+    often its blocks are selected: that is its probability, and below `worth` it is not told. So a
+    layer that is foretold badly is not told at all, and goes on to be watched.
+    """
+
+    name: ClassVar[str] = "lookahead-query"
+    uses: ClassVar[str] = "the next layer's query, foretold from a layer's input; drafted tokens"
+    source: ClassVar[str] = (
+        "InfiniGen (OSDI '24): its query speculation; bands, probabilities and the gate are ours"
+    )
+    depths: ClassVar[tuple[float, ...]] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+    worth: ClassVar[float] = 0.15
+    prior: ClassVar[float] = 0.5
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        if not setting.foretells:
+            raise BadInput(
+                "the workload has no foretold queries",
+                f"policy {self.name!r}",
+                "capture again with this release, or choose another policy",
+            )
+        k = setting.select_blocks
+        self.counts = sorted({max(1, round(depth * k)) for depth in self.depths})
+        self.sessions: dict[int, _Foretold] = {}
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """For this step's layers from the third on, and the first of the next. What is foretold of
+        the second is known when the step begins, and it demands before a read could end."""
+        layers = len(view.selected)
+        if view.foretold is None or layers <= FORETOLD_LEAD_LAYERS:
+            return no_guesses()
+        if view.session not in self.sessions:
+            self.sessions[view.session] = _Foretold(layers, len(self.counts), self.prior)
+        state = self.sessions[view.session]
+        foretold = view.foretold.copy()
+        foretold[1] = 0
+        steps = np.arange(layers) == 0
+        after = np.where(steps, layers, np.arange(layers)) - FORETOLD_LEAD_LAYERS
+        bands = self._bands(foretold)
+        answers = []
+        for band, shares in zip(bands, state.shares, strict=True):
+            layer, ordinal = marked_cells(band & (shares.share >= self.worth)[:, None])
+            answers.append(guesses(layer, ordinal, after_layer=after[layer], steps=steps[layer],
+                                   probability=shares.share[layer], cause=LOOKAHEAD))  # fmt: skip
+        state.learn(bands, view.selected)
+        return np.concatenate(answers)
+
+    def _bands(self, foretold: npt.NDArray[np.uint16]) -> list[Marks]:
+        """The best of each layer, then the best behind them, and so on."""
+        nearer = np.zeros(foretold.shape, np.bool_)
+        bands = []
+        for count in self.counts:
+            marks = best(foretold, count)
+            bands.append(marks & ~nearer)
+            nearer = marks
+        return bands
+
+
 class Lookahead(Component):
-    """Both, as far as the workload has them."""
+    """Shared index sets and drafts, as far as the workload has them."""
 
     name: ClassVar[str] = "lookahead"
     uses: ClassVar[str] = "shared index sets, a draft model's selection, whichever there is"

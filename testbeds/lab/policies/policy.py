@@ -7,11 +7,14 @@ with arrays over all layers, and answers with guesses. Components are joined by 
 The contract, which `tests/contract/test_policies.py` holds against every registered policy:
 
 - **No future.** A guess with `after_layer = l` uses scores and selections of this step's layers 0
-  to l and of earlier steps, nothing else. `draft` is known after the last layer.
+  to l and of earlier steps, and what is foretold of layers 1 to l + 2, nothing else. `draft` is
+  known after the last layer, row 0 of what is foretold after the last but one. A run holds a
+  policy to that, see `causality`.
 - **In range.** Ordinals below `view.blocks`, layers below the number of layers, and of this step
   (`steps = 0`) only layers behind `after_layer`.
 - **Deterministic.** The same views give the same guesses; no clock, no global random state.
-- **Own state only.** One object serves one run; state is kept per `view.session`.
+- **Own state only.** One object serves one run; state is kept per `view.session`, and can be
+  copied by `copy.deepcopy`.
 
 What a guess costs is the core's affair: bandwidth cap, bounds, deadlines and victims are decided
 there, as in a daemon. A policy never learns what is resident.
@@ -49,15 +52,16 @@ class Setting:
     block_tokens: int
     index_source: npt.NDArray[np.int64]
     draft_agreement: float | None = None
+    foretells: bool = False
 
 
 @dataclass(frozen=True)
 class View:
     """One step of one session, as the host knows it when the step has run.
 
-    selected: uint32 `[layers, width]`, `slab.ABSENT` behind the last. scores, draft: uint16
-    `[layers, blocks]`. `turn`: a new turn of the conversation begins with this step. Arrays are
-    read-only and are only valid during the call.
+    selected: uint32 `[layers, width]`, `slab.ABSENT` behind the last. scores, draft, foretold:
+    uint16 `[layers, blocks]`, as in `slab.Slab`. `turn`: a new turn of the conversation begins with
+    this step. Arrays are read-only and are only valid during the call.
     """
 
     session: int
@@ -67,6 +71,7 @@ class View:
     scores: npt.NDArray[np.uint16]
     draft: npt.NDArray[np.uint16] | None
     turn: bool
+    foretold: npt.NDArray[np.uint16] | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from offstage.bindings.layouts import CAUSES, EVICTIONS, PREFETCHERS
 from offstage.dpu.derive import core_policy
 from offstage.dpu.options import PolicyOptions
 from offstage.testbeds.lab.policies import BUILT_IN
+from offstage.testbeds.lab.policies.causality import copied, due, refuse_future
 from offstage.testbeds.lab.policies.policy import (
     GUESS,
     SCHEDULES,
@@ -69,8 +70,14 @@ class Opened:
         return _joined(answers)
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """All components' guesses after a step."""
-        return _joined([checked_step(one, view) for one in self.parts])
+        """All components' guesses after a step. BadInput for a guess made of what comes later."""
+        layer = due(view)
+        before = [copied(one) for one in self.parts] if layer is not None else []
+        answers = [checked_step(one, view) for one in self.parts]
+        for policy, answer in zip(before, answers, strict=False):
+            assert layer is not None
+            refuse_future(policy, view, answer, layer)
+        return _joined(answers)
 
 
 def checked_step(policy: PolicyComponent, view: View) -> npt.NDArray[np.void]:

@@ -123,6 +123,7 @@ class Runner:
             block_tokens=work.block_tokens,
             index_source=work.index_source,
             draft_agreement=work.draft_agreement,
+            foretells=work.foretells,
         )
 
     def _buffer_blocks(self) -> int:
@@ -261,6 +262,7 @@ class Runner:
                 scores=slab.scores[index],
                 draft=None if slab.draft is None else slab.draft[index],
                 turn=step in turns,
+                foretold=None if slab.foretold is None else slab.foretold[index],
             )
             answer = self._policy.step(view)
             if found.held is not None:

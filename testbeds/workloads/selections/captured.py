@@ -9,6 +9,7 @@ neither selected nor counted. Reading holds one row group and one slab. What can
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,12 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.host.selection import ScoreScale, quantize, select
-from offstage.testbeds.workloads.selections.scores_file import Session, Step, open_capture
+from offstage.testbeds.workloads.selections.scores_file import (
+    FORETOLD,
+    Session,
+    Step,
+    open_capture,
+)
 from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
 
 __all__ = ["MASS_LEVELS_PER_OCTAVE", "CapturedWorkload"]
@@ -108,6 +114,11 @@ class CapturedWorkload:
         """A capture has no draft."""
         return None
 
+    @property
+    def foretells(self) -> bool:
+        """Whether the file has what was foretold of the score that selects."""
+        return self._selector in self._capture.foretold
+
     def describe(self) -> dict[str, object]:
         """For the manifest: what was captured, from which text, and how it is replayed."""
         header = self._header
@@ -125,6 +136,7 @@ class CapturedWorkload:
                 for one, held in zip(self._infos, self._capture.sessions, strict=True)
             ],
             "selector": self._selector,
+            "foretold": self.foretells,
             "pool": self._pool,
             "select_blocks": self._select,
             "sink_blocks": self._sinks,
@@ -133,14 +145,12 @@ class CapturedWorkload:
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
         """The session from its first step to its last, `steps` at a time."""
-        waiting: list[Step] = []
         end = self._infos[session].steps
-        for one in self._capture.steps(session, self._selector, 0, end):
-            waiting.append(one)
-            if len(waiting) == steps:
-                yield self._slab(session, waiting)
-                waiting = []
-        if waiting:
+        own = self._capture.steps(session, self._selector, 0, end)
+        foretold: Iterator[Step | None] = itertools.repeat(None)
+        if self.foretells:
+            foretold = self._capture.steps(session, FORETOLD + self._selector, 0, end)
+        while waiting := list(itertools.islice(zip(own, foretold, strict=False), steps)):
             yield self._slab(session, waiting)
 
     def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
@@ -175,19 +185,24 @@ class CapturedWorkload:
         info = self._infos[session]
         return info.blocks + (info.steps - 1) // self.block_tokens
 
-    def _slab(self, session: int, steps: list[Step]) -> Slab:
+    def _slab(self, session: int, steps: list[tuple[Step, Step | None]]) -> Slab:
         layers, blocks = self.layer_count, self._blocks(session)
         selected = np.full((len(steps), layers, self._select), ABSENT)
         scores = np.zeros((len(steps), layers, blocks), np.uint16)
+        foretold = np.zeros_like(scores) if self.foretells else None
         best = self._select - self._sinks - self._window
-        for row, one in enumerate(steps):
+        for row, (one, ahead) in enumerate(steps):
             full = self._infos[session].blocks + one.step // self.block_tokens
             pooled = self._pooled(one, full)
             scores[row, :, :full] = self._quantized(session, pooled)
             for layer in range(layers):
                 chosen = select(pooled[layer], best, self._sinks, self._window, full)
                 selected[row, layer, : chosen.size] = chosen
-        return Slab(session, steps[0].step, selected, scores)
+            if foretold is not None and ahead is not None:
+                told = (ahead.scores != 0).any(axis=(1, 2))[self.index_source][:, None]
+                values = self._quantized(session, self._pooled(ahead, full))
+                foretold[row, :, :full] = np.where(told, values, 0)
+        return Slab(session, steps[0][0].step, selected, scores, foretold=foretold)
 
     def _pooled(self, one: Step, full: int) -> Floats:
         """Scores `[layers, full]`, each layer those of the layer whose selection it uses."""

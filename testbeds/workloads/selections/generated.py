@@ -115,6 +115,7 @@ class GeneratedWorkload:
         self.block_tokens = options.unit_tokens
         self.index_source = self._source
         self.draft_agreement = options.draft_agreement
+        self.foretells = False
 
     def describe(self) -> dict[str, object]:
         """Kind, parameters, and which process drives which layers; `synthetic` is true."""
@@ -386,6 +387,7 @@ class TracedWorkload:
         self.block_tokens = first.block_tokens
         self.index_source = first.index_source
         self.draft_agreement = first.draft_agreement
+        self.foretells = first.foretells
 
     def describe(self) -> dict[str, object]:
         """As the generated workload's, with the trace and each session's length."""

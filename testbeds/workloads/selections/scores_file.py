@@ -16,6 +16,8 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 
 __all__ = [
+    "COLUMNS",
+    "FORETOLD",
     "METADATA_KEY",
     "POSITION",
     "SCORES",
@@ -38,6 +40,12 @@ POSITION = ("session", "step", "layer", "group", "blocks")
 
 SCORES = ("mass", "quest", "mean_key")
 """Columns of scores, one value for each of the row's blocks; a file has one of them or more."""
+
+FORETOLD = "foretold_"
+"""Before the name of a score: a column of the scores of a query that the layer before foretold. A
+file may have one beside each that it has."""
+
+COLUMNS = (*SCORES, *(FORETOLD + name for name in SCORES))
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -92,13 +100,13 @@ class Header(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def schema(scores: tuple[str, ...], header: Header) -> Any:
-    """The Arrow schema of a file with these columns of `SCORES`, the header in its metadata."""
+    """The Arrow schema of a file with these columns of `COLUMNS`, the header in its metadata."""
     import pyarrow as pa
 
     position = (pa.uint32(), pa.int32(), pa.uint16(), pa.uint16(), pa.uint32())
     fields = [pa.field(name, kind, False) for name, kind in zip(POSITION, position, strict=True)]
     floats = pa.list_(pa.field("element", pa.float16(), False))
-    fields += [pa.field(name, floats, False) for name in SCORES if name in scores]
+    fields += [pa.field(name, floats, False) for name in COLUMNS if name in scores]
     return pa.schema(fields, metadata={METADATA_KEY: msgspec.json.encode(header)})
 
 
@@ -189,14 +197,16 @@ class Held:
 
 
 class Capture:
-    """An open file. `sessions`: those with at least one decode step, in order."""
+    """An open file. `sessions`: those with at least one decode step, in order. `scores`: which of
+    `SCORES` it has, `foretold` those of them that it has of foretold queries too."""
 
     def __init__(
         self, path: Path, file: Any, header: Header, scores: tuple[str, ...], held: list[Held]
     ) -> None:
         self.path = path
         self.header = header
-        self.scores = scores
+        self.scores = tuple(name for name in scores if name in SCORES)
+        self.foretold = tuple(name for name in self.scores if FORETOLD + name in scores)
         self.sessions = [one for one in held if one.steps]
         self._file = file
 
@@ -206,7 +216,7 @@ class Capture:
         Raises BadInput where the file has no such score, and for scores that are torn, not finite
         or not as many as blocks.
         """
-        if score not in self.scores:
+        if score not in self.scores and score.removeprefix(FORETOLD) not in self.foretold:
             have = ", ".join(self.scores)
             raise BadInput(f"no scores called {score!r}", str(self.path), f"it has {have}")
         for number, begins, count in self.sessions[session].row_groups:
@@ -232,8 +242,8 @@ class Capture:
             self._wrong(first, f"{score} has not one value for each block")
         if not np.isfinite(values).all():
             self._wrong(first, f"{score} has a value that is not finite")
-        if score == "mass" and (values < 0).any():
-            self._wrong(first, "mass has a value below 0")
+        if score.removeprefix(FORETOLD) == "mass" and (values < 0).any():
+            self._wrong(first, f"{score} has a value below 0")
         begin = 0
         for index in range(len(blocks) // rows):
             count = int(blocks[index * rows])
@@ -293,8 +303,8 @@ def _check_schema(schema: Any, where: str) -> tuple[str, ...]:
         if schema.field(name).type != kind:
             found = schema.field(name).type
             raise BadInput(f"column {name!r} is {found} and not {kind}", where, _AGAIN)
-    scores = tuple(name for name in SCORES if name in schema.names)
-    if not scores:
+    scores = tuple(name for name in COLUMNS if name in schema.names)
+    if not set(scores) & set(SCORES):
         raise BadInput(f"none of the columns {', '.join(SCORES)}", where, _AGAIN)
     for name in scores:
         found = schema.field(name).type

@@ -16,7 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.workloads.selections.scores_file import POSITION, SCORES, Header, schema
+from offstage.testbeds.workloads.selections.scores_file import (
+    COLUMNS,
+    POSITION,
+    SCORES,
+    Header,
+    schema,
+)
 
 __all__ = ["ROW_GROUP_BYTES", "Writer", "check_path"]
 
@@ -49,7 +55,7 @@ class Writer:
         self.step_count = 0  # decode steps, over all sessions
         self.held_bytes_max = 0  # the most that waited at once
         self._schema = schema(scores, header)
-        self._names = [name for name in SCORES if name in scores]
+        self._names = [name for name in COLUMNS if name in scores]
         self._limit_bytes = row_group_bytes
         self._waiting: list[tuple[int, int, Scores]] = []
         self._waiting_bytes = 0

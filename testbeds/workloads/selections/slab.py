@@ -19,6 +19,7 @@ from offstage.bindings.errors import BadInput
 
 __all__ = [
     "ABSENT",
+    "FORETOLD_LEAD_LAYERS",
     "Coarsened",
     "SessionInfo",
     "Slab",
@@ -56,6 +57,10 @@ class Slab:
     scores: uint16 `[steps, layers, blocks]`, higher is wanted more, 0 is "never"; `blocks` covers
         what the session will have written by its last step, and unwritten blocks score 0.
     draft: as `scores`, of the token after each step as a draft model sees it; None without one.
+    foretold: as `scores`, of each layer's query as the layer before foretells it from its own
+        input, `FORETOLD_LEAD_LAYERS` ahead. Row 0 is the first layer's of the *next* step, by the
+        token that early exit drafts before the last layer. 0 throughout a layer that is not
+        foretold. None without any.
     """
 
     session: int
@@ -63,6 +68,12 @@ class Slab:
     selected: npt.NDArray[np.uint32]
     scores: npt.NDArray[np.uint16]
     draft: npt.NDArray[np.uint16] | None = None
+    foretold: npt.NDArray[np.uint16] | None = None
+
+
+FORETOLD_LEAD_LAYERS = 2
+"""A layer's input is the output of the layer before it: what it foretells of the layer behind it is
+known after that one, which is two before the layer that is foretold."""
 
 
 class Workload(Protocol):
@@ -101,6 +112,10 @@ class Workload(Protocol):
     @property
     def draft_agreement(self) -> float | None:
         """The share of a draft token's selection that the real token selects; None: no draft."""
+
+    @property
+    def foretells(self) -> bool:
+        """Whether slabs have `foretold`."""
 
     def describe(self) -> dict[str, object]:
         """Where the selections come from, for the manifest: kind, source, hashes, parameters,
@@ -185,9 +200,12 @@ def coarsen(slab: Slab, factor: int) -> Slab:
     selected = np.full((steps, layers, int(counts.max(initial=0))), ABSENT)
     filled = np.arange(selected.shape[2]) < counts[:, :, None]
     selected[filled] = np.nonzero(touched)[2]
-    draft = None if slab.draft is None else _highest(slab.draft, blocks, factor)
-    scores = _highest(slab.scores, blocks, factor)
-    return Slab(slab.session, slab.first_step, selected, scores, draft)
+    scores, draft, foretold = (
+        None if one is None else _highest(one, blocks, factor)
+        for one in (slab.scores, slab.draft, slab.foretold)
+    )
+    assert scores is not None
+    return Slab(slab.session, slab.first_step, selected, scores, draft, foretold)
 
 
 def _highest(scores: npt.NDArray[np.uint16], blocks: int, factor: int) -> npt.NDArray[np.uint16]:
@@ -220,6 +238,7 @@ class Coarsened:
         self.window_blocks = -(-workload.window_blocks // factor)
         self.index_source = workload.index_source
         self.draft_agreement = workload.draft_agreement
+        self.foretells = workload.foretells
 
     @property
     def block_tokens(self) -> int:

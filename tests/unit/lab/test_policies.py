@@ -47,20 +47,21 @@ PATTERN = CAUSES.index("pattern")
 
 
 def setting(layers: int = 2, k: int = 2, *, sources: Any = None, draft: float | None = None,
-            buffer: int = 4) -> Setting:  # fmt: skip
+            buffer: int = 4, foretells: bool = False) -> Setting:  # fmt: skip
     own = np.arange(layers) if sources is None else np.asarray(sources)
-    return Setting(layers, k, buffer, 0, 0, 64, own, draft)
+    return Setting(layers, k, buffer, 0, 0, 64, own, draft, foretells)
 
 
 def view(step: int, scores: Any, *, k: int = 2, draft: Any = None, turn: bool = False,
-         session: int = 0) -> View:  # fmt: skip
+         session: int = 0, foretold: Any = None) -> View:  # fmt: skip
     """The k best of each layer are selected."""
     scores = np.asarray(scores, np.uint16)
     selected = np.full((len(scores), k), ABSENT, np.uint32)
     for layer, chosen in enumerate(best(scores, k)):
         selected[layer, : chosen.sum()] = np.flatnonzero(chosen)
     drafted = None if draft is None else np.asarray(draft, np.uint16)
-    return View(session, step, scores.shape[1], selected, scores, drafted, turn)
+    ahead = None if foretold is None else np.asarray(foretold, np.uint16)
+    return View(session, step, scores.shape[1], selected, scores, drafted, turn, ahead)
 
 
 def guesses_of(answer: Any) -> set[tuple[int, int, int, int]]:
@@ -279,7 +280,8 @@ def test_what_fails_to_open_is_bad_input() -> None:
     kind: Any = type("Fails", (Answers,), {"__init__": fails})
     with pytest.raises(BadInput, match="'fixed' cannot be opened: OSError: no such weights"):
         Opened([kind], setting())
-    for name in ("lookahead", "lookahead-index", "lookahead-draft", "oasiskv-draft"):
+    names = ("lookahead", "lookahead-index", "lookahead-draft", "lookahead-query", "oasiskv-draft")
+    for name in names:
         with pytest.raises(BadInput, match=f"policy '{name}'"):
             parse(name).open(setting())
 
@@ -353,6 +355,40 @@ def test_the_capped_draft_adds_the_best_new_block() -> None:
     opened = parse("oasiskv-draft").open(setting(1, draft=0.9))
     answer = opened.step(view(0, [[9, 8, 0, 0]], draft=[[9, 0, 5, 4]]))
     assert guesses_of(answer) == {(0, 0, 1, 2)}, "block 0 is selected, block 3 is not of the 2 best"
+
+
+def test_foretold_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_step() -> None:
+    """The best 1.5 k of what is foretold; nothing of the second layer, which is known too late."""
+    opened = parse("lookahead-query").open(setting(4, k=2, foretells=True))
+    foretold = [[5, 9, 8, 1, 1], [9, 9, 9, 9, 9], [0] * 5, [1, 2, 9, 0, 0]]
+    answer = opened.step(view(0, [[9, 8, 0, 0, 0]] * 4, foretold=foretold))
+    assert guesses_of(answer) == {(2, 0, 1, 0), (2, 0, 1, 1), (2, 0, 1, 2),
+                                  (1, 3, 0, 0), (1, 3, 0, 1), (1, 3, 0, 2)}  # fmt: skip
+    assert set(answer["cause"]) == {CAUSES.index("lookahead")}
+
+
+def test_a_band_that_does_not_come_true_is_told_no_more_and_still_watched() -> None:
+    """The best half of k is right, the rest never: probabilities part, and the rest falls silent.
+    When it comes to be right, it is told again."""
+    opened = parse("lookahead-query").open(setting(3, k=2, foretells=True))
+    right, wrong = [9, 8, 0, 0, 0, 0], [9, 0, 0, 0, 8, 0]
+    shown = [view(step, [right] * 3, foretold=[[0] * 6, [0] * 6, wrong]) for step in range(40)]
+    told = [opened.step(one) for one in shown]
+    assert guesses_of(told[0]) == {(0, 2, 0, 0), (0, 2, 0, 4)}
+    assert guesses_of(told[-1]) == {(0, 2, 0, 0)} and told[-1]["probability"][0] > 0.9 * 65535
+    later = [view(40 + step, [right] * 3, foretold=[[0] * 6, [0] * 6, right]) for step in range(9)]
+    assert guesses_of([opened.step(one) for one in later][-1]) == {(0, 2, 0, 0), (0, 2, 0, 1)}
+
+
+def test_the_first_layer_learns_from_the_step_that_it_was_foretold_for() -> None:
+    """What is foretold of layer 0 is the next step's selection: right each time, so its share
+    rises, though it is never that of the step in which it is told."""
+    opened = parse("lookahead-query").open(setting(3, k=1, foretells=True))
+    rows = [[9, 0, 0, 0], [0, 9, 0, 0]]
+    for step in range(30):
+        scores, ahead = rows[step % 2], rows[(step + 1) % 2]
+        answer = opened.step(view(step, [scores] * 3, k=1, foretold=[ahead, [0] * 4, [0] * 4]))
+    assert guesses_of(answer) == {(1, 0, 1, 0)} and answer["probability"][0] > 0.9 * 65535
 
 
 def test_warmup_votes_of_the_last_windows() -> None:

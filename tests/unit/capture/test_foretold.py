@@ -1,0 +1,95 @@
+"""Are queries foretold by the norm and projection of the layer they are of, with nothing of what
+comes later, whatever the architecture?"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.testbeds.capture.model import ARCHITECTURES
+from offstage.testbeds.capture.run import Options, capture
+from offstage.testbeds.workloads.selections.scores_file import FORETOLD, SCORES, open_capture
+
+torch = pytest.importorskip("torch", reason="needs the extra capture")
+transformers = pytest.importorskip("transformers", reason="needs the extra capture")
+
+BLOCK, CONTEXT, STEPS = 8, 128, 12
+
+
+@pytest.fixture
+def idle(make_model: Any, tmp_path: Path) -> Any:
+    """`idle(architecture)`: a model whose layers add nothing to what goes through them, so that
+    every layer has one input, and what is foretold from the layer before is exact."""
+
+    def make(architecture: str) -> Path:
+        folder = tmp_path / architecture
+        shutil.copytree(make_model(architecture, num_hidden_layers=3), folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "o_proj" in name or "down_proj" in name:
+                    weight.zero_()
+        model.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def captured(model: Path, text: Path, out: Path, **changes: Any) -> dict[str, list[Any]]:
+    capture(Options(**{
+        "model": model, "text": text, "out": out, "mode": "free", "steps": STEPS,
+        "context_tokens": CONTEXT, "block_tokens": BLOCK, "prefill_piece": 48, **changes,
+    }))  # fmt: skip
+    found = open_capture(out)
+    assert found.foretold == found.scores == SCORES
+    names = (*SCORES, *(FORETOLD + name for name in SCORES))
+    return {name: list(found.steps(0, name, 0, 1000)) for name in names}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_does_not_change_between_layers_is_foretold_exactly(
+    architecture: str, idle: Any, text: Path, tmp_path: Path
+) -> None:
+    """Layers 1 and 2 from the input of the layer before; the first layer of the next step from the
+    token that early exit drafts, which is the model's own here. Blocks that the newest token is not
+    in score as they will."""
+    found = captured(idle(architecture), text, tmp_path / "a.parquet")
+    for name in ("quest", "mean_key"):
+        own, foretold = found[name], found[FORETOLD + name]
+        for step in range(STEPS - 1):
+            full = (CONTEXT + step) // BLOCK
+            ahead, now, then = (
+                one.scores[:, :, :full].astype(np.float32)
+                for one in (foretold[step], own[step], own[step + 1])
+            )
+            np.testing.assert_allclose(ahead[1:], now[1:], rtol=2e-3, atol=2e-3)
+            np.testing.assert_allclose(ahead[0], then[0], rtol=2e-3, atol=2e-3)
+
+
+def test_a_block_of_the_newest_token_alone_is_not_foretold(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """Its key is made by the layer that is foretold: known later. Step 0 begins a block; the
+    keys of step 1 hold its token."""
+    found = captured(make_model("qwen3"), text, tmp_path / "a.parquet")
+    foretold, bound = found[FORETOLD + "mass"], found[FORETOLD + "quest"]
+    assert foretold[0].blocks == CONTEXT // BLOCK + 1
+    assert not foretold[0].scores[1, :, -1].any() and (bound[0].scores[1, :, -1] < -6e4).all()
+    assert foretold[1].scores[1, :, -1].all()
+    np.testing.assert_allclose(foretold[1].scores.sum(axis=2, dtype=np.float32), 1, atol=2e-2)
+
+
+def test_layers_that_are_left_out_leave_no_draft(
+    make_model: Any, text: Path, tmp_path: Path
+) -> None:
+    """Early exit reads the input of the last layer: without all layers its time would be unknown,
+    and the first row is 0 throughout."""
+    model = make_model("llama", num_hidden_layers=3)
+    found = captured(model, text, tmp_path / "a.parquet", layers="0-1")
+    for one in found[FORETOLD + "mass"]:
+        assert not one.scores[0].any() and one.scores[1].any()
+    whole = capture(Options(model=model, text=text, out=tmp_path / "b.parquet", mode="free",
+                            steps=2, context_tokens=CONTEXT, block_tokens=BLOCK))  # fmt: skip
+    assert whole.drafts_accepted is not None and 0 <= whole.drafts_accepted <= 1

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-__all__ = ["NAME", "Foresight", "LayerAttention", "installed", "step_logits"]
+__all__ = ["NAME", "Asker", "Foresight", "LayerAttention", "installed", "step_logits"]
 
 NAME = "offstage_tier"
 
@@ -52,6 +52,33 @@ class _Reached(Exception):
         self.query = query
 
 
+class Asker:
+    """Asks a layer for its query, whatever its architecture: its norm and attention run, without a
+    cache, on an input that need not be its own, up to the attention function, which gives the query
+    to `reached` first."""
+
+    def __init__(self) -> None:
+        self._asking = False
+
+    def ask(self, layer: Any, hidden: Any, **given: Any) -> Any:
+        """The query `[q_heads, head_dim]` of the last token of `hidden` `[1, tokens, width]`.
+        `given`: what the layer's attention takes beside it, its `position_embeddings`."""
+        given |= {"past_key_values": None, "attention_mask": None}
+        self._asking = True
+        try:
+            layer.self_attn(hidden_states=layer.input_layernorm(hidden), **given)
+        except _Reached as reached:
+            return reached.query[0, :, -1]
+        finally:
+            self._asking = False
+        raise AssertionError("attention is reached in every layer")
+
+    def reached(self, query: Any) -> None:
+        """Does not return where the query was asked for."""
+        if self._asking:
+            raise _Reached(query)
+
+
 class Foresight:
     """Queries foretold from an earlier layer's input, for as long as the model is `installed`.
 
@@ -61,7 +88,7 @@ class Foresight:
 
     def __init__(self, tell: Any) -> None:
         self._tell = tell
-        self.asking = False
+        self.asker = Asker()
         self._handles: list[Any] = []
 
     def watch(self, layers: Any) -> None:
@@ -82,21 +109,10 @@ class Foresight:
     def _hook(self, layer: Any, told: int, teller: Any) -> None:
         def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             hidden = args[0] if args else kwargs["hidden_states"]
-            self._tell(told, self._ask(teller, hidden, kwargs))
+            rest = {name: value for name, value in kwargs.items() if name != "hidden_states"}
+            self._tell(told, self.asker.ask(teller, hidden, **rest).float())
 
         self._handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
-
-    def _ask(self, layer: Any, hidden: Any, given: dict[str, Any]) -> Any:
-        rest = {name: value for name, value in given.items() if name != "hidden_states"}
-        rest |= {"past_key_values": None, "attention_mask": None}
-        self.asking = True
-        try:
-            layer.self_attn(hidden_states=layer.input_layernorm(hidden), **rest)
-        except _Reached as reached:
-            return reached.query[0, :, -1].float()
-        finally:
-            self.asking = False
-        raise AssertionError("attention is reached in every layer")
 
 
 @contextlib.contextmanager
@@ -109,8 +125,8 @@ def installed(
     def attend(
         module: Any, query: Any, key: Any, value: Any, mask: Any, **_: Any
     ) -> tuple[Any, None]:
-        if foresight is not None and foresight.asking:
-            raise _Reached(query)
+        if foresight is not None:
+            foresight.asker.reached(query)
         found = attention.attend(module.layer_idx, query[0, :, -1], key[0, :, -1], value[0, :, -1])
         return found.to(query.dtype)[None, None], None
 

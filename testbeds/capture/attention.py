@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offstage.host.transformer.attention import Asker
 from offstage.testbeds.workloads.selections.scores_file import FORETOLD
 
 __all__ = ["NAME", "PIECE_TOKENS", "Hook", "KvCache", "Layer", "attend", "installed"]
@@ -90,11 +91,10 @@ class Hook:
         self._layers = {layer: Layer(block_tokens, blocks_max) for layer in layers}
         self._found: dict[int, Scores] = {}
         self._foretold: dict[int, Any] = {}  # queries, of layers that have not run yet
-        self._asking = False
-        self._asked: Any = None
         self._first: tuple[Any, float] | None = None  # keys of layer 0 and its scaling
         self._drafted: Scores | None = None
         self.pairs = tuple(itertools.pairwise(layers))
+        self.asker = Asker()
         self.draft: int | None = None
         self.wanted = False
 
@@ -123,7 +123,7 @@ class Hook:
         """The input `[1, new, width]` of the layer before `layer`, which is `module`."""
         if self.wanted:
             last = tuple(one[:, -1:] for one in positions)
-            self._foretold[layer] = self._query(module, hidden[:, -1:], last)
+            self._foretold[layer] = self.asker.ask(module, hidden[:, -1:], position_embeddings=last)
 
     def early_exit(self, model: Any, first: Any, hidden: Any) -> None:
         """The input of the last layer. `first`: the module of layer 0."""
@@ -137,28 +137,9 @@ class Hook:
         self.draft = int(token)
         embedded = model.get_input_embeddings()(token)
         position = torch.tensor([[keys.shape[1]]], device=keys.device)
-        query = self._query(first, embedded, model.model.rotary_emb(embedded, position))
+        positions = model.model.rotary_emb(embedded, position)
+        query = self.asker.ask(first, embedded, position_embeddings=positions)
         self._drafted = self._layers[0].scores(query, keys, scaling)
-
-    def _query(self, module: Any, hidden: Any, positions: Any) -> Any:
-        """What the layer would ask with this input, `[heads, head_dim]`. Its attention is called
-        without a cache, and ends where it has its query."""
-        self._asking = True
-        try:
-            module.self_attn(
-                hidden_states=module.input_layernorm(hidden), position_embeddings=positions,
-                attention_mask=None, past_key_values=None,
-            )  # fmt: skip
-        finally:
-            self._asking = False
-        return self._asked
-
-    def foretold(self, query: Any) -> bool:
-        """Takes a query, where it is one that is being foretold."""
-        if not self._asking:
-            return False
-        self._asked = query[0, :, -1]
-        return True
 
     def take(self) -> Scores:
         """The scores of the last pass, float16 `[layers, groups, blocks]` by name."""
@@ -201,14 +182,12 @@ def attend(query: Any, key: Any, value: Any, scaling: float) -> Any:
 def installed(model: Any, hook: Hook) -> Iterator[None]:
     """The model's attention goes through `hook`, one model at a time in a process. The library's
     mask is not used: what runs is one sequence, all of it causal."""
-    import torch
     from transformers import AttentionInterface
 
     def attention(
         module: Any, query: Any, key: Any, value: Any, mask: Any, *, scaling: float, **_: Any
     ) -> tuple[Any, None]:
-        if hook.foretold(query):
-            return torch.zeros_like(query).transpose(1, 2), None
+        hook.asker.reached(query)
         hook.see(module.layer_idx, query, key, scaling)
         return attend(query, key, value, scaling), None
 

@@ -109,6 +109,17 @@ fetch(uint32_t count, const uint32_t *ordinals, uint32_t *hits, uint32_t *torn)
 	support_fetch_free(fetch);
 }
 
+/* All blocks: some of them displace others that were staged before. */
+static void
+stage_all(void)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		support_stage(&dpu, i);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		if (dpu.slot_of[i] == OFS_NONE)
+			support_stage(&dpu, i);
+}
+
 /* The bucket, then the record with its trailer: two trips, for one hit and for sixteen. */
 static void
 test_two_round_trips(void)
@@ -117,11 +128,7 @@ test_two_round_trips(void)
 	uint32_t torn;
 
 	set_up(4096, true);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		support_stage(&dpu, i);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		if (dpu.slot_of[i] == OFS_NONE)
-			support_stage(&dpu, i);
+	stage_all();
 	fetch(1, &all[3], &hits, &torn);
 	assert(hits == 1 && torn == 0 && trip_count == 2);
 	trip_count = 0;
@@ -139,11 +146,7 @@ test_one_round_trip_where_the_slot_is_remembered(void)
 	uint32_t torn;
 
 	set_up(4096, true);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		support_stage(&dpu, i);
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		if (dpu.slot_of[i] == OFS_NONE)
-			support_stage(&dpu, i);
+	stage_all();
 	fetch(8, all, &hits, &torn);
 	assert(hits == 8 && trip_count == 2);
 	trip_count = 0;

@@ -258,21 +258,32 @@ def test_only_the_bindings_call_the_library() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+FOR_THE_GPU_RUN = {
+    "offstage.host.gpu.bounds": "the decoder keeps its bounds on the host so far (decision 49)",
+    "offstage.host.gpu.step": "the decoder runs layer by layer from the host so far (decision 49)",
+}
+
+
 def test_every_module_is_reached() -> None:
-    """A module that nothing but a test imports is dead: it is used, an entry point, or removed."""
+    """A module that nothing but a test imports is dead: it is used, an entry point, or removed. A
+    text that names it counts, since some are loaded by name; a docstring does not."""
     text = (ROOT / "pyproject.toml").read_text() + (ROOT / "setup.py").read_text()
     reached = {module_name(ROOT / path) for path in re.findall(r"[\w/]+\.py", text)}
     reached |= set(re.findall(r"offstage(?:\.\w+)+", text))
     for path in MODULES:
-        source = path.read_text(encoding="utf-8")
-        own = module_name(path)
-        found = set(re.findall(r"offstage(?:\.\w+)+", source))
-        found |= {name for node in ast.walk(ast.parse(source)) for name in imported(node)}
-        reached |= found - {own}
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = [node.value for node in ast.walk(tree) if node not in said
+                 and isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
+        found = {name for text in texts for name in re.findall(r"offstage(?:\.\w+)+", text)}
+        found |= {name for node in ast.walk(tree) for name in imported(node)}
+        found |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        reached |= found - {module_name(path)}
     dead = [
         module_name(path)
         for path in MODULES
-        if path.name not in ("__init__.py", "__main__.py") and module_name(path) not in reached
+        if path.name not in ("__init__.py", "__main__.py")
+        and module_name(path) not in reached | set(FOR_THE_GPU_RUN)
     ]
     assert not dead, "\n".join(dead)
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
-from offstage.testbeds.workloads.selections.slab import ABSENT
+from offstage.testbeds.workloads.selections.slab import ABSENT, top_selection
 
 __all__ = [
     "BUFFERS",
@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 Ordinals = npt.NDArray[np.int64]
+_Shares = npt.NDArray[np.float64]
 
 BUFFERS = ("lru", "fifo", "random", "belady")
 
@@ -112,10 +113,10 @@ def _next_uses(selected: Ordinals, blocks: int) -> npt.NDArray[np.int64]:
     return result
 
 
-# A first look at a file of scores: how much of a selection the next step selects again.
-#
-# The figure that most papers on sparse attention give, so that a capture can be held against
-# theirs before any experiment is made with it. It owns nothing, and reads one slab at a time.
+# A first look at a file of scores: how much of a selection the next step selects again, which is
+# the figure that most papers on sparse attention give, and how much of it was foretold. So a
+# capture can be held against theirs before any experiment is made with it. It owns nothing, and
+# reads one slab at a time.
 
 OVERLAP_STEPS = 64
 
@@ -124,22 +125,29 @@ def overlap_of_file(path: str | Path, steps: int = OVERLAP_STEPS) -> dict[str, o
     """Blocks of a selection that the step before selected too, over all selected blocks.
 
     By mass, maximum over groups, without sinks and window; k is a quarter of the context's blocks,
-    at most 32. Mean over the first `steps` steps and all layers of the first session, and the
-    layer where it is least; None with one step only.
+    at most 32. Mean over the first `steps` steps and all layers of the first session, the layer
+    where it is least, and each layer's own; None with one step only. `foretold`: of each layer, the
+    share of its selection that is among the best k foretold of it, None where nothing is.
     """
     first = CapturedWorkload(path, 1, sink_blocks=0, window_blocks=0)
     k = max(1, min(32, first.sessions[0].blocks // 4))
     workload = CapturedWorkload(path, k, sink_blocks=0, window_blocks=0)
-    shared = np.zeros(workload.layer_count)
+    shared, foretold = np.zeros((2, workload.layer_count))
     count = 0
     before: np.ndarray | None = None
+    first_ahead = np.full(k, ABSENT)
     for slab in workload.slabs(0):
-        for selected in slab.selected:
+        for index, selected in enumerate(slab.selected):
+            told = np.full((workload.layer_count, k), ABSENT)
+            if slab.foretold is not None:
+                told = top_selection(slab.foretold[index], slab.foretold.shape[2], k, 0, 0)
+                told[~slab.foretold[index].any(axis=1)] = ABSENT
+            # Row 0 is of the next step.
+            first_ahead, told[0] = told[0].copy(), first_ahead
             if before is not None and count < steps:
                 count += 1
-                for layer, (now, then) in enumerate(zip(selected, before, strict=True)):
-                    chosen = now[now != ABSENT]
-                    shared[layer] += np.isin(chosen, then).sum() / max(1, chosen.size)
+                shared += _shares(selected, before)
+                foretold += _shares(selected, told)
             before = selected
         if count >= steps:
             break
@@ -152,4 +160,15 @@ def overlap_of_file(path: str | Path, steps: int = OVERLAP_STEPS) -> dict[str, o
         "mean": round(float(rates.mean()), 4),
         "least": round(float(rates.min()), 4),
         "least_layer": int(rates.argmin()),
+        "layers": [round(float(one), 4) for one in rates],
+        "foretold": [round(float(one), 4) or None for one in foretold / count],
     }
+
+
+def _shares(selected: npt.NDArray[np.uint32], others: npt.NDArray[np.uint32]) -> _Shares:
+    """Of each layer's selection, the share that is in `others` too."""
+    shares = []
+    for now, then in zip(selected, others, strict=True):
+        chosen = now[now != ABSENT]
+        shares.append(np.isin(chosen, then).sum() / max(1, chosen.size))
+    return np.array(shares)

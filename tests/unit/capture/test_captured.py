@@ -234,3 +234,13 @@ def test_overlap_counts_what_is_selected_again(path: Path) -> None:
     assert (found["k_blocks"], found["steps"]) == (2, 8)
     assert found["mean"] == pytest.approx(np.mean(rates), abs=1e-4)
     assert found["least"] == pytest.approx(min(rates), abs=1e-4)
+    assert found["layers"] == pytest.approx(rates, abs=1e-4)
+    slabs = [one.foretold for one in workload.slabs(0, 16) if one.foretold is not None]
+    ahead = np.concatenate(slabs)
+    best = np.argsort(-ahead.astype(np.int64), axis=2, kind="stable")[:, :, :2]
+    told = [
+        np.mean([len(set(selected[step, at]) & set(best[step - (at == 0), at])) / 2
+                 for step in range(1, 9)])
+        for at in range(LAYERS)
+    ]  # fmt: skip
+    assert found["foretold"] == pytest.approx(told, abs=1e-4)

@@ -12,6 +12,10 @@ in its lasting set, sinks and window (`pin`); all others leave in the order in w
 pinned. A block's recency is thus set when its last pin ends, so the queue of candidates is
 append-only, a batch costs a few numpy calls, and a block costs O(1) amortised.
 
+With `layer_blocks` each (session, layer) has room of its own, as in the laboratory: no more stay
+than these, its own coldest leave first, and only what is pinned may be more. With 0 nothing stays
+from one step to the next but the lasting set.
+
 Can fail: `PoolFull`, before anything changed, when the pinned blocks leave too little room.
 """
 
@@ -52,6 +56,7 @@ class _Table:
 class HbmPool:
     """`pool_blocks` blocks of `geometry`; where layers differ in size, each has the largest.
 
+    `layer_blocks`: most that stay of one layer of a session; None: as many as there is room for.
     `arrays` says where they lie (numpy by default), `landing_rows` how many blocks can be on their
     way at once where that is not host memory. Attributes: `memory`, the blocks and the rows that
     fetches land in; `evictions`, blocks evicted so far. Raises `BadInput` when `pool_blocks` is
@@ -64,11 +69,13 @@ class HbmPool:
         pool_blocks: int,
         arrays: Arrays | None = None,
         landing_rows: int | None = None,
+        layer_blocks: int | None = None,
     ) -> None:
         if pool_blocks < 1:
             raise BadInput(f"an HBM pool of {pool_blocks} blocks", "hbm pool", "use at least 1")
         self.geometry = geometry
         self.pool_blocks = pool_blocks
+        self.layer_blocks = pool_blocks if layer_blocks is None else layer_blocks
         self.block_bytes = max(map(geometry.block_bytes, range(geometry.layer_count)))
         self.arrays = arrays or open_arrays()
         rows = pool_blocks if landing_rows is None else min(landing_rows, pool_blocks)
@@ -135,14 +142,18 @@ class HbmPool:
 
         Pins those that are resident. Returns the pool index of each, -1 where it must be fetched
         and then given a block with `allocate`."""
+        table = self._table(session, layer)
+        if self.layer_blocks == 0:
+            self._free_blocks(table.held[~self._lasting[table.held]])
+            table.held = table.held[self._lasting[table.held]]
         found = self.lookup(session, layer, ordinals)
         resident = found[found >= 0]
-        table = self._table(session, layer)
         before, table.held = table.held, resident
         self._held[before] = False
         self._held[resident] = True
         self._claim(resident)
         self._rest(before)
+        self._trim(table)
         return found
 
     def allocate(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> Indices:
@@ -169,6 +180,7 @@ class HbmPool:
         added = resident[~self._held[resident]]
         self._held[added] = True
         self._claim(added)
+        self._trim(table, missing.size)
         taken = self._take(missing.size)
         found[missing] = taken
         if missing.size:
@@ -209,10 +221,7 @@ class HbmPool:
         self._lasting[resident] = False
         table.held = table.held[self._held[table.held]]
         table.lasting = table.lasting[self._lasting[table.lasting]]
-        self._claim(resident)
-        self._vacate(resident)
-        self._free[self._free_count : self._free_count + resident.size] = resident[::-1]
-        self._free_count += resident.size
+        self._free_blocks(resident)
 
     def close(self, session: SessionId) -> None:
         """Free every block of `session` and forget its tables."""
@@ -240,6 +249,27 @@ class HbmPool:
             wider = np.full(max(size, 2 * table.blocks.size), _NOBODY, np.int32)
             wider[: table.blocks.size] = table.blocks
             table.blocks = wider
+
+    def _trim(self, table: _Table, coming: int = 0) -> None:
+        """Free the table's own coldest until it has room for `coming` more."""
+        if self.layer_blocks in (0, self.pool_blocks):
+            return
+        resident = table.blocks[table.blocks >= 0]
+        over = resident.size + coming - self.layer_blocks
+        if over > 0:
+            idle = resident[self._stamp[resident] > 0]
+            victims = idle[np.argsort(self._stamp[idle])][:over]
+            self._free_blocks(victims)
+            self.evictions += victims.size
+
+    def _free_blocks(self, blocks: Indices) -> None:
+        """Nobody lives in `blocks` from now on, pinned or not."""
+        self._held[blocks] = False
+        self._lasting[blocks] = False
+        self._claim(blocks)
+        self._vacate(blocks)
+        self._free[self._free_count : self._free_count + blocks.size] = blocks[::-1]
+        self._free_count += blocks.size
 
     def _claim(self, blocks: Indices) -> None:
         """Take `blocks` out of the queue: the entries stay and no longer match their stamps."""

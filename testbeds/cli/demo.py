@@ -57,6 +57,9 @@ def demo(
     steps: Annotated[int | None, typer.Option("--steps", help="decode steps per session")] = None,
     sessions: Annotated[int | None, typer.Option("--sessions")] = None,
     context_tokens: Annotated[int | None, typer.Option("--context-tokens")] = None,
+    pool: Annotated[
+        float, typer.Option("--pool", help="blocks that stay in HBM, over those selected; 0: none")
+    ] = 1.5,
     kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.numpy,
     device: DeviceOption = "cpu",
     keep_store: Annotated[
@@ -83,8 +86,8 @@ def demo(
     given = {name: value for name, value in sizes.items() if value is not None}
     options = options_of(
         {**(QUICK if quick else {}), **given}, out=out, trace=trace, seed=seed,
-        keep_store=keep_store, kernel=kernel.value, device=device, time_per_token=time_per_token,
-        decode_cost=decode_cost,
+        pool_ratio=pool, keep_store=keep_store, kernel=kernel.value, device=device,
+        time_per_token=time_per_token, decode_cost=decode_cost,
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
         ahead=layer_ahead, baselines=tuple(dict.fromkeys(baseline or ())),
     )  # fmt: skip

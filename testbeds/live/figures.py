@@ -72,6 +72,9 @@ def run_result(
         nontrivial_hit_rate=_share(_hits(nontrivial), int(ledger["nontrivial"])),
         hit_rate_without_cold=_share(hits, warm),
         hbm_share=_share(int(ledger["selected"]) - demands, int(ledger["selected"])),
+        selection_hit_rate=_share(
+            int(ledger["selected"]) - demands + hits, int(ledger["selected"])
+        ),
         late_rate=_share(ends["late"], demands),
         miss_rate=_share(sum(ends[end] for end in MISS_ENDS), demands),
         coverage=0.0,

@@ -32,6 +32,7 @@ SELECT_BLOCKS = 32
 """Blocks that a layer reads in a step, unless an option says otherwise."""
 STORE_BYTES_MAX = 1 << 30
 """Most bytes of KV that a run writes: it shall run where 4 GiB of memory is all there is."""
+POOL_RATIO_MAX = 4_096
 SHARED_PREFIX_SHARE = 4
 """A quarter of a generated context is a system prefix that all sessions share."""
 
@@ -58,7 +59,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     sink_blocks: int = 1
     window_blocks: int = 4
     pool_ratio: float = 1.5
-    """Blocks of the HBM pool per (session, layer) over the blocks selected."""
+    """Blocks that the HBM pool keeps of each (session, layer), over the blocks selected. 0: none
+    stays from one step to the next, and every selected block is demanded of the tier."""
     selector: str = "quest"
     kernel: str = "numpy"
     device: str = "cpu"
@@ -84,8 +86,12 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
                 where,
                 f"select more than {self.sink_blocks + self.window_blocks} blocks",
             )
-        if self.pool_ratio < 1.0 + 1.0 / self.select_blocks:
-            raise BadInput("an HBM pool smaller than one selection", where, "raise the ratio")
+        if self.pool_ratio != 0 and not 1 <= self.pool_ratio <= POOL_RATIO_MAX:
+            raise BadInput(
+                f"an HBM pool of {self.pool_ratio:g} selections",
+                where,
+                f"give 0, so that nothing stays, or between 1 and {POOL_RATIO_MAX}",
+            )
         for layer in range(self.geometry.layer_count):
             self.geometry.block_shape(layer)
         self.arrays()
@@ -105,9 +111,15 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.context_tokens // SHARED_PREFIX_SHARE if given is None else given
 
     @property
+    def pool_layer_blocks(self) -> int:
+        """Blocks that stay of one layer of one session."""
+        return round(self.pool_ratio * self.select_blocks)
+
+    @property
     def pool_blocks(self) -> int:
-        """Blocks of the HBM pool over all sessions and layers."""
-        per_layer = round(self.pool_ratio * self.select_blocks)
+        """Blocks of the HBM pool over all sessions and layers: what stays, or is selected if that
+        is more, and the block that decoding fills."""
+        per_layer = max(self.pool_layer_blocks, self.select_blocks) + 1
         return per_layer * self.sessions * self.geometry.layer_count
 
 

@@ -41,6 +41,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     hit_rate_without_cold: float
     hbm_share: float
     """Share of selections that the HBM pool served."""
+    selection_hit_rate: float
+    """Share of selections that the HBM pool or the DPU's buffer had in time."""
     late_rate: float
     miss_rate: float
     """Cold, capacity and policy misses / demands; late ones are counted apart."""

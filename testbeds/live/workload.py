@@ -203,7 +203,8 @@ def decode(
         options.selector, options.select_blocks, options.sink_blocks, options.window_blocks
     )
     landing_rows = options.select_blocks * workload.plan.sessions_max
-    pool = HbmPool(options.geometry, options.pool_blocks, options.arrays(), landing_rows)
+    pool = HbmPool(options.geometry, options.pool_blocks, options.arrays(), landing_rows,
+                   options.pool_layer_blocks)  # fmt: skip
     decoder = Decoder(fabric, pool, workload.synthetic_kv, rule, options.kernel, observe=observe)
     agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max, ahead)
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s)

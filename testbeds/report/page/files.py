@@ -41,8 +41,8 @@ __all__ = [
 SUMMARY_NAME = "summary.json"
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
 SHARES = (
-    "hit_rate", "nontrivial_hit_rate", "hit_rate_without_cold", "hbm_share", "late_rate",
-    "miss_rate", "accuracy", "busy_share",
+    "hit_rate", "nontrivial_hit_rate", "hit_rate_without_cold", "hbm_share",
+    "selection_hit_rate", "late_rate", "miss_rate", "accuracy", "busy_share",
 )  # fmt: skip
 LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1}
 BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,

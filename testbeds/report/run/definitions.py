@@ -88,6 +88,14 @@ DEFINITIONS = (
         "(selected - D) / selected",
     ),
     Definition(
+        "selection_hit_rate",
+        "of selected",
+        "Share of the selected blocks that were in the HBM pool or staged in time. A larger pool "
+        "takes easy hits out of the hit rate, not out of this.",
+        "(selected - D + hits) / selected",
+        "higher",
+    ),
+    Definition(
         "late_rate",
         "late",
         "Share of the demands whose block was in flight when it was needed.",

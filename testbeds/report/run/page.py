@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 COLUMNS = (
-    "hit_rate", "nontrivial_hit_rate", "late_rate", "miss_rate", "coverage", "accuracy",
-    "traffic_ratio", "stall_ms_p50", "stall_ms_p99", "token_ms_p50", "tokens_per_s", "bytes_read",
-    "hbm_share", "blocks_corrupt",
+    "hit_rate", "nontrivial_hit_rate", "selection_hit_rate", "late_rate", "miss_rate", "coverage",
+    "accuracy", "traffic_ratio", "stall_ms_p50", "stall_ms_p99", "token_ms_p50", "tokens_per_s",
+    "bytes_read", "blocks_corrupt",
 )  # fmt: skip
 CONSOLE_COLUMNS = (
-    "hit_rate", "nontrivial_hit_rate", "late_rate", "miss_rate", "traffic_ratio", "stall_ms_p99",
-    "blocks_corrupt",
+    "hit_rate", "nontrivial_hit_rate", "selection_hit_rate", "late_rate", "traffic_ratio",
+    "stall_ms_p99", "blocks_corrupt",
 )  # fmt: skip
 ONLY_WITH_PREFETCH = ("coverage", "accuracy")
 

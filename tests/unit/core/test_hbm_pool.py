@@ -44,6 +44,29 @@ def test_it_serves_what_the_host_would_find(
     assert sorted(held[held != ABSENT].tolist()) == host.resident("s", 0).tolist()
 
 
+@settings(max_examples=60)
+@given(rows=ROWS, layer_blocks=st.sampled_from([0, *range(WIDTH, BLOCKS)]))
+def test_a_host_pool_of_many_layers_serves_the_same(
+    rows: list[list[int]], layer_blocks: int
+) -> None:
+    """With room of its own for each layer, none of them moves another's blocks: also where nothing
+    stays, and where a block that is being filled is pinned beside the selection."""
+    host = HostPool(geometry("tiny"), 2 * (max(layer_blocks, WIDTH) + 1), layer_blocks=layer_blocks)
+    pool = HbmPool(2, BLOCKS, layer_blocks)
+    for step, row in enumerate(rows):
+        selected = np.full((1, 2, WIDTH), ABSENT, np.uint32)
+        both = row, list({(ordinal * (step + 3)) % BLOCKS for ordinal in row[:2]})
+        for layer, wanted in enumerate(both):
+            selected[0, layer, : len(wanted)] = wanted
+        served = pool.served(selected)[0]
+        for layer, wanted in enumerate(both):
+            found = host.hold("s", layer, wanted)
+            host.allocate("s", layer, np.asarray(wanted, np.int64)[found < 0])
+            assert served[layer, : len(wanted)].tolist() == (found >= 0).tolist()
+    for layer in range(2):
+        assert len(host.resident("s", layer)) <= max(layer_blocks, WIDTH)
+
+
 def test_layers_do_not_meet() -> None:
     """Each layer has room of its own, and remembers its own."""
     random = np.random.default_rng(2)

@@ -64,6 +64,7 @@ def test_rates_of_a_made_ledger() -> None:
     run = result_of(ledger_of(), record_of())
     assert (run.hit_rate, run.late_rate, run.miss_rate) == (0.60, 0.08, 0.32)
     assert run.hit_rate_without_cold == 60 / 80 and run.hbm_share == 0.5
+    assert run.selection_hit_rate == (run.demands + 60) / (2 * run.demands)
     assert run.accuracy == 30 / 80, "dropped candidates were never prefetched, demands neither"
     assert run.bytes_read == 112 * BLOCK and run.busy_share == 0.25
     assert (run.stall_ms_p50, run.token_ms_p50) == (3.0, 6.0)

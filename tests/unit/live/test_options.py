@@ -18,7 +18,8 @@ from offstage.testbeds.live.workload import full_chunks, prepare
         {"context_tokens": 131_073}, {"seed": -1}, {"time_per_token_s": -0.1},
         {"time_per_token_s": float("nan")}, {"shared_prefix_tokens": 131_073},
         {"kernel": "cuda"}, {"device": "cuda"},  # a kernel and a device that are not there
-        {"select_blocks": 5}, {"pool_ratio": 1.0}, {"geometry": geometry("deepseek-v3")},
+        {"select_blocks": 5}, {"pool_ratio": 0.9}, {"pool_ratio": float("nan")},
+        {"geometry": geometry("deepseek-v3")},
     ],
     ids=str,
 )  # fmt: skip

@@ -87,6 +87,7 @@ def run(
         "nontrivial_hit_rate": max(0.0, hits / demands - 0.031),
         "hit_rate_without_cold": hits / (demands - ends["cold"]),
         "hbm_share": 0.75,
+        "selection_hit_rate": 0.75 + 0.25 * hits / demands,
         "late_rate": ends["late"] / demands,
         "miss_rate": (rest - ends["late"]) / demands,
         "coverage": 1 - (1 - hit_rate) / 0.16,

@@ -5,6 +5,7 @@ counts a host as dead when its process is gone or it falls silent, drains on SIG
 recordings, and leaves a snapshot for the metrics endpoint. Nothing in it blocks but the poll.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -24,6 +25,7 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.attachments import Attachments
 from offstage.dpu.config import Config
+from offstage.dpu.connects import Connects
 from offstage.dpu.control_socket import ControlSocket
 from offstage.dpu.derive import Derived, parse_host_port
 from offstage.dpu.device import DeviceLike
@@ -110,8 +112,11 @@ class Daemon:
                 "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
             })  # fmt: skip
             self._closing.append(self._recorder.close)
+        self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.connects = Connects(self.device, self._wake)
+        self._closing.append(self._close_connects)
         hosts = Hosts(
-            self.device, self._add_tenants(), operator_secret(self.runtime_dir),
+            self.connects, self._add_tenants(), operator_secret(self.runtime_dir),
             4 * config.limits.ports + 16, self.log,
         )  # fmt: skip
         memory = self.device.memory()  # now that the tenants have theirs
@@ -120,13 +125,12 @@ class Daemon:
         self.attachments = Attachments(self.runtime_dir, self.control, config, self.log)
         self._closing.append(self.attachments.close)
         self.service = Service(
-            config, self._derived, self.device, hosts, self.attachments, self.log
+            config, self._derived, self.device, hosts, self.attachments, self.connects, self.log
         )  # fmt: skip
         self.moves = Moves(
             config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir
         )  # fmt: skip
         self._closing.append(self.moves.close)
-        self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def _open_rdma(self) -> None:
         rdma, where = self._config.rdma, self._config.file or "rdma"
@@ -219,6 +223,7 @@ class Daemon:
         if self._recorder is not None and not self._recorder.drain():
             self._recorder = None  # the disk refused; it was said, and the daemon lives on
         self._answer_move()
+        self._answer_connects()
         now_s = time.monotonic()
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + TICK_S
@@ -303,6 +308,8 @@ class Daemon:
             self._begin_drain(frames, request)
         elif isinstance(request, p.StorageMove):
             self._begin_move(frames, request)
+        elif isinstance(request, p.Connect):
+            self._begin_connect(frames, request)
         else:
             self.control.send(frames[0], self.service.answer(frames[1], request))
 
@@ -327,6 +334,24 @@ class Daemon:
         except OffstageError as error:
             self._refuse(frames, number, error)
         self._moving = None
+
+    def _begin_connect(self, frames: list[bytes], request: p.Connect) -> None:
+        try:
+            self.service.begin_connect(frames[1], request, (frames, request.id))
+        except OffstageError as error:
+            self._refuse(frames, request.id, error)
+
+    def _answer_connects(self) -> None:
+        for one in self.connects.ended():
+            frames, number = one.waiting
+            reply = p.Ok() if one.error is None else self.service.failed(p.Connect, one.error)
+            reply.id = number
+            self.control.send(frames[0], reply)
+
+    def _wake(self) -> None:
+        """From any thread: the loop turns once more. A pipe that is full has woken it."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_w, b"w")
 
     def _refuse(self, frames: list[bytes], number: int, error: OffstageError) -> None:
         refused = error_reply(error)
@@ -390,6 +415,13 @@ class Daemon:
     def _note_stuck(self, error: OffstageError) -> None:
         self._stuck = error.errno == errno.ETIMEDOUT
         self.log.error("drain_failed", error=str(error))
+
+    def _close_connects(self) -> None:
+        try:
+            self.connects.close()
+        except OffstageError:
+            self._stuck = True  # a thread still uses the device
+            raise
 
     def _close_device(self) -> None:
         if not self._stuck:

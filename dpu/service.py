@@ -23,6 +23,7 @@ from offstage.bindings.errors import (
 )
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config, change_policy
+from offstage.dpu.connects import Connects
 from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
@@ -61,10 +62,11 @@ class Service:
 
     def __init__(
         self, config: Config, derived: Derived, device: DeviceLike, hosts: Hosts,
-        attachments: Attachments, log: Log,
+        attachments: Attachments, connects: Connects, log: Log,
     ) -> None:  # fmt: skip
         self.config, self.derived, self.device = config, derived, device
         self.hosts, self.attachments, self._log = hosts, attachments, log
+        self.connects = connects
         self.policy = config.policy
         self.draining = False
         self._nixl_tenants: set[int] = set()
@@ -72,7 +74,6 @@ class Service:
         self.started_s = time.monotonic()
         self._answers: dict[type[Any], Callable[[Host, Any], p.Reply]] = {
             p.Attach: self._attach,
-            p.Connect: self._connect,
             p.SessionOpen: self._session_open,
             p.Append: self._append,
             p.SetGenerating: self._set_generating,
@@ -97,14 +98,26 @@ class Service:
                 reply = self._prove(request)
             else:
                 reply = self._answers[type(request)](self.hosts.find(ticket), request)
-        except OffstageError as error:
-            reply = error_reply(error)
         except Exception as error:
-            self._log.error("request_failed", request=type(request).__name__, error=repr(error))
-            reply = p.Error(code="internal", what="the daemon failed at this request",
-                            mend="see the daemon's log")  # fmt: skip
+            reply = self.failed(type(request), error)
         reply.id = request.id
         return reply
+
+    def failed(self, request: type[p.Request], error: Exception) -> p.Error:
+        """What a host is told of a request that raised; what nobody expected is logged."""
+        if isinstance(error, OffstageError):
+            return error_reply(error)
+        self._log.error("request_failed", request=request.__name__, error=repr(error))
+        return p.Error(code="internal", what="the daemon failed at this request",
+                       mend="see the daemon's log")  # fmt: skip
+
+    def begin_connect(self, ticket: bytes, request: p.Connect, waiting: object) -> None:
+        """Connect a host beside the loop; `connects.ended` brings `waiting` back. Refused at once
+        where the host may not."""
+        host = self.hosts.find(ticket)
+        if host.port is None:
+            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
+        self.connects.begin(host.port, request.blob, waiting)
 
     def operator(self, ticket: bytes) -> Host:
         """The logged-in operator of a ticket; Refused for any other host."""
@@ -183,6 +196,7 @@ class Service:
         if host.port is None or host.fabric != request.fabric:
             raise Refused("invalid", "the host has no port of this fabric", host.name,
                           "attach, and open its sessions again")  # fmt: skip
+        self.connects.check(host.port)
         attachment = self.device.reattach(host.port)
         self._log.info("host_again", host=host.name)
         return p.Attached(
@@ -190,12 +204,6 @@ class Service:
             payload_size_bytes=self.config.arena.payload_bytes,
             demand_max=self.derived.demand_max,
         )  # fmt: skip
-
-    def _connect(self, host: Host, request: p.Connect) -> p.Reply:
-        if host.port is None:
-            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
-        self.device.connect(host.port, request.blob)
-        return p.Ok()
 
     def _check_enabled(self, fabric: str) -> None:
         """What a daemon must be started for is not opened live."""

@@ -12,9 +12,9 @@ import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from offstage.bindings.errors import OffstageError
-from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.protocol import OPERATOR, prove
 
@@ -64,11 +64,17 @@ class _Challenge:
     since_s: float
 
 
+class Detaching(Protocol):
+    """What takes a port back: the device, or who stands before it."""
+
+    def detach(self, port: int) -> None: ...
+
+
 class Hosts:
     """The registry. `counts` are the daemon's own counters, shown by status and telemetry."""
 
     def __init__(
-        self, device: DeviceLike, tenants: list[TenantState], operator_secret: bytes,
+        self, device: Detaching, tenants: list[TenantState], operator_secret: bytes,
         hosts_max: int, log: Log,
     ) -> None:  # fmt: skip
         self._device, self._log, self._hosts_max = device, log, hosts_max

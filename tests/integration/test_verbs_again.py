@@ -1,15 +1,17 @@
 """Does a host whose RDMA connection was lost go on by itself, with its sessions?"""
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from offstage.bindings.attachment import Attachment
 from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import RunFailed
-from offstage.bindings.keys import block_keys
+from offstage.bindings.keys import block_keys, checksum
 from offstage.bindings.verbs import Adapter
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
@@ -19,6 +21,7 @@ from offstage.testbeds.beds.daemon_process import serve, write_config
 pytestmark = pytest.mark.verbs
 PAYLOAD, BLOCKS = 4096, 16
 ALL = np.arange(BLOCKS, dtype=np.uint32)
+CHECKSUM_AT, HEADER_BYTES, GID_BYTES = 40, 48, 16  # of a blob; the GID comes first behind it
 PATIENCE_NS = 60_000_000_000
 
 
@@ -107,3 +110,34 @@ def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) ->
     with pytest.raises(RunFailed) as caught:
         fabric.release(0)
     assert caught.value.mend and "\n" not in str(caught.value)
+
+
+def test_an_address_of_nobody_holds_up_its_host_alone(
+    link: tuple[Control, VerbsDriver], tmp_path: Path
+) -> None:
+    """A host answers with a GID that takes its time to resolve: are others answered meanwhile, and
+    is the host told that there is no way?"""
+    control, fabric = link
+    fabric.reopen(Attachment(control.attach("verbs", again=True).blob))
+    answer = bytearray(fabric.answer() or b"")
+    answer[HEADER_BYTES + GID_BYTES - 1] ^= 0x55  # a neighbour that is not there
+    answer[CHECKSUM_AT:HEADER_BYTES] = bytes(8)
+    answer[CHECKSUM_AT:HEADER_BYTES] = checksum(bytes(answer)).to_bytes(8, "little")
+    refused: list[RunFailed] = []
+
+    def connect_to_nobody() -> None:
+        try:
+            control.connect(bytes(answer))
+        except RunFailed as error:
+            refused.append(error)
+
+    with Control(control.endpoint, tenant="lab", runtime_dir=tmp_path / "run") as other:
+        waits = threading.Thread(target=connect_to_nobody)
+        waits.start()
+        answered = 0
+        while waits.is_alive():
+            other.call(p.Heartbeat(), p.Ok)
+            answered += 1
+        waits.join()
+    assert [one.errno for one in refused] == [errno.EHOSTUNREACH]
+    assert answered > 5  # a loop that waits answers one before, and one after

@@ -1,6 +1,7 @@
 """A device without firmware: what the daemon's control plane is tested against in unit tests."""
 
 import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
 from offstage.bindings.device import Chunk
-from offstage.bindings.errors import BadInput, StoreFull
+from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.dpu.config import Config
 from offstage.dpu.options import PolicyOptions
 
@@ -31,6 +32,9 @@ class FakeDevice:
         self.resets = 0
         self.port_max = 2
         self.moved: list[Config] = []
+        self.resolves = threading.Event()  # until then, connects wait for an address
+        self.resolves.set()
+        self.connected: list[tuple[int, bytes]] = []
         self.moving: dict[str, Any] = {"state": "none"}
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
@@ -46,6 +50,13 @@ class FakeDevice:
 
     def reattach(self, port: int) -> Attachment:
         return Attachment(b"again")
+
+    def connect(self, port: int, answer: bytes) -> None:
+        assert self.resolves.wait(100)
+        assert port in self.ports, "a port is connected that was detached"
+        if answer == b"nowhere":
+            raise RunFailed("no way there", errno=113)
+        self.connected.append((port, answer))
 
     def detach(self, port: int) -> None:
         del self.ports[port]

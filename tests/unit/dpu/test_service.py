@@ -10,6 +10,7 @@ import pytest
 from offstage.bindings.attachment import Attachment
 from offstage.dpu import protocol as p
 from offstage.dpu.config import load
+from offstage.dpu.connects import Connects
 from offstage.dpu.derive import derive
 from offstage.dpu.log import RATE_MAX, Log
 from offstage.dpu.service import Service
@@ -80,8 +81,9 @@ def world(device: Any) -> World:
     stream = io.StringIO()
     log = Log("debug", stream, text=False)
     tenants = [TenantState(n, i, SECRETS[n], 100) for i, n in enumerate(("red", "blue"))]
-    hosts = Hosts(device, tenants, SECRETS[p.OPERATOR], 8, log)
-    service = Service(config, derived, device, hosts, NoAttachments(), log)
+    connects = Connects(device, lambda: None)
+    hosts = Hosts(connects, tenants, SECRETS[p.OPERATOR], 8, log)
+    service = Service(config, derived, device, hosts, NoAttachments(), connects, log)
     return World(service, hosts, device, stream)
 
 

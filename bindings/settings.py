@@ -178,7 +178,8 @@ def _read(one: Option, value: Any, where: str) -> Any:
         plain = msgspec.convert(plain, one.kind)
     except msgspec.ValidationError:
         what, mend = KINDS[one.kind]
-        raise BadInput(f"{value!r} {what}", where, mend.format(*one.choices)) from None
+        first = one.choices[0] if one.choices else "name"
+        raise BadInput(f"{value!r} {what}", where, mend.format(first)) from None
     try:
         return msgspec.convert(plain, one.type)
     except msgspec.ValidationError:

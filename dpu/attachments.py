@@ -1,5 +1,5 @@
-"""What an attached host gets: descriptors through the hand-out socket, a blob that is all, or the
-ZMQ fabric."""
+"""What an attached host gets: descriptors through its tenant's hand-out socket, a blob that is all,
+or the ZMQ fabric."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config import Config
 from offstage.dpu.control_socket import ControlSocket
-from offstage.dpu.fd_passing import FdPassing
+from offstage.dpu.door import door_of
+from offstage.dpu.fd_passing import FdPassing, Handed
 from offstage.dpu.log import Log
 from offstage.dpu.zmq_fabric import ZmqFabric
 
@@ -25,14 +26,36 @@ class Attachments:
     ) -> None:  # fmt: skip
         self._control, self._config, self._log = control, config, log
         self._fabric: ZmqFabric | None = None
-        self.fd_passing = FdPassing(runtime_dir / "handout.sock", log)
+        self._hand_outs: dict[str, FdPassing] = {}
+        try:
+            for number, tenant in enumerate(config.tenants):
+                path = runtime_dir / f"handout-{number}.sock"
+                self._hand_outs[tenant.name] = FdPassing(path, log, door_of(tenant))
+        except BadInput:
+            self.close()
+            raise
 
-    def offer(self, fabric: str, ticket: bytes, attachment: Attachment) -> dict[str, Any]:
+    def filenos(self) -> list[int]:
+        """What to poll for readability, for `serve`."""
+        return [fd for one in self._hand_outs.values() for fd in one.filenos()]
+
+    def serve(self, ready: set[int]) -> list[Handed]:
+        """Hand out to those who show their token; returns the hosts that took theirs."""
+        return [handed for one in self._hand_outs.values() for handed in one.serve(ready)]
+
+    def expire(self) -> None:
+        """Drop what nobody came for."""
+        for one in self._hand_outs.values():
+            one.expire()
+
+    def offer(
+        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
+    ) -> dict[str, Any]:
         """Take the attachment over; returns what `Attached` says of it."""
         if fabric == "shm":
-            token = self.fd_passing.promise(ticket, attachment)
-            path = str(self.fd_passing.path)
-            return {"token": token, "socket_path": path, "blob": attachment.blob}
+            hand_out = self._hand_outs[tenant]
+            token = hand_out.promise(ticket, attachment)
+            return {"token": token, "socket_path": str(hand_out.path), "blob": attachment.blob}
         if fabric in ("nixl", "verbs"):
             return {"token": "", "blob": attachment.blob}
         try:
@@ -62,19 +85,21 @@ class Attachments:
     def endpoint(self, fabric: str) -> str:
         """Where a fabric listens now; "" where it does not."""
         if fabric == "shm":
-            return str(self.fd_passing.path)
+            return " ".join(str(one.path) for one in self._hand_outs.values())
         zmq = self._fabric if fabric == "zmq" else None
         return zmq.endpoint if zmq is not None else ""
 
     def forget(self, ticket: bytes) -> None:
         """The host is gone, wherever it was."""
-        self.fd_passing.forget(ticket)
+        for one in self._hand_outs.values():
+            one.forget(ticket)
         if self._fabric is not None:
             self._fabric.remove(ticket)
 
     def close(self) -> None:
         """Close both."""
-        self.fd_passing.close()
+        for one in self._hand_outs.values():
+            one.close()
         if self._fabric is not None:
             self._fabric.close()
 

@@ -13,6 +13,7 @@ import msgspec
 
 from offstage.bindings import settings
 from offstage.bindings.errors import BadInput
+from offstage.bindings.private import check_private
 from offstage.dpu import options
 
 __all__ = ["SECTIONS", "Config", "change_policy", "load", "rows"]
@@ -95,6 +96,8 @@ def _tenants(tables: Any, file: str) -> tuple[options.Tenant, ...]:
         return (options.Tenant(),)
     if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
         raise BadInput("tenant is not a list of tables", file, "write [[tenant]] for each")
+    if any(one.get("secret") for one in tables):
+        check_private(Path(file))
     return tuple(
         options.Tenant(**settings.read_table(options.Tenant, table, f"{file}: [[tenant]] {number}"))
         for number, table in enumerate(tables, 1)

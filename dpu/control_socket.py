@@ -15,6 +15,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.private import check_private
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
 from offstage.dpu.log import Log
@@ -51,6 +52,7 @@ class ControlSocket:
             self._authenticator.start()
             self._authenticator.configure_curve(domain="*", location=str(directory / "clients"))
         try:
+            check_private(directory / "server.key_secret")
             public, secret = zmq.auth.load_certificate(directory / "server.key_secret")
         except (OSError, ValueError) as error:
             raise BadInput(f"no CURVE keys ({error})", str(directory),

@@ -29,6 +29,7 @@ from offstage.dpu.connects import Connects
 from offstage.dpu.control_socket import ControlSocket
 from offstage.dpu.derive import Derived, parse_host_port
 from offstage.dpu.device import DeviceLike
+from offstage.dpu.door import shared
 from offstage.dpu.log import Log
 from offstage.dpu.moves import Moves
 from offstage.dpu.recorder import Recorder
@@ -89,7 +90,7 @@ class Daemon:
         self.runtime_dir = Path(directory) if directory else p.default_runtime_dir(
             getattr(self, "endpoint", config.daemon.endpoint)
         )  # fmt: skip
-        lock = hold_runtime_dir(self.runtime_dir)
+        lock = hold_runtime_dir(self.runtime_dir, shared=shared(config))
         self._closing.append(lambda: os.close(lock))
         if "*" not in config.daemon.endpoint:
             self.endpoint = self.control.bind()
@@ -207,14 +208,14 @@ class Daemon:
     def _turn(self) -> bool:
         """One turn of the loop; False when the daemon is to stop."""
         ready = self.control.poll(self._pause_s(), [
-            self._wake_r, *self._watched(), *self.attachments.fd_passing.filenos(),
+            self._wake_r, *self._watched(), *self.attachments.filenos(),
             *self.hosts.by_pidfd(),
         ])  # fmt: skip
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
         if self._watch_fd in ready:
             self._watch()
-        for handed in self.attachments.fd_passing.serve(ready):
+        for handed in self.attachments.serve(ready):
             self.hosts.took(handed.ticket, handed.pid, handed.pidfd)
         for pidfd, host in self.hosts.by_pidfd().items():
             if pidfd in ready:
@@ -253,7 +254,7 @@ class Daemon:
     def _tick(self) -> None:
         for host in self.hosts.silent(self._config.daemon.host_timeout_ns / 1e9):
             self.service.leave(host, "silent")
-        self.attachments.fd_passing.expire()
+        self.attachments.expire()
         self.control.note_disconnects()
         if self._recorder is not None:
             self._recorder.check_lost()

@@ -1,21 +1,22 @@
 """The hand-out of descriptors: how a host gets its region and port, and nobody else's.
 
-A Unix socket (mode 0600, in the private runtime directory). A host connects, sends the one-time
-token of its attach and a newline, and receives `ok` with the descriptors of its attachment by
-SCM_RIGHTS. The kernel says who asked (SO_PEERCRED), and a pidfd when that process is gone.
-One thread owns it, the daemon's loop; nothing here blocks.
+A Unix socket for each tenant, with a door: who is not let in gets nothing, whatever token it shows.
+A host connects, sends the one-time token of its attach and a newline, and receives `ok` with the
+descriptors of its attachment by SCM_RIGHTS. The kernel says who asked (SO_PEERCRED), and a pidfd
+when that process is gone. One thread owns it, the daemon's loop; nothing here blocks.
 """
 
+import contextlib
 import os
 import secrets
 import socket
-import struct
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput
+from offstage.dpu.door import Door, Peer, peer_of
 from offstage.dpu.log import Log
 
 __all__ = ["FdPassing", "Handed"]
@@ -37,16 +38,17 @@ class Handed:
 @dataclass
 class _Waiting:
     connection: socket.socket
+    peer: Peer
     since_s: float
     greeting: bytes = field(default=b"")
 
 
 class FdPassing:
-    """The listening socket, the tokens that are still good, and those who have yet to speak."""
+    """One tenant's listening socket, the tokens still good, and those who have yet to speak."""
 
-    def __init__(self, path: Path, log: Log) -> None:
+    def __init__(self, path: Path, log: Log, door: Door = Door()) -> None:  # noqa: B008
         """Listen at `path`; BadInput where a socket there cannot be made."""
-        self.path = path
+        self.path, self._door = path, door
         self._log = log
         self._promised: dict[str, tuple[bytes, Attachment, float]] = {}
         self._waiting: dict[int, _Waiting] = {}
@@ -56,7 +58,11 @@ class FdPassing:
         old_mask = os.umask(0o177)
         try:
             self._listener.bind(str(path))
+            door.hang(path)
             self._listener.listen(16)
+        except BadInput:
+            self._listener.close()
+            raise
         except OSError as error:
             self._listener.close()
             raise BadInput(f"no socket can be made ({error})", str(path),
@@ -114,11 +120,20 @@ class FdPassing:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._waiting) >= WAITING_MAX:
+        try:
+            peer = peer_of(connection)
+        except OSError:  # gone again
             connection.close()
             return
         connection.setblocking(False)
-        self._waiting[connection.fileno()] = _Waiting(connection, time.monotonic())
+        if not self._door.admits(peer):
+            self._log.warning("hand_out_refused", pid=peer.pid, uid=peer.uid)
+            _say(connection, f"refused: user {peer.uid} is not among this tenant's users\n")
+            connection.close()
+            return
+        if len(self._waiting) >= WAITING_MAX:  # whoever has been mute for longest
+            self._drop(next(iter(self._waiting.values())))
+        self._waiting[connection.fileno()] = _Waiting(connection, peer, time.monotonic())
 
     def _serve_one(self, waiting: _Waiting) -> Handed | None:
         """Read the token; hand out when it is whole and good, drop on anything else."""
@@ -135,24 +150,22 @@ class FdPassing:
         kept = self._promised.pop(token, None)
         try:
             if kept is None:
-                self._log.warning("token_refused", **_peer(waiting.connection))
-                waiting.connection.send(b"refused: no such token; attach again\n")
+                self._log.warning("token_refused", pid=waiting.peer.pid, uid=waiting.peer.uid)
+                _say(waiting.connection, "refused: no such token\n")
                 return None
-            return self._hand_out(waiting.connection, *kept[:2])
+            return self._hand_out(waiting, *kept[:2])
         except OSError as error:
             self._log.warning("hand_out_failed", error=str(error))
             return None
         finally:
             self._drop(waiting)
 
-    def _hand_out(
-        self, connection: socket.socket, ticket: bytes, attachment: Attachment
-    ) -> Handed:
+    def _hand_out(self, waiting: _Waiting, ticket: bytes, attachment: Attachment) -> Handed:
         try:
-            socket.send_fds(connection, [b"ok\n"], attachment.fds)
+            socket.send_fds(waiting.connection, [b"ok\n"], attachment.fds)
         finally:
             attachment.close()
-        pid = _peer(connection)["pid"]
+        pid = waiting.peer.pid
         try:
             pidfd = os.pidfd_open(pid) if pid > 0 else -1
         except OSError:
@@ -164,7 +177,6 @@ class FdPassing:
         waiting.connection.close()
 
 
-def _peer(connection: socket.socket) -> dict[str, int]:
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", raw)
-    return {"pid": pid, "uid": uid}
+def _say(connection: socket.socket, words: str) -> None:
+    with contextlib.suppress(OSError):  # it did not wait for the answer
+        connection.send(words.encode())

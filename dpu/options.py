@@ -239,3 +239,8 @@ class Tenant(Settings, frozen=True):
         int, within(0, 100, "part of the arena; 0: an equal part of the rest")
     ] = 0
     weight: Annotated[int, within(1, 1_000_000, "share of the prefetch bandwidth")] = 1
+    users: Annotated[
+        tuple[str, ...],
+        about("users of this machine who may attach over shm; empty, like groups: the daemon's"),
+    ] = ()
+    groups: Annotated[tuple[str, ...], about("groups whose members may, too")] = ()

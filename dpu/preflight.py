@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.private import check_private
 from offstage.bindings.storage import READ, Buffer, Io, Storage, StorageConfig
 from offstage.bindings.units import format_size
 from offstage.dpu.config import Config
@@ -38,7 +39,8 @@ def check_machine(config: Config) -> None:
 
 
 def check_store_file(config: Config) -> None:
-    """BadInput for a file that is shorter than the store is to be, and holds something.
+    """BadInput for a file that others can read, or that holds something and is shorter than the
+    store is to be.
 
     A store has its whole size before its first byte is written, so a shorter one was cut. So it is
     for a block device that somebody uses or that carries something else; a mount on it, say."""
@@ -50,6 +52,7 @@ def check_store_file(config: Config) -> None:
         return
     path = Path(storage.path)
     try:
+        _close_to_others(path)
         status = path.stat()
         if stat.S_ISBLK(status.st_mode):
             _check_drive(path, status.st_rdev)
@@ -72,6 +75,14 @@ def check_store_file(config: Config) -> None:
         )  # fmt: skip
     elif head.strip(b"\0"):
         raise BadInput("this is no store and not empty", str(path), "give another path")
+
+
+def _close_to_others(path: Path) -> None:
+    """Blocks are in the clear: a file of ours is made private, what others can read is refused."""
+    found = path.stat()
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
+        path.chmod(found.st_mode & 0o700)
+    check_private(path)
 
 
 def _check_drive(path: Path, device: int) -> None:

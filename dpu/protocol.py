@@ -30,6 +30,7 @@ import msgspec
 from msgspec import Meta
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.private import check_private
 
 __all__ = [
     "FABRIC_REQUESTS_MAX", "OPERATOR", "VERSIONS", "Append", "Appended", "Attach", "Attached",
@@ -452,9 +453,7 @@ def parse_secret(text: str, where: str) -> bytes:
 def read_secret(path: Path) -> bytes:
     """The secret in a file of hex digits that nobody else can read."""
     try:
-        found = path.stat()
-        if found.st_mode & 0o077 or found.st_uid not in (os.getuid(), 0):
-            raise BadInput("others can read or change it", str(path), f"chmod 600 {path}")
+        check_private(path)
         with path.open("rb") as file:
             text = file.read(4096).decode("ascii", errors="replace")
     except OSError as error:

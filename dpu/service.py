@@ -52,7 +52,9 @@ class Attachments(Protocol):
 
     def endpoint(self, fabric: str) -> str: ...
 
-    def offer(self, fabric: str, ticket: bytes, attachment: Attachment) -> dict[str, Any]: ...
+    def offer(
+        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
+    ) -> dict[str, Any]: ...
 
     def forget(self, ticket: bytes) -> None: ...
 
@@ -182,7 +184,9 @@ class Service:
             self._prepare_nixl(host.tenant.index)
         port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
         try:
-            offered = self.attachments.offer(request.fabric, host.ticket, attachment)
+            offered = self.attachments.offer(
+                request.fabric, host.tenant.name, host.ticket, attachment
+            )
         except OffstageError:
             self.device.detach(port)
             raise

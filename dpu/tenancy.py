@@ -23,14 +23,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-def hold_runtime_dir(directory: Path) -> int:
-    """Make the directory, private to its user, and lock it. Returns the lock's descriptor."""
+def hold_runtime_dir(directory: Path, *, shared: bool = False) -> int:
+    """Make the directory, private to its user, and lock it. Returns the lock's descriptor.
+
+    `shared`: other users reach the sockets in it by name; they can neither list nor change it."""
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_folder(directory, shared)
         owners = {directory.stat().st_uid, directory.parent.stat().st_uid}
         if not owners <= {os.getuid(), 0}:
             raise BadInput("belongs to another user", str(directory), "set daemon.runtime_dir")
-        directory.chmod(0o700)
+        directory.chmod(0o711 if shared else 0o700)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise BadInput(f"cannot be used ({error.strerror})", str(directory),
@@ -47,6 +49,21 @@ def hold_runtime_dir(directory: Path) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     return lock
+
+
+def _make_folder(directory: Path, shared: bool) -> None:
+    """With its parents, which others have to pass where it is shared. BadInput where they cannot,
+    of which the daemon's files would give no hint."""
+    missing = [one for one in directory.parents if not one.exists()]
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not shared:
+        return
+    for made in missing:
+        made.chmod(0o711)
+    shut = [one for one in directory.resolve().parents if not one.stat().st_mode & 0o001]
+    if shut:
+        raise BadInput("other users cannot pass it to the hand-out sockets", str(shut[0]),
+                       "set daemon.runtime_dir, such as to /run/offstage")  # fmt: skip
 
 
 def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[bytes, bool]:

@@ -22,6 +22,7 @@ from offstage.bindings.errors import (
     RunFailed,
     StoreFull,
 )
+from offstage.bindings.private import check_private
 from offstage.dpu import protocol as p
 
 __all__ = ["DEFAULT_ENDPOINT", "Control"]
@@ -229,6 +230,7 @@ class Control:
         if self._curve_dir is not None:
             try:
                 server, _ = zmq.auth.load_certificate(self._curve_dir / "server.key")
+                check_private(self._curve_dir / "client.key_secret")
                 public, secret = zmq.auth.load_certificate(self._curve_dir / "client.key_secret")
             except (OSError, ValueError) as error:
                 raise BadInput(f"no CURVE keys ({error})", str(self._curve_dir),

@@ -4,6 +4,7 @@ The daemon hands the descriptors of an attach over a Unix socket to whoever show
 no host can map what is another tenant's.
 """
 
+import contextlib
 import os
 import socket
 
@@ -34,7 +35,8 @@ def open_driver(attached: Attached, timeout_s: float = 5.0) -> Driver:
         if not fds:
             said = answer.decode(errors="replace").strip() or "closed the connection"
             raise RunFailed(f"the daemon handed out no descriptors: {said}", attached.socket_path,
-                            "attach again: a token works once")  # fmt: skip
+                            "run as a user that the tenant's users or groups name; after 10 s, "
+                            "run it again")  # fmt: skip
         return Driver(Attachment(attached.blob, tuple(fds)))
     finally:
         for fd in fds:
@@ -46,11 +48,13 @@ def _fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, lis
         connection.settimeout(timeout_s)
         try:
             connection.connect(attached.socket_path)
-            connection.sendall(attached.token.encode() + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # refused already: it says why
+                connection.sendall(attached.token.encode() + b"\n")
             answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, FDS_MAX)
         except OSError as error:
             raise BadInput(f"the daemon's descriptors cannot be fetched ({error})",
                            attached.socket_path or "no socket named",
-                           "run on the daemon's machine and as its user, or use the zmq fabric",
+                           "run on the daemon's machine, as its user or one that the tenant's "
+                           "users or groups name; or use the zmq fabric",
                            ) from None  # fmt: skip
     return answer, fds

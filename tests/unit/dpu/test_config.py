@@ -160,7 +160,7 @@ def test_the_reference_page_is_what_is_declared(pytestconfig: pytest.Config) -> 
 
 def row(key: str, one: Option, default: Any) -> str:
     """What the reference page says of one option."""
-    values = {str: "text", bool: "flag"}.get(one.kind, "")
+    values = {str: "text", bool: "flag", tuple: "list of names"}.get(one.kind, "")
     if one.choices:
         values = "list of " * (one.kind is tuple) + ", ".join(one.choices).removeprefix(", ")
         values = '"", ' * ("" in one.choices) + values

@@ -36,7 +36,9 @@ class NoAttachments:
     def endpoint(self, fabric: str) -> str:
         return f"{fabric}:7" if fabric in self.listening else ""
 
-    def offer(self, fabric: str, ticket: bytes, attachment: Attachment) -> dict[str, Any]:
+    def offer(
+        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
+    ) -> dict[str, Any]:
         attachment.close()
         return {"token": "token", "socket_path": "/path", "blob": attachment.blob}
 

@@ -1,0 +1,178 @@
+"""Do two tenants under two users of one machine get at each other, or at the daemon's own?"""
+
+import encodings.ascii
+import encodings.idna  # noqa: F401
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from intruder import Child, attack, host, take
+
+import offstage.dpu.daemon
+import offstage.dpu.device
+import offstage.dpu.moves  # noqa: F401  (a fork under another user may not be able to import)
+from offstage.testbeds.cli import main
+
+KEEPER, RED, BLUE = 30_001, 30_002, 30_003  # numbers that no user need have
+WAYS = {"fd", "mem", "maps", "environ", "ptrace", "process_vm_readv", "pidfd_getfd"}
+CONFIG = """
+[daemon]
+endpoint = "tcp://127.0.0.1:*"
+metrics_endpoint = "127.0.0.1:0"
+runtime_dir = "{base}/keeper/run"
+[arena]
+size = "4MiB"
+payload = "4KiB"
+layers = 2
+[storage]
+path = "{base}/keeper/store.ofs"
+size = "32MiB"
+[store]
+segment = "256KiB"
+[[tenant]]
+name = "red"
+secret_file = "{base}/keeper/red.secret"
+users = ["{red}"]
+[[tenant]]
+name = "blue"
+secret_file = "{base}/keeper/blue.secret"
+groups = ["{blue}"]
+"""
+
+
+def run(uid: int, act: Callable[..., Any], *words: Any) -> dict[str, Any]:
+    child = Child(uid, act, *words)
+    found = child.line()
+    assert child.end() == 0, child.complaint()
+    return found
+
+
+def serve(config: Path) -> None:
+    """A daemon in a process of its own; never returns."""
+    sys.argv = ["offstage", "dpu", "serve", "--config", str(config)]
+    main()
+
+
+@dataclass
+class World:
+    """A daemon under its own user, and a folder for each of two others."""
+
+    base: Path
+    pid: int
+    endpoint: str
+
+    def secret(self, name: str) -> str:
+        return str(self.base / name / "secret")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    if os.getuid() != 0:
+        pytest.skip("takes three users; run it as root")
+    base = Path(tempfile.mkdtemp(prefix="ofs-users-", dir="/tmp"))
+    base.chmod(0o755)
+    try:
+        for name, uid in (("keeper", KEEPER), ("red", RED), ("blue", BLUE)):
+            (base / name).mkdir(mode=0o711)
+            os.chown(base / name, uid, uid)
+        for name, uid in (("red", RED), ("blue", BLUE)):
+            text = secrets.token_hex(32)
+            for path, owner in ((base / f"keeper/{name}.secret", KEEPER),
+                                (base / name / "secret", uid)):  # fmt: skip
+                path.write_text(text)
+                path.chmod(0o600)
+                os.chown(path, owner, owner)
+        config = base / "daemon.toml"
+        config.write_text(CONFIG.format(base=base, red=RED, blue=BLUE))
+        daemon = Child(KEEPER, serve, config, groups=(BLUE,))
+        try:
+            yield World(base, daemon.pid, daemon.line()["endpoint"])
+        finally:
+            daemon.kill()
+    finally:
+        shutil.rmtree(base)
+
+
+def keeper_files(world: World) -> list[str]:
+    found = [str(one) for one in (world.base / "keeper").rglob("*") if one.is_file()]
+    names = {Path(one).name for one in found}
+    assert {"operator.secret", "store.ofs", "red.secret", "blue.secret", "lock"} <= names
+    return found
+
+
+def test_nobody_but_root_looks_into_the_daemon(world: World) -> None:
+    """Are descriptors, memory and environment of the daemon shut to other users, and to its own?"""
+    for uid in (RED, BLUE, KEEPER):
+        found = run(uid, attack, world.pid, [])
+        assert set(found) == WAYS
+        assert set(found.values()) <= {"EACCES", "EPERM"}, (uid, found)
+
+
+def test_what_the_daemon_keeps_on_disk_is_its_own(world: World) -> None:
+    """Operator's secret, both tenants' secrets, the store: does another user read any of them?"""
+    files = keeper_files(world)
+    for uid, other in ((RED, "blue"), (BLUE, "red")):
+        found = run(uid, attack, world.pid, [*files, world.secret(other)])
+        assert {found[Path(one).name] for one in [*files, world.secret(other)]} == {"EACCES"}
+
+
+def test_a_tenants_memory_goes_to_its_own_users_only(world: World) -> None:
+    """With the other tenant's socket and even its token: does a user get its descriptors? And the
+    rightful one, by its user or by its group, still has them, and cannot write to its region?"""
+    for name, uid, other in (("red", RED, BLUE), ("blue", BLUE, RED)):
+        one = Child(uid, host, world.endpoint, name, world.secret(name))
+        offered = one.line()
+        found = run(other, take, offered["socket"], offered["token"])
+        refused = f"refused: user {other} is not among this tenant's users"
+        assert found == {"said": refused if name == "red" else "EACCES", "fds": 0}
+        assert set(run(other, attack, one.pid, []).values()) <= {"EACCES", "EPERM"}
+        one.go()
+        assert one.line() == {"said": "ok", "right": True, "region": "EACCES"}
+        assert one.end() == 0
+
+
+def test_a_login_needs_the_tenants_secret_whoever_comes(world: World) -> None:
+    """Is a user whom the tenant's door would let in still asked for the tenant's secret?"""
+    one = Child(BLUE, host, world.endpoint, "red", world.secret("blue"))
+    assert one.end() == 1 and "the login is not proved" in one.complaint()
+
+
+def test_a_folder_that_others_cannot_pass_is_said(world: World) -> None:
+    """A runtime directory below a closed one: is that said at the start, and not met by a host?"""
+    shut = world.base / "keeper/shut"
+    shut.mkdir(mode=0o700)
+    os.chown(shut, KEEPER, KEEPER)
+    config = world.base / "shut.toml"
+    config.write_text((world.base / "daemon.toml").read_text().replace("r/run", "r/shut/run"))
+    daemon = Child(KEEPER, serve, config, groups=(BLUE,))
+    assert daemon.end() == 2
+    assert "other users cannot pass it" in daemon.complaint() and str(shut) in daemon.complaint()
+
+
+def test_a_store_is_closed_to_others_or_refused(world: World) -> None:
+    """Is a store's file that others can read made private where it is the daemon's, and else
+    refused?"""
+    made = (world.base / "keeper/store.ofs").stat()
+    assert (made.st_uid, made.st_mode & 0o777) == (KEEPER, 0o600)
+    alien = world.base / "keeper/alien.ofs"
+    alien.write_bytes(b"")
+    alien.chmod(0o666)
+    config = world.base / "alien.toml"
+    text = (world.base / "daemon.toml").read_text()
+    config.write_text(text.replace("keeper/run", "keeper/r2").replace("store.ofs", "alien.ofs"))
+    daemon = Child(KEEPER, serve, config, groups=(BLUE,))
+    assert daemon.end() == 2 and "others can read or change it" in daemon.complaint()
+    os.chown(alien, KEEPER, KEEPER)
+    daemon = Child(KEEPER, serve, config, groups=(BLUE,))
+    try:
+        assert daemon.line()["event"] == "ready"
+        assert alien.stat().st_mode & 0o777 == 0o600
+    finally:
+        daemon.kill()

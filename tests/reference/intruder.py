@@ -1,0 +1,207 @@
+"""Processes under users of their own: what an intruder tries on a daemon from outside, and an
+honest host for its victim.
+
+They are forks of the test: another user need not be able to read this checkout or its Python. What
+they import is imported before."""
+
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offstage.bindings.attachment import Attachment
+from offstage.bindings.driver import Driver
+from offstage.bindings.keys import block_keys
+from offstage.host.control import Control
+
+WAIT_S = 120.0
+PR_SET_DUMPABLE = 4
+PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
+PIDFD_GETFD = 438
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def tried(act: Callable[[], object]) -> str:
+    """"got" where it worked, else the error's name."""
+    try:
+        act()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "got"
+
+
+def call(number: int) -> int:
+    """A C call's result; OSError for -1."""
+    if number == -1:
+        raise OSError(ctypes.get_errno(), "refused")
+    return number
+
+
+def trace(pid: int) -> None:
+    call(LIBC.ptrace(PTRACE_SEIZE, pid, None, None))
+    LIBC.ptrace(PTRACE_DETACH, pid, None, None)
+
+
+def read_through(pid: int) -> None:
+    """process_vm_readv(2) of an address that is not mapped: EFAULT says that it may look."""
+    buffer = ctypes.create_string_buffer(1)
+
+    class Piece(ctypes.Structure):
+        _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+    own, theirs = Piece(ctypes.addressof(buffer), 1), Piece(4096, 1)
+    try:
+        call(LIBC.process_vm_readv(pid, ctypes.byref(own), 1, ctypes.byref(theirs), 1, 0))
+    except OSError as error:
+        if error.errno != errno.EFAULT:
+            raise
+
+
+def take_descriptor(pid: int) -> None:
+    watched = os.pidfd_open(pid)
+    try:
+        os.close(call(LIBC.syscall(PIDFD_GETFD, watched, 0, 0)))
+    finally:
+        os.close(watched)
+
+
+def attack(pid: int, files: list[str]) -> dict[str, str]:
+    """Every way that the kernel has into another process, and its files."""
+    ways: dict[str, Callable[[], object]] = {
+        "fd": lambda: [one.readlink() for one in Path(f"/proc/{pid}/fd").iterdir()],
+        "mem": lambda: Path(f"/proc/{pid}/mem").open("rb").close(),
+        "maps": lambda: Path(f"/proc/{pid}/maps").read_text(),
+        "environ": lambda: Path(f"/proc/{pid}/environ").read_bytes(),
+        "ptrace": lambda: trace(pid),
+        "process_vm_readv": lambda: read_through(pid),
+        "pidfd_getfd": lambda: take_descriptor(pid),
+    }
+    found = {name: tried(way) for name, way in ways.items()}
+    return found | {Path(file).name: tried(Path(file).read_bytes) for file in files}
+
+
+def fetch(path: str, token: str) -> tuple[str, list[int]]:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(100)
+        client.connect(path)
+        with contextlib.suppress(BrokenPipeError):  # refused already: it says why
+            client.sendall(token.encode() + b"\n")
+        said, fds, _, _ = socket.recv_fds(client, 128, 4)
+    return said.decode().strip(), fds
+
+
+def take(path: str, token: str) -> dict[str, Any]:
+    """Another's token."""
+    try:
+        said, fds = fetch(path, token)
+    except OSError as error:
+        return {"said": errno.errorcode[error.errno or 0], "fds": 0}
+    return {"said": said, "fds": len(fds)}
+
+
+def write_region(fd: int) -> None:
+    """The descriptor is for reading only; opened anew, it is not, unless something forbids it."""
+    again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    mmap.mmap(again, 4096, mmap.MAP_SHARED, mmap.PROT_WRITE).close()
+
+
+def host(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
+    """Attach, give others the chance to take what is promised, then fetch it, write and read."""
+    with Control(endpoint, tenant=tenant, secret=Path(secret)) as control:
+        attached = control.attach()
+        print(json.dumps({"socket": attached.socket_path, "token": attached.token}), flush=True)
+        sys.stdin.readline()
+        said, fds = fetch(attached.socket_path, attached.token)
+        if said != "ok":
+            return {"said": said}
+        writable = tried(lambda: write_region(fds[0]))
+        with Driver(Attachment(attached.blob, tuple(fds))) as driver:
+            session = control.session_open(select_blocks=4)
+            appended = control.append(session, [bytes([n]) * 16 for n in range(4)])
+            ordinals = np.arange(4, dtype=np.uint32)
+            written = np.random.default_rng(1).integers(0, 256, (4, 4096), np.uint8)
+            put = driver.put(session, 0, ordinals, written)
+            keys = np.ascontiguousarray(block_keys(appended.keys, 2)[0])
+            target = np.zeros_like(written)
+            done = driver.fetch(session, 0, 0, ordinals, keys, target)
+            right = not put.any() and not done.rcs.any() and bool((target == written).all())
+    return {"said": said, "right": right, "region": writable}
+
+
+class Child:
+    """A fork under another user; it runs `act` over pipes of its own, prints what it returns."""
+
+    def __init__(
+        self, uid: int, act: Callable[..., Any], *words: Any, groups: tuple[int, ...] = ()
+    ) -> None:
+        given, self._given = os.pipe()
+        said, saying = os.pipe()
+        self.errors = tempfile.TemporaryFile()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                self._become(uid, groups, given, saying)
+                answer = act(*words)
+                print(json.dumps(answer), flush=True)
+                code = 0
+            except SystemExit as done:
+                code = int(done.code or 0)
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        os.close(given)
+        os.close(saying)
+        self._said = os.fdopen(said, "r")
+
+    def _become(self, uid: int, groups: tuple[int, ...], given: int, saying: int) -> None:
+        for number, fd in enumerate((given, saying, self.errors.fileno())):
+            os.dup2(fd, number)
+        os.closerange(3, 1024)
+        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+        os.setgroups(groups)
+        os.setgid(uid)
+        os.setuid(uid)
+        os.chdir("/")
+        os.environ["HOME"] = "/"
+        # Linux shuts a process that changed its user; an exec would open it again, as this does.
+        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+    def line(self) -> dict[str, Any]:
+        """The next line that it says; fails with its errors where it says none."""
+        assert select.select([self._said], [], [], WAIT_S)[0], "it says nothing"
+        found = self._said.readline()
+        assert found, self.complaint()
+        return dict(json.loads(found))
+
+    def go(self) -> None:
+        """Let it read a line."""
+        os.write(self._given, b"go\n")
+
+    def end(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        assert select.select([os.pidfd_open(self.pid)], [], [], WAIT_S)[0], "it does not end"
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def complaint(self) -> str:
+        """What it wrote on stderr."""
+        return os.pread(self.errors.fileno(), 1 << 20, 0).decode()

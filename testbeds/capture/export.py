@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.progress import Progress, Silent
-from offstage.testbeds.workloads.selections.generated import PREFILL_WINDOWS, GeneratedWorkload
+from offstage.testbeds.workloads.selections.generated import GeneratedWorkload
 from offstage.testbeds.workloads.selections.scores_file import Header, Session
 from offstage.testbeds.workloads.selections.scores_writer import Writer
 
@@ -29,7 +29,8 @@ def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = 
     """Writes all sessions, each with its prefill windows before its steps."""
     progress = progress or Silent()
     options = workload.options
-    steps = options.steps + PREFILL_WINDOWS
+    windows = workload.prefill_windows
+    steps = options.steps + windows
     blocks = workload.sessions[0].blocks + options.steps // options.block_tokens
     size = 2 * options.sessions * steps * options.layers * blocks
     if size > SIZE_MAX:
@@ -44,7 +45,8 @@ def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = 
     with Writer(path, _header(workload), ("mass",)) as writer:
         for session in range(options.sessions):
             for window, scores in enumerate(workload.prefill(session)):
-                writer.step(session, window - PREFILL_WINDOWS, _mass(workload, scores))
+                written = workload.written((window + 1 - windows) * options.block_tokens)
+                writer.step(session, window - windows, _mass(workload, scores[:, :written]))
                 progress.advance(1)
             for slab in workload.slabs(session):
                 for row, scores in enumerate(slab.scores):

@@ -23,6 +23,7 @@ CODE = re.compile(r"```python rising\.py\n(.*?)```", re.DOTALL)
 COMBINED = ("window+ema+lookahead+warmup", "stability+boundary+lookahead-draft", "prr-ema+granule")
 SPECS = [row["name"] for row in listing() if row["guesses"]] + [*COMBINED, "rising:Rising"]
 STEPS = 40
+DRAFT_LAYERS = 2
 LOOKED_AT = (0, 1, 4, 5, 12, 13, 33, 39)
 
 
@@ -45,7 +46,8 @@ class Case:
     def setting(self) -> Setting:
         layers = np.arange(self.layers)
         return Setting(self.layers, self.k, 2 * self.k, 1, 1, 64, layers // self.sharing
-                       * self.sharing, 0.8 if self.draft else None, self.foretold)  # fmt: skip
+                       * self.sharing, 0.8 if self.draft else None, self.foretold,
+                       DRAFT_LAYERS)  # fmt: skip
 
 
 CASES = [
@@ -89,7 +91,7 @@ def view_of(case: Case, session: int, step: int, blocks: int, shown: Any, turn: 
         one.flags.writeable = False
     drafted = arrays[2] if case.draft else None
     ahead = arrays[3] if case.foretold else None
-    return View(session, step, blocks, arrays[0], arrays[1], drafted, turn, ahead)
+    return View(session, step, blocks, arrays[0], arrays[1], drafted, turn, ahead, DRAFT_LAYERS)
 
 
 def prefill_of(case: Case, session: int = 0) -> Any:
@@ -274,7 +276,7 @@ class Peeks(Silent):
 
 
 class PeeksAtDraft(Silent):
-    """Tells after the first layer what is known after the last."""
+    """Tells after the first layer what a draft model is done with after the second."""
 
     def step(self, view: View) -> Any:
         assert view.draft is not None

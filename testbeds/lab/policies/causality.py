@@ -33,8 +33,8 @@ def due(view: View) -> int | None:
 
 
 def hidden(view: View, layer: int) -> View:
-    """The view as it may be seen after `layer`: in rows that are known later, and in the draft,
-    the blocks have changed places and the high scores are low."""
+    """The view as it may be seen after `layer`: in what is known later, rows and the draft, the
+    blocks have changed places and the high scores are low."""
     random = np.random.default_rng([view.session, view.step, layer])
     places = random.permutation(view.blocks)
     rows = slice(layer + 1, None)
@@ -48,7 +48,9 @@ def hidden(view: View, layer: int) -> View:
         foretold = _moved(foretold, places, slice(layer + 1 + FORETOLD_LEAD_LAYERS, None))
         if layer < len(view.selected) - FORETOLD_LEAD_LAYERS:
             foretold = _moved(foretold, places, slice(0, 1))
-    draft = None if view.draft is None else _moved(view.draft, places, slice(None))
+    draft = view.draft
+    if draft is not None and layer + 1 < view.draft_layers:
+        draft = _moved(draft, places, slice(None))
     scores = _moved(view.scores, places, rows)
     return replace(view, selected=selected, scores=scores, draft=draft, foretold=foretold)
 
@@ -64,7 +66,7 @@ def refuse_future(before: PolicyComponent, view: View, answer: npt.NDArray[np.vo
             f"{layer} and before are others where the layers behind are",
             f"step {view.step} of session {view.session}",
             "make a guess of the rows up to its after_layer, of foretold rows two further, of row "
-            "0 of these after the last layer but one, and of the draft after the last layer",
+            "0 of these after the last layer but one, and of the draft after draft_layers layers",
         )
 
 

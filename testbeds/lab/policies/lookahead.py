@@ -1,8 +1,8 @@
 """Lookahead: selections that are known before they are made.
 
 Three sources. Where layers share an index set, the selection of the layer that computes it is that
-of the later ones, exactly and within the step. Where a draft model runs ahead, its selection for
-the token to come is mostly that of the real token. And where a layer's input goes through the norm
+of the later ones, exactly and within the step. Where a small model has done with a token before the
+model has, most of its selection is the model's too. And where a layer's input goes through the norm
 and the query projection of the layer behind it, that layer's query is foretold. A component whose
 source a workload lacks is BadInput at open.
 """
@@ -60,10 +60,11 @@ class LookaheadIndex(Component):
 
 
 class LookaheadDraft(Component):
-    """After the last layer, what the draft token selects, for every layer of the next step."""
+    """As soon as the draft model is done with a step's token, what it selects, for every layer
+    that has not run by then."""
 
     name: ClassVar[str] = "lookahead-draft"
-    uses: ClassVar[str] = "a draft model's selection for the next token"
+    uses: ClassVar[str] = "a draft model's selection for the token that is decoded"
     source: ClassVar[str] = "Offstage, after OasisKV arXiv:2608.08097 but without its cap"
 
     def __init__(self, setting: Setting) -> None:
@@ -84,13 +85,16 @@ class LookaheadDraft(Component):
         """With the stated agreement as the probability."""
         if view.draft is None:
             return no_guesses()
-        layer, ordinal = marked_cells(self.wanted(view, view.draft))
-        return guesses(layer, ordinal, after_layer=len(view.selected) - 1, steps=1,
+        marks = self.wanted(view, view.draft)
+        marks[: view.draft_layers] = False
+        layer, ordinal = marked_cells(marks)
+        return guesses(layer, ordinal, after_layer=view.draft_layers - 1, steps=0,
                        probability=self.agreement, cause=LOOKAHEAD)  # fmt: skip
 
 
 class OasisDraft(LookaheadDraft):
-    """The draft's selection, capped: of what it adds to this step's, the best few of each layer."""
+    """The draft's selection, capped: of what it adds to that of the step before, the best few of
+    each layer."""
 
     name: ClassVar[str] = "oasiskv-draft"
     source: ClassVar[str] = (
@@ -99,10 +103,18 @@ class OasisDraft(LookaheadDraft):
     )
     cap_share: ClassVar[float] = 0.05
 
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.before: dict[int, Marks] = {}
+
     def wanted(self, view: View, draft: npt.NDArray[np.uint16]) -> Marks:
         """The best new blocks of the draft's selection, one a layer at least."""
         cap = max(1, round(self.cap_share * self.setting.select_blocks))
-        new = super().wanted(view, draft) & ~marked(view.selected, draft.shape[1])
+        new = super().wanted(view, draft)
+        before = self.before.get(view.session)
+        if before is not None:
+            new[:, : before.shape[1]] &= ~before[:, : new.shape[1]]
+        self.before[view.session] = marked(view.selected, draft.shape[1])
         return best(np.where(new, draft, np.uint16(0)), cap)
 
 

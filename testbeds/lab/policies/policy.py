@@ -8,8 +8,8 @@ The contract, which `tests/contract/test_policies.py` holds against every regist
 
 - **No future.** A guess with `after_layer = l` uses scores and selections of this step's layers 0
   to l and of earlier steps, and what is foretold of layers 1 to l + 2, nothing else. `draft` is
-  known after the last layer, row 0 of what is foretold after the last but one. A run holds a
-  policy to that, see `causality`.
+  known when `draft_layers` layers have run, row 0 of what is foretold after the last layer but
+  one. A run holds a policy to that, see `causality`.
 - **In range.** Ordinals below `view.blocks`, layers below the number of layers, and of this step
   (`steps = 0`) only layers behind `after_layer`.
 - **Deterministic.** The same views give the same guesses; no clock, no global random state.
@@ -42,7 +42,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is: blocks are counted per layer, `index_source` as in `Workload`."""
+    """What a run is: blocks are counted per layer, `index_source` as in `Workload`.
+    `draft_layers`: as in `View`."""
 
     layer_count: int
     select_blocks: int
@@ -53,6 +54,7 @@ class Setting:
     index_source: npt.NDArray[np.int64]
     draft_agreement: float | None = None
     foretells: bool = False
+    draft_layers: int = 1
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,9 @@ class View:
     """One step of one session, as the host knows it when the step has run.
 
     selected: uint32 `[layers, width]`, `slab.ABSENT` behind the last. scores, draft, foretold:
-    uint16 `[layers, blocks]`, as in `slab.Slab`. `turn`: a new turn of the conversation begins with
-    this step. Arrays are read-only and are only valid during the call.
+    uint16 `[layers, blocks]`, as in `slab.Slab`. `draft_layers`: layers of this step that have run
+    when the draft model is done with the step's token. `turn`: a new turn of the conversation
+    begins with this step. Arrays are read-only and are only valid during the call.
     """
 
     session: int
@@ -72,6 +75,7 @@ class View:
     draft: npt.NDArray[np.uint16] | None
     turn: bool
     foretold: npt.NDArray[np.uint16] | None = None
+    draft_layers: int = 1
 
 
 @dataclass(frozen=True)

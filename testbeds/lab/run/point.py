@@ -7,6 +7,7 @@ schedules them together; at most `concurrent` decode at once. A session that end
 what it staged may be shared or evicted like anything else.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -124,7 +125,11 @@ class Runner:
             index_source=work.index_source,
             draft_agreement=work.draft_agreement,
             foretells=work.foretells,
+            draft_layers=self._draft_layers(),
         )
+
+    def _draft_layers(self) -> int:
+        return math.ceil(self._spec.workload.draft_cost * self._workload.layer_count)
 
     def _buffer_blocks(self) -> int:
         return self.point.buffer_blocks(self._spec) * self._grain
@@ -263,6 +268,7 @@ class Runner:
                 draft=None if slab.draft is None else slab.draft[index],
                 turn=step in turns,
                 foretold=None if slab.foretold is None else slab.foretold[index],
+                draft_layers=self._draft_layers(),
             )
             answer = self._policy.step(view)
             if found.held is not None:

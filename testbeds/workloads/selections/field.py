@@ -10,8 +10,9 @@ Drawn with the parameters of each layer's own process. What is its own:
   layer bursts where it is below its probability. Each layer alone has the same law as before;
 - sessions of a group share a prefix: its static part, and a share of what moves its slow part.
 
-A unit is what has a score: a block, or a granule of one. A tick is a step; tick 0 is the first
-prefill window. Owns its state arrays, float32 `[layers, units]`; one thread. Nothing can fail.
+A unit is what has a score: a block, or a granule of one. A tick is a token; tick 0 is the first
+prefill window, and many ticks can be passed at once. Owns its state arrays, float32 `[layers,
+units]`; one thread. Nothing can fail.
 """
 
 import functools
@@ -40,7 +41,7 @@ RECENCY_FRACTION = 1 / 64
 """Length of the recency part, of the context at the start."""
 
 # What a draw is for: a word of the generator's counter. GROWN is added for what decode writes.
-_STATIC, _SLOW, _FAST, _TOPIC, _MOMENT, _NOISE = 2, 4, 6, 8, 10, 12
+_STATIC, _SLOW, _FAST, _TOPIC, _MOMENT, _NOISE, _TURN = 2, 4, 6, 8, 10, 12, 14
 _GROWN = 1
 
 
@@ -81,27 +82,37 @@ class Field:
         self._keep_slow = _column([kept(one.tau_slow) for one in params])
         self._keep_fast = _column([kept(one.tau_fast) for one in params])
         self._move_slow = moved(self._keep_slow)
-        w_fast = _column([one.w_fast for one in params])
-        self._move_fast = moved(self._keep_fast) * w_fast
+        self._w_fast = _column([one.w_fast for one in params])
+        self._move_fast = moved(self._keep_fast) * self._w_fast
         self._burst = np.array([one.burst for one in params])
         self._recency = _column([one.recency for one in params])
         self._noise = _column([one.noise for one in params])
         self._fixed = self._static() * _column([one.w_static * STATIC_SCALE for one in params])
         self._fixed[:, :1] += _column([one.sink for one in params])
         self._slow = self._slow_draw(_SLOW)
-        self._fast = self._draw(_FAST, shape.context, shape.grown) * w_fast
+        self._fast = self._draw(_FAST, shape.context, shape.grown) * self._w_fast
         self._base, self._base_blocks = self._fixed, -1
         self._scores = np.empty_like(self._fixed)
 
-    def advance(self, redraw: float = 0.0) -> None:
-        """Goes to the next tick; `redraw` of slow's variance is drawn anew in every layer."""
-        self._tick += 1
-        blend(self._slow, self._keep_slow, self._slow_draw(_SLOW), self._move_slow)
+    def advance(self, ticks: int = 1) -> None:
+        """Goes `ticks` on, with one draw: the law after so many single ticks is the same."""
+        self._tick += ticks
+        keep_slow, move_slow = self._keep_slow, self._move_slow
+        keep_fast, move_fast = self._keep_fast, self._move_fast
+        if ticks > 1:
+            keep_slow, keep_fast = keep_slow**ticks, keep_fast**ticks
+            move_slow, move_fast = moved(keep_slow), moved(keep_fast) * self._w_fast
+        blend(self._slow, keep_slow, self._slow_draw(_SLOW), move_slow)
         fresh = self._draw(_FAST, self.shape.context, self.shape.grown)
-        blend(self._fast, self._keep_fast, fresh, self._move_fast)
-        share = np.where(self._moment() < self._burst, max(BURST_SHARE, redraw), redraw)
-        if share.any():
-            self._turn(share.astype(np.float32))
+        blend(self._fast, keep_fast, fresh, move_fast)
+        moments = words(self._key, _MOMENT, self._tick, ticks) * 2.0**-64
+        bursts = (moments < self._burst[:, None]).sum(axis=1)
+        if bursts.any():
+            self._redraw(_TOPIC, 1 - (1 - BURST_SHARE) ** bursts)
+
+    def turn(self, share: float) -> None:
+        """A turn of the conversation: `share` of slow's variance is drawn anew in every layer."""
+        self._redraw(_TURN, np.full(self._layers, share))
 
     def scores(self, units: int) -> Floats:
         """float32 `[layers, shape.units]` at this tick when `units` exist; valid until the next."""
@@ -124,11 +135,11 @@ class Field:
             result += self._noise * self._draw(_NOISE, context, self.shape.grown)
         return result
 
-    def _turn(self, share: Floats) -> None:
+    def _redraw(self, purpose: int, share: npt.NDArray[np.float64]) -> None:
         layers = np.flatnonzero(share)
         # A topic is the session's own, on a shared prefix too.
-        fresh = self._draw(_TOPIC, *self._clumps())[layers]
-        part = share[layers, None]
+        fresh = self._draw(purpose, *self._clumps())[layers]
+        part = share[layers, None].astype(np.float32)
         self._slow[layers] = np.sqrt(1 - part) * self._slow[layers] + np.sqrt(part) * fresh
 
     def _clumps(self) -> tuple[int, int]:
@@ -165,9 +176,6 @@ class Field:
             bits = self._bits(purpose + _GROWN, self._key, self._layers * grown)
             result[:, context:] = table.take(bits).reshape(grown, self._layers).T
         return result
-
-    def _moment(self) -> float:
-        return float(words(self._key, _MOMENT, self._tick, 1)[0]) * 2.0**-64
 
     def _bits(self, purpose: int, key: tuple[int, int], count: int) -> npt.NDArray[np.uint16]:
         return words(key, purpose, self._tick, -(-count // 4)).view(np.uint16)[:count]

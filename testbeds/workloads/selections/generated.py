@@ -10,10 +10,13 @@ selector that ranks tokens would; `slab.Coarsened` turns the latter into whole b
 3. sinks, window and the highest of the rest are selected from these numbers (`slab.top_selection`).
 
 Decode writes one block every `block_tokens` steps: it exists from the step after. Layers with a
-foreign `index_source` have its scores and selection. A draft's scores of the next step are that
-step's scores with the last of the selected and the first of the rest exchanged, as many as the
-stated agreement leaves; a plain top-k of them is the draft's selection. It is given for the blocks
-that exist when it is made: where the next step brings a block, the window of the two differs too.
+foreign `index_source` have its scores and selection. A draft's scores are the step's own with the
+last of the selected and the first of the rest exchanged, as many as the stated agreement leaves; a
+plain top-k of them is the draft's selection. A draft model goes on where the model would: where the
+user's next turn begins, what it has is the step as it were without that turn.
+
+The windows of the prefill are a block apart, each with what is written by then, as the capture
+format has them; the last one is the token before step 0.
 
 Sessions are numbered from 0 and drawn independently, except what a group shares: the contents of
 its prefix, its static part there and `prefix_slow_share` of what moves slow. Everything follows
@@ -36,7 +39,8 @@ from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab, ranke
 __all__ = ["GeneratedOptions", "GeneratedWorkload", "TracedWorkload"]
 
 PREFILL_WINDOWS = 32
-"""ESS (arXiv:2512.10576) warms up from the last 32 windows of the prefill."""
+"""ESS (arXiv:2512.10576) warms up from the last 32 windows of the prefill. Fewer where a context
+has fewer blocks."""
 
 CELLS_MAX = 1 << 25
 """Most scores of one step, over the layers that select: 128 MiB for each array of the process."""
@@ -116,6 +120,7 @@ class GeneratedWorkload:
         self.index_source = self._source
         self.draft_agreement = options.draft_agreement
         self.foretells = False
+        self.prefill_windows = min(PREFILL_WINDOWS, options.context_tokens // options.block_tokens)
 
     def describe(self) -> dict[str, object]:
         """Kind, parameters, and which process drives which layers; `synthetic` is true."""
@@ -127,7 +132,7 @@ class GeneratedWorkload:
             "kind": "generated",
             "synthetic": True,
             **asdict(self.options),
-            "prefill_windows": PREFILL_WINDOWS,
+            "prefill_windows": self.prefill_windows,
             "processes": {
                 process.name: {"layers": used[process.name], **asdict(process.params)}
                 for process in self._own
@@ -143,9 +148,9 @@ class GeneratedWorkload:
         """Draws the session from its first step on."""
         options = self.options
         field = self._field(session)
-        for _ in range(PREFILL_WINDOWS):
-            field.advance()
-        ahead = self._quantised(field, 0)
+        for _ in self._windows(field):
+            pass
+        turns = set(self.sessions[session].turns)
         for first in range(0, options.steps, steps):
             count = min(steps, options.steps - first)
             shape = (count, options.layers, self._units)
@@ -154,32 +159,41 @@ class GeneratedWorkload:
             selected = np.empty((count, options.layers, self.select_blocks), np.uint32)
             for row in range(count):
                 step = first + row
-                chosen = self._select(ahead, step)
-                self._put(scores[row], ahead)
-                self._put(selected[row], chosen)
-                if draft is not None or step + 1 < options.steps:
-                    turn = bool(options.turn_steps) and (step + 1) % (options.turn_steps or 1) == 0
-                    field.advance(options.turn_share if turn else 0.0)
-                    ahead = self._quantised(field, step + 1)
+                field.advance()
+                unturned = None
+                if step in turns:
+                    unturned = None if draft is None else self._quantised(field, step)
+                    field.turn(options.turn_share)
+                now = self._quantised(field, step)
+                self._put(scores[row], now)
+                self._put(selected[row], self._select(now, step))
                 if draft is not None:
-                    self._put(draft[row], self._drafted(ahead, step))
+                    drafted = now if unturned is None else unturned
+                    self._put(draft[row], self._drafted(drafted, step))
             for array in (scores, draft, selected):
                 if array is not None:
                     array.setflags(write=False)
             yield Slab(session, first, selected, scores, draft)
 
     def prefill(self, session: int) -> npt.NDArray[np.uint16]:
-        """The process before step 0: uint16 `[32, layers, blocks of the context]`, oldest first."""
+        """The last query of each of the last blocks before step 0, oldest first: uint16 `[windows,
+        layers, blocks of the context]`, 0 for what is not written by then."""
         field = self._field(session)
-        context = self.sessions[session].blocks
-        windows = np.empty((PREFILL_WINDOWS, self.options.layers, context), np.uint16)
-        for window in windows:
-            self._put(window, self._quantised(field, 0)[:, :context])
-            field.advance()
+        windows = np.empty((self.prefill_windows, self.options.layers, self._context), np.uint16)
+        for window, step in zip(windows, self._windows(field), strict=True):
+            self._put(window, self._quantised(field, step)[:, : self._context])
         return windows
 
+    def _windows(self, field: Field) -> Iterator[int]:
+        """Goes through the windows; gives the step at which a block later than theirs begins."""
+        for ahead in range(self.prefill_windows - 1, -1, -1):
+            yield -ahead * self.options.block_tokens
+            if ahead:
+                field.advance(self.options.block_tokens)
+
     def written(self, step: int) -> int:
-        """Units that exist at a step. Granules come by the block: a part of one is not staged."""
+        """Units that exist at a step, below 0 of the prefill. Granules come by the block: a part of
+        one is not staged."""
         options = self.options
         return self._context + step // options.block_tokens * options.factor
 
@@ -247,7 +261,7 @@ class GeneratedWorkload:
         )
 
     def _drafted(self, ahead: npt.NDArray[np.uint16], step: int) -> npt.NDArray[np.uint16]:
-        """Scores of the next step over the blocks of this one, with a share exchanged."""
+        """The scores of a step with a share exchanged."""
         assert self.draft_agreement is not None
         written, select = self.written(step), self.select_blocks
         sinks, window = self.sink_blocks, self.window_blocks

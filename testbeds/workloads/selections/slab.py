@@ -56,7 +56,8 @@ class Slab:
         the last one on. It is what the kernel reads, sinks and window included.
     scores: uint16 `[steps, layers, blocks]`, higher is wanted more, 0 is "never"; `blocks` covers
         what the session will have written by its last step, and unwritten blocks score 0.
-    draft: as `scores`, of the token after each step as a draft model sees it; None without one.
+    draft: as `scores`, of the step's own token as a draft model sees it once that token exists;
+        how long it takes is the run's affair. None without one.
     foretold: as `scores`, of each layer's query as the layer before foretells it from its own
         input, `FORETOLD_LEAD_LAYERS` ahead. Row 0 is the first layer's of the *next* step, by the
         token that early exit drafts before the last layer. 0 throughout a layer that is not
@@ -111,7 +112,7 @@ class Workload(Protocol):
 
     @property
     def draft_agreement(self) -> float | None:
-        """The share of a draft token's selection that the real token selects; None: no draft."""
+        """The share of a draft's selection that the model selects too; None: no draft."""
 
     @property
     def foretells(self) -> bool:

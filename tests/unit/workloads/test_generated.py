@@ -1,5 +1,6 @@
 """Is a generated workload what its options say, and the same bytes however it is read?"""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -176,21 +177,36 @@ def test_a_published_model_shares_its_index() -> None:
 
 @pytest.mark.parametrize("agreement", [0.55, 0.8, 1.0])
 def test_a_draft_agrees_as_stated(agreement: float) -> None:
-    """Does the plain top-k of the draft share exactly that part with the next real selection?"""
+    """Does the plain top-k of the draft share exactly that part with the real selection?"""
     options = replace(SMALL, draft_agreement=agreement, select_blocks=20)
     workload = GeneratedWorkload(options)
     slab = whole(workload)
     assert slab.draft is not None
-    for step in range(options.steps - 1):
+    for step in range(options.steps):
         drafted = np.sort(ranked(slab.draft[step], (20,))[:, :20], axis=1)
-        for row, real in zip(drafted, slab.selected[step + 1], strict=True):
+        for row, real in zip(drafted, slab.selected[step], strict=True):
             assert len(np.intersect1d(row, real)) == round(agreement * 20)
     plain = whole(GeneratedWorkload(replace(options, draft_agreement=None)))
     assert np.array_equal(plain.scores, slab.scores)
 
 
+def test_a_draft_does_not_know_the_users_next_turn() -> None:
+    """Where a turn begins, does the draft go on as if there were none, and share no more with the
+    selection than the step before does?"""
+    calm = replace(SMALL, profile="stable", layers=24, context_tokens=64 * 400, select_blocks=40,
+                   draft_agreement=0.9)  # fmt: skip
+    turned = whole(GeneratedWorkload(replace(calm, turn_steps=4, turn_share=1.0)))
+    plain = whole(GeneratedWorkload(calm))
+    assert turned.draft is not None and plain.draft is not None
+    assert np.array_equal(turned.draft[4], plain.draft[4])
+    drafted = [np.sort(ranked(one, (40,))[:, :40], axis=1) for one in turned.draft]
+    shares = [share(turned.selected[step], drafted[step]) for step in range(11)]
+    last = share(turned.selected[4], turned.selected[3])
+    assert shares[3] == shares[5] == 0.9 and shares[4] < last + 0.05 < 0.7
+
+
 def test_a_draft_knows_no_block_that_is_not_written() -> None:
-    """Is a draft told over the blocks of the step after which it is known?"""
+    """Is a draft told over the blocks of its step?"""
     workload = GeneratedWorkload(replace(GROWING, draft_agreement=0.8))
     slab = whole(workload)
     assert slab.draft is not None
@@ -210,7 +226,9 @@ def test_a_turn_redraws_the_topic() -> None:
 
 
 def test_a_group_shares_its_prefix() -> None:
-    """Do sessions of a group have equal contents there, alike selections, and nothing else?"""
+    """Do sessions of a group have equal contents there, alike selections, and nothing else?
+
+    Topics are each session's own, and some came in the tokens of the prefill."""
     options = replace(
         SMALL,
         profile="stable",
@@ -233,7 +251,7 @@ def test_a_group_shares_its_prefix() -> None:
     def correlation(x: Any, y: Any, part: slice) -> float:
         return float(np.corrcoef(x[:, part].ravel(), y[:, part].ravel())[0, 1])
 
-    assert correlation(first[0], first[2], slice(0, 199)) > 0.4
+    assert correlation(first[0], first[2], slice(0, 199)) > 0.2
     assert abs(correlation(first[0], first[2], slice(199, 300))) < 0.1
     assert abs(correlation(first[0], first[1], slice(0, 199))) < 0.1
     lone = GeneratedWorkload(replace(options, shared_prefix_tokens=0))
@@ -251,6 +269,47 @@ def test_the_prefill_leads_into_the_first_step() -> None:
         top_selection(window, 400, options.select_blocks, 1, 2) for window in windows[[-1, 0]]
     )
     assert share(last, start) > share(oldest, start) + 0.1
+
+
+def test_windows_of_the_prefill_are_a_block_apart() -> None:
+    """Has each one block more than the one before, as in a captured file, and do two of them
+    differ as two steps do that are as many tokens apart?"""
+    options = replace(SMALL, profile="stable", context_tokens=64 * 400, steps=65, sessions=16)
+    workload = GeneratedWorkload(options)
+    windows = workload.prefill(0)
+    written = [int((window > 0).all(axis=0).sum()) for window in windows]
+    assert written == list(range(400 - PREFILL_WINDOWS + 1, 401))
+    assert not windows[0, :, written[0] :].any()
+
+    def alike(a: Any, b: Any, blocks: int = 300) -> float:
+        return float(np.corrcoef(a[:, 1:blocks].ravel(), b[:, 1:blocks].ravel())[0, 1])
+
+    drawn = [(workload.prefill(one), whole(workload, one).scores) for one in range(16)]
+    apart = np.mean([alike(*pair) for one, _ in drawn for pair in itertools.pairwise(one)])
+    far = np.mean([alike(scores[0], scores[64]) for _, scores in drawn])
+    near = np.mean([alike(scores[0], scores[1]) for _, scores in drawn])
+    assert abs(apart - far) < 0.1 and near > max(apart, far) + 0.1
+    assert GeneratedWorkload(replace(SMALL, context_tokens=64 * 9)).prefill(0).shape == (9, 5, 9)
+
+
+@pytest.mark.parametrize("ticks", [2, 5, 64])
+def test_many_tokens_at_once_have_the_law_of_one_after_the_other(ticks: int) -> None:
+    """Is what is left of a process after so many ticks the same, bursts included?"""
+    params = replace(layer_processes("stable", 1, 64)[0].params, w_static=0.0, recency=0.0,
+                     sink=0.0, tau_slow=30.0, burst=0.05)  # fmt: skip
+
+    def kept(jump: int) -> float:
+        shares = []
+        for stream in range(60):
+            field = Field([params], FieldShape(4000), seed=1, stream=stream)
+            before = field.scores(4000).copy()
+            for _ in range(ticks // jump):
+                field.advance(jump)
+            shares.append(np.corrcoef(before[0], field.scores(4000)[0])[0, 1])
+        return float(np.mean(shares))
+
+    expected = kept(1)
+    assert abs(kept(ticks) - expected) < 0.06
 
 
 def test_it_says_what_it_is() -> None:

@@ -83,12 +83,32 @@ GEOMETRIES: dict[str, KvGeometry] = {
             128,
             source="meta-llama/Meta-Llama-3-70B config.json; arXiv:2407.21783, table 3",
         ),
+        _dense(
+            "llama-3.1-405b",
+            126,
+            128,
+            8,
+            128,
+            source="meta-llama/Llama-3.1-405B config.json; arXiv:2407.21783, table 3",
+        ),
+        _dense("llama-2-7b", 32, 32, 32, 128, source="arXiv:2307.09288; every head has its own KV"),
+        _dense(
+            "qwen2.5-72b", 80, 64, 8, 128, source="Qwen/Qwen2.5-72B config.json; arXiv:2412.15115"
+        ),
         KvGeometry(
             "deepseek-v3",
             128,
             (LayerKv("mla", 1, 512 + 64),) * 61,
             block_tokens=64,
             source="kv_lora_rank 512, qk_rope_head_dim 64, 61 layers: arXiv:2412.19437, 4.2",
+        ),
+        KvGeometry(
+            "deepseek-v3.2",
+            128,
+            (LayerKv("mla", 1, 512 + 64, index_dim=128),) * 61,
+            block_tokens=64,
+            source="as deepseek-v3, and an index key of 128 values in every layer: index_head_dim "
+            "of deepseek-ai/DeepSeek-V3.2-Exp config.json",
         ),
         _deepseek_v4_pro(),
         _glm_5_2(),

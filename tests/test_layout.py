@@ -42,6 +42,7 @@ ROOMS = (
     ("report.run",),
     ("report.lab",),
     ("report.compare",),
+    ("plan",),
     ("report",),
     ("cli",),
 )

@@ -4,10 +4,15 @@ A file has one TOML table for each thing, and in it numbers as a preset writes t
 
     per_bit = { value = 6.0, unit = "pJ/bit", low = 3.9, high = 9.0, source = "...", tag = "cited" }
 
+What changes with the market has a `date` as well, on which it was so. `units` may give how many
+base units one is.
+
 What can fail: `BadInput` for a number without tag or source, with a unit that is not one of those
-asked for, or outside its own range.
+asked for, negative, or outside its own range; for a date that is none, or still to come.
 """
 
+import datetime
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -16,29 +21,58 @@ from offstage.asic_model.parameters import Number, Tag
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, read_toml
 
-__all__ = ["read_numbers"]
+__all__ = ["Dated", "dated_numbers", "read_numbers"]
 
 KEYS = ("value", "unit", "low", "high", "source", "tag")
 
 
+class Dated(Number, frozen=True, kw_only=True):
+    """A number of the market, and the day on which it was so."""
+
+    date: datetime.date
+
+
 def read_numbers(path: Path, units: Collection[str]) -> dict[str, dict[str, Number]]:
     """Every number of the file by table and key."""
-    found: dict[str, dict[str, Number]] = {}
-    for name, table in read_toml(path, "reinstall Offstage").items():
-        if not isinstance(table, dict):
-            raise BadInput(f"{name} is no table", path.name, f"write it as [{name}]")
-        found[name] = {
-            key: _number(entry, units, f"{path.name}: {name}.{key}") for key, entry in table.items()
+    tables = read_toml(path, "reinstall Offstage")
+    return {
+        name: {
+            key: Number(**_number(entry, units, f"{path.name}: {name}.{key}", KEYS))
+            for key, entry in table.items()
         }
-    return found
+        for name, table in _tables(tables, path.name)
+    }
 
 
-def _number(entry: Any, units: Collection[str], where: str) -> Number:
+def dated_numbers(
+    tables: Mapping[str, Any], units: Collection[str], where: str
+) -> dict[str, dict[str, Dated]]:
+    """Every number of what a file holds, by table and key; each has its day."""
+    return {
+        name: {
+            key: Dated(**_number(entry, units, f"{where}: {name}.{key}", (*KEYS, "date")))
+            for key, entry in table.items()
+        }
+        for name, table in _tables(tables, where)
+    }
+
+
+def _tables(tables: Mapping[str, Any], where: str) -> list[tuple[str, dict[str, Any]]]:
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise BadInput(f"{name} is no table", where, f"write it as [{name}]")
+    return list(tables.items())
+
+
+def _number(
+    entry: Any, units: Collection[str], where: str, keys: tuple[str, ...]
+) -> dict[str, Any]:
+    """The fields of a number, checked."""
     if not isinstance(entry, Mapping):
         raise BadInput(f"{entry!r} says no unit, range, source and tag", where, "write all of them")
     for key in entry:
-        check_known(key, KEYS, where)
-    for key in KEYS:
+        check_known(key, keys, where)
+    for key in keys:
         if entry.get(key, "") == "":
             raise BadInput(f"has no {key}", where, f"give its {key}")
     if entry["unit"] not in units:
@@ -50,12 +84,26 @@ def _number(entry: Any, units: Collection[str], where: str) -> Number:
     if not isinstance(entry["source"], str):
         raise BadInput(f"{entry['source']!r} is no source", where, "say where it is from")
     for key in ("value", "low", "high"):
-        if isinstance(entry[key], bool) or not isinstance(entry[key], (int, float)):
-            raise BadInput(f"{entry[key]!r} is not a number", f"{where} {key}", "write one")
-    if not 0 <= entry["low"] <= entry["value"] <= entry["high"]:
+        value = entry[key]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise BadInput(f"{value!r} is not a number", f"{where} {key}", "write one")
+        if not math.isfinite(value) or value < 0:
+            what = "negative" if value < 0 else "no finite number"
+            raise BadInput(f"{value} is {what}", f"{where} {key}", "give 0 or more")
+    if not entry["low"] <= entry["value"] <= entry["high"]:
         raise BadInput(
             f"{entry['value']} is not between {entry['low']} and {entry['high']}",
             where,
             "widen the range, or correct the value",
         )
-    return Number(**entry)
+    if "date" in keys:
+        _check_date(entry["date"], where)
+    scale = units[entry["unit"]] if isinstance(units, Mapping) else 1
+    return {**entry, "scale": scale}
+
+
+def _check_date(date: Any, where: str) -> None:
+    if not isinstance(date, datetime.date) or isinstance(date, datetime.datetime):
+        raise BadInput(f"{date!r} is no date", f"{where} date", "write one such as 2026-03-31")
+    if date > datetime.date.today() + datetime.timedelta(days=1):
+        raise BadInput(f"{date} is still to come", f"{where} date", "give the day of the source")

@@ -26,6 +26,7 @@ COMMANDS = {
     "dpu": "offstage.testbeds.cli.dpu",
     "host": "offstage.testbeds.cli.host",
     "lab": "offstage.testbeds.cli.lab",
+    "plan": "offstage.testbeds.cli.plan",
     "report": "offstage.testbeds.cli.report",
     "testbed": "offstage.testbeds.cli.testbed",
     "trace": "offstage.testbeds.cli.trace",

@@ -78,7 +78,7 @@ def test_area_is_that_of_what_the_preset_has() -> None:
         ('{ value = 1, unit = "pJ", low = 0, high = 2, source = "x", tag = "true" }', "is no tag"),
         ('{ value = 1, unit = "J", low = 0, high = 2, source = "x", tag = "cited" }', "no unit"),
         ('{ value = 3, unit = "pJ", low = 0, high = 2, source = "x", tag = "cited" }', "between"),
-        ('{ value = -1, unit = "pJ", low = -2, high = 2, source = "x", tag = "cited" }', "between"),
+        ('{ value = -1, unit = "pJ", low = 0, high = 2, source = "x", tag = "guess" }', "negative"),
         ("5.5", "says no unit"),
     ],
 )

@@ -1,0 +1,103 @@
+"""Every number that a plan is made of, by one name each, with where it is from.
+
+Model: an input is `device.key`: the catalog's numbers of the devices that the question names, and
+of the model its parameters and what a token keeps. `kind` says what sort of knowledge it is:
+measured on a recorded run, modelled by the chip model, cited from a source, assumed by us. A
+function of a plan gets the values alone, in base units (bytes, seconds, dollars, watts), so that it
+can be asked again with others: at the ends of one range, or all drawn together.
+
+What can fail: `BadInput` of the catalog and of the model.
+"""
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from offstage.asic_model.parameters import Number
+from offstage.asic_model.tables.numbers import Dated
+from offstage.testbeds.plan.kv import session_bytes
+from offstage.testbeds.plan.prices import KEYS, Catalog
+from offstage.testbeds.plan.question import Spec
+
+__all__ = ["Input", "Inputs", "Kind", "gather"]
+
+Kind = Literal["measured", "modelled", "cited", "assumed"]
+KINDS: dict[str, Kind] = {
+    "measured": "measured", "cited": "cited", "derived": "cited", "vendor": "cited",
+    "guess": "assumed",
+}  # fmt: skip
+"""Of the tags of `asic_model.parameters`."""
+OF_MODEL = {
+    "model.parameters": "held in memory",
+    "model.active": "that one token passes",
+    "model.kv": "of one token, all layers",
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """One number. `stale`: a price that is older than a year."""
+
+    number: Number
+    kind: Kind
+    help: str
+    stale: bool = False
+
+    @property
+    def date(self) -> datetime.date | None:
+        """The day on which it was so, where it has one."""
+        return self.number.date if isinstance(self.number, Dated) else None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All inputs by name."""
+
+    of: Mapping[str, Input]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Every value in base units."""
+        return {name: one.number.base for name, one in self.of.items()}
+
+    def numbers(self) -> dict[str, Number]:
+        """Those that have a range."""
+        return {name: one.number for name, one in self.of.items()
+                if one.number.low < one.number.high}  # fmt: skip
+
+    def set(self, found: Mapping[str, Number], kind: Kind) -> "Inputs":
+        """With what was measured, or modelled, in place of others."""
+        changed = dict(self.of)
+        for name, number in found.items():
+            changed[name] = replace(changed[name], number=number, kind=kind, stale=False)
+        return Inputs(changed)
+
+
+def gather(spec: Spec, catalog: Catalog) -> Inputs:
+    """What the question needs."""
+    question = spec.plan
+    shape, parameters, active = spec.shape()
+    session = session_bytes(shape, question.dtype, question.tokens)
+    token = replace_range(session, 1.0 / question.tokens)
+    found = {
+        "model.parameters": Input(parameters, "cited", OF_MODEL["model.parameters"]),
+        "model.active": Input(active, "cited", OF_MODEL["model.active"]),
+        "model.kv": Input(token, "cited", OF_MODEL["model.kv"]),
+    }
+    devices = [question.gpu, "hbm", *question.tiers, "ddr5", "cxl", "tlc", question.dpu, "api",
+               "workload", "serving"]  # fmt: skip
+    for device in dict.fromkeys(devices):
+        if device == "dpu":
+            continue
+        for key, number in catalog.numbers(device).items():
+            found[f"{device}.{key}"] = Input(number, KINDS[number.tag], KEYS[key].help,
+                                             catalog.is_stale(key, number))  # fmt: skip
+    return Inputs(found)
+
+
+def replace_range(number: Number, times: float) -> Number:
+    """The same number, all of it so many times as large."""
+    return Number(value=number.value * times, unit=number.unit, low=number.low * times,
+                  high=number.high * times, source=number.source, tag=number.tag,
+                  scale=number.scale)  # fmt: skip

@@ -1,0 +1,152 @@
+"""The question: which model, how many users with how much context, on which GPU, with which tiers.
+
+Model: a question has a default for everything, so that a few flags ask it. A SPEC file has a table
+`[plan]` with the same words, beside it any table of prices and devices (`prices.py`), whose numbers
+take the place of ours, and for a model of one's own `[model]`:
+
+    [plan]
+    model = "llama-3-70b"
+    users = 100
+    context = "128K"
+
+What can fail: `BadInput` for a word, model, device or format that is not known, a number out of its
+range, and more KV than a tier can name.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from offstage.asic_model.parameters import Number
+from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import check_known, convert, read_toml
+from offstage.host.geometry import KvGeometry, LayerKv
+from offstage.testbeds.plan.kv import DTYPES, parameters
+from offstage.testbeds.plan.prices import Catalog
+
+__all__ = ["PLACES", "Model", "Question", "Spec", "parse_tokens", "read_spec"]
+
+PLACES = ("hbm", "ddr5", "cxl", "tlc", "qlc", "xl-flash", "dpu", "object")
+"""Where the KV of a session may wait for its next turn, from near to far."""
+NAMES_MAX = 2**32 - 1
+"""Chunks that one decision core can name: they are numbered in 32 bits (ofs_core.h)."""
+TOKENS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KkMm]?)\s*")
+SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20}
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked. `shared`: the share of each context that all sessions begin with."""
+
+    model: str = "llama-3-70b"
+    dtype: str = "fp16"
+    weights: str = "fp8"
+    users: Annotated[int, Meta(ge=1, le=10**9)] = 100
+    context: str | int = "128K"
+    turns: Annotated[int, Meta(ge=1, le=10**6)] = 10
+    shared: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    gpu: str = "h100"
+    dpu: str = "bluefield3"
+    tiers: tuple[str, ...] = ("hbm", "ddr5", "cxl", "tlc", "dpu", "object")
+
+    @property
+    def tokens(self) -> int:
+        """The context in tokens."""
+        return parse_tokens(self.context)
+
+    def check(self, catalog: Catalog) -> None:
+        """BadInput for a word that is not known, or more than a tier can name."""
+        for what, dtype in (("dtype", self.dtype), ("weights", self.weights)):
+            check_known(dtype, DTYPES, what, "format")
+        for what, name, known in (
+            ("gpu", self.gpu, catalog.of_class("gpu")),
+            ("dpu", self.dpu, catalog.of_class("dpu")),
+            *(("tiers", one, PLACES) for one in self.tiers),
+        ):
+            if name not in known:
+                raise BadInput(f"no {name!r}", what, f"choose of {', '.join(known)}")
+        if not self.tokens:
+            raise BadInput("a context of 0 tokens", "context", "give 1 or more")
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of one's own. `head`: values of one KV head, or of the latent. Parameters in 10^9."""
+
+    layers: Annotated[int, Meta(ge=1, le=10**4)]
+    form: str = "gqa"
+    heads: Annotated[int, Meta(ge=1, le=10**5)]
+    kv_heads: Annotated[int, Meta(ge=0, le=10**5)] = 0
+    head: Annotated[int, Meta(ge=1, le=10**5)]
+    index: Annotated[int, Meta(ge=0, le=10**5)] = 0
+    parameters: Annotated[float, Meta(gt=0, le=1e6)]
+    active: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+
+    def shape(self, name: str) -> tuple[KvGeometry, Number, Number]:
+        """As `kv.parameters` gives it for a published one."""
+        if self.form not in ("gqa", "mha", "mla"):
+            raise BadInput(f"form = {self.form!r}", "[model]", "choose gqa, mha or mla")
+        form = {"mla": "mla"}.get(self.form, "gqa")
+        heads = 1 if form == "mla" else self.heads if self.form == "mha" else self.kv_heads
+        if not heads:
+            raise BadInput("kv_heads is missing", "[model]", "give the heads that have K and V")
+        layer = LayerKv("mla" if form == "mla" else "gqa", heads, self.head, index_dim=self.index)
+        shape = KvGeometry(name, self.heads, (layer,) * self.layers, 64, source="given in [model]")
+        return shape, _given(self.parameters), _given(self.active or self.parameters)
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """A file: the question, a model of one's own, and numbers instead of ours by device and key."""
+
+    plan: Question = Question()
+    model: Model | None = None
+    numbers: dict[str, Any] = {}
+    where: str = ""
+
+    def shape(self) -> tuple[KvGeometry, Number, Number]:
+        """The geometry of the question's model, all of its parameters, and the active ones."""
+        if self.model is not None:
+            return self.model.shape(self.plan.model)
+        return parameters(self.plan.model)
+
+    def check(self, catalog: Catalog) -> None:
+        """BadInput as `Question.check`, and for more chunks than a decision core can name."""
+        self.plan.check(catalog)
+        shape, _, _ = self.shape()
+        chunks = self.plan.users * shape.block_count(self.plan.tokens)
+        if chunks > NAMES_MAX:
+            raise BadInput(
+                f"{self.plan.users:,} users of {self.plan.tokens:,} tokens are {chunks:,} chunks, "
+                f"and a tier can name {NAMES_MAX:,}",
+                "plan",
+                "plan for a part of them: tiers side by side do not share",
+            )
+
+
+def parse_tokens(text: str | int, where: str = "context") -> int:
+    """Tokens of `131072`, `128K` (of 1,024) or `1M`."""
+    match = TOKENS.fullmatch(str(text))
+    if match is None or isinstance(text, bool):
+        raise BadInput(f"{text!r} is no number of tokens", where, "write one such as 128K")
+    return round(float(match[1]) * SCALES[match[2].lower()])
+
+
+def read_spec(path: Path | None, given: Mapping[str, Any]) -> Spec:
+    """The file's question, or the default one, with what the command line gives instead."""
+    tables = read_toml(path, "give a SPEC with a table [plan]") if path is not None else {}
+    where = path.name if path is not None else "command line"
+    if path is not None and "plan" not in tables:
+        raise BadInput("no table [plan]", where, "write the question in [plan]")
+    words: dict[str, Any] = {name: tables.pop(name) for name in ("plan", "model") if name in tables}
+    if not isinstance(words.get("plan", {}), dict):
+        raise BadInput("plan is a value", where, "write it as a table [plan]")
+    words["plan"] = {**words.get("plan", {}), **given}
+    spec = convert(words, Spec, where)
+    return msgspec.structs.replace(spec, numbers=tables, where=where)
+
+
+def _given(value: float) -> Number:
+    return Number(value=value, unit="1e9", low=value, high=value, source="given", tag="cited",
+                  scale=1e9)  # fmt: skip

@@ -1,0 +1,240 @@
+"""A plan as data: every place and rule with its range, and which input matters most.
+
+Model: the value of a figure is that of all inputs at their middle. Its range holds nine in ten of
+many draws of all inputs together, each within its own range (`asic_model/ranges.py`): ends of
+intervals added up would say that everything goes wrong at once. One seed, the same plan.
+`plan.json` is a `Plan`.
+
+What can fail: `BadInput` of the question, the catalog and the model.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from offstage import __version__
+from offstage.asic_model.ranges import hypercube, value_at
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.plan.inputs import Inputs
+from offstage.testbeds.plan.question import Question, Spec
+from offstage.testbeds.plan.rules import RULES, figures
+from offstage.testbeds.plan.sizing import RECOMPUTE, Place, places
+from offstage.testbeds.report.compare.columns import Effect, Range
+
+__all__ = ["FIGURES", "InputRow", "PlaceRow", "Plan", "RuleRow", "make_plan"]
+
+HELD = (5.0, 95.0)
+"""Percentiles of the draws: nine in ten lie between."""
+FIGURES: dict[str, Callable[[Place], float]] = {
+    "gpus": lambda one: float(one.gpus) or math.inf,
+    "devices": lambda one: float(one.count),
+    "first_token_s": lambda one: one.first_token_s,
+    "capacity_bytes": lambda one: one.capacity_bytes,
+    "read_bytes_per_s": lambda one: one.read_bytes_per_s,
+    "write_bytes_per_s": lambda one: one.write_bytes_per_s,
+    "life_years": lambda one: one.years,
+    "usd_per_h": lambda one: one.usd_per_h,
+    "usd_per_mtok": lambda one: one.usd_per_mtok,
+    "kwh_per_mtok": lambda one: one.kwh_per_mtok,
+}
+"""What of a place has a range."""
+
+
+class PlaceRow(msgspec.Struct, kw_only=True):
+    """One place where KV waits between turns. A figure that is None is endless, or there is
+    none."""
+
+    name: str
+    works: bool
+    note: str
+    gpu_binds: str
+    device_binds: str
+    replica: int
+    sessions_per_replica: int
+    dpus: int
+    by_need: dict[str, int]
+    """Devices that each need alone would take."""
+    figures: dict[str, Range | None]
+
+
+class RuleRow(msgspec.Struct, kw_only=True):
+    """One rule: when does what pay."""
+
+    name: str
+    label: str
+    unit: str
+    text: str
+    figure: Range | None
+
+
+class InputRow(msgspec.Struct, kw_only=True):
+    """One input, with where it is from. `kind`: measured, modelled, cited or assumed."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    kind: str
+    tag: str
+    date: str
+    stale: bool
+    source: str
+    help: str
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """`plan.json`. `effects`: dollars for a million tokens in the cheapest place, with one input
+    at each end of its range."""
+
+    question: Question
+    sentence: str = ""
+    best: str
+    places: list[PlaceRow]
+    rules: list[RuleRow]
+    effects: list[Effect]
+    base: float
+    inputs: list[InputRow]
+    over_users: dict[str, list[tuple[float, float | None]]]
+    """By place: users, and dollars for a million tokens."""
+    over_gap: dict[str, list[tuple[float, float | None]]]
+    """By place: seconds until the next turn, and dollars for a million tokens."""
+    draws: int
+    provenance: str = "modelled"
+    command: str = ""
+    version: str = __version__
+
+
+def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) -> Plan:
+    """The plan of a question that was checked."""
+    question = spec.plan
+    shape, _, _ = spec.shape()
+    values = inputs.values
+    found = places(question, values)
+    best = _best(found)
+    drawn = list(_draws(inputs, draws, seed))
+    all_places = [places(question, one) for one in drawn]
+    middle = figures(question, shape, values, best)
+    rules = []
+    for one, of in zip(drawn, all_places, strict=True):
+        same = next(place for place in of if place.name == best.name)
+        rules.append(figures(question, shape, one, same))
+    return Plan(
+        question=question,
+        best=best.name,
+        places=[_place(one, [of[at] for of in all_places]) for at, one in enumerate(found)],
+        rules=[
+            RuleRow(name=name, label=RULES[name].label, unit=RULES[name].unit,
+                    text=RULES[name].text,
+                    figure=_range(middle[name], [of[name] for of in rules]))
+            for name in middle
+        ],
+        effects=_effects(question, inputs, best.name),
+        base=best.usd_per_mtok,
+        inputs=_rows(inputs),
+        over_users=_over_users(question, values),
+        over_gap=_over_gap(question, values),
+        draws=draws,
+    )  # fmt: skip
+
+
+def _best(found: list[Place]) -> Place:
+    """The cheapest place of those that work. BadInput where none does."""
+    working = [one for one in found if one.gpus and not one.note]
+    if not working:
+        raise BadInput(found[0].note or "no place works", "plan",
+                       "choose another GPU, or a smaller model or context")  # fmt: skip
+    return min(working, key=lambda one: one.usd_per_mtok)
+
+
+def _draws(inputs: Inputs, count: int, seed: int) -> Iterator[dict[str, float]]:
+    """All inputs drawn together, each within its range."""
+    numbers = inputs.numbers()
+    if not numbers:
+        yield inputs.values
+        return
+    for row in hypercube(len(numbers), count, seed):
+        shares = zip(numbers.items(), row.tolist(), strict=True)
+        drawn = {name: value_at(number, share) * number.scale for (name, number), share in shares}
+        yield {**inputs.values, **drawn}
+
+
+def _range(value: float, drawn: list[float]) -> Range | None:
+    """None where the value is endless; an end that is endless is the largest that is not."""
+    if not math.isfinite(value):
+        return None
+    low, high = np.percentile([one for one in drawn if math.isfinite(one)] or [value], HELD)
+    return Range(value, min(float(low), value), max(float(high), value))
+
+
+def _place(place: Place, drawn: list[Place]) -> PlaceRow:
+    return PlaceRow(
+        name=place.name,
+        works=bool(place.gpus) and not place.note,
+        note=place.note,
+        gpu_binds=place.gpu_binds,
+        device_binds=place.device_binds,
+        replica=place.replica,
+        sessions_per_replica=place.sessions_per_replica,
+        dpus=place.dpus,
+        by_need=place.devices,
+        figures={name: _range(of(place), [of(one) for one in drawn])
+                 for name, of in FIGURES.items()},
+    )  # fmt: skip
+
+
+def _cost(question: Question, values: Mapping[str, float], name: str) -> float:
+    return next(one for one in places(question, values) if one.name == name).usd_per_mtok
+
+
+def _effects(question: Question, inputs: Inputs, best: str) -> list[Effect]:
+    """Each input at both ends of its range, the rest at their middle; the strongest first."""
+    found = []
+    for name, number in inputs.numbers().items():
+        ends = [_cost(question, {**inputs.values, name: end * number.scale}, best)
+                for end in (number.low, number.high)]  # fmt: skip
+        if ends[0] != ends[1] and all(map(math.isfinite, ends)):
+            found.append(Effect(parameter=name, unit=number.unit, low=number.low, high=number.high,
+                                at_low=ends[0], at_high=ends[1]))  # fmt: skip
+    return sorted(found, key=lambda one: -abs(one.at_high - one.at_low))
+
+
+def _rows(inputs: Inputs) -> list[InputRow]:
+    return [
+        InputRow(
+            name=name, value=one.number.value, low=one.number.low, high=one.number.high,
+            unit=one.number.unit, kind=one.kind, tag=one.number.tag,
+            date=str(one.date or ""), stale=one.stale, source=one.number.source, help=one.help,
+        )
+        for name, one in inputs.of.items()
+    ]  # fmt: skip
+
+
+def _over_users(
+    question: Question, values: Mapping[str, float]
+) -> dict[str, list[tuple[float, float | None]]]:
+    counts = sorted({max(1, round(question.users * 10 ** (at / 4))) for at in range(-8, 5)})
+    asked = [(float(n), msgspec.structs.replace(question, users=n), values) for n in counts]
+    return _curves(question, asked)
+
+
+def _over_gap(
+    question: Question, values: Mapping[str, float]
+) -> dict[str, list[tuple[float, float | None]]]:
+    gaps = [float(10 ** (at / 4)) for at in range(0, 25)]
+    return _curves(question, [(gap, question, {**values, "workload.gap": gap}) for gap in gaps])
+
+
+def _curves(
+    question: Question, asked: list[tuple[float, Question, Mapping[str, float]]]
+) -> dict[str, list[tuple[float, float | None]]]:
+    found: dict[str, list[tuple[float, float | None]]] = {
+        name: [] for name in (RECOMPUTE, *question.tiers)
+    }
+    for x, one, values in asked:
+        for place in places(one, values):
+            usd = place.usd_per_mtok
+            found[place.name].append((x, usd if math.isfinite(usd) else None))
+    return found

@@ -1,0 +1,120 @@
+"""The rules of `bindings/tradeoffs.py`, asked with a plan's numbers: when does what pay.
+
+Model: a rule is a figure with its unit and a sentence that says how to read it. All of them are
+pure functions of the inputs, so that each has a range as the costs have.
+
+What can fail: nothing; a rule that does not hold at any length is infinite, and is shown so.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from offstage.bindings import tradeoffs as at
+from offstage.host.geometry import KvGeometry
+from offstage.testbeds.plan.kv import DTYPES
+from offstage.testbeds.plan.question import Question
+from offstage.testbeds.plan.sizing import Place, fetch_rate
+
+__all__ = ["RULES", "Rule", "figures"]
+
+BLOCK_TOKENS = 64
+"""Of one read: a block is one layer of so many tokens."""
+
+
+class Rule(NamedTuple):
+    """What a figure is called, its unit, and how it is read."""
+
+    label: str
+    unit: str
+    text: str
+
+
+RULES: dict[str, Rule] = {
+    "half_weights": Rule("KV is half the weights from", "tokens",
+        "with so many tokens of live context, over all users, KV decides about memory"),
+    "dram_over_flash": Rule("DRAM rather than flash below", "s",
+        "KV that is asked for again sooner is cheaper in DRAM, later in flash (the five-minute "
+        "rule)"),
+    "cxl_over_flash": Rule("CXL rather than flash below", "s",
+        "the same for memory behind CXL, of one host; times the hosts that share a copy"),
+    "hbm_over_dram": Rule("HBM rather than DRAM below", "s", "the same one step up"),
+    "keep_hbm": Rule("kept in HBM for", "s",
+        "rent of HBM has by then cost what prefilling it again does"),
+    "keep_dram": Rule("kept in DRAM for", "s", "the same of DRAM"),
+    "keep_flash": Rule("kept in flash for", "s", "the same of TLC flash, less what writing wears"),
+    "keep_object": Rule("kept in object storage for", "s", "the same of object storage"),
+    "rate_to_fetch": Rule("fetching beats prefilling above", "B/s",
+        "a tier that gives one replica less is slower than its GPUs, at any length"),
+    "crossover": Rule("fetched from flash if longer than", "tokens",
+        "shorter prefixes are prefilled again sooner than a read's latency is over"),
+    "write_cost": Rule("writing to flash wears", "$/Mtok",
+        "price of the drive over what it endures"),
+    "least_reuse": Rule("written if reused with at least", "share",
+        "admission by wear: below it, prefilling again is cheaper than wearing the drive"),
+    "effective": Rule("mean read of a block", "s",
+        "at the hit rate of the inputs; a miss is a read of the drive"),
+    "visible": Rule("seen of a fetch, layer by layer", "s",
+        "what of it does not hide behind prefilling the turn's new tokens"),
+    "cold_flash": Rule("cold start from one drive", "s", "the weights of one replica"),
+    "cold_object": Rule("cold start from object storage", "s", "the same"),
+    "own_tokens": Rule("own machines pay from", "tokens/month",
+        "output tokens a month for which an API asks as much as the cheapest place costs"),
+}  # fmt: skip
+"""Every rule, in the order in which they are shown."""
+
+
+def figures(
+    question: Question, shape: KvGeometry, v: Mapping[str, float], best: Place
+) -> dict[str, float]:
+    """The figure of every rule. `best`: the place whose machines are counted."""
+    b = v["model.kv"]
+    weights = v["model.parameters"] * DTYPES[question.weights]
+    gpu_rate = v["serving.prefill"] * v[f"{question.gpu}.compute"] / (2.0 * v["model.active"])
+    replica_rate = gpu_rate * max(best.replica, 1)
+    life = v["serving.life"]
+    block = b / shape.layer_count * BLOCK_TOKENS
+    prefill = at.prefill_usd(1.0, v[f"{question.gpu}.hour"], gpu_rate)
+    drive = (v["tlc.price"] * v["tlc.capacity"] / at.GB, v["tlc.read"], v["tlc.iops"])
+    module = (v["ddr5.price"] * v["ddr5.capacity"] / at.GB, v["ddr5.read"], v["ddr5.iops"])
+    write = at.write_usd(b * v["serving.amplification"], drive[0], v["tlc.endurance"])
+    rent = at.hold_usd(b, v["tlc.price"], v["workload.gap"], life)
+    months = life / at.HOURS_PER_MONTH
+    found = {
+        "half_weights": at.tokens_of_share(weights, b),
+        "dram_over_flash": at.break_even_s(block, *drive, v["ddr5.price"]),
+        "cxl_over_flash": at.cxl_break_even_s(block, *drive, v["cxl.price"]),
+        "hbm_over_dram": at.break_even_s(block, *module, v["hbm.price"]),
+        "keep_hbm": at.hold_limit_s(b, v["hbm.price"], prefill, 0.0, life),
+        "keep_dram": at.hold_limit_s(b, v["ddr5.price"], prefill, 0.0, life),
+        "keep_flash": at.hold_limit_s(b, v["tlc.price"], prefill, write, life),
+        "rate_to_fetch": at.rate_to_fetch(b, replica_rate),
+        "crossover": at.crossover_tokens(
+            b, fetch_rate("tlc", question, v, best.count), v["tlc.latency"], replica_rate
+        ),
+        "write_cost": write * 1e6,
+        "least_reuse": at.least_reuse(write, rent, prefill),
+        "effective": at.effective_s(
+            v["serving.hit"],
+            v["ddr5.latency"] + at.transfer_s(block, v[f"{question.gpu}.link"]),
+            v["tlc.latency"] + at.transfer_s(block, v["tlc.read"]),
+        ),
+        "visible": _visible(question, shape, v, best, replica_rate),
+        "cold_flash": at.transfer_s(weights, v["tlc.read"]),
+        "own_tokens": at.break_even_tokens(best.usd_per_h * at.HOURS_PER_MONTH, v["api.mtok"]),
+    }
+    if "object.rent" in v:
+        found["keep_object"] = at.hold_limit_s(b, v["object.rent"] * months, prefill, 0.0, life)
+        found["cold_object"] = at.transfer_s(weights, v["object.read"])
+    return {name: found[name] for name in RULES if name in found}
+
+
+def _visible(
+    question: Question, shape: KvGeometry, v: Mapping[str, float], best: Place, rate: float
+) -> float:
+    """Of the fetch of one turn from the drives of the best place, or of one drive."""
+    new = question.tokens / question.turns
+    link = max(best.replica, 1) * v[f"{question.gpu}.link"]
+    fetch = min(link, fetch_rate("tlc", question, v, best.count))
+    old = (question.tokens - new) * v["workload.prefix"]
+    return at.visible_s(at.fetch_s(old, v["model.kv"], fetch, v["tlc.latency"]),
+                        at.prefill_s(new, rate), shape.layer_count)  # fmt: skip

@@ -1,0 +1,179 @@
+"""A plan in words and as tables: for the terminal, and the same rows for the page."""
+
+from collections.abc import Callable
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from offstage.testbeds.plan.result import PlaceRow, Plan
+from offstage.testbeds.plan.sizing import RECOMPUTE
+from offstage.testbeds.report.compare.columns import Range
+from offstage.testbeds.report.page.numbers import count
+
+__all__ = ["COLUMNS", "console", "inputs_table", "label", "of_unit", "sentence", "shown"]
+
+LABELS = {
+    RECOMPUTE: "nowhere: prefilled again", "hbm": "HBM (G1)", "ddr5": "host DRAM (G2)",
+    "cxl": "CXL memory", "tlc": "NVMe, TLC (G3)", "qlc": "NVMe, QLC (G3)",
+    "xl-flash": "NVMe, XL-FLASH (G3)", "dpu": "flash behind a DPU (G3.5)",
+    "object": "object storage (G4)",
+}  # fmt: skip
+SCALES = {
+    "s": ((86_400 * 365.25, "years"), (86_400, "days"), (3_600, "h"), (60, "min"), (1, "s"),
+          (1e-3, "ms"), (1e-6, "µs")),
+    "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")),
+    "B/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")),
+    "tokens": ((1e9, "billion tokens"), (1e6, "million tokens"), (1, "tokens")),
+    "tokens/month": ((1e9, "billion a month"), (1e6, "million a month"), (1, "a month")),
+    "years": ((1, "years"),),
+    "$": ((1, ""),),
+    "$/Mtok": ((1, ""),),
+    "kWh": ((1, "kWh"), (1e-3, "Wh")),
+    "share": ((0.01, "%"),),
+    "1": ((1, ""),),
+}  # fmt: skip
+MINUTES_FROM = 120.0
+"""Shorter times are said in seconds."""
+
+
+def label(name: str) -> str:
+    """What a place is called."""
+    return LABELS.get(name, name)
+
+
+def of_unit(value: float, unit: str) -> tuple[float, str]:
+    """The scale, and the unit's name, in which a value is said."""
+    for scale, name in SCALES[unit]:
+        short = unit == "s" and name == "min" and value < MINUTES_FROM
+        if abs(value) >= scale and not short:
+            return scale, name
+    return SCALES[unit][-1]
+
+
+def shown(value: Range | None, unit: str, none: str = "–") -> str:
+    """A value and its range in one unit."""
+    if value is None:
+        return none
+    scale, name = of_unit(value.value, unit)
+    money = "$" if unit.startswith("$") else ""
+    mid, low, high = (_digits(one / scale) for one in (value.value, value.low, value.high))
+    text = f"{money}{mid}"
+    if (low, high) != (mid, mid):
+        text += f" ({low} to {high})"
+    return f"{text} {name}".rstrip()
+
+
+def _digits(value: float) -> str:
+    return count(value) if value >= 99.5 else f"{value:.2g}" if value < 10 else f"{value:.3g}"
+
+
+def _devices(place: PlaceRow) -> str:
+    found = place.figures["devices"]
+    if found is None or not found.value:
+        return "–"
+    return shown(found, "1") + (f" + {place.dpus} DPU" if place.dpus else "")
+
+
+COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
+    ("GPUs", "GPUs in all, and what binds them",
+     lambda one: f"{shown(one.figures['gpus'], '1')}"),
+    ("GPUs' bound", "what asks for most of them", lambda one: one.gpu_binds or "–"),
+    ("devices", "modules or drives, and what binds them", _devices),
+    ("devices' bound", "what asks for most of them", lambda one: one.device_binds or "–"),
+    ("KV", "bytes that wait", lambda one: _zero(one.figures["capacity_bytes"], "B")),
+    ("read", "mean of all users", lambda one: _zero(one.figures["read_bytes_per_s"], "B/s")),
+    ("first token", "of a turn, without queues",
+     lambda one: shown(one.figures["first_token_s"], "s")),
+    ("a million tokens", "of prompts and answers", lambda one: shown(one.figures["usd_per_mtok"],
+                                                                     "$/Mtok")),
+    ("energy of them", "not part of the dollars",
+     lambda one: shown(one.figures["kwh_per_mtok"], "kWh")),
+    ("life", "of the drives at this rate of writes",
+     lambda one: shown(one.figures["life_years"], "years")),
+)  # fmt: skip
+
+
+def _zero(value: Range | None, unit: str) -> str:
+    return shown(value, unit) if value is not None and value.value else "–"
+
+
+def sentence(plan: Plan) -> str:
+    """The answer: what the KV is, where it waits at least cost, when flash pays."""
+    asked = plan.question
+    best = next(one for one in plan.places if one.name == plan.best)
+    tiers = [one for one in plan.places if one.figures["capacity_bytes"] and
+             one.figures["capacity_bytes"].value]  # fmt: skip
+    held = tiers[0].figures["capacity_bytes"] if tiers else None
+    users = f"{count(asked.users)} user{'s' if asked.users > 1 else ''}"
+    text = f"{users} of {count(asked.tokens)} tokens on {asked.model}"
+    text += f" hold {shown(held, 'B')} of KV" if held is not None else " are asked about"
+    text += f": cheapest is {label(best.name)}, {shown(best.figures['gpus'], '1')} {asked.gpu}"
+    if best.figures["devices"] is not None and best.figures["devices"].value:
+        text += f" and {_devices(best)} {'module' if best.name in ('ddr5', 'cxl') else 'drive'}s"
+    text += f", {shown(best.figures['usd_per_mtok'], '$')} a million tokens"
+    rules = {one.name: one.figure for one in plan.rules}
+    again = next(one for one in plan.places if one.name == RECOMPUTE).figures["usd_per_mtok"]
+    if best.name != RECOMPUTE and again is not None:
+        text += f", against {shown(again, '$')} where every turn is prefilled again"
+    pays = f"flash pays where KV is asked for again within {shown(rules['keep_flash'], 's')}, and "
+    pays += f"rather than DRAM where that is later than {shown(rules['dram_over_flash'], 's')}"
+    return f"{text}; {pays}."
+
+
+def console(plan: Plan) -> Group:
+    """Sentence, places, rules and the inputs that matter most."""
+    noted = [f"{label(one.name)}: {one.note}" for one in plan.places if one.note]
+    stale = [one.name for one in plan.inputs if one.stale]
+    if stale:
+        noted.append(f"older than a year (marked †): {', '.join(stale)}")
+    noted.append(f"each range holds nine in ten of {plan.draws} draws of all inputs together")
+    return Group(
+        Text(plan.sentence), "", _places(plan), "", _rules(plan), "", _matters(plan), "",
+        *(Text(f"note: {text}") for text in noted),
+    )  # fmt: skip
+
+
+def _grid(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if not number else "right", overflow="fold")
+    return table
+
+
+def _places(plan: Plan) -> Table:
+    """Two lines of columns fit no terminal: the places stand side by side instead."""
+    table = _grid("where KV waits", *(label(one.name) for one in plan.places))
+    for name, _, cell in COLUMNS:
+        table.add_row(name, *(cell(one) for one in plan.places))
+    return table
+
+
+def _rules(plan: Plan) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for one in plan.rules:
+        table.add_row(one.label, shown(one.figure, one.unit, "never"), Text(one.text, style="dim"))
+    return table
+
+
+def _matters(plan: Plan) -> Table:
+    table = _grid("what matters most", "range", "a million tokens at its ends", "kind")
+    kinds = {one.name: one for one in plan.inputs}
+    for one in plan.effects[:8]:
+        of = kinds[one.parameter]
+        table.add_row(one.parameter, f"{one.low:g} to {one.high:g} {one.unit}".removesuffix(" 1"),
+                      f"${one.at_low:.3g} to ${one.at_high:.3g}",
+                      of.kind + (" †" if of.stale else ""))  # fmt: skip
+    return table
+
+
+def inputs_table(plan: Plan) -> Table:
+    """Every input with its range, its kind, its date and its source; † is older than a year."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("input", "value", "low", "high", "kind", "date", "source"):
+        table.add_column(name, overflow="fold", no_wrap=name == "input")
+    for one in plan.inputs:
+        unit = "" if one.unit == "1" else f" {one.unit}"
+        table.add_row(one.name, f"{one.value:g}{unit}", f"{one.low:g}", f"{one.high:g}", one.kind,
+                      one.date + (" †" if one.stale else ""), Text(one.source))  # fmt: skip
+    return table

@@ -1,0 +1,188 @@
+"""Does a plan follow from its question: what binds, what it costs, and what is refused?"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.plan.inputs import gather
+from offstage.testbeds.plan.kv import token_bytes
+from offstage.testbeds.plan.prices import catalog
+from offstage.testbeds.plan.question import Question, parse_tokens, read_spec
+from offstage.testbeds.plan.result import Plan, make_plan
+from offstage.testbeds.plan.sizing import Place, places
+from offstage.testbeds.plan.table import console, inputs_table, sentence
+
+DRAWS = 24
+
+
+def values(**words: Any) -> tuple[Question, dict[str, float]]:
+    """A question, and the values of all its inputs."""
+    spec = read_spec(None, words)
+    spec.check(catalog())
+    return spec.plan, gather(spec, catalog()).values
+
+
+def found(changes: dict[str, float] | None = None, **words: Any) -> dict[str, Place]:
+    question, of = values(**words)
+    return {one.name: one for one in places(question, {**of, **(changes or {})})}
+
+
+def planned(**words: Any) -> Plan:
+    spec = read_spec(None, words)
+    return make_plan(spec, gather(spec, catalog()), draws=DRAWS)
+
+
+def test_what_waits_is_users_times_context() -> None:
+    """100 users of 128K tokens of a 70B model: 4.29 TB; a shared half is stored once."""
+    assert found()["tlc"].capacity_bytes == 100 * 131_072 * 327_680
+    assert found(shared=0.5)["tlc"].capacity_bytes == (100 * 0.5 + 0.5) * 131_072 * 327_680
+
+
+def test_turns_that_find_nothing_cost_what_prefilling_costs() -> None:
+    """With one turn all of a context is new: a tier saves nothing."""
+    one = found(turns=1)
+    assert one["tlc"].gpus == one["recompute"].gpus
+    assert one["tlc"].usd_per_mtok > one["recompute"].usd_per_mtok
+    ten = found(turns=10)
+    assert ten["tlc"].usd_per_mtok < ten["recompute"].usd_per_mtok
+
+
+def test_each_need_of_a_tier_can_bind() -> None:
+    """Capacity, rates and wear: the most demanding gives the count of devices."""
+    for changes, binds in (
+        ({"tlc.endurance": 1e16}, "wear"),
+        ({"tlc.endurance": 1e30}, "read"),
+        ({"tlc.endurance": 1e30, "tlc.read": 1e15}, "write"),
+        ({"tlc.endurance": 1e30, "tlc.read": 1e15, "tlc.write": 1e15}, "capacity"),
+    ):
+        place = found(changes)["tlc"]
+        assert place.device_binds == binds
+        assert place.count == max(place.devices.values()) == place.devices[binds]
+
+
+def test_each_need_of_a_gpu_can_bind() -> None:
+    assert found()["hbm"].gpu_binds == "room for KV"
+    assert found()["recompute"].gpu_binds == "prefill"
+    slow = found({"h100.bandwidth": 1e12, "h100.compute": 1e18})
+    assert slow["tlc"].gpu_binds == "rate of HBM"
+
+
+def test_gpus_hold_what_is_live() -> None:
+    """However they are counted, the replicas have room for weights and live sessions."""
+    question, of = values()
+    for place in places(question, of):
+        room = place.gpus * of["h100.memory"] * of["serving.memory_share"]
+        weights = place.gpus / place.replica * of["model.parameters"]
+        live = question.users if place.name == "hbm" else math.ceil(place.active)
+        assert room >= weights + live * 131_072 * 327_680
+        assert place.gpus % place.replica == 0
+
+
+def test_a_tier_slower_than_prefilling_is_not_recommended() -> None:
+    place = found({"tlc.read": 1e8, "tlc.iops": 1e3, "tlc.endurance": 1e30})
+    assert place["object"].note == "slower than prefilling again"
+    plan = planned(tiers=("object",))
+    assert plan.best == "recompute"
+
+
+def test_modules_need_slots() -> None:
+    """68 DIMMs for 2 machines: said, and not recommended."""
+    dram = found()["ddr5"]
+    assert dram.count == 68 and dram.note == "68 of them, 64 slots"
+    assert not found({"ddr5.slots": 40.0})["ddr5"].note
+
+
+def test_a_model_that_no_machine_holds_says_so() -> None:
+    question, of = values()
+    none = places(question, {**of, "model.parameters": 1e18})
+    assert all(one.gpus == 0 and one.note.startswith("no machine") for one in none)
+
+
+def test_every_figure_lies_in_its_range_and_the_seed_decides() -> None:
+    plan, again = planned(), planned()
+    assert msgspec.json.encode(plan) == msgspec.json.encode(again)
+    for place in plan.places:
+        for name, figure in place.figures.items():
+            if figure is not None:
+                assert figure.low <= figure.value <= figure.high, (place.name, name)
+    for rule in plan.rules:
+        assert rule.figure is None or rule.figure.low <= rule.figure.value <= rule.figure.high
+
+
+def test_what_matters_most_comes_first_and_ends_differ() -> None:
+    effects = planned().effects
+    widths = [abs(one.at_high - one.at_low) for one in effects]
+    assert widths == sorted(widths, reverse=True) and len(widths) > 10
+    gpu = next(one for one in effects if one.parameter == "h100.hour")
+    assert gpu.at_high > gpu.at_low
+
+
+def test_every_input_says_what_kind_of_knowledge_it_is() -> None:
+    rows = planned().inputs
+    assert {one.kind for one in rows} == {"cited", "assumed"}
+    assert all(one.source for one in rows)
+    stale = [one.name for one in rows if one.stale]
+    assert stale == ["object.rent"] or "object.rent" in stale
+
+
+def test_what_is_printed_is_what_was_planned() -> None:
+    """The sentence names the cheapest place; the tables mark what is old."""
+    from rich.console import Console
+
+    plan = planned()
+    plan.sentence = sentence(plan)
+    assert "4.3 TB" in plan.sentence and "cheapest is NVMe" in plan.sentence
+    out = Console(width=260)
+    with out.capture() as text:
+        out.print(console(plan))
+        out.print(inputs_table(plan))
+    assert "older than a year (marked †): object.rent" in text.get()
+    assert "2016-12-01 †" in text.get()
+
+
+@pytest.mark.parametrize("text", ["128K", "131072", 131_072, "0.125M", " 128 k "])
+def test_tokens_as_people_write_them(text: str | int) -> None:
+    assert parse_tokens(text) == 131_072
+
+
+def test_a_spec_has_the_question_a_model_and_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "spec.toml"
+    path.write_text(
+        '[plan]\nmodel = "mine"\nusers = 7\ncontext = "32K"\ntiers = ["tlc"]\n'
+        '[model]\nlayers = 10\nform = "mha"\nheads = 4\nhead = 64\nparameters = 3\n'
+        '[tlc]\nprice = { value = 1, unit = "$/GB", low = 1, high = 1, date = 2026-01-01, '
+        'tag = "cited", source = "mine" }\n',
+        encoding="utf-8",
+    )
+    spec = read_spec(path, {"users": 8})
+    shape, parameters, active = spec.shape()
+    assert spec.plan.users == 8 and spec.plan.tokens == 32_768
+    assert token_bytes(shape, "fp16").value == 10 * 2 * 4 * 64 * 2
+    assert parameters.base == active.base == 3e9
+    assert catalog().with_tables(spec.numbers, spec.where).numbers("tlc")["price"].value == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"model": "gpt-5"}, "no published geometry"),
+        ({"users": 0}, ">= 1"),
+        ({"users": 10**9, "context": "1M"}, "a tier can name"),
+        ({"context": "12x"}, "no number of tokens"),
+        ({"context": 0}, "0 tokens"),
+        ({"dtype": "fp3"}, "unknown format"),
+        ({"gpu": "a100"}, "choose of h100"),
+        ({"tiers": ["tape"]}, "choose of hbm"),
+        ({"shared": 1.5}, "<= 1"),
+        ({"usres": 5}, "did you mean 'users'"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(words: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says) as error:
+        spec = read_spec(None, words)
+        spec.check(catalog())
+    assert "\n" not in str(error.value)

@@ -102,7 +102,7 @@ def bounds(
     jobs: JobsOption = 0,
     form: FormatOption = Format.text,
 ) -> None:
-    """What any policy could reach at most: compulsory, Belady, clairvoyant, last step."""
+    """What could be reached: without prefetch, by a clairvoyant, and by what is predicted."""
     from rich.console import Group
     from rich.text import Text
 
@@ -229,8 +229,9 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     sentence = lab_sentence(summary)
     failed = [f"failed: {one.point}: {one.message}" for one in summary.failed]
     notes = [f"note: {text}" for text in summary.notes]
-    lines = ["", sentence, *failed, *notes, "", *map(str, paths.values())]
+    lines = ["", *notes, sentence, *failed, "", *map(str, paths.values())]
     document = {
+        "notes": summary.notes,
         "sentence": sentence,
         "points": [_headline(point) for point in summary.points],
         "requests": msgspec.to_builtins(summary.requests),

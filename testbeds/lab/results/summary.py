@@ -45,7 +45,7 @@ class PointInfo:
 
     `buffer_blocks` is per layer and session, `slot_count` the arena for all of them. A bandwidth of
     0 is no cap. `device`: the preset of the chip model that it ran on. `parameters` are the
-    policy's that the spec set.
+    policy's that the spec set. `context_blocks`: of the longest session at its end; 0: not known.
     """
 
     workload: str
@@ -61,6 +61,7 @@ class PointInfo:
     granule: bool = False
     device: str = ""
     parameters: dict[str, int] = field(default_factory=dict)
+    context_blocks: int = 0
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,8 @@ class Point:
             block_bytes=spec.block_bytes // granules,
             granule=granules > 1,
             parameters=self.policy.parameters,
+            context_blocks=(spec.workload.context_tokens + spec.workload.steps - 1)
+            // spec.geometry.block_tokens,
         )
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
 from offstage.host.decode_cost import read
+from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.ledger import (
     LEDGER_NAME,
     BoundTotals,
@@ -30,6 +31,7 @@ from offstage.testbeds.lab.results.ledger import (
 )
 from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
+from offstage.testbeds.lab.results.vacuous import notes_of
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
 from offstage.testbeds.lab.run.plan import Point, Task, build, digest, trace_path
@@ -67,6 +69,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
         spec=spec,
         manifest=manifest(experiment),
         points=summaries,
+        notes=notes_of(summaries),
         failed=list({one.point + one.message: one for one in [*failed, *unmeasured]}.values()),
         requests=[
             row
@@ -269,11 +272,17 @@ def bounds_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(column, justify="left" if column in ("workload", "bound") else "right")
     for row in rows:
         table.add_row(
-            row["workload"], f"{row['buffer_over_k']:g}", row["bound"].replace("_", " "),
+            row["workload"], f"{row['buffer_over_k']:g}", _named(row["bound"]),
             _percent(row["nontrivial_hit"]), _percent(row["hit"]),
             "" if row["reads"] is None else f"{row['reads']:,}",
         )  # fmt: skip
     return table
+
+
+def _named(bound: str) -> str:
+    kinds = {"compulsory": "no prefetch: ", "belady": "no prefetch: "}
+    kind = "predictor: " if bound in PREDICTORS else kinds.get(bound, "")
+    return kind + bound.replace("_", " ")
 
 
 def _percent(value: float | None) -> str:

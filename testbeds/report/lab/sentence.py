@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
+from offstage.testbeds.lab.results.vacuous import why_vacuous
 from offstage.testbeds.report.lab.marks import interval_text
 from offstage.testbeds.report.lab.requests import capacity, setting_name
 from offstage.testbeds.report.lab.series import (
@@ -47,6 +48,8 @@ def lab_sentence(summary: LabSummary) -> str:
         f"On {facet.title}, with a staging buffer of {over_k(info.buffer_over_k)} "
         f"({count(info.buffer_blocks)} blocks of {size(info.block_bytes)} a layer), "
     )
+    if why := why_vacuous(point):
+        start = f"This says little of a policy, {_and(why)}: {start[:1].lower()}{start[1:]}"
     pieces = [start + _finding(facet, look, point, metric), _gap(facet, point, metric)]
     pieces += [_beyond(facet, point, metric), _spread(facet, look, metric)]
     pieces += _what(summary, info.workload)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.summary import BoundSummary, Interval, PointInfo, PointSummary
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Series",
     "View",
     "bandwidth",
+    "bound_label",
     "bound_name",
     "facets",
     "metric",
@@ -40,20 +42,25 @@ MARKS = ("circle", "square", "triangle", "star", "diamond", "wedge")
 AXES = ("hbm_pool_over_k=", "bandwidth=", "storage=")
 BOUND_NAMES = {
     "compulsory": "infinite buffer",
-    "belady": "Belady",
+    "belady": "Belady, no prefetch",
     "clairvoyant": "clairvoyant",
     "cap_limit": "limit under the cap",
-    "last_step": "last step known",
+    "last_step": "last step",
+    "two_averages": "two averages",
 }
 BOUND_TIPS = {
-    "compulsory": "A buffer without end that reads on demand: it misses first touches only.",
-    "belady": "The best that reading on demand can do: what is needed last goes first.",
+    "compulsory": "A buffer without end that reads on demand: it misses first touches only. A "
+    "policy that prefetches can pass it.",
+    "belady": "The best without prefetch: it reads on demand, and what is needed last goes first. "
+    "A policy that prefetches can pass it.",
     "clairvoyant": "Knows all demands to come, and reads ahead within buffer and cap: attainable "
     "if reads took no time.",
     "cap_limit": "No policy can exceed it within buffer and cap. It is a count of hits of the "
     "whole run, so it says nothing of non-trivial demands, of single requests, or of traffic.",
     "last_step": "The best blocks by the scores of the step before, as many as the buffer holds, "
-    "read for nothing.",
+    "read for nothing. A predictor and no bound: who knows more can pass it.",
+    "two_averages": "The same by a regression on the last scores, a fast and a slow average: the "
+    "strongest causal predictor from scores that we have. No bound either.",
 }
 """What a bound is, in a sentence; docs/reference/bounds.md has the definitions."""
 
@@ -211,6 +218,11 @@ def bandwidth(bytes_per_s: int) -> str:
 def bound_name(name: str) -> str:
     """How text calls a bound."""
     return BOUND_NAMES.get(name, name.replace("_", " "))
+
+
+def bound_label(name: str) -> str:
+    """The same with what it is: a bound, or a predictor, which is none."""
+    return f"{'predictor' if name in PREDICTORS else 'bound'}: {bound_name(name)}"
 
 
 def _setting(info: PointInfo) -> tuple[str, float, int, str]:

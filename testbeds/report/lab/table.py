@@ -17,7 +17,7 @@ from offstage.testbeds.report.lab.series import (
     Facet,
     Look,
     View,
-    bound_name,
+    bound_label,
     over_k,
     view_of,
 )
@@ -80,8 +80,8 @@ def points_section(view: View) -> str:
         pieces.append(scroll)
     caption = (
         "Under each figure its 95 % interval, drawn over requests; coverage, traffic and gap "
-        "closed are paired with no prefetch on the same requests. Infinite "
-        "buffer and Belady read on demand: a policy that prefetches may exceed them. Clairvoyant "
+        "closed are paired with no prefetch on the same requests. Infinite buffer and Belady read "
+        "on demand: a policy that prefetches can pass them. Predictors are no bounds. Clairvoyant "
         "is what was attainable under the cap. Read hits, traffic and stall together."
     )
     return tag(
@@ -152,7 +152,7 @@ def _range(low: str, high: str) -> str:
 
 
 def _bound_row(bound: BoundSummary, columns: Sequence[str]) -> str:
-    name = f"bound: {escape(bound_name(bound.name))}"
+    name = escape(bound_label(bound.name))
     if bound.name in BOUND_TIPS:
         name = tag("abbr", name, tabindex=0, data_tip=BOUND_TIPS[bound.name])
     cells = [tag("th", name, scope="row")]
@@ -232,7 +232,7 @@ def _console_table(facet: Facet, columns: Sequence[str]) -> Table:
                 for column in columns
             ]
             if any(cell != NOTHING for cell in cells_shown):
-                row = [f"  bound: {bound_name(bound.name)}", *cells_shown]
+                row = [f"  {bound_label(bound.name)}", *cells_shown]
                 table.add_row(*(Text(cell, style="dim") for cell in row))
     return table
 

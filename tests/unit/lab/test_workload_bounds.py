@@ -1,7 +1,7 @@
 """Do the bounds of a workload count what its sessions demand, as a plain loop over sets does?"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,10 @@ from offstage.testbeds.lab.bounds.collect import (
     BOUNDS,
     BoundPoint,
     Collector,
-    LastStep,
     bounds_at,
 )
+from offstage.testbeds.lab.bounds.predictors import LastStep, TwoAverages
+from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
 
 LAYERS, SELECT, BLOCK_TOKENS, BLOCK_BYTES = 2, 4, 3, 1 << 16
@@ -169,6 +170,33 @@ def test_last_step_is_the_best_by_the_scores_before(
                     assert hits[step, layer, at] == len(want)
 
 
+@pytest.mark.parametrize("pool", [False, True])
+def test_two_averages_know_more_than_the_last_step(pool: bool) -> None:
+    """Does a regression on the past beat the step before, from the first step on, without knowing
+    what comes: are its hits the same where all later steps are others?"""
+    options = GeneratedOptions(profile="drifting", layers=6, context_tokens=64 * 512, steps=96,
+                               select_blocks=32, window_blocks=2)  # fmt: skip
+    workload = GeneratedWorkload(options)
+    slabs = list(workload.slabs(0, 24))
+    found = []
+    for kind in (LastStep, TwoAverages):
+        predictor = kind(workload, (64, 128))
+        served = every_fourth if pool else lambda _: None
+        found.append(np.concatenate([predictor.take(slab, served(slab))[1] for slab in slabs]))
+    last, two = (hits.sum(axis=(0, 1)) for hits in found)
+    demands = 96 * 6 * (32 - 3)
+    assert two[0] > last[0] + 0.01 * demands and two[1] > last[1]
+    assert found[0][0].sum() == 0 < found[1][0].sum()
+    other = GeneratedWorkload(replace(options, seed=2))
+    later = [replace(one, scores=two.scores, selected=two.selected)
+             for one, two in zip(slabs, other.slabs(0, 24), strict=True)]  # fmt: skip
+    predictor = TwoAverages(workload, (64, 128))
+    changed = [predictor.take(slab)[1] for slab in (*slabs[:2], *later[2:])]
+    plain = TwoAverages(workload, (64, 128))
+    own = [plain.take(slab)[1] for slab in slabs]
+    assert np.array_equal(changed[0], own[0]) and np.array_equal(changed[1], own[1])
+
+
 def test_keys_of_long_contexts_are_wider() -> None:
     """Beyond 65,536 blocks of a layer, is the order by score and ordinal still the same?"""
     info = SessionInfo("long", 70_000, 2, np.zeros((70_000, 2), np.uint64))
@@ -221,12 +249,14 @@ def test_a_tighter_cap_or_buffer_is_never_better() -> None:
     found = bounds_at(collector, points)
     total = int(found[0].rows["demands"].sum())
     hits = np.array([one.rows["hits"].sum(axis=0) for one in found])
-    compulsory, alone, ahead, last = hits.reshape(2, len(rates), len(BOUNDS)).transpose(2, 0, 1)
+    compulsory, alone, ahead, last, two = hits.reshape(2, len(rates), len(BOUNDS)).transpose(
+        2, 0, 1
+    )
     assert (compulsory == compulsory[0, 0]).all()
     assert (alone == alone[:, :1]).all() and (alone[0] < alone[1]).all()
     assert (np.diff(ahead, axis=1) >= 0).all() and (ahead[:, -1] == total).all()
     assert (alone <= ahead).all() and (ahead[0] <= ahead[1]).all()
-    assert (last[0] < last[1]).all()
+    assert (last[0] < last[1]).all() and (two[0] < two[1]).all()
     for one, ahead_hits in zip(found, ahead.reshape(-1), strict=True):
         assert (one.limit_hits is None) == (one.point.bytes_per_s == 0)
         assert one.limit_hits is None or ahead_hits <= one.limit_hits <= total
@@ -278,7 +308,7 @@ def test_the_decision_core_keeps_to_the_bounds(seed: int) -> None:
     collector.collect()
     rate = BLOCK_BYTES * 500
     (bounds,) = bounds_at(collector, [BoundPoint(6, slots, rate, BLOCK_BYTES, COMPUTE_NS)])
-    compulsory, alone, ahead, _ = bounds.rows["hits"].sum(axis=0).tolist()
+    compulsory, alone, ahead, *_ = bounds.rows["hits"].sum(axis=0).tolist()
     total = int(bounds.rows["demands"].sum())
     assert bounds.limit_hits is not None
     assert alone < compulsory and alone < ahead <= bounds.limit_hits < total

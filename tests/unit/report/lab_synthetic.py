@@ -135,7 +135,7 @@ def bounds(none: SeedRun) -> SeedBounds:
         rows[name] = none.rows[name]
     left = none.rows["nontrivial_ends"][:, 5:].sum(axis=1, dtype=np.int64)
     draw = np.random.default_rng([none.seed, 8])
-    for at, share in enumerate((0.18, 0.6, 0.3, 0.5)):
+    for at, share in enumerate((0.18, 0.6, 0.3, 0.5, 0.45)):
         rows["nontrivial_hits"][:, at] = rows["nontrivial"] - draw.binomial(left, share)
         rows["hits"][:, at] = rows["nontrivial_hits"][:, at] + 2
     misses_of = {

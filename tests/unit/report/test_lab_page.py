@@ -20,6 +20,7 @@ from rich.console import Console
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run as offstage
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
+from offstage.testbeds.lab.results.vacuous import notes_of, why_vacuous
 from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
 from offstage.testbeds.report.lab.marks import hit_scale
 from offstage.testbeds.report.lab.page import render_lab
@@ -115,6 +116,26 @@ def test_the_sentence_says_what_where_and_against_what(whole: LabSummary) -> Non
         assert words in sentence
 
 
+def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
+    """A buffer or a pool of the whole context, k of the whole context, and two requests: in the
+    sentence before any figure, and in the notes with how many points each is true of."""
+    (point,) = lab.points(policies=("none",), buffers=(2.0,))
+    assert why_vacuous(point) == [] and notes_of([point]) == []
+    for context, pool, why in (
+        (64, 0.0, "a buffer of 64 blocks holds the whole context of 64"),
+        (32, 0.0, "k selects the whole context of 32 blocks"),
+        (90, 3.0, "the HBM pool holds the whole context of 90 blocks"),
+    ):
+        info = replace(point.info, context_blocks=context, hbm_pool_over_k=pool)
+        found = msgspec.structs.replace(point, info=info)
+        sentence = plain(lab_sentence(lab.summary(points=[found])))
+        assert sentence.startswith(f"This says little of a policy, {why}: on ")
+        assert notes_of([point, found]) == [f"says little of a policy: {why} (1 of 2 points)"]
+    few = msgspec.structs.replace(point, requests=2)
+    sentence = plain(lab_sentence(lab.summary(points=[few])))
+    assert sentence.startswith("This says little of a policy, 2 requests only: on ")
+
+
 def test_the_sentence_does_not_speak_of_a_gap_that_nobody_closed(lab: SimpleNamespace) -> None:
     """Where no prefetch is the best that is not dear, the bound is named, and no share of a gap."""
     found = lab.points(policies=("none", "prev_step"), buffers=(2.0,))
@@ -171,7 +192,7 @@ def test_the_terminal_leaves_out_columns_rather_than_wrap(whole: LabSummary, wid
     console.print(lab_table(whole))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     rows = [line for line in lines if line.startswith("  ")]
-    first = [line for line in rows if re.match(r"  (?!bound)\S", line)]
+    first = [line for line in rows if re.match(r"  (?!bound|predictor)\S", line)]
     assert not any("…" in line for line in lines) and max(map(len, lines)) <= width
     assert len([line for line in first if "%" in line]) == len(whole.points)
     assert not any("limit under the cap" in line for line in lines)

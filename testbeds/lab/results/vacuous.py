@@ -1,0 +1,42 @@
+"""Which figures of a run say nothing of a policy, and why: said before the figures are.
+
+A buffer, or an HBM pool, that holds the whole context has every hit that there is to have after
+first touches, whatever was read ahead; so has a selection that is the whole context. With few
+requests there is no interval to speak of. Pure functions of the points; nothing can fail.
+"""
+
+from collections.abc import Sequence
+
+from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, PointSummary
+
+__all__ = ["notes_of", "why_vacuous"]
+
+
+def why_vacuous(point: PointSummary) -> list[str]:
+    """What makes the point's figures say little, the worst first; empty where nothing does."""
+    info, found = point.info, []
+    context, k = info.context_blocks, info.buffer_blocks / info.buffer_over_k
+    if context and k >= context:
+        found.append(f"k selects the whole context of {context:,} blocks")
+    elif context and info.buffer_blocks >= context:
+        found.append(
+            f"a buffer of {info.buffer_blocks:,} blocks holds the whole context of {context:,}"
+        )
+    elif context and info.hbm_pool_over_k * k >= context:
+        found.append(f"the HBM pool holds the whole context of {context:,} blocks")
+    if point.requests < WEAK_REQUESTS:
+        word = "request" if point.requests == 1 else "requests"
+        found.append(f"{point.requests} {word} only")
+    return found
+
+
+def notes_of(points: Sequence[PointSummary]) -> list[str]:
+    """Each reason once, with how many points it is true of."""
+    found: dict[str, int] = {}
+    for point in points:
+        for why in why_vacuous(point):
+            found[why] = found.get(why, 0) + 1
+    return [
+        f"says little of a policy: {why} ({count} of {len(points)} points)"
+        for why, count in found.items()
+    ]

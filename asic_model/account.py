@@ -7,7 +7,7 @@ used by one thread, for one run.
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,18 +118,26 @@ class Account:
 
     fetches: list[Served] = field(default_factory=list)
     reads_ps: list[int] = field(default_factory=list)
+    readers: Counter[int] = field(default_factory=Counter)
+    """Reads by session."""
     tokens: list[int] = field(default_factory=list)
     """The pace of each token's session in ns; 0: it announced none."""
+    sessions: list[int] = field(default_factory=list)
+    """Of each token."""
+    tenants: dict[int, int] = field(default_factory=dict)
+    """Of each session."""
     bytes_to_hosts: int = 0
     bytes_written: int = 0
     _at: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def token(self, session: int, step: int, pace_ns: int) -> int:
+    def token(self, session: int, step: int, pace_ns: int, tenant: int = 0) -> int:
         """The token that a fetch of this session and step belongs to."""
         last = self._at.get(session)
         if last is None or last[0] != step:
             self._at[session] = last = (step, len(self.tokens))
             self.tokens.append(pace_ns)
+            self.sessions.append(session)
+            self.tenants[session] = tenant
         return last[1]
 
     def figures(self, block_bytes: int) -> dict[str, Any]:
@@ -148,7 +156,7 @@ class Account:
             "device_ns": times_of(staged / PS),
             "read_ns": times_of(np.array(self.reads_ps, np.int64) / PS),
             "stall_ns": times_of(stall_ps / PS),
-            "deadlines_missed": self._missed(token),
+            "deadlines_missed": int(self.missed(token).sum()),
             "tokens_per_s": len(self.tokens) / seconds,
             "seconds": seconds,
             "reads": len(self.reads_ps),
@@ -163,14 +171,20 @@ class Account:
         return (min((one.begin_ps for one in self.fetches), default=0),
                 max((one.end_ps for one in self.fetches), default=0))  # fmt: skip
 
-    def _missed(self, token: npt.NDArray[np.int64]) -> int:
-        """Tokens that took longer than their session's pace."""
+    def read(self, took_ps: int, session: int) -> None:
+        """A read of the medium has ended."""
+        self.reads_ps.append(took_ps)
+        self.readers[session] += 1
+
+    def missed(self, token: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether each token took longer than its session's pace."""
         first = np.full(len(self.tokens), np.iinfo(np.int64).max)
         last = np.zeros(len(self.tokens), np.int64)
         np.minimum.at(first, token, [one.begin_ps for one in self.fetches])
         np.maximum.at(last, token, [one.end_ps for one in self.fetches])
         pace_ps = np.array(self.tokens, np.int64) * PS
-        return int(((pace_ps > 0) & (last - first > pace_ps)).sum())
+        missed: npt.NDArray[np.bool_] = (pace_ps > 0) & (last - first > pace_ps)
+        return missed
 
     def units(self, device: Device, drive: dict[str, int] | None) -> list[UnitRun]:
         """Every unit of the chip over the run, with its share of the latency of fetches."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.units import cores as software
-from offstage.asic_model.units.codec import codec_lanes
+from offstage.asic_model.units.codec import codec_lanes, coded_permille
 from offstage.asic_model.units.cost import per_mib_ps, permille
 from offstage.asic_model.units.cxl import cxl_ports
 from offstage.asic_model.units.ddr import ddr_channels
@@ -22,7 +22,7 @@ from offstage.asic_model.units.dedup import hash_pipelines
 from offstage.asic_model.units.dma import dma_engines
 from offstage.asic_model.units.front_end import front_end, receive
 from offstage.asic_model.units.hbm import hbm_stacks
-from offstage.asic_model.units.metadata import look_up, metadata_table
+from offstage.asic_model.units.metadata import look_up, metadata_table, update
 from offstage.asic_model.units.nvme import nvme_units
 from offstage.asic_model.units.qos import arbiter
 from offstage.asic_model.units.scheduler import decide, scheduler_pipeline
@@ -62,40 +62,41 @@ def network(
         *metadata_table(preset.metadata), *dma_engines(preset.dma), *codec_lanes(preset.codec),
         *hash_pipelines(preset.dedup, preset.memory(preset.spill)),
     ]  # fmt: skip
-    return Network(tuple(units), _chip_routes(preset, piece_bytes or preset.dma.piece.whole))
+    routes = _chip_routes(preset, piece_bytes or preset.dma.piece.whole)
+    return Network(tuple(units), routes, coded_permille(preset.codec))
 
 
 def _chip_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
-    table, codec, dma = preset.metadata, preset.codec, preset.dma
-    assert table and codec and dma and preset.scheduler
-    coded, spill = permille(codec.ratio), preset.memory(preset.spill)
+    table, dma = preset.metadata, preset.dma
+    assert table and dma and preset.scheduler
+    spill = preset.memory(preset.spill)
     arena = preset.staging
     medium = (
         Stage("nvme_command", bytes_permille=0),
-        Stage("drive", bytes_permille=coded),
+        Stage("drive", coded=True),
         Stage("nvme_done", bytes_permille=0),
     )
     return {
         "read": (
-            Stage("qos", bytes_permille=coded), *medium,
-            Stage("dma_in", bytes_permille=coded, piece_bytes=dma.piece.whole),
-            Stage("decode"), Stage(arena), Stage("metadata_update", bytes_permille=0, join=True),
+            Stage("qos", coded=True), *medium,
+            Stage("dma_in", coded=True, piece_bytes=dma.piece.whole),
+            Stage("decode"), Stage(arena), update(table),
         ),
         "write": (
             Stage("link_in"), Stage("hash"),
             *look_up(table, preset.spill, spill, "absent"),
-            Stage("encode", label="absent"), Stage("dma_out", bytes_permille=coded),
-            Stage("qos", bytes_permille=coded), medium[0], replace(medium[1], write=True),
+            Stage("encode", label="absent"), Stage("dma_out", coded=True),
+            Stage("qos", coded=True), medium[0], replace(medium[1], write=True),
             medium[2],
         ),
         "hit": (
-            *look_up(table, preset.spill, spill, "found", items="blocks"),
+            *look_up(table, preset.spill, spill, "found"),
             Stage(arena, label="found", piece_bytes=hit_bytes), Stage("dma_out"),
             Stage("link_out"),
         ),
         "command": (
             receive(preset.front_end),
-            *look_up(table, preset.spill, spill, "known", items="blocks"),
+            *look_up(table, preset.spill, spill, "known"),
             *decide(preset.scheduler, "known"),
         ),
     }  # fmt: skip

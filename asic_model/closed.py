@@ -198,7 +198,8 @@ class ClosedLoop:
         fetch = self.trace.fetches[item.fetch]
         pace_ns = self.trace.session_ns.get(fetch.session, 0)
         if item.served is None:
-            token = self.account.token(fetch.session, fetch.step, pace_ns)
+            session = self._sessions.get(fetch.session, fetch.session)
+            token = self.account.token(session, fetch.step, pace_ns, fetch.tenant)
             item.served = Served(token, now_ps)
             if fetch.demands:
                 self.account.fetches.append(item.served)
@@ -206,8 +207,7 @@ class ClosedLoop:
             "command", now_ps, lambda end_ps: self._decide(item, step, end_ps),
             count=len(step.demands), score_count=len(step.scores), tenant=fetch.tenant,
             session=self._sessions.get(step.session, step.session),
-            size_bytes=self.trace.block_bytes,
-            offset_bytes=self.trace.offset_bytes(step.session, step.layer),
+            size_bytes=self.trace.block_bytes, layer=step.layer,
         )]  # fmt: skip
 
     def _decide(self, item: _Item, step: ToldStep, now_ps: int) -> None:
@@ -263,7 +263,7 @@ class ClosedLoop:
         tag = self.device.ask(
             "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
             tenant=fetch.tenant, session=self._sessions.get(fetch.session, fetch.session),
-            offset_bytes=self.trace.offset_bytes(fetch.session, fetch.layer),
+            layer=fetch.layer,
         )  # fmt: skip
 
     def _answered(self, item: _Item, now_ps: int) -> None:
@@ -317,7 +317,7 @@ class ClosedLoop:
         io = int(action["io"])
 
         def landed(end_ps: int) -> None:
-            self.account.reads_ps.append(end_ps - now_ps)
+            self.account.read(end_ps - now_ps, int(action["session"]))
             self._call("io_done", lambda now_ns: self._core.io_done(now_ns, io), end_ps)
             self._act(end_ps, tag)
             self._tick(end_ps)
@@ -325,7 +325,7 @@ class ClosedLoop:
         tag = self.device.ask(
             "read", now_ps, landed, size_bytes=self.trace.block_bytes,
             tenant=int(action["tenant"]), session=int(action["session"]),
-            cause=int(action["cause"]),
+            layer=int(action["layer"]), cause=int(action["cause"]),
             deadline_ps=min(int(action["deadline_ns"]) * PS, 2**62),
             offset_bytes=self.trace.offset_bytes(int(action["chunk"]), int(action["layer"])),
         )  # fmt: skip
@@ -383,7 +383,10 @@ class ClosedLoop:
             self._sessions.pop(n[0], None)
         if event.kind == "stored" and self.account.fetches:
             self.account.bytes_written += self.trace.block_bytes
-            self.device.ask("write", now_ps, _nothing, size_bytes=self.trace.block_bytes)
+            self.device.ask(
+                "write", now_ps, _nothing, size_bytes=self.trace.block_bytes, layer=n[1],
+                offset_bytes=self.trace.offset_bytes(n[0], n[1]),
+            )  # fmt: skip
         self._act(now_ps)
         self._tick(now_ps)
 

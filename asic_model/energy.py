@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from offstage.asic_model.parameters import Number, Preset
+from offstage.asic_model.blocks import Number
+from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun, Range
 from offstage.asic_model.tables.numbers import read_numbers
 from offstage.asic_model.tables.sram import Sram, sram
+from offstage.asic_model.units.metadata import keys_of_block
 from offstage.bindings.errors import BadInput
 
 __all__ = ["area", "energy", "power"]
@@ -69,7 +71,10 @@ def energy(run: ChipRun, preset: Preset) -> list[Range]:
             parts.append(_range(name, "J", price, unit.arrivals * PICO))
         elif name in ("metadata", "metadata_update"):
             reads = _product(_bounds(table["metadata"]["reads"]), _array(preset).read_pj)
-            parts.append(_sum(name, "J", [(reads, unit.arrivals * PICO)], "CACTI 7, scaled"))
+            assert preset.metadata is not None
+            each = keys_of_block(preset.metadata)
+            entries = unit.hits + unit.misses if name == "metadata" else unit.arrivals * each
+            parts.append(_sum(name, "J", [(reads, entries * PICO)], "CACTI 7, scaled"))
         elif name not in CORES:
             raise BadInput(f"no price for unit {name!r}", "energy.toml", "add a table for it")
     return parts + list(_always_on(run.seconds, preset))

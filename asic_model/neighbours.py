@@ -75,7 +75,8 @@ def _network(preset: Preset, qos: bool, block_bytes: int) -> Network:
             unit = replace(unit, queue_max=1)
         units.append(unit)
     first, *rest = whole.routes["read"]
-    return Network(tuple(units), {"read": (replace(first, bytes_permille=1000), *rest)})
+    route = (replace(first, coded=False), *rest)
+    return Network(tuple(units), {"read": route}, whole.coded_permille)
 
 
 def _capacity(net: Network, block_bytes: int) -> float:

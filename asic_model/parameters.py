@@ -22,220 +22,38 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
-from msgspec import Meta
 
+from offstage.asic_model.blocks import (
+    BLOCKS,
+    DIMENSIONS,
+    TAGS,
+    Block,
+    Codec,
+    Cores,
+    Dedup,
+    Disk,
+    Dma,
+    FrontEnd,
+    Memory,
+    Metadata,
+    Number,
+    Nvme,
+    Qos,
+    Scheduler,
+    Tag,
+)
 from offstage.asic_model.codec.measured import block_ratio
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, declared, read_toml
 from offstage.bindings.storage import presets as drives
 
-__all__ = ["BLOCKS", "TAGS", "Number", "Preset", "names", "read_preset", "rows"]
+__all__ = ["Preset", "names", "read_preset", "rows"]
 
 FOLDER = Path(__file__).resolve().parent / "presets"
 
-Tag = Literal["measured", "cited", "derived", "vendor", "guess"]
-TAGS: dict[str, str] = {
-    "measured": "timed or computed by a tool on a machine of ours",
-    "cited": "read in the source that is named",
-    "derived": "arithmetic on cited or measured numbers",
-    "vendor": "a vendor's claim that nobody else has confirmed",
-    "guess": "nobody knows: the range is meant to be wide",
-}
-
-DIMENSIONS: dict[str, dict[str, float]] = {
-    "time": {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12},
-    "size": {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
-    "rate": {"B/s": 1, "MB/s": 10**6, "GB/s": 10**9, "TB/s": 10**12},
-    "count": {"1": 1},
-    "share": {"1": 1},
-}
-"""The units that a number of each dimension may have, and how many base units one is: ps, bytes,
-bytes per second, and things."""
-
-
-class Number(msgspec.Struct, frozen=True, kw_only=True):
-    """One number with all that must be said of it. `scale`: base units of one unit."""
-
-    value: float
-    unit: str
-    low: float
-    high: float
-    source: str
-    tag: Tag
-    scale: float = 1
-
-    @property
-    def base(self) -> float:
-        """The value in base units."""
-        return self.value * self.scale
-
-    @property
-    def whole(self) -> int:
-        """The value in base units, rounded to nearest."""
-        return round(self.base)
-
-    def set(self, value: float) -> "Number":
-        """With another value, in its unit; the range is widened to hold it."""
-        return msgspec.structs.replace(
-            self, value=value, low=min(self.low, value), high=max(self.high, value)
-        )
-
-
-def _of(dimension: str, help: str, low: float = 0, high: float = math.inf) -> Meta:
-    """What a parameter is, and its least and greatest value in base units."""
-    return Meta(extra={"unit": dimension, "help": help, "low": low, "high": high})
-
-
-def _count(help: str, high: float = 1 << 24) -> Meta:
-    return _of("count", help, 1, high)
-
-
-class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of one hardware block."""
-
-
-class FrontEnd(Block, frozen=True, kw_only=True):
-    """The link to the hosts: PCIe, CXL or NVLink."""
-
-    protocol: Literal["pcie", "cxl", "nvlink", "memory"]
-    lane_rate: Annotated[Number, _of("rate", "of one lane and direction, after line coding", 1)]
-    lanes: Annotated[Number, _count("lanes that are used")]
-    lanes_max: Annotated[Number, _count("lanes that the link has")]
-    efficiency: Annotated[Number, _of("share", "payload of what crosses the link", 1e-3, 1)]
-    latency: Annotated[Number, _of("time", "one way, of an idle link")]
-    credits: Annotated[Number, _count("transfers on their way at once")]
-
-
-class Dma(Block, frozen=True, kw_only=True):
-    """The engines that move blocks between memory and link or medium."""
-
-    engines: Annotated[Number, _count("engines")]
-    rate: Annotated[Number, _of("rate", "of one engine", 1)]
-    setup: Annotated[Number, _of("time", "a descriptor read and started")]
-    piece: Annotated[Number, _of("size", "what a block is cut into", 512, 1 << 30)]
-    queue: Annotated[Number, _count("descriptors that wait")]
-
-
-class Codec(Block, frozen=True, kw_only=True):
-    """Compression on the way to the medium, decompression on the way back."""
-
-    lanes: Annotated[Number, _count("lanes that work at once")]
-    decode_rate: Annotated[Number, _of("rate", "of one lane, counted in bytes that come out", 1)]
-    encode_rate: Annotated[Number, _of("rate", "of one lane, counted in bytes that go in", 1)]
-    decode_latency: Annotated[Number, _of("time", "from the first byte in to the first out")]
-    encode_latency: Annotated[Number, _of("time", "the same, compressing")]
-    ratio: Annotated[Number, _of("share", "compressed over raw size; 1: off", 1e-3, 1)]
-    queue: Annotated[Number, _count("blocks that wait")]
-
-
-class Metadata(Block, frozen=True, kw_only=True):
-    """The on-die table of blocks: a cache over DRAM."""
-
-    sram: Annotated[Number, _of("size", "of the table on the die", 1)]
-    entry: Annotated[Number, _of("size", "of one block's entry", 1, 4096)]
-    ways: Annotated[Number, _count("entries of one set", 64)]
-    banks: Annotated[Number, _count("banks that are read at once")]
-    cycle: Annotated[Number, _of("time", "a bank is busy with one access")]
-    latency: Annotated[Number, _of("time", "from address to data")]
-    queue: Annotated[Number, _count("lookups that wait")]
-
-
-class Dedup(Block, frozen=True, kw_only=True):
-    """Hashes of what is written, and the table that finds equal prefixes."""
-
-    instances: Annotated[Number, _count("hash pipelines")]
-    rate: Annotated[Number, _of("rate", "of one pipeline", 1)]
-    latency: Annotated[Number, _of("time", "of the pipeline")]
-    key_bits: Annotated[Number, _of("count", "bits of the key that the table compares", 8, 512)]
-    entries: Annotated[Number, _count("prefixes that are known", 2**40)]
-    queue: Annotated[Number, _count("blocks that wait")]
-
-
-class Scheduler(Block, frozen=True, kw_only=True):
-    """What decides on prefetch: scores in, a bounded table of candidates."""
-
-    candidates: Annotated[Number, _count("candidates of one tenant that may wait")]
-    command: Annotated[Number, _of("time", "a command is taken and answered")]
-    score: Annotated[Number, _of("time", "between two scores that go in")]
-    demand: Annotated[Number, _of("time", "between two demands")]
-    latency: Annotated[Number, _of("time", "of the pipeline behind that")]
-    queue: Annotated[Number, _count("commands that wait")]
-
-
-class Qos(Block, frozen=True, kw_only=True):
-    """Who is served next: turns of tenants, token buckets, rounds of sessions, urgency."""
-
-    queue: Annotated[Number, _count("requests that wait")]
-    interval: Annotated[Number, _of("time", "between two grants")]
-    latency: Annotated[Number, _of("time", "from a grant to the request's way on")]
-    quantum: Annotated[Number, _of("size", "that a tenant of weight 1 may send in a round", 1)]
-    session_share: Annotated[Number, _of("share", "of a tenant's queue for one session", 1e-3, 1)]
-    sessions: Annotated[Number, _count("sessions with an entry of their own")]
-    session_rounds: Annotated[Number, _count("quanta that a session may send in a round")]
-
-
-class Memory(Block, frozen=True, kw_only=True):
-    """A memory of one kind: HBM, DDR, or memory behind CXL. `device`: its standard in the table of
-    DRAM, whose spread of latency it has; empty: a constant latency."""
-
-    device: str = ""
-    channels: Annotated[Number, _count("stacks, channels or ports")]
-    rate: Annotated[Number, _of("rate", "peak of one of them", 1)]
-    efficiency: Annotated[Number, _of("share", "of the peak that is reached", 1e-3, 1)]
-    latency: Annotated[Number, _of("time", "of an access, without load")]
-    capacity: Annotated[Number, _of("size", "of one of them", 1)]
-    queue: Annotated[Number, _count("accesses that wait")]
-
-
-class Nvme(Block, frozen=True, kw_only=True):
-    """Controllers of the drives, and the drives behind them: a model of one, or `disk`."""
-
-    drive: str
-    drives: Annotated[Number, _count("drives", 4096)]
-    command: Annotated[Number, _of("time", "a command is put together and started")]
-    completion: Annotated[Number, _of("time", "a completion is taken in")]
-    queue: Annotated[Number, _count("commands that one drive has at once")]
-    reads: Annotated[Number, _count("reads in flight", 1 << 20)]
-
-
-class Disk(Block, frozen=True, kw_only=True):
-    """A disk of which only its service times are known: their mean, and quantiles over it."""
-
-    service: Annotated[Number, _of("time", "of one read or write, on average", 1)]
-    least: Annotated[Number, _of("share", "the shortest service over the mean")]
-    p50: Annotated[Number, _of("share", "the median over the mean")]
-    p90: Annotated[Number, _of("share", "the 90th percentile over the mean")]
-    p99: Annotated[Number, _of("share", "the 99th percentile over the mean")]
-    most: Annotated[Number, _of("share", "the longest service over the mean")]
-    together: Annotated[Number, _of("time", "I/Os that begin within it take alike")]
-    depth: Annotated[Number, _count("of them that it serves side by side", 65536)]
-
-
-class Cores(Block, frozen=True, kw_only=True):
-    """The general-purpose cores of a DPU that run the firmware."""
-
-    cores: Annotated[Number, _count("cores in the package", 4096)]
-    reactors: Annotated[Number, _count("cores that run a reactor, one for each tenant's queue",
-                                       4096)]  # fmt: skip
-    command: Annotated[Number, _of("time", "a command is taken, decided and answered")]
-    demand: Annotated[Number, _of("time", "more of that for each demand")]
-    score: Annotated[Number, _of("time", "more of that for each score")]
-    read: Annotated[Number, _of("time", "a read is put together, submitted and checked")]
-    publish: Annotated[Number, _of("time", "a staged block is made visible and answered")]
-    hash_rate: Annotated[Number, _of("rate", "of the checksum and hash of one core", 1)]
-    codec_rate: Annotated[Number, _of("rate", "of a codec in software, on one core", 1)]
-    ratio: Annotated[Number, _of("share", "compressed over raw size; 1: off", 1e-3, 1)]
-    queue: Annotated[Number, _count("commands that wait")]
-
-
-BLOCKS: dict[str, type[Block]] = {
-    "front_end": FrontEnd, "dma": Dma, "codec": Codec, "metadata": Metadata, "dedup": Dedup,
-    "scheduler": Scheduler, "qos": Qos, "cores": Cores, "hbm": Memory, "ddr": Memory,
-    "cxl": Memory, "nvme": Nvme, "disk": Disk,
-}  # fmt: skip
 MEMORIES = ("hbm", "ddr", "cxl")
 NEEDED = {
     "asic": ("front_end", "dma", "codec", "metadata", "dedup", "scheduler", "qos", "nvme"),
@@ -331,7 +149,7 @@ def rows(preset: Preset) -> list[dict[str, Any]]:
         block, _, key = name.partition(".")
         help = declared(BLOCKS[block])[key].help
         found.append({"parameter": name, **msgspec.to_builtins(number), "help": help})
-        del found[-1]["scale"]
+        del found[-1]["scale"], found[-1]["spread"]
     return found
 
 
@@ -404,12 +222,14 @@ def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
 
 def _read_number(table: Any, option: Any, where: str) -> Number:
     """A number as a file has it, checked."""
-    if isinstance(table, dict) and "measured" in table:
+    measured = isinstance(table, dict) and "measured" in table
+    if measured:
         table = block_ratio(table, where)
     if not isinstance(table, dict):
         raise BadInput(f"{table!r} says no unit, range, source and tag", where,
                        "write { value, unit, low, high, source, tag }")  # fmt: skip
     keys = ("value", "unit", "low", "high", "source", "tag")
+    spread = table.pop("spread", ()) if measured else ()
     for key in table:
         check_known(key, keys, where)
     mends = {"source": "say where it is from", "tag": f"choose one of {', '.join(TAGS)}"}
@@ -426,7 +246,7 @@ def _read_number(table: Any, option: Any, where: str) -> Number:
                        f"give it in one of {', '.join(units)}")  # fmt: skip
     value, low, high = (_number(table[key], f"{where}: {key}") for key in ("value", "low", "high"))
     number = Number(value=value, unit=table["unit"], low=low, high=high, source=table["source"],
-                    tag=table["tag"], scale=units[table["unit"]])  # fmt: skip
+                    tag=table["tag"], scale=units[table["unit"]], spread=spread)  # fmt: skip
     _check_number(number, option, where)
     return number
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from offstage.asic_model.parameters import Number, Preset
+from offstage.asic_model.blocks import Number
+from offstage.asic_model.parameters import Preset
 from offstage.bindings.errors import BadInput
 
 __all__ = ["at_ends", "draws", "hypercube", "value_at", "varied"]

@@ -12,6 +12,7 @@ What can fail: `BadInput` as in `trace.py`, and `Deadlock` where a full queue ne
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from offstage.asic_model.account import (
@@ -26,6 +27,7 @@ from offstage.asic_model.closed import ClosedLoop
 from offstage.asic_model.energy import area, energy, power
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun
+from offstage.asic_model.sessions import by_session
 from offstage.asic_model.trace import START, Fetch, Trace
 from offstage.asic_model.units.nvme import medium
 from offstage.bindings.layouts import CAUSES, ENDS, HIT_ENDS
@@ -91,7 +93,8 @@ def _result(
         preset=preset.name, title=preset.title, calibrated=preset.calibrated, trace=trace.name,
         trace_sha256=trace.sha256, preset_sha256=digest(preset),
         storage=drive or preset.nvme.drive, sessions=len({one.session for one in trace.fetches}),
-        units=units, binds_first=max(units, key=lambda one: one.utilisation).name,
+        units=units, by_session=by_session(account, device.chip, trace.block_bytes),
+        binds_first=max(units, key=lambda one: one.utilisation).name,
         logged=logged_of(trace), warnings=warnings, hash=f"{figures['hash']:016x}",
         **account.figures(trace.block_bytes), **found,
     )  # fmt: skip
@@ -127,7 +130,7 @@ class _Replay:
         self._read_tag = [0] * len(trace.reads)
         self._waiting: list[list[int]] = [[] for _ in trace.reads]
         self._next_reads: list[list[int]] = [[] for _ in trace.reads]
-        self._written: list[list[int]] = [[] for _ in trace.fetches]
+        self._written: list[list[tuple[int, int, int]]] = [[] for _ in trace.fetches]
         for number, one in enumerate(trace.fetches):
             for before in one.after:
                 self._fetches[before].followers.append(number)
@@ -159,11 +162,11 @@ class _Replay:
         """Writes keep their distance to the fetch before them; those before any fetch are no part
         of what is run."""
         number, times = 0, [one.at_ns for one in self.trace.fetches]
-        for at_ns, _, _ in self.trace.writes_ns:
+        for at_ns, chunk, layer in self.trace.writes_ns:
             while number + 1 < len(times) and times[number + 1] <= at_ns:
                 number += 1
             if times[number] < at_ns:
-                self._written[number].append(at_ns - times[number])
+                self._written[number].append((at_ns - times[number], chunk, layer))
                 self.account.bytes_written += self.trace.block_bytes
 
     def _begin(self, number: int, now_ps: int) -> None:
@@ -171,22 +174,24 @@ class _Replay:
         one = self._fetches[number]
         fetch, trace = one.fetch, self.trace
         pace_ns = trace.session_ns.get(fetch.session, 0)
-        token = self.account.token(fetch.session, fetch.step, pace_ns)
+        token = self.account.token(fetch.session, fetch.step, pace_ns, fetch.tenant)
         one.served = Served(token, now_ps, waited=bool(fetch.waits))
         if fetch.demands:
             self.account.fetches.append(one.served)
-        for lag_ns in self._written[number]:
-            self.device.at(now_ps + lag_ns * PS, self._write)
+        for lag_ns, chunk, layer in self._written[number]:
+            self.device.at(now_ps + lag_ns * PS, partial(self._write, chunk, layer))
         tag = self.device.ask(
             "command", now_ps, lambda end_ps: self._decided(number, end_ps), count=fetch.demands,
             score_count=fetch.scores, size_bytes=trace.block_bytes, tenant=fetch.tenant,
-            session=fetch.session,
-            offset_bytes=trace.offset_bytes(fetch.session, fetch.layer),
+            session=fetch.session, layer=fetch.layer,
         )  # fmt: skip
         one.served.tags.append(tag)
 
-    def _write(self, now_ps: int) -> None:
-        self.device.ask("write", now_ps, _nothing, size_bytes=self.trace.block_bytes)
+    def _write(self, chunk: int, layer: int, now_ps: int) -> None:
+        self.device.ask(
+            "write", now_ps, _nothing, size_bytes=self.trace.block_bytes, layer=layer,
+            offset_bytes=self.trace.offset_bytes(chunk, layer),
+        )  # fmt: skip
 
     def _decided(self, number: int, now_ps: int) -> None:
         """The core has decided: reads begin, and what is staged goes to the host."""
@@ -234,8 +239,7 @@ class _Replay:
 
         tag = self.device.ask(
             "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
-            tenant=fetch.tenant, session=fetch.session,
-            offset_bytes=self.trace.offset_bytes(fetch.session, fetch.layer),
+            tenant=fetch.tenant, session=fetch.session, layer=fetch.layer,
         )  # fmt: skip
 
     def _done(self, number: int) -> None:
@@ -258,7 +262,7 @@ class _Replay:
 
         def landed(end_ps: int) -> None:
             self._read_end[number] = end_ps
-            self.account.reads_ps.append(end_ps - begun_ps)
+            self.account.read(end_ps - begun_ps, read.session)
             for after in self._next_reads[number]:
                 self._read(after, end_ps)
             for waiting in self._waiting[number]:
@@ -269,6 +273,7 @@ class _Replay:
 
         self._read_tag[number] = self.device.ask(
             "read", now_ps, landed, size_bytes=self.trace.block_bytes, tenant=read.tenant,
-            session=read.session, cause=read.cause, deadline_ps=max(0, min(needed_ps, 2**62)),
+            session=read.session, layer=read.layer, cause=read.cause,
+            deadline_ps=max(0, min(needed_ps, 2**62)),
             offset_bytes=self.trace.offset_bytes(read.chunk, read.layer),
         )  # fmt: skip

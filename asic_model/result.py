@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ChipRun", "Logged", "Range", "Times", "UnitRun", "times_of"]
+__all__ = ["ChipRun", "Logged", "Range", "SessionRun", "Times", "UnitRun", "times_of"]
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 CURVE_POINTS = 1000
@@ -79,6 +79,31 @@ class UnitRun(msgspec.Struct, kw_only=True, frozen=True):
     busy: list[float] = []
 
 
+class SessionRun(msgspec.Struct, kw_only=True, frozen=True):
+    """One session over the run, by the number that the core gave it. None: what was done for none
+    in particular, and what the arbiter counts of sessions that have no entry of their own.
+
+    stall_ns: of all its tokens together. granted and what follows: of the chip's arbiter, over
+    reads; a DPU has none, and there all of it is 0.
+    """
+
+    session: int | None
+    tenant: int
+    tokens: int = 0
+    deadlines_missed: int = 0
+    fetches: int = 0
+    fetch_ns_mean: float = 0.0
+    stall_ns: float = 0.0
+    reads: int = 0
+    bytes_read: int = 0
+    granted: int = 0
+    granted_bytes: int = 0
+    refused: int = 0
+    waiting_max: int = 0
+    wait_ns_mean: float = 0.0
+    wait_ns_max: float = 0.0
+
+
 class Logged(msgspec.Struct, kw_only=True, frozen=True):
     """What the log that was run says of the daemon itself. A log knows a fetch from its decision to
     its answer: `fetch_ns` and `stall_ns` here are to be held against `device_ns`, and lack the way
@@ -136,6 +161,7 @@ class ChipRun(msgspec.Struct, kw_only=True):
     reads: int
     reads_by_cause: dict[str, int]
     units: list[UnitRun]
+    by_session: list[SessionRun] = []
     binds_first: str
     """The unit with the highest utilisation: what a faster everything else would leave."""
     diverged: dict[str, int] = {}

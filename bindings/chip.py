@@ -22,7 +22,7 @@ import numpy.typing as npt
 from offstage.bindings import firmware
 from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.layouts import layout, names
-from offstage.bindings.network import END, Limits, Load, Network, Stage, Unit
+from offstage.bindings.network import END, Limits, Load, Network, Stage, Unit, index_of, whole
 from offstage.bindings.timing import KINDS as TIMING_KINDS
 from offstage.bindings.timing import Timing
 
@@ -52,7 +52,8 @@ KINDS = names("enum ofs_chip_kind", "OFS_CHIP_KIND_", ffi)
 QUEUES = names("enum ofs_chip_queue", "OFS_CHIP_QUEUE_", ffi)
 """Who of those that wait is served next."""
 ITEMS = names("enum ofs_chip_items", "OFS_CHIP_ITEMS_", ffi)
-"""What a stage counts as items: `none`, `blocks` (the request's `count`) or `scores`."""
+"""What a stage counts as items: `none`, `blocks` (the request's `count`), `scores`, or `missed`,
+the keys that its last visit to tags did not find."""
 PRIORITIES = int(lib.OFS_CHIP_PRIORITIES)
 """Priorities of a request are below this; 0 is the most urgent."""
 NOBODY = 0xFFFFFFFF
@@ -342,8 +343,8 @@ class Chip:
             if len(over):
                 return f"request {over[0]} has {name} {requests[name][over[0]]}, below {limit}"
         return (
-            "a request is later than 2^61 ps, larger than 2^36 bytes, or of a tenant or session "
-            "that a qos queue does not know"
+            "a request is later than 2^61 ps, larger than 2^36 bytes, of more than 2^20 blocks "
+            "to look up, or of a tenant or session that a qos queue does not know"
         )
 
     def _poll(self) -> list[Array]:
@@ -403,8 +404,12 @@ class _Config:
         self.struct.units, self.struct.stages, self.struct.routes = self._kept[-3:]
         self.struct.unit_count, self.struct.stage_count = len(self.network.units), len(stages)
         self.struct.route_count, self.struct.seed = len(routes), self.seed
+        if rows := self.network.coded():
+            self._kept.append(ffi.new("uint16_t[]", [one for row in rows for one in row]))
+            self.struct.coded_permille = self._kept[-1]
+            self.struct.coded_rows, self.struct.coded_parts = len(rows), len(rows[0])
         for name, value in vars(self.limits).items():
-            setattr(self.struct, name, _number(value, name, "chip"))
+            setattr(self.struct, name, whole(value, name, "chip"))
 
     def _unit(self, unit: Unit) -> dict[str, Any]:
         name = unit.name.encode()
@@ -419,12 +424,12 @@ class _Config:
                    "load_span_ps", "draw_span_ps")  # fmt: skip
         found: dict[str, Any] = {
             "name": name,
-            "kind": _index(KINDS, unit.kind, f"unit {unit.name}", "kind"),
-            "queue": _index(QUEUES, unit.queue, f"unit {unit.name}", "queue"),
+            "kind": index_of(KINDS, unit.kind, f"unit {unit.name}", "kind"),
+            "queue": index_of(QUEUES, unit.queue, f"unit {unit.name}", "queue"),
             "drops": int(unit.drops),
             "load_row_count": len(rows),
             "load_rows": rows,
-            **{one: _number(getattr(unit, one), one, f"unit {unit.name}") for one in numbers},
+            **{one: whole(getattr(unit, one), one, f"unit {unit.name}") for one in numbers},
         }
         if unit.drive is not None:
             drive: Any = firmware.ffi.new("struct ofs_nvme_params *", dict(unit.drive))
@@ -457,29 +462,17 @@ class _Config:
                     "unit": units[stage.unit],
                     "next": _END if step.next is None else base + step.next,
                     "miss": _END if step.miss is None else base + step.miss,
-                    "bytes_permille": _number(stage.bytes_permille, "bytes_permille", where),
+                    "bytes_permille": whole(stage.bytes_permille, "bytes_permille", where),
                     "coded": int(stage.coded),
-                    "items": _index(ITEMS, stage.items, where, "items"),
-                    "piece_bytes": _number(stage.piece_bytes, "piece_bytes", where),
+                    "items": index_of(ITEMS, stage.items, where, "items"),
+                    "piece_bytes": whole(stage.piece_bytes, "piece_bytes", where),
                     "join": int(stage.join),
                     "write": int(stage.write),
-                    **{one: _number(getattr(stage, one), one, where)
+                    "keys": whole(stage.keys, "keys", where),
+                    **{one: whole(getattr(stage, one), one, where)
                        for one in ("fixed_ps", "item_ps", "mib_ps")},
                 })  # fmt: skip
         return found, starts
-
-
-def _index(known: tuple[str, ...], name: str, where: str, what: str) -> int:
-    if name not in known:
-        raise BadInput(f"no {what} {name!r}", where, f"choose one of {', '.join(known)}")
-    return known.index(name)
-
-
-def _number(value: int, name: str, where: str) -> int:
-    wide = name.endswith("_ps")
-    if not 0 <= value < 1 << (64 if wide else 32):
-        raise BadInput(f"{name} is {value}", where, f"0 to 2^{64 if wide else 32} - 1")
-    return int(value)
 
 
 def _fields(struct: Any) -> dict[str, int]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from offstage.bindings.errors import BadInput
 from offstage.bindings.qos import QosConfig, TenantShare
 
-__all__ = ["END", "Limits", "Load", "Network", "Stage", "Step", "Unit"]
+__all__ = ["END", "Limits", "Load", "Network", "Stage", "Step", "Unit", "index_of", "whole"]
 
+CODED_MAX = 2000
 END = "end"
 """As a stage's `next` or `miss`: the route ends."""
 
@@ -69,7 +70,9 @@ class Stage:
     (`coded`: of its coded bytes, where it has any). Next comes the following stage of the route,
     or the one whose `label` is `next`; a miss of tags goes to the one that `miss` names, or as
     `next`. `piece_bytes` cuts the request from here on, `join` waits for all its pieces.
-    `fixed_ps`, `item_ps` and `mib_ps` are this stage's own, beside the unit's."""
+    `fixed_ps`, `item_ps` and `mib_ps` are this stage's own, beside the unit's. `keys`: each item
+    has so many; tags look up every one, elsewhere each counts; 0: tags look up the request's
+    own."""
 
     unit: str
     label: str = ""
@@ -81,6 +84,7 @@ class Stage:
     piece_bytes: int = 0
     join: bool = False
     write: bool = False
+    keys: int = 0
     fixed_ps: int = 0
     item_ps: int = 0
     mib_ps: int = 0
@@ -88,14 +92,26 @@ class Stage:
 
 @dataclass(frozen=True)
 class Network:
-    """Units, and routes by name. A request names its route by number, in order of `routes`."""
+    """Units, and routes by name. A request names its route by number, in order of `routes`.
+    `coded_permille`: coded over raw size of each equal part of a block, a row for each layer (more
+    layers begin again at the first); none: requests say it themselves."""
 
     units: tuple[Unit, ...]
     routes: Mapping[str, Sequence[Stage]]
+    coded_permille: tuple[tuple[int, ...], ...] = ()
 
     def route(self, name: str) -> int:
         """The number of a route, for `REQUEST`."""
         return list(self.routes).index(name)
+
+    def coded(self) -> tuple[tuple[int, ...], ...]:
+        """`coded_permille`, checked as far as C cannot."""
+        rows = self.coded_permille
+        if any(len(row) != len(rows[0]) for row in rows):
+            raise BadInput("rows of coded sizes differ in length", "chip", "a number for each part")
+        if any(not 0 < one <= CODED_MAX for row in rows for one in row):
+            raise BadInput("a coded size is not within 1 to 2000 permille", "chip", "correct it")
+        return rows
 
     def steps(self) -> dict[str, list["Step"]]:
         """The stages of each route with where they lead to."""
@@ -154,3 +170,18 @@ def _go(
     if label not in labels:
         raise BadInput(f"no stage {label!r}", where, f"one of {', '.join(labels)}")
     return labels[label]
+
+
+def index_of(known: tuple[str, ...], name: str, where: str, what: str) -> int:
+    """The number of a name; BadInput where it is none."""
+    if name not in known:
+        raise BadInput(f"no {what} {name!r}", where, f"choose one of {', '.join(known)}")
+    return known.index(name)
+
+
+def whole(value: int, name: str, where: str) -> int:
+    """A number that its field in C holds: 64 bits of a time in ps, else 32."""
+    wide = name.endswith("_ps")
+    if not 0 <= value < 1 << (64 if wide else 32):
+        raise BadInput(f"{name} is {value}", where, f"0 to 2^{64 if wide else 32} - 1")
+    return int(value)

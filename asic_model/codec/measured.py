@@ -22,7 +22,8 @@ MODEL = "pycode-3m"
 
 class Ratio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Coded size over size of one dtype's keys or values. `form`: what a layer stores, as in the
-    host's geometries; `value` is the mean of `layers`, `low` and `high` the least and most."""
+    host's geometries; `value` is the mean of `layers`, `low` and `high` the least and most.
+    `heads`: by layer, of each KV head coded by itself."""
 
     origin: str
     form: Literal["gqa", "mla", "csa", "hca"]
@@ -35,6 +36,7 @@ class Ratio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tag: Literal["measured"]
     source: str
     layers: tuple[float, ...]
+    heads: tuple[tuple[float, ...], ...]
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +87,8 @@ def ratio(dtype: str, half: str, form: str = "gqa", origin: str = MODEL) -> Rati
 def block_ratio(wanted: dict[str, Any], where: str) -> dict[str, Any]:
     """A preset's number for `{ measured = DTYPE, form = FORM }`: of a block, which holds keys and
     values in equal parts. Its range is that of all layers, and what the preset has of `low`, `high`
-    and `source` only adds to it. BadInput for another key and for what was not measured."""
+    and `source` only adds to it. `spread`: by layer, of the keys of each head and then the values,
+    over the value. BadInput for another key and for what was not measured."""
     for key in wanted:
         check_known(key, ("measured", "form", "low", "high", "source"), where)
         if not isinstance(wanted[key], (int, float) if key in ("low", "high") else str):
@@ -98,11 +101,16 @@ def block_ratio(wanted: dict[str, Any], where: str) -> dict[str, Any]:
         f"{one.half} {one.value:.3f}, {one.low:.3f} to {one.high:.3f} by layer" for one in halves
     )
     source = f"codec/measured.toml, {halves[0].origin}, {wanted['measured']}: {shown}"
+    value = round(sum(one.value for one in halves) / 2, 4)
     return {
-        "value": round(sum(one.value for one in halves) / 2, 4),
+        "value": value,
         "unit": "1",
         "low": min(wanted.get("low", 1), *(one.low for one in halves)),
         "high": max(wanted.get("high", 0), *(one.high for one in halves)),
         "source": "; ".join(filter(None, (source, wanted.get("source", "")))),
         "tag": "measured",
+        "spread": tuple(
+            tuple(share / value for share in (*keys, *values))
+            for keys, values in zip(halves[0].heads, halves[1].heads, strict=True)
+        ),
     }

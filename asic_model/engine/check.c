@@ -134,6 +134,9 @@ check_stage(const struct ofs_chip_config *config, uint32_t number, char why[OFS_
 				ways[i]);
 	if (stage->items >= OFS_CHIP_ITEMS_COUNT)
 		return refuse(why, "stage %u: no items %u", number, stage->items);
+	if (stage->keys > OFS_CHIP_KEYS_MAX)
+		return refuse(why, "stage %u: %u keys of an item; at most %u", number, stage->keys,
+			OFS_CHIP_KEYS_MAX);
 	if (stage->bytes_permille > 1000000)
 		return refuse(why, "stage %u: bytes_permille %u; at most 1000000", number,
 			stage->bytes_permille);
@@ -169,6 +172,11 @@ ofs_chip_check(const struct ofs_chip_config *config, char why[OFS_CHIP_WHY])
 			"and one in flight",
 			config->in_flight_max, config->piece_max, config->end_max, config->visit_max,
 			FLIGHTS_MAX);
+	if ((config->coded_rows == 0) != (config->coded_permille == NULL)
+		|| config->coded_rows > OFS_CHIP_CODED_MAX
+		|| (config->coded_rows && config->coded_parts - 1 >= OFS_CHIP_CODED_MAX))
+		return refuse(why, "coded sizes of %u rows with %u parts; at most %u of either",
+			config->coded_rows, config->coded_parts, OFS_CHIP_CODED_MAX);
 	if (config->sample_every && config->visit_max == 0)
 		return refuse(why, "samples need a visit_max; 1 or more");
 	if (config->bin_ps == 0 || config->bin_ps > PS_MAX)

@@ -102,6 +102,23 @@ unit_open(struct ofs_chip *chip, uint32_t number, const struct ofs_chip_unit *co
 }
 
 static int
+coded_open(struct ofs_chip *chip, const struct ofs_chip_config *config)
+{
+	uint32_t parts = config->coded_parts;
+
+	chip->coded_sums = take(chip, config->coded_rows * (parts + 1), sizeof(*chip->coded_sums));
+	if (chip->coded_sums == NULL)
+		return -ENOMEM;
+	for (uint32_t row = 0; row < config->coded_rows; row++)
+		for (uint32_t part = 0; part < parts; part++)
+			chip->coded_sums[row * (parts + 1) + part + 1] =
+				chip->coded_sums[row * (parts + 1) + part]
+				+ config->coded_permille[row * parts + part];
+	chip->config.coded_permille = NULL; /* the caller's */
+	return 0;
+}
+
+static int
 chip_memory(struct ofs_chip *chip, const struct ofs_chip_config *config)
 {
 	uint64_t flight_count = (uint64_t)config->in_flight_max + config->piece_max;
@@ -122,7 +139,7 @@ chip_memory(struct ofs_chip *chip, const struct ofs_chip_config *config)
 		return -ENOMEM;
 	memcpy(chip->stages, config->stages, config->stage_count * sizeof(*chip->stages));
 	memcpy(chip->routes, config->routes, config->route_count * sizeof(*chip->routes));
-	return 0;
+	return config->coded_rows ? coded_open(chip, config) : 0;
 }
 
 int
@@ -141,6 +158,10 @@ ofs_chip_open(struct ofs_chip **out, const struct ofs_chip_config *config, char 
 		return -ENOMEM;
 	chip->config = *config;
 	chip->tenant_count = chip->session_count = chip->tags_unit = OFS_NONE;
+	chip->count_max = UINT32_MAX;
+	for (uint32_t i = 0; i < config->stage_count; i++)
+		if (config->stages[i].keys)
+			chip->count_max = OFS_CHIP_COUNT_MAX;
 	chip->figures.memory_bytes = sizeof(*chip);
 	rc = chip_memory(chip, config);
 	for (uint32_t i = 0; i < config->unit_count && rc == 0; i++) {
@@ -175,6 +196,7 @@ ofs_chip_close(struct ofs_chip *chip)
 	}
 	free(chip->stages);
 	free(chip->routes);
+	free(chip->coded_sums);
 	free(chip->units);
 	free(chip->route_stats);
 	free(chip->heap.events);
@@ -258,7 +280,8 @@ ofs_chip_feed(struct ofs_chip *chip, const struct ofs_chip_request *requests, ui
 		if (request->at_ps < last_ps || request->at_ps > AT_PS_MAX
 			|| request->route >= chip->config.route_count
 			|| request->priority >= OFS_CHIP_PRIORITIES || request->size_bytes > SIZE_BYTES_MAX
-			|| request->coded_bytes > SIZE_BYTES_MAX || request->tenant >= chip->tenant_count
+			|| request->coded_bytes > SIZE_BYTES_MAX || request->count > chip->count_max
+			|| request->tenant >= chip->tenant_count
 			|| (request->session >= chip->session_count && request->session != OFS_QOS_NO_SESSION))
 			return -EINVAL;
 		last_ps = request->at_ps;

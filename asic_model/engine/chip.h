@@ -38,6 +38,9 @@
 #define OFS_CHIP_BANKS_MAX 64
 #define OFS_CHIP_PRIORITIES 8
 #define OFS_CHIP_LOAD_ROWS 16
+#define OFS_CHIP_KEYS_MAX 64
+#define OFS_CHIP_COUNT_MAX 1048576 /* blocks of a request whose keys are looked up */
+#define OFS_CHIP_CODED_MAX 128     /* rows, and parts of a row */
 #define OFS_CHIP_BINS 256
 #define OFS_CHIP_WHY 160
 #define OFS_CHIP_END 0xffffffff /* of a route, as a stage's next or miss */
@@ -67,7 +70,8 @@ enum ofs_chip_items {
 	OFS_CHIP_ITEMS_NONE = 0,
 	OFS_CHIP_ITEMS_BLOCKS = 1, /* the request's count */
 	OFS_CHIP_ITEMS_SCORES = 2, /* its score_count */
-	OFS_CHIP_ITEMS_COUNT = 3
+	OFS_CHIP_ITEMS_MISSED = 3, /* keys that its last visit to tags did not find */
+	OFS_CHIP_ITEMS_COUNT = 4
 };
 
 /* Quantiles of a memory's latency at one load; between rows and quantiles it is interpolated. */
@@ -116,8 +120,8 @@ struct ofs_chip_stage {
 	uint32_t piece_bytes;    /* cut into pieces of this size, from here on; 0: not */
 	uint32_t join;           /* 1: the pieces come together here */
 	uint32_t write;          /* drive: 1: a write */
-	uint32_t reserved;
-	uint64_t fixed_ps; /* of this stage's visits, beside what the unit costs all */
+	uint32_t keys;           /* of each item: tags look each up; 0: the request's own, once */
+	uint64_t fixed_ps;       /* of this stage's visits, beside what the unit costs all */
 	uint64_t item_ps;
 	uint64_t mib_ps;
 };
@@ -126,6 +130,11 @@ struct ofs_chip_config {
 	const struct ofs_chip_unit *units;
 	const struct ofs_chip_stage *stages;
 	const uint32_t *routes; /* [route_count] first stages */
+	/* Coded over raw size, in permille, of each equal part of a block, a head's keys for one: a row
+	 * for each layer, and for more layers again from the first. NULL: coded as the request says. */
+	const uint16_t *coded_permille; /* [coded_rows][coded_parts] */
+	uint32_t coded_rows;
+	uint32_t coded_parts;
 	uint32_t unit_count;
 	uint32_t stage_count;
 	uint32_t route_count;
@@ -141,10 +150,10 @@ struct ofs_chip_config {
 struct ofs_chip_request {
 	uint64_t tag;
 	uint64_t at_ps;
-	uint64_t key;          /* for tags and banks */
+	uint64_t key;          /* for tags and banks; tags: the first of its keys */
 	uint64_t offset_bytes; /* on a drive; where banks interleave */
 	uint64_t size_bytes;
-	uint64_t coded_bytes; /* as the codec leaves them; 0: as size_bytes */
+	uint64_t coded_bytes; /* as the codec leaves them; 0: as the chip's rows say, or size_bytes */
 	uint64_t deadline_ps;
 	uint32_t count;
 	uint32_t score_count;
@@ -152,6 +161,8 @@ struct ofs_chip_request {
 	uint32_t priority; /* below OFS_CHIP_PRIORITIES; 0 is the most urgent */
 	uint32_t tenant;
 	uint32_t session; /* or OFS_QOS_NO_SESSION */
+	uint32_t layer;
+	uint32_t reserved;
 };
 
 struct ofs_chip_done {

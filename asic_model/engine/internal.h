@@ -15,6 +15,7 @@
 #include "heap4.h"
 
 #define CHIP_CACHE_LINE 64
+#define CHIP_NO_ROW 0xff /* coded as its request said */
 #define CHIP_HOT static inline __attribute__((always_inline))
 
 /* What an event says; at one time in this order, and arrivals after all. */
@@ -54,13 +55,13 @@ struct chip_flight {
 	uint32_t pieces_open; /* not yet joined */
 	uint32_t bank;
 	uint32_t dropped;
-	uint8_t priority, sampled, missed, busy_counted;
+	uint8_t priority, sampled, coded_row, reserved;
 	uint64_t number; /* in the order of arrival and of cutting */
 	uint64_t enter_ps, begin_ps, done_ps;
 	uint64_t size_bytes, coded_bytes, offset_bytes, key, tag;
 	uint64_t at_ps, deadline_ps;
 	uint32_t count, score_count, route, tenant, session;
-	uint32_t reserved;
+	uint32_t missed; /* keys, by its last visit to tags */
 };
 
 struct chip_tag {
@@ -108,6 +109,7 @@ struct ofs_chip {
 	struct ofs_chip_config config; /* its pointers are our own copies */
 	struct ofs_chip_stage *stages;
 	uint32_t *routes;
+	uint32_t *coded_sums; /* [coded_rows][coded_parts + 1]: permille of all parts before */
 	struct chip_unit *units;
 	struct ofs_chip_route_stats *route_stats;
 	struct chip_heap heap;
@@ -117,6 +119,7 @@ struct ofs_chip {
 	uint32_t settle_head, settle_count;
 	uint32_t short_count; /* units that are short of pieces */
 	uint32_t tags_unit;   /* one with tags; OFS_NONE: there is none */
+	uint32_t count_max;   /* of a request */
 	const struct ofs_chip_request *fed;
 	uint64_t fed_count, fed_taken, fed_last_ps;
 	struct ofs_chip_done *ends; /* a ring */
@@ -163,6 +166,21 @@ chip_draw(uint64_t seed, uint64_t stream, uint64_t index)
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
 	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
 	return x ^ (x >> 31);
+}
+
+/* What the first bytes of a block are once coded; equal parts of it have shares of their own. */
+CHIP_HOT uint64_t
+chip_coded(const struct ofs_chip *chip, uint32_t row, uint64_t size_bytes, uint64_t first_bytes)
+{
+	uint32_t parts = chip->config.coded_parts;
+	const uint32_t *sums = &chip->coded_sums[row * (parts + 1)];
+	uint64_t part_bytes = size_bytes / parts, part = parts - 1;
+
+	if (first_bytes < part * part_bytes)
+		part = first_bytes / part_bytes;
+	return (sums[part] * part_bytes
+			   + (sums[part + 1] - sums[part]) * (first_bytes - part * part_bytes))
+		/ 1000;
 }
 
 /* The set of a key. */

@@ -111,8 +111,10 @@ piece_take(struct ofs_chip *chip, const struct chip_flight *whole, uint64_t piec
 	piece->number = chip->numbers;
 	piece->offset_bytes = whole->offset_bytes + from;
 	piece->size_bytes = size;
-	piece->coded_bytes =
-		(uint64_t)((unsigned __int128)whole->coded_bytes * size / whole->size_bytes);
+	piece->coded_bytes = whole->coded_row == CHIP_NO_ROW
+		? (uint64_t)((unsigned __int128)whole->coded_bytes * size / whole->size_bytes)
+		: chip_coded(chip, whole->coded_row, whole->size_bytes, from + size)
+			- chip_coded(chip, whole->coded_row, whole->size_bytes, from);
 	return piece;
 }
 
@@ -263,7 +265,13 @@ ofs_chip_arrive(struct ofs_chip *chip, const struct ofs_chip_request *request)
 		.score_count = request->score_count,
 		.route = request->route,
 		.tenant = request->tenant,
-		.session = request->session};
+		.session = request->session,
+		.coded_row = CHIP_NO_ROW};
+	if (chip->coded_sums && request->coded_bytes == 0) {
+		flight->coded_row = (uint8_t)(request->layer % chip->config.coded_rows);
+		flight->coded_bytes =
+			chip_coded(chip, flight->coded_row, request->size_bytes, request->size_bytes);
+	}
 	chip->figures.taken++;
 	chip->figures.inside++;
 	go_on(chip, flight);
@@ -278,7 +286,7 @@ handle(struct ofs_chip *chip, struct chip_event event)
 		const struct ofs_chip_stage *stage = &chip->stages[flight->stage];
 
 		flight->done_ps = chip->now_ps;
-		flight->want = flight->missed ? stage->miss : stage->next;
+		flight->want = flight->missed && chip->units[stage->unit].tags ? stage->miss : stage->next;
 		go_on(chip, flight);
 	} else {
 		struct chip_unit *unit = &chip->units[event.index & ((1 << FREE_BANK_SHIFT) - 1)];

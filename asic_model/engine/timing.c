@@ -3,9 +3,10 @@
  *
  * Model: a read, a write, a hit and a command are four routes. Every end is owed, because what
  * comes later may overtake. A request is at the time it is asked, after all that happens up to
- * then. Of a session beyond its table a qos queue is told no number, and counts that. The caller
- * has at most in_flight_max ends outstanding, so neither flights nor ends run out. A chip that is
- * stuck owes ends that never come; ofs_chip_run says so to who asks.
+ * then. What a command or a hit looks up is its session and layer, block after block; what a read
+ * or a write does, the block itself. Of a session beyond its table a qos queue is told no number,
+ * and counts that. The caller has at most in_flight_max ends outstanding, so neither flights nor
+ * ends run out. A chip that is stuck owes ends that never come; ofs_chip_run says so to who asks.
  */
 #include <errno.h>
 
@@ -13,6 +14,8 @@
 
 /* What overtakes what, where a unit serves by priority: who waits, then who will, then writes. */
 enum { URGENT = 0, GUESSED = 2, WRITTEN = 3 };
+/* Which of the routes it takes. */
+enum { READ, WRITE, HIT, COMMAND };
 
 static uint32_t
 least(uint32_t a, uint32_t b)
@@ -27,7 +30,8 @@ ask(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request 
 	struct ofs_chip *chip = (struct ofs_chip *)timing;
 	struct ofs_chip_request asked = {.tag = request->tag,
 		.at_ps = now_ps,
-		.key = request->offset_bytes,
+		.key = kind == HIT || kind == COMMAND ? chip_draw(request->session, request->layer, 1)
+											  : request->offset_bytes,
 		.offset_bytes = request->offset_bytes,
 		.size_bytes = (uint64_t)request->size_bytes * request->count,
 		.deadline_ps = request->deadline_ps,
@@ -36,7 +40,8 @@ ask(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request 
 		.route = chip->timing_routes[kind],
 		.priority = priority,
 		.tenant = least(request->tenant, chip->tenant_count - 1),
-		.session = request->session < chip->session_count ? request->session : OFS_QOS_NO_SESSION};
+		.session = request->session < chip->session_count ? request->session : OFS_QOS_NO_SESSION,
+		.layer = request->layer};
 
 	ofs_chip_run(chip, now_ps);
 	ofs_chip_arrive(chip, &asked);
@@ -48,25 +53,25 @@ chip_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_re
 {
 	int waits = request->cause == OFS_CAUSE_DEMAND || request->deadline_ps <= now_ps;
 
-	return ask(timing, now_ps, request, 0, waits ? URGENT : GUESSED);
+	return ask(timing, now_ps, request, READ, waits ? URGENT : GUESSED);
 }
 
 static uint64_t
 chip_write(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {
-	return ask(timing, now_ps, request, 1, WRITTEN);
+	return ask(timing, now_ps, request, WRITE, WRITTEN);
 }
 
 static uint64_t
 chip_hit(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {
-	return ask(timing, now_ps, request, 2, URGENT);
+	return ask(timing, now_ps, request, HIT, URGENT);
 }
 
 static uint64_t
 chip_command(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {
-	return ask(timing, now_ps, request, 3, URGENT);
+	return ask(timing, now_ps, request, COMMAND, URGENT);
 }
 
 static uint64_t

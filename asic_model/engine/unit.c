@@ -89,6 +89,19 @@ tags_look(struct chip_unit *unit, uint64_t key)
 	return 0;
 }
 
+/* How many of the visit's keys are not there. */
+static uint32_t
+tags_visit(struct chip_unit *unit, const struct ofs_chip_stage *stage, uint64_t key, uint64_t items)
+{
+	uint32_t missed = 0;
+
+	if (stage->keys == 0)
+		return !tags_look(unit, key);
+	for (uint64_t i = 0; i < items; i++)
+		missed += !tags_look(unit, key + i);
+	return missed;
+}
+
 static uint64_t
 visit_bytes(const struct ofs_chip_stage *stage, const struct chip_flight *flight)
 {
@@ -100,9 +113,12 @@ visit_bytes(const struct ofs_chip_stage *stage, const struct chip_flight *flight
 static uint64_t
 visit_items(const struct ofs_chip_stage *stage, const struct chip_flight *flight)
 {
-	return stage->items == OFS_CHIP_ITEMS_BLOCKS ? flight->count
-		: stage->items == OFS_CHIP_ITEMS_SCORES  ? flight->score_count
-												 : 0;
+	uint64_t items = stage->items == OFS_CHIP_ITEMS_BLOCKS ? flight->count
+		: stage->items == OFS_CHIP_ITEMS_SCORES            ? flight->score_count
+		: stage->items == OFS_CHIP_ITEMS_MISSED            ? flight->missed
+														   : 0;
+
+	return stage->keys ? items * stage->keys : items;
 }
 
 static uint64_t
@@ -179,7 +195,7 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 		return 0;
 	}
 	if (unit->config.kind == OFS_CHIP_KIND_TAGS)
-		flight->missed = !tags_look(unit, flight->key);
+		flight->missed = tags_visit(unit, stage, flight->key, items);
 	occupied = work + paused_ps(&unit->config, chip->now_ps, flight->bank, work);
 	*done_ps = chip->now_ps + occupied
 		+ (unit->config.load_row_count ? latency_draw(chip, unit, work) : unit->config.latency_ps);
@@ -277,7 +293,6 @@ ofs_chip_unit_enter(struct ofs_chip *chip, struct chip_unit *unit, struct chip_f
 	unit->stats.arrivals++;
 	flight->stage = flight->want;
 	flight->enter_ps = chip->now_ps;
-	flight->missed = 0;
 	flight->bank = 0;
 	if (unit->config.kind == OFS_CHIP_KIND_BANKS)
 		flight->bank =

@@ -22,7 +22,7 @@ from functools import lru_cache
 from math import ceil
 from pathlib import Path
 
-from offstage.asic_model.parameters import Number
+from offstage.asic_model.blocks import Number
 from offstage.asic_model.tables.numbers import read_numbers
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known

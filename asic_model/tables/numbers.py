@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from offstage.asic_model.parameters import Number, Tag
+from offstage.asic_model.blocks import Number, Tag
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, read_toml
 

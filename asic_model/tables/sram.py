@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from offstage.asic_model.parameters import Number
+from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import read_toml
 

@@ -10,7 +10,7 @@ State: the decision core's tables in DRAM, the rings.
 When full: submissions wait in their rings, and hosts wait for room.
 """
 
-from offstage.asic_model.parameters import Cores
+from offstage.asic_model.blocks import Cores
 from offstage.asic_model.units.cost import per_mib_ps
 from offstage.bindings.network import Stage, Unit
 

@@ -1,6 +1,6 @@
 """What all units share: numbers of a preset as whole picoseconds of the engine."""
 
-from offstage.asic_model.parameters import Number
+from offstage.asic_model.blocks import Number
 
 __all__ = ["per_byte_ps", "per_mib_ps", "permille"]
 

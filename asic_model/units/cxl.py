@@ -9,7 +9,7 @@ State: the entries of the request queue, 48 in the card that was measured.
 When full: the port stalls, and with it whoever shares the chip's own path to memory.
 """
 
-from offstage.asic_model.parameters import Memory
+from offstage.asic_model.blocks import Memory
 from offstage.asic_model.units.memory import controller
 from offstage.bindings.network import Unit
 

@@ -17,7 +17,7 @@ spill memory each time, is part of the pipeline's latency.
 Which blocks are equal the decision core decides, from the same keys: here it only takes time.
 """
 
-from offstage.asic_model.parameters import Dedup, Memory
+from offstage.asic_model.blocks import Dedup, Memory
 from offstage.asic_model.units.cost import per_mib_ps
 from offstage.bindings.network import Unit
 

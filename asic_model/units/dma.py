@@ -10,7 +10,7 @@ State: a descriptor for each piece that waits, and one in each engine.
 When full: the queue of descriptors takes no more, and whoever holds the piece keeps it.
 """
 
-from offstage.asic_model.parameters import Dma
+from offstage.asic_model.blocks import Dma
 from offstage.asic_model.units.cost import per_mib_ps
 from offstage.bindings.network import Unit
 

@@ -18,7 +18,7 @@ rates and latencies. `memory` is shared memory, where "lanes" are threads that c
 
 from typing import Any
 
-from offstage.asic_model.parameters import FrontEnd
+from offstage.asic_model.blocks import FrontEnd
 from offstage.asic_model.units.cost import per_byte_ps, per_mib_ps
 from offstage.bindings.network import Stage, Unit
 

@@ -9,7 +9,7 @@ State: open rows, refresh.
 When full: DMA engines and codec lanes hold their pieces.
 """
 
-from offstage.asic_model.parameters import Memory
+from offstage.asic_model.blocks import Memory
 from offstage.asic_model.units.memory import controller
 from offstage.bindings.network import Unit
 

@@ -10,7 +10,7 @@ banks are not modelled one by one; and over all channels of a stack, which refre
 
 from dataclasses import replace
 
-from offstage.asic_model.parameters import Memory
+from offstage.asic_model.blocks import Memory
 from offstage.asic_model.tables.dram import LOAD_SPAN_PS, Channel, channel, mean_ps
 from offstage.asic_model.units.cost import per_mib_ps
 from offstage.bindings.network import Load, Unit

@@ -16,7 +16,8 @@ is drawn from their quantiles, and those that begin at about one moment alike.
 
 from collections.abc import Mapping
 
-from offstage.asic_model.parameters import Disk, Preset
+from offstage.asic_model.blocks import Disk
+from offstage.asic_model.parameters import Preset
 from offstage.asic_model.tables.dram import LOAD_SPAN_PS, mean_ps
 from offstage.bindings.errors import BadInput
 from offstage.bindings.network import Load, Unit

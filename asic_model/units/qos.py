@@ -22,7 +22,7 @@ session, which every read names; writes are batches of a log and name none.
 
 from collections.abc import Sequence
 
-from offstage.asic_model.parameters import Qos
+from offstage.asic_model.blocks import Qos
 from offstage.bindings.network import Unit
 from offstage.bindings.qos import QosConfig, TenantShare
 

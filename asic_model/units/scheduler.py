@@ -13,7 +13,7 @@ core (`queue_max`), so that a smaller table decides differently; in decision-rep
 When commands wait beyond `queue`, the link takes no more.
 """
 
-from offstage.asic_model.parameters import Scheduler
+from offstage.asic_model.blocks import Scheduler
 from offstage.bindings.network import Stage, Unit
 
 __all__ = ["decide", "scheduler_pipeline"]

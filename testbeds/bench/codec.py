@@ -93,7 +93,9 @@ def as_dtype(values: Floats, dtype: str) -> npt.NDArray[Any]:
 
 
 def ratio_rows(source: Source) -> Iterator[dict[str, Any]]:
-    """One row for each dtype, layer and half. `RunFailed` where a block does not come back."""
+    """One row for each dtype, layer and half; `heads`: each KV head's part of the blocks coded by
+    itself, as a chip with lanes of their own would. `RunFailed` where a block does not come
+    back."""
     for dtype in codec.DTYPES:
         bits = as_dtype(source.values, dtype)
         for layer, half in np.ndindex(bits.shape[:2]):
@@ -107,8 +109,15 @@ def ratio_rows(source: Source) -> Iterator[dict[str, Any]]:
                 "half": HALVES[half],
                 "layer": layer,
                 "ratio": sum(map(len, coded)) / raw,
+                "heads": [_coded_share(dtype, bits[layer, half, :, head])
+                          for head in range(bits.shape[3])],
                 "zlib_ratio": sum(len(zlib.compress(block)) for block in blocks) / raw,
             }
+
+
+def _coded_share(dtype: str, parts: npt.NDArray[Any]) -> float:
+    data = [np.ascontiguousarray(part).tobytes() for part in parts]
+    return sum(len(codec.encode(dtype, one)) for one in data) / sum(map(len, data))
 
 
 def _check(dtype: str, blocks: list[bytes], coded: list[bytes]) -> None:

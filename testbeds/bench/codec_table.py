@@ -8,6 +8,7 @@ __all__ = ["table_text"]
 HEAD = """\
 # What the codec makes of KV: `offstage bench codec --models DIR --table FILE` wrote this.
 # A ratio is coded size over size: the mean of all layers, with the least and the most, and each.
+# `heads`: by layer, of each KV head coded by itself.
 # Rates are bytes of KV a second on one core of the machine named below.
 """
 
@@ -41,9 +42,11 @@ def table_text(result: Mapping[str, Any]) -> str:
 
 def _ratios(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     groups: dict[tuple[str, str, str], list[float]] = {}
+    heads: dict[tuple[str, str, str], list[list[float]]] = {}
     for row in result["ratios"]:
         key = (row["source"], row["dtype"], row["half"])
         groups.setdefault(key, []).append(round(row["ratio"], 4))
+        heads.setdefault(key, []).append([round(one, 4) for one in row["heads"]])
     for (origin, dtype, half), layers in groups.items():
         yield {
             "origin": origin,
@@ -57,6 +60,7 @@ def _ratios(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "tag": "measured",
             "source": "offstage bench codec",
             "layers": layers,
+            "heads": heads[origin, dtype, half],
         }
 
 

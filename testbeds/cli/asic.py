@@ -45,7 +45,8 @@ def presets(
     it is."""
     from rich.table import Table
 
-    from offstage.asic_model.parameters import TAGS, names, read_preset, rows
+    from offstage.asic_model.blocks import TAGS
+    from offstage.asic_model.parameters import names, read_preset, rows
 
     table = Table(box=None, pad_edge=False)
     if name:

@@ -13,12 +13,14 @@ from offstage.bindings.units import format_rate, format_size, format_time
 
 __all__ = ["run_table", "sweep_table"]
 
+SESSIONS_SHOWN = 8
+
 
 def run_table(run: ChipRun) -> RenderableType:
     """Demands, times and units of one run; beside the times those of the log."""
     lines = [Text(_sentence(run)), Text("")]
     lines += [Text(f"note: {text}") for text in run.warnings]
-    return Group(_times(run), Text(""), _units(run), Text(""), *lines)
+    return Group(_times(run), Text(""), _units(run), Text(""), _sessions(run), Text(""), *lines)
 
 
 def _sentence(run: ChipRun) -> str:
@@ -58,6 +60,23 @@ def _units(run: ChipRun) -> Table:
             format_time(one.wait_ns_p99), f"{one.blocked_share:.1%}", f"{one.share_p50:.0%}",
             f"{one.share_p99:.0%}",
         )  # fmt: skip
+    return table
+
+
+def _sessions(run: ChipRun) -> Table:
+    """Those that stalled the longest, with their waits at the arbiter; all are in the JSON."""
+    table = _table("session", "tenant", "tokens", "too late", "fetch", "stall", "reads", "wait",
+                   "wait max")  # fmt: skip
+    found = sorted(run.by_session, key=lambda one: one.stall_ns, reverse=True)
+    for one in found[:SESSIONS_SHOWN]:
+        table.add_row(
+            "none" if one.session is None else str(one.session), str(one.tenant),
+            f"{one.tokens:,}", f"{one.deadlines_missed:,}", format_time(one.fetch_ns_mean),
+            format_time(one.stall_ns), f"{one.reads:,}", format_time(one.wait_ns_mean),
+            format_time(one.wait_ns_max),
+        )  # fmt: skip
+    if len(found) > SESSIONS_SHOWN:
+        table.add_row(f"and {len(found) - SESSIONS_SHOWN:,} more")
     return table
 
 

@@ -23,7 +23,7 @@
 
 /* cdef: order 7 */
 /* cdef: begin */
-#define OFS_TIMING_VERSION 2
+#define OFS_TIMING_VERSION 3
 #define OFS_TIMING_LATER 0xffffffffffffffff
 
 struct ofs_timing_request {
@@ -36,6 +36,8 @@ struct ofs_timing_request {
 	uint32_t tenant;
 	uint32_t cause;   /* of a read: enum ofs_cause, a demand or which prefetcher */
 	uint32_t session; /* of the core, for whom it is done; OFS_NONE: for none in particular */
+	uint32_t layer;   /* of the blocks */
+	uint32_t reserved;
 };
 
 struct ofs_timing_end {

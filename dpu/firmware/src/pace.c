@@ -111,6 +111,7 @@ ofs_pace_ask(struct ofs_pace *pace, enum ofs_pace_user user, enum ofs_pace_kind 
 	if (user == OFS_PACE_STORAGE) {
 		asked.tenant = pace->storage_for.tenant;
 		asked.session = pace->storage_for.session;
+		asked.layer = pace->storage_for.layer;
 		asked.cause = pace->storage_for.cause;
 		asked.deadline_ps = pace->storage_for.deadline_ps;
 	}

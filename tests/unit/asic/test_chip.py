@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from offstage.asic_model.chip import limited, network, open_chip, open_timing
+from offstage.asic_model.codec.measured import ratio
 from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.asic_model.tables.dram import mean_ps
+from offstage.asic_model.units.codec import coded_permille
 from offstage.asic_model.units.dedup import collision_share
 from offstage.asic_model.units.hbm import hbm_stacks
-from offstage.asic_model.units.metadata import set_count
+from offstage.asic_model.units.metadata import keys_of_block, set_count
 from offstage.asic_model.units.nvme import striped
 from offstage.bindings.core import CoreConfig
 from offstage.bindings.errors import BadInput
@@ -97,7 +99,8 @@ def test_an_idle_chip_takes_the_sum_of_its_stages() -> None:
     lookup_ps = interval_ps * (1 + demands) + chip.metadata.latency.whole
     set_bytes = chip.metadata.entry.base * chip.metadata.ways.base
     ddr = chip.memory("ddr")
-    spill_ps = round(set_bytes * 1e12 / (ddr.rate.base * ddr.efficiency.base)) + ddr.latency.whole
+    set_ps = round(set_bytes * 1e12 / (ddr.rate.base * ddr.efficiency.base))
+    spill_ps = demands * set_ps + ddr.latency.whole
     own = chip.scheduler
     decide_ps = own.command.whole + demands * own.demand.whole + scores * own.score.whole
     decide_ps += 2 * own.latency.whole
@@ -132,6 +135,61 @@ def took_all(timing: Timing, at_ps: int) -> int:
             if tag == 7:
                 return end_ps
     raise AssertionError("it never ended")
+
+
+def lookups(preset: Preset, *commands: tuple[int, int, int]) -> list[tuple[int, int]]:
+    """Hits and misses of the table on the die, after each command of so many blocks of a session's
+    layer."""
+    chip = open_chip(preset, in_flight_max=64)
+    timing, found = chip.timing(), []
+    for number, (session, layer, count) in enumerate(commands):
+        timing.ask("command", number * 10**9, tag=number, count=count, size_bytes=BLOCK,
+                   session=session, layer=layer)  # fmt: skip
+        chip.run(until_ps=(number + 1) * 10**9 - 1)
+        stats = chip.stats()["metadata"]
+        found.append((stats.hits, stats.misses))
+    return found
+
+
+def test_entries_are_those_of_a_session_a_layer_and_its_heads() -> None:
+    """Neither another session nor another layer finds the entries of the first; with an entry for
+    each head there are eight times as many, and they fill the table eight times as fast."""
+    chip = read_preset("asic_7nm")
+    commands = ((0, 0, 4), (0, 0, 4), (0, 1, 4), (1, 0, 4), (0, 0, 6))
+    assert lookups(chip, *commands) == [(0, 4), (4, 4), (4, 8), (4, 12), (8, 14)]
+    each = chip.with_({"metadata.heads_per_entry": 1})
+    assert lookups(each, *commands)[-1] == (8 * 8, 8 * 14)
+    three = chip.with_({"metadata.heads_per_entry": 3}).metadata
+    assert three is not None and keys_of_block(three) == 3
+    small = {"metadata.sram": 1 / 64, "metadata.banks": 1, "metadata.ways": 4}  # 512 entries
+    half = ((0, 0, 128), (0, 0, 128))
+    assert lookups(chip.with_(small), *half)[-1][0] > 110  # of 128: sets fill unevenly
+    assert lookups(each.with_(small), *half)[-1][0] < 64
+
+
+def test_a_block_has_the_ratio_of_its_layer_and_a_piece_that_of_its_head() -> None:
+    """As the codec's table has them, keys before values; a ratio that is set keeps their spread,
+    and what nothing was measured of is one number."""
+    codec = read_preset("asic_7nm").codec
+    assert codec is not None
+    rows = coded_permille(codec)
+    halves = [ratio("bfloat16", half) for half in ("K", "V")]
+    for layer, row in enumerate(rows):
+        heads = [*halves[0].heads[layer], *halves[1].heads[layer]]
+        assert row == tuple(round(1000 * head) for head in heads)
+    moved = []
+    for layer in (0, 1):
+        chip = open_chip(read_preset("asic_7nm"), in_flight_max=64)
+        chip.timing().ask("read", 0, size_bytes=BLOCK, layer=layer)
+        chip.run()
+        moved.append((chip.stats()["drive"].bytes, chip.stats()["dma_in"].bytes))
+        assert moved[-1][0] == moved[-1][1] == BLOCK // len(rows[0]) * sum(rows[layer]) // 1000
+    assert moved[0] != moved[1]
+    half = coded_permille(msgspec.structs.replace(codec, ratio=codec.ratio.set(0.35)))
+    assert sum(half[0]) / sum(rows[0]) == pytest.approx(0.35 / codec.ratio.value, rel=0.01)
+    flat = msgspec.structs.replace(codec.ratio, spread=())
+    assert coded_permille(msgspec.structs.replace(codec, ratio=flat)) == (
+        (round(1000 * codec.ratio.value),),)  # fmt: skip
 
 
 def test_a_smaller_ratio_makes_reads_shorter_and_a_slow_codec_longer() -> None:

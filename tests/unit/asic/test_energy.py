@@ -22,18 +22,20 @@ class Run:
     seconds: float = 2.0
 
 
-def unit(name: str, count_bytes: int = 0, arrivals: int = 0) -> UnitRun:
+def unit(name: str, count_bytes: int = 0, arrivals: int = 0, **counts: int) -> UnitRun:
     return UnitRun(
         name=name, kind="server", servers=1, arrivals=arrivals, bytes=count_bytes, utilisation=0,
         blocked_share=0, wait_ns_mean=0, wait_ns_p99=0, time_ns_mean=0, time_ns_p99=0,
-        waiting_max=0,
+        waiting_max=0, **counts,
     )  # fmt: skip
 
 
 def test_energy_is_counts_times_prices() -> None:
-    """A GB over HBM at 6.0 pJ a bit is 48 mJ; 1000 lookups are 4 reads of the scaled SRAM each."""
+    """A GB over HBM at 6.0 pJ a bit is 48 mJ; 1000 lookups, of 10 commands, are 4 reads of the
+    scaled SRAM each."""
     preset = read_preset("asic_7nm")
-    run = Run([unit("hbm", 10**9), unit("metadata", arrivals=1000), unit("qos", arrivals=10**6)])
+    looked = unit("metadata", arrivals=10, hits=900, misses=100)
+    run = Run([unit("hbm", 10**9), looked, unit("qos", arrivals=10**6)])
     found = {one.name: one for one in energy(run, preset)}
     assert found["hbm"].value == pytest.approx(0.048)
     assert (found["hbm"].low, found["hbm"].high) == pytest.approx((8 * 3.9e-3, 8 * 9.0e-3))

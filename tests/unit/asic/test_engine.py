@@ -3,6 +3,7 @@
 Every time below is worked out by hand from the model in chip.h.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,37 @@ def test_a_miss_goes_another_way_and_the_key_stays() -> None:
     assert [end - begin for begin, end in zip(at, found, strict=True)] == [101, 101, 1, 101, 1, 101]
     stats = one.stats()["t"]
     assert (stats.hits, stats.misses, stats.evictions) == (2, 4, 2)
+
+
+def test_each_item_has_keys_of_its_own_and_a_miss_pays_for_those_that_are_missing() -> None:
+    """Of three blocks with two keys each all six are fetched once; of a fourth, only its own."""
+    tags = Unit("tags", "tags", set_count=64, way_count=8, fixed_ps=1, item_ps=10)
+    units = [tags, Unit("spill", item_ps=100), Unit("out", fixed_ps=1000)]
+    look = Stage("tags", items="blocks", keys=2, next="out", miss="spill")
+    one = chip(units, look, Stage("spill", label="spill", items="missed"), Stage("out", "out"))
+    at_ps = [0, 10**6, 2 * 10**6, 3 * 10**6]
+    found = np.subtract(ends(one, at_ps, count=[3, 3, 4, 0]), at_ps).tolist()
+    assert found == [1 + 60 + 600 + 1000, 1 + 60 + 1000, 1 + 80 + 200 + 1000, 1 + 1000]
+    stats = one.stats()["tags"]
+    assert (stats.hits, stats.misses) == (6 + 6, 6 + 2)
+    with pytest.raises(BadInput, match="65 keys of an item; at most 64"):
+        chip(units, replace(look, keys=65, next="", miss=""))
+
+
+def test_a_block_is_coded_as_its_layer_and_its_parts_are() -> None:
+    """A picosecond a byte. Of layer 0 the front half of a block shrinks to 500 permille and the
+    back to 250; layer 2 is as layer 0 again; a request that says its size itself keeps it."""
+    units = tuple(Unit(name, servers=2, mib_ps=MIB) for name in "ab")
+    route = {"only": (Stage("a", coded=True), Stage("b", coded=True, piece_bytes=1000))}
+    one = Chip(Network(units, route, ((500, 250), (1000, 900))))
+    at_ps = [0, 10**6, 2 * 10**6, 3 * 10**6]
+    found = ends(one, at_ps, size_bytes=2000, layer=[0, 1, 2, 0], coded_bytes=[0, 0, 0, 100])
+    assert np.subtract(found, at_ps).tolist() == [750 + 500, 1900 + 1000, 750 + 500, 100 + 50]
+    assert one.stats()["b"].bytes == one.stats()["a"].bytes == 750 + 1900 + 750 + 100
+    for rows, said in ((((500,), (1, 2)), "differ in length"), (((0,),), "not within 1 to 2000"),
+                       (((1,),) * 129, "129 rows")):  # fmt: skip
+        with pytest.raises(BadInput, match=said):
+            Chip(Network(units, route, rows))
 
 
 def test_banks_serve_different_keys_at_once() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from offstage.asic_model import parameters
+from offstage.asic_model.blocks import BLOCKS, TAGS, Number
 from offstage.asic_model.codec.measured import block_ratio
 from offstage.asic_model.commands import COMMANDS, rows
-from offstage.asic_model.parameters import BLOCKS, TAGS, Number, Preset, names, read_preset
+from offstage.asic_model.parameters import Preset, names, read_preset
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import numbered
 from offstage.bindings.settings import declared

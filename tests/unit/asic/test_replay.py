@@ -62,6 +62,31 @@ def test_decision_replay_keeps_every_decision_and_changes_times(trace: Trace) ->
 
 
 @pytest.mark.parametrize("replay", [decision_replay, closed_loop])
+def test_sessions_add_up_to_the_run(trace: Trace, replay: Any) -> None:
+    """Each has its own fetches, stall, reads and grants; together they are those of the run, and a
+    DPU has no arbiter that could count grants."""
+    one = replay(trace, read_preset("asic_7nm"))
+    rows = one.by_session
+    assert [row.session for row in rows] == [0, 1]
+    assert [row.tokens for row in rows] == [STEPS, STEPS]
+    assert sum(row.fetches for row in rows) == one.fetch_ns.count == 96
+    assert sum(row.reads for row in rows) == one.reads
+    assert sum(row.bytes_read for row in rows) == one.bytes_read
+    assert sum(row.deadlines_missed for row in rows) == one.deadlines_missed
+    assert sum(row.stall_ns for row in rows) == pytest.approx(one.stall_ns.mean * one.tokens)
+    qos = next(unit for unit in one.units if unit.name == "qos")
+    assert sum(row.granted for row in rows) == qos.arrivals == one.reads
+    assert sum(row.granted_bytes for row in rows) == qos.bytes > 0
+    assert all(0 <= row.wait_ns_mean <= row.wait_ns_max for row in rows)
+    assert rows[0].reads != rows[1].reads and rows[0].wait_ns_max > 0
+    dpu = replay(trace, read_preset("bluefield3")).by_session
+    assert [row.granted for row in dpu] == [0, 0] and all(row.reads for row in dpu)
+    few = replay(trace, read_preset("asic_7nm").with_({"qos.sessions": 1})).by_session
+    assert [row.session for row in few] == [0, 1, None]
+    assert (few[1].granted, few[2].granted) == (0, few[1].reads)
+
+
+@pytest.mark.parametrize("replay", [decision_replay, closed_loop])
 def test_hosts_of_a_dpu_read_what_is_staged_themselves(trace: Trace, replay: Any) -> None:
     """Staged blocks wait for no command: only on a chip, which sends them, does its way count."""
     for name, waits in (("dpu_x86_measured", False), ("asic_7nm", True)):
@@ -237,6 +262,7 @@ def test_the_command_shows_and_keeps_a_run(
     assert run([*command, "--closed-loop"]) == 0
     text = capsys.readouterr().out
     assert "bluefield3 (uncalibrated), closed-loop" in text and "reactor" in text
+    assert "wait max" in text
     with pytest.raises(BadInput, match="another folder"):
         from offstage.testbeds.cli.asic import _write
 

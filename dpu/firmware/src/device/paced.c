@@ -63,14 +63,15 @@ ofs_device_close_held(struct ofs_device *device)
 
 static void
 ask(struct ofs_device *device, enum ofs_pace_kind kind, struct ofs_held *held, uint32_t tag,
-	uint32_t session, uint32_t count, uint32_t score_count)
+	const struct ofs_sqe *sqe, uint32_t count, uint32_t score_count)
 {
 	struct ofs_timing_request asked = {.tag = tag,
 		.size_bytes = device->config.core.block_size_bytes,
 		.count = count,
 		.score_count = score_count,
 		.tenant = device->ports[held->port].tenant,
-		.session = session};
+		.session = sqe->session,
+		.layer = sqe->layer};
 
 	held->begun_ns = ofs_device_now_ns(device);
 	held->ring_ns = 0;
@@ -92,7 +93,7 @@ ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_comma
 	memcpy(held->command.ordinals, command->ordinals, sqe->demand_count * sizeof(uint32_t));
 	memcpy(held->command.seen, command->seen, sqe->demand_count);
 	memcpy(held->command.scores, command->scores, sqe->score_count * sizeof(uint16_t));
-	ask(device, OFS_PACE_COMMAND, held, index, sqe->session, sqe->demand_count, sqe->score_count);
+	ask(device, OFS_PACE_COMMAND, held, index, sqe, sqe->demand_count, sqe->score_count);
 	if (sqe->sent_ns != 0 && sqe->sent_ns < held->begun_ns)
 		held->ring_ns = held->begun_ns - sqe->sent_ns;
 	return true;
@@ -108,7 +109,7 @@ ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter, uint32_t count)
 		return false;
 	held->port = device->waiters[waiter].port;
 	held->waiter = waiter;
-	ask(device, OFS_PACE_HIT, held, TAG_HIT | index, device->waiters[waiter].sqe.session, count, 0);
+	ask(device, OFS_PACE_HIT, held, TAG_HIT | index, &device->waiters[waiter].sqe, count, 0);
 	return true;
 }
 

@@ -44,6 +44,7 @@ get(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	struct ofs_timing_request asked = {.tenant = action->tenant,
 		.cause = action->cause,
 		.session = action->session,
+		.layer = action->layer,
 		.deadline_ps =
 			(action->deadline_ns < DEADLINE_NS_MAX ? action->deadline_ns : DEADLINE_NS_MAX) * 1000};
 	int rc;

@@ -49,6 +49,7 @@ ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action)
 		.tenant = action->tenant,
 		.cause = action->cause,
 		.session = action->session,
+		.layer = action->layer,
 	};
 
 	engine->reads++;
@@ -72,13 +73,14 @@ ofs_sim_write_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer
 		.count = 1,
 		.tenant = p->view.tenant,
 		.session = p->session,
+		.layer = layer,
 	};
 
 	return ask(engine, engine->timing->ops->write, &request, &event);
 }
 
 uint64_t
-ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot)
+ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer)
 {
 	const struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	struct ofs_sim_event event = {.kind = OFS_SIM_SERVED, .id = batch_slot};
@@ -87,6 +89,7 @@ ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot)
 		.count = p->demanded,
 		.tenant = p->view.tenant,
 		.session = p->session,
+		.layer = layer,
 	};
 
 	return ask(engine, engine->timing->ops->hit, &request, &event);
@@ -101,6 +104,7 @@ ofs_sim_command_end(struct ofs_engine *engine, uint32_t batch_slot, const struct
 		.count = step->demand_count,
 		.score_count = step->score_count,
 		.session = step->session,
+		.layer = step->layer,
 		.tenant = engine->batch_slots[batch_slot].view.tenant,
 	};
 

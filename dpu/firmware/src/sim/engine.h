@@ -99,7 +99,7 @@ void ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action
 int ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action);
 /* When it ends, in ns; OFS_TIMING_LATER: an OFS_SIM_WRITTEN, _SERVED or _DECIDE will say. */
 uint64_t ofs_sim_write_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer);
-uint64_t ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot);
+uint64_t ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer);
 uint64_t ofs_sim_command_end(struct ofs_engine *engine, uint32_t batch_slot,
 	const struct ofs_step *step);
 /* When the timing side may hand out an end; UINT64_MAX: it will not. */

@@ -23,8 +23,9 @@ layer_staged(struct ofs_engine *engine, uint32_t batch_slot)
 {
 	struct ofs_batch_slot *p = &engine->batch_slots[batch_slot];
 	uint64_t stall_ns = engine->now_ns - p->need_ns, served_ns;
+	uint32_t layer = p->layer;
 
-	ofs_sim_row(engine, batch_slot, p->layer)->stall_ns =
+	ofs_sim_row(engine, batch_slot, layer)->stall_ns =
 		(uint32_t)(stall_ns < UINT32_MAX ? stall_ns : UINT32_MAX);
 	if (p->slab.stall_ns)
 		p->slab.stall_ns[p->slab_step] += stall_ns;
@@ -33,7 +34,7 @@ layer_staged(struct ofs_engine *engine, uint32_t batch_slot)
 		p->step++;
 		p->slab_step++;
 	}
-	served_ns = p->demanded ? ofs_sim_hit_end(engine, batch_slot) : engine->now_ns;
+	served_ns = p->demanded ? ofs_sim_hit_end(engine, batch_slot, layer) : engine->now_ns;
 	return served_ns == OFS_TIMING_LATER ? 0 : ofs_sim_next_layer(engine, batch_slot, served_ns);
 }
 

@@ -19,7 +19,7 @@ What can fail: `BadInput` for a run without the stage times that a fit needs.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -29,11 +29,12 @@ from offstage.asic_model.result import ChipRun, Logged
 from offstage.asic_model.trace import Trace
 from offstage.bindings.errors import BadInput
 
-__all__ = ["FIGURES", "Figure", "Judged", "StageError", "fit", "judge",
-           "stage_errors", "write_preset"]  # fmt: skip
+__all__ = ["FIGURES", "Figure", "Judged", "StageError", "Status", "fit", "judge", "stage_errors",
+           "status_of", "write_preset"]  # fmt: skip
 
 NEEDED = ("ring_wait", "decide", "read_queue", "read_service", "publish")
 NS = 1000  # ps
+Status = Literal["calibrated", "uncalibrated", "not measurable here"]
 QUANTILES = {"least": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
 Stages = Mapping[str, Mapping[str, Any]]
 
@@ -164,6 +165,15 @@ def judge(name: str, predicted: ChipRun, repeats: Sequence[Logged]) -> list[Judg
             points=figure.points,
         ))  # fmt: skip
     return found
+
+
+def status_of(judged: Sequence[Judged]) -> Status:
+    """A miss is a miss, whatever else was met. Without one, a figure that was met nowhere, since
+    repeats lie too far apart to say, is no evidence for the model either."""
+    if any(one.verdict == "missed" for one in judged):
+        return "uncalibrated"
+    met = {one.figure for one in judged if one.verdict == "met"}
+    return "calibrated" if all(one.text in met for one in FIGURES) else "not measurable here"
 
 
 class StageError(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,8 @@ def validate(
 ) -> None:
     """Fit dpu_x86_measured to the stage times of one recorded run, and predict others with it.
 
-    Exit code 0 whatever the verdict: a model that misses says `uncalibrated` wherever it is shown.
+    Exit code 0 whatever the verdict: a model that misses is `uncalibrated`; one of which nothing
+    was missed, and not all could be judged, is `not measurable here`. Neither is calibrated.
     """
     import msgspec
     from rich.console import Group
@@ -54,11 +55,14 @@ def validate(
 
 def _verdict(found: "Validation") -> str:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
-    if found.passed:
-        return f"calibrated: {counts}"
-    if found.off:
+    unmeasured = found.verdicts.get("not measurable here", 0)
+    if found.status == "uncalibrated":
         return f"uncalibrated: {counts}; the stage that is furthest off is {found.off}"
-    return f"uncalibrated: {counts}; nowhere met: {', '.join(found.unseen)}"
+    if found.status == "calibrated":
+        return f"calibrated: {counts}"
+    return (f"not measurable here: {unmeasured} of {len(found.judged)}, "
+            f"{found.verdicts.get('met', 0)} met, 0 missed; "
+            f"nowhere met: {', '.join(found.unseen)}")  # fmt: skip
 
 
 def _table(found: "Validation") -> "Table":

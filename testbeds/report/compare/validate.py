@@ -10,7 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from offstage.asic_model.calibrate import FIGURES, Judged, StageError, fit, judge, stage_errors
+from offstage.asic_model.calibrate import (
+    FIGURES,
+    Judged,
+    StageError,
+    Status,
+    fit,
+    judge,
+    stage_errors,
+    status_of,
+)
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop
 from offstage.asic_model.timed import as_hosts_saw
@@ -37,7 +46,9 @@ class Validation(msgspec.Struct, kw_only=True):
     judged: list[Judged]
     stages: list[StageError]
     """Of each predicted run, where the modelled time of a fetch differs from the measured."""
-    passed: bool
+    status: Status
+    """`uncalibrated` where anything was missed. A model of which nothing was missed, and not all
+    could be judged, is neither; its preset keeps `calibrated = false`."""
     verdicts: dict[str, int]
     off: str
     """The stage that is furthest off, where something was missed."""
@@ -59,7 +70,8 @@ class Validation(msgspec.Struct, kw_only=True):
 
 
 def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Preset]:
-    """Fit, predict, judge. The preset says `calibrated` where nothing was missed."""
+    """Fit, predict, judge. The preset says `calibrated` where every figure was met somewhere
+    and none was missed."""
     first = _read(calibrate)
     if first.device:
         raise BadInput(f"is a run of the modelled {first.device}", str(first.path),
@@ -85,15 +97,15 @@ def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Pres
     verdicts: dict[str, int] = {}
     for one in judged:
         verdicts[one.verdict] = verdicts.get(one.verdict, 0) + 1
-    passed = not missed and not unseen
+    status = status_of(judged)
     suspects = [one for one in stages if one.run in {miss.run for miss in missed}]
     worst = max(suspects, key=lambda one: abs(one.modelled_ns - one.measured_ns), default=None)
     found = Validation(
         calibrated_on=str(first.path), fitted=_fitted(preset), judged=judged, stages=stages,
-        passed=passed, verdicts=verdicts, off=worst.stage if missed and worst else "",
-        unseen=unseen if not missed else [], workloads=workloads,
+        status=status, verdicts=verdicts, off=worst.stage if worst else "", unseen=unseen,
+        workloads=workloads,
     )  # fmt: skip
-    return found, msgspec.structs.replace(preset, calibrated=passed)
+    return found, msgspec.structs.replace(preset, calibrated=status == "calibrated")
 
 
 def _read(folder: Path) -> Recorded:

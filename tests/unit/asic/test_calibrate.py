@@ -3,10 +3,19 @@
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from offstage.asic_model.calibrate import FIGURES, Figure, Judged, fit, judge, write_preset
+from offstage.asic_model.calibrate import (
+    FIGURES,
+    Figure,
+    Judged,
+    fit,
+    judge,
+    status_of,
+    write_preset,
+)
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.result import Logged, times_of
 from offstage.asic_model.units.nvme import medium
@@ -89,6 +98,27 @@ def test_a_verdict(error: float, spread: float | None, verdict: str) -> None:
     one = Judged(run="a", figure="fetch mean", measured=1.0, predicted=1.0 + error, error=error,
                  tolerance=0.10, spread=spread, points=False)  # fmt: skip
     assert one.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status"),
+    [(("met", "missed", "met"), "uncalibrated"), (("met", "missed", "unseen"), "uncalibrated"),
+     (("met", "unseen", "met"), "not measurable here"), (("met", "met", "met"), "calibrated")],
+)  # fmt: skip
+def test_only_a_miss_is_uncalibrated_and_only_all_met_is_calibrated(
+    verdicts: tuple[str, ...], status: str
+) -> None:
+    """What could not be judged is neither: the third word, and no calibration. A figure that one
+    run met and another could not judge is met."""
+    errors = {"met": (0.0, None), "missed": (1.0, None), "unseen": (0.0, 1.0)}
+    judged = [
+        Judged(run="a", figure=figure.text, measured=1, predicted=1, error=errors[verdict][0],
+               tolerance=0.1, spread=errors[verdict][1], points=False)
+        for figure, verdict in zip(FIGURES, (*verdicts, *["met"] * len(FIGURES)), strict=False)
+    ]  # fmt: skip
+    assert status_of(judged) == status
+    again = [msgspec.structs.replace(one, run="b", spread=1.0) for one in judged]
+    assert status_of(judged + again) == status
 
 
 def logged(hits: int, mean_ns: float) -> Logged:

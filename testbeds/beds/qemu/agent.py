@@ -82,16 +82,20 @@ class Agent:
         return Done(code, _text(status, "out-data"), _text(status, "err-data"))
 
     def wait(self, pid: int, timeout_s: float, tick: Callable[[], None] | None = None) -> Done:
-        """Wait for a command's end; `tick` is called meanwhile. DeviceTimeout: the command has been
-        killed."""
+        """Wait for a command's end; `tick` is called meanwhile. DeviceTimeout, or an interrupt: the
+        command has been killed."""
         deadline = time.monotonic() + timeout_s
-        while (done := self.poll(pid)) is None:
-            if time.monotonic() > deadline:
+        try:
+            while (done := self.poll(pid)) is None:
+                if time.monotonic() > deadline:
+                    raise DeviceTimeout(f"a command took longer than {timeout_s:.0f} s", self.name)
+                if tick is not None:
+                    tick()
+                time.sleep(POLL_S)
+        except BaseException:
+            with contextlib.suppress(OSError, RunFailed, DeviceTimeout):
                 self.start(["/bin/kill", "-KILL", str(pid)])
-                raise DeviceTimeout(f"a command took longer than {timeout_s:.0f} s", self.name)
-            if tick is not None:
-                tick()
-            time.sleep(POLL_S)
+            raise
         return done
 
     def run(
@@ -116,11 +120,17 @@ class Agent:
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         self.alive()
-        self._send({"execute": name, "arguments": arguments})
+        if self.socket is None:
+            self.connect(CALL_TIMEOUT_S)
         try:
+            self._send({"execute": name, "arguments": arguments})
             answer = self._receive(time.monotonic() + CALL_TIMEOUT_S)
-        except DeviceTimeout:
-            self.alive()
+        except BaseException as error:
+            self.close()  # the answer may still come, and is not the next call's
+            if isinstance(error, DeviceTimeout | OSError):
+                self.alive()
+            if isinstance(error, OSError):
+                raise DeviceTimeout("the agent's port was closed", self.name) from None
             raise
         if "error" in answer:
             raise RunFailed(f"{name}: {answer['error'].get('desc', answer)}", self.name)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.beds.qemu.command import finished
 from offstage.testbeds.beds.qemu.initrd import keep_modules, write_initrd
 from offstage.testbeds.progress import Progress
 
@@ -243,10 +244,9 @@ def _add_wheels(arch: Arch, pins: Sequence[str], made: Image) -> None:
         # Compiled here, because each start of a guest would do it again, under emulation.
         library = made.tree / "usr/lib"
         for folder in (packages, library / "python3", library / f"python{dotted}"):
-            subprocess.run(
+            finished(
                 [sys.executable, "-m", "compileall", "-q", "-s", str(made.tree), "-p", "/",
-                 "--invalidation-mode", "unchecked-hash", str(folder)],
-                check=False, timeout=BUILD_TIMEOUT_S, capture_output=True,
+                 "--invalidation-mode", "unchecked-hash", str(folder)], BUILD_TIMEOUT_S,
             )  # fmt: skip
 
 
@@ -274,9 +274,7 @@ def _squash(made: Image) -> None:
 def _run(*command: str, mend: str = "") -> None:
     """RunFailed with the last line that the command said."""
     try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S
-        )
+        done = finished(command, BUILD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise RunFailed(f"took longer than {BUILD_TIMEOUT_S:.0f} s", command[0], mend) from None
     if done.returncode != 0:

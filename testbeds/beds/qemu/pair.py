@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import msgspec
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.beds.qemu import wheel
 from offstage.testbeds.beds.qemu.agent import Done
+from offstage.testbeds.beds.qemu.command import uninterrupted
 from offstage.testbeds.beds.qemu.guest import Guest, GuestSpec, Process, start
 from offstage.testbeds.beds.qemu.images import AARCH64, X86_64, cache_folder, get
 from offstage.testbeds.progress import Progress
@@ -48,9 +49,7 @@ class Pair:
 
     def end(self) -> None:
         """End both."""
-        for guest in (self.node, self.dpu):
-            guest.end()
-        shutil.rmtree(self.node.folder, ignore_errors=True)
+        _end((self.node, self.dpu), self.node.folder)
 
 
 class _State(msgspec.Struct):
@@ -92,19 +91,27 @@ def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
                 name=name, image=images[arch], address=f"{address}/24",
                 devices=[*_link(folder, name), *drive], share=share, modules=MODULES,
             )  # fmt: skip
-            started.append(start(spec, folder, stays=stays))
+            with uninterrupted():
+                started.append(start(spec, folder, stays=stays))
         pair = Pair(started[0], started[1], share, fdp)
         _install(pair, wheels, progress)
         if stays:
             _write_state(pair)
     except BaseException:
-        for guest in started:
-            guest.end()
-            with contextlib.suppress(OSError):
-                shutil.copy(guest.console, share)
-        shutil.rmtree(folder, ignore_errors=True)
+        _end(started, folder, share)
         raise
     return pair
+
+
+def _end(guests: Sequence[Guest], folder: Path, share: Path | None = None) -> None:
+    """End guests, whole also where the user is impatient; their consoles go to `share`."""
+    with uninterrupted():
+        for guest in guests:
+            guest.end()
+            if share is not None:
+                with contextlib.suppress(OSError):
+                    shutil.copy(guest.console, share)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def running() -> Pair | None:

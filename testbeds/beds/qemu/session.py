@@ -63,7 +63,7 @@ def run(pair: Pair, sizes: Sizes, progress: Progress) -> dict[str, Any]:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700)
     for guest in (pair.node, pair.dpu):  # what a run that was ended in the middle left there
-        guest.agent.run(["/usr/bin/pkill", "-KILL", "-f", "dpu serve"], 60)
+        guest.agent.run(["/usr/bin/pkill", "-KILL", "-f", "offstage.testbeds"], 60)
     _make_keys(pair.share / "keys")
     progress.start(f"decode on x86_64 from aarch64 over {sizes.fabric}", 1)
     across = _across(pair, sizes, work)
@@ -120,7 +120,7 @@ def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[dict[str, Any
         checked(guest.agent.run(["/bin/sh", "-c", secret], 60), guest, "copying the secret")
         yield {"storage": ready["storage"], "endpoint": ready["endpoint"]}
     except BaseException:
-        with contextlib.suppress(RunFailed, DeviceTimeout, KeyboardInterrupt):
+        with contextlib.suppress(RunFailed, DeviceTimeout, OSError):
             guest.agent.start(["/bin/kill", "-KILL", str(pid)])
         raise
     guest.agent.start(["/bin/kill", "-TERM", str(pid)])

@@ -11,13 +11,13 @@ import filecmp
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import offstage
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.beds.qemu.command import finished
 from offstage.testbeds.beds.qemu.images import Image, cache_folder, needs
 
 __all__ = ["build"]
@@ -93,11 +93,10 @@ def _compile(tree: Path, made: Path, image: Image, compiler: str) -> None:
         "_PYTHON_HOST_PLATFORM": f"linux-{image.arch.name}",
     }
     environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", str(made),
          "--plat-name", f"linux_{image.arch.name}"],
-        cwd=tree, env=environment, check=False, capture_output=True, text=True,
-        timeout=BUILD_TIMEOUT_S,
+        BUILD_TIMEOUT_S, cwd=tree, env=environment,
     )  # fmt: skip
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if "rror" in line] or ["it said nothing"]

@@ -4,6 +4,7 @@ The firmware links none of it (`nixl.h`): `load` opens the library once in a pro
 a fabric from then on. NIXL's own Python interface is not imported.
 """
 
+import errno
 import importlib.util
 import os
 from pathlib import Path
@@ -73,6 +74,20 @@ class Loop:
         out: Any = ffi.new("struct ofs_nixl_loop **")
         check_rc(lib.ofs_nixl_loop_open(out, size_bytes, int(target)), "opening a NIXL agent")
         self._loop: Any = out[0]
+
+    @classmethod
+    def on_device(cls, address: int, size_bytes: int, device: int = 0) -> "Loop":
+        """One end over memory of GPU `device` that the caller keeps: what is read lands there.
+        BadInput where UCX reaches no GPU."""
+        load()
+        loop, out = cls.__new__(cls), ffi.new("struct ofs_nixl_loop **")
+        rc = lib.ofs_nixl_loop_open_device(out, address, size_bytes, device)
+        if rc == -errno.ENODEV:
+            raise BadInput("NIXL reaches no device memory here", f"GPU {device}",
+                           "needs a GPU, and a UCX that is built with CUDA", errno=-rc)  # fmt: skip
+        check_rc(rc, "opening a NIXL agent")
+        loop._loop = out[0]
+        return loop
 
     def export(self) -> bytes:
         """What the other end needs."""

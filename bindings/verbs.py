@@ -22,6 +22,8 @@ __all__ = ["Adapter", "Rdma", "check_memlock", "parse_rdma", "prepare"]
 
 GID_AUTO = -1
 ERROR_SIZE = 512
+PARTS = {"gid": range(GID_AUTO, 1 << 16), "mtu": range(4097)}
+"""What an adapter's index of a GID and its MTU may be; whether this one has them it says itself."""
 CAP_IPC_LOCK = 14  # of linux/capability.h
 
 
@@ -44,7 +46,7 @@ def parse_rdma(text: str) -> Rdma:
         key, equals, value = part.partition("=")
         if not equals and not device:
             device = key
-        elif key in ("gid", "mtu") and value.lstrip("-").isdecimal():
+        elif value.removeprefix("-").isdecimal() and int(value) in PARTS.get(key, ()):
             numbers[key] = int(value)
         else:
             raise BadInput(f"{part!r} names no part of an adapter", "--rdma",

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offstage.bindings import nixl
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
@@ -204,6 +205,16 @@ def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
                               env={**os.environ, "UCX_TLS": "self"})  # fmt: skip
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert "UCX_TLS must hold tcp" in done.stderr.splitlines()[-1]
+
+
+def test_memory_of_a_gpu_that_is_not_there_is_refused_in_one_line() -> None:
+    """Is memory that a machine without a device calls a GPU's refused, and not read into?"""
+    if any(Path("/proc/driver/nvidia").glob("gpus/*")):
+        pytest.skip("has a GPU: tests/gpu/run_all.py --only nixl_reads_into_gpu_memory")
+    memory = np.zeros(1 << 20, np.uint8)
+    with pytest.raises(BadInput, match="no device memory here") as caught:
+        nixl.Loop.on_device(memory.ctypes.data, memory.nbytes)
+    assert "\n" not in str(caught.value) and caught.value.mend
 
 
 def test_a_daemon_that_takes_none_says_how(tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ int ofs_nixl_prepare(void);
 struct ofs_nixl_loop;
 /* One end, with `size_bytes` of its own memory. The `target` goes on while nobody calls. */
 int ofs_nixl_loop_open(struct ofs_nixl_loop **out, uint64_t size_bytes, int target);
+/*
+ * One end over `size_bytes` at `address` in the memory of GPU `device`, the caller's. -ENODEV: this
+ * machine's UCX reaches no such memory.
+ */
+int ofs_nixl_loop_open_device(struct ofs_nixl_loop **out, uint64_t address, uint64_t size_bytes,
+	uint32_t device);
 /* What the other end needs; -ENOSPC more than `room_bytes`. */
 int ofs_nixl_loop_export(struct ofs_nixl_loop *loop, uint8_t *blob, uint32_t room_bytes,
 	uint32_t *size_bytes);

@@ -92,10 +92,11 @@ ofs_nixl_register(struct ofs_nixl_agent *agent, const void *base, uint64_t size_
 	void **registration)
 {
 	void *list = NULL;
-	int rc = agent->api->create_reg_dlist(OFS_NIXL_DRAM, &list);
+	int rc = agent->api->create_reg_dlist(agent->memory, &list);
 
 	if (rc == 0)
-		rc = agent->api->reg_dlist_add_desc(list, (uintptr_t)base, size_bytes, 0, NULL, 0);
+		rc = agent->api->reg_dlist_add_desc(list, (uintptr_t)base, size_bytes, agent->device, NULL,
+			0);
 	if (rc == 0)
 		rc = agent->api->register_mem(agent->handle, list, agent->options);
 	if (rc != 0 && list != NULL)
@@ -201,7 +202,7 @@ int
 ofs_nixl_transfer_open(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer)
 {
 	*transfer = (struct ofs_nixl_transfer){0};
-	if (agent->api->create_xfer_dlist(OFS_NIXL_DRAM, &transfer->local) == 0
+	if (agent->api->create_xfer_dlist(agent->memory, &transfer->local) == 0
 		&& agent->api->create_xfer_dlist(OFS_NIXL_DRAM, &transfer->remote) == 0) {
 		return 0;
 	}
@@ -234,7 +235,9 @@ int
 ofs_nixl_transfer_add(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer,
 	const void *local, uint64_t remote, uint64_t size_bytes)
 {
-	if (agent->api->xfer_dlist_add_desc(transfer->local, (uintptr_t)local, size_bytes, 0) != 0
+	if (agent->api->xfer_dlist_add_desc(transfer->local, (uintptr_t)local, size_bytes,
+			agent->device)
+			!= 0
 		|| agent->api->xfer_dlist_add_desc(transfer->remote, remote, size_bytes, 0) != 0) {
 		return -ENOMEM;
 	}

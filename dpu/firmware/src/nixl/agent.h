@@ -25,6 +25,8 @@ struct ofs_nixl_agent {
 	void *options;                       /* names the back end */
 	void *notified;                      /* the map that notifications are taken into */
 	char name[OFS_NIXL_NAME_SIZE_BYTES]; /* differs from that of any other agent */
+	enum ofs_nixl_memory memory;         /* what it registers and reads into; set after open */
+	uint64_t device;                     /* of OFS_NIXL_VRAM: number of the GPU */
 };
 
 /*

@@ -18,7 +18,9 @@ struct loop_blob {
 
 struct ofs_nixl_loop {
 	struct ofs_nixl_agent agent;
-	struct ofs_dma memory;
+	struct ofs_dma memory; /* its own; none where it is a GPU's */
+	uint64_t base;
+	uint64_t size_bytes;
 	void *registration;
 };
 
@@ -32,6 +34,15 @@ ofs_nixl_loop_close(struct ofs_nixl_loop *loop)
 	ofs_nixl_agent_close(&loop->agent);
 	ofs_dma_free(&loop->memory);
 	free(loop);
+}
+
+static int
+begin(struct ofs_nixl_loop *loop, uint64_t base, uint64_t size_bytes)
+{
+	loop->base = base;
+	loop->size_bytes = size_bytes;
+	return ofs_nixl_register(&loop->agent, (void *)(uintptr_t)base, size_bytes,
+		&loop->registration);
 }
 
 int
@@ -50,7 +61,26 @@ ofs_nixl_loop_open(struct ofs_nixl_loop **out, uint64_t size_bytes, int target)
 	if (rc == 0)
 		rc = ofs_nixl_agent_open(&loop->agent, "floor", target != 0);
 	if (rc == 0)
-		rc = ofs_nixl_register(&loop->agent, loop->memory.base, size_bytes, &loop->registration);
+		rc = begin(loop, (uintptr_t)loop->memory.base, size_bytes);
+	if (rc != 0)
+		ofs_nixl_loop_close(loop);
+	else
+		*out = loop;
+	return rc;
+}
+
+int
+ofs_nixl_loop_open_device(struct ofs_nixl_loop **out, uint64_t address, uint64_t size_bytes,
+	uint32_t device)
+{
+	struct ofs_nixl_loop *loop = calloc(1, sizeof(*loop));
+	int rc = loop == NULL ? -ENOMEM : ofs_nixl_agent_open(&loop->agent, "device", false);
+
+	if (rc == 0) {
+		loop->agent.memory = OFS_NIXL_VRAM;
+		loop->agent.device = device;
+		rc = begin(loop, address, size_bytes) == 0 ? 0 : -ENODEV;
+	}
 	if (rc != 0)
 		ofs_nixl_loop_close(loop);
 	else
@@ -62,8 +92,7 @@ int
 ofs_nixl_loop_export(struct ofs_nixl_loop *loop, uint8_t *blob, uint32_t room_bytes,
 	uint32_t *size_bytes)
 {
-	struct loop_blob content = {.address = (uintptr_t)loop->memory.base,
-		.size_bytes = loop->memory.size_bytes};
+	struct loop_blob content = {.address = loop->base, .size_bytes = loop->size_bytes};
 	int rc = room_bytes < sizeof(content)
 		? -ENOSPC
 		: ofs_nixl_metadata(&loop->agent, blob + sizeof(content), room_bytes - sizeof(content),
@@ -88,7 +117,7 @@ prepare(struct ofs_nixl_loop *loop, struct ofs_nixl_transfer *transfer, const ch
 		uint64_t block = ((uint64_t)number * batch + i) * 2654435761u % blocks;
 
 		rc = ofs_nixl_transfer_add(&loop->agent, transfer,
-			(uint8_t *)loop->memory.base + (uint64_t)i * size_bytes,
+			(void *)(uintptr_t)(loop->base + (uint64_t)i * size_bytes),
 			target->address + block * size_bytes, size_bytes);
 	}
 	if (rc == 0) {
@@ -121,7 +150,7 @@ ofs_nixl_loop_run(struct ofs_nixl_loop *loop, const uint8_t *blob, uint32_t blob
 	int rc;
 
 	if (blob_size_bytes < sizeof(target) || size_bytes == 0 || batch == 0
-		|| (uint64_t)size_bytes * batch > loop->memory.size_bytes)
+		|| (uint64_t)size_bytes * batch > loop->size_bytes)
 		return -EINVAL;
 	memcpy(&target, blob, sizeof(target));
 	if (blob_size_bytes != sizeof(target) + (uint64_t)target.metadata_size_bytes

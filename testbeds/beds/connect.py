@@ -19,7 +19,7 @@ __all__ = ["Link", "attached", "counters_since", "device_counters", "stages"]
 class Link:
     """Which daemon, as whom, over which fabric. `secret`, `runtime_dir` and `curve_dir` as
     `Control` takes them; None: what the daemon left for this user, and no CURVE. `rdma`: the
-    adapter of verbs; None: the first."""
+    adapter of verbs; None: the first. `timeout_s`: for each answer of the daemon."""
 
     endpoint: str
     tenant: str = "default"
@@ -29,12 +29,14 @@ class Link:
     runtime_dir: Path | None = None
     curve_dir: Path | None = None
     rdma: Rdma | None = None
+    timeout_s: float = 5.0
 
     def control(self, *, heartbeat: bool = True) -> Control:
         """Log in. BadInput where no daemon answers or it refuses."""
         return Control(
             self.endpoint, name=self.name, tenant=self.tenant, secret=self.secret,
             runtime_dir=self.runtime_dir, curve_dir=self.curve_dir, heartbeat=heartbeat,
+            timeout_s=self.timeout_s,
         )  # fmt: skip
 
 

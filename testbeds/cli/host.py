@@ -82,6 +82,9 @@ FabricOption = Annotated[
 RdmaOption = Annotated[
     str, typer.Option("--rdma", help="verbs: DEVICE,gid=INDEX,mtu=BYTES; each may be left out")
 ]
+TimeoutOption = Annotated[
+    str, typer.Option("--timeout", help="how long the daemon may take for an answer")
+]
 GeometryOption = Annotated[
     str, typer.Option("--geometry", help="KV of which model; must fit the daemon's blocks")
 ]
@@ -117,6 +120,7 @@ def run(
     curve_dir: CurveOption = None,
     fabric: FabricOption = FabricName.shm,
     rdma: RdmaOption = "",
+    timeout: TimeoutOption = "5s",
     geometry: GeometryOption = "demo",
     trace: TraceOption = None,
     sessions: Annotated[int, typer.Option("--sessions")] = 4,
@@ -149,7 +153,7 @@ def run(
 
     refuse_both_paces(time_per_token, decode_cost)
     link = Link(endpoint, tenant, fabric.value, "host-run", secret, runtime_dir, curve_dir,
-                parse_rdma(rdma))  # fmt: skip
+                parse_rdma(rdma), parse_time(timeout, "--timeout") / 1e9)  # fmt: skip
     sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
     given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
     given |= {"device": device, "command": shlex.join(["offstage", *sys.argv[1:]])}

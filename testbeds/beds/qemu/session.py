@@ -39,6 +39,8 @@ READY_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 1800.0
 REPLAY_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT = "120s"
+"""Of the daemon: an emulated processor on a busy machine may not have its turn for seconds."""
 PHASES = 4
 OFFSTAGE = "/usr/local/bin/offstage"
 SLOTS_PER_SELECTED = 4
@@ -148,7 +150,7 @@ def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[
     words = [
         OFFSTAGE, "host", "run", "--tenant", TENANT, *link, "--sessions", str(sizes.sessions),
         "--context-tokens", str(sizes.context_tokens), "--steps", str(sizes.steps),
-        "--time-per-token", "0ms", "--out", inside, "--format", "json",
+        "--time-per-token", "0ms", "--timeout", ANSWER_TIMEOUT, "--out", inside, "--format", "json",
     ]  # fmt: skip
     log = folder.with_suffix(".host.log")
     command = f"exec {' '.join(words)} 2> /share/run/{log.name}"

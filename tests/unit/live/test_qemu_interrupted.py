@@ -147,7 +147,7 @@ def test_a_command_in_a_guest_is_ended_and_its_late_answer_skipped(tmp_path: Pat
         if said["execute"] == "guest-sync":  # QEMU keeps for the next who connects what came late
             return b"".join(late) + msgspec.json.encode({"return": arguments["id"]}) + b"\n"
         if said["execute"] == "guest-exec":
-            commands.append([str(arguments["path"]), *map(str, arguments["arg"])])  # type: ignore[call-overload]
+            commands.append([str(arguments["path"]), *map(str, arguments["arg"])])
             return b'{"return": {"pid": 7}}\n'
         late.append(b'{"return": {"exited": true, "exitcode": 0}}\n')
         once(lambda: True, signal.SIGINT).join()

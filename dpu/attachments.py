@@ -8,8 +8,9 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config import Config
 from offstage.dpu.control_socket import ControlSocket
-from offstage.dpu.door import door_of
+from offstage.dpu.door import door_of, shared
 from offstage.dpu.fd_passing import FdPassing, Handed
+from offstage.dpu.gate import Gate
 from offstage.dpu.log import Log
 from offstage.dpu.zmq_fabric import ZmqFabric
 
@@ -25,7 +26,9 @@ class Attachments:
         self, runtime_dir: Path, control: ControlSocket, config: Config, log: Log
     ) -> None:  # fmt: skip
         self._control, self._config, self._log = control, config, log
+        self._runtime_dir = runtime_dir
         self._fabric: ZmqFabric | None = None
+        self._gate: Gate | None = None  # of that fabric
         self._hand_outs: dict[str, FdPassing] = {}
         try:
             for number, tenant in enumerate(config.tenants):
@@ -65,29 +68,27 @@ class Attachments:
             attachment.close()
             raise
         self._fabric.admit(ticket, attachment)
-        return {"token": ticket.hex(), "endpoint": self._fabric.endpoint}
+        return {"token": ticket.hex(), "endpoint": self.endpoint(fabric)}
 
     def open(self, fabric: str, endpoint: str) -> None:
         """Serve a fabric from now on; zmq listens at once. BadInput where it cannot."""
         if fabric == "zmq" and self._fabric is None:
             self._fabric = self._open_fabric(endpoint)
-        elif endpoint and (self._fabric is None or endpoint != self._fabric.endpoint):
+        elif endpoint and endpoint != self.endpoint(fabric):
             raise BadInput(f"{fabric} takes no endpoint now", endpoint,
                            f"leave it out, or remove {fabric} first and let its hosts "
                            "leave")  # fmt: skip
 
     def shut(self, fabric: str) -> None:
         """Nobody is left on it: zmq ends to listen."""
-        if fabric == "zmq" and self._fabric is not None:
-            self._fabric.close()
-            self._fabric = None
+        if fabric == "zmq":
+            self._close_fabric()
 
     def endpoint(self, fabric: str) -> str:
         """Where a fabric listens now; "" where it does not."""
         if fabric == "shm":
             return " ".join(str(one.path) for one in self._hand_outs.values())
-        zmq = self._fabric if fabric == "zmq" else None
-        return zmq.endpoint if zmq is not None else ""
+        return self._gate.endpoint if fabric == "zmq" and self._gate is not None else ""
 
     def forget(self, ticket: bytes) -> None:
         """The host is gone, wherever it was."""
@@ -96,12 +97,26 @@ class Attachments:
         if self._fabric is not None:
             self._fabric.remove(ticket)
 
+    def counts(self) -> dict[str, int]:
+        """Of the connections of control and fabric together."""
+        gates = [one for one in (self._control.gate, self._gate) if one is not None]
+        total = {name: sum(one.counts[name] for one in gates) for name in self._control.gate.counts}
+        return {"connections": total.pop("connections"),
+                **{f"connections_{name}": count for name, count in total.items()}}  # fmt: skip
+
     def close(self) -> None:
         """Close both."""
         for one in self._hand_outs.values():
             one.close()
+        self._close_fabric()
+
+    def _close_fabric(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
         if self._fabric is not None:
             self._fabric.close()
+            self._fabric = None
 
     def _open_fabric(self, endpoint: str = "") -> ZmqFabric:
         daemon = self._config.daemon
@@ -111,14 +126,23 @@ class Attachments:
             tcp = base.startswith("tcp://")
             endpoint = base.rpartition(":")[0] + ":*" if tcp else base + ".fabric"
         blocks_bytes = self._config.limits.put_slots * self._config.arena.payload_bytes
+        frame_max = blocks_bytes + FRAME_EXTRA_BYTES
+        gate = self._gate = Gate(
+            endpoint, connections_max=self._config.limits.connections,
+            message_bytes_max=2 * frame_max, shared=shared(self._config), log=self._log,
+        )  # fmt: skip
+        inner = self._runtime_dir / "fabric.sock"
         fabric = ZmqFabric(
-            self._control.context, endpoint, blocks_bytes + FRAME_EXTRA_BYTES, self._log
+            self._control.context, f"ipc://{inner}", frame_max, self._log, gate.took
         )
         try:
+            gate.listen()
             self._control.secure(fabric.socket)
             fabric.start()
         except BadInput:
             fabric.close()
+            self._close_fabric()
             raise
-        self._log.info("zmq_fabric", endpoint=fabric.endpoint)
+        gate.start(inner)
+        self._log.info("zmq_fabric", endpoint=gate.endpoint)
         return fabric

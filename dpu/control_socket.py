@@ -1,4 +1,7 @@
-"""The control socket: a ROUTER with limits, and CURVE where keys are configured.
+"""The control socket: a ROUTER behind a gate, and CURVE where keys are configured.
+
+Hosts come through the gate. The operator of this machine has a socket of its own in the runtime
+directory, private to the daemon's user: no host can take its place, and it needs no CURVE key.
 
 What is larger than `FRAME_FACTOR` times the message limit is refused by ZMQ itself, which
 drops that peer's connection before a byte is buffered for it; between the two, the daemon answers
@@ -18,12 +21,14 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.private import check_private
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
+from offstage.dpu.door import shared
+from offstage.dpu.gate import Gate
 from offstage.dpu.log import Log
-from offstage.dpu.zmq_fabric import bound_endpoint
 
 __all__ = ["ControlSocket"]
 
 FRAME_FACTOR = 2
+HANDSHAKE_MS = 15_000  # a machine may be busy
 
 
 class ControlSocket:
@@ -37,10 +42,14 @@ class ControlSocket:
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_FACTOR * config.limits.message_bytes)
         self._socket.setsockopt(zmq.RCVHWM, 16)  # of one peer: 16 messages at the limit
-        self._socket.setsockopt(zmq.SNDHWM, 256)
-        self._socket.setsockopt(zmq.BACKLOG, 64)
+        self._socket.setsockopt(zmq.SNDHWM, 32)  # of one peer, which does not read its replies
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self.gate = Gate(
+            config.daemon.endpoint, connections_max=config.limits.connections,
+            message_bytes_max=FRAME_FACTOR * config.limits.message_bytes, shared=shared(config),
+            log=log,
+        )  # fmt: skip
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self.secure(self._socket)
 
     def secure(self, socket: "zmq.Socket[bytes]") -> None:
         """Make a server socket of ours speak CURVE, where keys are configured."""
@@ -63,21 +72,25 @@ class ControlSocket:
         socket.curve_publickey, socket.curve_secretkey = public, secret
         socket.curve_server = True
 
-    def bind(self) -> str:
-        """Listen; returns the endpoint with the port in use. BadInput where it is taken."""
-        endpoint = self._config.daemon.endpoint
-        old_mask = os.umask(0o177)  # an ipc socket is this user's alone
+    def listen(self) -> str:
+        """Take the port; returns the endpoint with the one in use. BadInput where it is taken."""
+        return self.gate.listen()
+
+    def open(self, runtime_dir: Path) -> None:
+        """Let operator and hosts in."""
+        inner = runtime_dir / "control.sock"
+        old_mask = os.umask(0o177)
         try:
-            self._socket.bind(endpoint)
+            # What is bound before `secure` speaks no CURVE.
+            self._socket.bind(f"ipc://{runtime_dir / p.OPERATOR_SOCKET}")
+            self.secure(self._socket)
+            self._socket.bind(f"ipc://{inner}")
         except zmq.ZMQError as error:
-            taken = error.errno == zmq.EADDRINUSE
-            raise BadInput(
-                "the port is in use" if taken else f"cannot listen ({error.strerror})", endpoint,
-                "stop what listens there, or choose another daemon.endpoint",
-            ) from None  # fmt: skip
+            raise BadInput(f"no socket can be made ({error.strerror})", str(inner),
+                           "set daemon.runtime_dir to a shorter path") from None  # fmt: skip
         finally:
             os.umask(old_mask)
-        return bound_endpoint(self._socket)
+        self.gate.start(inner)
 
     def poll(self, pause_s: float, filenos: list[int]) -> set[int]:
         """Wait for a message or a descriptor; returns the descriptors that are readable."""
@@ -90,9 +103,11 @@ class ControlSocket:
     def receive(self) -> list[bytes] | None:
         """The frames of the next message, or None."""
         try:
-            return self._socket.recv_multipart(zmq.NOBLOCK)
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.ZMQError:
             return None
+        self.gate.took(frames)
+        return [frame.bytes for frame in frames]
 
     def send(self, routing: bytes, reply: p.Reply) -> None:
         """Send without waiting: who does not read its replies loses them."""
@@ -111,6 +126,7 @@ class ControlSocket:
 
     def close(self) -> None:
         """Give the last replies a moment, then close."""
+        self.gate.close()
         if self._authenticator is not None:
             self._authenticator.stop()
         self._socket.disable_monitor()

@@ -39,6 +39,7 @@ from offstage.dpu.telemetry import Snapshot, Telemetry
 from offstage.dpu.tenancy import (
     hold_runtime_dir,
     index_key,
+    metrics_tokens,
     operator_secret,
     publish_secret,
     secrets_beside,
@@ -86,14 +87,15 @@ class Daemon:
         self._closing.append(self.control.close)
         directory = config.daemon.runtime_dir
         if "*" in config.daemon.endpoint:  # the port, and so the directory, is known once bound
-            self.endpoint = self.control.bind()
+            self.endpoint = self.control.listen()
         self.runtime_dir = Path(directory) if directory else p.default_runtime_dir(
             getattr(self, "endpoint", config.daemon.endpoint)
         )  # fmt: skip
         lock = hold_runtime_dir(self.runtime_dir, shared=shared(config))
         self._closing.append(lambda: os.close(lock))
         if "*" not in config.daemon.endpoint:
-            self.endpoint = self.control.bind()
+            self.endpoint = self.control.listen()
+        self.control.open(self.runtime_dir)
         self.telemetry = Telemetry()
         if config.daemon.metrics_endpoint:
             self.telemetry.start(*parse_host_port(config.daemon.metrics_endpoint, "metrics"))
@@ -132,6 +134,7 @@ class Daemon:
             config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir
         )  # fmt: skip
         self._closing.append(self.moves.close)
+        self.telemetry.show(metrics_tokens(config, self.runtime_dir, hosts))
 
     def _open_rdma(self) -> None:
         rdma, where = self._config.rdma, self._config.file or "rdma"
@@ -267,7 +270,7 @@ class Daemon:
             self._note_target(status)
             self.telemetry.set(Snapshot(
                 tenants=tenants, status=status, stages=self.device.stages(),
-                daemon=dict(self.hosts.counts),
+                daemon=self.service.counts(),
             ))  # fmt: skip
         except OffstageError as error:
             self.log.error("reactor_silent", error=str(error))
@@ -312,7 +315,7 @@ class Daemon:
         elif isinstance(request, p.Connect):
             self._begin_connect(frames, request)
         else:
-            self.control.send(frames[0], self.service.answer(frames[1], request))
+            self.control.send(frames[0], self.service.answer(frames[1], request, frames[0]))
 
     def _begin_move(self, frames: list[bytes], request: p.StorageMove) -> None:
         try:

@@ -248,7 +248,13 @@ def _check_endpoints(config: Config, where: str) -> None:
     if daemon.fabric_endpoint:
         check_endpoint(config, "daemon.fabric_endpoint", daemon.fabric_endpoint, where)
     if daemon.metrics_endpoint:
-        parse_host_port(daemon.metrics_endpoint, f"{where}: daemon.metrics_endpoint")
+        host, _ = parse_host_port(daemon.metrics_endpoint, f"{where}: daemon.metrics_endpoint")
+        if not (host.startswith(LOOPBACK) or daemon.insecure):
+            raise BadInput(
+                f"daemon.metrics_endpoint {daemon.metrics_endpoint!r} is open to the network, "
+                "and its tokens are not encrypted", where,
+                "listen on 127.0.0.1, or say daemon.insecure = true",
+            )  # fmt: skip
     if daemon.curve_dir and not Path(daemon.curve_dir, "server.key_secret").is_file():
         raise BadInput("has no server.key_secret", daemon.curve_dir,
                        "make the keys with zmq.auth.create_certificates")  # fmt: skip

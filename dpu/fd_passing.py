@@ -23,6 +23,8 @@ __all__ = ["FdPassing", "Handed"]
 
 TOKEN_LIFE_S = 10.0
 GREETING_MAX = 128  # bytes of a token with its newline
+BACKLOG = 256
+ACCEPTS_MAX = 16  # of one turn
 WAITING_MAX = 64  # connections that have not yet sent their token
 
 
@@ -59,7 +61,7 @@ class FdPassing:
         try:
             self._listener.bind(str(path))
             door.hang(path)
-            self._listener.listen(16)
+            self._listener.listen(BACKLOG)
         except BadInput:
             self._listener.close()
             raise
@@ -88,7 +90,9 @@ class FdPassing:
     def serve(self, ready: set[int]) -> list[Handed]:
         """Serve the readable descriptors; returns the hosts that took theirs."""
         if self._listener.fileno() in ready:
-            self._accept()
+            with contextlib.suppress(OSError):  # none is left
+                for _ in range(ACCEPTS_MAX):
+                    self._let_in(self._listener.accept()[0])
         handed = []
         for fd in ready & set(self._waiting):
             one = self._serve_one(self._waiting[fd])
@@ -115,11 +119,7 @@ class FdPassing:
         self._listener.close()
         self.path.unlink(missing_ok=True)
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return
+    def _let_in(self, connection: socket.socket) -> None:
         try:
             peer = peer_of(connection)
         except OSError:  # gone again

@@ -42,6 +42,9 @@ class Daemon(Settings, frozen=True):
         str, about("lock, hand-out socket, generated secrets; empty: chosen by user and endpoint")
     ] = ""
     metrics_endpoint: Annotated[str, about("Prometheus, host:port; empty: off")] = "127.0.0.1:9411"
+    metrics_token_file: Annotated[
+        str, about("file with the token that shows all; empty: metrics.token in runtime_dir")
+    ] = ""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], about("least level that is logged")
     ] = "info"
@@ -218,6 +221,9 @@ class Limits(Settings, frozen=True):
     demands: Annotated[int, within(1, 65536, "demands of one layer of one step")] = 512
     reads: Annotated[int, within(1, 65536, "block reads in flight")] = 64
     queue: Annotated[int, within(16, 1 << 20, "prefetch candidates waiting")] = 4096
+    connections: Annotated[
+        int, within(8, 65536, "control connections at once; a host has two")
+    ] = 256
     message_bytes: Annotated[Size, within(4096, 1 << 28, "largest control message")] = 1 << 20
     records: Annotated[
         int, within(16, 1 << 26, "ledger records kept until they are written out")

@@ -7,12 +7,17 @@ another process of the same user can then neither trace it nor open `/proc/PID/m
 
 import ctypes
 import os
+import resource
 
 from offstage.bindings.errors import BadInput
+from offstage.dpu.config import Config
 
-__all__ = ["keep_private"]
+__all__ = ["keep_private", "make_room"]
 
 PR_SET_DUMPABLE = 4
+# Descriptors: of a connection at its gate, on both sides and in the socket behind it; of a port,
+# its memory, its wake pair, its host's process; and of all the rest.
+OF_A_CONNECTION, OF_A_PORT, OF_THE_REST = 3, 8, 64
 
 
 def keep_private(*, traceable: bool = False) -> None:
@@ -24,3 +29,21 @@ def keep_private(*, traceable: bool = False) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise BadInput(f"cannot be kept from being traced ({os.strerror(ctypes.get_errno())})",
                        "the daemon", "let its sandbox permit prctl")  # fmt: skip
+
+
+def make_room(config: Config) -> None:
+    """Raise the limit of descriptors to what the tables may take; BadInput where it may not be."""
+    gates = 2 if "zmq" in config.daemon.fabrics else 1
+    wanted = OF_THE_REST + OF_A_PORT * config.limits.ports
+    wanted += OF_A_CONNECTION * config.limits.connections * gates
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise BadInput(
+            f"{hard} descriptors are allowed, and limits.connections = {config.limits.connections} "
+            f"with limits.ports = {config.limits.ports} may take {wanted}",
+            config.file or "configuration",
+            f"ulimit -Hn {wanted}, or LimitNOFILE={wanted} in the unit; or lower "
+            "limits.connections",
+        )
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -33,7 +33,8 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.private import check_private
 
 __all__ = [
-    "FABRIC_REQUESTS_MAX", "OPERATOR", "VERSIONS", "Append", "Appended", "Attach", "Attached",
+    "FABRIC_REQUESTS_MAX", "OPERATOR", "OPERATOR_SOCKET", "VERSIONS", "Append", "Appended",
+    "Attach", "Attached",
     "Challenge", "Connect", "Detach", "Drain", "Drained", "Error", "FabricFetch",
     "FabricFetchReply", "FabricName", "FabricOpen", "FabricPut", "FabricPutReply",
     "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry", "Heartbeat",
@@ -46,6 +47,7 @@ __all__ = [
 
 VERSIONS = (2,)  # newest first; 2: an attach is a blob and its descriptors
 OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
+OPERATOR_SOCKET = "operator.sock"  # its own way in, in the runtime directory
 
 SECRET_BYTES_MIN = 16
 

@@ -58,6 +58,8 @@ class Attachments(Protocol):
 
     def forget(self, ticket: bytes) -> None: ...
 
+    def counts(self) -> dict[str, int]: ...
+
 
 class Service:
     """The daemon's answers over a device. `draining` is set by the loop and by Drain."""
@@ -91,13 +93,14 @@ class Service:
             p.Detach: self._detach,
         }
 
-    def answer(self, ticket: bytes, request: p.Request) -> p.Reply:
-        """The reply to one request; never raises for anything a host can send."""
+    def answer(self, ticket: bytes, request: p.Request, route: bytes = b"") -> p.Reply:
+        """The reply to one request; never raises for anything a host can send. `route` names the
+        connection that it came by."""
         try:
             if isinstance(request, p.Hello):
-                reply: p.Reply = self._hello(request)
+                reply: p.Reply = self._hello(request, route)
             elif isinstance(request, p.Prove):
-                reply = self._prove(request)
+                reply = self._prove(request, route)
             else:
                 reply = self._answers[type(request)](self.hosts.find(ticket), request)
         except Exception as error:
@@ -135,13 +138,13 @@ class Service:
         self.hosts.remove(host, reason)
         self._shut_left(host.fabric)
 
-    def _hello(self, request: p.Hello) -> p.Reply:
+    def _hello(self, request: p.Hello, route: bytes) -> p.Reply:
         version = p.negotiate(request.versions)
-        return p.Challenge(version=version, nonce=self.hosts.challenge(request.name,
-                                                                       request.tenant))  # fmt: skip
+        nonce = self.hosts.challenge(request.name, request.tenant, route)
+        return p.Challenge(version=version, nonce=nonce)
 
-    def _prove(self, request: p.Prove) -> p.Reply:
-        host = self.hosts.login(request.nonce, request.proof)
+    def _prove(self, request: p.Prove, route: bytes) -> p.Reply:
+        host = self.hosts.login(request.nonce, request.proof, route)
         slots = host.tenant.slot_count if host.tenant else self.derived.slot_count
         arena, limits = self.config.arena, self.config.limits
         return p.Welcome(
@@ -366,7 +369,11 @@ class Service:
         return {**status, "move": self.device.move_status(), "fabrics": fabrics,
                 "device": self.device.status(), "stages": stages, "hosts": hosts,
                 "tenants": tenants, "memory": self.device.memory(),
-                "daemon": dict(self.hosts.counts)}  # fmt: skip
+                "daemon": self.counts()}  # fmt: skip
+
+    def counts(self) -> dict[str, int]:
+        """The daemon's own counters: of its messages and of the connections that they come by."""
+        return {**self.hosts.counts, **self.attachments.counts()}
 
 
 def error_reply(error: OffstageError) -> p.Error:

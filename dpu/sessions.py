@@ -20,7 +20,8 @@ from offstage.dpu.protocol import OPERATOR, prove
 
 __all__ = ["Host", "Hosts", "Refused", "TenantState"]
 
-CHALLENGES_MAX = 256
+OPERATORS_MAX = 4  # places that only operators can take
+CHALLENGES_MAX = 1024  # one of each connection
 CHALLENGE_LIFE_S = 10.0
 
 
@@ -59,6 +60,7 @@ class Host:
 
 @dataclass(frozen=True)
 class _Challenge:
+    nonce: bytes
     name: str
     tenant: str
     since_s: float
@@ -79,7 +81,7 @@ class Hosts:
     ) -> None:  # fmt: skip
         self._device, self._log, self._hosts_max = device, log, hosts_max
         self.tenants = {tenant.name: tenant for tenant in tenants}
-        self._operator_secret = operator_secret
+        self.operator_secret = operator_secret
         self._challenges: dict[bytes, _Challenge] = {}
         self._hosts: dict[bytes, Host] = {}
         self.counts: Counter[str] = Counter(
@@ -90,32 +92,34 @@ class Hosts:
         """Everybody who is logged in."""
         return list(self._hosts.values())
 
-    def challenge(self, name: str, tenant: str) -> bytes:
-        """A nonce for a login. An unknown tenant gets one too: names are not to be guessed here."""
+    def challenge(self, name: str, tenant: str, route: bytes = b"") -> bytes:
+        """A nonce for a login. An unknown tenant gets one too: names are not to be guessed here.
+        Each connection (`route`) has one at a time: whoever asks for many loses its own."""
         now_s = time.monotonic()
-        for nonce, one in list(self._challenges.items()):
+        self._challenges.pop(route, None)
+        for known, one in list(self._challenges.items()):
             if one.since_s < now_s - CHALLENGE_LIFE_S or len(self._challenges) >= CHALLENGES_MAX:
-                del self._challenges[nonce]  # dicts keep order: the oldest go first
+                del self._challenges[known]  # dicts keep order: the oldest go first
         nonce = secrets.token_bytes(16)
-        self._challenges[nonce] = _Challenge(name, tenant, now_s)
+        self._challenges[route] = _Challenge(nonce, name, tenant, now_s)
         return nonce
 
-    def login(self, nonce: bytes, proof: bytes) -> Host:
+    def login(self, nonce: bytes, proof: bytes, route: bytes = b"") -> Host:
         """The host whose proof covers the nonce. A nonce counts once, whatever the proof."""
-        challenge = self._challenges.pop(nonce, None)
-        if challenge is None:
+        challenge = self._challenges.pop(route, None)
+        if challenge is None or challenge.nonce != nonce:
             raise Refused("unauthenticated", "the challenge is unknown or too old", "Prove",
                           "say Hello again")  # fmt: skip
         operator = challenge.tenant == OPERATOR
         tenant = self.tenants.get(challenge.tenant)
-        secret = tenant.secret if tenant else self._operator_secret if operator else b"\0" * 32
+        secret = tenant.secret if tenant else self.operator_secret if operator else b"\0" * 32
         expected = prove(secret, nonce, challenge.tenant, challenge.name)
         if not hmac.compare_digest(expected, proof) or not (tenant or operator):
             self.counts["logins_refused"] += 1
             self._log.warning("login_refused", tenant=challenge.tenant, host=challenge.name)
             raise Refused("unauthenticated", "the login is not proved", challenge.tenant,
                           "give the tenant's secret file that the daemon uses")  # fmt: skip
-        if len(self._hosts) >= self._hosts_max:
+        if len(self._hosts) >= self._hosts_max + (OPERATORS_MAX if operator else 0):
             raise Refused("limit", f"{self._hosts_max} hosts are logged in", "Prove",
                           "raise limits.ports, or let one leave")  # fmt: skip
         host = Host(secrets.token_bytes(16), challenge.name, tenant, time.monotonic())

@@ -1,15 +1,15 @@
 """Prometheus: the ledger and the status as `offstage_<noun>_<unit>_total` with labels.
 
 The daemon's loop leaves a snapshot twice a second; a scrape reads that, on the exporter's own
-thread, and never asks the reactor. The registry is the daemon's own, without Python's defaults.
+thread, and never asks the reactor. What it gets to see follows from its token: the operator's shows
+all, a tenant's that tenant's ledger, and none the daemon's own health, which is of no tenant.
 """
 
-import threading
+import hmac
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,10 +18,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.dpu.protocol import OPERATOR
+from offstage.dpu.scrapes import Scrapes
 
-__all__ = ["Snapshot", "Telemetry"]
+__all__ = ["Snapshot", "Telemetry", "View"]
 
 STAGE_POWERS = range(7, 34)  # buckets of /metrics: 128 ns to 8.6 s
 
@@ -65,6 +66,9 @@ DAEMON_COUNTERS = {
     "messages_bad": "control messages that were refused",
     "logins_refused": "logins with a wrong proof",
     "hosts_dead": "hosts that fell silent or vanished; sessions and leases reclaimed",
+    "connections": "connections that were let in",
+    "connections_displaced": "of them, closed for another where there were too many",
+    "connections_stalled": "of them, closed in the middle of a message that did not end",
 }
 
 
@@ -72,53 +76,66 @@ class Snapshot(dict[str, Any]):
     """`tenants`: name -> ledger; `status` and `stages`: the device's; `daemon`: its counters."""
 
 
-class Telemetry(Collector):
-    """The exporter. `set` leaves a snapshot, `start` opens the endpoint."""
+class View(Collector):
+    """One snapshot as the owner of a token may see it: "" is nobody."""
+
+    def __init__(self, snapshot: Snapshot, who: str) -> None:
+        self._snapshot, self._who = snapshot, who
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by a scrape, on the exporter's thread."""
+        snapshot, who = self._snapshot, self._who
+        daemon = {name: (name, text) for name, text in DAEMON_COUNTERS.items()}
+        yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
+        yield from _reactor_metrics(snapshot["status"])
+        tenants: Mapping[str, Any] = snapshot["tenants"]
+        if who != OPERATOR:
+            yield from _ledger_metrics({name: tenants[name] for name in [who] if name in tenants})
+            return
+        yield from _ledger_metrics(tenants)
+        yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
+        yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
+        yield from _storage_metrics(snapshot["status"])
+        yield _stage_metrics(snapshot["stages"])
+        yield from _work_metrics(snapshot["status"].get("work", {}))
+
+
+class Telemetry:
+    """The exporter. `set` leaves a snapshot, `show` says whose tokens there are, `start` opens
+    the endpoint."""
 
     def __init__(self) -> None:
         self._snapshot = Snapshot(tenants={}, status={}, stages={}, daemon={})
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        self._server: WSGIServer | None = None
-        self._thread: threading.Thread | None = None
+        self._tokens: Mapping[str, str] = {}
+        self._scrapes: Scrapes | None = None
         self.port = 0
 
     def set(self, snapshot: Snapshot) -> None:
         """Replace what the next scrape reads."""
         self._snapshot = snapshot
 
+    def show(self, tokens: Mapping[str, str]) -> None:
+        """Who is named by which token."""
+        self._tokens = tokens
+
     def start(self, host: str, port: int) -> None:
         """Listen; port 0 takes a free one. BadInput where the port is taken."""
-        try:
-            self._server, self._thread = start_http_server(port, host, registry=self._registry)
-        except OSError as error:
-            raise BadInput(
-                f"the metrics endpoint cannot be opened ({error.strerror or error})",
-                f"{host}:{port}",
-                'choose another daemon.metrics_endpoint, or "" for none',
-            ) from None
-        self.port = int(self._server.server_port)
+        self._scrapes = Scrapes(host, port, self._render)
+        self.port = self._scrapes.port
 
     def stop(self) -> None:
         """Close the endpoint and wait for its thread."""
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join(timeout=5)
-            self._server = None
+        if self._scrapes is not None:
+            self._scrapes.close()
+            self._scrapes = None
 
-    def collect(self) -> Iterable[Metric]:
-        """Called by a scrape, on the exporter's thread."""
-        snapshot = self._snapshot
-        tenants: Mapping[str, Any] = snapshot["tenants"]
-        yield from _ledger_metrics(tenants)
-        yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
-        yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
-        daemon = {name: (name, text) for name, text in DAEMON_COUNTERS.items()}
-        yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
-        yield from _reactor_metrics(snapshot["status"])
-        yield _stage_metrics(snapshot["stages"])
-        yield from _work_metrics(snapshot["status"].get("work", {}))
+    def _render(self, token: str) -> tuple[str, bytes]:
+        who = ""
+        for known, name in self._tokens.items():  # all of them, however soon one fits
+            who = name if hmac.compare_digest(known.encode(), token.encode()) else who
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(View(self._snapshot, who))
+        return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
 def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
@@ -226,6 +243,11 @@ def _reactor_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         seconds = status[f"{name}_ns"] / 1e9
         yield CounterMetricFamily(f"offstage_reactor_{name}_seconds", "time of the reactor",
                                   value=seconds)  # fmt: skip
+
+
+def _storage_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
+    if not status:
+        return
     storage = status["storage"]
     moved = CounterMetricFamily("offstage_storage_bytes", "moved by the storage",
                                 labels=["direction"])  # fmt: skip

@@ -14,12 +14,14 @@ import secrets
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
+from offstage.dpu.config import Config
 from offstage.dpu.options import Storage, Tenant
 from offstage.dpu.protocol import OPERATOR, parse_secret, read_secret
+from offstage.dpu.sessions import Hosts
 
 __all__ = [
-    "carry_secret", "hold_runtime_dir", "index_key", "operator_secret", "publish_secret",
-    "secrets_beside", "tenant_secret",
+    "carry_secret", "hold_runtime_dir", "index_key", "metrics_token", "metrics_tokens",
+    "operator_secret", "publish_secret", "secrets_beside", "tenant_secret",
 ]  # fmt: skip
 
 
@@ -77,7 +79,7 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
     if kept.exists():
         return read_secret(kept), True
     secret = secrets.token_bytes(32)
-    _write_private(kept, secret)
+    _write_private(kept, secret.hex())
     return secret, True
 
 
@@ -89,7 +91,7 @@ def secrets_beside(storage: Storage) -> str:
 def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> None:
     """Keep a generated secret beside another store too: its blocks are found by no other."""
     if not tenant.secret and not tenant.secret_file:
-        _write_private(_kept_at(tenant, store_path, runtime_dir), secret)
+        _write_private(_kept_at(tenant, store_path, runtime_dir), secret.hex())
 
 
 def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:
@@ -106,7 +108,7 @@ def operator_secret(runtime_dir: Path) -> bytes:
 
 def publish_secret(runtime_dir: Path, name: str, secret: bytes) -> None:
     """Put a generated secret where clients of the same user find it."""
-    _write_private(runtime_dir / f"{name}.secret", secret)
+    _write_private(runtime_dir / f"{name}.secret", secret.hex())
 
 
 def index_key(secret: bytes) -> bytes:
@@ -114,13 +116,42 @@ def index_key(secret: bytes) -> bytes:
     return hmac.new(secret, b"offstage index", hashlib.sha256).digest()[:16]
 
 
-def _write_private(path: Path, secret: bytes) -> None:
+def metrics_token(secret: bytes) -> str:
+    """What shows the metrics of the secret's owner; it proves no login."""
+    return hmac.new(secret, b"offstage metrics", hashlib.sha256).hexdigest()
+
+
+def metrics_tokens(config: Config, runtime_dir: Path, hosts: Hosts) -> dict[str, str]:
+    """Whose each token is. The operator's is written where it was made and not given."""
+    given = config.daemon.metrics_token_file
+    operators = _read_token(Path(given)) if given else metrics_token(hosts.operator_secret)
+    if not given:
+        _write_private(runtime_dir / "metrics.token", operators)
+    tokens = {metrics_token(one.secret): one.name for one in hosts.tenants.values()}
+    return {**tokens, operators: OPERATOR}
+
+
+def _read_token(path: Path) -> str:
+    """Prometheus reads it too, by its group."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+        if path.stat().st_mode & 0o007:
+            raise BadInput("everybody can read it", str(path), f"chmod o= {path}")
+    except OSError as error:
+        raise BadInput(f"the token cannot be read ({error.strerror})", str(path),
+                       "correct daemon.metrics_token_file") from None  # fmt: skip
+    if len(text) < 32 or not text.isalnum():
+        raise BadInput("is no token", str(path), "write one with `openssl rand -hex 32`")
+    return text
+
+
+def _write_private(path: Path, text: str) -> None:
     """Write through a new file, so that nobody ever reads a half of it or another mode."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w", encoding="ascii") as file:
-            file.write(secret.hex() + "\n")
+            file.write(text + "\n")
         fresh.replace(path)
     except OSError as error:
         raise BadInput(f"cannot be written ({error.strerror})", str(path),

@@ -9,7 +9,7 @@ hand their replies back over an inproc socket.
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +30,19 @@ Answer = tuple[p.FabricReply, list[Any]]
 WAIT_NS = 200_000  # between looks at the queue while something is in flight
 EBADMSG = 74
 Frames = list[bytes]
+Took = Callable[[Sequence[zmq.Frame]], None]
 
 
 class ZmqFabric:
     """The proxy. `admit` and `remove` come from the daemon's loop, the rest runs on its threads."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, frame_max: int, log: Log
-    ) -> None:
-        """Bind; BadInput where the endpoint is taken. A frame above `frame_max` is refused."""
-        self._context, self._log = context, log
+        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, frame_max: int, log: Log,
+        took: Took = lambda frames: None,
+    ) -> None:  # fmt: skip
+        """Bind; BadInput where the endpoint is taken. A frame above `frame_max` is refused.
+        `took` is told of every message that came."""
+        self._context, self._log, self._took = context, log, took
         self._workers: dict[bytes, _Worker] = {}
         self._lock = threading.Lock()
         self._replies_at = f"inproc://offstage-fabric-{id(self)}"
@@ -102,7 +105,9 @@ class ZmqFabric:
             if self._replies in ready:
                 self._send(self._replies.recv_multipart(copy=False))
             if self.socket in ready:
-                self._take(self.socket.recv_multipart())
+                frames = self.socket.recv_multipart(copy=False)
+                self._took(frames)
+                self._take([frame.bytes for frame in frames])
 
     def _send(self, frames: list[Any]) -> None:
         try:

@@ -68,6 +68,7 @@ class Control:
         where no daemon answers or it refuses the login.
         """
         self.endpoint = endpoint
+        self._via = endpoint if secret is not None else _own_socket(endpoint, tenant, runtime_dir)
         self._tenant, self._name, self._curve_dir = tenant, name, curve_dir
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -220,14 +221,14 @@ class Control:
                         "start one with `offstage dpu serve --config FILE`")  # fmt: skip
 
     def _connect(self) -> "zmq.Socket[bytes]":
-        return self.dealer(self.endpoint)
+        return self.dealer(self._via)
 
     def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
         """A DEALER to another socket of this daemon, secured alike; it ends with this object."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, 64)
-        if self._curve_dir is not None:
+        if self._curve_dir is not None and endpoint.startswith(("tcp:", self.endpoint)):
             try:
                 server, _ = zmq.auth.load_certificate(self._curve_dir / "server.key")
                 check_private(self._curve_dir / "client.key_secret")
@@ -274,6 +275,15 @@ class Control:
                 self._lost = f"the heartbeat ended ({error})"
         finally:
             socket.close(0)
+
+
+def _own_socket(endpoint: str, tenant: str, runtime_dir: Path | None) -> str:
+    """The operator's own way in on the daemon's machine, which hosts cannot fill, or `endpoint`."""
+    path = (runtime_dir or p.default_runtime_dir(endpoint)) / p.OPERATOR_SOCKET
+    try:
+        return f"ipc://{path}" if tenant == p.OPERATOR and path.is_socket() else endpoint
+    except OSError:
+        return endpoint
 
 
 def _as_text(value: object) -> str:

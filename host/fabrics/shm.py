@@ -7,6 +7,7 @@ no host can map what is another tenant's.
 import contextlib
 import os
 import socket
+import time
 
 from offstage.bindings.attachment import FDS_MAX, Attachment
 from offstage.bindings.driver import Driver
@@ -17,6 +18,7 @@ from offstage.host.control import Control
 __all__ = ["connect", "open_driver"]
 
 ANSWER_BYTES = 128
+RETRY_S = 0.01
 
 
 def connect(control: Control) -> Driver:
@@ -43,11 +45,22 @@ def open_driver(attached: Attached, timeout_s: float = 5.0) -> Driver:
             os.close(fd)
 
 
+def _reach(connection: socket.socket, path: str, until_s: float) -> None:
+    """Connect; a listener whose queue is full says so at once, and is asked again."""
+    while True:
+        try:
+            return connection.connect(path)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(RETRY_S)
+
+
 def _fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list[int]]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:
-            connection.connect(attached.socket_path)
+            _reach(connection, attached.socket_path, time.monotonic() + timeout_s)
             with contextlib.suppress(BrokenPipeError):  # refused already: it says why
                 connection.sendall(attached.token.encode() + b"\n")
             answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, FDS_MAX)

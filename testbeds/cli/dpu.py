@@ -81,7 +81,7 @@ def serve(
     from offstage.dpu.derive import derive
     from offstage.dpu.device import Device
     from offstage.dpu.moves import follow
-    from offstage.dpu.process import keep_private
+    from offstage.dpu.process import keep_private, make_room
 
     chosen = parse_settings(settings or [])
     if record is not None:
@@ -93,6 +93,7 @@ def serve(
         chosen["model.dilation"] = str(dilation)
     loaded, timing = as_device(load(config, chosen))
     keep_private(traceable=loaded.daemon.nixl)
+    make_room(loaded)
     loaded, uuid = follow(loaded)
     if any(uuid):
         sys.stderr.write(f"offstage: the store moved: serving {loaded.storage.path}\n")

@@ -162,8 +162,12 @@ def test_a_host_writes_and_reads_its_blocks_and_the_figures_tell(tmp_path: Path)
             until(lambda: not operator.status()["device"]["ports"])
 
         def demands() -> float:
-            url = f"http://127.0.0.1:{served.metrics_port}/metrics"
-            with urllib.request.urlopen(url, timeout=WAIT_S) as reply:
+            token = (served.runtime_dir / "metrics.token").read_text().strip()
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{served.metrics_port}/metrics",
+                headers={"Authorization": f"Bearer {token}"},
+            )
+            with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
                 lines = reply.read().decode().splitlines()
             rows = [line for line in lines if line.startswith("offstage_demands_total{")]
             return sum(float(line.split()[-1]) for line in rows)

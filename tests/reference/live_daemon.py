@@ -49,6 +49,7 @@ class Tier:
     endpoint: str
     runtime_dir: Path
     storage: str
+    metrics_port: int = 0
 
     def control(self, tenant: str = TENANT, **more: Any) -> Control:
         return Control(self.endpoint, tenant=tenant, runtime_dir=self.runtime_dir, **more)
@@ -71,7 +72,8 @@ def daemon(folder: Path, **changed: str) -> Iterator[Tier]:
         line = process.stdout.readline()
         assert line, log.read_text()
         ready = json.loads(line)
-        yield Tier(process, ready["endpoint"], Path(ready["runtime_dir"]), ready["storage"])
+        yield Tier(process, ready["endpoint"], Path(ready["runtime_dir"]), ready["storage"],
+                   ready["metrics_port"])  # fmt: skip
     finally:
         process.kill()
         process.wait()

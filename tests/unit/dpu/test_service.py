@@ -42,6 +42,9 @@ class NoAttachments:
         attachment.close()
         return {"token": "token", "socket_path": "/path", "blob": attachment.blob}
 
+    def counts(self) -> dict[str, int]:
+        return {"connections": 3}
+
     def forget(self, ticket: bytes) -> None:
         self.forgotten.append(ticket)
 

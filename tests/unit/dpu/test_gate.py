@@ -1,0 +1,178 @@
+"""Does the gate before the control socket bound what a peer may have of it, and shut none out?"""
+
+import contextlib
+import io
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.auth
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu import gate
+from offstage.dpu.config import load
+from offstage.dpu.control_socket import ControlSocket
+from offstage.dpu.log import Log
+from offstage.dpu.sessions import Hosts
+
+WAIT_S = 120.0
+MORE, LARGE = 1, 2
+
+
+def quiet() -> Log:
+    return Log("error", io.StringIO(), text=False)
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[ControlSocket]:
+    """The daemon's own socket, which answers every message with its number of frames."""
+    config = load(overrides={"daemon.endpoint": "tcp://127.0.0.1:*", "limits.connections": "8",
+                             "limits.message": "64KiB"}, environ={})  # fmt: skip
+    control = ControlSocket(config, quiet())
+    control.listen()
+    control.open(tmp_path)
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            control.poll(0.05, [])
+            while (frames := control.receive()) is not None:
+                control._socket.send_multipart([frames[0], str(len(frames)).encode()])
+
+    server = threading.Thread(target=serve)
+    server.start()
+    yield control
+    stop.set()
+    server.join()
+    control.close()
+
+
+def shake(endpoint: str) -> socket.socket:
+    """A raw connection that has done ZeroMQ's handshake (ZMTP 3.0, NULL) as a DEALER."""
+    host, port = endpoint.removeprefix("tcp://").split(":")
+    raw = socket.create_connection((host, int(port)), timeout=WAIT_S)
+    raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+    raw.sendall(bytes([4, len(ready)]) + ready)
+    answer = b""
+    while len(answer) < 64 or b"READY" not in answer:  # what comes before it is no message
+        piece = raw.recv(4096)
+        if not piece:
+            break  # displaced already
+        answer += piece
+    return raw
+
+
+def ask(endpoint: str, frames: list[bytes]) -> bytes:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(endpoint)
+        dealer.send_multipart(frames)
+        assert dealer.poll(int(WAIT_S * 1000)), "no answer"
+        return dealer.recv()
+
+
+def test_a_message_that_does_not_end_is_not_kept(
+    control: ControlSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frame upon frame of one message: is its sender stopped after a message's length, and let go,
+    while others are answered? ZeroMQ alone keeps them all."""
+    monkeypatch.setattr(gate, "STALL_S", 1.0)
+    sent = 0
+    with shake(control.gate.endpoint) as raw, contextlib.suppress(OSError):
+        frame = bytes([MORE | LARGE]) + struct.pack(">Q", 4096) + bytes(4096)
+        while sent < 1 << 28:
+            raw.sendall(frame)
+            sent += len(frame)
+    assert sent < 32 << 20, "it was read on"  # the kernel's buffers on the way are not ours
+    assert control.gate.counts["stalled"] == 1
+    assert ask(control.gate.endpoint, [b"", b"x"]) == b"3"
+
+
+def test_messages_come_through_whole_and_in_any_number(control: ControlSocket) -> None:
+    """Do many large messages of one peer, more than may wait at once, all get their answer?"""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(control.gate.endpoint)
+        for _ in range(64):
+            dealer.send_multipart([b"", secrets.token_bytes(64 << 10), b"end"])
+        for _ in range(64):
+            assert dealer.poll(int(WAIT_S * 1000)) and dealer.recv() == b"4"
+    assert not control.gate.counts["stalled"]
+
+
+def test_whoever_has_most_connections_makes_room(control: ControlSocket, tmp_path: Path) -> None:
+    """Eight may connect: do fifty shut nobody out, over the network's way or the operator's own?"""
+    with contextlib.ExitStack() as held:
+        for _ in range(50):
+            held.enter_context(shake(control.gate.endpoint))
+        assert ask(control.gate.endpoint, [b"", b"x"]) == b"3"
+        assert ask(f"ipc://{tmp_path}/operator.sock", [b"", b"x"]) == b"3"
+        assert len(control.gate._pairs) <= 8 and control.gate.counts["displaced"] >= 42
+
+
+def test_an_address_with_few_connections_keeps_them() -> None:
+    """Is it the flood's own connection that goes, even where another has been silent for longer?"""
+    one = gate.Gate("tcp://127.0.0.1:*", connections_max=3, message_bytes_max=1, shared=False,
+                    log=quiet())  # fmt: skip
+    ends = [socket.socketpair() for _ in range(3)]
+    for number, (pair, peer) in enumerate(zip(ends, ("quiet", "flood", "flood"), strict=True)):
+        one._pairs[str(number)] = gate._Pair(*pair, peer, heard_s=float(number))
+    one._make_room()
+    assert [pair.peer for pair in one._pairs.values()] == ["quiet", "flood"]
+    one.close()
+
+
+def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
+    """Is a port in use refused, and a path that a killed daemon left taken over?"""
+    first = gate.Gate(f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=False,
+                      log=quiet())  # fmt: skip
+    first.listen()
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600
+    again = gate.Gate(f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=True,
+                      log=quiet())  # fmt: skip
+    with pytest.raises(BadInput, match="in use"):
+        again.listen()
+    assert first._listener is not None
+    first._listener.close()  # as a kill does: the file stays
+    again.listen()
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o666
+    again.close()
+    first.close()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match="in use"):
+            gate.Gate(f"tcp://127.0.0.1:{port}", connections_max=8, message_bytes_max=1,
+                      shared=False, log=quiet()).listen()  # fmt: skip
+
+
+def test_hellos_of_one_connection_cost_no_other_its_login() -> None:
+    """A flood of Hello: does whoever said one before still prove its login?"""
+    from offstage.dpu.protocol import OPERATOR, prove
+
+    hosts = Hosts(None, [], b"secret" * 4, 8, quiet())  # type: ignore[arg-type]
+    nonce = hosts.challenge("cli", OPERATOR, b"mine")
+    for _ in range(5000):
+        hosts.challenge("x", OPERATOR, b"flood")
+    assert hosts.login(nonce, prove(b"secret" * 4, nonce, OPERATOR, "cli"), b"mine").tenant is None
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    """The daemon's CURVE key, mode 0644: does the daemon refuse to use it?"""
+    zmq.auth.create_certificates(tmp_path, "server")
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "server.key_secret").chmod(0o644)
+    config = load(overrides={"daemon.curve_dir": str(tmp_path)}, environ={})
+    control = ControlSocket(config, quiet())
+    with pytest.raises(BadInput, match="chmod 600"):
+        control.secure(control._socket)
+    control.close()
+
+

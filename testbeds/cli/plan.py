@@ -3,11 +3,14 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from offstage.testbeds.cli.common import Format, FormatOption, emit
+
+if TYPE_CHECKING:
+    from offstage.testbeds.plan.result import Plan
 
 __all__ = ["register"]
 
@@ -37,6 +40,7 @@ def plan(
         float | None, typer.Option("--shared", help="share of a context that all begin with; 0")
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="h100, h200, b200")] = None,
+    dpu: Annotated[str | None, typer.Option("--dpu", help="bluefield3, bluefield4")] = None,
     tiers: Annotated[
         str | None, typer.Option("--tiers", metavar="NAME,...", help="where KV may wait")
     ] = None,
@@ -44,31 +48,78 @@ def plan(
         list[Path] | None,
         typer.Option("--prices", metavar="FILE", help="numbers of your own; again for more"),
     ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="RUN", help="inputs of a recorded run, or of a comparison"),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="curves of a request trace")
+    ] = None,
+    trace_format: Annotated[
+        str | None, typer.Option("--trace-format", metavar="NAME", help="what the trace is")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="only the first N requests of the trace")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="folder for the page")
+    ] = None,
     inputs: Annotated[bool, typer.Option("--inputs", help="show every input instead")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="of the draws behind ranges")] = 0,
     form: FormatOption = Format.text,
 ) -> None:
     """Which tier, how much of it, and at what price: with ranges, rules and what matters most."""
-    import msgspec
+    given: dict[str, Any] = {
+        "model": model, "dtype": dtype, "weights": weights, "users": users, "context": context,
+        "turns": turns, "shared": shared, "gpu": gpu, "dpu": dpu,
+        "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    found = _plan(spec, given, prices or [], runs or [], trace, trace_format, limit, seed)
+    _show(found, out, inputs, form)
 
+
+def _plan(
+    spec: Path | None, given: dict[str, Any], prices: list[Path], runs: list[Path],
+    trace: Path | None, trace_format: str | None, limit: int | None, seed: int,
+) -> "Plan":  # fmt: skip
+    """The question, its numbers, what was measured, and the plan of it all."""
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.plan.curves import from_trace, measured_workload
     from offstage.testbeds.plan.inputs import gather
+    from offstage.testbeds.plan.measured import with_runs
     from offstage.testbeds.plan.prices import catalog
     from offstage.testbeds.plan.question import read_spec
     from offstage.testbeds.plan.result import make_plan
-    from offstage.testbeds.plan.table import console, inputs_table, sentence
+    from offstage.testbeds.plan.table import sentence
 
-    given: dict[str, Any] = {
-        "model": model, "dtype": dtype, "weights": weights, "users": users, "context": context,
-        "turns": turns, "shared": shared, "gpu": gpu,
-        "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
-    }  # fmt: skip
-    asked = read_spec(spec, {name: value for name, value in given.items() if value is not None})
+    asked = read_spec(spec, given)
     known = catalog()
-    for file in prices or []:
+    for file in prices:
         known = known.with_file(file)
     known = known.with_tables(asked.numbers, asked.where)
     asked.check(known)
-    found = make_plan(asked, gather(asked, known), seed=seed)
+    numbers = with_runs(gather(asked, known), runs, asked.plan.dpu)
+    curves = None
+    if trace is not None:
+        with shown(2) as progress:
+            curves, read = from_trace(trace, trace_format, limit, numbers.values, progress)
+        numbers = numbers.set(measured_workload(read, curves), "measured")
+    found = make_plan(asked, numbers, seed=seed)
+    found.curves = curves
     found.sentence = sentence(found)
     found.command = shlex.join(["offstage", *sys.argv[1:]])
-    emit(msgspec.to_builtins(found), form, inputs_table(found) if inputs else console(found))
+    return found
+
+
+def _show(found: "Plan", out: Path | None, inputs: bool, form: Format) -> None:
+    """Files where they are asked for, and what the terminal says."""
+    import msgspec
+    from rich.console import Group
+
+    from offstage.testbeds.plan.page import write_plan
+    from offstage.testbeds.plan.table import console, inputs_table
+
+    paths = write_plan(found, out) if out is not None else ()
+    text = inputs_table(found) if inputs else console(found)
+    emit(msgspec.to_builtins(found), form, Group(text, *map(str, paths)))

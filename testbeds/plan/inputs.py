@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from offstage.asic_model.parameters import Number
+from offstage.asic_model.blocks import Number
 from offstage.asic_model.tables.numbers import Dated
 from offstage.testbeds.plan.kv import session_bytes
 from offstage.testbeds.plan.prices import KEYS, Catalog
@@ -27,7 +27,7 @@ KINDS: dict[str, Kind] = {
     "measured": "measured", "cited": "cited", "derived": "cited", "vendor": "cited",
     "guess": "assumed",
 }  # fmt: skip
-"""Of the tags of `asic_model.parameters`."""
+"""Of the tags of `asic_model.blocks`."""
 OF_MODEL = {
     "model.parameters": "held in memory",
     "model.active": "that one token passes",

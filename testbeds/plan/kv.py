@@ -11,7 +11,7 @@ What can fail: `BadInput` for a model without a published geometry, or a format 
 from functools import lru_cache
 from pathlib import Path
 
-from offstage.asic_model.parameters import Number
+from offstage.asic_model.blocks import Number
 from offstage.asic_model.tables.numbers import read_numbers
 from offstage.bindings.errors import BadInput
 from offstage.host.geometry import KvGeometry, LayerKv

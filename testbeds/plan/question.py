@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from offstage.asic_model.parameters import Number
+from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, convert, read_toml
 from offstage.host.geometry import KvGeometry, LayerKv

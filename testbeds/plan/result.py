@@ -17,6 +17,7 @@ import numpy as np
 from offstage import __version__
 from offstage.asic_model.ranges import hypercube, value_at
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.inputs import Inputs
 from offstage.testbeds.plan.question import Question, Spec
 from offstage.testbeds.plan.rules import RULES, figures
@@ -102,6 +103,8 @@ class Plan(msgspec.Struct, kw_only=True):
     over_gap: dict[str, list[tuple[float, float | None]]]
     """By place: seconds until the next turn, and dollars for a million tokens."""
     draws: int
+    curves: Curves | None = None
+    """Of a trace, where one was given."""
     provenance: str = "modelled"
     command: str = ""
     version: str = __version__

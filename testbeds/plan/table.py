@@ -6,12 +6,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.result import PlaceRow, Plan
 from offstage.testbeds.plan.sizing import RECOMPUTE
 from offstage.testbeds.report.compare.columns import Range
 from offstage.testbeds.report.page.numbers import count
 
-__all__ = ["COLUMNS", "console", "inputs_table", "label", "of_unit", "sentence", "shown"]
+__all__ = ["COLUMNS", "console", "inputs_table", "label", "of_unit", "sentence", "shown", "split",
+           "trace_sentence"]  # fmt: skip
 
 LABELS = {
     RECOMPUTE: "nowhere: prefilled again", "hbm": "HBM (G1)", "ddr5": "host DRAM (G2)",
@@ -55,13 +57,17 @@ def shown(value: Range | None, unit: str, none: str = "–") -> str:
     """A value and its range in one unit."""
     if value is None:
         return none
+    text, ends, name = split(value, unit)
+    return f"{text} ({ends}) {name}".rstrip() if ends else f"{text} {name}".rstrip()
+
+
+def split(value: Range, unit: str) -> tuple[str, str, str]:
+    """A value, its range, empty where there is none, and the unit's name."""
     scale, name = of_unit(value.value, unit)
     money = "$" if unit.startswith("$") else ""
-    mid, low, high = (_digits(one / scale) for one in (value.value, value.low, value.high))
-    text = f"{money}{mid}"
-    if (low, high) != (mid, mid):
-        text += f" ({low} to {high})"
-    return f"{text} {name}".rstrip()
+    form = count if unit == "1" else _digits
+    mid, low, high = (form(one / scale) for one in (value.value, value.low, value.high))
+    return f"{money}{mid}", f"{low} to {high}" if (low, high) != (mid, mid) else "", name
 
 
 def _digits(value: float) -> str:
@@ -128,8 +134,9 @@ def console(plan: Plan) -> Group:
     if stale:
         noted.append(f"older than a year (marked †): {', '.join(stale)}")
     noted.append(f"each range holds nine in ten of {plan.draws} draws of all inputs together")
+    trace = [] if plan.curves is None else _trace(plan.curves)
     return Group(
-        Text(plan.sentence), "", _places(plan), "", _rules(plan), "", _matters(plan), "",
+        Text(plan.sentence), "", _places(plan), "", _rules(plan), "", _matters(plan), "", *trace,
         *(Text(f"note: {text}") for text in noted),
     )  # fmt: skip
 
@@ -165,6 +172,44 @@ def _matters(plan: Plan) -> Table:
                       f"${one.at_low:.3g} to ${one.at_high:.3g}",
                       of.kind + (" †" if of.stale else ""))  # fmt: skip
     return table
+
+
+def trace_sentence(curves: Curves) -> str:
+    """What the trace is, and how much of it LRU needs."""
+    text = f"{count(curves.requests)} requests in {shown(_only(curves.duration_s), 's')}"
+    if curves.ideal_hit_rate is None:
+        return (f"{text}; prompts of {count(curves.input_p50)} and answers of "
+                f"{count(curves.output_p50)} tokens at the median.")  # fmt: skip
+    text += f"; an endless cache hits {shown(_only(curves.ideal_hit_rate), 'share')} of the blocks"
+    if curves.needed_bytes is None:
+        return f"{text}."
+    return f"{text}, LRU nine tenths of that with {shown(_only(curves.needed_bytes), 'B')}."
+
+
+def _only(value: float) -> Range:
+    return Range(value, value, value)
+
+
+def _trace(curves: Curves) -> list[Text | Table | str]:
+    """The trace's sentence, and a line for a few capacities of LRU beside the others."""
+    found: list[Text | Table | str] = [Text(f"{curves.trace}: {trace_sentence(curves)}"), ""]
+    if curves.kept:
+        table = _grid("capacity", *(f"hits, {name}" for name in curves.kept),
+                      "blocks written for a hit, lru", "years of drive life, lru")  # fmt: skip
+        for at in (one.capacity_bytes for one in curves.kept["opt"]):
+            row = {name: next(one for one in points if one.capacity_bytes == at)
+                   for name, points in curves.kept.items()}  # fmt: skip
+            table.add_row(
+                shown(_only(at), "B"),
+                *(shown(_only(one.hit_rate), "share") for one in row.values()),
+                _optional(row["lru"].written_per_hit), _optional(row["lru"].life_years),
+            )  # fmt: skip
+        found += [table, ""]
+    return [*found, *(Text(f"note: {note}") for note in curves.notes), ""]
+
+
+def _optional(value: float | None) -> str:
+    return "–" if value is None else _digits(value)
 
 
 def inputs_table(plan: Plan) -> Table:

@@ -1,6 +1,6 @@
 """What the parameters' ranges do to a result: which matter most, where two devices are equal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +21,14 @@ FLAT = 0.001
 """A plane that varies by less has no lines: they would be those of rounding."""
 
 
-def tornado(effects: Sequence[Effect], device: str, base: float) -> str:
-    """The parameters to which the speed-up reacts most, one varied at a time."""
+def tornado(
+    effects: Sequence[Effect],
+    device: str,
+    base: float,
+    what: str = "measured mean fetch latency over this device's, ×",
+    form: Callable[[float], str] = ratio,
+) -> str:
+    """The parameters to which a figure reacts most, one varied at a time."""
     shown = sorted(effects, key=lambda one: -abs(one.at_high - one.at_low))[:ROWS_MAX]
     if not shown:
         return ""
@@ -33,18 +39,17 @@ def tornado(effects: Sequence[Effect], device: str, base: float) -> str:
                 (one.at_low, one.low, "set-window"), (one.at_high, one.high, "set-pattern"),
             ):  # fmt: skip
                 (bar,) = axes.barh(row, value - base, left=base, height=0.66, color=colour(shade))
-                drawn.tip(bar, f"{one.parameter} = {end:g} {one.unit}: {ratio(value)}")
+                drawn.tip(bar, f"{one.parameter} = {end:g} {one.unit}: {form(value)}")
         axes.axvline(base, color=colour("ink"), linewidth=1.0)
         names = [f"{one.parameter}  {one.low:g}–{one.high:g} {one.unit}" for one in shown]
         axes.set_yticks(range(len(shown)), names)
         axes.invert_yaxis()
         axes.grid(False, axis="y")
         axes.set(
-            xlabel="measured mean fetch latency over this device's, × (orange: parameter at its "
-            "low end, blue: at its high end)",
+            xlabel=f"{what} (orange: parameter at its low end, blue: at its high end)",
             ylabel="parameter", title=f"{device} (modelled)",
         )  # fmt: skip
-        return drawn.svg(f"The {len(shown)} parameters that change {device}'s speed-up most")
+        return drawn.svg(f"The {len(shown)} parameters that change the figure of {device} most")
 
 
 def crossover(found: Crossover) -> str:

@@ -1,0 +1,216 @@
+"""What a capacity buys on a trace: hits, writes and years of drive life, by how KV is kept.
+
+Model: the blocks of a request trace go through caches of many sizes (`lab/bounds/prefix.py`). LRU
+is exact at every size, from stack distances; OPT is the most that any choice could hit; a TTL,
+second touch and class-aware admission (`turns`: what is single-turn and not shared stays out) are
+simulated at a few sizes. A write is a block that is let in, an access that hits is a prefill that
+is saved, and the trace's own pace says how much is written a day. Years are those of as much flash
+as the capacity.
+
+A trace with tens of millions of accesses is thinned where its hits are within sessions: one session
+in k is followed, and capacities and writes are k times what it needs. Formats without prefixes,
+such as Azure's, give arrivals and lengths and no curve. What can fail: `BadInput` of the reader,
+and for a trace without times.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from offstage.asic_model.blocks import Number
+from offstage.bindings import tradeoffs as at
+from offstage.bindings.errors import BadInput
+from offstage.bindings.prefix import distances
+from offstage.testbeds.lab.bounds.prefix import PrefixOptions, PrefixTrace, simulate
+from offstage.testbeds.progress import Progress
+from offstage.testbeds.workloads.requests.columns import Trace
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.stats import Optimum
+
+__all__ = ["CurvePoint", "Curves", "from_trace", "measured_workload"]
+
+ACCESSES_MAX = 2_500_000
+"""More are thinned, so that a page takes a minute or two and not an hour."""
+LRU_POINTS = 40
+SIMULATED = (1 / 128, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+"""Capacities of what is simulated, of the unique blocks."""
+TTLS_S = (300.0, 1_800.0)
+SPAN_S = (1.0, 100_000.0)
+HIT_SHARE = 0.9
+"""Of an endless cache's hits: the capacity that is named in the sentence."""
+
+
+class CurvePoint(msgspec.Struct, kw_only=True):
+    """One capacity. `written_per_hit`: blocks written for one that hits; None of OPT, which does
+    not say what it writes."""
+
+    capacity_bytes: float
+    hit_rate: float
+    written_per_hit: float | None = None
+    written_bytes_per_day: float | None = None
+    life_years: float | None = None
+
+
+class Curves(msgspec.Struct, kw_only=True):
+    """A trace's curves. `reuse`: seconds, and the share of all re-accesses within them."""
+
+    trace: str
+    format: str
+    requests: int
+    duration_s: float
+    input_p50: float
+    output_p50: float
+    notes: list[str]
+    unique_bytes: float = 0.0
+    ideal_hit_rate: float | None = None
+    needed_bytes: float | None = None
+    """The least LRU capacity with 90 % of the hits of an endless cache."""
+    reuse: list[tuple[float, float]] = []
+    kept: dict[str, list[CurvePoint]] = {}
+    """By how KV is kept: lru, opt, ..."""
+
+
+def from_trace(
+    path: Path, format: str | None, limit: int | None, v: Mapping[str, float], progress: Progress
+) -> tuple[Curves, Trace]:  # fmt: skip
+    """The curves of a trace file, with the bytes of a token and the flash of a plan's values."""
+    progress.start(f"read {path.name}", 1)
+    trace = open_trace(path, format, limit=limit)
+    progress.advance(1)
+    duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    if not duration_s:
+        raise BadInput("all requests come at one time", trace.origin.name,
+                       "give a trace with times: a rate of writes needs them")  # fmt: skip
+    found = Curves(
+        trace=trace.origin.name, format=trace.origin.format, requests=len(trace),
+        duration_s=duration_s, input_p50=float(np.median(trace.input_tokens)),
+        output_p50=float(np.median(trace.output_tokens)), notes=list(trace.origin.notes),
+    )  # fmt: skip
+    if trace.block_tokens is None:
+        found.notes.append(f"format {found.format} says nothing of prefixes: arrivals and lengths "
+                           "only, no hit rate")  # fmt: skip
+        return found, trace
+    part, times = _thinned(trace)
+    if times > 1:
+        found.notes.append(f"one session in {times} was followed; capacities and writes are "
+                           f"{times} times what it needs")  # fmt: skip
+    block = v["model.kv"] * trace.block_tokens * times
+    years = _Years(block, duration_s, v["tlc.endurance"] / v["tlc.capacity"],
+                   v["serving.amplification"])  # fmt: skip
+    _walk(found, PrefixTrace(part), years, progress)
+    return found, trace
+
+
+class _Years:
+    """From counts of blocks to bytes a day, and years of flash of that capacity."""
+
+    def __init__(self, block: float, duration_s: float, endurance: float, wa: float) -> None:
+        self.block, self.duration_s, self.endurance, self.wa = block, duration_s, endurance, wa
+
+    def point(self, capacity: int, hits: float, accesses: int, written: float | None) -> CurvePoint:
+        """One point; `hits` and `written` are blocks."""
+        size = capacity * self.block
+        if written is None:
+            return CurvePoint(capacity_bytes=size, hit_rate=hits / accesses)
+        rate = written * self.block / self.duration_s
+        life = at.life_years(size * self.endurance, rate, self.wa)
+        return CurvePoint(
+            capacity_bytes=size, hit_rate=hits / accesses,
+            written_per_hit=written / hits if hits else None,
+            written_bytes_per_day=rate * at.DAY_S,
+            life_years=life if math.isfinite(life) else None,
+        )  # fmt: skip
+
+
+def _thinned(trace: Trace) -> tuple[Trace, int]:
+    """The trace, or whole sessions of it, and of how many one was taken."""
+    accesses = trace.runs.access_count
+    if accesses <= ACCESSES_MAX or not trace.has_sessions:
+        return trace, 1
+    times = -(-accesses // ACCESSES_MAX)
+    kept = trace.select(np.flatnonzero(trace.session % times == 0))
+    return kept, times
+
+
+def _walk(found: Curves, prepared: PrefixTrace, years: _Years, progress: Progress) -> None:
+    """Fills in everything that needs blocks."""
+    runs = prepared.runs
+    accesses, unique = runs.access_count, runs.block_count
+    found.unique_bytes = unique * years.block
+    found.ideal_hit_rate = prepared.ideal.block
+    found.reuse = _reuse(prepared)
+    hits = np.cumsum(distances(runs).astype(np.int64))
+    capacities = sorted({max(1, int(share * unique)) for share in SIMULATED})
+    sizes = np.geomspace(max(1, unique // 1_000), unique, LRU_POINTS).astype(np.int64)
+    sizes = np.union1d(sizes, capacities)
+    found.kept["lru"] = [
+        years.point(int(size), int(hits[size - 1]), accesses, accesses - int(hits[size - 1]))
+        for size in sizes
+    ]
+    enough = int(np.searchsorted(hits, HIT_SHARE * hits[-1])) + 1
+    found.needed_bytes = enough * years.block if hits[-1] else None
+    kinds = {f"ttl {ttl_s:g} s": PrefixOptions(1, ttl_s=ttl_s) for ttl_s in TTLS_S}
+    kinds["second touch"] = PrefixOptions(1, admission="second-touch")
+    if prepared.trace.has_sessions:
+        kinds["class-aware"] = PrefixOptions(1, admission="turns")
+    else:
+        found.notes.append("no sessions: no class-aware admission")
+    optimum = Optimum(prepared.trace)
+    progress.start(f"caches of {found.trace}", len(capacities) * (len(kinds) + 1))
+    for capacity in capacities:
+        share = optimum.block_hit_rate(capacity)
+        found.kept.setdefault("opt", []).append(years.point(capacity, share * accesses, accesses,
+                                                            None))  # fmt: skip
+        progress.advance(1)
+        for name, options in kinds.items():
+            done = simulate(prepared, replace(options, capacity_blocks=capacity))
+            found.kept.setdefault(name, []).append(
+                years.point(capacity, done.hit_rates.block * accesses, accesses, done.admitted)
+            )
+            progress.advance(1)
+
+
+def _elapsed(prepared: PrefixTrace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Seconds since the last use, ascending, and how many blocks that was so for."""
+    reuses, arrival = prepared.endless.reuses, prepared.trace.arrival_s
+    elapsed = arrival[reuses["request"]] - arrival[reuses["previous"]]
+    order = np.argsort(elapsed, kind="stable")
+    return elapsed[order], reuses["count"].astype(np.int64)[order]
+
+
+def _reuse(prepared: PrefixTrace) -> list[tuple[float, float]]:
+    elapsed, counts = _elapsed(prepared)
+    if not len(elapsed):
+        return []
+    below = np.cumsum(counts) / counts.sum()
+    spots = np.geomspace(*SPAN_S, 61)
+    found = np.searchsorted(elapsed, spots, side="right")
+    shares = np.where(found > 0, below[np.maximum(found, 1) - 1], 0.0)
+    return list(zip(spots.tolist(), shares.tolist(), strict=True))
+
+
+def measured_workload(trace: Trace, curves: Curves) -> dict[str, Number]:
+    """What a plan takes from the trace: tokens of an answer, and seconds until the next use."""
+    low, mid, high = np.percentile(trace.output_tokens, (10, 50, 90))
+    found = {}
+    if low > 0:
+        found["workload.answer"] = _number(float(low), float(mid), float(high), "1", trace,
+                                           "tokens of an answer, p10, p50 and p90")  # fmt: skip
+    if curves.reuse and curves.reuse[-1][1] > 0.9:
+        early, usual, late = (next(s for s, below in curves.reuse if below >= share)
+                              for share in (0.25, 0.5, 0.9))  # fmt: skip
+        found["workload.gap"] = _number(early, usual, late, "s", trace,
+                                        "time since the last use, p25, p50 and p90")  # fmt: skip
+    return found
+
+
+def _number(
+    low: float, value: float, high: float, unit: str, trace: Trace, what: str
+) -> Number:
+    return Number(value=value, unit=unit, low=low, high=high, tag="measured",
+                  source=f"{trace.origin.name}: {what}")  # fmt: skip

@@ -1,0 +1,96 @@
+"""Inputs from runs: what was measured on a recorded run, and what the chip model says of it.
+
+Model: a folder that `offstage demo`, `dpu serve --record` or `host run` wrote gives the time of a
+read of its storage, the time that the firmware adds to one, and the hit rate of a step's blocks,
+each over all of its runs on one storage. A folder that `offstage compare` wrote gives the median
+fetch of the column of the question's DPU. A run does not say what its drive could give at most, so
+rates stay as they are: `offstage bench storage` measures them, and a file of numbers takes them.
+
+What was measured on a real drive is `measured`; what an emulated drive or a model said is
+`modelled`. What can fail: `BadInput` for a folder without a run, a run of another version, and a
+comparison without that DPU.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.asic_model.blocks import Number
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.plan.inputs import Inputs, Kind
+from offstage.testbeds.report.compare.columns import Comparison
+from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
+
+__all__ = ["with_runs"]
+
+COMPARE_NAME = "compare.json"
+FIRMWARE = ("ring_wait", "decide", "read_queue", "publish")
+"""Stages of a fetch that the daemon adds to the drive's own time."""
+
+
+def with_runs(inputs: Inputs, folders: list[Path], dpu: str) -> Inputs:
+    """The inputs with those of the runs in place of ours; what was measured wins over a model."""
+    for folder in folders:
+        compared = (folder / COMPARE_NAME).is_file()
+        if compared:
+            inputs = inputs.set(_compared(folder / COMPARE_NAME, dpu), "modelled")
+            if not any(folder.rglob("decisions.log")):
+                continue
+        runs = [read_run(path) for path in find_runs(folder)]
+        real = [one for one in runs if one.provenance == "measured"]
+        kind: Kind = "measured" if real else "modelled"
+        inputs = inputs.set(_of_run((real or runs)[0], dpu), kind)
+    return inputs
+
+
+def _of_run(run: Recorded, dpu: str) -> dict[str, Number]:
+    """What one run says."""
+    stages, found = run.stages, {}
+    source = f"run {run.path.name}, storage {run.record['storage']}"
+    if _counted(stages, "read_service"):
+        found["tlc.latency"] = _times(stages, ("read_service",), f"{source}: a read, p50 to p90")
+    if all(_counted(stages, name) for name in FIRMWARE):
+        found[f"{dpu}.latency"] = _times(stages, FIRMWARE, f"{source}: {', '.join(FIRMWARE)}")
+    if run.result is not None:
+        hit = run.result.hit_rate
+        about = f"{source}: demands that were staged in time"
+        found["serving.hit"] = Number(value=hit, unit="1", low=hit, high=hit, tag="measured",
+                                      source=about)  # fmt: skip
+    if not found:
+        raise BadInput("a run that read nothing", str(run.path), "record one with a cold start")
+    return found
+
+
+def _counted(stages: Mapping[str, Mapping[str, Any]], name: str) -> bool:
+    return bool(stages.get(name, {}).get("count"))
+
+
+def _times(
+    stages: Mapping[str, Mapping[str, Any]], names: tuple[str, ...], source: str
+) -> Number:
+    """The sum of stages: their medians, and up to their p90."""
+    mid, high = (sum(float(stages[name][key]) for name in names) / 1e3
+                 for key in ("ns_p50", "ns_p90"))  # fmt: skip
+    return Number(value=mid, unit="us", low=mid, high=max(mid, high), tag="measured", scale=1e-6,
+                  source=source)  # fmt: skip
+
+
+def _compared(path: Path, dpu: str) -> dict[str, Number]:
+    """The median fetch of that DPU's column."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Comparison)
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
+        raise BadInput(f"no comparison: {error}", str(path), "write it anew with `offstage compare`"
+                       ) from None  # fmt: skip
+    column = next((one for one in found.columns if one.device == dpu), None)
+    if column is None:
+        names = ", ".join(one.device for one in found.columns)
+        raise BadInput(f"no column of {dpu}", str(path),
+                       f"it has {names}: compare with --asic {dpu}, or ask for --dpu of "
+                       "them")  # fmt: skip
+    us = column.fetch_ns.p50 / 1e3
+    number = Number(value=us, unit="us", low=us, high=us, tag="derived", scale=1e-6,
+                    source=f"{path.name}: median fetch of {column.label}")  # fmt: skip
+    return {f"{dpu}.latency": number}

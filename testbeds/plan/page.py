@@ -1,0 +1,160 @@
+"""The page of a plan: the answer, what each place takes, pictures, rules, and every input."""
+
+from html import escape
+from pathlib import Path
+
+from offstage.testbeds.plan.curves import Curves
+from offstage.testbeds.plan.pictures import bars, bought, over, reuse
+from offstage.testbeds.plan.result import Plan
+from offstage.testbeds.plan.table import COLUMNS, label, shown, split, trace_sentence
+from offstage.testbeds.report.compare.ranges import tornado
+from offstage.testbeds.report.page.files import as_json, write_text
+from offstage.testbeds.report.page.markup import figure, page, tile
+from offstage.testbeds.report.page.svg import tag
+
+__all__ = ["JSON_NAME", "PAGE_NAME", "render", "write_plan"]
+
+PAGE_NAME, JSON_NAME = "plan.html", "plan.json"
+
+
+def write_plan(plan: Plan, out: Path) -> tuple[Path, Path]:
+    """Writes page and figures into `out`; returns their paths."""
+    page_path, json_path = out / PAGE_NAME, out / JSON_NAME
+    write_text(json_path, as_json(plan))
+    write_text(page_path, render(plan))
+    return page_path, json_path
+
+
+def render(plan: Plan) -> str:
+    """The page as text."""
+    asked = plan.question
+    return page(
+        title="Offstage: plan of a tier",
+        sentence=plan.sentence,
+        setup=f"{asked.model}, KV in {asked.dtype}, weights in {asked.weights}, on {asked.gpu}; "
+        f"{asked.turns} turns, of which each adds {100 / asked.turns:.3g} % of the context; "
+        f"{100 * asked.shared:.3g} % of it shared by all. Modelled: no part of it was run.",
+        tiles=_tiles(plan),
+        sections=[_places(plan), *_pictures(plan), *_trace(plan.curves), _rules(plan)],
+        foot=_foot(plan),
+        version=plan.version,
+        kind="plan",
+    )
+
+
+def _tiles(plan: Plan) -> str:
+    best = next(one for one in plan.places if one.name == plan.best)
+    tiles = [tile("cheapest place", label(best.name), "for KV between two turns")]
+    for name, key, unit, under in (
+        ("GPUs", "gpus", "1", f"bound by {best.gpu_binds}"),
+        ("a million tokens", "usd_per_mtok", "$", "prompts and answers"),
+        ("energy of them", "kwh_per_mtok", "kWh", "in no dollar figure"),
+    ):
+        figure_of = best.figures[key]
+        assert figure_of is not None, "the cheapest place has them"
+        value, ends, unit_name = split(figure_of, unit)
+        tiles.append(tile(name, f"{value} {unit_name}".strip(), f"{ends or value}; {under}"))
+    return tag("dl", "".join(tiles), class_="tiles")
+
+
+def _cell(text: str, note: str = "") -> str:
+    """A figure, and under it its range."""
+    value, open_, rest = text.partition(" (")
+    ends, _, unit = rest.partition(")")
+    small = tag("small", escape(ends)) if open_ else ""
+    return tag("td", escape(f"{value}{unit}") + small, class_="number", data_tip=note)
+
+
+def _places(plan: Plan) -> str:
+    """Figures by place, a column each, as in the terminal."""
+    names = "".join(tag("th", escape(label(one.name)), scope="col", class_="number")
+                    for one in plan.places)  # fmt: skip
+    rows = [
+        tag("th", f'<abbr title="{escape(text)}">{escape(name)}</abbr>', scope="row")
+        + "".join(_cell(show(one)) for one in plan.places)
+        for name, text, show in COLUMNS
+    ]
+    if any(one.note for one in plan.places):
+        notes = "".join(tag("td", tag("small", escape(one.note)), class_="number")
+                        for one in plan.places)  # fmt: skip
+        rows.append(tag("th", "does not work", scope="row") + notes)
+    body = "".join(tag("tr", row) for row in rows)
+    table = tag("table", tag("thead", tag("tr", "<th></th>" + names)) + tag("tbody", body),
+                class_="points")  # fmt: skip
+    return figure(
+        "places", "What each place takes", tag("div", table, class_="scroll", tabindex=0),
+        "Under a figure its range: nine in ten draws of all inputs together. A place that does not "
+        "work for this question is not called cheapest.",
+    )  # fmt: skip
+
+
+def _pictures(plan: Plan) -> list[str]:
+    best = label(plan.best)
+    return [
+        figure("cost", "What a million tokens cost", bars(plan),
+               "GPUs by the hour, what is bought over its years, what is rented by the month."),
+        figure("users", "As users grow", over(plan, "users"),
+               "All inputs at their middle. Steps are whole machines."),
+        figure("gap", "As the next turn comes later", over(plan, "gap"),
+               "Band: where the five-minute rule turns from DRAM to flash, and its range. GPUs "
+               "that have less to do cost the same, so all lines rise where turns become rare."),
+        figure("tornado", "Which inputs matter",
+               tornado(plan.effects, best, plan.base, "dollars for a million tokens",
+                       lambda value: f"${value:.3g}"),
+               "Each input at the ends of its range, all others at their middle, with KV in "
+               f"{best}."),
+    ]  # fmt: skip
+
+
+def _trace(curves: Curves | None) -> list[str]:
+    if curves is None:
+        return []
+    notes = "; ".join(curves.notes)
+    if not curves.kept:
+        return [figure("trace", f"The trace {curves.trace}", tag("p", escape(notes)),
+                       trace_sentence(curves))]  # fmt: skip
+    return [
+        figure("trace", f"What a capacity buys on {curves.trace}", bought(curves),
+               f"{trace_sentence(curves)} Grey line: LRU's capacity for nine tenths of what can be "
+               f"hit. Years are those of as much flash, written at the trace's own pace. {notes}"),
+        figure("reuse", "When KV is asked for again", reuse(curves),
+               "A TTL keeps what lies left of it."),
+    ]  # fmt: skip
+
+
+def _rules(plan: Plan) -> str:
+    rows = "".join(
+        tag("dt", f"{escape(one.label)} {escape(shown(one.figure, one.unit, 'never'))}")
+        + tag("dd", escape(one.text))
+        for one in plan.rules
+    )
+    return figure("rules", "When does what pay", tag("dl", rows, class_="glossary"),
+                  "The formulas are in bindings/tradeoffs.py, each with its source.")  # fmt: skip
+
+
+def _foot(plan: Plan) -> str:
+    stale = [one.name for one in plan.inputs if one.stale]
+    warning = ""
+    if stale:
+        items = tag("li", f"Prices older than a year, marked †: {escape(', '.join(stale))}.")
+        warning = tag("section", "<h2>What to know before quoting these figures</h2>"
+                      + tag("ul", items, class_="warnings"), id="warnings")  # fmt: skip
+    rows = [
+        [one.name, f"{one.value:g} ({one.low:g} to {one.high:g}) {one.unit}".removesuffix(" 1"),
+         one.kind, one.date + (" †" if one.stale else ""), one.source]
+        for one in plan.inputs
+    ]  # fmt: skip
+    cells = "".join(
+        tag("tr", tag("th", escape(row[0]), scope="row")
+            + "".join(tag("td", escape(cell)) for cell in row[1:]))
+        for row in rows
+    )  # fmt: skip
+    inputs = tag("table", tag("tbody", cells), class_="facts")
+    return "\n".join([
+        warning,
+        '<section id="reproduce"><h2>How to reproduce this</h2>'
+        f"<p>Offstage {escape(plan.version)}; {plan.draws} draws.</p>"
+        f"<pre><code>{escape(plan.command)}</code></pre></section>",
+        "<details><summary>Every input: measured, modelled, cited or assumed</summary>"
+        f'<div class="scroll">{inputs}</div></details>',
+    ])  # fmt: skip

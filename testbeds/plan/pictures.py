@@ -1,0 +1,135 @@
+"""A plan's pictures: what each place costs, over users and over the gap, and a trace's curves."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from offstage.testbeds.plan.curves import CurvePoint, Curves
+from offstage.testbeds.plan.result import Plan
+from offstage.testbeds.plan.table import label, shown
+from offstage.testbeds.report.page.numbers import percent
+from offstage.testbeds.report.page.pictures import LINE_STYLES, colour, picture, plain_logs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["bars", "bought", "over", "reuse"]
+
+COLOURS = ("set-none", "set-1", "set-pattern", "set-3", "set-window", "set-shared", "set-2",
+           "set-5", "set-4")  # fmt: skip
+KEPT = {
+    "opt": ("set-none", "the most that any choice could hit (OPT)"),
+    "lru": ("set-pattern", "all is written, the least recently used goes (LRU)"),
+    "ttl 300 s": ("set-3", "LRU, nothing idle for 5 min"),
+    "ttl 1800 s": ("set-5", "LRU, nothing idle for 30 min"),
+    "second touch": ("set-window", "written when asked for again"),
+    "class-aware": ("set-shared", "single-turn and unshared is not written"),
+}
+GB = 1e9
+
+
+def _colours(plan: Plan) -> dict[str, str]:
+    return {one.name: colour(COLOURS[at % len(COLOURS)]) for at, one in enumerate(plan.places)}
+
+
+def bars(plan: Plan) -> str:
+    """Dollars for a million tokens by place, each with its range."""
+    rows = [one for one in plan.places if one.figures["usd_per_mtok"] is not None]
+    with picture(9.4, 1.0 + 0.42 * len(rows)) as drawn:
+        axes = drawn.axes()
+        for at, one in enumerate(rows):
+            cost = one.figures["usd_per_mtok"]
+            assert cost is not None
+            (bar,) = axes.barh(at, cost.value, height=0.6, color=_colours(plan)[one.name],
+                               alpha=1.0 if one.works else 0.35)  # fmt: skip
+            note = f"\n{one.note}" if one.note else ""
+            drawn.tip(bar, f"{label(one.name)}: {shown(cost, '$/Mtok')}{note}")
+            axes.plot([cost.low, cost.high], [at, at], color=colour("ink"), linewidth=1.2)
+        axes.set_yticks(range(len(rows)), [label(one.name) for one in rows])
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+        axes.set_xlim(left=0)
+        axes.set_xlabel("dollars for a million tokens of prompts and answers; line: nine in ten "
+                        "draws; faint: does not work, as the table says")  # fmt: skip
+        return drawn.svg("Dollars for a million tokens by place")
+
+
+def over(plan: Plan, by: str) -> str:
+    """The same cost over users, or over the seconds until the next turn."""
+    lines = plan.over_users if by == "users" else plan.over_gap
+    with picture(9.4, 4.0) as drawn:
+        axes = drawn.axes()
+        colours = _colours(plan)
+        for name, points in lines.items():
+            found = [(x, y) for x, y in points if y is not None]
+            if found:
+                (line,) = axes.plot(*zip(*found, strict=True), color=colours[name],
+                                    label=label(name), linestyle=LINE_STYLES["modelled"]
+                                    if name == "recompute" else "-")  # fmt: skip
+                drawn.tip(line, label(name))
+        if by == "gap":
+            _marks(plan, axes)
+        plain_logs(axes, x="number", y="number" if by == "gap" else "")
+        if by == "users":
+            axes.set_ylim(bottom=0)
+        x = "users" if by == "users" else "seconds from an answer to the session's next turn"
+        axes.set(xlabel=x, ylabel="dollars for a million tokens")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return drawn.svg(f"Dollars for a million tokens over {x}, by place")
+
+
+def _marks(plan: Plan, axes: "Axes") -> None:
+    """Where the five-minute rule turns."""
+    rule = next(one.figure for one in plan.rules if one.name == "dram_over_flash")
+    if rule is not None:
+        axes.axvspan(rule.low, rule.high, color=colour("grid"), zorder=0)
+        axes.axvline(rule.value, color=colour("muted"), linewidth=1.0)
+        axes.annotate("DRAM | flash", (rule.value, 1), xycoords=("data", "axes fraction"),
+                      ha="center", va="bottom", color=colour("muted"))  # fmt: skip
+
+
+def reuse(curves: Curves) -> str:
+    """The share of re-accesses that come within a time: what a TTL keeps."""
+    with picture(9.4, 3.0) as drawn:
+        axes = drawn.axes()
+        axes.plot(*zip(*curves.reuse, strict=True), color=colour("set-pattern"))
+        plain_logs(axes, x="number")
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(lambda value, _: percent(value).replace(".0", ""))
+        axes.set(xlabel="seconds since the block was last used", ylabel="share of re-accesses")
+        return drawn.svg("Share of re-accesses within a time since the last use")
+
+
+def bought(curves: Curves) -> str:
+    """What a capacity buys: hits, writes for each, and years of flash of that size."""
+    with picture(9.4, 7.6) as drawn:
+        parts = drawn.figure.subplots(3, 1, sharex=True)
+        for name, points in sorted(curves.kept.items(), key=lambda one: list(KEPT).index(one[0])):
+            style: dict[str, Any] = {"color": colour(KEPT[name][0])}
+            if name != "lru":
+                style |= {"marker": "o", "markersize": 3.5}
+            if name == "opt":
+                style["linestyle"] = LINE_STYLES["modelled"]
+            _line(parts[0], points, "hit_rate", label=KEPT[name][1], **style)
+            _line(parts[1], points, "written_per_hit", **style)
+            _line(parts[2], points, "life_years", **style)
+        if curves.needed_bytes is not None:
+            for axes in parts:
+                axes.axvline(curves.needed_bytes / GB, color=colour("muted"), linewidth=1.0)
+        plain_logs(parts[0], x="number")
+        plain_logs(parts[1], y="number")
+        plain_logs(parts[2], y="number")
+        parts[0].yaxis.set_major_formatter(lambda value, _: percent(value).replace(".0", ""))
+        parts[0].set_ylim(bottom=0)
+        parts[0].set_ylabel("hits, of all blocks")
+        parts[1].set_ylabel("blocks written for a hit")
+        parts[2].set_ylabel("years until worn out")
+        parts[2].set_xlabel("capacity, GB of KV")
+        drawn.figure.legend(loc="outside upper left", ncols=2)
+        return drawn.svg("Hits, writes for each hit and years of drive life over capacity")
+
+
+def _line(axes: "Axes", points: Sequence[CurvePoint], key: str, **style: Any) -> None:
+    found = [(one.capacity_bytes / GB, getattr(one, key)) for one in points
+             if getattr(one, key) is not None and getattr(one, key) > 0]  # fmt: skip
+    if found:
+        axes.plot(*zip(*found, strict=True), **style)

@@ -1,0 +1,56 @@
+"""Do inputs of recorded runs and of comparisons take the place of ours, and say so?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from offstage import __version__
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.plan.inputs import Inputs, gather
+from offstage.testbeds.plan.measured import with_runs
+from offstage.testbeds.plan.prices import catalog
+from offstage.testbeds.plan.question import read_spec
+
+STAGES = ("ring_wait", "decide", "read_queue", "publish", "read_service")
+
+
+def run(folder: Path, storage: str = "io_uring", count: int = 10) -> Path:
+    """A folder as `dpu serve --record` leaves it, with round stage times."""
+    folder.mkdir()
+    (folder / "decisions.log").write_bytes(b"")
+    stages = {name: {"count": count, "ns_p50": 1_000.0 * (at + 1), "ns_p90": 9_000.0 * (at + 1)}
+              for at, name in enumerate(STAGES)}  # fmt: skip
+    record = {"version": __version__, "storage": storage, "stages": stages, "closed": True}
+    (folder / "record.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
+
+
+def ours() -> Inputs:
+    return gather(read_spec(None, {}), catalog())
+
+
+def test_a_run_gives_the_time_of_a_read_and_of_the_firmware(tmp_path: Path) -> None:
+    found = with_runs(ours(), [run(tmp_path / "a")], "bluefield3")
+    read, firmware = found.of["tlc.latency"], found.of["bluefield3.latency"]
+    assert read.kind == firmware.kind == "measured"
+    assert (read.number.base, read.number.high) == (pytest.approx(5e-6), pytest.approx(45.0))
+    assert firmware.number.base == pytest.approx(10e-6)
+    assert found.of["tlc.read"] == ours().of["tlc.read"], "a run says no rate"
+
+
+def test_an_emulated_drive_is_modelled(tmp_path: Path) -> None:
+    found = with_runs(ours(), [run(tmp_path / "a", "emulated")], "bluefield3")
+    assert found.of["tlc.latency"].kind == "modelled"
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such folder"):
+        with_runs(ours(), [tmp_path / "none"], "bluefield3")
+    with pytest.raises(BadInput, match="read nothing"):
+        with_runs(ours(), [run(tmp_path / "a", count=0)], "bluefield3")
+    broken = tmp_path / "b"
+    broken.mkdir()
+    (broken / "compare.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(BadInput, match="no comparison"):
+        with_runs(ours(), [broken], "bluefield3")

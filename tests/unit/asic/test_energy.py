@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offstage.asic_model.chip import network
-from offstage.asic_model.energy import area, energy, power
+from offstage.asic_model.energy import AREA_UNITS, ENERGY_UNITS, TABLES, area, energy, power
 from offstage.asic_model.parameters import names, read_preset
 from offstage.asic_model.result import UnitRun
 from offstage.asic_model.tables.numbers import read_numbers
@@ -28,6 +28,20 @@ def unit(name: str, count_bytes: int = 0, arrivals: int = 0, **counts: int) -> U
         blocked_share=0, wait_ns_mean=0, wait_ns_p99=0, time_ns_mean=0, time_ns_p99=0,
         waiting_max=0, **counts,
     )  # fmt: skip
+
+
+def test_every_guess_of_energy_and_area_is_a_range() -> None:
+    """Nobody knows them: one number would be a claim."""
+    found = [
+        (name, key, one)
+        for file, units in (("energy", ENERGY_UNITS), ("area", AREA_UNITS))
+        for name, table in read_numbers(TABLES / f"{file}.toml", units).items()
+        for key, one in table.items()
+    ]
+    assert sum(one.tag == "guess" for _, _, one in found) == 20
+    for name, key, one in found:
+        assert one.source and one.low <= one.value <= one.high, f"{name}.{key}"
+        assert one.tag != "guess" or one.low < one.high, f"{name}.{key}: a sure guess"
 
 
 def test_energy_is_counts_times_prices() -> None:

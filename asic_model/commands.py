@@ -52,7 +52,7 @@ COMMANDS = (
             "that a kernel does not read are left out", "command, hit, read"),
     Command("HINT", ("session", "layer", "intent", "priority"),
             "scores and guesses: what will be fetched, when, how probably",
-            (), ("hint", "tick"),
+            ("hint",), ("hint", "tick"),
             "scores stream into the candidate table in hardware; it is bounded, and the least "
             "urgent are dropped and counted", "command"),
     Command("PUT", ("session", "prefix", "layer", "head", "priority"),

@@ -39,6 +39,7 @@ LOST = {
     errno.EPROTO: ("the other side wrote what it may not", "use the same release on both sides"),
     errno.EIO: ("the adapter failed", "see dmesg; attach again"),
 }
+GUESS_BYTES = ffi.sizeof("struct ofs_guess")
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 I32 = NDArray[np.int32]
@@ -336,6 +337,17 @@ class Driver:
             return
         rc = lib.ofs_driver_unregister(self._driver, _at("void *", array), array.nbytes)
         check_rc(rc, "unregistering memory", "fabric", "unregister each array once")
+
+    def hint(self, session: int, guesses: NDArray[np.void]) -> int:
+        """Send guesses (`bindings.core.GUESS` `[n]`) for layers to come, and wait for nothing: how
+        many were sent; those that the port has no room for now are left out."""
+        self._check_open("sending a hint")
+        assert guesses.flags.c_contiguous and guesses.dtype.itemsize == GUESS_BYTES
+        pointer = _at("struct ofs_guess *", guesses)
+        rc = lib.ofs_driver_hint(self._driver, session, pointer, len(guesses))
+        if rc < 0:
+            _gone(rc, "sending a hint")
+        return int(rc)
 
     def release(self, session: int) -> None:
         """End the session's pins now instead of at its next step."""

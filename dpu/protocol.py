@@ -36,16 +36,16 @@ __all__ = [
     "FABRIC_REQUESTS_MAX", "OPERATOR", "OPERATOR_SOCKET", "VERSIONS", "Append", "Appended",
     "Attach", "Attached",
     "Challenge", "Connect", "Detach", "Drain", "Drained", "Error", "FabricFetch",
-    "FabricFetchReply", "FabricName", "FabricOpen", "FabricPut", "FabricPutReply",
-    "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry", "Heartbeat",
-    "Hello", "Ledger", "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply",
+    "FabricFetchReply", "FabricHint", "FabricName", "FabricOpen", "FabricPut", "FabricPutReply",
+    "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry", "Heartbeat", "Hello",
+     "Ledger", "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply",
     "PolicySet", "Prove", "Reply", "Request", "Reset", "SessionClose", "SessionOpen",
     "SetGenerating", "Status", "StatusReply", "StorageMove", "Welcome", "decode_fabric_reply",
     "decode_fabric_request", "decode_reply", "decode_request", "default_runtime_dir", "encode",
     "negotiate", "parse_secret", "prove", "read_secret",
 ]  # fmt: skip
 
-VERSIONS = (2,)  # newest first; 2: an attach is a blob and its descriptors
+VERSIONS = (3,)  # newest first; 3: a host may send guesses over the ZMQ fabric
 OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
 OPERATOR_SOCKET = "operator.sock"  # its own way in, in the runtime directory
 
@@ -347,6 +347,13 @@ class FabricPut(Message, kw_only=True):
     timeout_ns: Time
 
 
+class FabricHint(Message, kw_only=True):
+    """Guesses for layers to come: `struct ofs_guess` [n], of 16 bytes each."""
+
+    session: Count
+    guesses: bytes
+
+
 class FabricRelease(Message, kw_only=True):
     """Ends the session's pins now instead of at its next step."""
 
@@ -387,7 +394,7 @@ Reply = (
     Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply
     | Drained | Ok | Error
 )  # fmt: skip
-FabricRequest = FabricFetch | FabricPut | FabricRelease
+FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease
 FabricReply = FabricFetchReply | FabricPutReply | Ok | Error
 
 _encoder = msgspec.msgpack.Encoder()

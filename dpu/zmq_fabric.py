@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import zmq
 
 from offstage.bindings.attachment import Attachment
+from offstage.bindings.core import GUESS
 from offstage.bindings.driver import Driver, Fetch, Put
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.keys import checksum
@@ -214,6 +216,9 @@ class _Worker:
             if isinstance(request, p.FabricRelease):
                 self._driver.release(request.session)
                 return p.Ok(), []
+            if isinstance(request, p.FabricHint):
+                self._driver.hint(request.session, _unpack(request.guesses, GUESS, "guesses"))
+                return p.Ok(), []
             call, end = (self._fetch(request) if isinstance(request, p.FabricFetch)
                          else self._put(request, payload))  # fmt: skip
             self._begun[call] = _Begun(routing, request.id, end)
@@ -310,7 +315,7 @@ def bound_endpoint(socket: "zmq.Socket[bytes]") -> str:
     return raw.decode().rstrip("\0")
 
 
-def _unpack(data: bytes, dtype: str, what: str) -> Any:
+def _unpack(data: bytes, dtype: npt.DTypeLike, what: str) -> Any:
     """A packed array of a message; BadInput where the bytes are no whole number of elements."""
     if len(data) % np.dtype(dtype).itemsize:
         raise BadInput(f"{what} has {len(data)} bytes", "fabric message", f"pack it as {dtype}")

@@ -8,7 +8,8 @@ attention over the same selection. The fetches of all sessions are in flight tog
 is copied and checked while the others wait; the attention of the layer is one call for all of them.
 
 A layer is begun and later attended to. Whoever knows early what the next layer selects begins it
-before this one is attended to: its blocks then come in while this one is computed.
+before this one is attended to: its blocks then come in while this one is computed. Whoever only
+foretells it (`begin_foretold`) fetches that ahead, and the layer's own begin fetches the rest.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,7 +71,8 @@ def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 class _Member:
     """One session in a layer of the batch. `missing`: indices into `ordinals` to fetch;
     `indices`: the pool index of each ordinal, those of the missing ones free to be written; `rows`:
-    where the missing ones land; `failed`: ordinals that were demanded and did not come."""
+    where the missing ones land; `failed`: ordinals that were demanded and did not come;
+    `foretold`: it is read ahead and not attended to."""
 
     session: HostSession
     token: Token
@@ -81,6 +83,7 @@ class _Member:
     missing: NDArray[np.intp]
     rows: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     failed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    foretold: bool = False
     begun_ns: int = 0
 
 
@@ -148,12 +151,41 @@ class Decoder:
         members = [self._select(session, token, layer) for session, token in batch]
         coming = Coming(layer, members, early)
         for member in members:
-            while not self._has_room(member, len(coming.flying)):
-                self._end_some(coming, record)
-            begun_ns = self.clock.now_ns()
-            coming.flying[self._begin(member, layer)] = member
-            record.timeline.add("copy", layer, begun_ns, self.clock.now_ns())
+            self._send(coming, member, record)
         return coming
+
+    def begin_foretold(
+        self,
+        session: HostSession,
+        token: Token,
+        layer: int,
+        scores: NDArray[np.float32],
+        record: AgentRecord,
+    ) -> Coming:
+        """Begin to fetch what foretold scores of the stored blocks select of a layer that is not
+        due. It is for `end_foretold`, before the layer's own begin; no scores go to the tier."""
+        ordinals = self._chosen(scores, scores.size)
+        member = self._member(session, token, layer, np.empty(0, np.float32), scores, ordinals)
+        member.foretold = True
+        coming = Coming(layer, [member], early=True)
+        if member.missing.size:
+            self._send(coming, member, record)
+        return coming
+
+    def end_foretold(self, coming: Coming, record: AgentRecord) -> None:
+        """Its layer is due: wait for what is still on its way. A block that did not come leaves the
+        pool, so that the layer's own begin asks for it if it wants it."""
+        self._wait(coming, record)
+        for member in coming.members:
+            if member.failed.size:
+                self.pool.drop(member.session.number, coming.layer, member.failed)
+
+    def _send(self, coming: Coming, member: _Member, record: AgentRecord) -> None:
+        while not self._has_room(member, len(coming.flying)):
+            self._end_some(coming, record)
+        begun_ns = self.clock.now_ns()
+        coming.flying[self._begin(member, coming.layer)] = member
+        record.timeline.add("copy", coming.layer, begun_ns, self.clock.now_ns())
 
     def tend(self, coming: Coming, until_ns: int, record: AgentRecord) -> None:
         """Take in what arrives until then, while something else is computed: nobody waits."""
@@ -172,10 +204,7 @@ class Decoder:
 
     def attend(self, coming: Coming, record: AgentRecord) -> Any:
         """Decode a layer once its blocks are there; the result is `layer`'s."""
-        self.settle(coming, record)
-        if self._stamps is None:
-            for begin_ns, end_ns in merged(coming.waits):
-                self._stalled(coming, begin_ns, end_ns, record)
+        self._wait(coming, record)
         for member in coming.members:
             if member.failed.size:
                 self._recompute(member.session, coming.layer, member.failed, record)
@@ -183,6 +212,12 @@ class Decoder:
         output = self._attend(coming.members, coming.layer, record)
         self._marked.append(("compute", coming, begun, self._mark()))
         return output
+
+    def _wait(self, coming: Coming, record: AgentRecord) -> None:
+        self.settle(coming, record)
+        if self._stamps is None:
+            for begin_ns, end_ns in merged(coming.waits):
+                self._stalled(coming, begin_ns, end_ns, record)
 
     def end_tick(self, record: AgentRecord) -> None:
         """Everything of a token is asked for: take what computing waited and worked, from the
@@ -214,13 +249,21 @@ class Decoder:
         length = session.block_count(self.pool.geometry)
         query = session.queries[layer].next(session.step, length)
         scores = session.context.selectors[layer].scores(query)
-        ordinals = select(
-            scores,
-            self.rule.top_blocks,
-            self.rule.sink_blocks,
-            self.rule.window_blocks,
-            length,
-        )
+        return self._member(session, token, layer, query, scores, self._chosen(scores, length))
+
+    def _chosen(self, scores: NDArray[np.float32], length: int) -> NDArray[np.int32]:
+        rule = self.rule
+        return select(scores, rule.top_blocks, rule.sink_blocks, rule.window_blocks, length)
+
+    def _member(
+        self,
+        session: HostSession,
+        token: Token,
+        layer: int,
+        query: NDArray[np.float32],
+        scores: NDArray[np.float32],
+        ordinals: NDArray[np.int32],
+    ) -> _Member:
         indices = self.pool.hold(session.number, layer, ordinals)
         missing = np.flatnonzero(indices < 0)
         if missing.size:
@@ -246,9 +289,11 @@ class Decoder:
         session = member.session
         member.begun_ns = self.clock.now_ns()
         demanded = member.ordinals[member.missing].astype(np.uint32)
-        hint = session.quantizers[layer](member.scores[: session.keys.shape[1]])
-        if self.observe is not None:
-            self.observe(session, layer, demanded, hint)
+        hint = None
+        if not member.foretold:
+            hint = session.quantizers[layer](member.scores[: session.keys.shape[1]])
+            if self.observe is not None:
+                self.observe(session, layer, demanded, hint)
         return self.driver.fetch_begin(
             session.handle,
             session.step,
@@ -257,7 +302,7 @@ class Decoder:
             np.ascontiguousarray(session.keys[layer, demanded]),
             self.pool.memory.landing,
             target_index=member.rows,
-            selected_count=member.ordinals.size,
+            selected_count=demanded.size if member.foretold else member.ordinals.size,
             scores=hint,
             timeout_ns=self.timeout_ns,
         )
@@ -292,7 +337,7 @@ class Decoder:
     @staticmethod
     def _account(result: FetchResult, member: _Member, record: AgentRecord) -> None:
         token = member.token
-        token.selected += member.ordinals.size
+        token.selected += 0 if member.foretold else member.ordinals.size
         token.demands += result.ends.size
         token.copy_ns += result.copy_ns
         known = result.ends[result.ends != UNKNOWN_END]

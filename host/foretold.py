@@ -1,8 +1,9 @@
-"""How well a layer's selection was foretold: counts of one session, layer by layer.
+"""How well a layer's selection was foretold, one session, layer by layer; and its guesses.
 
 Told are the scores that a foretold query gives the layer's blocks, a layer before its own query
 exists. Judged is what of the selection by score was among the best foretold; beside it what the
 step before and the layer before had selected. Sinks and window are left out: they are certain.
+How often a layer's foretold blocks came true is the probability that the next guesses carry.
 One thread; nothing can fail.
 """
 
@@ -11,12 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.core import GUESS
+from offstage.bindings.firmware import lib
 from offstage.host.decode import SelectionRule
 from offstage.host.selection import select
 
 __all__ = ["Foretold", "LayerAgreement"]
 
 Ordinals = NDArray[np.int32]
+RECENT_STEPS = 16
+UNKNOWN = 0.5
+"""How likely a guess of a layer is that nothing was foretold of yet."""
 
 
 @dataclass
@@ -53,6 +59,17 @@ class Foretold:
             shares = _share(own, told), _share(own, before), _share(own, above)
             self._shares[layer].append(shares)
         self._before[layer] = own
+
+    def guesses(self, layer: int, wanted: Ordinals) -> NDArray[np.void]:
+        """What was told of a layer, as the tier takes guesses for the step that runs; of it those
+        that are `wanted`."""
+        told = self._told.get(layer, np.empty(0, np.int32))
+        recent = [row[0] for row in self._shares[layer][-RECENT_STEPS:]]
+        likely = float(np.mean(recent)) if recent else UNKNOWN
+        found = np.zeros(np.count_nonzero(np.isin(told, wanted)), GUESS)
+        found["layer"], found["ordinal"] = layer, told[np.isin(told, wanted)]
+        found["probability"], found["cause"] = round(likely * 65535), lib.OFS_CAUSE_LOOKAHEAD
+        return found
 
     def agreement(self) -> list[LayerAgreement]:
         """Layers that had a step to compare."""

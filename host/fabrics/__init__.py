@@ -89,6 +89,11 @@ class Fabric(Protocol):
         """The same array, before its memory goes."""
         ...
 
+    def hint(self, session: int, guesses: NDArray[np.void]) -> int:
+        """Send guesses (`bindings.core.GUESS` `[n]`) for layers to come, and wait for nothing: how
+        many were sent. They are advice; where there is no room for them now they are left out."""
+        ...
+
     def release(self, session: int) -> None:
         """End the session's pins now."""
         ...

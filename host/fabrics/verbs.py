@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver, Fetch, Put
 from offstage.bindings.errors import DeviceTimeout, OffstageError, RunFailed
@@ -50,6 +53,17 @@ class VerbsDriver(Driver):
         ended = [one for one in super().poll(timeout_ns) if id(one) not in self._reported]
         self._reported.update(map(id, ended))
         return ended
+
+    def hint(self, session: int, guesses: NDArray[np.void]) -> int:
+        """Send guesses; what was under way on a connection that is lost is not sent again."""
+        sent = 0
+
+        def once() -> None:
+            nonlocal sent
+            sent = super(VerbsDriver, self).hint(session, guesses)
+
+        self._unless_lost(once)
+        return sent
 
     def release(self, session: int) -> None:
         """End the session's pins now."""

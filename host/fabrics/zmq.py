@@ -31,7 +31,7 @@ UNKNOWN_END = 255
 Handle = TypeVar("Handle", Fetch, Put)
 COUNTERS = (
     "fetches", "hits", "misses", "torn", "retries", "failed", "puts", "bytes_read", "bytes_put",
-    "remembered", "moved_on",
+    "remembered", "moved_on", "guesses",
 )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ class ZmqDriver:
         """`put_slot_count` is how many blocks the daemon takes in one message."""
         self.payload_size_bytes = attached.payload_size_bytes
         self.demand_max = attached.demand_max
-        self.calls_max = p.FABRIC_REQUESTS_MAX
+        self.calls_max = p.FABRIC_REQUESTS_MAX - 1  # and one hint
         self.dilation = 1
         self._socket, self._where = socket, attached.endpoint
         self._ticket = bytes.fromhex(attached.token)
@@ -83,6 +83,7 @@ class ZmqDriver:
         self._id = 0
         self._waiting: dict[int, _Call] = {}  # by the number of the request under way
         self._handles: list[Fetch | Put] = []
+        self._hint = _Call(iter(()), [], ended=True)
         self._stats = dict.fromkeys(COUNTERS, 0)
         self._closed = False
 
@@ -205,6 +206,19 @@ class ZmqDriver:
 
     def unregister(self, array: NDArray[Any]) -> None:
         """Nothing."""
+
+    def hint(self, session: int, guesses: NDArray[np.void]) -> int:
+        """As `bindings.driver.Driver.hint`; one message at a time, and refusals are nobody's."""
+        self._turn(0)
+        if not self._hint.ended:
+            return 0
+        some = guesses[: self.demand_max]
+        message = p.FabricHint(session=session, guesses=some.tobytes())
+        request = _Request(message, p.Ok, 0, lambda reply, payload: None)
+        self._hint = _Call(iter([request]), [])
+        self._next(self._hint)
+        self._stats["guesses"] += len(some)
+        return len(some)
 
     def release(self, session: int) -> None:
         """End the session's pins now."""

@@ -4,15 +4,19 @@ In each layer the token's K and V go into the block being filled, in the HBM poo
 all blocks, what is selected and not in the pool is fetched, and the kernel reads it: the decode
 path of every other session (`host.decode`), with a batch of one. Between layers nothing stays
 pinned, so the pool may be smaller than what all layers select. One thread.
+
+What is foretold of the next layer is acted on when this one's demands are on their way, because
+those come first: as guesses that the tier stages by (`hint`), and beyond that as a fetch into the
+HBM pool that this layer's attention and MLP hide (`fetch`).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.host.decode import Decoder
+from offstage.host.decode import Coming, Decoder
 from offstage.host.foretold import Foretold
 from offstage.host.record import AgentRecord, Token
 from offstage.host.selection import ScoreQuantizer
@@ -20,7 +24,10 @@ from offstage.host.session import Context, HostSession
 from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.tail_block import TailBlock, write_tokens
 
-__all__ = ["TieredAttention"]
+__all__ = ["Ahead", "TieredAttention"]
+
+Ahead = Literal["none", "hint", "fetch"]
+"""What is done with what a query foretells of the next layer."""
 
 
 class _Given:
@@ -79,8 +86,12 @@ class TieredAttention:
         )
         self._tail = _Tail(control, decoder, identity)
         self.record = AgentRecord()
-        self.foretold: Foretold | None = None
+        self.foretold = Foretold(layers, rule)
         """Counts how well selections are foretold, where somebody `told` them."""
+        self.ahead: Ahead = "none"
+        self._foretelling = False
+        self._told: dict[int, NDArray[np.float32]] = {}
+        self._coming: Coming | None = None
         self._token = Token(0, 0)
         control.set_generating(handle, True)
 
@@ -92,8 +103,26 @@ class TieredAttention:
 
     def told(self, layer: int, query: Any) -> None:
         """A layer's query as an earlier one foretells it, `[q_heads, head_dim]`."""
-        if self.foretold is not None:
-            self.foretold.told(layer, self._scores(layer, _floats(query)))
+        self._foretelling = True
+        self._told[layer] = _floats(query)
+
+    def _look_ahead(self, layer: int, running: Coming | None) -> None:
+        """Act on what was told of a layer, while `running` is on its way."""
+        if layer not in self._told:
+            return
+        scores = self._scores(layer, self._told.pop(layer))
+        self.foretold.told(layer, scores)
+        if self.ahead == "none" or running is None:
+            return
+        pool, session = self._decoder.pool, self.session
+        absent = np.arange(scores.size, dtype=np.int32)
+        absent = absent[pool.lookup(session.number, layer, absent) < 0]
+        self._decoder.driver.hint(session.handle, self.foretold.guesses(layer, absent))
+        if self.ahead == "fetch":
+            self._decoder.settle(running, self.record)
+            self._coming = self._decoder.begin_foretold(
+                session, self._token, layer, scores, self.record
+            )
 
     def _scores(self, layer: int, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Of the blocks that the tier has: the hint, if the query were the layer's own."""
@@ -105,12 +134,20 @@ class TieredAttention:
         import torch
 
         self._queries[layer].query = _floats(query)
-        if self.foretold is not None:
-            self.foretold.ran(layer, self._scores(layer, self._queries[layer].query))
+        if layer == 0:
+            self._look_ahead(0, None)
         self._tail.given = np.stack([_floats(key), _floats(value)])
         pool = self._decoder.pool
         write_tokens(pool, [(self.session, self._tail)], layer)
-        found = self._decoder.layer([(self.session, self._token)], layer, self.record)[0]
+        if self._coming is not None:
+            self._decoder.end_foretold(self._coming, self.record)
+            self._coming = None
+        running = self._decoder.begin([(self.session, self._token)], layer, self.record)
+        if self._foretelling:
+            self.foretold.ran(layer, running.members[0].scores[: self.session.keys.shape[1]])
+        self._look_ahead(layer + 1, running)
+        found = self._decoder.attend(running, self.record)[0]
+        self._decoder.end_tick(self.record)
         pool.release(self.session.number, layer)
         if isinstance(found, np.ndarray):
             found = torch.from_numpy(found)

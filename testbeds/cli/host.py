@@ -22,6 +22,8 @@ from offstage.testbeds.cli.common import (
 )
 from offstage.testbeds.cli.host_calibrate import calibrate
 from offstage.testbeds.cli.host_model import (
+    AheadName,
+    AheadOption,
     Dtype,
     DtypeOption,
     ForetellOption,
@@ -140,6 +142,7 @@ def run(
     dtype: DtypeOption = Dtype.auto,
     generate: GenerateOption = False,
     foretell: ForetellOption = False,
+    ahead: AheadOption = AheadName.none,
     form: FormatOption = Format.text,
 ) -> None:
     """Drive a workload against a running daemon: prefill what it lacks, decode, print the figures.
@@ -160,8 +163,8 @@ def run(
     if time_per_token is not None:
         given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
     if model is None:
-        if text is not None or generate or foretell:
-            raise BadInput("--text, --generate and --foretell are for a model", "host run",
+        if text is not None or generate or foretell or ahead is not AheadName.none:
+            raise BadInput("--text, --generate, --foretell and --ahead are for a model", "host run",
                            "name it with --model")  # fmt: skip
         given |= {"trace": trace, "seed": seed, "sessions": sessions}
         return _run_drawn(link, out, form, geometry, decode_cost, given)
@@ -170,7 +173,8 @@ def run(
                        "leave out --trace and --decode-cost, or --model")  # fmt: skip
     run_model(
         link, out, form, model=model, text=text, select_blocks=select_blocks, selector=selector,
-        pool_ratio=pool_ratio, dtype=dtype.value, generate=generate, foretell=foretell, **given,
+        pool_ratio=pool_ratio, dtype=dtype.value, generate=generate, foretell=foretell,
+        ahead=ahead.value, **given,
     )  # fmt: skip
 
 

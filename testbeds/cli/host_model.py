@@ -30,6 +30,14 @@ class Dtype(StrEnum):
     float16 = "float16"
 
 
+class AheadName(StrEnum):
+    """What is done with what a query foretells of the next layer."""
+
+    none = "none"
+    hint = "hint"
+    fetch = "fetch"
+
+
 ModelOption = Annotated[
     Path | None, typer.Option("--model", help="folder of a model in Hugging Face's format")
 ]
@@ -52,6 +60,10 @@ GenerateOption = Annotated[
 ]
 ForetellOption = Annotated[
     bool, typer.Option("--foretell", help="foretell each layer's query from the layer before")
+]
+AheadOption = Annotated[
+    AheadName,
+    typer.Option("--ahead", help="with --foretell: hint it to the tier, or fetch it ahead too"),
 ]
 
 
@@ -97,6 +109,8 @@ def _tables(summary: "ModelSummary") -> Group:
     )
     parts: list[Any] = [head, "", _outputs(summary.passes), "", _fetches(summary.passes)]
     for one in summary.passes:
+        if one.guesses:
+            parts += ["", _guessed(one)]
         if one.foretold:
             parts += ["", _foretold(one)]
     if len(summary.passes) == 1:
@@ -138,6 +152,15 @@ def _foretold(one: "ModelPass") -> Table:
         for layer in one.foretold
     ]  # fmt: skip
     return _table(f"Of {one.select_blocks} blocks selected, known ahead", names, rows)
+
+
+def _guessed(one: "ModelPass") -> str:
+    read = one.guesses_used + one.guesses_late + one.guesses_unused
+    return (
+        f"{one.select_blocks} blocks: {one.guesses:,} blocks foretold to the tier, which read "
+        f"{read:,} of them ahead: {one.guesses_used:,} staged before their demand, "
+        f"{one.guesses_late:,} on their way, {one.guesses_unused:,} never demanded"
+    )
 
 
 def _positions(positions: Sequence["Position"]) -> Table:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
+from offstage.bindings.core import GUESS
 from offstage.bindings.driver import Driver, Fetch
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.firmware import lib
@@ -191,6 +192,20 @@ def test_a_bench_of_reads_finds_every_block(host: Host) -> None:
         assert not host.fetch(list(range(first, first + 16)))[0].rcs.any()
     keys = np.ascontiguousarray(np.tile(host.session.keys[LAYER, :16], (3, 1)))
     assert host.fabric.bench_read(keys, 3, host.target(16)).all()
+
+
+def test_guesses_are_read_before_their_layer_asks(host: Host) -> None:
+    """What a host names ahead is there or on its way when it is demanded, by the device's own
+    account; without the hint it would be cold. Nobody waits for a hint."""
+    assert not host.put(range(8)).any()
+    guesses = np.zeros(4, GUESS)
+    guesses["layer"], guesses["ordinal"] = LAYER, range(4)
+    guesses["probability"], guesses["cause"] = 65535, lib.OFS_CAUSE_LOOKAHEAD
+    assert host.fabric.hint(host.session.number, guesses) == 4
+    done, _ = host.fetch([0, 1, 2, 3, 4])
+    assert not done.rcs.any()
+    assert set(done.ends[:4]) <= {lib.OFS_END_LOOKAHEAD, lib.OFS_END_LATE}
+    assert done.ends[4] == lib.OFS_END_COLD and host.fabric.stats()["guesses"] == 4
 
 
 def test_a_block_nobody_wrote(host: Host) -> None:

@@ -188,6 +188,28 @@ def test_what_cannot_be_is_one_line(
     assert problem in error.replace(";", ":") and error.startswith("offstage: ")
 
 
+def test_what_is_foretold_is_staged_before_its_layer_asks(
+    tier: Tier, text: Path, tmp_path: Path
+) -> None:
+    """The tier reads ahead what the next layer's query is foretold to select, and the ledger counts
+    it as foretold; fetched ahead too, it is in the pool when its layer runs. Neither changes a
+    selection: what the model says is the same to the bit."""
+    model = model_of(tmp_path, "llama")
+    found = {}
+    for ahead in ("none", "hint", "fetch"):
+        words = ["--select-blocks", "8", *SMALL_POOL, "--foretell", "--ahead", ahead]
+        (found[ahead],) = drive(tier, model, text, tmp_path / "out", *words)["passes"]
+    assert found["none"]["guesses"] == 0
+    for ahead in ("hint", "fetch"):
+        one = found[ahead]
+        assert one["guesses"] > STEPS and one["guesses_used"] + one["guesses_late"] > 0
+        assert one["positions"] == found["none"]["positions"]
+        assert one["share_read"] == found["none"]["share_read"]
+        assert one["blocks_verified"] == one["demands"] and one["blocks_corrupt"] == 0
+    assert found["hint"]["guesses_used"] > 0
+    assert found["hint"]["demands"] == found["none"]["demands"]
+
+
 def test_a_folder_that_holds_no_causal_lm_is_one_line(
     tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ struct ofs_driver_stats {
 	uint64_t bytes_put;
 	uint64_t remembered; /* hits that were read without a look into the directory */
 	uint64_t moved_on;   /* remembered slots that hold something else by now */
+	uint64_t guesses;    /* sent with hints */
 };
 
 struct ofs_device;
@@ -131,6 +132,12 @@ int ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ti
 	uint32_t max);
 /* How many calls may be in flight together. */
 uint32_t ofs_driver_calls_max(const struct ofs_driver *driver);
+/*
+ * Sends guesses for layers to come, and waits for nothing: they are advice, and those for which the
+ * port has no room now are left out. How many were sent; -EPIPE.
+ */
+int ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_guess *guesses,
+	uint32_t count);
 /* The session's pins end now and not at its next step. */
 int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
 int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);

@@ -36,6 +36,17 @@ enum ofs_cause {
 	OFS_CAUSE_COUNT = 8
 };
 
+/* A guess made by the host: that a layer of the session will demand an ordinal. */
+struct ofs_guess {
+	uint16_t after_layer; /* when to pass it: for the caller, not for the core */
+	uint16_t layer;
+	uint32_t ordinal;
+	uint16_t steps;       /* from the step the session is in: 0 this one, 1 the next */
+	uint16_t probability; /* of that demand; 65535 is 1 */
+	uint8_t cause;        /* a prefetching enum ofs_cause: how the ledger names it */
+	uint8_t reserved[3];
+};
+
 /* The end of one demand: the first five are on-time hits, the last four are misses. */
 enum ofs_end {
 	OFS_END_WINDOW = 0,

@@ -119,17 +119,6 @@ struct ofs_step {
 };
 #define OFS_STEP_RETRY 0x1 /* the same demands again after -EAGAIN: not counted in the ledger */
 
-/* A guess made by the host: that a layer of the session will demand an ordinal. */
-struct ofs_guess {
-	uint16_t after_layer; /* when to pass it: for the caller, not for the core */
-	uint16_t layer;
-	uint32_t ordinal;
-	uint16_t steps;       /* from the step the session is in: 0 this one, 1 the next */
-	uint16_t probability; /* of that demand; 65535 is 1 */
-	uint8_t cause;        /* a prefetching enum ofs_cause: how the ledger names it */
-	uint8_t reserved[3];
-};
-
 enum ofs_action_type {
 	OFS_ACTION_READ = 1,    /* read (store_key, layer) into slot; answer with ofs_core_io_done */
 	OFS_ACTION_PUBLISH = 2, /* directory: key -> (slot, generation, cause) */

@@ -53,9 +53,10 @@ struct ofs_port_config {
 /* A command copied out of the ring and checked: no pointer of it leads into shared memory. */
 struct ofs_command {
 	struct ofs_sqe sqe;
-	uint32_t *ordinals; /* [demand_max], owned by the caller */
-	uint8_t *seen;      /* [demand_max] */
-	uint16_t *scores;   /* [score_max] */
+	uint32_t *ordinals;        /* [demand_max], owned by the caller */
+	uint8_t *seen;             /* [demand_max] */
+	uint16_t *scores;          /* [score_max] */
+	struct ofs_guess *guesses; /* [demand_max] */
 };
 
 /* First member of what a side keeps of a region that it shares. */

@@ -50,7 +50,7 @@
 #define OFS_REGION_MAGIC 0x314e474552534f46ull /* "FOSREGN1" */
 #define OFS_PORT_MAGIC 0x3154524f5053464full   /* "OFSPORT1" */
 #define OFS_TRAILER_MAGIC 0x5253464fu          /* "OFSR" */
-#define OFS_MEMORY_MAP_VERSION 3               /* of region and port; both headers carry it */
+#define OFS_MEMORY_MAP_VERSION 4               /* of region and port; both headers carry it */
 #define OFS_CACHE_LINE 64
 #define OFS_BUCKET_ENTRIES 8
 
@@ -102,12 +102,19 @@ struct ofs_directory_entry {
 	uint32_t cause;
 };
 
-enum ofs_op { OFS_OP_NOP = 0, OFS_OP_STEP = 1, OFS_OP_PUT = 2, OFS_OP_RELEASE = 3 };
+enum ofs_op {
+	OFS_OP_NOP = 0,
+	OFS_OP_STEP = 1,
+	OFS_OP_PUT = 2,
+	OFS_OP_RELEASE = 3,
+	OFS_OP_HINT = 4 /* guesses for layers to come: ofs_core_hint */
+};
 
 /*
  * 64 bytes. The payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded
  * to 8), scores u16[score_count]; and, at a fixed offset behind the longest of these, ofs_result
- * [demand_count], which the DPU writes. See ofs_payload_*_offset.
+ * [demand_count], which the DPU writes. See ofs_payload_*_offset. That of a HINT: ofs_guess
+ * [demand_count].
  */
 struct ofs_sqe {
 	uint64_t user;
@@ -118,7 +125,7 @@ struct ofs_sqe {
 	uint32_t session;
 	uint32_t step;
 	uint32_t selected_count;
-	uint32_t demand_count;
+	uint32_t demand_count; /* HINT: guesses */
 	uint32_t score_count;
 	uint32_t ordinal;  /* PUT */
 	uint32_t put_slot; /* PUT */
@@ -190,6 +197,7 @@ _Static_assert(sizeof(struct ofs_directory_entry) == 32, "two entries a line");
 _Static_assert(sizeof(struct ofs_sqe) == 64, "one line");
 _Static_assert(sizeof(struct ofs_cqe) == 32, "two a line");
 _Static_assert(sizeof(struct ofs_result) == 16, "part of the memory map");
+_Static_assert(sizeof(struct ofs_guess) == 16, "and as many of them fit where results do");
 _Static_assert(sizeof(struct ofs_port_header) <= OFS_PORT_WORDS_OFFSET, "words stand behind it");
 
 /* Limits of what either side accepts in a header, so that no size below overflows. */
@@ -224,6 +232,20 @@ ofs_payload_area_size_bytes(uint32_t demand_max, uint32_t score_max)
 	return (ofs_payload_results_offset(demand_max, score_max)
 			   + demand_max * (uint32_t)sizeof(struct ofs_result) + 63)
 		& ~63u;
+}
+
+/* What of its payload area a command fills: what a fabric has to carry beside it. */
+static inline uint64_t
+ofs_payload_used_bytes(const struct ofs_sqe *sqe)
+{
+	switch (sqe->op) {
+	case OFS_OP_STEP:
+		return ofs_payload_scores_offset(sqe->demand_count) + sqe->score_count * 2ull;
+	case OFS_OP_HINT:
+		return sqe->demand_count * (uint64_t)sizeof(struct ofs_guess);
+	default:
+		return 0;
+	}
 }
 
 /* Of a published trailer: two halves of different ages do not have it (2^-64). */

@@ -41,8 +41,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static uint32_t ordinals[DEMANDS];
 	static uint8_t seen[DEMANDS];
 	static uint16_t scores[SCORES];
+	static struct ofs_guess guesses[DEMANDS];
 	static struct ofs_result results[DEMANDS];
-	struct ofs_command command = {.ordinals = ordinals, .seen = seen, .scores = scores};
+	struct ofs_command command = {.ordinals = ordinals,
+		.seen = seen,
+		.scores = scores,
+		.guesses = guesses};
 	static struct ofs_port *port;
 	uint64_t size_bytes;
 	uint8_t *base;
@@ -72,11 +76,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			assert(rc == 0 || rc == 1 || rc == -EPROTO);
 			if (rc != 1)
 				continue;
-			assert(command.sqe.op <= OFS_OP_RELEASE && cqe.payload_index < 4);
+			assert(command.sqe.op <= OFS_OP_HINT && cqe.payload_index < 4);
 			if (command.sqe.op == OFS_OP_STEP) {
 				assert(command.sqe.demand_count <= DEMANDS && command.sqe.score_count <= SCORES);
 				cqe.count = command.sqe.demand_count;
 			}
+			if (command.sqe.op == OFS_OP_HINT)
+				assert(command.sqe.demand_count <= DEMANDS);
 			if (command.sqe.op == OFS_OP_PUT) {
 				assert(ofs_port_put_slot(port, command.sqe.put_slot) != NULL
 					&& command.sqe.length <= 1024);

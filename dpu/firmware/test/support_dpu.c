@@ -139,6 +139,7 @@ support_open(struct support_dpu *dpu, const struct support_config *config)
 	dpu->command.ordinals = calloc(config->demand_max, sizeof(uint32_t));
 	dpu->command.seen = calloc(config->demand_max, 1);
 	dpu->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
+	dpu->command.guesses = calloc(config->demand_max, sizeof(struct ofs_guess));
 	dpu->results = calloc(config->demand_max, sizeof(struct ofs_result));
 	dpu->block_in = calloc(config->slot_count, sizeof(uint32_t));
 	for (uint32_t i = 0; i < config->slot_count; i++)
@@ -158,6 +159,7 @@ support_close(struct support_dpu *dpu)
 	free(dpu->command.ordinals);
 	free(dpu->command.seen);
 	free(dpu->command.scores);
+	free(dpu->command.guesses);
 	free(dpu->results);
 	free(dpu->block_in);
 }
@@ -294,6 +296,8 @@ support_turn(struct support_dpu *dpu)
 		serve_step(dpu, &cqe);
 	else if (cqe.op == OFS_OP_PUT)
 		cqe.rc = serve_put(dpu);
+	else if (cqe.op == OFS_OP_HINT)
+		dpu->guess_count += dpu->command.sqe.demand_count;
 	assert(ofs_port_complete(dpu->port, &cqe, dpu->results) == 0);
 }
 

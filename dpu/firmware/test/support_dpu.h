@@ -53,6 +53,7 @@ struct support_dpu {
 	uint32_t retry_count;
 	uint32_t seen_count[256];
 	uint64_t score_sum;
+	uint32_t guess_count;
 	uint64_t selected_count;
 	uint32_t bad_count;
 	pthread_t thread;

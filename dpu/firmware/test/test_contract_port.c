@@ -153,12 +153,34 @@ a_step_carries_its_payload_and_results(void)
 	assert(fabric->ops->results(fabric, &(struct ofs_cqe){.payload_index = ENTRIES}) == NULL);
 }
 
+/* As many guesses as a STEP has demands, whatever else the area holds; and without results. */
+static void
+a_hint_carries_its_guesses(void)
+{
+	struct ofs_sqe hint = {.op = OFS_OP_HINT, .payload_index = 2, .demand_count = DEMANDS};
+	struct ofs_guess guesses[DEMANDS];
+
+	for (uint32_t i = 0; i < DEMANDS; i++) {
+		guesses[i] = (struct ofs_guess){.layer = (uint16_t)i,
+			.ordinal = 7 * i,
+			.probability = UINT16_MAX,
+			.cause = OFS_CAUSE_LOOKAHEAD};
+	}
+	memcpy(fabric->ops->payload(fabric, 2), guesses, sizeof(guesses));
+	assert(submit(hint) == 0);
+	answer(0);
+	assert(dpu.command.sqe.demand_count == DEMANDS);
+	assert(memcmp(dpu.command.guesses, guesses, sizeof(guesses)) == 0);
+	assert(take().rc == 0);
+}
+
 static void
 nonsense_is_answered_and_the_port_lives_on(void)
 {
 	static const struct ofs_sqe nonsense[] = {{.op = 77}, {.payload_index = ENTRIES},
 		{.op = OFS_OP_STEP, .demand_count = DEMANDS + 1},
 		{.op = OFS_OP_STEP, .score_count = UINT32_MAX},
+		{.op = OFS_OP_HINT, .demand_count = DEMANDS + 1},
 		{.op = OFS_OP_PUT, .put_slot = PUT_SLOTS, .length = 1},
 		{.op = OFS_OP_PUT, .length = PAYLOAD * 2}};
 	uint32_t count = sizeof(nonsense) / sizeof(nonsense[0]);
@@ -413,6 +435,7 @@ main(void)
 	static void (*const cases[])(void) = {
 		in_order_and_never_more_than_fit,
 		a_step_carries_its_payload_and_results,
+		a_hint_carries_its_guesses,
 		nonsense_is_answered_and_the_port_lives_on,
 		completions_are_bounded,
 		the_put_window_is_the_hosts_to_write,

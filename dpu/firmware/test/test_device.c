@@ -85,6 +85,44 @@ test_late(void)
 	world_close(&world, 0);
 }
 
+/* Staged before its layer asks, also of more than the core takes at once; nonsense is counted. */
+static void
+test_hint(void)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct ofs_guess guesses[4];
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+
+	world_config(&config);
+	config.core.queue_max = 3;
+	begin(&world, &host, &session, &config, 8);
+	world_put_all(&session, 1, 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		guesses[i] = (struct ofs_guess){.layer = 1,
+			.ordinal = i,
+			.probability = UINT16_MAX,
+			.cause = OFS_CAUSE_LOOKAHEAD};
+	}
+	assert(ofs_driver_hint(host.driver, session.number, guesses, 4) == 4);
+	world_pass(&world, 10000000);
+	assert(world_fetch(&session, 1, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	world_expect(&fetch, 0);
+	assert(fetch.hit_count == 4);
+	assert(world_ledger(&world).ends[OFS_END_LOOKAHEAD] == 4);
+	assert(world_status(&world).commands_bad == 0);
+	guesses[0].ordinal = 8;
+	assert(ofs_driver_hint(host.driver, session.number, guesses, 1) == 1);
+	assert(ofs_driver_hint(host.driver, session.number + 1, guesses, 1) == 1);
+	world_pass(&world, 10000000);
+	assert(world_status(&world).commands_bad == 2);
+	world_verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
 /* More demands than slots that are not pinned: those that find none say so, and the others come. */
 static void
 test_all_pinned(void)
@@ -446,6 +484,7 @@ main(void)
 	test_stages();
 	test_put_miss_hit();
 	test_late();
+	test_hint();
 	test_all_pinned();
 	test_write_back();
 	test_flush_retried();

@@ -152,6 +152,29 @@ test_a_step_takes_what_the_model_says(void)
 	end(&world, &host, timing);
 }
 
+/* A hint is a command like another: what it names is read when the model has taken it. */
+static void
+test_a_hint_waits_for_the_model(void)
+{
+	struct ofs_timing *timing = open_timing("free");
+	struct ofs_guess guess = {.ordinal = 1, .probability = UINT16_MAX, .cause = OFS_CAUSE_WINDOW};
+	struct world_session session;
+	struct world_host host;
+	struct world world;
+	uint64_t reads;
+	int rc;
+
+	begin(&world, &host, &session, timing);
+	reads = world_status(&world).storage.reads;
+	rc = ofs_driver_hint(host.driver, session.number, &guess, 1);
+	assert(rc == 1);
+	world_pass(&world, COMMAND_NS / 2);
+	assert(world_status(&world).storage.reads == reads);
+	world_pass(&world, 2 * (COMMAND_NS + READ_NS));
+	assert(world_status(&world).storage.reads == reads + 1);
+	end(&world, &host, timing);
+}
+
 /* What a model is asked, on its way to another side. */
 static struct {
 	struct ofs_timing_ops ops;
@@ -278,6 +301,7 @@ main(void)
 	test_ends_go_to_who_asked("skeleton", 1000 + READ_NS, 1000 + READ_NS + HIT_NS);
 	test_what_late_means();
 	test_a_step_takes_what_the_model_says();
+	test_a_hint_waits_for_the_model();
 	test_what_a_model_is_asked();
 	test_steps_contend_for_the_model();
 	test_a_host_that_goes(COMMAND_NS / 2);

@@ -132,6 +132,30 @@ test_no_demands(void)
 	tear_down();
 }
 
+/* Guesses go in pieces, wait for nobody and leave half of the port to those who do. */
+static void
+test_hints_wait_for_nothing(void)
+{
+	struct ofs_guess guesses[100] = {{.cause = OFS_CAUSE_LOOKAHEAD}};
+	struct ofs_driver_stats stats;
+	struct support_fetch *fetch;
+
+	set_up();
+	assert(ofs_driver_hint(driver, 1, guesses, 20) == 20);  /* pieces of 16 and 4, unanswered */
+	assert(ofs_driver_hint(driver, 1, guesses, 100) == 32); /* four of eight areas are taken */
+	assert(ofs_driver_hint(driver, 1, guesses, 1) == 0);
+	fetch = support_fetch_new(&dpu, 1, &all[5]);
+	support_start(&dpu);
+	assert(ofs_driver_fetch(driver, &fetch->fetch) == 0);
+	support_stop(&dpu);
+	assert(support_fetch_check(fetch) == 1);
+	assert(ofs_driver_hint(driver, 1, guesses, 3) == 3); /* answered: their areas are free */
+	assert(dpu.guess_count == 52 && ofs_driver_stats_get(driver, &stats) == 0);
+	assert(stats.guesses == 55);
+	support_fetch_free(fetch);
+	tear_down();
+}
+
 static void
 test_busy_is_asked_again(void)
 {
@@ -341,6 +365,7 @@ main(void)
 	test_all_hits_do_not_stall();
 	test_more_than_a_step_carries();
 	test_no_demands();
+	test_hints_wait_for_nothing();
 	test_busy_is_asked_again();
 	test_bad_bytes_are_refused();
 	test_eviction_while_reading();

@@ -57,7 +57,7 @@ test_every_number_is_checked(void)
 {
 	set_up();
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
-	assert(answer((struct ofs_sqe){.op = 4}) == -EPROTO);
+	assert(answer((struct ofs_sqe){.op = 5}) == -EPROTO);
 	assert(answer((struct ofs_sqe){.op = UINT16_MAX}) == -EPROTO);
 	assert(answer((struct ofs_sqe){.payload_index = ENTRIES}) == -EPROTO);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = 17}) == -EINVAL);
@@ -67,7 +67,10 @@ test_every_number_is_checked(void)
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .put_slot = 2, .length = 1}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .length = 0}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .length = UINT32_MAX}) == -EINVAL);
-	assert(dpu.bad_count == 9 && ofs_port_nonsense_count(dpu.port) == 9);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = 17}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = UINT32_MAX}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = 16}) == 0);
+	assert(dpu.bad_count == 11 && ofs_port_nonsense_count(dpu.port) == 11);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
 	tear_down();
 }

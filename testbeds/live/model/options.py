@@ -10,6 +10,7 @@ from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of
 from offstage.host.selection import SELECTORS
+from offstage.host.transformer.tiered import Ahead
 from offstage.testbeds.live.options import TimePerToken
 
 __all__ = ["ALL_BLOCKS", "ModelOptions", "parse_selections"]
@@ -42,6 +43,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens are the model's own choice after the context, not those of the text."""
     foretell: bool = False
     """Also measure how well the next layer's selection is foretold."""
+    ahead: Ahead = "none"
+    """What is done with what is foretold."""
     prefill_piece: int = 512
     time_per_token_s: TimePerToken = 0.020
     """What the tier is told of the pace; the model takes the time that it takes."""
@@ -61,6 +64,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"no selector is called {self.selector!r}", "--selector",
                 f"choose one of {', '.join(SELECTORS)}",
             )  # fmt: skip
+        if self.ahead != "none" and not self.foretell:
+            raise BadInput(f"--ahead {self.ahead} has nothing to act on", "host run",
+                           "add --foretell")  # fmt: skip
         if not 0 < self.pool_ratio <= 64:
             raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
 

@@ -55,6 +55,13 @@ class ModelPass(msgspec.Struct, kw_only=True):
     blocks_recomputed: int
     positions: list[Position]
     foretold: list[LayerAgreement]
+    guesses: int
+    """Blocks of the next layer that the tier was told of ahead."""
+    guesses_used: int
+    """Of those it read, staged before their demand; `late`: demanded on their way; `unused`:
+    they went without a demand."""
+    guesses_late: int
+    guesses_unused: int
     text: str
     """What was generated; empty where the text was given."""
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 import offstage
 from offstage.bindings.errors import BadInput
+from offstage.bindings.firmware import lib
 from offstage.bindings.layouts import HIT_ENDS
 from offstage.host.arrays import Arrays
 from offstage.host.control import Control
 from offstage.host.decode import Decoder, SelectionRule
 from offstage.host.fabrics import Fabric
-from offstage.host.foretold import Foretold
 from offstage.host.geometry import KvGeometry
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import MissingWriter, compute_context
@@ -91,7 +91,8 @@ def decode_text(
             "block_tokens": geometry.block_tokens, "block_bytes": geometry.block_bytes(0),
             "selector": options.selector, "kernel": options.kernel, "device": options.device,
             "sink_blocks": options.sink_blocks, "window_blocks": options.window_blocks,
-            "generated": options.generate, "prefill_blocks_written": one.blocks_written,
+            "generated": options.generate, "ahead": options.ahead,
+            "prefill_blocks_written": one.blocks_written,
         },
         tier={"fabric": link.fabric, "storage": control.storage, "policy": control.policy()},
         dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
@@ -151,10 +152,11 @@ class _Run:
             options.selector, chosen, options.sink_blocks, options.window_blocks
         )
         wanted = round(options.pool_ratio * chosen * geometry.layer_count)
-        pool_blocks = max(chosen, wanted) + geometry.layer_count
-        pool = HbmPool(geometry, pool_blocks, arrays, chosen)
+        # Of two layers at once, where the next one's blocks come in while this one is computed.
+        due = chosen * (2 if options.ahead == "fetch" else 1)
+        pool = HbmPool(geometry, max(due, wanted) + geometry.layer_count, arrays, due)
         decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
-        before = self.control.ledger()
+        before, guesses_before = self.control.ledger(), self.fabric.stats().get("guesses", 0)
         self.fabric.register(pool.memory.landing)
         grown: list[int] = []
         try:
@@ -163,8 +165,7 @@ class _Run:
                 lambda ordinal: self._name_of(grown, ordinal, "decoded", chosen, options.kernel),
                 options.time_per_token_s,
             )  # fmt: skip
-            if options.foretell:
-                attention.foretold = Foretold(geometry.layer_count, rule)
+            attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.foretell else None
             self.progress.start(f"decode, {chosen} of {room} blocks", options.steps)
             given = [] if options.generate else following[: options.steps + 1]
@@ -172,6 +173,7 @@ class _Run:
         finally:
             self.fabric.unregister(pool.memory.landing)
         ledger = ledger_since(before, self.control.ledger())
+        guessed = ledger["fates"][lib.OFS_CAUSE_LOOKAHEAD]
         dense = self.kv.logits(grown).cpu().numpy()
         known = grown if options.generate else [*grown, following[options.steps]]
         positions = compared(logits, dense, known, len(self.tokens))
@@ -196,7 +198,11 @@ class _Run:
             blocks_corrupt=record.blocks_corrupt,
             blocks_recomputed=record.blocks_recomputed,
             positions=positions,
-            foretold=attention.foretold.agreement() if attention.foretold else [],
+            foretold=attention.foretold.agreement(),
+            guesses=self.fabric.stats().get("guesses", 0) - guesses_before,
+            guesses_used=int(guessed[lib.OFS_FATE_USED]),
+            guesses_late=int(guessed[lib.OFS_FATE_LATE]),
+            guesses_unused=int(guessed[lib.OFS_FATE_UNUSED]),
             text=self.loaded.tokenizer.decode(grown) if options.generate else "",
         )
 

@@ -84,9 +84,9 @@ def test_deep_nesting_and_huge_claimed_counts_are_refused(opener: bytes) -> None
 
 def test_versions_meet_at_the_newest_common_one_or_not_at_all() -> None:
     """Is an unknown newer version ignored, and a stranger told which versions there are?"""
-    assert p.negotiate([99, 2, 1]) == 2
-    with pytest.raises(BadInput, match="the daemon \\[2\\]"):
-        p.negotiate([1, 3])
+    assert p.negotiate([99, 3, 1]) == 3
+    with pytest.raises(BadInput, match="the daemon \\[3\\]"):
+        p.negotiate([1, 2])
 
 
 def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:

@@ -65,7 +65,8 @@ class FakeFabric:
         timeout_ns: int = 0,
     ) -> Fetch:  # fmt: skip
         assert len(self.flying) < self.calls_max, "more calls than the fabric has room for"
-        assert selected_count >= len(ordinals) and len(scores) > max(ordinals, default=0)
+        assert selected_count >= len(ordinals)
+        assert scores is None or len(scores) > max(ordinals, default=0)
         fetch = Fetch(len(ordinals), SimpleNamespace(
             number=self.begun, session=session, keys=keys, target=target, rows=target_index
         ), ())  # fmt: skip
@@ -228,6 +229,30 @@ def test_the_kernel_reads_what_prefill_wrote(
     assert world.attended == sum(token.selected for token in record.tokens) > demands
     assert record.attention_checked == 3 * LAYERS * 3 and record.attention_error_max < 1e-4
     assert record.blocks_recomputed == 0
+
+
+@pytest.mark.parametrize("arrays", [open_arrays, LaterArrays])
+def test_what_is_foretold_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: Any) -> None:
+    """A layer that is foretold exactly demands nothing more when it is due, but the block that did
+    not come; neither counts as selected twice."""
+    world = World(FakeFabric(lose=0), arrays(), sessions=[0])
+    (session,), control = world.sessions, None
+    tail = TailBlock(control, world.decoder, lambda o: 7 << 96 | o)  # type: ignore[arg-type]
+    token = Token(0, 0)
+    tail.begin_token(session)
+    query = KV.queries(0, 1).next(0, session.block_count(SHAPE))
+    scores = session.context.selectors[1].scores(query)
+    coming = world.decoder.begin_foretold(session, token, 1, scores, world.record)
+    (ahead,) = [ordinals for *_, ordinals in world.fabric.demands]
+    assert len(ahead) == SELECT and token.selected == 0
+    write_tokens(world.pool, [(session, tail)], 1)
+    world.decoder.end_foretold(coming, world.record)
+    due = world.decoder.begin([(session, token)], 1, world.record)
+    world.decoder.attend(due, world.record)
+    *_, again = world.fabric.demands[1]
+    assert ahead[0] in again and len(again) <= 2
+    assert token.selected == SELECT
+    assert world.record.blocks_verified == len(ahead) - 1 + len(again)
 
 
 def test_one_layer_of_all_sessions_is_asked_for_together() -> None:

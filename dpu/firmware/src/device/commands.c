@@ -58,6 +58,34 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 	ofs_device_act(device);
 }
 
+/* The core takes no more at once than its queue holds. */
+static void
+serve_hint(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
+{
+	const struct ofs_sqe *sqe = &command->sqe;
+	uint32_t batch_max = device->config.core.queue_max;
+	int rc = ofs_device_check_session(device, port, sqe->session);
+
+	for (uint32_t done = 0; rc == 0 && done < sqe->demand_count; done += batch_max) {
+		uint32_t left = sqe->demand_count - done;
+
+		rc = ofs_core_hint(device->core, ofs_device_now_ns(device), sqe->session,
+			command->guesses + done, left < batch_max ? left : batch_max);
+		ofs_device_after_event(device, rc);
+	}
+	device->status.commands_bad += rc != 0;
+	ofs_device_complete(device, port, sqe, rc);
+}
+
+static void
+serve_decision(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
+{
+	if (command->sqe.op == OFS_OP_HINT)
+		serve_hint(device, port, command);
+	else
+		serve_step(device, port, command);
+}
+
 static void
 serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
@@ -68,8 +96,9 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	(void)ofs_device_stage_end(device, OFS_STAGE_RING_WAIT, sqe->sent_ns);
 	switch (sqe->op) {
 	case OFS_OP_STEP:
+	case OFS_OP_HINT:
 		if (device->pace == NULL || !ofs_device_hold(device, port, command))
-			serve_step(device, port, command);
+			serve_decision(device, port, command);
 		return;
 	case OFS_OP_PUT:
 		ofs_device_put(device, port, sqe);
@@ -132,7 +161,7 @@ ofs_device_serve_pace(struct ofs_device *device)
 		if (held->port != OFS_NONE && held->waiter != OFS_NONE)
 			ofs_device_handed(device, held->waiter);
 		else if (held->port != OFS_NONE) /* or its host is gone */
-			serve_step(device, held->port, &held->command);
+			serve_decision(device, held->port, &held->command);
 		ofs_device_free_held(device, held);
 	}
 	return busy;

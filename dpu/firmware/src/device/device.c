@@ -65,13 +65,14 @@ open_tables(struct ofs_device *device)
 	device->command.ordinals = calloc(config->core.demand_max, sizeof(uint32_t));
 	device->command.seen = calloc(config->core.demand_max, 1);
 	device->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
+	device->command.guesses = calloc(config->core.demand_max, sizeof(struct ofs_guess));
 	device->waiter_ends = calloc(device->waiter_count, config->core.demand_max);
 	if (device->tenants == NULL || device->ports == NULL || device->sessions == NULL
 		|| device->session_chunks == NULL || device->waiters == NULL
 		|| device->waiter_results == NULL || device->reads == NULL || device->writes == NULL
 		|| device->command.ordinals == NULL || device->command.seen == NULL
-		|| device->command.scores == NULL || device->waiter_ends == NULL
-		|| open_fifos(device) != 0) {
+		|| device->command.scores == NULL || device->command.guesses == NULL
+		|| device->waiter_ends == NULL || open_fifos(device) != 0) {
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < device->waiter_count; i++) {
@@ -219,6 +220,7 @@ close_tables(struct ofs_device *device)
 	free(device->command.ordinals);
 	free(device->command.seen);
 	free(device->command.scores);
+	free(device->command.guesses);
 	free(device->waiter_ends);
 }
 

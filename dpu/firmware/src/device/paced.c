@@ -1,8 +1,8 @@
 /*
- * A modelled device's commands and hits, at its pace: a step is decided when the device would have
- * taken its command, and answered when it would have handed the last of its blocks to the host,
- * which begins with what is staged already. Reads and writes keep the pace in the storage
- * (emulated).
+ * A modelled device's commands and hits, at its pace: a step or a hint is decided when the device
+ * would have taken its command, and a step answered when it would have handed the last of its
+ * blocks to the host, which begins with what is staged already. Reads and writes keep the pace in
+ * the storage (emulated).
  *
  * Model: two tables, of steps that wait to be decided, each with a copy of its payload, and of
  * waiters of which blocks are handed over: what lands meanwhile goes together after that. An entry
@@ -24,15 +24,17 @@ ofs_device_open_held(struct ofs_device *device)
 	uint32_t *ordinals = calloc(count * demand_max, sizeof(uint32_t));
 	uint8_t *seen = calloc(count, demand_max);
 	uint16_t *scores = calloc(count * score_max, sizeof(uint16_t));
+	struct ofs_guess *guesses = calloc(count * demand_max, sizeof(struct ofs_guess));
 
 	device->held = calloc(count, sizeof(*device->held));
 	device->held_hits = calloc(count, sizeof(*device->held_hits));
 	if (device->held == NULL || device->held_hits == NULL || ordinals == NULL || seen == NULL
-		|| scores == NULL || ofs_fifo_open(&device->free_held, count, true) != 0
+		|| scores == NULL || guesses == NULL || ofs_fifo_open(&device->free_held, count, true) != 0
 		|| ofs_fifo_open(&device->free_held_hits, count, true) != 0) {
 		free(ordinals);
 		free(seen);
 		free(scores);
+		free(guesses);
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < count; i++) {
@@ -41,6 +43,7 @@ ofs_device_open_held(struct ofs_device *device)
 		device->held[i].command.ordinals = ordinals + i * demand_max;
 		device->held[i].command.seen = seen + i * demand_max;
 		device->held[i].command.scores = scores + i * score_max;
+		device->held[i].command.guesses = guesses + i * demand_max;
 	}
 	return 0;
 }
@@ -52,6 +55,7 @@ ofs_device_close_held(struct ofs_device *device)
 		free(device->held[0].command.ordinals);
 		free(device->held[0].command.seen);
 		free(device->held[0].command.scores);
+		free(device->held[0].command.guesses);
 	}
 	free(device->held);
 	free(device->held_hits);
@@ -78,6 +82,20 @@ ask(struct ofs_device *device, enum ofs_pace_kind kind, struct ofs_held *held, u
 	ofs_pace_ask(device->pace, OFS_PACE_COMMANDS, kind, held->begun_ns, &asked);
 }
 
+static void
+copy_payload(struct ofs_command *to, const struct ofs_command *from)
+{
+	const struct ofs_sqe *sqe = &from->sqe;
+
+	if (sqe->op == OFS_OP_HINT) {
+		memcpy(to->guesses, from->guesses, ofs_payload_used_bytes(sqe));
+		return;
+	}
+	memcpy(to->ordinals, from->ordinals, sqe->demand_count * sizeof(uint32_t));
+	memcpy(to->seen, from->seen, sqe->demand_count);
+	memcpy(to->scores, from->scores, sqe->score_count * sizeof(uint16_t));
+}
+
 /* The command's payload was checked against these limits when the port handed it out. */
 bool
 ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
@@ -90,10 +108,13 @@ ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_comma
 		return false;
 	held->port = port;
 	held->command.sqe = *sqe;
-	memcpy(held->command.ordinals, command->ordinals, sqe->demand_count * sizeof(uint32_t));
-	memcpy(held->command.seen, command->seen, sqe->demand_count);
-	memcpy(held->command.scores, command->scores, sqe->score_count * sizeof(uint16_t));
-	ask(device, OFS_PACE_COMMAND, held, index, sqe, sqe->demand_count, sqe->score_count);
+	copy_payload(&held->command, command);
+	if (sqe->op == OFS_OP_HINT) { /* taken in as the scores of as many bytes are */
+		ask(device, OFS_PACE_COMMAND, held, index, sqe, 0,
+			(uint32_t)(ofs_payload_used_bytes(sqe) / sizeof(uint16_t)));
+	} else {
+		ask(device, OFS_PACE_COMMAND, held, index, sqe, sqe->demand_count, sqe->score_count);
+	}
 	if (sqe->sent_ns != 0 && sqe->sent_ns < held->begun_ns)
 		held->ring_ns = held->begun_ns - sqe->sent_ns;
 	return true;

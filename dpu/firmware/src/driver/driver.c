@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void
 ofs_driver_close(struct ofs_driver *driver)
@@ -126,6 +127,36 @@ ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t d
 	rc = pending->done ? pending->cqe.rc : rc == -EAGAIN ? -ETIMEDOUT : rc;
 	ofs_command_drop(driver, index);
 	return rc;
+}
+
+int
+ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_guess *guesses,
+	uint32_t count)
+{
+	const struct ofs_port_header *port = &driver->fabric->port;
+	uint32_t sent = 0;
+
+	(void)ofs_calls_turn(driver); /* areas of hints that were answered are free again */
+	/* Half of the areas are left to calls, which somebody waits for. */
+	while (sent < count && 2 * driver->free_payload_count > port->entry_count) {
+		uint32_t left = count - sent, index = ofs_command_take(driver);
+		uint32_t piece = left < port->demand_max ? left : port->demand_max;
+		int rc;
+
+		memcpy(driver->fabric->ops->payload(driver->fabric, index), guesses + sent,
+			piece * sizeof(*guesses));
+		driver->pending[index].sqe =
+			(struct ofs_sqe){.op = OFS_OP_HINT, .session = session, .demand_count = piece};
+		rc = ofs_command_send(driver, index);
+		ofs_command_drop(driver, index); /* nobody waits for its answer */
+		if (rc != 0 && rc != -EAGAIN)
+			return rc;
+		if (rc != 0)
+			break;
+		sent += piece;
+	}
+	driver->stats.guesses += sent;
+	return (int)sent;
 }
 
 int

@@ -209,11 +209,9 @@ nixl_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 		rc = send_put(nixl, sqe);
 		return rc == -EPIPE ? link_down(nixl) : rc;
 	}
-	if (sqe->op == OFS_OP_STEP && sqe->payload_index < fabric->port.entry_count
-		&& sqe->demand_count <= fabric->port.demand_max
-		&& sqe->score_count <= fabric->port.score_max) {
-		size_bytes =
-			ofs_payload_scores_offset(sqe->demand_count) + sqe->score_count * sizeof(uint16_t);
+	if (sqe->payload_index < fabric->port.entry_count
+		&& ofs_payload_used_bytes(sqe) <= fabric->port.payload_size_bytes) {
+		size_bytes = ofs_payload_used_bytes(sqe);
 		memcpy(nixl->command + 1, nixl_payload(fabric, sqe->payload_index), size_bytes);
 	}
 	rc = ofs_nixl_send(&nixl->link.agent, nixl->link.dpu, nixl->command,

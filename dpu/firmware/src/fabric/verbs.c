@@ -237,14 +237,6 @@ tell_head(struct verbs_fabric *verbs, struct ibv_sge *part)
 	return ofs_verbs_write(verbs, part);
 }
 
-static uint32_t
-payload_size_bytes(const struct ofs_sqe *sqe)
-{
-	if (sqe->op != OFS_OP_STEP)
-		return 0;
-	return ofs_payload_scores_offset(sqe->demand_count) + sqe->score_count * 2;
-}
-
 static int
 verbs_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 {
@@ -253,7 +245,7 @@ verbs_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 	struct ibv_sge parts[SUBMIT_REQUESTS_MAX];
 	uint32_t at = verbs->port.submission_tail & (fabric->port.entry_count - 1);
 	uint8_t *payload = verbs_payload(fabric, sqe->payload_index);
-	uint32_t size_bytes = payload_size_bytes(sqe);
+	uint64_t size_bytes = ofs_payload_used_bytes(sqe);
 	uint32_t count = 0;
 	int rc;
 
@@ -271,7 +263,7 @@ verbs_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 	}
 	/* More than an area holds is nonsense, which the DPU refuses without looking at it. */
 	if (payload != NULL && size_bytes > 0 && size_bytes <= fabric->port.payload_size_bytes) {
-		parts[count] = ofs_link_sge(payload, size_bytes, verbs->copy->lkey);
+		parts[count] = ofs_link_sge(payload, (uint32_t)size_bytes, verbs->copy->lkey);
 		requests[count] = ofs_verbs_write(verbs, &parts[count]);
 		count++;
 	}

@@ -95,8 +95,8 @@ enqueue(struct nixl_port *port, const struct ofs_sqe *sqe, const uint8_t *payloa
 	uint32_t head = ofs_word_load(&rings->words->submission_head);
 
 	if (port->submission_tail - head >= header->entry_count
-		|| size_bytes > ofs_payload_results_offset(header->demand_max, header->score_max)) {
-		return; /* no host of ours: it has more in flight than the ring, or a longer STEP */
+		|| size_bytes > header->payload_size_bytes) {
+		return; /* no host of ours: it has more in flight than the ring, or a longer command */
 	}
 	if (size_bytes > 0 && sqe->payload_index < header->entry_count) {
 		memcpy(rings->payloads + (uint64_t)sqe->payload_index * header->payload_size_bytes, payload,

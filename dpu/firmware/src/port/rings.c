@@ -127,6 +127,8 @@ check_command(const struct ofs_rings *rings, const struct ofs_sqe *sqe)
 	case OFS_OP_NOP:
 	case OFS_OP_RELEASE:
 		return 0;
+	case OFS_OP_HINT:
+		return sqe->demand_count > header->demand_max ? -EINVAL : 0;
 	case OFS_OP_STEP:
 		if (sqe->demand_count > header->demand_max || sqe->score_count > header->score_max)
 			return -EINVAL;
@@ -149,6 +151,10 @@ copy_payload(const struct ofs_rings *rings, struct ofs_command *command)
 	const uint8_t *payload =
 		rings->payloads + (uint64_t)sqe->payload_index * rings->header.payload_size_bytes;
 
+	if (sqe->op == OFS_OP_HINT) {
+		memcpy(command->guesses, payload, ofs_payload_used_bytes(sqe));
+		return;
+	}
 	memcpy(command->ordinals, payload, sqe->demand_count * sizeof(uint32_t));
 	memcpy(command->seen, payload + ofs_payload_seen_offset(sqe->demand_count), sqe->demand_count);
 	memcpy(command->scores, payload + ofs_payload_scores_offset(sqe->demand_count),
@@ -184,7 +190,7 @@ ofs_rings_poll(struct ofs_rings *rings, struct ofs_command *command)
 	rc = check_command(rings, &command->sqe);
 	if (rc != 0)
 		return ofs_rings_refuse(rings, &command->sqe, rc);
-	if (command->sqe.op == OFS_OP_STEP)
+	if (ofs_payload_used_bytes(&command->sqe) > 0)
 		copy_payload(rings, command);
 	rings->outstanding_count++;
 	return 1;

@@ -8,6 +8,7 @@ size: it is measured at start (`measure`), and `offstage doctor` shows it.
 - scatter: one copy of all rows into device memory, then one scatter kernel (torch).
 - batch: one call of the CUDA runtime that copies each row to its place, on a stream of its own;
   a call for each row where the runtime is older than 12.8.
+- nixl: NIXL's agent writes the device's memory; gpudirect: the same, by an RDMA adapter alone.
 - gather: one kernel that reads the pinned rows over the bus itself and writes their places (CuPy).
 
 To add one: a class with the calls of `Transfer` and a line in `available`; the contract suite of

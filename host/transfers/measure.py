@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 
 from offstage.bindings.errors import OffstageError
+from offstage.host.arrays import Arrays
 from offstage.host.transfers import HostCopies, Kind, Transfer
 from offstage.host.transfers.available import kinds
+from offstage.host.transfers.nixl import absent
 
 __all__ = ["Measured", "chosen", "measure", "measure_numpy"]
 
 BLOCKS, POOL_BLOCKS, REPEATS = 128, 512, 9
 SHOWN_BLOCK_BYTES = 64 << 10
+ROOF_BLOCKS, ROOF_BLOCKS_DEVICE = 512, 4096
+"""Copied to measure a roof: several times what caches hold."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,22 @@ def measure_numpy(block_bytes: int = SHOWN_BLOCK_BYTES) -> list[Measured]:
     storage = np.zeros((POOL_BLOCKS, block_bytes), np.uint8)
     staging = np.ones((BLOCKS, block_bytes), np.uint8)
     roof = _median(lambda: np.copyto(storage[:BLOCKS], staging), _nothing)
-    return [_of_kind(Kind("memcpy", HostCopies), storage, staging, roof, _nothing)]
+    there = Kind("memcpy", HostCopies), *absent()
+    return [_of_kind(kind, storage, staging, roof, _nothing) for kind in there]
+
+
+def copy_rate(arrays: Arrays) -> float:
+    """Bytes read and written in a second by a copy inside the memory that the arrays lie in: the
+    roof of whatever reads them there."""
+    half = ROOF_BLOCKS if arrays.device == "cpu" else ROOF_BLOCKS_DEVICE
+    storage = arrays.memory(2 * half, SHOWN_BLOCK_BYTES, 1).storage
+    stamps, times = arrays.stamps(), []
+    for _ in range(REPEATS + 2):
+        begun = time.perf_counter_ns() if stamps is None else stamps.mark()
+        storage[half:] = storage[:half]
+        ended = time.perf_counter_ns() if stamps is None else stamps.mark()
+        times.append(ended - begun if stamps is None else stamps.ns(ended) - stamps.ns(begun))
+    return 2e9 * half * SHOWN_BLOCK_BYTES / statistics.median(times[2:])
 
 
 @functools.cache
@@ -82,7 +101,7 @@ def _of_kind(
     try:
         transfer: Transfer = kind.open(storage, staging)
         seconds = _median(lambda: transfer.move(transfer.fence(), 0, places), finish)
-    except (OffstageError, RuntimeError, AssertionError) as error:
+    except (OffstageError, RuntimeError, AssertionError, ImportError, OSError) as error:
         return Measured(kind.name, reason=(str(error).splitlines() or ["failed"])[0])
     size_bytes = BLOCKS * int(staging.shape[1])
     return Measured(kind.name, size_bytes / seconds, roof_s / seconds)

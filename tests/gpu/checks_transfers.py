@@ -48,6 +48,20 @@ def transfers_put_every_byte_in_its_place(run: Run) -> dict[str, object]:
 
 
 @check(point=2, kind="bench", needs=("torch", "firmware"), limit_s=60)
+def nixl_and_gpudirect_into_device_memory(run: Run) -> dict[str, object]:
+    """Do NIXL, and an adapter by GPUDirect RDMA, put rows into device memory, and how fast?"""
+    import torch
+
+    from offstage.host.transfers.measure import measure
+
+    found = [one for one in measure(torch.device("cuda"), BLOCK_BYTES)
+             if one.name in ("nixl", "gpudirect")]  # fmt: skip
+    if not any(one.bytes_per_s for one in found):
+        run.skip("; ".join(f"{one.name}: {one.reason}" for one in found))
+    return {f"{one.name}_gb_per_s": one.bytes_per_s / 1e9 or one.reason for one in found}
+
+
+@check(point=2, kind="bench", needs=("torch", "firmware"), limit_s=60)
 def transfer_bandwidth(run: Run) -> dict[str, object]:
     """Which share of one large pinned copy does the fastest transfer of 64 KiB blocks reach?"""
     import torch

@@ -6,15 +6,18 @@ CUDA side, over a stub of the runtime, and what a machine without it says.
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.host.transfers import HostCopies, Kind, measure, runtime
+from offstage.host.transfers import HostCopies, Kind, measure, nixl, runtime
 from offstage.host.transfers.batch import BatchCopies
 from offstage.host.transfers.runtime import Cudart
 
@@ -125,8 +128,83 @@ def test_the_command_prints_what_doctor_reads() -> None:
         [sys.executable, "-m", "offstage.host.transfers.measure", "cpu"],
         capture_output=True, text=True, timeout=200, check=True,
     )  # fmt: skip
-    (one,) = json.loads(done.stdout)
+    one, *others = json.loads(done.stdout)
     assert one["name"] == "memcpy" and one["bytes_per_s"] > 0 and one["reason"] == ""
+    assert [other["name"] for other in others] == ["nixl", "gpudirect"]
+    assert {other["reason"].split(":")[0] for other in others} == {"no device"}
+
+
+class StubAgent:
+    """NIXL's agent as its package has it, where a transfer is over when it is looked at twice."""
+
+    broken = False
+
+    def __init__(self, name: str, config: Any) -> None:
+        self.name, self.transports = name, os.environ.get("UCX_TLS")
+        self.registered: list[tuple[int, int]] = []
+
+    def register_memory(self, tensors: list[Any]) -> None:
+        self.registered += [(one.data_ptr(), one.data_ptr() + one.numel()) for one in tensors]
+
+    def get_xfer_descs(self, parts: list[tuple[int, int, int]], kind: str) -> Any:
+        for at, size, _ in parts:
+            assert any(low <= at and at + size <= high for low, high in self.registered)
+        return parts
+
+    def initialize_xfer(self, what: str, source: Any, target: Any, remote: str) -> Any:
+        assert (what, remote) == ("WRITE", self.name)
+        return [source, target, 0]
+
+    def transfer(self, handle: Any) -> str:
+        return "PROC"
+
+    def check_xfer_state(self, handle: Any) -> str:
+        handle[2] += 1
+        if handle[2] < 2:
+            return "PROC"
+        for (at, size, _), (to, _, _) in zip(handle[0], handle[1], strict=True):
+            ctypes.memmove(to, at, size)
+        return "ERR" if self.broken else "DONE"
+
+    def release_xfer_handle(self, handle: Any) -> None:
+        handle.clear()
+
+
+def test_nixl_puts_registered_rows_into_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an agent of its own, which for `gpudirect` is given the RDMA transports alone; what fails
+    there is one line."""
+    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    api = SimpleNamespace(nixl_agent=StubAgent, nixl_agent_config=lambda backends: backends)
+    monkeypatch.setattr(nixl, "_api", lambda: api)
+    monkeypatch.delenv("UCX_TLS", raising=False)
+    storage = torch.zeros((9, 64), dtype=torch.uint8)
+    staging = torch.arange(4 * 64).to(torch.uint8).view(4, 64)
+    for name, transports in (("nixl", ""), ("gpudirect", nixl.RDMA_ONLY)):
+        moves = nixl.NixlRows(name, transports, storage, staging)
+        assert moves._agent.transports == (transports or None) and "UCX_TLS" not in os.environ
+        storage.zero_()
+        moves.move(moves.fence(), 1, np.array([7, 0]))()
+        assert torch.equal(storage[[7, 0]], staging[1:3]) and int(storage[1:7].sum()) == 0
+    monkeypatch.setattr(StubAgent, "broken", True)
+    with pytest.raises(RunFailed, match="copy into the device failed"):
+        moves.move(moves.fence(), 0, np.array([1]))
+
+
+def test_what_gpudirect_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the order in which it is mended; with all of it there, both are kinds like any other."""
+    monkeypatch.setattr(nixl.importlib.util, "find_spec", lambda name: None)
+    assert {one.reason for one in nixl.nixl_kinds(tmp_path)} == {
+        "the nixl package is not installed (pip install nixl)"
+    }
+    monkeypatch.setattr(nixl.importlib.util, "find_spec", lambda name: name)
+    steps = []
+    for made in ("sys/class/infiniband/mlx5_0", "sys/module/nvidia_peermem", ""):
+        plain, direct = nixl.nixl_kinds(tmp_path)
+        assert plain.open is not None and bool(direct.open) == (not made)
+        steps.append(direct.reason)
+        (tmp_path / made).mkdir(parents=True, exist_ok=True)
+    assert steps == ["no RDMA adapter",
+                     "nvidia-peermem is not loaded (modprobe nvidia-peermem)", ""]  # fmt: skip
 
 
 def test_an_event_is_given_up_with_its_object() -> None:

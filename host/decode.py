@@ -14,6 +14,7 @@ foretells it (`begin_foretold`) fetches that ahead, and the layer's own begin fe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,34 +26,21 @@ from offstage.host.attention import Decode, arrays_of, block_tables, kernel
 from offstage.host.attention.reference import decode as dense_decode
 from offstage.host.clock import Clock
 from offstage.host.fabrics import Fabric
+from offstage.host.gpu.selector import BatchBest, DeviceSelector, Found, on_device
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import put_blocks
 from offstage.host.record import AgentRecord, Token
-from offstage.host.selection import select
+from offstage.host.selection import SelectionRule, select
 from offstage.host.session import HostSession, KvSource
 
 __all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule", "merged"]
 
 UNKNOWN_END = 255
+ROOM_BLOCKS = 64
+"""By which sessions may grow before a selection on a device is laid out anew."""
 
 DemandObserver = Callable[[HostSession, int, NDArray[np.uint32], NDArray[np.uint16]], None]
 """Sees (session, layer, demanded ordinals, scores of all stored blocks) of every fetch."""
-
-
-@dataclass(frozen=True)
-class SelectionRule:
-    """Blocks one layer reads in a step: `sink_blocks` first ones, `window_blocks` last ones and
-    the best of the rest, `select_blocks` in all."""
-
-    selector: str = "quest"
-    select_blocks: int = 32
-    sink_blocks: int = 1
-    window_blocks: int = 4
-
-    @property
-    def top_blocks(self) -> int:
-        """How many are chosen by score."""
-        return self.select_blocks - self.sink_blocks - self.window_blocks
 
 
 def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -67,23 +55,28 @@ def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
+def _stored_scores(
+    session: HostSession, blocks: DeviceSelector, query: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    return blocks.scores(query)[: session.keys.shape[1]]
+
+
 @dataclass(slots=True)
 class _Member:
     """One session in a layer of the batch. `missing`: indices into `ordinals` to fetch;
     `indices`: the pool index of each ordinal, those of the missing ones free to be written; `rows`:
-    where the missing ones land; `failed`: ordinals that were demanded and did not come;
-    `foretold`: it is read ahead and not attended to."""
+    where the missing ones land; `failed`: ordinals that were demanded and did not come; `hint`:
+    scores of all stored blocks, None where it is foretold: read ahead and not attended to."""
 
     session: HostSession
     token: Token
     query: NDArray[np.float32]
-    scores: NDArray[np.float32]
+    hint: NDArray[np.uint16] | None
     ordinals: NDArray[np.int32]
     indices: NDArray[np.int32]
     missing: NDArray[np.intp]
     rows: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     failed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    foretold: bool = False
     begun_ns: int = 0
 
 
@@ -125,6 +118,8 @@ class Decoder:
         self.clock = Clock(self.driver.dilation)
         """Time as the tier has it: what is waited and how long a token takes."""
         self._stamps = self.pool.arrays.stamps()
+        self._kernel_bytes = 0
+        self._finders: dict[int, BatchBest] = {}
         self._marked: list[tuple[str, Coming, Any, Any]] = []
 
     def layer(
@@ -148,7 +143,7 @@ class Decoder:
     ) -> Coming:
         """Select what a layer reads and begin to fetch what is lacking: in the order of the
         sessions, as many at once as there is room for. `early`: see `Coming`."""
-        members = [self._select(session, token, layer) for session, token in batch]
+        members = self._select(batch, layer)
         coming = Coming(layer, members, early)
         for member in members:
             self._send(coming, member, record)
@@ -165,8 +160,7 @@ class Decoder:
         """Begin to fetch what foretold scores of the stored blocks select of a layer that is not
         due. It is for `end_foretold`, before the layer's own begin; no scores go to the tier."""
         ordinals = self._chosen(scores, scores.size)
-        member = self._member(session, token, layer, np.empty(0, np.float32), scores, ordinals)
-        member.foretold = True
+        member = self._member(session, token, layer, np.empty(0, np.float32), None, ordinals)
         coming = Coming(layer, [member], early=True)
         if member.missing.size:
             self._send(coming, member, record)
@@ -230,10 +224,12 @@ class Decoder:
                 else (self._stamps.ns(begun), self._stamps.ns(ended))
             )  # fmt: skip
             if lane == "compute":
+                record.kernel_ns += end_ns - begin_ns
                 record.timeline.add(lane, coming.layer, begin_ns, end_ns)
             elif self._stamps is not None:
                 self._stalled(coming, begin_ns, end_ns, record)
         self._marked.clear()
+        record.kernel_bytes, self._kernel_bytes = record.kernel_bytes + self._kernel_bytes, 0
 
     def _mark(self) -> Any:
         return self.clock.now_ns() if self._stamps is None else self._stamps.mark()
@@ -244,12 +240,55 @@ class Decoder:
         for member in coming.members:
             member.token.stall_ns += end_ns - begin_ns
 
-    def _select(self, session: HostSession, token: Token, layer: int) -> _Member:
-        """What the session's layer reads, each block with its index in the pool."""
-        length = session.block_count(self.pool.geometry)
-        query = session.queries[layer].next(session.step, length)
-        scores = session.context.selectors[layer].scores(query)
-        return self._member(session, token, layer, query, scores, self._chosen(scores, length))
+    def _select(
+        self, batch: Sequence[tuple[HostSession, Token]], layer: int
+    ) -> list[_Member]:
+        """What each session's layer reads, each block with its index in the pool."""
+        queries = [
+            session.queries[layer].next(session.step, session.block_count(self.pool.geometry))
+            for session, _ in batch
+        ]
+        selectors = [session.context.selectors[layer] for session, _ in batch]
+        if on_device(selectors):
+            return [
+                self._member(*one, layer, query, found.hint, found.ordinals)
+                for one, query, found in zip(
+                    batch, queries, self._best(batch, layer, selectors, queries), strict=True
+                )
+            ]
+        members = []
+        for (session, token), query in zip(batch, queries, strict=True):
+            scores = session.context.selectors[layer].scores(query)
+            hint = session.quantizers[layer](scores[: session.keys.shape[1]])
+            ordinals = self._chosen(scores, session.block_count(self.pool.geometry))
+            members.append(self._member(session, token, layer, query, hint, ordinals))
+        return members
+
+    def _best(
+        self,
+        batch: Sequence[tuple[HostSession, Token]],
+        layer: int,
+        selectors: Sequence[DeviceSelector],
+        queries: Sequence[NDArray[np.float32]],
+    ) -> list[Found]:
+        """The same, scored and chosen on the device for all sessions together."""
+        blocks = max(len(one.rows) for one in selectors)
+        finder = self._finders.get(layer)
+        if finder is None or not finder.fits(selectors[0].summaries, len(batch), blocks):
+            rule = self.rule
+            finder = self._finders[layer] = BatchBest(
+                selectors[0].summaries, len(batch), blocks + ROOM_BLOCKS, rule.select_blocks,
+                rule.sink_blocks, rule.window_blocks,
+            )  # fmt: skip
+        scales = [
+            session.quantizers[layer].scale(partial(_stored_scores, session, one, query))
+            for (session, _), one, query in zip(batch, selectors, queries, strict=True)
+        ]
+        found = finder.find(selectors, queries, scales)
+        return [
+            Found(one.ordinals, one.hint[: session.keys.shape[1]])
+            for one, (session, _) in zip(found, batch, strict=True)
+        ]
 
     def _chosen(self, scores: NDArray[np.float32], length: int) -> NDArray[np.int32]:
         rule = self.rule
@@ -261,14 +300,14 @@ class Decoder:
         token: Token,
         layer: int,
         query: NDArray[np.float32],
-        scores: NDArray[np.float32],
+        hint: NDArray[np.uint16] | None,
         ordinals: NDArray[np.int32],
     ) -> _Member:
         indices = self.pool.hold(session.number, layer, ordinals)
         missing = np.flatnonzero(indices < 0)
         if missing.size:
             indices[missing] = self.pool.allocate(session.number, layer, ordinals[missing])
-        return _Member(session, token, query, scores, ordinals, indices, missing)
+        return _Member(session, token, query, hint, ordinals, indices, missing)
 
     def _has_room(self, member: _Member, flying: int) -> bool:
         """Whether one more fetch may begin: a call of the fabric, and rows to land in."""
@@ -289,11 +328,8 @@ class Decoder:
         session = member.session
         member.begun_ns = self.clock.now_ns()
         demanded = member.ordinals[member.missing].astype(np.uint32)
-        hint = None
-        if not member.foretold:
-            hint = session.quantizers[layer](member.scores[: session.keys.shape[1]])
-            if self.observe is not None:
-                self.observe(session, layer, demanded, hint)
+        if self.observe is not None and member.hint is not None:
+            self.observe(session, layer, demanded, member.hint)
         return self.driver.fetch_begin(
             session.handle,
             session.step,
@@ -302,8 +338,8 @@ class Decoder:
             np.ascontiguousarray(session.keys[layer, demanded]),
             self.pool.memory.landing,
             target_index=member.rows,
-            selected_count=demanded.size if member.foretold else member.ordinals.size,
-            scores=hint,
+            selected_count=demanded.size if member.hint is None else member.ordinals.size,
+            scores=member.hint,
             timeout_ns=self.timeout_ns,
         )
 
@@ -337,7 +373,7 @@ class Decoder:
     @staticmethod
     def _account(result: FetchResult, member: _Member, record: AgentRecord) -> None:
         token = member.token
-        token.selected += 0 if member.foretold else member.ordinals.size
+        token.selected += 0 if member.hint is None else member.ordinals.size
         token.demands += result.ends.size
         token.copy_ns += result.copy_ns
         known = result.ends[result.ends != UNKNOWN_END]
@@ -370,6 +406,7 @@ class Decoder:
         """One call for the batch, with its output left where the pool is."""
         geometry, arrays, storage = self.pool.geometry, self.pool.arrays, self.pool.memory.storage
         counts = [member.session.token_counts(geometry, member.ordinals) for member in members]
+        self._kernel_bytes += sum(int(one.sum()) for one in counts) * geometry.entry_bytes(layer)
         tables = block_tables([member.indices for member in members]), block_tables(counts)
         queries = arrays.from_host(np.stack([member.query for member in members]))
         output = self._decode(queries, storage, *tables, geometry, layer)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.core import GUESS
-from offstage.bindings.firmware import lib
+from offstage.bindings.layouts import CAUSES
 from offstage.host.decode import SelectionRule
 from offstage.host.selection import select
 
@@ -68,7 +68,7 @@ class Foretold:
         likely = float(np.mean(recent)) if recent else UNKNOWN
         found = np.zeros(np.count_nonzero(np.isin(told, wanted)), GUESS)
         found["layer"], found["ordinal"] = layer, told[np.isin(told, wanted)]
-        found["probability"], found["cause"] = round(likely * 65535), lib.OFS_CAUSE_LOOKAHEAD
+        found["probability"], found["cause"] = round(likely * 65535), CAUSES.index("lookahead")
         return found
 
     def agreement(self) -> list[LayerAgreement]:

@@ -19,7 +19,7 @@ from offstage.bindings.driver import Put
 from offstage.bindings.errors import RunFailed, StoreFull
 from offstage.bindings.keys import checksums
 from offstage.host.fabrics import Fabric
-from offstage.host.selection import Selector
+from offstage.host.selection import MakeSelector, selector
 from offstage.host.session import Context, KvSource
 
 __all__ = [
@@ -54,25 +54,22 @@ class ContextSource(KvSource, Protocol):
         """The keys inside blocks, floats `[blocks, kv_heads, block_tokens, head_dim]`."""
         ...
 
-    def selector(self, name: str, layer: int) -> Selector:
-        """A new, empty selector for one layer."""
-        ...
-
 
 def compute_context(
     source: ContextSource,
     identities: Sequence[int],
     selector_name: str,
     write: BlockWriter | None = None,
+    make: MakeSelector = selector,
 ) -> Context:
-    """Summaries and checksums of a chain of full chunks.
+    """Summaries and checksums of a chain of full chunks, the former by what `make` makes.
 
     The bytes are made once, given to `write` batch by batch, and dropped."""
     layers = source.geometry.layer_count
     context = Context(
         list(identities),
         np.zeros((layers, len(identities)), np.uint64),
-        [source.selector(selector_name, layer) for layer in range(layers)],
+        [make(selector_name, source.geometry, layer) for layer in range(layers)],
     )
     for layer in range(layers):
         for first in range(0, len(identities), BATCH_BLOCKS):

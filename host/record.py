@@ -53,6 +53,11 @@ class AgentRecord:
     bytes_put: int = 0
     fetch_ns: "array[int]" = field(default_factory=lambda: array("q"))
     """Of each fetch, from its begin until its blocks were seen to be there."""
+    kernel_bytes: int = 0
+    """K and V of the tokens that the attention kernel read, in `kernel_ns`."""
+    kernel_ns: int = 0
+    roof_bytes_per_s: float = 0.0
+    """Read and written by a copy inside the memory of the HBM pool, measured beside the run."""
     wall_s: float = 0.0
     timeline: Timeline = field(default_factory=Timeline)
 

@@ -14,6 +14,7 @@ Nothing here can fail after construction except by a mistake of the caller.
 """
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,11 +26,13 @@ from offstage.host.geometry import KvGeometry
 
 __all__ = [
     "SELECTORS",
+    "MakeSelector",
     "Mass",
     "MeanKey",
     "Quest",
     "ScoreQuantizer",
     "ScoreScale",
+    "SelectionRule",
     "Selector",
     "quantize",
     "select",
@@ -206,6 +209,14 @@ SELECTORS: dict[str, type[Quest] | type[MeanKey] | type[Mass]] = {
 }  # fmt: skip
 
 
+class MakeSelector(Protocol):
+    """What makes the selector of a layer: `selector`, or one whose summaries lie elsewhere."""
+
+    def __call__(self, name: str, geometry: KvGeometry, layer: int = 0) -> Selector:
+        """A new, empty selector."""
+        ...
+
+
 def selector(name: str, geometry: KvGeometry, layer: int = 0) -> Selector:
     """A new, empty selector. Raises `BadInput` for an unknown name, or a layer without K."""
     if name not in SELECTORS:
@@ -235,6 +246,22 @@ def select(
         chosen = np.sort(np.concatenate([above, level[: k_blocks - above.size]]))
     runs = [np.arange(first), chosen + first, np.arange(last, length_blocks)]
     return np.concatenate(runs).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class SelectionRule:
+    """Blocks one layer reads in a step: `sink_blocks` first ones, `window_blocks` last ones and
+    the best of the rest, `select_blocks` in all."""
+
+    selector: str = "quest"
+    select_blocks: int = 32
+    sink_blocks: int = 1
+    window_blocks: int = 4
+
+    @property
+    def top_blocks(self) -> int:
+        """How many are chosen by score."""
+        return self.select_blocks - self.sink_blocks - self.window_blocks
 
 
 @dataclass(frozen=True)
@@ -282,16 +309,20 @@ class ScoreQuantizer:
 
     def __call__(self, scores: Floats) -> npt.NDArray[np.uint16]:
         """uint16 `[blocks]` from float32 `[blocks]`."""
+        return quantize(scores, self.scale(lambda: scores))
+
+    def scale(self, scores: Callable[[], Floats]) -> ScoreScale:
+        """The scale of the next scores; these are asked for only where it is fitted to them."""
         if self._scale is None:
-            self._scale = ScoreScale.fit(scores)
+            self._scale = ScoreScale.fit(scores())
         elif self._calls % _REFRESH_STEPS == 0:
-            fresh, share = ScoreScale.fit(scores), _REFRESH_SHARE
+            fresh, share = ScoreScale.fit(scores()), _REFRESH_SHARE
             self._scale = ScoreScale(
                 self._scale.centre + share * (fresh.centre - self._scale.centre),
                 self._scale.spread + share * (fresh.spread - self._scale.spread),
             )
         self._calls += 1
-        return quantize(scores, self._scale)
+        return self._scale
 
 
 def _head_shape(geometry: KvGeometry, layer: int) -> tuple[int, int, int]:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from offstage.host.geometry import KvGeometry
 from offstage.host.keys import KvPools, QueryStream
 from offstage.host.score_process import ProcessParams
-from offstage.host.selection import Selector, selector
 
 __all__ = ["SyntheticKv"]
 
@@ -52,7 +51,3 @@ class SyntheticKv:
     def queries(self, session: int, layer: int) -> QueryStream:
         """The queries of one (session, layer), from step 0 on."""
         return QueryStream(self._seed, session, layer, self._processes[layer], self.geometry)
-
-    def selector(self, name: str, layer: int) -> Selector:
-        """A new, empty selector for one layer."""
-        return selector(name, self.geometry, layer)

@@ -259,12 +259,6 @@ def test_only_the_bindings_call_the_library() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-FOR_THE_GPU_RUN = {
-    "offstage.host.gpu.bounds": "the decoder keeps its bounds on the host so far (decision 49)",
-    "offstage.host.gpu.step": "the decoder runs layer by layer from the host so far (decision 49)",
-}
-
-
 def test_every_module_is_reached() -> None:
     """A module that nothing but a test imports is dead: it is used, an entry point, or removed. A
     text that names it counts, since some are loaded by name; a docstring does not."""
@@ -284,7 +278,7 @@ def test_every_module_is_reached() -> None:
         module_name(path)
         for path in MODULES
         if path.name not in ("__init__.py", "__main__.py")
-        and module_name(path) not in reached | set(FOR_THE_GPU_RUN)
+        and module_name(path) not in reached
     ]
     assert not dead, "\n".join(dead)
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.host.decode import SelectionRule
 from offstage.host.gpu import compiled, constexpr
 from offstage.host.gpu.scores import best, score
+from offstage.host.selection import SelectionRule
 
 __all__ = ["Layer", "Selected", "Step", "captured"]
 

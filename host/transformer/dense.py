@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.geometry import KvGeometry, LayerKv
-from offstage.host.selection import Selector, selector
 from offstage.host.values import ValueType
 
 __all__ = ["DenseKv", "kv_geometry"]
@@ -108,10 +107,6 @@ class DenseKv:
         numbers = torch.from_numpy(blocks).view(getattr(torch, self.geometry.value_type))
         keys: NDArray[np.float32] = numbers.reshape(len(blocks), *shape)[:, 0].float().numpy()
         return keys
-
-    def selector(self, name: str, layer: int) -> Selector:
-        """A new, empty selector for one layer."""
-        return selector(name, self.geometry, layer)
 
     def _bytes(self, layer: int, span: slice, count: int) -> NDArray[np.uint8]:
         import torch

@@ -144,7 +144,9 @@ class TieredAttention:
             self._coming = None
         running = self._decoder.begin([(self.session, self._token)], layer, self.record)
         if self._foretelling:
-            self.foretold.ran(layer, running.members[0].scores[: self.session.keys.shape[1]])
+            hint = running.members[0].hint
+            assert hint is not None, "its layer is due"
+            self.foretold.ran(layer, hint.astype(np.float32))
         self._look_ahead(layer + 1, running)
         found = self._decoder.attend(running, self.record)[0]
         self._decoder.end_tick(self.record)

@@ -184,8 +184,9 @@ def _plain(value: object) -> object:
 HEADLINES = (
     "name", "storage", "provenance", "prefetchers", "demands", "hit_rate", "nontrivial_hit_rate",
     "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
-    "stall_ms_p99", "fetch_ms_p50", "fetch_ms_p99", "tokens_per_s", "staging_bytes", "bytes_read",
-    "blocks_verified", "blocks_corrupt", "warnings",
+    "stall_ms_p99", "fetch_ms_p50", "fetch_ms_p99", "tokens_per_s", "kernel_bytes_per_s",
+    "roof_bytes_per_s", "staging_bytes", "bytes_read", "blocks_verified", "blocks_corrupt",
+    "warnings",
 )  # fmt: skip
 
 

@@ -55,12 +55,10 @@ def run_result(
     ends = dict(zip(ENDS, ledger["ends"], strict=True))
     nontrivial = dict(zip(ENDS, ledger["nontrivial_ends"], strict=True))
     _check_agreement(ledger, record)
-    demands, hits = int(ledger["demands"]), _hits(ends)
+    demands, hits, fates = int(ledger["demands"]), _hits(ends), _fates(ledger["fates"])
     warm = demands - ends["cold"]
-    fates = _fates(ledger["fates"])
     stall_ms, token_ms = record.stall_ms(), record.token_ms()
-    fetch_ms = np.array(record.fetch_ns, np.float64) / 1e6
-    by_step = record.ends_by_step()
+    by_step, fetch_ms = record.ends_by_step(), np.array(record.fetch_ns, np.float64) / 1e6
     return RunResult(
         name=label.name,
         storage=label.storage,
@@ -86,6 +84,8 @@ def run_result(
         token_ms_p99=_quantile(token_ms, 0.99),
         fetch_ms_p50=_quantile(fetch_ms, 0.50),
         fetch_ms_p99=_quantile(fetch_ms, 0.99),
+        kernel_bytes_per_s=_share(record.kernel_bytes * 10**9, record.kernel_ns),
+        roof_bytes_per_s=record.roof_bytes_per_s,
         tokens_per_s=len(record.tokens) / record.wall_s if record.wall_s else 0.0,
         bytes_read=int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"]),
         blocks_verified=record.blocks_verified,

@@ -94,6 +94,10 @@ class RunResult(msgspec.Struct, kw_only=True):
     stall_ms_by_token: list[float]
     """Sorted, at most 1,000 evenly spaced quantiles."""
     warnings: list[str]
+    kernel_bytes_per_s: float = 0.0
+    """K and V that attention read, over the time that it ran; 0 where that was not taken."""
+    roof_bytes_per_s: float = 0.0
+    """Read and written by a copy inside the memory of the HBM pool, measured in the same run."""
     timeline: dict[str, Any] = {}
     """Of one tick: its number, whence its times are (`source`), and `spans`, each `[lane, layer,
     begin_us, end_us]` from the tick's begin on; empty where none was taken."""

@@ -8,12 +8,14 @@ from typing import Any
 from offstage.host.agent import Agent, DecodeJob, hit_rate_so_far
 from offstage.host.decode import Decoder, DemandObserver, SelectionRule
 from offstage.host.fabrics import Fabric
+from offstage.host.gpu.selector import selectors_of
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import MissingWriter, compute_context
 from offstage.host.record import AgentRecord
 from offstage.host.session import Context
 from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.synthetic_kv import SyntheticKv
+from offstage.host.transfers.measure import copy_rate
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.workloads.requests.plan import TraceOptions, from_trace, generated
@@ -158,7 +160,7 @@ def prefill(
     sessions = workload.plan.sessions
     layers = options.geometry.layer_count
     progress.start("prefill", sum(len(full_chunks(one)) for one in sessions) * layers)
-    done = Prefilled({})
+    done, make = Prefilled({}), selectors_of(options.kernel, options.device)
     for number, session in enumerate(sessions):
         identities = full_chunks(session)
         handle = control.session_open(select_blocks=options.select_blocks)
@@ -170,7 +172,7 @@ def prefill(
             progress.advance(len(blocks))
 
         done.contexts[number] = compute_context(
-            workload.synthetic_kv, identities, options.selector, written
+            workload.synthetic_kv, identities, options.selector, written, make
         )
         control.session_close(handle, archive=True)
         done.block_count += len(identities) * layers
@@ -210,7 +212,9 @@ def decode(
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s)
     fabric.register(pool.memory.landing)
     try:
-        return agent.run(jobs, _watcher(progress))
+        record = agent.run(jobs, _watcher(progress))
+        record.roof_bytes_per_s = copy_rate(pool.arrays)
+        return record
     finally:
         fabric.unregister(pool.memory.landing)
 

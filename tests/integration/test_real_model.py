@@ -14,6 +14,7 @@ import pytest
 from tiny_models import save_model, save_text
 
 from offstage.bindings.errors import RunFailed
+from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.capture.model import load, look, text_tokens
 from offstage.testbeds.cli import run
@@ -208,6 +209,25 @@ def test_what_is_foretold_is_staged_before_its_layer_asks(
         assert one["blocks_verified"] == one["demands"] and one["blocks_corrupt"] == 0
     assert found["hint"]["guesses_used"] > 0
     assert found["hint"]["demands"] == found["none"]["demands"]
+
+
+def test_a_model_decodes_by_the_gpus_kernels(tier: Tier, text: Path, tmp_path: Path) -> None:
+    """Under Triton's interpreter: with every block the model itself, with fewer what the host's
+    selectors and torch's kernel give."""
+    pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+    if not interpreted():
+        pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
+    model = model_of(tmp_path, "llama")
+    sizes = ["--context-tokens", "128", "--steps", "3", "--select-blocks", "6,all"]
+    found = {}
+    for kernel in ("triton", "torch"):
+        words = words_of(tier, model, text, *sizes, "--kernel", kernel, "--out", str(tmp_path))
+        assert run(words) == 0
+        found[kernel] = json.loads((tmp_path / "model.json").read_text())["passes"]
+    (few, every), (same, _) = found["triton"], found["torch"]
+    assert every["bit_equal"] is True and every["logit_error_max"] < 1e-3
+    assert few["demands"] == same["demands"] and few["share_read"] == same["share_read"]
+    assert few["kl_mean"] == pytest.approx(same["kl_mean"], rel=1e-3)
 
 
 def test_a_folder_that_holds_no_causal_lm_is_one_line(

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 import offstage
 from offstage.bindings.errors import BadInput
-from offstage.bindings.firmware import lib
-from offstage.bindings.layouts import HIT_ENDS
+from offstage.bindings.layouts import CAUSES, FATES, HIT_ENDS
 from offstage.host.arrays import Arrays
 from offstage.host.control import Control
 from offstage.host.decode import Decoder, SelectionRule
 from offstage.host.fabrics import Fabric
 from offstage.host.geometry import KvGeometry
+from offstage.host.gpu.selector import selectors_of
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import MissingWriter, compute_context
 from offstage.host.record import AgentRecord
@@ -139,7 +139,9 @@ class _Run:
             write(layer, first, blocks)
             self.progress.advance(len(blocks))
 
-        self.context = compute_context(self.kv, identities, self.options.selector, written)
+        make = selectors_of(self.options.kernel, self.options.device)
+        name = self.options.selector
+        self.context = compute_context(self.kv, identities, name, written, make)
         self.control.session_close(handle, archive=True)
         self.blocks_written = write.blocks_written
 
@@ -173,7 +175,8 @@ class _Run:
         finally:
             self.fabric.unregister(pool.memory.landing)
         ledger = ledger_since(before, self.control.ledger())
-        guessed = ledger["fates"][lib.OFS_CAUSE_LOOKAHEAD]
+        fates = ledger["fates"][CAUSES.index("lookahead")]
+        guessed = dict(zip(FATES, fates, strict=True))
         dense = self.kv.logits(grown).cpu().numpy()
         known = grown if options.generate else [*grown, following[options.steps]]
         positions = compared(logits, dense, known, len(self.tokens))
@@ -200,9 +203,9 @@ class _Run:
             positions=positions,
             foretold=attention.foretold.agreement(),
             guesses=self.fabric.stats().get("guesses", 0) - guesses_before,
-            guesses_used=int(guessed[lib.OFS_FATE_USED]),
-            guesses_late=int(guessed[lib.OFS_FATE_LATE]),
-            guesses_unused=int(guessed[lib.OFS_FATE_UNUSED]),
+            guesses_used=int(guessed["used"]),
+            guesses_late=int(guessed["late"]),
+            guesses_unused=int(guessed["unused"]),
             text=self.loaded.tokenizer.decode(grown) if options.generate else "",
         )
 

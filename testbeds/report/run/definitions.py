@@ -270,6 +270,17 @@ DEFINITIONS = (
     ),
     Definition("warnings", "warnings", "What the reader of these figures must know."),
     Definition(
+        "kernel_bytes_per_s",
+        "attention",
+        "K and V that the attention kernel read, over the time in which it ran.",
+    ),
+    Definition(
+        "roof_bytes_per_s",
+        "copy bandwidth",
+        "What a copy inside the memory of the HBM pool reads and writes in a second, measured in "
+        "the same run: the kernel's roof.",
+    ),
+    Definition(
         "timeline",
         "one token",
         "The spans of one token: lane, layer, begin and end in microseconds; the token's stall is "

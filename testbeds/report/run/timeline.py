@@ -7,6 +7,7 @@ on one scale, so that what overlaps can be seen and what was waited for can be c
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from offstage.bindings.units import format_rate
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page import svg
 from offstage.testbeds.report.page.markup import figure, key, legend, panel, panels
@@ -114,7 +115,16 @@ def _said(run: RunResult) -> str:
     rate = show("tokens_per_s", run.tokens_per_s)
     stall = milliseconds(run.stall_ms_p50)
     token = f"Token {run.timeline['tick']}, by {run.timeline['source']}: {words}."
-    return f"{token} The run: stall {stall} p50, {rate} tokens/s."
+    return f"{token} The run: stall {stall} p50, {rate} tokens/s{_kernel(run)}."
+
+
+def _kernel(run: RunResult) -> str:
+    """What attention read in a second, beside what a copy in the same memory moved."""
+    if not run.kernel_bytes_per_s or not run.roof_bytes_per_s:
+        return ""
+    read, roof = format_rate(run.kernel_bytes_per_s), format_rate(run.roof_bytes_per_s)
+    share = run.kernel_bytes_per_s / run.roof_bytes_per_s
+    return f"; attention read {read}, {share:.0%} of the {roof} that a copy in that memory moves"
 
 
 def _covered(spans: Sequence[Sequence[Any]], lane: str) -> float:

@@ -18,6 +18,8 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.decode import Decoder, SelectionRule, merged
+from offstage.host.gpu import interpreted
+from offstage.host.gpu.selector import selectors_of
 from offstage.host.keys import ProcessParams
 from offstage.host.models import geometry
 from offstage.host.pool import HbmPool
@@ -121,13 +123,15 @@ class World:
         arrays: Arrays | None = None,
         sessions: Sequence[int] = (0, 1, 2),
         landing_rows: int = 3 * SELECT,
+        kernel: str = "",
     ) -> None:
         self.fabric = fabric
         self.kv = KV
         arrays = arrays or open_arrays()
         # Room for all selections of a step, so that what is evicted does not hang on the others.
         self.pool = HbmPool(SHAPE, 3 * LAYERS * (SELECT + 4), arrays, landing_rows)
-        kernel = "torch" if arrays.name == "torch" else "numpy"
+        kernel = kernel or ("torch" if arrays.name == "torch" else "numpy")
+        self._make = selectors_of(kernel, "cpu")
         driver: Any = fabric  # it has the calls that decoding makes
         self.decoder = Decoder(driver, self.pool, self.kv, RULE, kernel, check_every=1)
         self.sessions = [self._session(number) for number in sessions]
@@ -144,7 +148,7 @@ class World:
                 key = key_of(number, layer, first + at)
                 self.fabric.blocks[key.tobytes()] = block.copy()
 
-        context = compute_context(self.kv, identities, "quest", write)
+        context = compute_context(self.kv, identities, "quest", write, self._make)
         layers = range(LAYERS)
         keys = [[key_of(number, layer, o) for o in range(len(identities))] for layer in layers]
         return HostSession(
@@ -229,6 +233,8 @@ def test_the_kernel_reads_what_prefill_wrote(
     assert world.attended == sum(token.selected for token in record.tokens) > demands
     assert record.attention_checked == 3 * LAYERS * 3 and record.attention_error_max < 1e-4
     assert record.blocks_recomputed == 0
+    read = sum(token.selected for token in record.tokens) * SHAPE.block_bytes(0)
+    assert 0.5 * read < record.kernel_bytes < read and record.kernel_ns > 0
 
 
 @pytest.mark.parametrize("arrays", [open_arrays, LaterArrays])
@@ -253,6 +259,22 @@ def test_what_is_foretold_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: A
     assert ahead[0] in again and len(again) <= 2
     assert token.selected == SELECT
     assert world.record.blocks_verified == len(ahead) - 1 + len(again)
+
+
+def test_the_gpus_kernels_decode_what_the_host_decodes() -> None:
+    """Bounds, scores, selection and attention in Triton, under its interpreter: every demand of
+    every step is the host's, and every output dense attention over the same blocks."""
+    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+    if not interpreted():
+        pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
+    host = World(FakeFabric(), sessions=[1, 2])
+    host.run(2)
+    world = World(FakeFabric(), torch_cpu(), sessions=[1, 2], kernel="triton")
+    record = world.run(2)
+    assert world.decoder._finders, "nothing was selected on the device"
+    assert world.fabric.demands == host.fabric.demands
+    assert record.attention_checked == 2 * LAYERS * 2 and record.attention_error_max < 1e-2
 
 
 def test_one_layer_of_all_sessions_is_asked_for_together() -> None:

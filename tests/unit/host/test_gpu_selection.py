@@ -4,6 +4,7 @@ Under Triton's interpreter, on the CPU. `offstage.host.selection` is the referen
 hold it to the formulas.
 """
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from offstage.bindings.errors import BadInput
 from offstage.host.geometry import KvGeometry, LayerKv
 from offstage.host.gpu import interpreted, scores
 from offstage.host.gpu.bounds import summarise
+from offstage.host.gpu.selector import BatchBest, DeviceSelector, on_device, selectors_of
 from offstage.host.models import geometry
 from offstage.host.selection import ScoreScale, quantize, select, selector
 
@@ -136,3 +138,40 @@ def test_a_session_of_too_many_blocks_is_refused() -> None:
     many = torch.zeros((1, scores.BLOCKS_MAX + 1))
     with pytest.raises(BadInput, match="use at most 32768"):
         scores.best(many, whole(1), 1, 0, 0, 0, torch.zeros(1), torch.ones(1))
+
+
+@pytest.mark.parametrize("kind", ["quest", "mean_key"])
+def test_a_batch_selects_on_the_device_what_each_session_selects_on_the_host(kind: str) -> None:
+    """Through writes, appends, a growing table and forks: the host's selector gets the same keys,
+    and the decoder's rule is applied to its scores. The hint is the host's too."""
+    shape = shape_of(2, 2, 16, 24)
+    make = selectors_of("triton", "cpu")
+    drawn = np.random.default_rng(5)
+    pairs = []
+    for blocks in (3, 14):
+        ours, host = make(kind, shape, 0), selector(kind, shape)
+        keys = drawn.standard_normal((blocks, 2, 16, 24)).astype(np.float16)
+        for one in (ours, host):
+            one.write(0, keys)
+        assert isinstance(ours, DeviceSelector)
+        ours.summaries.take(245)  # so that the table grows under the next rows
+        ours = copy.deepcopy(ours)
+        for tokens in (1, 3):
+            keys = drawn.standard_normal((2, tokens, 24)).astype(np.float16)
+            for one in (ours, host):
+                one.append(blocks, keys)
+        pairs.append((ours, host))
+    selectors = [ours for ours, _ in pairs]
+    assert on_device(selectors)
+    queries = [drawn.standard_normal((4, 24)).astype(np.float32) for _ in pairs]
+    scores = [host.scores(query) for (_, host), query in zip(pairs, queries, strict=True)]
+    scales = [ScoreScale.fit(one) for one in scores]
+    assert len(selectors[0].summaries.table) > 256
+    finder = BatchBest(selectors[0].summaries, 2, 20, 8, 1, 2)
+    assert finder.fits(selectors[0].summaries, 2, 15)
+    for found, wanted, scale in zip(
+        finder.find(selectors, queries, scales), scores, scales, strict=True
+    ):
+        assert found.ordinals.tolist() == select(wanted, 5, 1, 2, wanted.size).tolist()
+        levels = quantize(wanted, scale)
+        assert np.abs(found.hint.astype(int) - levels).max() <= 2

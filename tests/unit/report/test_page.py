@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from offstage.bindings.units import format_rate
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.run.page import render
 
@@ -174,10 +175,13 @@ def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(made: SimpleNames
              ["copy", 1, 900.0, 950.0]]  # fmt: skip
     line = {"tick": 7, "source": "the host's clock", "spans": spans}
     runs = [made.run((), hit_rate=0.8), made.run(("window",), timeline=line)]
-    ahead = [made.run(("window",), timeline={**line, "tick": 9})]
+    rates = {"kernel_bytes_per_s": 1e12, "roof_bytes_per_s": 4e12}
+    ahead = [made.run(("window",), timeline={**line, "tick": 9}, **rates)]
     text = render(made.summary(runs=runs, ahead=ahead, curve=[]))
     section = text[text.index('id="timeline"') :].partition("</section>")[0]
     assert section.count("<rect") == 2 * len(spans)
     assert "Token 7, by the host&#x27;s clock: compute 0.50 ms, fetch 0.90 ms, stall 0" in section
     assert "Token 9" in section and "a layer ahead" in section
+    said = f"attention read {format_rate(1e12)}, 25% of the {format_rate(4e12)} that a copy"
+    assert section.count(said) == 2, "on the picture and below it"
     assert 'id="timeline"' not in render(made.summary(curve=[]))

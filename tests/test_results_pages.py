@@ -87,11 +87,15 @@ def test_every_figure_of_the_tables_is_in_the_result(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_the_result_is_of_the_spec_that_is_shipped(path: Path) -> None:
-    """The file's manifest names the bytes of a spec in testbeds/specs."""
+    """The file's manifest names the bytes of a spec in testbeds/specs, or of one that is kept
+    beside the results as it was run, of which the page then says so."""
     shipped = {
         hashlib.sha256(spec.read_bytes()).hexdigest()
         for spec in (ROOT / "testbeds/specs").glob("*.toml")
     }
+    for kept in RESULTS[0].parent.glob("*.toml"):
+        assert f"results/{kept.name}" in PAGE.read_text(encoding="utf-8")
+        shipped.add(hashlib.sha256(kept.read_bytes()).hexdigest())
     assert read(path)["manifest"]["spec_sha256"] in shipped
 
 

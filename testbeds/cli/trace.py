@@ -99,7 +99,9 @@ def import_trace(
 
 
 def generate(
-    profile: Annotated[str, typer.Option("--profile", help="which layers behave how")] = "mixed",
+    profile: Annotated[
+        str, typer.Option("--profile", help="which layers behave how")
+    ] = "published-mix",
     explain: Annotated[
         bool, typer.Option("--explain", help="measure the profile against published figures")
     ] = False,

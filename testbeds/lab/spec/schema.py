@@ -35,7 +35,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Who decodes, and how long. `kind` says where the selections come from."""
 
     kind: Literal["generated", "captured", "selections", "requests"] = "generated"
-    profile: str = "mixed"
+    profile: str = "published-mix"
     """generated: which fitted processes, of `offstage trace generate --explain`."""
     context_tokens: Positive = 131_072
     sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 4

@@ -8,7 +8,9 @@ Drawn with the parameters of each layer's own process. What is its own:
   time of numpy's, and decayed sums of them are as good as normal;
 - a topic burst strikes the layers of a session at one moment: one uniform number a step, and a
   layer bursts where it is below its probability. Each layer alone has the same law as before;
-- sessions of a group share a prefix: its static part, and a share of what moves its slow part.
+- sessions of a group share a prefix: its static part, and a share of what moves its slow part;
+- layers have part of static and slow in common, and so have neighbouring units (`Structure`). Each
+  unit of each layer alone has the same law as without.
 
 A unit is what has a score: a block, or a granule of one. A tick is a token; tick 0 is the first
 prefill window, and many ticks can be passed at once. Owns its state arrays, float32 `[layers,
@@ -33,7 +35,7 @@ from offstage.host.score_process import (
     moved,
 )
 
-__all__ = ["HEAVY_MAX", "Field", "FieldShape", "words"]
+__all__ = ["HEAVY_MAX", "Field", "FieldShape", "Structure", "words"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -45,17 +47,33 @@ _STATIC, _SLOW, _FAST, _TOPIC, _MOMENT, _NOISE, _TURN = 2, 4, 6, 8, 10, 12, 14
 _GROWN = 1
 
 
+COMMON_LAYERS = 6
+"""Layers from one common part to the next; between them a layer has some of both. The trained model
+whose layers were counted has so many."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """layers: the share of static's and slow's variance that near layers have in common.
+    neighbours: what a unit has of each of the two before it, 0 to 1, of what it has of its own."""
+
+    layers: float = 0.0
+    neighbours: float = 0.0
+
+
 @dataclass(frozen=True)
 class FieldShape:
     """context: units of the prompt. grown: units that decode may add. clump: neighbouring units
     that share their slow part. prefix: units from the front that the group shares.
-    slow_share: share of the variance that moves slow there which is the group's."""
+    slow_share: share of the variance that moves slow there which is the group's. structure: what
+    layers and neighbours have in common."""
 
     context: int
     grown: int = 0
     clump: int = 1
     prefix: int = 0
     slow_share: float = 0.0
+    structure: Structure = Structure()
 
     @property
     def units(self) -> int:
@@ -76,6 +94,7 @@ class Field:
     ) -> None:
         self.shape = shape
         self._layers = len(params)
+        self._mixed = _mixing(len(params), shape.structure.layers)
         self._key = (seed % 2**64, 2 * stream)
         self._group_key = (seed % 2**64, 2 * group + 1) if group >= 0 and shape.prefix else None
         self._tick = 0
@@ -121,11 +140,12 @@ class Field:
             recency = np.exp(-distance / (self.shape.context * RECENCY_FRACTION))
             self._base = self._fixed + self._recency * recency.astype(np.float32)
             self._base_blocks = units
-        result: Floats = np.add(self._base, self._fast, out=self._scores)
         clump, context = self.shape.clump, self.shape.context
+        result = self._scores
         if clump == 1:
-            result += self._slow
+            np.add(self._fast, self._slow, out=result)
         else:
+            result[...] = self._fast
             split = -(-context // clump)
             front = np.repeat(self._slow[:, :split], clump, axis=1)
             result[:, :context] += front[:, :context]
@@ -133,12 +153,15 @@ class Field:
             result[:, context:] += back[:, : self.shape.grown]
         if self._noise.any():
             result += self._noise * self._draw(_NOISE, context, self.shape.grown)
+        self._smoothed(result)
+        result += self._base
         return result
 
     def _redraw(self, purpose: int, share: npt.NDArray[np.float64]) -> None:
         layers = np.flatnonzero(share)
         # A topic is the session's own, on a shared prefix too.
-        fresh = self._draw(purpose, *self._clumps())[layers]
+        drawn = self._draw(purpose, *self._clumps(), self._layers + self._mixed.shape[1])
+        fresh = self._shared(drawn)[layers]
         part = share[layers, None].astype(np.float32)
         self._slow[layers] = np.sqrt(1 - part) * self._slow[layers] + np.sqrt(part) * fresh
 
@@ -147,34 +170,62 @@ class Field:
         return -(-self.shape.context // clump), -(-self.shape.grown // clump)
 
     def _slow_draw(self, purpose: int) -> Floats:
-        own = self._draw(purpose, *self._clumps())
+        return self._shared(self._grouped(purpose, *self._clumps(), self.shape.slow_share))
+
+    def _static(self) -> Floats:
+        """By the ranks of normal draws, so that what has a structure keeps its heavy tail."""
+        drawn = self._grouped(_STATIC, self.shape.context, self.shape.grown, 1.0)
+        even = self._smoothed(self._shared(drawn))
+        ranks = np.searchsorted(_normal_table()[:-1], even.ravel())
+        return _heavy_table().take(ranks).reshape(self._layers, -1)
+
+    def _grouped(self, purpose: int, context: int, grown: int, share: float) -> Floats:
+        """A draw of every layer and of what layers have in common; on the prefix `share` of the
+        variance is the group's."""
+        rows = self._layers + self._mixed.shape[1]
+        own = self._draw(purpose, context, grown, rows)
         if self._group_key is not None:
-            shared = self.shape.prefix // self.shape.clump
-            bits = self._bits(purpose, self._group_key, self._layers * shared)
-            group = _normal_table().take(bits).reshape(self._layers, shared)
-            front, share = own[:, :shared], self.shape.slow_share
+            shared = self.shape.prefix * context // self.shape.context
+            bits = self._bits(purpose, self._group_key, rows * shared)
+            group = _normal_table().take(bits).reshape(rows, shared)
+            front = own[:, :shared]
             front *= np.float32(math.sqrt(1 - share))
             front += group * np.float32(math.sqrt(share))
         return own
 
-    def _static(self) -> Floats:
-        own = self._draw(_STATIC, self.shape.context, self.shape.grown, heavy=True)
-        if self._group_key is not None:
-            shared = self.shape.prefix
-            bits = self._bits(_STATIC, self._group_key, self._layers * shared)
-            own[:, :shared] = _heavy_table().take(bits).reshape(self._layers, shared)
+    def _shared(self, drawn: Floats) -> Floats:
+        """Layers with their common parts; the variance stays 1."""
+        own = drawn[: self._layers]
+        if share := self.shape.structure.layers:
+            own *= np.float32(math.sqrt(1 - share))
+            # Group by group: two products, where a matrix of mostly zeros would cost many.
+            common = drawn[self._layers :]
+            for part in range(len(common) - 1):
+                rows = slice(part * COMMON_LAYERS, (part + 1) * COMMON_LAYERS)
+                own[rows] += self._mixed[rows, part, None] * common[part]
+                own[rows] += self._mixed[rows, part + 1, None] * common[part + 1]
         return own
 
-    def _draw(self, purpose: int, context: int, grown: int, *, heavy: bool = False) -> Floats:
-        """`[layers, context + grown]`. What decode adds is drawn unit by unit, so that how much of
-        it there will be changes nothing."""
-        table = _heavy_table() if heavy else _normal_table()
-        result = np.empty((self._layers, context + grown), np.float32)
-        bits = self._bits(purpose, self._key, self._layers * context)
-        result[:, :context] = table.take(bits).reshape(self._layers, context)
+    def _smoothed(self, drawn: Floats) -> Floats:
+        """Units with the two before them, in place; the variance stays."""
+        if share := self.shape.structure.neighbours:
+            # The first two have fewer before them, and are scaled alike: a sink is the first.
+            drawn *= np.float32(1 / math.sqrt(1 + 2 * share**2))
+            before = np.float32(share) * drawn
+            drawn[:, 1:] += before[:, :-1]
+            drawn[:, 2:] += before[:, :-2]
+        return drawn
+
+    def _draw(self, purpose: int, context: int, grown: int, rows: int = 0) -> Floats:
+        """`[rows, context + grown]`, by default a row a layer. What decode adds is drawn unit by
+        unit, so that how much of it there will be changes nothing."""
+        table, rows = _normal_table(), rows or self._layers
+        result = np.empty((rows, context + grown), np.float32)
+        bits = self._bits(purpose, self._key, rows * context)
+        result[:, :context] = table.take(bits).reshape(rows, context)
         if grown:
-            bits = self._bits(purpose + _GROWN, self._key, self._layers * grown)
-            result[:, context:] = table.take(bits).reshape(grown, self._layers).T
+            bits = self._bits(purpose + _GROWN, self._key, rows * grown)
+            result[:, context:] = table.take(bits).reshape(grown, rows).T
         return result
 
     def _bits(self, purpose: int, key: tuple[int, int], count: int) -> npt.NDArray[np.uint16]:
@@ -188,6 +239,19 @@ def words(key: tuple[int, int], purpose: int, tick: int, count: int) -> npt.NDAr
     generator = np.random.Philox(key=np.array(key, np.uint64), counter=address)
     drawn: npt.NDArray[np.uint64] = generator.random_raw(count)
     return drawn
+
+
+def _mixing(layers: int, share: float) -> Floats:
+    """What each layer has of each common part, `[layers, parts]`; no parts without a share."""
+    if not share:
+        return np.zeros((layers, 0), np.float32)
+    place = np.arange(layers) / COMMON_LAYERS
+    first = place.astype(int)
+    angle = (place - first) * (math.pi / 2)
+    result = np.zeros((layers, int(first[-1]) + 2), np.float32)
+    result[np.arange(layers), first] = np.cos(angle)
+    result[np.arange(layers), first + 1] = np.sin(angle)
+    return result * np.float32(math.sqrt(share))
 
 
 def _column(values: Sequence[float]) -> Floats:

@@ -29,10 +29,12 @@ from rich.text import Text
 
 from offstage.host.score_process import ProcessParams
 from offstage.testbeds.progress import Progress, Silent
+from offstage.testbeds.workloads.selections import structure
 from offstage.testbeds.workloads.selections.anchors import (
     ANCHORS,
     STATISTICS,
     Anchor,
+    Sample,
     Values,
     aims,
     error,
@@ -46,6 +48,7 @@ from offstage.testbeds.workloads.selections.process import (
     Process,
     layer_processes,
 )
+from offstage.testbeds.workloads.selections.simplex import CLOSE, Vector, minimise
 
 __all__ = [
     "BLOCK_FIT_SEEDS",
@@ -68,11 +71,6 @@ FIT_SEEDS = range(1001, 1013)
 
 BLOCK_FIT_SEEDS = range(1001, 1041)
 """Seeds for blocks: 32 selected of 2,048 scatter more than 256 of 4,096 or 8,192."""
-
-CLOSE = 1e-3
-"""Of a cost, in which an error as large as its tolerance is 1."""
-
-Vector = npt.NDArray[np.float64]
 
 
 def cost(
@@ -110,49 +108,6 @@ def fit(
     start = np.log([getattr(process.start, name) for name in process.free])
     best, value = minimise(cost_at, start, evaluations)
     return params_at(best), value
-
-
-def minimise(
-    function: Callable[[Vector], float], start: Vector, evaluations: int, size: float = 0.25
-) -> tuple[Vector, float]:
-    """Nelder and Mead's search from a simplex of edge `size`; the best point and its value.
-
-    It ends when the values of the simplex are within CLOSE of each other, or after about so many
-    evaluations."""
-    points = [start] + [start + size * row for row in np.eye(len(start))]
-    values = [function(point) for point in points]
-    spent = len(points)
-    while spent < evaluations and max(values) - min(values) > CLOSE:
-        order = sorted(range(len(points)), key=values.__getitem__)
-        points, values = [points[i] for i in order], [values[i] for i in order]
-        centre = np.mean(points[:-1], axis=0)
-
-        def at(factor: float, centre: Vector = centre, worst: Vector = points[-1]) -> Vector:
-            moved: Vector = centre + factor * (centre - worst)
-            return moved
-
-        tried = at(1.0)
-        value = function(tried)
-        spent += 1
-        if value < values[0]:
-            further = at(2.0)
-            beyond = function(further)
-            spent += 1
-            points[-1], values[-1] = (further, beyond) if beyond < value else (tried, value)
-        elif value < values[-2]:
-            points[-1], values[-1] = tried, value
-        else:
-            inside = at(0.5 if value < values[-1] else -0.5)
-            nearer = function(inside)
-            spent += 1
-            if nearer < min(value, values[-1]):
-                points[-1], values[-1] = inside, nearer
-            else:
-                points[1:] = [points[0] + 0.5 * (point - points[0]) for point in points[1:]]
-                values[1:] = [function(point) for point in points[1:]]
-                spent += len(points) - 1
-    best = min(range(len(points)), key=values.__getitem__)
-    return points[best], values[best]
 
 
 def main() -> None:
@@ -247,7 +202,8 @@ def explain(
         rows += [_own(process, one, values[one.name], targets) for one in anchors.values()]
         listed |= {(name, one) for one in anchors}
         found[name] = values
-    if profile == "mixed":
+    rows += _structure(profile, numbers, progress)
+    if profile == "published-mix":
         rows.append(_unstable(_layers(profile, BLOCK_TOKENS)))
     for one, layers in shares.items():
         if len(layers) == 1 and (next(iter(layers)), one) in listed:
@@ -336,6 +292,28 @@ def _row(part: str, anchor: Anchor, values: npt.NDArray[np.float64], basis: str)
 
 def _standard_error(values: npt.NDArray[np.float64]) -> float:
     return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else 0.0
+
+
+def _structure(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
+    """What layers, neighbours and long distances share, held against the captures of a model."""
+    progress.start("structure", len(seeds))
+    found = []
+    for seed in seeds:
+        found.append(structure.drawn(profile, seed))
+        progress.advance(1)
+    basis = "fitted" if profile == "pycode" else "compared"
+    rows = []
+    for name, (low, high) in structure.CAPTURED.items():
+        anchor = Anchor(name, structure.STRUCTURE[name], low, high, _LIKE_CAPTURED,
+                        ("structure", ()), _CAPTURES)  # fmt: skip
+        values = np.array([one[name] for one in found])
+        row = _row("all layers", anchor, values, basis)
+        rows.append(replace(row, target=f"{low:.3f}-{high:.3f}"))
+    return rows
+
+
+_LIKE_CAPTURED = Sample(structure.BLOCKS, structure.SELECT, structure.STEPS)
+_CAPTURES = "captures of pycode-3m on two texts, 16 of 512 blocks, 6 layers, 256 steps"
 
 
 def _unstable(layers: Counter[str]) -> Row:

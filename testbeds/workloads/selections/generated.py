@@ -33,7 +33,12 @@ from offstage.bindings.errors import BadInput
 from offstage.host.score_process import BURST_SHARE, STATIC_SCALE
 from offstage.testbeds.workloads.requests.trace_sessions import TraceSession
 from offstage.testbeds.workloads.selections.field import HEAVY_MAX, Field, FieldShape, words
-from offstage.testbeds.workloads.selections.process import CLUMP_TOKENS, Process, layer_processes
+from offstage.testbeds.workloads.selections.process import (
+    CLUMP_TOKENS,
+    STRUCTURES,
+    Process,
+    layer_processes,
+)
 from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab, ranked, top_selection
 
 __all__ = ["GeneratedOptions", "GeneratedWorkload", "TracedWorkload"]
@@ -61,7 +66,7 @@ class GeneratedOptions:
     None: every layer its own.
     """
 
-    profile: str = "mixed"
+    profile: str = "published-mix"
     layers: int = 80
     context_tokens: int = 131072
     steps: int = 1000
@@ -133,6 +138,7 @@ class GeneratedWorkload:
             "synthetic": True,
             **asdict(self.options),
             "prefill_windows": self.prefill_windows,
+            "structure": asdict(STRUCTURES[self.options.profile]),
             "processes": {
                 process.name: {"layers": used[process.name], **asdict(process.params)}
                 for process in self._own
@@ -240,6 +246,7 @@ class GeneratedWorkload:
             max(1, CLUMP_TOKENS // options.unit_tokens),
             self._prefix,
             options.prefix_slow_share,
+            STRUCTURES[options.profile],
         )
         params = [process.params for process in self._own]
         return Field(params, shape, options.seed, session, self._group(session))

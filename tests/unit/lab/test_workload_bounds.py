@@ -174,7 +174,7 @@ def test_last_step_is_the_best_by_the_scores_before(
 def test_two_averages_know_more_than_the_last_step(pool: bool) -> None:
     """Does a regression on the past beat the step before, from the first step on, without knowing
     what comes: are its hits the same where all later steps are others?"""
-    options = GeneratedOptions(profile="drifting", layers=6, context_tokens=64 * 512, steps=96,
+    options = GeneratedOptions(profile="gvr", layers=6, context_tokens=64 * 512, steps=96,
                                select_blocks=32, window_blocks=2)  # fmt: skip
     workload = GeneratedWorkload(options)
     slabs = list(workload.slabs(0, 24))

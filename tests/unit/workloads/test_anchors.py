@@ -239,7 +239,7 @@ def test_profiles_give_every_layer_a_process() -> None:
             names = [process.name for process in processes]
             seen |= {*names}
             assert len(names) == 80
-            if profile == "mixed":
+            if profile == "published-mix":
                 assert names.count("flexicache") == 60 and len(set(names)) == 4
             else:
                 assert len(set(names)) == 1
@@ -252,15 +252,15 @@ def test_profiles_give_every_layer_a_process() -> None:
 
 def test_explain_measures_what_it_says() -> None:
     """Are rows told apart by basis, and is a mean over layers the mean of its processes?"""
-    rows = explain("stable", seed=5, seeds=2)
+    rows = explain("flexicache", seed=5, seeds=2)
     assert {row.basis for row in rows} == {"fitted", "compared"}
     (moves,) = [row for row in rows if row.anchor == "flexicache-moves"]
     values = measure([ANCHORS["flexicache-moves"]], PROCESSES["flexicache"].params, [5, 6])
     assert moves.value == pytest.approx(float(values["flexicache-moves"].mean()))
     assert moves.spread > 0 and "FlexiCache" in moves.source
-    document = to_dict("stable", rows, 5)
+    document = to_dict("flexicache", rows, 5)
     assert document["synthetic"] and document["processes"]["flexicache"]["layers"] == 80
-    assert explain("stable", seed=5, seeds=2) == rows
+    assert explain("flexicache", seed=5, seeds=2) == rows
 
 
 def test_explain_of_blocks() -> None:
@@ -274,7 +274,7 @@ def test_explain_of_blocks() -> None:
         def advance(self, count: int) -> None:
             counts.append(count)
 
-    rows = explain("retrieval", seed=5, seeds=1, progress=Counting())
+    rows = explain("hisparse", seed=5, seeds=1, progress=Counting())
     assert sum(counts) == 0
     assert {row.part for row in rows} == {"hisparse", "hisparse-blocks", "all layers"}
     derived = [row for row in rows if row.basis == "derived"]
@@ -292,5 +292,5 @@ def test_explain_of_blocks() -> None:
 
 def test_the_command_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
     """Is a wrong profile one line and exit code 2?"""
-    assert run(["trace", "generate", "--explain", "--profile", "mixt"]) == 2
-    assert "did you mean 'mixed'" in capsys.readouterr().err
+    assert run(["trace", "generate", "--explain", "--profile", "published-mx"]) == 2
+    assert "did you mean 'published-mix'" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""What selections of several layers show beyond one layer's locality: the statistics of a model.
+
+Selections are uint32 `[steps, layers, k]` of one session, sinks and window left out of the ranking:
+the plain best k of every block. Counted are the share that comes again after some steps, the share
+that adjacent layers have in common, the share whose neighbour in the context is selected too, how
+often all layers change at once, and what a buffer misses. The targets are those of two captures, in
+`captured.toml` with the commands that made it; `--fit` searches a profile's process for them from
+the values that it has, and prints the best. Pure functions but for the file that is read.
+`python -m offstage.testbeds.workloads.selections.structure FILE... | --fit N`.
+"""
+
+import argparse
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.host.score_process import ProcessParams
+from offstage.testbeds.workloads.selections.captured import CapturedWorkload
+from offstage.testbeds.workloads.selections.field import Field, FieldShape, Structure
+from offstage.testbeds.workloads.selections.locality import buffer_misses, distinct
+from offstage.testbeds.workloads.selections.process import (
+    BLOCK_TOKENS,
+    STRUCTURES,
+    layer_processes,
+)
+from offstage.testbeds.workloads.selections.simplex import minimise
+
+__all__ = ["CAPTURED", "SELECT", "STRUCTURE", "drawn", "of_file", "selections", "structure"]
+
+LAYERS, BLOCKS, SELECT, STEPS = 6, 512, 16, 256
+"""Of the captures, and so of what is drawn to be held against them."""
+CAPTURED_BLOCK_TOKENS = 16
+
+LAGS = (1, 2, 5, 20, 100)
+TURNED = 0.6
+"""A step at which the layers keep less than so much of what they keep at the median is a turn."""
+
+STRUCTURE: Mapping[str, str] = MappingProxyType(
+    {
+        **{f"lag-{lag}": f"share of a selection that was selected {lag} steps before"
+           for lag in LAGS},
+        "layers-1": "share of a selection that the layer before selects in the same step",
+        "layers-2": "the same of the layer two before",
+        "neighbours": "share of a selection with a block beside it selected",
+        "distinct-64": "distinct blocks of 64 steps over k",
+        "turns": f"share of steps at which all layers keep less than {TURNED} of the median",
+        "lru-2k": "miss rate of lru, buffer of 2 k",
+        "lru-4k": "miss rate of lru, buffer of 4 k",
+        "belady-4k": "miss rate of Belady, no prefetch, buffer of 4 k",
+    }
+)  # fmt: skip
+"""What is counted, in words."""
+
+Shares = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+def structure(selected: npt.NDArray[np.uint32], blocks: int) -> dict[str, float]:
+    """Every statistic of `STRUCTURE`, as a mean over steps and layers."""
+    steps, layers, k = selected.shape
+    marks = np.zeros((steps, layers, blocks), np.bool_)
+    np.put_along_axis(marks, selected.astype(np.int64), True, axis=2)
+    found = {
+        f"lag-{lag}": float((marks[lag:] & marks[:-lag]).sum() / marks[lag:].sum()) for lag in LAGS
+    }
+    for apart in (1, 2):
+        both = (marks[:, apart:] & marks[:, :-apart]).sum()
+        found[f"layers-{apart}"] = float(both / max(1, marks[:, apart:].sum()))
+    beside = np.zeros_like(marks)
+    beside[:, :, 1:] |= marks[:, :, :-1]
+    beside[:, :, :-1] |= marks[:, :, 1:]
+    found["neighbours"] = float((marks & beside).sum() / marks.sum())
+    kept = (marks[1:] & marks[:-1]).sum(axis=(1, 2)) / (layers * k)
+    found["turns"] = float(np.mean(kept < TURNED * np.median(kept)))
+    runs = [selected[:, layer].astype(np.int64) for layer in range(layers)]
+    found["distinct-64"] = float(np.mean([distinct(one, 64, blocks) for one in runs]))
+    sizes = {"lru": (2 * k, 4 * k), "belady": (4 * k,)}
+    missed = [buffer_misses(one, blocks, sizes) for one in runs]
+    for kind, over in (("lru", 2), ("lru", 4), ("belady", 4)):
+        found[f"{kind}-{over}k"] = float(np.mean([one[kind, over * k] for one in missed]))
+    return {name: found[name] for name in STRUCTURE}
+
+
+def of_file(path: Path) -> dict[str, float]:
+    """Of a file's first session, selected by mass."""
+    workload = CapturedWorkload(path, SELECT, sink_blocks=0, window_blocks=0)
+    slabs = list(workload.slabs(0, 64))
+    return structure(np.concatenate([slab.selected for slab in slabs]), slabs[0].scores.shape[2])
+
+
+def selections(
+    params: Sequence[ProcessParams], shape: Structure, block_tokens: int, seed: int
+) -> npt.NDArray[np.uint32]:
+    """The best of every layer at each step, of a context as large as the captures'."""
+    field = Field(params, FieldShape(BLOCKS, STEPS // block_tokens, structure=shape), seed, 0)
+    found = np.empty((STEPS, len(params), SELECT), np.uint32)
+    for step in range(STEPS):
+        if step:
+            field.advance()
+        count = BLOCKS + step // block_tokens
+        scores = field.scores(count)[:, :count]
+        chosen = np.argpartition(scores, count - SELECT, axis=1)[:, count - SELECT :]
+        found[step] = np.sort(chosen, axis=1)
+    return found
+
+
+def drawn(profile: str, seed: int) -> dict[str, float]:
+    """Of a profile: in blocks as captured where it is fitted to captures, else in those of the
+    laboratory."""
+    size = CAPTURED_BLOCK_TOKENS if profile == "pycode" else BLOCK_TOKENS
+    params = [process.params for process in layer_processes(profile, LAYERS, size)]
+    return structure(selections(params, STRUCTURES[profile], size, seed), BLOCKS + STEPS // size)
+
+
+def _read() -> dict[str, tuple[float, float]]:
+    path = Path(__file__).with_name("captured.toml")
+    texts: dict[str, dict[str, float]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    values = {name: [one[name] for one in texts.values()] for name in STRUCTURE}
+    return {name: (min(found), max(found)) for name, found in values.items()}
+
+
+CAPTURED: Mapping[str, tuple[float, float]] = MappingProxyType(_read())
+"""Of each statistic the lowest and the highest of the captures."""
+
+FIT_SEEDS = (1001, 1002, 1003)
+TOLERANCE = 0.02
+"""The error that weighs 1 in the search; of distinct blocks, twenty times as much."""
+_FREE = ("w_static", "tau_slow", "w_fast", "tau_fast", "recency")
+
+
+def _fit(evaluations: int, say: Callable[[str], None]) -> None:
+    """Searches `pycode`'s five parameters and its structure together."""
+    (process,) = set(layer_processes("pycode", 1, CAPTURED_BLOCK_TOKENS))
+    shape = STRUCTURES["pycode"]
+
+    def at(point: npt.NDArray[np.float64]) -> tuple[ProcessParams, Structure]:
+        *free, layers, neighbours = np.exp(point).tolist()
+        params = replace(process.params, **dict(zip(_FREE, free, strict=True)))
+        return params, Structure(layers / (1 + layers), min(neighbours, 1.0))
+
+    def cost(point: npt.NDArray[np.float64]) -> float:
+        params, structured = at(point)
+        size = CAPTURED_BLOCK_TOKENS
+        each = [
+            structure(selections([params] * LAYERS, structured, size, seed), BLOCKS + STEPS // size)
+            for seed in FIT_SEEDS
+        ]
+        value = 0.0
+        for name, (low, high) in CAPTURED.items():
+            scale = TOLERANCE * (20 if name.startswith("distinct") else 1)
+            mean = float(np.mean([one[name] for one in each]))
+            value += ((mean - (low + high) / 2) / scale) ** 2
+        say(f"{value:8.1f}  {params}  {structured}")
+        return value
+
+    start = [getattr(process.params, name) for name in _FREE]
+    start += [shape.layers / (1 - shape.layers), shape.neighbours]
+    best, _ = minimise(cost, np.log(start), evaluations)
+    say(f"best: {at(best)}")
+
+
+def main() -> None:
+    """Prints the statistics of files as TOML, or the search."""
+    parser = argparse.ArgumentParser(description="Statistics of files of block scores.")
+    parser.add_argument("file", nargs="*", type=Path)
+    parser.add_argument("--fit", type=int, default=0, metavar="EVALUATIONS")
+    chosen = parser.parse_args()
+    for path in chosen.file:
+        print(f"[{path.stem}]")
+        for name, value in of_file(path).items():
+            print(f"{name} = {value:.4f}")
+    if chosen.fit:
+        _fit(chosen.fit, print)
+
+
+if __name__ == "__main__":
+    main()

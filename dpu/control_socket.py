@@ -38,6 +38,7 @@ class ControlSocket:
         self._config, self._log = config, log
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
+        self._clients_seen_ns = 0
         self._socket = self.context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_FACTOR * config.limits.message_bytes)
@@ -59,16 +60,16 @@ class ControlSocket:
         if self._authenticator is None:
             self._authenticator = ThreadAuthenticator(self.context)
             self._authenticator.start()
-            self._authenticator.configure_curve(domain="*", location=str(directory / "clients"))
+            self._read_clients()
         try:
             check_private(directory / "server.key_secret")
             public, secret = zmq.auth.load_certificate(directory / "server.key_secret")
         except (OSError, ValueError) as error:
             raise BadInput(f"no CURVE keys ({error})", str(directory),
-                           "make them with zmq.auth.create_certificates") from None  # fmt: skip
+                           "make them with `offstage keys make server`") from None  # fmt: skip
         if secret is None:
             raise BadInput("has no secret key", str(directory / "server.key_secret"),
-                           "make it with zmq.auth.create_certificates")  # fmt: skip
+                           "make it with `offstage keys make server`")  # fmt: skip
         socket.curve_publickey, socket.curve_secretkey = public, secret
         socket.curve_server = True
 
@@ -91,6 +92,25 @@ class ControlSocket:
         finally:
             os.umask(old_mask)
         self.gate.start(inner)
+
+    def note_keys(self) -> None:
+        """Take clients' keys that were added or removed since."""
+        if self._authenticator is not None and self._clients_at_ns() != self._clients_seen_ns:
+            self._log.info("client_keys", count=len(self._read_clients()))
+
+    def _clients_at_ns(self) -> int:
+        try:
+            return (Path(self._config.daemon.curve_dir) / "clients").stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _read_clients(self) -> list[Path]:
+        assert self._authenticator is not None
+        folder = Path(self._config.daemon.curve_dir) / "clients"
+        self._clients_seen_ns = self._clients_at_ns()
+        if folder.is_dir():
+            self._authenticator.configure_curve(domain="*", location=str(folder))
+        return sorted(folder.glob("*.key"))
 
     def poll(self, pause_s: float, filenos: list[int]) -> set[int]:
         """Wait for a message or a descriptor; returns the descriptors that are readable."""

@@ -119,7 +119,8 @@ class Daemon:
         self.connects = Connects(self.device, self._wake)
         self._closing.append(self._close_connects)
         hosts = Hosts(
-            self.connects, self._add_tenants(), operator_secret(self.runtime_dir),
+            self.connects, self._add_tenants(),
+            operator_secret(self.runtime_dir, config.daemon.operator_secret_file),
             4 * config.limits.ports + 16, self.log,
         )  # fmt: skip
         memory = self.device.memory()  # now that the tenants have theirs
@@ -259,6 +260,7 @@ class Daemon:
             self.service.leave(host, "silent")
         self.attachments.expire()
         self.control.note_disconnects()
+        self.control.note_keys()
         if self._recorder is not None:
             self._recorder.check_lost()
         try:

@@ -257,4 +257,7 @@ def _check_endpoints(config: Config, where: str) -> None:
             )  # fmt: skip
     if daemon.curve_dir and not Path(daemon.curve_dir, "server.key_secret").is_file():
         raise BadInput("has no server.key_secret", daemon.curve_dir,
-                       "make the keys with zmq.auth.create_certificates")  # fmt: skip
+                       f"offstage keys make server {daemon.curve_dir}")  # fmt: skip
+    if daemon.curve_dir and not list(Path(daemon.curve_dir, "clients").glob("*.key")):
+        raise BadInput("has no client's key under clients/: nobody could connect", daemon.curve_dir,
+                       f"offstage keys add {daemon.curve_dir} CLIENT.key")  # fmt: skip

@@ -56,6 +56,9 @@ class Daemon(Settings, frozen=True):
     nixl: Annotated[
         bool, about("take hosts over NIXL, which can reach all that its agent can: trusted ones")
     ] = False
+    operator_secret_file: Annotated[
+        str, about("file with the operator's hex secret; empty: a new one at every start")
+    ] = ""
     host_timeout_ns: Annotated[
         Time, within(100_000_000, 10**13, "a host silent for this long is dead")
     ] = 10_000_000_000

@@ -99,9 +99,9 @@ def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:
     return base.with_name(f"{base.name}.{tenant.name}.secret")
 
 
-def operator_secret(runtime_dir: Path) -> bytes:
-    """A new secret for the operator at every start, readable by this user alone."""
-    secret = secrets.token_bytes(32)
+def operator_secret(runtime_dir: Path, file: str = "") -> bytes:
+    """That of the file, or a new one at every start; published for this user alone."""
+    secret = read_secret(Path(file)) if file else secrets.token_bytes(32)
     publish_secret(runtime_dir, OPERATOR, secret)
     return secret
 

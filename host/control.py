@@ -24,6 +24,7 @@ from offstage.bindings.errors import (
 )
 from offstage.bindings.private import check_private
 from offstage.dpu import protocol as p
+from offstage.host.reached import EVENTS, why_silent
 
 __all__ = ["DEFAULT_ENDPOINT", "Control"]
 
@@ -79,7 +80,7 @@ class Control:
         self._beat: threading.Thread | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self._socket = self._connect()
+            self._socket = self._connect(watched=True)
             self._login(secret, runtime_dir)
         except BaseException:
             self._context.destroy(linger=0)
@@ -217,13 +218,13 @@ class Control:
         if self._ticket:
             return DeviceTimeout("the daemon does not answer", self.endpoint,
                                  "see whether it still runs: offstage dpu status")  # fmt: skip
-        return BadInput("no daemon answers", self.endpoint,
-                        "start one with `offstage dpu serve --config FILE`")  # fmt: skip
+        curve = str(self._curve_dir or "") if self._via == self.endpoint else ""
+        return why_silent(self._monitor, self.endpoint, curve)
 
-    def _connect(self) -> "zmq.Socket[bytes]":
-        return self.dealer(self._via)
+    def _connect(self, *, watched: bool = False) -> "zmq.Socket[bytes]":
+        return self.dealer(self._via, watched=watched)
 
-    def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
+    def dealer(self, endpoint: str, *, watched: bool = False) -> "zmq.Socket[bytes]":
         """A DEALER to another socket of this daemon, secured alike; it ends with this object."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
@@ -238,6 +239,8 @@ class Control:
                                "put server.key and client.key_secret there") from None  # fmt: skip
             socket.curve_serverkey = server
             socket.curve_publickey, socket.curve_secretkey = public, secret or b""
+        if watched:
+            self._monitor = socket.get_monitor_socket(EVENTS)
         try:
             socket.connect(endpoint)
         except zmq.ZMQError as error:

@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": "offstage.testbeds.cli.doctor",
     "dpu": "offstage.testbeds.cli.dpu",
     "host": "offstage.testbeds.cli.host",
+    "keys": "offstage.testbeds.cli.keys",
     "lab": "offstage.testbeds.cli.lab",
     "plan": "offstage.testbeds.cli.plan",
     "report": "offstage.testbeds.cli.report",

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from offstage.testbeds.live.results import Summary
 
 __all__ = [
+    "CurveOption",
     "DecodeCostOption",
     "EndpointOption",
     "Format",
     "FormatOption",
     "Kernel",
+    "OperatorSecretOption",
     "Outcome",
     "RuntimeDirOption",
     "emit",
@@ -66,9 +68,24 @@ FormatOption = Annotated[
 EndpointOption = Annotated[
     str,
     typer.Option(
-        "--endpoint", envvar="OFFSTAGE_DAEMON_ENDPOINT", help="the daemon's control socket"
+        "--endpoint", envvar="OFFSTAGE_DAEMON_ENDPOINT",
+        help="the daemon: its control socket, or a name of your daemons.toml",
     ),
-]
+]  # fmt: skip
+CurveOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--curve-dir", envvar="OFFSTAGE_CLIENT_CURVE_DIR",
+        help="server.key and client.key_secret, for CURVE",
+    ),
+]  # fmt: skip
+OperatorSecretOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret", envvar="OFFSTAGE_OPERATOR_SECRET",
+        help="file with the operator's secret; default: as the daemon left it for this user",
+    ),
+]  # fmt: skip
 RuntimeDirOption = Annotated[
     Path | None,
     typer.Option(
@@ -150,13 +167,18 @@ def parse_settings(settings: list[str]) -> dict[str, str]:
     return chosen
 
 
-def operator(endpoint: str, runtime_dir: Path | None) -> Any:
+def operator(
+    endpoint: str, runtime_dir: Path | None, curve_dir: Path | None, secret: Path | None
+) -> Any:
     """A control connection that may do everything; a context manager."""
     from offstage.host.control import Control
+    from offstage.testbeds.beds.named import find
 
+    where = find(endpoint, runtime_dir=runtime_dir, curve_dir=curve_dir, operator_secret=secret)
     return Control(
-        endpoint, name="cli", tenant="operator", runtime_dir=runtime_dir, heartbeat=False
-    )
+        where.endpoint, name="cli", tenant="operator", secret=where.operator_secret,
+        runtime_dir=where.runtime_dir, curve_dir=where.curve_dir, heartbeat=False,
+    )  # fmt: skip
 
 
 def _complain(line: str, code: int) -> int:

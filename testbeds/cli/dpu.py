@@ -10,10 +10,13 @@ import typer
 
 from offstage.bindings.errors import BadInput, Corrupt, RunFailed
 from offstage.testbeds.beds.device import as_device
+from offstage.testbeds.beds.named import DEFAULT_ENDPOINT
 from offstage.testbeds.cli.common import (
+    CurveOption,
     EndpointOption,
     Format,
     FormatOption,
+    OperatorSecretOption,
     RuntimeDirOption,
     emit,
     operator,
@@ -24,8 +27,6 @@ from offstage.testbeds.cli.common import (
 __all__ = ["register"]
 
 MOVE_LOOK_S = 0.2
-DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
-
 
 
 class Fabric(StrEnum):
@@ -92,12 +93,12 @@ def serve(
     if dilation is not None:
         chosen["model.dilation"] = str(dilation)
     loaded, timing = as_device(load(config, chosen))
-    keep_private(traceable=loaded.daemon.nixl)
-    make_room(loaded)
     loaded, uuid = follow(loaded)
     if any(uuid):
         sys.stderr.write(f"offstage: the store moved: serving {loaded.storage.path}\n")
     derived = derive(loaded)
+    keep_private(traceable=loaded.daemon.nixl)
+    make_room(loaded)
     recording = bool(loaded.daemon.record_dir)
     daemon = Daemon(
         loaded, derived, lambda: Device(loaded, derived, recording=recording, timing=timing,
@@ -110,10 +111,12 @@ def serve(
 def status(
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """How the daemon is: storage, hosts, sessions, counters."""
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         result = control.status()
     emit(result, form, table(result))
 
@@ -123,12 +126,14 @@ def ledger(
     tenant: Annotated[str, typer.Argument(help="a tenant's name; none: all together")] = "",
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """The counters that every figure is computed from."""
     from offstage.bindings.layouts import CAUSES, ENDS, FATES
 
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         result = control.ledger(tenant)
     shown = dict(result)
     for name in ("ends", "nontrivial_ends"):
@@ -146,10 +151,12 @@ def ledger(
 def policy_show(
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """The policy in force."""
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         result = control.policy()
     emit(result, form, table(result))
 
@@ -159,11 +166,13 @@ def policy_set(
     changes: Annotated[list[str], typer.Argument(help="KEY=VALUE of [policy]")],
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Change the policy of the running daemon, without a restart."""
     chosen = parse_settings(changes)
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         result = control.policy_set(chosen)
     emit(result, form, table(result))
 
@@ -173,6 +182,8 @@ def storage_move(
     changes: Annotated[list[str], typer.Argument(help="KEY=VALUE of [storage]; path is needed")],
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="until the move has ended")] = True,
     form: FormatOption = Format.text,
 ) -> None:
@@ -180,7 +191,7 @@ def storage_move(
     chosen = parse_settings(changes)
     if "path" in chosen:  # the daemon's working directory is another one
         chosen["path"] = str(Path(chosen["path"]).absolute())
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         control.storage_move(chosen)
         result = control.status()["move"]
         while wait and result["state"] == "running":
@@ -200,10 +211,12 @@ def fabric_add(
     ] = "",
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Let hosts attach over this fabric from now on; those that are attached go on."""
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         control.fabric_open(name.value, listen)
         result = control.status()["fabrics"]
     emit(result, form, table(result))
@@ -214,10 +227,12 @@ def fabric_remove(
     name: Annotated[Fabric, typer.Argument(help="what no more hosts attach over")],
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Let no more hosts attach over this fabric; those that are attached go on until they leave."""
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         control.fabric_shut(name.value)
         result = control.status()["fabrics"]
     emit(result, form, table(result))
@@ -225,11 +240,14 @@ def fabric_remove(
 
 @dpu.command()
 def reset(
-    endpoint: EndpointOption = DEFAULT_ENDPOINT, runtime_dir: RuntimeDirOption = None,
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
-) -> None:  # fmt: skip
+) -> None:
     """Drop what is staged and clean, and zero the ledger, so that a run starts cold."""
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         control.reset()
     emit({"reset": True}, form, "reset")
 
@@ -238,6 +256,8 @@ def reset(
 def drain(
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
     runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
     timeout: Annotated[str, typer.Option("--timeout", help="such as 30s")] = "30s",
     form: FormatOption = Format.text,
 ) -> None:
@@ -245,7 +265,7 @@ def drain(
     from offstage.bindings.units import parse_time
 
     timeout_s = parse_time(timeout, "--timeout") / 1e9
-    with operator(endpoint, runtime_dir) as control:
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         done = control.drain(timeout_s)
     emit({"drained": done.drained, "dirty_blocks": done.dirty_blocks}, form, "drained"
          if done.drained else f"{done.dirty_blocks} blocks are still only in memory")  # fmt: skip

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offstage.bindings.errors import BadInput
+from offstage.testbeds.beds.named import DEFAULT_ENDPOINT, find
 from offstage.testbeds.cli.common import (
+    CurveOption,
     DecodeCostOption,
     DeviceOption,
     EndpointOption,
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
-
 host = typer.Typer(no_args_is_help=True, help="The host agent, in the place of a GPU node.")
 
 
@@ -66,16 +66,15 @@ def about() -> None:
     """The host agent, in the place of a GPU node."""
 
 
-TenantOption = Annotated[str, typer.Option("--tenant", help="whose blocks they are")]
+TenantOption = Annotated[
+    str, typer.Option("--tenant", help="whose blocks; none: as daemons.toml says, or default")
+]
 SecretOption = Annotated[
     Path | None,
     typer.Option(
         "--secret",
         help="file with the tenant's secret; default: as the daemon left it for this user",
     ),
-]
-CurveOption = Annotated[
-    Path | None, typer.Option("--curve-dir", help="server.key and client.key_secret, for CURVE")
 ]
 FabricOption = Annotated[
     FabricName,
@@ -116,7 +115,7 @@ OutOption = Annotated[
 @host.command()
 def run(
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
-    tenant: TenantOption = "default",
+    tenant: TenantOption = "",
     secret: SecretOption = None,
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
@@ -155,8 +154,12 @@ def run(
     from offstage.testbeds.beds.connect import Link
 
     refuse_both_paces(time_per_token, decode_cost)
-    link = Link(endpoint, tenant, fabric.value, "host-run", secret, runtime_dir, curve_dir,
-                parse_rdma(rdma), parse_time(timeout, "--timeout") / 1e9)  # fmt: skip
+    where = find(endpoint, runtime_dir=runtime_dir, curve_dir=curve_dir)
+    link = Link(
+        where.endpoint, tenant or where.tenant or "default", fabric.value, "host-run",
+        secret or where.secret, where.runtime_dir, where.curve_dir, parse_rdma(rdma),
+        parse_time(timeout, "--timeout") / 1e9,
+    )  # fmt: skip
     sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
     given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
     given |= {"device": device, "command": shlex.join(["offstage", *sys.argv[1:]])}

@@ -1,0 +1,43 @@
+"""Why nobody answers: what ZeroMQ saw of a connection, in words.
+
+A daemon that is stopped, one that takes no CURVE or takes only CURVE, a wrong key of the daemon and
+a key that it does not know all end in the same silence; the socket's events tell them apart.
+"""
+
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from offstage.bindings.errors import BadInput
+
+__all__ = ["EVENTS", "why_silent"]
+
+EVENTS = (
+    zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)  # fmt: skip
+
+
+def why_silent(monitor: "zmq.Socket[bytes]", endpoint: str, curve_dir: str) -> BadInput:
+    """The reason for no answer to the first request; `curve_dir` "" without CURVE."""
+    seen = set()
+    while monitor.poll(0):
+        event: Any = recv_monitor_message(monitor)
+        seen.add(event["event"])
+    if zmq.EVENT_HANDSHAKE_FAILED_AUTH in seen:
+        return BadInput("the daemon does not know this client's key", endpoint,
+                        "on its machine: offstage keys add DIR client.key, with "
+                        f"{curve_dir}/client.key")  # fmt: skip
+    if zmq.EVENT_CONNECTED not in seen:
+        return BadInput("no daemon answers: nothing listens there", endpoint,
+                        "start one with `offstage dpu serve --config FILE`")  # fmt: skip
+    if zmq.EVENT_HANDSHAKE_SUCCEEDED in seen:
+        return BadInput("no daemon answers: it takes connections and is held up", endpoint,
+                        "see its log, or give it time")  # fmt: skip
+    if not curve_dir:
+        return BadInput("no daemon answers without a key there: it may want CURVE", endpoint,
+                        "give --curve-dir with server.key and client.key_secret")  # fmt: skip
+    return BadInput("the daemon's key is another one, or it takes no CURVE", endpoint,
+                    f"copy the daemon's server.key to {curve_dir} again")  # fmt: skip

@@ -1,0 +1,107 @@
+"""`offstage keys`: CURVE keys of a daemon and of its clients, and tokens of the metrics."""
+
+import os
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import Format, FormatOption, emit
+
+__all__ = ["register"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+keys = typer.Typer(no_args_is_help=True, help="Keys of CURVE, and tokens of the metrics.")
+
+
+class Side(StrEnum):
+    """Whose keys they are."""
+
+    server = "server"
+    client = "client"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `offstage keys`."""
+    app.add_typer(keys, name="keys")
+
+
+@keys.command()
+def make(
+    side: Annotated[Side, typer.Argument(help="server: a daemon's; client: a host's")],
+    folder: Annotated[Path, typer.Argument(help="made where it is missing, private to this user")],
+    form: FormatOption = Format.text,
+) -> None:
+    """Make a pair of keys: SIDE.key, which may be shown, and SIDE.key_secret, which may not."""
+    import zmq.auth
+
+    secret = folder / f"{side.value}.key_secret"
+    if secret.exists():
+        raise BadInput("holds a key already", str(secret), "use it, or give another folder")
+    old_mask = os.umask(0o077)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if side is Side.server:
+            (folder / "clients").mkdir(exist_ok=True)
+        zmq.auth.create_certificates(folder, side.value)
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", str(folder),
+                       "give another folder") from None  # fmt: skip
+    finally:
+        os.umask(old_mask)
+    public = folder / f"{side.value}.key"
+    following = {
+        Side.server: "copy {} to the folder of every client; add each client's key with "
+                     "`offstage keys add`",
+        Side.client: "put the daemon's server.key beside it; on the daemon's machine: "
+                     "`offstage keys add DIR {}`",
+    }  # fmt: skip
+    emit({"public": str(public), "secret": str(secret)}, form,
+         f"{public}\n{secret}\n{following[side].format(public.name)}")  # fmt: skip
+
+
+@keys.command()
+def add(
+    folder: Annotated[Path, typer.Argument(help="the daemon's daemon.curve_dir")],
+    key: Annotated[Path, typer.Argument(help="a client's public key: its client.key")],
+    name: Annotated[str, typer.Option("--name", help="as whom; default: its file's")] = "",
+    form: FormatOption = Format.text,
+) -> None:
+    """Let a client in. A daemon that runs takes the key within a second."""
+    import zmq.auth
+
+    name = name or key.stem
+    if not NAME.fullmatch(name):
+        raise BadInput(f"{name!r} is no name for a key", "--name", "use letters, digits, . _ -")
+    if not (folder / "clients").is_dir():
+        raise BadInput("has no clients/", str(folder), f"offstage keys make server {folder}")
+    try:
+        public, secret = zmq.auth.load_certificate(key)
+        text = key.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"is no key ({error})", str(key), "give the client's client.key") from None
+    if secret is not None:
+        raise BadInput("holds a secret key, which stays with its client", str(key),
+                       f"give {key.with_suffix('.key')}")  # fmt: skip
+    kept = folder / "clients" / f"{name}.key"
+    if kept.exists() and zmq.auth.load_certificate(kept)[0] != public:
+        raise BadInput("another key has this name", str(kept), "give another --name, or remove it")
+    kept.write_text(text, encoding="utf-8")
+    emit({"added": str(kept)}, form, str(kept))
+
+
+@keys.command()
+def token(
+    secret: Annotated[Path, typer.Argument(help="file with a tenant's or the operator's secret")],
+    form: FormatOption = Format.text,
+) -> None:
+    """The bearer token with which the metrics show what is the secret's owner's."""
+    from offstage.dpu.protocol import read_secret
+    from offstage.dpu.tenancy import metrics_token
+
+    found = metrics_token(read_secret(secret))
+    emit({"token": found}, form, found)

@@ -1,0 +1,103 @@
+"""Does an operator reach a daemon that speaks CURVE, and is it said why one does not?"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_daemon import Tier, daemon
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu import protocol as p
+from offstage.dpu.config import load
+from offstage.dpu.derive import derive
+from offstage.host.control import Control
+from offstage.testbeds.cli import run
+
+SECRET = "5a" * 32
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keys as the commands make them: of the daemon, a client it knows, and one it does not."""
+    base = tmp_path_factory.mktemp("curve")
+    assert run(["keys", "make", "server", str(base / "server")]) == 0
+    for name in ("known", "stranger"):
+        assert run(["keys", "make", "client", str(base / name)]) == 0
+        shutil.copy(base / "server/server.key", base / name)
+    known = str(base / "known/client.key")
+    assert run(["keys", "add", str(base / "server"), known, "--name", "known"]) == 0
+    (base / "operator.secret").write_text(SECRET)
+    (base / "operator.secret").chmod(0o600)
+    return base
+
+
+@pytest.fixture(scope="module")
+def tier(base: Path) -> Iterator[Tier]:
+    with daemon(base, daemon__curve_dir=str(base / "server"),
+                daemon__operator_secret_file=str(base / "operator.secret")) as tier:  # fmt: skip
+        yield tier
+
+
+def reach(tier: Tier, base: Path, keys: str) -> None:
+    Control(tier.endpoint, tenant=p.OPERATOR, secret=base / "operator.secret", timeout_s=3.0,
+            curve_dir=base / keys if keys else None, heartbeat=False).close()  # fmt: skip
+
+
+def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
+    tier: Tier, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over the network's port with keys of its own, by a name of the user's file; and as the
+    daemon's user on its machine, with nothing."""
+    entry = (f'[lab]\nendpoint = "{tier.endpoint}"\ncurve_dir = "known"\n'
+             'operator_secret = "operator.secret"\n')  # fmt: skip
+    (base / "daemons.toml").write_text(entry)
+    monkeypatch.setenv("OFFSTAGE_DAEMONS", str(base / "daemons.toml"))
+    for words in (["status"], ["ledger"], ["policy", "show"], ["reset"]):
+        assert run(["dpu", *words, "--endpoint", "lab", "--format", "json"]) == 0
+    spoken = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert spoken[0]["storage"] == tier.storage and spoken[-1] == {"reset": True}
+    assert run(["dpu", "status", "--endpoint", tier.endpoint,
+                "--runtime-dir", str(tier.runtime_dir)]) == 0  # fmt: skip
+    assert run(["dpu", "status", "--endpoint", "lib"]) == 2
+    assert "no daemon in" in capsys.readouterr().err
+
+
+def test_each_reason_is_told_from_the_next(tier: Tier, base: Path) -> None:
+    """No key, another daemon's key, a client that is not known, and nobody there at all."""
+    with pytest.raises(BadInput, match="does not know this client's key"):
+        reach(tier, base, "stranger")
+    with pytest.raises(BadInput, match="may want CURVE"):
+        reach(tier, base, "")
+    assert run(["keys", "make", "server", str(base / "other")]) == 0
+    shutil.copytree(base / "known", base / "mistaken")
+    shutil.copy(base / "other/server.key", base / "mistaken")
+    with pytest.raises(BadInput, match="key is another one"):
+        reach(tier, base, "mistaken")
+    stopped = Tier(tier.process, "tcp://127.0.0.1:1", tier.runtime_dir, "")
+    with pytest.raises(BadInput, match="nothing listens there"):
+        reach(stopped, base, "known")
+
+
+def test_a_key_counts_once_it_is_added(tier: Tier, base: Path) -> None:
+    """While the daemon runs; and a secret key, or a second one of a name, is not taken."""
+    folder, key = str(base / "server"), base / "stranger/client.key"
+    assert run(["keys", "add", folder, str(key.with_suffix(".key_secret"))]) == 2
+    assert run(["keys", "add", folder, str(key), "--name", "known"]) == 2
+    assert run(["keys", "add", folder, str(key), "--name", "stranger"]) == 0
+    for _ in range(40):
+        try:
+            return reach(tier, base, "stranger")
+        except BadInput as error:
+            last = error
+    raise last
+
+
+def test_a_daemon_whose_clients_have_no_key_does_not_start(tmp_path: Path) -> None:
+    """An empty clients/: nobody could connect, and ready would be no truth."""
+    assert run(["keys", "make", "server", str(tmp_path / "keys")]) == 0
+    config = load(overrides={"daemon.curve_dir": f"{tmp_path}/keys",
+                             "storage.backend": "emulated"}, environ={})  # fmt: skip
+    with pytest.raises(BadInput, match="nobody could connect"):
+        derive(config)

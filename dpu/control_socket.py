@@ -62,7 +62,7 @@ class ControlSocket:
             self._authenticator.start()
             self._read_clients()
         try:
-            check_private(directory / "server.key_secret")
+            check_private(directory / "server.key_secret", ours=False)
             public, secret = zmq.auth.load_certificate(directory / "server.key_secret")
         except (OSError, ValueError) as error:
             raise BadInput(f"no CURVE keys ({error})", str(directory),

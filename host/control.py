@@ -232,7 +232,7 @@ class Control:
         if self._curve_dir is not None and endpoint.startswith(("tcp:", self.endpoint)):
             try:
                 server, _ = zmq.auth.load_certificate(self._curve_dir / "server.key")
-                check_private(self._curve_dir / "client.key_secret")
+                check_private(self._curve_dir / "client.key_secret", ours=False)
                 public, secret = zmq.auth.load_certificate(self._curve_dir / "client.key_secret")
             except (OSError, ValueError) as error:
                 raise BadInput(f"no CURVE keys ({error})", str(self._curve_dir),

@@ -139,14 +139,16 @@ def test_with_curve_only_known_keys_get_in(tmp_path: Path) -> None:
         zmq.auth.create_certificates(owner, "client")
         (owner / "server.key").write_bytes((keys / "server.key").read_bytes())
     (keys / "clients/known.key").write_bytes((known / "client.key").read_bytes())
+    for secret in tmp_path.glob("*/*.key_secret"):
+        secret.chmod(0o600)
     endpoint = {"daemon__endpoint": "tcp://127.0.0.1:*", "daemon__curve_dir": str(keys)}
     with daemon(tmp_path, **endpoint) as (ready, _):
         where: Any = {"runtime_dir": Path(ready["runtime_dir"])}
         with Control(ready["endpoint"], curve_dir=known, **where) as control:
             assert control.status()["storage"]
-        for curve_dir in (None, stranger):
-            with pytest.raises(BadInput, match="no daemon answers"):
-                Control(ready["endpoint"], curve_dir=curve_dir, timeout_s=0.5, **where)
+        for curve_dir, words in ((None, "without a key"), (stranger, "not know this client's key")):
+            with pytest.raises(BadInput, match=words):
+                Control(ready["endpoint"], curve_dir=curve_dir, timeout_s=4.0, **where)
 
 
 def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path) -> None:

@@ -229,6 +229,8 @@ def _make_keys(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     zmq.auth.create_certificates(folder, "server")
     zmq.auth.create_certificates(folder, "client")
+    for secret in folder.glob("*.key_secret"):
+        secret.chmod(0o600)
     (folder / "clients").mkdir()
     (folder / "client.key").rename(folder / "clients/client.key")
 

@@ -7,10 +7,9 @@ simulated at a few sizes. A write is a block that is let in, an access that hits
 is saved, and the trace's own pace says how much is written a day. Years are those of as much flash
 as the capacity.
 
-A trace with tens of millions of accesses is thinned where its hits are within sessions: one session
-in k is followed, and capacities and writes are k times what it needs. Formats without prefixes,
-such as Azure's, give arrivals and lengths and no curve. What can fail: `BadInput` of the reader,
-and for a trace without times.
+Of a trace with tens of millions of accesses only LRU is walked, which takes half a minute;
+`--limit` takes its begin, for all of them. Formats without prefixes, such as Azure's, give arrivals
+and lengths and no curve. What can fail: `BadInput` of the reader, and for a trace without times.
 """
 
 import math
@@ -34,8 +33,8 @@ from offstage.testbeds.workloads.requests.stats import Optimum
 
 __all__ = ["CurvePoint", "Curves", "from_trace", "measured_workload"]
 
-ACCESSES_MAX = 2_500_000
-"""More are thinned, so that a page takes a minute or two and not an hour."""
+ACCESSES_MAX = 8_000_000
+"""More are not simulated, so that a page takes a minute or two and not an hour."""
 LRU_POINTS = 40
 SIMULATED = (1 / 128, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Capacities of what is simulated, of the unique blocks."""
@@ -95,14 +94,10 @@ def from_trace(
         found.notes.append(f"format {found.format} says nothing of prefixes: arrivals and lengths "
                            "only, no hit rate")  # fmt: skip
         return found, trace
-    part, times = _thinned(trace)
-    if times > 1:
-        found.notes.append(f"one session in {times} was followed; capacities and writes are "
-                           f"{times} times what it needs")  # fmt: skip
-    block = v["model.kv"] * trace.block_tokens * times
+    block = v["model.kv"] * trace.block_tokens
     years = _Years(block, duration_s, v["tlc.endurance"] / v["tlc.capacity"],
                    v["serving.amplification"])  # fmt: skip
-    _walk(found, PrefixTrace(part), years, progress)
+    _walk(found, PrefixTrace(trace), years, progress)
     return found, trace
 
 
@@ -127,16 +122,6 @@ class _Years:
         )  # fmt: skip
 
 
-def _thinned(trace: Trace) -> tuple[Trace, int]:
-    """The trace, or whole sessions of it, and of how many one was taken."""
-    accesses = trace.runs.access_count
-    if accesses <= ACCESSES_MAX or not trace.has_sessions:
-        return trace, 1
-    times = -(-accesses // ACCESSES_MAX)
-    kept = trace.select(np.flatnonzero(trace.session % times == 0))
-    return kept, times
-
-
 def _walk(found: Curves, prepared: PrefixTrace, years: _Years, progress: Progress) -> None:
     """Fills in everything that needs blocks."""
     runs = prepared.runs
@@ -154,6 +139,10 @@ def _walk(found: Curves, prepared: PrefixTrace, years: _Years, progress: Progres
     ]
     enough = int(np.searchsorted(hits, HIT_SHARE * hits[-1])) + 1
     found.needed_bytes = enough * years.block if hits[-1] else None
+    if accesses > ACCESSES_MAX:
+        found.notes.append(f"{accesses:,} accesses are too many to simulate: LRU alone; --limit "
+                           "takes the trace's begin, for all ways")  # fmt: skip
+        return
     kinds = {f"ttl {ttl_s:g} s": PrefixOptions(1, ttl_s=ttl_s) for ttl_s in TTLS_S}
     kinds["second touch"] = PrefixOptions(1, admission="second-touch")
     if prepared.trace.has_sessions:

@@ -196,7 +196,8 @@ def _trace(curves: Curves) -> list[Text | Table | str]:
     if curves.kept:
         table = _grid("capacity", *(f"hits, {name}" for name in curves.kept),
                       "blocks written for a hit, lru", "years of drive life, lru")  # fmt: skip
-        for at in (one.capacity_bytes for one in curves.kept["opt"]):
+        rows = curves.kept.get("opt") or curves.kept["lru"][::4]
+        for at in (one.capacity_bytes for one in rows):
             row = {name: next(one for one in points if one.capacity_bytes == at)
                    for name, points in curves.kept.items()}  # fmt: skip
             table.add_row(

@@ -87,10 +87,17 @@ def test_a_trace_without_times_is_refused(tmp_path: Path) -> None:
         from_trace(azure(tmp_path / "a.csv", ["10", "10"]), None, None, V, Silent())
 
 
-def test_a_long_trace_of_sessions_is_thinned_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_a_long_trace_lru_alone_is_walked_and_that_is_said(
+    tiny: Curves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One session in two, and twice the capacity for the same hits."""
+    monkeypatch.setattr(plan_curves, "ACCESSES_MAX", 10)
+    long, _ = from_trace(TRACE, None, None, V, Silent())
+    assert list(long.kept) == ["lru"] and long.kept["lru"] == tiny.kept["lru"]
+    assert any("LRU alone" in note for note in long.notes)
+
+
+def test_class_aware_admission_needs_sessions(tmp_path: Path, tiny: Curves) -> None:
+    """It lets in what a session asks for again, and not what was asked for once."""
     rows = [
         {"id": f"s{n}", "block_size": 64, "requests": [
             {"t": float(t), "in": 64 * 4, "out": 5, "hash_ids": list(range(4))} for t in range(3)
@@ -98,9 +105,7 @@ def test_a_long_trace_of_sessions_is_thinned_and_says_so(
     ]  # fmt: skip
     path = tmp_path / "w.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
-    whole, _ = from_trace(path, None, None, V, Silent())
-    monkeypatch.setattr(plan_curves, "ACCESSES_MAX", 48)
-    half, _ = from_trace(path, None, None, V, Silent())
-    assert half.ideal_hit_rate == whole.ideal_hit_rate
-    assert half.unique_bytes == whole.unique_bytes
-    assert any("one session in 2" in note for note in half.notes)
+    found, _ = from_trace(path, None, None, V, Silent())
+    assert "class-aware" in found.kept and "class-aware" not in tiny.kept
+    assert found.kept["class-aware"][-1].hit_rate == pytest.approx(1 / 3)
+    assert found.kept["lru"][-1].hit_rate == pytest.approx(2 / 3)

@@ -47,6 +47,9 @@ STATUS_COUNTERS = {
     "commands_bad": ("bad_commands", "commands of hosts that were refused"),
     "puts": ("put_blocks", "blocks written by hosts"),
     "puts_failed": ("failed_put_blocks", "blocks whose write failed"),
+    "puts_conflicting": (
+        "conflicting_put_blocks", "blocks refused: other bytes are known by their key"
+    ),
     "check_failures": ("check_failed_blocks", "blocks that failed their check: served as misses"),
     "reads_timed_out": ("timed_out_reads", "reads that passed their deadline"),
     "store_full": ("store_full_puts", "puts refused because the store was full"),

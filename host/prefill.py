@@ -140,6 +140,12 @@ def _refused(layer: int, rcs: NDArray[np.int32]) -> StoreFull | RunFailed:
             f"layer {layer}",
             "give the store more room ([storage] size) or a shorter TTL",
         )
+    if worst == errno.EEXIST:
+        return RunFailed(
+            f"the tier holds other bytes of {failed} of {rcs.size} blocks than those written now",
+            f"layer {layer}",
+            "a chunk's identity must name its bytes: use another, or delete what is stored",
+        )
     return RunFailed(
         f"{failed} of {rcs.size} blocks could not be written: {errno.errorcode[worst]}",
         f"layer {layer}",

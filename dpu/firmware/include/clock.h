@@ -32,6 +32,7 @@ struct ofs_clock {
 	uint64_t (*now_ns)(struct ofs_clock *clock);
 	uint64_t sim_now_ns; /* used by the simulated side */
 	uint32_t dilation;   /* os: the machine's nanoseconds in one of this clock's */
+	uint64_t unix_ns;    /* os: Unix time when the machine's clock stood at 0 */
 };
 
 void ofs_clock_init_os(struct ofs_clock *clock);

@@ -74,6 +74,7 @@ struct ofs_device_status {
 	uint64_t commands_bad;
 	uint64_t puts;
 	uint64_t puts_failed;
+	uint64_t puts_conflicting; /* of these, of other bytes under a key that is known */
 	uint64_t dirty_blocks;
 	uint64_t reads_in_flight;
 	uint64_t reads_timed_out;

@@ -100,8 +100,9 @@ int ofs_store_scan(struct ofs_store *store, uint64_t *cursor, struct ofs_store_e
  * Write the record at `record` (payload already there; registered memory, LBA-aligned; the
  * trailer's length and checksum set, its other logged fields are filled in here). The memory
  * belongs to the store until the completion. A key that is already stored and unexpired ends well
- * at once, and only its expiry is renewed, in memory; one that is being written ends with that
- * write. A block that recovery took on its trailer's word alone is written again.
+ * at once, and its expiry is renewed: where what stands on the device does not last so long, it is
+ * written again first. One that is being written ends with that write. A block that recovery took
+ * on its trailer's word alone is written again. -EEXIST: other bytes are stored under this key.
  */
 int ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
 	uint32_t layer, void *record, uint64_t user, uint64_t now_s);
@@ -115,6 +116,9 @@ int ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint
  * absent. */
 uint64_t ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key,
 	uint32_t layer);
+/* Whether other bytes than those of this checksum are stored, or being written, under the key. */
+int ofs_store_conflicts(const struct ofs_store *store, const struct ofs_key *store_key,
+	uint32_t layer, uint64_t checksum, uint64_t now_s);
 int ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer);
 int ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max);
 /*

@@ -26,9 +26,14 @@ ofs_clock_init_os(struct ofs_clock *clock)
 void
 ofs_clock_init_dilated(struct ofs_clock *clock, uint32_t dilation)
 {
+	struct timespec now;
+
 	assert(dilation > 0);
+	clock_gettime(CLOCK_REALTIME, &now);
 	*clock = (struct ofs_clock){.now_ns = dilation == 1 ? clock_os_now_ns : clock_dilated_now_ns,
-		.dilation = dilation};
+		.dilation = dilation,
+		.unix_ns =
+			(uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec - ofs_machine_now_ns()};
 }
 
 int

@@ -181,6 +181,47 @@ test_window_changes(uint32_t write_mode)
 	world_close(&world, 0);
 }
 
+/* Other bytes under a key that is known are refused, whether it is staged or stored; what was there
+ * stays, and may be written again. */
+static void
+test_other_bytes(uint32_t write_mode)
+{
+	struct world_session session;
+	struct ofs_device_config config;
+	struct world_fetch fetch;
+	struct world_host host;
+	struct world world;
+	uint8_t bytes[16] = {1, 2, 3};
+	struct ofs_sqe put = {.op = OFS_OP_PUT,
+		.length = sizeof(bytes),
+		.ordinal = 3,
+		.checksum = ofs_checksum(bytes, sizeof(bytes))};
+
+	world_config(&config);
+	config.write_mode = write_mode;
+	config.store.io_max = 1; /* the fourth block's flush waits behind the others */
+	world_open(&world, &config);
+	world_tenant(&world, 16);
+	world_attach(&world, &host, 0, NULL);
+	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	put.session = session.number;
+	if (write_mode == OFS_WRITE_BACK)
+		ofs_storage_hang(world.device->storage);
+	world_put_all(&session, 0, 0);
+	assert(host.fabric->ops->write_put(host.fabric, 0, bytes, sizeof(bytes)) == 0);
+	assert(raw(&host, put) == -EEXIST); /* write-back: staged alone */
+	ofs_storage_unhang(world.device->storage);
+	world_pass(&world, SECOND_NS);
+	assert(ofs_device_reset(world.device) == 0);
+	assert(raw(&host, put) == -EEXIST); /* stored alone */
+	assert(world_status(&world).puts_conflicting == 2);
+	assert(world_fetch(&session, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
+	world_expect(&fetch, 0);
+	world_verify(&world);
+	world_detach(&host);
+	world_close(&world, 0);
+}
+
 /* A short block through memory that held another tenant's longer one brings nothing of it along. */
 static void
 test_tail(void)
@@ -445,6 +486,7 @@ main(void)
 	test_expired_forgotten();
 	for (uint32_t mode = OFS_WRITE_THROUGH; mode <= OFS_WRITE_BACK; mode++) {
 		test_window_changes(mode);
+		test_other_bytes(mode);
 		test_detach_in_flight(mode);
 		test_close_deletes(0, mode);
 		test_close_deletes(OFS_PREFETCH_SHARED, mode);

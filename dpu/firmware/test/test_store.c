@@ -1,6 +1,6 @@
 /*
  * Does a store keep its promises one at a time: order of writes, one copy per key, refusals with
- * a text, expiry, failing writes, a full device, and whole superblocks out of torn ones?
+ * a text, failing writes, a full device, and whole superblocks out of torn ones?
  */
 #include "codec.h"
 #include "store_format.h"
@@ -235,59 +235,6 @@ test_torn_superblock(void)
 	end(store);
 }
 
-static void
-test_expiry(void)
-{
-	struct ofs_store_config config = base_config;
-	struct ofs_store_entry entries[8];
-	struct ofs_store *store;
-	struct ofs_key key;
-
-	config.ttl_s = 100;
-	store = begin_with(&config, 16);
-	for (uint32_t i = 0; i < 6; i++)
-		assert(store_put_now(store, &config, i, 0, record[0], 1000 + i) == 0);
-	assert(store_put_now(store, &config, 0, 0, record[0], 1050) == 0); /* renewed */
-	assert(ofs_store_tick(store, 1100, entries, 8) == 0);
-	assert(store_get_now(store, &config, 1, 0, record[0], 1101) == -ENOENT);
-	assert(ofs_store_tick(store, 1103, entries, 2) == 2);
-	assert(ofs_store_tick(store, 1103, entries, 8) == 1);
-	block_name(3, &key);
-	assert(ofs_key_equal(&entries[0].store_key, &key) && entries[0].layer == 0);
-	assert(store_get_now(store, &config, 0, 0, record[0], 1103) == 0);
-	assert(stats_of(store).expired == 3);
-	store = reopen(store, &config, 1104);
-	assert(stats_of(store).recovered == 1); /* 5; the renewal of 0 was in memory only */
-	assert(store_get_now(store, &config, 5, 0, record[0], 1104) == 0);
-	assert(ofs_store_tick(store, 2000, entries, 8) == 1);
-	assert(ofs_store_poll(store, NULL, 0) == 0); /* the mark of the freed segment */
-	assert(stats_of(store).segments_free == 16 && stats_of(store).bytes_live == 0);
-	end(store);
-}
-
-/* Of two whole records of one block the later one counts, and a trailer's word is not enough to
- * say "stored". */
-static void
-test_rewrite(void)
-{
-	struct ofs_store_config config = base_config;
-	struct ofs_store *store;
-
-	config.ttl_s = 100;
-	store = begin_with(&config, 16);
-	for (uint32_t i = 0; i < 8; i++)
-		assert(store_put_now(store, &config, i, 0, record[0], 1000) == 0);
-	store = reopen(store, &config, 1050);
-	/* Segment 0 is full and not the newest: only its trailers were read. Segment 1 was verified. */
-	assert(store_put_now(store, &config, 1, 0, record[0], 1050) == 0);
-	assert(store_put_now(store, &config, 5, 0, record[0], 1050) == 0);
-	assert(stats_of(store).segments_free == 13 && stats_of(store).blocks == 8);
-	store = reopen(store, &config, 1101);
-	assert(stats_of(store).recovered == 1);
-	assert(store_get_now(store, &config, 1, 0, record[0], 1101) == 0);
-	end(store);
-}
-
 /* Is a place left alone while somebody still reads it? */
 static void
 test_pins(void)
@@ -476,8 +423,6 @@ main(void)
 	test_order();
 	test_refusals();
 	test_torn_superblock();
-	test_expiry();
-	test_rewrite();
 	test_pins();
 	test_write_errors();
 	test_corrupt();

@@ -9,6 +9,20 @@
  */
 #include "internal.h"
 
+void
+ofs_device_count_refused(struct ofs_device *device, int rc)
+{
+	device->status.puts_failed++;
+	device->status.puts_conflicting += rc == -EEXIST;
+}
+
+static void
+refuse(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe, int rc)
+{
+	ofs_device_count_refused(device, rc);
+	ofs_device_complete(device, port, sqe, rc);
+}
+
 static void
 queue_flush(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	const struct ofs_chunk_info *chunk, uint32_t slot)
@@ -46,8 +60,15 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 		if (ofs_region_publish(tenant->region, &block_key, slot, generation, OFS_CAUSE_WRITE) < 0)
 			device->status.publish_overflow++;
 	}
-	/* A block that is there already keeps its bytes, which its key names; and one flush is enough.
-	 * */
+	/* A block that is there already keeps its bytes, and one flush is enough. */
+	if (ofs_region_trailer(tenant->region, slot)->checksum != sqe->checksum) {
+		if (tenant->flush_of[slot] == OFS_NONE)
+			ofs_device_after_event(device,
+				ofs_core_block_clean(device->core, ofs_device_now_ns(device), chunk->chunk,
+					sqe->layer));
+		refuse(device, port, sqe, -EEXIST);
+		return true;
+	}
 	if (tenant->flush_of[slot] == OFS_NONE)
 		queue_flush(device, port, sqe, chunk, slot);
 	device->status.puts++;
@@ -82,15 +103,18 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 	int rc = check_put(device, port, sqe);
 
 	if (rc != 0) {
-		device->status.puts_failed++;
-		ofs_device_complete(device, port, sqe, rc);
+		refuse(device, port, sqe, rc);
 		return;
 	}
 	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
 	if (device->config.write_mode == OFS_WRITE_BACK) {
 		if (ofs_checksum(ofs_device_put_window(device, port, sqe), sqe->length) != sqe->checksum) {
-			device->status.puts_failed++;
-			ofs_device_complete(device, port, sqe, -EBADMSG);
+			refuse(device, port, sqe, -EBADMSG);
+			return;
+		}
+		if (ofs_store_conflicts(device->store, &chunk->store_key, sqe->layer, sqe->checksum,
+				ofs_clock_unix_s(&device->clock))) {
+			refuse(device, port, sqe, -EEXIST);
 			return;
 		}
 		if (stage_back(device, port, sqe, chunk))

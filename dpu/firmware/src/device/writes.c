@@ -22,7 +22,7 @@ answer_put(struct ofs_device *device, struct ofs_write *write, int rc)
 	if (rc == 0)
 		device->status.puts++;
 	else
-		device->status.puts_failed++;
+		ofs_device_count_refused(device, rc);
 	ofs_device_complete(device, write->port, &write->sqe, rc);
 }
 

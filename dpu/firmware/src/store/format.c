@@ -90,7 +90,7 @@ ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uin
 	trailer->tenant = (uint16_t)segment->tenant;
 	trailer->sequence = of->sequence;
 	trailer->store_key = of->key;
-	trailer->expire_s = of->expire_s;
+	trailer->expire_s = of->written_s;
 	/* A stale write of an earlier life, or one that went astray, is known by these. */
 	trailer->reserved[OFS_TRAILER_STORE] = store->super.uuid.lo;
 	trailer->reserved[OFS_TRAILER_SEGMENT] = segment->sequence;

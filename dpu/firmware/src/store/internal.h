@@ -22,6 +22,9 @@ enum {
 	OFS_CLEAN_OPS = 8,          /* moves in flight */
 	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes until a segment is sealed */
 	OFS_EXPIRE_SCAN_MAX = 4096, /* records one tick looks at */
+	/* One renewal in so many, evenly over a TTL, is written: what is on the device lasts a TTL and
+	 * this part of it. */
+	OFS_RENEWALS_UNWRITTEN = 8,
 	OFS_DRAIN_BATCH = 64,
 	OFS_READ_TRIES = 3,   /* at open */
 	OFS_DISCARDS_MAX = 2, /* in flight: the headers' ops are left to headers */
@@ -72,6 +75,8 @@ struct ofs_store_record {
 	struct ofs_key key;
 	uint64_t sequence;
 	uint64_t expire_s;
+	uint64_t written_s;   /* its expiry as it stands on the device: the same or later, 0 never */
+	uint64_t checksum;    /* of its payload */
 	uint32_t op;          /* WRITING: the put that writes it */
 	uint32_t coded_bytes; /* of its payload on the device; 0: it stands there as it is */
 	uint8_t state;

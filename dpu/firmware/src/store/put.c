@@ -18,13 +18,25 @@ end_at_once(struct ofs_store *store, uint64_t user)
 	return 0;
 }
 
+/* Whether the record is found until then by whoever opens the store again. */
+static int
+lasts(const struct ofs_store *store, uint32_t record, uint64_t expire_s)
+{
+	uint64_t written_s = store->records[record].written_s;
+
+	return written_s == 0 || (expire_s != 0 && expire_s <= written_s);
+}
+
 /* The same block is on its way: both puts end with that write, neither before it. */
 static int
-join(struct ofs_store *store, uint32_t record, uint64_t user)
+join(struct ofs_store *store, uint32_t record, uint64_t user, uint64_t expire_s)
 {
 	struct ofs_store_op *writer = &store->ops[store->records[record].op];
-	struct ofs_store_op *op = ofs_op_take(store, &store->op_free);
+	struct ofs_store_op *op;
 
+	if (!lasts(store, record, expire_s))
+		return -EAGAIN;
+	op = ofs_op_take(store, &store->op_free);
 	if (op == NULL)
 		return -EAGAIN;
 	op->kind = OFS_STORE_JOINED;
@@ -54,6 +66,9 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 	of->key = *key;
 	of->sequence = store->sequence + 1;
 	of->expire_s = expire_s;
+	/* A little later on the device, so that not each renewal has to be written. */
+	of->written_s = expire_s == 0 ? 0 : expire_s + store->config.ttl_s / OFS_RENEWALS_UNWRITTEN;
+	of->checksum = ofs_store_trailer(store, op->buffer)->checksum;
 	of->verified = 0;
 	ofs_record_prepare(store, op, record);
 	rc = ofs_record_submit(store, op, OFS_STORAGE_WRITE, record);
@@ -110,7 +125,8 @@ int
 ofs_store_put_until(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
 	uint32_t layer, void *record, uint64_t user, uint64_t expire_s, uint64_t now_s)
 {
-	uint32_t length = ofs_store_trailer(store, record)->length;
+	const struct ofs_trailer *trailer = ofs_store_trailer(store, record);
+	uint32_t length = trailer->length;
 	uint32_t found;
 	int rc;
 
@@ -122,21 +138,38 @@ ofs_store_put_until(struct ofs_store *store, uint32_t tenant, const struct ofs_k
 	found = ofs_store_index_find(store, store_key, layer);
 	if (found != OFS_NONE && store->segments[found / store->records_per_segment].tenant != tenant)
 		return -EINVAL; /* a key names a block of one tenant */
-	if (found != OFS_NONE && store->records[found].state == OFS_RECORD_WRITING) {
-		rc = join(store, found, user);
-	} else if (found != OFS_NONE && ofs_record_expired(store, found, now_s)) {
+	if (found != OFS_NONE && store->records[found].state != OFS_RECORD_WRITING
+		&& ofs_record_expired(store, found, now_s)) {
 		store->stats.expired += store->records[found].state == OFS_RECORD_LIVE;
 		ofs_record_drop(store, found);
-		rc = put_new(store, tenant, store_key, layer, record, user, OFS_NONE, expire_s);
-	} else if (found != OFS_NONE && store->records[found].verified) {
+		found = OFS_NONE;
+	}
+	if (found != OFS_NONE && store->records[found].checksum != trailer->checksum)
+		return -EEXIST;
+	if (found != OFS_NONE && store->records[found].state == OFS_RECORD_WRITING) {
+		rc = join(store, found, user, expire_s);
+	} else if (found != OFS_NONE && store->records[found].verified
+		&& lasts(store, found, expire_s)) {
 		rc = end_at_once(store, user);
-		if (rc == 0 && expire_s != 0)
-			store->records[found].expire_s = expire_s;
 	} else {
 		rc = put_new(store, tenant, store_key, layer, record, user, found, expire_s);
+		found = OFS_NONE;
 	}
+	if (rc == 0 && found != OFS_NONE && expire_s != 0)
+		store->records[found].expire_s = expire_s;
 	store->stats.puts += rc == 0;
 	return rc;
+}
+
+int
+ofs_store_conflicts(const struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
+	uint64_t checksum, uint64_t now_s)
+{
+	uint32_t found = ofs_store_index_find(store, store_key, layer);
+
+	return found != OFS_NONE && store->records[found].checksum != checksum
+		&& (store->records[found].state == OFS_RECORD_WRITING
+			|| !ofs_record_expired(store, found, now_s));
 }
 
 void

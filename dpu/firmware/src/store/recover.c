@@ -110,7 +110,8 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 	note_sequence(context, trailer.sequence);
 	record->key = trailer.store_key;
 	record->sequence = trailer.sequence;
-	record->expire_s = trailer.expire_s;
+	record->expire_s = record->written_s = trailer.expire_s;
+	record->checksum = trailer.checksum;
 	record->coded_bytes = ofs_trailer_coded_bytes(&trailer);
 	record->state = OFS_RECORD_WRITING; /* a candidate */
 	segment->next = item % store->records_per_segment + 1 > segment->next

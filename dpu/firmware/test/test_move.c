@@ -3,6 +3,7 @@
  * writes and deletes in the middle of it; and does a target that is full, fails, lies or hangs, or
  * an old device that fails, leave it with all that was acknowledged?
  */
+#include "store/internal.h"
 #include "support_device.h"
 
 #include <stdio.h>
@@ -329,11 +330,85 @@ test_an_old_device_that_fails(void)
 	}
 }
 
+static uint32_t
+writes_sent(struct scene *scene)
+{
+	const struct ofs_device *device = scene->world.device;
+	uint32_t sent = 0;
+
+	for (uint32_t i = 0; i < device->write_count; i++)
+		sent += device->writes[i].state == OFS_WRITE_SENT;
+	return sent;
+}
+
+/* One that came in the last pass would be missed by it: from there on none goes to a store. */
+static void
+test_the_last_pass_holds_writes(void)
+{
+	struct world_flight before, within;
+	struct ofs_move_status status;
+	struct scene scene;
+
+	begin(&scene, OFS_MOVE_COPIES);
+	world_put_all(&scene.session, 0, 0);
+	assert(move(&scene) == 0);
+	ofs_storage_hang(scene.world.device->move.storage);
+	world_pass(&scene.world, 1000000); /* every copy is read, and waits for the target */
+	ofs_storage_hang(scene.world.device->storage);
+	assert(world_put_begin(&scene.session, 1, 0, SECOND_NS, &before) == 0);
+	world_pass(&scene.world, 1000000);
+	assert(scene.world.device->move.step == OFS_STEP_COPY && writes_sent(&scene) == 1);
+	ofs_storage_unhang(scene.world.device->move.storage);
+	for (int i = 0; i < 100 && scene.world.device->move.step != OFS_STEP_LAST; i++)
+		world_pass(&scene.world, 100000);
+	assert(world_put_begin(&scene.session, 1, 1, SECOND_NS, &within) == 0);
+	world_pass(&scene.world, 1000000);
+	assert(scene.world.device->move.step == OFS_STEP_LAST && writes_sent(&scene) == 1);
+	ofs_storage_unhang(scene.world.device->storage);
+	(void)world_put_end(&before); /* what hung fails */
+	assert(world_put_end(&within) == 0 && within.out.rcs[0] == 0);
+	status = wait_for_end(&scene);
+	assert(status.switched && status.blocks_copied == OFS_MOVE_COPIES);
+	expect_blocks(&scene, 0, 0, OFS_MOVE_COPIES, 0);
+	expect_blocks(&scene, 1, 1, 1, 0);
+	end(&scene);
+}
+
+/*
+ * Each write of the record is said to have failed, and stands there all the same: a start would
+ * follow it to a store that is not kept up any more. So it is taken back before the move fails.
+ */
+static void
+test_a_record_that_failed_is_taken_back(void)
+{
+	struct ofs_store_forward record;
+	struct ofs_move_status status;
+	struct scene scene;
+
+	begin(&scene, CHUNKS);
+	world_put_all(&scene.session, 0, 0);
+	assert(move(&scene) == 0);
+	while (scene.world.device->move.step < OFS_STEP_SYNC)
+		world_pass(&scene.world, 1000);
+	make_bad(scene.world.device->storage);
+	bad.fail[OFS_STORAGE_WRITE] = true;
+	while (scene.world.device->move.step < OFS_STEP_ERASE)
+		world_pass(&scene.world, 1000);
+	bad.fail[OFS_STORAGE_WRITE] = false;
+	status = wait_for_end(&scene);
+	assert(status.state == OFS_MOVE_FAILED && !status.switched && status.rc == -EIO);
+	assert(ofs_store_forwarded(scene.world.device->store, &record) == 0);
+	expect_blocks(&scene, 0, 0, CHUNKS, 0);
+	end(&scene);
+}
+
 int
 main(void)
 {
 	test_all_comes_over();
 	test_hosts_go_on();
+	test_the_last_pass_holds_writes();
+	test_a_record_that_failed_is_taken_back();
 	test_write_back();
 	test_refused();
 	test_a_target_that_fails();

@@ -63,7 +63,8 @@ struct ofs_io_done {
 struct ofs_storage_config {
 	char backend[16];    /* "posix", "io_uring", "emulated", "sim", "skeleton", or one that was
 	                                 * added; "auto": the best for a file that opens */
-	char path[512];      /* file or block device; spdk: transport ids; ignored by sim */
+	char path[512];      /* file or block device; spdk: transport ids; sim: a file that keeps
+	                      * its bytes, else nothing does */
 	char inner[16];      /* emulated: the side below; "" = memory: volatile, sparse,
 	                                 * first touch on demand */
 	uint64_t size_bytes; /* file: created or grown to it; block device: at most its size */

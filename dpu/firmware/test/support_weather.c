@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define OPENS_MAX 200 /* a device that fails at open is opened again under another storage seed */
 #define CALM_TIMEOUT_NS 500000000ull /* no deadline passes where nothing hangs */
@@ -69,9 +71,10 @@ weather_policy(struct weather *w, struct ofs_policy *policy)
 static void
 draw_weights(struct weather *w)
 {
-	/* attach open append put fetch close detach raw reset control policy hang pass together */
-	static const uint32_t most[WEATHER_EVENTS] = {6, 8, 20, 60, 100, 4, 2, 10, 1, 6, 3, 4, 20, 60};
-	static const uint32_t least[WEATHER_EVENTS] = {1, 2, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 1, 2};
+	/* attach open append put fetch close detach raw reset control policy hang pass together cut */
+	static const uint32_t most[WEATHER_EVENTS] = {6, 8, 20, 60, 100, 4, 2, 10, 1, 6, 3, 4, 20, 60,
+		1};
+	static const uint32_t least[WEATHER_EVENTS] = {1, 2, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0};
 
 	for (uint32_t i = 0; i < WEATHER_EVENTS; i++) {
 		w->weights[i] = least[i] + sometimes(w, most[i]);
@@ -139,30 +142,55 @@ draw_config(struct weather *w, struct ofs_device_config *config)
 	config->port_entry_count = 2u << weather_below(w, 4);
 	config->put_slot_count = between(w, 1, 8);
 	config->io_timeout_ns = CALM_TIMEOUT_NS;
+	config->storage.discard = weather_below(w, 2);
 	draw_faults(w, config);
+}
+
+static void
+open_device(struct weather *w, struct world *world, struct ofs_device_config *config)
+{
+	char error[512] = "";
+	int rc = -EIO;
+
+	for (uint32_t i = 0; rc != 0 && i < OPENS_MAX; i++) {
+		config->storage.seed = w->seed * OPENS_MAX + w->opens++;
+		rc = world_try_open(world, config, error, sizeof(error));
+		if (w->strict && rc != 0)
+			break;
+	}
+	if (rc != 0) {
+		fprintf(stderr, "simulate: seed %llu: the device does not open: %s\n",
+			(unsigned long long)w->seed, error);
+		abort();
+	}
+	for (uint32_t i = 0; i < config->core.tenant_max; i++)
+		world_tenant(world, config->core.slot_count / config->core.tenant_max);
 }
 
 void
 weather_open(struct weather *w, uint64_t seed, struct world *world)
 {
 	struct ofs_device_config config;
-	char error[512] = "";
-	int rc = -EIO;
 
 	*w = (struct weather){.seed = seed, .random = seed * 0xd1342543de82ef95ull};
 	draw_config(w, &config);
 	draw_weights(w);
-	for (uint32_t i = 0; rc != 0 && i < OPENS_MAX; i++) {
-		config.storage.seed = seed * OPENS_MAX + i;
-		rc = world_try_open(world, &config, error, sizeof(error));
-		if (w->strict && rc != 0)
-			break;
-	}
-	if (rc != 0) {
-		fprintf(stderr, "simulate: seed %llu: the device does not open: %s\n",
-			(unsigned long long)seed, error);
-		abort();
-	}
-	for (uint32_t i = 0; i < config.core.tenant_max; i++)
-		world_tenant(world, config.core.slot_count / config.core.tenant_max);
+	w->medium_fd = memfd_create("drive", MFD_CLOEXEC);
+	assert(w->medium_fd >= 0);
+	snprintf(config.storage.path, sizeof(config.storage.path), "/proc/self/fd/%d", w->medium_fd);
+	open_device(w, world, &config);
+}
+
+void
+weather_open_again(struct weather *w, struct world *world)
+{
+	struct ofs_device_config config = world->config;
+
+	open_device(w, world, &config);
+}
+
+void
+weather_close(struct weather *w)
+{
+	close(w->medium_fd);
 }

@@ -15,13 +15,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { HOSTS_MAX = 4, SESSIONS_MAX = 8, WEATHER_EVENTS = 14, LOG_PIECE = 262144 };
+enum { HOSTS_MAX = 4, SESSIONS_MAX = 8, WEATHER_EVENTS = 15, LOG_PIECE = 262144 };
 
 struct weather {
 	uint64_t seed;
 	uint64_t random;
 	bool strict;
 	bool hangs;
+	int medium_fd; /* of the drive, which outlives the device */
+	uint32_t opens;
 	uint32_t weights[WEATHER_EVENTS];
 	uint32_t weight_sum;
 	struct ofs_fabric_sim_config fabric;
@@ -41,8 +43,9 @@ struct simulation {
 	uint32_t step;
 	uint64_t hash;
 	uint64_t read_errors;
-	bool hasty;     /* the call at hand has little time */
-	bool was_dirty; /* write-back had not flushed all when the fetch began */
+	uint64_t losses; /* failed checks and expired blocks, of which each may be one that is missed */
+	bool hasty;      /* the call at hand has little time */
+	bool was_dirty;  /* write-back had not flushed all when the fetch began */
 	uint8_t *log;
 	uint64_t log_size_bytes;
 	uint64_t log_room_bytes;
@@ -83,6 +86,9 @@ void simulate_judge_put(struct simulation *s, const struct ofs_key *store_key, u
 
 /* Draws the weather and opens a device under it. */
 void weather_open(struct weather *weather, uint64_t seed, struct world *world);
+/* Opens it again, on what the last one left. */
+void weather_open_again(struct weather *weather, struct world *world);
+void weather_close(struct weather *weather);
 /* 0 .. limit - 1; 0 where limit is 0. */
 uint32_t weather_below(struct weather *weather, uint32_t limit);
 uint32_t weather_event(struct weather *weather);

@@ -7,11 +7,17 @@
  * number): the same seed and the same calls give the same run. After a hang (drawn, or
  * ofs_storage_hang for the whole device) nothing of it completes until ofs_storage_unhang, which
  * ends it with -ETIMEDOUT and no data moved.
+ *
+ * With a path the medium is that file, and outlives the storage. What is in flight at close is torn,
+ * as when the power is cut: some of its blocks were reached, others not.
  */
 #include "internal.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "due_heap.h"
 
@@ -46,6 +52,7 @@ struct sim_storage {
 	uint32_t hung_first;
 	uint64_t io_count;
 	int hung;
+	int opened;
 };
 
 /* splitmix64 of a counter: no state but the number of the I/O. */
@@ -70,11 +77,11 @@ sim_draw(const struct sim_storage *sim, const struct ofs_io *io, uint64_t random
 	edge += sim->config.fault_hang_per_million;
 	if (draw < edge)
 		return FAULT_HANG;
-	if (io->op == OFS_STORAGE_SYNC || io->op == OFS_STORAGE_DISCARD)
+	if (io->op == OFS_STORAGE_SYNC)
 		return FAULT_NONE;
 	edge += sim->config.fault_short_per_million;
 	if (draw < edge)
-		return FAULT_SHORT;
+		return io->op == OFS_STORAGE_DISCARD ? FAULT_NONE : FAULT_SHORT;
 	edge += io->op == OFS_STORAGE_READ ? sim->config.fault_corrupt_per_million
 									   : sim->config.fault_torn_per_million;
 	if (draw >= edge)
@@ -133,7 +140,7 @@ sim_execute(struct sim_storage *sim, const struct sim_slot *slot)
 		return 0;
 	if (io->op == OFS_STORAGE_DISCARD) {
 		sim_discard(sim, slot);
-		return io->size_bytes;
+		return slot->fault == FAULT_TORN ? -EIO : (int64_t)io->size_bytes;
 	}
 	if (slot->fault == FAULT_SHORT) {
 		sim_move(sim, io, 0, io->size_bytes / lba / 2 * lba);
@@ -256,16 +263,59 @@ sim_wait_fd(struct ofs_storage *storage)
 }
 
 static void
+sim_tear(struct sim_storage *sim, uint32_t index)
+{
+	const struct sim_slot *slot = &sim->slots[index];
+
+	if (slot->io.op == OFS_STORAGE_WRITE)
+		sim_move_torn(sim, slot);
+	else if (slot->io.op == OFS_STORAGE_DISCARD)
+		sim_discard(sim, slot);
+}
+
+static void
+sim_cut(struct sim_storage *sim)
+{
+	for (; sim->hung_first != OFS_NONE; sim->hung_first = sim->slots[sim->hung_first].next_hung)
+		sim_tear(sim, sim->hung_first);
+	while (ofs_due_heap_next_ns(&sim->heap) != UINT64_MAX)
+		sim_tear(sim, ofs_due_heap_pop(&sim->heap));
+}
+
+static void
 sim_close(struct ofs_storage *storage)
 {
 	struct sim_storage *sim = (struct sim_storage *)storage;
 
+	if (sim->opened)
+		sim_cut(sim);
 	ofs_storage_memory_close(sim->memory, storage->size_bytes);
 	ofs_nvme_model_close(sim->model);
 	ofs_due_heap_close(&sim->heap);
 	free(sim->slots);
 	free(sim->free_slots);
 	free(sim);
+}
+
+static int
+sim_open_medium(struct sim_storage *sim)
+{
+	uint64_t size_bytes = sim->base.size_bytes;
+	void *memory = MAP_FAILED;
+	int fd;
+	int rc;
+
+	if (sim->config.path[0] == '\0')
+		return ofs_storage_memory_open(&sim->memory, size_bytes);
+	fd = open(sim->config.path, O_RDWR | O_CLOEXEC);
+	if (fd >= 0 && ftruncate(fd, (off_t)size_bytes) == 0)
+		memory = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	rc = memory == MAP_FAILED ? -errno : 0;
+	if (fd >= 0)
+		close(fd);
+	if (rc == 0)
+		sim->memory = memory;
+	return rc;
 }
 
 static int
@@ -276,7 +326,7 @@ sim_open_parts(struct sim_storage *sim)
 
 	if (sim->base.size_bytes == 0)
 		return -EINVAL;
-	rc = ofs_storage_memory_open(&sim->memory, sim->base.size_bytes);
+	rc = sim_open_medium(sim);
 	if (rc != 0)
 		return rc;
 	rc = ofs_nvme_model_open(&sim->model, &sim->config.nvme, sim->config.seed);
@@ -308,6 +358,7 @@ sim_open(struct ofs_storage **out, const struct ofs_storage_config *config, stru
 		sim_close(&sim->base);
 		return rc;
 	}
+	sim->opened = 1;
 	*out = &sim->base;
 	return 0;
 }

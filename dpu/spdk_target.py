@@ -1,9 +1,9 @@
 """A target of SPDK that runs for one process: started here, configured over JSON-RPC, ended here.
 
 `Target` starts an `nvmf_tgt` without huge pages on a core of its own, and gives it drives (a file,
-memory) as NVMe-oF namespaces over TCP or vfio-user; the transport id that a storage takes as path
-comes back. The daemon starts one where `storage.target` names the program; tests and benches do
-the same. The client package `spdk` (extra `spdk`) speaks to it.
+memory) as NVMe-oF namespaces over TCP, RDMA or vfio-user; the transport id that a storage takes as
+path comes back. The daemon starts one where `storage.target` names the program; tests and benches
+do the same. The client package `spdk` (extra `spdk`) speaks to it.
 
 The program polls: it burns its core. It dies with the thread that started it. Every wait has a
 deadline; what the program says goes to `log` in its folder. Whoever was killed left a folder
@@ -118,15 +118,17 @@ class Target:
                   uuid=identity)  # fmt: skip
         return name
 
-    def serve(self, drive: str, transport: str = "TCP", port: int = 0) -> str:
-        """Offer `drive` over `transport`, TCP (a free port on loopback, where 0) or VFIOUSER; the
-        transport id."""
+    def serve(
+        self, drive: str, transport: str = "TCP", port: int = 0, host: str = "127.0.0.1"
+    ) -> str:
+        """Offer `drive` over `transport`; the transport id. TCP and RDMA at the address `host`, at
+        a free port where 0; VFIOUSER in a folder."""
         if transport not in self._transports:
             self.call("nvmf_create_transport", trtype=transport)
             self._transports.add(transport)
         nqn = f"{NQN}:{drive}.{transport.lower()}"
-        if transport == "TCP":
-            address = {"trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1",
+        if transport != "VFIOUSER":
+            address = {"trtype": transport, "adrfam": "IPv4", "traddr": host,
                        "trsvcid": str(port or _free_port())}  # fmt: skip
         else:
             place = self.folder / drive

@@ -97,6 +97,7 @@ SIDES: dict[str, Side] = {
     "skeleton": Side("skeleton", False, {}),
     "spdk-tcp": SpdkSide("spdk", True, {"transport": "TCP"}),
     "spdk-pcie": SpdkSide("spdk", True, {"transport": "PCIe"}),
+    "spdk-rdma": SpdkSide("spdk", True, {"transport": "RDMA"}),
     "spdk-vfio-user": SpdkSide("spdk", True, {"transport": "VFIOUSER"}),
 }
 

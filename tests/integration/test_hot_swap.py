@@ -5,10 +5,14 @@ another; it is killed at random moments of a move and started again with the con
 What is marked `spdk` moves to real targets: tests/reference/spdk_drives.py says what it takes.
 """
 
+import json
+import os
 import random
+import signal
 import subprocess
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +304,49 @@ def test_blocks_move_to_spdk_and_back_under_load(tmp_path: Path) -> None:
                 check_text(tier, number, acknowledged)
 
 
+def children(tier: Tier) -> list[int]:
+    """The programs that the daemon runs, whichever thread began them."""
+    tasks = Path(f"/proc/{tier.process.pid}/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+def reads(tier: Tier, number: int, acknowledged: Names) -> bool:
+    try:
+        return check_text(tier, number, acknowledged) > 0
+    except AssertionError:
+        return False
+
+
+@pytest.mark.spdk
+@pytest.mark.timeout(400)
+def test_a_target_that_is_started_again_is_told(tmp_path: Path) -> None:
+    """Killed below a daemon at work: are all blocks there, is the restart a line of the log and a
+    metric, and does the next program run?"""
+    acknowledged: Names = set()
+    own = SMALL | {
+        "storage__backend": "spdk", "storage__path": "", "storage__target": spdk_drives.program(),
+        "storage__target_file": str(tmp_path / "store.ofs"), "storage__io_timeout": "60s",
+        "daemon__metrics_endpoint": "127.0.0.1:0",
+    }  # fmt: skip
+    with daemon(tmp_path, **own) as tier:
+        fill(tier, range(3), acknowledged)
+        (program,) = children(tier)
+        assert "target_restarted" not in tier.log.read_text()
+        os.kill(program, signal.SIGKILL)
+        until(lambda: reads(tier, 0, acknowledged))  # demands have a deadline of their own
+        for number in range(3):
+            check_text(tier, number, acknowledged)
+        until(lambda: "target_restarted" in tier.log.read_text())
+        lines = [json.loads(line) for line in tier.log.read_text().splitlines()]
+        (said,) = (line for line in lines if line["event"] == "target_restarted")
+        assert (said["level"], said["restarts"], said["down"]) == ("warning", 1, "")
+        url = f"http://127.0.0.1:{tier.metrics_port}/metrics"
+        metric = "\noffstage_storage_target_restarts_total 1.0\n"
+        until(lambda: metric in urllib.request.urlopen(url, timeout=WAIT_S).read().decode())
+        (again,) = children(tier)
+        assert again != program
+
+
 @pytest.mark.spdk
 @pytest.mark.timeout(400)
 def test_blocks_leave_the_daemons_own_target_which_then_ends(tmp_path: Path) -> None:
@@ -316,9 +363,9 @@ def test_blocks_leave_the_daemons_own_target_which_then_ends(tmp_path: Path) -> 
             operator.storage_move({"path": str(tmp_path / "store.ofs"), "backend": "posix"})
         with pytest.raises(OffstageError, match="ends with the daemon"):
             operator.storage_move({"path": "x", "target": spdk_drives.program()})
+        assert len(children(tier)) == 1
         assert moved(operator, tmp_path / "to", backend="posix")["state"] == "done"
-        children = Path(f"/proc/{tier.process.pid}/task/{tier.process.pid}/children")
-        until(lambda: not children.read_text().strip())
+        until(lambda: not children(tier))
         for number in range(3):
             check_text(tier, number, acknowledged)
     with daemon(tmp_path, **own) as tier:

@@ -49,7 +49,8 @@ class Tier:
     endpoint: str
     runtime_dir: Path
     storage: str
-    metrics_port: int = 0
+    metrics_port: int
+    log: Path
 
     def control(self, tenant: str = TENANT, **more: Any) -> Control:
         return Control(self.endpoint, tenant=tenant, runtime_dir=self.runtime_dir, **more)
@@ -73,7 +74,7 @@ def daemon(folder: Path, **changed: str) -> Iterator[Tier]:
         assert line, log.read_text()
         ready = json.loads(line)
         yield Tier(process, ready["endpoint"], Path(ready["runtime_dir"]), ready["storage"],
-                   ready["metrics_port"])  # fmt: skip
+                   ready["metrics_port"], log)  # fmt: skip
     finally:
         process.kill()
         process.wait()

@@ -2,7 +2,8 @@
 
 One nvmf_tgt for all tests of a process, started with the first drive that is asked for and ended
 with the process. A drive of this machine is used where OFFSTAGE_SPDK_PCIE has its address, and
-what is on it is lost. What is missing is a skip that names the mend.
+what is on it is lost; RDMA where OFFSTAGE_SPDK_RDMA has the IP address of an RDMA device. What is
+missing is a skip that names the mend.
 """
 
 import atexit
@@ -69,11 +70,17 @@ def drive(transport: str, size_bytes: int) -> str:
             pytest.skip("no drive of this machine; bind one that may be lost to vfio-pci, and "
                         "give its PCI address in OFFSTAGE_SPDK_PCIE")  # fmt: skip
         return f"trtype:PCIe traddr:{address}"
+    host = "127.0.0.1"
+    if transport == "RDMA":
+        host = os.environ.get("OFFSTAGE_SPDK_RDMA", "")
+        if not host:
+            pytest.skip("no RDMA device; build SPDK --with-rdma, name one in OFFSTAGE_SPDK_RDMA "
+                        "(rdma link add rxe0 type rxe netdev eth0)")  # fmt: skip
     name = f"OFFSTAGE_TEST_DRIVE_{transport}_{size_bytes}"
     if name not in os.environ:
         target = _target()
         made = target.memory_drive(f"{transport.lower()}{size_bytes}", size_bytes, 512)
-        os.environ[name] = target.serve(made, transport)
+        os.environ[name] = target.serve(made, transport, host=host)
     return os.environ[name]
 
 
@@ -83,7 +90,7 @@ def ends_by(test: Path, mistake: str, side: str, folder: Path) -> int:
     folders = [str(test.parent), str(Path(__file__).parent)]
     text = CHILD.format(folders=folders, mistake=mistake, side=side, folder=str(folder))
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode <= 0, done.stderr
     return -done.returncode

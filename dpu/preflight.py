@@ -106,5 +106,7 @@ def _check_namespace(config: Config) -> None:
                        storage.path, "look at the target")  # fmt: skip
     found = holds(bytes(head.view))
     if found not in ("", STORE):
+        if storage.target:
+            raise BadInput(f"the file carries {found}", storage.target_file, "give another")
         raise BadInput(f"the namespace carries {found}", storage.path,
                        "give one that nobody uses, or `offstage dpu erase` this one")  # fmt: skip

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import spdk_drives
 
@@ -322,6 +323,24 @@ def test_what_carries_something_is_refused_until_it_is_erased(target: Target) ->
     with open_drive(path) as storage:  # and what lay far from the head is given back too
         storage.run([Io(READ, 0, 8 * MIB, 4 * KIB, buffer)])
     assert not any(buffer.view)
+
+
+def test_a_file_that_carries_something_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    """Is a file of the daemon's own target, which ends with it, not told as a drive to erase?"""
+    file = tmp_path / "blocks"
+    file.write_bytes(bytes(512) + b"EFI PART" + bytes(SIZE_BYTES - 520))
+    asked = config.load(overrides={
+        "storage.backend": "spdk", "storage.target": spdk_drives.program(),
+        "storage.target_file": str(file), "storage.size": "32MiB",
+    })  # fmt: skip
+    own = OwnTarget(asked.storage)
+    try:
+        storage = msgspec.structs.replace(asked.storage, path=own.path)
+        with pytest.raises(BadInput, match=r"GPT partition table; give another$") as refused:
+            check_store_file(msgspec.structs.replace(asked, storage=storage))
+        assert refused.value.where == str(file)
+    finally:
+        own.close()
 
 
 def test_a_drive_that_lies_and_one_that_is_short_of_memory(target: Target) -> None:

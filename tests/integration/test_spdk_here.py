@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,21 @@ def bind(address: str, driver: str) -> None:
     (PCI / "drivers_probe").write_text(address)
 
 
+def _space(address: str) -> Path:
+    """The kernel's name of the first namespace, which it finds in its own time."""
+    end = time.monotonic() + WAIT_S
+    while not (found := list((PCI / "devices" / address).glob("nvme/nvme*/nvme*n1"))):
+        assert time.monotonic() < end, "the kernel does not take the drive: modprobe nvme"
+        time.sleep(0.1)
+    return found[0]
+
+
 def placement(address: str) -> dict[int, int]:
     """Sectors that are left in the reclaim unit of each placement handle; the drive's own word.
     Empty where it has no placement."""
     bind(address, "")
     try:
-        (space,) = (PCI / "devices" / address).glob("nvme/nvme*/nvme*n1")
+        space = _space(address)
         said = subprocess.run(["nvme", "fdp", "status", f"/dev/{space.name}"], capture_output=True,
                               text=True, timeout=WAIT_S, check=False).stdout  # fmt: skip
     finally:

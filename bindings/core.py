@@ -108,6 +108,9 @@ class Policy:
     lateness_permille_max: int = 0
     lease_ns: int = 0
     probability_permille_min: int = 100
+    hint_scores_max: int = 0
+    hint_every_steps: int = 1
+    hint_score_bits: int = 16
 
     def with_(self, **changes: Any) -> "Policy":
         """A copy with other values."""

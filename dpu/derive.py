@@ -80,7 +80,10 @@ def policy_window_blocks(policy: PolicyOptions, block_tokens: int) -> int:
 
 def core_policy(policy: PolicyOptions, block_tokens: int) -> Policy:
     """The decision core's policy: windows in blocks, the cap under the core's name. Daemon,
-    laboratory and the demo's curve all make theirs here."""
+    laboratory and the demo's curve all make theirs here. BadInput where the core knows no such
+    value."""
+    if policy.hint_score_bits not in (8, 16):
+        raise BadInput(f"hint_score_bits is {policy.hint_score_bits}", "policy", "choose 8 or 16")
     own = {"prefetchers", "eviction", "window_blocks", "prefetch_bytes_per_s_max"}
     alike = [one.name for one in fields(Policy) if one.name not in own]
     return Policy(

@@ -210,6 +210,15 @@ class PolicyOptions(Settings, frozen=True):
     probability_permille_min: Annotated[
         int, within(0, 1000, "a demand within 4 steps less likely than this is not prefetched")
     ] = 100
+    hint_scores_max: Annotated[
+        int, within(0, 65535, "of a layer's scores the best so many are taken in; 0: all")
+    ] = 0
+    hint_every_steps: Annotated[
+        int, within(1, 255, "scores are taken in of one step in so many; 1: of each")
+    ] = 1
+    hint_score_bits: Annotated[
+        int, within(8, 16, "of each score: 16, or 8 for its upper half")
+    ] = 16
 
 
 class Limits(Settings, frozen=True):

@@ -32,6 +32,7 @@ LEDGER = {
     "steps": ("layer_steps", "layers of steps served"),
     "demand_bytes_read": ("demand_read_bytes", "read from the store for demands"),
     "prefetch_bytes_read": ("prefetch_read_bytes", "read from the store ahead of need"),
+    "hint_bytes": ("hint_bytes", "of scores and guesses that hosts sent"),
     "pollution": ("polluted_demands", "misses whose block a prefetch had evicted"),
     "evictions": ("evicted_blocks", "blocks evicted from the arena"),
     "evictions_generating": ("evicted_generating_blocks", "of them, of a generating session"),

@@ -274,6 +274,7 @@ class Guesses(State):
     def hint(self, now: int, number: int, guesses: Sequence[Guess]) -> None:
         """(layer, ordinal, steps, probability, cause) each, by the host."""
         self._enter(now)
+        self.tenants[self.sessions[number].config.tenant].ledger["hint_bytes"] += 16 * len(guesses)
         for guess in guesses:
             self._hint_one(number, *guess)
         self.pump()

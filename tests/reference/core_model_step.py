@@ -50,7 +50,8 @@ class Steps(Arena):
             if miss:
                 missed.append(i)
         if not retry:
-            self.observe(number, layer, demands, scores or [])
+            ledger["hint_bytes"] += 2 * len(scores or [])
+            self.observe(number, layer, demands, self._taken_in(step, scores or []))
         for i in missed:
             self._miss(number, layer, demands[i], waiter, i, retry)
         if not retry:
@@ -59,6 +60,20 @@ class Steps(Arena):
         self.leases = [n for n in self.leases if n != number] + [number]
         self.pump()
         return ends
+
+    def _taken_in(self, step: int, scores: Sequence[int]) -> list[int]:
+        """As much of a hint as the policy lets: of equal scores at the cut the first."""
+        policy = self.policy
+        if step % max(1, policy.hint_every_steps):
+            return []
+        kept = list(scores)
+        if policy.hint_scores_max:
+            order = sorted(range(len(kept)), key=lambda i: (-kept[i], i))
+            for i in order[policy.hint_scores_max :]:
+                kept[i] = 0
+        if policy.hint_score_bits == 8:
+            kept = [score | 0xFF if score else 0 for score in kept]
+        return kept
 
     def _pace(self, session: Session, step: int) -> None:
         if session.step == step:

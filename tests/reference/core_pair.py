@@ -293,4 +293,7 @@ def random_policy(source: random.Random) -> Policy:
         lateness_permille_max=source.choice([0, 100]),
         lease_ns=source.choice([0, 100_000, 5_000_000]),
         probability_permille_min=source.choice([0, 10] if sharing else [0, 10, 50, 160]),
+        hint_scores_max=source.choice([0, 0, 1, 5]),
+        hint_every_steps=source.choice([1, 1, 3]),
+        hint_score_bits=source.choice([8, 16]),
     )

@@ -82,7 +82,9 @@ struct ofs_policy {
 	uint32_t lateness_permille_max; /* above it the deadline margin grows; 0: off */
 	uint64_t lease_ns; /* a demanded block is pinned to the session's next step, at most so long */
 	uint32_t probability_permille_min; /* of a demand within 4 steps: less is not prefetched */
-	uint32_t reserved;
+	uint16_t hint_scores_max;          /* a layer's best so many scores are taken in; 0: all */
+	uint8_t hint_every_steps;          /* of one step in so many; 0 and 1: of each */
+	uint8_t hint_score_bits;           /* 8: with their upper byte; 0 and 16: whole */
 };
 
 struct ofs_tenant_config {
@@ -117,7 +119,8 @@ struct ofs_step {
 	const uint8_t *seen;     /* [demand_count] OFS_SEEN_* or a cause; NULL: all UNKNOWN */
 	const uint16_t *scores;  /* [score_count] score of ordinal i, 0 = never */
 };
-#define OFS_STEP_RETRY 0x1 /* the same demands again after -EAGAIN: not counted in the ledger */
+#define OFS_STEP_RETRY 0x1  /* the same demands again after -EAGAIN: not counted in the ledger */
+#define OFS_STEP_PACKED 0x2 /* the hint came as the policy limits it: so its bytes are counted */
 
 enum ofs_action_type {
 	OFS_ACTION_READ = 1,    /* read (store_key, layer) into slot; answer with ofs_core_io_done */
@@ -170,6 +173,7 @@ struct ofs_ledger {
 	uint64_t log_bytes_lost;   /* a log with a hole is not replayed */
 	uint64_t lead_ns_log2[64]; /* prefetched and used: arrival to need */
 	uint64_t late_ns_log2[64]; /* late demands: need to arrival */
+	uint64_t hint_bytes;       /* of scores and guesses that hosts sent */
 	uint64_t degree_now;       /* gauge: prefetch degree after feedback */
 	uint64_t resident_slots;   /* gauge */
 };

@@ -275,3 +275,23 @@ def test_rows_lie_in_memory_as_the_engine_writes_them() -> None:
     assert [field.offset for _, field in fields] == [ROW.fields[n][1] for n in ROW.names or ()]
     fields = ffi.typeof("struct ofs_guess").fields
     assert [field.offset for _, field in fields] == [GUESS.fields[n][1] for n in GUESS.names or ()]
+
+
+def test_hints_cost_what_the_policy_lets_a_host_send() -> None:
+    """Scores of 12 blocks, 2 bytes each; the best three as a byte and an ordinal of two; one step
+    in two. Guesses are 16 bytes each, seven of them before the first step."""
+    policy = Policy("ema", "score")
+    limits = [
+        ({}, 2 * 12 * STEPS),
+        ({"hint_score_bits": 8}, 12 * STEPS),
+        ({"hint_score_bits": 8, "hint_scores_max": 3}, 3 * 3 * STEPS),
+        ({"hint_score_bits": 8, "hint_scores_max": 11}, 12 * STEPS),  # all of them are shorter
+        ({"hint_every_steps": 2}, 2 * 12 * 11),
+    ]
+    config = replace(CONFIG, nvme=None, append_steps=0)
+    work = replace(work_of(3, plain=True), guesses=None)
+    for changes, size_bytes in limits:
+        core, _, _ = ran(policy.with_(**changes), [work], [5], config)
+        assert core.ledger()["hint_bytes"] == LAYERS * size_bytes + 7 * 16, changes
+    core, _, _ = ran(Policy(), [work], [5], config)
+    assert core.ledger()["hint_bytes"] == 7 * 16  # nobody looks at scores: none are sent

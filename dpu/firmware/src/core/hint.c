@@ -1,7 +1,9 @@
 /*
- * hint.c: guesses made by the host.
+ * hint.c: what the host says ahead of demands: scores with a step, and guesses.
  *
- * Model: the host names blocks that a layer will demand in this step of the session or a later one.
+ * Model: of a step's scores the core takes in what the policy lets: the best of a layer, their
+ * upper byte, one step in several. What is left out is a score of 0, or no hint at all, whatever
+ * the host has sent: so a host that sends no more than that changes nothing. The host names blocks that a layer will demand in this step of the session or a later one.
  * Absent ones become candidates like the core's own, but beside the degree and outside the feedback
  * that sets it; staged ones are kept longer. A guess is for one run of its layer: once the layer
  * has run that step it means nothing. All guesses of a call are checked before the first acts.
@@ -9,6 +11,64 @@
 #include "internal.h"
 
 _Static_assert(sizeof(struct ofs_guess) == 16, "the log and Python hold guesses of 16 bytes");
+
+#define SCORE_BYTES 2
+
+/*
+ * Over the fabric. The best of a layer go with their ordinals, unless all of them are shorter.
+ */
+static uint64_t
+scores_size_bytes(const struct ofs_policy *policy, uint32_t count, uint32_t packed)
+{
+	uint64_t score = policy->hint_score_bits == 8 ? 1 : SCORE_BYTES;
+	uint64_t best = policy->hint_scores_max * (score + (count <= 1u << 16 ? 2 : 4));
+
+	if (!packed)
+		return (uint64_t)count * SCORE_BYTES;
+	return policy->hint_scores_max && best < count * score ? best : count * score;
+}
+
+/* The scores that reach the cut, of those at it the first: `rank` together; the others are 0. */
+static void
+best_kept(uint16_t *scores, uint32_t count, uint32_t rank)
+{
+	uint32_t cut = ofs_rank_cut(scores, count, rank), above = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		above += scores[i] > cut;
+	for (uint32_t i = 0; i < count; i++)
+		if (scores[i] == cut && above < rank)
+			above++;
+		else if (scores[i] <= cut)
+			scores[i] = 0;
+}
+
+/* `kept`: the step, with as much of its hint as the policy takes in. */
+void
+ofs_hint_limit(struct ofs_core *core, const struct ofs_step *step, struct ofs_step *kept)
+{
+	const struct ofs_policy *policy = &core->policy;
+	uint32_t every = policy->hint_every_steps ? policy->hint_every_steps : 1;
+	uint32_t count = step->score_count, packed = step->flags & OFS_STEP_PACKED;
+	int due = step->step % every == 0;
+
+	*kept = *step;
+	if (count == 0 || step->flags & OFS_STEP_RETRY)
+		return;
+	if (due || !packed)
+		core->ledgers[core->sessions[step->session].config.tenant].hint_bytes +=
+			scores_size_bytes(policy, count, packed);
+	kept->score_count = due ? count : 0;
+	if (!due || (policy->hint_scores_max == 0 && policy->hint_score_bits != 8))
+		return;
+	memcpy(core->hint, step->scores, count * sizeof(*core->hint));
+	kept->scores = core->hint;
+	if (policy->hint_scores_max && policy->hint_scores_max < count)
+		best_kept(core->hint, count, policy->hint_scores_max);
+	for (uint32_t i = 0; policy->hint_score_bits == 8 && i < count; i++)
+		if (core->hint[i])
+			core->hint[i] |= 0xff; /* 0 stays what was never */
+}
 
 static int
 hint_check(const struct ofs_core *core, uint32_t session, const struct ofs_guess *guesses,
@@ -84,6 +144,7 @@ ofs_core_hint(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 
 	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_HINT)))
 		return rc;
+	core->ledgers[core->sessions[session].config.tenant].hint_bytes += count * sizeof(*guesses);
 	for (uint32_t i = 0; i < count; i++)
 		guess_take(core, session, &guesses[i]);
 	ofs_pump(core);

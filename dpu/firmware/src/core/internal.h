@@ -205,6 +205,9 @@ struct ofs_candidate ofs_queue_first(const struct ofs_core *core, uint32_t tenan
 void ofs_queue_drop_first(struct ofs_core *core, uint32_t tenant);
 void ofs_queue_remove_first(struct ofs_core *core, uint32_t tenant);
 
+/* hint.c */
+void ofs_hint_limit(struct ofs_core *core, const struct ofs_step *step, struct ofs_step *kept);
+
 /* pump.c */
 void ofs_pump(struct ofs_core *core);
 

@@ -78,6 +78,7 @@ layout_sessions(struct ofs_core *core, struct cut *cut)
 	CUT(core->asked, layers * core->row_words);
 	CUT(core->lifted, layers * core->row_words);
 	CUT(core->above, core->row_words);
+	CUT(core->hint, core->row_words * 64);
 	CUT(core->last_demands, layers * c->demand_max);
 	CUT(core->pins, (uint64_t)c->session_max * c->demand_max);
 	CUT(core->misses, c->demand_max);

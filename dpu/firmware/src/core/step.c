@@ -310,13 +310,15 @@ step_run(struct ofs_core *core, const struct ofs_step *step, uint8_t *ends)
 int
 ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step, uint8_t *ends)
 {
+	struct ofs_step kept;
 	int rc = step_check(core, step);
 
 	if (rc || (rc = ofs_event_enter(core, now_ns, OFS_EVENT_STEP)))
 		return rc;
 	if (ends == NULL)
 		ends = core->ends;
-	step_run(core, step, ends);
+	ofs_hint_limit(core, step, &kept);
+	step_run(core, &kept, ends);
 	if (core->config.log_size_bytes)
 		ofs_log_step(core, now_ns, step, ends);
 	return 0;

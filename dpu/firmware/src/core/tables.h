@@ -256,6 +256,7 @@ struct ofs_core {
 	uint16_t *predicted;    /* [session_chunk_max] */
 	uint64_t *best;         /* [session_chunk_max]: chance, value, ordinal */
 	uint64_t *above;        /* [row_words]: values at or above a cut */
+	uint16_t *hint;         /* [row_words * 64]: a step's scores, as far as they are taken in */
 	struct ofs_action *actions;
 	struct ofs_ledger_record *records;
 	unsigned char *log, *log_scratch;

@@ -203,7 +203,7 @@ step_make(struct ofs_engine *engine, uint32_t batch_slot, struct ofs_step *step)
 		.step = p->step,
 		.layer = p->layer,
 		.waiter = batch_slot,
-		.flags = p->retrying ? OFS_STEP_RETRY : 0};
+		.flags = p->retrying ? OFS_STEP_RETRY : OFS_STEP_PACKED};
 	if (!p->retrying && engine->scores && p->slab.scores) {
 		uint32_t known = p->view.chunk_count;
 

@@ -202,6 +202,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
         return np.bincount(at, values, minlength=size).astype(np.int64)
 
     columns = {name: total(rows[name]) for name in COUNTS}
+    columns["rows"] = total(np.ones(len(rows)))
     for prefix, names in (("end_", "ends"), ("nontrivial_end_", "nontrivial_ends")):
         columns |= {f"{prefix}{end}": total(rows[names][:, at]) for at, end in enumerate(ENDS)}
     rates = {
@@ -225,6 +226,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
         for name, values in rates.items()
     }
     tokens, token = np.unique(request * step_count + rows["step"], return_inverse=True)
+    columns["tokens"] = np.bincount(tokens // max(1, step_count), minlength=count).astype(np.int64)
     _bytes(columns, run.counters)
     return RunTotals(
         seed=run.seed,
@@ -255,7 +257,8 @@ def _behind_turns(
 
 
 def _bytes(columns: dict[str, Integers], counters: dict[str, Any]) -> None:
-    """Bytes per request: the run's, shared out by who caused how many of the reads.
+    """Bytes per request: the run's, shared out by who caused how many of the reads, and of hints by
+    how many layers ran.
 
     Reads of one kind are of one size, except where granules of different sizes are read.
     """
@@ -265,6 +268,9 @@ def _bytes(columns: dict[str, Integers], counters: dict[str, Any]) -> None:
         caused = int(reads.sum())
         assert caused or not read, f"{read} bytes of {kind} reads that no row counts"
         columns[f"{kind}_bytes"] = np.rint(reads * (read / max(1, caused))).astype(np.int64)
+    layers = columns["rows"]
+    told = int(counters["hint_bytes"])
+    columns["hint_bytes"] = np.rint(layers * (told / max(1, int(layers.sum())))).astype(np.int64)
 
 
 def bound_totals(bounds: SeedBounds | BoundTotals) -> BoundTotals:

@@ -203,6 +203,10 @@ def measure(
         accuracy=_accuracy(each, Bootstrap(len(each), resamples, seed)),
         traffic_ratio=_traffic(sides, sides.none),
         traffic_vs_reference=_traffic(sides, sides.reference),
+        hint_bytes_per_token=sides.boot.ratio(columns["hint_bytes"], columns["tokens"]),
+        kv_bytes_per_token=sides.boot.ratio(
+            columns["demands"] * info.block_bytes, columns["tokens"]
+        ),
         gap_closed=_gap(sides, "hits", "demands"),
         nontrivial_gap_closed=nontrivial_gap,
         stall_ms_p50=_stall(sides, 0.5),

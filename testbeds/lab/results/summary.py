@@ -161,6 +161,8 @@ class PointSummary(msgspec.Struct, kw_only=True):
     stall_ms_p50: Interval | None
     stall_ms_p99: Interval | None
     tokens_per_s: Interval | None = None
+    hint_bytes_per_token: Interval | None = None
+    kv_bytes_per_token: Interval | None = None
     worst_layer: Subset | None
     worst_requests: Subset | None
     first_steps: Subset

@@ -155,6 +155,17 @@ LAB_DEFINITIONS = (
         "tokens / modelled seconds", "higher",
     ),
     Definition(
+        "hint_bytes_per_token", "hints",
+        "Scores and guesses that the host sends over the fabric for one token of one session, as "
+        "the policy limits them; none in results from before they were counted.",
+        "hint bytes / tokens", "lower",
+    ),
+    Definition(
+        "kv_bytes_per_token", "KV",
+        "Blocks that the host takes over the fabric for one token of one session.",
+        "D * bytes of a block / tokens", "lower",
+    ),
+    Definition(
         "worst_layer",
         "worst layer",
         "The layer with the lowest non-trivial hit rate, with its number. The layer is chosen "

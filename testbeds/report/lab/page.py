@@ -17,6 +17,7 @@ from offstage.testbeds.report.lab.breakdowns import (
     timeliness_figure,
 )
 from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
+from offstage.testbeds.report.lab.hints import hints_figure
 from offstage.testbeds.report.lab.marks import interval_text
 from offstage.testbeds.report.lab.plots import buffer_figure, layers_figure, pareto_figure
 from offstage.testbeds.report.lab.requests import requests_section
@@ -52,6 +53,7 @@ def render_lab(summary: LabSummary) -> str:
             pareto_figure(view),
             points_section(view),
             buffer_figure(view),
+            hints_figure(view),
             misses_figure(view),
             layers_figure(view),
             subsets_section(view),

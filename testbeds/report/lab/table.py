@@ -30,10 +30,12 @@ __all__ = ["glossary", "lab_table", "points_section"]
 COLUMNS = (
     "nontrivial_hit", "nontrivial_selection_hit", "traffic_vs_reference", "nontrivial_gap_closed",
     "tokens_per_s", "stall_ms_p99", "stall_ms_p50", "hit", "traffic_ratio", "coverage", "late",
-    "accuracy", "pollution", "nontrivial_hit_without_cold",
+    "accuracy", "pollution", "nontrivial_hit_without_cold", "hint_bytes_per_token",
 )  # fmt: skip
 """In the order in which they are wanted: a narrow page shows the first of them."""
-CONSOLE_COLUMNS = ("tokens_per_s", "nontrivial_gap_closed", "stall_ms_p99", "coverage")
+CONSOLE_COLUMNS = (
+    "tokens_per_s", "hint_bytes_per_token", "nontrivial_gap_closed", "stall_ms_p99", "coverage",
+)  # fmt: skip
 """Behind hits and traffic; the last of them is left out first where a terminal is narrow."""
 WIDEST = 1000
 NOTHING = "–"
@@ -53,6 +55,8 @@ def _form(column: str) -> Any:
         return ratio
     if column == "tokens_per_s":
         return "{:,.1f}".format
+    if column == "hint_bytes_per_token":
+        return lambda count: f"{count / 1024:,.1f} KiB"
     return milliseconds if column.startswith("stall_ms") else percent
 
 

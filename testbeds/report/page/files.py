@@ -150,7 +150,10 @@ def _short_lists(text: str) -> str:
 MEND = "name a folder that `offstage lab` wrote"
 # Not a share of what it is divided by: below, above, or in another unit.
 UNBOUNDED = ("coverage", "gap_closed", "nontrivial_gap_closed")
-RATIOS = ("traffic_ratio", "traffic_vs_reference", "stall_ms_p50", "stall_ms_p99", "tokens_per_s")
+RATIOS = (
+    "traffic_ratio", "traffic_vs_reference", "stall_ms_p50", "stall_ms_p99", "tokens_per_s",
+    "hint_bytes_per_token", "kv_bytes_per_token",
+)  # fmt: skip
 
 
 class _Kind(msgspec.Struct):

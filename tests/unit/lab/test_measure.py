@@ -49,6 +49,7 @@ def run(seed: int, rows: Sequence[Any], **changes: Any) -> SeedRun:
     counters = LAB.counters(
         demand_bytes_read=int(table["demand_reads"].sum()) * 100,
         prefetch_bytes_read=int(table["prefetch_reads"].sum()) * 100,
+        hint_bytes=1300,
         **changes.pop("counters", {}),
     )
     return SeedRun(seed, table, counters, 9, int(table["demand_reads"].sum()), 0, **changes)
@@ -104,6 +105,7 @@ def test_figures_of_a_ledger_made_by_hand(by_hand: tuple[SeedRun, SeedRun, SeedB
         "accuracy": 3 / 6, "traffic_ratio": 6 / 8, "traffic_vs_reference": 1.0,
         "gap_closed": (16 - 12) / (20 - 12), "nontrivial_gap_closed": (14 - 10) / (18 - 10),
         "stall_ms_p50": 1.0, "stall_ms_p99": 7.0,
+        "hint_bytes_per_token": 1300 / 4, "kv_bytes_per_token": 20 * 100 / 4,
     }  # fmt: skip
     got = {name: value(getattr(found, name)) for name in shares}
     assert got == pytest.approx(shares)

@@ -37,6 +37,7 @@ def counters(**changes: Any) -> dict[str, Any]:
         "issued": [0] * len(CAUSES),
         "demand_bytes_read": 0,
         "prefetch_bytes_read": 0,
+        "hint_bytes": 0,
         "lead_ns_log2": [0] * 64,
         "late_ns_log2": [0] * 64,
     }
@@ -115,6 +116,7 @@ def _counters(rows: npt.NDArray[np.void], policy: str) -> dict[str, Any]:
     found = counters(
         demand_bytes_read=int(rows["demand_reads"].sum()) * BLOCK_BYTES,
         prefetch_bytes_read=int(rows["prefetch_reads"].sum()) * BLOCK_BYTES,
+        hint_bytes=0 if policy == "none" else 1000 * len(rows),
     )
     read, used = int(rows["prefetch_reads"].sum()), int(rows["ends"][:, 1].sum())
     cause = CAUSES.index("lookahead" if "lookahead" in policy else "pattern")

@@ -1,0 +1,100 @@
+"""What hints cost: hits over the bytes that hosts send ahead of demands.
+
+Scores and guesses cross the fabric beside the blocks. A line joins one policy at one buffer over
+the limits that were set for its hints; what sends none is a line across. Nothing here can fail.
+"""
+
+from collections.abc import Sequence
+from html import escape
+
+from offstage.testbeds.lab.results.summary import PointSummary
+from offstage.testbeds.report.lab.marks import SCALE_WORDS
+from offstage.testbeds.report.lab.series import Facet, Metric, View, over_k
+from offstage.testbeds.report.page import svg
+from offstage.testbeds.report.page.markup import figure, panels
+from offstage.testbeds.report.page.numbers import percent
+from offstage.testbeds.report.page.pictures import Picture, colour, picture, plain_logs
+
+__all__ = ["hints_figure"]
+
+FACETS_MAX = 6
+LIMITS = ("hint_scores_max", "hint_every_steps", "hint_score_bits")
+SHADES = ("set-pattern", "set-1", "set-2", "set-5", "set-4", "set-3")
+TICKS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002, 0.001)
+
+
+def hints_figure(view: View) -> str:
+    """Empty where no point's hosts send anything, as in results from before they were counted."""
+    shown = [one for one in view.facets if any(_hints(point) for point in one.points)][:FACETS_MAX]
+    if not shown:
+        return ""
+    pieces = [
+        svg.tag("div", f"<h3>{escape(one.title)}</h3>{_drawn(one, view.metric)}", class_="panel")
+        for one in shown
+    ]
+    caption = (
+        "Up and to the left is better. What hosts send ahead of demands, scores and guesses, in "
+        "KiB a token and session over the fabric. A line joins one policy at one buffer over the "
+        "limits that were set for its hints; dotted across is what no hint gives at that buffer. "
+        f"{SCALE_WORDS}"
+    )
+    return figure("hints", "What the hints cost", panels(pieces), caption, "")
+
+
+def _hints(point: PointSummary) -> float:
+    return point.hint_bytes_per_token.value if point.hint_bytes_per_token else 0.0
+
+
+def _groups(facet: Facet) -> dict[tuple[str, float], list[PointSummary]]:
+    """By policy, but for the limits of its hints, and buffer: ascending in bytes."""
+    found: dict[tuple[str, float], list[PointSummary]] = {}
+    for point in facet.points:
+        if _hints(point):
+            info = point.info
+            kept = [f"{key}={value}" for key, value in sorted(info.parameters.items())
+                    if key not in LIMITS]  # fmt: skip
+            name = info.policy.partition(" (")[0] + (f" ({', '.join(kept)})" if kept else "")
+            found.setdefault((name, info.buffer_over_k), []).append(point)
+    return {key: sorted(points, key=_hints) for key, points in found.items()}
+
+
+def _drawn(facet: Facet, metric: Metric) -> str:
+    groups = _groups(facet)
+    names = list(dict.fromkeys(name for name, _ in groups))
+    said: list[str] = []
+    with picture(7.0, 3.8) as drawn:
+        axes = drawn.axes()
+        for (name, buffer), points in groups.items():
+            rows = [(point, hit.value) for point in points if (hit := metric.hit_of(point))]
+            shade = colour(SHADES[names.index(name) % len(SHADES)])
+            axes.plot(
+                [_hints(point) / 1024 for point, _ in rows], [1 - hit for _, hit in rows],
+                color=shade, label=f"{name}, {over_k(buffer)}",
+                linestyle="-" if buffer == max(facet.buffers) else (0, (4.5, 2.2)),
+            )  # fmt: skip
+            _tips(drawn, rows, shade)
+            said += [f"{point.info.policy}, {over_k(buffer)}: {percent(hit)} at "
+                     f"{_hints(point) / 1024:.1f} KiB" for point, hit in rows]  # fmt: skip
+        for point in facet.points:
+            hit = metric.hit_of(point)
+            if point.info.policy == "none" and hit:
+                axes.axhline(1 - hit.value, color=colour("muted"), linestyle=":")
+        plain_logs(axes, x="number", y="percent")
+        low, high = sorted(axes.get_ylim())
+        ticks = [tick for tick in TICKS if low <= tick <= high]
+        axes.set_yticks(ticks, [percent(1 - tick) for tick in ticks])
+        axes.set_ylim(high, low)
+        axes.set(xlabel="hints, KiB a token", ylabel=f"hits of {metric.hit_words}")
+        axes.legend(fontsize=7.5)
+        return drawn.svg(f"Hit rate over hint bytes, {facet.title}. {'; '.join(said)}.")
+
+
+def _tips(drawn: Picture, rows: Sequence[tuple[PointSummary, float]], shade: str) -> None:
+    """A mark of its own for each point, which says what it is."""
+    axes = drawn.figure.axes[0]
+    for point, hit in rows:
+        spot = axes.scatter([_hints(point) / 1024], [1 - hit], color=shade, s=26, zorder=3)
+        kv = point.kv_bytes_per_token
+        share = f", {_hints(point) / kv.value:.2%} of the KV" if kv and kv.value else ""
+        drawn.tip(spot, f"{point.info.policy}\nhit rate {percent(hit)}\n"
+                        f"{_hints(point) / 1024:,.1f} KiB a token{share}")  # fmt: skip

@@ -35,6 +35,10 @@ WINDOWS = 32
 (arXiv:2512.10576) warms its pool with."""
 
 
+LOOKUP_TOKENS = 3
+"""Of prompt lookup (Saxena, 2023): so many newest tokens are looked for in the text before."""
+
+
 @dataclass(frozen=True)
 class Options:
     """What to capture. `context_tokens` None: all of the text that leaves room for the steps."""
@@ -71,7 +75,12 @@ class Result:
     size_bytes: int
     wall_s: float
     drafts_accepted: float | None
-    """The share of early exit's drafts that were the next token; None without drafts."""
+    """The share of steps in which the likeliest of early exit's drafts was the next token; None
+    without drafts."""
+    some_draft_accepted: float | None
+    """In which one of the drafts was, prompt lookup's among them."""
+    lookups_accepted: float | None
+    """The share of prompt lookup's drafts, where it had one."""
 
 
 def capture(options: Options, progress: Progress | None = None) -> Result:
@@ -111,9 +120,12 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
         raise RunFailed("memory does not suffice", options.device, mend) from None
     wall_s = time.monotonic() - begun
     size_bytes = options.out.stat().st_size
-    accepted = float(np.mean(run.drafts)) if run.drafts else None
     return Result(options.out, header, writer.row_count, writer.held_bytes_max, size_bytes, wall_s,
-                  accepted)  # fmt: skip
+                  _share(run.drafts), _share(run.some_drafts), _share(run.lookups))  # fmt: skip
+
+
+def _share(found: list[bool]) -> float | None:
+    return float(np.mean(found)) if found else None
 
 
 def parse_layers(text: str | None, layer_count: int) -> tuple[int, ...]:
@@ -150,6 +162,9 @@ class _Run:
         self.tokens, self.writer, self.progress = tokens, writer, progress
         self.context_tokens = context_tokens
         self.drafts: list[bool] = []
+        self.some_drafts: list[bool] = []
+        self.lookups: list[bool] = []
+        self.chance = 0.5  # of prompt lookup's next draft: a share that moves by a sixteenth
         blocks = context_tokens // options.block_tokens
         self.windows = min(WINDOWS, blocks)
         self.bulk_tokens = (blocks - self.windows) * options.block_tokens
@@ -174,15 +189,37 @@ class _Run:
             logits = self._pass(self.tokens[begin : begin + size], True)
             self._record(index, window - self.windows)
         random = np.random.default_rng(self.options.seed)
+        told = self.tokens[: self.context_tokens]
         for step in range(steps):
             if mode == "teacher":
                 token = self.tokens[self.context_tokens + step]
             else:
                 token = self._next_token(logits, random)
-            if self.hook.draft is not None:
-                self.drafts.append(self.hook.draft == token)
+            self._drafted(token)
+            told.append(token)
+            self.hook.lookup = self._looked_up(told)
             logits = self._pass([token], True)
             self._record(index, step)
+
+    def _drafted(self, token: int) -> None:
+        """What became of the drafts of the pass before."""
+        if not self.hook.drafts:
+            return
+        self.drafts.append(self.hook.drafts[0] == token)
+        some = self.hook.drafts
+        if self.hook.lookup is not None:
+            self.lookups.append(self.hook.lookup[0] == token)
+            self.chance += (self.lookups[-1] - self.chance) / 16
+            some = (*some, self.hook.lookup[0])
+        self.some_drafts.append(token in some)
+
+    def _looked_up(self, told: list[int]) -> tuple[int, float] | None:
+        """The token behind the last place where the newest `LOOKUP_TOKENS` stood before."""
+        newest = told[-LOOKUP_TOKENS:]
+        for at in range(len(told) - LOOKUP_TOKENS - 1, -1, -1):
+            if told[at : at + LOOKUP_TOKENS] == newest:
+                return told[at + LOOKUP_TOKENS], self.chance
+        return None
 
     def _pass(self, tokens: list[int], wanted: bool) -> Any:
         """One forward pass; gives the last token's logits, float32 `[vocabulary]`."""

@@ -241,6 +241,8 @@ def capture(
         "groups": header.group_count,
         "block_tokens": header.block_tokens,
         "drafts_accepted": result.drafts_accepted,
+        "some_draft_accepted": result.some_draft_accepted,
+        "lookups_accepted": result.lookups_accepted,
         "rows": result.row_count,
         "size_bytes": result.size_bytes,
         "wall_s": round(result.wall_s, 1),

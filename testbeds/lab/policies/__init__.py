@@ -25,7 +25,6 @@ from offstage.testbeds.lab.policies.lookahead import (
 )
 from offstage.testbeds.lab.policies.policy import PolicyComponent
 from offstage.testbeds.lab.policies.published import (
-    InfinigenNextLayer,
     PrrEma,
     SolidAttentionPrevStep,
     UcmStrided,
@@ -55,7 +54,6 @@ BUILT_IN: tuple[type[PolicyComponent], ...] = (
     PrrEma,
     UcmStrided,
     UcmStrided3,
-    InfinigenNextLayer,
     SolidAttentionPrevStep,
     OasisDraft,
 )

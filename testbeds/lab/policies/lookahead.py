@@ -140,11 +140,12 @@ class _Foretold:
 
 class LookaheadQuery(Component):
     """Two layers ahead, the best blocks by the query that is foretold of a layer; for the first
-    layer of the next step by the query of the token that early exit drafts.
+    layer of the next step by the queries of the tokens that were drafted.
 
     They are told in bands, the best `depths[0]` of k first. Each band of each layer learns how
-    often its blocks are selected: that is its probability, and below `worth` it is not told. So a
-    layer that is foretold badly is not told at all, and goes on to be watched.
+    often its blocks are selected: that is its probability. Below the bound of what is worth a read,
+    which is that of the core's own guesses, it is not told. So a layer that is foretold badly is
+    not told at all, and goes on to be watched.
     """
 
     name: ClassVar[str] = "lookahead-query"
@@ -153,7 +154,6 @@ class LookaheadQuery(Component):
         "InfiniGen (OSDI '24): its query speculation; bands, probabilities and the gate are ours"
     )
     depths: ClassVar[tuple[float, ...]] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-    worth: ClassVar[float] = 0.15
     prior: ClassVar[float] = 0.5
 
     def __init__(self, setting: Setting) -> None:
@@ -184,7 +184,7 @@ class LookaheadQuery(Component):
         bands = self._bands(foretold)
         answers = []
         for band, shares in zip(bands, state.shares, strict=True):
-            layer, ordinal = marked_cells(band & (shares.share >= self.worth)[:, None])
+            layer, ordinal = marked_cells(band & (shares.share >= self.setting.worth)[:, None])
             answers.append(guesses(layer, ordinal, after_layer=after[layer], steps=steps[layer],
                                    probability=shares.share[layer], cause=LOOKAHEAD))  # fmt: skip
         state.learn(bands, view.selected)

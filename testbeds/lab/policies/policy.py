@@ -43,7 +43,7 @@ __all__ = [
 @dataclass(frozen=True)
 class Setting:
     """What a run is: blocks are counted per layer, `index_source` as in `Workload`.
-    `draft_layers`: as in `View`."""
+    `draft_layers`: as in `View`. `worth`: the least chance of a demand that is worth a read."""
 
     layer_count: int
     select_blocks: int
@@ -55,6 +55,7 @@ class Setting:
     draft_agreement: float | None = None
     foretells: bool = False
     draft_layers: int = 1
+    worth: float = 0.1
 
 
 @dataclass(frozen=True)

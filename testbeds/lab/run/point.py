@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from offstage.asic_model.chip import limited, open_timing
 from offstage.asic_model.parameters import read_preset
-from offstage.bindings.core import Core, CoreConfig, SessionConfig
+from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import Engine, EngineConfig, populate_contents
 from offstage.bindings.storage import preset
@@ -126,6 +126,7 @@ class Runner:
             draft_agreement=work.draft_agreement,
             foretells=work.foretells,
             draft_layers=self._draft_layers(),
+            worth=self._core_policy().probability_permille_min / 1000,
         )
 
     def _draft_layers(self) -> int:
@@ -135,13 +136,13 @@ class Runner:
         return self.point.buffer_blocks(self._spec) * self._grain
 
     def _open_core(self) -> Core:
-        spec, work, combined = self._spec, self._workload, self._combined
+        spec, work = self._spec, self._workload
         lengths = [one.blocks + one.steps // work.block_tokens + 1 for one in work.sessions]
         slots = self._buffer_blocks() * work.layer_count * self._concurrent
         queued = QUEUE_PER_DEMAND * work.select_blocks * work.layer_count * self._concurrent
         config = CoreConfig(
             slot_count=slots,
-            chunk_max=sum(lengths) * (1 if "shared" in combined.core.prefetchers else 2),
+            chunk_max=sum(lengths) * (1 if "shared" in self._combined.core.prefetchers else 2),
             session_chunk_max=max(lengths),
             layer_count=work.layer_count,
             session_max=self._concurrent,
@@ -153,17 +154,19 @@ class Runner:
         )
         if spec.tier.device:
             config = limited(read_preset(spec.tier.device), config)
-        changes = {
-            "prefetch_in_flight_max": max(spec.tier.in_flight // 2, 1),
-            "prefetch_bytes_per_s_max": self.point.cap or 0,
-            **self.point.policy.parameters,
-        }
-        policy = combined.core_policy(self._workload.block_tokens, **changes)
         try:
-            return Core(config, policy.with_(eviction=self.point.eviction))
+            return Core(config, self._core_policy().with_(eviction=self.point.eviction))
         except BadInput as error:
             where = f"{error.where} of {self.point.label}"
             raise BadInput(error.what, where, "check the sizes and the parameters") from None
+
+    def _core_policy(self) -> Policy:
+        changes = {
+            "prefetch_in_flight_max": max(self._spec.tier.in_flight // 2, 1),
+            "prefetch_bytes_per_s_max": self.point.cap or 0,
+            **self.point.policy.parameters,
+        }
+        return self._combined.core_policy(self._workload.block_tokens, **changes)
 
     def _engine_config(self) -> EngineConfig:
         spec, slots = self._spec, len(self._workload.sessions)

@@ -104,6 +104,7 @@ def test_the_core_takes_every_policy(name: str) -> None:
     [
         ("emma", "did you mean 'ema'"),
         ("window+lokahead", "did you mean 'lookahead'"),
+        ("ema+infinigen-next-layer", "name lookahead-query"),
         ("", "a name is missing"),
         ("ema++lru", "a name is missing"),
         ("ema+ema", "is named twice"),
@@ -414,10 +415,8 @@ def test_strided_loads_at_the_end_what_the_second_step_chose() -> None:
             assert guesses_of(opened.step(view(step, scores))) == expected
 
 
-def test_the_next_layer_and_the_step_before() -> None:
+def test_the_step_before() -> None:
     shown = [view(0, [[9, 0, 0], [0, 9, 0]], k=1), view(1, [[0, 0, 9], [9, 0, 0]], k=1)]
-    layer = parse("infinigen-next-layer").open(setting(k=1))
-    assert [guesses_of(layer.step(one)) for one in shown] == [{(0, 1, 0, 0)}, {(0, 1, 0, 2)}]
     step = parse("solidattention-prev-step").open(setting(k=1))
     assert guesses_of(step.step(shown[0])) == {(1, 0, 1, 0)}, "layer 0 of the next step"
     assert guesses_of(step.step(shown[1])) == {(0, 1, 0, 1), (1, 0, 1, 2)}

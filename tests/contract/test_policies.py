@@ -275,6 +275,15 @@ class Peeks(Silent):
         return one_guess(int(view.selected[-1, 0]))
 
 
+class PeeksAtNext(Silent):
+    """Tells after each layer what the one behind it wants most: a mistake of one row."""
+
+    def step(self, view: View) -> Any:
+        best = view.scores.argmax(axis=1)
+        return np.concatenate([one_guess(int(best[layer + 1]), layer) for layer in
+                               range(len(best) - 1)])  # fmt: skip
+
+
 class PeeksAtDraft(Silent):
     """Tells after the first layer what a draft model is done with after the second."""
 
@@ -316,6 +325,7 @@ class LearnsEarly(Silent):
         (KeepsView, check_determinism),
         (Forgets, check_sessions),
         (Peeks, check_causality),
+        (PeeksAtNext, check_causality),
         (PeeksAtDraft, check_causality),
         (ForetellsEarly, check_causality),
         (ForetellsFirst, check_causality),
@@ -329,7 +339,7 @@ def test_the_suite_sees_who_breaks_the_contract(cheat: Any, check: Any) -> None:
     check(lambda case: Opened((Silent,), case.setting), CASES[0])
 
 
-@pytest.mark.parametrize("cheat", [Peeks, PeeksAtDraft, ForetellsEarly, LearnsEarly],
+@pytest.mark.parametrize("cheat", [Peeks, PeeksAtNext, PeeksAtDraft, ForetellsEarly, LearnsEarly],
                          ids=lambda one: one.__name__)  # fmt: skip
 def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:
     """Without the suite above: in the steps that a run itself asks about, all of them early?"""

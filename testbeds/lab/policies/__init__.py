@@ -21,6 +21,7 @@ from offstage.testbeds.lab.policies.lookahead import (
     LookaheadDraft,
     LookaheadIndex,
     LookaheadQuery,
+    LookaheadUndrafted,
     OasisDraft,
 )
 from offstage.testbeds.lab.policies.policy import PolicyComponent
@@ -42,6 +43,7 @@ BUILT_IN: tuple[type[PolicyComponent], ...] = (
     LookaheadIndex,
     LookaheadDraft,
     LookaheadQuery,
+    LookaheadUndrafted,
     Stability,
     Boundary,
     Warmup,

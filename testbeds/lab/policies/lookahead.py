@@ -25,7 +25,8 @@ from offstage.testbeds.lab.policies.base import (
 from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
 from offstage.testbeds.workloads.selections.slab import ABSENT, FORETOLD_LEAD_LAYERS
 
-__all__ = ["Lookahead", "LookaheadDraft", "LookaheadIndex", "LookaheadQuery", "OasisDraft"]
+__all__ = ["Lookahead", "LookaheadDraft", "LookaheadIndex", "LookaheadQuery",
+           "LookaheadUndrafted", "OasisDraft"]  # fmt: skip
 
 
 def _followers(setting: Setting) -> npt.NDArray[np.int64]:
@@ -155,6 +156,7 @@ class LookaheadQuery(Component):
     )
     depths: ClassVar[tuple[float, ...]] = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
     prior: ClassVar[float] = 0.5
+    untold: ClassVar[tuple[int, ...]] = (1,)
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -178,7 +180,7 @@ class LookaheadQuery(Component):
             self.sessions[view.session] = _Foretold(layers, len(self.counts), self.prior)
         state = self.sessions[view.session]
         foretold = view.foretold.copy()
-        foretold[1] = 0
+        foretold[list(self.untold)] = 0
         steps = np.arange(layers) == 0
         after = np.where(steps, layers, np.arange(layers)) - FORETOLD_LEAD_LAYERS
         bands = self._bands(foretold)
@@ -199,6 +201,15 @@ class LookaheadQuery(Component):
             bands.append(marks & ~nearer)
             nearer = marks
         return bands
+
+
+class LookaheadUndrafted(LookaheadQuery):
+    """The same without the first layer: nobody drafts a token."""
+
+    name: ClassVar[str] = "lookahead-undrafted"
+    uses: ClassVar[str] = "the next layer's query, foretold from a layer's input"
+    source: ClassVar[str] = "lookahead-query without its drafts: what they are worth"
+    untold: ClassVar[tuple[int, ...]] = (0, 1)
 
 
 class Lookahead(Component):

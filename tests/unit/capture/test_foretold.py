@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offstage.testbeds.capture import attention, run
 from offstage.testbeds.capture.model import ARCHITECTURES
 from offstage.testbeds.capture.run import Options, capture
 from offstage.testbeds.workloads.selections.scores_file import FORETOLD, SCORES, open_capture
@@ -50,11 +51,13 @@ def captured(model: Path, text: Path, out: Path, **changes: Any) -> dict[str, li
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_what_does_not_change_between_layers_is_foretold_exactly(
-    architecture: str, idle: Any, text: Path, tmp_path: Path
+    architecture: str, idle: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Layers 1 and 2 from the input of the layer before; the first layer of the next step from the
-    token that early exit drafts, which is the model's own here. Blocks that the newest token is not
-    in score as they will."""
+    token that early exit drafts, if it is asked for one only, which is the model's own here. Blocks
+    that the newest token is not in score as they will."""
+    monkeypatch.setattr(attention, "DRAFTS", 1)
+    monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)  # nothing so long stood there before
     found = captured(idle(architecture), text, tmp_path / "a.parquet")
     for name in ("quest", "mean_key"):
         own, foretold = found[name], found[FORETOLD + name]
@@ -78,6 +81,8 @@ def test_a_block_of_the_newest_token_alone_is_not_foretold(
     assert foretold[0].blocks == CONTEXT // BLOCK + 1
     assert not foretold[0].scores[1, :, -1].any() and (bound[0].scores[1, :, -1] < -6e4).all()
     assert foretold[1].scores[1, :, -1].all()
+    # Of several drafts the first layer has the mean: it is all of the attention as well.
+    np.testing.assert_allclose(foretold[1].scores[0].sum(axis=-1, dtype=np.float32), 1, atol=2e-2)
     np.testing.assert_allclose(foretold[1].scores.sum(axis=2, dtype=np.float32), 1, atol=2e-2)
 
 

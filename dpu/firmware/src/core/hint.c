@@ -3,7 +3,9 @@
  *
  * Model: of a step's scores the core takes in what the policy lets: the best of a layer, their
  * upper byte, one step in several. What is left out is a score of 0, or no hint at all, whatever
- * the host has sent: so a host that sends no more than that changes nothing. The host names blocks that a layer will demand in this step of the session or a later one.
+ * the host has sent: so a host that sends no more than that changes nothing.
+ *
+ * The host also names blocks that a layer will demand in this step of the session or a later one.
  * Absent ones become candidates like the core's own, but beside the degree and outside the feedback
  * that sets it; staged ones are kept longer. A guess is for one run of its layer: once the layer
  * has run that step it means nothing. All guesses of a call are checked before the first acts.

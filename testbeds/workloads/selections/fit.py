@@ -111,8 +111,8 @@ def fit(
 
 
 def main() -> None:
-    """Fits the processes named on the command line, all that have free parameters by default."""
-    fitted = [name for name, process in PROCESSES.items() if process.free]
+    """Fits the processes named on the command line, all that have figures by default."""
+    fitted = [name for name, process in PROCESSES.items() if process.fitted_to]
     parser = argparse.ArgumentParser(description="Fit the score processes to published figures.")
     parser.add_argument("process", nargs="*", default=fitted, help=", ".join(fitted))
     parser.add_argument("--evaluations", type=int, default=200)

@@ -1,6 +1,6 @@
 /*
- * What of one key is there, and how long: expiry and its renewal, other bytes under a known key, and
- * which of two whole records counts?
+ * What of one key is there, and how long: expiry and its renewal, other bytes under a known key,
+ * and which of two whole records counts?
  */
 #include "codec.h"
 #include "store_format.h"

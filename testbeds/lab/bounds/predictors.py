@@ -8,6 +8,7 @@ and nothing else; `TwoAverages` is the strongest causal predictor from scores th
 owns what it remembers of its sessions. Slabs out of order are `BadInput`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class Asked:
     """`[steps]`: blocks per layer that are written when the step begins."""
 
 
-class Predictor:
+class Predictor(ABC):
     """What all predictors do; one says in `_ranks` how it ranks."""
 
     def __init__(self, workload: Workload, buffer_blocks: Sequence[int]) -> None:
@@ -90,10 +91,10 @@ class Predictor:
         """Ranks for a session's first step; None where nothing is known before it."""
         return None
 
+    @abstractmethod
     def _ranks(self, session: int, scores: Scores) -> Scores:
         """Ranks of the next step, uint16 `[layers, blocks]`, higher is better, after these scores;
         0 for a block that is not written."""
-        raise NotImplementedError
 
     def _ended(self, session: int) -> None:
         """No more of this session is asked."""

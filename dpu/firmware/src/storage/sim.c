@@ -8,8 +8,8 @@
  * ofs_storage_hang for the whole device) nothing of it completes until ofs_storage_unhang, which
  * ends it with -ETIMEDOUT and no data moved.
  *
- * With a path the medium is that file, and outlives the storage. What is in flight at close is torn,
- * as when the power is cut: some of its blocks were reached, others not.
+ * With a path the medium is that file, and outlives the storage. What is in flight at close is
+ * torn, as when the power is cut: some of its blocks were reached, others not.
  */
 #include "internal.h"
 

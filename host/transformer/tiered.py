@@ -143,10 +143,8 @@ class TieredAttention:
             self._decoder.end_foretold(self._coming, self.record)
             self._coming = None
         running = self._decoder.begin([(self.session, self._token)], layer, self.record)
-        if self._foretelling:
-            hint = running.members[0].hint
-            assert hint is not None, "its layer is due"
-            self.foretold.ran(layer, hint.astype(np.float32))
+        if self._foretelling:  # by the scores themselves: those of the hint are rounded
+            self.foretold.ran(layer, self._scores(layer, self._queries[layer].query))
         self._look_ahead(layer + 1, running)
         found = self._decoder.attend(running, self.record)[0]
         self._decoder.end_tick(self.record)

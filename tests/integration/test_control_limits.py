@@ -90,7 +90,7 @@ def test_mute_hand_out_connections_lock_nobody_out(tier: Tier) -> None:
     with contextlib.ExitStack() as held:
         for _ in range(200):
             mute = held.enter_context(socket.socket(socket.AF_UNIX))
-            shm._reach(mute, str(tier.runtime_dir / "handout-0.sock"), time.monotonic() + WAIT_S)
+            shm._reach(mute, str(tier.runtime_dir / "host-0.sock"), time.monotonic() + WAIT_S)
         check_open(tier)
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_each_reason_is_told_from_the_next(tier: Tier, base: Path) -> None:
     shutil.copy(base / "other/server.key", base / "mistaken")
     with pytest.raises(BadInput, match="key is another one"):
         reach(tier, base, "mistaken")
-    stopped = Tier(tier.process, "tcp://127.0.0.1:1", tier.runtime_dir, "")
+    stopped = replace(tier, endpoint="tcp://127.0.0.1:1")
     with pytest.raises(BadInput, match="nothing listens there"):
         reach(stopped, base, "known")
 

@@ -116,9 +116,6 @@ int ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint
  * absent. */
 uint64_t ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key,
 	uint32_t layer);
-/* Whether other bytes than those of this checksum are stored, or being written, under the key. */
-int ofs_store_conflicts(const struct ofs_store *store, const struct ofs_key *store_key,
-	uint32_t layer, uint64_t checksum, uint64_t now_s);
 int ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer);
 int ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max);
 /*
@@ -135,6 +132,10 @@ uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
 /* Recounts everything that is counted as it goes; 0, or the number of what does not agree. */
 int ofs_store_verify(const struct ofs_store *store);
 /* cdef: end */
+
+/* Whether other bytes than those of this checksum are stored, or being written, under the key. */
+int ofs_store_conflicts(const struct ofs_store *store, const struct ofs_key *store_key,
+	uint32_t layer, uint64_t checksum, uint64_t now_s);
 
 /*
  * For who moves the blocks of one store to another. `put_until` is put, and the block expires as

@@ -134,10 +134,12 @@ def test_the_replay_of_a_log_does_the_same_work(seed: int) -> None:
     driver = Driver(seed, config, random_policy(random.Random(seed)))
     driver.begin()
     driver.run(150)
+    while len(driver.pair.core.work()) <= 8:  # a reset, near the end, has begun it anew
+        driver.run(50)
     work = driver.pair.core.work()
     again = replay(driver.pair.log)
     assert again.diverged_at is None and again.work == work
-    assert set(work) <= set(EVENTS.values()) and len(work) > 8
+    assert set(work) <= set(EVENTS.values())
 
 
 def test_work_depends_on_no_log_and_no_records() -> None:

@@ -289,8 +289,14 @@ bool ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns);
 
 /* puts.c: blocks that hosts write. */
 void ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe);
+
 /* A put that ends with this error, in the figures. */
-void ofs_device_count_refused(struct ofs_device *device, int rc);
+static inline void
+ofs_device_count_refused(struct ofs_device *device, int rc)
+{
+	device->status.puts_failed++;
+	device->status.puts_conflicting += rc == -EEXIST;
+}
 
 /* put_window.c: their bytes. The window of a command; NULL: it names none. */
 void *ofs_device_put_window(const struct ofs_device *device, uint32_t port,

@@ -9,13 +9,6 @@
  */
 #include "internal.h"
 
-void
-ofs_device_count_refused(struct ofs_device *device, int rc)
-{
-	device->status.puts_failed++;
-	device->status.puts_conflicting += rc == -EEXIST;
-}
-
 static void
 refuse(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe, int rc)
 {

@@ -32,7 +32,7 @@ class Attachments:
         self._hand_outs: dict[str, FdPassing] = {}
         try:
             for number, tenant in enumerate(config.tenants):
-                path = runtime_dir / f"host-{number}.sock"  # short: with its folder, 107 bytes at most
+                path = runtime_dir / f"host-{number}.sock"  # short: of 107 bytes with its folder
                 self._hand_outs[tenant.name] = FdPassing(path, log, door_of(tenant))
         except BadInput:
             self.close()

@@ -96,8 +96,8 @@ class Predictor(ABC):
         """Ranks of the next step, uint16 `[layers, blocks]`, higher is better, after these scores;
         0 for a block that is not written."""
 
-    def _ended(self, session: int) -> None:
-        """No more of this session is asked."""
+    def _ended(self, session: int) -> None:  # noqa: B027
+        """No more of this session is asked; for those who keep something of it."""
 
     def _known(self, slab: Slab, asks: Asked, step: int) -> int:
         """Blocks that were written when the step before began."""

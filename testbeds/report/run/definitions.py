@@ -89,7 +89,7 @@ DEFINITIONS = (
     ),
     Definition(
         "selection_hit_rate",
-        "of selected",
+        "of all",
         "Share of the selected blocks that were in the HBM pool or staged in time. A larger pool "
         "takes easy hits out of the hit rate, not out of this.",
         "(selected - D + hits) / selected",

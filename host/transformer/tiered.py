@@ -136,6 +136,8 @@ class TieredAttention:
         self._queries[layer].query = _floats(query)
         if layer == 0:
             self._look_ahead(0, None)
+        if self._foretelling:  # of the same blocks as what was told: the token is not among them
+            self.foretold.ran(layer, self._scores(layer, self._queries[layer].query))
         self._tail.given = np.stack([_floats(key), _floats(value)])
         pool = self._decoder.pool
         write_tokens(pool, [(self.session, self._tail)], layer)
@@ -143,8 +145,6 @@ class TieredAttention:
             self._decoder.end_foretold(self._coming, self.record)
             self._coming = None
         running = self._decoder.begin([(self.session, self._token)], layer, self.record)
-        if self._foretelling:  # by the scores themselves: those of the hint are rounded
-            self.foretold.ran(layer, self._scores(layer, self._queries[layer].query))
         self._look_ahead(layer + 1, running)
         found = self._decoder.attend(running, self.record)[0]
         self._decoder.end_tick(self.record)

@@ -32,6 +32,7 @@ class FakeDevice:
         self.resets = 0
         self.port_max = 2
         self.moved: list[Config] = []
+        self.resolving = threading.Event()  # a connect has begun
         self.resolves = threading.Event()  # until then, connects wait for an address
         self.resolves.set()
         self.connected: list[tuple[int, bytes]] = []
@@ -52,6 +53,7 @@ class FakeDevice:
         return Attachment(b"again")
 
     def connect(self, port: int, answer: bytes) -> None:
+        self.resolving.set()
         assert self.resolves.wait(100)
         assert port in self.ports, "a port is connected that was detached"
         if answer == b"nowhere":

@@ -92,6 +92,7 @@ def test_the_daemon_answers_others_meanwhile(tmp_path: Path, device: Any, stoppe
         device.resolves.clear()
         waits = threading.Thread(target=connect, args=(slow,), daemon=True)
         waits.start()
+        assert device.resolving.wait(DEADLINE_S)
         other.attach("shm")
         other.session_open(select_blocks=4)
         said.append("another was answered")

@@ -4,83 +4,27 @@
  */
 #include "codec.h"
 #include "store_format.h"
-#include "store_memory.h"
+#include "store_small.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LBA 512u
-#define SEGMENT (LBA + 4 * (2048 + LBA))
-
-static const struct ofs_store_config base_config = {
-	.payload_size_bytes = 2048,
-	.layer_count = 2,
-	.tenant_max = 2,
-	.segment_size_bytes = SEGMENT,
-	.io_max = 8,
-	.durable = 1,
-	.reserve_segments = 1,
-	.format = 1,
-};
-
 static _Alignas(4096) uint8_t record[8][4096];
-static struct memory device;
 static char text[512];
-
-static struct ofs_store *
-begin_with(const struct ofs_store_config *config, uint32_t segments)
-{
-	struct ofs_store *store;
-
-	memory_open(&device, 131072 + (uint64_t)segments * SEGMENT, LBA, 1);
-	assert(ofs_store_open(&store, &device.storage, NULL, config, 0, text, sizeof(text)) == 0);
-	return store;
-}
-
-static struct ofs_store *
-reopen(struct ofs_store *store, const struct ofs_store_config *config, uint64_t now_s)
-{
-	ofs_store_close(store);
-	assert(ofs_store_open(&store, &device.storage, NULL, config, now_s, text, sizeof(text)) == 0);
-	return store;
-}
-
-static void
-end(struct ofs_store *store)
-{
-	assert(ofs_store_verify(store) == 0);
-	ofs_store_close(store);
-	memory_close(&device);
-}
-
-static struct ofs_store_stats
-stats_of(const struct ofs_store *store)
-{
-	struct ofs_store_stats stats;
-
-	ofs_store_stats_get(store, &stats);
-	return stats;
-}
-
-static struct ofs_trailer *
-trailer_of(uint8_t *bytes)
-{
-	return (struct ofs_trailer *)(bytes + base_config.payload_size_bytes);
-}
 
 static void
 test_round_trip(void)
 {
-	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store *store = small_begin(&small_config, 16);
 	struct ofs_key key;
 
 	for (uint32_t i = 0; i < 10; i++)
-		assert(store_put_now(store, &base_config, i, i % 2, record[0], 0) == 0);
+		assert(store_put_now(store, &small_config, i, i % 2, record[0], 0) == 0);
 	for (uint32_t i = 0; i < 10; i++) {
-		assert(store_get_now(store, &base_config, i, i % 2, record[0], 0) == 0);
-		assert(store_get_now(store, &base_config, i, !(i % 2), record[0], 0) == -ENOENT);
+		assert(store_get_now(store, &small_config, i, i % 2, record[0], 0) == 0);
+		assert(store_get_now(store, &small_config, i, !(i % 2), record[0], 0) == -ENOENT);
 	}
 	/* Blocks of one layer written one after another are neighbours: 0, 2, 4, 6 fill a segment. */
 	block_name(0, &key);
@@ -92,58 +36,58 @@ test_round_trip(void)
 	}
 	block_name(99, &key);
 	assert(ofs_store_position(store, &key, 0) == UINT64_MAX);
-	assert(stats_of(store).blocks == 10 && device.not_durable == 0);
-	store = reopen(store, &base_config, 0);
-	assert(stats_of(store).recovered == 10 && stats_of(store).recovery_torn == 0);
+	assert(small_stats(store).blocks == 10 && small_device.not_durable == 0);
+	store = small_reopen(store, &small_config, 0);
+	assert(small_stats(store).recovered == 10 && small_stats(store).recovery_torn == 0);
 	for (uint32_t i = 0; i < 10; i++)
-		assert(store_get_now(store, &base_config, i, i % 2, record[0], 0) == 0);
+		assert(store_get_now(store, &small_config, i, i % 2, record[0], 0) == 0);
 	/* A slot that is written out keeps its words of the directory; one that is read has none. */
 	block_name(11, &key);
-	block_fill(&base_config, 11, 0, record[6]);
-	trailer_of(record[6])->generation = 7;
-	trailer_of(record[6])->cause = OFS_CAUSE_WRITE;
+	block_fill(&small_config, 11, 0, record[6]);
+	small_trailer(record[6])->generation = 7;
+	small_trailer(record[6])->cause = OFS_CAUSE_WRITE;
 	assert(ofs_store_put(store, 0, &key, 0, record[6], 1, 0) == 0 && store_finish(store, 1) == 0);
-	assert(store_get_now(store, &base_config, 11, 0, record[7], 0) == 0);
-	assert(trailer_of(record[7])->generation == 0 && trailer_of(record[7])->cause == 0);
-	end(store);
+	assert(store_get_now(store, &small_config, 11, 0, record[7], 0) == 0);
+	assert(small_trailer(record[7])->generation == 0 && small_trailer(record[7])->cause == 0);
+	small_end(store);
 }
 
 /* Is a put acknowledged only when its segment's header stands, and never before its own write? */
 static void
 test_order(void)
 {
-	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store *store = small_begin(&small_config, 16);
 	struct ofs_store_done done[4];
 	struct ofs_key key;
 
-	device.hold_from = 131072;
-	device.hold_to = 131072 + 1;
+	small_device.hold_from = 131072;
+	small_device.hold_to = 131072 + 1;
 	block_name(1, &key);
-	block_fill(&base_config, 1, 0, record[0]);
+	block_fill(&small_config, 1, 0, record[0]);
 	assert(ofs_store_put(store, 0, &key, 0, record[0], 5, 0) == 0);
 	assert(ofs_store_put(store, 0, &key, 0, record[1], 6, 0) == -EINVAL); /* no length */
-	block_fill(&base_config, 1, 0, record[1]);
+	block_fill(&small_config, 1, 0, record[1]);
 	assert(ofs_store_put(store, 0, &key, 0, record[1], 6, 0) == 0);       /* joins */
 	assert(ofs_store_put(store, 0, &key, 0, record[1], 16, 0) == 0);      /* as well */
 	assert(ofs_store_put(store, 1, &key, 0, record[1], 7, 0) == -EINVAL); /* not its own */
 	assert(store_finish(store, 5) == -ETIMEDOUT);
 	assert(ofs_store_get(store, &key, 0, record[2], 8, 0) == -EAGAIN);
-	device.hold_to = device.hold_from;
+	small_device.hold_to = small_device.hold_from;
 	assert(ofs_store_poll(store, done, 4) == 3);
 	assert(done[0].rc == 0 && done[1].rc == 0 && done[2].rc == 0);
 	assert(done[0].user + done[1].user + done[2].user == 5 + 6 + 16);
-	assert(store_get_now(store, &base_config, 1, 0, record[2], 0) == 0);
+	assert(store_get_now(store, &small_config, 1, 0, record[2], 0) == 0);
 	/* Deleted while it is written: the write ends well, and the block is gone. */
 	block_name(2, &key);
-	block_fill(&base_config, 2, 0, record[0]);
+	block_fill(&small_config, 2, 0, record[0]);
 	assert(ofs_store_put(store, 0, &key, 0, record[0], 9, 0) == 0);
 	assert(ofs_store_delete(store, &key, 0) == 0);
 	assert(ofs_store_delete(store, &key, 0) == -ENOENT);
 	assert(store_finish(store, 9) == 0);
-	assert(store_get_now(store, &base_config, 2, 0, record[2], 0) == -ENOENT);
-	assert(store_put_now(store, &base_config, 2, 0, record[0], 0) == 0);
-	assert(store_get_now(store, &base_config, 2, 0, record[2], 0) == 0);
-	end(store);
+	assert(store_get_now(store, &small_config, 2, 0, record[2], 0) == -ENOENT);
+	assert(store_put_now(store, &small_config, 2, 0, record[0], 0) == 0);
+	assert(store_get_now(store, &small_config, 2, 0, record[2], 0) == 0);
+	small_end(store);
 }
 
 static void
@@ -151,7 +95,8 @@ refused(struct ofs_store_config config, int rc, const char *part)
 {
 	struct ofs_store *store;
 
-	assert(ofs_store_open(&store, &device.storage, NULL, &config, 0, text, sizeof(text)) == rc);
+	assert(
+		ofs_store_open(&store, &small_device.storage, NULL, &config, 0, text, sizeof(text)) == rc);
 	assert(store == NULL);
 	if (strstr(text, part) == NULL) {
 		fprintf(stderr, "'%s' is not in '%s'\n", part, text);
@@ -162,53 +107,53 @@ refused(struct ofs_store_config config, int rc, const char *part)
 static void
 test_refusals(void)
 {
-	struct ofs_store_config config = base_config;
-	struct ofs_store *store = begin_with(&config, 16);
-	uint8_t *copy = malloc(device.storage.size_bytes);
+	struct ofs_store_config config = small_config;
+	struct ofs_store *store = small_begin(&config, 16);
+	uint8_t *copy = malloc(small_device.storage.size_bytes);
 
 	assert(copy != NULL);
 	assert(store_put_now(store, &config, 3, 0, record[0], 0) == 0);
 	ofs_store_close(store);
-	memcpy(copy, device.bytes, device.storage.size_bytes);
+	memcpy(copy, small_device.bytes, small_device.storage.size_bytes);
 	config.payload_size_bytes = 1024;
 	refused(config, -EINVAL, "blocks of 2048 B, not 1024 B");
-	config = base_config;
-	config.segment_size_bytes += LBA;
+	config = small_config;
+	config.segment_size_bytes += SMALL_LBA;
 	refused(config, -EINVAL, "segments of");
-	config = base_config;
+	config = small_config;
 	config.layer_count = 3;
 	refused(config, -EINVAL, "2 layers, not 3");
-	config = base_config;
+	config = small_config;
 	config.payload_size_bytes = 100;
 	refused(config, -EINVAL, "no multiple");
 	config.payload_size_bytes = 65536;
 	refused(config, -EINVAL, "holds no block");
-	config = base_config;
+	config = small_config;
 	config.layer_count = 40;
 	refused(config, -ENOSPC, "40 layers need 42");
-	device.storage.size_bytes -= LBA;
-	refused(base_config, -EINVAL, "a size of");
-	device.storage.size_bytes += LBA;
+	small_device.storage.size_bytes -= SMALL_LBA;
+	refused(small_config, -EINVAL, "a size of");
+	small_device.storage.size_bytes += SMALL_LBA;
 	/* Nothing was lost by being refused. */
-	assert(memcmp(copy, device.bytes, device.storage.size_bytes) == 0);
-	device.bytes[8] ^= 2;
-	device.bytes[65536 + 8] ^= 2;
-	refused(base_config, -EINVAL, "format version 3");
-	device.bytes[8] ^= 2;
-	device.bytes[65536 + 8] ^= 2;
-	device.bytes[40] ^= 1;
-	device.bytes[65536 + 40] ^= 1;
-	refused(base_config, -EINVAL, "both superblocks");
-	memset(device.bytes, 'x', 131072);
-	refused(base_config, -EINVAL, "no store and not empty");
-	memset(device.bytes, 0, 131072);
-	refused(base_config, -EINVAL, "not empty"); /* the first segment has a header */
-	memset(device.bytes, 0, 131072 + LBA);
-	config = base_config;
+	assert(memcmp(copy, small_device.bytes, small_device.storage.size_bytes) == 0);
+	small_device.bytes[8] ^= 2;
+	small_device.bytes[65536 + 8] ^= 2;
+	refused(small_config, -EINVAL, "format version 3");
+	small_device.bytes[8] ^= 2;
+	small_device.bytes[65536 + 8] ^= 2;
+	small_device.bytes[40] ^= 1;
+	small_device.bytes[65536 + 40] ^= 1;
+	refused(small_config, -EINVAL, "both superblocks");
+	memset(small_device.bytes, 'x', 131072);
+	refused(small_config, -EINVAL, "no store and not empty");
+	memset(small_device.bytes, 0, 131072);
+	refused(small_config, -EINVAL, "not empty"); /* the first segment has a header */
+	memset(small_device.bytes, 0, 131072 + SMALL_LBA);
+	config = small_config;
 	config.format = 0;
 	refused(config, -EINVAL, "no store here");
 	free(copy);
-	memory_close(&device);
+	memory_close(&small_device);
 }
 
 /* Either superblock may be torn, and a first format too: no block is lost, the pair is whole
@@ -216,95 +161,97 @@ test_refusals(void)
 static void
 test_torn_superblock(void)
 {
-	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store *store = small_begin(&small_config, 16);
 	uint64_t at[2] = {0, 65536};
 
-	assert(store_put_now(store, &base_config, 3, 0, record[0], 0) == 0);
+	assert(store_put_now(store, &small_config, 3, 0, record[0], 0) == 0);
 	for (int i = 0; i < 6; i++) {
 		ofs_store_close(store);
-		memset(device.bytes + at[i % 2] + (i < 4 ? 0 : 32), 0, 64);
-		assert(ofs_store_open(&store, &device.storage, NULL, &base_config, 0, text, sizeof(text))
+		memset(small_device.bytes + at[i % 2] + (i < 4 ? 0 : 32), 0, 64);
+		assert(ofs_store_open(&store, &small_device.storage, NULL, &small_config, 0, text,
+				   sizeof(text))
 			== 0);
-		assert(memcmp(device.bytes, device.bytes + 65536, 128) == 0);
-		assert(store_get_now(store, &base_config, 3, 0, record[0], 0) == 0);
+		assert(memcmp(small_device.bytes, small_device.bytes + 65536, 128) == 0);
+		assert(store_get_now(store, &small_config, 3, 0, record[0], 0) == 0);
 	}
-	end(store);
-	memory_open(&device, 131072 + 16 * SEGMENT, LBA, 1);
-	memcpy(device.bytes + 65536, "OFSTORE1 torn", 13);
-	assert(ofs_store_open(&store, &device.storage, NULL, &base_config, 0, text, sizeof(text)) == 0);
-	end(store);
+	small_end(store);
+	memory_open(&small_device, 131072 + 16 * SMALL_SEGMENT, SMALL_LBA, 1);
+	memcpy(small_device.bytes + 65536, "OFSTORE1 torn", 13);
+	assert(ofs_store_open(&store, &small_device.storage, NULL, &small_config, 0, text, sizeof(text))
+		== 0);
+	small_end(store);
 }
 
 /* Is a place left alone while somebody still reads it? */
 static void
 test_pins(void)
 {
-	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store *store = small_begin(&small_config, 16);
 	struct ofs_store_done done;
 	struct ofs_key key;
 
-	assert(store_put_now(store, &base_config, 1, 0, record[0], 0) == 0);
+	assert(store_put_now(store, &small_config, 1, 0, record[0], 0) == 0);
 	block_name(1, &key);
-	device.end_percent = 0;
+	small_device.end_percent = 0;
 	assert(ofs_store_get(store, &key, 0, record[1], 4, 0) == 0);
 	assert(ofs_store_delete(store, &key, 0) == 0);
 	assert(ofs_store_poll(store, &done, 1) == 0);
-	assert(ofs_store_in_flight(store) == 1 && device.flying_count == 1);
-	device.end_percent = 100;
+	assert(ofs_store_in_flight(store) == 1 && small_device.flying_count == 1);
+	small_device.end_percent = 100;
 	assert(ofs_store_poll(store, &done, 1) == 1 && done.rc == 0);
-	assert(block_matches(&base_config, 1, 0, record[1], done.length));
-	assert(ofs_store_poll(store, &done, 1) == 0 && stats_of(store).segments_free == 16);
-	end(store);
+	assert(block_matches(&small_config, 1, 0, record[1], done.length));
+	assert(ofs_store_poll(store, &done, 1) == 0 && small_stats(store).segments_free == 16);
+	small_end(store);
 }
 
 /* Failed writes: the put hears of it, the next one goes elsewhere, nothing else is harmed. */
 static void
 test_write_errors(void)
 {
-	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store *store = small_begin(&small_config, 16);
 
-	assert(store_put_now(store, &base_config, 0, 0, record[0], 0) == 0);
-	device.write_rc = -EIO;
+	assert(store_put_now(store, &small_config, 0, 0, record[0], 0) == 0);
+	small_device.write_rc = -EIO;
 	for (uint32_t i = 1; i < 9; i++) {
-		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == -EIO);
-		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -ENOENT);
+		assert(store_put_now(store, &small_config, i, 0, record[0], 0) == -EIO);
+		assert(store_get_now(store, &small_config, i, 0, record[0], 0) == -ENOENT);
 		assert(ofs_store_verify(store) == 0);
 	}
-	device.write_rc = -ENOSPC;
-	assert(store_put_now(store, &base_config, 9, 0, record[0], 0) == -ENOSPC);
-	device.write_rc = 512; /* short */
-	assert(store_put_now(store, &base_config, 9, 1, record[0], 0) == -EIO);
-	device.write_rc = 0;
+	small_device.write_rc = -ENOSPC;
+	assert(store_put_now(store, &small_config, 9, 0, record[0], 0) == -ENOSPC);
+	small_device.write_rc = 512; /* short */
+	assert(store_put_now(store, &small_config, 9, 1, record[0], 0) == -EIO);
+	small_device.write_rc = 0;
 	for (uint32_t i = 1; i < 9; i++)
-		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == 0);
-	store = reopen(store, &base_config, 0);
+		assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
+	store = small_reopen(store, &small_config, 0);
 	for (uint32_t i = 0; i < 9; i++)
-		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == 0);
-	end(store);
+		assert(store_get_now(store, &small_config, i, 0, record[0], 0) == 0);
+	small_end(store);
 }
 
 /* What fails its check is a miss and a counter, once. */
 static void
 test_corrupt(void)
 {
-	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store *store = small_begin(&small_config, 16);
 
 	for (uint32_t i = 0; i < 4; i++)
-		assert(store_put_now(store, &base_config, i, 0, record[0], 0) == 0);
-	device.bytes[131072 + LBA + 100] ^= 1;              /* payload of 0 */
-	device.bytes[131072 + LBA + 2560 + 2048 + 40] ^= 1; /* trailer of 1 */
-	memcpy(device.bytes + 131072 + LBA + 2 * 2560, device.bytes + 131072 + LBA + 3 * 2560,
-		2560); /* 3 in the place of 2 */
+		assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
+	small_device.bytes[131072 + SMALL_LBA + 100] ^= 1;              /* payload of 0 */
+	small_device.bytes[131072 + SMALL_LBA + 2560 + 2048 + 40] ^= 1; /* trailer of 1 */
+	memcpy(small_device.bytes + 131072 + SMALL_LBA + 2 * 2560,
+		small_device.bytes + 131072 + SMALL_LBA + 3 * 2560, 2560); /* 3 in the place of 2 */
 	for (uint32_t i = 0; i < 3; i++) {
-		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -EBADMSG);
-		assert(store_get_now(store, &base_config, i, 0, record[0], 0) == -ENOENT);
+		assert(store_get_now(store, &small_config, i, 0, record[0], 0) == -EBADMSG);
+		assert(store_get_now(store, &small_config, i, 0, record[0], 0) == -ENOENT);
 	}
-	assert(store_get_now(store, &base_config, 3, 0, record[0], 0) == 0);
-	assert(stats_of(store).checks_failed == 3 && stats_of(store).blocks == 1);
-	store = reopen(store, &base_config, 0);
-	assert(stats_of(store).recovered == 1);
-	assert(store_get_now(store, &base_config, 2, 0, record[0], 0) == -ENOENT);
-	end(store);
+	assert(store_get_now(store, &small_config, 3, 0, record[0], 0) == 0);
+	assert(small_stats(store).checks_failed == 3 && small_stats(store).blocks == 1);
+	store = small_reopen(store, &small_config, 0);
+	assert(small_stats(store).recovered == 1);
+	assert(store_get_now(store, &small_config, 2, 0, record[0], 0) == -ENOENT);
+	small_end(store);
 }
 
 /* Full: -ENOSPC, no sooner than the last place; deletions make room again, by the cleaner where
@@ -312,46 +259,46 @@ test_corrupt(void)
 static void
 test_full(void)
 {
-	struct ofs_store *store = begin_with(&base_config, 16);
+	struct ofs_store *store = small_begin(&small_config, 16);
 	struct ofs_store_stats stats;
 	struct ofs_key key;
 	uint32_t count = 0;
 	int rc;
 
-	while ((rc = store_put_now(store, &base_config, count, 0, record[0], 0)) == 0)
+	while ((rc = store_put_now(store, &small_config, count, 0, record[0], 0)) == 0)
 		count++;
 	assert(rc == -ENOSPC && count == 15 * 4);
 	for (uint32_t round = 0; round < 40; round++) {
 		block_name((round * 7) % count, &key);
 		assert(ofs_store_delete(store, &key, 0) == 0);
-		assert(store_put_now(store, &base_config, count + round, 0, record[0], 0) == 0);
-		assert(store_put_now(store, &base_config, 9999, 0, record[0], 0) == -ENOSPC);
+		assert(store_put_now(store, &small_config, count + round, 0, record[0], 0) == 0);
+		assert(store_put_now(store, &small_config, 9999, 0, record[0], 0) == -ENOSPC);
 		assert(ofs_store_verify(store) == 0);
 	}
-	stats = stats_of(store);
+	stats = small_stats(store);
 	assert(stats.blocks == count && stats.blocks_moved > 0 && stats.segments_free >= 1);
-	store = reopen(store, &base_config, 0);
+	store = small_reopen(store, &small_config, 0);
 	for (uint32_t i = 0; i < 40; i++)
-		assert(store_get_now(store, &base_config, count + i, 0, record[0], 0) == 0);
+		assert(store_get_now(store, &small_config, count + i, 0, record[0], 0) == 0);
 	for (uint32_t i = 0; i < count + 40; i++) {
 		block_name(i, &key);
 		(void)ofs_store_delete(store, &key, 0);
 	}
 	for (uint32_t i = 0; i < 10; i++)
 		assert(ofs_store_poll(store, NULL, 0) == 0);
-	assert(stats_of(store).segments_free == 16 && stats_of(store).blocks == 0);
-	end(store);
+	assert(small_stats(store).segments_free == 16 && small_stats(store).blocks == 0);
+	small_end(store);
 }
 
 /* Is one layer of a chunk never taken for another, where their entries of the index collide? */
 static void
 test_layers(void)
 {
-	struct ofs_store_config config = base_config;
+	struct ofs_store_config config = small_config;
 	struct ofs_store *store;
 
 	config.layer_count = 25;
-	store = begin_with(&config, 64);
+	store = small_begin(&config, 64);
 	for (uint32_t layer = 0; layer < 24; layer++)
 		for (uint32_t i = 0; i < 8; i++)
 			assert(store_put_now(store, &config, i, layer, record[0], 0) == 0);
@@ -360,8 +307,8 @@ test_layers(void)
 			assert(store_get_now(store, &config, i, layer, record[0], 0) == 0);
 		assert(store_get_now(store, &config, i, 24, record[0], 0) == -ENOENT);
 	}
-	assert(stats_of(store).blocks == 8 * 24);
-	end(store);
+	assert(small_stats(store).blocks == 8 * 24);
+	small_end(store);
 }
 
 /* Are only the logical blocks written and read that a coded payload needs, and does nobody else
@@ -369,49 +316,51 @@ test_layers(void)
 static void
 test_coded(void)
 {
-	struct ofs_store_config config = base_config;
+	struct ofs_store_config config = small_config;
 	struct ofs_trailer *trailer = (struct ofs_trailer *)(record[0] + config.payload_size_bytes);
 	const uint8_t *first = NULL;
 	struct ofs_store *store;
 	size_t at;
 
 	config.codec = OFS_CODEC_FP8_E4M3 + 2;
-	memory_open(&device, 131072 + 8 * SEGMENT, LBA, 1);
-	assert(
-		ofs_store_open(&store, &device.storage, NULL, &config, 0, text, sizeof(text)) == -EINVAL);
-	memory_close(&device);
+	memory_open(&small_device, 131072 + 8 * SMALL_SEGMENT, SMALL_LBA, 1);
+	assert(ofs_store_open(&store, &small_device.storage, NULL, &config, 0, text, sizeof(text))
+		== -EINVAL);
+	memory_close(&small_device);
 	config.codec = OFS_CODEC_FP8_E4M3;
-	store = begin_with(&config, 8);
-	assert(((struct ofs_superblock *)device.bytes)->version == OFS_STORE_VERSION_CODED);
+	store = small_begin(&config, 8);
+	assert(((struct ofs_superblock *)small_device.bytes)->version == OFS_STORE_VERSION_CODED);
 	assert(store_put_now(store, &config, 3, 0, record[0], 0) == 0); /* one byte over and over */
-	assert(stats_of(store).puts_coded == 1 && stats_of(store).put_bytes_spared == 3 * LBA);
+	assert(
+		small_stats(store).puts_coded == 1 && small_stats(store).put_bytes_spared == 3 * SMALL_LBA);
 	for (uint32_t i = 0; i < 8 && first == NULL; i++)
-		if (device.bytes[131072 + i * SEGMENT + LBA + 3 * LBA] != 0)
-			first = device.bytes + 131072 + i * SEGMENT + LBA;
-	assert(first != NULL && first[0] == 0 && memcmp(first, first + 1, 3 * LBA - 1) == 0);
+		if (small_device.bytes[131072 + i * SMALL_SEGMENT + SMALL_LBA + 3 * SMALL_LBA] != 0)
+			first = small_device.bytes + 131072 + i * SMALL_SEGMENT + SMALL_LBA;
+	assert(first != NULL && first[0] == 0 && memcmp(first, first + 1, 3 * SMALL_LBA - 1) == 0);
 	assert(store_put_now(store, &config, 1, 0, record[0], 0) == 0); /* as many bytes as there are */
-	assert(stats_of(store).puts_coded == 1);
+	assert(small_stats(store).puts_coded == 1);
 	assert(store_put_now(store, &config, 9, 0, record[0], 0) == 0);
 	assert(store_get_now(store, &config, 3, 0, record[0], 0) == 0);
 	assert(trailer->magic == OFS_TRAILER_MAGIC && trailer->reserved[2] >> 32 == 0);
 	assert(store_get_now(store, &config, 1, 0, record[0], 0) == 0);
 	config.codec = OFS_CODEC_OFF;
-	store = reopen(store, &config, 0);
-	assert(stats_of(store).recovered == 3);
-	assert(((struct ofs_superblock *)device.bytes)->version == OFS_STORE_VERSION_CODED);
+	store = small_reopen(store, &config, 0);
+	assert(small_stats(store).recovered == 3);
+	assert(((struct ofs_superblock *)small_device.bytes)->version == OFS_STORE_VERSION_CODED);
 	assert(store_get_now(store, &config, 3, 0, record[0], 0) == 0);
 	assert(store_put_now(store, &config, 6, 0, record[0], 0) == 0);
-	assert(stats_of(store).puts_coded == 0);
-	at = (size_t)(first - device.bytes) + 3 * LBA;
-	device.bytes[at + 12] ^= 1; /* the counts of its only piece: no code */
+	assert(small_stats(store).puts_coded == 0);
+	at = (size_t)(first - small_device.bytes) + 3 * SMALL_LBA;
+	small_device.bytes[at + 12] ^= 1; /* the counts of its only piece: no code */
 	assert(store_get_now(store, &config, 3, 0, record[0], 0) == -EBADMSG);
-	device.bytes[at + 2 * (2048 + LBA) + 22] ^= 1; /* its only exponent: another block */
+	/* its only exponent: another block */
+	small_device.bytes[at + 2 * (2048 + SMALL_LBA) + 22] ^= 1;
 	assert(store_get_now(store, &config, 9, 0, record[0], 0) == -EBADMSG);
-	assert(stats_of(store).checks_failed == 2);
-	end(store);
-	store = begin_with(&config, 8); /* without a codec from the start */
-	assert(((struct ofs_superblock *)device.bytes)->version == OFS_STORE_VERSION);
-	end(store);
+	assert(small_stats(store).checks_failed == 2);
+	small_end(store);
+	store = small_begin(&config, 8); /* without a codec from the start */
+	assert(((struct ofs_superblock *)small_device.bytes)->version == OFS_STORE_VERSION);
+	small_end(store);
 }
 
 int

@@ -229,7 +229,8 @@ def test_a_turn_redraws_the_topic() -> None:
 
 
 def test_a_group_shares_its_prefix() -> None:
-    """Do sessions of a group have equal contents there, alike selections, and nothing else?
+    """Do sessions of a group have equal contents there, selections as alike as was asked, and
+    nothing else?
 
     Topics are each session's own, and some came in the tokens of the prefill."""
     options = replace(
@@ -249,14 +250,21 @@ def test_a_group_shares_its_prefix() -> None:
     assert np.array_equal(a.contents[:200], c.contents[:200])
     assert not (a.contents[200:] == c.contents[200:]).any()
     assert not (a.contents == b.contents).any() and not (b.contents[200:] == d.contents[200:]).any()
-    first = [whole(workload, session).scores[0, :, 1:].astype(float) for session in range(3)]
+
+    def first(share: float) -> list[npt.NDArray[np.float64]]:
+        of_share = GeneratedWorkload(replace(options, prefix_slow_share=share))
+        return [whole(of_share, session).scores[0, :, 1:].astype(float) for session in range(3)]
 
     def correlation(x: Any, y: Any, part: slice) -> float:
         return float(np.corrcoef(x[:, part].ravel(), y[:, part].ravel())[0, 1])
 
-    assert correlation(first[0], first[2], slice(0, 199)) > 0.2
-    assert abs(correlation(first[0], first[2], slice(199, 300))) < 0.1
-    assert abs(correlation(first[0], first[1], slice(0, 199))) < 0.1
+    prefix, rest, alike = slice(0, 199), slice(199, 300), []
+    for share in (0.0, 0.5, 1.0):
+        one, other_group, same_group = first(share)
+        alike.append(correlation(one, same_group, prefix))
+        assert abs(correlation(one, same_group, rest)) < 0.1
+        assert abs(correlation(one, other_group, prefix)) < 0.1
+    assert alike[0] + 0.1 < alike[1] < alike[2] - 0.1 and alike[2] > 0.4
     lone = GeneratedWorkload(replace(options, shared_prefix_tokens=0))
     assert {one.group for one in lone.sessions} == {-1}
 

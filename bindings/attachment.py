@@ -42,7 +42,7 @@ class Attachment:
         RunFailed with EAGAIN: what it asked for before is still being worked on."""
         found: Any = ffi.new("struct ofs_attachment *")
         rc = lib.ofs_device_reattach(device, port, found)
-        check_rc(rc, "attaching a host again", "", "attach again, or log in anew")
+        check_rc(rc, "attaching a host again", "", "start the host again")
         return cls(bytes(ffi.buffer(found.blob)[: found.blob_size_bytes]))
 
     @classmethod

@@ -146,6 +146,10 @@ class FirmwareDevice:
         check_rc(rc, "draining")
         return True
 
+    def undrain(self) -> None:
+        """Take new work again after a drain."""
+        check_rc(lib.ofs_device_undrain(self._device), "taking work again")
+
     def move_to(self, config: Any, where: str) -> None:
         """Begin to move all blocks to the storage of another device's config; returns when the
         copies have begun. Raises what the firmware refuses, and then nothing has changed."""

@@ -30,14 +30,16 @@ READ_BATCH = int(lib.OFS_BENCH_READ_BATCH)
 """Payloads that the target of `bench_read` holds."""
 # What ended the connection (fabric.h, `wait`), and the mend: each is for the whole fabric.
 LOST = {
-    errno.EPIPE: ("the daemon closed this port", "see `offstage dpu status`; attach again"),
+    errno.EPIPE: ("the daemon closed this port", "see `offstage dpu status`; start the host again"),
     errno.EHOSTUNREACH: (
         "the daemon's adapter does not answer",
-        "see `offstage dpu status`, the link, and that its MTU passes; attach again",
+        "see `offstage dpu status`, the link, and that its MTU passes; start the host again",
     ),
-    errno.EACCES: ("the daemon's adapter refused a key", "attach again: its memory has moved on"),
+    errno.EACCES: (
+        "the daemon's adapter refused a key", "its memory has moved on: start the host again",
+    ),
     errno.EPROTO: ("the other side wrote what it may not", "use the same release on both sides"),
-    errno.EIO: ("the adapter failed", "see dmesg; attach again"),
+    errno.EIO: ("the adapter failed", "see dmesg; start the host again"),
 }
 GUESS_BYTES = ffi.sizeof("struct ofs_guess")
 U8 = NDArray[np.uint8]

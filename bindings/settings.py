@@ -44,11 +44,13 @@ class Unit(NamedTuple):
 
     parse: Callable[[Any, str], float]
     show: Callable[[int], str]
+    base: str
+    """The unit of the plain number."""
 
 
-Size = Annotated[int, Meta(extra={"unit": Unit(units.parse_size, units.format_size)})]
-Time = Annotated[int, Meta(extra={"unit": Unit(units.parse_time, units.format_time)})]
-Rate = Annotated[int, Meta(extra={"unit": Unit(units.parse_rate, units.format_rate)})]
+Size = Annotated[int, Meta(extra={"unit": Unit(units.parse_size, units.format_size, "B")})]
+Time = Annotated[int, Meta(extra={"unit": Unit(units.parse_time, units.format_time, "ns")})]
+Rate = Annotated[int, Meta(extra={"unit": Unit(units.parse_rate, units.format_rate, "B/s")})]
 
 
 def about(help: str) -> Meta:
@@ -209,9 +211,11 @@ def show(one: Option, value: Any) -> str:
     if one.unit is not None:
         short = one.unit.show(value).replace(" ", "")
         try:
-            return short if one.unit.parse(short, "") == value else str(value)
+            if one.unit.parse(short, "") == value:
+                return short
         except BadInput:  # a rounded figure that is no whole number of base units
             pass
+        return f"{value}{one.unit.base}"
     return str(value)
 
 

@@ -1,8 +1,9 @@
 """Sizes, times and rates as people write them: parse and format, nothing else.
 
 Sizes are bytes (int): 1 KiB = 1,024 B and 1 KB = 1,000 B. Times are nanoseconds (int). Rates are
-bytes per second (float). A bare number is taken in the base unit. Whatever does not parse raises
-`BadInput` that names what was given and shows one that would do.
+bytes per second (float). A bare number is taken in the base unit, but for a time: nobody who writes
+`30` means nanoseconds. Whatever does not parse raises `BadInput` that names what was given and
+shows one that would do.
 """
 
 import re
@@ -20,7 +21,7 @@ SIZE_BYTES = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }  # fmt: skip
 TIME_NS = {
-    "": 1, "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6,
+    "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6,
     "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9,
 }  # fmt: skip
 
@@ -31,7 +32,9 @@ def parse_size(text: str | int, where: str = "") -> int:
 
 
 def parse_time(text: str | int, where: str = "") -> int:
-    """Nanoseconds of a time such as `20ms`, `1.5us`, `2min` or `250` (ns)."""
+    """Nanoseconds of a time such as `20ms`, `1.5us` or `2min`; of bare numbers only 0 is one."""
+    if not isinstance(text, bool) and str(text).strip() == "0":
+        return 0
     return _parse(text, TIME_NS, "time", "20ms", where)
 
 

@@ -67,6 +67,18 @@ def change_policy(
     policy: options.PolicyOptions, changes: Mapping[str, str], where: str = "[policy]"
 ) -> options.PolicyOptions:
     """`policy` with some keys replaced, each given as text. BadInput names the key at fault."""
+    for key in changes:
+        section, dot, name = key.partition(".")
+        if (
+            dot
+            and section != "policy"
+            and name in settings.declared(SECTIONS.get(section, settings.Settings))
+        ):
+            raise BadInput(
+                f"{key} is read at the start alone",
+                where,
+                "it needs a restart: set it in the configuration, start it anew",
+            )
     changes = {key.removeprefix("policy."): text for key, text in changes.items()}
     chosen = settings.read_table(options.PolicyOptions, changes, where)
     # The two windows are one option in two units: the one set last counts.

@@ -33,10 +33,11 @@ from offstage.dpu.door import shared
 from offstage.dpu.log import Log
 from offstage.dpu.moves import Moves
 from offstage.dpu.recorder import Recorder
-from offstage.dpu.service import Service, error_reply
+from offstage.dpu.service import Service, draining, error_reply
 from offstage.dpu.sessions import Hosts, TenantState
 from offstage.dpu.telemetry import Snapshot, Telemetry
 from offstage.dpu.tenancy import (
+    check_secrets,
     hold_runtime_dir,
     index_key,
     metrics_tokens,
@@ -104,6 +105,7 @@ class Daemon:
             nixl.prepare()  # refused now, if at all
         if config.rdma.enabled:
             self._open_rdma()
+        check_secrets(config, self.runtime_dir)
         self.device = open_device()
         self._closing.append(self._close_device)
         if self.device.warning():
@@ -312,6 +314,8 @@ class Daemon:
         self.log.debug("request", request=type(request).__name__)
         if isinstance(request, p.Drain):
             self._begin_drain(frames, request)
+        elif isinstance(request, p.Undrain):
+            self._end_drain(frames, request)
         elif isinstance(request, p.StorageMove):
             self._begin_move(frames, request)
         elif isinstance(request, p.Connect):
@@ -374,6 +378,23 @@ class Daemon:
         self.log.info("draining")
         until_s = time.monotonic() + request.timeout_ns / 1e9
         self._drains.append((frames, request.id, until_s))
+
+    def _end_drain(self, frames: list[bytes], request: p.Undrain) -> None:
+        try:
+            self.service.operator(frames[1])
+            if self._stop_at_s is not None:
+                raise draining()
+            self.device.undrain()
+        except OffstageError as error:
+            self._refuse(frames, request.id, error)
+            return
+        self.service.draining = False
+        for route, number, _ in self._drains:
+            reply = p.Drained(id=number, drained=False, dirty_blocks=self._dirty_blocks())
+            self.control.send(route[0], reply)
+        self._drains.clear()
+        self.log.info("undrained")
+        self.control.send(frames[0], p.Ok(id=request.id))
 
     def _drain_on(self, now_s: float) -> bool:
         """Go on with every drain that was asked for; False when the daemon is to stop."""

@@ -40,7 +40,8 @@ __all__ = [
     "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry", "Heartbeat", "Hello",
      "Ledger", "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply",
     "PolicySet", "Prove", "Reply", "Request", "Reset", "SessionClose", "SessionOpen",
-    "SetGenerating", "Status", "StatusReply", "StorageMove", "Welcome", "decode_fabric_reply",
+    "SetGenerating", "Status", "StatusReply", "StorageMove", "Undrain", "Welcome",
+    "decode_fabric_reply",
     "decode_fabric_request", "decode_reply", "decode_request", "default_runtime_dir", "encode",
     "negotiate", "parse_secret", "prove", "read_secret",
 ]  # fmt: skip
@@ -187,6 +188,10 @@ class Drain(Message, kw_only=True):
     """Operator. Refuse new work, flush write-back, and answer when all is on the store."""
 
     timeout_ns: Annotated[int, Meta(ge=0, le=3_600_000_000_000)] = 30_000_000_000
+
+
+class Undrain(Message, kw_only=True):
+    """Operator. Take new work again; a drain that still waits is answered as not done."""
 
 
 class StorageMove(Message, kw_only=True):
@@ -387,8 +392,8 @@ class FabricPutReply(Message, kw_only=True):
 
 Request = (
     Hello | Prove | Attach | Connect | SessionOpen | Append | SetGenerating | SessionClose
-    | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | StorageMove | FabricOpen
-    | FabricShut | Heartbeat | Detach
+    | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | Undrain | StorageMove
+    | FabricOpen | FabricShut | Heartbeat | Detach
 )  # fmt: skip
 Reply = (
     Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply

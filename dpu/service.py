@@ -27,9 +27,9 @@ from offstage.dpu.connects import Connects
 from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
-from offstage.dpu.sessions import Host, Hosts, Refused
+from offstage.dpu.sessions import Host, Hosts, Refused, TenantState
 
-__all__ = ["Attachments", "Service", "error_reply"]
+__all__ = ["Attachments", "Service", "draining", "error_reply"]
 
 CODES: list[tuple[type[OffstageError], str]] = [
     (StoreFull, "limit"),
@@ -174,7 +174,7 @@ class Service:
         if host.port is not None:
             raise Refused("invalid", "this host is attached already", host.name, "detach first")
         if self.draining:
-            raise _draining()
+            raise draining()
         if request.fabric not in self.fabrics:
             raise Refused("invalid", "this daemon does not serve this fabric", request.fabric,
                           f"offstage dpu fabric add {request.fabric}, or attach over one of "
@@ -232,7 +232,7 @@ class Service:
         if host.port is None or host.tenant is None:
             raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
         if self.draining:
-            raise _draining()
+            raise draining()
         if request.select_blocks > host.tenant.slot_count:
             raise Refused(
                 "invalid", f"a selection of {request.select_blocks} blocks never fits into "
@@ -323,6 +323,9 @@ class Service:
     def _attached_over(self, fabric: str) -> int:
         return sum(1 for one in self.hosts.all() if one.fabric == fabric)
 
+    def _attached_of(self, tenant: TenantState) -> int:
+        return sum(1 for one in self.hosts.all() if one.tenant is tenant and one.fabric)
+
     def _heartbeat(self, host: Host, request: p.Heartbeat) -> p.Reply:
         return p.Ok()
 
@@ -348,7 +351,8 @@ class Service:
             "epoch": self.device.epoch,
         }
         if host.tenant is not None:
-            return {**status, "tenant": host.tenant.name, "sessions": len(host.sessions)}
+            return {**status, "tenant": host.tenant.name, "sessions": len(host.sessions),
+                    "tenant_hosts": self._attached_of(host.tenant)}  # fmt: skip
         hosts = [
             {"name": one.name, "tenant": one.tenant.name if one.tenant else p.OPERATOR,
              "fabric": one.fabric, "pid": one.pid, "sessions": len(one.sessions)}
@@ -381,7 +385,7 @@ def error_reply(error: OffstageError) -> p.Error:
     if isinstance(error, Refused):
         code = error.code
     elif error.errno == errno.ESHUTDOWN:
-        return error_reply(_draining())
+        return error_reply(draining())
     else:
         code = next((code for kind, code in CODES if isinstance(error, kind)), "io")
     return p.Error(
@@ -396,6 +400,7 @@ def _check_session(host: Host, session: int) -> None:
                       "open one with SessionOpen")  # fmt: skip
 
 
-def _draining() -> Refused:
+def draining() -> Refused:
+    """What is said to whoever brings new work."""
     return Refused("draining", "the daemon is draining and takes no new work", "",
-                   "start it again, or use another daemon")  # fmt: skip
+                   "offstage dpu undrain, unless it is being stopped; or use another")

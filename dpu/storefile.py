@@ -22,7 +22,8 @@ from offstage.bindings.layouts import constant, layout, numbered, offset_of
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
 
-__all__ = ["Block", "Forward", "Segment", "StoreFile", "Superblock", "check", "inspect", "recover"]
+__all__ = ["Block", "Forward", "Segment", "StoreFile", "Superblock", "check", "inspect", "recover",
+           "tenants_stored"]  # fmt: skip
 
 STORE_MAGIC = b"OFSTORE1"
 SEGMENT_MAGIC = b"OFSEGMG1"
@@ -283,6 +284,18 @@ class StoreFile:
         if found is None:
             raise Corrupt("a block cannot be decoded", str(self.path), "it is lost")
         return found
+
+
+def tenants_stored(path: str) -> set[int]:
+    """The numbers of the tenants that have a segment in the store there; none where there is no
+    store, or none that can be read: whoever opens it says why."""
+    if not path or not Path(path).exists():
+        return set()
+    try:
+        with StoreFile(path) as file:
+            return {one.tenant for one in file.segments() if one.state == "used"}
+    except (BadInput, OSError):
+        return set()
 
 
 def inspect(path: Path | str) -> dict[str, object]:

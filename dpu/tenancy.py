@@ -18,10 +18,11 @@ from offstage.dpu.config import Config
 from offstage.dpu.options import Storage, Tenant
 from offstage.dpu.protocol import OPERATOR, parse_secret, read_secret
 from offstage.dpu.sessions import Hosts
+from offstage.dpu.storefile import tenants_stored
 
 __all__ = [
-    "carry_secret", "hold_runtime_dir", "index_key", "metrics_token", "metrics_tokens",
-    "operator_secret", "publish_secret", "secrets_beside", "tenant_secret",
+    "carry_secret", "check_secrets", "hold_runtime_dir", "index_key", "metrics_token",
+    "metrics_tokens", "operator_secret", "publish_secret", "secrets_beside", "tenant_secret",
 ]  # fmt: skip
 
 
@@ -81,6 +82,23 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
     secret = secrets.token_bytes(32)
     _write_private(kept, secret.hex())
     return secret, True
+
+
+def check_secrets(config: Config, runtime_dir: Path) -> None:
+    """BadInput where a secret that was generated for a tenant is gone, and the store holds blocks
+    of it: with a new one it would serve none of them. Before the store is opened."""
+    beside = secrets_beside(config.storage)
+    stored = tenants_stored(beside)
+    for index, tenant in enumerate(config.tenants):
+        kept = _kept_at(tenant, beside, runtime_dir)
+        if index not in stored or tenant.secret or tenant.secret_file or kept.exists():
+            continue
+        copy = runtime_dir / f"{tenant.name}.secret"
+        there = f"cp {copy} {kept}" if copy.exists() else "put it back from a copy"
+        raise BadInput(
+            f"the secret of the tenant {tenant.name!r} is gone, and the store holds blocks that "
+            "only it finds", str(kept), f"{there}, or remove {beside} to begin with an empty store",
+        )  # fmt: skip
 
 
 def secrets_beside(storage: Storage) -> str:

@@ -135,7 +135,7 @@ class ZmqFabric:
             worker = self._workers.get(ticket)
         if worker is None:
             gone = p.Error(id=request.id, code="unauthenticated", what="no such ticket",
-                           mend="attach again")  # fmt: skip
+                           mend="start the host again")  # fmt: skip
             self._send([routing, p.encode(gone)])
         elif not worker.offer(routing, request, payload):
             busy = p.Error(id=request.id, code="busy", mend="send the next when one is answered",

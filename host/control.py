@@ -150,6 +150,10 @@ class Control:
         request = p.Drain(timeout_ns=int(timeout_s * 1e9))
         return self.call(request, p.Drained, timeout_s=timeout_s + self._timeout_s)
 
+    def undrain(self) -> None:
+        """Operator: the daemon takes new work again."""
+        self.call(p.Undrain(), p.Ok)
+
     def storage_move(self, changes: Mapping[str, object], timeout_s: float = 120.0) -> None:
         """Operator: begin to move all blocks to another storage; `changes` are keys of `[storage]`.
         Growing a file and making a store on it may take long; the status says how it goes on."""

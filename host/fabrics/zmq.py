@@ -335,11 +335,12 @@ class ZmqDriver:
         call.error, call.ended = error, True
 
     def _shut(self) -> RunFailed:
-        return RunFailed("this fabric is closed", self._where, "attach again")
+        return RunFailed("this fabric is closed", self._where, "start the host again")
 
     def _silent(self) -> RunFailed:
         return RunFailed("the daemon's ZMQ fabric does not answer", self._where,
-                         "see `offstage dpu status`; attach again", errno=errno.EPIPE)  # fmt: skip
+                         "see `offstage dpu status`; start the host again",
+                         errno=errno.EPIPE)  # fmt: skip
 
     def _accept(
         self, reply: p.FabricFetchReply, payload: memoryview, target: NDArray[np.uint8],

@@ -194,7 +194,19 @@ def _flat(rows: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, s
             for index, one in enumerate(value):
                 yield from _flat(one, f"{prefix}{name}.{index}.")
         else:
-            yield prefix + name, str(value)
+            yield prefix + name, _shown(value)
+
+
+def _shown(value: object) -> str:
+    """A value as people write it."""
+    if value is None or value == [] or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value))
+    return str(value)
+
 
 
 def _plain(value: object) -> object:

@@ -274,6 +274,20 @@ def drain(
 
 
 @dpu.command()
+def undrain(
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Take new work again after a drain."""
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
+        control.undrain()
+    emit({"draining": False}, form, "takes new work")
+
+
+@dpu.command()
 def replay(
     log: Annotated[Path, typer.Argument(help="decisions.log of a recorded run")],
     form: FormatOption = Format.text,
@@ -319,7 +333,7 @@ def store(
 
     result = inspect(file)
     wrong = check(file)
-    emit({**result, "wrong": wrong}, form, table({**result, "wrong": "; ".join(wrong) or "no"}))
+    emit({**result, "wrong": wrong}, form, table({**result, "wrong": wrong}))
     if wrong:
         raise RunFailed(f"{len(wrong)} things are not whole ({wrong[0]})", str(file),
                         "a daemon serves the rest and counts these as misses")  # fmt: skip

@@ -28,7 +28,7 @@ from offstage.testbeds.live.workload import Prefilled, Workload, decode, describ
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 
-__all__ = ["check_fit", "run"]
+__all__ = ["check_alone", "check_fit", "run"]
 
 EMULATED = "emulated"
 OVERRUNS_MAX = 0.01
@@ -47,6 +47,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
     begun = time.monotonic()
     options.check()
     with attached(link) as (control, fabric):
+        check_alone(control, link.tenant)
         check_fit(options.geometry, control)
         workload = prepare(options)
         _check_limits(options, workload, control)
@@ -72,6 +73,19 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
         about = _describe(options, workload, link, control, policy, filled)
     return _summary(options, result, about, time.monotonic() - begun)
+
+
+def check_alone(control: Control, tenant: str) -> None:
+    """BadInput where another host of the tenant is attached: the ledger is the tenant's, and would
+    hold the work of both."""
+    others = int(control.status().get("tenant_hosts", 1)) - 1
+    if others > 0:
+        raise BadInput(
+            f"{others} other host{'s' * (others > 1)} of the tenant {tenant!r} "
+            f"{'are' if others > 1 else 'is'} attached, and the figures would be of all together",
+            control.endpoint,
+            "let it end, or give each a tenant of its own with --tenant",
+        )
 
 
 def check_fit(geometry: KvGeometry, control: Control) -> None:

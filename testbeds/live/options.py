@@ -9,7 +9,7 @@ import msgspec
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
-from offstage.host.attention import arrays_of
+from offstage.host.attention import arrays_of, kernel
 from offstage.host.baselines import KINDS
 from offstage.host.decode_cost import read
 from offstage.host.geometry import KvGeometry
@@ -98,7 +98,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def arrays(self) -> Arrays:
         """What holds the HBM pool: the kernel's library on the device. Raises `BadInput` where
-        there is no such kernel or device, `Missing` where the library is not installed."""
+        there is no such kernel or device, `Missing` where a library of either is not installed."""
+        kernel(self.kernel)
         arrays = open_arrays(arrays_of(self.kernel), self.device)
         if self.kernel == "triton":
             check_device(self.device, self.geometry.value_type)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -235,8 +236,9 @@ def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) 
         driver.close()
 
 
-def test_a_drained_daemon_takes_no_new_work_and_goes_on(tmp_path: Path) -> None:
-    """After `drain`, are new sessions refused with a reason while status still answers?"""
+def test_a_drained_daemon_takes_no_new_work_until_it_is_undrained(tmp_path: Path) -> None:
+    """After `drain`, are new sessions refused with a reason while status still answers? After
+    `undrain`, are sessions and puts taken again, by the same daemon?"""
     with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
         with served.control() as control:
             control.attach()
@@ -244,6 +246,35 @@ def test_a_drained_daemon_takes_no_new_work_and_goes_on(tmp_path: Path) -> None:
             with pytest.raises(RunFailed, match="draining"):
                 control.session_open(select_blocks=1)
         assert operator.status()["draining"]
+        with served.control() as control:
+            with pytest.raises(RunFailed, match=r"draining.*offstage dpu undrain"):
+                control.attach()
+            operator.undrain()
+            assert not operator.status()["draining"]
+            driver = take_driver(control.attach())
+            write_and_read(control, driver)
+            driver.close()
+
+
+def test_a_store_whose_tenants_secret_is_lost_is_not_served(tmp_path: Path) -> None:
+    """With another secret no block would be found: is the start refused, naming the copy that cures
+    it, and has the store its blocks then? Does a tenant that has none begin as ever?"""
+    with daemon(tmp_path) as served, served.control() as control:
+        driver = take_driver(control.attach())
+        write_and_read(control, driver)
+        driver.close()
+    kept = tmp_path / "store.ofs.red.secret"
+    kept.unlink()
+    (tmp_path / "store.ofs.blue.secret").unlink()
+    line = refused(tmp_path)
+    assert "secret of the tenant 'red' is gone" in line and f"cp {tmp_path}/run/red.secret" in line
+    assert not kept.exists()
+    shutil.copy(tmp_path / "run/red.secret", kept)
+    with daemon(tmp_path) as served, served.control() as control:
+        take_driver(control.attach()).close()
+        session = control.session_open(select_blocks=8)
+        texts = [content(number) for number in range(8)]
+        assert control.append(session, texts).stored_layers == [1] * 8
 
 
 def test_a_killed_host_process_is_reclaimed_at_once(tmp_path: Path) -> None:

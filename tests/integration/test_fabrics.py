@@ -84,7 +84,7 @@ def test_a_killed_daemon_is_noticed_at_once(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         ordinals = np.zeros(1, np.uint32)
-        with pytest.raises(RunFailed, match="attach again"):
+        with pytest.raises(RunFailed, match="start the host again"):
             fabric.fetch(
                 session, 9, 0, ordinals, np.ascontiguousarray(keys[0, :1]),
                 np.zeros((1, PAYLOAD), np.uint8), timeout_ns=3_600_000_000_000,

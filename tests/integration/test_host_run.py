@@ -21,6 +21,7 @@ from offstage.testbeds.cli import run
 ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
          "--time-per-token", "1ms"]  # fmt: skip
+SERVE = ["dpu", "serve", "--set", "storage.backend=emulated"]
 STEPS = 40
 WAIT_S = 120.0
 
@@ -144,6 +145,38 @@ def test_what_does_not_fit_is_one_line(
     output = capsys.readouterr()
     assert output.out == "" and len(output.err.splitlines()) == 1
     assert [text for text in said if text not in output.err] == []
+
+
+def test_a_second_host_of_a_tenant_is_refused_before_it_prefills(
+    tier: Tier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both would count in one ledger: is the second told so, and not after minutes of decoding?"""
+    runtime_dir = Path(tier.ready["runtime_dir"])
+    with Control(tier.endpoint, tenant="lab", runtime_dir=runtime_dir) as other:
+        other.attach("shm")
+        puts = puts_of(tier)
+        assert run(words_of(tier)) == 2
+        assert "1 other host of the tenant 'lab' is attached" in capsys.readouterr().err
+        assert puts_of(tier) == puts
+
+
+def puts_of(tier: Tier) -> int:
+    runtime_dir = Path(tier.ready["runtime_dir"])
+    with Control(tier.endpoint, tenant="operator", runtime_dir=runtime_dir) as operator:
+        return int(operator.status()["device"]["puts"])
+
+
+def test_with_few_descriptors_it_runs_or_says_so(tier: Tier) -> None:
+    """24 of them: does the host end in one line, or well, and the daemon in one line?"""
+    said = {}
+    for name, words in (("host", words_of(tier, "--steps", "8")), ("serve", SERVE)):
+        done = subprocess.run(
+            ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh", *ENTRY, *words],
+            capture_output=True, text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr and done.returncode in (0, 1, 2), done.stderr
+        said[name] = done.stderr
+    assert "24 descriptors are allowed" in said["serve"]
 
 
 def test_a_tenant_with_its_secret_alone(tier: Tier, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_daemon_that_goes_is_noticed_and_attached_again(tmp_path: Path, number
         fabric.register(target)
         key = np.ascontiguousarray(keys[0, :1])
         until_s = time.monotonic() + 20
-        with pytest.raises(RunFailed, match="attach again"):
+        with pytest.raises(RunFailed, match="start the host again"):
             while time.monotonic() < until_s:  # a daemon that ends in order answers for a while
                 fabric.fetch(session, 9, 0, wanted, key, target, timeout_ns=NEVER_NS)
         fabric.close()
@@ -266,7 +266,7 @@ def test_between_two_network_namespaces_and_when_the_cable_goes(
     tmp_path: Path, namespaces: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No shared loopback, TCP over a cable alone; and a cut cable ends a fetch that has no
-    deadline, with `attach again` and without a hang."""
+    deadline, with `start the host again` and without a hang."""
     here, there = namespaces
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec ip netns exec {here} {sys.executable} "$@"\n')
@@ -283,4 +283,4 @@ def test_between_two_network_namespaces_and_when_the_cable_goes(
         )  # fmt: skip
         said = process.communicate(timeout=60)[0].splitlines()
         assert process.returncode == 0 and said[0] == "written" and said[-1] == "left"
-        assert "attach again" in said[1]
+        assert "start the host again" in said[1]

@@ -173,6 +173,8 @@ int ofs_device_reset(struct ofs_device *device);
  * being served. -ETIMEDOUT: status says how many blocks are still dirty.
  */
 int ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns);
+/* Take puts and sessions again after a drain. */
+int ofs_device_undrain(struct ofs_device *device);
 /*
  * Begins to move all blocks to another storage, where a new store is made; hosts go on meanwhile.
  * Returns when it has begun; how it goes on is in the status. `error` gets one line. -EBUSY a move

@@ -8,7 +8,7 @@ import msgspec
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
-from offstage.host.attention import arrays_of
+from offstage.host.attention import arrays_of, kernel
 from offstage.host.selection import SELECTORS
 from offstage.host.transformer.tiered import Ahead
 from offstage.testbeds.live.options import TimePerToken
@@ -71,7 +71,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
 
     def arrays(self) -> Arrays:
-        """What holds the HBM pool: the kernel's library on the device."""
+        """What holds the HBM pool: the kernel's library on the device. As `DriveOptions.arrays`."""
+        kernel(self.kernel)
         return open_arrays(arrays_of(self.kernel), self.device)
 
 

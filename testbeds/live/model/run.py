@@ -36,6 +36,7 @@ from offstage.host.values import WIDTHS, ValueType
 from offstage.testbeds.beds.connect import Link, attached
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
 from offstage.testbeds.live.figures import hit_rate_of, ledger_since
+from offstage.testbeds.live.host_run import check_alone
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compared
 from offstage.testbeds.machine import machine
@@ -53,6 +54,7 @@ def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
     options.arrays()
     shape = look(options.model)
     with attached(link) as (control, fabric):
+        check_alone(control, link.tenant)
         progress.start("load the model", 1)
         loaded = load(shape, options.device, options.dtype)
         tokens, _ = text_tokens(loaded, options.text)

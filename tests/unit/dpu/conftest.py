@@ -92,6 +92,9 @@ class FakeDevice:
     def drain(self, timeout_ns: int) -> bool:
         return self.dirty == 0
 
+    def undrain(self) -> None:
+        pass
+
     def ledger(self, tenant: int | None = None) -> dict[str, Any]:
         counters = dict.fromkeys(
             ("steps", "selected", "demands", "nontrivial", "demand_bytes_read",

@@ -123,7 +123,7 @@ def test_every_shown_value_reads_back_as_itself() -> None:
 @given(st.integers(1 << 20, 1 << 46), st.integers(0, 10**12), st.integers(0, 1 << 62))
 def test_any_size_time_and_rate_reads_back(size: int, time_ns: int, rate: int) -> None:
     """Is a value of any magnitude shown exactly, or is some digit lost to rounding?"""
-    given_text = {"arena.size": str(size), "policy.lease": str(time_ns)}
+    given_text = {"arena.size": str(size), "policy.lease": f"{time_ns}ns"}
     config = load(overrides={**PATH, **given_text, "policy.bandwidth": str(rate)}, environ={})
     shown = {where: text for where, text, _ in rows(config) if where.split(".")[0] != "tenant"}
     again = load(overrides=shown, environ={})
@@ -137,6 +137,11 @@ def test_a_hot_change_touches_only_its_keys_and_refuses_the_rest() -> None:
     assert new.prefetchers == () and new.bandwidth_bytes_per_s == 2 * 10**9
     assert new.window_blocks == 9 and new.eviction == old.eviction
     assert change_policy(old, {"window_tokens": "64"}).window_blocks == 0
+    with pytest.raises(BadInput, match=r"arena.size is read at the start alone.*start it anew"):
+        change_policy(old, {"arena.size": "32MiB"})
+    with pytest.raises(BadInput, match=r"'5' is not a time; write one such as 20ms"):
+        change_policy(old, {"lease": "5"})
+    assert change_policy(old, {"lease": "0"}).lease_ns == 0
     with pytest.raises(BadInput, match=r"'evicton'.*'eviction'"):
         change_policy(old, {"evicton": "lru"})
 

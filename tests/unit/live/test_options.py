@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, Missing
+from offstage.host import attention
 from offstage.host.models import geometry
+from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DemoOptions, DriveOptions
 from offstage.testbeds.live.workload import full_chunks, prepare
 
@@ -37,6 +39,17 @@ def test_what_the_host_refuses(wrong: dict[str, Any]) -> None:
 def test_what_the_demo_refuses_beyond_that(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="demo"):
         DemoOptions(out=Path("out"), **wrong).check()
+
+
+@pytest.mark.parametrize("kind", [DriveOptions, ModelOptions])
+def test_a_kernel_whose_library_is_missing_is_refused_before_anything_runs(
+    kind: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's arrays are torch's: is it said at once that triton itself is missing?"""
+    monkeypatch.setattr(attention, "_lacking", lambda needs: needs[-1])
+    paths = {"model": Path("m"), "text": Path("t")} if kind is ModelOptions else {}
+    with pytest.raises(Missing, match="triton kernel needs triton"):
+        kind(kernel="triton", **paths).arrays()
 
 
 def test_a_quarter_of_a_context_is_shared_unless_it_is_said() -> None:

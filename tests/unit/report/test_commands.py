@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from offstage.testbeds.cli import run
+from offstage.testbeds.cli.common import table
 from offstage.testbeds.cli.progress import Plain
 from offstage.testbeds.report import read_summary, write_summary
 
@@ -29,6 +30,13 @@ def test_trace_info_as_json_holds_the_definitions(capsys: pytest.CaptureFixture[
     assert run(["trace", "info", str(TINY), "--format", "json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["request_count"] == 60 and "ideal_block_hit_rate" in output["definitions"]
+
+
+def test_values_are_shown_as_people_write_them() -> None:
+    """Is there no tuple, no None and no False in a table of names and values?"""
+    shown = table({"one": (682,), "off": False, "none": None, "empty": [], "names": ["a", "b"]})
+    assert [list(column.cells) for column in shown.columns][1] == ["682", "no", "none", "none",
+                                                                   "a, b"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,20 @@ ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 	return rc;
 }
 
+static int
+run_undrain(struct ofs_device *device, void *argument)
+{
+	(void)argument;
+	device->draining = false;
+	return 0;
+}
+
+int
+ofs_device_undrain(struct ofs_device *device)
+{
+	return ofs_device_call(device, run_undrain, NULL);
+}
+
 int
 ofs_device_advance(struct ofs_device *device, uint64_t now_ns)
 {

@@ -5,12 +5,11 @@ import resource
 import socket
 import struct
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_daemon import WAIT_S, Tier, daemon
+from live_daemon import WAIT_S, Tier, daemon, scrape
 
 from offstage.bindings.errors import StoreFull
 from offstage.dpu import protocol as p
@@ -37,13 +36,6 @@ def many_descriptors() -> Iterator[None]:
 def threads(tier: Tier) -> int:
     lines = Path(f"/proc/{tier.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Threads:"))
-
-
-def scrape(tier: Tier, token: str) -> str:
-    request = urllib.request.Request(f"http://127.0.0.1:{tier.metrics_port}/metrics",
-                                     headers={"Authorization": f"Bearer {token}"})  # fmt: skip
-    with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
-        return str(reply.read().decode())
 
 
 def check_open(tier: Tier) -> None:

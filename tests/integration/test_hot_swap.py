@@ -12,7 +12,6 @@ import signal
 import subprocess
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from live_daemon import (
     fetch,
     open_text,
     put,
+    scrape,
     until,
 )
 
@@ -340,9 +340,9 @@ def test_a_target_that_is_started_again_is_told(tmp_path: Path) -> None:
         lines = [json.loads(line) for line in tier.log.read_text().splitlines()]
         (said,) = (line for line in lines if line["event"] == "target_restarted")
         assert (said["level"], said["restarts"], said["down"]) == ("warning", 1, "")
-        url = f"http://127.0.0.1:{tier.metrics_port}/metrics"
+        token = (tier.runtime_dir / "metrics.token").read_text().strip()
         metric = "\noffstage_storage_target_restarts_total 1.0\n"
-        until(lambda: metric in urllib.request.urlopen(url, timeout=WAIT_S).read().decode())
+        until(lambda: metric in scrape(tier, token))
         (again,) = children(tier)
         assert again != program
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,6 +200,14 @@ def check_text(tier: Tier, number: int, acknowledged: set[tuple[int, int, int]])
                     there += rc == 0
         assert sum(text.stored) == there
     return there
+
+
+def scrape(tier: Tier, token: str) -> str:
+    """What a scrape with this token is shown: that of the operator, or a tenant's."""
+    request = urllib.request.Request(f"http://127.0.0.1:{tier.metrics_port}/metrics",
+                                     headers={"Authorization": f"Bearer {token}"})  # fmt: skip
+    with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
+        return str(reply.read().decode())
 
 
 def until(true: Callable[[], bool]) -> None:

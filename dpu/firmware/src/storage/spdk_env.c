@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ENV_LOG_BYTES = 160 };
+enum { ENV_LOG_BYTES = 160, ENV_TEXT_BYTES = 640 };
 
 static pthread_mutex_t env_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pid_t env_pid; /* 0: not up */
@@ -44,10 +44,23 @@ ofs_spdk_release(void)
 	return text;
 }
 
+/* Behind "[who, with whom] [state] ", as SPDK begins lines of a fabric. */
+static const char *
+skip_brackets(const char *text)
+{
+	const char *end;
+
+	while (*text == '[' && (end = strstr(text, "] ")) != NULL)
+		text = end + 2;
+	return text;
+}
+
 static void __attribute__((format(printf, 5, 0)))
 keep_log(int level, const char *file, const int line, const char *func, const char *format,
 	va_list arguments)
 {
+	char text[ENV_TEXT_BYTES];
+
 	(void)file;
 	(void)line;
 	(void)func;
@@ -55,7 +68,8 @@ keep_log(int level, const char *file, const int line, const char *func, const ch
 		return;
 	pthread_mutex_lock(&log_mutex);
 	if (log_line[0] == '\0') {
-		vsnprintf(log_line, sizeof(log_line), format, arguments);
+		vsnprintf(text, sizeof(text), format, arguments);
+		snprintf(log_line, sizeof(log_line), "%.159s", skip_brackets(text));
 		for (char *at = log_line; *at != '\0'; at++)
 			if (*at == '\n' || *at == ';')
 				*at = *at == '\n' && at[1] == '\0' ? '\0' : ',';

@@ -22,6 +22,7 @@ enum {
 	LINK_BACKOFF_MS = 50,
 	LINK_BACKOFF_MS_MAX = 1000,
 	LINK_PROBE_MS = 2000,
+	LINK_SILENT_MS = 9000, /* SPDK waits 10 s for the first answer, and says less than that */
 	LINK_ADMIN_MS = 10000
 };
 
@@ -85,6 +86,25 @@ refuse_address(const struct ofs_spdk_drive *drive, char *why, int error)
 	return -error;
 }
 
+static uint64_t
+now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static int
+refuse_silent(const struct ofs_spdk_drive *drive, char *why)
+{
+	snprintf(why, SPDK_WHY_BYTES,
+		"%.150s at %.80s:%s takes a connection and does not answer; check that an NVMe-oF target "
+		"listens there, and that it is not stopped",
+		name_of(drive), drive->id.traddr, drive->id.trsvcid);
+	return -ETIMEDOUT;
+}
+
 static int
 refuse_connect(const struct ofs_spdk_drive *drive, char *why)
 {
@@ -146,6 +166,7 @@ connect_drive(struct ofs_spdk_drive *drive, char *why)
 	static const uint8_t nobody[16];
 	struct spdk_nvme_ctrlr_opts opts;
 	struct spdk_nvme_io_qpair_opts queue;
+	uint64_t began_ms;
 	int rc = 0;
 
 	let_go(drive);
@@ -161,7 +182,11 @@ connect_drive(struct ofs_spdk_drive *drive, char *why)
 	snprintf(opts.hostnqn, sizeof(opts.hostnqn), "%s", drive->host_nqn);
 	if (memcmp(drive->host_id, nobody, sizeof(nobody)) != 0)
 		memcpy(opts.extended_host_id, drive->host_id, sizeof(drive->host_id));
+	began_ms = now_ms();
 	drive->ctrlr = spdk_nvme_connect(&drive->id, &opts, sizeof(opts));
+	if (drive->ctrlr == NULL && drive->id.trtype == SPDK_NVME_TRANSPORT_TCP
+		&& now_ms() - began_ms >= LINK_SILENT_MS)
+		return refuse_silent(drive, why);
 	if (drive->ctrlr == NULL)
 		return refuse_connect(drive, why);
 	rc = look_at_namespace(drive, why);
@@ -309,17 +334,21 @@ ofs_spdk_link_close(struct ofs_spdk_link *link)
 static int
 wait_for_drives(struct ofs_spdk_link *link, char *why)
 {
+	int wait_s = SPDK_CONNECT_WAIT_S;
 	int rc = 0;
 
 	pthread_mutex_lock(&link->mutex);
-	for (int second = 0; second < SPDK_CONNECT_WAIT_S && find_asked(link) != NULL; second++)
+	for (uint32_t i = 0; i < link->drive_count; i++)
+		if (link->drives[i].id.trtype == SPDK_NVME_TRANSPORT_PCIE)
+			wait_s = SPDK_READY_WAIT_S;
+	for (int second = 0; second < wait_s && find_asked(link) != NULL; second++)
 		wait_ms(&link->told, &link->mutex, 1000);
 	if (find_asked(link) != NULL) {
 		rc = -ETIMEDOUT;
 		link->abandoned = 1; /* nor will it when we close */
 		snprintf(why, SPDK_WHY_BYTES,
 			"%.180s does not answer within %d s; check that the target runs and is not stopped",
-			name_of(find_asked(link)), SPDK_CONNECT_WAIT_S);
+			name_of(find_asked(link)), wait_s);
 	}
 	for (uint32_t i = 0; i < link->drive_count && rc == 0; i++) {
 		if (atomic_load(&link->drives[i].state) == SPDK_REFUSED) {

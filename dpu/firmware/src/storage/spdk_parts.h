@@ -32,6 +32,7 @@ enum {
 	SPDK_RUHS_BYTES = 16 + 32 * SPDK_HANDLES_MAX,
 	SPDK_KEEP_ALIVE_MS = 10000,
 	SPDK_CONNECT_WAIT_S = 15,
+	SPDK_READY_WAIT_S = 60, /* of a drive of this machine, which may need that to be ready */
 	SPDK_DETACH_WAIT_S = 12,
 	SPDK_NONE = -1
 };

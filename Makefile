@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-EXTRAS ?= test,dev,host,capture,cluster,triton
+EXTRAS ?= test,dev,host,capture,cluster,triton,notebook
 OUT    ?= demo-out
 ARGS   ?=
 # One process of tests for each of two cores, each file of tests in one of them; 0: all in one.

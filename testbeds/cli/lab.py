@@ -206,26 +206,15 @@ HEADLINES = (
 
 
 def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
-    import json
-
     from rich.console import Group
     from rich.text import Text
 
-    from offstage.testbeds.report.lab.page import write_lab_report
+    from offstage.testbeds.report.lab.page import write_results
     from offstage.testbeds.report.lab.requests import requests_table
     from offstage.testbeds.report.lab.sentence import lab_sentence
     from offstage.testbeds.report.lab.table import lab_table
-    from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary, write_text
 
-    paths = {
-        "summary": out / SUMMARY_NAME,
-        "report": out / "report.html",
-        "manifest": out / "manifest.json",
-    }
-    write_lab_summary(summary, paths["summary"])
-    write_lab_report(summary, paths["report"])
-    write_text(paths["manifest"], json.dumps(summary.manifest, indent=1) + "\n")
-    paths["ledger"] = out / "ledger.parquet"
+    paths = {**write_results(summary, out), "ledger": out / "ledger.parquet"}
     sentence = lab_sentence(summary)
     failed = [f"failed: {one.point}: {one.message}" for one in summary.failed]
     notes = [f"note: {text}" for text in summary.notes]

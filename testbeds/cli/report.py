@@ -1,16 +1,21 @@
-"""`offstage report`: the page of a run, made again from its summary.json."""
+"""`offstage report`: the page of a run made again from its summary.json, or two compared."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["register"]
+
+COMPARED = ("nontrivial_hit", "reads_per_demand", "stall_ms_mean")
 
 
 def register(app: typer.Typer) -> None:
@@ -19,21 +24,73 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run, or a summary.json")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="folders of runs, or a summary.json; two: compared"),
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="file to write; default: report.html beside it")
+        Path | None,
+        typer.Option("--out", help="file to write, default: report.html beside the run; of a "
+                     "comparison a folder, default: none"),
+    ] = None,
+    against: Annotated[
+        str,
+        typer.Option("--against", metavar="POLICY",
+                     help="compare with this policy of the (first) run, over the same requests"),
+    ] = "",
+    figures: Annotated[
+        list[str] | None,
+        typer.Option("--figure", help="to compare; may be repeated; default: non-trivial hits, "
+                     "reads per demand, mean stall"),
     ] = None,
     form: FormatOption = Format.text,
-) -> None:
-    """Write report.html from summary.json, and show the table of runs or points."""
+) -> None:  # fmt: skip
+    """Write report.html from summary.json and show its table; or compare points of lab runs over
+    the same requests, each difference with its interval, as tables and pictures for a paper."""
     from rich.console import Group
 
     from offstage.testbeds.report.page.files import holds_lab_summary
 
+    if len(runs) > 1 or against or figures:
+        return _compared(runs, out, against, figures or list(COMPARED), form)
+    (run,) = runs
     page = out or (run if run.is_dir() else run.parent) / "report.html"
     sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page)
     result = {"sentence": sentence, "report": str(page)}
-    emit(result, form, Group(table, "", sentence, "", str(page)))
+    return emit(result, form, Group(table, "", sentence, "", str(page)))
+
+
+def _compared(
+    runs: list[Path], out: Path | None, against: str, figures: list[str], form: Format
+) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
+    from offstage.testbeds.lab.results.paired import FIGURES, difference, pairs, sides_of
+    from offstage.testbeds.report.lab.differences import differences_sentence, differences_table
+    from offstage.testbeds.report.lab.differences_page import write_differences
+
+    if unknown := [name for name in figures if name not in FIGURES]:
+        raise BadInput(f"no figure {unknown[0]!r}", "--figure", f"choose from {', '.join(FIGURES)}")
+    if len(runs) == 1 and not against:
+        raise BadInput("nothing to compare", str(runs[0]), "name a second run, or --against POLICY")
+    first, *others = [sides_of(run) for run in runs]
+    rows = [
+        row
+        for second in others or [first]
+        for one, other in pairs(first, second, against)
+        for row in difference(one, other, figures)
+    ]
+    rows.sort(key=lambda row: figures.index(row.figure))
+    paths = {} if out is None else write_differences(rows, out, version("offstage"))
+    sentence = differences_sentence(rows)
+    lines = ["", sentence, "", *map(str, paths.values())]
+    document = {
+        "sentence": sentence,
+        "differences": msgspec.to_builtins(rows),
+        "files": {name: str(path) for name, path in paths.items()},
+    }
+    emit(document, form, Group(differences_table(rows), *map(Text, lines)))
 
 
 def _demo(run: Path, page: Path) -> "tuple[str, RenderableType]":

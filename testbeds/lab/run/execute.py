@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -20,6 +21,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from offstage.bindings.errors import BadInput, Incompatible, Missing, OffstageError, RunFailed
@@ -121,7 +123,7 @@ class _Pool:
     def submit(self, task: Task, code: str) -> bool:
         """Hand it out; False where a process has died, and the pool with it."""
         try:
-            with _interrupts_blocked():
+            with _interrupts_blocked(), _script_hidden():
                 self.running[self._executor.submit(_work, task, code)] = task
         except BrokenProcessPool:
             return False
@@ -187,6 +189,18 @@ def _pool_outcome(future: "concurrent.futures.Future[TaskResult]") -> TaskResult
         return future.result()
     except BrokenProcessPool:
         return None
+
+
+@contextmanager
+def _script_hidden() -> Iterator[None]:
+    """A process begun here does not run the caller's script once more, as spawned ones do: it needs
+    nothing of it, and a script of three lines needs no guard."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 @contextmanager

@@ -21,14 +21,13 @@ from offstage.bindings.units import format_rate
 from offstage.host.decode_cost import read
 from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.ledger import (
-    LEDGER_NAME,
     BoundTotals,
-    LedgerFile,
     RunTotals,
     bound_totals,
     pool_bounds,
     totals,
 )
+from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, LedgerFile
 from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
 from offstage.testbeds.lab.results.vacuous import notes_of
@@ -52,7 +51,12 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
     summaries: list[PointSummary] = []
     failed = [Failed(point=label, message=message) for label, message in experiment.refused]
     unmeasured: list[Failed] = []
-    with LedgerFile(out / LEDGER_NAME) as ledger:
+    said = {
+        point.number: Described(point.info(variant.spec, variant.label), _recurring(variant.spec))
+        for variant in experiment.variants
+        for point in variant.points
+    }
+    with LedgerFile(out / LEDGER_NAME, said) as ledger:
         for variant in experiment.variants:
             found, alone = _variant(experiment, variant, folder, ledger, progress)
             summaries += found
@@ -137,8 +141,13 @@ def _point(
         beside,
         none=runs[_none(variant, point).number],
         reference=runs.get(_reference(variant).number, []),
-        recurring=spec.workload.kind in ("captured", "selections"),
+        recurring=_recurring(spec),
     )
+
+
+def _recurring(spec: Spec) -> bool:
+    """Whether the same requests come under every seed."""
+    return spec.workload.kind in ("captured", "selections")
 
 
 def _none(variant: Variant, point: Point) -> Point:
@@ -218,7 +227,7 @@ def bounds_rows(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
     cannot hold what a layer demands together; parts are in `folder`."""
     rows = []
     for variant in experiment.variants:
-        recurring = variant.spec.workload.kind in ("captured", "selections")
+        recurring = _recurring(variant.spec)
         seeds = [
             parts.read_bounds(
                 folder / f"{Task(variant.spec, seed, ()).parts(experiment.code)[0]}.npz"

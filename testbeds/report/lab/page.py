@@ -4,6 +4,7 @@ It shares page, style, script and marks with the report of a demo; what differs 
 intervals and bounds, and that the first figure is hits against their price.
 """
 
+import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -31,12 +32,25 @@ from offstage.testbeds.report.lab.sentence import (
 )
 from offstage.testbeds.report.lab.series import View, over_k, view_of
 from offstage.testbeds.report.lab.table import glossary, points_section
-from offstage.testbeds.report.page.files import write_text
+from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary, write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, tile
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 from offstage.testbeds.report.page.svg import tag
 
-__all__ = ["render_lab", "write_lab_report"]
+__all__ = ["render_lab", "write_lab_report", "write_results"]
+
+
+def write_results(summary: LabSummary, out: Path) -> dict[str, Path]:
+    """Writes summary, report and manifest of a run into `out`, beside its ledger; their paths."""
+    paths = {
+        "summary": out / SUMMARY_NAME,
+        "report": out / "report.html",
+        "manifest": out / "manifest.json",
+    }
+    write_lab_summary(summary, paths["summary"])
+    write_lab_report(summary, paths["report"])
+    write_text(paths["manifest"], json.dumps(summary.manifest, indent=1) + "\n")
+    return paths
 
 
 def write_lab_report(summary: LabSummary, path: str | Path) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "read_json",
     "read_lab_summary",
     "read_summary",
+    "write_bytes",
     "write_lab_summary",
     "write_summary",
     "write_text",
@@ -94,12 +95,17 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of the text as UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Writes the file whole: a temporary beside it, then a rename. BadInput for a path that is
     none, RunFailed where the disk refuses."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

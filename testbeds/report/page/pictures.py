@@ -2,8 +2,9 @@
 
 A picture is drawn once. While matplotlib draws, its colours are those of the page's light theme;
 afterwards they become the page's CSS variables, so that the picture follows the reader's theme. Its
-text stays text, in the page's font, and a tip is shown by the page's own script. The same figure
-gives the same bytes. Why matplotlib: docs/decisions/0032-pictures-by-matplotlib.md.
+text stays text, in the page's font, and a tip is shown by the page's own script. For a paper the
+same drawing is a file, in black on white. The same figure gives the same bytes either way. Why
+matplotlib: docs/decisions/0032-pictures-by-matplotlib.md.
 """
 
 import contextlib
@@ -13,14 +14,17 @@ import re
 from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from offstage.testbeds.report.page.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LINE_STYLES", "Picture", "colour", "picture", "plain_logs", "rgb"]
+__all__ = ["LINE_STYLES", "Picture", "colour", "for_paper", "picture", "plain_logs", "rgb"]
 
 PAGE = "offstage.testbeds.report.page"
 LINE_STYLES: dict[str, Any] = {
@@ -32,6 +36,23 @@ LINE_STYLES: dict[str, Any] = {
 
 PX_PER_INCH = 100
 """Of the page, where it is wide enough: 8.5 points are 12 pixels then."""
+
+COLUMN_INCHES = 3.4
+"""A column of a paper in two columns."""
+PAPER_DOTS_PER_INCH = 300
+UNDATED: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+    "png": {},
+}
+PAPER: Any = {
+    "figure.facecolor": "white",
+    "font.size": 8,
+    "legend.fontsize": 7,
+    "axes.labelsize": 8,
+    "pdf.fonttype": 42,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), "black"),
+}
 
 _INDENT = re.compile(r"\n\s*")
 _PART = re.compile(r'<g id="([^"]*)"')
@@ -81,6 +102,16 @@ class Picture:
             f'aria-label="{escape(summary)}">{_INDENT.sub(chr(10), body).strip()}'
         )
 
+    def files(self, folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+        """Writes NAME.svg, .pdf and .png; the kind and path of each. RunFailed where the disk
+        refuses, BadInput for a folder that is none."""
+        for kind, undated in UNDATED.items():
+            out = io.BytesIO()
+            self.figure.savefig(out, format=kind, metadata=undated, dpi=PAPER_DOTS_PER_INCH)
+            path = folder / f"{name}.{kind}"
+            write_bytes(path, out.getvalue())
+            yield kind, path
+
     def _part(self, found: re.Match[str]) -> str:
         """A group without its name, which another picture of the page has too; with its mark."""
         name = found[1]
@@ -96,6 +127,16 @@ def picture(width: float = 7.0, height: float = 3.6) -> Iterator[Picture]:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_style()):
+        yield Picture(Figure(figsize=(width, height), layout="constrained"))
+
+
+@contextlib.contextmanager
+def for_paper(width: float = COLUMN_INCHES, height: float = 2.4) -> Iterator[Picture]:
+    """A figure of so many inches for print: black text of 8 points, fonts embedded."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({**_style(), **PAPER}):
         yield Picture(Figure(figsize=(width, height), layout="constrained"))
 
 

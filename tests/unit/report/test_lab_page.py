@@ -381,7 +381,7 @@ def reference() -> str:
 
 def test_the_reference_page_defines_every_figure() -> None:
     """After a change of a definition, put the text that this prints between the two marks."""
-    from offstage.testbeds.lab.results.ledger import ledger_columns
+    from offstage.testbeds.lab.results.ledger_file import ledger_columns
 
     assert [entry.key for entry in LAB_DEFINITIONS] == list(PointSummary.__struct_fields__)
     page = (ROOT / "docs/reference/lab-results.md").read_text(encoding="utf-8")

@@ -1,0 +1,211 @@
+"""Two points over the same requests: how much a figure differs, with its interval.
+
+Made of ledgers alone. Both sides are drawn with the same requests, so that what makes one request
+harder than another cancels: the interval of a difference is much narrower than those of its sides.
+Points are compared where workload, buffer, pool and granule are equal and every request selected
+as many blocks on both sides; anything else is refused, for it would compare workloads.
+
+The bootstrap is that of `measure`: Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
+section 13.3. It says how the difference varies over requests like these, and nothing of a policy
+that was chosen because it won on them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.testbeds.lab.results.ledger_file import (
+    LEDGER_NAME,
+    Described,
+    describe,
+    ledger_rows,
+)
+from offstage.testbeds.lab.results.measure import Bootstrap, ratio
+from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, Interval, PointInfo
+
+__all__ = ["FIGURES", "Difference", "Side", "difference", "pairs", "sides_of"]
+
+SETTING = ("workload", "buffer_over_k", "hbm_pool_over_k", "granule")
+HITS = tuple(f"end_{end}" for end in ENDS[:HIT_ENDS])
+NONTRIVIAL_HITS = tuple(f"nontrivial_{name}" for name in HITS)
+FIGURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "nontrivial_hit": (NONTRIVIAL_HITS, ("nontrivial",)),
+    "nontrivial_selection_hit": (
+        ("nontrivial_pool_hits", *NONTRIVIAL_HITS), ("nontrivial_selected",),
+    ),
+    "hit": (HITS, ("demands",)),
+    "selection_hit": (("pool_hits", *HITS), ("selected",)),
+    "late": (("end_late",), ("demands",)),
+    "pollution": (("pollution",), ("demands",)),
+    "reads_per_demand": (("demand_reads", "prefetch_reads"), ("demands",)),
+    "stall_ms_mean": (("stall_ms",), ("tokens",)),
+}  # fmt: skip
+"""Sums over sums of columns of a ledger. Shares but for the last two; `stall_ms_mean` is in ms for
+one token, all layers together."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One point of one run."""
+
+    run: str
+    path: Path
+    number: int
+    info: PointInfo
+    recurring: bool
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """What both sides of a comparison have in common."""
+        return tuple(getattr(self.info, name) for name in SETTING)
+
+    @property
+    def name(self) -> str:
+        """Policy, its eviction where that has another name, and what else was set of it."""
+        own = "".join(f" {key}={value}" for key, value in self.info.parameters.items())
+        device = f" on {self.info.device}" if self.info.device else ""
+        policy, eviction = self.info.policy, self.info.eviction
+        evicts = "" if eviction in (policy, "lru") else f" / {eviction}"
+        return f"{policy}{evicts}{own}{device}"
+
+
+class Difference(msgspec.Struct, kw_only=True, frozen=True):
+    """`difference` is `second` - `first`; each is None where a figure has no value."""
+
+    figure: str
+    workload: str
+    buffer_over_k: float
+    hbm_pool_over_k: float
+    first_run: str
+    first: str
+    second_run: str
+    second: str
+    requests: int
+    weak: bool
+    first_value: Interval | None
+    second_value: Interval | None
+    difference: Interval | None
+
+
+def sides_of(run: Path) -> list[Side]:
+    """The points of a lab run, from its ledger."""
+    path = run / LEDGER_NAME if run.is_dir() else run.with_name(LEDGER_NAME)
+    folder = path.parent
+    return [
+        Side(folder.name or str(folder), path, number, one.info, one.recurring)
+        for number, one in _described(path)
+    ]
+
+
+def _described(path: Path) -> list[tuple[int, Described]]:
+    return sorted(describe(path).items())
+
+
+def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[tuple[Side, Side]]:
+    """Which points are compared.
+
+    Within one run, every point with the one of policy `against` at its setting; the first eviction
+    of the spec where it has several. Between two runs, every point of the second with the point of
+    the first that has its policy, eviction, parameters and cap too, or where `against` is named,
+    with that policy of the first. BadInput where nothing fits.
+    """
+    found = []
+    for one in second:
+        fitting = [
+            other
+            for other in first
+            if other.setting == one.setting
+            and (other.info.policy == against if against else _same_policy(other, one))
+        ]
+        if fitting and fitting[0] != one:
+            found.append((fitting[0], one))
+    if not found:
+        what = f"no point has {against!r} at its setting" if against else "no point is in both"
+        there = ", ".join(sorted({side.info.policy for side in first}))
+        raise BadInput(what, str(first[0].path if first else "no points"), f"there are: {there}")
+    return found
+
+
+def _same_policy(one: Side, other: Side) -> bool:
+    own = ("policy", "eviction", "parameters", "bandwidth_bytes_per_s")
+    return all(getattr(one.info, name) == getattr(other.info, name) for name in own)
+
+
+def difference(
+    first: Side, second: Side, figures: Sequence[str], *, resamples: int = 2000, seed: int = 0
+) -> list[Difference]:
+    """The difference of each figure. BadInput where the two ran over other requests."""
+    ours, theirs = _requests(first), _requests(second)
+    if ours.names != theirs.names or not np.array_equal(ours.selected, theirs.selected):
+        raise BadInput(
+            f"{first.name} and {second.name} ran over other requests",
+            f"{first.path}, {second.path}", "run both with the same workload and seeds",
+        )  # fmt: skip
+    boot = Bootstrap(len(ours.names), resamples, seed)
+    found = []
+    for figure in figures:
+        top, bottom = FIGURES[figure]
+        sides = [(one.sum(top), one.sum(bottom)) for one in (ours, theirs)]
+        values = [float(ratio(a.sum(), b.sum())) for a, b in sides]
+        drawn = [ratio(boot.sums(a), boot.sums(b)) for a, b in sides]
+        found.append(
+            Difference(
+                figure=figure,
+                workload=second.info.workload,
+                buffer_over_k=second.info.buffer_over_k,
+                hbm_pool_over_k=second.info.hbm_pool_over_k,
+                first_run=first.run,
+                first=first.name,
+                second_run=second.run,
+                second=second.name,
+                requests=len(ours.names),
+                weak=len(ours.names) < WEAK_REQUESTS,
+                first_value=boot.interval(values[0], drawn[0]),
+                second_value=boot.interval(values[1], drawn[1]),
+                difference=boot.interval(values[1] - values[0], drawn[1] - drawn[0]),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Requests:
+    """Sums by request, in the order of `names`."""
+
+    names: list[tuple[int, int]]
+    columns: dict[str, npt.NDArray[np.float64]]
+
+    @property
+    def selected(self) -> npt.NDArray[np.float64]:
+        return self.columns["selected"]
+
+    def sum(self, names: Sequence[str]) -> npt.NDArray[np.float64]:
+        return np.asarray(sum(self.columns[name] for name in names))
+
+
+def _requests(side: Side) -> _Requests:
+    """A point's rows summed by request; one that recurs under every seed is one request."""
+    used = {name for both in FIGURES.values() for part in both for name in part}
+    summed = sorted(used - {"stall_ms", "tokens"} | {"selected", "stall_ns"})
+    own = {"seed", "session", "step", *summed}
+    rows = ledger_rows(side.path, side.number, sorted(own))
+    if not len(rows):
+        raise BadInput(f"no row of {side.name}", str(side.path), "the point failed; run it again")
+    by = ["session"] if side.recurring else ["seed", "session"]
+    tokens = rows.group_by([*by, "seed", "step"] if side.recurring else [*by, "step"])
+    token = tokens.aggregate([(name, "sum") for name in summed])
+    table = token.group_by(by).aggregate(
+        [*((f"{name}_sum", "sum") for name in summed), ("step", "count")]
+    ).sort_by([(name, "ascending") for name in by])  # fmt: skip
+    columns = {name: table[f"{name}_sum_sum"].to_numpy().astype(np.float64) for name in summed}
+    columns["stall_ms"] = columns["stall_ns"] / 1e6
+    columns["tokens"] = table["step_count"].to_numpy().astype(np.float64)
+    seeds = [0] * len(table) if side.recurring else table["seed"].to_pylist()
+    return _Requests(list(zip(seeds, table["session"].to_pylist(), strict=True)), columns)

@@ -1,0 +1,234 @@
+"""What `import offstage` gives a notebook or a script: run a spec, read results, compare, draw.
+
+    import offstage
+
+    results = offstage.run("small.toml", out="small")
+    gain = results.difference("window+ema", against="none")
+    gain.save("figures")
+
+Tables are Arrow's: `table.to_pandas()`, `polars.from_arrow(table)`. Everything is what the command
+line has, from the same code: a run from here has the same parts and the same bytes. Errors are
+`offstage.OffstageError` with the one line that a command would print.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, describe, ledger_rows
+from offstage.testbeds.lab.results.paired import FIGURES, Difference, difference, pairs, sides_of
+from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from matplotlib.figure import Figure
+
+    from offstage.host.control import Control
+    from offstage.testbeds.progress import Progress
+
+__all__ = ["Comparison", "Results", "connect", "load", "run"]
+
+SETTING = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k",
+           "bandwidth_bytes_per_s", "device")  # fmt: skip
+
+
+def run(
+    spec: str | Path,
+    *,
+    out: str | Path = "lab-out",
+    seeds: Sequence[int] = (),
+    changes: Mapping[str, Any] | None = None,
+    sweep: bool = False,
+    jobs: int = 0,
+    cluster: str = "",
+    progress: "Progress | None" = None,
+) -> "Results":
+    """Run an experiment: a spec's TOML file or the name of a shipped one.
+
+    seeds: in place of the spec's. changes: of its keys, such as `{"workload.steps": 64}`. sweep:
+    run every combination of its axes; a point that fails is in `results.summary.failed`. jobs:
+    processes, 0 for one for each core. What `out` holds of an earlier run is taken from there.
+    BadInput for a bad spec, RunFailed where a point of a plain run fails.
+    """
+    from offstage.testbeds.lab.run.execute import default_jobs
+    from offstage.testbeds.lab.run.experiment import compute, plan
+    from offstage.testbeds.lab.run.summarize import finish
+    from offstage.testbeds.lab.spec.load import find
+    from offstage.testbeds.progress import Silent
+    from offstage.testbeds.report.lab.page import write_results
+
+    if jobs < 0:
+        raise BadInput(f"jobs = {jobs}", "run", "give 1 or more, or 0 for one for each core")
+    folder, shown = Path(out), progress or Silent()
+    chosen = dict(changes or {}) | ({"seeds": list(seeds)} if seeds else {})
+    experiment = plan(find(str(spec)), chosen, sweep=sweep)
+    compute(
+        experiment, folder / "parts", shown, jobs=jobs or default_jobs(), cluster=cluster,
+        stop_at_failure=not sweep,
+    )  # fmt: skip
+    write_results(finish(experiment, folder / "parts", folder, shown), folder)
+    return load(folder)
+
+
+def load(folder: str | Path) -> "Results":
+    """What an earlier run wrote. BadInput where the folder holds none."""
+    from offstage.testbeds.report.page.files import read_lab_summary
+
+    return Results(Path(folder), read_lab_summary(folder))
+
+
+def connect(
+    endpoint: str = "tcp://127.0.0.1:7411",
+    *,
+    tenant: str = "operator",
+    secret: bytes | Path | None = None,
+    curve_dir: Path | None = None,
+) -> "Control":
+    """A daemon's control connection: `status`, `ledger`, `policy_set`, sessions. A context manager.
+
+    endpoint: an address, or a name of the user's daemons.toml. secret: None takes the one that the
+    daemon left for this user. BadInput where no daemon answers or it refuses the login.
+    """
+    from offstage.host.control import Control
+    from offstage.testbeds.beds.named import find
+
+    where = find(endpoint, curve_dir=curve_dir)
+    own = where.operator_secret if tenant == "operator" else where.secret
+    return Control(
+        where.endpoint, name="notebook", tenant=tenant, secret=own if secret is None else secret,
+        runtime_dir=where.runtime_dir, curve_dir=where.curve_dir,
+    )  # fmt: skip
+
+
+class Results:
+    """A lab run: `summary` with every figure, its rows, and comparisons of its points."""
+
+    def __init__(self, folder: Path, summary: LabSummary) -> None:
+        self.folder = folder
+        self.summary = summary
+
+    @property
+    def points(self) -> list[PointSummary]:
+        """Every setting with its figures; each rate an interval of value, low and high."""
+        return self.summary.points
+
+    def table(self) -> "pa.Table":
+        """One row a point: its setting, and its figures; an interval is `name`, `name_low` and
+        `name_high`, null where nothing can be said."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist([_row(point) for point in self.points])
+
+    def ledger(self, policy: str = "", columns: Sequence[str] = ()) -> "pa.Table":
+        """One row for each session, step and layer of every point, or of `policy`'s; `columns` of
+        the ledger, or all. What the point is stands beside it in columns of its own."""
+        import pyarrow as pa
+
+        path = self.folder / LEDGER_NAME
+        said = {number: one.info for number, one in describe(path).items()}
+        chosen = {
+            number: info for number, info in said.items() if not policy or info.policy == policy
+        }
+        if not chosen:
+            known = ", ".join(sorted({info.policy for info in said.values()}))
+            raise BadInput(f"no point of policy {policy!r}", str(path), f"there are: {known}")
+        found = []
+        for number, info in chosen.items():
+            rows = ledger_rows(path, number, columns)
+            for name in SETTING:
+                rows = rows.append_column(name, pa.repeat(getattr(info, name), len(rows)))
+            found.append(rows)
+        return pa.concat_tables(found)
+
+    def difference(
+        self,
+        policy: str = "",
+        *,
+        against: str = "none",
+        other: "Results | None" = None,
+        figures: Sequence[str] = ("nontrivial_hit",),
+    ) -> "Comparison":
+        """How much more `policy` (or every policy) has than `against`, at each buffer, paired over
+        the same requests; `other`: of that run's points with this run's `against`. BadInput for
+        figures that are none, and for runs over other requests."""
+        if unknown := [name for name in figures if name not in FIGURES]:
+            raise BadInput(f"no figure {unknown[0]!r}", "figures", f"choose from {list(FIGURES)}")
+        first = sides_of(self.folder)
+        second = sides_of(other.folder) if other else first
+        wanted = [side for side in second if not policy or side.info.policy == policy]
+        if not wanted:
+            known = ", ".join(sorted({side.info.policy for side in second}))
+            raise BadInput(f"no point of policy {policy!r}", str(self.folder), f"it has: {known}")
+        return Comparison([
+            row
+            for one, two in pairs(first, wanted, against)
+            for row in difference(one, two, figures)
+        ])  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        from offstage.testbeds.report.lab.sentence import lab_sentence
+
+        return f"<p><b>{escape(lab_sentence(self.summary))}</b></p>"
+
+
+class Comparison:
+    """Paired differences, one row a figure and pair of points."""
+
+    def __init__(self, rows: list[Difference]) -> None:
+        self.rows = rows
+
+    def table(self) -> "pa.Table":
+        """The rows; an interval is three columns."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist([_row(row) for row in self.rows])
+
+    def latex(self) -> str:
+        """A `tabular` with the rules of booktabs."""
+        from offstage.testbeds.report.lab.differences import as_latex
+
+        return as_latex(self.rows)
+
+    def figure(self, width: float = 3.4) -> "Figure":
+        """The first figure's differences with their intervals, `width` inches wide, for print."""
+        from offstage.testbeds.report.lab.differences_page import by_figure, draw_for_paper
+
+        return draw_for_paper(by_figure(self.rows)[self.rows[0].figure], width)
+
+    def save(self, folder: str | Path) -> dict[str, Path]:
+        """Page, CSV, LaTeX, JSON, and each figure as SVG, PDF and PNG; their paths by name."""
+        from offstage.testbeds.report.lab.differences_page import write_differences
+
+        return write_differences(self.rows, Path(folder), version("offstage"))
+
+    def __str__(self) -> str:
+        from offstage.testbeds.report.lab.differences import differences_sentence
+
+        return differences_sentence(self.rows)
+
+    def _repr_html_(self) -> str:
+        from offstage.testbeds.report.lab.differences_page import differences_html
+
+        return differences_html(self.rows)
+
+
+def _row(one: PointSummary | Difference) -> dict[str, Any]:
+    """Its scalars; an interval as three."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(type(one)):
+        value = getattr(one, field.name)
+        # One figure has the name of a setting: the share of misses that are the policy's own.
+        name = "policy_misses" if field.name == "policy" else field.name
+        if isinstance(value, PointInfo):
+            found |= {key: getattr(value, key) for key in SETTING}
+        elif Interval in get_args(field.type):
+            for end, column in (("value", name), ("low", f"{name}_low"), ("high", f"{name}_high")):
+                found[column] = None if value is None else getattr(value, end)
+        elif isinstance(value, bool | int | float | str):
+            found[name] = value
+    return found

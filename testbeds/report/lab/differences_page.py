@@ -1,0 +1,134 @@
+"""What `offstage report A B` writes: page, tables, and the picture at the size of a paper."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from offstage.testbeds.lab.results.paired import Difference
+from offstage.testbeds.report.lab.differences import (
+    HEAD,
+    NAMES,
+    as_csv,
+    as_latex,
+    cells_of,
+    differences_sentence,
+    scale_of,
+    unit_of,
+)
+from offstage.testbeds.report.lab.series import over_k
+from offstage.testbeds.report.page.files import as_json, write_text
+from offstage.testbeds.report.page.markup import figure, page, panels
+from offstage.testbeds.report.page.pictures import Picture, colour, for_paper, picture
+from offstage.testbeds.report.page.svg import tag
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["by_figure", "differences_html", "draw_for_paper", "write_differences"]
+
+ROW_INCHES = 0.24
+
+
+def write_differences(rows: Sequence[Difference], out: Path, version: str) -> dict[str, Path]:
+    """Writes differences.html, .csv, .tex and .json, and one picture a figure as SVG, PDF and PNG
+    at the width of a column. Returns their paths by what they are."""
+    paths = {kind: out / f"differences.{kind}" for kind in ("html", "csv", "tex", "json")}
+    write_text(paths["html"], _page(rows, version))
+    write_text(paths["csv"], as_csv(rows))
+    write_text(paths["tex"], as_latex(rows))
+    write_text(paths["json"], as_json(list(rows)))
+    for name, own in by_figure(rows).items():
+        with for_paper(height=_height(own)) as drawn:
+            _draw(drawn, own)
+            paths |= {
+                f"{name}.{kind}": path for kind, path in drawn.files(out, name.replace("_", "-"))
+            }
+    return paths
+
+
+def draw_for_paper(rows: Sequence[Difference], width: float) -> "Figure":
+    """One figure's rows as a matplotlib figure of `width` inches."""
+    with for_paper(width, _height(rows)) as drawn:
+        _draw(drawn, rows)
+    return drawn.figure
+
+
+def by_figure(rows: Sequence[Difference]) -> dict[str, list[Difference]]:
+    """The rows that have a value, by figure, in their order."""
+    found: dict[str, list[Difference]] = {}
+    for row in rows:
+        if row.difference is not None:
+            found.setdefault(row.figure, []).append(row)
+    return found
+
+
+def _height(rows: Sequence[Difference]) -> float:
+    return 0.9 + ROW_INCHES * len(rows)
+
+
+def _draw(drawn: Picture, rows: Sequence[Difference]) -> None:
+    """One figure's differences as marks with their intervals, 0 marked; rows from the top."""
+    axes = drawn.axes()
+    name = rows[0].figure
+    scale, ink = scale_of(name), colour("set-pattern")
+    axes.axvline(0.0, color=colour("muted"), linewidth=1.0)
+    for at, row in enumerate(rows):
+        found = row.difference
+        assert found is not None, "rows without a value are left out"
+        low = found.value if found.low is None else found.low
+        high = found.value if found.high is None else found.high
+        axes.plot([low * scale, high * scale], [at, at], color=ink, linewidth=2.0)
+        (mark,) = axes.plot([found.value * scale], [at], "o", color=ink, markersize=4.5)
+        drawn.tip(mark, f"{found.value * scale:+.2f}{unit_of(name)}, {_label(row)}")
+    axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.set_title(NAMES[name])
+    axes.set_xlabel(f"second − first,{unit_of(name) or ' reads'}")
+
+
+def _label(row: Difference) -> str:
+    run = "" if row.first_run == row.second_run else f"{row.second_run}: "
+    return f"{run}{row.second}, {over_k(row.buffer_over_k)}"
+
+
+def _page(rows: Sequence[Difference], version: str) -> str:
+    first, *_ = rows
+    pieces = []
+    for own in by_figure(rows).values():
+        with picture(width=7.0, height=_height(own)) as drawn:
+            _draw(drawn, own)
+            pieces.append(drawn.svg(f"Differences of {NAMES[own[0].figure]}."))
+    caption = (
+        "The second point less the first, over the same requests: mark and 95 % interval. What "
+        "makes a request hard for both cancels. An interval that holds 0 shows no difference. It "
+        "does not hold the choice of the best of several policies."
+    )
+    weak = " Fewer than five requests: the intervals are weak." if first.weak else ""
+    return page(
+        title="Offstage: paired differences",
+        sentence=differences_sentence(rows),
+        setup=f"Drawn over {first.requests} requests, each a session under a seed.{weak}",
+        tiles="",
+        sections=[figure("differences", "What differs", panels(pieces), caption), _table(rows)],
+        foot="",
+        version=version,
+        kind="paired differences",
+    )
+
+
+def differences_html(rows: Sequence[Difference]) -> str:
+    """The rows as a table, as a notebook shows it."""
+    head = "".join(tag("th", escape(name), scope="col") for name in HEAD)
+    body = "".join(
+        tag("tr", "".join(tag("td", escape(cell)) for cell in cells_of(row))) for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _table(rows: Sequence[Difference]) -> str:
+    scroll = tag("div", differences_html(rows), class_="scroll", tabindex=0, role="region",
+                 aria_label="table of differences")  # fmt: skip
+    return tag("section", f'<h2 id="table-title">In numbers</h2>{scroll}', id="table",
+               aria_labelledby="table-title")  # fmt: skip

@@ -1,0 +1,143 @@
+"""Does the notebook run as it stands, in Jupyter's own kernel, and leave what a paper needs?"""
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import offstage
+from offstage.testbeds.report.page.files import read_lab_summary
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "docs/examples/compare-two-policies.ipynb"
+TIMEOUT_S = 300
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the notebook ran in."""
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+    except ImportError:
+        pytest.skip("no Jupyter; pip install 'offstage[notebook]'")
+    folder = tmp_path_factory.mktemp("notebook")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT / "src")
+    try:
+        book = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+        client = NotebookClient(
+            book, timeout=TIMEOUT_S, resources={"metadata": {"path": str(folder)}}
+        )
+        client.execute()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+    (folder / "ran.json").write_text(json.dumps(book))
+    return folder
+
+
+def test_the_notebook_runs_and_leaves_figures(ran: Path) -> None:
+    """Under thirty lines of code; a figure as PDF, a table as LaTeX, and cells that show both."""
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    code = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+    assert len(code) < 30
+    assert (ran / "figures/nontrivial-hit.pdf").read_bytes().startswith(b"%PDF")
+    assert (ran / "figures/nontrivial-hit.png").read_bytes().startswith(b"\x89PNG")
+    assert r"\begin{tabular}" in (ran / "figures/differences.tex").read_text()
+    shown = [
+        set(output["data"])
+        for cell in json.loads((ran / "ran.json").read_text())["cells"]
+        for output in cell.get("outputs", ())
+        if "data" in output
+    ]
+    assert len(shown) == 5
+    assert all("text/html" in shown[at] for at in (0, 2)) and "image/png" in shown[3]
+
+
+def test_the_table_is_the_summary(ran: Path) -> None:
+    results = offstage.load(ran / "small")
+    rows = results.table().to_pylist()
+    points = read_lab_summary(ran / "small").points
+    assert len(rows) == len(points) == 6
+    for row, point in zip(rows, points, strict=True):
+        assert point.nontrivial_hit is not None
+        assert (row["policy"], row["buffer_over_k"]) == (
+            point.info.policy, point.info.buffer_over_k,
+        )  # fmt: skip
+        assert row["nontrivial_hit"] == point.nontrivial_hit.value
+        assert row["nontrivial_hit_low"] == point.nontrivial_hit.low
+
+
+def test_rows_carry_their_policy(ran: Path) -> None:
+    results = offstage.load(ran / "small")
+    every, own = results.ledger(columns=["demands"]), results.ledger("score", ["demands"])
+    assert isinstance(own, pa.Table) and set(own["policy"].to_pylist()) == {"score"}
+    assert len(every) == 3 * len(own)
+    with pytest.raises(offstage.BadInput, match="there are: none, score"):
+        results.ledger("belady")
+
+
+def test_the_command_line_says_the_same(
+    ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The notebook's difference and that of `offstage report`, to the last digit; twice the same
+    bytes."""
+    from offstage.testbeds.cli import run
+
+    def report(*more: str) -> Any:
+        capsys.readouterr()
+        assert run(["report", str(ran / "small"), "--against", "none", "--format", "json",
+                    *more]) == 0  # fmt: skip
+        return json.loads(capsys.readouterr().out)
+
+    found = report("--out", str(tmp_path / "a"), "--figure", "nontrivial_hit")
+    assert report("--out", str(tmp_path / "b"), "--figure", "nontrivial_hit")["files"].keys() == (
+        found["files"].keys()
+    )
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+    gain = offstage.load(ran / "small").difference()
+    assert [row["second"] for row in found["differences"]] == [row.second for row in gain.rows]
+    with (tmp_path / "a/differences.csv").open() as lines:
+        written = [float(row["difference_value"]) for row in csv.DictReader(lines)]
+    assert written == [row.difference.value for row in gain.rows if row.difference is not None]
+    assert found["sentence"] == str(gain)
+    assert "non-trivial hits" in (tmp_path / "a/differences.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "name a second run, or --against POLICY"),
+        (["--against", "belady"], "there are: none, score"),
+        (["--figure", "hits", "--against", "none"], "no figure 'hits'"),
+        (["nowhere"], "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(
+    ran: Path, words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from offstage.testbeds.cli import run
+
+    given = [str(ran / "small"), *words] if words else [str(ran / "small"), "--figure", "hit"]
+    assert run(["report", *given]) == 2
+    said = capsys.readouterr().err
+    assert line in said and said.count("\n") == 1
+
+
+def test_an_import_alone_loads_nothing() -> None:
+    """`import offstage` is cheap, and names that are none are refused as any module's are."""
+    import subprocess
+    import sys
+
+    code = "import sys, offstage; print('numpy' in sys.modules, sorted(dir(offstage))[:2])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "False ['BadInput', 'Comparison']\n"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        offstage.nothing  # noqa: B018

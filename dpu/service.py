@@ -6,6 +6,8 @@ and leaves the daemon running.
 """
 
 import errno
+import os
+import platform
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, cast
@@ -372,8 +374,14 @@ class Service:
         }  # fmt: skip
         return {**status, "move": self.device.move_status(), "fabrics": fabrics,
                 "device": self.device.status(), "stages": stages, "hosts": hosts,
-                "tenants": tenants, "memory": self.device.memory(),
+                "tenants": tenants, "memory": self.device.memory(), "machine": self._machine(),
                 "daemon": self.counts()}  # fmt: skip
+
+    def _machine(self) -> dict[str, Any]:
+        moved = self.device.move_status()
+        path = moved["path"] if moved["state"] == "done" else self.config.storage.path
+        return {"architecture": platform.machine(), "kernel": platform.release(),
+                "cores": os.cpu_count(), "store": path}  # fmt: skip
 
     def counts(self) -> dict[str, int]:
         """The daemon's own counters: of its messages and of the connections that they come by."""

@@ -22,6 +22,8 @@ PAGES = [
 FENCE = re.compile(r"^ *```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```\s*$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]+))?\)")
 RUN_SECONDS_MAX = 500
+SHELLS = ("sh", "sh on dpu", "sh on node")
+"""Blocks whose commands are not run here; those on two machines are by test_two_machines.py."""
 
 
 class Block(NamedTuple):
@@ -65,7 +67,7 @@ def commands(block: Block) -> list[list[str]]:
 
 
 COMMANDS = sorted(
-    {tuple(words) for block in BLOCKS if block.info == "sh" for words in commands(block)}
+    {tuple(words) for block in BLOCKS if block.info in SHELLS for words in commands(block)}
 )
 SHELL_END = """
 finish() {

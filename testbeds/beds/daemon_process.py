@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from offstage.bindings.errors import RunFailed
 
-__all__ = ["Tier", "serve", "write_config"]
+__all__ = ["Tier", "begin", "serve", "write_config"]
 
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
@@ -45,6 +45,25 @@ def write_config(path: Path, sections: Mapping[str, Mapping[str, Any]], tenant: 
         lines.append("")
     lines += ["[[tenant]]", f"name = {json.dumps(tenant)}", ""]
     path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def begin(
+    config: Path, log: Path, settings: Mapping[str, str], within: Sequence[str] = ()
+) -> Tier:
+    """Start a daemon that outlives this process, by a command that is preceded by `within`. Raises
+    RunFailed as `serve`."""
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [*within, sys.executable, "-c", _ENTRY, "dpu", "serve", "--config", str(config)]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*command, *sets], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        ready = _await_ready(process, log)
+    finally:
+        _close_pipes(process)
+    return Tier(process, str(ready["endpoint"]), ready, log)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit, table
 
 __all__ = ["register"]
@@ -18,6 +19,8 @@ class Bed(StrEnum):
     """Which testbed."""
 
     qemu = "qemu"
+    local = "local"
+    netns = "netns"
 
 
 class LinkFabric(StrEnum):
@@ -27,9 +30,23 @@ class LinkFabric(StrEnum):
     verbs = "verbs"
 
 
-BedArgument = Annotated[Bed, typer.Argument(help="qemu: an x86 and an aarch64 guest, emulated")]
+ABOUT = {
+    "qemu": "an x86 guest and an aarch64 one, emulated, on a virtual network",
+}
+BedArgument = Annotated[Bed, typer.Argument(help="which, as `testbed list` describes them")]
 OutOption = Annotated[
-    Path, typer.Option("--out", help="folder that the guests share, and for the drive")
+    Path, typer.Option("--out", help="folder that the guests share, and for drive and store")
+]
+SessionsOption = Annotated[int, typer.Option("--sessions", min=1, max=16)]
+ContextOption = Annotated[int, typer.Option("--context-tokens", min=4096, max=131_072)]
+StepsOption = Annotated[
+    int, typer.Option("--steps", min=1, max=1000, help="decode steps per session")
+]
+RateOption = Annotated[
+    str, typer.Option("--rate", help="netns: the link's, as tc takes it, such as 10gbit")
+]
+DelayOption = Annotated[
+    str, typer.Option("--delay", help="netns: of each packet, such as 50us; needs netem")
 ]
 OUT = Path("testbed-out")
 
@@ -44,9 +61,35 @@ def about() -> None:
     """Machines for a GPU node and a DPU."""
 
 
+@testbed.command("list")
+def listed(form: FormatOption = Format.text) -> None:
+    """The testbeds, and what stands for the GPU node and the DPU in each."""
+    from offstage.testbeds.beds.here import BEDS
+
+    emit({**BEDS, **ABOUT}, form, table({**BEDS, **ABOUT}))
+
+
 @testbed.command()
-def up(bed: BedArgument, out: OutOption = OUT, form: FormatOption = Format.text) -> None:
-    """Start both machines and leave them running; the first time, make their images."""
+def up(
+    bed: BedArgument,
+    sessions: SessionsOption = 2,
+    context_tokens: ContextOption = 4096,
+    steps: StepsOption = 8,
+    rate: RateOption = "",
+    delay: DelayOption = "",
+    out: OutOption = OUT,
+    form: FormatOption = Format.text,
+) -> None:
+    """Start both machines and leave them running; the first time, make the guests' images.
+
+    The daemon of `local` and `netns` has room for what `run` is then given of the same sizes."""
+    if bed is not Bed.qemu:
+        from offstage.testbeds.cli.testbed_here import start as begin
+        from offstage.testbeds.cli.testbed_here import told
+
+        here = told(begin(bed.value, out, sessions, context_tokens, steps, rate, delay))
+        return emit(here, form, table(here))
+    _no_link(rate, delay)
     from offstage.testbeds.beds.qemu.pair import alone
     from offstage.testbeds.beds.qemu.pair import up as start
     from offstage.testbeds.cli.progress import shown
@@ -64,20 +107,24 @@ def up(bed: BedArgument, out: OutOption = OUT, form: FormatOption = Format.text)
 @testbed.command()
 def run(
     bed: BedArgument,
-    sessions: Annotated[int, typer.Option("--sessions", min=1, max=16)] = 2,
-    context_tokens: Annotated[int, typer.Option("--context-tokens", min=4096, max=32768)] = 4096,
-    steps: Annotated[
-        int, typer.Option("--steps", min=1, max=1000, help="decode steps per session")
-    ] = 8,
+    sessions: SessionsOption = 2,
+    context_tokens: ContextOption = 4096,
+    steps: StepsOption = 8,
     fabric: Annotated[
-        LinkFabric, typer.Option("--fabric", help="zmq, or verbs over the guests' soft RDMA")
+        LinkFabric, typer.Option("--fabric", help="qemu: zmq, or verbs over the guests' soft RDMA")
     ] = LinkFabric.zmq,
+    rate: RateOption = "",
+    delay: DelayOption = "",
     out: OutOption = OUT,
     form: FormatOption = Format.text,
 ) -> None:
-    """Decode on one machine from the other, compare every block, replay each log on each machine.
+    """qemu: decode on one machine from the other, compare every block, replay each log on each.
 
-    Without `up` before it, the machines are started, and ended afterwards."""
+    local, netns: the workload without prefetch, with the window, and with all, on the live daemon,
+    in one report. Without `up` before it, the machines are started, and ended afterwards."""
+    if bed is not Bed.qemu:
+        return _run_here(bed.value, out, form, sessions, context_tokens, steps, rate, delay)
+    _no_link(rate, delay)
     from offstage.testbeds.beds.qemu.pair import alone, running
     from offstage.testbeds.beds.qemu.pair import up as start
     from offstage.testbeds.beds.qemu.session import PHASES, Sizes
@@ -102,11 +149,46 @@ def run(
 
 
 @testbed.command()
-def down(bed: BedArgument, form: FormatOption = Format.text) -> None:
+def down(
+    bed: BedArgument, out: OutOption = OUT, form: FormatOption = Format.text
+) -> None:
     """End what `up` started."""
+    if bed is not Bed.qemu:
+        from offstage.testbeds.beds.here import down as end
+
+        ended = end(out)
+        return emit({"ended": ended}, form, "ended" if ended else "nothing was running")
     from offstage.testbeds.beds.qemu.pair import alone
     from offstage.testbeds.beds.qemu.pair import down as stop
 
     with alone():
         found = stop()
     emit({"ended": found}, form, "ended" if found else "nothing was running")
+
+
+def _run_here(
+    bed: str, out: Path, form: Format, sessions: int, context_tokens: int, steps: int, rate: str,
+    delay: str,
+) -> None:  # fmt: skip
+    from offstage.testbeds.beds.here import down as end
+    from offstage.testbeds.beds.here import find
+    from offstage.testbeds.cli.common import print_summary
+    from offstage.testbeds.cli.testbed_here import drive, start
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    found = find(out)
+    if found is not None and found.bed != bed:
+        raise BadInput(f"the testbed {found.bed} is up there", str(out),
+                       f"offstage testbed down {found.bed} --out {out}")  # fmt: skip
+    try:
+        up = found or start(bed, out, sessions, context_tokens, steps, rate, delay)
+        summary = drive(up, sessions, context_tokens, steps)
+    finally:
+        if found is None:
+            end(out)
+    print_summary(summary, out, form)
+
+
+def _no_link(rate: str, delay: str) -> None:
+    if rate or delay:
+        raise BadInput("--rate and --delay are for netns", "testbed qemu", "leave them out")

@@ -28,9 +28,11 @@ from offstage.testbeds.live.workload import Prefilled, Workload, decode, describ
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 
-__all__ = ["check_alone", "check_fit", "run"]
+__all__ = ["AGAINST", "check_alone", "check_fit", "run"]
 
 EMULATED = "emulated"
+AGAINST = "coverage and traffic are against "
+"""How a warning begins of what they are held against."""
 OVERRUNS_MAX = 0.01
 """The share of late requests from which on a run against a modelled device is void."""
 RUN_NAME = "host-run"
@@ -149,7 +151,7 @@ def _baseline(ledger: Mapping[str, Any]) -> str:
     beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
     if ledger["shadow_misses"] == 0:
         return f"{beside} missed nothing: coverage and traffic are shown as 0 and mean nothing"
-    return f"coverage and traffic are against {beside}, not against a run of its own"
+    return f"{AGAINST}{beside}, not against a run of its own"
 
 
 def _check_pace(status: Mapping[str, Any], counters: Mapping[str, int] | None) -> None:

@@ -1,0 +1,169 @@
+"""Testbeds of this machine: a daemon, and a way for a host to reach it as that bed's host would.
+
+`local`: one machine, shared memory. `netns`: two network namespaces, messages under CURVE, between
+them a link that is shaped where the kernel can. What is up is written in `testbed.json` of the
+bed's folder, by which another command finds it and ends it.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq.auth
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.beds import netns
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.beds.daemon_process import begin
+from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
+
+__all__ = ["BEDS", "Up", "down", "find", "up"]
+
+BEDS = {
+    "local": "one machine: a daemon and a host of it, over shared memory",
+    "netns": "two network namespaces of this machine, by messages under CURVE (root)",
+}
+CONTROL_PORT, FABRIC_PORT = 7411, 7412
+STOP_S = 120.0
+
+
+@dataclass(frozen=True)
+class Up:
+    """A bed that is up. `real`: for each part, what it is."""
+
+    bed: str
+    out: Path
+    pid: int
+    endpoint: str
+    names: dict[str, str] = field(default_factory=dict)
+    real: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def operator(self) -> Link:
+        """The operator's way in, on the daemon's machine."""
+        return Link(
+            self.endpoint, "operator", name="testbed", runtime_dir=LocalBed(self.out).runtime
+        )
+
+    def host(self, *words: str) -> list[str]:
+        """`offstage host run` as the bed's host gives it, with more words."""
+        runtime, keys = LocalBed(self.out).runtime, LocalBed(self.out).work / "keys"
+        within = netns.Network(self.names).words("node") if self.names else []
+        way = ["--runtime-dir", str(runtime)]
+        if self.names:
+            way += ["--fabric", "zmq", "--curve-dir", str(keys / "client")]
+        entry = "from offstage.testbeds.cli import main; main()"
+        return [*within, sys.executable, "-c", entry, "host", "run", "--endpoint", self.endpoint,
+                "--tenant", TENANT, *way, *words]  # fmt: skip
+
+
+def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "") -> Up:
+    """Start it. BadInput: one is up there, or this machine cannot. RunFailed: the daemon ended."""
+    if (found := find(out)) is not None:
+        raise BadInput(f"the testbed {found.bed} is up there", str(out),
+                       f"offstage testbed down {found.bed} --out {out}")  # fmt: skip
+    place = LocalBed(out.absolute())
+    place.work.mkdir(parents=True, exist_ok=True)
+    config = place.config(bed, sizes, {"backend": "auto"}, {})
+    network = None
+    settings: dict[str, str] = {}
+    if bed == "netns":
+        network = netns.make(f"{os.getpid()}", rate, delay)
+        settings = _over_the_link(place)
+    try:
+        tier = begin(config, place.work / "daemon.log", settings,
+                     network.words("dpu") if network else ())  # fmt: skip
+        found = Up(bed, place.out, int(tier.ready["pid"]), tier.endpoint,
+                   network.names if network else {}, _real(tier.ready, network))  # fmt: skip
+    except BaseException:
+        if network is not None:
+            netns.end(network.names)
+        raise
+    state = {"bed": bed, "pid": found.pid, "endpoint": found.endpoint, "names": found.names,
+             "real": found.real}  # fmt: skip
+    _state(place.out).write_text(json.dumps(state), encoding="utf-8")
+    return found
+
+
+def _over_the_link(place: LocalBed) -> dict[str, str]:
+    """Addresses of the namespace, and keys of both sides."""
+    keys = place.work / "keys"
+    old_mask = os.umask(0o077)
+    try:
+        if not keys.exists():
+            _make_keys(keys)
+    finally:
+        os.umask(old_mask)
+    address = netns.ADDRESSES["dpu"]
+    return {
+        "daemon.endpoint": f"tcp://{address}:{CONTROL_PORT}",
+        "daemon.fabric_endpoint": f"tcp://{address}:{FABRIC_PORT}",
+        "daemon.curve_dir": str(keys),
+    }
+
+
+def _make_keys(keys: Path) -> None:
+    for folder in (keys / "clients", keys / "client"):
+        folder.mkdir(parents=True)
+    zmq.auth.create_certificates(keys, "server")
+    zmq.auth.create_certificates(keys / "client", "client")
+    (keys / "clients/client.key").write_bytes((keys / "client/client.key").read_bytes())
+    (keys / "client/server.key").write_bytes((keys / "server.key").read_bytes())
+
+
+def _real(ready: Mapping[str, Any], network: netns.Network | None) -> dict[str, str]:
+    link = "none: memory that host and daemon share"
+    if network is not None:
+        shaped = f"shaped by {network.shaped}" if network.shaped else "not shaped"
+        link = f"not real: veth between two namespaces of one kernel, {shaped}"
+    return {
+        "gpu": "not real: the host's processor decodes",
+        "host software": "real",
+        "dpu": "not real: this machine's own processor",
+        "dpu software": "real",
+        "link": link,
+        "drive": f"real: a file of this machine, {ready['storage']}",
+    }
+
+
+def find(out: Path) -> Up | None:
+    """What is up there; None where nothing is, or its daemon has ended."""
+    try:
+        state = json.loads(_state(out).read_text(encoding="utf-8"))
+        command = Path(f"/proc/{state['pid']}/cmdline").read_text(encoding="utf-8")
+    except (OSError, ValueError, KeyError):
+        return None
+    if "serve" not in command.split("\0"):
+        return None  # another process has its number
+    return Up(state["bed"], out.absolute(), state["pid"], state["endpoint"], state["names"],
+              state["real"])  # fmt: skip
+
+
+def down(out: Path) -> bool:
+    """Drain and end it; False where nothing was up. RunFailed: the daemon did not end."""
+    found = find(out)
+    if found is None:
+        return False
+    watched = os.pidfd_open(found.pid)
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(watched, signal.SIGTERM)
+        if not select.select([watched], [], [], STOP_S)[0]:
+            raise RunFailed("the daemon does not end", f"pid {found.pid}",
+                            f"see {LocalBed(out).work / 'daemon.log'}")  # fmt: skip
+    finally:
+        os.close(watched)
+        netns.end(found.names)
+    _state(out).unlink()
+    return True
+
+
+def _state(out: Path) -> Path:
+    return out / "testbed.json"

@@ -1,0 +1,67 @@
+"""`offstage testbed` for the beds of this machine: up, and arms compared on the live daemon."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from offstage.testbeds.beds.here import Up
+    from offstage.testbeds.live.options import Arm
+    from offstage.testbeds.live.results import Summary
+
+__all__ = ["drive", "start", "told"]
+
+SLOTS_PER_SELECTED = 4
+WINDOW_TOKENS = 4_096
+
+
+def start(
+    bed: str, out: Path, sessions: int, context_tokens: int, steps: int, rate: str, delay: str
+) -> "Up":
+    """The bed, with a daemon that has room for so much."""
+    from offstage.host.models import geometry
+    from offstage.testbeds.beds.here import up
+    from offstage.testbeds.beds.local import DaemonSizes
+    from offstage.testbeds.live.options import SELECT_BLOCKS
+
+    shape = geometry("demo")
+    grown = context_tokens + steps
+    sizes = DaemonSizes(
+        payload_bytes=shape.block_bytes(0), layers=shape.layer_count,
+        block_tokens=shape.block_tokens,
+        slots=SLOTS_PER_SELECTED * SELECT_BLOCKS * sessions * shape.layer_count,
+        window_tokens=WINDOW_TOKENS, context_tokens=grown,
+        stored_bytes=2 * sessions * shape.session_bytes(grown), sessions=sessions,
+    )  # fmt: skip
+    return up(bed, out, sizes, rate, delay)
+
+
+def drive(bed: "Up", sessions: int, context_tokens: int, steps: int) -> "Summary":
+    """Compare the arms; each host is a process of its own, in its own place."""
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.live.arms import COMPARED, compare, driven
+    from offstage.testbeds.report import read_summary
+
+    words = ["--sessions", str(sessions), "--context-tokens", str(context_tokens),
+             "--steps", str(steps)]  # fmt: skip
+    with shown(1) as progress:
+        progress.start(f"arms on {bed.bed}", len(COMPARED))
+
+        def one(arm: "Arm") -> "Summary":
+            folder = bed.out / "arms" / arm.name
+            folder.mkdir(parents=True, exist_ok=True)
+            driven(bed.host(*words, "--out", str(folder)), f"{bed.bed}, arm {arm.name}")
+            progress.advance(1)
+            return read_summary(folder)
+
+        summary = compare(bed.operator, one, bed.real)
+    return msgspec.structs.replace(summary, command=shlex.join(["offstage", *sys.argv[1:]]))
+
+
+def told(bed: "Up") -> dict[str, Any]:
+    """What `up` prints."""
+    return {"bed": bed.bed, "pid": bed.pid, "endpoint": bed.endpoint, "real": bed.real,
+            "namespaces": bed.names or "none", "out": str(bed.out)}  # fmt: skip

@@ -1,0 +1,76 @@
+"""Arms compared on one live daemon: each sets its policy, begins cold, and has the same workload.
+
+The daemon stays up between them: the store has what the first wrote, and the arena is emptied. One
+summary holds a run for each arm, what the daemon's machine is, and for each part of the testbed
+whether it was real.
+"""
+
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.live.figures import against_baseline
+from offstage.testbeds.live.host_run import AGAINST
+from offstage.testbeds.live.options import ARMS, Arm
+from offstage.testbeds.live.results import Summary
+
+__all__ = ["COMPARED", "compare", "driven"]
+
+COMPARED = (ARMS[0], ARMS[1], ARMS[-1])
+RUN_S = 24 * 3600.0
+
+
+def compare(
+    operator: Link, drive: Callable[[Arm], Summary], real: Mapping[str, str],
+    arms: Sequence[Arm] = COMPARED,
+) -> Summary:  # fmt: skip
+    """Every arm in turn; the first, without prefetch, is what the others are held against.
+
+    RunFailed, BadInput: what `drive` raises, or the daemon went away. The daemon's own policy is
+    put back at the end."""
+    with operator.control(heartbeat=False) as control:
+        own = control.policy()
+        done = []
+        try:
+            for arm in arms:
+                control.policy_set(arm.policy)
+                control.reset()
+                done.append(drive(arm))
+        finally:
+            control.policy_set({key: own[key] for key in ("prefetchers", "eviction")})
+        status = control.status()
+    runs = []
+    for arm, summary in zip(arms, done, strict=True):
+        (one,) = summary.runs
+        notes = [text for text in one.warnings if not text.startswith(AGAINST)]
+        runs.append(msgspec.structs.replace(one, name=arm.name, warnings=notes))
+    runs = [against_baseline(one, runs[0]) for one in runs]
+    machine = {**done[-1].machine, "dpu": _dpu(status), "real": dict(real)}
+    return msgspec.structs.replace(done[-1], runs=runs, machine=machine, sentence="")
+
+
+def _dpu(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **status["machine"],
+        "storage": status["storage"],
+        "warning": status["warning"] or "none",
+    }
+
+
+def driven(words: Sequence[str], failed: str) -> None:
+    """A host in a process of its own, to its end. RunFailed with its last line."""
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=RUN_S,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise RunFailed("the host did not end", failed, "see the daemon's log") from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        kind = BadInput if done.returncode == BadInput.exit_code else RunFailed
+        raise kind(last.removeprefix("offstage: "), failed)

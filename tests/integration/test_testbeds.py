@@ -1,0 +1,72 @@
+"""Do the testbeds of this machine start, compare their arms on one live daemon, and end whole?"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.beds import netns
+from offstage.testbeds.beds.here import find
+from offstage.testbeds.cli import run
+
+SIZES = ["--sessions", "1", "--steps", "4"]
+
+
+def check_report(out: Path, link: str) -> None:
+    """Three arms, each held against the first; what ran it, and what of it was real."""
+    summary = json.loads((out / "summary.json").read_text())
+    none, window, every = summary["runs"]
+    assert [one["name"] for one in summary["runs"]] == ["none", "window", "window+ema+shared"]
+    assert none["coverage"] == 0 and none["traffic_ratio"] == 1
+    assert window["hit_rate"] > none["hit_rate"] and every["hit_rate"] > none["hit_rate"]
+    for one in summary["runs"]:
+        assert one["blocks_verified"] == one["demands"] > 0 == one["blocks_corrupt"]
+        assert 0 < one["busy_share"] <= 1 and one["stages"]
+    machine = summary["machine"]
+    assert machine["dpu"]["store"].endswith("store.kv") and machine["dpu"]["cores"] > 0
+    assert set(machine["real"]) == {"gpu", "host software", "dpu", "dpu software", "link", "drive"}
+    assert link in machine["real"]["link"]
+    assert link in (out / "report.html").read_text()
+
+
+def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(tmp_path: Path) -> None:
+    """`up`, `run` on the same daemon, whose policy is its own again, and `down`."""
+    out = tmp_path / "bed"
+    assert run(["testbed", "up", "local", *SIZES, "--out", str(out)]) == 0
+    up = find(out)
+    assert up is not None
+    with up.operator.control() as control:
+        before = control.policy()
+    try:
+        assert run(["testbed", "up", "local", "--out", str(out)]) == 2  # one is up there
+        assert run(["testbed", "run", "local", *SIZES, "--out", str(out)]) == 0
+        again = find(out)
+        assert again is not None and again.pid == up.pid
+        with up.operator.control() as control:
+            assert control.policy() == before
+        check_report(out, "memory that host and daemon share")
+    finally:
+        assert run(["testbed", "down", "local", "--out", str(out)]) == 0
+    command = Path(f"/proc/{up.pid}/cmdline")  # empty: it has ended, and this process's child
+    assert find(out) is None and not (command.exists() and command.read_bytes())
+
+
+def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) -> None:
+    """The host in one, the daemon in the other, at the rate that was asked for."""
+    try:
+        netns.check()
+    except BadInput as error:
+        pytest.skip(str(error))
+    before = namespaces()
+    words = ["testbed", "run", "netns", *SIZES, "--out", str(tmp_path)]
+    assert run([*words, "--rate", "10gbit"]) == 0
+    check_report(tmp_path, "veth between two namespaces of one kernel, shaped by tbf rate 10gbit")
+    assert run([*words, "--rate", "nonsense"]) in (1, 2)
+    assert namespaces() == before
+
+
+def namespaces() -> str:
+    done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return done.stdout

@@ -1,0 +1,168 @@
+"""Is the page about two machines true, as written: two network namespaces, and a user on each?
+
+Only the copies are made by the test: the `scp` of the page needs an SSH daemon on `dpu`.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.beds import netns
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/run-host-and-dpu.md"
+BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+USERS = {"dpu": 30_011, "node": 30_012}  # numbers that no user need have
+WAIT_S = 500.0
+
+
+def interpreter(uid: int) -> tuple[str, str]:
+    """A Python that this user may run, and its path; the test is skipped where there is none."""
+    path = ":".join(one for one in sys.path if one)
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        done = subprocess.run(
+            ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "env",
+             f"PYTHONPATH={path}", python, "-c", "import offstage.testbeds.cli"],
+            capture_output=True, check=False, timeout=WAIT_S, cwd="/",
+        )  # fmt: skip
+        if done.returncode == 0:
+            return python, path
+    pytest.skip("other users cannot run this checkout; chmod o+x the folders above it and Python")
+
+
+@dataclass
+class World:
+    """Two users in two namespaces, each with a home and an `offstage` on its path."""
+
+    base: Path
+    link: netns.Network
+    python: str
+    path: str
+
+    def begin(self, place: str, script: str, output: Path) -> "subprocess.Popen[bytes]":
+        home = self.base / place
+        environment = {
+            "HOME": str(home), "PYTHONPATH": self.path, "PATH": f"{self.base}/bin:/usr/bin:/bin",
+            "NO_COLOR": "1", "OPENBLAS_NUM_THREADS": "1",
+        }  # fmt: skip
+        command = [*self.link.words(place, USERS[place]), "sh", "-ec", script]
+        with output.open("wb") as out:
+            return subprocess.Popen(command, cwd=home, env=environment, stdout=out,
+                                    stderr=subprocess.STDOUT)  # fmt: skip
+
+    def run(self, place: str, script: str) -> str:
+        output = self.base / "said"
+        process = self.begin(place, script, output)
+        try:
+            code = process.wait(WAIT_S)
+        finally:
+            process.kill()
+        said = output.read_text()
+        assert code == 0, f"{script}\n{said}"
+        return said
+
+    def copy(self, source: str, target: str) -> None:
+        """`scp` from the node, as its user."""
+        ends = []
+        for end in (source, target):
+            host, colon, path = end.rpartition(":")
+            ends.append((host if colon else "node", path))
+        (there, what), (here, where) = ends
+        to = self.base / here / where
+        to = to / Path(what).name if to.is_dir() else to
+        shutil.copy(self.base / there / what, to)
+        os.chown(to, USERS[here], USERS[here])
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    try:
+        netns.check()
+    except BadInput as error:
+        pytest.skip(str(error))
+    python, path = interpreter(USERS["node"])
+    base = Path(tempfile.mkdtemp(prefix="ofs-two-", dir="/tmp"))
+    try:
+        base.chmod(0o755)
+        (base / "bin").mkdir()
+        entry = "from offstage.testbeds.cli import main; main()"
+        (base / "bin/offstage").write_text(f'#!/bin/sh\nexec {python} -c "{entry}" "$@"\n')
+        (base / "bin/offstage").chmod(0o755)
+        for place, uid in USERS.items():
+            (base / place).mkdir(mode=0o700)
+            os.chown(base / place, uid, uid)
+        with netns.network() as link:
+            yield World(base, link, python, path)
+    finally:
+        shutil.rmtree(base)
+
+
+def put(path: Path, text: str, uid: int) -> None:
+    for folder in (path.parent.parent, path.parent):
+        if not folder.exists():
+            folder.mkdir()
+            os.chown(folder, uid, uid)
+    path.write_text(text)
+    os.chown(path, uid, uid)
+
+
+def test_the_page_is_followed_by_two_users_on_two_machines(world: World) -> None:
+    """Each command of the page ends well, the run's blocks come over the link and are right, and
+    the daemon's files stay its own user's."""
+    files = {"dpu.toml": world.base / "dpu/dpu.toml",
+             "daemons.toml": world.base / "node/.config/offstage/daemons.toml"}  # fmt: skip
+    said: list[str] = []
+    daemon: subprocess.Popen[bytes] | None = None
+    try:
+        for match in BLOCK.finditer(PAGE.read_text()):
+            language, _, name = match["info"].partition(" ")
+            if language == "toml" and name:
+                owner = "dpu" if name == "dpu.toml" else "node"
+                put(files[name], match["body"], USERS[owner])
+            place = name.removeprefix("on ")
+            for line in match["body"].splitlines() if place in USERS else []:
+                if line.startswith("scp "):
+                    world.copy(*shlex.split(line)[1:])
+                elif line.startswith("offstage dpu serve"):
+                    daemon = world.begin(place, f"exec {line}", world.base / "daemon")
+                    until_ready(world.base / "daemon", daemon)
+                else:
+                    said.append(world.run(place, line))
+        assert daemon is not None
+        (one,) = json.loads((world.base / "node/host-run/summary.json").read_text())["runs"]
+        assert one["blocks_verified"] == one["demands"] > 0 and one["blocks_corrupt"] == 0
+        assert "drained" in said[-2] and "takes new work" in said[-1]
+        assert (world.base / "dpu/store.ofs").stat().st_mode & 0o777 == 0o600
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(WAIT_S) == 0
+        assert "nothing listens there" in refusal(world, "offstage dpu status --endpoint lab")
+    finally:
+        if daemon is not None:
+            daemon.kill()
+            daemon.wait()
+
+
+def until_ready(output: Path, daemon: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + WAIT_S
+    while '"event": "ready"' not in (text := output.read_text()):
+        assert daemon.poll() is None and time.monotonic() < end, text
+        time.sleep(0.05)
+
+
+def refusal(world: World, line: str) -> str:
+    """What the node is told of a daemon that is stopped."""
+    said = world.run("node", f"{line} && exit 1 || [ $? -eq 2 ]")
+    assert "Traceback" not in said and len(said.splitlines()) == 1
+    return said

@@ -9,6 +9,8 @@ says whose mistake it is. Nothing here touches the core.
 import difflib
 import importlib
 import re
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
@@ -115,7 +117,7 @@ def _opened(kind: type[PolicyComponent], setting: Setting) -> PolicyComponent:
         raise
     except Exception as error:
         raise BadInput(
-            f"policy {kind.name!r} cannot be opened: {type(error).__name__}: {error}", "", _MEND
+            f"policy {kind.name!r} cannot be opened: {_said(error, kind)}", "", _MEND
         ) from error
 
 
@@ -125,7 +127,16 @@ def _called(
     try:
         return call()
     except Exception as error:
-        raise _bad(policy, where, f"raised {type(error).__name__}: {error}") from error
+        raise _bad(policy, where, f"raised {_said(error, type(policy))}") from error
+
+
+def _said(error: Exception, kind: type[PolicyComponent] | None = None) -> str:
+    """Kind and text of an error, and where it is from: the last line of the policy's own file that
+    ran, or where it has none there, the last of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    home = getattr(sys.modules.get(kind.__module__), "__file__", None) if kind else None
+    last = next((one for one in reversed(frames) if one.filename == home), frames[-1])
+    return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 
 
 def _check(policy: PolicyComponent, where: str, answer: object, layers: int, blocks: int) -> None:
@@ -333,7 +344,7 @@ def _from_path(path: str) -> type[PolicyComponent]:
 
 def _cannot_load(where: str, error: Exception) -> BadInput:
     return BadInput(
-        f"cannot be loaded: {type(error).__name__}: {error}",
+        f"cannot be loaded: {_said(error)}",
         where,
         "mend the package, or name a module on PYTHONPATH as module:Class",
     )

@@ -116,6 +116,9 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
             inner[name] = value
         else:
             tables[key] = value
+    workload = tables.get("workload")
+    if isinstance(workload, dict) and workload.get("kind") == "requests":
+        tables.setdefault("policy", [{"use": name} for name in EVICTIONS if name != "score"])
     tier = tables.get("tier")
     if isinstance(tier, dict) and {"time_per_token", "decode_cost"} <= set(tier):
         raise BadInput("the GPU's time is given twice", f"{where}: [tier] decode_cost",

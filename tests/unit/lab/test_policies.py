@@ -246,7 +246,7 @@ def one(ordinal: int = 0, layer: int = 1, **more: Any) -> Any:
         (one(cause=CAUSES.index("write")), "with a cause that is not of window,"),
         (one(cause=len(CAUSES)), "with a cause that is not of window,"),
         (one(reserved=1), "left 'reserved' not zero"),
-        (ValueError("two\nlines"), "raised ValueError: two lines"),
+        (ValueError("two\nlines"), "raised ValueError: two lines ("),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import EVICTIONS
 from offstage.testbeds.lab.run.plan import build
 from offstage.testbeds.lab.run.summarize import requests_of
 from offstage.testbeds.lab.spec.load import load
@@ -82,6 +83,12 @@ def test_requests_give_a_row_for_every_cache(tmp_path: Path) -> None:
         assert row.block_hit_rate <= row.opt <= row.ideal
         if row.capacity_share == 1.0:
             assert row.block_hit_rate == row.ideal
+
+
+def test_requests_need_no_policy(tmp_path: Path) -> None:
+    """Does a spec that names no eviction compare all that can keep requests' blocks?"""
+    spec = spec_of(REQUESTS.partition("[[policy]]")[0], tmp_path)
+    assert [one.use for one in spec.policy] == [name for name in EVICTIONS if name != "score"]
 
 
 def test_requests_refuse_what_only_decode_has(tmp_path: Path) -> None:

@@ -52,7 +52,12 @@ class Plan:
 
     def check(self) -> None:
         """Raises BadInput for numbers that cannot be."""
-        self.geometry.block_shape(0)
+        planes, *_ = self.geometry.block_shape(0)
+        if planes != 2:
+            raise BadInput(
+                f"a layer of {self.geometry.name!r} stores a latent, whose projections are others",
+                "host calibrate", "calibrate a geometry whose layers store K and V",
+            )  # fmt: skip
         if min(*self.batches, *self.tokens, *self.widths) < 1:
             raise BadInput("a batch, a length or a width below 1", "host calibrate", "give 1 or up")
 

@@ -127,7 +127,7 @@ class Decoder:
     ) -> Any:
         """Decode one layer of every session's current step; the KV of their tokens is in.
 
-        What the layer's attention gives, float32 `[batch, q_heads, head_dim]`, where the pool is.
+        What the layer's attention gives, float32 `[batch, q_heads, value_dim]`, where the pool is.
         """
         output = self.attend(self.begin(batch, layer, record), record)
         self.end_tick(record)

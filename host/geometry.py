@@ -30,6 +30,7 @@ class LayerKv:
     as key and as value), `csa` and `hca` (DeepSeek-V4's compressed sparse and heavily compressed
     attention: one latent per `tokens_per_entry` tokens, beside a window of uncompressed ones).
     head_dim: values of one KV head in one entry; for a latent, its rank and its rotary values.
+    value_dim: of a latent: how many of those, from the front, are read as its value; 0: all.
     window_tokens: uncompressed entries kept per session whatever its length; 0 without a window.
     index_dim: values of the indexer's key per entry; 0 where the layer has no indexer of its own.
     selection_layer: the layer whose selection this one reuses; -1 where it selects for itself.
@@ -42,6 +43,7 @@ class LayerKv:
     window_tokens: int = 0
     index_dim: int = 0
     selection_layer: int = -1
+    value_dim: int = 0
 
     @property
     def planes(self) -> int:
@@ -79,8 +81,14 @@ class KvGeometry:
     def _check_layer(self, number: int, layer: LayerKv) -> None:
         if min(layer.kv_heads, layer.head_dim, layer.tokens_per_entry) < 1:
             raise self._bad(f"layer {number} has a size below 1", "correct the number")
-        if min(layer.window_tokens, layer.index_dim) < 0:
+        if min(layer.window_tokens, layer.index_dim, layer.value_dim) < 0:
             raise self._bad(f"layer {number} has a negative size", "correct the number")
+        if layer.value_dim > (layer.head_dim if layer.planes == 1 else 0):
+            raise self._bad(
+                f"layer {number} reads {layer.value_dim} values as a value, and stores "
+                f"{layer.head_dim} ({layer.form})",
+                "give value_dim to a latent only, at most its head_dim",
+            )
         if self.q_heads % layer.kv_heads:
             raise self._bad(
                 f"layer {number}: {self.q_heads} query heads do not divide into "
@@ -168,13 +176,20 @@ class KvGeometry:
         return layer if source < 0 else source
 
     def block_shape(self, layer: int = 0) -> tuple[int, int, int, int]:
-        """The array inside a block: `(2, kv_heads, block_tokens, head_dim)`, K before V.
+        """The array inside a block: `(planes, kv_heads, block_tokens, head_dim)`, K before V or the
+        latent alone.
 
-        Raises `BadInput` for a layer that stores a latent: the paged kernels read K and V."""
+        Raises `BadInput` for a layer that compresses several tokens into one entry: the paged
+        kernels read an entry for each token."""
         form = self.layers[layer]
-        if form.form != "gqa":
+        if form.form not in ("gqa", "mla"):
             raise self._bad(
-                f"layer {layer} stores a {form.form} latent, not K and V",
-                "decode a geometry whose layers are all gqa, such as 'demo'",
+                f"layer {layer} stores {form.form} entries of {form.tokens_per_entry} tokens",
+                "decode a geometry whose layers are gqa or mla, such as 'demo'",
             )
-        return 2, form.kv_heads, self.block_tokens, form.head_dim
+        return form.planes, form.kv_heads, self.block_tokens, form.head_dim
+
+    def value_dim(self, layer: int = 0) -> int:
+        """Values of what a query head of `layer` gets from attention."""
+        form = self.layers[layer]
+        return form.value_dim or form.head_dim

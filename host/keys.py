@@ -17,8 +17,9 @@ process (`score_process.py`)
 
 Queries are scaled by sqrt(head_dim), which attention divides out: the score is the logit. KV heads
 hold the same embedding, each in its own order of channels, and query heads differ from each other
-by deviations with zero mean: pooled over heads, the process is the one above. What differs from
-the process: rounding to float16, Quest's bound instead of the product, and the token noise.
+by deviations with zero mean: pooled over heads, the process is the one above. A latent is a
+key and nothing else. What differs from the process: rounding to float16, Quest's bound instead of
+the product, and the token noise.
 
 Everything is drawn from a counter-based generator (Philox, Salmon et al. 2011) at the counter
 (chunk identity, layer) or (session, layer, step): the same chunk has the same bytes in every
@@ -149,13 +150,14 @@ class KvPools:
         ordinals: npt.ArrayLike,
         out: Halves | None = None,
     ) -> Halves:
-        """Whole blocks as a pool stores them, float16 `[blocks, 2, kv_heads, block_tokens,
+        """Whole blocks as a pool stores them, float16 `[blocks, planes, kv_heads, block_tokens,
         head_dim]`, written into `out` where given; see `embeddings`."""
         if out is None:
             out = np.empty((len(identities), *self.geometry.block_shape(layer)), np.float16)
         draw = self._draw(layer, identities)
         self._fill_keys(draw, np.asarray(ordinals, np.int64), out[:, 0])
-        self._fill_values(draw, out[:, 1])
+        if out.shape[1] == 2:
+            self._fill_values(draw, out[:, 1])
         return out
 
     def _draw(self, layer: int, identities: Sequence[int]) -> Words:

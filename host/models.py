@@ -51,9 +51,9 @@ def _glm_5_2() -> KvGeometry:
     for number in range(78):
         if number < 3 or number % 4 == 2:
             source = number
-            layers.append(LayerKv("mla", 1, 512 + 64, index_dim=128))
+            layers.append(LayerKv("mla", 1, 512 + 64, index_dim=128, value_dim=512))
         else:
-            layers.append(LayerKv("mla", 1, 512 + 64, selection_layer=source))
+            layers.append(LayerKv("mla", 1, 512 + 64, selection_layer=source, value_dim=512))
     return KvGeometry(
         "glm-5.2",
         64,
@@ -98,14 +98,14 @@ GEOMETRIES: dict[str, KvGeometry] = {
         KvGeometry(
             "deepseek-v3",
             128,
-            (LayerKv("mla", 1, 512 + 64),) * 61,
+            (LayerKv("mla", 1, 512 + 64, value_dim=512),) * 61,
             block_tokens=64,
             source="kv_lora_rank 512, qk_rope_head_dim 64, 61 layers: arXiv:2412.19437, 4.2",
         ),
         KvGeometry(
             "deepseek-v3.2",
             128,
-            (LayerKv("mla", 1, 512 + 64, index_dim=128),) * 61,
+            (LayerKv("mla", 1, 512 + 64, index_dim=128, value_dim=512),) * 61,
             block_tokens=64,
             source="as deepseek-v3, and an index key of 128 values in every layer: index_head_dim "
             "of deepseek-ai/DeepSeek-V3.2-Exp config.json",
@@ -121,6 +121,13 @@ GEOMETRIES: dict[str, KvGeometry] = {
             32,
             block_tokens=16,
             source="no model: one block is one 4 KiB page, for tests",
+        ),
+        KvGeometry(
+            "tiny-mla",
+            6,
+            (LayerKv("mla", 1, 112 + 16, value_dim=112),) * 3,
+            block_tokens=16,
+            source="no model: latents in blocks of one 4 KiB page, for tests",
         ),
     )
 }

@@ -109,9 +109,9 @@ class HbmPool:
         return self.pool_blocks - self._free_count - self._evictable_count
 
     def blocks(self, layer: int = 0) -> Any:
-        """The storage as `[pool_blocks, 2, kv_heads, block_tokens, head_dim]`, in place.
+        """The storage as `[pool_blocks, planes, kv_heads, block_tokens, head_dim]`, in place.
 
-        Raises `BadInput` for a layer that does not store K and V."""
+        Raises `BadInput` for a layer whose entries are of several tokens."""
         shape = self.geometry.block_shape(layer)
         return self.arrays.paged(self.memory.storage, shape, self.geometry.value_type)
 
@@ -119,7 +119,7 @@ class HbmPool:
         self, layer: int, indices: Indices, slots: Indices, values: npt.NDArray[Any]
     ) -> None:
         """Put one token's K and V into slot `slots[i]` of block `indices[i]`, for all i: floats
-        `[n, 2, kv_heads, head_dim]`, rounded to the pool's type."""
+        `[n, planes, kv_heads, head_dim]`, rounded to the pool's type."""
         give = self.arrays.from_host
         where = give(indices.astype(np.int64)), give(slots.astype(np.int64))
         self.blocks(layer)[where[0], :, :, where[1]] = give(values)

@@ -218,7 +218,8 @@ class MakeSelector(Protocol):
 
 
 def selector(name: str, geometry: KvGeometry, layer: int = 0) -> Selector:
-    """A new, empty selector. Raises `BadInput` for an unknown name, or a layer without K."""
+    """A new, empty selector. Raises `BadInput` for an unknown name, or a layer whose entries are of
+    several tokens."""
     if name not in SELECTORS:
         near = difflib.get_close_matches(name, SELECTORS, n=1)
         mend = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(SELECTORS)}"

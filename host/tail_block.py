@@ -75,7 +75,7 @@ class TailBlock:
         self._blocks = [self._decoder.kv.blocks_at(layer, where, [chunk])[0] for layer in layers]
 
     def _values(self, layer: int, slot: int) -> NDArray[Any]:
-        """K and V of the token in a slot, floats `[2, kv_heads, head_dim]`."""
+        """K and V of the token in a slot, floats `[planes, kv_heads, head_dim]`."""
         geometry = self._decoder.pool.geometry
         block = stored(self._blocks[layer], geometry.value_type)
         values: NDArray[Any] = block.reshape(geometry.block_shape(layer))[:, :, slot]

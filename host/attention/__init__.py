@@ -3,7 +3,9 @@
 A kernel attends from one token of each session of a batch to the tokens of that session's selected
 blocks, read in place from the pool's storage through a block table, and leaves its output where
 the storage is. Softmax of q.k / sqrt(head_dim); query head h reads KV head
-h // (q_heads / kv_heads). The order of the blocks in a table does not matter.
+h // (q_heads / kv_heads). The order of the blocks in a table does not matter. A latent is the key,
+and its first `value_dim` numbers are the value; whoever takes a query into the latent's space
+gives it the scale that its model wants.
 
 The interface is that of paged decode elsewhere (vLLM's block tables, FlashInfer's page tables),
 but for one thing: a selection is sparse, so the block that is partly filled may stand anywhere in
@@ -43,7 +45,7 @@ class Decode(Protocol):
         geometry: KvGeometry,
         layer: int = 0,
     ) -> Any:
-        """float32 `[batch, q_heads, head_dim]`, zeros for a session without tokens.
+        """float32 `[batch, q_heads, value_dim]`, zeros for a session without tokens.
 
         queries: float32 `[batch, q_heads, head_dim]`; storage: uint8 `[pool_blocks, block_bytes]`;
         both, and what is returned, are arrays of the kernel's library on one device. In host

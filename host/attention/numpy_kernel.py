@@ -33,14 +33,15 @@ def decode(
     _, kv_heads, _, head_dim = shape = geometry.block_shape(layer)
     used = storage[:, : geometry.block_bytes(layer)]
     pool = stored(used, geometry.value_type).reshape(len(storage), *shape)
-    output = np.zeros(queries.shape, np.float32)
+    value_dim = geometry.value_dim(layer)
+    output = np.zeros((*queries.shape[:2], value_dim), np.float32)
     for session, query in enumerate(queries):
         filled = token_counts[session] > 0
         if filled.any():
             grouped = query.reshape(kv_heads, -1, head_dim) * np.float32(head_dim**-0.5)
             tables = block_tables[session, filled], token_counts[session, filled]
-            attended = _attend(grouped, pool, *tables, geometry.value_type)
-            output[session] = attended.reshape(query.shape)
+            attended = _attend(grouped, pool, *tables, geometry.value_type, value_dim)
+            output[session] = attended.reshape(output[session].shape)
     return output
 
 
@@ -50,21 +51,24 @@ def _attend(
     indices: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int32],
     value_type: ValueType,
+    value_dim: int,
 ) -> Floats:
-    """One session: float32 `[kv_heads, group, head_dim]` from its scaled query of that shape, the
-    pool `[pool_blocks, 2, kv_heads, block_tokens, head_dim]`, and blocks of a token or more."""
-    _, _, kv_heads, block_tokens, head_dim = pool.shape
+    """One session: float32 `[kv_heads, group, value_dim]` from its scaled query `[kv_heads, group,
+    head_dim]`, the pool `[pool_blocks, planes, kv_heads, block_tokens, head_dim]`, and blocks of a
+    token or more."""
+    _, planes, kv_heads, block_tokens, head_dim = pool.shape
     chunk = max(1, _CHUNK_BYTES // (4 * int(np.prod(pool.shape[1:]))))
     top = np.full((kv_heads, scaled.shape[1], 1), -np.inf, np.float32)
     total = np.zeros_like(top)
-    output = np.zeros(scaled.shape, np.float32)
+    output = np.zeros((*scaled.shape[:2], value_dim), np.float32)
     for start in range(0, len(indices), chunk):
         taken = indices[start : start + chunk]
-        # [2, kv_heads, blocks, block_tokens, head_dim]: a head's tokens become one matrix.
-        wide = np.empty((2, kv_heads, len(taken), block_tokens, head_dim), np.float32)
+        # [planes, kv_heads, blocks, block_tokens, head_dim]: a head's tokens become one matrix.
+        wide = np.empty((planes, kv_heads, len(taken), block_tokens, head_dim), np.float32)
         for column, index in enumerate(taken):
             widen(wide[:, :, column], pool[index], value_type)
-        keys, values = wide.reshape(2, kv_heads, -1, head_dim)
+        flat = wide.reshape(planes, kv_heads, -1, head_dim)
+        keys, values = flat[0], flat[-1, :, :, :value_dim]
         logits = scaled @ keys.transpose(0, 2, 1)
         absent = np.arange(block_tokens) >= counts[start : start + chunk, None]
         if absent.any():

@@ -23,7 +23,8 @@ def decode(
     """See `offstage.host.attention.Decode`."""
     shape = geometry.block_shape(layer)
     group = geometry.q_heads // shape[1]
-    output = np.zeros(queries.shape, np.float32)
+    value_dim = geometry.value_dim(layer)
+    output = np.zeros((*queries.shape[:2], value_dim), np.float32)
     for session, query in enumerate(queries.astype(np.float64)):
         keys, values = [], []
         for index, count in zip(block_tables[session], token_counts[session], strict=True):
@@ -33,7 +34,7 @@ def decode(
             block = np.empty(shape, np.float64)
             widen(block, stored(row, geometry.value_type).reshape(shape), geometry.value_type)
             keys.append(block[0, :, :count])
-            values.append(block[1, :, :count])
+            values.append(block[-1, :, :count, :value_dim])
         if not keys:
             continue
         all_keys, all_values = np.concatenate(keys, axis=1), np.concatenate(values, axis=1)

@@ -3,7 +3,7 @@
 The selected blocks of the sessions are gathered into one padded array on the device that holds
 the pool, as many sessions at a time as its memory should hold; a padded entry repeats a block that
 the batch selected anyway, and is masked. Tables come from host memory, the output stays on the
-device, and nothing here waits for it. torch is imported by the first call; its thread count is the
+device, and nothing here waits for it. torch is imported where it is used; its thread count is the
 caller's business.
 """
 
@@ -30,9 +30,7 @@ def decode(
     layer: int = 0,
 ) -> Any:
     """See `offstage.host.attention.Decode`."""
-    import torch
-
-    output = torch.zeros_like(queries)
+    output = queries.new_zeros((*queries.shape[:2], geometry.value_dim(layer)))
     batch = np.flatnonzero(token_counts.any(axis=1))
     if batch.size == 0:
         return output
@@ -72,9 +70,10 @@ def _attend(
     device = storage.device
     rows = storage.index_select(0, to_device(tables.reshape(-1), device))
     paged = rows[:, : geometry.block_bytes(layer)].view(getattr(torch, geometry.value_type))
-    # [2, batch, kv_heads, blocks * block_tokens, head_dim]: reordered while half as wide.
+    # [planes, batch, kv_heads, blocks * block_tokens, head_dim]: reordered while half as wide.
     paged = paged.reshape(batch, blocks, *shape).permute(2, 0, 3, 1, 4, 5)
-    keys, values = paged.contiguous().flatten(3, 4).float()
+    wide = paged.contiguous().flatten(3, 4).float()
+    keys, values = wide[0], wide[-1, ..., : geometry.value_dim(layer)]
     grouped = queries.reshape(batch, kv_heads, -1, head_dim)
     logits = (grouped * head_dim**-0.5) @ keys.transpose(2, 3)
     absent = (np.arange(block_tokens) >= counts[:, :, None]).reshape(batch, -1)
@@ -83,4 +82,4 @@ def _attend(
         # A weight of zero does not silence what an unwritten slot may hold, say infinity.
         session, slot = (to_device(axis, device) for axis in np.nonzero(absent))
         values[session, :, slot] = 0.0
-    return (logits.softmax(dim=-1) @ values).reshape(queries.shape)
+    return (logits.softmax(dim=-1) @ values).reshape(batch, queries.shape[1], -1)

@@ -32,6 +32,7 @@ def decode(
     shape = geometry.block_shape(layer)
     used = storage[:, : geometry.block_bytes(layer)].view(getattr(torch, geometry.value_type))
     blocks = used.unflatten(1, shape)
+    keys, values = blocks[:, 0], blocks[:, -1, ..., : geometry.value_dim(layer)]
     batch, width = token_counts.shape
     filled = token_counts > 0
     lengths = np.where(filled.any(axis=1), width - filled[:, ::-1].argmax(axis=1), 0)
@@ -41,6 +42,5 @@ def decode(
     )
     tables, counts, ends = moved.split([batch * width, batch * width, batch])
     return attend(
-        queries, blocks[:, 0], blocks[:, 1], tables.view(batch, width), counts.view(batch, width),
-        ends,
-    )  # fmt: skip
+        queries, keys, values, tables.view(batch, width), counts.view(batch, width), ends
+    )

@@ -9,7 +9,9 @@ they found, weighted by their sums (arXiv:2311.01282).
 
 A latent (MLA) is stored once: its first `value_dim` numbers are the value, all of them the key, and
 it is read once. Keys and values stored in 8 bits have one scale each, by which a stored number is
-multiplied. What a table does not name, and tokens beyond a block's count, are never read.
+multiplied. A query whose numbers are beyond half precision is halved until they are inside, and its
+logits are doubled as often. What a table does not name, and tokens beyond a block's count, are
+never read.
 """
 
 from dataclasses import dataclass
@@ -117,12 +119,10 @@ def _splits(programs: int, tokens: int, tiling: Tiling, device: Any) -> int:
 def _attend(
     queries, keys, values, tables, counts, lengths, parts, sums, scale, value_scale,
     width, query_session, query_head, key_block, key_head, key_token, value_block, value_head,
-    value_token,
-    GROUP: constexpr, HEAD_DIM: constexpr, VALUE_DIM: constexpr,
-    BLOCK_TOKENS: constexpr, Q_HEADS: constexpr, HEADS: constexpr,
-    TILE: constexpr, MAIN: constexpr, REST: constexpr, LATENT: constexpr,
-    SPLITS: constexpr, ROUNDED: constexpr, HELD: constexpr,
-    PRECISION: constexpr,
+    value_token, GROUP: constexpr, HEAD_DIM: constexpr, VALUE_DIM: constexpr,
+    BLOCK_TOKENS: constexpr, Q_HEADS: constexpr, HEADS: constexpr, TILE: constexpr,
+    MAIN: constexpr, REST: constexpr, LATENT: constexpr, SPLITS: constexpr, ROUNDED: constexpr,
+    HELD: constexpr, PRECISION: constexpr,
 ) -> None:  # fmt: skip
     """One tile of query heads over one share of one session's tokens."""
     session = tl.program_id(2)
@@ -135,15 +135,19 @@ def _attend(
     of_heads = (in_group < GROUP)[:, None]
     query = queries + session * query_session + head[:, None] * query_head
     q_main = tl.load(query + main[None, :], of_heads & (main < VALUE_DIM)[None, :], other=0.0)
-    q_main = q_main.to(ROUNDED).to(HELD)
+    peak = tl.max(tl.abs(q_main.to(tl.float32)), axis=1)
     if REST:
         q_rest = tl.load(query + rest[None, :], of_heads & (rest < HEAD_DIM)[None, :], other=0.0)
-        q_rest = q_rest.to(ROUNDED).to(HELD)
+        peak = tl.maximum(peak, tl.max(tl.abs(q_rest.to(tl.float32)), axis=1))
+    halvings = tl.maximum(tl.ceil(tl.log2(tl.maximum(peak, 1.0))) - 15.0, 0.0)
+    unit = tl.exp2(halvings)[:, None]
+    q_main = (q_main / unit).to(ROUNDED).to(HELD)
+    if REST:
+        q_rest = (q_rest / unit).to(ROUNDED).to(HELD)
     used = tl.load(lengths + session)
-    tiles = (used * BLOCK_TOKENS + TILE - 1) // TILE
-    share = (tiles + SPLITS - 1) // SPLITS
-    top = tl.full([HEADS], float("-inf"), tl.float32)
-    total = tl.zeros([HEADS], tl.float32)
+    tiles = tl.cdiv(used * BLOCK_TOKENS, TILE)
+    share = tl.cdiv(tiles, SPLITS)
+    top, total = tl.full([HEADS], float("-inf"), tl.float32), tl.zeros([HEADS], tl.float32)
     output = tl.zeros([HEADS, MAIN], tl.float32)
     for tile in range(split * share, tl.minimum((split + 1) * share, tiles)):
         position = tile * TILE + tl.arange(0, TILE)
@@ -154,15 +158,14 @@ def _attend(
         block = tl.load(tables + entry, listed, other=0).to(tl.int64)
         row = keys + kv_head * key_head + block * key_block + token * key_token
         wanted = there[:, None] & (main < VALUE_DIM)[None, :]
-        key = tl.load(row[:, None] + main[None, :], wanted, other=0.0)
-        key = key.to(ROUNDED).to(HELD)
+        key = tl.load(row[:, None] + main[None, :], wanted, other=0.0).to(ROUNDED).to(HELD)
         logits = tl.dot(q_main, tl.trans(key), input_precision=PRECISION)
         if REST:
             wanted_rest = there[:, None] & (rest < HEAD_DIM)[None, :]
             more = tl.load(row[:, None] + rest[None, :], wanted_rest, other=0.0)
-            more = more.to(ROUNDED).to(HELD)
-            logits = tl.dot(q_rest, tl.trans(more), logits, input_precision=PRECISION)
-        logits = tl.where(there[None, :], logits * scale, float("-inf"))
+            more = tl.trans(more.to(ROUNDED).to(HELD))
+            logits = tl.dot(q_rest, more, logits, input_precision=PRECISION)
+        logits = tl.where(there[None, :], logits * (unit * scale), float("-inf"))
         raised = tl.maximum(top, tl.max(logits, axis=1))
         level = tl.where(raised == float("-inf"), 0.0, raised)
         weights = tl.exp2(logits - level[:, None])
@@ -172,8 +175,7 @@ def _attend(
             value = key
         else:
             row = values + kv_head * value_head + block * value_block + token * value_token
-            value = tl.load(row[:, None] + main[None, :], wanted, other=0.0)
-            value = value.to(ROUNDED).to(HELD)
+            value = tl.load(row[:, None] + main[None, :], wanted, other=0.0).to(ROUNDED).to(HELD)
         weights = weights.to(ROUNDED).to(HELD)
         output = tl.dot(weights, value, output * keep[:, None], input_precision=PRECISION)
         top = raised

@@ -92,8 +92,14 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
                 where,
                 f"give 0, so that nothing stays, or between 1 and {POOL_RATIO_MAX}",
             )
-        for layer in range(self.geometry.layer_count):
+        for layer, form in enumerate(self.geometry.layers):
             self.geometry.block_shape(layer)
+            if form.selection_layer >= 0:
+                raise BadInput(
+                    f"layer {layer} reads what layer {form.selection_layer} selects",
+                    f"geometry {self.geometry.name!r}",
+                    "decode a geometry whose layers select for themselves",
+                )
         self.arrays()
 
     def arrays(self) -> Arrays:

@@ -101,7 +101,7 @@ def _grown(session: SessionPlan, context: Context, run_name: str) -> Callable[[i
 
 # What was run, for the head and the foot of a report.
 
-SCALED = ("demo", "tiny")
+SCALED = ("demo", "tiny", "tiny-mla")
 """Geometries of no model: small ones that stand in for one."""
 
 

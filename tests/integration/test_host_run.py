@@ -15,6 +15,7 @@ import pytest
 
 from offstage.bindings.errors import RunFailed
 from offstage.host.control import Control
+from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.cli import run
 
@@ -26,12 +27,13 @@ STEPS = 40
 WAIT_S = 120.0
 
 
-def start(folder: Path) -> Any:
+def start(folder: Path, layers: int = 2) -> Any:
     """A daemon of the tiny geometry, blocks on an emulated drive in memory."""
     sections = {
         "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
                    "metrics_endpoint": ""},
-        "arena": {"size": "3MiB", "payload": "4KiB", "layers": 2, "block_tokens": 16},
+        "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers,
+                  "block_tokens": 16},
         "storage": {"backend": "emulated", "size": "64MiB"},
         "store": {"segment": "256KiB"},
         "limits": {"sessions": 4, "context_tokens": 8192},
@@ -113,11 +115,41 @@ def test_a_policy_is_named_and_pays_its_traffic(tier: Tier, tmp_path: Path) -> N
     assert one["ends"]["window"] > 0 and one["accuracy"] > 0
 
 
+def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
+    """MLA, two sessions of unlike length, six query heads over one latent of 112 + 16 numbers: with
+    Triton's selection and attention every demand is numpy's, every block what prefill wrote, and
+    what was sampled of the outputs is dense attention in float64."""
+    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+    if not interpreted():
+        pytest.skip("a GPU is there: offstage host run --kernel triton --device cuda")
+    trace = tmp_path / "unlike.jsonl"
+    trace.write_text("".join(
+        json.dumps({"timestamp": 0, "input_length": tokens, "output_length": 9,
+                    "hash_ids": [number * 100 + one for one in range(-(-tokens // 512))]}) + "\n"
+        for number, tokens in enumerate((790, 330))
+    ))  # fmt: skip
+    words = ["--geometry", "tiny-mla", "--trace", str(trace), "--steps", "9"]
+    found = []
+    with start(tmp_path, layers=3) as tier:
+        for kernel in ("numpy", "triton"):
+            begin_cold(tier, prefetchers="window,ema", eviction="score")
+            out = tmp_path / kernel
+            assert run(words_of(tier, *words, "--kernel", kernel, "--out", str(out))) == 0
+            (one,) = json.loads((out / "summary.json").read_text())["runs"]
+            assert one["blocks_verified"] == one["demands"] > 0 and one["blocks_corrupt"] == 0
+            assert one["attention_checked"] > 0 and one["attention_error_max"] < 1e-2
+            found.append(one)
+    assert found[0]["demands_by_step"] == found[1]["demands_by_step"]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["--geometry", "demo"], ["'demo' has 4 layers", "daemon 2 layers", "--geometry tiny"]),
         (["--geometry", "tinny"], ["did you mean 'tiny'?"]),
+        (["--geometry", "glm-5.2"], ["layer 3 reads what layer 2 selects"]),
+        (["--geometry", "deepseek-v4-pro"], ["hca entries of 128 tokens"]),
         (["--sessions", "5"], ["the daemon takes 4", "[limits] sessions"]),
         (["--context-tokens", "16384"], ["the daemon takes 8,192", "--context-tokens"]),
         (["--tenant", "bob"], ["bob.secret", "secret file"]),

@@ -60,10 +60,14 @@ class Case:
 
 
 def make_case(
-    kv_heads: int, group: int, tokens: int, dim: int, blocks: list[int], seed: int, layer: int = 0
-) -> Case:
-    """`blocks`: how many each session selects."""
-    layers = LayerKv("gqa", kv_heads, dim), LayerKv("gqa", 1, 2 * kv_heads * dim)
+    kv_heads: int, group: int, tokens: int, dim: int, blocks: list[int], seed: int, layer: int = 0,
+    value_dim: int = 0,
+) -> Case:  # fmt: skip
+    """`blocks`: how many each session selects. With a `value_dim` layer 0 stores latents."""
+    first = LayerKv("gqa", kv_heads, dim)
+    if value_dim:
+        first = LayerKv("mla", kv_heads, dim, value_dim=min(value_dim, dim))
+    layers = first, LayerKv("gqa", 1, 2 * kv_heads * dim)
     kind = replace(geometry("tiny"), q_heads=kv_heads * group, layers=layers, block_tokens=tokens)
     random = np.random.default_rng(seed)
     pool_blocks = max(blocks, default=0) + 3
@@ -91,6 +95,7 @@ CASES = st.builds(
     blocks=st.lists(st.integers(0, 20), min_size=1, max_size=3),
     seed=st.integers(0, 999),
     layer=st.integers(0, 1),
+    value_dim=st.sampled_from([0, 1, 17, 64]),
 )
 FAST = [
     pytest.param(
@@ -115,7 +120,8 @@ def test_the_reference_is_softmax_attention(case: Case) -> None:
     ):
         taken = [rows[i, :, :, :n] for i, n in zip(indices, counts, strict=True)]
         tokens = np.concatenate([rows[0][:, :, :0], *taken], axis=2).astype(np.float64)
-        keys, values = np.repeat(tokens, case.kind.q_heads // shape[1], axis=1)
+        repeated = np.repeat(tokens, case.kind.q_heads // shape[1], axis=1)
+        keys, values = repeated[0], repeated[-1][..., : case.kind.value_dim(case.layer)]
         raw = np.exp(np.einsum("hd,htd->ht", query, keys) / np.sqrt(shape[3]))
         expected = np.einsum("ht,htd->hd", raw, values) / np.maximum(raw.sum(1), 1e-300)[:, None]
         np.testing.assert_allclose(attended, expected, atol=1e-6)
@@ -128,7 +134,8 @@ def test_kernels_agree_with_the_reference(name: str, case: Case) -> None:
     """Ragged batches of any shape, groups of 1 and 4, partial and empty blocks, no block at all."""
     before = case.storage.copy()
     output = case.run(name)
-    assert output.dtype == np.float32 and output.shape == case.queries.shape
+    size = (*case.queries.shape[:2], case.kind.value_dim(case.layer))
+    assert output.dtype == np.float32 and output.shape == size
     np.testing.assert_allclose(output, case.run("reference"), atol=2e-5)
     assert (case.storage == before).all(), "a kernel changed the pool"
 
@@ -162,7 +169,7 @@ def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) ->
         view[np.setdiff1d(np.arange(len(view)), indices[counts > 0])] = np.nan
         for index, count in zip(indices, counts, strict=True):
             view[index, 0, :, count:] = np.nan
-            view[index, 1, :, count:] = np.inf
+            view[index, 1:, :, count:] = np.inf
         again = case.run(
             name, storage=spoiled, queries=case.queries[row : row + 1],
             indices=[indices[::-1]], counts=[counts[::-1]],

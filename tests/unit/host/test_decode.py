@@ -18,6 +18,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.decode import Decoder, SelectionRule, merged
+from offstage.host.geometry import KvGeometry
 from offstage.host.gpu import interpreted
 from offstage.host.gpu.selector import selectors_of
 from offstage.host.keys import ProcessParams
@@ -124,12 +125,13 @@ class World:
         sessions: Sequence[int] = (0, 1, 2),
         landing_rows: int = 3 * SELECT,
         kernel: str = "",
+        shape: KvGeometry = SHAPE,
     ) -> None:
-        self.fabric = fabric
-        self.kv = KV
+        self.fabric, self.shape = fabric, shape
+        self.kv = SyntheticKv(5, shape, [PROCESS] * shape.layer_count)
         arrays = arrays or open_arrays()
         # Room for all selections of a step, so that what is evicted does not hang on the others.
-        self.pool = HbmPool(SHAPE, 3 * LAYERS * (SELECT + 4), arrays, landing_rows)
+        self.pool = HbmPool(shape, 3 * shape.layer_count * (SELECT + 4), arrays, landing_rows)
         kernel = kernel or ("torch" if arrays.name == "torch" else "numpy")
         self._make = selectors_of(kernel, "cpu")
         driver: Any = fabric  # it has the calls that decoding makes
@@ -149,7 +151,7 @@ class World:
                 self.fabric.blocks[key.tobytes()] = block.copy()
 
         context = compute_context(self.kv, identities, "quest", write, self._make)
-        layers = range(LAYERS)
+        layers = range(self.shape.layer_count)
         keys = [[key_of(number, layer, o) for o in range(len(identities))] for layer in layers]
         return HostSession(
             number, f"s{number}", number, context, np.array(keys), len(identities) * 16, 9,
@@ -168,12 +170,12 @@ class World:
                 tail.begin_token(session)
             batch = list(zip(self.sessions, tokens, strict=True))
             coming = None
-            for layer in range(LAYERS):
+            for layer in range(self.shape.layer_count):
                 if coming is None:
                     write_tokens(self.pool, active, layer)
                     coming = self.decoder.begin(batch, layer, self.record)
                 now, coming = coming, None
-                if ahead and layer + 1 < LAYERS:
+                if ahead and layer + 1 < self.shape.layer_count:
                     self.decoder.settle(now, self.record)
                     write_tokens(self.pool, active, layer + 1)
                     coming = self.decoder.begin(batch, layer + 1, self.record, early=True)
@@ -191,11 +193,11 @@ class World:
         rows = self.pool.arrays.to_host(storage)
         assert len(tables) == len(self.sessions), "one call for all sessions of the layer"
         for session, table, count in zip(self.sessions, tables, counts, strict=True):
-            known = np.arange(session.block_count(SHAPE))
+            known = np.arange(session.block_count(self.shape))
             index = self.pool.lookup(session.number, layer, known)
             grown = [*session.context.identities, 7 << 96 | int(known[-1])]
             expected = self.kv.blocks_at(layer, known, grown)
-            shape = len(known), *SHAPE.block_shape(layer)
+            shape = len(known), *self.shape.block_shape(layer)
             for column in np.flatnonzero(count):
                 ordinal = int(np.flatnonzero(index == table[column])[0])
                 got = rows[table[column]].view(np.float16).reshape(shape[1:])
@@ -261,20 +263,24 @@ def test_what_is_foretold_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: A
     assert world.record.blocks_verified == len(ahead) - 1 + len(again)
 
 
-def test_the_gpus_kernels_decode_what_the_host_decodes() -> None:
-    """Bounds, scores, selection and attention in Triton, under its interpreter: every demand of
-    every step is the host's, and every output dense attention over the same blocks."""
+@pytest.mark.parametrize("name", ["tiny", "tiny-mla"])
+def test_the_gpus_kernels_decode_what_the_host_decodes(name: str) -> None:
+    """Bounds, scores, selection and attention in Triton, under its interpreter, over K and V and
+    over latents, of sessions of unlike length: every demand of every step is the host's, and every
+    output dense attention over the same blocks."""
     pytest.importorskip("torch", reason="pip install 'offstage[host]'")
     pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
     if not interpreted():
         pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
-    host = World(FakeFabric(), sessions=[1, 2])
+    shape = geometry(name)
+    host = World(FakeFabric(), sessions=[1, 2], shape=shape)
     host.run(2)
-    world = World(FakeFabric(), torch_cpu(), sessions=[1, 2], kernel="triton")
+    world = World(FakeFabric(), torch_cpu(), sessions=[1, 2], kernel="triton", shape=shape)
     record = world.run(2)
     assert world.decoder._finders, "nothing was selected on the device"
     assert world.fabric.demands == host.fabric.demands
-    assert record.attention_checked == 2 * LAYERS * 2 and record.attention_error_max < 1e-2
+    checked = 2 * shape.layer_count * 2
+    assert record.attention_checked == checked and record.attention_error_max < 1e-2
 
 
 def test_one_layer_of_all_sessions_is_asked_for_together() -> None:

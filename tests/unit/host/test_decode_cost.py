@@ -102,7 +102,7 @@ def test_what_cannot_be_calibrated_is_one_line(
     pytest.importorskip("torch", reason="pip install 'offstage[host]'")
     words = ["host", "calibrate", "--out", str(tmp_path / "cost.json")]
     for more, problem in {
-        "--geometry glm-5.2": "mla latent, not K and V",
+        "--geometry glm-5.2": "stores a latent, whose projections are others",
         "--batch few": "write for example 1,4,16",
         "--batch 0": "give 1 or up",
         "--dtype int4": "choose float32, bfloat16 or float16",

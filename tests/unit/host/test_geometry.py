@@ -79,6 +79,8 @@ def test_blocks_add_up_to_the_session(shape: KvGeometry, blocks: int) -> None:
         ({"layers": (LayerKv("mla", 1, 576, selection_layer=0),)}, "has none yet"),
         ({"layers": (LayerKv("gqa", 1, 0),)}, "below 1"),
         ({"layers": (LayerKv("mla", 1, 8, index_dim=-1),)}, "negative"),
+        ({"layers": (LayerKv("mla", 1, 8, value_dim=9),)}, "at most its head_dim"),
+        ({"layers": (LayerKv("gqa", 1, 8, value_dim=4),)}, "to a latent only"),
     ],
 )
 def test_an_impossible_geometry_is_refused(change: dict[str, object], says: str) -> None:
@@ -91,5 +93,12 @@ def test_bad_questions_are_answered_with_the_mend() -> None:
         geometry("llama3-70b")
     with pytest.raises(BadInput, match="multiple of 128"):
         geometry("deepseek-v4-pro").block_bytes(0, 64)
-    with pytest.raises(BadInput, match="mla latent"):
-        geometry("deepseek-v3").block_shape()
+    with pytest.raises(BadInput, match="hca entries of 128 tokens"):
+        geometry("deepseek-v4-pro").block_shape()
+
+
+def test_a_latent_is_one_plane_and_its_front_is_the_value() -> None:
+    shape = geometry("deepseek-v3")
+    assert shape.block_shape() == (1, 1, 64, 576) and shape.value_dim() == 512
+    assert geometry("demo").value_dim() == 64
+    assert replace(shape, layers=(LayerKv("mla", 1, 576),)).value_dim() == 576

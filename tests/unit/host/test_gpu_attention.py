@@ -78,6 +78,20 @@ def test_attention_of_any_shape(
     assert relative_error(found, case.expected()) < ERROR_MAX[value_type]
 
 
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=["K and V", "latent"])
+@pytest.mark.parametrize("value_type", ["float16", "float8_e4m3fn"])
+def test_a_query_may_be_beyond_half_precision(shape: Shape, value_type: str) -> None:
+    """In a channel of the front, and in the last, where every key is 0."""
+    import torch
+
+    case = attention_case(shape, value_type, [5, 2], 4)
+    for channel in (0, shape.head_dim - 1):
+        case.queries[:, :, channel] = 2e5
+        case.keys[..., channel] = torch.zeros(()).to(case.keys.dtype)
+    found = case.run("cpu", tiling=Tiling(tokens=32, splits=2))
+    assert relative_error(found, case.expected()) < ERROR_MAX[value_type]
+
+
 def test_sixty_four_sessions_of_mixed_length() -> None:
     """Each gets what it gets alone, to the bit: nobody's tokens depend on who else is there."""
     widths = [(7 * session) % 4 for session in range(64)]
@@ -100,11 +114,11 @@ def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None
     import torch
 
     kind = replace(
-        geometry("tiny"), layers=(LayerKv("gqa", 2, 32), LayerKv("gqa", 1, 48)),
-        value_type=value_type,
+        geometry("tiny"), value_type=value_type,
+        layers=(LayerKv("gqa", 2, 32), LayerKv("gqa", 1, 48), LayerKv("mla", 1, 37, value_dim=29)),
     )  # fmt: skip
     random = np.random.default_rng(7)
-    for layer in (0, 1):
+    for layer in (0, 1, 2):
         numbers = torch.from_numpy(random.standard_normal((9, kind.block_bytes(layer)), np.float32))
         content = numbers.to(getattr(torch, value_type)).view(torch.uint8)
         storage = torch.zeros((9, kind.block_bytes(1) + kind.block_bytes(0)), dtype=torch.uint8)

@@ -232,5 +232,19 @@ def test_what_the_construction_cannot_hold_is_refused() -> None:
         KvPools(1, narrow)
     with pytest.raises(BadInput, match="cap it"):
         POOLS.keys(0, [1], [CONTEXT_TOKENS_MAX // 64])
-    with pytest.raises(BadInput, match="latent"):
-        QueryStream(1, 0, 0, NOTHING, geometry("deepseek-v3"))
+    with pytest.raises(BadInput, match="entries of 128 tokens"):
+        QueryStream(1, 0, 0, NOTHING, geometry("deepseek-v4-pro"))
+
+
+def test_a_latent_is_its_key() -> None:
+    """Nothing lies behind it, and what a query of its width gives is the process's score."""
+    kind = geometry("tiny-mla")
+    pools, names = KvPools(7, kind), identities(60)
+    blocks = pools.blocks(2, names, np.arange(60))
+    assert blocks.shape == (60, 1, 1, 16, 128)
+    assert (blocks[:, 0] == pools.keys(2, names, np.arange(60))).all()
+    stream = QueryStream(1, 0, 2, TABLE["retrieval", "middle"].params, kind)
+    query = stream.next(0, 60).mean(axis=0)
+    means = blocks[:, 0, 0].astype(np.float32).mean(axis=1)
+    exact = pools.embeddings(2, names, np.arange(60)) @ query
+    assert np.corrcoef(means @ query, exact)[0, 1] > 0.95

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from lab_runs import LAB, SPEC, here, ledger, shell, wait_for
+from lab_runs import LAB, SPEC, here, shell, wait_for
 
 from offstage.testbeds.cli import run
 from offstage.testbeds.report.page.files import read_lab_summary

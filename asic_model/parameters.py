@@ -127,6 +127,19 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         _check(found, f"preset {self.name}")
         return found
 
+    def for_heads(self, count: int) -> "Preset":
+        """A copy for blocks of so many KV heads, as a run says: nothing is left to draw. Itself
+        where the run does not say, or nothing is found by heads."""
+        if not count or self.metadata is None:
+            return self
+        heads = self.with_({"metadata.heads": count}).numbers()
+        said = msgspec.structs.replace(
+            dict(heads)["metadata.heads"], low=count, high=count, tag="measured",
+            source="the geometry of the run",
+        )  # fmt: skip
+        table = msgspec.structs.replace(self.metadata, heads=said)
+        return msgspec.structs.replace(self, metadata=table)
+
 
 def names() -> list[str]:
     """The presets that come with Offstage, the measured machine first, the best last."""

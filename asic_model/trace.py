@@ -29,6 +29,7 @@ __all__ = ["START", "Fetch", "Read", "Trace", "log_path", "read_trace", "walk"]
 
 LOG_NAME = "decisions.log"
 RECORD_NAME = "record.json"
+SUMMARY_NAME = "summary.json"
 START = -1
 """What follows nothing follows the begin of the run."""
 SESSION = layout("struct ofs_session_config")
@@ -99,6 +100,8 @@ class Trace:
     session_ns: dict[int, int] = field(default_factory=dict)
     weights: tuple[int, ...] = (1,)
     """Of the tenants, by their number."""
+    heads: int = 0
+    """KV heads of a block, as the host that decoded says; 0: nobody says."""
     ends: "np.ndarray[Any, Any]" = field(default_factory=lambda: np.zeros(9, np.int64))
     log: bytes = b""
     """The log itself, for whoever asks the core again."""
@@ -167,11 +170,24 @@ def read_trace(path: Path) -> Trace:
     if record.get("log_bytes_lost"):
         raise BadInput("has a hole: the recorder lost events", str(path),
                        "record the run again, with a larger limits.log")  # fmt: skip
-    return _Reader(log, path, record).trace
+    trace = _Reader(log, path, record).trace
+    trace.heads = _heads(path.parent)
+    return trace
+
+
+def _heads(folder: Path) -> int:
+    """What the host's summary says of its geometry, in the folder of the log or that of the demo
+    that keeps its records there."""
+    for beside in (folder, folder.parent.parent):
+        workload = _record(beside / SUMMARY_NAME).get("workload")
+        count = workload.get("kv_heads") if isinstance(workload, dict) else None
+        if isinstance(count, int) and count > 0:
+            return count
+    return 0
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What the recorder wrote beside the log; nothing where there is only a log."""
+    """What was written beside the log; nothing where there is only a log."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

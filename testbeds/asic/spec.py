@@ -71,9 +71,14 @@ def load(path: Path) -> SweepSpec:
     return spec
 
 
-def points_of(spec: SweepSpec, path: Path) -> list[Point]:
-    """The points in order: combinations of the grid, and in each the draws."""
-    preset = _preset(spec, path)
+def points_of(spec: SweepSpec, path: Path, heads: int = 0) -> list[Point]:
+    """The points in order: combinations of the grid, and in each the draws. `heads`: of the run's
+    blocks, as it says, or 0."""
+    preset = _preset(spec, path).for_heads(heads)
+    for name in spec.over:
+        if name not in varied(preset):
+            raise BadInput(f"{name} is no guess here: the run says it", f"{path}: over",
+                           "leave it out")  # fmt: skip
     found: list[Point] = []
     for combination in itertools.product(*spec.grid.values()):
         chosen = dict(zip(spec.grid, combination, strict=True))

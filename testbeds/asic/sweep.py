@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from offstage.asic_model.parameters import read_preset
+from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, decision_replay
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import Trace, log_path, read_trace
@@ -53,6 +53,12 @@ class Job:
     storage: str
     seed: int
     code: str
+    heads: int
+
+    @property
+    def chip(self) -> Preset:
+        """What the point runs on."""
+        return read_preset(self.preset).for_heads(self.heads).with_(self.point.values)
 
 
 def sweep(
@@ -61,18 +67,18 @@ def sweep(
     """Compute what is missing of a spec in `out`, write the table, and give its rows."""
     spec = load(path)
     log = log_path(path.parent / spec.run)
-    points = points_of(spec, path)
+    heads = read_trace(log).heads  # a log that is refused is so before any worker starts
+    points = points_of(spec, path, heads)
     code = code_version() + _digest_of(log)
     made = [
         Job(point, str(log.resolve()), _preset(spec, path), spec.mode, spec.storage, spec.seed,
-            code)
+            code, heads)
         for point in points
     ]  # fmt: skip
     folder = out / "points"
     _make(folder)
     names = {job.point.number: folder / f"{_name(job)}.json" for job in made}
     missing = [job for job in made if _read(names[job.point.number]) is None]
-    read_trace(log)  # a log that is refused is so before any worker starts
     progress.start("chips", len(made))
     progress.advance(len(made) - len(missing))
     with contextlib.closing(_results(missing, jobs, address)) as results:
@@ -92,9 +98,8 @@ def sweep(
 def compute(job: Job) -> Row:
     """The figures of one point."""
     trace = _trace(job.run)
-    preset = read_preset(job.preset).with_(job.point.values)
     replay = closed_loop if job.mode == "closed-loop" else decision_replay
-    return _row(replay(trace, preset, drive=job.storage, seed=job.seed))
+    return _row(replay(trace, job.chip, drive=job.storage, seed=job.seed))
 
 
 @lru_cache(maxsize=1)
@@ -182,8 +187,7 @@ def _digest_of(log: Path) -> str:
 
 def _name(job: Job) -> str:
     """Equal where all that the point depends on is."""
-    numbers = read_preset(job.preset).with_(job.point.values)
-    what = [job.code, job.mode, job.storage, job.seed, numbers]
+    what = [job.code, job.mode, job.storage, job.seed, job.chip]
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
 
 

@@ -120,11 +120,13 @@ def run(
     from offstage.testbeds.cli.progress import shown
 
     values = {name: _value(name, text) for name, text in parse_settings(changes or []).items()}
-    chip = read_preset(preset).with_(values)
+    chip = read_preset(preset)
+    chip.with_(values)  # refused before the log is read
     mode = "closed loop" if closed else "decision-replay"
     with shown(2) as progress:
         progress.start("decisions made again", 1)
         trace = read_trace(log)
+        chip = chip.for_heads(trace.heads).with_(values)
         progress.start(f"{mode} on {chip.name}, fetches", len(trace.fetches))
         replay = closed_loop if closed else decision_replay
         found = replay(trace, chip, drive=storage, seed=seed, advance=progress.advance)

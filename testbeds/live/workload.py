@@ -117,6 +117,7 @@ def describe(options: DriveOptions, workload: Workload) -> dict[str, Any]:
         "geometry": geometry.name,
         "geometry_note": f"scaled down to fit a small machine: {size}" if scaled else size,
         "layer_count": geometry.layer_count,
+        "kv_heads": max(layer.kv_heads for layer in geometry.layers),
         "block_bytes": geometry.block_bytes(0),
         "bytes_per_token": geometry.bytes_per_token(),
         "selector": options.selector,

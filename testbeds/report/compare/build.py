@@ -78,6 +78,7 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
     own = _own(plan, run, trace)
     progress.advance(1)
     presets = (own, *(one for one in plan.presets if one.name != own.name))
+    presets = tuple(one.for_heads(trace.heads) for one in presets)
     progress.start("every device on the whole log", len(presets))
     done = []
     for preset in presets:

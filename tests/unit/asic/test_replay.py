@@ -14,6 +14,7 @@ from core_logs import HEADER_BYTES, boundaries, restamped
 
 from offstage.asic_model import account
 from offstage.asic_model.parameters import read_preset
+from offstage.asic_model.ranges import varied
 from offstage.asic_model.replay import closed_loop, decision_replay
 from offstage.asic_model.result import ChipRun, times_of
 from offstage.asic_model.trace import START, Trace, read_trace
@@ -94,6 +95,33 @@ def test_hosts_of_a_dpu_read_what_is_staged_themselves(trace: Trace, replay: Any
         slow = preset.with_({"front_end.latency": preset.front_end.latency.value * 50})
         least = [replay(trace, one).fetch_ns.curve[0] for one in (preset, slow)]
         assert (least[1] > 2 * least[0]) is waits, name
+
+
+def test_blocks_have_the_heads_of_the_run(
+    tmp_path: Path, trace: Trace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The host's summary beside the log, or beside the demo's records, says how many; with an
+    entry for each head, the table is looked up so many times. Who sets a number gets that."""
+    each = read_preset("asic_7nm").with_({"metadata.heads_per_entry": 1})
+    assert trace.heads == 0 and each.for_heads(0) is each
+    records = tmp_path / "demo/records/measured"
+    (tmp_path / "demo/records").mkdir(parents=True)
+    (tmp_path / "run").rename(records)
+    looked_up = {}
+    for heads in (2, 4):
+        (tmp_path / "demo/summary.json").write_text(json.dumps({"workload": {"kv_heads": heads}}))
+        said = read_trace(records)
+        chip = each.for_heads(said.heads)
+        assert said.heads == heads and "metadata.heads" not in varied(chip)
+        units = {unit.name: unit for unit in decision_replay(said, chip).units}
+        looked_up[heads] = units["metadata"].hits + units["metadata"].misses
+    assert looked_up[4] == 2 * looked_up[2]
+    command = ["asic", "run", str(records), "--set", "metadata.heads_per_entry=1"]
+    for more, heads in (([], 4), (["--set", "metadata.heads=2"], 2)):
+        assert run([*command, *more, "--format", "json"]) == 0
+        found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["units"]}
+        assert found["metadata"]["hits"] + found["metadata"]["misses"] == looked_up[heads]
+    assert read_preset("bluefield3").for_heads(4) is read_preset("bluefield3")
 
 
 def test_the_shares_of_units_are_the_fetch(trace: Trace) -> None:

@@ -55,6 +55,26 @@ def test_points_are_the_grid_with_draws_in_each(tmp_path: Path) -> None:
     assert all(len(one.values) > 10 for one in drawn) and len(drawn) <= 3
 
 
+def test_what_a_run_says_of_its_heads_is_not_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every point has the run's, and who wants them drawn is refused; a grid may still say."""
+    path = spec_in(tmp_path, 'run = "run"\ndraws = 2\n')
+    (tmp_path / "run/summary.json").write_text('{"workload": {"kv_heads": 2}}')
+    names = [set(one.values) for one in (*points_of(load(path), path, 2),
+                                         *points_of(load(path), path))]  # fmt: skip
+    assert ["metadata.heads" in one for one in names] == [False, False, True, True]
+    grid = '[grid]\n"metadata.heads" = [1, 2, 8]\n"metadata.heads_per_entry" = [1]\n'
+    path = spec_in(tmp_path, f'run = "run"\n{grid}')
+    hashes = [row["hash"] for row in sweep(path, tmp_path / "out", Silent(), jobs=1)]
+    path = spec_in(tmp_path, 'run = "run"\n[grid]\n"metadata.heads_per_entry" = [1]\n')
+    assert [row["hash"] for row in sweep(path, tmp_path / "said", Silent(), jobs=1)] == hashes[1:2]
+    assert len(set(hashes)) == 3
+    path = spec_in(tmp_path, 'run = "run"\ndraws = 1\nover = ["metadata.heads"]\n')
+    assert run(["asic", "sweep", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert "metadata.heads is no guess here: the run says it" in capsys.readouterr().err
+
+
 def test_a_row_is_the_run_of_that_chip(tmp_path: Path) -> None:
     path = spec_in(tmp_path)
     rows = sweep(path, tmp_path / "out", Silent(), jobs=1)

@@ -234,8 +234,11 @@ def _unit(
 ) -> UnitRun:  # fmt: skip
     used = max(1, min(len(stats.busy_bins), -(-end_ps // bin_ps)))
     servers = max(1, stats.servers)
+    busy = stats.busy_bins[:used] / (bin_ps * servers)
     if stats.kind == "drive" and drive is not None:
         utilisation = _drive_share(drive, stats, elapsed_ps)
+        # Someone inside is not use: over the run the stretches are what the whole is.
+        busy = busy * (utilisation / max(stats.busy_ps / (elapsed_ps * servers), 1e-12))
     elif stats.kind == "server" and not stats.busy_ps:  # all of its service is drawn
         served_ps = (stats.time.mean_ps - stats.wait.mean_ps) * stats.arrivals
         utilisation = served_ps / (elapsed_ps * servers)
@@ -250,7 +253,7 @@ def _unit(
         waiting_max=stats.waiting_max, hits=stats.hits, misses=stats.misses,
         share_p50=shares[0], share_p99=shares[1], bin_ns=bin_ps / PS,
         occupancy=(stats.area_bins[:used] / bin_ps).tolist(),
-        busy=np.minimum(1.0, stats.busy_bins[:used] / (bin_ps * servers)).tolist(),
+        busy=np.minimum(1.0, busy).tolist(),
     )  # fmt: skip
 
 

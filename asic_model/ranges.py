@@ -20,7 +20,7 @@ from offstage.asic_model.blocks import Number
 from offstage.asic_model.parameters import Preset
 from offstage.bindings.errors import BadInput
 
-__all__ = ["at_ends", "draws", "hypercube", "value_at", "varied"]
+__all__ = ["across", "at_ends", "draws", "hypercube", "value_at", "varied"]
 
 LOG_FROM = 2.0
 
@@ -49,6 +49,13 @@ def value_at(number: Number, share: float) -> float:
     whole = all(one == int(one) for one in (number.value, number.low, number.high))
     value = float(round(value)) if whole and number.unit == "1" else value
     return min(max(value, number.low), number.high)
+
+
+def across(number: Number, count: int) -> list[float]:
+    """So many values evenly over the range, and the parameter's own: a map drawn over them has no
+    change where the preset is."""
+    even = (value_at(number, at / (count - 1)) for at in range(count))
+    return sorted({*even, number.value})
 
 
 def draws(preset: Preset, count: int, seed: int = 0) -> Iterator[Preset]:

@@ -50,7 +50,7 @@ def _pictures(found: Comparison) -> list[str]:
          "Hits are the left shoulder, what comes from the store the right one."),
         ("waterfall", "Where the time of a fetch goes", waterfall(columns),
          "By unit, waiting included. Of the measured run each stage has its mean, and the storage "
-         "what these leave."),
+         "what these leave. In the model of today's daemon link_in is ring wait and answer."),
         ("utilisation", "How busy each unit is", "".join(heat_map(one) for one in columns),
          "Busy share of each unit over the run."),
         ("load", "What happens as load grows",

@@ -43,7 +43,7 @@ def _rate(value: float) -> str:
 
 
 def _unit(name: str) -> Callable[[float], str]:
-    return lambda value: f"{value:.3g} {name}"
+    return lambda value: f"{value:.3g} {name}".rstrip()
 
 
 def _deadlines(column: Column) -> str:
@@ -60,6 +60,8 @@ def _diverged(column: Column) -> str:
 
 
 def _joule(value: float) -> str:
+    if value >= 1e3:
+        return f"{value / 1e3:.3g} kJ"
     return f"{value:.3g} J" if value >= 0.1 else f"{value * 1e3:.3g} mJ"
 
 
@@ -98,7 +100,8 @@ ROWS = (
     Row("deadlines_missed", "deadlines missed", "Tokens that took longer than their session's "
         "pace, the host's own work included: where the host alone is slower than the pace, as on "
         "a small machine, no device can help.", _deadlines),
-    Row("joule_per_gb", "energy per GB", "Of the device, for each GB handed to the hosts.",
+    Row("joule_per_gb", "energy per GB", "Of the device, for each GB handed to the hosts; where "
+        "a run uses little of it, mostly that of standing by.",
         lambda one: _range(one.joule_per_gb, _joule)),
     Row("joule_per_token", "energy per token", "The same over the tokens of the run.",
         lambda one: _range(one.joule_per_token, _joule)),
@@ -122,7 +125,7 @@ def table_section(columns: Sequence[Column]) -> str:
         mark = swatch(f"var(--{name})", f"line {column.provenance}")
         label = f"{mark}{escape(column.device)}<br>{chip(column.provenance)}"
         if column.calibrated is False:
-            label += tag("span", "uncalibrated", class_="chip modelled")
+            label += "<br>" + tag("span", "uncalibrated", class_="chip modelled")
         heads.append(tag("th", label, scope="col", class_="number"))
     body = []
     for row in _known(columns):

@@ -14,7 +14,7 @@ import numpy as np
 from offstage.asic_model.copies import begin, copies
 from offstage.asic_model.neighbours import neighbours
 from offstage.asic_model.parameters import Preset
-from offstage.asic_model.ranges import at_ends, draws, value_at, varied
+from offstage.asic_model.ranges import across, at_ends, draws, varied
 from offstage.asic_model.replay import decision_replay
 from offstage.asic_model.result import ChipRun, Logged
 from offstage.asic_model.trace import Trace
@@ -174,8 +174,7 @@ def _crossover(
 ) -> Crossover:
     """Speed-up over the preset as it is."""
     known = varied(preset)
-    axes = [[value_at(known[name], share) for share in np.linspace(0, 1, GRID).tolist()]
-            for name in (x, y)]  # fmt: skip
+    axes = [across(known[name], GRID) for name in (x, y)]
     speed_up = [
         [base.fetch_ns.mean / decision_replay(short, preset.with_({x: a, y: b})).fetch_ns.mean
          for a in axes[0]] for b in axes[1]

@@ -1,10 +1,11 @@
 """Are draws within the ranges, do few of them cover each range, and are they the same again?"""
 
+import msgspec
 import numpy as np
 import pytest
 
 from offstage.asic_model.parameters import names, read_preset
-from offstage.asic_model.ranges import at_ends, draws, hypercube, value_at, varied
+from offstage.asic_model.ranges import across, at_ends, draws, hypercube, value_at, varied
 
 
 def test_a_hypercube_has_one_value_in_each_stretch_of_each_dimension() -> None:
@@ -49,3 +50,13 @@ def test_one_at_a_time_changes_one() -> None:
                 after = dict(end.numbers())
                 assert after[name].value == value
                 assert [key for key in after if after[key] != before[key]] in ([name], [])
+
+
+def test_values_across_a_range_hold_its_ends_and_the_presets_own() -> None:
+    """Each once and in order, also where the own value is one of the even ones."""
+    ratio = dict(read_preset("asic_7nm").numbers())["codec.ratio"]
+    values = across(ratio, 5)
+    assert values == sorted(set(values)) and ratio.value in values and len(values) == 6
+    assert (values[0], values[-1]) == (ratio.low, ratio.high)
+    middle = msgspec.structs.replace(ratio, low=0.5, high=0.9, value=0.7)
+    assert across(middle, 3) == [0.5, 0.7, 0.9]

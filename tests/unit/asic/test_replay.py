@@ -133,6 +133,9 @@ def test_the_shares_of_units_are_the_fetch(trace: Trace) -> None:
     assert drive.share_p99 > 0.5 and drive.arrivals == one.reads
     assert all(0 <= unit.utilisation <= 1 for unit in one.units)
     assert one.binds_first == max(one.units, key=lambda unit: unit.utilisation).name
+    for unit in one.units:  # stretch by stretch it is used as over the whole run
+        if unit.busy and unit.kind in ("drive", "link"):
+            assert np.mean(unit.busy) == pytest.approx(unit.utilisation, rel=0.2), unit.name
 
 
 def test_what_the_log_says_of_itself(trace: Trace) -> None:

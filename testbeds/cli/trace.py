@@ -153,7 +153,7 @@ def generate(
 def _explain(profile: str, seed: int, form: Format) -> None:
     from offstage.testbeds.workloads.selections import fit as figures
 
-    with shown(len(figures.processes_of(profile))) as progress:
+    with shown(len(figures.processes_of(profile)) + 2) as progress:
         rows = figures.explain(profile, seed, progress=progress)
     emit(figures.to_dict(profile, rows, seed), form, figures.render(profile, rows))
 

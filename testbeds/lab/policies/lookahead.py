@@ -164,7 +164,7 @@ class LookaheadQuery(Component):
             raise BadInput(
                 "the workload has no foretold queries",
                 f"policy {self.name!r}",
-                "capture again with this release, or choose another policy",
+                'capture again with this release, or draw them: foretold = "captured"',
             )
         k = setting.select_blocks
         self.counts = sorted({max(1, round(depth * k)) for depth in self.depths})

@@ -21,7 +21,7 @@ from offstage.testbeds.lab.spec.schema import PolicySpec, ReferenceSpec, Spec
 from offstage.testbeds.workloads.selections.slab import Workload
 
 if TYPE_CHECKING:
-    from offstage.testbeds.workloads.selections.generated import GeneratedOptions
+    from offstage.testbeds.workloads.selections.generated import GeneratedOptions, TracedWorkload
 
 __all__ = [
     "Point",
@@ -123,10 +123,15 @@ def _generated(spec: Spec, seed: int) -> Workload:
         index_source=None if source is None else tuple(source),
         seed=seed,
     )
-    return _traced(spec, options) if work.trace else GeneratedWorkload(options)
+    drawn = _traced(spec, options) if work.trace else GeneratedWorkload(options)
+    if not work.foretold:
+        return drawn
+    from offstage.testbeds.workloads.selections.foretold import Foretelling
+
+    return Foretelling(drawn, seed)
 
 
-def _traced(spec: Spec, options: "GeneratedOptions") -> Workload:
+def _traced(spec: Spec, options: "GeneratedOptions") -> "TracedWorkload":
     from offstage.testbeds.workloads.requests.importer import open_trace
     from offstage.testbeds.workloads.requests.trace_sessions import sessions_from_trace
     from offstage.testbeds.workloads.selections.generated import TracedWorkload

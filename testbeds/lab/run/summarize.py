@@ -73,7 +73,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
         spec=spec,
         manifest=manifest(experiment),
         points=summaries,
-        notes=notes_of(summaries),
+        notes=[*notes_of(summaries), *_drawn(experiment)],
         failed=list({one.point + one.message: one for one in [*failed, *unmeasured]}.values()),
         requests=[
             row
@@ -82,6 +82,14 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
             for row in requests_of(variant.spec, progress)
         ],
     )
+
+
+def _drawn(experiment: Experiment) -> list[str]:
+    """What a reader has to know of what was drawn beside the selections."""
+    if not any(variant.spec.workload.foretold for variant in experiment.variants):
+        return []
+    return ["what is foretold is drawn with the agreement measured on captures of pycode-3m, and "
+            "was captured nowhere"]  # fmt: skip
 
 
 def _name(variant: Variant, point: Point) -> str:

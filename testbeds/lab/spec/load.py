@@ -161,6 +161,9 @@ def _workload(spec: Spec) -> Iterator[Rule]:
            "[workload] file", "name the file")  # fmt: skip
     yield (work.kind == "generated" and bool(work.file), "a generated workload with a file",
            "[workload] file", "leave it out, or give kind its name")  # fmt: skip
+    yield (work.kind != "generated" and bool(work.foretold),
+           f"a workload of kind {work.kind!r} foretells what it does", "[workload] foretold",
+           "leave it out")  # fmt: skip
     yield (work.shared_prefix_tokens > work.context_tokens,
            f"a shared prefix of {work.shared_prefix_tokens} tokens is longer than the context",
            "[workload] shared_prefix_tokens", "shorten it")  # fmt: skip

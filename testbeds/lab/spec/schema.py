@@ -52,6 +52,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     draft_cost: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.125
     """What a draft model takes for a token, as a share of the model's time: so late in a step its
     selection is known. Chinchilla's draft takes 1.8 ms of 14.1 (Chen et al., arXiv:2302.01318)."""
+    foretold: Literal["", "captured"] = ""
+    """generated: what each layer's input foretells of the next one's selection; captured: drawn, as
+    often right as on captures of a trained model; empty: nothing."""
     layers: Count = 0
     """Layers, the geometry's from the front; 0: all of them. captured, selections: the file's."""
     index_group: Positive = 1

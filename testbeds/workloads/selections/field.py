@@ -241,6 +241,13 @@ def words(key: tuple[int, int], purpose: int, tick: int, count: int) -> npt.NDAr
     return drawn
 
 
+def normals(key: tuple[int, int], purpose: int, tick: int, count: int) -> Floats:
+    """`count` standard normal numbers at one address."""
+    bits = words(key, purpose, tick, -(-count // 4)).view(np.uint16)[:count]
+    drawn: Floats = _normal_table().take(bits)
+    return drawn
+
+
 def _mixing(layers: int, share: float) -> Floats:
     """What each layer has of each common part, `[layers, parts]`; no parts without a share."""
     if not share:

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from offstage.host.score_process import ProcessParams
 from offstage.testbeds.progress import Progress, Silent
-from offstage.testbeds.workloads.selections import structure
+from offstage.testbeds.workloads.selections import foretold, structure
 from offstage.testbeds.workloads.selections.anchors import (
     ANCHORS,
     STATISTICS,
@@ -203,6 +203,8 @@ def explain(
         listed |= {(name, one) for one in anchors}
         found[name] = values
     rows += _structure(profile, numbers, progress)
+    rows += _recorded(profile, numbers)
+    rows += _foretold(profile, numbers, progress)
     if profile == "published-mix":
         rows.append(_unstable(_layers(profile, BLOCK_TOKENS)))
     for one, layers in shares.items():
@@ -312,6 +314,35 @@ def _structure(profile: str, seeds: Sequence[int], progress: Progress) -> list[R
     return rows
 
 
+def _recorded(profile: str, seeds: Sequence[int]) -> list[Row]:
+    """The little that recorded selections of another model say, in their shape."""
+    found = [structure.drawn_as_recorded(profile, seed) for seed in seeds]
+    rows = []
+    for name, target in structure.RECORDED.items():
+        words = structure.STRUCTURE[name.removeprefix("recorded-")]
+        anchor = Anchor(name, words, target, target, _LIKE_RECORDED, ("structure", ()), _RECORDED)
+        rows.append(_row("all layers", anchor, np.array([one[name] for one in found]), "compared"))
+    return rows
+
+
+def _foretold(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
+    """What is foretold of each layer where a workload draws it, held against what was captured."""
+    progress.start("foretold", len(seeds))
+    found = []
+    for seed in seeds:
+        found.append(foretold.drawn(profile, seed))
+        progress.advance(1)
+    rows = []
+    for name, (words, share) in foretold.FORETOLD.items():
+        anchor = Anchor(name, words, share, share, _LIKE_CAPTURED, ("foretold", ()), _CAPTURES)
+        values = np.array([one[name] for one in found])
+        basis = "compared" if name.startswith("foretold-new") else "fitted"
+        rows.append(_row("all layers", anchor, values, basis))
+    return rows
+
+
+_LIKE_RECORDED = Sample(128, 32, 3)
+_RECORDED = "selections of Qwen3-0.6B (ZjuXxxc/solidattention-repro), 32 of 128 blocks, 3 steps"
 _LIKE_CAPTURED = Sample(structure.BLOCKS, structure.SELECT, structure.STEPS)
 _CAPTURES = "captures of pycode-3m on two texts, 16 of 512 blocks, 6 layers, 256 steps"
 

@@ -238,9 +238,15 @@ class GeneratedWorkload:
             index * options.arrival_gap_s,
         )
 
-    def _field(self, session: int) -> Field:
+    def drawn(self, session: int) -> "GeneratedWorkload":
+        """What draws a session: itself."""
+        return self
+
+    @property
+    def shape(self) -> FieldShape:
+        """Of what is drawn for a session."""
         options = self.options
-        shape = FieldShape(
+        return FieldShape(
             self._context,
             self._units - self._context,
             max(1, CLUMP_TOKENS // options.unit_tokens),
@@ -248,8 +254,10 @@ class GeneratedWorkload:
             options.prefix_slow_share,
             STRUCTURES[options.profile],
         )
+
+    def _field(self, session: int) -> Field:
         params = [process.params for process in self._own]
-        return Field(params, shape, options.seed, session, self._group(session))
+        return Field(params, self.shape, self.options.seed, session, self._group(session))
 
     def _quantised(self, field: Field, step: int) -> npt.NDArray[np.uint16]:
         units = min(self.written(step), self._units)
@@ -422,6 +430,10 @@ class TracedWorkload:
             "context_tokens": [one.blocks * self.block_tokens for one in self.sessions],
             "steps": [one.steps for one in self.sessions],
         }
+
+    def drawn(self, session: int) -> GeneratedWorkload:
+        """What draws a session."""
+        return self._each[session]
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
         """The session's own draws."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ import numpy.typing as npt
 from offstage.host.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.field import Field, FieldShape, Structure
+from offstage.testbeds.workloads.selections.foretold import CAPTURED_BLOCK_TOKENS, of_capture
+from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 from offstage.testbeds.workloads.selections.locality import buffer_misses, distinct
 from offstage.testbeds.workloads.selections.process import (
     BLOCK_TOKENS,
@@ -30,12 +33,11 @@ from offstage.testbeds.workloads.selections.process import (
 )
 from offstage.testbeds.workloads.selections.simplex import minimise
 
-__all__ = ["CAPTURED", "SELECT", "STRUCTURE", "drawn", "of_file", "selections", "structure"]
+__all__ = ["CAPTURED", "RECORDED", "SELECT", "STRUCTURE", "as_recorded", "drawn",
+           "drawn_as_recorded", "of_file", "selections", "structure"]  # fmt: skip
 
 LAYERS, BLOCKS, SELECT, STEPS = 6, 512, 16, 256
 """Of the captures, and so of what is drawn to be held against them."""
-CAPTURED_BLOCK_TOKENS = 16
-
 LAGS = (1, 2, 5, 20, 100)
 TURNED = 0.6
 """A step at which the layers keep less than so much of what they keep at the median is a turn."""
@@ -62,19 +64,13 @@ Bools = npt.NDArray[np.bool_]
 
 def structure(selected: npt.NDArray[np.uint32], blocks: int) -> dict[str, float]:
     """Every statistic of `STRUCTURE`, as a mean over steps and layers."""
-    steps, layers, k = selected.shape
-    marks = np.zeros((steps, layers, blocks), np.bool_)
-    np.put_along_axis(marks, selected.astype(np.int64), True, axis=2)
-    found = {
-        f"lag-{lag}": float((marks[lag:] & marks[:-lag]).sum() / marks[lag:].sum()) for lag in LAGS
-    }
+    _, layers, k = selected.shape
+    marks = _marks(selected, blocks)
+    found = {f"lag-{lag}": _kept(marks, lag) for lag in LAGS}
     for apart in (1, 2):
         both = (marks[:, apart:] & marks[:, :-apart]).sum()
         found[f"layers-{apart}"] = float(both / max(1, marks[:, apart:].sum()))
-    beside = np.zeros_like(marks)
-    beside[:, :, 1:] |= marks[:, :, :-1]
-    beside[:, :, :-1] |= marks[:, :, 1:]
-    found["neighbours"] = float((marks & beside).sum() / marks.sum())
+    found["neighbours"] = _beside(marks)
     kept = (marks[1:] & marks[:-1]).sum(axis=(1, 2)) / (layers * k)
     found["turns"] = float(np.mean(kept < TURNED * np.median(kept)))
     runs = [selected[:, layer].astype(np.int64) for layer in range(layers)]
@@ -84,6 +80,23 @@ def structure(selected: npt.NDArray[np.uint32], blocks: int) -> dict[str, float]
     for kind, over in (("lru", 2), ("lru", 4), ("belady", 4)):
         found[f"{kind}-{over}k"] = float(np.mean([one[kind, over * k] for one in missed]))
     return {name: found[name] for name in STRUCTURE}
+
+
+def _marks(selected: npt.NDArray[np.uint32], blocks: int) -> Bools:
+    marks = np.zeros((*selected.shape[:2], blocks), np.bool_)
+    np.put_along_axis(marks, selected.astype(np.int64), True, axis=2)
+    return marks
+
+
+def _kept(marks: Bools, lag: int) -> float:
+    return float((marks[lag:] & marks[:-lag]).sum() / marks[lag:].sum())
+
+
+def _beside(marks: Bools) -> float:
+    beside = np.zeros_like(marks)
+    beside[:, :, 1:] |= marks[:, :, :-1]
+    beside[:, :, :-1] |= marks[:, :, 1:]
+    return float((marks & beside).sum() / marks.sum())
 
 
 def of_file(path: Path) -> dict[str, float]:
@@ -117,9 +130,35 @@ def drawn(profile: str, seed: int) -> dict[str, float]:
     return structure(selections(params, STRUCTURES[profile], size, seed), BLOCKS + STEPS // size)
 
 
+RECORDED: Mapping[str, float] = MappingProxyType(
+    {"recorded-lag-1": 0.852, "recorded-layers-1": 0.665, "recorded-neighbours": 0.787}
+)
+"""The same of recorded selections: Qwen3-0.6B, 28 layers, 32 of 128 blocks of 32 tokens, the sink
+included, 3 steps; the run V9-long-policy-validation of ZjuXxxc/solidattention-repro (MIT). All its
+other runs have 16 blocks."""
+
+
+def as_recorded(selected: npt.NDArray[np.uint32], blocks: int) -> dict[str, float]:
+    """The statistics of `RECORDED`, of as few steps as there are."""
+    marks = _marks(selected, blocks)
+    both = (marks[:, 1:] & marks[:, :-1]).sum() / marks[:, 1:].sum()
+    found = _kept(marks, 1), float(both), _beside(marks)
+    return dict(zip(RECORDED, found, strict=True))
+
+
+def drawn_as_recorded(profile: str, seed: int) -> dict[str, float]:
+    """Of a profile, in the shape of what was recorded."""
+    options = GeneratedOptions(
+        profile=profile, layers=28, context_tokens=128 * 32, steps=3, block_tokens=32,
+        select_blocks=32, sink_blocks=1, window_blocks=0, seed=seed,
+    )  # fmt: skip
+    (slab,) = GeneratedWorkload(options).slabs(0)
+    return as_recorded(slab.selected, 128)
+
+
 def _read() -> dict[str, tuple[float, float]]:
     path = Path(__file__).with_name("captured.toml")
-    texts: dict[str, dict[str, float]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    texts: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
     values = {name: [one[name] for one in texts.values()] for name in STRUCTURE}
     return {name: (min(found), max(found)) for name, found in values.items()}
 
@@ -174,6 +213,8 @@ def main() -> None:
         print(f"[{path.stem}]")
         for name, value in of_file(path).items():
             print(f"{name} = {value:.4f}")
+        every, new = of_capture(path, SELECT)
+        print(f"foretold = {every}\nforetold-new = {new}")
     if chosen.fit:
         _fit(chosen.fit, print)
 

@@ -118,6 +118,22 @@ def test_a_draft_that_is_right_leaves_nothing_to_miss(runs: Any) -> None:
     assert serious_misses(late.rows[late.rows["layer"] == 3]) == 0
 
 
+def test_what_is_foretold_of_a_drawn_workload_is_read_ahead(runs: Any) -> None:
+    """With bandwidth and time, the foretold layers miss less than without, the second layer as
+    much; the summary says that it was drawn, and as what. Else it is refused."""
+    found = runs("ema", "ema+lookahead-query", workload__foretold="captured", **ALONE)
+    plain, ahead = (found[name].rows for name in ("ema", "ema+lookahead-query"))
+    for layer, share in ((0, 0.8), (2, 0.7), (3, 0.7)):
+        missed = [serious_misses(rows[rows["layer"] == layer]) for rows in (ahead, plain)]
+        assert missed[0] < share * missed[1], layer
+    summary = found.summary()
+    assert any("agreement measured on captures of pycode-3m" in note for note in summary.notes)
+    (facts,) = summary.manifest["workloads"].values()
+    assert facts["synthetic"] and len(facts["foretold"]["agreement"]) == 4
+    with pytest.raises(OffstageError, match='foretold = "captured"'):
+        runs("ema+lookahead-query", **ALONE)
+
+
 def test_granules_read_less_than_whole_blocks(runs: Any) -> None:
     """As many tokens are selected either way; without `granule` a block comes with every token of
     it, so its demands are fewer and its bytes more. Without granule_tokens nothing differs."""

@@ -13,6 +13,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.base import Averages
 from offstage.testbeds.workloads.selections.recorded import PRESENT, SelectionWorkload
 from offstage.testbeds.workloads.selections.slab import ABSENT
+from offstage.testbeds.workloads.selections.structure import RECORDED, as_recorded
 
 NAME = "attn_block_selection_qwen3-0.6b.jsonl.gz"
 
@@ -57,6 +58,18 @@ def test_the_published_runs_have_their_published_overlap(traces: Path) -> None:
                 hits += len(np.intersect1d(x, real))
                 held += len(real)
         assert hits / held == pytest.approx(run["history_block_hit_rate"], abs=1e-9)
+
+
+def test_what_generated_layers_are_held_against_is_counted_on_the_recorded_ones(
+    traces: Path,
+) -> None:
+    path = traces / NAME
+    if not path.exists():
+        pytest.skip(f"no {NAME} in {traces}")
+    workload = SelectionWorkload(path)
+    (number,) = [at for at, one in enumerate(workload.sessions) if one.blocks == 128]
+    (slab,) = workload.slabs(number, 64)
+    assert as_recorded(slab.selected, 128) == pytest.approx(RECORDED, abs=0.0005)
 
 
 def test_a_file_becomes_sessions(tmp_path: Path) -> None:

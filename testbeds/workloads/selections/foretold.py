@@ -1,0 +1,232 @@
+"""What is foretold of a drawn workload: as often right as a trained model's was, layer by layer.
+
+Model: nothing of a drawn workload knows what a layer's input says of the next layer's query. So the
+scores that a foretold query would give are drawn: those of the layer with an error, normal and
+independent for each block and step. Errors of a layer are as large as makes the share of its best k
+that is among the best k foretold what it was on captures (`captured.toml`). They lose blocks that
+were hardly selected before they lose others, as foretold queries do. Of a model's layers the first
+two are as the captured model's first two, and the others take those of its others by their depth.
+
+Row 0 is the first layer of the next step, by a draft of its token. Nobody drafts what a user says,
+so where a turn begins nothing is foretold of it; nor is a block that is written only then. All
+follows from the workload's seed, however steps are cut. Nothing can fail.
+"""
+
+import functools
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.host.score_process import ProcessParams
+from offstage.testbeds.workloads.selections.captured import CapturedWorkload
+from offstage.testbeds.workloads.selections.field import Field, FieldShape, normals
+from offstage.testbeds.workloads.selections.generated import (
+    GeneratedOptions,
+    GeneratedWorkload,
+    TracedWorkload,
+)
+from offstage.testbeds.workloads.selections.process import BLOCK_TOKENS
+from offstage.testbeds.workloads.selections.slab import Slab
+
+__all__ = ["AGREEMENT", "AGREEMENT_NEW", "FORETOLD", "Foretelling", "agreements", "drawn",
+           "of_capture", "of_layers"]  # fmt: skip
+
+_ERRORS = 21
+"""Purpose of the words that errors are made of; `field.py` and `generated.py` use smaller ones."""
+CAPTURED_BLOCK_TOKENS = 16
+_PROBE_SEED, _PROBES = 77, 16
+_SCORE_MAX = 65534
+_BISECTIONS = 24
+_BLOCKS, _STEPS, _SELECT = 512, 256, 16
+"""Of the captures."""
+_OWN_KIND = 2
+"""Layers at the front that a foretold query knows more, or less, of than of all others."""
+
+Scores = npt.NDArray[np.uint16]
+
+
+def _read(name: str) -> tuple[float, ...]:
+    path = Path(__file__).with_name("captured.toml")
+    texts: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = np.array([one[name] for one in texts.values()])
+    return tuple(round(float(mean), 4) for mean in rows.mean(axis=0))
+
+
+AGREEMENT = _read("foretold")
+"""By layer of the captured model: share of a selection that is among the best k foretold."""
+AGREEMENT_NEW = _read("foretold-new")
+"""The same of the blocks that the step before did not select."""
+
+
+FORETOLD: Mapping[str, tuple[str, float]] = MappingProxyType({
+    **{f"foretold-{layer}": (f"share of layer {layer}'s selection in the best k foretold", share)
+       for layer, share in enumerate(AGREEMENT)},
+    **{f"foretold-new-{layer}": (f"the same of what layer {layer} did not select before", share)
+       for layer, share in enumerate(AGREEMENT_NEW)},
+})  # fmt: skip
+"""Each figure in words, and what the captures have: the first half is drawn to be so."""
+
+
+def of_layers(layers: int) -> tuple[float, ...]:
+    """What is drawn for each layer of a model."""
+    others = len(AGREEMENT) - _OWN_KIND
+    found = []
+    for layer in range(layers):
+        if layer >= _OWN_KIND:
+            layer = _OWN_KIND + (layer - _OWN_KIND) * others // (layers - _OWN_KIND)
+        found.append(AGREEMENT[layer])
+    return tuple(found)
+
+
+class Foretelling:
+    """A `slab.Workload`: a drawn one, with what is foretold of it."""
+
+    def __init__(self, workload: GeneratedWorkload | TracedWorkload, seed: int) -> None:
+        self.workload, self._seed = workload, seed
+        self.sessions = workload.sessions
+        self.layer_count = workload.layer_count
+        self.select_blocks = workload.select_blocks
+        self.sink_blocks = workload.sink_blocks
+        self.window_blocks = workload.window_blocks
+        self.block_tokens = workload.block_tokens
+        self.index_source = workload.index_source
+        self.draft_agreement = workload.draft_agreement
+        self.foretells = True
+
+    def describe(self) -> dict[str, object]:
+        """The workload's own description, with what is foretold and whose agreement it has."""
+        return {
+            **self.workload.describe(),
+            "foretold": {
+                "drawn": "with the agreement measured on captures of pycode-3m, layer by layer",
+                "agreement": list(of_layers(self.layer_count)),
+                "agreement_captured": list(AGREEMENT),
+            },
+        }
+
+    def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
+        """The workload's slabs, a step behind: row 0 is of the step after."""
+        size = self._errors(session)
+        turns = set(self.sessions[session].turns)
+        held: Slab | None = None
+        for slab in self.workload.slabs(session, steps):
+            if held is not None:
+                yield self._told(held, size, turns, slab.scores[0, 0])
+            held = slab
+        if held is not None:
+            yield self._told(held, size, turns, None)
+
+    def prefill(self, session: int) -> Scores | None:
+        """The workload's."""
+        return self.workload.prefill(session)
+
+    def _told(
+        self, slab: Slab, size: npt.NDArray[np.float32], turns: set[int], after: Scores | None
+    ) -> Slab:
+        """`after`: the first layer's scores in the step behind the slab, None without one."""
+        told = np.zeros_like(slab.scores)
+        for row, scores in enumerate(slab.scores):
+            step, last = slab.first_step + row, row + 1 == len(slab.scores)
+            first = after if last else slab.scores[row + 1, 0]
+            own = scores.astype(np.float32)
+            own[0] = 0 if first is None or step + 1 in turns else np.where(own[0] > 0, first, 0)
+            key = (self._seed % 2**64, 2 * slab.session)
+            drawn = normals(key, _ERRORS, step, own.size).reshape(own.shape)
+            erred = np.clip(own + size * drawn[self.index_source], 1, _SCORE_MAX)
+            told[row] = np.where(own > 0, erred, 0)
+        told.setflags(write=False)
+        return Slab(slab.session, slab.first_step, slab.selected, slab.scores, slab.draft, told)
+
+    def _errors(self, session: int) -> npt.NDArray[np.float32]:
+        """The standard deviation of each layer's errors, in steps of its 16-bit scores."""
+        drawn = self.workload.drawn(session)
+        found = [
+            _error(process.params, drawn.shape, drawn.select_blocks, share)
+            for process, share in zip(drawn.processes, of_layers(self.layer_count), strict=True)
+        ]
+        raw = np.array(found, np.float32)[self.index_source][:, None]
+        return (raw / drawn.score_unit).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=1024)
+def _error(params: ProcessParams, shape: FieldShape, select: int, share: float) -> float:
+    """The error of a score at which so much of a selection is foretold, by halving."""
+    scores, errors = _probes(params, FieldShape(shape.context, clump=shape.clump,
+                                                structure=shape.structure))  # fmt: skip
+    low, high = 1e-3, 1e3
+    for _ in range(_BISECTIONS):
+        middle = float(np.sqrt(low * high))
+        if agreement(scores, scores + middle * errors, select) > share:
+            low = middle
+        else:
+            high = middle
+    return float(np.sqrt(low * high))
+
+
+@functools.lru_cache(maxsize=8)
+def _probes(
+    params: ProcessParams, shape: FieldShape
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Scores of a process, each of a session of its own, and as many errors of size 1."""
+    drawn = [
+        Field([params], shape, _PROBE_SEED, number).scores(shape.context)[0].copy()
+        for number in range(_PROBES)
+    ]
+    errors = normals((_PROBE_SEED, 1), _ERRORS, 0, _PROBES * shape.context)
+    return np.stack(drawn), errors.reshape(_PROBES, -1)
+
+
+def agreement(
+    scores: npt.NDArray[Any], told: npt.NDArray[Any], select: int, of: Any = True
+) -> float:
+    """Of the best `select` of each row of `scores`, the share that is among the best `told`;
+    counted are those that are marked in `of`."""
+    best = _best(scores, select) & of
+    return float((best & _best(told, select)).sum() / max(1, best.sum()))
+
+
+def _best(scores: npt.NDArray[Any], select: int) -> npt.NDArray[np.bool_]:
+    """Marks, along the last axis."""
+    count = scores.shape[-1]
+    chosen = np.argpartition(scores, count - min(select, count), axis=-1)[..., -select:]
+    marks = np.zeros(scores.shape, np.bool_)
+    np.put_along_axis(marks, chosen, True, axis=-1)
+    return marks
+
+
+def of_capture(path: Path, select: int) -> tuple[list[float], list[float]]:
+    """Of a captured file's first session, by layer: the shares that `AGREEMENT` and
+    `AGREEMENT_NEW` are means of. Its best `select` blocks by mass, no sinks and window apart."""
+    slabs = list(CapturedWorkload(path, select, sink_blocks=0, window_blocks=0).slabs(0, 64))
+    return agreements(slabs, select)
+
+
+def drawn(profile: str, seed: int) -> dict[str, float]:
+    """What comes out for a profile, in a context and of as many steps as were captured."""
+    size = CAPTURED_BLOCK_TOKENS if profile == "pycode" else BLOCK_TOKENS
+    options = GeneratedOptions(
+        profile=profile, layers=len(AGREEMENT), context_tokens=_BLOCKS * size, steps=_STEPS,
+        block_tokens=size, select_blocks=_SELECT, sink_blocks=0, window_blocks=0, seed=seed,
+    )  # fmt: skip
+    slabs = list(Foretelling(GeneratedWorkload(options), seed).slabs(0))
+    every, new = agreements(slabs, _SELECT)
+    return dict(zip(FORETOLD, (*every, *new), strict=True))
+
+
+def agreements(slabs: list[Slab], select: int) -> tuple[list[float], list[float]]:
+    """By layer: of all blocks that are selected, and of those that the step before did not."""
+    scores = np.concatenate([slab.scores for slab in slabs])
+    told = np.concatenate([slab.foretold for slab in slabs if slab.foretold is not None])
+    told[1:, 0] = told[:-1, 0].copy()  # row 0 is of the step after
+    every, new = [], []
+    for layer in range(scores.shape[1]):
+        own, ahead = scores[1:, layer], told[1:, layer]
+        came = ~_best(scores[:-1, layer], select)
+        every.append(round(agreement(own, ahead, select), 4))
+        new.append(round(agreement(own, ahead, select, came), 4))
+    return every, new

@@ -13,6 +13,7 @@ behind: the next target removes those whose lock nobody holds.
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -30,12 +31,13 @@ __all__ = ["Target"]
 
 MEMORY_MIB = 512  # less does not start
 BLOCK_BYTES = 4096
-START_TIMEOUT_S = 30.0
-CALL_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 100.0
+CALL_TIMEOUT_S = 100.0
 STOP_TIMEOUT_S = 5.0
 FOLDER = "offstage-target-"
 YOUNG_S = 60.0  # a folder may not have its lock yet
 TRACES = Path("/dev/shm")  # where a target that is killed leaves its trace buffer
+ANSWER = re.compile(r'"message": "([^"]*)"')
 NQN = "nqn.2026-01.io.offstage"
 NAMES = uuid.UUID("5b1f3c52-6a7c-4a8e-9a53-0f8f6d1f5d3e")
 
@@ -93,8 +95,11 @@ class Target:
             return self._client.call(method, params or None)
         except self._refusal as error:
             line = " ".join(str(error.message).split())
-            raise RunFailed(f"the target refuses {method}: {line}", self._program,
-                            f"see {self.folder / 'log'}") from None  # fmt: skip
+            said = ANSWER.findall(line)  # behind the request and the response in full
+            raise RunFailed(
+                f"the target refuses {method}: {said[-1] if said else line}", self._program,
+                "check that what it was given exists and may be opened, and is in its build",
+            ) from None  # fmt: skip
 
     def memory_drive(self, name: str, size_bytes: int, block_bytes: int = BLOCK_BYTES) -> str:
         """A drive in the target's memory; its name."""
@@ -114,8 +119,8 @@ class Target:
             raise BadInput(error.strerror or "cannot be made", str(path),
                            "give another file for the target") from None  # fmt: skip
         identity = str(uuid.uuid5(NAMES, str(Path(path).resolve())))
-        self.call("bdev_aio_create", name=name, filename=str(path), block_size=block_bytes,
-                  uuid=identity)  # fmt: skip
+        self.call("bdev_aio_create", name=name, filename=str(Path(path).resolve()),
+                  block_size=block_bytes, uuid=identity)  # fmt: skip
         return name
 
     def serve(

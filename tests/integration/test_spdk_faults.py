@@ -358,9 +358,13 @@ def test_what_carries_something_is_refused_until_it_is_erased(target: Target) ->
     assert not any(buffer.view)
 
 
-def test_a_file_that_carries_something_is_refused_by_its_own_name(tmp_path: Path) -> None:
-    """Is a file of the daemon's own target, which ends with it, not told as a drive to erase?"""
-    file = tmp_path / "blocks"
+def test_a_file_that_carries_something_is_refused_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is a file of the daemon's own target, which ends with it, not told as a drive to erase; and
+    is it looked for where the daemon is, and not where its target is?"""
+    monkeypatch.chdir(tmp_path)
+    file = Path("blocks")
     file.write_bytes(bytes(512) + b"EFI PART" + bytes(SIZE_BYTES - 520))
     asked = config.load(overrides={
         "storage.backend": "spdk", "storage.target": spdk_drives.program(),

@@ -8,9 +8,11 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+import offstage
 from offstage.bindings.errors import Interrupted
 from offstage.testbeds.cli.common import one_line_errors
 
@@ -34,6 +36,13 @@ COMMANDS = {
 }
 
 
+def _say_version(asked: bool) -> None:
+    """The release, as `summary.json` and the wheel name it."""
+    if asked:
+        typer.echo(f"offstage {offstage.__version__}")
+        raise typer.Exit
+
+
 def build(names: Sequence[str]) -> typer.Typer:
     """The application with these commands."""
     app = typer.Typer(
@@ -42,7 +51,11 @@ def build(names: Sequence[str]) -> typer.Typer:
     )  # fmt: skip
 
     @app.callback()
-    def offstage() -> None:
+    def about(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_say_version, is_eager=True, help="and exit")
+        ] = False,
+    ) -> None:
         """Exit codes: 0 done, 1 a run failed, 2 bad input (one line: what, where, the mend)."""
 
     for name in names:

@@ -23,10 +23,12 @@ from offstage.testbeds.cli.common import (
     parse_settings,
     table,
 )
+from offstage.testbeds.cli.watch import watch as watch_it
 
 __all__ = ["register"]
 
 MOVE_LOOK_S = 0.2
+WATCH_NS_MIN, WATCH_NS_MAX = 100_000_000, 3_600_000_000_000
 
 
 class Fabric(StrEnum):
@@ -113,12 +115,35 @@ def status(
     runtime_dir: RuntimeDirOption = None,
     curve_dir: CurveOption = None,
     secret: OperatorSecretOption = None,
+    watch: Annotated[
+        str, typer.Option("--watch", help="one line every so often, such as 1s, until Ctrl-C")
+    ] = "",
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="with --watch: so many lines; 0: without end")
+    ] = 0,
     form: FormatOption = Format.text,
 ) -> None:
-    """How the daemon is: storage, hosts, sessions, counters."""
+    """How the daemon is: storage, hosts, sessions, counters; with --watch, what it does."""
+    every_s = _interval(watch, count)
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
+        if every_s > 0:
+            return watch_it(control, every_s, count, form is Format.json)
         result = control.status()
     emit(result, form, table(result))
+
+
+def _interval(watch: str, count: int) -> float:
+    """Seconds of `--watch`; 0 without it."""
+    from offstage.bindings.units import parse_time
+
+    if not watch:
+        if count:
+            raise BadInput("--count is for --watch", "dpu status", "give --watch 1s too")
+        return 0.0
+    every_ns = parse_time(watch, "--watch")
+    if not WATCH_NS_MIN <= every_ns <= WATCH_NS_MAX:
+        raise BadInput(f"{watch!r} is out of range", "--watch", "choose 100ms to 1h")
+    return every_ns / 1e9
 
 
 @dpu.command()

@@ -1,0 +1,158 @@
+"""Do the alert rules and the dashboard fit what a daemon really exports, as Prometheus sees it?
+
+A Prometheus of its own on loopback, with its data in a scratch folder, scrapes a running daemon.
+"""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_daemon import CHUNKS, LAYERS, Tier, daemon, open_text, put, until
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu import protocol as p
+from offstage.host.control import Control
+from offstage.host.fabrics.shm import open_driver
+from offstage.testbeds.cli import run
+
+PRESETS = Path(__file__).resolve().parents[2] / "testbeds/presets"
+METRIC = re.compile(r"offstage_[a-z_]+")
+MEND = "no prometheus; apt-get install --no-install-recommends prometheus"
+
+
+def query(base: str, path: str, **words: str) -> Any:
+    with urllib.request.urlopen(f"{base}/api/v1/{path}?{urllib.parse.urlencode(words)}") as answer:
+        found = json.load(answer)
+    assert found["status"] == "success"
+    return found["data"]
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    with daemon(tmp_path_factory.mktemp("daemon"), daemon__metrics_endpoint="127.0.0.1:0") as tier:
+        with tier.control() as control, open_driver(control.attach("shm")) as driver:
+            text = open_text(control, 1)
+            for layer in range(LAYERS):  # enough of them that stages are timed, one in 31
+                for first in range(0, CHUNKS, 8):
+                    put(driver, text, layer, list(range(first, first + 8)))
+        yield tier
+
+
+@pytest.fixture(scope="module")
+def prometheus(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The shipped configuration, but for address, token and pace."""
+    if shutil.which("prometheus") is None or shutil.which("promtool") is None:
+        pytest.skip(MEND)
+    folder = tmp_path_factory.mktemp("prometheus")
+    text = (PRESETS / "prometheus/prometheus.yml").read_text()
+    for shipped, own in (
+        ("/etc/prometheus/offstage.token", str(tier.runtime_dir / "metrics.token")),
+        ("127.0.0.1:9411", f"127.0.0.1:{tier.metrics_port}"), ("15s", "1s"),
+    ):  # fmt: skip
+        assert shipped in text
+        text = text.replace(shipped, own)
+    (folder / "prometheus.yml").write_text(text)
+    shutil.copy(PRESETS / "prometheus/offstage.rules.yml", folder)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        base = f"127.0.0.1:{probe.getsockname()[1]}"
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ["prometheus", f"--config.file={folder}/prometheus.yml",
+             f"--storage.tsdb.path={folder}/data", f"--web.listen-address={base}"],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        until(lambda: process.poll() is not None or answers(f"http://{base}"))
+        assert process.poll() is None, (folder / "log").read_text()
+        yield f"http://{base}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(base: str) -> bool:
+    try:
+        return bool(query(base, "query", query='up{job="offstage"} == 1')["result"])
+    except OSError:
+        return False
+
+
+def test_every_alert_is_evaluated_and_one_is_raised_by_its_cause(
+    tier: Tier, prometheus: str
+) -> None:
+    """promtool and the server take the rules; refused logins and a drain are seen by their
+    expressions, and nothing else is."""
+    rules = PRESETS / "prometheus/offstage.rules.yml"
+    subprocess.run(["promtool", "check", "rules", str(rules)], check=True, capture_output=True)
+    until(lambda: all(one["lastEvaluation"][0] != "0" for one in listed(prometheus)))
+    found = {one["name"]: one for one in listed(prometheus)}
+    assert len(found) == rules.read_text().count("- alert:")
+    assert {one["health"] for one in found.values()} == {"ok"}
+    assert {name for name in found if seen(prometheus, found[name])} == set()
+    for _ in range(12):
+        with pytest.raises(BadInput, match="not proved"):
+            Control(tier.endpoint, tenant="red", secret=b"wrong" * 8, heartbeat=False)
+    with tier.control(p.OPERATOR) as operator:
+        operator.drain(10.0)
+        expected = {"OffstageLoginsRefused", "OffstageStaysDrained"}
+        until(lambda: {name for name in found if seen(prometheus, found[name])} == expected)
+        until(lambda: states(prometheus)["OffstageStaysDrained"] == "pending")
+        operator.undrain()
+    until(lambda: states(prometheus)["OffstageStaysDrained"] == "inactive")
+
+
+def listed(base: str) -> list[Any]:
+    return list(query(base, "rules")["groups"][0]["rules"])
+
+
+def states(base: str) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in listed(base)}
+
+
+def seen(base: str, rule: Any) -> bool:
+    """Whether its expression holds now, however long it must hold before it is raised."""
+    return bool(query(base, "query", query=rule["query"])["result"])
+
+
+def test_the_dashboard_asks_for_what_is_there(prometheus: str) -> None:
+    """Each metric that a panel or a rule names is one that the daemon exports, and each query is
+    taken; so are the variables."""
+    text = (PRESETS / "grafana/offstage.json").read_text()
+    board = json.loads(text)
+    known = set(query(prometheus, "label/__name__/values"))
+    named = set(METRIC.findall(text + (PRESETS / "prometheus/offstage.rules.yml").read_text()))
+    named -= {"offstage_"}
+    assert named and named <= known, named - known
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len(asked) >= len(board["panels"]) > 10
+    for expression in asked:
+        plain = expression.replace("$tenant", ".*").replace("$__rate_interval", "1m")
+        query(prometheus, "query", query=plain)
+    assert query(prometheus, "label/tenant/values") == ["red"]
+    places = [(one["gridPos"]["x"], one["gridPos"]["y"]) for one in board["panels"]]
+    assert len(set(places)) == len(places)
+
+
+def test_a_watched_daemon_is_a_line_an_interval(
+    tier: Tier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As text with one heading, as JSON with figures; what is no time is refused."""
+    words = ["dpu", "status", "--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
+    assert run([*words, "--watch", "100ms", "--count", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and lines[0].split()[:3] == ["hosts", "sessions", "demands/s"]
+    assert run([*words, "--watch", "100ms", "--count", "1", "--format", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["hosts"] == 0 and row["hit_rate"] is None and 0 <= row["reactor_busy_share"] <= 1
+    for wrong in (["--watch", "1"], ["--watch", "1ms"], ["--count", "3"]):
+        assert run([*words, *wrong]) == 2
+    assert run(["--version"]) == 0 and "offstage 0" in capsys.readouterr().out

@@ -1,0 +1,161 @@
+"""A drive that fails below the running daemon, under io_uring where there is one: EIO and ENOSPC.
+
+A file that is cut short under the store reads nothing past its new end. A loop device gives the
+errors of a block device: its backing file is cut short (EIO), or is sparse on a file system that
+fills up (ENOSPC). What was acknowledged and still stands is served, nothing wrong ever is, whoever
+asks is told in one line, and the daemon goes on, and is well again once the drive is.
+"""
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_daemon import CHUNKS, LAYERS, Text, Tier, daemon, fetch, open_text, put
+
+from offstage.bindings.driver import Driver
+from offstage.dpu import protocol as p
+from offstage.dpu.storefile import SEGMENTS_OFFSET, StoreFile
+from offstage.host.fabrics.shm import open_driver
+
+SEGMENT = 256 << 10
+STORE = 64 << 20
+Place = tuple[int, int]  # ordinal, layer
+
+
+def fill(driver: Driver, text: Text) -> list[Place]:
+    """Put the whole text; what was acknowledged."""
+    done = []
+    for layer in range(LAYERS):
+        for first in range(0, CHUNKS, 16):
+            ordinals = put(driver, text, layer, list(range(first, first + 16)))
+            done += [(ordinal, layer) for ordinal in ordinals]
+    return done
+
+
+def served(driver: Driver, text: Text, places: list[Place]) -> dict[Place, int]:
+    """How the fetch of each ended; the bytes of those that came are checked."""
+    return {(one, layer): fetch(driver, text, layer, [one])[0] for one, layer in places}
+
+
+def cut(backing: Path) -> int:
+    """Cut the file at its highest used segment; returns the blocks that stood from there on."""
+    with StoreFile(backing) as file:
+        used = [one for one in file.segments() if one.state == "used"]
+        last = max(used, key=lambda one: one.index)
+        gone = sum(one.whole for one in file.blocks(last))
+    os.truncate(backing, SEGMENTS_OFFSET + last.index * SEGMENT)
+    return gone
+
+
+def check_cut(tier: Tier, backing: Path) -> None:
+    """A text on the store and out of the arena; then the file below is cut."""
+    with (
+        tier.control(p.OPERATOR) as operator, tier.control() as control,
+        open_driver(control.attach("shm")) as driver,
+    ):  # fmt: skip
+        text = open_text(control, 1)
+        places = fill(driver, text)
+        assert len(places) == CHUNKS * LAYERS
+        operator.reset()
+        subprocess.run(["sync", str(backing)], check=True)
+        gone = cut(backing)
+        ends = served(driver, text, places)
+        assert 0 < gone < len(places)
+        failed = [place for place, rc in ends.items() if rc != 0]
+        assert len(failed) == gone and {ends[place] for place in failed} <= {
+            -errno.EIO, -errno.ENOENT,
+        }, ends  # fmt: skip
+        device = operator.status()["device"]
+        assert device["store"]["io_errors"] + device["check_failures"] > 0
+        other = open_text(control, 2)  # what is written now is there again
+        fresh = fill(driver, other)
+        operator.reset()
+        assert fresh and set(served(driver, other, fresh).values()) == {0}
+    tier.process.send_signal(signal.SIGTERM)
+    assert tier.process.wait(120) == 0
+    assert "Traceback" not in tier.log.read_text()
+
+
+def test_a_store_that_is_cut_short_under_the_daemon(tmp_path: Path) -> None:
+    """A file under O_DIRECT: are short reads errors and no data, and the rest served?"""
+    with daemon(tmp_path, storage__size=f"{STORE}") as tier:
+        check_cut(tier, tmp_path / "store.ofs")
+
+
+def mounted(folder: Path, size: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("loop devices and mounts are root's; run it as root")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    if done.returncode != 0:
+        pytest.skip(f"no mounts here ({done.stderr.strip()}); run it where root may mount")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A loop device over a sparse file on a small file system: its path, and the file."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted(folder, "16m")
+    backing, device = folder / "backing", ""
+    try:
+        backing.touch()
+        os.truncate(backing, STORE)
+        done = subprocess.run(["losetup", "--find", "--show", str(backing)], capture_output=True,
+                              text=True, check=False)  # fmt: skip
+        if done.returncode != 0:
+            pytest.skip(f"no loop device ({done.stderr.strip()}); modprobe loop")
+        device = done.stdout.strip()
+        yield device, backing
+    finally:
+        if device:
+            subprocess.run(["losetup", "--detach", device], check=False)
+        subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+
+def test_a_block_device_whose_reads_fail(tmp_path: Path, disk: tuple[str, Path]) -> None:
+    """The loop device has EIO for what its file no longer holds."""
+    device, backing = disk
+    with daemon(tmp_path, storage__size=f"{STORE}", storage__path=device) as tier:
+        check_cut(tier, backing)
+
+
+def test_a_block_device_that_fills_up_and_has_room_again(
+    tmp_path: Path, disk: tuple[str, Path]
+) -> None:
+    """ENOSPC of the device below, in the middle of puts: is it told as such, are all that were
+    acknowledged there and right, and are puts taken again once there is room?"""
+    device, backing = disk
+    with (
+        daemon(tmp_path, storage__size=f"{STORE}", storage__path=device) as tier,
+        tier.control(p.OPERATOR) as operator, tier.control() as control,
+        open_driver(control.attach("shm")) as driver,
+    ):  # fmt: skip
+        texts: list[tuple[Text, list[Place]]] = []
+        while len(texts) < 100:  # 76 blocks of 8 KiB a MiB: the disk holds about twenty texts
+            if len(texts) >= 6:  # a host has so many sessions
+                control.session_close(texts[-6][0].session)
+            text = open_text(control, len(texts) + 1)
+            texts.append((text, fill(driver, text)))
+            if len(texts[-1][1]) < CHUNKS * LAYERS:
+                break
+        full, stood = texts[-1]
+        assert 10 < len(texts) < 100 and len(stood) < CHUNKS * LAYERS
+        assert operator.status()["device"]["store_full"] > 0
+        operator.reset()
+        assert set(served(driver, full, stood).values()) <= {0}
+        for text, places in texts[-5:-1]:
+            assert set(served(driver, text, places).values()) == {0}
+        missing = [(o, at) for at in range(LAYERS) for o in range(CHUNKS) if (o, at) not in stood]
+        subprocess.run(["mount", "-o", "remount,size=64m", str(backing.parent)], check=True)
+        for ordinal, layer in missing:
+            assert put(driver, full, layer, [ordinal]) == [ordinal]
+        operator.reset()
+        assert set(served(driver, full, missing).values()) == {0}
+        tier.process.send_signal(signal.SIGTERM)
+        assert tier.process.wait(120) == 0
+        assert "Traceback" not in tier.log.read_text()

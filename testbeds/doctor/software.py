@@ -5,12 +5,14 @@ own or not imported at all.
 """
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from offstage.bindings import nixl
 from offstage.bindings.errors import OffstageError
 from offstage.testbeds.doctor.check import (
     Check,
@@ -53,27 +55,38 @@ def _liburing(machine: Machine) -> Check:
 
 
 def _verbs(machine: Machine) -> Check:
-    return _headers("libibverbs", "the verbs fabric is built where it is there",
-                    "apt-get install libibverbs-dev, then build again")  # fmt: skip
+    purpose = "the verbs fabric: RDMA between host and daemon"
+    version, built = pkg_config("libibverbs"), _extension("_verbs")
+    if not built:
+        found = "no headers" if version is None else f"{version}, extension _verbs not built"
+        return Check("libibverbs", "missing", found, purpose,
+                     "apt-get install libibverbs-dev, then build again: make dev")  # fmt: skip
+    if why := _tried("from offstage.bindings import _verbs")[1]:
+        return Check("libibverbs", "missing", f"extension _verbs does not load: {why}", purpose,
+                     "apt-get install libibverbs1 ibverbs-providers")  # fmt: skip
+    found = ", ".join(word for word in (version, "extension _verbs built") if word)
+    return Check("libibverbs", "ok", found, purpose)
 
 
 def _spdk(machine: Machine) -> Check:
-    """SPDK's packages carry the number of each library; the release stands in a header."""
+    """What is built says itself which release it is of; what is not, where it could be built from.
+    SPDK's packages carry the number of each library, and the release stands in a header."""
     purpose = "storage spdk: NVMe drives and targets without the kernel"
+    if _extension("_spdk"):
+        release, why = _tried("from offstage.bindings import spdk; print(spdk.release())")
+        if why:
+            return Check("SPDK", "missing", f"extension _spdk does not load: {why}", purpose,
+                         "put SPDK's libraries on LD_LIBRARY_PATH, or build again")  # fmt: skip
+        return Check("SPDK", "ok", f"{release}, extension _spdk built", purpose)
     if pkg_config("spdk_nvme") is None:
         return Check("SPDK", "missing", "not found", purpose,
                      "build SPDK (spdk.io) and put its pkgconfig on PKG_CONFIG_PATH")  # fmt: skip
-    release = _spdk_release(pkg_config("spdk_nvme", "--variable=includedir") or "")
-    built = importlib.util.find_spec("offstage.bindings._spdk") is not None
-    shown = "unknown release" if release is None else f"{release[0]}.{release[1]:02}"
-    found = f"{shown}, extension _spdk {'built' if built else 'not built'}"
-    if release is not None and not SPDK_FROM <= release <= SPDK_TO:
-        return Check("SPDK", "missing", found, purpose,
-                     "install a release from 24.09 to 26.05")  # fmt: skip
-    if not built:
-        return Check("SPDK", "missing", found, purpose,
-                     "build again with SPDK's pkgconfig on PKG_CONFIG_PATH: make dev")  # fmt: skip
-    return Check("SPDK", "ok", found, purpose)
+    known = _spdk_release(pkg_config("spdk_nvme", "--variable=includedir") or "")
+    shown = "unknown release" if known is None else f"{known[0]}.{known[1]:02}"
+    if known is not None and not SPDK_FROM <= known <= SPDK_TO:
+        return Check("SPDK", "missing", shown, purpose, "install a release from 24.09 to 26.05")
+    return Check("SPDK", "missing", f"{shown}, extension _spdk not built", purpose,
+                 "build again with SPDK's pkgconfig on PKG_CONFIG_PATH: make dev")  # fmt: skip
 
 
 def _spdk_release(include: str) -> tuple[int, int] | None:
@@ -86,30 +99,42 @@ def _spdk_release(include: str) -> tuple[int, int] | None:
 
 
 def _nixl(machine: Machine) -> Check:
-    """A wheel that is there may still not load: it brings libraries for a GPU's driver."""
+    """The fabric takes its C library alone. One that is there may still not load: the wheel brings
+    libraries for a GPU's driver."""
     purpose = "the nixl fabric: machines without raw verbs, and GPU memory"
-    version = next((found for name in NIXL_DISTRIBUTIONS if (found := _distribution(name))), None)
-    if version is None:
+    library = nixl.find()
+    if library is None:
         return Check("NIXL", "missing", "not installed", purpose, "pip install --no-deps nixl-cu12")
-    names = ("nixl._api", "nixl_cu13._api", "nixl_cu12._api")
-    done = run_quietly([sys.executable, "-c", _IMPORT_ONE.format(names=names)])
-    if done is not None and done.returncode == 0:
-        return Check("NIXL", "ok", f"{version}, imports", purpose)
-    last = (done.stderr.strip().splitlines() or ["no word"])[-1] if done is not None else "hangs"
-    return Check("NIXL", "missing", f"{version} does not import: {last}", purpose,
-                 "pip install --force-reinstall --no-deps nixl-cu12")  # fmt: skip
+    version = next((found for name in NIXL_DISTRIBUTIONS if (found := _distribution(name))), None)
+    if why := _tried("from offstage.bindings import nixl; nixl.load()")[1]:
+        return Check("NIXL", "missing", f"{library} does not load: {why}", purpose,
+                     "let OFFSTAGE_NIXL name a libnixl_capi.so, or unset it"
+                     if "OFFSTAGE_NIXL" in os.environ else
+                     "pip install --force-reinstall --no-deps nixl-cu12")  # fmt: skip
+    return Check("NIXL", "ok", f"{version or library}, loads", purpose)
 
 
-_IMPORT_ONE = """
-import importlib
-for name in {names}:
-    try:
-        importlib.import_module(name)
-        break
-    except ImportError as error:
-        failed = error
-else:
-    raise failed
+def _extension(name: str) -> bool:
+    return importlib.util.find_spec(f"offstage.bindings.{name}") is not None
+
+
+def _tried(attempt: str) -> tuple[str, str]:
+    """What a new process prints, and, where it fails, why."""
+    done = run_quietly([sys.executable, "-c", _ATTEMPT.format(attempt=attempt)])
+    if done is None:
+        return "", "it hangs"
+    if done.returncode == 0:
+        return done.stdout.strip(), ""
+    return "", (done.stderr.strip().splitlines() or [f"it ends with {done.returncode}"])[-1]
+
+
+_ATTEMPT = """
+import sys
+from offstage.bindings.errors import OffstageError
+try:
+    {attempt}
+except OffstageError as error:
+    sys.exit(error.what)
 """
 
 

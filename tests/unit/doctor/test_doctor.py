@@ -1,6 +1,5 @@
 """Does `offstage doctor` look without touching, and does --fix do what it said and no more?"""
 
-import importlib.machinery
 import json
 import os
 import subprocess
@@ -101,20 +100,25 @@ def test_io_uring_is_tried_by_setting_one_up(
     assert kernel._opened(tmp_path / "absent")[1].endswith("No such file or directory")
 
 
-SPDK_ROWS = [
-    (None, True, "missing", "not found", "PKG_CONFIG_PATH"),
-    ((26, 5), True, "ok", "26.05, extension _spdk built", ""),
-    ((24, 9), False, "missing", "24.09, extension _spdk not built", "build again"),
-    ((24, 1), True, "missing", "24.01", "24.09 to 26.05"),
-    ((), True, "ok", "unknown release", ""),
-]
+Ended = tuple[int, str, str] | None  # of a process: exit status, what it printed, what it said
+SPDK_ROWS: list[tuple[tuple[int, ...] | None, bool, Ended, str, str, str]] = [
+    (None, False, None, "missing", "not found", "PKG_CONFIG_PATH"),
+    (None, True, (0, "26.05", ""), "ok", "26.05, extension _spdk built", ""),
+    ((26, 5), True, (1, "", "T\nlibspdk_nvme.so.18: cannot open"), "missing",
+     "does not load: libspdk_nvme.so.18", "LD_LIBRARY_PATH"),
+    ((26, 5), True, None, "missing", "does not load: it hangs", "LD_LIBRARY_PATH"),
+    ((24, 9), False, None, "missing", "24.09, extension _spdk not built", "build again"),
+    ((24, 1), False, None, "missing", "24.01", "24.09 to 26.05"),
+    ((), False, None, "missing", "unknown release", "build again"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("release", "built", "state", "found", "mend"), SPDK_ROWS)
-def test_spdk_is_told_by_its_release_and_not_by_the_number_of_its_library(
-    release: tuple[int, ...] | None, built: bool, state: str, found: str, mend: str,
+@pytest.mark.parametrize(("release", "built", "ended", "state", "found", "mend"), SPDK_ROWS)
+def test_spdk_is_what_loads_or_what_could_be_built(
+    release: tuple[int, ...] | None, built: bool, ended: Ended, state: str, found: str, mend: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    """Does what is built count without headers, by its own release, and not where it fails?"""
     if release:
         (tmp_path / "spdk").mkdir()
         (tmp_path / "spdk/version.h").write_text(
@@ -122,42 +126,55 @@ def test_spdk_is_told_by_its_release_and_not_by_the_number_of_its_library(
         )
     said = None if release is None else str(tmp_path)
     monkeypatch.setattr(software, "pkg_config", lambda package, what="": said)
-    spec = importlib.machinery.ModuleSpec("_spdk", None) if built else None
-    monkeypatch.setattr(software.importlib.util, "find_spec", lambda name: spec)
+    show(monkeypatch, built, ended)
     check = software._spdk(Machine(tmp_path))
     assert check.state == state and found in check.found
     assert (mend in check.mend) if mend else not check.mend
 
 
-NIXL_ROWS = [
-    ("", None, "missing", "not installed"),
-    ("1.5", (0, ""), "ok", "1.5, imports"),
-    ("1.5", (1, "Traceback\nImportError: libcuda.so.1"), "missing", "ImportError: libcuda.so.1"),
-    ("1.5", None, "missing", "does not import: hangs"),
-]
+def show(monkeypatch: pytest.MonkeyPatch, built: bool, ended: Ended) -> None:
+    """An extension that was built or not, and how the process that tries it ends."""
+    done = subprocess.CompletedProcess([], *ended) if ended else None
+    monkeypatch.setattr(software, "_extension", lambda name: built)
+    monkeypatch.setattr(software, "run_quietly", lambda words: done)
 
 
-@pytest.mark.parametrize(("version", "ended", "state", "found"), NIXL_ROWS)
-def test_nixl_counts_only_where_it_imports(
-    version: str, ended: tuple[int, str] | None, state: str, found: str,
+VERBS_ROWS: list[tuple[str | None, bool, Ended, str, str, str]] = [
+    (None, False, None, "missing", "no headers", "libibverbs-dev"),
+    ("1.14", False, None, "missing", "1.14, extension _verbs not built", "make dev"),
+    ("1.14", True, (0, "", ""), "ok", "1.14, extension _verbs built", ""),
+    (None, True, (0, "", ""), "ok", "extension _verbs built", ""),
+    (None, True, (1, "", "ImportError: libibverbs.so.1"), "missing", "not load: ImportError",
+     "libibverbs1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "built", "ended", "state", "found", "mend"), VERBS_ROWS)
+def test_verbs_count_only_where_the_extension_loads(
+    version: str | None, built: bool, ended: Ended, state: str, found: str, mend: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    done = subprocess.CompletedProcess([], ended[0], "", ended[1]) if ended else None
-    monkeypatch.setattr(software, "_distribution", lambda name: version or None)
-    monkeypatch.setattr(software, "run_quietly", lambda words: done)
-    check = software._nixl(Machine(tmp_path))
+    """Are headers without the extension, and an extension without its library, told apart?"""
+    monkeypatch.setattr(software, "pkg_config", lambda package, what="": version)
+    show(monkeypatch, built, ended)
+    check = software._verbs(Machine(tmp_path))
     assert check.state == state and found in check.found
+    assert (mend in check.mend) if mend else not check.mend
 
 
-def test_what_imports_nixl_tells_a_wheel_that_does_not_load(
+def test_nixl_is_the_library_that_the_fabric_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real process: one module loads, one fails in its own import, none is there."""
+    """Does the doctor try, in a real process, what the fabric loads, and not NIXL's Python?"""
+    monkeypatch.setattr(software.nixl, "find", lambda: None)
+    assert software._nixl(Machine(tmp_path)).found == "not installed"
+    monkeypatch.undo()
+    library = tmp_path / "libnixl_capi.so"
+    library.write_bytes(b"no library")
+    monkeypatch.setenv("OFFSTAGE_NIXL", str(library))
+    check = software._nixl(Machine(tmp_path))
+    assert check.state == "missing" and f"{library} does not load: " in check.found
+    assert "OFFSTAGE_NIXL" in check.mend
+    show(monkeypatch, True, (0, "", ""))
     monkeypatch.setattr(software, "_distribution", lambda name: "1.5")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert "No module named" in software._nixl(Machine(tmp_path)).found
-    (tmp_path / "nixl").mkdir()
-    (tmp_path / "nixl/_api.py").write_text("import ctypes; ctypes.CDLL('libnone.so')")
-    assert "libnone.so" in software._nixl(Machine(tmp_path)).found
-    (tmp_path / "nixl/_api.py").write_text("")
-    assert software._nixl(Machine(tmp_path)).state == "ok"
+    assert software._nixl(Machine(tmp_path)).found == "1.5, loads"

@@ -200,8 +200,9 @@ def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:
     return fetch
 
 
-def _row(ours: Times, floor: Times, fetch: Times, size: int, rounds: int) -> dict[str, float]:
-    """Medians over the rounds of each turn's medians; ratios are those of a turn."""
+def _row(ours: Times, floor: Times, fetch: Times, size: int, rounds: int) -> dict[str, Any]:
+    """Medians over the rounds of each turn's medians; ratios are those of a turn, with their
+    least and largest."""
     turns = []
     slow = ours is fetch or isinstance(floor, Perftest)  # a message for each; processes for each
     for _ in range(rounds + 1):
@@ -210,14 +211,18 @@ def _row(ours: Times, floor: Times, fetch: Times, size: int, rounds: int) -> dic
             for batch in (1, BATCH) for one in (ours, floor)
         ])  # fmt: skip
     one, one_floor, many, many_floor = (list(column) for column in zip(*turns[1:], strict=True))
+    latency = [a / b for a, b in zip(one, one_floor, strict=True)]
+    bandwidth = [b / a for a, b in zip(many, many_floor, strict=True)]
     batch_bytes = size * BATCH * 1e9
     return {
         "latency_ns": statistics.median(one),
         "floor_latency_ns": statistics.median(one_floor),
-        "latency_ratio": statistics.median(a / b for a, b in zip(one, one_floor, strict=True)),
+        "latency_ratio": statistics.median(latency),
+        "latency_ratio_range": [min(latency), max(latency)],
         "bytes_per_s": batch_bytes / statistics.median(many),
         "floor_bytes_per_s": batch_bytes / statistics.median(many_floor),
-        "bandwidth_ratio": statistics.median(b / a for a, b in zip(many, many_floor, strict=True)),
+        "bandwidth_ratio": statistics.median(bandwidth),
+        "bandwidth_ratio_range": [min(bandwidth), max(bandwidth)],
         "fetch_ns": float(np.median(fetch(BATCH, 20 if slow else 200))),
     }
 

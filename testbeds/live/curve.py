@@ -96,6 +96,11 @@ class _Point:
     slot_count: int
     degree: int
 
+    def is_of_a_run(self, options: DemoOptions) -> bool:
+        """Whether the arm ran at this buffer and degree, too."""
+        degree = PolicyOptions().degree_max if self.arm.prefetchers else 0
+        return (self.slot_count, self.degree) == (options.slot_count, degree)
+
 
 def hit_versus_traffic(
     options: DemoOptions,
@@ -132,6 +137,7 @@ def hit_versus_traffic(
             hit_rate=hit_rate,
             traffic_ratio=reads / reference if reference else 0.0,
             provenance="modelled",
+            run=point.arm.name if point.is_of_a_run(options) else "",
         )
         for point, (hit_rate, reads) in zip(points, results, strict=True)
     ]

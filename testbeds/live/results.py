@@ -21,6 +21,8 @@ class CurvePoint(msgspec.Struct, kw_only=True):
     hit_rate: float
     traffic_ratio: float
     provenance: Provenance
+    run: str = ""
+    """The run that has this very setting, by its name."""
 
 
 class RunResult(msgspec.Struct, kw_only=True):

@@ -114,8 +114,13 @@ def test_demands_depend_on_the_seed_alone(
 def test_the_curve_passes_through_the_run_that_it_is_made_of(
     quick: tuple[Path, dict[str, Any]],
 ) -> None:
-    """The same demands in virtual time, at the demo's buffer and without prefetch."""
-    _, summary = quick
+    """The same demands in virtual time, at the demo's buffer and without prefetch; of prefetching
+    arms the point at their own degree is named, and the page has both."""
+    out, summary = quick
+    named = [one["run"] for one in summary["curve"] if one["run"]]
+    assert named == ["none", "window+ema", "window+ema+shared"]
+    text = (out / "out/report.html").read_text(encoding="utf-8")
+    assert text.count(" % live, ") == 6 and "same core on the same demands in virtual time" in text
     assert {point["provenance"] for point in summary["curve"]} == {"modelled"}
     point = next(one for one in summary["curve"] if one["label"] == "1x")
     assert point["traffic_ratio"] == 1.0

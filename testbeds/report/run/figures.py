@@ -220,9 +220,23 @@ def curve_figure(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: 
         "What the hits cost",
         body,
         "Up and to the left is better: each point is a run, with its hit rate above the bytes it "
-        "read in multiples of no prefetch; a line shows one policy at several settings.",
+        "read in multiples of no prefetch; a line shows one policy at several settings."
+        + _beside(groups, curve),
         legend(keys),
     )
+
+
+def _beside(groups: Sequence[Group], curve: Sequence[CurvePoint]) -> str:
+    """What the same core has of the same demands in virtual time, beside each run."""
+    pairs = []
+    for run, name, group in _runs(groups):
+        for point in curve:
+            if point.run == run.name:
+                pairs.append(f"{name}, {group.provenance}: {percent(run.hit_rate)} live, "
+                             f"{percent(point.hit_rate)} again")  # fmt: skip
+    if not pairs:
+        return ""
+    return f" The same core on the same demands in virtual time: {'; '.join(pairs)}."
 
 
 def _runs(groups: Sequence[Group]) -> list[tuple[RunResult, str, Group]]:

@@ -135,6 +135,16 @@ def test_a_set_has_one_colour_everywhere(made: SimpleNamespace) -> None:
     assert set(plots) == {"var(--set-pattern)", "var(--set-none)"}
 
 
+def test_a_point_of_a_run_stands_beside_it(made: SimpleNamespace) -> None:
+    """On each storage where the run is; a page without such points says nothing of them."""
+    summary = made.summary()
+    assert "in virtual time:" not in render(summary)
+    run = summary.runs[1]
+    summary.curve[0].run, summary.curve[0].hit_rate = run.name, 0.4321
+    text = render(summary)
+    assert text.count("live, 43.2 % again") == sum(one.name == run.name for one in summary.runs)
+
+
 def test_a_curve_named_after_a_set_has_its_colour(made: SimpleNamespace) -> None:
     curve = made.summary().curve[:2]
     curve[0].policy, curve[1].policy = "window+ema, higher degree", "elsewhere"

@@ -26,6 +26,7 @@ ARCHITECTURES = (
 # Their frequencies follow the length of what was fed in at once.
 _ROPE_BY_LENGTH = ("dynamic", "longrope")
 
+LAYERS_MAX = 1024
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 _AGAIN = "copy the model again"
 
@@ -73,12 +74,15 @@ def look(folder: str | Path) -> Shape:
         config = json.loads(raw)
     except FileNotFoundError:
         raise BadInput("no config.json in it", where, "give the folder of a model") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"config.json cannot be read: {error}", where, _AGAIN) from None
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise BadInput(f"architecture {kind!r} is not supported", where, f"supported are {known}")
+    layers = config.get("num_hidden_layers")
+    if isinstance(layers, int) and not 1 <= layers <= LAYERS_MAX:
+        raise BadInput(f"{layers} layers", where, _AGAIN)
     transformers = _library()
     parsed = _try("config.json", where, transformers.AutoConfig.from_pretrained, _LOCAL)
     rope = getattr(parsed, "rope_parameters", None) or {}
@@ -88,7 +92,7 @@ def look(folder: str | Path) -> Shape:
             where, "use a model with another type, say yarn or llama3",
         )  # fmt: skip
     heads, groups = parsed.num_attention_heads, parsed.num_key_value_heads
-    if min(parsed.num_hidden_layers, groups) < 1 or heads % groups:
+    if groups is None or groups < 1 or heads % groups:
         raise BadInput(f"{heads} query heads and {groups} KV heads", where, _AGAIN)
     return Shape(
         folder=folder,
@@ -99,7 +103,7 @@ def look(folder: str | Path) -> Shape:
         tokens_max=parsed.max_position_embeddings,
         vocabulary_size=parsed.vocab_size,
         config_sha256=hashlib.sha256(raw).hexdigest(),
-        window_tokens=_window(parsed),
+        window_tokens=_window(parsed, where),
     )
 
 
@@ -122,13 +126,14 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
         **_LOCAL,
         "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
         "use_safetensors": True,
+        "ignore_mismatched_sizes": True,  # they are named below
         "output_loading_info": True,
     }
     load_weights = transformers.AutoModelForCausalLM.from_pretrained
     model, found = _try("the model", where, load_weights, options)
     absent = sorted([*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])])
     if absent:
-        problem = f"{len(absent)} weights are missing, the first is {absent[0]}"
+        problem = f"{len(absent)} weights are missing or of another shape, first {absent[0]}"
         raise BadInput(problem, where, _AGAIN)
     try:
         model = model.eval().requires_grad_(False).to(device)
@@ -174,12 +179,14 @@ def _library() -> Any:
     return transformers
 
 
-def _window(config: Any) -> int | None:
-    """The sliding window, where any layer has one."""
+def _window(config: Any, where: str) -> int | None:
+    """The sliding window, where any layer has one. Raises BadInput for one that is no number."""
     kinds = getattr(config, "layer_types", None) or ["unknown"]
     if all(kind == "full_attention" for kind in kinds):
         return None
-    window: int | None = getattr(config, "sliding_window", None)
+    window = getattr(config, "sliding_window", None)
+    if window is not None and not isinstance(window, int):
+        raise BadInput(f"a sliding window of {window!r} tokens", where, _AGAIN)
     return window
 
 
@@ -188,5 +195,7 @@ def _try(what: str, where: str, call: Any, options: dict[str, Any]) -> Any:
     try:
         return call(where, **options)
     except Exception as error:
-        problem = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        problem = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, KeyError):
+            problem = f"it knows no {problem}"
         raise BadInput(f"{what} cannot be loaded: {problem}", where, _AGAIN) from None

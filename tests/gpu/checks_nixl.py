@@ -14,7 +14,7 @@ TARGET = "from offstage.testbeds.bench.links import nixl_target; nixl_target({})
 
 @check(point=2, needs=("torch", "zmq", "firmware"), limit_s=90)
 def nixl_reads_into_gpu_memory(run: Run) -> dict[str, object]:
-    """Do blocks written out of GPU memory to another process come back into it unchanged?"""
+    """Do blocks written out of GPU memory to another process come back unchanged, and how fast?"""
     import torch
 
     from offstage.bindings import nixl

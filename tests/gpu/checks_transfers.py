@@ -6,6 +6,7 @@ from gpu_checks import Run, check
 
 __all__: list[str] = []
 
+NEEDS = ("torch", "numpy")
 BLOCK_BYTES = 64 << 10
 BLOCKS, ROWS = 4096, 512
 AIM = 0.85
@@ -18,7 +19,7 @@ def _rows(torch: Any) -> tuple[Any, Any]:
     return storage, staging
 
 
-@check(point=2, needs=("torch", "firmware"), limit_s=60)
+@check(point=2, needs=NEEDS, limit_s=60)
 def transfers_put_every_byte_in_its_place(run: Run) -> dict[str, object]:
     """Does each kind put what was staged into the blocks that were named, and no other?"""
     import numpy as np
@@ -47,23 +48,9 @@ def transfers_put_every_byte_in_its_place(run: Run) -> dict[str, object]:
     return {"kinds": done, "absent": [f"{name}: {why}" for name, why in absent.items()]}
 
 
-@check(point=2, kind="bench", needs=("torch", "firmware"), limit_s=60)
-def nixl_and_gpudirect_into_device_memory(run: Run) -> dict[str, object]:
-    """Do NIXL, and an adapter by GPUDirect RDMA, put rows into device memory, and how fast?"""
-    import torch
-
-    from offstage.host.transfers.measure import measure
-
-    found = [one for one in measure(torch.device("cuda"), BLOCK_BYTES)
-             if one.name in ("nixl", "gpudirect")]  # fmt: skip
-    if not any(one.bytes_per_s for one in found):
-        run.skip("; ".join(f"{one.name}: {one.reason}" for one in found))
-    return {f"{one.name}_gb_per_s": one.bytes_per_s / 1e9 or one.reason for one in found}
-
-
-@check(point=2, kind="bench", needs=("torch", "firmware"), limit_s=60)
+@check(point=2, kind="bench", needs=NEEDS, limit_s=60)
 def transfer_bandwidth(run: Run) -> dict[str, object]:
-    """Which share of one large pinned copy does the fastest transfer of 64 KiB blocks reach?"""
+    """Which share of one large pinned copy does each transfer reach, NIXL and GPUDirect too?"""
     import torch
 
     from offstage.host.transfers.measure import chosen, measure
@@ -82,7 +69,7 @@ def transfer_bandwidth(run: Run) -> dict[str, object]:
     return {**figures, "chosen": chosen(device, BLOCK_BYTES).name}
 
 
-@check(point=2, kind="bench", needs=("torch", "firmware"), limit_s=60)
+@check(point=2, kind="bench", needs=NEEDS, limit_s=60)
 def transfers_beside_compute(run: Run) -> dict[str, object]:
     """How much of the copies is hidden behind a kernel that runs meanwhile?"""
     import numpy as np
@@ -116,7 +103,7 @@ def transfers_beside_compute(run: Run) -> dict[str, object]:
             "together_ms": together * 1e3, "hidden_share": hidden}  # fmt: skip
 
 
-@check(point=4, kind="bench", needs=("torch", "kvikio", "cupy", "firmware"), limit_s=60)
+@check(point=4, kind="bench", needs=(*NEEDS, "kvikio", "cupy"), limit_s=60)
 def kvikio_into_device_memory(run: Run) -> dict[str, object]:
     """How fast does kvikio read 64 KiB blocks of a file into device memory, and by which way?"""
     import time

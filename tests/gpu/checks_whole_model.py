@@ -39,7 +39,7 @@ WEIGHT_SHARE = 0.9
 """Of the device's memory at most: model, dense KV, pool and the blocks in memory together."""
 
 
-@check(point=6, kind="bench", needs=("torch", "firmware"), device="either", limit_s=60)
+@check(point=6, kind="bench", needs=("torch", "msgspec"), device="either", limit_s=60)
 def cost_of_a_decode_step(run: Run) -> dict[str, object]:
     """What does a layer of Llama-3-8B take here: projections, MLP, attention?"""
     from offstage.host.calibrate import Plan, calibrate
@@ -164,7 +164,9 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
         "limits": {"sessions": 4, "context_tokens": context + 1024},
     }  # fmt: skip
     write_config(run.folder / "daemon.toml", sections, "gpu")
-    os.environ["PYTHONPATH"] = str(ROOT / "src")  # the daemon is a process of this checkout
+    # The daemon is a process of this checkout, with whatever packages this one was given.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, given)])
     options = ModelOptions(
         model=run.folder, text=run.folder, steps=steps, context_tokens=context,
         selections=(max(8, blocks // 16), ALL_BLOCKS), device=run.device, kernel="torch",

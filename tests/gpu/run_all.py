@@ -5,8 +5,11 @@
 Needs Python 3.11 and nothing else to begin with: a check whose library, device or model is not
 there is skipped with the reason, so that the file says of each check that it ran, failed or was
 skipped. Needs no network, and no installation of Offstage: it takes the checkout that it stands in.
-Ends within `--seconds` (by default under 8 minutes): what there is no time for is skipped too.
-The exit code is 1 where a check failed. How to add a check stands in gpu_checks.py.
+What the machine's Python lacks may be brought along in a folder that PYTHONPATH names.
+Ends within `--seconds` (by default under 8 minutes): what there is no time for is skipped too, and
+a check that hangs leaves time for those behind it. The file is whole from the first second on, with
+what has not run yet named as such. The exit code is 1 where a check failed. How to add a check
+stands in gpu_checks.py.
 
 One process for each file of checks, started by this one, which imports nothing that can crash.
 """
@@ -37,7 +40,10 @@ __all__ = ["main"]
 
 SECONDS = 460.0
 """The whole run, so that the call that makes it stays under eight minutes."""
-PROBE_SECONDS = 120.0
+PROBE_SECONDS = 60.0
+
+
+NOT_YET = "the run was ended before it"
 
 
 @dataclass(frozen=True)
@@ -86,13 +92,21 @@ def run(plan: Plan) -> int:
         for one in CHECKS.values()
         if not plan.only or one.name in plan.only or str(one.point) in plan.only
     ]
-    results = []
+    results: list[dict[str, Any]] = []
+
+    def told() -> list[dict[str, Any]]:
+        """What ran so far, and the others as what they are if the run is ended now."""
+        ahead = [one for one in chosen if one.name not in {row["name"] for row in results}]
+        return [*results, *(result_of(one, "skipped", NOT_YET) for one in ahead)]
+
+    write(plan, machine, told(), began, begun)
     for module in dict.fromkeys(one.module for one in chosen):
         mine = [one for one in chosen if one.module == module]
-        for result in of_module(plan, mine, begun + plan.seconds, machine):
+        behind = sum(one.limit_s for one in chosen[chosen.index(mine[-1]) + 1 :])
+        for result in of_module(plan, mine, begun + plan.seconds, machine, behind):
             results.append(result)
+            write(plan, machine, told(), began, begun)
             show(result)
-            write(plan, machine, results, began, begun)
     write(plan, machine, results, began, begun)
     return 1 if any(one["outcome"] == "failed" for one in results) else 0
 
@@ -111,9 +125,9 @@ def probe() -> dict[str, Any]:
 
 
 def of_module(
-    plan: Plan, checks: list[Check], end: float, machine: Mapping[str, Any]
+    plan: Plan, checks: list[Check], end: float, machine: Mapping[str, Any], behind_s: float
 ) -> Iterator[dict[str, Any]]:
-    """The results of the checks of one file, in order."""
+    """The results of the checks of one file, in order; checks with limits of `behind_s` follow."""
     waiting = []
     for one in checks:
         reason = unfit(one, plan, machine)
@@ -125,7 +139,7 @@ def of_module(
         if time.monotonic() > end:
             yield result_of(waiting.pop(0), "skipped", f"the run's {plan.seconds:g} s are over")
             continue
-        for answer in child(plan, waiting[0].module, [one.name for one in waiting], end):
+        for answer in child(plan, waiting[0].module, list(waiting), end, behind_s):
             one = waiting.pop(0)
             yield {**result_of(one, "failed", "no answer"), **answer}
 
@@ -147,9 +161,11 @@ def result_of(one: Check, outcome: str, reason: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def child(plan: Plan, module: str, names: list[str], end: float) -> Iterator[dict[str, Any]]:
-    """Answers of a process that does the named checks of a module, asked for one by one; it is
-    over after the first that failed. One that dies or takes too long has failed its check."""
+def child(
+    plan: Plan, module: str, checks: list[Check], end: float, behind_s: float
+) -> Iterator[dict[str, Any]]:
+    """Answers of a process that does the checks of a module, asked for one by one; it is over after
+    the first that failed. One that dies or takes too long has failed its check."""
     told = {
         "OFFSTAGE_GPU_MODEL": "" if plan.model is None else str(plan.model.resolve()),
         "OFFSTAGE_GPU_INTERPRET": "1" if plan.interpret else "",
@@ -166,10 +182,11 @@ def child(plan: Plan, module: str, names: list[str], end: float) -> Iterator[dic
         os.close(write_to)
         assert process.stdin is not None
         try:
-            for name in names:
-                limit_s = min(CHECKS[name].limit_s, max(1.0, end - time.monotonic()))
+            for number, one in enumerate(checks):
+                later_s = behind_s + sum(other.limit_s for other in checks[number + 1 :])
+                limit_s = allowed(one.limit_s, later_s, end - time.monotonic())
                 with contextlib.suppress(BrokenPipeError):
-                    print(name, file=process.stdin, flush=True)
+                    print(one.name, file=process.stdin, flush=True)
                 ready, _, _ = select.select([answers], [], [], limit_s)
                 line = answers.readline() if ready else ""
                 if line:
@@ -185,6 +202,12 @@ def child(plan: Plan, module: str, names: list[str], end: float) -> Iterator[dic
             process.kill()
             process.wait()
             process.stdin.close()
+
+
+def allowed(limit_s: float, later_s: float, left_s: float) -> float:
+    """What a check may take of the time left: half of it, or all that those behind it, whose limits
+    are `later_s` together, can do without."""
+    return min(limit_s, max(1.0, left_s - min(later_s, left_s / 2)))
 
 
 def failure(reason: str) -> dict[str, Any]:

@@ -137,6 +137,39 @@ def test_a_check_that_ends_badly_ends_no_other(folder: Path) -> None:
     assert [aim["met"] for aim in first["aims"]] == [False, True]
 
 
+def test_a_check_that_hangs_leaves_time_for_the_others() -> None:
+    """Whatever its own limit; where all have time, each has its own."""
+    sys.path.insert(0, str(FOLDER))
+    from run_all import allowed
+
+    assert [allowed(30, later, 100) for later in (0, 70, 1000)] == [30, 30, 30]
+    left = 460.0
+    for behind in range(4, -1, -1):
+        took = allowed(1000, 1000 * behind, left)
+        assert 14 < took <= (left / 2 if behind else left)
+        left -= took
+    assert left == 0
+
+
+def test_a_run_that_is_ended_has_a_file_of_what_it_did(folder: Path) -> None:
+    """Killed in the middle of a check, by whoever lent the machine: every check is named."""
+    (folder / "checks_here.py").write_text(CHECKS_OF_THE_TEST.replace("limit_s=1)", "limit_s=99)"))
+    out = folder / "gpu.json"
+    process = subprocess.Popen(
+        [sys.executable, str(folder / "run_all.py"), "--out", str(out), "--only", "runs,hangs,2"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("failed"):  # `dies`, before the one that hangs
+        assert process.poll() is None
+    process.kill()
+    process.wait(RUN_SECONDS_MAX)
+    content = json.loads(out.read_text())
+    assert outcomes(content)["runs"] == "ran" and outcomes(content)["dies"] == "failed"
+    for name in ("hangs", "lacks", "gives_up"):
+        assert reasons(content)[name] == "the run was ended before it"
+
+
 def test_a_run_that_is_out_of_time_skips_the_rest(folder: Path) -> None:
     """Nothing is begun after the end, and what was asked for alone is named."""
     code, content = run(folder / "gpu.json", "--seconds", "0", "--only", "3,runs", folder=folder)

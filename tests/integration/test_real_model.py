@@ -173,6 +173,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "no selection": ("llama", {}, ["--select-blocks", "3"], "select more than 5 blocks"),
     "no number": ("llama", {}, ["--select-blocks", "few"], "write for example 16,64,all"),
     "no selector": ("llama", {}, ["--selector", "best"], "choose one of quest, mean_key, mass"),
+    "no GPU": ("llama", {}, ["--kernel", "triton", "--device", "cuda"], "no device 'cuda'"),
     "a trace as well": ("llama", {}, ["--trace", "x"], "leave out --trace and --decode-cost"),
 }  # fmt: skip
 
@@ -181,6 +182,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
 def test_what_cannot_be_is_one_line(
     case: str, tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if case == "no GPU" and not interpreted():
+        pytest.skip("a GPU is there")
     architecture, changes, more, problem = REFUSED[case]
     model = model_of(tmp_path, architecture, **changes)
     sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS)]

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
 from offstage.host import gpu  # noqa: E402
-from offstage.host.decode import SelectionRule  # noqa: E402
 from offstage.host.gpu import attention, bounds, scores, step  # noqa: E402
+from offstage.host.selection import SelectionRule  # noqa: E402
 
 CAPABILITY = 90
 TYPES = {

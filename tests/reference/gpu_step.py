@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from gpu_cases import relative_error
 
-from offstage.host.decode import SelectionRule
 from offstage.host.gpu.attention import attend
 from offstage.host.gpu.bounds import summarise
 from offstage.host.gpu.step import Layer, Selected, Step
+from offstage.host.selection import SelectionRule
 
 __all__ = ["StepCase"]
 

@@ -9,6 +9,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of, kernel
+from offstage.host.gpu import check_device
 from offstage.host.selection import SELECTORS
 from offstage.host.transformer.tiered import Ahead
 from offstage.testbeds.live.options import TimePerToken
@@ -73,7 +74,10 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     def arrays(self) -> Arrays:
         """What holds the HBM pool: the kernel's library on the device. As `DriveOptions.arrays`."""
         kernel(self.kernel)
-        return open_arrays(arrays_of(self.kernel), self.device)
+        arrays = open_arrays(arrays_of(self.kernel), self.device)
+        if self.kernel == "triton":
+            check_device(self.device)
+        return arrays
 
 
 def parse_selections(text: str) -> tuple[int, ...]:

@@ -47,6 +47,10 @@ def torn(name: str) -> Callable[[Path], None]:
     return tear
 
 
+def endless(folder: Path) -> None:
+    (folder / "config.json").write_text("[" * 100_000)
+
+
 def lengthen(config: dict[str, Any]) -> None:
     config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
@@ -61,7 +65,20 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing weights": (
         edited(lambda config: config.update(num_hidden_layers=3)), "weights are missing"
     ),
-    "other weights": (edited(lambda config: config.update(hidden_size=64)), "model"),
+    "other weights": (
+        edited(lambda config: config.update(hidden_size=64)), "or of another shape, first"
+    ),
+    "a text for a number": (
+        edited(lambda config: config.update(num_attention_heads="many")), "expected int, got str"
+    ),
+    "layers without end": (
+        edited(lambda config: config.update(num_hidden_layers=10**9)), "1000000000 layers"
+    ),
+    "no layers": (edited(lambda config: config.update(num_hidden_layers=0)), "0 layers"),
+    "a window of letters": (
+        edited(lambda config: config.update(sliding_window="x")), "sliding window of 'x' tokens"
+    ),
+    "a config without end": (endless, "config.json cannot be read"),
     "architecture": (
         edited(lambda config: config.update(model_type="gpt2")),
         "architecture 'gpt2' is not supported; supported are llama",

@@ -13,7 +13,10 @@ from offstage.host.decode_cost import FORMAT, CostRow, DecodeCost, read
 from offstage.host.models import geometry
 from offstage.testbeds.cli import run
 from offstage.testbeds.cli.demo import options_of
+from offstage.testbeds.lab.run.experiment import plan
+from offstage.testbeds.lab.run.summarize import manifest
 from offstage.testbeds.lab.spec.load import load
+from offstage.testbeds.live.workload import describe, prepare
 
 DEMO = geometry("demo")
 
@@ -113,11 +116,11 @@ def test_what_cannot_be_calibrated_is_one_line(
         assert problem in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_demo_and_lab_take_it_in_place_of_a_constant(
+def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the sessions and the selection of the run; said beside it, and refused beside a given
-    time."""
+    """At the sessions and the selection of the run; said beside it, in a demo's summary and in the
+    manifest of a lab run on a modelled chip, and refused beside a given time."""
     given = {"sessions": 4, "out": tmp_path, "storages": ("measured",)}
     options = options_of(given, time_per_token=None, decode_cost=file)
     assert options.time_per_token_s == pytest.approx(4 * (30e-6 + 4 * 32 * 1e-6))
@@ -131,6 +134,14 @@ def test_demo_and_lab_take_it_in_place_of_a_constant(
            f'decode_cost = "{file}"\n'  # fmt: skip
     spec.write_text(text)
     assert load(spec).time_per_token_ns == 4 * (30_000 + 4 * 32 * 1_000)
+    spec.write_text(text + 'device = "asic_7nm"\n')
+    modelled = load(spec)
+    assert modelled.time_per_token_ns == 4 * (30_000 + 4 * 32 * 1_000), "a modelled chip alike"
+    said = manifest(plan(spec, {}, sweep=False))["decode_cost"][str(file)]
+    assert said == options.decode_cost and said["command"].startswith("offstage host calibrate")
+    short = msgspec.structs.replace(options, sessions=1, context_tokens=4096, steps=1)
+    about = describe(options, prepare(short))
+    assert about["time_per_token_source"] == said
     spec.write_text(text + 'time_per_token = "40ms"\n')
     with pytest.raises(BadInput, match="the GPU's time is given twice"):
         load(spec)

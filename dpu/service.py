@@ -354,7 +354,8 @@ class Service:
         }
         if host.tenant is not None:
             return {**status, "tenant": host.tenant.name, "sessions": len(host.sessions),
-                    "tenant_hosts": self._attached_of(host.tenant)}  # fmt: skip
+                    "tenant_hosts": self._attached_of(host.tenant),
+                    "store_payload_bytes": self._store_payload_bytes()}  # fmt: skip
         hosts = [
             {"name": one.name, "tenant": one.tenant.name if one.tenant else p.OPERATOR,
              "fabric": one.fabric, "pid": one.pid, "sessions": len(one.sessions)}
@@ -376,6 +377,13 @@ class Service:
                 "device": self.device.status(), "stages": stages, "hosts": hosts,
                 "tenants": tenants, "memory": self.device.memory(), "machine": self._machine(),
                 "daemon": self.counts()}  # fmt: skip
+
+    def _store_payload_bytes(self) -> int:
+        """Payload that the store holds when it is full, as it is now: a move may have grown it."""
+        segments = int(self.device.status()["store"].get("segments_total", 0))
+        record = self.config.arena.payload_bytes + self.config.storage.lba_bytes
+        room = self.config.store.segment_bytes - self.config.storage.lba_bytes  # after its header
+        return segments * (room // record) * self.config.arena.payload_bytes
 
     def _machine(self) -> dict[str, Any]:
         moved = self.device.move_status()

@@ -22,13 +22,13 @@ from offstage.testbeds.beds.connect import (
     stages,
 )
 from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, run_result
-from offstage.testbeds.live.options import DriveOptions
+from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
 from offstage.testbeds.live.workload import Prefilled, Workload, decode, describe, prefill, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 
-__all__ = ["AGAINST", "check_alone", "check_fit", "run"]
+__all__ = ["AGAINST", "check_alone", "check_fit", "run", "store_bytes"]
 
 EMULATED = "emulated"
 AGAINST = "coverage and traffic are against "
@@ -51,7 +51,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
     with attached(link) as (control, fabric):
         check_alone(control, link.tenant)
         check_fit(options.geometry, control)
-        workload = prepare(options)
+        workload = prepare(options, store_bytes(control))
         _check_limits(options, workload, control)
         filled = prefill(options, workload, control, fabric, progress)
         before, counters = control.ledger(), device_counters(link)
@@ -88,6 +88,11 @@ def check_alone(control: Control, tenant: str) -> None:
             control.endpoint,
             "let it end, or give each a tenant of its own with --tenant",
         )
+
+
+def store_bytes(control: Control) -> int:
+    """What KV the daemon's store holds in all; a run may write so much, whatever is there yet."""
+    return int(control.status().get("store_payload_bytes", 0)) or STORE_BYTES_MAX
 
 
 def check_fit(geometry: KvGeometry, control: Control) -> None:

@@ -31,7 +31,8 @@ CONTEXT_TOKENS_MAX = 131_072
 SELECT_BLOCKS = 32
 """Blocks that a layer reads in a step, unless an option says otherwise."""
 STORE_BYTES_MAX = 1 << 30
-"""Most bytes of KV that a run writes: it shall run where 4 GiB of memory is all there is."""
+"""Most bytes of KV that the demo writes: it shall run where 4 GiB of memory is all there is. A run
+against a daemon may write what its store holds."""
 POOL_RATIO_MAX = 4_096
 SHARED_PREFIX_SHARE = 4
 """A quarter of a generated context is a system prefix that all sessions share."""

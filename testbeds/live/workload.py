@@ -60,8 +60,9 @@ class Workload:
         ]
 
 
-def prepare(options: DriveOptions) -> Workload:
-    """The workload of the options, from the trace if there is one. BadInput: see the plan."""
+def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workload:
+    """The workload of the options, from the trace if there is one, of so many bytes of KV at most.
+    BadInput: see the plan."""
     geometry = options.geometry
     shape = ChunkShape(geometry.block_tokens, geometry.session_bytes(geometry.block_tokens))
     if options.trace is None:
@@ -72,11 +73,11 @@ def prepare(options: DriveOptions) -> Workload:
             decode_steps=options.steps,
             shape=shape,
             seed=options.seed,
-            budget_bytes=STORE_BYTES_MAX,
+            budget_bytes=budget_bytes,
         )
     else:
         chosen = TraceOptions(
-            budget_bytes=STORE_BYTES_MAX,
+            budget_bytes=budget_bytes,
             sessions=options.sessions,
             sessions_max=options.sessions,
             context_tokens_max=options.context_tokens,

@@ -159,6 +159,7 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
         (["--fabric", "rdma"], ["--fabric"]),
         (["--out", "file/out"], ["give another --out"]),
         (["--endpoint", "nonsense"], ["nonsense", "no endpoint"]),
+        (["--sessions", "4", "--context-tokens", "81920"], ["bytes, the budget is"]),
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
 )

@@ -115,7 +115,7 @@ def generated(
             f"{sessions} sessions of {context_tokens} tokens need {plan.stored_bytes} bytes, "
             f"the budget is {budget_bytes}",
             "workload",
-            "give a larger byte budget, fewer sessions or a shorter context",
+            "give a larger store ([storage] size), fewer sessions or a shorter context",
         )
     return plan
 

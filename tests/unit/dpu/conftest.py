@@ -119,7 +119,7 @@ class FakeDevice:
             "epoch": self.epoch, "dirty_blocks": self.dirty, "commands": 9, "busy_ns": 10**9,
             "idle_ns": 3 * 10**9, "ports": len(self.ports),
             "storage": {"bytes_read": 1, "bytes_written": 2, "errors": 0},
-            "store": {"bytes_live": 4096},
+            "store": {"bytes_live": 4096, "segments_total": 3},
         }  # fmt: skip
 
     def stages(self) -> dict[str, Any]:

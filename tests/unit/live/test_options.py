@@ -41,6 +41,19 @@ def test_what_the_demo_refuses_beyond_that(wrong: dict[str, Any]) -> None:
         DemoOptions(out=Path("out"), **wrong).check()
 
 
+def test_a_real_geometry_is_planned_by_what_the_store_holds() -> None:
+    """Eight sessions of 128K tokens of a real model: refused where the demo's bytes are all there
+    is, and taken by a store of their size?"""
+    options = DriveOptions(geometry=geometry("llama-3-8b"), sessions=8)
+    options.check()
+    with pytest.raises(BadInput, match=r"\[storage\] size"):
+        prepare(options)
+    plan = prepare(options, 160 << 30).plan
+    assert 100 << 30 < plan.stored_bytes <= 160 << 30
+    with pytest.raises(BadInput, match="need"):
+        prepare(options, plan.stored_bytes - 1)
+
+
 @pytest.mark.parametrize("kind", [DriveOptions, ModelOptions])
 def test_a_kernel_whose_library_is_missing_is_refused_before_anything_runs(
     kind: type[Any], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,57 @@
+"""Does prefill hold a bounded part of a context at once, however long that is?"""
+
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from offstage.host.models import geometry
+from offstage.host.prefill import BATCH_BLOCKS, compute_context
+from offstage.host.synthetic_kv import SyntheticKv
+from offstage.testbeds.workloads.selections.process import layer_entries
+
+
+class Counted:
+    """A source of which every block that it made is followed until nobody holds it."""
+
+    def __init__(self) -> None:
+        shape = geometry("tiny")
+        params = [entry.params for entry in layer_entries(shape.layer_count)]
+        self._inner = SyntheticKv(1, shape, params)
+        self.geometry = shape
+        self.alive = self.most = self.made = 0
+
+    def blocks(self, layer: int, first: int, identities: Sequence[int]) -> NDArray[np.uint8]:
+        made = self._inner.blocks(layer, first, identities)
+        self.alive += len(made)
+        self.made += len(made)
+        self.most = max(self.most, self.alive)
+        weakref.finalize(made, self._gone, len(made))
+        return made
+
+    def _gone(self, count: int) -> None:
+        self.alive -= count
+
+    def blocks_at(
+        self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        return self._inner.blocks_at(layer, ordinals, identities)
+
+    def keys_of(self, blocks: NDArray[np.uint8], layer: int) -> NDArray[np.float16]:
+        return self._inner.keys_of(blocks, layer)
+
+
+@pytest.mark.parametrize("chunks", [3 * BATCH_BLOCKS, 12 * BATCH_BLOCKS])
+def test_blocks_that_are_held_do_not_grow_with_the_context(chunks: int) -> None:
+    """Counted, at two lengths: of all blocks at most two batches are there at once."""
+    source, written = Counted(), 0
+
+    def write(layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
+        nonlocal written
+        written += len(blocks)
+
+    compute_context(source, range(chunks), "quest", write)
+    assert written == source.made == chunks * source.geometry.layer_count
+    assert source.most <= 2 * BATCH_BLOCKS and source.alive == 0

@@ -21,6 +21,7 @@ class Bed(StrEnum):
     qemu = "qemu"
     local = "local"
     netns = "netns"
+    bluefield = "bluefield"
 
 
 class LinkFabric(StrEnum):
@@ -31,6 +32,7 @@ class LinkFabric(StrEnum):
 
 
 ABOUT = {
+    "bluefield": "a DPU that an inventory names, reached by ssh, and this machine",
     "qemu": "an x86 guest and an aarch64 one, emulated, on a virtual network",
 }
 BedArgument = Annotated[Bed, typer.Argument(help="which, as `testbed list` describes them")]
@@ -44,6 +46,12 @@ StepsOption = Annotated[
 ]
 RateOption = Annotated[
     str, typer.Option("--rate", help="netns: the link's, as tc takes it, such as 10gbit")
+]
+InventoryOption = Annotated[
+    Path | None, typer.Option("--inventory", help="bluefield: the file that names the DPU")
+]
+DryOption = Annotated[
+    bool, typer.Option("--dry-run", help="bluefield: print every command, and run none")
 ]
 DelayOption = Annotated[
     str, typer.Option("--delay", help="netns: of each packet, such as 50us; needs netem")
@@ -77,19 +85,25 @@ def up(
     steps: StepsOption = 8,
     rate: RateOption = "",
     delay: DelayOption = "",
+    inventory: InventoryOption = None,
+    dry_run: DryOption = False,
     out: OutOption = OUT,
     form: FormatOption = Format.text,
 ) -> None:
     """Start both machines and leave them running; the first time, make the guests' images.
 
     The daemon of `local` and `netns` has room for what `run` is then given of the same sizes."""
+    _check(bed, rate, delay, inventory, dry_run)
+    if bed is Bed.bluefield:
+        from offstage.testbeds.cli.testbed_bluefield import up as set_up
+
+        return set_up(inventory, out, (sessions, context_tokens, steps), dry_run, form)
     if bed is not Bed.qemu:
         from offstage.testbeds.cli.testbed_here import start as begin
         from offstage.testbeds.cli.testbed_here import told
 
         here = told(begin(bed.value, out, sessions, context_tokens, steps, rate, delay))
         return emit(here, form, table(here))
-    _no_link(rate, delay)
     from offstage.testbeds.beds.qemu.pair import alone
     from offstage.testbeds.beds.qemu.pair import up as start
     from offstage.testbeds.cli.progress import shown
@@ -115,16 +129,22 @@ def run(
     ] = LinkFabric.zmq,
     rate: RateOption = "",
     delay: DelayOption = "",
+    inventory: InventoryOption = None,
+    dry_run: DryOption = False,
     out: OutOption = OUT,
     form: FormatOption = Format.text,
 ) -> None:
     """qemu: decode on one machine from the other, compare every block, replay each log on each.
 
-    local, netns: the workload without prefetch, with the window, and with all, on the live daemon,
-    in one report. Without `up` before it, the machines are started, and ended afterwards."""
+    Others: the workload without prefetch, with the window, and with all, on the live daemon, in one
+    report. Without `up` before it, the machines are started, and ended afterwards."""
+    _check(bed, rate, delay, inventory, dry_run)
+    if bed is Bed.bluefield:
+        from offstage.testbeds.cli.testbed_bluefield import run as drive_far
+
+        return drive_far(inventory, out, (sessions, context_tokens, steps), dry_run, form)
     if bed is not Bed.qemu:
         return _run_here(bed.value, out, form, sessions, context_tokens, steps, rate, delay)
-    _no_link(rate, delay)
     from offstage.testbeds.beds.qemu.pair import alone, running
     from offstage.testbeds.beds.qemu.pair import up as start
     from offstage.testbeds.beds.qemu.session import PHASES, Sizes
@@ -150,9 +170,18 @@ def run(
 
 @testbed.command()
 def down(
-    bed: BedArgument, out: OutOption = OUT, form: FormatOption = Format.text
+    bed: BedArgument,
+    inventory: InventoryOption = None,
+    dry_run: DryOption = False,
+    out: OutOption = OUT,
+    form: FormatOption = Format.text,
 ) -> None:
     """End what `up` started."""
+    _check(bed, "", "", inventory, dry_run)
+    if bed is Bed.bluefield:
+        from offstage.testbeds.cli.testbed_bluefield import down as stop_far
+
+        return stop_far(inventory, out, dry_run, form)
     if bed is not Bed.qemu:
         from offstage.testbeds.beds.here import down as end
 
@@ -189,6 +218,10 @@ def _run_here(
     print_summary(summary, out, form)
 
 
-def _no_link(rate: str, delay: str) -> None:
-    if rate or delay:
-        raise BadInput("--rate and --delay are for netns", "testbed qemu", "leave them out")
+def _check(bed: Bed, rate: str, delay: str, inventory: Path | None, dry_run: bool) -> None:
+    """BadInput for an option of another bed."""
+    if (rate or delay) and bed is not Bed.netns:
+        raise BadInput("--rate and --delay are for netns", f"testbed {bed.value}", "leave them out")
+    if (inventory is not None or dry_run) and bed is not Bed.bluefield:
+        raise BadInput("--inventory and --dry-run are for bluefield", f"testbed {bed.value}",
+                       "leave them out")  # fmt: skip

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
+    from offstage.testbeds.beds.bluefield import Far
     from offstage.testbeds.beds.here import Up
+    from offstage.testbeds.beds.local import DaemonSizes
     from offstage.testbeds.live.options import Arm
     from offstage.testbeds.live.results import Summary
 
-__all__ = ["drive", "start", "told"]
+__all__ = ["drive", "sizes_for", "start", "told"]
 
 SLOTS_PER_SELECTED = 4
 WINDOW_TOKENS = 4_096
@@ -22,24 +24,29 @@ def start(
     bed: str, out: Path, sessions: int, context_tokens: int, steps: int, rate: str, delay: str
 ) -> "Up":
     """The bed, with a daemon that has room for so much."""
-    from offstage.host.models import geometry
     from offstage.testbeds.beds.here import up
+
+    return up(bed, out, sizes_for(sessions, context_tokens, steps), rate, delay)
+
+
+def sizes_for(sessions: int, context_tokens: int, steps: int) -> "DaemonSizes":
+    """A daemon with room for so much of the demo's model."""
+    from offstage.host.models import geometry
     from offstage.testbeds.beds.local import DaemonSizes
     from offstage.testbeds.live.options import SELECT_BLOCKS
 
     shape = geometry("demo")
     grown = context_tokens + steps
-    sizes = DaemonSizes(
+    return DaemonSizes(
         payload_bytes=shape.block_bytes(0), layers=shape.layer_count,
         block_tokens=shape.block_tokens,
         slots=SLOTS_PER_SELECTED * SELECT_BLOCKS * sessions * shape.layer_count,
         window_tokens=WINDOW_TOKENS, context_tokens=grown,
         stored_bytes=2 * sessions * shape.session_bytes(grown), sessions=sessions,
     )  # fmt: skip
-    return up(bed, out, sizes, rate, delay)
 
 
-def drive(bed: "Up", sessions: int, context_tokens: int, steps: int) -> "Summary":
+def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "Summary":
     """Compare the arms; each host is a process of its own, in its own place."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.arms import COMPARED, compare, driven

@@ -1,0 +1,255 @@
+"""A real pair: a DPU that is reached by ssh, and this machine as the host.
+
+What is done there is a list of steps, each one shell command with what goes in and where its output
+goes: they are printed by `--dry-run` and otherwise run, in order, and the first that fails ends it.
+A step that finds its work done leaves it: `up` may be given again. The DPU gets the wheel, the
+unit and the user that it names, huge pages, keys and secrets; copies of what this machine needs
+come back.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from offstage.bindings import settings
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.settings import Settings, about, within
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
+
+__all__ = ["Dpu", "Far", "Step", "down_steps", "execute", "read_inventory", "shown",
+           "up_steps", "wait"]  # fmt: skip
+
+PRESETS = Path(__file__).resolve().parents[1] / "presets/systemd"
+STEP_S = 900.0
+ANSWER_S = 120.0
+_ENTRY = "from offstage.testbeds.cli import main; main()"
+
+
+class Dpu(Settings, frozen=True):
+    """The table `[dpu]` of an inventory."""
+
+    ssh: Annotated[str, about("as ssh takes it, such as root@bluefield")] = ""
+    options: Annotated[str, about("more words for ssh, as a shell takes them")] = ""
+    address: Annotated[str, about("of the DPU, as this machine reaches its ports")] = ""
+    wheel: Annotated[str, about("for the DPU's processor; empty: installed there already")] = ""
+    prefix: Annotated[str, about("of the virtual environment there")] = "/opt/offstage"
+    etc: Annotated[str, about("configuration, keys and secrets there")] = "/etc/offstage"
+    units: Annotated[str, about("where systemd finds units there")] = "/etc/systemd/system"
+    sysusers: Annotated[str, about("where systemd finds users there")] = "/etc/sysusers.d"
+    user: Annotated[str, about("whom the daemon runs as")] = "offstage"
+    runtime_dir: Annotated[str, about("of the daemon")] = "/run/offstage"
+    store: Annotated[str, about("file or drive of the store")] = "/var/lib/offstage/store.ofs"
+    port: Annotated[int, within(1, 65_534, "control; the fabric has the next")] = 7411
+    huge_pages: Annotated[int, within(0, 1 << 20, "of 2 MiB to reserve; 0: as they are")] = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command on `place` ("dpu" or "host"); `given` goes in, its output goes to `kept`."""
+
+    place: str
+    command: str
+    given: bytes | Path | None = None
+    kept: Path | None = None
+
+
+@dataclass(frozen=True)
+class Far:
+    """The pair as a run sees it."""
+
+    bed: str
+    out: Path
+    dpu: Dpu
+
+    @property
+    def endpoint(self) -> str:
+        """The daemon's control port."""
+        return f"tcp://{self.dpu.address}:{self.dpu.port}"
+
+    @property
+    def operator(self) -> Link:
+        """By the copy of the operator's secret."""
+        return Link(self.endpoint, "operator", name="testbed", secret=self.out / "operator.secret",
+                    curve_dir=self.out / "keys")  # fmt: skip
+
+    @property
+    def real(self) -> dict[str, str]:
+        """What is real of it."""
+        return {
+            "gpu": "not real: this machine's processor decodes",
+            "host software": "real", "dpu": f"real: the machine at {self.dpu.address}",
+            "dpu software": "real", "link": "real: the network between them, by messages",
+            "drive": f"real: {self.dpu.store} there",
+        }  # fmt: skip
+
+    def host(self, *words: str) -> list[str]:
+        """`offstage host run` on this machine, with more words."""
+        return [sys.executable, "-c", _ENTRY, "host", "run", "--endpoint", self.endpoint,
+                "--tenant", TENANT, "--secret", str(self.out / "tenant.secret"), "--fabric", "zmq",
+                "--curve-dir", str(self.out / "keys"), *words]  # fmt: skip
+
+
+def read_inventory(path: Path) -> Dpu:
+    """BadInput: no such file, no table [dpu], or one that names no machine."""
+    tables = settings.read_toml(path, "write the inventory, or name another --inventory")
+    settings.check_known(next((name for name in tables if name != "dpu"), "dpu"), ["dpu"],
+                         str(path), "table")  # fmt: skip
+    dpu = Dpu(**settings.read_table(Dpu, tables.get("dpu", {}), f"{path}: [dpu]"))
+    for name in ("ssh", "address"):
+        if not getattr(dpu, name):
+            raise BadInput(f"{name} is missing", f"{path}: [dpu]", "name the DPU")
+    if dpu.wheel and not Path(dpu.wheel).is_file():
+        raise BadInput("no such wheel", dpu.wheel, "build it, or leave wheel out")
+    return dpu
+
+
+def up_steps(dpu: Dpu, out: Path, sizes: DaemonSizes) -> list[Step]:
+    """Everything from a bare DPU to a daemon that is started."""
+    return [
+        *_installed(dpu), *_keys(dpu, out), *_configured(dpu, out, sizes), *_looked_at(dpu, out),
+        Step("dpu", "systemctl restart offstage-dpu"),
+    ]  # fmt: skip
+
+
+def down_steps(dpu: Dpu, out: Path) -> list[Step]:
+    """Stop the daemon, and fetch its log."""
+    return [
+        Step("dpu", "systemctl stop offstage-dpu"),
+        Step("dpu", "journalctl --unit offstage-dpu --no-pager --lines 2000", kept=out / "dpu.log"),
+    ]
+
+
+def _installed(dpu: Dpu) -> list[Step]:
+    prefix = shlex.quote(dpu.prefix)
+    steps = []
+    if dpu.wheel:
+        name = shlex.quote(f"/tmp/{Path(dpu.wheel).name}")
+        steps = [
+            Step("dpu", f"test -x {prefix}/bin/pip || python3 -m venv {prefix}"),
+            Step("dpu", f"cat > {name}", Path(dpu.wheel)),
+            Step("dpu", f"{prefix}/bin/pip install --quiet {name}"),
+        ]
+    unit = (PRESETS / "offstage-dpu.service").read_text(encoding="utf-8")
+    for shipped, own in (
+        ("/opt/offstage", dpu.prefix), ("/etc/offstage", dpu.etc),
+        ("/run/offstage", dpu.runtime_dir), ("User=offstage", f"User={dpu.user}"),
+        ("Group=offstage", f"Group={dpu.user}"),
+    ):  # fmt: skip
+        unit = unit.replace(shipped, own)
+    users = (PRESETS / "offstage.sysusers.conf").read_bytes()
+    steps += [
+        Step("dpu", f"cat > {shlex.quote(dpu.units)}/offstage-dpu.service", unit.encode()),
+        Step("dpu", f"cat > {shlex.quote(dpu.sysusers)}/offstage.conf", users),
+        Step("dpu", "systemd-sysusers && systemctl daemon-reload"),
+    ]
+    if dpu.huge_pages:
+        steps.append(Step("dpu", f"sysctl --quiet --write vm.nr_hugepages={dpu.huge_pages}"))
+    return steps
+
+
+def _keys(dpu: Dpu, out: Path) -> list[Step]:
+    etc, offstage = shlex.quote(dpu.etc), f"{shlex.quote(dpu.prefix)}/bin/offstage"
+    own = f"{shlex.quote(sys.executable)} -c {shlex.quote(_ENTRY)}"
+    keys = out / "keys"
+    made = f"test -e {etc}/keys/server.key_secret || {offstage} keys make server {etc}/keys"
+    mine = f"test -e {keys}/client.key_secret || {own} keys make client {keys}"
+    steps = [Step("dpu", f"umask 077; mkdir -p {etc}"), Step("dpu", made), Step("host", mine)]
+    for name in ("tenant", "operator"):
+        file = f"{etc}/{name}.secret"
+        steps += [
+            Step("dpu", f"umask 077; test -e {file} || openssl rand -hex 32 > {file}"),
+            Step("dpu", f"cat {file}", kept=out / f"{name}.secret"),
+        ]
+    return [
+        *steps,
+        Step("dpu", f"cat {etc}/keys/server.key", kept=keys / "server.key"),
+        Step("dpu", f"cat > {etc}/testbed.key", keys / "client.key"),
+        Step("dpu", f"{offstage} keys add {etc}/keys {etc}/testbed.key --name testbed"),
+    ]
+
+
+def _configured(dpu: Dpu, out: Path, sizes: DaemonSizes) -> list[Step]:
+    config = LocalBed(out).config("bluefield", sizes, {"path": dpu.store}, {})
+    text = config.read_text(encoding="utf-8")
+    head, rest = text.split("\n\n", 1)
+    assert head.startswith("[daemon]")
+    own = {
+        "endpoint": f"tcp://{dpu.address}:{dpu.port}",
+        "fabric_endpoint": f"tcp://{dpu.address}:{dpu.port + 1}", "curve_dir": f"{dpu.etc}/keys",
+        "operator_secret_file": f"{dpu.etc}/operator.secret",
+    }  # fmt: skip
+    daemon = "\n".join(["[daemon]", *(f"{key} = {json.dumps(own[key])}" for key in own)])
+    secret = f"secret_file = {json.dumps(f'{dpu.etc}/tenant.secret')}\n"
+    written = f"{daemon}\n\n{rest.rstrip()}\n{secret}"
+    etc, user = shlex.quote(dpu.etc), shlex.quote(dpu.user)
+    return [
+        Step("dpu", f"cat > {etc}/dpu.toml", written.encode()),
+        Step("dpu", f"chown -R {user}: {etc}"),
+    ]
+
+
+def _looked_at(dpu: Dpu, out: Path) -> list[Step]:
+    own = f"{shlex.quote(sys.executable)} -c {shlex.quote(_ENTRY)}"
+    there = f"{shlex.quote(dpu.prefix)}/bin/offstage"
+    return [
+        Step(place, f"{offstage} doctor --format json || [ $? -eq 1 ]",
+             kept=out / f"doctor-{place}.json")
+        for place, offstage in (("dpu", there), ("host", own))
+    ]  # fmt: skip
+
+
+def words_of(dpu: Dpu, step: Step) -> list[str]:
+    """The command as this machine starts it."""
+    if step.place == "host":
+        return ["sh", "-c", step.command]
+    there = f"sh -c {shlex.quote(step.command)}"
+    return ["ssh", "-o", "BatchMode=yes", *shlex.split(dpu.options), dpu.ssh, there]
+
+
+def shown(dpu: Dpu, step: Step) -> str:
+    """The command as a shell takes it, with what goes in and out."""
+    line = shlex.join(words_of(dpu, step))
+    if isinstance(step.given, Path):
+        line += f" < {shlex.quote(str(step.given))}"
+    elif step.given is not None:
+        line += f" <<'END'\n{step.given.decode()}END"
+    return line + (f" > {shlex.quote(str(step.kept))}" if step.kept else "")
+
+
+def execute(dpu: Dpu, step: Step) -> None:
+    """Run it. RunFailed with the last line that it said."""
+    given = step.given.read_bytes() if isinstance(step.given, Path) else step.given or b""
+    try:
+        done = subprocess.run(words_of(dpu, step), input=given, capture_output=True, check=False,
+                              timeout=STEP_S)  # fmt: skip
+    except FileNotFoundError:
+        raise BadInput("the program ssh is missing", "testbed bluefield",
+                       "apt-get install openssh-client") from None  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise RunFailed("did not end", step.command, f"try it by hand on {step.place}") from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise RunFailed(f"{said[-1]} (on {step.place})", step.command, "mend it, and try again")
+    if step.kept is not None:
+        step.kept.parent.mkdir(parents=True, exist_ok=True)
+        step.kept.touch(mode=0o600)
+        step.kept.write_bytes(done.stdout)
+
+
+def wait(far: Far) -> None:
+    """Until the daemon answers. BadInput: what it last said, once the time is over."""
+    end = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            with far.operator.control(heartbeat=False):
+                return
+        except BadInput:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)

@@ -1,0 +1,73 @@
+"""`offstage testbed` for a DPU that is reached by ssh."""
+
+import signal
+from pathlib import Path
+
+import typer
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.beds.bluefield import (
+    Far,
+    Step,
+    down_steps,
+    execute,
+    read_inventory,
+    shown,
+    up_steps,
+    wait,
+)
+from offstage.testbeds.cli.common import Format, emit, print_summary, table
+from offstage.testbeds.cli.testbed_here import drive, sizes_for
+
+__all__ = ["down", "run", "up"]
+
+
+def up(
+    inventory: Path | None, out: Path, sizes: tuple[int, int, int], dry_run: bool, form: Format
+) -> None:
+    """Set the DPU up and start its daemon, or print every command of that."""
+    far = _far(inventory, out)
+    if _go(far, _up_steps(far, sizes), dry_run):
+        wait(far)
+        told = {"bed": far.bed, "endpoint": far.endpoint, "out": str(far.out), "real": far.real}
+        emit(told, form, table(told))
+
+
+def run(
+    inventory: Path | None, out: Path, sizes: tuple[int, int, int], dry_run: bool, form: Format
+) -> None:
+    """The same, then the arms on it; it stays up."""
+    far = _far(inventory, out)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if _go(far, _up_steps(far, sizes), dry_run):
+        wait(far)
+        print_summary(drive(far, *sizes), far.out, form)
+
+
+def down(inventory: Path | None, out: Path, dry_run: bool, form: Format) -> None:
+    """Stop the daemon there, and fetch its log."""
+    far = _far(inventory, out)
+    if _go(far, down_steps(far.dpu, far.out), dry_run):
+        emit({"ended": True, "log": str(far.out / "dpu.log")}, form, str(far.out / "dpu.log"))
+
+
+def _far(inventory: Path | None, out: Path) -> Far:
+    if inventory is None:
+        raise BadInput("bluefield needs an inventory", "testbed", "name it with --inventory FILE")
+    return Far("bluefield", out.absolute(), read_inventory(inventory))
+
+
+def _up_steps(far: Far, sizes: tuple[int, int, int]) -> list[Step]:
+    (far.out / "work").mkdir(parents=True, exist_ok=True)
+    return up_steps(far.dpu, far.out, sizes_for(*sizes))
+
+
+def _go(far: Far, steps: list[Step], dry_run: bool) -> bool:
+    """Run them; False where they were only printed."""
+    for number, step in enumerate(steps, 1):
+        if dry_run:
+            typer.echo(shown(far.dpu, step))
+        else:
+            typer.echo(f"[{number}/{len(steps)}] {step.place}: {step.command}", err=True)
+            execute(far.dpu, step)
+    return not dry_run

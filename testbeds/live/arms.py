@@ -32,7 +32,7 @@ def compare(
 
     RunFailed, BadInput: what `drive` raises, or the daemon went away. The daemon's own policy is
     put back at the end."""
-    with operator.control(heartbeat=False) as control:
+    with operator.control() as control:
         own = control.policy()
         done = []
         try:

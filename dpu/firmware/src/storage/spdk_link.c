@@ -178,7 +178,8 @@ connect_drive(struct ofs_spdk_drive *drive, char *why)
 	spdk_nvme_ctrlr_get_default_ctrlr_opts(&opts, sizeof(opts));
 	opts.keep_alive_timeout_ms = SPDK_KEEP_ALIVE_MS;
 	opts.admin_timeout_ms = LINK_ADMIN_MS;
-	opts.disable_error_logging = true; /* every status goes to the caller */
+	opts.fabrics_connect_timeout_us = LINK_ADMIN_MS * 1000ull; /* not one second: it may be busy */
+	opts.disable_error_logging = true;                         /* every status goes to the caller */
 	snprintf(opts.hostnqn, sizeof(opts.hostnqn), "%s", drive->host_nqn);
 	if (memcmp(drive->host_id, nobody, sizeof(nobody)) != 0)
 		memcpy(opts.extended_host_id, drive->host_id, sizeof(drive->host_id));

@@ -156,15 +156,15 @@ def run(
     )
     # Ended by SIGTERM, it ends its guests as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with alone(), shown(PHASES + 4) as progress:
-        pair = running()
-        mine = pair is None
-        pair = pair or start(out, progress, stays=False)
-        try:
-            result = drive(pair, sizes, progress)
-        finally:
-            if mine:
-                pair.end()
+    with alone():
+        up = running()
+        with shown(PHASES if up else PHASES + 4) as progress:  # four to start them
+            pair = up or start(out, progress, stays=False)
+            try:
+                result = drive(pair, sizes, progress)
+            finally:
+                if up is None:
+                    pair.end()
     emit(result, form, table(result))
 
 

@@ -78,6 +78,24 @@ class FirmwareDevice:
         check_rc(rc, "recovering a tenant's blocks", "[[tenant]]")
         return int(tenant[0])
 
+    def tenant_share(
+        self, tenant: int, weight: int, bandwidth_bytes_per_s: int, in_flight_bytes: int
+    ) -> None:
+        """What the tenant gets of the drive from now on; 0: no cap, and a bound by weight."""
+        share: Any = ffi.new("struct ofs_tenant_share *")
+        share.weight, share.bandwidth_bytes_per_s = weight, bandwidth_bytes_per_s
+        share.in_flight_bytes_max = in_flight_bytes
+        rc = lib.ofs_device_tenant_share(self._device, tenant, share)
+        check_rc(rc, "changing a tenant's share", "[[tenant]]",
+                 "a weight up to 65535, and a bandwidth of at least 256 B/s")  # fmt: skip
+
+    def tenant_status(self, tenant: int) -> dict[str, Any]:
+        """`struct ofs_tenant_status` by field name."""
+        status: Any = ffi.new("struct ofs_tenant_status *")
+        rc = lib.ofs_device_tenant_status_get(self._device, tenant, status)
+        check_rc(rc, "reading a tenant's figures")
+        return dict(_as_dict(status[0]))
+
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
         """A port of its own for one host; StoreFull where all ports are taken."""
         return Attachment.of_port(self._device, tenant, fabric)

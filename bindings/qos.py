@@ -117,6 +117,18 @@ class Qos:
         next_ps = int(lib.ofs_qos_next_ps(self._handle))
         return None if next_ps == lib.OFS_QOS_NEVER else next_ps
 
+    def hold(self, now_ps: int, tenant: int, held: bool) -> None:
+        """The tenant is not ready while it is held, whatever waits of it."""
+        self._advance(now_ps)
+        lib.ofs_qos_hold(self._handle, now_ps, tenant, held)
+
+    def set(self, now_ps: int, tenant: int, share: TenantShare) -> None:
+        """Another weight and another bucket from now on."""
+        self._advance(now_ps)
+        raw: Any = ffi.new("struct ofs_qos_tenant *", vars(share))
+        check_rc(lib.ofs_qos_set(self._handle, now_ps, tenant, raw), "changing a share", "qos",
+                 "a weight from 1 to 65535, and a burst of at least the quantum")  # fmt: skip
+
     @property
     def waiting(self) -> int:
         """Items that wait, of all tenants."""

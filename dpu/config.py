@@ -16,7 +16,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.private import check_private
 from offstage.dpu import options
 
-__all__ = ["SECTIONS", "Config", "change_policy", "load", "rows"]
+__all__ = ["SECTIONS", "Config", "change_policy", "change_tenant", "load", "rows"]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
+TENANT_LIVE = ("weight", "bandwidth", "in_flight")
 SECTIONS: dict[str, type[settings.Settings]] = {
     key: one.type
     for key, one in settings.declared(Config).items()
@@ -85,6 +86,15 @@ def change_policy(
     if "window_tokens" in chosen:
         chosen.setdefault("window_blocks", 0)
     return msgspec.structs.replace(policy, **chosen)
+
+
+def change_tenant(
+    tenant: options.Tenant, changes: Mapping[str, str], where: str
+) -> options.Tenant:
+    """`tenant` with its share of the drive changed, which is what may change while it runs."""
+    for key in changes:
+        settings.check_known(key, TENANT_LIVE, where, "key")
+    return msgspec.structs.replace(tenant, **settings.read_table(options.Tenant, changes, where))
 
 
 def rows(config: Config) -> Iterable[tuple[str, str, str]]:

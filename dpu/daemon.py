@@ -155,6 +155,9 @@ class Daemon:
             if generated:
                 publish_secret(self.runtime_dir, tenant.name, secret)
             index = self.device.tenant_add(index_key(secret), slots, tenant.weight)
+            self.device.tenant_share(
+                index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
+            )
             tenants.append(TenantState(tenant.name, index, secret, slots))
         return tenants
 
@@ -273,8 +276,8 @@ class Daemon:
             status = self.device.status()
             self._note_target(status)
             self.telemetry.set(Snapshot(
-                tenants=tenants, status=status, stages=self.device.stages(),
-                daemon=self.service.counts(),
+                tenants=tenants, shares=self.service.shares(), status=status,
+                stages=self.device.stages(), daemon=self.service.counts(),
             ))  # fmt: skip
         except OffstageError as error:
             self.log.error("reactor_silent", error=str(error))

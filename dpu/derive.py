@@ -21,6 +21,8 @@ __all__ = ["Derived", "check_endpoint", "core_policy", "derive", "parse_host_por
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 SLOTS_MIN = 8  # fewer cannot hold one step's sinks, window and a demand
+CORE_READS_MAX = 16_384
+CORE_PREFETCHES_MAX = 4096
 RECORDS_MIN = 4  # of a segment: its header must stay a small part of it
 
 
@@ -32,6 +34,7 @@ class Derived:
     slot_counts: tuple[int, ...]  # of each tenant, in the order of the configuration
     session_chunk_max: int
     demand_max: int
+    core_reads: int  # that the core may have begun: of several tenants each has a part
     window_blocks: int
     segment_count: int
     ttl_s: int
@@ -62,15 +65,27 @@ def derive(config: Config) -> Derived:
     entries = config.limits.port_entries
     if entries & (entries - 1):
         raise BadInput(f"limits.port_entries is {entries}", where, "choose a power of two")
+    demand_max = min(config.limits.demands, *slot_counts)
     return Derived(
         record_size_bytes=record_bytes,
         slot_counts=slot_counts,
         session_chunk_max=-(-config.limits.context_tokens // config.arena.block_tokens),
-        demand_max=min(config.limits.demands, *slot_counts),
+        demand_max=demand_max,
+        core_reads=_core_reads(config, demand_max),
         window_blocks=policy_window_blocks(config.policy, config.arena.block_tokens),
         segment_count=segments,
         ttl_s=-(-config.store.ttl_ns // 10**9),
     )
+
+
+def _core_reads(config: Config, demand_max: int) -> int:
+    """With one tenant, what may be in flight. With several none waits behind another in the core:
+    two steps of each, and what is prefetched, wait for their turn at the drive instead."""
+    if len(config.tenants) == 1:
+        return config.limits.reads
+    wanted = 2 * demand_max * len(config.tenants)
+    ahead = min(config.policy.prefetch_in_flight_max, CORE_PREFETCHES_MAX)
+    return max(min(wanted, CORE_READS_MAX) + ahead, config.limits.reads)
 
 
 def policy_window_blocks(policy: PolicyOptions, block_tokens: int) -> int:

@@ -30,6 +30,10 @@ class DeviceLike(Protocol):
     epoch: int
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int: ...
+    def tenant_share(
+        self, tenant: int, weight: int, bandwidth_bytes_per_s: int, in_flight_bytes: int
+    ) -> None: ...
+    def tenant_status(self, tenant: int) -> dict[str, Any]: ...
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]: ...
     def reattach(self, port: int) -> Attachment: ...
     def connect(self, port: int, answer: bytes) -> None: ...
@@ -152,7 +156,9 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     core.session_chunk_max = derived.session_chunk_max
     core.layer_count, core.slot_count = config.arena.layers, derived.slot_count
     core.block_size_bytes = derived.record_size_bytes
-    core.io_max, core.queue_max = limits.reads, limits.queue
+    core.io_max, core.queue_max = derived.core_reads, limits.queue
+    filled.reads_max = limits.reads
+    filled.in_flight_bytes_max = limits.tenant_in_flight_bytes if len(config.tenants) > 1 else 0
     core.demand_max = derived.demand_max
     core.log_size_bytes = limits.log_bytes if recording else 0
     core.record_max = limits.records if recording else 0

@@ -231,7 +231,12 @@ class Limits(Settings, frozen=True):
     port_entries: Annotated[int, within(2, 4096, "commands of a port at once; power of two")] = 64
     put_slots: Annotated[int, within(1, 4096, "blocks of a port being written at once")] = 64
     demands: Annotated[int, within(1, 65536, "demands of one layer of one step")] = 512
-    reads: Annotated[int, within(1, 65536, "block reads in flight")] = 64
+    reads: Annotated[int, within(1, 65536, "block reads in flight, of all tenants")] = 64
+    tenant_in_flight_bytes: Annotated[
+        Size,
+        within(0, 1 << 40, "reads and writes at the drive of the tenant of the least weight, where "
+                           "there are several; 0: no bound"),
+    ] = 512 << 10
     queue: Annotated[int, within(16, 1 << 20, "prefetch candidates waiting")] = 4096
     connections: Annotated[
         int, within(8, 65536, "control connections at once; a host has two")
@@ -256,7 +261,15 @@ class Tenant(Settings, frozen=True):
     share_percent: Annotated[
         int, within(0, 100, "part of the arena; 0: an equal part of the rest")
     ] = 0
-    weight: Annotated[int, within(1, 1_000_000, "share of the prefetch bandwidth")] = 1
+    weight: Annotated[
+        int, within(1, 65535, "share of the drive: of prefetch, demand reads and writes")
+    ] = 1
+    bandwidth_bytes_per_s: Annotated[
+        Rate, within(0, 1 << 43, "of all its reads and writes, such as 200MB/s; 0: no cap")
+    ] = 0
+    in_flight_bytes: Annotated[
+        Size, within(0, 1 << 40, "at the drive at once; 0: by weight, of limits.tenant_in_flight")
+    ] = 0
     users: Annotated[
         tuple[str, ...],
         about("users of this machine who may attach over shm; empty, like groups: the daemon's"),

@@ -23,8 +23,9 @@ from offstage.bindings.errors import (
     OffstageError,
     StoreFull,
 )
+from offstage.dpu import options
 from offstage.dpu import protocol as p
-from offstage.dpu.config import Config, change_policy
+from offstage.dpu.config import Config, change_policy, change_tenant
 from offstage.dpu.connects import Connects
 from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
 from offstage.dpu.device import DeviceLike
@@ -74,6 +75,7 @@ class Service:
         self.hosts, self.attachments, self._log = hosts, attachments, log
         self.connects = connects
         self.policy = config.policy
+        self.tenants = {tenant.name: tenant for tenant in config.tenants}
         self.draining = False
         self._nixl_tenants: set[int] = set()
         self.fabrics = set(config.daemon.fabrics)  # what hosts may attach over now
@@ -270,11 +272,39 @@ class Service:
 
     def _policy_set(self, host: Host, request: p.PolicySet) -> p.Reply:
         self.operator(host.ticket)
-        policy = change_policy(self.policy, request.changes)
-        self.device.set_policy(policy)
-        self.policy = policy
+        shares, changes = self._shares_of(request.changes)
+        policy = change_policy(self.policy, changes)
+        for tenant in shares:
+            self.device.tenant_share(
+                self.hosts.tenants[tenant.name].index, tenant.weight,
+                tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes,
+            )  # fmt: skip
+            self.tenants[tenant.name] = tenant
+        if changes:
+            self.device.set_policy(policy)
+            self.policy = policy
         self._log.info("policy_changed", **request.changes)
         return p.PolicyReply(policy=self.policy_now())
+
+    def _shares_of(
+        self, changes: dict[str, str]
+    ) -> tuple[list[options.Tenant], dict[str, str]]:
+        """The tenants that `tenant.NAME.KEY` changes, as they are to be, and the other changes."""
+        others: dict[str, str] = {}
+        chosen: dict[str, dict[str, str]] = {}
+        for key, text in changes.items():
+            name, dot, leaf = key.removeprefix("tenant.").rpartition(".")
+            if not key.startswith("tenant.") or not dot:
+                others[key] = text
+                continue
+            if name not in self.tenants:
+                raise Refused("unknown", "no such tenant", name,
+                              f"one of {', '.join(self.tenants)}")  # fmt: skip
+            chosen.setdefault(name, {})[leaf] = text
+        return [
+            change_tenant(self.tenants[name], each, f"tenant.{name}")
+            for name, each in chosen.items()
+        ], others
 
     def _policy_get(self, host: Host, request: p.PolicyGet) -> p.Reply:
         return p.PolicyReply(policy=self.policy_now())
@@ -362,7 +392,8 @@ class Service:
             for one in self.hosts.all()
         ]  # fmt: skip
         tenants = [
-            {"name": one.name, "slots": one.slot_count} for one in self.hosts.tenants.values()
+            {"name": name, "slots": self.hosts.tenants[name].slot_count, **share}
+            for name, share in self.shares().items()
         ]
         stages = {
             name: {figure: value for figure, value in stage.items() if figure != "buckets"}
@@ -390,6 +421,12 @@ class Service:
         path = moved["path"] if moved["state"] == "done" else self.config.storage.path
         return {"architecture": platform.machine(), "kernel": platform.release(),
                 "cores": os.cpu_count(), "store": path}  # fmt: skip
+
+    def shares(self) -> dict[str, dict[str, Any]]:
+        """What each tenant gets of the drive, and waits for."""
+        return {
+            one.name: self.device.tenant_status(one.index) for one in self.hosts.tenants.values()
+        }
 
     def counts(self) -> dict[str, int]:
         """The daemon's own counters: of its messages and of the connections that they come by."""

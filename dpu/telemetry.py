@@ -65,6 +65,22 @@ STATUS_GAUGES = {
     "slots_quarantined": ("quarantined_slots", "slots a hung read may still write to"),
     "draining": ("draining", "1 while the daemon drains"),
 }
+# Of each tenant: field of `struct ofs_tenant_status` -> metric and help.
+SHARE_COUNTERS = {
+    "issued": ("tenant_ios", "reads and writes that had their turn at the drive"),
+    "issued_bytes": ("tenant_io_bytes", "bytes of reads and writes that had their turn"),
+    "held_back": ("tenant_held_back_turns", "reactor turns in which its commands had to wait"),
+}
+SHARE_SECONDS = {
+    "wait_ns_sum": ("tenant_io_wait_seconds", "reads and writes waited for their turn"),
+    "throttled_ns": ("tenant_throttled_seconds", "something waited for the bandwidth cap"),
+}
+SHARE_GAUGES = {
+    "waiting": ("tenant_ios_waiting", "reads and writes that wait for their turn"),
+    "in_flight": ("tenant_ios_in_flight", "reads and writes at the drive"),
+    "in_flight_max": ("tenant_ios_in_flight_max", "the bound of it"),
+    "weight": ("tenant_weight", "share of the drive"),
+}
 DAEMON_COUNTERS = {
     "messages": "control messages taken",
     "messages_bad": "control messages that were refused",
@@ -77,7 +93,8 @@ DAEMON_COUNTERS = {
 
 
 class Snapshot(dict[str, Any]):
-    """`tenants`: name -> ledger; `status` and `stages`: the device's; `daemon`: its counters."""
+    """`tenants`: name -> ledger; `shares`: name -> its figures at the drive; `status` and
+    `stages`: the device's; `daemon`: its counters."""
 
 
 class View(Collector):
@@ -93,10 +110,13 @@ class View(Collector):
         yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
         yield from _reactor_metrics(snapshot["status"])
         tenants: Mapping[str, Any] = snapshot["tenants"]
+        shares: Mapping[str, Any] = snapshot["shares"]
         if who != OPERATOR:
             yield from _ledger_metrics({name: tenants[name] for name in [who] if name in tenants})
+            yield from _share_metrics({name: shares[name] for name in [who] if name in shares})
             return
         yield from _ledger_metrics(tenants)
+        yield from _share_metrics(shares)
         yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
         yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
         yield from _storage_metrics(snapshot["status"])
@@ -109,7 +129,7 @@ class Telemetry:
     the endpoint."""
 
     def __init__(self) -> None:
-        self._snapshot = Snapshot(tenants={}, status={}, stages={}, daemon={})
+        self._snapshot = Snapshot(tenants={}, shares={}, status={}, stages={}, daemon={})
         self._tokens: Mapping[str, str] = {}
         self._scrapes: Scrapes | None = None
         self.port = 0
@@ -177,6 +197,20 @@ def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
         buckets, total_s = _log2_buckets(ledger["lead_ns_log2"])
         lead.add_metric([tenant], buckets, total_s)
     yield from (ends, fates, reads, *plain.values(), resident, lead)
+
+
+def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
+    kinds: list[tuple[dict[str, tuple[str, str]], Callable[..., Metric], float]] = [
+        (SHARE_COUNTERS, CounterMetricFamily, 1),
+        (SHARE_SECONDS, CounterMetricFamily, 1e9),
+        (SHARE_GAUGES, GaugeMetricFamily, 1),
+    ]
+    for table, family, unit in kinds:
+        for name, (metric, text) in table.items():
+            one: Any = family(f"offstage_{metric}", text, labels=["tenant"])
+            for tenant, figures in shares.items():
+                one.add_metric([tenant], figures[name] / unit)
+            yield one
 
 
 def _log2_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], float]:

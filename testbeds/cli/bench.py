@@ -113,6 +113,23 @@ def qos(
 
 
 @bench.command()
+def tenants(
+    seconds: Annotated[float, typer.Option("--seconds", help="of each phase")] = 3.0,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="where the store lies meanwhile: 1 GiB")
+    ] = None,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """What neighbours that flood do to a tenant, and what weights give, at a daemon."""
+    from offstage.testbeds.bench.tenants import bench_tenants
+
+    found = bench_tenants(seconds=seconds, folder=folder, seed=seed, say=_say)
+    _finish("tenants", found, out, form)
+
+
+@bench.command()
 def codec(
     models: Annotated[
         Path | None,

@@ -193,6 +193,39 @@ def qos_table(result: Mapping[str, Any]) -> Drawn:
     return drawn(rows), notes
 
 
+def tenants_table(result: Mapping[str, Any]) -> Drawn:
+    """The victim attacked, beside itself alone; and what two floods of unlike weights moved."""
+    phases, shares = result["phases"], result["shares"]
+    alone = max((phases[name] for name in ("alone", "alone again")), key=lambda one: one["ns_p99"])
+    rows: list[Row] = []
+    for name in ("demands", "all ways"):
+        phase = phases[name]
+        aim, met = _aim(result["aims"], f"{name}: p99")
+        rows.append((f"{name}, p99", format_time(phase["ns_p99"]), format_time(alone["ns_p99"]),
+                     phase["ratio"], aim, met))  # fmt: skip
+        rows.append((f"{name}, p50", format_time(phase["ns_p50"]), format_time(alone["ns_p50"]),
+                     phase["ratio_p50"], "", None))  # fmt: skip
+        aim, met = _aim(result["aims"], f"{name}: hits")
+        rows.append((f"{name}, hits", f"{phase['hit_percent']:.1f} %",
+                     f"{alone['hit_percent']:.1f} %", None, aim, met))  # fmt: skip
+    aim, met = _aim(result["aims"], "bytes by weight")
+    for name, weight, part in zip(
+        shares["tenants"], shares["weights"], shares["by_weight"], strict=True
+    ):
+        rows.append((f"bytes by weight of {name}, weight {weight}", f"{part:.3f}", "1.000", part,
+                     aim, met))  # fmt: skip
+    rows.append(("Jain's index of them", f"{shares['jain']:.4f}", "", None, "", None))
+    for name, part in zip(shares["tenants"], shares["idle"], strict=True):
+        rows.append((f"looks at which nothing of {name} waited", f"{100 * part:.0f} %", "", None,
+                     "", None))  # fmt: skip
+    notes = [
+        f"measured on {result['storage']}, {result['seconds']:g} s a phase, seed {result['seed']}: "
+        f"a fetch of {result['cold_blocks']} blocks of {format_size(result['block_bytes'])} that "
+        "are not staged; the reference is the same tenant alone, before or after, the slower",
+    ]
+    return drawn(rows), notes
+
+
 def codec_table(result: Mapping[str, Any]) -> Drawn:
     """What KV shrinks to beside zlib, least and most of all layers; rates beside memcpy and zlib;
     lossy modes apart."""
@@ -316,4 +349,5 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], Drawn]] = {
     "qos": qos_table,
     "spdk": spdk_table,
     "storage": storage_table,
+    "tenants": tenants_table,
 }

@@ -33,7 +33,7 @@ class PlainQos:
     """The same calls as `offstage.bindings.qos.Qos`, the same answers."""
 
     def __init__(self, config: QosConfig, tenants: list[TenantShare]) -> None:
-        self.config, self.tenants = config, tenants
+        self.config, self.tenants = config, list(tenants)
         self.waiters: list[list[Waiter]] = [[] for _ in tenants]
         self.taken: list[list[tuple[int, int]]] = [[] for _ in tenants]  # when, bytes
         self.deficits = [0] * len(tenants)
@@ -41,6 +41,13 @@ class PlainQos:
         self.rounds = [0] * len(tenants)
         self.sessions: dict[tuple[int, int], tuple[int, int]] = {}  # round, bytes used of it
         self.sequence = 0
+        self.held: set[int] = set()
+
+    def hold(self, now_ps: int, tenant: int, held: bool) -> None:
+        self.held = self.held | {tenant} if held else self.held - {tenant}
+
+    def weigh(self, tenant: int, weight: int) -> None:
+        self.tenants[tenant] = replace(self.tenants[tenant], weight=weight)
 
     def put(self, now_ps: int, item: Item) -> Refusal | None:
         waiters = self.waiters[item.tenant]
@@ -64,8 +71,8 @@ class PlainQos:
         return min(self.waiters[tenant], key=lambda one: (self.sessions[one.who][0], *one.order))
 
     def ready_ps(self, tenant: int) -> int | None:
-        """From when on the bucket covers the first item; None: nothing waits."""
-        if not self.waiters[tenant]:
+        """From when on the bucket covers the first item; None: nothing waits, or it is held."""
+        if not self.waiters[tenant] or tenant in self.held:
             return None
         share = self.tenants[tenant]
         if share.rate_bytes_per_s == 0:

@@ -10,6 +10,9 @@
  * nothing was busy for `spin_ns` it sleeps on its descriptors until something happens or the next
  * deadline.
  *
+ * Reads and writes of all tenants go to the drive in the order of one arbiter (qos.h), after the
+ * core has decided what is read. A tenant's commands have a part of each of the reactor's turns.
+ *
  * Every read and put has a deadline of the reactor's own: a hung device ends as -ETIMEDOUT, with
  * the slot quarantined until the device lets go. A put is copied out of the host's window and
  * checked there before anything is written, so that the host may do with its window what it likes,
@@ -49,9 +52,11 @@ struct ofs_device_config {
 		*timing;         /* of a modelled device, whose pace is kept; the caller's. NULL: none */
 	uint32_t dilation;   /* the machine's time in one of the device's; 0 or 1: the same */
 	uint32_t write_mode; /* enum ofs_write_mode */
-	uint32_t dirty_blocks_max; /* write-back: staged and not yet on NVMe */
-	uint64_t io_timeout_ns;    /* a read or write that takes longer has failed */
-	uint64_t spin_ns;          /* idle this long, then sleep; UINT64_MAX: never sleep */
+	uint32_t dirty_blocks_max;    /* write-back: staged and not yet on NVMe */
+	uint32_t reads_max;           /* at the drive at once, of all tenants; 0: core.io_max */
+	uint64_t in_flight_bytes_max; /* at the drive of the tenant of the least weight; 0: no bound */
+	uint64_t io_timeout_ns;       /* a read or write that takes longer has failed */
+	uint64_t spin_ns;             /* idle this long, then sleep; UINT64_MAX: never sleep */
 	uint32_t port_max;
 	uint32_t port_entry_count;
 	uint32_t put_slot_count; /* of one port */
@@ -60,6 +65,29 @@ struct ofs_device_config {
 	uint32_t stage_timers; /* 1: time the stages that the reactor sees (enum ofs_stage) */
 	uint32_t sim_clock;    /* 1: simulated clock; drive with ofs_device_poll */
 	int32_t cpu;           /* pin the reactor to this core; -1 none */
+};
+
+/* What a tenant gets of the drive. */
+struct ofs_tenant_share {
+	uint32_t weight; /* from 1 to 65535 */
+	uint32_t reserved;
+	uint64_t bandwidth_bytes_per_s; /* of all its reads and writes; 0: no cap */
+	uint64_t in_flight_bytes_max;   /* at the drive at once; 0: the device's, by weight */
+};
+
+/* Gauges, and counters since open. */
+struct ofs_tenant_status {
+	uint64_t weight;
+	uint64_t bandwidth_bytes_per_s;
+	uint64_t in_flight; /* reads and writes at the drive */
+	uint64_t in_flight_max;
+	uint64_t waiting; /* for their turn */
+	uint64_t issued;
+	uint64_t issued_bytes;
+	uint64_t wait_ns_sum; /* for their turn, of those issued */
+	uint64_t wait_ns_max;
+	uint64_t throttled_ns; /* something waited for the cap */
+	uint64_t held_back;    /* turns of the reactor in which commands stayed in their rings */
 };
 
 struct ofs_device_status {
@@ -129,6 +157,11 @@ void ofs_device_close(struct ofs_device *device, int drain);
 
 int ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_config *config,
 	uint32_t *tenant);
+/* Another share of the drive from now on; the core's own share of prefetch stays. */
+int ofs_device_tenant_share(struct ofs_device *device, uint32_t tenant,
+	const struct ofs_tenant_share *share);
+int ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
+	struct ofs_tenant_status *status);
 /* Once per tenant, before hosts come: what the store recovered becomes known to the core. */
 int ofs_device_restore(struct ofs_device *device, uint32_t tenant);
 /*

@@ -6,7 +6,8 @@
  * tenant `weight` quanta of bytes, and what is too little for its first item stays for its next
  * turn. A tenant has a turn while it is ready: something waits, and its token bucket covers the
  * first item. Whoever is taken from is charged; nobody ready waits while nobody is served.
- * A tenant that is not ready when its turn ends keeps nothing of it.
+ * A tenant that is not ready when its turn ends keeps nothing of it. The caller may hold a tenant,
+ * such as one that has enough on its way: it is not ready until it is let go.
  *
  * Within a tenant, sessions have rounds: in one round a session is served session_quantum bytes,
  * what is too much of its last item counts in its next round, and no session begins its next round
@@ -117,6 +118,14 @@ int ofs_qos_take(struct ofs_qos *qos, uint64_t now_ps, struct ofs_qos_item *item
  * OFS_QOS_NEVER where nothing waits.
  */
 uint64_t ofs_qos_next_ps(const struct ofs_qos *qos);
+/* The tenant is not ready while it is held (1), whatever waits of it. */
+void ofs_qos_hold(struct ofs_qos *qos, uint64_t now_ps, uint32_t tenant, int held);
+/*
+ * Another weight and another bucket from now on; what is in the bucket stays, as much as fits, and
+ * one that was without a rate is full. -EINVAL, nothing changed: a number out of range.
+ */
+int ofs_qos_set(struct ofs_qos *qos, uint64_t now_ps, uint32_t tenant,
+	const struct ofs_qos_tenant *share);
 /* Items that wait, of all tenants. */
 uint32_t ofs_qos_waiting(const struct ofs_qos *qos);
 void ofs_qos_stats(const struct ofs_qos *qos, uint32_t tenant, struct ofs_qos_stats *stats);
@@ -124,5 +133,8 @@ void ofs_qos_stats(const struct ofs_qos *qos, uint32_t tenant, struct ofs_qos_st
 int ofs_qos_session_stats(const struct ofs_qos *qos, uint32_t entry,
 	struct ofs_qos_session_stats *stats);
 /* cdef: end */
+
+/* Nothing waits any more; counters, buckets and turns stay as they are. */
+void ofs_qos_clear(struct ofs_qos *qos, uint64_t now_ps);
 
 #endif

@@ -133,6 +133,9 @@ uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
 int ofs_store_verify(const struct ofs_store *store);
 /* cdef: end */
 
+/* Whether one more put or get would find an op and a place in the storage's queue. */
+int ofs_store_has_room(const struct ofs_store *store);
+
 /* Whether other bytes than those of this checksum are stored, or being written, under the key. */
 int ofs_store_conflicts(const struct ofs_store *store, const struct ofs_key *store_key,
 	uint32_t layer, uint64_t checksum, uint64_t now_s);

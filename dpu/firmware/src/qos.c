@@ -3,8 +3,9 @@
  *
  * Model: what waits of a tenant stands in qos_sessions.h, which knows its first item. A tenant that
  * is ready has its bit set; one whose bucket does not cover its first item stands in the heap of
- * the throttled, by the time when it will. Both change only where the first item of a tenant does:
- * tokens only grow otherwise, so a time computed once stays right. The bits are words under a
+ * the throttled, by the time when it will, and one that is held has neither. They change only where
+ * the first item of a tenant does, or its caller says so: tokens only grow otherwise, so a time
+ * computed once stays right. The bits are words under a
  * summary of which words are not 0, so that the next turn is found in two steps.
  */
 #include "qos.h"
@@ -35,6 +36,7 @@ struct ofs_qos_share {
 	uint64_t throttled_from_ps;
 	uint32_t throttled; /* position in the heap of the throttled, or OFS_NONE */
 	uint32_t waiting;
+	int held;
 	struct ofs_qos_stats stats;
 };
 
@@ -157,17 +159,17 @@ bucket_covers_ps(struct ofs_qos_share *share, uint64_t now_ps, uint32_t cost_byt
 	return now_ps + (need - share->tokens + share->rate - 1) / share->rate;
 }
 
-/* After another item became the tenant's first, or none is left. */
+/* After another item became the tenant's first, or none is left, or its terms are others. */
 static void
 tenant_settle(struct ofs_qos *qos, uint32_t tenant)
 {
 	struct ofs_qos_share *share = &qos->shares[tenant];
 	struct ofs_qos_throttled entry = {{qos->now_ps, tenant}};
 
-	if (share->waiting > 0)
+	if (share->waiting > 0 && !share->held)
 		entry.key.first = bucket_covers_ps(share, qos->now_ps,
 			ofs_qos_sessions_first(&qos->sessions, tenant)->cost_bytes);
-	ready_set(qos, tenant, share->waiting > 0 && entry.key.first == qos->now_ps);
+	ready_set(qos, tenant, share->waiting > 0 && !share->held && entry.key.first == qos->now_ps);
 	if (entry.key.first == qos->now_ps) {
 		if (share->throttled != OFS_NONE)
 			throttled_remove(qos, share, qos->now_ps);
@@ -328,6 +330,28 @@ rate_of(uint64_t bytes_per_s)
 }
 
 static int
+share_check(const struct ofs_qos_config *config, const struct ofs_qos_tenant *tenant)
+{
+	if (tenant->weight == 0 || tenant->weight > WEIGHT_MAX)
+		return -EINVAL;
+	if (tenant->rate_bytes_per_s == 0)
+		return 0;
+	if (tenant->rate_bytes_per_s > OFS_QOS_RATE_MAX || rate_of(tenant->rate_bytes_per_s) == 0
+		|| tenant->burst_bytes < config->quantum_bytes || tenant->burst_bytes > OFS_QOS_BYTES_MAX)
+		return -EINVAL;
+	return 0;
+}
+
+static void
+share_terms(const struct ofs_qos *qos, struct ofs_qos_share *share,
+	const struct ofs_qos_tenant *tenant)
+{
+	share->turn_bytes = tenant->weight * qos->config.quantum_bytes;
+	share->rate = rate_of(tenant->rate_bytes_per_s);
+	share->burst = tenant->burst_bytes << TOKEN_BITS;
+}
+
+static int
 config_check(const struct ofs_qos_config *config, const struct ofs_qos_tenant *tenants)
 {
 	if (config->tenant_count == 0 || config->tenant_count > OFS_QOS_TENANTS_MAX
@@ -339,18 +363,9 @@ config_check(const struct ofs_qos_config *config, const struct ofs_qos_tenant *t
 		|| (config->session_quantum_bytes > 0
 			&& config->session_quantum_bytes < config->quantum_bytes))
 		return -EINVAL;
-	for (uint32_t i = 0; i < config->tenant_count; i++) {
-		const struct ofs_qos_tenant *tenant = &tenants[i];
-
-		if (tenant->weight == 0 || tenant->weight > WEIGHT_MAX)
+	for (uint32_t i = 0; i < config->tenant_count; i++)
+		if (share_check(config, &tenants[i]) != 0)
 			return -EINVAL;
-		if (tenant->rate_bytes_per_s == 0)
-			continue;
-		if (tenant->rate_bytes_per_s > OFS_QOS_RATE_MAX || rate_of(tenant->rate_bytes_per_s) == 0
-			|| tenant->burst_bytes < config->quantum_bytes
-			|| tenant->burst_bytes > OFS_QOS_BYTES_MAX)
-			return -EINVAL;
-	}
 	return 0;
 }
 
@@ -374,15 +389,53 @@ ofs_qos_open(struct ofs_qos **out, const struct ofs_qos_config *config,
 		ofs_qos_close(qos);
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < config->tenant_count; i++) {
-		struct ofs_qos_share *share = &qos->shares[i];
-
-		share->turn_bytes = tenants[i].weight * config->quantum_bytes;
-		share->rate = rate_of(tenants[i].rate_bytes_per_s);
-		share->burst = tenants[i].burst_bytes << TOKEN_BITS;
-	}
+	for (uint32_t i = 0; i < config->tenant_count; i++)
+		share_terms(qos, &qos->shares[i], &tenants[i]);
 	ofs_qos_reset(qos);
 	*out = qos;
+	return 0;
+}
+
+void
+ofs_qos_hold(struct ofs_qos *qos, uint64_t now_ps, uint32_t tenant, int held)
+{
+	assert(tenant < qos->config.tenant_count);
+	time_advance(qos, now_ps);
+	if (qos->shares[tenant].held != held) {
+		qos->shares[tenant].held = held;
+		tenant_settle(qos, tenant);
+	}
+}
+
+void
+ofs_qos_clear(struct ofs_qos *qos, uint64_t now_ps)
+{
+	time_advance(qos, now_ps);
+	ofs_qos_sessions_clear(&qos->sessions);
+	qos->waiting = 0;
+	for (uint32_t i = 0; i < qos->config.tenant_count; i++) {
+		qos->shares[i].waiting = 0;
+		tenant_settle(qos, i);
+	}
+}
+
+int
+ofs_qos_set(struct ofs_qos *qos, uint64_t now_ps, uint32_t tenant,
+	const struct ofs_qos_tenant *terms)
+{
+	struct ofs_qos_share *share = &qos->shares[tenant];
+
+	if (tenant >= qos->config.tenant_count || share_check(&qos->config, terms) != 0)
+		return -EINVAL;
+	time_advance(qos, now_ps);
+	if (share->rate > 0)
+		bucket_fill(share, now_ps);
+	else
+		share->tokens = terms->burst_bytes << TOKEN_BITS;
+	share->filled_ps = now_ps;
+	share_terms(qos, share, terms);
+	share->tokens = share->tokens < share->burst ? share->tokens : share->burst;
+	tenant_settle(qos, tenant);
 	return 0;
 }
 
@@ -401,6 +454,7 @@ ofs_qos_reset(struct ofs_qos *qos)
 		share->tokens = share->burst;
 		share->throttled = OFS_NONE;
 		share->waiting = 0;
+		share->held = 0;
 		memset(&share->stats, 0, sizeof(share->stats));
 	}
 }

@@ -222,20 +222,35 @@ ofs_qos_sessions_close(struct ofs_qos_sessions *sessions)
 }
 
 void
+ofs_qos_sessions_clear(struct ofs_qos_sessions *sessions)
+{
+	uint32_t entry_count = sessions->config.session_count + sessions->config.tenant_count;
+
+	for (uint32_t tenant = 0; tenant < sessions->config.tenant_count; tenant++) {
+		struct ofs_qos_waiter *waiters = waiters_of(sessions, tenant);
+		struct ofs_qos_line *line = &sessions->lines[tenant];
+
+		for (uint32_t i = 0; i < sessions->config.queue_max; i++)
+			waiters[i].left = i + 1 < sessions->config.queue_max ? i + 1 : OFS_NONE;
+		line->free = line->member_counts[0] = line->member_counts[1] = 0;
+	}
+	for (uint32_t i = 0; i < entry_count; i++) {
+		sessions->entries[i].first = OFS_NONE;
+		sessions->entries[i].stats.waiting = 0;
+	}
+}
+
+void
 ofs_qos_sessions_reset(struct ofs_qos_sessions *sessions)
 {
 	uint32_t session_count = sessions->config.session_count;
 
 	for (uint32_t tenant = 0; tenant < sessions->config.tenant_count; tenant++) {
-		struct ofs_qos_waiter *waiters = waiters_of(sessions, tenant);
-
-		for (uint32_t i = 0; i < sessions->config.queue_max; i++)
-			waiters[i].left = i + 1 < sessions->config.queue_max ? i + 1 : OFS_NONE;
 		sessions->lines[tenant] = (struct ofs_qos_line){.free = 0};
 		sessions->entries[session_count + tenant] =
-			(struct ofs_qos_session){.first = OFS_NONE, .stats.tenant = tenant};
+			(struct ofs_qos_session){.stats.tenant = tenant};
 	}
 	for (uint32_t i = 0; i < session_count; i++)
-		sessions->entries[i] =
-			(struct ofs_qos_session){.first = OFS_NONE, .stats.tenant = OFS_NONE};
+		sessions->entries[i] = (struct ofs_qos_session){.stats.tenant = OFS_NONE};
+	ofs_qos_sessions_clear(sessions);
 }

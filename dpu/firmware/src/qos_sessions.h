@@ -54,6 +54,8 @@ struct ofs_qos_sessions {
 int ofs_qos_sessions_open(struct ofs_qos_sessions *sessions, const struct ofs_qos_config *config);
 void ofs_qos_sessions_close(struct ofs_qos_sessions *sessions);
 void ofs_qos_sessions_reset(struct ofs_qos_sessions *sessions);
+/* Nothing waits; rounds and counters stay. */
+void ofs_qos_sessions_clear(struct ofs_qos_sessions *sessions);
 /* Its session's entry, or the one that it shares; an idle one is of who puts into it. */
 uint32_t ofs_qos_sessions_entry(struct ofs_qos_sessions *sessions, const struct ofs_qos_item *item);
 /* 1: it is its tenant's first now. The tenant has room. */

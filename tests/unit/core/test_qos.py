@@ -41,6 +41,20 @@ def random_item(draw: random.Random, tag: int, busy: list[int], now_ps: int) -> 
     )
 
 
+def change_terms(
+    draw: random.Random, qos: Qos, plain: PlainQos, now_ps: int, tenant: int
+) -> None:
+    """The tenant is held, or let go, or has another weight."""
+    if draw.random() < 0.7:
+        held = draw.random() < 0.5
+        qos.hold(now_ps, tenant, held)
+        plain.hold(now_ps, tenant, held)
+        return
+    weight = draw.randint(1, 9)
+    qos.set(now_ps, tenant, replace(plain.tenants[tenant], weight=weight))
+    plain.weigh(tenant, weight)
+
+
 @settings(max_examples=60)
 @given(seed=SEEDS)
 def test_it_decides_what_the_plain_model_decides(seed: int) -> None:
@@ -63,8 +77,13 @@ def test_it_decides_what_the_plain_model_decides(seed: int) -> None:
             assert qos.put(now_ps, item) == plain.put(now_ps, item)
         else:
             assert qos.take(now_ps) == plain.take(now_ps)
+        if draw.random() < 0.1:
+            change_terms(draw, qos, plain, now_ps, draw.choice(busy))
         next_ps = qos.next_ps()
         assert (None if next_ps is None else max(next_ps, now_ps)) == plain.next_ps(now_ps)
+    for tenant in busy:
+        qos.hold(now_ps, tenant, False)
+        plain.hold(now_ps, tenant, False)
     while (next_ps := plain.next_ps(now_ps)) is not None:
         assert qos.take(next_ps - 1) is None if next_ps > now_ps else True
         now_ps = next_ps

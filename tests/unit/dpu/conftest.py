@@ -14,6 +14,12 @@ from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.dpu.config import Config
 from offstage.dpu.options import PolicyOptions
 
+# Of `struct ofs_tenant_status`.
+TENANT_FIGURES = (
+    "weight", "bandwidth_bytes_per_s", "in_flight", "in_flight_max", "waiting", "issued",
+    "issued_bytes", "wait_ns_sum", "wait_ns_max", "throttled_ns", "held_back",
+)  # fmt: skip
+
 
 class FakeDevice:
     """Keeps what it was told; refuses what the firmware would refuse."""
@@ -36,11 +42,20 @@ class FakeDevice:
         self.resolves = threading.Event()  # until then, connects wait for an address
         self.resolves.set()
         self.connected: list[tuple[int, bytes]] = []
+        self.shares: dict[int, tuple[int, int, int]] = {}
         self.moving: dict[str, Any] = {"state": "none"}
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
         self.tenants.append(secret)
         return len(self.tenants) - 1
+
+    def tenant_share(
+        self, tenant: int, weight: int, bandwidth_bytes_per_s: int, in_flight_bytes: int
+    ) -> None:
+        self.shares[tenant] = (weight, bandwidth_bytes_per_s, in_flight_bytes)
+
+    def tenant_status(self, tenant: int) -> dict[str, Any]:
+        return {name: 0 for name in TENANT_FIGURES} | {"weight": 1, "waiting": 5}
 
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
         if len(self.ports) >= self.port_max:

@@ -103,6 +103,9 @@ def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> N
     total = config.arena.size_bytes // (36 << 10)
     counts = derive(config).slot_counts
     assert counts[0] == total // 2 and counts[1] == counts[2] and sum(counts) <= total
+    assert derive(config).core_reads == 3 * 2 * config.limits.demands + 48  # and prefetches
+    alone = load(overrides={"storage.path": str(tmp_path / "s")}, environ={})
+    assert derive(alone).core_reads == alone.limits.reads
     with pytest.raises(BadInput, match="add up to 100 %"):
         derive(load(write(tmp_path, two.format(100)), PATH, {}))
     for names, words in (("'a' 'a'", "twice"), ("'operator'", "no name"), ("'a/b'", "no name")):

@@ -132,8 +132,10 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
     try:
         with pytest.raises(BadInput, match="metrics"):
             Telemetry().start("127.0.0.1", telemetry.port)
-        telemetry.set(Snapshot(tenants={"red": device.ledger()}, status=device.status(),
-                               stages=device.stages(), daemon={"messages": 4}))  # fmt: skip
+        share = device.tenant_status(0) | {"wait_ns_sum": 2_500_000_000}
+        telemetry.set(Snapshot(tenants={"red": device.ledger()}, shares={"red": share},
+                               status=device.status(), stages=device.stages(),
+                               daemon={"messages": 4}))  # fmt: skip
         telemetry.show({"all": p.OPERATOR})
         request = urllib.request.Request(
             f"http://127.0.0.1:{telemetry.port}/metrics", headers={"Authorization": "Bearer all"}
@@ -154,6 +156,8 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
     assert samples[("offstage_prefetch_lead_seconds_count", red)] == 4
     assert samples[("offstage_reactor_busy_seconds_total",)] == 1.0
     assert samples[("offstage_messages_total",)] == 4
+    assert samples[("offstage_tenant_ios_waiting", red)] == 5
+    assert samples[("offstage_tenant_io_wait_seconds_total", red)] == 2.5
     decide, below = ("stage", "decide"), "offstage_stage_seconds_bucket"
     assert samples[(below, ("le", "1.28e-07"), decide)] == 2
     assert samples[(below, ("le", "5.12e-07"), decide)] == 2
@@ -168,7 +172,8 @@ def test_the_reference_pages_name_every_metric_and_message(
     reference = Path(str(pytestconfig.rootpath)) / "docs/reference"
     status = {**device.status(), **dict.fromkeys((*STATUS_COUNTERS, *STATUS_GAUGES), 0)}
     daemon = dict.fromkeys(DAEMON_COUNTERS, 0)
-    shown = View(Snapshot(tenants={"a": device.ledger()}, status=status,
+    shares = {"a": device.tenant_status(0)}
+    shown = View(Snapshot(tenants={"a": device.ledger()}, shares=shares, status=status,
                           stages=device.stages(), daemon=daemon), p.OPERATOR)  # fmt: skip
     metrics = (reference / "metrics.md").read_text()
     for family in shown.collect():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from offstage.bindings.attachment import Attachment
 from offstage.dpu import protocol as p
@@ -13,6 +14,7 @@ from offstage.dpu.config import load
 from offstage.dpu.connects import Connects
 from offstage.dpu.derive import derive
 from offstage.dpu.log import RATE_MAX, Log
+from offstage.dpu.options import Tenant
 from offstage.dpu.service import Service
 from offstage.dpu.sessions import CHALLENGES_MAX, Hosts, TenantState
 
@@ -82,6 +84,7 @@ class World:
 @pytest.fixture
 def world(device: Any) -> World:
     config = load(overrides={"storage.backend": "emulated", "arena.size": "16MiB"}, environ={})
+    config = replace(config, tenants=(Tenant(name="red"), Tenant(name="blue")))
     derived = derive(config)
     stream = io.StringIO()
     log = Log("debug", stream, text=False)
@@ -152,6 +155,32 @@ def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
     assert world.service.policy.degree_max == 3
     status = world.service.answer(red, p.Status())
     assert isinstance(status, p.StatusReply) and "hosts" not in status.status
+
+
+def test_shares_of_a_tenant_change_live(world: World) -> None:
+    """Does `tenant.NAME.KEY` reach that tenant's share, alone and beside keys of the policy; and is
+    what cannot change while it runs refused, with nothing changed?"""
+    operator = world.ticket(p.OPERATOR)
+    assert world.code(world.ticket("red"), p.PolicySet(changes={"tenant.red.weight": "9"})) == (
+        "forbidden"
+    )
+    change = {"tenant.blue.weight": "4", "tenant.blue.bandwidth": "2MB/s", "degree_max": "5"}
+    assert world.code(operator, p.PolicySet(changes=change)) == "PolicyReply"
+    blue = world.hosts.tenants["blue"].index
+    assert world.device.shares == {blue: (4, 2_000_000, 0)}
+    assert world.service.policy.degree_max == 5
+    assert world.code(operator, p.PolicySet(changes={"tenant.blue.in_flight": "64KiB"})) == (
+        "PolicyReply"
+    )
+    assert world.device.shares[blue] == (4, 2_000_000, 65536)
+    for name, text, code in [
+        ("tenant.green.weight", "1", "unknown"), ("tenant.blue.name", "x", "invalid"),
+        ("tenant.blue.weight", "0", "invalid"), ("tenant.blue", "1", "invalid"),
+    ]:  # fmt: skip
+        bad = p.PolicySet(changes={name: text, "degree_max": "7"})
+        assert world.code(operator, bad) == code, name
+    assert world.device.shares[blue] == (4, 2_000_000, 65536)
+    assert world.service.policy.degree_max == 5
 
 
 def test_a_dead_host_leaves_nothing_behind(world: World) -> None:

@@ -2,21 +2,6 @@
 #include "internal.h"
 
 static void
-queue_read(struct ofs_device *device, const struct ofs_action *action)
-{
-	uint32_t index = ofs_fifo_take(&device->free_reads);
-	struct ofs_read *read = &device->reads[index];
-	uint64_t now_ns = ofs_device_now_ns(device);
-
-	assert(index != OFS_NONE); /* the table has room for the core's io_max and as many zombies */
-	read->state = OFS_READ_PENDING;
-	read->action = *action;
-	read->deadline_ns = now_ns + device->config.io_timeout_ns;
-	read->stage_ns = ofs_device_stage_begin(device, OFS_STAGE_READ_QUEUE, now_ns);
-	ofs_fifo_give(&device->pending_reads, index);
-}
-
-static void
 complete_demand(struct ofs_device *device, const struct ofs_action *action)
 {
 	struct ofs_result result = {.slot = action->slot,
@@ -59,7 +44,7 @@ act(struct ofs_device *device, const struct ofs_action *action)
 {
 	switch (action->type) {
 	case OFS_ACTION_READ:
-		queue_read(device, action);
+		ofs_device_queue_read(device, action);
 		break;
 	case OFS_ACTION_PUBLISH:
 		publish(device, action);
@@ -77,7 +62,7 @@ act(struct ofs_device *device, const struct ofs_action *action)
 
 /*
  * Takes and carries out everything the core wants. Nothing here gives the core an event, so the
- * loop ends: reads are only queued, and submitted by ofs_device_retry_reads.
+ * loop ends: reads are only queued, and submitted by ofs_device_issue.
  */
 void
 ofs_device_act(struct ofs_device *device)

@@ -41,6 +41,7 @@ ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct of
 	waiter = &device->waiters[index];
 	waiter->used = true;
 	device->ports[port].steps_waiting++;
+	device->tenants[device->ports[port].tenant].demands_waiting += sqe->demand_count;
 	waiter->port = port;
 	waiter->sqe = *sqe;
 	waiter->remaining = sqe->demand_count;
@@ -57,6 +58,7 @@ ofs_device_drop_waiter(struct ofs_device *device, uint32_t index)
 
 	waiter->used = false;
 	device->ports[waiter->port].steps_waiting--;
+	device->tenants[device->ports[waiter->port].tenant].demands_waiting -= waiter->sqe.demand_count;
 	ofs_fifo_give(&device->free_waiters, index);
 }
 

@@ -119,31 +119,88 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	ofs_device_complete(device, port, sqe, rc);
 }
 
-/* A bounded number of commands from every port, beginning with another port each time. */
+/* With so many more a step's demands would all find room: in the core's tables of reads and of
+ * demands that wait, a part of which is each tenant's. Whoever has nothing there may always ask. */
+bool
+ofs_device_is_held_back(const struct ofs_device *device, uint32_t port)
+{
+	const struct ofs_core_config *core = &device->config.core;
+	const struct ofs_device_tenant *tenant = &device->tenants[device->ports[port].tenant];
+	uint32_t prefetches = device->config.policy.prefetch_in_flight_max;
+	uint32_t reads = core->io_max > prefetches ? (core->io_max - prefetches) / core->tenant_max : 0;
+	uint64_t demands = (uint64_t)core->session_max * core->demand_max / core->tenant_max;
+
+	if (core->tenant_max == 1)
+		return false;
+	reads = reads < 2 * core->demand_max ? 2 * core->demand_max : reads;
+	return (tenant->reads_live > 0 && tenant->reads_live + core->demand_max > reads)
+		|| (tenant->demands_waiting > 0 && tenant->demands_waiting + core->demand_max > demands);
+}
+
+/* What a command costs the reactor, in units that are about as long as an empty one. */
+static int32_t
+work_of(const struct ofs_device *device, const struct ofs_sqe *sqe)
+{
+	uint32_t work = 0;
+
+	if (sqe->op == OFS_OP_STEP || sqe->op == OFS_OP_HINT)
+		work = sqe->demand_count + sqe->score_count;
+	else if (sqe->op == OFS_OP_PUT && sqe->length <= device->config.store.payload_size_bytes)
+		work = sqe->length / 1024 * OFS_COMMAND_UNIT;
+	return 1 + (int32_t)(work / OFS_COMMAND_UNIT);
+}
+
+/* Takes commands of one port, until its tenant has had its part of this turn. */
+static bool
+serve_port(struct ofs_device *device, uint32_t port)
+{
+	struct ofs_device_port *state = &device->ports[port];
+	struct ofs_device_tenant *tenant = &device->tenants[state->tenant];
+	bool busy = false;
+
+	for (int k = 0; k < OFS_COMMAND_BATCH && tenant->credit > 0; k++) {
+		int rc;
+
+		if (ofs_device_is_held_back(device, port)) {
+			tenant->held_back++;
+			return busy;
+		}
+		rc = ofs_port_poll(state->port, &device->command);
+		if (rc == 0)
+			return busy;
+		busy = true;
+		tenant->credit -= rc == 1 ? work_of(device, &device->command.sqe) : 1;
+		if (rc == 1)
+			serve_command(device, port, &device->command);
+		else
+			device->status.commands_bad++;
+	}
+	return busy;
+}
+
+/*
+ * A bounded number of commands from every port, beginning with another port each time, and so much
+ * work for every tenant, however many ports it has; what one command was too much counts in the
+ * tenant's next turns.
+ */
 bool
 ofs_device_serve_ports(struct ofs_device *device)
 {
 	uint32_t port_max = device->config.port_max;
 	bool busy = false;
 
+	for (uint32_t i = 0; i < device->tenant_count && device->port_count > 0; i++) {
+		int32_t *credit = &device->tenants[i].credit;
+
+		*credit += OFS_COMMAND_CREDIT;
+		*credit = *credit < OFS_COMMAND_CREDIT ? *credit : OFS_COMMAND_CREDIT;
+	}
 	for (uint32_t i = 0; i < port_max && device->port_count > 0; i++) {
 		uint32_t next = device->port_turn + i;
 		uint32_t port = next < port_max ? next : next - port_max;
-		struct ofs_device_port *state = &device->ports[port];
 
-		if (!state->used)
-			continue;
-		for (int k = 0; k < OFS_COMMAND_BATCH; k++) {
-			int rc = ofs_port_poll(state->port, &device->command);
-
-			if (rc == 0)
-				break;
-			busy = true;
-			if (rc == 1)
-				serve_command(device, port, &device->command);
-			else
-				device->status.commands_bad++;
-		}
+		if (device->ports[port].used)
+			busy |= serve_port(device, port);
 	}
 	device->port_turn = device->port_turn + 1 < port_max ? device->port_turn + 1 : 0;
 	return busy;

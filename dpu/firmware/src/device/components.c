@@ -135,6 +135,9 @@ ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 	rc = rc == 0 ? open_bounces(device, error, size_bytes) : rc;
 	if (rc != 0)
 		return rc;
+	rc = ofs_device_open_issue(device);
+	if (rc != 0)
+		return rc;
 	config->core.block_size_bytes = device->record_size_bytes;
 	rc = ofs_core_open(&device->core, &config->core, &config->policy);
 	return rc == 0
@@ -187,6 +190,7 @@ ofs_device_close_parts(struct ofs_device *device)
 		ofs_core_close(device->core);
 		device->core = NULL;
 	}
+	ofs_device_close_issue(device);
 	ofs_device_close_held(device);
 	ofs_pace_close(device->pace);
 	device->pace = NULL;

@@ -46,7 +46,7 @@ close_region(struct ofs_device *device, struct ofs_device_tenant *state)
 		ofs_region_close(state->region);
 	}
 	free(state->flush_of);
-	*state = (struct ofs_device_tenant){0};
+	*state = (struct ofs_device_tenant){.writes = state->writes};
 }
 
 /* The region first: what the core has been given of a tenant cannot be taken back. */
@@ -80,7 +80,9 @@ run_tenant_add(struct ofs_device *device, void *argument)
 	}
 	assert(*call->tenant == device->tenant_count);
 	device->tenant_count++;
-	return 0;
+	return ofs_device_share(device, *call->tenant,
+		&(struct ofs_tenant_share){
+			.weight = call->config->weight < UINT16_MAX ? call->config->weight : UINT16_MAX});
 }
 
 int
@@ -121,6 +123,50 @@ int
 ofs_device_restore(struct ofs_device *device, uint32_t tenant)
 {
 	return ofs_device_call(device, run_restore, &tenant);
+}
+
+struct tenant_call {
+	uint32_t tenant;
+	const struct ofs_tenant_share *share;
+	struct ofs_tenant_status *status;
+};
+
+static int
+run_tenant_share(struct ofs_device *device, void *argument)
+{
+	const struct tenant_call *call = argument;
+
+	return ofs_device_share(device, call->tenant, call->share);
+}
+
+int
+ofs_device_tenant_share(struct ofs_device *device, uint32_t tenant,
+	const struct ofs_tenant_share *share)
+{
+	struct tenant_call call = {.tenant = tenant, .share = share};
+
+	return ofs_device_call(device, run_tenant_share, &call);
+}
+
+static int
+run_tenant_status(struct ofs_device *device, void *argument)
+{
+	const struct tenant_call *call = argument;
+
+	if (call->tenant >= device->tenant_count)
+		return -EINVAL;
+	*call->status = (struct ofs_tenant_status){0};
+	ofs_device_issue_figures(device, call->tenant, call->status);
+	return 0;
+}
+
+int
+ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
+	struct ofs_tenant_status *status)
+{
+	struct tenant_call call = {.tenant = tenant, .status = status};
+
+	return ofs_device_call(device, run_tenant_status, &call);
 }
 
 struct session_open {

@@ -35,9 +35,11 @@ open_fifos(struct ofs_device *device)
 
 	rc = rc == 0 ? ofs_fifo_open(&device->landed, device->waiter_count, false) : rc;
 	rc = rc == 0 ? ofs_fifo_open(&device->free_reads, device->read_count, true) : rc;
-	rc = rc == 0 ? ofs_fifo_open(&device->pending_reads, device->read_count, false) : rc;
 	rc = rc == 0 ? ofs_fifo_open(&device->free_writes, device->write_count, true) : rc;
-	return rc == 0 ? ofs_fifo_open(&device->pending_writes, device->write_count, false) : rc;
+	for (uint32_t i = 0; rc == 0 && i < device->config.core.tenant_max; i++)
+		rc = ofs_fifo_open(&device->tenants[i].writes, device->write_count, false);
+	device->read_oldest = device->read_newest = OFS_NONE;
+	return rc;
 }
 
 static int
@@ -130,6 +132,8 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 	if (device == NULL)
 		return ofs_device_refuse(error, error_size_bytes, -ENOMEM, "out of memory");
 	device->config = *config;
+	if (config->reads_max == 0)
+		device->config.reads_max = config->core.io_max;
 	device->wake_fd = -1;
 	device->stages_on = config->stage_timers != 0;
 	if (config->sim_clock)
@@ -206,9 +210,9 @@ close_tables(struct ofs_device *device)
 	ofs_fifo_close(&device->free_waiters);
 	ofs_fifo_close(&device->landed);
 	ofs_fifo_close(&device->free_reads);
-	ofs_fifo_close(&device->pending_reads);
 	ofs_fifo_close(&device->free_writes);
-	ofs_fifo_close(&device->pending_writes);
+	for (uint32_t i = 0; device->tenants != NULL && i < device->config.core.tenant_max; i++)
+		ofs_fifo_close(&device->tenants[i].writes);
 	free(device->tenants);
 	free(device->ports);
 	free(device->sessions);

@@ -12,6 +12,7 @@
 #include "device/move.h"
 #include "pace.h"
 #include "port.h"
+#include "qos.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -20,6 +21,10 @@
 
 #define OFS_ACTION_BATCH 256
 #define OFS_COMMAND_BATCH 16
+#define OFS_COMMAND_CREDIT 128 /* of one tenant in one turn, in units of its commands' work */
+#define OFS_COMMAND_UNIT 32    /* demands, or scores, or KiB of a put, in one unit */
+#define OFS_TICKET UINT64_MAX  /* in the arbiter: the first write of the tenant's line */
+#define OFS_ISSUE_MAX 65536    /* reads and writes of one tenant that wait in the arbiter */
 #define OFS_DONE_BATCH 64
 #define OFS_BOUNCE_MAX 64 /* puts in flight to the store: more would not write faster */
 #define OFS_IO_SCAN_INTERVAL_NS 1000000ull
@@ -32,11 +37,37 @@
 /* The high byte of a store I/O's user word says whose it is; the rest is an index in that table. */
 enum ofs_io_kind { OFS_IO_READ = 1, OFS_IO_PUT = 2, OFS_IO_FLUSH = 3, OFS_IO_MOVE = 4 };
 
+/* Indexes in order of arrival; capacity is that of the table they point into. */
+struct ofs_fifo {
+	uint32_t *items;
+	uint32_t capacity;
+	uint32_t head;
+	uint32_t count;
+};
+
 struct ofs_device_tenant {
 	struct ofs_region *region;
 	struct ofs_share *shares[OFS_PORT_SIDES_MAX]; /* of the region, by side; NULL: not asked for */
 	uint32_t slot_count;
 	uint32_t *flush_of; /* [slot_count] the write that flushes the slot; OFS_NONE: not dirty */
+	struct ofs_tenant_share share;
+	struct ofs_fifo writes; /* that wait, in the order they came */
+	uint32_t tickets;       /* of them, those that the arbiter knows of */
+	bool writes_refused;    /* the first of them, though the store had room: one ticket tries */
+	bool writes_tried;      /* and in this turn no other */
+	uint32_t flying;        /* reads and writes at the drive */
+	uint32_t flying_max;
+	uint32_t reads_live;      /* reads that have not ended for the core */
+	uint32_t demands_waiting; /* of steps that have not been answered */
+	int32_t credit;           /* for commands in this turn */
+	uint64_t held_back;       /* turns in which commands of it stayed in their rings */
+};
+
+/* What waits for its turn at the drive. */
+struct ofs_issue {
+	struct ofs_qos *qos;
+	uint64_t begin_ns;    /* of its time */
+	struct ofs_fifo late; /* reads that it had no room for, or that the store could not take */
 };
 
 struct ofs_device_port {
@@ -89,6 +120,8 @@ struct ofs_read {
 	uint32_t state;
 	struct ofs_action action;
 	uint64_t deadline_ns;
+	uint32_t older; /* of those that are pending or fly, in the order they began */
+	uint32_t newer;
 	uint64_t stage_ns; /* when the stage it is in began; 0: not timed */
 };
 
@@ -128,19 +161,12 @@ struct ofs_control_call {
 	struct ofs_control_call *next;
 };
 
-/* Indexes in order of arrival; capacity is that of the table they point into. */
-struct ofs_fifo {
-	uint32_t *items;
-	uint32_t capacity;
-	uint32_t head;
-	uint32_t count;
-};
-
 struct ofs_device {
 	struct ofs_device_config config;
 	struct ofs_clock clock;
 	struct ofs_storage *storage;
 	struct ofs_store *store;
+	struct ofs_issue issue;
 	struct ofs_move move;
 	struct ofs_core *core;
 	struct ofs_device_tenant *tenants;
@@ -162,11 +188,12 @@ struct ofs_device {
 	uint32_t read_count;
 	uint32_t reads_flying;
 	struct ofs_fifo free_reads;
-	struct ofs_fifo pending_reads;
+	uint32_t read_oldest;
+	uint32_t read_newest;
 	struct ofs_write *writes;
 	uint32_t write_count;
 	struct ofs_fifo free_writes;
-	struct ofs_fifo pending_writes;
+	uint32_t writes_waiting; /* in the lines of all tenants */
 	uint32_t writes_live;
 	uint32_t flushes_parked;
 	struct ofs_dma bounces; /* [bounce_count] records of ours: puts on their way */
@@ -264,6 +291,8 @@ void ofs_device_tell_landed(struct ofs_device *device);
 
 /* commands.c: what hosts ask. */
 bool ofs_device_serve_ports(struct ofs_device *device);
+/* So much of the port's tenant waits already that its commands stay in the ring. */
+bool ofs_device_is_held_back(const struct ofs_device *device, uint32_t port);
 /* Steps and answers that a modelled device was waited for. */
 bool ofs_device_serve_pace(struct ofs_device *device);
 
@@ -282,8 +311,34 @@ void ofs_device_free_held(struct ofs_device *device, struct ofs_held *held);
 /* The host is gone: its steps are not served any more, nor its blocks handed over. */
 void ofs_device_forget_held(struct ofs_device *device, uint32_t port);
 
+/* issue.c: what waits for the drive, and whose turn it is. */
+int ofs_device_open_issue(struct ofs_device *device);
+void ofs_device_close_issue(struct ofs_device *device);
+/* -EINVAL: no such tenant, or a number out of range. */
+int ofs_device_share(struct ofs_device *device, uint32_t tenant,
+	const struct ofs_tenant_share *share);
+void ofs_device_queue_read(struct ofs_device *device, const struct ofs_action *action);
+/* What could not begin waits again. Whether anything waits. */
+bool ofs_device_issue_again(struct ofs_device *device);
+/* Whose turn it is, where the store has room. */
+bool ofs_device_issue_next(struct ofs_device *device, struct ofs_qos_item *item);
+/* One of the tenant's flies. */
+void ofs_device_issue_began(struct ofs_device *device, uint32_t tenant);
+/* After reads that waited have ended without a turn: who waits is known anew. */
+void ofs_device_issue_anew(struct ofs_device *device);
+/* One of the tenant's, which flew, has ended. */
+void ofs_device_issue_ended(struct ofs_device *device, uint32_t tenant);
+/* When a bucket lets something go, if nothing ends before. */
+uint64_t ofs_device_issue_due_ns(const struct ofs_device *device);
+void ofs_device_issue_figures(const struct ofs_device *device, uint32_t tenant,
+	struct ofs_tenant_status *status);
+
+/* begin.c: what has its turn begins. */
+bool ofs_device_issue(struct ofs_device *device);
+
 /* reads.c: blocks from the store into slots. */
-bool ofs_device_retry_reads(struct ofs_device *device);
+/* It has its turn. 0: it flies; -EAGAIN: its block is being written; any other: it has ended. */
+int ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s);
 void ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns);
 
@@ -310,7 +365,8 @@ void ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct
 /* The next write of a block; the caller sets slot or port. */
 struct ofs_write *ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant,
 	const struct ofs_sqe *sqe, const struct ofs_chunk_info *chunk);
-bool ofs_device_retry_writes(struct ofs_device *device);
+/* The first of the tenant's line, which has one, has its turn: as of a read. */
+int ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_s);
 void ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns);
 /* The host is gone: nobody waits for its puts, and its window may no longer be read. */

@@ -100,14 +100,7 @@ ofs_device_turn(struct ofs_device *device)
 	if (device->pace != NULL)
 		busy |= ofs_device_serve_pace(device);
 	tick_core(device, now_ns);
-	/* First the one, then the other: neither takes all that the store has room for. */
-	if (device->status.loops % 2 == 0) {
-		busy |= ofs_device_retry_reads(device);
-		busy |= ofs_device_retry_writes(device);
-	} else {
-		busy |= ofs_device_retry_writes(device);
-		busy |= ofs_device_retry_reads(device);
-	}
+	busy |= ofs_device_issue(device);
 	if (now_ns >= device->io_scan_ns) {
 		device->io_scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 		busy |= ofs_device_scan_reads(device, now_ns);
@@ -131,7 +124,10 @@ ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns)
 	until_ns = due_ns < until_ns ? due_ns : until_ns;
 	due_ns = ofs_device_move_due_ns(device, now_ns);
 	until_ns = due_ns < until_ns ? due_ns : until_ns;
-	if (ofs_store_in_flight(device->store) > 0 || device->pending_reads.count > 0
+	due_ns = ofs_device_issue_due_ns(device);
+	if (due_ns > now_ns) /* else it waits for room, which ends with a completion */
+		until_ns = due_ns < until_ns ? due_ns : until_ns;
+	if (ofs_store_in_flight(device->store) > 0 || device->read_oldest != OFS_NONE
 		|| device->writes_live > device->flushes_parked) {
 		uint64_t scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 
@@ -160,7 +156,8 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 	fds[count++] = storage_fd;
 	for (uint32_t i = 0; i < device->config.port_max; i++) {
 		if (device->ports[i].used) {
-			work |= ofs_port_sleep(device->ports[i].port) != 0;
+			work |=
+				ofs_port_sleep(device->ports[i].port) != 0 && !ofs_device_is_held_back(device, i);
 			fds[count++] = ofs_port_wake_fd(device->ports[i].port);
 		}
 	}

@@ -1,7 +1,8 @@
 /*
- * Reads: from the store into slots. actions.c begins a read. It waits in `pending_reads` until the
- * store takes it, then flies until the store answers or its deadline passes. After the deadline the
- * core is given -ETIMEDOUT, and the slot stays out of use (a zombie) until the device has let go.
+ * Reads: from the store into slots. A read waits until it has its turn (issue.c), then flies until
+ * the store answers or its deadline passes. After the deadline the core is given -ETIMEDOUT, and
+ * the slot stays out of use (a zombie) until the device has let go. Those that have not ended are a
+ * list in the order they began, which is that of their deadlines.
  */
 #include "internal.h"
 
@@ -13,6 +14,25 @@ read_user(uint32_t index)
 	return ((uint64_t)OFS_IO_READ << 56) | index;
 }
 
+/* It has ended, or its deadline has passed. */
+static void
+forget_read(struct ofs_device *device, struct ofs_read *read)
+{
+	if (read->older == OFS_NONE)
+		device->read_oldest = read->newer;
+	else
+		device->reads[read->older].newer = read->newer;
+	if (read->newer == OFS_NONE)
+		device->read_newest = read->older;
+	else
+		device->reads[read->newer].older = read->older;
+	device->tenants[read->action.tenant].reads_live--;
+	if (read->state == OFS_READ_FLYING) {
+		device->reads_flying--;
+		ofs_device_issue_ended(device, read->action.tenant);
+	}
+}
+
 static void
 end_read(struct ofs_device *device, uint32_t index, int rc)
 {
@@ -22,6 +42,7 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 
 	if (read->state == OFS_READ_FLYING)
 		ended_ns = ofs_device_stage_end(device, OFS_STAGE_READ_SERVICE, read->stage_ns);
+	forget_read(device, read);
 	read->state = OFS_READ_FREE;
 	ofs_fifo_give(&device->free_reads, index);
 	if (rc == -EBADMSG)
@@ -58,40 +79,23 @@ get(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	return rc;
 }
 
-/* Submits what waits, in order, until the store is busy. */
-bool
-ofs_device_retry_reads(struct ofs_device *device)
+int
+ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s)
 {
-	uint64_t now_s;
-	bool busy = false;
-	uint32_t index;
+	struct ofs_read *read = &device->reads[index];
+	int rc;
 
-	if (device->pending_reads.count == 0) /* as in most turns, which then read no clock */
-		return false;
-	now_s = ofs_clock_unix_s(&device->clock);
-	while ((index = ofs_fifo_first(&device->pending_reads)) != OFS_NONE) {
-		struct ofs_read *read = &device->reads[index];
-		int rc;
-
-		if (read->state == OFS_READ_ZOMBIE) { /* timed out while waiting: nothing flies */
-			(void)ofs_fifo_take(&device->pending_reads);
-			ofs_device_read_done(device, index, -ETIMEDOUT);
-			continue;
-		}
-		rc = get(device, index, now_s);
-		if (rc == -EAGAIN)
-			break;
-		(void)ofs_fifo_take(&device->pending_reads);
-		busy = true;
-		if (rc == 0) {
-			read->state = OFS_READ_FLYING;
-			device->reads_flying++;
-			read->stage_ns = ofs_device_stage_end(device, OFS_STAGE_READ_QUEUE, read->stage_ns);
-		} else {
-			end_read(device, index, rc);
-		}
+	rc = get(device, index, now_s);
+	if (rc == -EAGAIN)
+		return rc;
+	if (rc != 0) {
+		end_read(device, index, rc);
+		return rc;
 	}
-	return busy;
+	read->state = OFS_READ_FLYING;
+	device->reads_flying++;
+	read->stage_ns = ofs_device_stage_end(device, OFS_STAGE_READ_QUEUE, read->stage_ns);
+	return 0;
 }
 
 void
@@ -101,7 +105,6 @@ ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc)
 
 	assert(index < device->read_count && read->state != OFS_READ_FREE);
 	if (read->state == OFS_READ_FLYING) {
-		device->reads_flying--;
 		end_read(device, index, rc);
 		return;
 	}
@@ -120,8 +123,7 @@ time_out(struct ofs_device *device, struct ofs_read *read, uint64_t now_ns)
 {
 	int rc;
 
-	if (read->state == OFS_READ_FLYING)
-		device->reads_flying--;
+	forget_read(device, read);
 	read->state = OFS_READ_ZOMBIE;
 	device->status.reads_timed_out++;
 	device->status.slots_quarantined++;
@@ -133,16 +135,20 @@ time_out(struct ofs_device *device, struct ofs_read *read, uint64_t now_ns)
 bool
 ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns)
 {
-	bool busy = false;
+	bool busy = false, waited = false;
+	uint32_t index;
 
-	for (uint32_t i = 0; i < device->read_count; i++) {
-		struct ofs_read *read = &device->reads[i];
+	while (
+		(index = device->read_oldest) != OFS_NONE && now_ns >= device->reads[index].deadline_ns) {
+		bool waits = device->reads[index].state == OFS_READ_PENDING;
 
-		if ((read->state == OFS_READ_FLYING || read->state == OFS_READ_PENDING)
-			&& now_ns >= read->deadline_ns) {
-			time_out(device, read, now_ns);
-			busy = true;
-		}
+		time_out(device, &device->reads[index], now_ns);
+		if (waits) /* nothing flies */
+			ofs_device_read_done(device, index, -ETIMEDOUT);
+		waited |= waits;
+		busy = true;
 	}
+	if (waited)
+		ofs_device_issue_anew(device);
 	return busy;
 }

@@ -1,6 +1,7 @@
 /*
  * Writes on their way to the store: puts of hosts, from a private copy, and flushes, from the dirty
- * slot. Both wait in one line, in order of arrival, until the store takes them.
+ * slot. Both wait in the line of their tenant, in order of arrival, until it has its turn
+ * (issue.c).
  *
  * A flush that fails for want of space or by an I/O error is parked and tried again: its block was
  * acknowledged, and is given up only when no session refers to it any more.
@@ -73,8 +74,10 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 	uint32_t chunk;
 
 	assert(index < device->write_count && write->state != OFS_WRITE_FREE);
-	if (write->state == OFS_WRITE_SENT)
+	if (write->state == OFS_WRITE_SENT) {
 		(void)ofs_device_stage_end(device, OFS_STAGE_WRITE_SERVICE, write->stage_ns);
+		ofs_device_issue_ended(device, write->tenant);
+	}
 	write->stage_ns = 0; /* a flush that is tried again is not timed again */
 	if (rc == -ENOSPC)
 		device->status.store_full++;
@@ -91,6 +94,20 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 		return;
 	}
 	end_write(device, index, rc);
+}
+
+static void
+line_give(struct ofs_device *device, uint32_t index)
+{
+	ofs_fifo_give(&device->tenants[device->writes[index].tenant].writes, index);
+	device->writes_waiting++;
+}
+
+static uint32_t
+line_take(struct ofs_device *device, uint32_t tenant)
+{
+	device->writes_waiting--;
+	return ofs_fifo_take(&device->tenants[tenant].writes);
 }
 
 static void *
@@ -117,36 +134,23 @@ send(struct ofs_device *device, uint32_t index, uint64_t now_s)
 		record_of(device, write), write_user(device, index), now_s);
 }
 
-/* Submits what waits, in order, until the store is busy. */
-bool
-ofs_device_retry_writes(struct ofs_device *device)
+int
+ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_s)
 {
-	uint64_t now_s;
-	bool busy = false;
-	uint32_t index;
+	uint32_t index = ofs_fifo_first(&device->tenants[tenant].writes);
+	struct ofs_write *write = &device->writes[index];
+	int rc = ofs_device_move_holds(device) ? -EAGAIN : send(device, index, now_s);
 
-	if (device->pending_writes.count == 0 /* as in most turns, which then read no clock */
-		|| ofs_device_move_holds(device)) {
-		return false;
+	if (rc == -EAGAIN)
+		return rc;
+	(void)line_take(device, tenant);
+	if (rc != 0) {
+		ofs_device_write_done(device, index, rc);
+		return rc;
 	}
-	now_s = ofs_clock_unix_s(&device->clock);
-	while ((index = ofs_fifo_first(&device->pending_writes)) != OFS_NONE) {
-		int rc = send(device, index, now_s);
-		struct ofs_write *write;
-
-		if (rc == -EAGAIN)
-			break;
-		(void)ofs_fifo_take(&device->pending_writes);
-		busy = true;
-		if (rc < 0) {
-			ofs_device_write_done(device, index, rc);
-			continue;
-		}
-		write = &device->writes[index];
-		write->state = OFS_WRITE_SENT;
-		write->stage_ns = ofs_device_stage_end(device, OFS_STAGE_WRITE_QUEUE, write->stage_ns);
-	}
-	return busy;
+	write->state = OFS_WRITE_SENT;
+	write->stage_ns = ofs_device_stage_end(device, OFS_STAGE_WRITE_QUEUE, write->stage_ns);
+	return 0;
 }
 
 struct ofs_write *
@@ -170,23 +174,25 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 		.deadline_ns = now_ns + device->config.io_timeout_ns,
 		.stage_ns = ofs_device_stage_begin(device, OFS_STAGE_WRITE_QUEUE, now_ns)};
 	device->writes_live++;
-	ofs_fifo_give(&device->pending_writes, index);
+	line_give(device, index);
 	return write;
 }
 
-/* Takes the cancelled ones out of the waiting line, and leaves the others in their order. */
+/* Takes the cancelled ones out of the waiting lines, and leaves the others in their order. */
 static void
 sweep(struct ofs_device *device)
 {
-	uint32_t count = device->pending_writes.count;
+	for (uint32_t tenant = 0; tenant < device->tenant_count; tenant++) {
+		uint32_t count = device->tenants[tenant].writes.count;
 
-	while (count-- > 0) {
-		uint32_t index = ofs_fifo_take(&device->pending_writes);
+		while (count-- > 0) {
+			uint32_t index = line_take(device, tenant);
 
-		if (device->writes[index].cancelled)
-			end_write(device, index, -ECANCELED);
-		else
-			ofs_fifo_give(&device->pending_writes, index);
+			if (device->writes[index].cancelled)
+				end_write(device, index, -ECANCELED);
+			else
+				line_give(device, index);
+		}
 	}
 }
 
@@ -195,7 +201,7 @@ unpark(struct ofs_device *device, uint32_t index)
 {
 	device->writes[index].state = OFS_WRITE_PENDING;
 	device->flushes_parked--;
-	ofs_fifo_give(&device->pending_writes, index);
+	line_give(device, index);
 }
 
 /* Nobody waits for this put any more. */

@@ -102,6 +102,13 @@ ofs_store_in_flight(const struct ofs_store *store)
 	return store->ops_used;
 }
 
+int
+ofs_store_has_room(const struct ofs_store *store)
+{
+	return store->op_free != OFS_NONE
+		&& store->storage->stats.in_flight < store->storage->queue_depth_max;
+}
+
 void
 ofs_store_stats_get(const struct ofs_store *store, struct ofs_store_stats *stats)
 {

@@ -1,0 +1,277 @@
+/*
+ * Does a tenant that asks for everything at once leave the others their turns at the drive, and in
+ * the reactor's own turns? In virtual time, by counting what was served before what.
+ */
+#include "support_device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FLOOD_STEPS 4
+#define FLOOD_BLOCKS 16
+#define VICTIM_BLOCKS 8
+#define BOUND 3
+
+struct neighbours {
+	struct world world;
+	struct world_host hosts[2];
+	struct world_session sessions[2];
+};
+
+static struct ofs_tenant_status
+figures(struct world *world, uint32_t tenant)
+{
+	struct ofs_tenant_status status;
+	int rc = ofs_device_tenant_status_get(world->device, tenant, &status);
+
+	assert(rc == 0);
+	return status;
+}
+
+/* Two tenants with 64 written blocks each, of which none is staged. A drive that serves two at a
+ * time, so that nearly all of what is asked for waits. */
+static void
+neighbours_open(struct neighbours *pair, void (*change)(struct ofs_device_config *config))
+{
+	struct ofs_device_config config;
+
+	world_config(&config);
+	config.core.slot_count = 160;
+	config.core.io_max = 96;
+	config.core.demand_max = 16;
+	config.reads_max = 8;
+	config.in_flight_bytes_max = BOUND * 4608ull;
+	config.storage.queue_depth_max = 16;
+	if (change != NULL)
+		change(&config);
+	world_open(&pair->world, &config);
+	for (uint32_t i = 0; i < 2; i++) {
+		world_tenant(&pair->world, 80);
+		world_attach(&pair->world, &pair->hosts[i], i, NULL);
+		assert(world_session(&pair->hosts[i], &pair->sessions[i], 16) == 0);
+		assert(world_append(&pair->sessions[i], 100, 64) == 0);
+		world_put_all(&pair->sessions[i], 0, 0);
+	}
+	assert(ofs_device_reset(pair->world.device) == 0);
+}
+
+static void
+neighbours_close(struct neighbours *pair)
+{
+	world_verify(&pair->world);
+	for (uint32_t i = 0; i < 2; i++)
+		world_detach(&pair->hosts[i]);
+	world_close(&pair->world, 0);
+}
+
+static void
+ask(struct neighbours *pair, uint32_t tenant, uint32_t first, uint32_t count,
+	struct world_flight *flight)
+{
+	uint32_t ordinals[WORLD_DEMANDS_MAX];
+	int rc;
+
+	for (uint32_t i = 0; i < count; i++)
+		ordinals[i] = first + i;
+	rc = world_fetch_begin(&pair->sessions[tenant], 0, count, ordinals, NULL, SECOND_NS, flight);
+	assert(rc == 0);
+}
+
+static void
+finish(struct world_flight *flight)
+{
+	assert(world_fetch_end(flight) == 0);
+	world_expect(&flight->out, 0);
+}
+
+/*
+ * One tenant floods with demands; the other asks once. Between its question and its answer the
+ * flood gets what the weights say, a turn and what flew already, and no more: whatever waits.
+ */
+static void
+test_flood_of_demands(void)
+{
+	struct world_flight flood[FLOOD_STEPS], victim;
+	struct ofs_tenant_status before, after;
+	struct neighbours pair;
+
+	neighbours_open(&pair, NULL);
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++)
+		ask(&pair, 0, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flood[i]);
+	world_pass(&pair.world, 20000);
+	before = figures(&pair.world, 0);
+	assert(before.waiting > FLOOD_BLOCKS); /* the flood is there */
+	assert(before.in_flight <= before.in_flight_max && before.in_flight_max == BOUND);
+	ask(&pair, 1, 0, VICTIM_BLOCKS, &victim);
+	finish(&victim);
+	after = figures(&pair.world, 0);
+	printf("flood: %llu served beside a victim's %u\n",
+		(unsigned long long)(after.issued - before.issued), VICTIM_BLOCKS);
+	assert(after.issued - before.issued <= VICTIM_BLOCKS + 2 * BOUND);
+	assert(after.waiting > 0); /* it went on all the while */
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++)
+		finish(&flood[i]);
+	neighbours_close(&pair);
+}
+
+static void
+one_at_a_time(struct ofs_device_config *config)
+{
+	config->reads_max = 1;
+}
+
+/* Two floods of weights 3 and 1, of one drive's place: what is issued is as the weights. */
+static void
+test_weights(void)
+{
+	struct world_flight flights[2][FLOOD_STEPS];
+	struct ofs_tenant_share share = {.weight = 3};
+	struct ofs_tenant_status of[2];
+	struct neighbours pair;
+
+	neighbours_open(&pair, one_at_a_time);
+	assert(ofs_device_tenant_share(pair.world.device, 0, &share) == 0);
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++) {
+		ask(&pair, 0, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flights[0][i]);
+		ask(&pair, 1, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flights[1][i]);
+	}
+	of[0] = figures(&pair.world, 0);
+	of[1] = figures(&pair.world, 1);
+	for (uint64_t begun[2] = {of[0].issued, of[1].issued}; of[1].issued - begun[1] < 10;) {
+		world_pass(&pair.world, 10000);
+		of[0] = figures(&pair.world, 0);
+		of[1] = figures(&pair.world, 1);
+		assert(of[0].waiting > 0 && of[1].waiting > 0);
+		if (of[1].issued - begun[1] < 10)
+			continue;
+		printf("weights: %llu and %llu\n", (unsigned long long)(of[0].issued - begun[0]),
+			(unsigned long long)(of[1].issued - begun[1]));
+		assert(of[0].issued - begun[0] >= 3 * (of[1].issued - begun[1]) - 4);
+		assert(of[0].issued - begun[0] <= 3 * (of[1].issued - begun[1]) + 4);
+	}
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++) {
+		finish(&flights[0][i]);
+		finish(&flights[1][i]);
+	}
+	share.weight = 0;
+	assert(ofs_device_tenant_share(pair.world.device, 0, &share) == -EINVAL);
+	assert(ofs_device_tenant_share(pair.world.device, 2, &share) == -EINVAL);
+	neighbours_close(&pair);
+}
+
+/* A cap holds in every stretch of virtual time, and what waits for it is not lost. */
+static void
+test_cap(void)
+{
+	struct ofs_tenant_share share = {.weight = 1, .bandwidth_bytes_per_s = 46080000};
+	struct world_flight flight, free_one;
+	struct ofs_tenant_status begun, now;
+	struct neighbours pair;
+	uint64_t at_ns;
+
+	neighbours_open(&pair, NULL);
+	assert(ofs_device_tenant_share(pair.world.device, 0, &share) == 0);
+	begun = figures(&pair.world, 0);
+	at_ns = pair.world.now_ns;
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++) {
+		ask(&pair, 0, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flight);
+		finish(&flight);
+		now = figures(&pair.world, 0);
+		/* 46 MB/s are a block in 100 us; the bucket holds 20 ms of it. */
+		assert(now.issued_bytes - begun.issued_bytes
+			<= 46080000 / 50 + (pair.world.now_ns - at_ns) * 46080 / 1000000 + 4608);
+	}
+	ask(&pair, 1, 0, 16, &free_one);
+	finish(&free_one);
+	neighbours_close(&pair);
+}
+
+static void
+long_rings(struct ofs_device_config *config)
+{
+	config->port_entry_count = 32;
+}
+
+/*
+ * A flood of commands over three ports of a tenant has one tenant's part of a turn, not three
+ * ports': and the other's command is served in the same turn.
+ */
+static void
+test_flood_of_commands(void)
+{
+	struct ofs_sqe put = {.op = OFS_OP_PUT, .length = 4096, .session = OFS_NONE};
+	struct ofs_sqe nop = {.op = OFS_OP_NOP, .user = 1ull << 41};
+	struct world_host more[2], *floods[3] = {NULL, &more[0], &more[1]};
+	struct ofs_cqe cqe;
+	struct neighbours pair;
+	uint64_t before, served;
+	int answered = 0;
+
+	neighbours_open(&pair, long_rings);
+	floods[0] = &pair.hosts[0];
+	world_attach(&pair.world, &more[0], 0, NULL);
+	world_attach(&pair.world, &more[1], 0, NULL);
+	world_pass(&pair.world, 1000000);
+	before = world_status(&pair.world).commands;
+	for (uint32_t i = 0; i < 3; i++)
+		for (uint32_t k = 0; k < 32; k++)
+			assert(floods[i]->fabric->ops->submit(floods[i]->fabric, &put) == 0);
+	assert(pair.hosts[1].fabric->ops->submit(pair.hosts[1].fabric, &nop) == 0);
+	assert(ofs_device_poll(pair.world.device) == 1);
+	served = world_status(&pair.world).commands - before;
+	printf("commands in one turn: %llu\n", (unsigned long long)served);
+	assert(served <= 1 + (OFS_COMMAND_CREDIT + 4) / 5);
+	for (int i = 0; i < 100 && !answered; i++) {
+		pair.hosts[1].fabric->ops->pause(pair.hosts[1].fabric, 1000);
+		answered = pair.hosts[1].fabric->ops->poll(pair.hosts[1].fabric, &cqe, 1);
+	}
+	assert(answered && cqe.user == nop.user && cqe.rc == 0);
+	world_detach(&more[0]);
+	world_detach(&more[1]);
+	neighbours_close(&pair);
+}
+
+static void
+few_reads(struct ofs_device_config *config)
+{
+	config->core.io_max = 40;
+}
+
+/*
+ * A tenant whose reads fill its part of the core's table has its commands left in the ring, and the
+ * other finds room: none of its demands is told to ask again, or stands behind the flood's.
+ */
+static void
+test_held_back(void)
+{
+	struct world_flight flood[FLOOD_STEPS], victim;
+	struct ofs_tenant_status before, after;
+	struct neighbours pair;
+
+	neighbours_open(&pair, few_reads);
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++)
+		ask(&pair, 0, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flood[i]);
+	world_pass(&pair.world, 20000);
+	before = figures(&pair.world, 0);
+	assert(before.held_back > 0 && before.waiting + before.in_flight <= 2 * FLOOD_BLOCKS);
+	ask(&pair, 1, 0, VICTIM_BLOCKS, &victim);
+	finish(&victim);
+	after = figures(&pair.world, 0);
+	assert(after.issued - before.issued <= VICTIM_BLOCKS + 2 * BOUND);
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++)
+		finish(&flood[i]);
+	assert(world_ledger(&pair.world).busy == 0);
+	neighbours_close(&pair);
+}
+
+int
+main(void)
+{
+	test_flood_of_demands();
+	test_weights();
+	test_cap();
+	test_flood_of_commands();
+	test_held_back();
+	printf("device_tenants ok\n");
+	return 0;
+}

@@ -1,0 +1,20 @@
+"""Do neighbours at one daemon keep to their shares of the drive, and does each get its own blocks?
+
+Times belong to `offstage bench tenants`; here order and bytes are looked at. That a flood leaves a
+victim its turns is shown in virtual time, by dpu/firmware/test/test_device_tenants.c.
+"""
+
+from pathlib import Path
+
+from offstage.testbeds.bench.tenants import bench_tenants
+
+
+def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
+    """A victim among floods of every kind: did each of its blocks come, and were hits hits, as many
+    as alone? Its slots are its own, and it is told to ask again never."""
+    found = bench_tenants(seconds=0.1, folder=tmp_path)
+    hits = {name: phase["hit_percent"] for name, phase in found["phases"].items()}
+    assert len(set(hits.values())) == 1 and set(hits) == {
+        "alone", "demands", "all ways", "alone again",
+    }  # fmt: skip
+    assert all(moved > 0 for moved in found["shares"]["bytes"])

@@ -123,7 +123,7 @@ class Daemon:
         hosts = Hosts(
             self.connects, self._add_tenants(),
             operator_secret(self.runtime_dir, config.daemon.operator_secret_file),
-            4 * config.limits.ports + 16, self.log,
+            4 * (sum(self._derived.port_counts) + len(config.tenants)) + 12, self.log,
         )  # fmt: skip
         memory = self.device.memory()  # now that the tenants have theirs
         (self.log.warning if memory["warning"] else self.log.info)("memory", **memory)
@@ -149,7 +149,11 @@ class Daemon:
 
     def _add_tenants(self) -> list[TenantState]:
         tenants = []
-        for tenant, slots in zip(self._config.tenants, self._derived.slot_counts, strict=True):
+        derived = self._derived
+        for tenant, slots, sessions, ports in zip(
+            self._config.tenants, derived.slot_counts, derived.session_counts,
+            derived.port_counts, strict=True,
+        ):  # fmt: skip
             beside = secrets_beside(self._config.storage)
             secret, generated = tenant_secret(tenant, beside, self.runtime_dir)
             if generated:
@@ -158,7 +162,7 @@ class Daemon:
             self.device.tenant_share(
                 index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
             )
-            tenants.append(TenantState(tenant.name, index, secret, slots))
+            tenants.append(TenantState(tenant.name, index, secret, slots, sessions, ports))
         return tenants
 
     def ready(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 SLOTS_MIN = 8  # fewer cannot hold one step's sinks, window and a demand
 CORE_READS_MAX = 16_384
 CORE_PREFETCHES_MAX = 4096
+PART_MIN = 2
 RECORDS_MIN = 4  # of a segment: its header must stay a small part of it
 
 
@@ -34,6 +35,8 @@ class Derived:
     slot_counts: tuple[int, ...]  # of each tenant, in the order of the configuration
     session_chunk_max: int
     demand_max: int
+    session_counts: tuple[int, ...]  # that each tenant may have open
+    port_counts: tuple[int, ...]  # and hosts attached
     core_reads: int  # that the core may have begun: of several tenants each has a part
     window_blocks: int
     segment_count: int
@@ -71,11 +74,25 @@ def derive(config: Config) -> Derived:
         slot_counts=slot_counts,
         session_chunk_max=-(-config.limits.context_tokens // config.arena.block_tokens),
         demand_max=demand_max,
+        session_counts=tuple(
+            tenant.sessions or _part(config.limits.sessions, slots, slot_counts)
+            for tenant, slots in zip(config.tenants, slot_counts, strict=True)
+        ),
+        port_counts=tuple(
+            tenant.ports or _part(config.limits.ports, slots, slot_counts)
+            for tenant, slots in zip(config.tenants, slot_counts, strict=True)
+        ),
         core_reads=_core_reads(config, demand_max),
         window_blocks=policy_window_blocks(config.policy, config.arena.block_tokens),
         segment_count=segments,
         ttl_s=-(-config.store.ttl_ns // 10**9),
     )
+
+
+def _part(total: int, slots: int, slot_counts: tuple[int, ...]) -> int:
+    """A tenant's part of a table, as that of the arena; all of one that is too small to divide."""
+    part = total * slots // sum(slot_counts)
+    return part if part >= PART_MIN else total
 
 
 def _core_reads(config: Config, demand_max: int) -> int:

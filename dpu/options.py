@@ -267,6 +267,10 @@ class Tenant(Settings, frozen=True):
     bandwidth_bytes_per_s: Annotated[
         Rate, within(0, 1 << 43, "of all its reads and writes, such as 200MB/s; 0: no cap")
     ] = 0
+    sessions: Annotated[
+        int, within(0, 65536, "sessions at once; 0: its part of limits.sessions")
+    ] = 0
+    ports: Annotated[int, within(0, 254, "hosts at once; 0: its part of limits.ports")] = 0
     in_flight_bytes: Annotated[
         Size, within(0, 1 << 40, "at the drive at once; 0: by weight, of limits.tenant_in_flight")
     ] = 0

@@ -189,6 +189,7 @@ class Service:
         self._check_enabled(request.fabric)
         if request.fabric == "nixl":
             self._prepare_nixl(host.tenant.index)
+        self.hosts.check_quota(host.tenant, "ports")
         port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
         try:
             offered = self.attachments.offer(
@@ -243,6 +244,7 @@ class Service:
                 f"the tenant's {host.tenant.slot_count} slots", host.tenant.name,
                 "raise arena.size or the tenant's share, or select fewer",
             )  # fmt: skip
+        self.hosts.check_quota(host.tenant, "sessions")
         session = self.device.session_open(
             host.port, request.sink_blocks, request.window_blocks, request.select_blocks,
             request.step_ns,
@@ -423,9 +425,18 @@ class Service:
                 "cores": os.cpu_count(), "store": path}  # fmt: skip
 
     def shares(self) -> dict[str, dict[str, Any]]:
-        """What each tenant gets of the drive, and waits for."""
+        """What each tenant has of what all share, and its bounds."""
+        return {one.name: self._share_of(one) for one in self.hosts.tenants.values()}
+
+    def _share_of(self, tenant: TenantState) -> dict[str, Any]:
+        hosts = self.hosts.of(tenant)
         return {
-            one.name: self.device.tenant_status(one.index) for one in self.hosts.tenants.values()
+            **self.device.tenant_status(tenant.index),
+            "sessions": sum(len(host.sessions) for host in hosts),
+            "sessions_max": tenant.session_max,
+            "ports": sum(host.port is not None for host in hosts),
+            "ports_max": tenant.port_max,
+            "logins": len(hosts),
         }
 
     def counts(self) -> dict[str, int]:

@@ -69,6 +69,7 @@ STATUS_GAUGES = {
 SHARE_COUNTERS = {
     "issued": ("tenant_ios", "reads and writes that had their turn at the drive"),
     "issued_bytes": ("tenant_io_bytes", "bytes of reads and writes that had their turn"),
+    "purged": ("tenant_purged_chunks", "archived chunks lost for want of room"),
     "held_back": ("tenant_held_back_turns", "reactor turns in which its commands had to wait"),
 }
 SHARE_SECONDS = {
@@ -80,6 +81,14 @@ SHARE_GAUGES = {
     "in_flight": ("tenant_ios_in_flight", "reads and writes at the drive"),
     "in_flight_max": ("tenant_ios_in_flight_max", "the bound of it"),
     "weight": ("tenant_weight", "share of the drive"),
+    "sessions": ("tenant_sessions", "sessions open"),
+    "sessions_max": ("tenant_sessions_max", "the bound of it"),
+    "ports": ("tenant_ports", "hosts attached"),
+    "ports_max": ("tenant_ports_max", "the bound of it"),
+    "logins": ("tenant_logins", "hosts logged in"),
+    "chunks": ("tenant_chunks", "chunks known"),
+    "archived_chunks": ("tenant_archived_chunks", "of them, those that no session names"),
+    "stored_blocks": ("tenant_stored_blocks", "blocks in the store"),
 }
 DAEMON_COUNTERS = {
     "messages": "control messages taken",

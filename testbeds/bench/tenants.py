@@ -106,7 +106,9 @@ def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
 
 def _measure(victim: Host, seconds: float) -> dict[str, Any]:
     """Fetches of blocks that are absent, and between them one of blocks that are there."""
-    took, single, hits, asked = [], [], 0, 0
+    took: list[int] = []
+    single: list[int] = []
+    hits = asked = 0
     hot = np.arange(HOT, dtype=np.uint32)
     until = time.monotonic() + seconds
     while not took or time.monotonic() < until:

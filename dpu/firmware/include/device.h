@@ -86,8 +86,12 @@ struct ofs_tenant_status {
 	uint64_t issued_bytes;
 	uint64_t wait_ns_sum; /* for their turn, of those issued */
 	uint64_t wait_ns_max;
-	uint64_t throttled_ns; /* something waited for the cap */
-	uint64_t held_back;    /* turns of the reactor in which commands stayed in their rings */
+	uint64_t throttled_ns;    /* something waited for the cap */
+	uint64_t chunks;          /* in the core's table */
+	uint64_t archived_chunks; /* of them, those that no session names */
+	uint64_t stored_blocks;
+	uint64_t purged;    /* archived chunks lost because a table or the store was full */
+	uint64_t held_back; /* turns of the reactor in which commands stayed in their rings */
 };
 
 struct ofs_device_status {

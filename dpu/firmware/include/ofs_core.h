@@ -358,6 +358,21 @@ ofs_cause_is_prefetch(uint32_t cause)
 	return cause >= OFS_CAUSE_WINDOW;
 }
 
+/* A chunk under its store key. `archived`: no session names it, and the store has blocks of it. */
+struct ofs_chunk_state {
+	struct ofs_key store_key;
+	uint32_t tenant;
+	uint32_t stored_layers;
+	int archived;
+};
+
+/* -ENOENT: no chunk has this number. */
+int ofs_core_chunk_state(const struct ofs_core *core, uint32_t chunk,
+	struct ofs_chunk_state *state);
+
+/* The chunk under whose store key this one, which there is, reads. */
+uint32_t ofs_core_chunk_home(const struct ofs_core *core, uint32_t chunk);
+
 /* An open session as it is now. Sinks and window, which every selection holds, are trivial. */
 struct ofs_session_view {
 	uint32_t tenant;

@@ -17,7 +17,9 @@ from offstage.dpu.options import PolicyOptions
 # Of `struct ofs_tenant_status`.
 TENANT_FIGURES = (
     "weight", "bandwidth_bytes_per_s", "in_flight", "in_flight_max", "waiting", "issued",
-    "issued_bytes", "wait_ns_sum", "wait_ns_max", "throttled_ns", "held_back",
+    "issued_bytes", "wait_ns_sum", "wait_ns_max", "throttled_ns", "held_back", "chunks",
+    "archived_chunks", "stored_blocks", "purged", "sessions", "sessions_max", "ports", "ports_max",
+    "logins",
 )  # fmt: skip
 
 

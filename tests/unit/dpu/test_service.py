@@ -1,5 +1,6 @@
 """Does the control plane give each host what is its own, and nothing else?"""
 
+import dataclasses
 import io
 import json
 from dataclasses import dataclass
@@ -181,6 +182,31 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
         assert world.code(operator, bad) == code, name
     assert world.device.shares[blue] == (4, 2_000_000, 65536)
     assert world.service.policy.degree_max == 5
+
+
+def test_a_tenant_at_its_quota_is_refused_and_no_other(world: World) -> None:
+    """Sessions, ports and logins of one tenant: is it refused at its own bound, warned of before,
+    and is there room for the other? And does a session that ends make room?"""
+    red = dataclasses.replace(world.hosts.tenants["red"], session_max=5, port_max=1)
+    world.hosts.tenants["red"] = red
+    world.hosts._hosts_max = 9  # of all tenants
+    ticket, opening = world.ticket("red"), p.SessionOpen(select_blocks=1)
+    first = world.session(ticket)
+    assert [world.code(ticket, opening) for _ in range(2)] == ["Opened"] * 2
+    before = world.log.getvalue().count("quota_near")  # the only port
+    assert before == 1
+    assert [world.code(ticket, opening) for _ in range(3)] == ["Opened", "Opened", "limit"]
+    assert world.log.getvalue().count("quota_near") == before + 1  # by the fourth session
+    assert world.code(ticket, p.SessionClose(session=first)) == "Ok"
+    assert world.code(ticket, opening) == "Opened"
+    assert world.code(world.ticket("red"), p.Attach()) == "limit"
+    for number in range(3, 9):
+        assert isinstance(world.login("red", name=f"h{number}"), p.Welcome)
+    assert isinstance(world.login("red", name="h9"), p.Error)
+    world.session(world.ticket("blue"))
+    share = world.service.shares()["red"]
+    found = [share[name] for name in ("sessions", "sessions_max", "ports", "logins")]
+    assert found == [5, 5, 1, 8]
 
 
 def test_a_dead_host_leaves_nothing_behind(world: World) -> None:

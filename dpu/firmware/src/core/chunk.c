@@ -176,6 +176,28 @@ ofs_chunk_info_get(const struct ofs_core *core, uint32_t chunk, struct ofs_chunk
 	};
 }
 
+uint32_t
+ofs_core_chunk_home(const struct ofs_core *core, uint32_t chunk)
+{
+	return core->chunks[chunk].home;
+}
+
+int
+ofs_core_chunk_state(const struct ofs_core *core, uint32_t chunk, struct ofs_chunk_state *state)
+{
+	const struct ofs_chunk *c;
+
+	if (chunk >= core->config.chunk_max || !core->chunks[chunk].used)
+		return -ENOENT;
+	c = &core->chunks[chunk];
+	*state = (struct ofs_chunk_state){.store_key = core->chunks[c->home].key,
+		.tenant = c->tenant,
+		.stored_layers = c->home == chunk ? c->stored : 0,
+		.archived =
+			c->home == chunk && c->stored > 0 && c->references == 0 && c->home_references == 0};
+	return 0;
+}
+
 void
 ofs_block_unstore(struct ofs_core *core, uint32_t home, uint32_t layer)
 {

@@ -157,6 +157,15 @@ run_tenant_status(struct ofs_device *device, void *argument)
 		return -EINVAL;
 	*call->status = (struct ofs_tenant_status){0};
 	ofs_device_issue_figures(device, call->tenant, call->status);
+	if (device->tenant_count <= OFS_HELD_MAX) {
+		struct ofs_chunks_held held[OFS_HELD_MAX];
+
+		ofs_device_chunks_held(device, held);
+		call->status->chunks = held[call->tenant].chunks;
+		call->status->archived_chunks = held[call->tenant].archived;
+		call->status->stored_blocks = held[call->tenant].blocks;
+	}
+	call->status->purged = device->tenants[call->tenant].purged;
 	return 0;
 }
 
@@ -236,10 +245,13 @@ run_session_append(struct ofs_device *device, void *argument)
 	state = &device->sessions[call->session];
 	if (call->count > device->config.core.session_chunk_max - state->chunk_count)
 		return -ENOSPC;
-	rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
-		call->count, call->contents, call->infos);
-	ofs_device_after_event(device, rc);
+	do {
+		rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
+			call->count, call->contents, call->infos);
+		ofs_device_after_event(device, rc);
+	} while (rc == -ENOSPC && ofs_device_purge(device, device->ports[state->port].tenant, false));
 	if (rc == 0) {
+		ofs_device_mark_chunks(device, call->infos, call->count, true);
 		memcpy(state->chunks + state->chunk_count, call->infos, call->count * sizeof(*call->infos));
 		state->chunk_count += call->count;
 	}

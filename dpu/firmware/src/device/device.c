@@ -59,6 +59,7 @@ open_tables(struct ofs_device *device)
 	device->session_chunks =
 		calloc((size_t)config->core.session_max * config->core.session_chunk_max,
 			sizeof(*device->session_chunks));
+	device->marks = calloc(config->core.chunk_max, sizeof(*device->marks));
 	device->waiters = calloc(device->waiter_count, sizeof(*device->waiters));
 	device->waiter_results = calloc((size_t)device->waiter_count * config->core.demand_max,
 		sizeof(*device->waiter_results));
@@ -70,7 +71,7 @@ open_tables(struct ofs_device *device)
 	device->command.guesses = calloc(config->core.demand_max, sizeof(struct ofs_guess));
 	device->waiter_ends = calloc(device->waiter_count, config->core.demand_max);
 	if (device->tenants == NULL || device->ports == NULL || device->sessions == NULL
-		|| device->session_chunks == NULL || device->waiters == NULL
+		|| device->session_chunks == NULL || device->marks == NULL || device->waiters == NULL
 		|| device->waiter_results == NULL || device->reads == NULL || device->writes == NULL
 		|| device->command.ordinals == NULL || device->command.seen == NULL
 		|| device->command.scores == NULL || device->command.guesses == NULL
@@ -217,6 +218,7 @@ close_tables(struct ofs_device *device)
 	free(device->ports);
 	free(device->sessions);
 	free(device->session_chunks);
+	free(device->marks);
 	free(device->waiters);
 	free(device->waiter_results);
 	free(device->reads);

@@ -24,6 +24,7 @@
 #define OFS_COMMAND_CREDIT 128 /* of one tenant in one turn, in units of its commands' work */
 #define OFS_COMMAND_UNIT 32    /* demands, or scores, or KiB of a put, in one unit */
 #define OFS_TICKET UINT64_MAX  /* in the arbiter: the first write of the tenant's line */
+#define OFS_HELD_MAX 512       /* tenants that share by what they hold */
 #define OFS_ISSUE_MAX 65536    /* reads and writes of one tenant that wait in the arbiter */
 #define OFS_DONE_BATCH 64
 #define OFS_BOUNCE_MAX 64 /* puts in flight to the store: more would not write faster */
@@ -60,7 +61,23 @@ struct ofs_device_tenant {
 	uint32_t reads_live;      /* reads that have not ended for the core */
 	uint32_t demands_waiting; /* of steps that have not been answered */
 	int32_t credit;           /* for commands in this turn */
+	uint64_t purged;          /* chunks that it lost because a table or the store was full */
 	uint64_t held_back;       /* turns in which commands of it stayed in their rings */
+};
+
+/* How warm a chunk is. */
+struct ofs_chunk_mark {
+	struct ofs_key key; /* of the chunk that it speaks of */
+	uint64_t used_ns;   /* when a session last had it */
+	uint32_t named;     /* how often again, up to a few */
+	uint32_t reserved;
+};
+
+/* What a tenant holds of the core's table and of the store. */
+struct ofs_chunks_held {
+	uint32_t chunks;
+	uint32_t archived;
+	uint64_t blocks;
 };
 
 /* What waits for its turn at the drive. */
@@ -173,6 +190,7 @@ struct ofs_device {
 	struct ofs_device_port *ports;
 	struct ofs_device_session *sessions;
 	struct ofs_chunk_info *session_chunks;
+	struct ofs_chunk_mark *marks; /* [chunk_max] */
 	struct ofs_waiter *waiters;
 	struct ofs_result *waiter_results;
 	uint8_t *waiter_ends;
@@ -374,6 +392,17 @@ void ofs_device_abandon_puts(struct ofs_device *device, uint32_t port);
 /* Drop writes that have not begun of the session's blocks that no other session refers to. */
 void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_device_session *session);
+
+/* purge.c: archived chunks go where there is no room. */
+/* Room for `tenant`, in the store or the table of chunks. False: there is none to be had. */
+bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store);
+/* At most `count` of the tenant's coldest; how many it was. */
+uint32_t ofs_device_purge_tenant(struct ofs_device *device, uint32_t tenant, uint32_t count);
+/* `held` [tenant_count] */
+void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held);
+/* A session has them, from now on (`named`) or until now. */
+void ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
+	uint32_t count, bool named);
 
 /* ports.c */
 /* The tenant's region goes: no host reads it any more. All its ports are closed. */

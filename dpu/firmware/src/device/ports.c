@@ -181,7 +181,10 @@ int
 ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive)
 {
 	struct ofs_device_session *state = &device->sessions[session];
-	int rc = ofs_core_session_close(device->core, ofs_device_now_ns(device), session);
+	int rc;
+
+	ofs_device_mark_chunks(device, state->chunks, state->chunk_count, false);
+	rc = ofs_core_session_close(device->core, ofs_device_now_ns(device), session);
 
 	ofs_device_after_event(device, rc);
 	if (!archive)

@@ -141,6 +141,9 @@ ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_
 	struct ofs_write *write = &device->writes[index];
 	int rc = ofs_device_move_holds(device) ? -EAGAIN : send(device, index, now_s);
 
+	if (rc == -ENOSPC && ofs_device_purge(device, tenant, true))
+		rc = -EAGAIN; /* when the cleaner has made room of it */
+
 	if (rc == -EAGAIN)
 		return rc;
 	(void)line_take(device, tenant);

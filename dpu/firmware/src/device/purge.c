@@ -1,0 +1,177 @@
+/*
+ * purge.c: which archived chunks go where the table of chunks, or the store, is full.
+ *
+ * Model: a chunk is archived while no session names it and the store has blocks of it. A tenant's
+ * share of chunks and of the store is that of the arena. Room that nobody else needs may be used
+ * beyond it; where there is none left, the tenant that is farthest over its share, and has
+ * archived chunks, loses its coldest: those that the fewest sessions named, and of these the ones
+ * that nobody has named for longest. Where the coldest have been named often, all of the tenant's
+ * count as named once less, so that what was popular long ago goes in its turn. Who asks loses of
+ * its own only where nobody is over its share.
+ *
+ * What a chunk was named is known since the start, and is no decision of the core: what the core is
+ * told is that blocks are gone, an event as any other. Belongs to the reactor's thread.
+ */
+#include "internal.h"
+
+#include <string.h>
+
+#define PURGE_BATCH 64
+#define NAMED_MAX 3
+
+struct ofs_cold_list {
+	uint32_t count;
+	uint32_t chunks[PURGE_BATCH]; /* the coldest first */
+};
+
+static bool
+is_colder(const struct ofs_device *device, uint32_t a, uint32_t b)
+{
+	const struct ofs_chunk_mark *x = &device->marks[a], *y = &device->marks[b];
+
+	return x->named != y->named ? x->named < y->named : x->used_ns < y->used_ns;
+}
+
+static void
+cold_add(const struct ofs_device *device, struct ofs_cold_list *cold, uint32_t count_max,
+	uint32_t chunk)
+{
+	uint32_t at = cold->count;
+
+	while (at > 0 && is_colder(device, chunk, cold->chunks[at - 1]))
+		at--;
+	if (at == count_max)
+		return;
+	if (cold->count < count_max)
+		cold->count++;
+	memmove(&cold->chunks[at + 1], &cold->chunks[at],
+		(cold->count - 1 - at) * sizeof(cold->chunks[0]));
+	cold->chunks[at] = chunk;
+}
+
+void
+ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held)
+{
+	struct ofs_chunk_state state;
+
+	memset(held, 0, device->tenant_count * sizeof(*held));
+	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++) {
+		if (ofs_core_chunk_state(device->core, chunk, &state) != 0)
+			continue;
+		held[state.tenant].chunks++;
+		held[state.tenant].archived += state.archived;
+		held[state.tenant].blocks += state.stored_layers;
+	}
+}
+
+/* Whose are to go: who holds most for its slots, of those that have something archived. */
+static uint32_t
+choose(const struct ofs_device *device, const struct ofs_chunks_held *held, bool of_store)
+{
+	uint64_t best_used = 0, best_slots = 1;
+	uint32_t best = OFS_NONE;
+
+	for (uint32_t i = 0; i < device->tenant_count; i++) {
+		uint64_t used = of_store ? held[i].blocks : held[i].chunks;
+		uint64_t slots = device->tenants[i].slot_count;
+
+		if (held[i].archived > 0 && used * best_slots > best_used * slots) {
+			best = i;
+			best_used = used;
+			best_slots = slots;
+		}
+	}
+	return best;
+}
+
+/* The tenant holds more of `total` than its part of the arena's slots is. */
+static bool
+is_over(const struct ofs_device *device, uint32_t tenant, uint64_t used, uint64_t total)
+{
+	uint64_t slots = 0;
+
+	for (uint32_t i = 0; i < device->tenant_count; i++)
+		slots += device->tenants[i].slot_count;
+	return used * slots > total * device->tenants[tenant].slot_count;
+}
+
+static void
+forget_chunk(struct ofs_device *device, uint32_t chunk, const struct ofs_chunk_state *state)
+{
+	for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
+		uint64_t now_ns = ofs_device_now_ns(device);
+
+		ofs_device_move_forget(device, &state->store_key, layer);
+		if (ofs_store_delete(device->store, &state->store_key, layer) != 0)
+			continue;
+		/* A staged copy goes too, where nobody holds it: the chunk is to be free. */
+		if (ofs_core_block_drop(device->core, now_ns, chunk, layer) == 0)
+			ofs_device_act(device);
+		ofs_device_after_event(device,
+			ofs_core_block_forget(device->core, now_ns, state->tenant, &state->store_key, layer));
+	}
+	device->tenants[state->tenant].purged++;
+}
+
+uint32_t
+ofs_device_purge_tenant(struct ofs_device *device, uint32_t tenant, uint32_t count)
+{
+	struct ofs_cold_list cold = {.count = 0};
+	struct ofs_chunk_state state;
+	bool often = true;
+
+	count = count < PURGE_BATCH ? count : PURGE_BATCH;
+	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
+		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.archived
+			&& state.tenant == tenant)
+			cold_add(device, &cold, count, chunk);
+	for (uint32_t i = 0; i < cold.count; i++) {
+		often = often && device->marks[cold.chunks[i]].named > 0;
+		if (ofs_core_chunk_state(device->core, cold.chunks[i], &state) == 0)
+			forget_chunk(device, cold.chunks[i], &state);
+	}
+	for (uint32_t chunk = 0; often && chunk < device->config.core.chunk_max; chunk++)
+		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.tenant == tenant
+			&& device->marks[chunk].named > 0)
+			device->marks[chunk].named--;
+	return cold.count;
+}
+
+bool
+ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
+{
+	struct ofs_chunks_held held[OFS_HELD_MAX];
+	uint64_t total = of_store ? 0 : device->config.core.chunk_max;
+	uint32_t victim;
+
+	if (device->tenant_count > OFS_HELD_MAX)
+		return false;
+	ofs_device_chunks_held(device, held);
+	for (uint32_t i = 0; of_store && i < device->tenant_count; i++)
+		total += held[i].blocks;
+	victim = choose(device, held, of_store);
+	if (victim == OFS_NONE)
+		return false;
+	if (!is_over(device, victim, of_store ? held[victim].blocks : held[victim].chunks, total))
+		victim = tenant;
+	return held[victim].archived > 0 && ofs_device_purge_tenant(device, victim, PURGE_BATCH) > 0;
+}
+
+void
+ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
+	uint32_t count, bool named)
+{
+	uint64_t now_ns = ofs_device_now_ns(device);
+
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t home = ofs_core_chunk_home(device->core, infos[i].chunk);
+		struct ofs_chunk_mark *mark = &device->marks[home];
+
+		/* A number that was given away since names another chunk. */
+		if (!ofs_key_equal(&mark->key, &infos[i].store_key))
+			*mark = (struct ofs_chunk_mark){.key = infos[i].store_key};
+		else if (named && mark->named < NAMED_MAX)
+			mark->named++;
+		mark->used_ns = now_ns;
+	}
+}

@@ -163,7 +163,7 @@ test_weights(void)
 static void
 test_cap(void)
 {
-	struct ofs_tenant_share share = {.weight = 1, .bandwidth_bytes_per_s = 46080000};
+	struct ofs_tenant_share share = {.weight = 1, .bandwidth_bytes_per_s = 4608000};
 	struct world_flight flight, free_one;
 	struct ofs_tenant_status begun, now;
 	struct neighbours pair;
@@ -177,9 +177,9 @@ test_cap(void)
 		ask(&pair, 0, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flight);
 		finish(&flight);
 		now = figures(&pair.world, 0);
-		/* 46 MB/s are a block in 100 us; the bucket holds 20 ms of it. */
+		/* 4.6 MB/s are a block in 1 ms; the bucket holds 20 ms of it. */
 		assert(now.issued_bytes - begun.issued_bytes
-			<= 46080000 / 50 + (pair.world.now_ns - at_ns) * 46080 / 1000000 + 4608);
+			<= 4608000 / 50 + (pair.world.now_ns - at_ns) * 4608 / 1000000 + 4608);
 	}
 	ask(&pair, 1, 0, 16, &free_one);
 	finish(&free_one);

@@ -21,7 +21,7 @@ from offstage.testbeds.live.workload import full_chunks, prepare
         {"time_per_token_s": float("nan")}, {"shared_prefix_tokens": 131_073},
         {"kernel": "cuda"}, {"device": "cuda"},  # a kernel and a device that are not there
         {"select_blocks": 5}, {"pool_ratio": 0.9}, {"pool_ratio": float("nan")},
-        {"geometry": geometry("deepseek-v3")},
+        {"geometry": geometry("deepseek-v4-pro")},
     ],
     ids=str,
 )  # fmt: skip

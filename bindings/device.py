@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
-from offstage.bindings.core import RECORD, Policy, filled_policy, work_by_event
+from offstage.bindings.core import INFO, RECORD, Policy, filled_policy, work_by_event
 from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
 from offstage.bindings.stages import device_stages
 
-__all__ = ["Chunk", "FirmwareDevice", "name_store", "new_config"]
+__all__ = ["Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
 
 ERROR_SIZE = 1024
 MOVE_STATES = ("none", "running", "done", "failed")  # enum ofs_move_state
@@ -34,6 +34,18 @@ class Chunk:
     store_key: bytes
     stored_layers: int
     references: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChain:
+    """A session of several that were opened in one message; `rc` -errno: it is not there.
+
+    `keys`: directory keys, 16 bytes each; `stored_layers`: u32 each."""
+
+    session: int
+    rc: int
+    keys: bytes
+    stored_layers: bytes
 
 
 def new_config() -> Any:
@@ -137,6 +149,32 @@ class FirmwareDevice:
             for info in infos[0:count]
         ]
 
+    def sessions_open(
+        self, port: int, select_blocks: int, contents: list[bytes]
+    ) -> list["OpenedChain"]:
+        """A session for each of `contents`, with its chunks: 16-byte hashes in a row."""
+        counts = [len(one) // 16 for one in contents]
+        total = sum(counts)
+        config: Any = ffi.new("struct ofs_session_config *")
+        config.select_blocks = select_blocks
+        keys: Any = ffi.new("struct ofs_key[]", max(total, 1))
+        ffi.buffer(keys)[: 16 * total] = b"".join(contents)
+        sessions: Any = ffi.new("uint32_t[]", max(len(counts), 1))
+        rcs: Any = ffi.new("int32_t[]", max(len(counts), 1))
+        infos = np.zeros(max(total, 1), INFO)
+        rc = lib.ofs_device_sessions_open(
+            self._device, port, config, len(counts), ffi.new("uint32_t[]", counts), keys, sessions,
+            ffi.cast("struct ofs_chunk_info *", infos.ctypes.data), rcs,
+        )  # fmt: skip
+        check_rc(rc, "opening sessions")
+        opened, first = [], 0
+        for count, session, one in zip(counts, sessions, rcs, strict=False):
+            chunks = infos[first : first + count]
+            opened.append(OpenedChain(int(session), int(one), chunks["key"].tobytes(),
+                                      chunks["stored_layers"].tobytes()))  # fmt: skip
+            first += count
+        return opened
+
     def session_set_generating(self, session: int, generating: bool) -> None:
         """A generating session is the last victim."""
         rc = lib.ofs_device_session_set_generating(self._device, session, int(generating))
@@ -146,6 +184,12 @@ class FirmwareDevice:
         """Without `archive`, blocks that nobody else refers to are deleted from the store."""
         rc = lib.ofs_device_session_close(self._device, session, int(archive))
         check_rc(rc, "closing a session")
+
+    def sessions_close(self, sessions: list[int], archive: bool) -> None:
+        """As session_close of each."""
+        held = ffi.new("uint32_t[]", sessions)
+        rc = lib.ofs_device_sessions_close(self._device, len(sessions), held, int(archive))
+        check_rc(rc, "closing sessions")
 
     def set_core_policy(self, policy: Policy) -> None:
         """Change the policy now, without a restart."""

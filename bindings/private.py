@@ -6,7 +6,9 @@ from pathlib import Path
 
 from offstage.bindings.errors import BadInput
 
-__all__ = ["check_private"]
+__all__ = ["check_private", "parse_secret", "read_secret"]
+
+SECRET_BYTES_MIN = 16
 
 
 def check_private(path: Path, *, ours: bool = True) -> None:
@@ -19,3 +21,27 @@ def check_private(path: Path, *, ours: bool = True) -> None:
         raise BadInput("others can read or change it", str(path), f"chmod 600 {path}")
     if ours and found.st_uid not in (os.getuid(), 0):
         raise BadInput("it belongs to another user", str(path), f"chown it, and chmod 600 {path}")
+
+
+def parse_secret(text: str, where: str) -> bytes:
+    """A tenant's secret from hex; BadInput says what is wrong, never what was there."""
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        raise BadInput("is not hex", where, "write one with `openssl rand -hex 32`") from None
+    if len(secret) < SECRET_BYTES_MIN:
+        raise BadInput(f"has {len(secret)} bytes, fewer than {SECRET_BYTES_MIN}", where,
+                       "write one with `openssl rand -hex 32`")  # fmt: skip
+    return secret
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file of hex digits that nobody else can read."""
+    try:
+        check_private(path)
+        with path.open("rb") as file:
+            text = file.read(4096).decode("ascii", errors="replace")
+    except OSError as error:
+        raise BadInput(f"the secret cannot be read ({error.strerror})", str(path),
+                       "name the tenant's secret file") from None  # fmt: skip
+    return parse_secret(text, str(path))

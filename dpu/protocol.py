@@ -30,27 +30,22 @@ import msgspec
 from msgspec import Meta
 
 from offstage.bindings.errors import BadInput
-from offstage.bindings.private import check_private
 
 __all__ = [
     "FABRIC_REQUESTS_MAX", "OPERATOR", "OPERATOR_SOCKET", "VERSIONS", "Append", "Appended",
-    "Attach", "Attached",
-    "Challenge", "Connect", "Detach", "Drain", "Drained", "Error", "FabricFetch",
-    "FabricFetchReply", "FabricHint", "FabricName", "FabricOpen", "FabricPut", "FabricPutReply",
-    "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry", "Heartbeat", "Hello",
-     "Ledger", "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet", "PolicyReply",
-    "PolicySet", "Prove", "Reply", "Request", "Reset", "SessionClose", "SessionOpen",
-    "SetGenerating", "Status", "StatusReply", "StorageMove", "Undrain", "Welcome",
-    "decode_fabric_reply",
-    "decode_fabric_request", "decode_reply", "decode_request", "default_runtime_dir", "encode",
-    "negotiate", "parse_secret", "prove", "read_secret",
+    "Attach", "Attached", "Challenge", "Connect", "Detach", "Drain", "Drained", "Error",
+    "FabricFetch", "FabricFetchReply", "FabricHint", "FabricName", "FabricOpen", "FabricPut",
+    "FabricPutReply", "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry",
+    "Heartbeat", "Hello", "Ledger", "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet",
+    "PolicyReply", "PolicySet", "Prove", "Reply", "Request", "Reset", "SessionClose", "SessionOpen",
+    "SessionsOpen", "SessionsOpened", "SetGenerating", "Status", "StatusReply", "StorageMove",
+    "Undrain", "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply",
+    "decode_request", "default_runtime_dir", "encode", "negotiate", "prove",
 ]  # fmt: skip
 
-VERSIONS = (3,)  # newest first; 3: a host may send guesses over the ZMQ fabric
+VERSIONS = (4,)  # newest first; 4: several sessions in one message
 OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
 OPERATOR_SOCKET = "operator.sock"  # its own way in, in the runtime directory
-
-SECRET_BYTES_MIN = 16
 
 T = TypeVar("T")
 Key = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -158,6 +153,17 @@ class SessionClose(Message, kw_only=True):
 
     session: Count
     archive: bool = True
+
+
+class SessionsOpen(Message, kw_only=True):
+    """One session for each of `contents`, 16-byte hashes in a row, after those of `closing` and
+    `deleting` were closed, the latter without archive; `keep` false: closed again at once."""
+
+    closing: list[Count] = []
+    deleting: list[Count] = []
+    select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)] = 1
+    contents: list[bytes] = []
+    keep: bool = True
 
 
 class PolicySet(Message, kw_only=True):
@@ -273,6 +279,15 @@ class Appended(Message, kw_only=True):
     keys: list[Key]
     store_keys: list[Key]
     stored_layers: list[int]
+
+
+class SessionsOpened(Message, kw_only=True):
+    """Per session: its number or -errno, and of its chunks the directory keys, 16 bytes each, and
+    how many of their layers the store has, u32 each."""
+
+    sessions: list[int]
+    keys: list[bytes]
+    stored_layers: list[bytes]
 
 
 class PolicyReply(Message, kw_only=True):
@@ -393,11 +408,11 @@ class FabricPutReply(Message, kw_only=True):
 Request = (
     Hello | Prove | Attach | Connect | SessionOpen | Append | SetGenerating | SessionClose
     | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | Undrain | StorageMove
-    | FabricOpen | FabricShut | Heartbeat | Detach
+    | FabricOpen | FabricShut | Heartbeat | Detach | SessionsOpen
 )  # fmt: skip
 Reply = (
     Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply
-    | Drained | Ok | Error
+    | Drained | Ok | Error | SessionsOpened
 )  # fmt: skip
 FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease
 FabricReply = FabricFetchReply | FabricPutReply | Ok | Error
@@ -450,30 +465,6 @@ def prove(secret: bytes, nonce: bytes, tenant: str, name: str) -> bytes:
     """HMAC-SHA256 (RFC 2104) of the login: shows that one has the secret without telling it."""
     login = b"\0".join([b"offstage login", nonce, tenant.encode(), name.encode()])
     return hmac.new(secret, login, hashlib.sha256).digest()
-
-
-def parse_secret(text: str, where: str) -> bytes:
-    """A tenant's secret from hex; BadInput says what is wrong, never what was there."""
-    try:
-        secret = bytes.fromhex(text.strip())
-    except ValueError:
-        raise BadInput("is not hex", where, "write one with `openssl rand -hex 32`") from None
-    if len(secret) < SECRET_BYTES_MIN:
-        raise BadInput(f"has {len(secret)} bytes, fewer than {SECRET_BYTES_MIN}", where,
-                       "write one with `openssl rand -hex 32`")  # fmt: skip
-    return secret
-
-
-def read_secret(path: Path) -> bytes:
-    """The secret in a file of hex digits that nobody else can read."""
-    try:
-        check_private(path)
-        with path.open("rb") as file:
-            text = file.read(4096).decode("ascii", errors="replace")
-    except OSError as error:
-        raise BadInput(f"the secret cannot be read ({error.strerror})", str(path),
-                       "name the tenant's secret file") from None  # fmt: skip
-    return parse_secret(text, str(path))
 
 
 def default_runtime_dir(endpoint: str) -> Path:

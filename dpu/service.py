@@ -86,6 +86,7 @@ class Service:
             p.Append: self._append,
             p.SetGenerating: self._set_generating,
             p.SessionClose: self._session_close,
+            p.SessionsOpen: self._sessions_open,
             p.PolicySet: self._policy_set,
             p.PolicyGet: self._policy_get,
             p.Status: self._status,
@@ -271,6 +272,33 @@ class Service:
         host.sessions.discard(request.session)
         self.device.session_close(request.session, request.archive)
         return p.Ok()
+
+    def _sessions_open(self, host: Host, request: p.SessionsOpen) -> p.Reply:
+        if host.port is None:
+            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
+        if self.draining and request.contents:
+            raise _draining()
+        if any(len(one) % 16 or not one for one in request.contents):
+            raise Refused("invalid", "a session's contents are no hashes of 16 bytes", host.name,
+                          "use the same release on both sides")  # fmt: skip
+        for session in (*request.closing, *request.deleting):
+            _check_session(host, session)
+        self._sessions_end(host, request.closing, archive=True)
+        self._sessions_end(host, request.deleting, archive=False)
+        opened = self.device.sessions_open(host.port, request.select_blocks, request.contents)
+        sessions = [one.session for one in opened if one.rc == 0]
+        host.sessions.update(sessions)
+        if not request.keep:
+            self._sessions_end(host, sessions, archive=True)
+        return p.SessionsOpened(
+            sessions=[one.rc or one.session for one in opened], keys=[one.keys for one in opened],
+            stored_layers=[one.stored_layers for one in opened],
+        )  # fmt: skip
+
+    def _sessions_end(self, host: Host, sessions: list[int], *, archive: bool) -> None:
+        if sessions:
+            host.sessions.difference_update(sessions)
+            self.device.sessions_close(sessions, archive)
 
     def _policy_set(self, host: Host, request: p.PolicySet) -> p.Reply:
         self.operator(host.ticket)

@@ -14,9 +14,10 @@ import secrets
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.private import parse_secret, read_secret
 from offstage.dpu.config import Config
 from offstage.dpu.options import Storage, Tenant
-from offstage.dpu.protocol import OPERATOR, parse_secret, read_secret
+from offstage.dpu.protocol import OPERATOR
 from offstage.dpu.sessions import Hosts
 from offstage.dpu.storefile import tenants_stored
 

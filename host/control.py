@@ -22,7 +22,7 @@ from offstage.bindings.errors import (
     RunFailed,
     StoreFull,
 )
-from offstage.bindings.private import check_private
+from offstage.bindings.private import check_private, read_secret
 from offstage.dpu import protocol as p
 from offstage.host.reached import EVENTS, why_silent
 
@@ -121,6 +121,22 @@ class Control:
     def session_close(self, session: int, *, archive: bool = True) -> None:
         """Close a session; without `archive` its own blocks are deleted from the store."""
         self.call(p.SessionClose(session=session, archive=archive), p.Ok)
+
+    def sessions_open(
+        self,
+        contents: list[bytes],
+        *,
+        closing: list[int] | None = None,
+        deleting: list[int] | None = None,
+        keep: bool = True,
+        timeout_s: float | None = None,
+    ) -> p.SessionsOpened:
+        """A session for each of `contents`, 16-byte hashes in a row, after those of `closing` and
+        `deleting` were closed, the latter without archive; not `keep`: closed again at once."""
+        request = p.SessionsOpen(
+            closing=closing or [], deleting=deleting or [], contents=contents, keep=keep
+        )
+        return self.call(request, p.SessionsOpened, timeout_s)
 
     # ---- policy, figures, life of the daemon ----
 
@@ -257,7 +273,7 @@ class Control:
         challenge = self.call(hello, p.Challenge)
         if not isinstance(secret, bytes):
             base = runtime_dir or p.default_runtime_dir(self.endpoint)
-            secret = p.read_secret(secret or base / f"{self._tenant}.secret")
+            secret = read_secret(secret or base / f"{self._tenant}.secret")
         proof = p.prove(secret, challenge.nonce, self._tenant, self._name)
         welcome = self.call(p.Prove(nonce=challenge.nonce, proof=proof), p.Welcome)
         self._ticket = welcome.ticket

@@ -100,7 +100,7 @@ def token(
     form: FormatOption = Format.text,
 ) -> None:
     """The bearer token with which the metrics show what is the secret's owner's."""
-    from offstage.dpu.protocol import read_secret
+    from offstage.bindings.private import read_secret
     from offstage.dpu.tenancy import metrics_token
 
     found = metrics_token(read_secret(secret))

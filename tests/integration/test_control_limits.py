@@ -12,6 +12,7 @@ import pytest
 from live_daemon import WAIT_S, Tier, daemon, scrape
 
 from offstage.bindings.errors import StoreFull
+from offstage.bindings.private import read_secret
 from offstage.dpu import protocol as p
 from offstage.dpu.tenancy import metrics_token
 from offstage.host.fabrics import shm
@@ -98,7 +99,7 @@ def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Tier) -> None:
 
 def test_metrics_show_a_tenant_to_itself_and_to_the_operator(tier: Tier) -> None:
     """Without a token, with a wrong one, with the tenant's, with the operator's: what is shown?"""
-    red = metrics_token(p.read_secret(tier.runtime_dir / "red.secret"))
+    red = metrics_token(read_secret(tier.runtime_dir / "red.secret"))
     operators = (tier.runtime_dir / "metrics.token").read_text().strip()
     for token in ("", "wrong", red[:-1]):
         text = scrape(tier, token)

@@ -24,6 +24,7 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.bindings.keys import block_keys
+from offstage.bindings.private import read_secret
 from offstage.dpu import protocol as p
 from offstage.dpu.recorder import read_records
 from offstage.dpu.replay import replay_log
@@ -179,7 +180,7 @@ def test_a_host_writes_and_reads_its_blocks_and_the_figures_tell(tmp_path: Path)
 def test_a_region_of_another_tenant_cannot_be_had(tmp_path: Path) -> None:
     """Does a host with another tenant's name, ticket or token get anything?"""
     with daemon(tmp_path) as served:
-        red_secret = p.read_secret(served.runtime_dir / "red.secret")
+        red_secret = read_secret(served.runtime_dir / "red.secret")
         with pytest.raises(BadInput, match="not proved"):
             Control(served.endpoint, tenant="blue", secret=red_secret)
         with served.control("red") as red, served.control("blue") as blue:

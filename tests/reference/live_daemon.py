@@ -58,12 +58,15 @@ class Tier:
 
 
 @contextlib.contextmanager
-def daemon(folder: Path, **changed: str) -> Iterator[Tier]:
+def daemon(
+    folder: Path, tenants: tuple[str, ...] = (TENANT,), **changed: str
+) -> Iterator[Tier]:
     """Started on what `folder` holds; killed on the way out, if it still runs."""
     chosen = CONFIG | {"daemon.runtime_dir": str(folder / "run")}
     chosen |= {"storage.path": str(folder / "store.ofs")}
     chosen |= {name.replace("__", "."): value for name, value in changed.items()}
-    (folder / "daemon.toml").write_text(f'[[tenant]]\nname = "{TENANT}"\n')
+    text = "".join(f'[[tenant]]\nname = "{name}"\n' for name in tenants)
+    (folder / "daemon.toml").write_text(text)
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
     command = [*ENTRY, "dpu", "serve", "--config", str(folder / "daemon.toml"), *sets]
     log = folder / "daemon.log"

@@ -199,9 +199,20 @@ int ofs_device_session_open(struct ofs_device *device, uint32_t port,
 	const struct ofs_session_config *config, uint32_t *session);
 int ofs_device_session_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	const struct ofs_key *contents, struct ofs_chunk_info *infos);
+/*
+ * Sessions of one host in one message: session i with the next `chunk_counts[i]` of `contents`, each
+ * a chain of its own. rcs [count]: 0, or why there is no such session (-ENOSPC). Else as the two
+ * calls above.
+ */
+int ofs_device_sessions_open(struct ofs_device *device, uint32_t port,
+	const struct ofs_session_config *config, uint32_t count, const uint32_t *chunk_counts,
+	const struct ofs_key *contents, uint32_t *sessions, struct ofs_chunk_info *infos, int32_t *rcs);
 int ofs_device_session_set_generating(struct ofs_device *device, uint32_t session, int generating);
 /* archive 0: its blocks that nobody else refers to are deleted from the store. */
 int ofs_device_session_close(struct ofs_device *device, uint32_t session, int archive);
+/* All of them; the first that there is not gives the answer, and the others close. */
+int ofs_device_sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions,
+	int archive);
 int ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy);
 /* Drop what is staged, clean and not pinned; zero ledger and stages, so that a run starts cold. */
 int ofs_device_reset(struct ofs_device *device);

@@ -351,6 +351,13 @@ uint64_t ofs_core_size_bytes(const struct ofs_core_config *config);
 uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key);
 
+/*
+ * The slot, within the tenant's part, that holds the block (1) or will, when its read has ended (0);
+ * -ENOENT: none; -EINVAL: no such block.
+ */
+int ofs_core_block_slot(const struct ofs_core *core, uint32_t chunk, uint32_t layer,
+	uint32_t *slot);
+
 /* Read ahead of any demand: staged on a guess. */
 static inline int
 ofs_cause_is_prefetch(uint32_t cause)

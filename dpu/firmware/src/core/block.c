@@ -197,6 +197,21 @@ ofs_core_block_drop(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint
 }
 
 int
+ofs_core_block_slot(const struct ofs_core *core, uint32_t chunk, uint32_t layer, uint32_t *slot)
+{
+	int rc = ofs_block_check(core, chunk, layer);
+	uint32_t number;
+
+	if (rc)
+		return rc;
+	number = core->block_slot[ofs_block_of(core, chunk, layer)];
+	if (number == OFS_NONE)
+		return -ENOENT;
+	*slot = number - core->tenants[core->chunks[chunk].tenant].slot_base;
+	return core->slots[number].state == OFS_SLOT_RESIDENT;
+}
+
+int
 ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint32_t slot)
 {
 	struct ofs_tenant *t;

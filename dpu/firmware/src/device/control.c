@@ -267,6 +267,51 @@ ofs_device_session_append(struct ofs_device *device, uint32_t session, uint32_t 
 	return ofs_device_call(device, run_session_append, &call);
 }
 
+struct sessions_open {
+	uint32_t port;
+	const struct ofs_session_config *config;
+	uint32_t count;
+	const uint32_t *chunk_counts;
+	const struct ofs_key *contents;
+	uint32_t *sessions;
+	struct ofs_chunk_info *infos;
+	int32_t *rcs;
+};
+
+static int
+run_sessions_open(struct ofs_device *device, void *argument)
+{
+	struct sessions_open *call = argument;
+	uint32_t first = 0;
+
+	for (uint32_t i = 0; i < call->count; i++) {
+		struct session_open open = {call->port, call->config, &call->sessions[i]};
+		struct session_append append = {.count = call->chunk_counts[i],
+			.contents = call->contents + first,
+			.infos = call->infos + first};
+
+		call->rcs[i] = run_session_open(device, &open);
+		if (call->rcs[i] == 0) {
+			append.session = call->sessions[i];
+			call->rcs[i] = run_session_append(device, &append);
+			if (call->rcs[i] != 0)
+				(void)ofs_device_end_session(device, append.session, true);
+		}
+		first += call->chunk_counts[i];
+	}
+	return 0;
+}
+
+int
+ofs_device_sessions_open(struct ofs_device *device, uint32_t port,
+	const struct ofs_session_config *config, uint32_t count, const uint32_t *chunk_counts,
+	const struct ofs_key *contents, uint32_t *sessions, struct ofs_chunk_info *infos, int32_t *rcs)
+{
+	struct sessions_open call = {port, config, count, chunk_counts, contents, sessions, infos, rcs};
+
+	return ofs_device_call(device, run_sessions_open, &call);
+}
+
 struct session_flag {
 	uint32_t session;
 	int value;
@@ -310,6 +355,36 @@ ofs_device_session_close(struct ofs_device *device, uint32_t session, int archiv
 	struct session_flag call = {session, archive};
 
 	return ofs_device_call(device, run_session_close, &call);
+}
+
+struct sessions_close {
+	uint32_t count;
+	const uint32_t *sessions;
+	int archive;
+};
+
+static int
+run_sessions_close(struct ofs_device *device, void *argument)
+{
+	struct sessions_close *call = argument;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < call->count; i++) {
+		struct session_flag one = {call->sessions[i], call->archive};
+		int ended = run_session_close(device, &one);
+
+		rc = rc == 0 ? ended : rc;
+	}
+	return rc;
+}
+
+int
+ofs_device_sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions,
+	int archive)
+{
+	struct sessions_close call = {count, sessions, archive};
+
+	return ofs_device_call(device, run_sessions_close, &call);
 }
 
 static int

@@ -153,7 +153,9 @@ ofs_device_reattach(struct ofs_device *device, uint32_t port, struct ofs_attachm
 
 /*
  * Blocks that no session reads from any more, through this chunk or another of the same store key.
- * Writes of them that have not begun are dropped; the store itself drops those that have.
+ * Writes of them that have not begun are dropped; the store itself drops those that have. Of what
+ * staging memory has, all goes but what is being read or written: a put of other bytes under that
+ * name is refused (puts.c).
  */
 static void
 delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
@@ -169,6 +171,8 @@ delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 			continue;
 		for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
 			ofs_device_move_forget(device, store_key, layer);
+			ofs_device_after_event(device,
+				ofs_core_block_drop(device->core, now_ns, state->chunks[i].chunk, layer));
 			if (ofs_store_delete(device->store, store_key, layer) == 0) {
 				ofs_device_after_event(device,
 					ofs_core_block_forget(device->core, now_ns, tenant, store_key, layer));

@@ -69,6 +69,27 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	return true;
 }
 
+/*
+ * Whether staging memory has other bytes under the block's name, or a read may still bring some:
+ * those of a block that was deleted or has expired. They must not be read as what is put now.
+ */
+static int
+check_staged(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
+	const struct ofs_chunk_info *chunk)
+{
+	uint32_t slot;
+	int rc = ofs_core_block_slot(device->core, chunk->chunk, sqe->layer, &slot);
+
+	if (rc == 1) {
+		const struct ofs_region *region = device->tenants[device->ports[port].tenant].region;
+
+		return ofs_region_trailer(region, slot)->checksum != sqe->checksum ? -EEXIST : 0;
+	}
+	if (rc == 0 && ofs_store_position(device->store, &chunk->store_key, sqe->layer) == UINT64_MAX)
+		return -EAGAIN;
+	return 0;
+}
+
 /* 0, or why this put is refused before anything was done. */
 static int
 check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
@@ -100,6 +121,11 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 		return;
 	}
 	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
+	rc = check_staged(device, port, sqe, chunk);
+	if (rc != 0) {
+		refuse(device, port, sqe, rc);
+		return;
+	}
 	if (device->config.write_mode == OFS_WRITE_BACK) {
 		if (ofs_checksum(ofs_device_put_window(device, port, sqe), sqe->length) != sqe->checksum) {
 			refuse(device, port, sqe, -EBADMSG);

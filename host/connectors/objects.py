@@ -1,0 +1,303 @@
+"""Whole objects on the tier: what an engine's connector stands on.
+
+An object is bytes under an engine's own key: the KV of a run of tokens, of all layers or of one,
+which nobody here looks into. It is cut into blocks of the daemon's size and named, chunk by chunk,
+by keyed hashes under the tenant's secret, so that no tenant can name another's objects, and it is
+the daemon's chunks, store and staging memory that hold it: there is no other store.
+
+Operations are begun in batches and end in any order. A batch is a ticket; `fd` becomes readable
+when one has ended, and `drain` gives those that have. Bytes go between the engine's own buffers and
+the tier's memory in one copy; a buffer belongs to the client until its operation has ended.
+
+Every object has one of five ends: `State`. Whatever is DONE was checked block by block, from the
+put's checksum to the copy in the engine's buffer. A truncated object, one of another size and one
+that failed its check are UNREADABLE and a line in the log; they are never other bytes. What a
+model's objects hold (`layout`) is part of every key, and is also stored by the model's name: where
+it was another one, that is said once, and what the other one stored is not found.
+"""
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput
+from offstage.host.connectors.mover import Mover
+from offstage.host.connectors.moves import Kind, Move, State
+from offstage.host.control import DEFAULT_ENDPOINT, Control
+from offstage.host.fabrics import Fabric, open_fabric
+
+__all__ = ["Completion", "ObjectClient", "State", "Where"]
+
+FABRICS = ("shm", "zmq")
+LAYOUT_BYTES = 256  # of the object that keeps a model's layout
+QUIET_S = 10.0  # of one kind of line in the log; what came meanwhile is counted
+log = logging.getLogger("offstage.connectors")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which daemon, as whom; as `Control` takes it. `fabric`: shm, or zmq from another machine."""
+
+    endpoint: str = DEFAULT_ENDPOINT
+    tenant: str = "default"
+    fabric: str = "shm"
+    name: str = "engine"
+    secret: str = ""
+    runtime_dir: str = ""
+    curve_dir: str = ""
+    timeout_s: float = 5.0
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> "Where":
+        """From the settings of an engine's configuration. BadInput: a name or type that is none."""
+        known = {name: type(getattr(cls, name)) for name in cls.__dataclass_fields__}
+        for name, value in settings.items():
+            if name not in known:
+                raise BadInput(f"{name!r} is no setting of a connector", "offstage",
+                               f"choose of {', '.join(sorted(known))}")  # fmt: skip
+            if not isinstance(value, (known[name], int) if known[name] is float else known[name]):
+                raise BadInput(f"{name} is {value!r}", "offstage",
+                               f"write a {known[name].__name__}")  # fmt: skip
+        return cls(**settings)
+
+    def connect(self, timeout_s: float) -> tuple[Control, Fabric]:
+        """Log in and attach. BadInput, RunFailed: no daemon, or it refuses."""
+        if self.fabric not in FABRICS:
+            raise BadInput(f"objects do not go over {self.fabric!r}", "fabric",
+                           f"choose one of {', '.join(FABRICS)}")  # fmt: skip
+        control = Control(
+            self.endpoint, name=self.name, tenant=self.tenant,
+            secret=Path(self.secret) if self.secret else None,
+            runtime_dir=Path(self.runtime_dir) if self.runtime_dir else None,
+            curve_dir=Path(self.curve_dir) if self.curve_dir else None, timeout_s=timeout_s,
+        )  # fmt: skip
+        try:
+            return control, open_fabric(control, self.fabric)
+        except BaseException:
+            control.close()
+            raise
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A batch that has ended: `states` of its objects in the order they were given, and why those
+    did that are not DONE or ABSENT."""
+
+    ticket: int
+    states: tuple[State, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def done(self) -> list[bool]:
+        """Which of them are DONE."""
+        return [state is State.DONE for state in self.states]
+
+
+@dataclass
+class _Batch:
+    ticket: int
+    states: list[State]
+    reasons: list[str]
+    left: int
+    tell: "Callable[[Completion], None] | None"
+
+
+class ObjectClient:
+    """Objects of one model at one daemon. Any thread may call; a thread of its own moves bytes."""
+
+    def __init__(self, where: Where, *, model: str = "", layout: str = "") -> None:
+        """Log in. `model` and `layout` (dtype, shapes, weights: one line) name what objects are of.
+        BadInput, RunFailed: no daemon answers, or it refuses: an engine should not start so."""
+        self.where = where
+        self._space = hashlib.blake2b(f"{model}\0{layout}".encode(), digest_size=32).digest()
+        self._lock = threading.Lock()
+        self._tickets = 0
+        self._ended: deque[Completion] = deque()
+        self._said: dict[str, tuple[float, int]] = {}
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._mover = Mover(where.connect, log.warning, where.timeout_s)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        if model:
+            self._keep_layout(model, layout)
+
+    # ---- batches ----
+
+    def put(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> int:
+        """Store objects: `buffers[i]`, contiguous bytes, under `keys[i]`. What is there under a key
+        is replaced. DONE: acknowledged as the daemon's write mode says."""
+        return self._begin(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
+
+    def get(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> int:
+        """Read objects of the buffers' sizes into them. One that is not DONE may hold anything."""
+        return self._begin(Kind.GET, keys, [_as_bytes(one) for one in buffers], **more)
+
+    def exists(
+        self, keys: Sequence[bytes], sizes: Sequence[int] | None = None, *, lease_s: float = 0.0,
+        **more: Any,
+    ) -> int:  # fmt: skip
+        """Whether objects are there; with `sizes` whether they are whole and so large. `lease_s`
+        (with sizes): what is there is not deleted or forgotten for so long."""
+        return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, **more)
+
+    def prefetch(
+        self, keys: Sequence[bytes], sizes: Sequence[int], *, lease_s: float = 10.0, **more: Any
+    ) -> int:
+        """As `exists` with a lease, and what is there is brought into the tier's memory, as far as
+        the daemon's policy lets it."""
+        return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, ahead=True, **more)
+
+    def delete(self, keys: Sequence[bytes], **more: Any) -> int:
+        """Delete objects; those that somebody moves or leases stay. ABSENT: it was not there."""
+        return self._begin(Kind.DELETE, keys, **more)
+
+    def release(self, keys: Sequence[bytes]) -> None:
+        """Let go of leases now."""
+        self._mover.unlease([self.name(key) for key in keys])
+
+    def drain(self) -> list[Completion]:
+        """Batches that have ended and were begun without `tell`; waits for nothing."""
+        with self._lock:
+            ended = list(self._ended)
+            self._ended.clear()
+            try:
+                os.eventfd_read(self.fd)
+            except BlockingIOError:
+                pass
+        return ended
+
+    def wait(self, begin: Callable[..., int], *arguments: Any, **more: Any) -> Completion:
+        """Begin one batch and wait for it: `client.wait(client.get, keys, buffers)`."""
+        found: list[Completion] = []
+        ended = threading.Event()
+
+        def tell(completion: Completion) -> None:
+            found.append(completion)
+            ended.set()
+
+        begin(*arguments, **more, tell=tell)
+        ended.wait()
+        return found[0]
+
+    # ---- the client ----
+
+    def name(self, key: bytes) -> bytes:
+        """The 16 bytes that name an object to the daemon."""
+        return hashlib.blake2b(key, digest_size=16, key=self._space).digest()
+
+    def counts(self) -> dict[str, int]:
+        """Objects by operation and end, bytes, and blocks read by how the tier had them."""
+        return dict(self._mover.counts)
+
+    @property
+    def away(self) -> bool:
+        """Whether the daemon is lost now."""
+        return self._mover.away
+
+    def close(self) -> None:
+        """End what was begun, and leave. Closing twice does nothing."""
+        if self.fd >= 0:
+            self._mover.close()
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> "ObjectClient":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _begin(
+        self, kind: Kind, keys: Sequence[bytes], buffers: Sequence[NDArray[np.uint8]] | None = None,
+        *, sizes: Sequence[int] | None = None, hold_s: float = 0.0, ahead: bool = False,
+        tell: Callable[[Completion], None] | None = None,
+    ) -> int:  # fmt: skip
+        count = len(keys)
+        assert buffers is None or len(buffers) == count
+        assert sizes is None or len(sizes) == count
+        with self._lock:
+            self._tickets += 1
+            ticket = self._tickets
+        batch = _Batch(ticket, [State.AWAY] * count, [""] * count, count, tell)
+        moves = []
+        for i, key in enumerate(keys):
+            buffer = None if buffers is None else buffers[i]
+            size = 0 if sizes is None else sizes[i]
+            size = size if buffer is None else len(buffer)
+            moves.append(Move(kind, self.name(key), key.hex()[:32], size, self._end_of(batch, i),
+                              buffer, hold_s, ahead))  # fmt: skip
+        if any(len(move.buffer) == 0 for move in moves if move.buffer is not None):
+            raise BadInput("an object has no bytes", "objects", "leave it out")
+        if moves:
+            self._mover.submit(moves)
+        else:
+            self._finish(batch)
+        return ticket
+
+    def _end_of(self, batch: _Batch, index: int) -> Callable[[Move, State, str], None]:
+        def ended(move: Move, state: State, what: str) -> None:
+            batch.states[index], batch.reasons[index] = state, what
+            batch.left -= 1
+            if state in (State.UNREADABLE, State.REFUSED):
+                self._say(f"{move.kind.name.lower()} {state.value}", f"object {move.label}: {what}")
+            if batch.left == 0:
+                self._finish(batch)
+
+        return ended
+
+    def _finish(self, batch: _Batch) -> None:
+        completion = Completion(batch.ticket, tuple(batch.states), tuple(batch.reasons))
+        if batch.tell is not None:
+            batch.tell(completion)
+            return
+        with self._lock:
+            self._ended.append(completion)
+        os.eventfd_write(self.fd, 1)
+
+    def _say(self, kind: str, what: str) -> None:
+        """One line of a kind in QUIET_S."""
+        now_s = time.monotonic()
+        last_s, count = self._said.get(kind, (-QUIET_S, 0))
+        if now_s - last_s < QUIET_S:
+            self._said[kind] = (last_s, count + 1)
+            return
+        more = f" ({count} more like it before)" if count else ""
+        log.warning("%s: %s%s; the engine computes it", kind, what, more)
+        self._said[kind] = (now_s, 0)
+
+    def _keep_layout(self, model: str, layout: str) -> None:
+        """Say it where the model's objects were of another layout, and keep this one."""
+        text = hashlib.sha256(layout.encode()).hexdigest() + " " + layout
+        ours = np.zeros(LAYOUT_BYTES, np.uint8)
+        encoded = text.encode()[:LAYOUT_BYTES]
+        ours[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        space, self._space = self._space, hashlib.blake2b(b"offstage layout").digest()[:32]
+        key = model.encode()
+        found = np.zeros(LAYOUT_BYTES, np.uint8)
+        state = self.wait(self.get, [key], [found]).states[0]
+        if state is State.DONE and not np.array_equal(found, ours):
+            was = bytes(found).split(b"\0")[0].decode(errors="replace").partition(" ")[2]
+            log.warning("objects of %s were of the layout %r and are now of %r: what is stored of "
+                        "the former is not used", model, was, layout)  # fmt: skip
+        if state is not State.AWAY and not np.array_equal(found, ours):
+            self.wait(self.put, [key], [ours])
+        self._space = space
+
+
+def _as_bytes(buffer: Any) -> NDArray[np.uint8]:
+    """Contiguous memory as bytes, uncopied."""
+    if isinstance(buffer, np.ndarray):
+        return buffer.reshape(-1).view(np.uint8)
+    return np.frombuffer(buffer, np.uint8)

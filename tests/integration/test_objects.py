@@ -1,0 +1,253 @@
+"""Whole objects over a live daemon: is every byte right, and every other end named right?"""
+
+import random
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon, until
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.host.connectors.objects import ObjectClient, State, Where
+
+OTHER = "blue"
+SIZES = (1, 700, PAYLOAD, PAYLOAD + 1, 3 * PAYLOAD, (LAYERS + 1) * PAYLOAD - 5, 40 * PAYLOAD + 9)
+DONE, ABSENT, UNREADABLE = State.DONE, State.ABSENT, State.UNREADABLE
+
+
+def where(tier: Tier, **more: Any) -> Where:
+    settings = {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir)}
+    return Where.of(settings | {"timeout_s": 30.0} | more)
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    folder = tmp_path_factory.mktemp("objects")
+    with daemon(folder, (TENANT, OTHER), limits__sessions="32", arena__size="4MiB") as running:
+        yield running
+
+
+@pytest.fixture
+def client(tier: Tier) -> Iterator[ObjectClient]:
+    with ObjectClient(where(tier)) as found:
+        yield found
+
+
+def bytes_of(seed: int, size: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+def put(client: ObjectClient, key: bytes, data: NDArray[np.uint8]) -> State:
+    return client.wait(client.put, [key], [data]).states[0]
+
+
+def get(client: ObjectClient, key: bytes, size: int) -> tuple[State, NDArray[np.uint8]]:
+    target = np.full(size, 0xAA, np.uint8)
+    return client.wait(client.get, [key], [target]).states[0], target
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_objects_are_what_a_dict_would_hold(tier: Tier, seed: int) -> None:
+    """Two clients of a tenant put, replace, read and delete at random sizes: does either ever read
+    anything but what was put last, whole, and of the size that it asks for?"""
+    rng, model = random.Random(seed), dict[bytes, NDArray[np.uint8]]()
+    with ObjectClient(where(tier)) as one, ObjectClient(where(tier)) as other:
+        for turn in range(60):
+            client, key = rng.choice((one, other)), b"%d/%d" % (seed, rng.randrange(6))
+            action, size = rng.random(), rng.choice(SIZES)
+            if action < 0.4:
+                model[key] = bytes_of(1000 * seed + turn, size)
+                assert put(client, key, model[key]) is DONE
+            elif action < 0.5:
+                state = client.wait(client.delete, [key]).states[0]
+                assert state is (DONE if model.pop(key, None) is not None else ABSENT)
+            else:
+                held = model.get(key)
+                size = size if held is None or action < 0.6 else len(held)
+                state, data = get(client, key, size)
+                whole = held is not None and len(held) == size
+                assert state is (ABSENT if held is None else DONE if whole else UNREADABLE), turn
+                assert state is not DONE or np.array_equal(data, held)
+                found = client.wait(client.exists, [key], [size]).states[0]
+                assert found is state or (found is DONE and not whole)  # of one block: its length
+                assert client.wait(client.exists, [key]).done == [held is not None]
+
+
+def test_a_batch_ends_on_one_descriptor(client: ObjectClient) -> None:
+    """Are batches that were begun together told of once each, by a descriptor that then waits?"""
+    data = [bytes_of(i, 5 * PAYLOAD) for i in range(24)]
+    keys = [b"batch/%d" % i for i in range(24)]
+    tickets = {client.put(keys[i : i + 8], data[i : i + 8]) for i in range(0, 24, 8)}
+    ended = []
+    while len(ended) < 3:
+        assert select.select([client.fd], [], [], 100.0)[0]
+        ended += client.drain()
+    assert {one.ticket for one in ended} == tickets and all(all(one.done) for one in ended)
+    assert not select.select([client.fd], [], [], 0.0)[0] and not client.drain()
+    targets = [np.zeros(5 * PAYLOAD, np.uint8) for _ in keys]
+    assert all(client.wait(client.get, keys, targets).done)
+    assert all(map(np.array_equal, targets, data))
+
+
+def test_a_key_of_another_tenant_reads_nothing(tier: Tier) -> None:
+    """Does the same key, model and layout under another tenant's secret find anything?"""
+    data = bytes_of(1, 3 * PAYLOAD)
+    with ObjectClient(where(tier)) as red, ObjectClient(where(tier, tenant=OTHER)) as blue:
+        assert put(red, b"mine", data) is DONE
+        state, target = get(blue, b"mine", len(data))
+        assert state is ABSENT and (target == 0xAA).all()
+        assert blue.wait(blue.delete, [b"mine"]).states == (ABSENT,)
+        assert get(red, b"mine", len(data))[0] is DONE
+        assert put(blue, b"mine", data[::-1].copy()) is DONE
+        assert np.array_equal(get(red, b"mine", len(data))[1], data)
+
+
+def test_a_model_of_another_layout_finds_nothing_and_says_so(
+    tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Is a dtype or model that changed under the same name one line, and misses?"""
+    data = bytes_of(2, 3 * PAYLOAD)
+    with ObjectClient(where(tier), model="m", layout="bf16 16x64") as before:
+        assert put(before, b"k", data) is DONE
+    assert not caplog.records
+    with ObjectClient(where(tier), model="m", layout="fp16 16x64") as after:
+        assert [one.getMessage() for one in caplog.records] == [
+            "objects of m were of the layout 'bf16 16x64' and are now of 'fp16 16x64': what is "
+            "stored of the former is not used"
+        ]
+        assert get(after, b"k", len(data))[0] is ABSENT
+
+
+def test_another_size_is_unreadable_and_one_line(
+    client: ObjectClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Is an object that is shorter or longer than the engine wants told apart from none, once?"""
+    assert put(client, b"sized", bytes_of(3, 4 * PAYLOAD)) is DONE
+    for size in (4 * PAYLOAD - 1, 3 * PAYLOAD, 5 * PAYLOAD, 4 * PAYLOAD + 1):
+        assert get(client, b"sized", size)[0] is UNREADABLE
+    lines = [one.getMessage() for one in caplog.records]
+    assert len(lines) == 1 and "the engine computes it" in lines[0]
+    assert get(client, b"none", PAYLOAD)[0] is ABSENT
+
+
+def test_a_lease_keeps_an_object_and_its_end_lets_go(tier: Tier) -> None:
+    """Is what one client leases there, though another deletes it, until it lets go?"""
+    data = bytes_of(4, 6 * PAYLOAD)
+    with ObjectClient(where(tier)) as one, ObjectClient(where(tier)) as other:
+        assert put(one, b"held", data) is DONE
+        assert one.wait(one.prefetch, [b"held"], [len(data)], lease_s=600.0).states == (DONE,)
+        other.wait(other.delete, [b"held"])
+        state, found = get(one, b"held", len(data))
+        assert state is DONE and np.array_equal(found, data)
+        one.release([b"held"])
+
+        def gone() -> bool:
+            other.wait(other.delete, [b"held"])
+            return get(other, b"held", len(data))[0] is ABSENT
+
+        until(gone)
+        assert one.counts()["look_done"] == 1
+
+
+PUTTER = """
+import sys, numpy as np
+from offstage.host.connectors.objects import ObjectClient, Where
+with ObjectClient(Where(sys.argv[1], tenant=sys.argv[2], runtime_dir=sys.argv[3])) as client:
+    data = np.random.default_rng(5).integers(0, 256, 99_999, np.uint8)
+    print(client.wait(client.put, [b"theirs"], [data]).states[0].value)
+"""
+
+
+def test_processes_share_a_daemon(tier: Tier, client: ObjectClient) -> None:
+    """Does one process read what another put?"""
+    run = subprocess.run(
+        [sys.executable, "-c", PUTTER, tier.endpoint, TENANT, str(tier.runtime_dir)],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert run.stdout.strip() == "done"
+    state, data = get(client, b"theirs", 99_999)
+    assert state is DONE and np.array_equal(data, bytes_of(5, 99_999))
+
+
+def test_settings_that_are_none_are_refused(tier: Tier) -> None:
+    """Does a connector with a wrong setting, tenant or address say so at its start?"""
+    with pytest.raises(BadInput, match="'endpont' is no setting"):
+        Where.of({"endpont": "tcp://x"})
+    with pytest.raises(BadInput, match="write a str"):
+        Where.of({"endpoint": 7})
+    with pytest.raises(BadInput, match="do not go over 'verbs'"):
+        ObjectClient(where(tier, fabric="verbs"))
+    with pytest.raises(OffstageError):
+        ObjectClient(where(tier, endpoint="tcp://127.0.0.1:9", timeout_s=0.5))
+
+
+def test_a_full_store_refuses_and_goes_on_reading(tmp_path: Path) -> None:
+    """Does a put that has no room end as refused, with the mend, and leave what is there?"""
+    with daemon(tmp_path, storage__size="4MiB") as small, ObjectClient(where(small)) as client:
+        states: list[State] = []
+        while State.REFUSED not in states:
+            size, number = 20 * PAYLOAD, len(states)
+            ended = client.wait(client.put, [b"%d" % number], [bytes_of(number, size)])
+            states += ended.states
+        assert "raise storage.size" in ended.reasons[0] and len(states) > 5
+        for number in range(len(states) - 1):
+            state, data = get(client, b"%d" % number, size)
+            assert state is DONE and np.array_equal(data, bytes_of(number, size))
+        assert get(client, b"%d" % (len(states) - 1), size)[0] is ABSENT
+
+
+def test_an_expired_object_is_replaced_where_it_is_still_staged(tmp_path: Path) -> None:
+    """Is what was put last read, and not what the tier's memory still has under that name?"""
+    size = 5 * PAYLOAD
+    with daemon(tmp_path, store__ttl="1s") as brief, ObjectClient(where(brief)) as client:
+        assert put(client, b"k", bytes_of(1, size)) is DONE
+        get(client, b"k", size)
+        until(lambda: not client.wait(client.exists, [b"k"]).done[0])
+        for seed in (2, 3):
+            assert put(client, b"k", bytes_of(seed, size)) is DONE
+            state, data = get(client, b"k", size)
+            assert state is not DONE or np.array_equal(data, bytes_of(seed, size))
+
+
+def test_a_daemon_that_is_killed_and_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed among puts: does every one end, does all that was acknowledged come back whole to the
+    same client, and is a block that rotted meanwhile told as unreadable?"""
+    address, size, keys = f"ipc://{tmp_path}/d", 9 * PAYLOAD, [b"%d" % i for i in range(64)]
+    data = {key: bytes_of(100 + i, size) for i, key in enumerate(keys)}
+    with daemon(tmp_path, daemon__endpoint=address) as first:
+        client = ObjectClient(where(first, timeout_s=5.0))
+        states = dict(zip(keys[:8], client.wait(client.put, keys[:8], [data[k] for k in keys[:8]])
+                          .states, strict=True))  # fmt: skip
+        for key in keys[8:]:
+            client.put([key], [data[key]])
+        first.process.kill()
+        ended: list[State] = []
+        while len(ended) < 56:
+            assert select.select([client.fd], [], [], 100.0)[0]
+            ended += [state for one in client.drain() for state in one.states]
+        assert set(ended) <= {DONE, State.AWAY} and State.AWAY in ended
+        assert get(client, keys[0], size)[0] is State.AWAY
+        lines = [one.getMessage() for one in caplog.records]
+        assert len([one for one in lines if "the tier is away" in one]) == 1
+    rotten = data[keys[3]][5 * PAYLOAD : 6 * PAYLOAD].tobytes()
+    image = bytearray((tmp_path / "store.ofs").read_bytes())
+    image[image.index(rotten) + 17] ^= 4
+    (tmp_path / "store.ofs").write_bytes(image)
+    with daemon(tmp_path, daemon__endpoint=address):
+        until(lambda: get(client, keys[0], size)[0] is DONE)
+        for key, before in states.items():
+            state, found = get(client, key, size)
+            assert before is DONE and state is (UNREADABLE if key == keys[3] else DONE)
+            assert state is not DONE or np.array_equal(found, data[key])
+        assert put(client, keys[3], data[keys[3]]) is DONE
+        assert np.array_equal(get(client, keys[3], size)[1], data[keys[3]])
+        client.close()
+    assert any("the tier is back" in one.getMessage() for one in caplog.records)

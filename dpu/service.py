@@ -277,7 +277,7 @@ class Service:
         if host.port is None:
             raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
         if self.draining and request.contents:
-            raise _draining()
+            raise draining()
         if any(len(one) % 16 or not one for one in request.contents):
             raise Refused("invalid", "a session's contents are no hashes of 16 bytes", host.name,
                           "use the same release on both sides")  # fmt: skip

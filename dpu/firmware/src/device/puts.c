@@ -83,7 +83,11 @@ check_staged(const struct ofs_device *device, uint32_t port, const struct ofs_sq
 	if (rc == 1) {
 		const struct ofs_region *region = device->tenants[device->ports[port].tenant].region;
 
-		return ofs_region_trailer(region, slot)->checksum != sqe->checksum ? -EEXIST : 0;
+		if (ofs_region_trailer(region, slot)->checksum == sqe->checksum)
+			return 0;
+		return ofs_checksum(ofs_device_put_window(device, port, sqe), sqe->length) == sqe->checksum
+			? -EEXIST
+			: -EBADMSG;
 	}
 	if (rc == 0 && ofs_store_position(device->store, &chunk->store_key, sqe->layer) == UINT64_MAX)
 		return -EAGAIN;

@@ -1,0 +1,244 @@
+"""LMCache on the tier: its L2 adapter, and the client of its native plug-in.
+
+`OffstageL2` is an adapter of the multi-process mode (`"type": "plugin"`): a lookup leases what it
+finds and has it brought into the tier's memory, a load reads it from there, an unlock lets go.
+`NativeClient` is what `"type": "native_plugin"` drives: batches of keys and memory, one descriptor,
+drained completions; its locks are LMCache's own.
+
+Both run on the caller's threads and the object client's; none of them waits for the tier. A daemon
+that is lost makes every lookup a miss and every store a failure, which LMCache computes again or
+gives up. Nothing of LMCache is imported with this module: `OffstageL2` is made when asked for.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from offstage.host.connectors.objects import Completion, ObjectClient, State, Where
+
+__all__ = ["L2", "NativeClient", "client_of", "key_of"]
+
+LEASE_S = 30.0  # of what a lookup has found, if nobody unlocks it
+
+
+def client_of(settings: dict[str, Any]) -> ObjectClient:
+    """An object client from `adapter_params`: where the daemon is, `model` and `layout`."""
+    own = {name: settings[name] for name in ("model", "layout") if name in settings}
+    where = Where.of({name: value for name, value in settings.items() if name not in own})
+    return ObjectClient(where, **own)
+
+
+def key_of(key: Any) -> bytes:
+    """An `ObjectKey` as bytes; none of its texts holds an @, so that no two keys are alike."""
+    parts = (key.model_name, f"{key.kv_rank:x}", f"{key.object_group_id:x}", key.chunk_hash.hex(),
+             key.cache_salt)  # fmt: skip
+    return "@".join(parts).encode()
+
+
+class NativeClient:
+    """What a native connector of LMCache has, over an object client."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Log in; see `client_of`."""
+        self._client = client_of(settings)
+
+    def event_fd(self) -> int:
+        """Readable when a batch has ended."""
+        return self._client.fd
+
+    def submit_batch_get(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
+        """Read objects into memory; the number of the batch."""
+        return self._client.get([key.encode() for key in keys], views)
+
+    def submit_batch_set(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
+        """Store objects."""
+        return self._client.put([key.encode() for key in keys], views)
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        """Whether objects are there."""
+        return self._client.exists([key.encode() for key in keys])
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        """Delete objects."""
+        return self._client.delete([key.encode() for key in keys])
+
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
+        """Batches that have ended: number, whether each object is there or was taken, why not, and
+        which of them."""
+        return [
+            (one.ticket, all(state in (State.DONE, State.ABSENT) for state in one.states),
+             next((why for why in one.reasons if why), ""), one.done)
+            for one in self._client.drain()
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        """Leave the daemon."""
+        self._client.close()
+
+
+class L2:
+    """The logic of `OffstageL2`, before LMCache's interface among its bases. `store_result` and
+    `bitmap` are LMCache's classes."""
+
+    store_result: Any
+    bitmap: Any
+
+    def __init__(self, params: dict[str, Any], **unused: Any) -> None:
+        """Log in; `max_capacity_gb` switches LMCache's own eviction on."""
+        settings = dict(params)
+        super().__init__(int(settings.pop("max_capacity_gb", 0) * 2**30))  # type: ignore[call-arg]
+        self._client = client_of(settings)
+        self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(3)]
+        self._lock = threading.Lock()
+        self._tasks = 0
+        self._stored: dict[int, Any] = {}
+        self._looked: dict[int, Any] = {}
+        self._loaded: dict[int, Any] = {}
+        self._sizes: dict[Any, int] = {}
+
+    def get_store_event_fd(self) -> int:
+        """Signalled when a store has ended."""
+        return self._fds[0]
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        """Signalled when a lookup has ended."""
+        return self._fds[1]
+
+    def get_load_event_fd(self) -> int:
+        """Signalled when a load has ended."""
+        return self._fds[2]
+
+    def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
+        """Store objects; a task whose last object was not taken has failed."""
+        views = [one.byte_array for one in objects]
+        sizes = [len(view) for view in views]
+        task = self._next()
+
+        def ended(completion: Completion) -> None:
+            ends = zip(keys, sizes, completion.done, strict=True)
+            stored = [(key, size) for key, size, done in ends if done]
+            with self._lock:
+                grown = [0 if key in self._sizes else size for key, size in stored]
+                self._sizes.update(stored)
+            self._tell("_notify_keys_stored", [key for key, _ in stored], grown)
+            done = len(stored) == len(keys)
+            self._end("_stored", task, self.store_result(done, sum(grown) if done else 0), 0)
+
+        self._client.put([key_of(key) for key in keys], views, tell=ended)
+        return task
+
+    def pop_completed_store_tasks(self) -> dict[int, Any]:
+        """Stores that have ended since the last call."""
+        with self._lock:
+            ended, self._stored = self._stored, {}
+        return ended
+
+    def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
+        """Which objects are there. Where their sizes are known, those are leased and brought into
+        the tier's memory, and one of another size counts as not there."""
+        names = [key_of(key) for key in keys]
+        sizes = [_size_of((group_layout_descs or {}).get(key.object_group_id)) for key in keys]
+        task = self._next()
+
+        def ended(completion: Completion) -> None:
+            self._end("_looked", task, self._bits(completion.done), 1)
+
+        if names and all(sizes):
+            self._client.prefetch(names, sizes, lease_s=LEASE_S, tell=ended)
+        else:
+            self._client.exists(names, tell=ended)
+        return task
+
+    def query_lookup_and_lock_result(self, task: int) -> Any:
+        """The bits of an ended lookup, once; else None."""
+        with self._lock:
+            return self._looked.pop(task, None)
+
+    def submit_unlock(self, keys: list[Any]) -> None:
+        """Let go of what a lookup leased."""
+        self._client.release([key_of(key) for key in keys])
+
+    def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
+        """Read objects into LMCache's memory."""
+        task = self._next()
+
+        def ended(completion: Completion) -> None:
+            read = [key for key, done in zip(keys, completion.done, strict=True) if done]
+            self._tell("_notify_keys_accessed", read)
+            self._end("_loaded", task, self._bits(completion.done), 2)
+
+        self._client.get([key_of(key) for key in keys], [one.byte_array for one in objects],
+                         tell=ended)  # fmt: skip
+        return task
+
+    def query_load_result(self, task: int) -> Any:
+        """The bits of an ended load, once; else None."""
+        with self._lock:
+            return self._loaded.pop(task, None)
+
+    def delete(self, keys: list[Any]) -> None:
+        """Delete objects and wait for it, as LMCache's eviction expects."""
+        gone = self._client.wait(self._client.delete, [key_of(key) for key in keys])
+        deleted = [key for key, done in zip(keys, gone.done, strict=True) if done]
+        with self._lock:
+            sizes = [self._sizes.pop(key, 0) for key in deleted]
+        self._tell("_notify_keys_deleted", deleted, sizes)
+
+    def report_status(self) -> dict[str, Any]:
+        """Whether the daemon is there, and what was moved."""
+        return {"is_healthy": not self._client.away, "type": "offstage", **self._client.counts()}
+
+    def close(self) -> None:
+        """Leave the daemon. Closing twice does nothing."""
+        self._client.close()
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            os.close(fd)
+
+    def _next(self) -> int:
+        with self._lock:
+            self._tasks += 1
+            return self._tasks
+
+    def _bits(self, done: list[bool]) -> Any:
+        bits = self.bitmap(len(done))
+        for index, one in enumerate(done):
+            if one:
+                bits.set(index)
+        return bits
+
+    def _tell(self, name: str, keys: list[Any], *more: Any) -> None:
+        if keys:
+            getattr(self, name)(keys, *more)
+
+    def _end(self, results: str, task: int, result: Any, kind: int) -> None:
+        with self._lock:
+            getattr(self, results)[task] = result
+        os.eventfd_write(self._fds[kind], 1)
+
+
+def _size_of(layout: Any) -> int:
+    """Bytes of an object by LMCache's layout; 0 where it gives none."""
+    shapes, dtypes = getattr(layout, "shapes", None), getattr(layout, "dtypes", None)
+    if not shapes or not dtypes:
+        return 0
+    return sum(int(shape.numel()) * dtype.itemsize
+               for shape, dtype in zip(shapes, dtypes, strict=True))  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _offstage_l2() -> type:
+    from lmcache.lmcache_native import Bitmap
+    from lmcache.v1.distributed.internal_api import L2StoreResult
+    from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+
+    names = {"store_result": L2StoreResult, "bitmap": Bitmap, "__module__": __name__}
+    return type("OffstageL2", (L2, L2AdapterInterface), names)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OffstageL2":
+        return _offstage_l2()
+    raise AttributeError(name)

@@ -1,0 +1,183 @@
+"""LMCache on the tier: do its two interfaces store, find, verify and lose objects as it expects?"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from live_daemon import PAYLOAD, TENANT, Tier, daemon
+
+from offstage.host.connectors.lmcache import L2, NativeClient, key_of
+
+MEND = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/lmcache.md)"
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    with daemon(tmp_path_factory.mktemp("lmcache"), limits__sessions="64", arena__size="4MiB",
+                storage__size="64MiB") as running:  # fmt: skip
+        yield running
+
+
+def params(tier: Tier) -> dict[str, Any]:
+    return {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
+            "model": "m", "layout": "bf16", "timeout_s": 30.0}  # fmt: skip
+
+
+def ready(fd: int) -> None:
+    assert select.select([fd], [], [], 100.0)[0], "nothing ended"
+
+
+class Bits(set[int]):
+    """Stands in for LMCache's Bitmap."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def set(self, index: int) -> None:
+        self.add(index)
+
+
+class Interface:
+    """Stands in for LMCache's L2AdapterInterface: what it is told."""
+
+    def __init__(self, max_capacity_bytes: int = 0) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def _notify_keys_stored(self, *told: Any) -> None:
+        self.told.append(("stored", *told))
+
+    def _notify_keys_accessed(self, *told: Any) -> None:
+        self.told.append(("accessed", *told))
+
+    def _notify_keys_deleted(self, *told: Any) -> None:
+        self.told.append(("deleted", *told))
+
+
+class Adapter(L2, Interface):
+    """As OffstageL2 is made, over the stand-ins."""
+
+    store_result = staticmethod(lambda done, size: (done, size))
+    bitmap = Bits
+
+
+def key(number: int, salt: str = "") -> Any:
+    fields = (bytes([number]) * 16, "m/8b", 3, 1, salt)
+    names = ("chunk_hash", "model_name", "kv_rank", "object_group_id", "cache_salt")
+    return SimpleNamespace(**dict(zip(names, fields, strict=True)))
+
+
+def memory(size: int, fill: int) -> Any:
+    return SimpleNamespace(byte_array=memoryview(bytearray([fill]) * size))
+
+
+def layout(size: int) -> dict[int, Any]:
+    shape, dtype = SimpleNamespace(numel=lambda: size // 2), SimpleNamespace(itemsize=2)
+    return {1: SimpleNamespace(shapes=[shape], dtypes=[dtype])}
+
+
+def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Tier) -> None:
+    """Does each task end once, on its own descriptor, with the bits of the objects that are there,
+    and is an object of another layout a miss?"""
+    adapter, size = Adapter(params(tier)), 6 * PAYLOAD
+    fds = (adapter.get_store_event_fd(), adapter.get_lookup_and_lock_event_fd(),
+           adapter.get_load_event_fd())  # fmt: skip
+    assert len(set(fds)) == 3
+    keys = [SimpleHash(key(n)) for n in range(4)]
+    task = adapter.submit_store_task(keys[:3], [memory(size, n) for n in range(3)])
+    ready(fds[0])
+    assert adapter.pop_completed_store_tasks() == {task: (True, 3 * size)}
+    assert adapter.pop_completed_store_tasks() == {}
+    there = {0, 1, 2}
+    for sizes, found in (({}, there), (layout(size), there), (layout(size - PAYLOAD), set())):
+        os.eventfd_write(fds[1], 1)
+        os.eventfd_read(fds[1])  # also of the one before
+        task = adapter.submit_lookup_and_lock_task(keys, sizes)
+        ready(fds[1])
+        assert adapter.query_lookup_and_lock_result(task) == found
+        assert adapter.query_lookup_and_lock_result(task) is None
+    targets = [memory(size, 99) for _ in keys]
+    task = adapter.submit_load_task(keys, targets)
+    ready(fds[2])
+    assert adapter.query_load_result(task) == {0, 1, 2}
+    for number, target in enumerate(targets[:3]):
+        assert bytes(target.byte_array) == bytes([number]) * size
+    adapter.submit_unlock(keys)
+    adapter.delete(keys[:1])
+    assert [one[0] for one in adapter.told] == ["stored", "accessed", "deleted"]
+    assert adapter.told[2][2] == [size] and adapter.report_status()["is_healthy"]
+    adapter.close()
+    adapter.close()
+
+
+class SimpleHash(SimpleNamespace):
+    """A key that a dict takes, as LMCache's frozen one."""
+
+    def __init__(self, fields: Any) -> None:
+        super().__init__(**vars(fields))
+
+    def __hash__(self) -> int:
+        return hash(key_of(self))
+
+
+def test_keys_that_differ_anywhere_are_other_objects() -> None:
+    """Do model, rank, group, hash and salt all count, also where texts run together?"""
+    keys = {key_of(key(1)), key_of(key(2)), key_of(key(1, "a")), key_of(key(1, "b"))}
+    other = key(1)
+    other.kv_rank = 4
+    assert len(keys | {key_of(other)}) == 5
+
+
+def test_the_native_client_ends_batches_on_one_descriptor(tier: Tier) -> None:
+    """Do set, exists, get and delete end with what became of each object?"""
+    client, size = NativeClient(**params(tier)), 3 * PAYLOAD + 7
+
+    def end(ticket: int) -> tuple[bool, list[bool]]:
+        ready(client.event_fd())
+        [(number, ok, error, each)] = client.drain_completions()
+        assert number == ticket and not error
+        return ok, each
+
+    data = [memoryview(np.random.default_rng(n).bytes(size)) for n in range(3)]
+    assert end(client.submit_batch_set(["a", "b", "c"], data)) == (True, [True] * 3)
+    assert end(client.submit_batch_exists(["a", "x", "c"])) == (True, [True, False, True])
+    views = [memoryview(bytearray(size)) for _ in range(3)]
+    assert end(client.submit_batch_get(["a", "b", "x"], views)) == (True, [True, True, False])
+    assert views[0] == data[0] and views[1] == data[1]
+    assert end(client.submit_batch_delete(["a", "x"])) == (True, [True, False])
+    assert end(client.submit_batch_exists(["a"])) == (True, [False])
+    client.close()
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("plugin", ["plugin", "native_plugin"])
+def test_lmcache_bench_verifies_every_object(tmp_path: Path, plugin: str) -> None:
+    """Does `lmcache bench l2` store, find and verify every object through the daemon?"""
+    program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
+    if not program.is_file():
+        pytest.skip(f"needs {MEND}")
+    with daemon(tmp_path, limits__sessions="128", arena__size="64MiB", arena__payload="32KiB",
+                arena__layers="1", storage__size="1GiB", store__segment="4MiB",
+                ) as tier:  # fmt: skip
+        name = "OffstageL2" if plugin == "plugin" else "NativeClient"
+        spec = {"type": plugin, "module_path": "offstage.host.connectors.lmcache",
+                "class_name": name, "adapter_params": params(tier)}  # fmt: skip
+        words = ["bench", "l2", "--l2-adapter", json.dumps(spec), "--num-keys", "4", "--in-flight",
+                 "8", "--data-size-kb", "512", "--rounds", "2", "--no-skip-verify",
+                 "--lookup-max-hit-rate", "0.5", "--format", "json"]  # fmt: skip
+        path = os.pathsep.join(one for one in sys.path if one)
+        run = subprocess.run([program, *words], env=os.environ | {"PYTHONPATH": path},
+                             capture_output=True, text=True, timeout=500)  # fmt: skip
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert "All 32 keys data verified OK" in run.stdout
+    found = json.JSONDecoder().raw_decode(run.stdout[run.stdout.index("\n{") + 1 :])[0]
+    rows = {row["operation"]: row for name, row in found["metrics"].items() if "op_" in name}
+    assert rows["Store"]["total_success"] == rows["Load"]["total_success"] == 64
+    assert rows["Lookup"]["total_success"] == 32

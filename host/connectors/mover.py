@@ -23,16 +23,7 @@ from offstage.bindings.driver import Fetch, Put
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import CAUSES, ENDS
-from offstage.host.connectors.moves import (
-    U8,
-    U32,
-    Chain,
-    Kind,
-    Move,
-    State,
-    contents,
-    shape_of,
-)
+from offstage.host.connectors.moves import U8, U32, Chain, Kind, Move, State, contents, shape_of
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
 

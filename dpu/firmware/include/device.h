@@ -200,8 +200,8 @@ int ofs_device_session_open(struct ofs_device *device, uint32_t port,
 int ofs_device_session_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	const struct ofs_key *contents, struct ofs_chunk_info *infos);
 /*
- * Sessions of one host in one message: session i with the next `chunk_counts[i]` of `contents`, each
- * a chain of its own. rcs [count]: 0, or why there is no such session (-ENOSPC). Else as the two
+ * Sessions of one host in one message: session i with the next `chunk_counts[i]` of `contents`,
+ * each a chain of its own. rcs [count]: 0, or why there is no such session (-ENOSPC). Else as the two
  * calls above.
  */
 int ofs_device_sessions_open(struct ofs_device *device, uint32_t port,

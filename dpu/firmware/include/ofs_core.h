@@ -352,8 +352,8 @@ uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key);
 
 /*
- * The slot, within the tenant's part, that holds the block (1) or will, when its read has ended (0);
- * -ENOENT: none; -EINVAL: no such block.
+ * The slot, within the tenant's part, that holds the block (1) or will, once its read has ended
+ * (0); -ENOENT: none; -EINVAL: no such block.
  */
 int ofs_core_block_slot(const struct ofs_core *core, uint32_t chunk, uint32_t layer,
 	uint32_t *slot);

@@ -201,8 +201,8 @@ int ofs_device_session_append(struct ofs_device *device, uint32_t session, uint3
 	const struct ofs_key *contents, struct ofs_chunk_info *infos);
 /*
  * Sessions of one host in one message: session i with the next `chunk_counts[i]` of `contents`,
- * each a chain of its own. rcs [count]: 0, or why there is no such session (-ENOSPC). Else as the two
- * calls above.
+ * each a chain of its own. rcs [count]: 0, or why there is no such session (-ENOSPC). Else as the
+ * two calls above.
  */
 int ofs_device_sessions_open(struct ofs_device *device, uint32_t port,
 	const struct ofs_session_config *config, uint32_t count, const uint32_t *chunk_counts,

@@ -274,7 +274,7 @@ class Service:
         return p.Ok()
 
     def _sessions_open(self, host: Host, request: p.SessionsOpen) -> p.Reply:
-        if host.port is None:
+        if host.port is None or host.tenant is None:
             raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
         if self.draining and request.contents:
             raise draining()
@@ -285,6 +285,8 @@ class Service:
             _check_session(host, session)
         self._sessions_end(host, request.closing, archive=True)
         self._sessions_end(host, request.deleting, archive=False)
+        if request.contents:
+            self.hosts.check_quota(host.tenant, "sessions", len(request.contents))
         opened = self.device.sessions_open(host.port, request.select_blocks, request.contents)
         sessions = [one.session for one in opened if one.rc == 0]
         host.sessions.update(sessions)

@@ -101,18 +101,20 @@ class Hosts:
         """The hosts of one tenant."""
         return [host for host in self._hosts.values() if host.tenant is tenant]
 
-    def check_quota(self, tenant: TenantState, what: str) -> None:
-        """Refused where the tenant has all of its `sessions` or `ports`; at 80 % it is logged."""
+    def check_quota(self, tenant: TenantState, what: str, more: int = 1) -> None:
+        """Refused where a tenant has no room for so many more `sessions` or `ports`; at 80 % it
+        is logged."""
         hosts = self.of(tenant)
         has = sum(len(host.sessions) if what == "sessions" else host.port is not None
                   for host in hosts)  # fmt: skip
         most = tenant.session_max if what == "sessions" else tenant.port_max
-        if has >= most:
+        if has + more > most:
             raise Refused("limit", f"the tenant has its {most} {what}", tenant.name,
                           f"end one, or raise {what} of its [[tenant]]")  # fmt: skip
-        near = (has + 1) * 100 >= QUOTA_NEAR_PERCENT * most
+        near = (has + more) * 100 >= QUOTA_NEAR_PERCENT * most
         if near and (tenant.name, what) not in self._near:
-            self._log.warning("quota_near", tenant=tenant.name, what=what, has=has + 1, most=most)
+            self._log.warning("quota_near", tenant=tenant.name, what=what, has=has + more,
+                              most=most)  # fmt: skip
         (self._near.add if near else self._near.discard)((tenant.name, what))
 
     def challenge(self, name: str, tenant: str, route: bytes = b"") -> bytes:

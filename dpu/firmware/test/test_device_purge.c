@@ -1,6 +1,6 @@
 /*
  * A tenant that has archived all that the tables hold: can another still append and put, does the
- * one lose its coldest first, and is it the same after a restart? In virtual time.
+ * one lose its coldest first? In virtual time; after a restart: tests/integration/test_quotas.py.
  */
 #include "support_device.h"
 

@@ -1,7 +1,9 @@
 """The hosts of `offstage bench tenants`: one that asks as a decode does, and those that flood.
 
 Each runs in a process of its own against a real daemon, over shared memory. A flood goes on until
-its event is set; what it is refused is its own affair.
+its event is set; what it is refused is its own affair. Hosts have cores of their own where they are
+deployed, and here they share the daemon's: floods are as nice as can be, so that they take what the
+daemon and the victim leave, and `compute`, which asks nothing of the daemon, shows what that costs.
 """
 
 import contextlib
@@ -20,7 +22,7 @@ from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics.shm import open_driver
 
-__all__ = ["COLD", "FLOODS", "PAYLOAD_BYTES", "STORED", "Host", "Where", "flood"]
+__all__ = ["COLD", "COMPUTE", "FLOODS", "PAYLOAD_BYTES", "STORED", "Host", "Where", "flood"]
 
 PAYLOAD_BYTES = 32 << 10
 STORED = 1024  # blocks of one tenant, which its part of the arena holds a few of
@@ -137,6 +139,11 @@ class Host:
         while not stop.is_set():
             self.driver.bench_nop(1000)
 
+    def compute(self, stop: Event) -> None:
+        """Nothing of the daemon's: a core is kept busy."""
+        while not stop.is_set():
+            self._rng.integers(0, 256, PAYLOAD_BYTES, np.uint8)
+
     def close(self) -> None:
         """Detach and log out."""
         self.driver.close()
@@ -150,13 +157,16 @@ FLOODS: dict[str, Callable[[Host, Event], None]] = {
     "control": Host.flood_control,
     "nop": Host.flood_nop,
 }
+COMPUTE = "compute"
+LIVES = {COMPUTE: Host.compute, **FLOODS}
 
 
 def flood(where: Where, kind: str, ready: Event, stop: Event) -> None:
-    """The life of a flooding process."""
+    """The life of a flooding process, or of one that only computes."""
+    os.nice(19)
     host = Host(where)
     try:
         ready.set()
-        FLOODS[kind](host, stop)
+        LIVES[kind](host, stop)
     finally:
         host.close()

@@ -197,7 +197,12 @@ def tenants_table(result: Mapping[str, Any]) -> Drawn:
     """The victim attacked, beside itself alone; and what two floods of unlike weights moved."""
     phases, shares = result["phases"], result["shares"]
     alone = max((phases[name] for name in ("alone", "alone again")), key=lambda one: one["ns_p99"])
-    rows: list[Row] = []
+    busy = phases["compute"]
+    rows: list[Row] = [
+        (f"cores busy elsewhere, {which}", format_time(busy[f"ns_{which}"]),
+         format_time(alone[f"ns_{which}"]), busy[ratio_of], "", None)
+        for which, ratio_of in (("p99", "ratio"), ("p50", "ratio_p50"))
+    ]  # fmt: skip
     for name in ("demands", "all ways"):
         phase = phases[name]
         aim, met = _aim(result["aims"], f"{name}: p99")

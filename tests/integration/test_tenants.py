@@ -15,6 +15,6 @@ def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
     found = bench_tenants(seconds=0.1, folder=tmp_path)
     hits = {name: phase["hit_percent"] for name, phase in found["phases"].items()}
     assert len(set(hits.values())) == 1 and set(hits) == {
-        "alone", "demands", "all ways", "alone again",
+        "alone", "compute", "demands", "all ways", "alone again",
     }  # fmt: skip
     assert all(moved > 0 for moved in found["shares"]["bytes"])

@@ -7,6 +7,7 @@ asked afterwards waits for it. Which kind of transfer is measured when the first
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -138,9 +139,11 @@ class TorchArrays:
             self._device = torch.device(device)
         except RuntimeError:
             raise _no_device(device) from None
-        kinds = {"cpu": 1, "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0}
-        if (self._device.index or 0) >= kinds.get(self._device.type, 0):
-            raise _no_device(device)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")  # why torch sees none, such as too old a driver
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (self._device.index or 0) >= {"cpu": 1, "cuda": count}.get(self._device.type, 0):
+            raise _no_device(device, str(said[-1].message) if said else "")
         self.device = device
         self._staged = staged or self._device.type != "cpu"
 
@@ -182,8 +185,9 @@ def open_device(device: str) -> TorchArrays:
     return TorchArrays(device)
 
 
-def _no_device(device: str) -> BadInput:
+def _no_device(device: str, why: str = "") -> BadInput:
+    first = why.partition("\n")[0].rstrip(".")
     return BadInput(
-        f"torch has no device {device!r}", "arrays",
+        f"torch has no device {device!r}" + (f": {first}" if first else ""), "arrays",
         "use 'cpu', or 'cuda' on a machine with an NVIDIA GPU and a torch built for it",
     )  # fmt: skip

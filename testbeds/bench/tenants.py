@@ -55,16 +55,20 @@ def bench_tenants(
     """Each phase takes `seconds`; the store lies in `folder`. BadInput where the time is none."""
     if not 0.05 <= seconds <= 3600:
         raise BadInput(f"{seconds} s for a phase", "bench tenants", "choose 0.05 to 3600")
-    with tempfile.TemporaryDirectory(dir=folder, prefix="offstage-tenants-") as made:
-        config = _write_config(Path(made))
+    # The address of a socket has at most 107 characters: not under whatever folder was given.
+    with (
+        tempfile.TemporaryDirectory(dir=folder, prefix="offstage-tenants-") as made,
+        tempfile.TemporaryDirectory(prefix="ofs-") as sockets,
+    ):
+        config = _write_config(Path(made), Path(sockets))
         with serve(config, Path(made) / "daemon.log") as tier:
             found = _phases(tier, seconds, seed, say)
     return {**found, "provenance": "measured", "seconds": seconds, "seed": seed}
 
 
-def _write_config(folder: Path) -> Path:
+def _write_config(folder: Path, sockets: Path) -> Path:
     sections: dict[str, dict[str, Any]] = {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
+        "daemon": {"endpoint": f"ipc://{sockets}/control", "runtime_dir": str(sockets / "run"),
                    "metrics_endpoint": ""},
         "arena": {"size": len(TENANTS) * SLOTS * (PAYLOAD_BYTES + LBA_BYTES),
                   "payload": PAYLOAD_BYTES, "layers": 1},

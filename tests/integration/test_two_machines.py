@@ -128,7 +128,7 @@ def test_the_page_is_followed_by_two_users_on_two_machines(world: World) -> None
     try:
         for match in BLOCK.finditer(PAGE.read_text()):
             language, _, name = match["info"].partition(" ")
-            if language == "toml" and name:
+            if language == "toml" and name in files:
                 owner = "dpu" if name == "dpu.toml" else "node"
                 put(files[name], match["body"], USERS[owner])
             place = name.removeprefix("on ")

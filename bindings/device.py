@@ -108,6 +108,13 @@ class FirmwareDevice:
         check_rc(rc, "reading a tenant's figures")
         return dict(_as_dict(status[0]))
 
+    def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
+        """`struct ofs_purged` of one call, by field name: asked again while `more` or `marking`."""
+        purged: Any = ffi.new("struct ofs_purged *")
+        rc = lib.ofs_device_tenant_purge(self._device, tenant, keep_blocks, purged)
+        check_rc(rc, "dropping a tenant's chunks")
+        return dict(_as_dict(purged[0]))
+
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
         """A port of its own for one host; StoreFull where all ports are taken."""
         return Attachment.of_port(self._device, tenant, fabric)

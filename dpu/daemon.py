@@ -33,8 +33,8 @@ from offstage.dpu.door import shared
 from offstage.dpu.log import Log
 from offstage.dpu.moves import Moves
 from offstage.dpu.recorder import Recorder
-from offstage.dpu.service import Service, draining, error_reply
-from offstage.dpu.sessions import Hosts, TenantState
+from offstage.dpu.service import Service, error_reply
+from offstage.dpu.sessions import Hosts, TenantState, draining
 from offstage.dpu.telemetry import Snapshot, Telemetry
 from offstage.dpu.tenancy import (
     check_secrets,

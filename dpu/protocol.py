@@ -37,10 +37,11 @@ __all__ = [
     "FabricFetch", "FabricFetchReply", "FabricHint", "FabricName", "FabricOpen", "FabricPut",
     "FabricPutReply", "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry",
     "Heartbeat", "Hello", "Ledger", "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet",
-    "PolicyReply", "PolicySet", "Prove", "Reply", "Request", "Reset", "SessionClose", "SessionOpen",
-    "SessionsOpen", "SessionsOpened", "SetGenerating", "Status", "StatusReply", "StorageMove",
-    "Undrain", "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply",
-    "decode_request", "default_runtime_dir", "encode", "negotiate", "prove",
+    "PolicyReply", "PolicySet", "Prove", "Purge", "Purged", "Reply", "Request", "Reset",
+    "SessionClose", "SessionOpen", "SessionsOpen", "SessionsOpened", "SetGenerating", "Status",
+    "StatusReply", "StorageMove", "Undrain", "Welcome", "decode_fabric_reply",
+    "decode_fabric_request", "decode_reply", "decode_request", "default_runtime_dir", "encode",
+    "negotiate", "prove",
 ]  # fmt: skip
 
 VERSIONS = (4,)  # newest first; 4: several sessions in one message
@@ -109,10 +110,8 @@ class Prove(Message, kw_only=True):
 
 class Attach(Message, kw_only=True):
     """Asks for a port: `shm` on the same machine, `verbs` over RDMA, `nixl` where both have that
-    library, `zmq` where nothing better exists.
-
-    `again`: the connection to the port that the host has was lost; the port and its sessions go on
-    over another one (verbs)."""
+    library, `zmq` where nothing better exists. `again`: the connection to the port that
+    the host has was lost; the port and its sessions go on over another one (verbs)."""
 
     fabric: FabricName = "shm"
     again: bool = False
@@ -188,6 +187,13 @@ class Ledger(Message, kw_only=True):
 
 class Reset(Message, kw_only=True):
     """Operator. Drops what is staged, clean and not pinned, and zeroes the ledger."""
+
+
+class Purge(Message, kw_only=True):
+    """The tenant's archived chunks go, the coldest first, until so many blocks are left of it."""
+
+    tenant: Name
+    keep_blocks: Time = 0
 
 
 class Drain(Message, kw_only=True):
@@ -305,11 +311,19 @@ class LedgerReply(Message, kw_only=True):
     ledger: dict[str, Any]
 
 
-class Drained(Message, kw_only=True):
-    """`drained` false: the timeout came first, `dirty_blocks` are still only in memory.
+class Purged(Message, kw_only=True):
+    """`struct ofs_purged`, of this message alone: asked again while there is `more`."""
 
-    `dirty_blocks` is -1 where the reactor does not answer.
-    """
+    chunks: int
+    blocks: int
+    bytes: int
+    more: int
+    marking: int
+
+
+class Drained(Message, kw_only=True):
+    """`drained` false: the timeout came first, `dirty_blocks` are still only in memory; -1 where
+    the reactor does not answer."""
 
     drained: bool
     dirty_blocks: int
@@ -408,11 +422,11 @@ class FabricPutReply(Message, kw_only=True):
 Request = (
     Hello | Prove | Attach | Connect | SessionOpen | Append | SetGenerating | SessionClose
     | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | Undrain | StorageMove
-    | FabricOpen | FabricShut | Heartbeat | Detach | SessionsOpen
+    | FabricOpen | FabricShut | Heartbeat | Detach | SessionsOpen | Purge
 )  # fmt: skip
 Reply = (
     Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply
-    | Drained | Ok | Error | SessionsOpened
+    | Drained | Ok | Error | SessionsOpened | Purged
 )  # fmt: skip
 FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease
 FabricReply = FabricFetchReply | FabricPutReply | Ok | Error
@@ -454,11 +468,8 @@ def negotiate(versions: list[int]) -> int:
     for version in VERSIONS:
         if version in versions:
             return version
-    raise BadInput(
-        f"the host speaks protocol {sorted(versions)}, the daemon {sorted(VERSIONS)}",
-        "Hello",
-        "install the same release on both sides",
-    )
+    raise BadInput(f"the host speaks protocol {sorted(versions)}, the daemon {sorted(VERSIONS)}",
+                   "Hello", "install the same release on both sides")  # fmt: skip
 
 
 def prove(secret: bytes, nonce: bytes, tenant: str, name: str) -> bytes:

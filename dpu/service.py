@@ -30,9 +30,9 @@ from offstage.dpu.connects import Connects
 from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
-from offstage.dpu.sessions import Host, Hosts, Refused, TenantState
+from offstage.dpu.sessions import Host, Hosts, Refused, TenantState, draining
 
-__all__ = ["Attachments", "Service", "draining", "error_reply"]
+__all__ = ["Attachments", "Service", "error_reply"]
 
 CODES: list[tuple[type[OffstageError], str]] = [
     (StoreFull, "limit"),
@@ -91,6 +91,7 @@ class Service:
             p.PolicyGet: self._policy_get,
             p.Status: self._status,
             p.Ledger: self._ledger,
+            p.Purge: self._purge,
             p.Reset: self._reset,
             p.FabricOpen: self._fabric_open,
             p.FabricShut: self._fabric_shut,
@@ -329,10 +330,7 @@ class Service:
             if not key.startswith("tenant.") or not dot:
                 others[key] = text
                 continue
-            if name not in self.tenants:
-                raise Refused("unknown", "no such tenant", name,
-                              f"one of {', '.join(self.tenants)}")  # fmt: skip
-            chosen.setdefault(name, {})[leaf] = text
+            chosen.setdefault(self.hosts.tenant(name).name, {})[leaf] = text
         return [
             change_tenant(self.tenants[name], each, f"tenant.{name}")
             for name, each in chosen.items()
@@ -345,16 +343,16 @@ class Service:
         return p.StatusReply(status=self.status_for(host))
 
     def _ledger(self, host: Host, request: p.Ledger) -> p.Reply:
-        own = host.tenant.name if host.tenant else ""
-        name = request.tenant or own
-        if host.tenant and name != own:
-            raise Refused("forbidden", "a tenant sees its own ledger only", name,
-                          f"ask for {own!r}")  # fmt: skip
-        if name and name not in self.hosts.tenants:
-            raise Refused("unknown", "no such tenant", name,
-                          f"one of {', '.join(self.hosts.tenants)}")  # fmt: skip
-        index = self.hosts.tenants[name].index if name else None
+        name = request.tenant or (host.tenant.name if host.tenant else "")
+        index = self.hosts.tenant(name, host).index if name else None
         return p.LedgerReply(tenant=name, ledger=self.device.ledger(index))
+
+    def _purge(self, host: Host, request: p.Purge) -> p.Reply:
+        tenant = self.hosts.tenant(request.tenant, host)
+        purged = self.device.tenant_purge(tenant.index, request.keep_blocks)
+        if purged["chunks"]:
+            self._log.info("purged", tenant=tenant.name, by=host.name, **purged)
+        return p.Purged(**purged)
 
     def _reset(self, host: Host, request: p.Reset) -> p.Reply:
         self.operator(host.ticket)
@@ -492,9 +490,3 @@ def _check_session(host: Host, session: int) -> None:
     if session not in host.sessions:
         raise Refused("unknown", f"the host has no session {session}", host.name,
                       "open one with SessionOpen")  # fmt: skip
-
-
-def draining() -> Refused:
-    """What is said to whoever brings new work."""
-    return Refused("draining", "the daemon is draining and takes no new work", "",
-                   "offstage dpu undrain, unless it is being stopped; or use another")

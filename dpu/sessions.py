@@ -18,7 +18,7 @@ from offstage.bindings.errors import OffstageError
 from offstage.dpu.log import Log
 from offstage.dpu.protocol import OPERATOR, prove
 
-__all__ = ["Host", "Hosts", "Refused", "TenantState"]
+__all__ = ["Host", "Hosts", "Refused", "TenantState", "draining"]
 
 OPERATORS_MAX = 4  # places that only operators can take
 LOGINS_PER_PORT, LOGINS_SPARE = 4, 4  # of one tenant
@@ -33,6 +33,12 @@ class Refused(OffstageError):
     def __init__(self, code: str, what: str, where: str = "", mend: str = "") -> None:
         super().__init__(what, where, mend)
         self.code = code
+
+
+def draining() -> Refused:
+    """What is said to whoever brings new work."""
+    return Refused("draining", "the daemon is draining and takes no new work", "",
+                   "offstage dpu undrain, unless it is being stopped; or use another")
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,15 @@ class Hosts:
     def all(self) -> list[Host]:
         """Everybody who is logged in."""
         return list(self._hosts.values())
+
+    def tenant(self, name: str, host: Host | None = None) -> TenantState:
+        """The tenant of this name; Refused where there is none, or `host` is of another."""
+        if host is not None and host.tenant and name != host.tenant.name:
+            raise Refused("forbidden", "a tenant may see and purge its own only", name,
+                          f"ask for {host.tenant.name!r}")  # fmt: skip
+        if name not in self.tenants:
+            raise Refused("unknown", "no such tenant", name, f"one of {', '.join(self.tenants)}")
+        return self.tenants[name]
 
     def of(self, tenant: TenantState) -> list[Host]:
         """The hosts of one tenant."""

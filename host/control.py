@@ -30,6 +30,7 @@ __all__ = ["DEFAULT_ENDPOINT", "Control"]
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
 BEATS_PER_TIMEOUT = 4
+MARKING_LOOK_S = 0.01
 
 # What an error code of the daemon is on this side.
 KINDS: dict[str, type[OffstageError]] = {
@@ -160,6 +161,20 @@ class Control:
     def reset(self) -> None:
         """Operator: drop what is staged, clean and not pinned; zero the ledger."""
         self.call(p.Reset(), p.Ok, timeout_s=max(self._timeout_s, 30.0))
+
+    def purge(self, tenant: str, keep_blocks: int = 0, timeout_s: float = 600.0) -> dict[str, int]:
+        """Operator, or the tenant: archived chunks go, the coldest first, until the store has no
+        more than `keep_blocks` blocks of it. Sums; `marking`: segments that could come back yet."""
+        total = dict.fromkeys(("chunks", "blocks", "bytes"), 0)
+        until_s = time.monotonic() + timeout_s
+        while True:
+            done = self.call(p.Purge(tenant=tenant, keep_blocks=keep_blocks), p.Purged)
+            for name in total:
+                total[name] += getattr(done, name)
+            if (not done.more and not done.marking) or time.monotonic() > until_s:
+                return {**total, "more": done.more, "marking": done.marking}
+            if not done.more:
+                time.sleep(MARKING_LOOK_S)
 
     def drain(self, timeout_s: float = 30.0) -> p.Drained:
         """Operator: the daemon takes no new work and flushes what is only in memory."""

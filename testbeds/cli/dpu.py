@@ -313,6 +313,38 @@ def undrain(
 
 
 @dpu.command()
+def purge(
+    tenant: Annotated[str, typer.Argument(help="a tenant's name")],
+    keep: Annotated[
+        str, typer.Option("--keep", help="until the store holds so much of it, such as 10GiB")
+    ] = "",
+    blocks: Annotated[
+        int | None, typer.Option("--blocks", min=0, help="or so many blocks of it")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="or nothing archived")] = False,
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Drop archived chunks of a tenant, the coldest first; what a session names stays."""
+    from offstage.bindings.units import parse_size
+
+    if (keep != "") + (blocks is not None) + everything != 1:
+        raise BadInput("it is not said how much is to go", "dpu purge",
+                       "give one of --keep SIZE, --blocks N and --all")  # fmt: skip
+    keep_bytes = parse_size(keep, "--keep") if keep else 0
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
+        record = control.geometry.payload_size_bytes + control.geometry.lba_size_bytes
+        result = control.purge(tenant, blocks if blocks is not None else keep_bytes // record)
+    emit(result, form, f"{result['chunks']} chunks, {result['blocks']} blocks, "
+                       f"{result['bytes']} B of the store")  # fmt: skip
+    if result["more"] or result["marking"]:
+        raise RunFailed("it has not ended yet", tenant, "give the same command again")
+
+
+@dpu.command()
 def replay(
     log: Annotated[Path, typer.Argument(help="decisions.log of a recorded run")],
     form: FormatOption = Format.text,

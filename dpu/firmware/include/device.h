@@ -128,6 +128,15 @@ struct ofs_device_status {
 	struct ofs_storage_stats storage;
 };
 
+/* Of one call. */
+struct ofs_purged {
+	uint64_t chunks;
+	uint64_t blocks;
+	uint64_t bytes;   /* of the store that they took, trailers included */
+	uint32_t more;    /* 1: there is more to go: call again */
+	uint32_t marking; /* segments of the tenant that hold nothing now, not yet marked so */
+};
+
 enum ofs_move_state {
 	OFS_MOVE_NONE = 0,
 	OFS_MOVE_RUNNING = 1,
@@ -166,6 +175,13 @@ int ofs_device_tenant_share(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_tenant_share *share);
 int ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
 	struct ofs_tenant_status *status);
+/*
+ * A tenant's archived chunks go, the coldest first, until the store has no more than `keep_blocks`
+ * blocks of it. A batch at a time: call again while there is `more`, and, to know that what is gone
+ * does not come back from segments that held nothing else, while one is `marking`.
+ */
+int ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
+	struct ofs_purged *purged);
 /* Once per tenant, before hosts come: what the store recovered becomes known to the core. */
 int ofs_device_restore(struct ofs_device *device, uint32_t tenant);
 /*

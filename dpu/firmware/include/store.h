@@ -11,7 +11,7 @@
  * corrupt, foreign or of another length is a miss and a counter, never data.
  *
  * A store key names its bytes: two puts of one key carry the same payload. A delete is of this run:
- * until its segment has been written again, a deleted block may be found by the next open.
+ * until nothing lives in its segment, and a mark says so, the next open may find the block.
  *
  * One thread owns a store: the same that polls its storage. Calls that start I/O queue it and
  * return 0, or -EAGAIN when busy (poll, then try again), -ENOSPC when the store is full, -ENOENT
@@ -132,6 +132,9 @@ uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
 /* Recounts everything that is counted as it goes; 0, or the number of what does not agree. */
 int ofs_store_verify(const struct ofs_store *store);
 /* cdef: end */
+
+/* Segments of the tenant in which nothing lives, and that are not yet marked so. */
+uint32_t ofs_store_marking(const struct ofs_store *store, uint32_t tenant);
 
 /* Whether one more put or get would find an op and a place in the storage's queue. */
 int ofs_store_has_room(const struct ofs_store *store);

@@ -1,6 +1,7 @@
 /*
  * A tenant that has archived all that the tables hold: can another still append and put, does the
- * one lose its coldest first? In virtual time; after a restart: tests/integration/test_quotas.py.
+ * one lose its coldest first? What goes where somebody asks for it? In virtual time; after a
+ * restart: tests/integration/test_quotas.py, test_purge.py.
  */
 #include "support_device.h"
 
@@ -130,9 +131,51 @@ test_full_store(void)
 	two_close(&two);
 }
 
+/* Somebody says how many blocks of one tenant are to be left. */
+static void
+test_told(void)
+{
+	struct world_session session;
+	struct ofs_device_config config;
+	struct ofs_tenant_status status;
+	struct ofs_purged purged, total = {0};
+	struct two_tenants two;
+
+	small(&config);
+	config.core.chunk_max = 512;
+	two_open(&two, &config);
+	for (uint64_t i = 0; i < 12; i++)
+		archive(&two.hosts[0], 1000 * i);
+	archive(&two.hosts[1], 90000);
+	assert(kept(&two.hosts[0], 0) == 16); /* named again: warm */
+	assert(world_session(&two.hosts[0], &session, 4) == 0);
+	assert(world_append(&session, 2000, 16) == 0); /* in use: it stays, whatever is asked */
+	assert(ofs_device_tenant_purge(two.world.device, 2, 0, &purged) == -EINVAL);
+	assert(ofs_device_tenant_purge(two.world.device, 0, 1000, &purged) == 0);
+	assert(purged.chunks == 0 && purged.blocks == 0 && purged.bytes == 0 && !purged.more);
+	do {
+		assert(ofs_device_tenant_purge(two.world.device, 0, 40, &purged) == 0);
+		assert(purged.bytes == purged.blocks * two.world.device->record_size_bytes);
+		total.chunks += purged.chunks;
+		total.blocks += purged.blocks;
+	} while (purged.more);
+	assert(total.chunks == 152 && total.blocks == 152);
+	assert(kept(&two.hosts[0], 0) == 16 && kept(&two.hosts[0], 11000) == 8);
+	assert(kept(&two.hosts[0], 1000) == 0 && kept(&two.hosts[0], 10000) == 0);
+	do
+		assert(ofs_device_tenant_purge(two.world.device, 0, 0, &purged) == 0);
+	while (purged.more);
+	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
+	assert(status.stored_blocks == 16 && status.archived_chunks == 0 && status.purged == 0);
+	assert(kept(&two.hosts[0], 0) == 0 && kept(&two.hosts[0], 2000) == 16);
+	assert(kept(&two.hosts[1], 90000) == 16);
+	two_close(&two);
+}
+
 int
 main(void)
 {
+	test_told();
 	test_full_table();
 	test_full_store();
 	printf("device_purge ok\n");

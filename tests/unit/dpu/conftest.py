@@ -59,6 +59,10 @@ class FakeDevice:
     def tenant_status(self, tenant: int) -> dict[str, Any]:
         return {name: 0 for name in TENANT_FIGURES} | {"weight": 1, "waiting": 5}
 
+    def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
+        return {"chunks": 1, "blocks": 2, "bytes": 8192 * tenant + keep_blocks, "more": 0,
+                "marking": 0}  # fmt: skip
+
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
         if len(self.ports) >= self.port_max:
             raise StoreFull("no space left", "", "raise limits.ports", errno=28)

@@ -146,6 +146,10 @@ def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
     assert world.code(red, change) == "forbidden"
     assert world.code(red, p.Reset()) == "forbidden"
     assert world.code(red, p.Ledger(tenant="blue")) == "forbidden"
+    assert world.code(red, p.Purge(tenant="blue")) == "forbidden"
+    assert world.code(red, p.Purge(tenant="red")) == "Purged"
+    assert world.code(operator, p.Purge(tenant="blue")) == "Purged"
+    assert world.code(operator, p.Purge(tenant="green")) == "unknown"
     assert world.code(red, p.Ledger()) == "LedgerReply"
     assert world.code(operator, p.Attach()) == "forbidden"
     assert world.device.policies == [] and world.device.resets == 0

@@ -396,8 +396,6 @@ void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 /* purge.c: archived chunks go where there is no room. */
 /* Room for `tenant`, in the store or the table of chunks. False: there is none to be had. */
 bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store);
-/* At most `count` of the tenant's coldest; how many it was. */
-uint32_t ofs_device_purge_tenant(struct ofs_device *device, uint32_t tenant, uint32_t count);
 /* `held` [tenant_count] */
 void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held);
 /* A session has them, from now on (`named`) or until now. */

@@ -7,7 +7,8 @@
  * archived chunks, loses its coldest: those that the fewest sessions named, and of these the ones
  * that nobody has named for longest. Where the coldest have been named often, all of the tenant's
  * count as named once less, so that what was popular long ago goes in its turn. Who asks loses of
- * its own only where nobody is over its share.
+ * its own only where nobody is over its share. An operator, or the tenant, may also say how many
+ * of its blocks are to be left; that goes a batch at a time, and others are served in between.
  *
  * What a chunk was named is known since the start, and is no decision of the core: what the core is
  * told is that blocks are gone, an event as any other. Belongs to the reactor's thread.
@@ -110,31 +111,35 @@ forget_chunk(struct ofs_device *device, uint32_t chunk, const struct ofs_chunk_s
 		ofs_device_after_event(device,
 			ofs_core_block_forget(device->core, now_ns, state->tenant, &state->store_key, layer));
 	}
-	device->tenants[state->tenant].purged++;
 }
 
-uint32_t
-ofs_device_purge_tenant(struct ofs_device *device, uint32_t tenant, uint32_t count)
+/* A batch of the tenant's coldest, until it has no more than so many blocks in the store; how many
+ * chunks it was. */
+static uint32_t
+purge_coldest(struct ofs_device *device, uint32_t tenant, uint64_t blocks, uint64_t keep_blocks)
 {
 	struct ofs_cold_list cold = {.count = 0};
 	struct ofs_chunk_state state;
-	bool often = true;
+	uint32_t count = 0;
+	bool often;
 
-	count = count < PURGE_BATCH ? count : PURGE_BATCH;
 	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
 		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.archived
 			&& state.tenant == tenant)
-			cold_add(device, &cold, count, chunk);
-	for (uint32_t i = 0; i < cold.count; i++) {
-		often = often && device->marks[cold.chunks[i]].named > 0;
-		if (ofs_core_chunk_state(device->core, cold.chunks[i], &state) == 0)
-			forget_chunk(device, cold.chunks[i], &state);
+			cold_add(device, &cold, PURGE_BATCH, chunk);
+	often = cold.count > 0 && blocks > keep_blocks;
+	for (; count < cold.count && blocks > keep_blocks; count++) {
+		often = often && device->marks[cold.chunks[count]].named > 0;
+		if (ofs_core_chunk_state(device->core, cold.chunks[count], &state) != 0)
+			continue;
+		forget_chunk(device, cold.chunks[count], &state);
+		blocks -= state.stored_layers < blocks ? state.stored_layers : blocks;
 	}
 	for (uint32_t chunk = 0; often && chunk < device->config.core.chunk_max; chunk++)
 		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.tenant == tenant
 			&& device->marks[chunk].named > 0)
 			device->marks[chunk].named--;
-	return cold.count;
+	return count;
 }
 
 bool
@@ -142,7 +147,7 @@ ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
 {
 	struct ofs_chunks_held held[OFS_HELD_MAX];
 	uint64_t total = of_store ? 0 : device->config.core.chunk_max;
-	uint32_t victim;
+	uint32_t victim, count;
 
 	if (device->tenant_count > OFS_HELD_MAX)
 		return false;
@@ -154,7 +159,58 @@ ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
 		return false;
 	if (!is_over(device, victim, of_store ? held[victim].blocks : held[victim].chunks, total))
 		victim = tenant;
-	return held[victim].archived > 0 && ofs_device_purge_tenant(device, victim, PURGE_BATCH) > 0;
+	count = held[victim].archived > 0 ? purge_coldest(device, victim, held[victim].blocks, 0) : 0;
+	device->tenants[victim].purged += count;
+	return count > 0;
+}
+
+struct purge_call {
+	uint32_t tenant;
+	uint64_t keep_blocks;
+	struct ofs_purged *purged;
+};
+
+static void
+held_of(const struct ofs_device *device, uint32_t tenant, struct ofs_chunks_held *held)
+{
+	struct ofs_chunk_state state;
+
+	*held = (struct ofs_chunks_held){0};
+	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++) {
+		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || state.tenant != tenant)
+			continue;
+		held->archived += state.archived;
+		held->blocks += state.stored_layers;
+	}
+}
+
+static int
+run_purge(struct ofs_device *device, void *argument)
+{
+	const struct purge_call *call = argument;
+	struct ofs_chunks_held before, after;
+
+	if (call->tenant >= device->tenant_count)
+		return -EINVAL;
+	held_of(device, call->tenant, &before);
+	*call->purged = (struct ofs_purged){
+		.chunks = purge_coldest(device, call->tenant, before.blocks, call->keep_blocks)};
+	held_of(device, call->tenant, &after);
+	call->purged->blocks = before.blocks - after.blocks;
+	call->purged->bytes = call->purged->blocks * device->record_size_bytes;
+	call->purged->more =
+		call->purged->blocks > 0 && after.archived > 0 && after.blocks > call->keep_blocks;
+	call->purged->marking = ofs_store_marking(device->store, call->tenant);
+	return 0;
+}
+
+int
+ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
+	struct ofs_purged *purged)
+{
+	struct purge_call call = {tenant, keep_blocks, purged};
+
+	return ofs_device_call(device, run_purge, &call);
 }
 
 void

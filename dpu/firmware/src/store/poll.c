@@ -102,6 +102,21 @@ ofs_store_in_flight(const struct ofs_store *store)
 	return store->ops_used;
 }
 
+uint32_t
+ofs_store_marking(const struct ofs_store *store, uint32_t tenant)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < store->segment_count; i++) {
+		const struct ofs_store_segment *of = &store->segments[i];
+		int ends = (of->state == OFS_SEGMENT_OPEN || of->state == OFS_SEGMENT_SEALED)
+			&& of->live == 0 && of->next > 0; /* with the last I/O in it */
+
+		count += (ends || of->state == OFS_SEGMENT_DYING) && of->tenant == tenant;
+	}
+	return count;
+}
+
 int
 ofs_store_has_room(const struct ofs_store *store)
 {

@@ -1,0 +1,101 @@
+"""Is what was purged gone, for good and for its tenant alone?"""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from live_daemon import (
+    CHUNKS,
+    ENTRY,
+    LAYERS,
+    WAIT_S,
+    Tier,
+    check_text,
+    daemon,
+    open_text,
+    put,
+)
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu import protocol as p
+from offstage.host.fabrics.shm import open_driver
+
+BLOCKS = CHUNKS * LAYERS  # of one text
+
+
+def write_text(tier: Tier, tenant: str, number: int) -> None:
+    """All of a text, acknowledged and archived."""
+    with tier.control(tenant) as control, open_driver(control.attach("shm")) as driver:
+        text = open_text(control, number)
+        for layer in range(LAYERS):
+            for first in range(0, CHUNKS, 16):
+                ordinals = list(range(first, first + 16))
+                assert put(driver, text, layer, ordinals) == ordinals
+        control.session_close(text.session)
+
+
+def stored(tier: Tier, tenant: str, number: int) -> int:
+    """Blocks that the store has of the text."""
+    with tier.control(tenant) as control:
+        control.attach("shm")
+        return sum(open_text(control, number).stored)
+
+
+def purge(tier: Tier, *words: str) -> "subprocess.CompletedProcess[str]":
+    where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
+    command = [*ENTRY, "dpu", "purge", *words, *where, "--format", "json"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+
+
+def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path: Path) -> None:
+    """The operator has a tenant keep less, coldest first, and then nothing: is what is told true,
+    has the other tenant its blocks still, and does a kill right after bring nothing back?"""
+    with daemon(tmp_path, ("red", "blue")) as tier:
+        for number in (1, 2):
+            write_text(tier, "red", number)
+        write_text(tier, "blue", 3)
+        assert stored(tier, "red", 1) == BLOCKS  # named again: the warmer one
+        done = purge(tier, "red", "--blocks", str(BLOCKS))
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert (told["chunks"], told["blocks"]) == (CHUNKS, BLOCKS) and told["bytes"] > 0
+        assert stored(tier, "red", 2) == 0 and stored(tier, "red", 1) == BLOCKS
+        assert json.loads(purge(tier, "red", "--keep", "1GiB").stdout)["blocks"] == 0
+        told = json.loads(purge(tier, "red", "--all").stdout)
+        assert (told["blocks"], told["marking"]) == (BLOCKS, 0)
+        tier.process.send_signal(signal.SIGKILL)
+        tier.process.wait(WAIT_S)
+    with daemon(tmp_path, ("red", "blue")) as tier:
+        assert stored(tier, "red", 1) == stored(tier, "red", 2) == 0
+        assert stored(tier, "blue", 3) == BLOCKS
+
+
+def test_a_tenant_purges_its_own_and_an_unknown_one_is_one_line(tmp_path: Path) -> None:
+    """May a tenant drop what is its own and nothing of another, also what it has in use? Is bad
+    input one line that names the mend?"""
+    with daemon(tmp_path, ("red", "blue")) as tier:
+        write_text(tier, "red", 1)
+        write_text(tier, "blue", 3)
+        with tier.control("blue") as control:
+            with pytest.raises(BadInput, match="its own only"):
+                control.purge("red")
+            control.attach("shm")
+            open_text(control, 3)
+            assert control.purge("blue")["blocks"] == 0
+        with tier.control("blue") as control:
+            assert control.purge("blue") == {
+                "chunks": CHUNKS, "blocks": BLOCKS, "bytes": BLOCKS * 8192, "more": 0, "marking": 0
+            }  # fmt: skip
+        assert stored(tier, "blue", 3) == 0
+        for words, says in ((("green", "--all"), "no such tenant"), (("red",), "how much"),
+                            (("red", "--all", "--blocks", "3"), "how much")):  # fmt: skip
+            done = purge(tier, *words)
+            assert done.returncode == 2 and says in done.stderr, done.stderr
+            assert len(done.stderr.splitlines()) == 1
+        assert "red" in purge(tier, "green", "--all").stderr
+        with tier.control(p.OPERATOR) as operator:
+            purged = [one for one in operator.status()["tenants"] if one["purged"]]
+        assert not purged  # nobody lost anything for want of room
+        assert check_text(tier, 1, {(1, o, at) for o in range(CHUNKS) for at in range(LAYERS)})

@@ -238,19 +238,20 @@ def test_a_selection_of_whole_blocks_that_does_not_fit_is_one_line(
 
 
 def test_a_million_tokens_fit_into_little_memory(tmp_path: Path) -> None:
-    """16,384 blocks of four layers with two policies, in less than 2 GiB."""
+    """16,384 blocks of four layers with two policies, in less than 1 GiB. Of the process itself:
+    its `ru_maxrss` would begin at what this one has, which began it."""
     (tmp_path / "e.toml").write_text(
         "[workload]\ncontext_tokens = 1048576\nsessions = 1\nsteps = 20\n"
         '[geometry]\nmodel = "demo"\n[selection]\nk_blocks = 128\n[tier]\nbuffer_over_k = [2]\n'
         '[[policy]]\nuse = "window+ema"\n'
     )
     code = (
-        "import resource, sys; from offstage.testbeds.cli import run; code = run(sys.argv[1:]);"
-        "print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "import sys; from offstage.testbeds.cli import run; code = run(sys.argv[1:]);"
+        "print(code, open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"
     )
     words = ["lab", "run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "out"), "--jobs", "1"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True,
                           timeout=500)  # fmt: skip
     exit_code, peak_kib = done.stdout.splitlines()[-1].split()
     assert exit_code == "0", done.stderr
-    assert int(peak_kib) < 2 << 20
+    assert int(peak_kib) < 1 << 20

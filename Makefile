@@ -20,7 +20,7 @@ help: ## this list
 demo: build ## the whole path on this machine in two to three minutes; writes $(OUT)/report.html
 	$(BIN)/offstage demo --out $(OUT) $(ARGS)
 
-test: $(VENV)/.stamp-extras build ## every test that this machine can run
+test: $(VENV)/.stamp-extras build ## the tests that this machine can run, but for the long ones (-m slow)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 dev: $(VENV)/.stamp-extras build ## the environment and the extension, for working on Offstage
@@ -43,6 +43,10 @@ c-test: system ## the C tests alone, under sanitizers
 
 mutants: $(VENV)/.stamp-extras build ## small mistakes that a named test must notice
 	$(BIN)/python tests/mutants/run.py $(ARGS)
+
+site: $(VENV)/.stamp-base ## the documentation as a site, its links checked: build/site/index.html
+	$(PIP) --no-build-isolation -e '.[site]'
+	$(BIN)/zensical build --strict
 
 bench: build ## storage, fabric, decision core and chip engine, each beside its reference
 	$(BIN)/offstage bench storage $(ARGS)
@@ -93,4 +97,4 @@ clean: ## remove builds and caches (not $(VENV))
 	$(MAKE) -C testbeds/lab/analysis clean
 	$(MAKE) -C asic_model/engine clean
 
-.PHONY: help demo test dev check format c-test mutants bench build system clean
+.PHONY: help demo test dev check format c-test mutants site bench build system clean

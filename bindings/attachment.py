@@ -56,7 +56,8 @@ class Attachment:
     def connect(self, device: Any, port: int) -> None:
         """The host's answer, given to its port of `device` (a `struct ofs_device *`)."""
         rc = lib.ofs_device_connect(device, port, self.filled())
-        check_rc(rc, "connecting a host", "", "attach again, and see whether both reach each other")
+        mend = "start the host again, and see whether both reach each other"
+        check_rc(rc, "connecting a host", "", mend)
 
     def filled(self) -> Any:
         """`struct ofs_attachment` of it. Incompatible where it is larger than any of ours."""

@@ -38,6 +38,8 @@ class BareConfig:
     store_size_bytes: int = 64 * MIB
     nvme: str = "gen5-tlc"
     prefetchers: int = 0
+    hints: tuple[int, int, int] = (0, 1, 16)
+    """What of its scores the policy takes in, as `Driver.limit_scores` has it."""
     write_back_blocks: int = 0
     demand_max: int = 64
     entry_count: int = 16
@@ -135,6 +137,14 @@ class BareDevice:
         """How long the stages that the reactor sees took; see `bindings.stages`."""
         return device_stages(self.handle)
 
+    def ledger(self) -> dict[str, Any]:
+        """`struct ofs_ledger` by field name: numbers, or the bytes of arrays."""
+        ledger: Any = ffi.new("struct ofs_ledger *")
+        check_rc(lib.ofs_device_ledger(self.handle, self._tenant, ledger), "reading the ledger")
+        values = ((name, getattr(ledger, name)) for name, _ in ffi.typeof(ledger).item.fields)
+        return {name: one if isinstance(one, int) else bytes(ffi.buffer(one))
+                for name, one in values}  # fmt: skip
+
     def reset(self) -> None:
         """Drop what is staged and not pinned."""
         check_rc(lib.ofs_device_reset(self.handle), "resetting the arena")
@@ -172,6 +182,7 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     policy.window_blocks, policy.ema_shift, policy.residency_percent = 16, 2, 200
     policy.degree_max, policy.next_n, policy.prefetch_in_flight_max = 16, 4, 32
     policy.lease_ns = 200_000_000
+    policy.hint_scores_max, policy.hint_every_steps, policy.hint_score_bits = config.hints
     storage.backend, storage.path = config.backend.encode(), config.path.encode()
     storage.size_bytes, storage.lba_size_bytes = config.store_size_bytes, lba
     storage.queue_depth_max, storage.thread_count, storage.seed = 128, 2, config.seed

@@ -3,11 +3,11 @@
 `offstage.bindings._firmware` is the firmware; `_analysis` the laboratory's analysis in C and
 `_chip` the engine of the ASIC model, which the firmware does not need and the daemon does not load.
 `_chip` has what it needs of the firmware compiled in. `_spdk`, a side of the storage seam, is built
-where pkg-config finds SPDK, and `_verbs`, one of the fabric seam, where it finds libibverbs. Their
-headers are the only copy of their interface: what stands between the marks `cdef: begin` and
-`cdef: end` of each header is what Python sees, and a line `cdef: order N` in the header says when
-(lower first; a header without the line comes last). libxxhash is required, liburing is used where
-pkg-config finds it.
+where pkg-config finds SPDK, and `_verbs`, one of the fabric seam, where it finds libibverbs, with
+librdmacm where it finds that too. Their headers are the only copy of their interface: what stands
+between the marks `cdef: begin` and `cdef: end` of each header is what Python sees, and a line
+`cdef: order N` in the header says when (lower first; a header without the line comes last).
+libxxhash is required, liburing is used where pkg-config finds it.
 """
 
 import re
@@ -33,7 +33,7 @@ VERBS_HEADER = FIRMWARE / "include/verbs.h"
 # What both ends of a fabric are made of, and hold no state.
 VERBS_FIRMWARE = (
     "fabric/check", "fabric/host_port", "fabric/registered", "port/blob", "port/rings",
-    "checksum", "checksum_avx2", "checksum_avx512",
+    "port/scores", "checksum", "checksum_avx2", "checksum_avx512",
 )  # fmt: skip
 ORDER_LAST = 1_000_000
 
@@ -161,10 +161,14 @@ if spdk_found is not None:
     )
 verbs_libs = pkg_config("libibverbs", "--libs")
 if verbs_libs is not None:
+    verbs_flags = pkg_config("libibverbs", "--cflags") or []
+    if (rdmacm := pkg_config("librdmacm", "--libs")) is not None:
+        verbs_flags += ["-DOFS_HAVE_RDMACM=1", *(pkg_config("librdmacm", "--cflags") or [])]
+        verbs_libs += rdmacm
     verbs = make_builder(
         "_verbs",
         [VERBS_HEADER],
         [*VERBS, *(FIRMWARE / f"src/{name}.c" for name in VERBS_FIRMWARE)],
         [FIRMWARE / "include", FIRMWARE / "src"],
-        (pkg_config("libibverbs", "--cflags") or [], verbs_libs),
+        (verbs_flags, verbs_libs),
     )

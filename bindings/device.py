@@ -16,6 +16,7 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import INFO, RECORD, Policy, filled_policy, work_by_event
 from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
+from offstage.bindings.layouts import constant
 from offstage.bindings.stages import device_stages
 
 __all__ = ["Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
@@ -115,6 +116,15 @@ class FirmwareDevice:
         check_rc(rc, "dropping a tenant's chunks")
         return dict(_as_dict(purged[0]))
 
+    def wiped(self, tenant: int, ticket: int) -> tuple[bool, int, int]:
+        """Whether what the tenant had deleted when the ticket was taken (0: now) stays deleted,
+        whatever ends the device; the ticket, and how many writes are still to end."""
+        held, left = ffi.new("uint64_t *", ticket), ffi.new("uint64_t *")
+        rc = int(lib.ofs_device_wiped(self._device, tenant, held, left))
+        if rc != -errno.EAGAIN:
+            check_rc(rc, "asking for a tenant's deletes")
+        return rc == 0, int(held[0]), int(left[0])
+
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
         """A port of its own for one host; StoreFull where all ports are taken."""
         return Attachment.of_port(self._device, tenant, fabric)
@@ -157,13 +167,15 @@ class FirmwareDevice:
         ]
 
     def sessions_open(
-        self, port: int, select_blocks: int, contents: list[bytes]
+        self, port: int, select_blocks: int, contents: list[bytes], due_ns: int = 0
     ) -> list["OpenedChain"]:
-        """A session for each of `contents`, with its chunks: 16-byte hashes in a row."""
+        """A session for each of `contents`, with its chunks: 16-byte hashes in a row. What is
+        guessed of it before it reads is needed in `due_ns`."""
         counts = [len(one) // 16 for one in contents]
         total = sum(counts)
         config: Any = ffi.new("struct ofs_session_config *")
         config.select_blocks = select_blocks
+        config.step_ns = due_ns // constant("OFS_BEGIN_STEPS")
         keys: Any = ffi.new("struct ofs_key[]", max(total, 1))
         ffi.buffer(keys)[: 16 * total] = b"".join(contents)
         sessions: Any = ffi.new("uint32_t[]", max(len(counts), 1))

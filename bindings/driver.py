@@ -113,6 +113,8 @@ class Driver:
     _left: "_Left | None" = None
     """What `reopen` took over from the last connection, until `resume`."""
     _driver: Any = None
+    _limits: tuple[int, int, int] = (0, 1, 16)
+    """What was said with `limit_scores`; it holds for the connections that follow too."""
 
     def __init__(self, attachment: Attachment) -> None:
         """Dups what it keeps: the caller still closes it. Incompatible: another release's."""
@@ -163,6 +165,7 @@ class Driver:
         self._counted: dict[str, int] = {}  # on connections before this one
         self._registered: list[NDArray[Any]] = []  # kept alive as long as they are registered
         self._tickets: Any = ffi.new("uint64_t[]", self.calls_max)
+        self.limit_scores(*self._limits)
 
     def answer(self) -> bytes | None:
         """The blob that the DPU's end needs of this one before blocks flow; None: nothing."""
@@ -350,6 +353,14 @@ class Driver:
         if rc < 0:
             _gone(rc, "sending a hint")
         return int(rc)
+
+    def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
+        """From the next fetch on send no more of its scores than the policy takes in: of a layer
+        the best so many (0: all), of one step in so many, with 8 or 16 bits."""
+        limits: Any = ffi.new("struct ofs_score_limits *", (scores_max, every_steps, score_bits))
+        self._limits = (scores_max, every_steps, score_bits)
+        if self._driver is not None:
+            lib.ofs_driver_limit_scores(self._driver, limits)
 
     def release(self, session: int) -> None:
         """End the session's pins now instead of at its next step."""

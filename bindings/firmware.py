@@ -56,7 +56,7 @@ MEANINGS: dict[int, tuple[type[OffstageError], str, str]] = {
     errno.ENOTSUP: (Incompatible, "not supported here", "run `offstage doctor`"),
     errno.EACCES: (BadInput, "permission denied", "check the owner and the mode"),
     errno.EHOSTUNREACH: (RunFailed, "there is no way to the other side", "see whether it is up"),
-    errno.ESTALE: (BadInput, "overtaken by a later one", "attach again"),
+    errno.ESTALE: (BadInput, "overtaken by a later one", "start the host again"),
     errno.EPERM: (BadInput, "not permitted", "run `offstage doctor`"),
     errno.EPROTO: (Incompatible, "of another version or format", "use the same release on both"),
     errno.EROFS: (BadInput, "is read-only", "mount it writable, or choose another path"),

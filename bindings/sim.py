@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings import analysis
-from offstage.bindings.core import Core
+from offstage.bindings.core import GUESS, Core
 from offstage.bindings.engine import ROW, Engine, EngineConfig, HbmPool
 from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import check_rc, ffi, lib
@@ -66,9 +66,10 @@ class DecodePlan:
 
     Row `(session, step, layer)` demands `demands[offsets[row]:offsets[row + 1]]`; `scores`, where
     given, is uint16 `[sessions, steps, layers, blocks]`, of which session i has the first
-    `score_counts[i]` blocks (None: all), no more than it has chunks. `hit_ns`, `nvme`, `seed` and
-    `timing` are those of `EngineConfig`. Times in ns; a chunk is appended every `append_steps`
-    steps (0: never).
+    `score_counts[i]` blocks (None: all), no more than it has chunks. `guesses`, where given, are
+    `GUESS` `[n]` of each session's first step, which demands `lead_ns` after they were passed.
+    `hit_ns`, `nvme`, `seed` and `timing` are those of `EngineConfig`. Times in ns; a chunk is
+    appended every `append_steps` steps (0: never).
     """
 
     sessions: tuple[int, ...]
@@ -85,6 +86,8 @@ class DecodePlan:
     nvme: dict[str, int] | None = None
     seed: int = 0
     score_counts: tuple[int, ...] | None = None
+    guesses: tuple[npt.NDArray[np.void], ...] | None = None
+    lead_ns: int = 0
     timing: str | Timing = "nvme"
 
 
@@ -96,6 +99,9 @@ class DecodeResult:
     end_ns: int
     reads: int
     failed: int
+
+
+_NUMBERS = ("selected_count", "append_steps", "compute_ns", "retry_ns", "stagger_ns", "lead_ns")
 
 
 def decode(core: Core, plan: DecodePlan) -> DecodeResult:
@@ -113,7 +119,7 @@ def decode(core: Core, plan: DecodePlan) -> DecodeResult:
     stall_ns = np.zeros((len(plan.sessions), plan.step_count), np.uint64)
     struct: Any = ffi.new("struct ofs_sim_decode *")
     struct.session_count, struct.step_count = len(sessions), plan.step_count
-    for name in ("selected_count", "append_steps", "compute_ns", "retry_ns", "stagger_ns"):
+    for name in _NUMBERS:
         setattr(struct, name, getattr(plan, name))
     costs = Costs(hit_ns=plan.hit_ns, nvme=plan.nvme, seed=plan.seed)
     timing = open_timing(plan.timing, costs)
@@ -128,9 +134,24 @@ def decode(core: Core, plan: DecodePlan) -> DecodeResult:
         struct.scores = ffi.cast("uint16_t *", scores.ctypes.data)
         counts = _score_counts(plan, scores.shape[1])
         struct.score_counts = ffi.cast("uint32_t *", counts.ctypes.data)
+    if plan.guesses is not None:
+        guesses, guess_offsets = _joined(plan.guesses, len(plan.sessions))
+        struct.guesses = ffi.cast("struct ofs_guess *", guesses.ctypes.data)
+        struct.guess_offsets = ffi.cast("uint64_t *", guess_offsets.ctypes.data)
     rc = lib.ofs_sim_decode(core.handle, struct)
     check_rc(rc, "simulating decode", "decode plan", "sessions, ordinals and sizes must fit")
     return DecodeResult(stall_ns, int(struct.end_ns), int(struct.reads), int(struct.failed))
+
+
+def _joined(
+    guesses: tuple[npt.NDArray[np.void], ...], sessions: int
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.uint64]]:
+    """All guesses in a row, and where each session's begin."""
+    if len(guesses) != sessions:
+        raise BadInput(f"guesses of {len(guesses)} sessions for {sessions}", "decode plan",
+                       "give each session its own, or none of it")  # fmt: skip
+    offsets = np.cumsum([0, *map(len, guesses)]).astype(np.uint64)
+    return np.ascontiguousarray(np.concatenate(guesses), GUESS), offsets
 
 
 def _score_counts(plan: DecodePlan, blocks: int) -> npt.NDArray[np.uint32]:

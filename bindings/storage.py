@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings import spdk
+from offstage.bindings import sides, spdk
 from offstage.bindings.errors import BadInput, OffstageError, StoreFull
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import constant, layout
@@ -232,8 +232,7 @@ class Storage:
 
     def __init__(self, config: StorageConfig, clock: Clock | None = None) -> None:
         self._handle: Any = None
-        if config.backend == "spdk":
-            spdk.ensure()
+        sides.ensure(config.backend)
         self.clock = clock or Clock()
         self._done = ffi.new(f"struct ofs_io_done[{POLL_MAX}]")
         self._buffers: list[Buffer] = []  # a registered buffer outlives the storage

@@ -43,6 +43,7 @@ class StoreConfig:
     ttl_s: int = 0
     reserve_segments: int = 1
     format: bool = True
+    erase: bool = False
     codec: int = 0
     """0, or one more than the index of a dtype in `bindings.codec.DTYPES`."""
 
@@ -186,6 +187,12 @@ class Store:
     def delete(self, key: int, layer: int) -> int:
         """0, or -ENOENT."""
         return int(lib.ofs_store_delete(self._handle, _key(key), layer))
+
+    def wiped(self, tenant: int, ticket: int = 0) -> tuple[bool, int]:
+        """Whether later opens find nothing of what the tenant had deleted when the ticket was taken
+        (0: now); and the ticket."""
+        held = ffi.new("uint64_t *", ticket)
+        return lib.ofs_store_wiped(self._handle, tenant, held) == 0, int(held[0])
 
     def position(self, key: int, layer: int) -> int | None:
         """The physical order number of a block, for sorting reads; None where it is absent."""

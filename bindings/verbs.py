@@ -18,7 +18,7 @@ from typing import Any
 from offstage.bindings import firmware
 from offstage.bindings.errors import BadInput, Incompatible, OffstageError
 
-__all__ = ["Adapter", "Rdma", "check_memlock", "parse_rdma", "prepare"]
+__all__ = ["Adapter", "Rdma", "by_route", "check_memlock", "parse_rdma", "prepare"]
 
 GID_AUTO = -1
 ERROR_SIZE = 512
@@ -66,7 +66,8 @@ class Adapter:
 
 
 def prepare(rdma: Rdma, where: str = "rdma") -> Adapter:
-    """Open it, and let the firmware know the side. Again with the same choice: nothing happens."""
+    """Open it, and let the firmware know the side. Where what is open is what is asked for, nothing
+    happens."""
     ffi, lib = _extension()
     config: Any = ffi.new("struct ofs_verbs_config *")
     config.device = rdma.device.encode()[: lib.OFS_VERBS_NAME_SIZE_BYTES - 1]
@@ -85,6 +86,19 @@ def prepare(rdma: Rdma, where: str = "rdma") -> Adapter:
         firmware.check_rc(rc, "adding the verbs fabric", where,
                           "in a checkout run `make dev`, elsewhere reinstall offstage")  # fmt: skip
     return _adapter(ffi, lib)
+
+
+def by_route(blob: bytes, rdma: Rdma) -> Rdma:
+    """`rdma`, and where it names no adapter the one from which the daemon of this attach is
+    reached, as the kernel routes. It stays as it is where rdma_cm is not there, or knows no way."""
+    if rdma.device or rdma.port or rdma.gid_index != GID_AUTO:
+        return rdma
+    ffi, lib = _extension()
+    found: Any = ffi.new("struct ofs_verbs_config *")
+    if lib.ofs_verbs_route(ffi.from_buffer(blob), len(blob), found) != 0:
+        return rdma
+    name: Any = ffi.string(found.device)
+    return Rdma(name.decode(), int(found.port), int(found.gid_index), rdma.mtu_bytes)
 
 
 def check_memlock(size_bytes: int, where: str = "rdma") -> None:

@@ -131,6 +131,7 @@ class Attachments:
             endpoint, connections_max=self._config.limits.connections,
             message_bytes_max=2 * frame_max, shared=shared(self._config), log=self._log,
         )  # fmt: skip
+        gate.whose = self._control.gate.whose
         inner = self._runtime_dir / "fabric.sock"
         fabric = ZmqFabric(
             self._control.context, f"ipc://{inner}", frame_max, self._log, gate.took

@@ -27,6 +27,7 @@ from offstage.dpu.attachments import Attachments
 from offstage.dpu.config import Config
 from offstage.dpu.connects import Connects
 from offstage.dpu.control_socket import ControlSocket
+from offstage.dpu.deletes import Deletes
 from offstage.dpu.derive import Derived, parse_host_port
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.door import shared
@@ -117,6 +118,7 @@ class Daemon:
                 "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
             })  # fmt: skip
             self._closing.append(self._recorder.close)
+        self.deletes = Deletes(config, self.device, self.control.send, self.log)
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.connects = Connects(self.device, self._wake)
         self._closing.append(self._close_connects)
@@ -128,6 +130,7 @@ class Daemon:
         memory = self.device.memory()  # now that the tenants have theirs
         (self.log.warning if memory["warning"] else self.log.info)("memory", **memory)
         self.hosts = hosts
+        self.control.gate.whose = hosts.whose
         self.attachments = Attachments(self.runtime_dir, self.control, config, self.log)
         self._closing.append(self.attachments.close)
         self.service = Service(
@@ -162,7 +165,8 @@ class Daemon:
             self.device.tenant_share(
                 index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
             )
-            tenants.append(TenantState(tenant.name, index, secret, slots, sessions, ports))
+            tenants.append(TenantState(tenant.name, index, secret, slots, sessions, ports,
+                                       tenant.secret_file))  # fmt: skip
         return tenants
 
     def ready(self) -> dict[str, Any]:
@@ -220,9 +224,10 @@ class Daemon:
 
     def _turn(self) -> bool:
         """One turn of the loop; False when the daemon is to stop."""
+        processes = self.hosts.by_pidfd()
         ready = self.control.poll(self._pause_s(), [
-            self._wake_r, *self._watched(), *self.attachments.filenos(),
-            *self.hosts.by_pidfd(),
+            self._wake_r, *([] if self._watch_fd is None else [self._watch_fd]),
+            *self.attachments.filenos(), *processes,
         ])  # fmt: skip
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
@@ -230,7 +235,7 @@ class Daemon:
             self._watch()
         for handed in self.attachments.serve(ready):
             self.hosts.took(handed.ticket, handed.pid, handed.pidfd)
-        for pidfd, host in self.hosts.by_pidfd().items():
+        for pidfd, host in processes.items():  # one that has just come may have a number of `ready`
             if pidfd in ready:
                 self.service.leave(host, "process gone")
         self._take_messages()
@@ -238,14 +243,12 @@ class Daemon:
             self._recorder = None  # the disk refused; it was said, and the daemon lives on
         self._answer_move()
         self._answer_connects()
+        self.deletes.turn()
         now_s = time.monotonic()
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + TICK_S
             self._tick()
         return self._drain_on(now_s)
-
-    def _watched(self) -> list[int]:
-        return [] if self._watch_fd is None else [self._watch_fd]
 
     def _watch(self) -> None:
         """Something came on the watched descriptor: bytes mean nothing, its end is a SIGTERM."""
@@ -262,7 +265,7 @@ class Daemon:
     def _pause_s(self) -> float:
         if self._signals or self._drains or self.moves.beginning:
             return DRAIN_S
-        return RECORD_S if self._recorder is not None else TICK_S
+        return self.deletes.pause_s(RECORD_S if self._recorder is not None else TICK_S)
 
     def _tick(self) -> None:
         for host in self.hosts.silent(self._config.daemon.host_timeout_ns / 1e9):
@@ -270,6 +273,7 @@ class Daemon:
         self.attachments.expire()
         self.control.note_disconnects()
         self.control.note_keys()
+        self.hosts.note_secrets()
         if self._recorder is not None:
             self._recorder.check_lost()
         try:
@@ -328,7 +332,8 @@ class Daemon:
         elif isinstance(request, p.Connect):
             self._begin_connect(frames, request)
         else:
-            self.control.send(frames[0], self.service.answer(frames[1], request, frames[0]))
+            reply = self.service.answer(frames[1], request, frames[0])
+            self.deletes.answer(self.service.deleted, frames[0], reply)
 
     def _begin_move(self, frames: list[bytes], request: p.StorageMove) -> None:
         try:
@@ -383,8 +388,7 @@ class Daemon:
             return
         self.service.draining = True
         self.log.info("draining")
-        until_s = time.monotonic() + request.timeout_ns / 1e9
-        self._drains.append((frames, request.id, until_s))
+        self._drains.append((frames, request.id, time.monotonic() + request.timeout_ns / 1e9))
 
     def _end_drain(self, frames: list[bytes], request: p.Undrain) -> None:
         try:

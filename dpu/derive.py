@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from offstage.bindings import sides
 from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_size
@@ -187,6 +188,7 @@ def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ..
 
 def _check_storage(config: Config, where: str) -> None:
     storage = config.storage
+    sides.check(storage.backend, where)
     in_memory = storage.backend == "emulated" and not storage.inner
     if in_memory:
         return

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings import spdk
+from offstage.bindings import sides
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.core import filled_policy
@@ -41,6 +41,7 @@ class DeviceLike(Protocol):
     ) -> None: ...
     def tenant_status(self, tenant: int) -> dict[str, Any]: ...
     def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]: ...
+    def wiped(self, tenant: int, ticket: int) -> tuple[bool, int, int]: ...
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]: ...
     def reattach(self, port: int) -> Attachment: ...
     def connect(self, port: int, answer: bytes) -> None: ...
@@ -52,7 +53,7 @@ class DeviceLike(Protocol):
     def session_set_generating(self, session: int, generating: bool) -> None: ...
     def session_close(self, session: int, archive: bool) -> None: ...
     def sessions_open(
-        self, port: int, select_blocks: int, contents: list[bytes]
+        self, port: int, select_blocks: int, contents: list[bytes], due_ns: int
     ) -> list[OpenedChain]: ...
     def sessions_close(self, sessions: list[int], archive: bool) -> None: ...
     def set_policy(self, policy: PolicyOptions) -> None: ...
@@ -88,8 +89,8 @@ class Device(FirmwareDevice):
         """
         check_machine(config)
         self._target: OwnTarget | None = None
+        sides.ensure(config.storage.backend)
         if config.storage.backend == "spdk":
-            spdk.ensure()
             config = self._with_target(config)
         try:
             self._open(config, derived, recording, timing, store_uuid)
@@ -185,7 +186,7 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     filled.store.segment_size_bytes = store.segment_bytes
     filled.store.io_max, filled.store.durable = store.io_max, store.durable
     filled.store.ttl_s, filled.store.reserve_segments = derived.ttl_s, store.reserve_segments
-    filled.store.format = 1
+    filled.store.format, filled.store.erase = 1, store.erase
     filled.store.codec = ("off", *DTYPES).index(store.codec)
     filled.write_mode = names("enum ofs_write_mode", "OFS_WRITE_").index(store.write)
     filled.dirty_blocks_max = store.dirty_max if store.write == "back" else 0

@@ -6,9 +6,10 @@ on, without a look into them, to the socket behind it. It counts what it has pas
 connection, and whoever reads that socket says with `took` what came out at the other end; a
 connection that is a message's length ahead is not read until then, and is closed when that lasts.
 
-Where the gate is full, whoever has the most connections (an address, or a user of this machine)
-loses the one that has been silent for longest: nobody shuts another out by having many. A host that
-loses an idle one connects again by itself.
+Where the gate is full, whoever has the most connections loses the one that has been silent for
+longest: nobody shuts another out by having many. A connection is its tenant's from the first
+message on that came by it with a host's ticket; until then it is its address's, or, where it is of
+this machine and by a path, its user's. A host that loses an idle one connects again by itself.
 
 One thread of its own; `took` may come from any other.
 """
@@ -21,7 +22,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +32,10 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu.door import peer_of
 from offstage.dpu.log import Log
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "Whose"]
+
+Whose = Callable[[bytes], str]
+"""The tenant of a ticket; empty where it names no host. Called by whoever calls `took`."""
 
 CHUNK_BYTES = 256 << 10
 SLACK_BYTES = 64 << 10  # of a handshake, and of frames' headers
@@ -66,6 +70,7 @@ class Gate:
         self._asked, self._shared, self._log = endpoint, shared, log
         self._connections_max = connections_max
         self._waiting_max = message_bytes_max + SLACK_BYTES
+        self.whose: Whose = lambda ticket: ""
         self._inner = ""
         self._pairs: dict[str, _Pair] = {}  # by the name of the inner connection
         self._lock = threading.Lock()  # of every `waiting_bytes`
@@ -112,10 +117,12 @@ class Gate:
         except (OSError, zmq.ZMQError):
             return  # gone since; the operator's, by no gate; or a peer of ZMTP 1, which has no fd
         size_bytes = sum(len(one) + FRAME_EXTRA_BYTES for one in frames)
+        tenant = self.whose(frames[1].bytes) if len(frames) > 1 and len(frames[1]) < 64 else ""
         with self._lock:
             pair = self._pairs.get(name)
             if pair is None:
                 return
+            pair.peer = f"tenant {tenant}" if tenant else pair.peer
             was_full = pair.waiting_bytes >= self._waiting_max
             pair.waiting_bytes = max(0, pair.waiting_bytes - size_bytes)
         if was_full:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from offstage.bindings import settings, spdk
+from offstage.bindings import settings, sides
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import options
 from offstage.dpu.config import Config
@@ -105,8 +105,7 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
     present, path = Path(file_of(config.storage)), Path(file_of(moved.storage))
     if path.is_file() and present.is_file() and path.samefile(present):
         raise BadInput("is the present storage", str(path), "give another path")
-    if moved.storage.backend == "spdk":
-        spdk.ensure()
+    sides.ensure(moved.storage.backend)
     check_store_file(moved)
     return moved
 

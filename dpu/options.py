@@ -111,9 +111,10 @@ class Storage(Settings, frozen=True):
     """The device below the store."""
 
     backend: Annotated[
-        Literal["auto", "io_uring", "posix", "emulated", "spdk"],
-        about("auto takes the best of the first two that opens"),
-    ] = "auto"
+        str,
+        about("auto, io_uring, posix, emulated, spdk, or one that an installed package offers; "
+              "auto takes the best of the first two that opens"),
+    ] = "auto"  # fmt: skip
     path: Annotated[
         str,
         about("file or block device; spdk: transport ids; may be empty for emulated in memory"),
@@ -172,6 +173,9 @@ class Store(Settings, frozen=True):
     durable: Annotated[bool, about("a put ends only when it is on the medium (FUA)")] = True
     reserve_segments: Annotated[int, within(1, 4096, "kept free for the cleaner")] = 4
     io_max: Annotated[int, within(1, 65536, "puts and gets in flight")] = 64
+    erase: Annotated[
+        bool, about("what is deleted is overwritten on the drive before that is acknowledged")
+    ] = False
     codec: Annotated[
         Codec, about("dtype of the KV, to write it coded where that saves a logical block; or off")
     ] = "off"

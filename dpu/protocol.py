@@ -14,9 +14,8 @@ so a reconnect or a second socket of the same host needs no new login. Every req
     Heartbeat                       Ok                                  or the host counts as dead
 
 Whatever fails comes back as `Error(code, what, where, mend)`. The ZMQ fabric has a socket of its
-own (`Attached.endpoint`) with the same shape plus one payload frame: see `FabricFetch`.
-
-All integers in packed byte fields are little-endian; a key is 16 bytes, `lo` then `hi`.
+own (`Attached.endpoint`) with the same shape plus one payload frame: see `FabricFetch`. Integers in
+packed byte fields are little-endian; a key is 16 bytes, `lo` then `hi`.
 """
 
 import hashlib
@@ -44,7 +43,7 @@ __all__ = [
     "negotiate", "prove",
 ]  # fmt: skip
 
-VERSIONS = (4,)  # newest first; 4: several sessions in one message
+VERSIONS = (5, 4)  # newest first; 5: `Opened.hints`
 OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
 OPERATOR_SOCKET = "operator.sock"  # its own way in, in the runtime directory
 
@@ -57,8 +56,6 @@ ErrorCode = Literal[
     "bad_message", "version", "unauthenticated", "forbidden", "unknown", "invalid", "limit",
     "draining", "busy", "store_full", "io", "timeout", "internal",
 ]  # fmt: skip
-
-
 FabricName = Literal["shm", "verbs", "nixl", "zmq"]
 
 
@@ -155,14 +152,15 @@ class SessionClose(Message, kw_only=True):
 
 
 class SessionsOpen(Message, kw_only=True):
-    """One session for each of `contents`, 16-byte hashes in a row, after those of `closing` and
-    `deleting` were closed, the latter without archive; `keep` false: closed again at once."""
+    """One session for each of `contents`, 16-byte hashes in a row, whose first guesses are needed
+    in `due_ns`, after those of `closing` and `deleting` were closed, the latter without archive."""
 
     closing: list[Count] = []
     deleting: list[Count] = []
     select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)] = 1
     contents: list[bytes] = []
-    keep: bool = True
+    keep: bool = True  # else closed again at once
+    due_ns: Time = 0
 
 
 class PolicySet(Message, kw_only=True):
@@ -263,7 +261,7 @@ class Attached(Message, kw_only=True):
     connect to the Unix socket `socket_path`, send `token` and a newline, receive the descriptors
     that go with it. verbs: the blob is all, and is answered by `Connect`. nixl: the blob is all.
     zmq: `endpoint` is the fabric's ROUTER and `token` (hex) the ticket of every frame sent to it.
-    Either token is for this host alone; the one for shm works once and expires.
+    Either token is for this host alone; shm's works once and expires.
     """
 
     fabric: FabricName
@@ -275,8 +273,12 @@ class Attached(Message, kw_only=True):
     demand_max: int
 
 
-class Opened(Message, kw_only=True):
+class Opened(Message, kw_only=True, omit_defaults=True):
+    """`hints`: the policy takes in of a layer's scores the best so many (0: all), of one step in so
+    many, and so many bits of each. None: all; and always to a host of version 4."""
+
     session: int
+    hints: tuple[Count, Count, Count] | None = None
 
 
 class Appended(Message, kw_only=True):
@@ -287,13 +289,13 @@ class Appended(Message, kw_only=True):
     stored_layers: list[int]
 
 
-class SessionsOpened(Message, kw_only=True):
-    """Per session: its number or -errno, and of its chunks the directory keys, 16 bytes each, and
-    how many of their layers the store has, u32 each."""
+class SessionsOpened(Message, kw_only=True, omit_defaults=True):
+    """Per session number or -errno; keys, 16 B each; layers, u32 each. Do deletes last?"""
 
     sessions: list[int]
     keys: list[bytes]
     stored_layers: list[bytes]
+    deleted: bool = True
 
 
 class PolicyReply(Message, kw_only=True):
@@ -348,12 +350,13 @@ class Error(Message, kw_only=True):
 FABRIC_REQUESTS_MAX = 16  # of one host, unanswered at once; more are answered `busy`
 
 
-class FabricFetch(Message, kw_only=True):
+class FabricFetch(Message, kw_only=True, omit_defaults=True):
     """Frames `[ticket][FabricFetch]`; the demands of one layer of one step.
 
-    `ordinals` u32[n], `keys` 16 bytes each [n] (block keys), `scores` u16[] (empty: no hint). The
-    reply is `[FabricFetchReply][payload]`: n rows of `payload_size_bytes`, in demand order; the
-    row of a block that failed is zeros.
+    `ordinals` u32[n], `keys` 16 bytes each [n] (block keys), `scores` u16[] (empty: no hint), or
+    `packed` (scores.h): flags, count and how many best of them, as in a command. The reply is
+    `[FabricFetchReply][payload]`: n rows of `payload_size_bytes`, in demand order; the row of a
+    block that failed is zeros.
     """
 
     session: Count
@@ -363,6 +366,7 @@ class FabricFetch(Message, kw_only=True):
     ordinals: bytes
     keys: bytes
     scores: bytes = b""
+    packed: tuple[Count, Count, Count] | None = None
     timeout_ns: Time
 
 
@@ -488,13 +492,8 @@ def default_runtime_dir(endpoint: str) -> Path:
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
-    # RecursionError: msgpack nested deeper than the interpreter allows. UnicodeDecodeError is a
-    # ValueError that msgspec lets through for a bad string.
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise BadInput(
-            f"not a message of this protocol ({error})",
-            f"{len(data)} bytes",
-            "use the client of the same release",
-        ) from None
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:  # too deep; a bad string
+        raise BadInput(f"not a message of this protocol ({error})", f"{len(data)} bytes",
+                       "use the client of the same release") from None  # fmt: skip

@@ -102,6 +102,7 @@ class Service:
     def answer(self, ticket: bytes, request: p.Request, route: bytes = b"") -> p.Reply:
         """The reply to one request; never raises for anything a host can send. `route` names the
         connection that it came by."""
+        self.deleted: int | None = None  # the tenant whose blocks this request deletes
         try:
             if isinstance(request, p.Hello):
                 reply: p.Reply = self._hello(request, route)
@@ -146,7 +147,7 @@ class Service:
 
     def _hello(self, request: p.Hello, route: bytes) -> p.Reply:
         version = p.negotiate(request.versions)
-        nonce = self.hosts.challenge(request.name, request.tenant, route)
+        nonce = self.hosts.challenge(request.name, request.tenant, route, version)
         return p.Challenge(version=version, nonce=nonce)
 
     def _prove(self, request: p.Prove, route: bytes) -> p.Reply:
@@ -155,7 +156,7 @@ class Service:
         arena, limits = self.config.arena, self.config.limits
         return p.Welcome(
             ticket=host.ticket,
-            version=p.VERSIONS[0],
+            version=host.version,
             epoch=self.device.epoch,
             storage=self.device.storage_name(),
             geometry=p.Geometry(
@@ -252,7 +253,12 @@ class Service:
             request.step_ns,
         )  # fmt: skip
         host.sessions.add(session)
-        return p.Opened(session=session)
+        return p.Opened(session=session, hints=self._hints() if host.version >= 5 else None)
+
+    def _hints(self) -> tuple[int, int, int] | None:
+        policy = self.policy
+        found = policy.hint_scores_max, policy.hint_every_steps, policy.hint_score_bits
+        return None if found == (0, 1, 16) else found
 
     def _append(self, host: Host, request: p.Append) -> p.Reply:
         _check_session(host, request.session)
@@ -270,8 +276,7 @@ class Service:
 
     def _session_close(self, host: Host, request: p.SessionClose) -> p.Reply:
         _check_session(host, request.session)
-        host.sessions.discard(request.session)
-        self.device.session_close(request.session, request.archive)
+        self._sessions_end(host, [request.session], archive=request.archive)
         return p.Ok()
 
     def _sessions_open(self, host: Host, request: p.SessionsOpen) -> p.Reply:
@@ -288,7 +293,9 @@ class Service:
         self._sessions_end(host, request.deleting, archive=False)
         if request.contents:
             self.hosts.check_quota(host.tenant, "sessions", len(request.contents))
-        opened = self.device.sessions_open(host.port, request.select_blocks, request.contents)
+        opened = self.device.sessions_open(
+            host.port, request.select_blocks, request.contents, request.due_ns
+        )
         sessions = [one.session for one in opened if one.rc == 0]
         host.sessions.update(sessions)
         if not request.keep:
@@ -301,6 +308,7 @@ class Service:
     def _sessions_end(self, host: Host, sessions: list[int], *, archive: bool) -> None:
         if sessions:
             host.sessions.difference_update(sessions)
+            self.deleted = self.deleted if archive or not host.tenant else host.tenant.index
             self.device.sessions_close(sessions, archive)
 
     def _policy_set(self, host: Host, request: p.PolicySet) -> p.Reply:

@@ -12,11 +12,13 @@ import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from offstage.bindings.errors import OffstageError
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.private import read_secret
 from offstage.dpu.log import Log
-from offstage.dpu.protocol import OPERATOR, prove
+from offstage.dpu.protocol import OPERATOR, VERSIONS, prove
 
 __all__ = ["Host", "Hosts", "Refused", "TenantState", "draining"]
 
@@ -51,6 +53,7 @@ class TenantState:
     slot_count: int
     session_max: int = 1 << 16
     port_max: int = 1 << 16
+    secret_file: str = ""
 
 
 @dataclass
@@ -61,6 +64,7 @@ class Host:
     name: str
     tenant: TenantState | None
     last_seen_s: float
+    version: int = VERSIONS[0]
     port: int | None = None
     fabric: str = ""
     pid: int = 0
@@ -74,6 +78,7 @@ class _Challenge:
     name: str
     tenant: str
     since_s: float
+    version: int
 
 
 class Detaching(Protocol):
@@ -95,6 +100,7 @@ class Hosts:
         self._challenges: dict[bytes, _Challenge] = {}
         self._hosts: dict[bytes, Host] = {}
         self._near: set[tuple[str, str]] = set()  # quotas that are nearly used up
+        self._replaced: set[str] = set()  # tenants whose secret file holds another secret now
         self.counts: Counter[str] = Counter(
             messages=0, messages_bad=0, logins_refused=0, hosts_dead=0
         )
@@ -132,7 +138,9 @@ class Hosts:
                               most=most)  # fmt: skip
         (self._near.add if near else self._near.discard)((tenant.name, what))
 
-    def challenge(self, name: str, tenant: str, route: bytes = b"") -> bytes:
+    def challenge(
+        self, name: str, tenant: str, route: bytes = b"", version: int = VERSIONS[0]
+    ) -> bytes:
         """A nonce for a login. An unknown tenant gets one too: names are not to be guessed here.
         Each connection (`route`) has one at a time: whoever asks for many loses its own."""
         now_s = time.monotonic()
@@ -141,7 +149,7 @@ class Hosts:
             if one.since_s < now_s - CHALLENGE_LIFE_S or len(self._challenges) >= CHALLENGES_MAX:
                 del self._challenges[known]  # dicts keep order: the oldest go first
         nonce = secrets.token_bytes(16)
-        self._challenges[route] = _Challenge(nonce, name, tenant, now_s)
+        self._challenges[route] = _Challenge(nonce, name, tenant, now_s, version)
         return nonce
 
     def login(self, nonce: bytes, proof: bytes, route: bytes = b"") -> Host:
@@ -157,15 +165,18 @@ class Hosts:
         if not hmac.compare_digest(expected, proof) or not (tenant or operator):
             self.counts["logins_refused"] += 1
             self._log.warning("login_refused", tenant=challenge.tenant, host=challenge.name)
-            raise Refused("unauthenticated", "the login is not proved", challenge.tenant,
-                          "give the tenant's secret file that the daemon uses")  # fmt: skip
+            mend = "give the tenant's secret file that the daemon uses"
+            if challenge.tenant in self._replaced:
+                mend = "its secret file was replaced after the daemon's start: give the old secret"
+            raise Refused("unauthenticated", "the login is not proved", challenge.tenant, mend)
         if len(self._hosts) >= self._hosts_max + (OPERATORS_MAX if operator else 0):
             raise Refused("limit", f"{self._hosts_max} hosts are logged in", "Prove",
                           "raise limits.ports, or let one leave")  # fmt: skip
         if tenant and len(self.of(tenant)) >= LOGINS_PER_PORT * tenant.port_max + LOGINS_SPARE:
             raise Refused("limit", f"{len(self.of(tenant))} hosts of the tenant are logged in",
                           tenant.name, "let one leave, or raise the tenant's ports")  # fmt: skip
-        host = Host(secrets.token_bytes(16), challenge.name, tenant, time.monotonic())
+        host = Host(secrets.token_bytes(16), challenge.name, tenant, time.monotonic(),
+                    challenge.version)  # fmt: skip
         self._hosts[host.ticket] = host
         self._log.info("host_in", host=host.name, tenant=challenge.tenant)
         return host
@@ -178,6 +189,27 @@ class Hosts:
                           "log in again: the daemon started anew, or took it for dead")  # fmt: skip
         host.last_seen_s = time.monotonic()
         return host
+
+    def whose(self, ticket: bytes) -> str:
+        """The tenant of a ticket's host; empty where there is none. Any thread."""
+        host = self._hosts.get(ticket)
+        return "" if host is None else host.tenant.name if host.tenant else OPERATOR
+
+    def note_secrets(self) -> None:
+        """A tenant's secret is that of the start: it names blocks. A file that says another now is
+        logged once, and again after it was put back."""
+        for name, tenant in self.tenants.items():
+            if not tenant.secret_file:
+                continue
+            try:
+                replaced = read_secret(Path(tenant.secret_file)) != tenant.secret
+            except BadInput:
+                replaced = True  # gone, or what a start would refuse
+            if replaced and name not in self._replaced:
+                self._log.warning("secret_replaced", tenant=name, file=tenant.secret_file,
+                                  mend="put the old one back: hosts log in by it until the daemon "
+                                  "ends, and the store's blocks are found by it")  # fmt: skip
+            (self._replaced.add if replaced else self._replaced.discard)(name)
 
     def by_pidfd(self) -> dict[int, Host]:
         """Hosts whose process is watched, by the descriptor that turns readable at its end."""

@@ -6,6 +6,7 @@ with a label of its own: neither gives the other away. Where the configuration n
 one is generated once and kept beside the store, because the keys on the store depend on it.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import hmac
@@ -82,17 +83,21 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
         return read_secret(kept), True
     secret = secrets.token_bytes(32)
     _write_private(kept, secret.hex())
+    _write_private(kept.with_suffix(".mark"), _mark(secret))
     return secret, True
 
 
 def check_secrets(config: Config, runtime_dir: Path) -> None:
-    """BadInput where a secret that was generated for a tenant is gone, and the store holds blocks
-    of it: with a new one it would serve none of them. Before the store is opened."""
+    """BadInput where a tenant's secret is gone or another, and the store holds blocks of it: it
+    would serve none of them. Before the store is opened."""
     beside = secrets_beside(config.storage)
     stored = tenants_stored(beside)
     for index, tenant in enumerate(config.tenants):
         kept = _kept_at(tenant, beside, runtime_dir)
-        if index not in stored or tenant.secret or tenant.secret_file or kept.exists():
+        given = bool(tenant.secret or tenant.secret_file)
+        if given or kept.exists():
+            _check_mark(tenant, beside, runtime_dir, index in stored)
+        if index not in stored or given or kept.exists():
             continue
         copy = runtime_dir / f"{tenant.name}.secret"
         there = f"cp {copy} {kept}" if copy.exists() else "put it back from a copy"
@@ -102,15 +107,39 @@ def check_secrets(config: Config, runtime_dir: Path) -> None:
         )  # fmt: skip
 
 
+def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) -> None:
+    """The mark beside the store says which secret named its blocks; where others own the folder, as
+    that of a drive, there is none."""
+    secret, _ = tenant_secret(tenant, beside, runtime_dir)
+    path = _kept_at(tenant, beside, runtime_dir).with_suffix(".mark")
+    if stored and path.exists() and path.read_text(encoding="ascii").strip() != _mark(secret):
+        raise BadInput(
+            f"the secret of the tenant {tenant.name!r} is not the one that named its blocks in the "
+            "store, and finds none of them",
+            tenant.secret_file or f"[[tenant]] {tenant.name!r}",
+            f"give the old one, or remove {path} to begin anew beside what can no longer be read",
+        )
+    with contextlib.suppress(BadInput):
+        _write_private(path, _mark(secret))
+
+
+def _mark(secret: bytes) -> str:
+    return hmac.new(secret, b"offstage store", hashlib.sha256).hexdigest()
+
+
 def secrets_beside(storage: Storage) -> str:
     """The file beside which generated secrets outlive the daemon; empty where there is none."""
     return storage.target_file if storage.backend == "spdk" else storage.path
 
 
 def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> None:
-    """Keep a generated secret beside another store too: its blocks are found by no other."""
+    """Keep a generated secret beside another store too: its blocks are found by no other; and what
+    says which it was."""
+    kept = _kept_at(tenant, store_path, runtime_dir)
     if not tenant.secret and not tenant.secret_file:
-        _write_private(_kept_at(tenant, store_path, runtime_dir), secret.hex())
+        _write_private(kept, secret.hex())
+    with contextlib.suppress(BadInput):
+        _write_private(kept.with_suffix(".mark"), _mark(secret))
 
 
 def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:

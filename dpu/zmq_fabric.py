@@ -22,6 +22,7 @@ from offstage.bindings.core import GUESS
 from offstage.bindings.driver import Driver, Fetch, Put
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.keys import checksum
+from offstage.bindings.scores import Packed, unpack
 from offstage.dpu import protocol as p
 from offstage.dpu.log import Log
 from offstage.dpu.service import error_reply
@@ -247,7 +248,7 @@ class _Worker:
     def _fetch(self, request: p.FabricFetch) -> tuple[Fetch | Put, Callable[[], Answer]]:
         ordinals = _unpack(request.ordinals, "<u4", "ordinals")
         keys = _unpack(request.keys, "<u8", "keys")
-        scores = _unpack(request.scores, "<u2", "scores")
+        scores = self._scores(request)
         count = len(ordinals)
         if count > self._driver.demand_max or len(keys) != 2 * count:
             raise BadInput(
@@ -273,6 +274,17 @@ class _Worker:
             return reply, [rows[:count].data.cast("B")] if count else [b""]
 
         return fetch, end
+
+    def _scores(self, request: p.FabricFetch) -> npt.NDArray[np.uint16]:
+        """Those of the step; the driver beside sends them on as few as they came."""
+        if request.packed is None:
+            self._driver.limit_scores(0, 1, 16)
+            whole: npt.NDArray[np.uint16] = _unpack(request.scores, "<u2", "scores")
+            return whole
+        packed = Packed(*request.packed, request.scores)
+        scores = unpack(packed)
+        self._driver.limit_scores(*packed.limits)
+        return scores
 
     def _put(
         self, request: p.FabricPut, payload: bytes

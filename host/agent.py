@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from offstage.bindings.core import GUESS
 from offstage.host.clock import Clock
 from offstage.host.decode import Coming, Decoder
 from offstage.host.record import AgentRecord, Token
@@ -21,6 +23,9 @@ from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.tail_block import TailBlock, write_tokens
 
 __all__ = ["Agent", "DecodeJob", "hit_rate_so_far"]
+
+ROOM_NS = 100_000
+"""Between two looks whether the fabric has room for more guesses."""
 
 Watcher = Callable[[AgentRecord], None]
 
@@ -38,6 +43,8 @@ class DecodeJob:
     """Content identity of the chunk that decoding fills at an ordinal."""
     queries: Callable[[int], Queries]
     """Those of a layer, from step 0 on."""
+    guesses: NDArray[np.void] | None = None
+    """`bindings.core.GUESS` `[n]`: what its first step will demand; see `Agent.lead_s`."""
 
 
 @dataclass
@@ -50,6 +57,8 @@ class Agent:
     active_max: int = 64
     ahead: bool = False
     """Begin each layer while the one before it is computed: for queries that are known by then."""
+    lead_s: float = 0.0
+    """From a session's open, when its guesses are told, to its first step."""
 
     def run(
         self, jobs: Sequence[DecodeJob], watch: Watcher = lambda record: None
@@ -60,14 +69,21 @@ class Agent:
         record = AgentRecord()
         waiting = deque(sorted(jobs, key=lambda job: (job.start_s, job.number)))
         active: list[tuple[HostSession, TailBlock]] = []
+        told: deque[tuple[int, tuple[HostSession, TailBlock]]] = deque()
         begun_ns = self.clock.now_ns()
-        while waiting or active:
-            elapsed = (self.clock.now_ns() - begun_ns) / 1e9
-            if not active and waiting[0].start_s > elapsed:
-                self.clock.sleep_until_ns(begun_ns + int(waiting[0].start_s * 1e9))
+        while waiting or told or active:
+            while waiting and len(told) + len(active) < self.active_max:
+                if self._start_ns(waiting[0], begun_ns) > self.clock.now_ns():
+                    break
+                told.append(self._open(waiting.popleft()))
+            while told and told[0][0] <= self.clock.now_ns():
+                active.append(told.popleft()[1])
+            if not active:
+                due_ns = [one for one, _ in told]
+                if waiting and len(told) < self.active_max:
+                    due_ns.append(self._start_ns(waiting[0], begun_ns))
+                self.clock.sleep_until_ns(min(due_ns))
                 continue
-            while waiting and waiting[0].start_s <= elapsed and len(active) < self.active_max:
-                active.append(self._open(waiting.popleft()))
             self._tick(active, record)
             watch(record)
             for session, _ in [pair for pair in active if pair[0].done]:
@@ -81,7 +97,12 @@ class Agent:
         """Time as the tier has it."""
         return self.decoder.clock
 
-    def _open(self, job: DecodeJob) -> tuple[HostSession, TailBlock]:
+    @staticmethod
+    def _start_ns(job: DecodeJob, begun_ns: int) -> int:
+        return begun_ns + int(job.start_s * 1e9)
+
+    def _open(self, job: DecodeJob) -> tuple[int, tuple[HostSession, TailBlock]]:
+        """The job's session, and when its first step is due."""
         rule, geometry = self.decoder.rule, self.decoder.kv.geometry
         layers = range(geometry.layer_count)
         handle = self.control.session_open(
@@ -90,6 +111,7 @@ class Agent:
             select_blocks=rule.select_blocks,
             step_ns=int(self.time_per_token_s * 1e9),
         )
+        self.decoder.driver.limit_scores(*self.control.hints)
         context = job.context.fork()
         session = HostSession(
             number=job.number,
@@ -103,7 +125,20 @@ class Agent:
             quantizers=[ScoreQuantizer() for _ in layers],
         )
         self.control.set_generating(handle, True)
-        return session, TailBlock(self.control, self.decoder, job.grown_identity)
+        due_ns = self._tell(handle, job)
+        return due_ns, (session, TailBlock(self.control, self.decoder, job.grown_identity))
+
+    def _tell(self, handle: int, job: DecodeJob) -> int:
+        """Tell the job's guesses, as far as there is room for them in time; when that ends."""
+        due_ns = self.clock.now_ns() + int(self.lead_s * 1e9)
+        left = np.zeros(0, GUESS) if job.guesses is None else job.guesses
+        while len(left):
+            left = left[self.decoder.driver.hint(handle, left) :]
+            if (now_ns := self.clock.now_ns()) >= due_ns:
+                break
+            if len(left):
+                self.clock.sleep_until_ns(min(due_ns, now_ns + ROOM_NS))
+        return due_ns
 
     def _close(self, session: HostSession) -> None:
         self.control.set_generating(session.handle, False)

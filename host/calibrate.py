@@ -4,10 +4,12 @@ The parts are what a layer does for one token of each session of a batch: the pr
 key and value and back, the gated MLP, and the paged kernel over blocks scattered in a pool, as it
 is called in a decode step. Weights and KV are random; a time does not hang on what they are. Each
 is timed alone and warm, the median of several; on a CUDA device by its own events. One layer is
-in memory at a time. Can fail: Missing without torch, BadInput for a device that is not there or a
-layer without K and V, RunFailed where memory does not suffice.
+in memory at a time. Where it is asked for, also what selection takes of a context's blocks, as a
+decode step does it with that kernel. Can fail: Missing without torch, BadInput for a device that is
+not there or a layer without K and V, RunFailed where memory does not suffice.
 """
 
+import copy
 import datetime
 import importlib.metadata
 import importlib.util
@@ -22,8 +24,10 @@ import numpy as np
 from offstage.bindings.errors import BadInput, Missing, RunFailed
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of, kernel
-from offstage.host.decode_cost import FORMAT, CostRow, DecodeCost
+from offstage.host.decode_cost import FORMAT, CostRow, DecodeCost, SelectionRow
 from offstage.host.geometry import KvGeometry
+from offstage.host.gpu.selector import BatchBest, on_device, selectors_of
+from offstage.host.selection import ScoreScale, SelectionRule, quantize, select, selector
 
 __all__ = ["WIDTHS", "Plan", "calibrate"]
 
@@ -33,6 +37,8 @@ WIDTHS: dict[str, tuple[int, int]] = {"llama-3-8b": (4096, 14336), "llama-3-70b"
 REPEATS, REPEATS_MIN = 9, 3
 SHORTEST_S, LONGEST_S = 2e-3, 2.0
 """One timed stretch is of as many calls as take so long; all together end after about so long."""
+WRITTEN_BLOCKS = 32
+"""Of a context, at once, to be selected of."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,15 @@ class Plan:
     processor: str
     """What the CPU is called."""
     command: str
+    selectors: tuple[str, ...] = ()
+    """Whose selection is measured too."""
+    context_tokens: int = 131_072
+    """Of each session, for the selection."""
+
+    @property
+    def steps(self) -> int:
+        """How many times `calibrate` tells of its progress."""
+        return len(self.batches) * (len(self.tokens) + len(self.selectors))
 
     def check(self) -> None:
         """Raises BadInput for numbers that cannot be."""
@@ -58,7 +73,9 @@ class Plan:
                 f"a layer of {self.geometry.name!r} stores a latent, whose projections are others",
                 "host calibrate", "calibrate a geometry whose layers store K and V",
             )  # fmt: skip
-        if min(*self.batches, *self.tokens, *self.widths) < 1:
+        for name in self.selectors:
+            selector(name, self.geometry)
+        if min(*self.batches, *self.tokens, *self.widths, self.context_tokens) < 1:
             raise BadInput("a batch, a length or a width below 1", "host calibrate", "give 1 or up")
 
 
@@ -72,7 +89,7 @@ def calibrate(plan: Plan, advance: Callable[[int], None] = lambda count: None) -
     arrays = open_arrays(arrays_of(plan.kernel), plan.device)
     open_arrays("torch", plan.device)  # where projections and MLP run
     seconds = _seconds_cuda if plan.device.startswith("cuda") else _seconds_cpu
-    rows = []
+    rows, selection = [], []
     try:
         with torch.inference_mode():
             layer = _Layer(plan)
@@ -85,11 +102,16 @@ def calibrate(plan: Plan, advance: Callable[[int], None] = lambda count: None) -
                     rows.append(CostRow(batch=batch, tokens=tokens, projection_ns=found[0],
                                         mlp_ns=found[1], attention_ns=found[2]))  # fmt: skip
                     advance(1)
+                for name in plan.selectors:
+                    took = round(seconds(_selection(plan, batch, name)) * 1e9)
+                    selection.append(SelectionRow(batch=batch, context_tokens=plan.context_tokens,
+                                                  selector=name, selection_ns=took))  # fmt: skip
+                    advance(1)
     except (torch.OutOfMemoryError, MemoryError):
         raise RunFailed(
             "memory does not suffice", plan.device, "give a smaller --batch or fewer --tokens"
         ) from None
-    return _named(plan, rows)
+    return _named(plan, rows, selection)
 
 
 class _Layer:
@@ -147,6 +169,32 @@ def _attention(plan: Plan, arrays: Arrays, batch: int, tokens: int) -> Callable[
     return lambda: decode(given, memory.storage, tables, counts, shape, 0)
 
 
+def _selection(plan: Plan, batch: int, name: str) -> Callable[[], Any]:
+    """Scores of all blocks of each session, the best of them and the hint."""
+    shape, rule, random = plan.geometry, SelectionRule(name), np.random.default_rng(0)
+    keys = random.standard_normal((WRITTEN_BLOCKS, *shape.block_shape(0)[1:]), dtype=np.float32)
+    blocks = shape.block_count(plan.context_tokens)
+    first = selectors_of(plan.kernel, plan.device)(name, shape)
+    for begin in range(0, blocks, WRITTEN_BLOCKS):
+        first.write(begin, keys[: blocks - begin])
+    all_of = [first, *(copy.deepcopy(first) for _ in range(batch - 1))]
+    head_dim = shape.layers[0].head_dim
+    queries = list(random.standard_normal((batch, shape.q_heads, head_dim), dtype=np.float32))
+    scales = [ScoreScale.fit(first.scores(queries[0]))] * batch
+    if on_device(all_of):
+        finder = BatchBest(all_of[0].summaries, batch, blocks, rule.select_blocks, rule.sink_blocks,
+                           rule.window_blocks)  # fmt: skip
+        return lambda: finder.find(all_of, queries, scales)
+
+    def choose() -> None:
+        for one, query, scale in zip(all_of, queries, scales, strict=True):
+            scores = one.scores(query)
+            select(scores, rule.top_blocks, rule.sink_blocks, rule.window_blocks, blocks)
+            quantize(scores, scale)
+
+    return choose
+
+
 def _seconds_cpu(call: Callable[[], Any]) -> float:
     begun = time.perf_counter()
     call()
@@ -178,7 +226,9 @@ def _seconds_cuda(call: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def _named(plan: Plan, rows: Sequence[CostRow]) -> DecodeCost:
+def _named(
+    plan: Plan, rows: Sequence[CostRow], selection: Sequence[SelectionRow]
+) -> DecodeCost:
     import torch
 
     shape = plan.geometry
@@ -195,5 +245,5 @@ def _named(plan: Plan, rows: Sequence[CostRow]) -> DecodeCost:
         layer_count=shape.layer_count, block_tokens=shape.block_tokens, hidden=plan.widths[0],
         mlp=plan.widths[1], dtype=plan.dtype, value_type=shape.value_type, kernel=plan.kernel,
         device=name, versions=versions, command=plan.command, rows=tuple(rows),
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        selection=tuple(selection), date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )  # fmt: skip

@@ -25,6 +25,7 @@ from offstage.bindings.errors import (
 from offstage.bindings.private import check_private, read_secret
 from offstage.dpu import protocol as p
 from offstage.host.reached import EVENTS, why_silent
+from offstage.host.sessions import ALL_SCORES
 
 __all__ = ["DEFAULT_ENDPOINT", "Control"]
 
@@ -77,6 +78,8 @@ class Control:
         self._ticket = b""
         self._id = 0
         self._lost = ""
+        self.hints = ALL_SCORES
+        """What of its scores the policy takes in, as the last session's answer said."""
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -109,7 +112,9 @@ class Control:
             sink_blocks=sink_blocks, window_blocks=window_blocks, select_blocks=select_blocks,
             step_ns=step_ns,
         )  # fmt: skip
-        return self.call(request, p.Opened).session
+        opened = self.call(request, p.Opened)
+        self.hints = opened.hints or ALL_SCORES
+        return opened.session
 
     def append(self, session: int, contents: list[bytes]) -> p.Appended:
         """Append chunks, each named by the 16-byte hash of its own tokens."""
@@ -130,13 +135,16 @@ class Control:
         closing: list[int] | None = None,
         deleting: list[int] | None = None,
         keep: bool = True,
+        due_s: float = 0.0,
         timeout_s: float | None = None,
     ) -> p.SessionsOpened:
         """A session for each of `contents`, 16-byte hashes in a row, after those of `closing` and
-        `deleting` were closed, the latter without archive; not `keep`: closed again at once."""
+        `deleting` were closed, the latter without archive; not `keep`: closed again at once. What
+        is guessed of them before they are read is needed in `due_s`."""
         request = p.SessionsOpen(
-            closing=closing or [], deleting=deleting or [], contents=contents, keep=keep
-        )
+            closing=closing or [], deleting=deleting or [], contents=contents, keep=keep,
+            due_ns=int(due_s * 1e9),
+        )  # fmt: skip
         return self.call(request, p.SessionsOpened, timeout_s)
 
     # ---- policy, figures, life of the daemon ----
@@ -301,8 +309,10 @@ class Control:
         socket = self._connect()
         beat = p.encode(p.Heartbeat())
         try:
-            while not self._stop.wait(pause_s):
+            while True:  # at once: a connection that has said nothing is the first to be displaced
                 socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
+                if self._stop.wait(pause_s):
+                    return
                 while socket.poll(0):
                     reply = p.decode_reply(socket.recv_multipart()[-1])
                     if isinstance(reply, p.Error) and reply.code == "unauthenticated":

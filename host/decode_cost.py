@@ -19,7 +19,7 @@ import msgspec
 from offstage.bindings.errors import BadInput
 from offstage.host.geometry import KvGeometry
 
-__all__ = ["FORMAT", "CostRow", "DecodeCost", "read"]
+__all__ = ["FORMAT", "CostRow", "DecodeCost", "SelectionRow", "read"]
 
 FORMAT = "offstage decode cost 1"
 
@@ -38,6 +38,17 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     def layer_ns(self) -> int:
         """All of it."""
         return self.projection_ns + self.mlp_ns + self.attention_ns
+
+
+class SelectionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one layer's selection takes of `batch` sessions of `context_tokens` tokens each: scores
+    of all blocks, the best of them, the hint. Not part of a token's time: a host agent really does
+    it, beside the time that it is given."""
+
+    batch: int
+    context_tokens: int
+    selector: str
+    selection_ns: int
 
 
 class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +72,7 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     command: str
     rows: tuple[CostRow, ...]
+    selection: tuple[SelectionRow, ...] = ()
     provenance: str = "measured"
 
     def token_ns(self, geometry: KvGeometry, batch: int, tokens: int) -> int:

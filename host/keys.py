@@ -238,9 +238,29 @@ class QueryStream:
         `CONTEXT_TOKENS_MAX`."""
         assert step == self._step + 1, "a stream gives its steps in turn"
         self._step = step
-        self._state["state"]["counter"][:] = 0, step, *self._session
+        self._seek(step)
+        return self._query(self._advance(), length_blocks)
+
+    def windows(self, count: int, length_blocks: int) -> Floats:
+        """The last query of each of the last `count` blocks of a context of `length_blocks`, oldest
+        first, float32 `[count, q_heads, head_dim]`: what a prefill asks, a block apart, up to the
+        token before step 0. It uses the stream up.
+
+        Drawn backwards from step 0: a stationary process of this kind has the same law in both
+        directions, and so what decode asks is the same whether anybody looked before it or not."""
+        self.next(0, length_blocks)
+        found = []
+        for ahead in range(count):
+            self._seek(2**64 - 1 - ahead)
+            white = self._back(self._channels.tokens if ahead else 1)
+            found.append(self._query(white, length_blocks - ahead))
+        return np.stack(found[::-1])
+
+    def _seek(self, counter: int) -> None:
+        self._state["state"]["counter"][:] = 0, counter, *self._session
         self._bits.state = self._state
-        white = self._advance()
+
+    def _query(self, white: Doubles, length_blocks: int) -> Floats:
         params, channels = self._params, self._channels
         shared = np.zeros(channels.head_dim)
         shared[channels.STATIC] = params.w_static
@@ -272,6 +292,19 @@ class QueryStream:
             topic = self._random.standard_normal(self._slow.shape)
             keep = math.sqrt(1 - BURST_SHARE)
             blend(self._slow, keep, topic, moved(keep))
+        return white
+
+    def _back(self, steps: int) -> Doubles:
+        """So many steps back, in one draw: as `_advance`."""
+        params = self._params
+        fresh = self._random.standard_normal(self._slow.shape)
+        fresh_fast = self._random.standard_normal(self._fast.shape)
+        white = self._random.standard_normal(self._fast.shape)
+        bursts = self._random.binomial(steps, params.burst)
+        keep = kept(params.tau_slow) ** steps * (1 - BURST_SHARE) ** (bursts / 2)
+        blend(self._slow, keep, fresh, moved(keep))
+        keep = kept(params.tau_fast) ** steps
+        blend(self._fast, keep, fresh_fast, moved(keep))
         return white
 
     def _spread(self, shared: Doubles) -> Floats:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.host.geometry import KvGeometry
+from offstage.host.outward import rounded_outwards
 
 __all__ = [
     "SELECTORS",
@@ -30,6 +31,7 @@ __all__ = [
     "Mass",
     "MeanKey",
     "Quest",
+    "Quest8",
     "ScoreQuantizer",
     "ScoreScale",
     "SelectionRule",
@@ -132,6 +134,24 @@ class Quest:
         return rows[:, 0], rows[:, 1]
 
 
+class Quest8(Quest):
+    """`Quest` over bounds that are rounded outwards to 8 bits (`offstage.host.outward`): never a
+    lower score, from half the bytes of bfloat16. Here the rounded numbers lie in float32; on a
+    device they lie in their 8 bits."""
+
+    def write(self, first_ordinal: int, keys: npt.NDArray[Any]) -> None:
+        super().write(first_ordinal, keys)
+        self._round(first_ordinal, len(keys))
+
+    def append(self, ordinal: int, keys: npt.NDArray[Any]) -> None:
+        super().append(ordinal, keys)
+        self._round(ordinal, 1)
+
+    def _round(self, first: int, count: int) -> None:
+        low, high = self._bounds(first, count)
+        low[:], high[:] = rounded_outwards(low, high)
+
+
 class MeanKey:
     """q . mean key of the block: the mean of q.k over its tokens (one representative per block, as
     InfLLM's, arXiv:2402.04617, with the plain mean in place of its representative tokens)."""
@@ -205,7 +225,7 @@ class Mass:
 
 
 SELECTORS: dict[str, type[Quest] | type[MeanKey] | type[Mass]] = {
-    "quest": Quest, "mean_key": MeanKey, "mass": Mass,
+    "quest": Quest, "quest8": Quest8, "mean_key": MeanKey, "mass": Mass,
 }  # fmt: skip
 
 

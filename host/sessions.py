@@ -10,14 +10,23 @@ from numpy.typing import NDArray
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol
 
-__all__ = ["Appended", "Sessions", "append_chunks"]
+__all__ = ["ALL_SCORES", "Appended", "Sessions", "append_chunks"]
 
 BATCH_CHUNKS = 4096
 """Chunks named in one message: 64 KiB of identities."""
 
 
+ALL_SCORES = (0, 1, 16)
+"""`Sessions.hints` where nothing is left out."""
+
+
 class Sessions(Protocol):
     """Who keeps the sessions of a host: `host.control.Control`, or a baseline's local tier."""
+
+    hints: tuple[int, int, int]
+    """What of its scores the tier takes in, as of the session opened last: the best so many of a
+    layer (0: all), of one step in so many, and so many bits of each. `Fabric.limit_scores` takes
+    it."""
 
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0

@@ -48,6 +48,10 @@ class SyntheticKv:
         shape = self.geometry.block_shape(layer)
         return blocks.view(np.float16).reshape(len(blocks), *shape)[:, 0]
 
+    def windows(self, session: int, layer: int, count: int, blocks: int) -> NDArray[np.float32]:
+        """The queries of one (session, layer) before step 0, as `QueryStream.windows`."""
+        return self.queries(session, layer).windows(count, blocks)
+
     def queries(self, session: int, layer: int) -> QueryStream:
         """The queries of one (session, layer), from step 0 on."""
         return QueryStream(self._seed, session, layer, self._processes[layer], self.geometry)

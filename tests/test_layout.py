@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from python_trees import forget, imports_of, parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(link.name for link in (ROOT / "src/offstage").iterdir() if link.is_symlink())
@@ -57,6 +58,9 @@ def module_name(path: Path) -> str:
     return ".".join(("offstage", *(part for part in parts if part != "__init__")))
 
 
+NAMES = {module_name(path) for path in MODULES}
+
+
 def imported(node: ast.AST) -> list[str]:
     """Dotted names that one import statement may load."""
     if isinstance(node, ast.Import):
@@ -65,6 +69,11 @@ def imported(node: ast.AST) -> list[str]:
         assert node.level == 0, f"line {node.lineno}: relative import"
         return [f"{node.module}.{alias.name}" for alias in node.names]
     return []
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Line and dotted name of all that a module may load."""
+    return [(node.lineno, name) for node in imports_of(path) for name in imported(node)]
 
 
 def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -88,6 +97,12 @@ def base_import_names() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[<>=~\[ ]", line)[0] for line in project["dependencies"]}
     return set().union(*(IMPORT_NAMES.get(name, {name}) for name in names))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_let_go() -> Iterator[None]:
+    yield
+    forget()
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -116,11 +131,10 @@ def test_imports_run_one_way(package: str) -> None:
     allowed = (f"offstage.{package}", *MAY_IMPORT[package])
     wrong = []
     for path in sorted((ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for name in imported(node):
-                ours = name.startswith("offstage.") and name != "offstage.__version__"
-                if ours and not any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed):
-                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+        for line, name in imports(path):
+            ours = name.startswith("offstage.") and name != "offstage.__version__"
+            if ours and not any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {name}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -140,13 +154,11 @@ def room_of(name: str) -> tuple[int, str]:
 
 def our_imports(path: Path) -> set[str]:
     """Modules of ours that one loads, wherever in it the import stands."""
-    names = {module_name(one) for one in MODULES}
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        for name in imported(node):
-            module = name if name in names else name.rpartition(".")[0]
-            if module in names:
-                found.add(module)
+    for _, name in imports(path):
+        module = name if name in NAMES else name.rpartition(".")[0]
+        if module in NAMES:
+            found.add(module)
     return found - {module_name(path)}
 
 
@@ -208,7 +220,7 @@ def test_the_base_install_can_import_every_module() -> None:
     allowed = base_import_names() | set(sys.stdlib_module_names) | {"offstage"}
     wrong = []
     for path in MODULES:
-        for node in at_module_level(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in at_module_level(parsed(path)):
             for name in imported(node):
                 if name.split(".")[0] not in allowed:
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
@@ -218,12 +230,11 @@ def test_the_base_install_can_import_every_module() -> None:
 def test_only_the_door_imports_the_extension() -> None:
     """`_firmware` comes in through bindings/firmware.py, the others through theirs there."""
     wrong = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {extension}"
+        f"{path.relative_to(ROOT)}:{line}: {extension}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for line, name in imports(path)
         for extension in ("_firmware", "_analysis", "_chip", "_verbs")
-        if path != ROOT / f"bindings/{extension[1:]}.py"
-        and any(extension in name.split(".") for name in imported(node))
+        if path != ROOT / f"bindings/{extension[1:]}.py" and extension in name.split(".")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -250,11 +261,10 @@ def test_headers_inside_the_firmware_stay_in_their_folder() -> None:
 def test_only_the_bindings_call_the_library() -> None:
     """`ffi` and `lib` stay behind the door: what Python gets of C, `bindings` gives it."""
     wrong = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in MODULES
         if path.parent != ROOT / "bindings"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for name in imported(node)
+        for line, name in imports(path)
         if name in ("offstage.bindings.firmware.lib", "offstage.bindings.firmware.ffi")
     ]
     assert not wrong, "\n".join(wrong)
@@ -268,13 +278,13 @@ def test_every_module_is_reached() -> None:
     reached = {module_name(ROOT / path) for path in re.findall(r"[\w/]+\.py", text)}
     reached |= set(re.findall(r"offstage(?:\.\w+)+", text))
     for path in MODULES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         texts = [node.value for node in ast.walk(tree) if node not in said
                  and isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
         found = {name for text in texts for name in re.findall(r"offstage(?:\.\w+)+", text)}
-        found |= {name for node in ast.walk(tree) for name in imported(node)}
-        found |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        found |= {name for _, name in imports(path)}
+        found |= {name.rpartition(".")[0] for _, name in imports(path)}
         reached |= found - {module_name(path)}
     dead = [
         module_name(path)

@@ -39,7 +39,7 @@ def point_rows(points: list[dict[str, Any]]) -> list[str]:
             traffic = own[buffer]["traffic_vs_reference"]["value"]
             cells += [interval(own[buffer]["nontrivial_hit"]), f"{traffic:.2f}×"]
         rows.append(row(f"`{policy}`", cells))
-    for name in ("belady", "compulsory", "last_step", "clairvoyant"):
+    for name in ("belady", "compulsory", "last_step", "two_averages", "clairvoyant"):
         cells = []
         for buffer in buffers:
             first = next(p for p in points if p["buffer_over_k"] == buffer)
@@ -73,7 +73,7 @@ def expected(path: Path) -> list[str]:
     for workload in dict.fromkeys(point["workload"] for point in points):
         lines += point_rows([point for point in points if point["workload"] == workload])
     if path.stem == "cmx-128k":
-        lines += definition_rows([p for p in points if "profile=mixed" in p["workload"]])
+        lines += definition_rows([p for p in points if "profile=published-mix" in p["workload"]])
     return lines
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from python_trees import forget, functions_of, parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("host", "dpu", "asic_model", "bindings", "testbeds", "tests", "docs", ".ci")
@@ -76,9 +77,8 @@ def shown(path: Path, line: int) -> str:
 
 def python_functions(path: Path) -> Iterator[tuple[int, int]]:
     """First line and line count of every function."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
+    for node in functions_of(path):
+        yield node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def c_functions(path: Path) -> Iterator[tuple[int, int]]:
@@ -98,6 +98,12 @@ def c_code(path: Path) -> str:
     hidden = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
     text = path.read_text(encoding="utf-8")
     return hidden.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_let_go() -> Iterator[None]:
+    yield
+    forget()
 
 
 def test_the_counter_of_c_functions_counts(tmp_path: Path) -> None:
@@ -167,7 +173,7 @@ def test_no_path_of_one_machine() -> None:
 def test_no_banned_python_call() -> None:
     wrong = []
     for path in PYTHON:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Call):
                 continue
             name = ast.unparse(node.func)
@@ -228,21 +234,14 @@ def test_every_header_opens_with_its_model() -> None:
 def test_every_module_has_a_docstring() -> None:
     """A module says what it owns; a test module says which question it answers."""
     assert_none(
-        [
-            str(path.relative_to(ROOT))
-            for path in PYTHON
-            if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        ]
+        [str(path.relative_to(ROOT)) for path in PYTHON if not ast.get_docstring(parsed(path))]
     )
 
 
 def test_every_public_function_is_typed() -> None:
-    wrong = []
-    for path in PYTHON:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is None:
-                wrong.append(shown(path, node.lineno))
-    assert_none(wrong)
+    functions = [(path, node) for path in PYTHON for node in functions_of(path)]
+    assert len(functions) > 1000
+    assert_none([shown(path, node.lineno) for path, node in functions if node.returns is None])
 
 
 # Calls that fail a test by themselves. `verify` is none of them: it answers, and a test that does
@@ -299,8 +298,7 @@ def test_every_test_can_fail(path: Path) -> None:
     """A test with nothing to fail on is a defect: it asserts, or calls something that checks."""
     if not path.name.startswith("test_"):
         return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in functions_of(path) if isinstance(node, ast.FunctionDef)]
     checking = {node.name for node in functions if checks(node, set())}
     assert_none(
         [

@@ -26,6 +26,7 @@ from offstage.bindings.layouts import CAUSES, ENDS, FATES
 from offstage.dpu.protocol import Appended
 from offstage.host.baselines.drives import Drive
 from offstage.host.baselines.store import LocalStore
+from offstage.host.sessions import ALL_SCORES
 
 __all__ = ["READ_ROWS", "WRITE_ROWS", "LocalTier"]
 
@@ -75,6 +76,7 @@ class LocalTier:
     dilation = 1
     calls_max = 64
     demand_max = 1 << 16
+    hints = ALL_SCORES
 
     def __init__(self, store: LocalStore, drive: Drive, *, keep: bool) -> None:
         self.store, self.drive, self.keep = store, drive, keep
@@ -233,6 +235,9 @@ class LocalTier:
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
         """As `Fabric.hint`: nobody is there to act on them."""
         return 0
+
+    def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
+        """As `Fabric.limit_scores`: no score goes anywhere."""
 
     def release(self, session: int) -> None:
         """As `Fabric.release`: nothing is pinned."""

@@ -12,7 +12,7 @@ gives up. Nothing of LMCache is imported with this module: `OffstageL2` is made 
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -126,7 +126,7 @@ class L2:
             done = len(stored) == len(keys)
             self._end("_stored", task, self.store_result(done, sum(grown) if done else 0), 0)
 
-        self._client.put([key_of(key) for key in keys], views, tell=ended)
+        self._client.put([key_of(key) for key in keys], views, tell=_holding(objects, ended))
         return task
 
     def pop_completed_store_tasks(self) -> dict[int, Any]:
@@ -170,7 +170,7 @@ class L2:
             self._end("_loaded", task, self._bits(completion.done), 2)
 
         self._client.get([key_of(key) for key in keys], [one.byte_array for one in objects],
-                         tell=ended)  # fmt: skip
+                         tell=_holding(objects, ended))  # fmt: skip
         return task
 
     def query_load_result(self, task: int) -> Any:
@@ -217,6 +217,16 @@ class L2:
         with self._lock:
             getattr(self, results)[task] = result
         os.eventfd_write(self._fds[kind], 1)
+
+
+def _holding(objects: list[Any], ended: Callable[[Completion], None]) -> Any:
+    """The same end, which keeps LMCache's objects until then: `byte_array` is their memory and does
+    not own it."""
+
+    def told(completion: Completion, _: list[Any] = objects) -> None:
+        ended(completion)
+
+    return told
 
 
 def _size_of(layout: Any) -> int:

@@ -4,11 +4,11 @@ A session at the daemon is open for as long as an object is moved, or leased: it
 deleted meanwhile. Sessions are opened and closed several in a message, while blocks are under way.
 
 When the daemon is lost everything in flight ends as AWAY, and so does what comes after, at once,
-until an attempt to come back, once in RETRY_S on a thread of its own, succeeds. Nothing here raises
-into an engine.
+until there is one again (`link`). Nothing here raises into an engine.
 """
 
 import errno
+import heapq
 import threading
 import time
 from collections import Counter, deque
@@ -16,26 +16,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from offstage.bindings.core import GUESS
 from offstage.bindings.driver import Fetch, Put
-from offstage.bindings.errors import OffstageError
 from offstage.bindings.keys import block_keys
-from offstage.bindings.layouts import CAUSES, ENDS
-from offstage.host.connectors.moves import U8, U32, Chain, Kind, Move, State, contents, shape_of
+from offstage.bindings.layouts import ENDS
+from offstage.host.connectors.link import Link
+from offstage.host.connectors.moves import (
+    Chain,
+    Kind,
+    Move,
+    Piece,
+    State,
+    contents,
+    get_pieces,
+    guesses,
+    land,
+    put_pieces,
+    shape_of,
+    tell_landed,
+    tier_of,
+)
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
 
 __all__ = ["Mover"]
 
-RETRY_S = 1.0
-AGAIN_S = 1.5  # for each answer of a daemon that may not be there
+Begin = Callable[[], Fetch | Put]
+End = Callable[[Fetch | Put], None]
+
 WAIT_NS = 500_000  # for blocks, before what was newly asked for is looked at
 LINGER_S = 0.005  # a session that is done is closed with the next message, or after this
 BATCH_OBJECTS = 64  # in one message to the daemon
 HELD_S = 2.0  # what somebody reads or leases is waited for so long, before it is replaced
 HELD = "other bytes are there, which somebody reads or leases"
+FILL_S = 1.0  # for a put that is filled by and by, before what else there is is looked at
 ROOM_S = 10.0  # without a free session an object ends as REFUSED
 
 
@@ -51,25 +65,21 @@ class Mover:
     """Blocks read by how they ended (`ends` of the fabric), objects and bytes by operation."""
 
     def __post_init__(self) -> None:
-        self._control, self._fabric = self.connect(self.timeout_s)
-        self._learn()
+        self._link = Link(self.connect, self.timeout_s)
         self._wake = threading.Condition()
         self._asked: deque[Move] = deque()
         self._unlease: deque[bytes] = deque()
         self._stop = False
         self._live: dict[int, Move] = {}
         self._waiting: deque[Move] = deque()
-        self._ready: deque[tuple[Move, Callable[[], Fetch | Put], Callable[[Fetch | Put], None]]]
-        self._ready = deque()
-        self._flying: dict[int, tuple[Move, Callable[[Fetch | Put], None], Fetch | Put]] = {}
+        self._filled: list[Move] = []
+        self._ready: list[tuple[int, int, Move, Begin, End]] = []  # a heap: first parts first
+        self._calls = 0
+        self._flying: dict[int, tuple[Move, End, Fetch | Put]] = {}
         self._leases: dict[bytes, Chain] = {}
         self._closing: list[int] = []
         self._deleting: list[int] = []
         self._open = 0
-        self._lost = False
-        self._found: tuple[Control, Fabric] | None = None
-        self._back: threading.Thread | None = None
-        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ofs-objects", daemon=True)
         self._thread.start()
 
@@ -81,6 +91,22 @@ class Mover:
             self._asked.extend(moves)
             self._wake.notify()
 
+    def fill(self, moves: list[Move], size: int, *, commit: bool = False) -> None:
+        """The first `size` bytes of these puts' buffers may be sent; `commit`: and the head."""
+        with self._wake:
+            for move in moves:
+                move.filled, move.committed = size, commit
+            self._filled.extend(moves)
+            self._wake.notify()
+
+    def drop(self, moves: list[Move]) -> None:
+        """Puts that were not committed end as ABSENT."""
+        with self._wake:
+            for move in moves:
+                move.dropped = not move.committed
+            self._filled.extend(moves)
+            self._wake.notify()
+
     def unlease(self, names: list[bytes]) -> None:
         """Let go of leases, now and not at their end."""
         with self._wake:
@@ -88,16 +114,23 @@ class Mover:
             self._wake.notify()
 
     def close(self) -> None:
-        """End: what was asked for is done first. Closing twice does nothing."""
+        """End: what was asked for is done first, but for puts that are not committed. Closing twice
+        does nothing."""
+        self.drop(list(self._live.values()))
         with self._wake:
             self._stop = True
             self._wake.notify()
         self._thread.join()
 
     @property
+    def streams_max(self) -> int:
+        """Half of the sessions: a step that streams what it makes may wait for what it reads."""
+        return self._link.sessions_max // 2
+
+    @property
     def away(self) -> bool:
         """Whether the daemon is lost now."""
-        return self._lost
+        return self._link.lost
 
     # ---- the mover's thread ----
 
@@ -105,17 +138,9 @@ class Mover:
         while self._take():
             try:
                 self._turn()
-            except OffstageError as error:
-                self._lose(error)
             except Exception as error:  # a mistake of ours must not leave an engine waiting
                 self._lose(error)
-        self._stopped.set()
-        if self._back is not None:
-            self._back.join()
-        if self._found is not None:
-            self._control, self._fabric = self._found
-        self._fabric.close()
-        self._control.close()
+        self._link.close()
 
     def _take(self) -> bool:
         """What was newly asked for; waits while there is nothing to do. False: it is the end."""
@@ -126,6 +151,7 @@ class Mover:
                 self._asked.clear()
                 names = list(self._unlease)
                 self._unlease.clear()
+                filled, self._filled = self._filled, []
                 busy = bool(self._live or names)
                 if busy or self._stop or self._expired():
                     break
@@ -136,17 +162,20 @@ class Mover:
                     self._wake.wait(1.0 if self._leases else None)
         for name in names:
             self._end_lease(name)
+        for move in filled:
+            if id(move) in self._live:
+                self._go_on(move)
         return busy or not self._stop
 
     def _turn(self) -> None:
-        if self._lost and not self._adopt():
+        if self._link.lost and not self._is_back():
             return
         for name in self._expired():
             self._end_lease(name)
         opened = self._open_some()
         self._begin_ready()
         if self._flying:
-            for call in self._fabric.poll(0 if self._ready or opened else WAIT_NS):
+            for call in self._link.fabric.poll(0 if self._ready or opened else WAIT_NS):
                 self._ended(call)
         elif not opened and not self._ready:
             self._wait_for_room()
@@ -165,37 +194,29 @@ class Mover:
                 self._end(first, State.REFUSED, "the daemon has no free session or chunk")
             else:
                 time.sleep(0.001)
+        else:  # puts that are filled by and by
+            with self._wake:
+                if not (self._filled or self._asked or self._unlease):
+                    self._wake.wait(FILL_S)
 
     # ---- sessions ----
-
-    def _learn(self) -> None:
-        geometry, limits = self._control.geometry, self._control.limits
-        self._payload, self._layers = geometry.payload_size_bytes, geometry.layer_count
-        self._chunks_max = limits.session_chunk_max
-        self._sessions_max = max(1, min(64, limits.session_max // 2))
-        self._message_max = limits.message_size_bytes_max // 4
 
     def _open_some(self) -> bool:
         """Open sessions for what waits, several in one message; and close those that are done."""
         batch: list[Move] = []
         texts: list[bytes] = []
         size = 0
-        room = min(self._sessions_max - self._open + len(self._closing) + len(self._deleting),
+        room = min(self._link.sessions_max - self._open + len(self._closing) + len(self._deleting),
                    BATCH_OBJECTS)  # fmt: skip
+        self._start_leased()
         while self._waiting and len(batch) < room:
             move = self._waiting.popleft()
-            leased = self._leases.get(move.name)
-            if leased is not None and not leased.busy and move.kind is Kind.GET:
-                leased.busy = True
-                move.chain = leased
-                self._start_get(move)
-                continue
-            text = contents(move, self._payload, self._layers, self._chunks_max)
-            if len(text) // 16 > self._chunks_max:
+            text = contents(move, self._link.payload, self._link.layers, self._link.chunks_max)
+            if len(text) // 16 > self._link.chunks_max:
                 self._end(move, State.REFUSED, f"an object of {move.size} bytes has more blocks "
                           "than a session: raise limits.context_tokens")  # fmt: skip
                 continue
-            if batch and size + len(text) > self._message_max:
+            if batch and size + len(text) > self._link.message_max:
                 self._waiting.appendleft(move)
                 break
             batch.append(move)
@@ -203,15 +224,27 @@ class Mover:
             size += len(text)
         return bool(batch) and self._flush(batch, texts)
 
+    def _start_leased(self) -> None:
+        """What is read and leased has its session already."""
+        for move in [one for one in self._waiting if one.kind is Kind.GET] if self._leases else []:
+            leased = self._leases.get(move.name)
+            if leased is not None and not leased.busy:
+                self._waiting.remove(move)
+                leased.busy, move.chain = True, leased
+                self._start_get(move)
+
     def _flush(self, batch: list[Move], texts: list[bytes]) -> bool:
         """One message. Whether an object got its session."""
-        closing, deleting, before = self._closing, self._deleting, self._open
+        closing, deleting = self._closing, self._deleting
         self._closing, self._deleting = [], []
-        reply = self._control.sessions_open(
-            texts, closing=closing, deleting=deleting, timeout_s=self.timeout_s
+        due_s = min((move.due_s for move in batch if move.due_s > 0), default=0.0)
+        reply = self._link.control.sessions_open(
+            texts, closing=closing, deleting=deleting, due_s=due_s, timeout_s=self.timeout_s
         )
-        self._open -= len(closing) + len(deleting)
-        before -= len(closing) + len(deleting)
+        for move in [] if reply.deleted else [one for one in self._waiting if one.clears]:
+            self._waiting.remove(move)
+            self._end(move, State.REFUSED, "the drive does not take the delete; see its daemon")
+        before = self._open = self._open - len(closing) - len(deleting)
         answers = zip(batch, reply.sessions, reply.keys, reply.stored_layers, strict=True)
         for move, session, keys, stored in answers:
             if session == -errno.ENOSPC:
@@ -220,7 +253,7 @@ class Mover:
                 self._end(move, State.REFUSED, f"no session: {errno.errorcode.get(-session)}")
             else:
                 self._open += 1
-                move.chain = Chain(session, block_keys([keys], self._layers),
+                move.chain = Chain(session, block_keys([keys], self._link.layers),
                                    np.frombuffer(stored, "<u4"))  # fmt: skip
                 self._start(move)
         return self._open > before
@@ -279,7 +312,7 @@ class Mover:
         """Whether the object is there, and of this size; else it has ended."""
         assert move.chain is not None
         stored = move.chain.stored
-        shape = shape_of(move.size, self._payload, self._layers)
+        shape = shape_of(move.size, self._link.payload, self._link.layers)
         if stored[0] == 0:
             self._end(move, State.ABSENT, "")
         elif stored[-1] or (stored[:-1] != shape.stored).any():
@@ -295,105 +328,99 @@ class Mover:
             self._end(move, State.DONE if chain.stored[0] else State.ABSENT, "")
         elif self._check_whole(move):
             if move.ahead:
-                self._fabric.hint(chain.session, self._guesses(move))
+                shape = shape_of(move.size, self._link.payload, self._link.layers)
+                self._link.fabric.hint(chain.session, guesses(shape, move.ahead))
             if move.hold_s > 0 and move.name not in self._leases:
                 chain.until_s, chain.busy = time.monotonic() + move.hold_s, False
                 self._leases[move.name] = chain
                 move.chain = None
             self._end(move, State.DONE, "")
 
-    def _guesses(self, move: Move) -> NDArray[np.void]:
-        shape = shape_of(move.size, self._payload, self._layers)
-        guesses = np.zeros(shape.blocks, GUESS)
-        places = [shape.place(block) for block in range(shape.blocks)]
-        guesses["layer"] = [layer for layer, _ in places]
-        guesses["ordinal"] = [ordinal for _, ordinal in places]
-        guesses["probability"], guesses["cause"] = 65535, CAUSES.index("window")
-        return guesses
-
     def _start_get(self, move: Move) -> None:
         chain = move.chain
         assert chain is not None and move.buffer is not None
         if not self._check_whole(move):
             return
-        shape = shape_of(move.size, self._payload, self._layers)
-        whole = move.buffer[: shape.full * self._payload].reshape(-1, self._payload)
+        shape = shape_of(move.size, self._link.payload, self._link.layers)
         chain.step += 1
-        for layer, ordinals, rows in shape.runs(0):
-            self._fetch(move, layer, ordinals, whole, rows, self._payload)
-        if shape.full < shape.blocks:
-            layer, ordinal = shape.place(shape.full)
-            last = np.empty((1, self._payload), np.uint8)
-            length = move.size - shape.full * self._payload
-            self._fetch(move, layer, np.array([ordinal], np.uint32), last,
-                        np.zeros(1, np.uint32), length)  # fmt: skip
-            move.then = lambda: _copy(move, last[0, :length], shape.full * self._payload)
+        pieces = get_pieces(shape, move.buffer, move.cuts)
+        move.pieces = [0] * max(1, len(move.cuts))
+        for piece in pieces:
+            move.pieces[piece.part] += 1
+        for piece in pieces:
+            self._fetch(move, chain, piece)
 
-    def _fetch(
-        self, move: Move, layer: int, ordinals: U32, target: U8, rows: U32, length: int
-    ) -> None:
-        chain = move.chain
-        assert chain is not None
-        keys = np.ascontiguousarray(chain.keys[layer][ordinals])
+    def _fetch(self, move: Move, chain: Chain, piece: Piece) -> None:
+        keys = np.ascontiguousarray(chain.keys[piece.layer][piece.ordinals])
 
         def begin() -> Fetch | Put:
-            return self._fabric.fetch_begin(
-                chain.session, chain.step, layer, ordinals, keys, target, target_index=rows
-            )
+            return self._link.fabric.fetch_begin(
+                chain.session, chain.step, piece.layer, piece.ordinals, keys, piece.memory,
+                target_index=piece.rows,
+            )  # fmt: skip
 
         def end(call: Fetch | Put) -> None:
             assert isinstance(call, Fetch)
-            got = self._fabric.fetch_end(call)
+            got = self._link.fabric.fetch_end(call)
             for kind, count in Counter(got.ends.tolist()).items():
                 self.counts[f"blocks_{ENDS[kind] if kind < len(ENDS) else 'failed'}"] += count
-            if got.rcs.any():
-                worst = -int(got.rcs[got.rcs != 0][0])
-                move.failure = (State.UNREADABLE, "a block could not be read: "
-                                f"{errno.errorcode.get(worst, worst)}")  # fmt: skip
-            elif (got.lengths != length).any():
-                move.failure = (State.UNREADABLE, "a block has another length")
+                move.worst = max(move.worst, kind)
+            land(move, piece, got)
 
-        self._ready.append((move, begin, end))
-        move.calls += 1
+        self._queue(move, piece.part, begin, end)
 
     def _start_put(self, move: Move) -> None:
-        assert move.buffer is not None and move.chain is not None
-        shape, stored = shape_of(move.size, self._payload, self._layers), move.chain.stored
+        assert move.chain is not None
+        stored = move.chain.stored
+        shape = shape_of(move.size, self._link.payload, self._link.layers)
         if stored[-1] or (stored[:-1] > shape.stored).any():
             self._clear_first(move)
             return
-        whole = move.buffer[: shape.full * self._payload].reshape(-1, self._payload)
-        for layer, ordinals, rows in shape.runs(1):
-            step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
-            self._put(move, layer, ordinals, whole[int(rows[0]) : int(rows[-1]) + 1 : step])
-        if 0 < shape.full < shape.blocks:
-            layer, ordinal = shape.place(shape.full)
-            self._put(move, layer, np.array([ordinal], np.uint32),
-                      move.buffer[None, shape.full * self._payload :])  # fmt: skip
+        move.sent, move.headed = 1, False
+        self._go_on(move)
 
-        def head() -> None:
-            assert move.buffer is not None
-            move.then = None
-            self._put(move, 0, np.zeros(1, np.uint32), move.buffer[None, : self._payload])
+    def _go_on(self, move: Move) -> None:
+        """Send what of a put may be sent; the head when all others are acknowledged."""
+        if move.chain is None or move.clearing or move.failure is not None or move.headed:
+            return
+        assert move.buffer is not None
+        shape = shape_of(move.size, self._link.payload, self._link.layers)
+        whole = move.filled < 0 or move.filled >= move.size
+        ready = shape.blocks if whole else move.filled // self._link.payload
+        if not move.dropped:
+            for piece in put_pieces(shape, move.buffer, move.sent, ready):
+                self._put(move, piece)
+            move.sent = max(move.sent, ready)
+        if move.calls:
+            return
+        if move.dropped:
+            self._end(move, State.ABSENT, "")
+        elif move.sent >= shape.blocks and move.committed:
+            move.headed = True
+            for piece in put_pieces(shape, move.buffer, 0, 1):
+                self._put(move, piece)
 
-        move.then = head
-        if move.calls == 0:
-            head()
-
-    def _put(self, move: Move, layer: int, ordinals: U32, source: U8) -> None:
+    def _put(self, move: Move, piece: Piece) -> None:
         chain = move.chain
         assert chain is not None
 
         def begin() -> Fetch | Put:
-            return self._fabric.put_begin(chain.session, layer, ordinals, source)
+            return self._link.fabric.put_begin(
+                chain.session, piece.layer, piece.ordinals, piece.memory
+            )
 
         def end(call: Fetch | Put) -> None:
             assert isinstance(call, Put)
-            rcs = self._fabric.put_end(call)
+            rcs = self._link.fabric.put_end(call)
+            self.counts["put_blocks"] += int((rcs == 0).sum())
             if rcs.any():
                 self._refuse(move, -int(rcs[rcs != 0][0]))
 
-        self._ready.append((move, begin, end))
+        self._queue(move, 0, begin, end)
+
+    def _queue(self, move: Move, part: int, begin: Begin, end: End) -> None:
+        self._calls += 1
+        heapq.heappush(self._ready, (part, self._calls, move, begin, end))
         move.calls += 1
 
     def _refuse(self, move: Move, worst: int) -> None:
@@ -407,10 +434,10 @@ class Mover:
             move.failure = (State.REFUSED, f"a block was not taken: {errno.errorcode.get(worst)}")
 
     def _begin_ready(self) -> None:
-        while self._ready and len(self._flying) < self._fabric.calls_max:
-            move, begin, end = self._ready[0]
+        while self._ready and len(self._flying) < self._link.fabric.calls_max:
+            _, _, move, begin, end = self._ready[0]
             call = begin()
-            self._ready.popleft()
+            heapq.heappop(self._ready)
             self._flying[id(call)] = (move, end, call)
 
     def _ended(self, call: Fetch | Put) -> None:
@@ -422,18 +449,16 @@ class Mover:
             return
         if move.clearing and move.failure is None:
             self._clear_first(move)
-            return
-        if move.failure is None and move.then is not None:
-            move.then()
-            if move.calls:
-                return
-        self._end(move, *(move.failure or (State.DONE, "")))
+        elif move.failure is not None or move.kind is not Kind.PUT or move.headed:
+            self._end(move, *(move.failure or (State.DONE, "")))
+        else:
+            self._go_on(move)
 
     def _clear_first(self, move: Move) -> None:
         """What is there is of other bytes or another size: it goes, then this is written."""
         assert move.chain is not None
         self._closing.append(move.chain.session)
-        move.clearing, move.chain, move.then = True, None, None
+        move.clearing, move.chain = True, None
         self._waiting.appendleft(move)
 
     def _end(self, move: Move, state: State, what: str) -> None:
@@ -446,16 +471,15 @@ class Mover:
         self.counts[f"{move.kind.name.lower()}_{state.value}"] += 1
         if state is State.DONE and move.buffer is not None:
             self.counts[f"{move.kind.name.lower()}_bytes"] += move.size
+        if move.kind is Kind.GET and state is State.DONE:
+            self.counts[f"objects_{tier_of(move)}"] += 1
         move.ended(move, state, what)
-
-    # ---- a daemon that goes and comes ----
+        tell_landed(move, ended=True)
 
     def _lose(self, error: Exception) -> None:
         self.say(f"the tier is away, and engines compute what they need themselves: {error}")
-        self._lost = True
         self._fail_all(str(error))
-        self._back = threading.Thread(target=self._come_back, name="ofs-objects-back", daemon=True)
-        self._back.start()
+        self._link.lose()
 
     def _fail_all(self, why: str) -> None:
         self._flying.clear()
@@ -467,30 +491,10 @@ class Mover:
             move.chain = None
             self._end(move, State.AWAY, why)
 
-    def _come_back(self) -> None:
-        """On its own thread: leave what was lost, and try until there is a daemon again."""
-        self._fabric.close()
-        self._control.close()
-        while not self._stopped.wait(RETRY_S):
-            try:
-                self._found = self.connect(AGAIN_S)
-            except OffstageError:
-                continue
-            return
-
-    def _adopt(self) -> bool:
-        """Whether the daemon is there, since another connection was found to it."""
-        if self._found is None:
+    def _is_back(self) -> bool:
+        """Whether the daemon is there again, since another connection was found to it."""
+        if not self._link.adopt():
             self._fail_all("the daemon was lost a moment ago")
             return False
-        self._control, self._fabric = self._found
-        self._found, self._lost = None, False
-        self._learn()
         self.say("the tier is back")
         return True
-
-
-def _copy(move: Move, tail: U8, at: int) -> None:
-    assert move.buffer is not None
-    move.buffer[at:] = tail
-    move.then = None

@@ -9,15 +9,22 @@ short, or is longer than it is asked for, is seen before a byte is read: every c
 one chunk more than it has.
 """
 
+import errno
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["U8", "U32", "Chain", "Kind", "Move", "Shape", "State", "contents", "shape_of"]
+from offstage.bindings.core import GUESS
+from offstage.bindings.driver import FetchResult
+from offstage.bindings.layouts import CAUSES, HIT_ENDS
+
+__all__ = ["U8", "U32", "Chain", "Kind", "Move", "Piece", "Shape", "State", "contents",
+           "get_pieces", "guesses", "land", "put_pieces", "shape_of", "tell_landed",
+           "tier_of"]  # fmt: skip
 
 CLEAR_CHUNKS = 64  # an object of unknown size: so many at first, and four times as many each time
 U8 = NDArray[np.uint8]
@@ -54,7 +61,18 @@ class Move:
     ended: Callable[["Move", State, str], None]
     buffer: U8 | None = None
     hold_s: float = 0.0  # LOOK: so long the object is leased
-    ahead: bool = False  # LOOK: and brought into the tier's memory
+    ahead: float = 0.0  # LOOK: brought into the tier's memory, since it is asked for so probably
+    due_s: float = 0.0  # LOOK: by then, from when it is begun
+    cuts: tuple[int, ...] = ()  # GET: ends of the parts that are told of as they land
+    landed: Callable[["Move", int], None] | None = None  # each part once, at the latest at the end
+    filled: int = -1  # PUT: so many bytes of the buffer may be sent; -1: all
+    committed: bool = True  # PUT: and the head may
+    dropped: bool = False  # PUT: it shall not be stored
+    sent: int = 1  # PUT: the blocks before this one were
+    headed: bool = False  # PUT: and the head was
+    pieces: list[int] = field(default_factory=list)  # GET: by part, how many are on their way
+    told: int = 0  # GET: parts of which the caller was told
+    worst: int = -1  # GET: how the block ended that the tier had least ready
     clearing: bool = False  # PUT: what is under this name goes first
     chunks: int = CLEAR_CHUNKS
     clears: int = 0  # how often something was found that had to go
@@ -63,7 +81,6 @@ class Move:
     chain: "Chain | None" = None
     calls: int = 0  # in flight
     failure: tuple[State, str] | None = None
-    then: Callable[[], None] | None = None  # when no call of it is in flight
 
 
 @dataclass(frozen=True)
@@ -84,9 +101,9 @@ class Shape:
             return 0, 0
         return (block - 1) % self.layers, 1 + (block - 1) // self.layers
 
-    def runs(self, first: int) -> list[tuple[int, U32, U32]]:
-        """Layer, ordinals and rows of the whole blocks from `first` on, a layer each."""
-        blocks = np.arange(first, self.full, dtype=np.uint32)
+    def runs(self, first: int, end: int) -> list[tuple[int, U32, U32]]:
+        """Layer, ordinals and rows of blocks from `first` to `end`, a layer each."""
+        blocks = np.arange(first, end, dtype=np.uint32)
         layer = np.where(blocks == 0, 0, (blocks - 1) % self.layers)
         ordinal = np.where(blocks == 0, 0, 1 + (blocks - 1) // self.layers).astype(np.uint32)
         return [(one, np.ascontiguousarray(ordinal[layer == one]), blocks[layer == one])
@@ -130,3 +147,93 @@ def contents(move: Move, payload: int, layers: int, chunks_max: int) -> bytes:
     if move.size == 0:
         return move.name
     return move.name + shape_of(move.size, payload, layers).tail
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Blocks of one layer that travel in one call: rows of `memory`, each `length` bytes of the
+    object. `at`: of a last block that is not whole, where in the object it goes."""
+
+    layer: int
+    ordinals: U32
+    memory: U8
+    rows: U32
+    length: int
+    part: int = 0
+    at: int = -1
+
+
+def get_pieces(shape: Shape, buffer: U8, cuts: tuple[int, ...]) -> list[Piece]:
+    """All blocks of an object, in as many parts as there are cuts, or one. The last block, where it
+    is not whole, is read into memory of its own."""
+    whole = buffer[: shape.full * shape.payload].reshape(-1, shape.payload)
+    pieces, first = [], 0
+    for part, cut in enumerate(cuts or (shape.size,)):
+        end = min(-(-cut // shape.payload), shape.blocks)
+        for layer, ordinals, rows in shape.runs(first, min(end, shape.full)):
+            pieces.append(Piece(layer, ordinals, whole, rows, shape.payload, part))
+        if first <= shape.full < end:
+            layer, ordinal = shape.place(shape.full)
+            at = shape.full * shape.payload
+            pieces.append(Piece(layer, np.array([ordinal], np.uint32),
+                                np.empty((1, shape.payload), np.uint8), np.zeros(1, np.uint32),
+                                shape.size - at, part, at))  # fmt: skip
+        first = max(first, end)
+    return pieces
+
+
+def put_pieces(shape: Shape, buffer: U8, first: int, end: int) -> list[Piece]:
+    """The blocks from `first` to `end`; rows of memory are given in a row."""
+    whole = buffer[: shape.full * shape.payload].reshape(-1, shape.payload)
+    pieces = []
+    for layer, ordinals, rows in shape.runs(first, min(end, shape.full)):
+        step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
+        memory = whole[int(rows[0]) : int(rows[-1]) + 1 : step]
+        pieces.append(Piece(layer, ordinals, memory, rows, shape.payload))
+    if first <= shape.full < end:
+        layer, ordinal = shape.place(shape.full)
+        memory = buffer[None, shape.full * shape.payload :]
+        pieces.append(Piece(layer, np.array([ordinal], np.uint32), memory,
+                            np.zeros(1, np.uint32), memory.shape[1]))  # fmt: skip
+    return pieces
+
+
+def land(move: Move, piece: Piece, got: FetchResult) -> None:
+    """A piece of a read has ended: note what is wrong, or tell of the parts that are there now."""
+    if got.rcs.any():
+        worst = -int(got.rcs[got.rcs != 0][0])
+        why = errno.errorcode.get(worst, worst)
+        move.failure = (State.UNREADABLE, f"a block could not be read: {why}")
+    elif (got.lengths != piece.length).any():
+        move.failure = (State.UNREADABLE, "a block has another length")
+    elif piece.at >= 0 and move.buffer is not None:
+        move.buffer[piece.at :] = piece.memory[0, : piece.length]
+    move.pieces[piece.part] -= 1
+    if move.failure is None:
+        tell_landed(move)
+
+
+def tell_landed(move: Move, *, ended: bool = False) -> None:
+    """Tell of the parts that are there, in order; all of them at the end, whatever that is."""
+    while move.told < len(move.cuts) and (ended or move.pieces[move.told] == 0):
+        move.told += 1
+        if move.landed is not None:
+            move.landed(move, move.told - 1)
+
+
+def tier_of(move: Move) -> str:
+    """How the tier had an object that was read: `on_time`, all of it in its memory; `late`, part of
+    it still on its way there; `missing`, part of it only in the store."""
+    if move.worst < HIT_ENDS:
+        return "on_time"
+    return "late" if move.worst == HIT_ENDS else "missing"
+
+
+def guesses(shape: Shape, probability: float) -> NDArray[np.void]:
+    """That every block of an object is demanded, so probably."""
+    made = np.zeros(shape.blocks, GUESS)
+    places = [shape.place(block) for block in range(shape.blocks)]
+    made["layer"] = [layer for layer, _ in places]
+    made["ordinal"] = [ordinal for _, ordinal in places]
+    made["probability"], made["cause"] = int(65535 * probability), CAUSES.index("window")
+    return made

@@ -36,12 +36,13 @@ from offstage.host.connectors.moves import Kind, Move, State
 from offstage.host.control import DEFAULT_ENDPOINT, Control
 from offstage.host.fabrics import Fabric, open_fabric
 
-__all__ = ["Completion", "ObjectClient", "State", "Where"]
+__all__ = ["Completion", "ObjectClient", "State", "Stream", "Where"]
 
 FABRICS = ("shm", "zmq")
 LAYOUT_BYTES = 256  # of the object that keeps a model's layout
 QUIET_S = 10.0  # of one kind of line in the log; what came meanwhile is counted
 log = logging.getLogger("offstage.connectors")
+Landed = Callable[[int, frozenset[int]], None]
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,35 @@ class _Batch:
     reasons: list[str]
     left: int
     tell: "Callable[[Completion], None] | None"
+    parts: list[int]  # objects that have each still to come
+    landed: "Landed | None"
+    lost: set[int]  # objects that have ended otherwise than DONE
+
+    def part(self, move: Move, part: int) -> None:
+        """On the mover's thread: one object has it, or will not have it."""
+        self.parts[part] -= 1
+        if self.parts[part] == 0 and self.landed is not None:
+            self.landed(part, frozenset(self.lost))
+
+
+class Stream:
+    """A put whose buffers are filled from their first byte on."""
+
+    def __init__(self, mover: Mover, moves: list[Move]) -> None:
+        """Of an object client."""
+        self._mover, self._moves = mover, moves
+
+    def fill(self, size: int) -> None:
+        """So many bytes of every buffer are there."""
+        self._mover.fill(self._moves, size)
+
+    def commit(self) -> None:
+        """All of them are, and the objects shall be there."""
+        self._mover.fill(self._moves, -1, commit=True)
+
+    def drop(self) -> None:
+        """They shall not."""
+        self._mover.drop(self._moves)
 
 
 class ObjectClient:
@@ -140,9 +170,25 @@ class ObjectClient:
         is replaced. DONE: acknowledged as the daemon's write mode says."""
         return self._begin(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
 
-    def get(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> int:
-        """Read objects of the buffers' sizes into them. One that is not DONE may hold anything."""
-        return self._begin(Kind.GET, keys, [_as_bytes(one) for one in buffers], **more)
+    def get(
+        self, keys: Sequence[bytes], buffers: Sequence[Any], *, cuts: Sequence[int] = (),
+        landed: "Landed | None" = None, **more: Any,
+    ) -> int:  # fmt: skip
+        """Read objects of the buffers' sizes into them. One that is not DONE may hold anything.
+        `cuts`, ascending, the last one the size: where the objects' parts end. `landed` is called
+        with each part, in order, when no object of the batch has it still to come, and with those
+        objects (their numbers in the batch) that will not have it."""
+        return self._begin(Kind.GET, keys, [_as_bytes(one) for one in buffers], cuts=tuple(cuts),
+                           landed=landed, **more)  # fmt: skip
+
+    def stream(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> "Stream":
+        """A put of buffers that are filled by and by: `Stream` says how far. What is filled is sent
+        while the rest is made; nothing is there before all is committed."""
+        _, moves = self._moves(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
+        for move in moves:
+            move.filled, move.committed = 0, False
+        self._mover.submit(moves)
+        return Stream(self._mover, moves)
 
     def exists(
         self, keys: Sequence[bytes], sizes: Sequence[int] | None = None, *, lease_s: float = 0.0,
@@ -153,11 +199,13 @@ class ObjectClient:
         return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, **more)
 
     def prefetch(
-        self, keys: Sequence[bytes], sizes: Sequence[int], *, lease_s: float = 10.0, **more: Any
-    ) -> int:
+        self, keys: Sequence[bytes], sizes: Sequence[int], *, lease_s: float = 10.0,
+        due_s: float = 0.0, chance: float = 1.0, **more: Any,
+    ) -> int:  # fmt: skip
         """As `exists` with a lease, and what is there is brought into the tier's memory, as far as
-        the daemon's policy lets it."""
-        return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, ahead=True, **more)
+        the daemon's policy lets it: it is asked for in `due_s`, with this chance."""
+        return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, ahead=chance, due_s=due_s,
+                           **more)  # fmt: skip
 
     def delete(self, keys: Sequence[bytes], **more: Any) -> int:
         """Delete objects; those that somebody moves or leases stay. ABSENT: it was not there."""
@@ -202,12 +250,18 @@ class ObjectClient:
         return dict(self._mover.counts)
 
     @property
+    def streams_max(self) -> int:
+        """How many objects may be streamed at once, so that others still have their turn."""
+        return self._mover.streams_max
+
+    @property
     def away(self) -> bool:
         """Whether the daemon is lost now."""
         return self._mover.away
 
     def close(self) -> None:
-        """End what was begun, and leave. Closing twice does nothing."""
+        """End what was begun, but for streams that are not committed, and leave. Closing twice does
+        nothing."""
         if self.fd >= 0:
             self._mover.close()
             os.close(self.fd)
@@ -219,37 +273,46 @@ class ObjectClient:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _begin(
+    def _begin(self, kind: Kind, keys: Sequence[bytes], *arguments: Any, **more: Any) -> int:
+        ticket, moves = self._moves(kind, keys, *arguments, **more)
+        if moves:
+            self._mover.submit(moves)
+        return ticket
+
+    def _moves(
         self, kind: Kind, keys: Sequence[bytes], buffers: Sequence[NDArray[np.uint8]] | None = None,
-        *, sizes: Sequence[int] | None = None, hold_s: float = 0.0, ahead: bool = False,
-        tell: Callable[[Completion], None] | None = None,
-    ) -> int:  # fmt: skip
+        *, sizes: Sequence[int] | None = None, tell: Callable[[Completion], None] | None = None,
+        landed: "Landed | None" = None, **more: Any,
+    ) -> tuple[int, list[Move]]:  # fmt: skip
+        """A new batch, which has ended where nothing is asked for."""
         count = len(keys)
         assert buffers is None or len(buffers) == count
         assert sizes is None or len(sizes) == count
+        if any(len(one) == 0 for one in buffers or ()):
+            raise BadInput("an object has no bytes", "objects", "leave it out")
         with self._lock:
             self._tickets += 1
             ticket = self._tickets
-        batch = _Batch(ticket, [State.AWAY] * count, [""] * count, count, tell)
+        cuts = more.get("cuts", ())
+        batch = _Batch(ticket, [State.AWAY] * count, [""] * count, count, tell, [count] * len(cuts),
+                       landed, set())  # fmt: skip
         moves = []
         for i, key in enumerate(keys):
             buffer = None if buffers is None else buffers[i]
             size = 0 if sizes is None else sizes[i]
             size = size if buffer is None else len(buffer)
             moves.append(Move(kind, self.name(key), key.hex()[:32], size, self._end_of(batch, i),
-                              buffer, hold_s, ahead))  # fmt: skip
-        if any(len(move.buffer) == 0 for move in moves if move.buffer is not None):
-            raise BadInput("an object has no bytes", "objects", "leave it out")
-        if moves:
-            self._mover.submit(moves)
-        else:
+                              buffer, landed=batch.part, **more))  # fmt: skip
+        if not moves:
             self._finish(batch)
-        return ticket
+        return ticket, moves
 
     def _end_of(self, batch: _Batch, index: int) -> Callable[[Move, State, str], None]:
         def ended(move: Move, state: State, what: str) -> None:
             batch.states[index], batch.reasons[index] = state, what
             batch.left -= 1
+            if state is not State.DONE:
+                batch.lost.add(index)
             if state in (State.UNREADABLE, State.REFUSED):
                 self._say(f"{move.kind.name.lower()} {state.value}", f"object {move.label}: {what}")
             if batch.left == 0:

@@ -94,6 +94,11 @@ class Fabric(Protocol):
         many were sent. They are advice; where there is no room for them now they are left out."""
         ...
 
+    def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
+        """From the next fetch on send no more of its scores than the tier takes in; its decisions
+        are the same whether all come or these. `Sessions.hints` says what."""
+        ...
+
     def release(self, session: int) -> None:
         """End the session's pins now."""
         ...

@@ -15,7 +15,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.dpu.protocol import Attached
 from offstage.host.control import Control
 
-__all__ = ["connect", "open_driver"]
+__all__ = ["connect", "fetch_descriptors", "open_driver"]
 
 ANSWER_BYTES = 128
 RETRY_S = 0.01
@@ -32,7 +32,7 @@ def open_driver(attached: Attached, timeout_s: float = 5.0) -> Driver:
     BadInput where the socket cannot be reached (the daemon is on another machine, or of another
     user), RunFailed where the daemon refuses the token, Incompatible where the region is not ours.
     """
-    answer, fds = _fetch_descriptors(attached, timeout_s)
+    answer, fds = fetch_descriptors(attached, timeout_s)
     try:
         if not fds:
             said = answer.decode(errors="replace").strip() or "closed the connection"
@@ -56,7 +56,9 @@ def _reach(connection: socket.socket, path: str, until_s: float) -> None:
             time.sleep(RETRY_S)
 
 
-def _fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list[int]]:
+def fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list[int]]:
+    """What the daemon says to an attach's token, and the descriptors, which the caller closes; none
+    where it refuses. BadInput as open_driver."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:

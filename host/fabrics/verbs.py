@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver, Fetch, Put
-from offstage.bindings.errors import DeviceTimeout, OffstageError, RunFailed
-from offstage.bindings.verbs import Rdma, check_memlock, prepare
+from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed
+from offstage.bindings.verbs import Rdma, by_route, check_memlock, prepare
 from offstage.host.control import Control
 
 __all__ = ["VerbsDriver", "connect"]
@@ -36,12 +36,18 @@ FOR_NOW = (errno.EAGAIN, errno.EHOSTUNREACH, errno.EBUSY, errno.ESTALE)
 class VerbsDriver(Driver):
     """A driver that connects again. Owned by one thread, as every driver."""
 
-    def __init__(self, control: Control) -> None:
-        """Attach; the adapter is open. Raises what the daemon answers."""
+    def __init__(self, control: Control, rdma: Rdma) -> None:
+        """Attach, from the adapter that the way to the daemon takes. Raises what it answers."""
         self._control = control
         self._reported: set[int] = set()
         self.connections = 0
-        super().__init__(Attachment(control.attach("verbs").blob))
+        attachment = Attachment(control.attach("verbs").blob)
+        try:
+            prepare(by_route(attachment.blob, rdma))
+        except BadInput as error:
+            if error.errno != errno.EBUSY:
+                raise  # a process has one adapter: with connections it stays the one that it is
+        super().__init__(attachment)
         try:
             self._introduce()
         except BaseException:
@@ -121,9 +127,10 @@ class VerbsDriver(Driver):
 
 
 def connect(control: Control, rdma: Rdma | None = None) -> VerbsDriver:
-    """Attach over the adapter that `rdma` names. BadInput where it, a GID, an MTU or a way to the
-    daemon is not there; RunFailed, Incompatible: what the daemon answers."""
+    """Attach over the adapter that `rdma` names, or else over the one that the kernel's way to the
+    daemon takes. BadInput where it, a GID, an MTU or a way to the daemon is not there; RunFailed,
+    Incompatible: what the daemon answers."""
     prepare(rdma or Rdma())
     limits, geometry = control.limits, control.geometry
     check_memlock(limits.put_slot_count * geometry.payload_size_bytes)
-    return VerbsDriver(control)
+    return VerbsDriver(control, rdma or Rdma())

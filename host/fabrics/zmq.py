@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from offstage.bindings.driver import Fetch, FetchResult, Put, blocking
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.keys import checksum
+from offstage.bindings.scores import pack
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
+from offstage.host.sessions import ALL_SCORES
 
 __all__ = ["ZmqDriver", "connect"]
 
@@ -85,6 +87,7 @@ class ZmqDriver:
         self._handles: list[Fetch | Put] = []
         self._hint = _Call(iter(()), [], ended=True)
         self._stats = dict.fromkeys(COUNTERS, 0)
+        self._limits = ALL_SCORES
         self._closed = False
 
     def fetch_begin(
@@ -108,6 +111,7 @@ class ZmqDriver:
         assert target.shape[1] >= self.payload_size_bytes
         selected = count if selected_count is None else selected_count
         pieces: list[FetchResult] = []
+        hint = None if scores is None else pack(self._limits, step, scores)
 
         def requests() -> Iterator[_Request]:
             for first in range(0, max(count, 1), self.demand_max):
@@ -119,9 +123,12 @@ class ZmqDriver:
                     selected_count=piece.stop - first + more,
                     ordinals=np.ascontiguousarray(ordinals[piece], "<u4").tobytes(),
                     keys=np.ascontiguousarray(keys[piece], "<u8").tobytes(),
-                    scores=b"" if scores is None or first else np.asarray(scores, "<u2").tobytes(),
                     timeout_ns=timeout_ns,
                 )  # fmt: skip
+                if hint is not None and not first:
+                    message.scores = hint.data
+                    if hint.flags:
+                        message.packed = hint.flags, hint.count, hint.best
 
                 def accept(reply: Any, payload: memoryview, piece: slice = piece) -> None:
                     pieces.append(self._accept(reply, payload, target, index[piece]))
@@ -219,6 +226,10 @@ class ZmqDriver:
         self._next(self._hint)
         self._stats["guesses"] += len(some)
         return len(some)
+
+    def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
+        """As `bindings.driver.Driver.limit_scores`."""
+        self._limits = scores_max, every_steps, score_bits
 
     def release(self, session: int) -> None:
         """End the session's pins now."""

@@ -1,22 +1,68 @@
 """Summaries of blocks: the least and the greatest of each channel of their keys, or the mean key.
 
-A row summarises one block, and lies in a table of the device: `[rows, 2, kv_heads, head_dim]` of
-bounds, in the type of the keys, which holds them exactly; or `[rows, 1, kv_heads, head_dim]` of
+A row summarises one block, and lies in a table of the device (`Table`): bounds in the type of the
+keys, which holds them exactly, or in 8 bits, rounded outwards as `offstage.host.outward` says; or
 means, float32. Tokens appended to a block are the only ones read: the row says what was before.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from offstage.host.gpu import compiled, constexpr
+from offstage.host.outward import EXPONENTS, GROUP, MOST
 
-__all__ = ["summarise"]
+__all__ = ["Table", "summarise"]
 
 tl: Any = None
 _TOKENS = 32
 _CHANNELS_MAX = 128
 
 
-def summarise(keys: Any, table: Any, blocks: Any, rows: Any, first: Any, count: Any) -> None:
+@dataclass(frozen=True)
+class Table:
+    """`numbers`: `[rows, planes, kv_heads, head_dim]`, two planes for bounds and one for means.
+    `exponents`: int8 `[rows, kv_heads, groups]` of the powers of two that numbers of 8 bits are
+    multiplied by; for other numbers it is `numbers` itself, and is not read."""
+
+    numbers: Any
+    exponents: Any
+
+    @classmethod
+    def new(
+        cls, rows: int, planes: int, kv_heads: int, head_dim: int, dtype: Any, device: str
+    ) -> "Table":
+        """Of zeros; torch.int8 makes bounds in 8 bits."""
+        import torch
+
+        numbers = torch.zeros((rows, planes, kv_heads, head_dim), dtype=dtype, device=device)
+        if dtype != torch.int8:
+            return cls(numbers, numbers)
+        assert planes == 2, "means have no 8 bits"
+        return cls(numbers, numbers.new_zeros((rows, kv_heads, -(-head_dim // GROUP))))
+
+    @property
+    def groups(self) -> int:
+        """Powers of two of one head's bounds; 0 where there are none."""
+        return 0 if self.exponents is self.numbers else int(self.exponents.shape[2])
+
+    def twice(self) -> "Table":
+        """The same rows, and as many of zeros behind them."""
+        import torch
+
+        parts = (self.numbers, self.exponents) if self.groups else (self.numbers,)
+        made = [torch.cat([one, torch.zeros_like(one)]) for one in parts]
+        return Table(made[0], made[-1])
+
+    def copy(self, rows: Any, to: Any) -> None:
+        """Rows to others; int64 indices."""
+        self.numbers[to] = self.numbers[rows]
+        if self.groups:
+            self.exponents[to] = self.exponents[rows]
+
+
+def summarise(
+    keys: Any, table: Table, blocks: Any, rows: Any, first: Any, count: Any
+) -> None:
     """Bring the rows of `table` up to date with the tokens that blocks have gained.
 
     keys: `[blocks, kv_heads, block_tokens, head_dim]`, a view into the pool, its last axis dense.
@@ -25,31 +71,35 @@ def summarise(keys: Any, table: Any, blocks: Any, rows: Any, first: Any, count: 
     import triton
 
     kv_heads, head_dim = keys.shape[1], keys.shape[3]
-    channels = min(_CHANNELS_MAX, triton.next_power_of_2(head_dim))
+    channels = max(GROUP, min(_CHANNELS_MAX, triton.next_power_of_2(head_dim)))
     if not len(blocks):
         return
     compiled(_summarise)[len(blocks), kv_heads * triton.cdiv(head_dim, channels)](
-        keys, table, blocks, rows, first, count, *keys.stride()[:3],
+        keys, table.numbers, table.exponents, blocks, rows, first, count, *keys.stride()[:3],
         HEADS=kv_heads, HEAD_DIM=head_dim, CHANNELS=channels, TILE=_TOKENS,
-        MEAN=table.shape[1] == 1, num_warps=4,
+        MEAN=table.numbers.shape[1] == 1, GROUPS=table.groups, GROUP=GROUP, MOST=MOST,
+        FINEST=EXPONENTS[0], COARSEST=EXPONENTS[1], num_warps=4,
     )  # fmt: skip
 
 
 def _summarise(
-    keys, table, blocks, rows, first, count, key_block, key_head, key_token,
+    keys, numbers, exponents, blocks, rows, first, count, key_block, key_head, key_token,
     HEADS: constexpr, HEAD_DIM: constexpr, CHANNELS: constexpr, TILE: constexpr, MEAN: constexpr,
+    GROUPS: constexpr, GROUP: constexpr, MOST: constexpr, FINEST: constexpr, COARSEST: constexpr,
 ) -> None:  # fmt: skip
     """Some channels of one head of one block."""
     one = tl.program_id(0)
     chunks = (HEAD_DIM + CHANNELS - 1) // CHANNELS
     head = tl.program_id(1) // chunks
-    channel = (tl.program_id(1) % chunks) * CHANNELS + tl.arange(0, CHANNELS)
+    channel_first = (tl.program_id(1) % chunks) * CHANNELS
+    channel = channel_first + tl.arange(0, CHANNELS)
     real = channel < HEAD_DIM
-    begin = tl.load(first + one)
-    added = tl.load(count + one)
+    begin, added = tl.load(first + one), tl.load(count + one)
     block = tl.load(blocks + one).to(tl.int64)
     planes = 1 if MEAN else 2
-    row = (tl.load(rows + one).to(tl.int64) * planes * HEADS + head) * HEAD_DIM + channel
+    line = tl.load(rows + one).to(tl.int64) * HEADS
+    row = (line * planes + head) * HEAD_DIM + channel
+    shared = exponents + (line + head) * GROUPS
     least = tl.full([CHANNELS], float("inf"), tl.float32)
     greatest = tl.full([CHANNELS], float("-inf"), tl.float32)
     total = tl.zeros([CHANNELS], tl.float32)
@@ -65,14 +115,40 @@ def _summarise(
             greatest = tl.maximum(greatest, tl.max(tl.where(wanted, key, float("-inf")), axis=0))
     grown = real & (begin > 0)
     if MEAN:
-        before = tl.load(table + row, grown, other=0.0)
+        before = tl.load(numbers + row, grown, other=0.0)
         mean = (before * begin + total) / (begin + added)
-        tl.store(table + row, mean, real)
+        tl.store(numbers + row, mean, real)
     else:
         high = row + HEADS * HEAD_DIM
-        before = tl.load(table + row, grown, other=0.0).to(tl.float32)
-        least = tl.where(grown, tl.minimum(least, before), least)
-        before = tl.load(table + high, grown, other=0.0).to(tl.float32)
-        greatest = tl.where(grown, tl.maximum(greatest, before), greatest)
-        tl.store(table + row, least.to(table.dtype.element_ty), real)
-        tl.store(table + high, greatest.to(table.dtype.element_ty), real)
+        low_before = tl.load(numbers + row, grown, other=0.0).to(tl.float32)
+        high_before = tl.load(numbers + high, grown, other=0.0).to(tl.float32)
+        if GROUPS:
+            power = tl.load(shared + channel // GROUP, grown, other=0).to(tl.int32)
+            unit = ((power + 127) << 23).to(tl.float32, bitcast=True)
+            low_before, high_before = low_before * unit, high_before * unit
+        least = tl.where(grown, tl.minimum(least, low_before), least)
+        greatest = tl.where(grown, tl.maximum(greatest, high_before), greatest)
+        if GROUPS:
+            tl.debug_barrier()  # nobody reads the row any more
+            most = tl.where(real, tl.maximum(tl.abs(least), tl.abs(greatest)), 0.0)
+            most = tl.max(tl.reshape(most, [CHANNELS // GROUP, GROUP]), axis=1)
+            bits = most.to(tl.int32, bitcast=True)
+            # 127 steps reach as far as 2 ** 6 times 1 and 63/64.
+            power = (bits >> 23) - 133 + ((bits & 0x7FFFFF) > 0x7E0000).to(tl.int32)
+            power = tl.minimum(tl.maximum(power, FINEST), COARSEST)
+            group = channel_first // GROUP + tl.arange(0, CHANNELS // GROUP)
+            tl.store(shared + group, power.to(tl.int8), group < GROUPS)
+            power = tl.broadcast_to(power[:, None], [CHANNELS // GROUP, GROUP]).reshape(CHANNELS)
+            unit = ((power + 127) << 23).to(tl.float32, bitcast=True)
+            inverse = ((127 - power) << 23).to(tl.float32, bitcast=True)
+            # A product that has become 0 is on the wrong side of a tiny number.
+            below = tl.floor(least * inverse)
+            below = tl.where(below * unit > least, below - 1, below)
+            above = tl.ceil(greatest * inverse)
+            above = tl.where(above * unit < greatest, above + 1, above)
+            below, above = tl.clamp(below, -MOST, MOST), tl.clamp(above, -MOST, MOST)
+            tl.store(numbers + row, below.to(tl.int8), real)
+            tl.store(numbers + high, above.to(tl.int8), real)
+        else:
+            tl.store(numbers + row, least.to(numbers.dtype.element_ty), real)
+            tl.store(numbers + high, greatest.to(numbers.dtype.element_ty), real)

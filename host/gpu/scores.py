@@ -15,6 +15,8 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput
 from offstage.host.gpu import compiled, constexpr
+from offstage.host.gpu.bounds import Table
+from offstage.host.outward import GROUP
 
 __all__ = ["BLOCKS_MAX", "Best", "best", "score"]
 
@@ -37,7 +39,7 @@ class Best:
     levels: Any
 
 
-def score(queries: Any, table: Any, rows: Any, lengths: Any, key_scale: float = 1.0) -> Any:
+def score(queries: Any, table: Table, rows: Any, lengths: Any, key_scale: float = 1.0) -> Any:
     """float32 `[batch, blocks]`; of a session's entries the first `lengths`, others undefined.
 
     queries: float32 `[batch, q_heads, head_dim]`. table: as `summarise` keeps it. rows: int32
@@ -46,15 +48,16 @@ def score(queries: Any, table: Any, rows: Any, lengths: Any, key_scale: float = 
     import triton
 
     batch, q_heads, head_dim = queries.shape
-    planes, kv_heads = table.shape[1:3]
+    planes, kv_heads = table.numbers.shape[1:3]
     scores = torch.empty(rows.shape, dtype=torch.float32, device=queries.device)
-    channels = min(_CHANNELS_MAX, triton.next_power_of_2(head_dim))
+    channels = max(GROUP, min(_CHANNELS_MAX, triton.next_power_of_2(head_dim)))
     at_once = 32 if batch * rows.shape[1] >= 32 * _PROGRAMS_MIN else 8
     compiled(_score)[triton.cdiv(rows.shape[1], at_once), batch](
-        queries, table, rows, lengths, scores, key_scale / q_heads, rows.shape[1],
-        *queries.stride()[:2], PLANES=planes, HEADS=kv_heads, GROUP=q_heads // kv_heads,
-        GROUP_WIDE=triton.next_power_of_2(q_heads // kv_heads), HEAD_DIM=head_dim,
-        CHANNELS=channels, ROWS=at_once, num_warps=4, num_stages=3,
+        queries, table.numbers, table.exponents, rows, lengths, scores, key_scale / q_heads,
+        rows.shape[1], *queries.stride()[:2], PLANES=planes, HEADS=kv_heads,
+        MEMBERS=q_heads // kv_heads, MEMBERS_WIDE=triton.next_power_of_2(q_heads // kv_heads),
+        HEAD_DIM=head_dim, CHANNELS=channels, ROWS=at_once, GROUPS=table.groups, GROUP=GROUP,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     return scores
 
@@ -97,26 +100,26 @@ def best(
 
 
 def _score(
-    queries, table, rows, lengths, scores, scale, width, query_session, query_head,
-    PLANES: constexpr, HEADS: constexpr, GROUP: constexpr, GROUP_WIDE: constexpr,
-    HEAD_DIM: constexpr, CHANNELS: constexpr, ROWS: constexpr,
+    queries, numbers, exponents, rows, lengths, scores, scale, width, query_session, query_head,
+    PLANES: constexpr, HEADS: constexpr, MEMBERS: constexpr, MEMBERS_WIDE: constexpr,
+    HEAD_DIM: constexpr, CHANNELS: constexpr, ROWS: constexpr, GROUPS: constexpr, GROUP: constexpr,
 ) -> None:  # fmt: skip
     """Some rows of one session."""
     session = tl.program_id(1)
     entry = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = entry < tl.load(lengths + session)
     row = tl.load(rows + session * width + entry, there, other=0).to(tl.int64)
-    member = tl.arange(0, GROUP_WIDE)
+    member = tl.arange(0, MEMBERS_WIDE)
     chunks: tl.constexpr = (HEAD_DIM + CHANNELS - 1) // CHANNELS
     total = tl.zeros([ROWS], tl.float32)
     for part in range(HEADS * chunks):
         head = part // chunks
         channel = (part % chunks) * CHANNELS + tl.arange(0, CHANNELS)
         real = channel < HEAD_DIM
-        place = queries + session * query_session + (head * GROUP + member)[:, None] * query_head
-        wanted = (member < GROUP)[:, None] & real[None, :]
+        place = queries + session * query_session + (head * MEMBERS + member)[:, None] * query_head
+        wanted = (member < MEMBERS)[:, None] & real[None, :]
         query = tl.load(place + channel[None, :], wanted, other=0.0)
-        low = table + ((row * PLANES) * HEADS + head)[:, None] * HEAD_DIM + channel[None, :]
+        low = numbers + ((row * PLANES) * HEADS + head)[:, None] * HEAD_DIM + channel[None, :]
         wanted = there[:, None] & real[None, :]
         values = tl.load(low, wanted, other=0.0).to(tl.float32)
         if PLANES == 1:
@@ -125,7 +128,18 @@ def _score(
             more = tl.load(low + HEADS * HEAD_DIM, wanted, other=0.0).to(tl.float32)
             negative = tl.sum(tl.minimum(query, 0.0), axis=0)[None, :]
             positive = tl.sum(tl.maximum(query, 0.0), axis=0)[None, :]
-            total += tl.sum(values * negative + more * positive, axis=1)
+            products = values * negative + more * positive
+            if GROUPS:
+                # A group is multiplied by its power of two once.
+                group = (part % chunks) * (CHANNELS // GROUP) + tl.arange(0, CHANNELS // GROUP)
+                shared = exponents + (row * HEADS + head)[:, None] * GROUPS + group[None, :]
+                wanted = there[:, None] & (group < GROUPS)[None, :]
+                power = tl.load(shared, wanted, other=0).to(tl.int32)
+                unit = ((power + 127) << 23).to(tl.float32, bitcast=True)
+                sums = tl.sum(tl.reshape(products, [ROWS, CHANNELS // GROUP, GROUP]), axis=2)
+                total += tl.sum(sums * unit, axis=1)
+            else:
+                total += tl.sum(products, axis=1)
     tl.store(scores + session * width + entry, total * scale, there)
 
 

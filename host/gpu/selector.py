@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.host.geometry import KvGeometry
-from offstage.host.gpu.bounds import summarise
+from offstage.host.gpu.bounds import Table, summarise
 from offstage.host.gpu.scores import best, score
 from offstage.host.gpu.step import captured
 from offstage.host.selection import MakeSelector, ScoreScale, Selector, selector
@@ -24,7 +24,7 @@ from offstage.host.selection import MakeSelector, ScoreScale, Selector, selector
 __all__ = ["BatchBest", "DeviceSelector", "Found", "on_device", "selectors_of"]
 
 Floats = npt.NDArray[np.float32]
-_PLANES = {"quest": 2, "mean_key": 1}
+_PLANES = {"quest": 2, "quest8": 2, "mean_key": 1}
 _ROWS_MIN = 256
 
 
@@ -37,20 +37,19 @@ class Summaries:
         import torch
 
         _, kv_heads, self.block_tokens, head_dim = geometry.block_shape(layer)
-        # Bounds in the type of the keys, which holds them exactly; means are no key's value.
-        stored = torch.float32 if kind == "mean_key" else getattr(torch, geometry.value_type)
-        size = (_ROWS_MIN, _PLANES[kind], kv_heads, head_dim)
-        self.table = torch.zeros(size, dtype=stored, device=device)
         self.key_type, self.q_heads = getattr(torch, geometry.value_type), geometry.q_heads
+        # The type of the keys holds their bounds exactly; means are no key's value.
+        own = {"quest8": torch.int8, "mean_key": torch.float32}
+        self.table = Table.new(
+            _ROWS_MIN, _PLANES[kind], kv_heads, head_dim, own.get(kind, self.key_type), device
+        )
         self._free: list[int] = list(range(_ROWS_MIN))
 
     def take(self, count: int) -> list[int]:
         """Rows that are nobody's."""
-        import torch
-
         while len(self._free) < count:
-            rows = len(self.table)
-            self.table = torch.cat([self.table, torch.zeros_like(self.table)])
+            rows = len(self.table.numbers)
+            self.table = self.table.twice()
             self._free.extend(range(rows, 2 * rows))
         taken, self._free = self._free[:count], self._free[count:]
         return taken
@@ -74,7 +73,7 @@ class DeviceSelector:
         if other.rows:
             # Of the table as it is after `take`, which may have made another.
             table = self.summaries.table
-            table[_whole(other.rows, table)] = table[_whole(self.rows, table)]
+            table.copy(_whole(self.rows, table), _whole(other.rows, table))
         return other
 
     def __del__(self) -> None:
@@ -104,10 +103,10 @@ class DeviceSelector:
         import torch
 
         table = self.summaries.table
+        given = torch.from_numpy(np.ascontiguousarray(query, np.float32))[None]
         found = score(
-            torch.from_numpy(np.ascontiguousarray(query, np.float32))[None].to(table.device), table,
-            _whole(self.rows, table, torch.int32)[None],
-            torch.tensor([len(self.rows)], dtype=torch.int32, device=table.device),
+            given.to(table.numbers.device), table, _whole(self.rows, table, torch.int32)[None],
+            _whole([len(self.rows)], table, torch.int32),
         )  # fmt: skip
         result: Floats = found[0].cpu().numpy()
         return result
@@ -122,13 +121,13 @@ class DeviceSelector:
         import torch
 
         wide = torch.from_numpy(np.array(keys, np.float32))
-        return wide.to(self.summaries.table.device, self.summaries.key_type)
+        return wide.to(self.summaries.table.numbers.device, self.summaries.key_type)
 
     def _summarise(self, keys: Any, rows: Sequence[int], first: int, count: int) -> None:
         import torch
 
         table = self.summaries.table
-        blocks = torch.arange(len(rows), dtype=torch.int32, device=table.device)
+        blocks = torch.arange(len(rows), dtype=torch.int32, device=table.numbers.device)
         begin = torch.full_like(blocks, first)
         summarise(
             keys, table, blocks, _whole(rows, table, torch.int32), begin,
@@ -136,10 +135,10 @@ class DeviceSelector:
         )  # fmt: skip
 
 
-def _whole(numbers: Sequence[int], like: Any, dtype: Any = None) -> Any:
+def _whole(numbers: Sequence[int], beside: Table, dtype: Any = None) -> Any:
     import torch
 
-    return torch.tensor(numbers, dtype=dtype or torch.int64, device=like.device)
+    return torch.tensor(numbers, dtype=dtype or torch.int64, device=beside.numbers.device)
 
 
 def on_device(selectors: Sequence[Selector]) -> TypeGuard[Sequence[DeviceSelector]]:
@@ -182,8 +181,8 @@ class BatchBest:
         import torch
 
         table = summaries.table
-        on = {"device": table.device}
-        self._queries = torch.zeros((batch, summaries.q_heads, table.shape[3]), **on)
+        on = {"device": table.numbers.device}
+        self._queries = torch.zeros((batch, summaries.q_heads, table.numbers.shape[3]), **on)
         self._rows = torch.zeros((batch, blocks), dtype=torch.int32, **on)
         self._lengths = torch.zeros(batch, dtype=torch.int32, **on)
         self._centres, self._spreads = torch.zeros(batch, **on), torch.ones(batch, **on)
@@ -197,7 +196,7 @@ class BatchBest:
                 self._centres, self._spreads,
             )  # fmt: skip
 
-        self._run = captured(work, str(table.device))
+        self._run = captured(work, str(table.numbers.device))
 
     def fits(self, summaries: Summaries, batch: int, blocks: int) -> bool:
         """Whether it is for this table, as it is now, and large enough."""
@@ -218,7 +217,7 @@ class BatchBest:
         self._rows.copy_(torch.from_numpy(rows))
         self._lengths.zero_()
         self._lengths[:count] = _whole([len(one.rows) for one in selectors], self._table)
-        self._queries[:count] = torch.from_numpy(np.stack(queries)).to(self._table.device)
+        self._queries[:count] = torch.from_numpy(np.stack(queries)).to(self._queries)
         self._centres[:count] = torch.tensor([one.centre for one in scales]).to(self._centres)
         self._spreads[:count] = torch.tensor([one.spread for one in scales]).to(self._spreads)
         self._run()

@@ -72,6 +72,7 @@ class TieredAttention:
             sink_blocks=rule.sink_blocks, window_blocks=rule.window_blocks,
             select_blocks=rule.select_blocks, step_ns=int(token_time_s * 1e9),
         )  # fmt: skip
+        decoder.driver.limit_scores(*control.hints)
         own = context.fork()
         self.session = HostSession(
             number=0,

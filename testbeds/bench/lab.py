@@ -9,7 +9,7 @@ import resource
 import time
 from typing import Any
 
-from offstage.testbeds.lab.run.feed import Feed
+from offstage.testbeds.lab.run.feed import Feed, Kind
 from offstage.testbeds.lab.run.plan import build, points_of
 from offstage.testbeds.lab.run.point import Runner
 from offstage.testbeds.lab.spec.schema import PolicySpec, Spec, TierSpec, WorkloadSpec
@@ -34,7 +34,7 @@ def lab_row(seed: int, steps: int = STEPS) -> dict[str, Any]:
     point = next(one for one in points_of(spec, 0, 0) if one.policy.use == "ema")
     began = time.process_time()
     workload = build(spec, seed)
-    feed = Feed(workload, spec, {0: 1})
+    feed = Feed(workload, spec.granules, {0: Kind(1, spec.tier.hbm_pool_over_k)})
     runner = Runner(0, point, spec, workload, feed, seed)
     drawing = 0.0
     while not runner.advance():

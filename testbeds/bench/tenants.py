@@ -203,12 +203,11 @@ def _judged(phases: dict[str, dict[str, Any]], shares: dict[str, Any]) -> dict[s
     service = max(one["single_ns_p50"] for one in alone)
     hits = [one["hit_percent"] for one in alone]
     aims: dict[str, bool] = {}
-    for name in (COMPUTE, "demands", "all ways"):
-        phase = phases[name]
+    for phase in phases.values():
         phase["ratio"] = phase["ns_p99"] / p99
         phase["ratio_p50"] = phase["ns_p50"] / max(one["ns_p50"] for one in alone)
-        if name == COMPUTE:
-            continue
+    for name in ("demands", "all ways"):
+        phase = phases[name]
         aims[f"{name}: p99 <= 2 x alone + one service"] = (
             phase["ns_p99"] <= P99_RATIO_MAX * p99 + service
         )

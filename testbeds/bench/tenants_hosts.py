@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics.shm import open_driver
 
-__all__ = ["COLD", "COMPUTE", "FLOODS", "PAYLOAD_BYTES", "STORED", "Host", "Where", "flood"]
+__all__ = ["COLD", "COMPUTE", "FLOODS", "PAYLOAD_BYTES", "STORED", "Host", "Until", "Where",
+           "flood"]  # fmt: skip
 
 PAYLOAD_BYTES = 32 << 10
 STORED = 1024  # blocks of one tenant, which its part of the arena holds a few of
@@ -39,6 +41,14 @@ class Where:
     endpoint: str
     runtime_dir: Path
     tenant: str
+    secret: Path | None = None
+    """None: the one in the runtime directory."""
+
+
+class Until(Protocol):
+    """What a flood asks each turn whether to stop."""
+
+    def is_set(self) -> bool: ...
 
 
 class Host:
@@ -47,17 +57,17 @@ class Host:
     def __init__(self, where: Where, seed: int = 1) -> None:
         self.control = Control(where.endpoint, name=f"{where.tenant}-{os.getpid()}",
                                tenant=where.tenant, runtime_dir=where.runtime_dir,
-                               timeout_s=60.0)  # fmt: skip
+                               secret=where.secret, timeout_s=60.0)  # fmt: skip
         self.driver: Driver = open_driver(self.control.attach("shm"), 60.0)
         self._rng = np.random.default_rng(seed)
         self.session, self.keys = self._open([i.to_bytes(16, "big") for i in range(STORED)])
         self._step = 0
         self._next = 0
 
-    def fill(self) -> None:
-        """Put what the session names."""
+    def fill(self, count: int = STORED) -> None:
+        """Put the first so many of what the session names."""
         source = self._rng.integers(0, 256, (PUT_BLOCKS, PAYLOAD_BYTES), np.uint8)
-        for first in range(0, STORED, PUT_BLOCKS):
+        for first in range(0, count, PUT_BLOCKS):
             ordinals = np.arange(first, first + PUT_BLOCKS, dtype=np.uint32)
             if self.driver.put(self.session, 0, ordinals, source, timeout_ns=TIMEOUT_NS).any():
                 raise RunFailed("the blocks could not be written", "bench tenants", "see the log")
@@ -97,7 +107,7 @@ class Host:
         appended = self.control.append(session, contents)
         return session, block_keys(appended.keys, 1)[0]
 
-    def flood_demands(self, stop: Event) -> None:
+    def flood_demands(self, stop: Until) -> None:
         """As many demands as the port takes, of blocks that are never staged."""
         flying: list[Fetch] = []
         while not stop.is_set():
@@ -109,14 +119,14 @@ class Host:
         for one in flying:
             self.driver.fetch_end(one)
 
-    def flood_steps(self, stop: Event) -> None:
+    def flood_steps(self, stop: Until) -> None:
         """Steps without a demand, with scores of all blocks: work for the reactor alone."""
         none = np.zeros(0, np.uint32)
         while not stop.is_set():
             with contextlib.suppress(OffstageError):
                 self.driver.fetch_end(self.begin(none, scores=True))
 
-    def flood_puts(self, stop: Event) -> None:
+    def flood_puts(self, stop: Until) -> None:
         """New blocks without end, which are deleted again."""
         source = self._rng.integers(0, 256, (PUT_BLOCKS, PAYLOAD_BYTES), np.uint8)
         ordinals = np.arange(PUT_BLOCKS, dtype=np.uint32)
@@ -126,7 +136,7 @@ class Host:
                 self.driver.put(session, 0, ordinals, source, timeout_ns=TIMEOUT_NS)
                 self.control.session_close(session, archive=False)
 
-    def flood_control(self, stop: Event) -> None:
+    def flood_control(self, stop: Until) -> None:
         """Sessions opened, filled with names and closed, and questions."""
         while not stop.is_set():
             with contextlib.suppress(OffstageError):
@@ -134,12 +144,12 @@ class Host:
                 self.control.status()
                 self.control.session_close(session, archive=False)
 
-    def flood_nop(self, stop: Event) -> None:
+    def flood_nop(self, stop: Until) -> None:
         """Empty commands, one after another."""
         while not stop.is_set():
             self.driver.bench_nop(1000)
 
-    def compute(self, stop: Event) -> None:
+    def compute(self, stop: Until) -> None:
         """Nothing of the daemon's: a core is kept busy."""
         while not stop.is_set():
             self._rng.integers(0, 256, PAYLOAD_BYTES, np.uint8)
@@ -150,7 +160,7 @@ class Host:
         self.control.close()
 
 
-FLOODS: dict[str, Callable[[Host, Event], None]] = {
+FLOODS: dict[str, Callable[[Host, Until], None]] = {
     "demands": Host.flood_demands,
     "steps": Host.flood_steps,
     "puts": Host.flood_puts,

@@ -10,7 +10,8 @@ the query projection of the later layer (the idea of InfiniGen, OSDI '24), and t
 against the keys of the tokens before the newest. What that layer does of its own is not used.
 The first layer's next query needs the next token. Early exit has drafts of it, the likeliest by
 the input of the last layer, and the text may have one, that of prompt lookup: what is foretold is
-the mean of what each of them gives, weighed by how likely it is.
+the mean of what each of them gives, weighed by how likely it is. A draft model's stand in place of
+early exit's.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from offstage.host.transformer.attention import Asker
 from offstage.testbeds.workloads.selections.scores_file import FORETOLD
 
-__all__ = ["NAME", "PIECE_TOKENS", "Hook", "KvCache", "Layer", "attend", "installed"]
+__all__ = ["DRAFTS", "NAME", "PIECE_TOKENS", "Hook", "KvCache", "Layer", "attend", "installed"]
 
 NAME = "offstage_capture"
 
@@ -32,7 +33,8 @@ _QUERY_ROWS = 512
 """Queries times heads of a group in one call of SDPA: bounds its mask at 512 x context."""
 
 DRAFTS = 8
-"""Tokens that early exit drafts: of a small model the first is right in a third of the steps."""
+"""Tokens that early exit or a draft model drafts: early exit's first is right in a third of the
+steps of a small model."""
 
 Scores = dict[str, npt.NDArray[np.float16]]
 
@@ -88,7 +90,8 @@ class Hook:
     layers: the model's numbers of the layers to record. `wanted`: whether the next forward pass is
     to give scores of its last query; `take` gives them. `lookup`: the token behind that pass as
     prompt lookup has it, and how likely that is; None without one. `drafts`: that token as early
-    exit has it, the likeliest first; empty where not all layers are recorded.
+    exit has it, the likeliest first; empty where not all layers are recorded. `second`: that token
+    as a draft model has it, with shares, the likeliest first: it stands in place of early exit's.
     """
 
     def __init__(self, layers: tuple[int, ...], block_tokens: int, tokens_max: int) -> None:
@@ -102,6 +105,7 @@ class Hook:
         self.asker = Asker()
         self.lookup: tuple[int, float] | None = None
         self.drafts: tuple[int, ...] = ()
+        self.second: dict[int, float] | None = None
         self.wanted = False
 
     @property
@@ -143,7 +147,7 @@ class Hook:
         likely = torch.softmax(logits, dim=-1).topk(min(DRAFTS, logits.shape[-1]))
         self.drafts = tuple(int(token) for token in likely.indices)
         shares = (likely.values / likely.values.sum()).tolist()
-        weights = dict(zip(self.drafts, shares, strict=True))
+        weights = self.second or dict(zip(self.drafts, shares, strict=True))
         if self.lookup is not None:
             token, chance = self.lookup
             weights = {one: (1 - chance) * weight for one, weight in weights.items()}

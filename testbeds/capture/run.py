@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.capture.attention import Hook, KvCache, installed
+from offstage.testbeds.capture.draft_model import DraftModel
 from offstage.testbeds.capture.model import Loaded, Shape, load, look, text_tokens
 from offstage.testbeds.progress import Progress, Silent
 from offstage.testbeds.workloads.selections.scores_file import COLUMNS, Header, Session
@@ -61,6 +62,8 @@ class Options:
     threads: int | None = None
     """Of torch on the CPU; None: as it is set."""
     row_group_bytes: int = ROW_GROUP_BYTES
+    draft_model: Path | None = None
+    """A second, smaller model of the same tokenizer, whose drafts are taken for early exit's."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Result:
     """In which one of the drafts was, prompt lookup's among them."""
     lookups_accepted: float | None
     """The share of prompt lookup's drafts, where it had one."""
+    model_drafts_accepted: float | None
+    """In which the draft model's likeliest token was the next; None without one."""
 
 
 def capture(options: Options, progress: Progress | None = None) -> Result:
@@ -104,6 +109,11 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
     tokens, text_sha256 = text_tokens(loaded, options.text)
     context_tokens = _context_tokens(options, shape, len(tokens))
     header = _header(options, loaded, layers, text_sha256, tokens[:context_tokens])
+    draft = None
+    if options.draft_model is not None:
+        draft = DraftModel(options.draft_model, options.text, tokens,
+                           context_tokens + options.steps, options.device,
+                           options.dtype)  # fmt: skip
     hook = Hook(layers, options.block_tokens, context_tokens + options.steps)
     try:
         with (
@@ -111,7 +121,7 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
             installed(loaded.model, hook),
             Writer(options.out, header, COLUMNS, options.row_group_bytes) as writer,
         ):
-            run = _Run(options, loaded, hook, tokens, context_tokens, writer, progress)
+            run = _Run(options, loaded, hook, tokens, context_tokens, writer, progress, draft)
             run.prefill()
             for index, session in enumerate(header.sessions):
                 run.session(index, session.mode)
@@ -121,7 +131,8 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
     wall_s = time.monotonic() - begun
     size_bytes = options.out.stat().st_size
     return Result(options.out, header, writer.row_count, writer.held_bytes_max, size_bytes, wall_s,
-                  _share(run.drafts), _share(run.some_drafts), _share(run.lookups))  # fmt: skip
+                  _share(run.drafts), _share(run.some_drafts), _share(run.lookups),
+                  _share(run.model_drafts))  # fmt: skip
 
 
 def _share(found: list[bool]) -> float | None:
@@ -157,13 +168,16 @@ class _Run:
         context_tokens: int,
         writer: Writer,
         progress: Progress,
+        draft: DraftModel | None,
     ) -> None:
+        self.draft = draft
         self.options, self.loaded, self.hook = options, loaded, hook
         self.tokens, self.writer, self.progress = tokens, writer, progress
         self.context_tokens = context_tokens
         self.drafts: list[bool] = []
         self.some_drafts: list[bool] = []
         self.lookups: list[bool] = []
+        self.model_drafts: list[bool] = []
         self.chance = 0.5  # of prompt lookup's next draft: a share that moves by a sixteenth
         blocks = context_tokens // options.block_tokens
         self.windows = min(WINDOWS, blocks)
@@ -177,12 +191,19 @@ class _Run:
             piece = self.tokens[begin : min(begin + self.options.prefill_piece, self.bulk_tokens)]
             self._pass(piece, False)
             self.progress.advance(len(piece))
+        for begin in range(0, self.context_tokens if self.draft else 0, self.options.prefill_piece):
+            assert self.draft is not None
+            end = min(begin + self.options.prefill_piece, self.context_tokens)
+            self.draft.read(self.tokens[begin:end])
 
     def session(self, index: int, mode: str) -> None:
         """The last windows, and the steps, of one session."""
         steps, size = self.options.steps, self.options.block_tokens
         self.progress.start(f"{mode}: steps", self.windows + steps)
         self.cache.truncate(self.bulk_tokens)
+        self.hook.second = None
+        if self.draft is not None:
+            self.draft.back_to(self.context_tokens)
         logits: Any = None
         for window in range(self.windows):
             begin = self.bulk_tokens + window * size
@@ -198,6 +219,7 @@ class _Run:
             self._drafted(token)
             told.append(token)
             self.hook.lookup = self._looked_up(told)
+            self.hook.second = None if self.draft is None else self.draft.read([token])
             logits = self._pass([token], True)
             self._record(index, step)
 
@@ -207,6 +229,9 @@ class _Run:
             return
         self.drafts.append(self.hook.drafts[0] == token)
         some = self.hook.drafts
+        if self.hook.second is not None:
+            self.model_drafts.append(next(iter(self.hook.second)) == token)
+            some = (*some, *self.hook.second)
         if self.hook.lookup is not None:
             self.lookups.append(self.hook.lookup[0] == token)
             self.chance += (self.lookups[-1] - self.chance) / 16
@@ -346,6 +371,7 @@ def _header(
             "seed": options.seed,
             "temperature": options.temperature,
             "text": options.text.name,
+            **({"draft_model": options.draft_model.name} if options.draft_model else {}),
             **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
         },
     )  # fmt: skip

@@ -130,6 +130,58 @@ def tenants(
 
 
 @bench.command()
+def soak(
+    seconds: Annotated[float, typer.Option("--seconds", help="with everybody at work")] = 600.0,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="where the store lies meanwhile: 192 MiB; default: /tmp"),
+    ] = None,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Eight hosts of three tenants under users of their own, one hostile; as root."""
+    from offstage.testbeds.bench.soak import bench_soak
+
+    found = bench_soak(seconds=seconds, folder=folder, seed=seed, say=_say)
+    _finish("soak", found, out, form)
+    if not found["verdicts_met"]:
+        raise typer.Exit(1)
+
+
+@bench.command()
+def engine(
+    python: Annotated[Path, typer.Option("--python", help="of the environment that has vLLM")],
+    model: Annotated[Path, typer.Option("--model", help="a folder that vLLM can load")],
+    trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
+    requests: Annotated[int, typer.Option("--requests", min=2, help="of the trace")] = 40,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="in which they come, in each round")
+    ] = 30.0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each arm")] = 3,
+    context: Annotated[int, typer.Option("--context", min=128, help="of the model")] = 8192,
+    backend: Annotated[str, typer.Option("--backend", help="the daemon's storage")] = "io_uring",
+    page: Annotated[Path | None, typer.Option("--page", help="also write the report")] = None,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """vLLM with and without the tier: times to the first token, hits by tier, regret."""
+    from offstage import __version__
+    from offstage.testbeds.bench.engines.arms import bed_of, bench_engine
+    from offstage.testbeds.bench.engines.arrivals import arrivals_of
+    from offstage.testbeds.report.engine import write_page
+
+    bed = bed_of(python, model, context, backend)
+    traffic = arrivals_of(trace, count=requests, context_tokens=context, seconds=seconds,
+                          vocabulary=bed.vocabulary, outputs=4, seed=seed)  # fmt: skip
+    result = bench_engine(bed, traffic, rounds=rounds, say=_say)
+    if page is not None:
+        write_page(result, page, __version__)
+    _finish("engine", result, out, form)
+
+
+@bench.command()
 def codec(
     models: Annotated[
         Path | None,

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from offstage.bindings.units import format_rate, format_size, format_time
+from offstage.testbeds.cli.soak_table import soak_table
+from offstage.testbeds.report.engine import below, hits_of, regret_of
 
 __all__ = ["TABLES"]
 
 HEADINGS = ("", "ours", "reference", "ratio", "aim", "")
 
-Drawn = tuple[Table, list[str]]
+Drawn = tuple[RenderableType, list[str]]
 Show = Callable[[float], str]
 Row = tuple[str, str, str, float | None, str, bool | None]
 """What, ours, reference, ratio, aim, whether it was reached."""
@@ -345,13 +348,38 @@ def spdk_table(result: Mapping[str, Any]) -> Drawn:
     return drawn(rows), notes
 
 
+def engine_table(result: Mapping[str, Any]) -> Drawn:
+    """Each arm's times to the first token beside those without the tier."""
+    rows: list[Row] = []
+    arms = result["arms"]
+    for name in arms:
+        for share, which in ((0.5, "p50"), (0.9, "p90")):
+            ours, alone = (below(arms[one]["first_s"], share) for one in (name, "recompute"))
+            rows.append((f"{name}, {which}", format_time(ours * 1e9), format_time(alone * 1e9),
+                         ours / alone, "", None))  # fmt: skip
+    notes = [
+        f"{result['provenance']} on {result['storage']}: {result['requests']} requests of "
+        f"{result['trace']}, a token is {1 / result['scale']:.1f} of the trace's, a second "
+        f"{result['hurry']:.0f}; {100 * result['reuse']:.0f} % of the tokens were a prefix before"
+    ]
+    for name, arm in result["arms"].items():
+        hits, regret = hits_of(arm), regret_of(arm)
+        if sum(hits.values()):
+            told = ", ".join(f"{word} {count:.0f}" for word, count in hits.items())
+            lost = f"{regret['regret_s'] * 1e3:.0f} of {regret['took_s'] * 1e3:.0f} ms"
+            notes.append(f"{name}: objects {told.replace('_', ' ')}; regret {lost}")
+    return drawn(rows), notes
+
+
 TABLES: dict[str, Callable[[Mapping[str, Any]], Drawn]] = {
     "asic": asic_table,
     "codec": codec_table,
     "core": core_table,
+    "engine": engine_table,
     "fabric": fabric_table,
     "links": links_table,
     "qos": qos_table,
+    "soak": soak_table,
     "spdk": spdk_table,
     "storage": storage_table,
     "tenants": tenants_table,

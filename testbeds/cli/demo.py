@@ -60,6 +60,9 @@ def demo(
     pool: Annotated[
         float, typer.Option("--pool", help="blocks that stay in HBM, over those selected; 0: none")
     ] = 1.5,
+    warm_up: Annotated[
+        bool, typer.Option("--warm-up/--no-warm-up", help="foretell first steps from the prefill")
+    ] = True,
     kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.numpy,
     device: DeviceOption = "cpu",
     keep_store: Annotated[
@@ -86,7 +89,7 @@ def demo(
     given = {name: value for name, value in sizes.items() if value is not None}
     options = options_of(
         {**(QUICK if quick else {}), **given}, out=out, trace=trace, seed=seed,
-        pool_ratio=pool, keep_store=keep_store, kernel=kernel.value, device=device,
+        pool_ratio=pool, warm_up=warm_up, keep_store=keep_store, kernel=kernel.value, device=device,
         time_per_token=time_per_token, decode_cost=decode_cost,
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
         ahead=layer_ahead, baselines=tuple(dict.fromkeys(baseline or ())),

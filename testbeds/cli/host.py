@@ -169,7 +169,7 @@ def run(
         if text is not None or generate or foretell or ahead is not AheadName.none:
             raise BadInput("--text, --generate, --foretell and --ahead are for a model", "host run",
                            "name it with --model")  # fmt: skip
-        given |= {"trace": trace, "seed": seed, "sessions": sessions}
+        given |= {"trace": trace, "seed": seed, "sessions": sessions, "selector": selector}
         return _run_drawn(link, out, form, geometry, decode_cost, given)
     if trace is not None or decode_cost is not None:
         raise BadInput("a model has its own text, and takes its own time", "host run",

@@ -33,6 +33,13 @@ def calibrate(
     tokens: Annotated[
         str, typer.Option("--tokens", help="tokens that each session attends to")
     ] = "512,2048,8192",
+    selector: Annotated[
+        str,
+        typer.Option("--selector", help="also what selection takes, by quest, quest8, mean_key"),
+    ] = "",
+    context_tokens: Annotated[
+        int, typer.Option("--context-tokens", help="of each session, for --selector")
+    ] = 131_072,
     form: FormatOption = Format.text,
 ) -> None:
     """Measure attention, projections and MLP of one layer at several batches and lengths."""
@@ -52,10 +59,12 @@ def calibrate(
         geometry=shape, widths=widths, kernel=kernel.value, device=device, dtype=chosen,
         batches=_numbers(batch, "--batch"), tokens=_numbers(tokens, "--tokens"),
         processor=str(machine()["processor"]), command=shlex.join(["offstage", *sys.argv[1:]]),
+        selectors=tuple(dict.fromkeys(part.strip() for part in selector.split(",") if part)),
+        context_tokens=context_tokens,
     )  # fmt: skip
     plan.check()
     with shown(1) as progress:
-        progress.start("measure", len(plan.batches) * len(plan.tokens))
+        progress.start("measure", plan.steps)
         cost = measure(plan, progress.advance)
     try:
         out.write_bytes(msgspec.json.format(msgspec.json.encode(cost), indent=1) + b"\n")
@@ -112,4 +121,13 @@ def _table(cost: Any, out: Path) -> Any:
         f"One layer of {cost.geometry} ({cost.hidden} and {cost.mlp} wide, {cost.dtype}) on "
         f"{cost.device}, {cost.kernel} kernel"
     )
-    return Group(head, "", drawn, "", str(out))
+    parts: list[Any] = [head, "", drawn]
+    if cost.selection:
+        chosen = Table(box=None, pad_edge=False)
+        for name in ("sessions", "context tokens", "selector", "selection us"):
+            chosen.add_column(name, justify="right")
+        for row in cost.selection:
+            chosen.add_row(str(row.batch), f"{row.context_tokens:,}", row.selector,
+                           f"{row.selection_ns / 1e3:,.1f}")  # fmt: skip
+        parts += ["", chosen]
+    return Group(*parts, "", str(out))

@@ -48,7 +48,7 @@ SelectOption = Annotated[
     str,
     typer.Option("--select-blocks", help="blocks a layer reads in a step; several: 16,64,all"),
 ]
-SelectorOption = Annotated[str, typer.Option("--selector", help="quest, mean_key or mass")]
+SelectorOption = Annotated[str, typer.Option("--selector", help="quest, quest8, mean_key or mass")]
 PoolRatioOption = Annotated[
     float, typer.Option("--pool-ratio", help="blocks of the HBM pool over those selected")
 ]

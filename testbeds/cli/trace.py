@@ -206,6 +206,9 @@ def capture(
     ] = None,
     dtype: Annotated[Dtype, typer.Option("--dtype", help="auto: as stored")] = Dtype.auto,
     device: Annotated[Device, typer.Option("--device", help="where to run it")] = Device.cpu,
+    draft_model: Annotated[
+        Path | None, typer.Option("--draft-model", help="a smaller model that drafts tokens")
+    ] = None,
     temperature: Annotated[
         float, typer.Option("--temperature", help="of free running; 0: the most likely token")
     ] = 0.0,
@@ -225,6 +228,7 @@ def capture(
         context_tokens=context_tokens, block_tokens=block_tokens, prefill_piece=prefill_piece,
         layers=limit_layers, dtype=dtype.value, device=device.value, temperature=temperature,
         seed=seed, threads=len(os.sched_getaffinity(0)) if threads is None else threads,
+        draft_model=draft_model,
     )  # fmt: skip
     with shown(4 if mode is Mode.both else 3) as progress:
         result = run(options, progress)
@@ -243,6 +247,7 @@ def capture(
         "drafts_accepted": result.drafts_accepted,
         "some_draft_accepted": result.some_draft_accepted,
         "lookups_accepted": result.lookups_accepted,
+        "model_drafts_accepted": result.model_drafts_accepted,
         "rows": result.row_count,
         "size_bytes": result.size_bytes,
         "wall_s": round(result.wall_s, 1),

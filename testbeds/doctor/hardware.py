@@ -67,6 +67,12 @@ def _rdma(machine: Machine) -> Check:
         return Check("RDMA devices", "missing", f"{shown}: small packets", purpose,
                      f"ip link set {narrow[0]['netdev']} mtu 9000, at both ends",
                      details=details)  # fmt: skip
+    several = len({one["device"] for one in usable}) > 1
+    if several and not machine.exists("dev/infiniband/rdma_cm"):
+        repairs = (Repair("", "rdma_ucm"),) if machine.loadable("rdma_ucm") else ()
+        return Check("RDMA devices", "missing", f"{shown}: rdma_cm alone knows which leads to a "
+                     "daemon", purpose, "modprobe rdma_ucm, or name one: --rdma DEVICE",
+                     repairs, details)  # fmt: skip
     return Check("RDMA devices", "ok", shown, purpose, details=details)
 
 

@@ -6,7 +6,7 @@ other policies and other buffers, with the NVMe model as its drive. Those points
 they show how the runs' points lie on the curves that they are taken from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,11 +16,12 @@ from offstage.bindings.core import KEY, Core, CoreConfig, SessionConfig
 from offstage.bindings.sim import DecodePlan, decode
 from offstage.bindings.storage import preset
 from offstage.dpu.derive import core_policy
-from offstage.dpu.options import PolicyOptions
+from offstage.dpu.options import Limits, PolicyOptions
 from offstage.host.session import Context, HostSession
 from offstage.testbeds.live.figures import hit_rate_of
 from offstage.testbeds.live.options import Arm, DemoOptions
 from offstage.testbeds.live.results import CurvePoint
+from offstage.testbeds.live.warm_up import LEAD_S
 from offstage.testbeds.progress import Progress
 
 __all__ = ["DemandTrace", "hit_versus_traffic"]
@@ -31,8 +32,10 @@ LARGER_BUFFERS = (0.5, 1.0, 1.5, 2.0, 3.0)
 
 @dataclass
 class DemandTrace:
-    """Demands and hints by (session, step, layer), as the host sent them in one run."""
+    """Demands and hints by (session, step, layer), as the host sent them in one run; `guesses` of
+    each session's first step, as it sends them in arms that warm up."""
 
+    guesses: Mapping[int, NDArray[np.void]] = field(default_factory=dict)
     demands: dict[tuple[int, int, int], NDArray[np.uint32]] = field(default_factory=dict)
     hints: dict[tuple[int, int, int], NDArray[np.uint16]] = field(default_factory=dict)
 
@@ -48,10 +51,15 @@ class DemandTrace:
         self.hints[session.number, session.step, layer] = hint
 
     def plan(
-        self, options: DemoOptions, handles: tuple[int, ...], lengths: Sequence[int]
+        self,
+        options: DemoOptions,
+        handles: tuple[int, ...],
+        lengths: Sequence[int],
+        warm_up: bool = False,
     ) -> DecodePlan:
         """The trace as the simulator takes it: all sessions together, step by step. `lengths`: the
-        blocks of each context; what a session wrote while decoding is left out."""
+        blocks of each context; what a session wrote while decoding is left out. `warm_up`: with
+        the first guesses."""
         blocks = max(lengths)
         layers = options.geometry.layer_count
         steps = 1 + max(step for _, step, _ in self.demands)
@@ -83,6 +91,8 @@ class DemandTrace:
             nvme=preset(options.nvme).params,
             seed=options.seed,
             score_counts=tuple(lengths),
+            guesses=tuple(self.guesses[one] for one in range(len(handles))) if warm_up else None,
+            lead_ns=int(LEAD_S * 1e9),
         )
 
 
@@ -148,6 +158,7 @@ def _simulate(
 ) -> tuple[float, int]:
     """Hit rate and reads of one setting."""
     lengths = [len(contexts[number].identities) for number in sorted(contexts)]
+    limits = Limits()
     config = CoreConfig(
         tenant_max=1,
         session_max=len(contexts),
@@ -155,6 +166,8 @@ def _simulate(
         session_chunk_max=max(lengths),
         layer_count=options.geometry.layer_count,
         slot_count=point.slot_count,
+        io_max=limits.reads,
+        queue_max=limits.queue,
         block_size_bytes=options.geometry.block_bytes(0),
     )
     policy = core_policy(
@@ -171,7 +184,7 @@ def _simulate(
     handles = tuple(
         _open(core, tenant, options, contexts[number].identities) for number in sorted(contexts)
     )
-    plan = trace.plan(options, handles, lengths)
+    plan = trace.plan(options, handles, lengths, options.warms_up(point.arm))
     result = decode(core, plan)
     return hit_rate_of(core.ledger()), result.reads
 

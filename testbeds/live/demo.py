@@ -25,6 +25,7 @@ from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.figures import RunLabel, against_baseline, run_result
 from offstage.testbeds.live.options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
 from offstage.testbeds.live.workload import Workload, decode, describe, prefill, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
@@ -55,14 +56,14 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     contexts = _fill(options, workload, bed, measured.keys, progress)
     runs: list[RunResult] = []
     ahead: list[RunResult] = []
-    trace = DemandTrace()
+    trace = DemandTrace(first_guesses(options, workload, contexts) if options.warm_up else {})
     baselines, beside = _fill_baselines(options, workload, bed, measured.keys, progress), []
     for storage in _storages(options, measured):
         if storage.provenance == "emulated":
             _warm_page_cache(bed.store)
         done = [
             _measure(
-                options, workload, contexts, storage, arm, bed, progress,
+                options, workload, contexts, storage, arm, bed, progress, trace,
                 observe=trace if not runs and number == 0 else None,
             )
             for number, arm in enumerate(options.arms)
@@ -70,7 +71,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         runs += [against_baseline(one, done[0]) for one in done]
         if options.ahead:
             early = _measure(options, workload, contexts, storage, options.arms[-1], bed, progress,
-                             ahead=True)  # fmt: skip
+                             trace, ahead=True)  # fmt: skip
             ahead.append(against_baseline(early, done[0]))
         if storage.provenance == "emulated" and options.baselines:
             _warm_page_cache(baselines.store.path)
@@ -137,10 +138,12 @@ def _measure(
     arm: Arm,
     bed: LocalBed,
     progress: Progress,
+    trace: DemandTrace,
     observe: DemandObserver | None = None,
     ahead: bool = False,
 ) -> RunResult:
-    """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`.
+    """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`. The
+    first guesses are those of `trace`, where the arm has any.
 
     Raises RunFailed where the tier or its decision log does not hold."""
     name = f"{storage.provenance}-{arm.name.replace('+', '-')}{'-ahead' if ahead else ''}"
@@ -167,6 +170,8 @@ def _measure(
             progress,
             observe=observe,
             ahead=ahead,
+            guesses=trace.guesses if options.warms_up(arm) else None,
+            lead_s=LEAD_S,
         )
         ledger, said = control.ledger(), control.status()
         counters = counters_since(before, device_counters(link))
@@ -257,4 +262,5 @@ def _describe(options: DemoOptions, workload: Workload) -> dict[str, Any]:
         "slot_count": options.slot_count,
         "window_tokens": options.window_tokens,
         "nvme": options.nvme,
+        "warm_up": options.warm_up,
     }

@@ -15,6 +15,7 @@ from offstage.host.decode_cost import read
 from offstage.host.geometry import KvGeometry
 from offstage.host.gpu import check_device
 from offstage.host.models import geometry
+from offstage.host.selection import selector
 
 __all__ = [
     "ARMS",
@@ -93,6 +94,7 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
                 where,
                 f"give 0, so that nothing stays, or between 1 and {POOL_RATIO_MAX}",
             )
+        selector(self.selector, self.geometry)
         for layer, form in enumerate(self.geometry.layers):
             self.geometry.block_shape(layer)
             if form.selection_layer >= 0:
@@ -184,6 +186,8 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     baselines: tuple[str, ...] = ()
     """Which of `host.baselines.KINDS` run beside the arms, on each storage."""
     arms: tuple[Arm, ...] = ARMS
+    warm_up: bool = True
+    """Arms that follow a pattern are told what the prefill's last windows selected."""
     command: str = "offstage demo"
 
     def check(self) -> None:
@@ -202,8 +206,16 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
                 "choose measured, emulated or both",
             )
 
+    def warms_up(self, arm: Arm) -> bool:
+        """Whether sessions of this arm begin with guesses, see `live.warm_up`."""
+        return self.warm_up and "ema" in arm.prefetchers
+
+    @property
+    def buffer_blocks(self) -> int:
+        """Staging slots of one layer of one session: B."""
+        return round(self.buffer_ratio * self.select_blocks)
+
     @property
     def slot_count(self) -> int:
         """Staging slots over all sessions and layers."""
-        per_layer = round(self.buffer_ratio * self.select_blocks)
-        return per_layer * self.sessions * self.geometry.layer_count
+        return self.buffer_blocks * self.sessions * self.geometry.layer_count

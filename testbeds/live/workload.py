@@ -1,9 +1,12 @@
 """A run's workload: the plan of its sessions and their KV; prefill, then decode of all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offstage.host.agent import Agent, DecodeJob, hit_rate_so_far
 from offstage.host.decode import Decoder, DemandObserver, SelectionRule
@@ -25,24 +28,33 @@ from offstage.testbeds.workloads.requests.sessions import (
     WorkloadPlan,
     chain,
 )
-from offstage.testbeds.workloads.selections.process import layer_entries
+from offstage.testbeds.workloads.selections.process import layer_processes
 
 __all__ = ["Prefilled", "Workload", "decode", "describe", "full_chunks", "prefill", "prepare"]
 
 
+PROFILE = "published-mix"
+"""What drives generated sessions, as in the laboratory where nothing is said."""
+
+
 @dataclass(frozen=True)
 class Workload:
-    """The plan, the stand-in for the model, and the score process of each layer by name."""
+    """The plan, the stand-in for the model, and the score process of each layer by name: the
+    laboratory's, for units of the geometry's block."""
 
     plan: WorkloadPlan
     synthetic_kv: SyntheticKv
     processes: list[str]
 
     def jobs(
-        self, contexts: dict[int, Context], run_name: str, time_per_token_s: float
+        self,
+        contexts: dict[int, Context],
+        run_name: str,
+        time_per_token_s: float,
+        guesses: Mapping[int, NDArray[np.void]] | None = None,
     ) -> list[DecodeJob]:
         """One job per session. What decoding writes is named after the run, so that every run
-        writes it anew instead of finding what the last one wrote."""
+        writes it anew instead of finding what the last one wrote. `guesses`: of its first step."""
         starts = self.plan.starts_s(time_per_token_s)
         return [
             DecodeJob(
@@ -53,6 +65,7 @@ class Workload:
                 step_count=session.decode_steps,
                 grown_identity=_grown(session, contexts[number], run_name),
                 queries=partial(self.synthetic_kv.queries, number),
+                guesses=None if guesses is None else guesses[number],
             )
             for number, (session, start_s) in enumerate(
                 zip(self.plan.sessions, starts, strict=True)
@@ -84,10 +97,9 @@ def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workl
             decode_steps=options.steps,
         )
         plan = from_trace(options.trace, chosen, shape, options.seed)
-    entries = layer_entries(geometry.layer_count)
-    synthetic_kv = SyntheticKv(options.seed, geometry, [entry.params for entry in entries])
-    names = [f"{entry.head_class}/{entry.band} ({entry.basis})" for entry in entries]
-    return Workload(plan, synthetic_kv, names)
+    processes = layer_processes(PROFILE, geometry.layer_count, geometry.block_tokens)
+    synthetic_kv = SyntheticKv(options.seed, geometry, [one.params for one in processes])
+    return Workload(plan, synthetic_kv, [one.name for one in processes])
 
 
 def full_chunks(session: SessionPlan) -> list[int]:
@@ -199,8 +211,11 @@ def decode(
     progress: Progress,
     observe: DemandObserver | None = None,
     ahead: bool = False,
+    guesses: Mapping[int, NDArray[np.void]] | None = None,
+    lead_s: float = 0.0,
 ) -> AgentRecord:
     """Decode every session to its end; `observe` sees every demand. `ahead`: as `Agent.ahead`.
+    `guesses`: of each session's first step, told `lead_s` before it.
 
     What decoding writes is named after `run_name`. RunFailed where the tier is gone."""
     rule = SelectionRule(
@@ -210,8 +225,9 @@ def decode(
     pool = HbmPool(options.geometry, options.pool_blocks, options.arrays(), landing_rows,
                    options.pool_layer_blocks)  # fmt: skip
     decoder = Decoder(fabric, pool, workload.synthetic_kv, rule, options.kernel, observe=observe)
-    agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max, ahead)
-    jobs = workload.jobs(contexts, run_name, options.time_per_token_s)
+    agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max, ahead,
+                  lead_s)  # fmt: skip
+    jobs = workload.jobs(contexts, run_name, options.time_per_token_s, guesses)
     fabric.register(pool.memory.landing)
     try:
         record = agent.run(jobs, _watcher(progress))

@@ -1,14 +1,10 @@
-"""Sides that exist for the tests alone stand beside them, not in the package."""
+"""A device that the suites of several seams share."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from offstage.bindings.bare_device import BareConfig, BareDevice
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))
 
 
 @pytest.fixture

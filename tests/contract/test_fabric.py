@@ -315,6 +315,20 @@ def test_scores_alone_are_a_hint(host: Host) -> None:
     assert len(done.rcs) == 0
 
 
+def test_limited_scores_are_fewer_bytes_on_every_fabric(host: Host) -> None:
+    """Does the ledger count what crossed the fabric: all scores of a host that was told nothing,
+    those that the policy takes in from then on, and all again?"""
+    scores = np.arange(300, 300 + BLOCKS, dtype=np.uint16)
+    before = 0
+    for limits, size in (((0, 1, 16), 2 * BLOCKS), ((6, 1, 8), 6 * 3), ((0, 1, 8), BLOCKS),
+                         ((6, 1 << 20, 16), 0), ((0, 1, 16), 2 * BLOCKS)):  # fmt: skip
+        host.fabric.limit_scores(*limits)
+        assert host.fetch([], selected_count=5, scores=scores)[0].failed_count == 0
+        after = host.device.ledger()["hint_bytes"]
+        assert after - before == size, limits
+        before = after
+
+
 def test_a_session_of_somebody_else_is_refused(host: Host) -> None:
     ordinals = np.zeros(1, np.uint32)
     with pytest.raises(OffstageError):

@@ -1,7 +1,8 @@
 """Does every side of the storage seam keep the one contract of storage.h?
 
-A new back end is one line in SIDES. Where the kernel forbids io_uring its cases skip and say so; so
-do those of SPDK without a target (`-m spdk`, tests/reference/spdk_drives.py says what it takes).
+A new back end is one line in SIDES; one of an installed package is there by itself. Where the
+kernel forbids io_uring its cases skip and say so; so do those of SPDK without a target (`-m spdk`,
+tests/reference/spdk_drives.py says what it takes).
 """
 
 import errno
@@ -19,6 +20,7 @@ import spdk_drives
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from offstage.bindings import sides
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import lib
 from offstage.bindings.storage import (
@@ -99,6 +101,7 @@ SIDES: dict[str, Side] = {
     "spdk-pcie": SpdkSide("spdk", True, {"transport": "PCIe"}),
     "spdk-rdma": SpdkSide("spdk", True, {"transport": "RDMA"}),
     "spdk-vfio-user": SpdkSide("spdk", True, {"transport": "VFIOUSER"}),
+    **{name: Side(name, True, {}) for name in sides.offered()},
 }
 
 

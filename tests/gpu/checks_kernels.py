@@ -52,31 +52,35 @@ def selection_is_right(run: Run) -> dict[str, object]:
     """Are bounds, scores, the best blocks and their runners-up those of the host's selectors?"""
     import numpy as np
     import torch
-    from gpu_cases import poisoned
+    from gpu_cases import numbers_of, poisoned
 
-    from offstage.host.gpu.bounds import summarise
+    from offstage.host.gpu.bounds import Table, summarise
     from offstage.host.gpu.scores import best, score
+    from offstage.host.outward import rounded_outwards
     from offstage.host.selection import ScoreScale, quantize, select
 
     seed = int(np.random.default_rng().integers(1 << 30))
     draw = torch.Generator().manual_seed(seed)
     blocks, heads, group, dim = (9, 2, 3, 24) if run.interpret else (2049, 8, 4, 128)
     worst = 0.0
-    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+    kinds = torch.bfloat16, torch.float8_e4m3fn
+    for dtype, stored in [(one, one) for one in kinds] + [(one, torch.int8) for one in kinds]:
         keys = torch.randn((blocks, heads, 16, dim), generator=draw).to(dtype)
         queries = torch.randn((3, heads * group, dim), generator=draw)
         lengths = torch.tensor([blocks, 0, blocks - 2], dtype=torch.int32)
         rows = torch.randperm(blocks, generator=draw).int()
         numbers, on = keys.float(), [one.to(run.device) for one in (queries, lengths, rows)]
-        with poisoned():
-            table = torch.empty((blocks, 2, heads, dim), dtype=dtype, device=run.device)
+        table = Table.new(blocks, 2, heads, dim, stored, run.device)
         begin = torch.zeros(blocks, dtype=torch.int32, device=run.device)
         which = torch.arange(blocks, dtype=torch.int32, device=run.device)
         pool = keys.to(run.device)
         summarise(pool, table, which, on[2], begin, begin + 9)
         summarise(pool, table, which, on[2], begin + 9, begin + 7)
-        held = table[on[2].long()].cpu().float()
-        assert (held[:, 0] == numbers.amin(2)).all() and (held[:, 1] == numbers.amax(2)).all()
+        held = torch.from_numpy(numbers_of(table))[rows.long()]
+        low, high = numbers.amin(2).numpy(), numbers.amax(2).numpy()
+        if stored == torch.int8:
+            low, high = rounded_outwards(low, high)
+        assert (held[:, 0].numpy() == low).all() and (held[:, 1].numpy() == high).all()
         with poisoned():
             scores = score(on[0], table, on[2].repeat(3, 1), on[1])
         one = torch.ones(3, device=run.device)
@@ -103,8 +107,8 @@ def selection_is_right(run: Run) -> dict[str, object]:
 def _bounds(queries: Any, held: Any, group: int) -> Any:
     """The sum over channels of max(q * min, q * max), mean over the query heads, in float64."""
     grouped = queries.double().unflatten(1, (held.shape[2], group))
-    low = (grouped.clamp(max=0).sum(2)[:, None] * held[None, :, 0].double()).sum((2, 3))
-    high = (grouped.clamp(min=0).sum(2)[:, None] * held[None, :, 1].double()).sum((2, 3))
+    low = (grouped.clamp(max=0).sum(2)[:, None] * held[None, :, 0]).sum((2, 3))
+    high = (grouped.clamp(min=0).sum(2)[:, None] * held[None, :, 1]).sum((2, 3))
     return (low + high) / queries.shape[1]
 
 
@@ -283,27 +287,35 @@ def _flash(keys: Any, values: Any, tables: Any, queries: Any) -> dict[str, objec
 def scoring_bandwidth(run: Run) -> dict[str, object]:
     """Does scoring 8,192 blocks x 8 heads take less than twice the time of reading the bounds?"""
     import torch
-    from gpu_timing import seconds_of
+    from gpu_timing import copy_rate, seconds_of
 
+    from offstage.host.gpu.bounds import Table
     from offstage.host.gpu.scores import best, score
 
     figures: dict[str, object] = {}
     blocks, rule = 8192, (128, 128, 1, 4)
-    for sessions in (1, 16):
-        table = torch.randn((sessions * blocks, 2, 8, 128), device="cuda").bfloat16()
-        rows = torch.randperm(len(table), device="cuda").int().view(sessions, blocks)
+    for sessions, bits in ((1, 16), (16, 16), (1, 8), (16, 8)):
+        stored = torch.bfloat16 if bits == 16 else torch.int8
+        table = Table.new(sessions * blocks, 2, 8, 128, stored, "cuda")
+        table.numbers.copy_(torch.randn(table.numbers.shape, device="cuda") * 20)
+        rows = torch.randperm(len(table.numbers), device="cuda").int().view(sessions, blocks)
         lengths = torch.full((sessions,), blocks, dtype=torch.int32, device="cuda")
         queries = torch.randn((sessions, 32, 128), device="cuda")
-        read = seconds_of(lambda table=table: table.sum(dtype=torch.float32))
+        read = seconds_of(lambda table=table.numbers: table.sum(dtype=torch.float32))
         scores, ones = score(queries, table, rows, lengths), torch.ones(sessions, device="cuda")
         times = {
             "read": read,
             "score": seconds_of(lambda given=(queries, table, rows, lengths): score(*given)),
             "best": seconds_of(lambda given=(scores, lengths, *rule, ones, ones): best(*given)),
         }
-        figures |= {f"us_{name}_{sessions}": one * 1e6 for name, one in times.items()}
-        figures[f"gb_per_s_{sessions}"] = table.numel() * 2 / times["score"] / 1e9
-        run.aim(f"scoring over reading, {sessions} sessions", times["score"] / read, at_most=2.0)
+        name = f"{sessions}_sessions_{bits}_bits"
+        figures |= {f"us_{what}_{name}": one * 1e6 for what, one in times.items()}
+        read_bytes = table.numbers.nbytes + (table.exponents.nbytes if table.groups else 0)
+        figures[f"gb_per_s_{name}"] = read_bytes / times["score"] / 1e9
+        # A sum of bytes may itself be slower than reading them: the roof is the copy's bandwidth.
+        roof = read if bits == 16 else read_bytes / copy_rate(1 << 30)
+        figures[f"us_roof_{name}"] = roof * 1e6
+        run.aim(f"scoring over reading, {name}", times["score"] / roof, at_most=2.0)
     return figures
 
 
@@ -313,13 +325,19 @@ def summary_bandwidth(run: Run) -> dict[str, object]:
     import torch
     from gpu_timing import seconds_of
 
-    from offstage.host.gpu.bounds import summarise
+    from offstage.host.gpu.bounds import Table, summarise
 
     keys = torch.randn((4096, 8, BLOCK_TOKENS, 128), device="cuda").bfloat16()
-    table = torch.empty((4096, 2, 8, 128), dtype=torch.bfloat16, device="cuda")
     which = torch.randperm(4096, device="cuda").int()
     none = torch.zeros_like(which)
     some, one = which[:64], none[:64] + 1
-    whole = seconds_of(lambda: summarise(keys, table, which, which, none, none + BLOCK_TOKENS))
-    grown = seconds_of(lambda: summarise(keys, table, some, some, 17 * one, one))
-    return {"us_a_token_of_64": grown * 1e6, "gb_per_s_whole": keys.numel() * 2 / whole / 1e9}
+    figures: dict[str, object] = {}
+    for bits, stored in ((16, torch.bfloat16), (8, torch.int8)):
+        table = Table.new(4096, 2, 8, 128, stored, "cuda")
+        given = keys, table, which, which, none, none + BLOCK_TOKENS
+        whole = seconds_of(lambda given=given: summarise(*given))
+        given = keys, table, some, some, 17 * one, one
+        grown = seconds_of(lambda given=given: summarise(*given))
+        figures[f"us_a_token_of_64_{bits}_bits"] = grown * 1e6
+        figures[f"gb_per_s_whole_{bits}_bits"] = keys.numel() * 2 / whole / 1e9
+    return figures

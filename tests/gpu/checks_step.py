@@ -1,5 +1,6 @@
 """Is a decode step of CUDA graphs right, and what do Offstage's hooks add to it?"""
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,31 @@ from gpu_checks import Run, check
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))
 
 NEEDS = ("numpy", "torch", "triton")
+SELECTED = 128
+"""Blocks of 64 tokens that a layer reads of a session."""
+
+
+@check(point=7, device="cpu", needs=("numpy",))
+def share_of_bounds_computed(run: Run) -> dict[str, object]:
+    """By the bytes, what does reading the bounds add to a step of Llama-3-8B at 128K tokens?"""
+    figures: dict[str, object] = {}
+    for sessions in (1, 4, 8, 16):
+        for bits in (16, 8):
+            share = _computed(sessions, 131_072, bits)
+            figures[f"share_{sessions}_sessions_{bits}_bits"] = share
+            if bits == 8:
+                run.aim(f"computed share, {sessions} sessions, 8 bits", share, at_most=0.05)
+    return figures
+
+
+def _computed(sessions: int, context: int, bits: int) -> float:
+    from step_bytes import layer_bytes
+
+    from offstage.host.models import geometry
+
+    widths = 4096, 14336
+    given = geometry("llama-3-8b"), widths, sessions, context, SELECTED
+    return layer_bytes(*given, bound_bytes=bits // 8).share
 
 
 @check(point=7, device="either", needs=NEEDS, limit_s=60)
@@ -29,13 +55,15 @@ def a_step_of_graphs_is_right(run: Run) -> dict[str, object]:
     return {"error": worst}
 
 
-@check(point=7, kind="bench", needs=NEEDS, limit_s=120)
+@check(point=7, kind="bench", needs=NEEDS, limit_s=180)
 def hooks_of_a_step(run: Run) -> dict[str, object]:
     """Do selection, hint and checks cost 5 % of a step at most, where all blocks are in HBM?"""
     figures: dict[str, object] = {}
-    for sessions, context in ((16, 32768), (64, 16384)):
-        times = _step_times(sessions, context)
-        name = f"{sessions}x{context // 1024}k"
+    sizes = (16, 32768), (64, 16384), (1, 131072), (4, 131072), (8, 131072), (16, 131072)
+    for (sessions, context), bits in itertools.product(sizes, (16, 8)):
+        times = _step_times(sessions, context, bits)
+        name = f"{sessions}x{context // 1024}k_{bits}_bits"
+        figures[f"computed_{name}"] = _computed(sessions, context, bits)
         figures |= {f"ms_{what}_{name}": one * 1e3 for what, one in times.items()}
         for what in ("hooks", "selection_and_hooks"):
             figures[f"cost_{what}_{name}"] = times[what] / times["step"] - 1
@@ -44,7 +72,7 @@ def hooks_of_a_step(run: Run) -> dict[str, object]:
     return figures
 
 
-def _step_times(sessions: int, context: int) -> dict[str, float]:
+def _step_times(sessions: int, context: int, bits: int) -> dict[str, float]:
     """Seconds of a step of four layers of Llama-3-8B: alone over fixed tables as one graph; with
     hooks that look, but find a selection made before; and with the selection too."""
     import torch
@@ -54,8 +82,8 @@ def _step_times(sessions: int, context: int) -> dict[str, float]:
 
     model = _rest_of_a_layer(sessions)
     case = StepCase(
-        sessions, context // 64, 4, 128, "cuda", kv_heads=8, group=4, head_dim=128,
-        block_tokens=64, model=model,
+        sessions, context // 64, 4, SELECTED, "cuda", kv_heads=8, group=4, head_dim=128,
+        block_tokens=64, model=model, bounds=torch.int8 if bits == 8 else torch.bfloat16,
     )  # fmt: skip
     case.run()
     bare = Step([Layer(lambda: None, layer.after) for layer in case.layers], "cuda")

@@ -1,5 +1,6 @@
 """Does a real model decode from the tier on this device, and what does a step of it cost?"""
 
+import importlib.util
 import os
 import random
 from collections.abc import Mapping
@@ -45,16 +46,25 @@ def cost_of_a_decode_step(run: Run) -> dict[str, object]:
     from offstage.host.calibrate import Plan, calibrate
     from offstage.host.models import geometry
 
+    triton = not run.interpret and importlib.util.find_spec("triton") is not None
     large = geometry("llama-3-8b"), (4096, 14336), "bfloat16", (1, 16, 64), (2048, 8192)
     small = geometry("tiny"), (128, 448), "float32", (1, 2), (64, 128)
     shape, widths, dtype, batches, tokens = small if run.interpret else large
     cost = calibrate(
-        Plan(shape, widths, "torch", run.device, dtype, batches, tokens, "CPU", "run_all.py")
+        Plan(
+            shape, widths, "triton" if triton else "torch", run.device, dtype, batches, tokens,
+            "CPU", "run_all.py", selectors=("quest", "quest8"),
+            context_tokens=4_096 if run.interpret else 131_072,
+        )
     )
-    return {
+    parts = {
         f"{part}_us_{row.batch}_sessions_{row.tokens}_tokens": getattr(row, f"{part}_ns") / 1e3
         for row in cost.rows
         for part in ("projection", "mlp", "attention")
+    }
+    return parts | {
+        f"{row.selector}_us_{row.batch}_sessions_of_{row.context_tokens}": row.selection_ns / 1e3
+        for row in cost.selection
     }
 
 
@@ -79,6 +89,64 @@ def a_trained_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
         "foretold": [layer.foretold for layer in few.foretold],
         "step_before": [layer.step_before for layer in few.foretold],
     }  # fmt: skip
+
+
+@check(point=7, needs=("torch", "transformers", "model"), device="either", limit_s=60)
+def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
+    """Of the given model's selections by BF16 bounds, what do bounds in 8 bits select too?"""
+    import numpy as np
+    import torch
+
+    from offstage.host.arrays import open_arrays
+    from offstage.host.selection import select, selector
+    from offstage.host.transformer.attention import installed, step_logits
+    from offstage.host.transformer.dense import DenseKv, kv_geometry
+    from offstage.host.transformer.resident import ResidentAttention
+    from offstage.testbeds.capture.model import load, look
+
+    assert run.model is not None
+    if run.device == "cpu":
+        torch.set_num_threads(1)  # several wait for each other where others use the CPU too
+    loaded = load(look(run.model), run.device, "float32")
+    text = "".join(path.read_text() for path in sorted((ROOT / "host").glob("*.py")))
+    tokens = list(loaded.tokenizer(text[:40_000])["input_ids"])
+    context, steps = min(4_096 if run.interpret else 8_192, len(tokens) - 33) // 16 * 16, 32
+    shape = kv_geometry("model", loaded.model.config, 16, "float32")
+    kv, blocks = DenseKv(loaded.model, shape), range(context // 16)
+    kv.prefill(tokens[:context], 512, lambda count: None)
+    pairs = []
+    for layer in range(shape.layer_count):
+        keys = torch.from_numpy(kv.keys_of(kv.blocks(layer, 0, blocks), layer)).bfloat16().float()
+        pairs.append([selector(name, shape, layer) for name in ("quest", "quest8")])
+        for one in pairs[-1]:
+            one.write(0, keys.numpy())
+    chosen = {k: np.zeros((shape.layer_count, steps)) for k in (8, 16, 32, 64, 128)}
+
+    class Watched(ResidentAttention):
+        step = 0
+
+        def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
+            scores = [one.scores(query.float().cpu().numpy()) for one in pairs[layer]]
+            assert (scores[1] >= scores[0] - 1e-5 * np.abs(scores[0]).max()).all()
+            for k, shares in chosen.items():
+                exact, coded = (select(one[1:-4], k, 0, 0, one.size - 5) for one in scores)
+                shares[layer, self.step] = np.isin(exact, coded).mean()
+            return super().attend(layer, query, key, value)
+
+    memory = open_arrays("torch", run.device)
+    attention = Watched(memory, "torch", shape, lambda layer: kv.blocks(layer, 0, blocks),
+                        context + steps)  # fmt: skip
+    with installed(loaded.model, attention):
+        for attention.step in range(steps):
+            attention.begin_token()
+            step_logits(loaded.model, tokens[context + attention.step], context + attention.step)
+    attention.close()
+    return {
+        "context_tokens": context,
+        **{f"overlap_{k}_of_{len(blocks)}": float(one.mean()) for k, one in chosen.items()},
+        "overlap_32_by_layer": [round(float(one), 4) for one in chosen[32].mean(1)],
+        "overlap_32_worst_step": float(chosen[32].mean(0).min()),
+    }
 
 
 @check(point=5, needs=("torch", "transformers", "firmware"), device="either", limit_s=300)

@@ -1,15 +1,12 @@
 """Experiments of the laboratory in small: a folder with a spec, and policies that go wrong."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from lab_runs import SPEC, here
 
 REFERENCE = str(Path(__file__).resolve().parents[1] / "reference")
-sys.path.insert(0, REFERENCE)
-
-from lab_runs import SPEC, here  # noqa: E402
 
 
 @pytest.fixture

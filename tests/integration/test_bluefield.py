@@ -117,6 +117,7 @@ def test_every_command_is_printed_and_none_is_run(base: Path) -> None:
     assert not (base / "asked").exists() and not (base / "etc").exists()
 
 
+@pytest.mark.slow
 def test_a_dpu_is_set_up_driven_and_stopped_over_ssh(base: Path, node: list[str]) -> None:
     """From nothing to three arms on the live daemon, in one report; doctor of both ends, and the
     log come back; a second `up` leaves keys as they are; a wrong machine is one line."""

@@ -258,8 +258,9 @@ def test_a_drained_daemon_takes_no_new_work_until_it_is_undrained(tmp_path: Path
 
 
 def test_a_store_whose_tenants_secret_is_lost_is_not_served(tmp_path: Path) -> None:
-    """With another secret no block would be found: is the start refused, naming the copy that cures
-    it, and has the store its blocks then? Does a tenant that has none begin as ever?"""
+    """With another secret no block would be found: is the start refused, where the secret is gone,
+    naming the copy that cures it, and where it is another one; and has the store its blocks then?
+    Does a tenant that has none begin as ever?"""
     with daemon(tmp_path) as served, served.control() as control:
         driver = take_driver(control.attach())
         write_and_read(control, driver)
@@ -270,6 +271,10 @@ def test_a_store_whose_tenants_secret_is_lost_is_not_served(tmp_path: Path) -> N
     line = refused(tmp_path)
     assert "secret of the tenant 'red' is gone" in line and f"cp {tmp_path}/run/red.secret" in line
     assert not kept.exists()
+    kept.write_text("ab" * 32)
+    kept.chmod(0o600)
+    line = refused(tmp_path)
+    assert "is not the one that named its blocks" in line and "store.ofs.red.mark" in line
     shutil.copy(tmp_path / "run/red.secret", kept)
     with daemon(tmp_path) as served, served.control() as control:
         take_driver(control.attach()).close()

@@ -2,21 +2,24 @@
 
 A file that is cut short under the store reads nothing past its new end. A loop device gives the
 errors of a block device: its backing file is cut short (EIO), or is sparse on a file system that
-fills up (ENOSPC). What was acknowledged and still stands is served, nothing wrong ever is, whoever
-asks is told in one line, and the daemon goes on, and is well again once the drive is.
+fills up (ENOSPC). The kernel refuses writes behind the limit of a file's size (EFBIG), which is set
+from outside while the daemon runs. What was acknowledged and still stands is served, nothing wrong
+ever is, whoever asks is told in one line, and the daemon goes on, and is well once the drive is.
 """
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_daemon import CHUNKS, LAYERS, Text, Tier, daemon, fetch, open_text, put
+from live_daemon import CHUNKS, LAYERS, Text, Tier, daemon, fetch, open_text, put, until
 
 from offstage.bindings.driver import Driver
+from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.storefile import SEGMENTS_OFFSET, StoreFile
 from offstage.host.fabrics.shm import open_driver
@@ -159,3 +162,68 @@ def test_a_block_device_that_fills_up_and_has_room_again(
         tier.process.send_signal(signal.SIGTERM)
         assert tier.process.wait(120) == 0
         assert "Traceback" not in tier.log.read_text()
+
+
+def refuse_writes(tier: Tier, refuse: bool) -> None:
+    """Writes to segments fail from now on, or go on; reads are as ever."""
+    _, most = resource.prlimit(tier.process.pid, resource.RLIMIT_FSIZE)
+    bound = SEGMENTS_OFFSET if refuse else most
+    resource.prlimit(tier.process.pid, resource.RLIMIT_FSIZE, (bound, most))
+
+
+def test_a_drive_whose_writes_fail_and_go_on(tmp_path: Path) -> None:
+    """Each write of a segment fails in the running daemon. Is every put told, all that stood there
+    served and counted, a delete that cannot be written an error; and once writes go on, is what was
+    refused taken, and the delete one that outlasts a kill?"""
+    with daemon(tmp_path, storage__size=f"{STORE}", storage__io_timeout="1s") as tier:
+        with (
+            tier.control(p.OPERATOR) as operator, tier.control() as control,
+            open_driver(control.attach("shm")) as driver,
+        ):  # fmt: skip
+            kept, gone = open_text(control, 1), open_text(control, 2)
+            places = fill(driver, kept)
+            assert len(places) == len(fill(driver, gone)) == CHUNKS * LAYERS
+            refuse_writes(tier, True)
+            late = open_text(control, 3)
+            assert fill(driver, late) == []
+            device = operator.status()["device"]
+            assert device["store"]["io_errors"] > 0 and device["puts_failed"] >= len(places)
+            with pytest.raises(OffstageError, match="the drive refuses the writes"):
+                control.session_close(gone.session, archive=False)
+            operator.reset()
+            assert set(served(driver, kept, places).values()) == {0}
+            refuse_writes(tier, False)
+            assert len(fill(driver, late)) == len(places)
+            control.session_close(late.session, archive=False)  # it waits for the other, too
+        tier.process.send_signal(signal.SIGKILL)
+        tier.process.wait(120)
+        assert "delete_not_on_drive" in tier.log.read_text()
+        assert "Traceback" not in tier.log.read_text()
+    with daemon(tmp_path, storage__size=f"{STORE}") as tier, tier.control() as control:
+        control.attach("shm")
+        stored = [sum(open_text(control, number).stored) for number in (1, 2, 3)]
+    assert stored == [CHUNKS * LAYERS, 0, 0]
+
+
+def test_staged_blocks_outlast_a_drive_whose_writes_fail(tmp_path: Path) -> None:
+    """Write-back: blocks were acknowledged and the drive refuses their flush. Are they tried again
+    until it takes them, and all there after a drain and a kill?"""
+    back = {"store__write": "back", "store__dirty_max": "32"}
+    with daemon(tmp_path, storage__size=f"{STORE}", **back) as tier:
+        with (
+            tier.control(p.OPERATOR) as operator, tier.control() as control,
+            open_driver(control.attach("shm")) as driver,
+        ):  # fmt: skip
+            refuse_writes(tier, True)
+            text = open_text(control, 1)
+            taken = put(driver, text, 0, list(range(16)))
+            assert taken  # as long as one flush waits, puts get the drive's answer
+            until(lambda: operator.status()["device"]["flush_retries"] > 0)
+            assert operator.status()["device"]["dirty_blocks"] == len(taken)
+            refuse_writes(tier, False)
+            until(lambda: operator.status()["device"]["dirty_blocks"] == 0)
+        tier.process.send_signal(signal.SIGKILL)
+        tier.process.wait(120)
+    with daemon(tmp_path, storage__size=f"{STORE}") as tier, tier.control() as control:
+        control.attach("shm")
+        assert sum(open_text(control, 1).stored) == len(taken)

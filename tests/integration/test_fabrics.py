@@ -68,9 +68,22 @@ def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["shm", "zmq"])
 def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
+    """Over each fabric of a real daemon; and a host learns with a session how much of its scores
+    the policy takes in, sends no more, and the ledger counts what it sent."""
     with daemon(tmp_path) as (_, control):
         fabric = open_fabric(control, name)
-        session, _ = write_and_read(control, fabric)
+        session, keys = write_and_read(control, fabric)
+        assert control.hints == (0, 1, 16)
+        with Control(control.endpoint, tenant="operator", runtime_dir=tmp_path / "run") as operator:
+            operator.policy_set({"hint_scores_max": 5, "hint_score_bits": 8})
+        control.session_close(control.session_open(select_blocks=4))
+        assert control.hints == (5, 1, 8), "a session's answer says what is taken in"
+        before = control.ledger()["hint_bytes"]
+        fabric.limit_scores(*control.hints)
+        none = np.empty(0, np.uint32)
+        fabric.fetch(session, 2, 1, none, keys[1, :0], np.zeros((1, PAYLOAD), np.uint8),
+                     scores=np.arange(300, 300 + COUNT, dtype=np.uint16))  # fmt: skip
+        assert control.ledger()["hint_bytes"] - before == 5 * 3
         fabric.release(session)
         control.session_close(session)
         fabric.close()

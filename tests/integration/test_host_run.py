@@ -115,10 +115,11 @@ def test_a_policy_is_named_and_pays_its_traffic(tier: Tier, tmp_path: Path) -> N
     assert one["ends"]["window"] > 0 and one["accuracy"] > 0
 
 
+@pytest.mark.slow
 def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
     """MLA, two sessions of unlike length, six query heads over one latent of 112 + 16 numbers: with
-    Triton's selection and attention every demand is numpy's, every block what prefill wrote, and
-    what was sampled of the outputs is dense attention in float64."""
+    Triton's selection, by bounds in 8 bits, and its attention every demand is numpy's, every block
+    what prefill wrote, and what was sampled of the outputs is dense attention in float64."""
     pytest.importorskip("torch", reason="pip install 'offstage[host]'")
     pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
     if not interpreted():
@@ -129,7 +130,8 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
                     "hash_ids": [number * 100 + one for one in range(-(-tokens // 512))]}) + "\n"
         for number, tokens in enumerate((790, 330))
     ))  # fmt: skip
-    words = ["--geometry", "tiny-mla", "--trace", str(trace), "--steps", "9"]
+    words = ["--geometry", "tiny-mla", "--trace", str(trace), "--steps", "9",
+             "--selector", "quest8"]  # fmt: skip
     found = []
     with start(tmp_path, layers=3) as tier:
         for kernel in ("numpy", "triton"):
@@ -155,6 +157,7 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
         (["--tenant", "bob"], ["bob.secret", "secret file"]),
         (["--secret", "nowhere"], ["nowhere", "secret file"]),
         (["--trace", "nowhere.jsonl"], ["nowhere.jsonl"]),
+        (["--selector", "quest9"], ["did you mean 'quest'?"]),
         (["--steps", "0"], ["steps = 0", "host run"]),
         (["--fabric", "rdma"], ["--fabric"]),
         (["--out", "file/out"], ["give another --out"]),

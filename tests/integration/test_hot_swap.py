@@ -88,21 +88,30 @@ def fill(tier: Tier, numbers: range, acknowledged: Names) -> None:
             control.session_close(text.session)
 
 
+def room(tier: Tier) -> int:
+    """What a host is told that the store holds."""
+    with tier.control() as control:
+        return int(control.status()["store_payload_bytes"])
+
+
 def test_blocks_move_under_load_from_side_to_side(tmp_path: Path) -> None:
-    """io_uring or posix to posix, then to an emulated drive, with two hosts at work all along: are
-    all blocks there, on the new storage only, and was no call of a host refused?"""
+    """io_uring or posix to posix in a larger file, then to an emulated drive, with two hosts at
+    work all along: are all blocks there, on the new storage only, was no call of a host refused,
+    and has the store grown for whoever asks how much fits?"""
     acknowledged: Names = set()
     with daemon(tmp_path, **SMALL) as tier, tier.control("operator") as operator:
         fill(tier, range(100, 110), acknowledged)
         workers = [begin(tier, number, acknowledged) for number in range(2)]
+        held = room(tier)
         for path, more in (
-            (tmp_path / "second", {"backend": "posix"}),
+            (tmp_path / "second", {"backend": "posix", "size": "48MiB"}),
             (tmp_path / "third", {"backend": "emulated", "inner": "posix"}),
         ):
             status = moved(operator, path, **more)
             assert status["state"] == "done" and status["switched"] and not status["unrecorded"]
             assert status["blocks_copied"] >= 10 * CHUNKS * LAYERS and status["blocks_lost"] == 0
             assert operator.status()["storage"] == more["backend"]
+            assert room(tier) > 1.9 * held
             fetched = [worker.fetched for worker, _ in workers]
             until(lambda seen=fetched: all(  # type: ignore[misc]
                 worker.fetched > old or worker.error or not thread.is_alive()

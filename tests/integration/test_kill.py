@@ -3,7 +3,8 @@
 A writer process (this file, run as a script) mixes puts, gets and deletes on a store file that is
 nearly full, so that the cleaner works too. It reports through a pipe: a block is acknowledged once
 its line has left the process, and given up before its deletion begins. The parent kills it at a
-random moment, recovers the store, and reads every block that was acknowledged.
+random moment, recovers the store, and reads every block that was acknowledged. A block whose delete
+was waited for is reported too, and is not found again.
 """
 
 import errno
@@ -73,6 +74,10 @@ class Writer:
         self.storage = device(path, backend)
         self.store = Store(self.storage, config(codec), lock(path, backend))
         self.flying: dict[int, tuple[str, int, int]] = {}
+        self.deleted: Names = set()
+        self.waited: Names = set()
+        self.gone: Names = set()
+        self.tickets: dict[int, int] = {}
         self.user = 0
 
     def start(self) -> None:
@@ -82,6 +87,10 @@ class Writer:
             kind, rc = "get", self.store.get(key, layer, self.user)
         else:
             kind = "put"
+            if any((key, layer) in names for names in (self.deleted, self.waited, self.gone)):
+                for names in (self.deleted, self.waited, self.gone):
+                    names.discard((key, layer))
+                os.write(1, f"u {key} {layer}\n".encode())  # before it may stand there again
             rc = self.store.put(key, layer, payload(key, layer), self.user, key % 2)
         if rc == 0:
             self.flying[self.user] = (kind, key, layer)
@@ -95,13 +104,31 @@ class Writer:
         os.write(1, "".join(f"d {key} {layer}\n" for key, layer in names).encode())
         for key, layer in names:
             assert self.store.delete(key, layer) == 0
+        self.deleted |= set(names)
+
+    def wait(self) -> str:
+        """What was deleted for good by now, of all that was deleted when the wait began."""
+        if not self.waited and self.deleted:
+            self.waited, self.deleted = self.deleted, set()
+            self.tickets = {tenant: 0 for tenant in range(2)}
+        for tenant in list(self.tickets):
+            done, self.tickets[tenant] = self.store.wiped(tenant, self.tickets[tenant])
+            if done:
+                del self.tickets[tenant]
+        if self.tickets:
+            return ""
+        names, self.waited = self.waited, set()
+        self.gone |= names
+        return "".join(f"g {key} {layer}\n" for key, layer in names)
 
     def run(self) -> None:
         os.write(1, b"ready\n")
         while True:
             for _ in range(self.random.randint(1, 8)):
                 self.start()
-            lines = ""
+            if self.random.random() < 0.02:
+                self.make_room()
+            lines = self.wait()
             for done in self.store.poll():
                 kind, key, layer = self.flying.pop(done.user)
                 if kind == "put" and done.rc == 0:
@@ -112,8 +139,8 @@ class Writer:
                 os.write(1, lines.encode())
 
 
-def read_report(report: str, stored: Names) -> tuple[int, int]:
-    """Folds the writer's lines into `stored`; how many puts and deletes there were."""
+def read_report(report: str, stored: Names, gone: Names) -> tuple[int, int]:
+    """Folds the writer's lines into `stored` and what is `gone`; how many puts and deletes."""
     puts = deletes = 0
     for line in report.splitlines(keepends=True):
         kind, *rest = line.split()
@@ -124,6 +151,10 @@ def read_report(report: str, stored: Names) -> tuple[int, int]:
         if kind == "a":
             puts += 1
             stored.add(name)
+        elif kind == "g":
+            gone.add(name)
+        elif kind == "u":
+            gone.discard(name)
         else:
             deletes += 1
             stored.discard(name)
@@ -131,7 +162,7 @@ def read_report(report: str, stored: Names) -> tuple[int, int]:
 
 
 def live_and_die(
-    path: Path, backend: str, codec: str, seed: int, stored: Names
+    path: Path, backend: str, codec: str, seed: int, stored: Names, gone: Names
 ) -> tuple[int, int]:
     """One life of a writer, ended by SIGKILL; some end before the store is open."""
     rng = random.Random(seed)
@@ -151,23 +182,25 @@ def live_and_die(
         problem = process.stderr.read().decode()
         process.wait()
     assert problem == "", problem
-    return read_report(report, stored)
+    return read_report(report, stored, gone)
 
 
 def kill_loop(path: Path, backend: str, codec: str, kills: int, seed: int) -> dict[str, float]:
     """Kills so many writers; every acknowledged block is read after each. Figures of the run."""
     stored: Names = set()
-    figures = {"kills": 0, "puts": 0, "deletes": 0, "blocks_read": 0}
+    figures = {"kills": 0, "puts": 0, "deletes": 0, "gone": 0, "blocks_read": 0}
     recovery_s: list[float] = []
     began = time.monotonic()
     for kill in range(kills):
-        puts, deletes = live_and_die(path, backend, codec, seed * 100_000 + kill, stored)
+        gone: Names = set()  # of this life, and for good
+        puts, deletes = live_and_die(path, backend, codec, seed * 100_000 + kill, stored, gone)
         with device(path, backend) as storage:
             opened = time.monotonic()
             store = Store(storage, config(codec), lock(path, backend))
             recovery_s.append(time.monotonic() - opened)
             with store:
                 assert store.verify() == 0
+                assert not gone & {(one.key, one.layer) for one in store.scan()}
                 for key, layer in sorted(stored):
                     done = store.get_wait(key, layer)
                     assert (done.rc, done.payload) == (0, payload(key, layer)), (
@@ -180,6 +213,7 @@ def kill_loop(path: Path, backend: str, codec: str, kills: int, seed: int) -> di
         figures["kills"] += 1
         figures["puts"] += puts
         figures["deletes"] += deletes
+        figures["gone"] += len(gone)
         figures["blocks_read"] += len(stored)
     recovery_s.sort()
     return figures | {
@@ -231,7 +265,7 @@ def test_two_hundred_kills(tmp_path: Path, backend: str, codec: str) -> None:
     """The same, 200 times; were there enough puts and deletes for the answer to mean something?"""
     figures = kill_loop(tmp_path / "store.offstage", backend, codec, 200, 2)
     print(backend, {name: round(value, 1) for name, value in figures.items()})
-    assert figures["puts"] > 10_000 and figures["deletes"] > 100
+    assert figures["puts"] > 10_000 and figures["deletes"] > 100 and figures["gone"] > 100
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """LMCache on the tier: do its two interfaces store, find, verify and lose objects as it expects?"""
 
+import gc
 import json
 import os
 import select
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_daemon import PAYLOAD, TENANT, Tier, daemon
+from live_daemon import PAYLOAD, TENANT, Tier, daemon, until
 
 from offstage.host.connectors.lmcache import L2, NativeClient, key_of
 
@@ -117,6 +118,35 @@ def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Tier) -> None:
     adapter.close()
 
 
+def test_objects_are_kept_until_they_are_moved(tier: Tier) -> None:
+    """LMCache's `byte_array` does not own its memory: is what does kept until a task has ended?"""
+    adapter, gone = Adapter(params(tier)), []
+    for submit in (adapter.submit_store_task, adapter.submit_load_task):
+        alive = Alive(3 * PAYLOAD, gone)
+        keys = [SimpleHash(key(9))]
+        with adapter._client._mover._wake:  # nothing moves meanwhile
+            submit(keys, [alive])
+            del alive
+            gc.collect()
+            assert not gone
+        fd = adapter.get_store_event_fd() if "store" in submit.__name__ else (
+            adapter.get_load_event_fd())  # fmt: skip
+        ready(fd)
+        until(lambda: gc.collect() >= 0 and bool(gone))
+        gone.clear()
+    adapter.close()
+
+
+class Alive:
+    """Memory that says when it goes."""
+
+    def __init__(self, size: int, gone: list[int]) -> None:
+        self.byte_array, self._gone = memoryview(bytearray(size)), gone
+
+    def __del__(self) -> None:
+        self._gone.append(1)
+
+
 class SimpleHash(SimpleNamespace):
     """A key that a dict takes, as LMCache's frozen one."""
 
@@ -181,3 +211,27 @@ def test_lmcache_bench_verifies_every_object(tmp_path: Path, plugin: str) -> Non
     rows = {row["operation"]: row for name, row in found["metrics"].items() if "op_" in name}
     assert rows["Store"]["total_success"] == rows["Load"]["total_success"] == 64
     assert rows["Lookup"]["total_success"] == 32
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_lmcaches_own_tests_of_adapters_pass(tmp_path: Path) -> None:
+    """With ours in the place of its mock, do LMCache's tests of an adapter and of its fault
+    injector pass? Those of the mock's bandwidth are of the mock alone."""
+    python = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/python"
+    folder = Path(os.environ.get("OFFSTAGE_LMCACHE_TESTS", "")) / "tests/v1/distributed"
+    if not python.is_file() or not folder.is_dir():
+        pytest.skip(f"needs {MEND}, and OFFSTAGE_LMCACHE_TESTS=its source distribution, unpacked")
+    files = [str(folder / f"test_{name}_l2_adapter.py") for name in ("mock", "fault_inject")]
+    path = [*(one for one in sys.path if one), str(Path(__file__).parents[1] / "reference")]
+    with daemon(tmp_path, limits__sessions="128", arena__size="64MiB", arena__payload="4KiB",
+                arena__layers="1", storage__size="256MiB", limits__ports="128",
+                ) as tier:  # fmt: skip
+        more = {"PYTHONPATH": os.pathsep.join(path), "OFFSTAGE_L2": json.dumps(params(tier))}
+        run = subprocess.run(
+            [python, "-m", "pytest", "-q", "-p", "lmcache_ours", "-p", "no:cacheprovider", "-k",
+             "not Bandwidth", *files], cwd=folder, env=os.environ | more, capture_output=True,
+            text=True, timeout=800,
+        )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-4000:]
+    assert "48 passed" in run.stdout, run.stdout[-300:]

@@ -5,6 +5,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,78 @@ def test_a_batch_ends_on_one_descriptor(client: ObjectClient) -> None:
     targets = [np.zeros(5 * PAYLOAD, np.uint8) for _ in keys]
     assert all(client.wait(client.get, keys, targets).done)
     assert all(map(np.array_equal, targets, data))
+
+
+def sent(client: ObjectClient, count: int) -> bool:
+    return client.counts().get("put_blocks", 0) >= count
+
+
+def test_a_stream_is_there_when_it_is_committed(tier: Tier, client: ObjectClient) -> None:
+    """Is what is filled by and by sent before the rest is there, absent until it is committed and
+    whole from then on; and is what was dropped, or left when the client closes, absent?"""
+    sizes = (700, 4 * PAYLOAD, 12 * PAYLOAD + 9)
+    data = [bytes_of(20 + size, size) for size in sizes]
+    keys, kept, dropped = ([b"%s/%d" % (name, i) for i in range(3)] for name in (b"s", b"k", b"d"))
+    for names, ends in ((keys, DONE), (kept, ABSENT), (dropped, ABSENT)):
+        one = ObjectClient(where(tier))
+        buffers, ended = [np.zeros(size, np.uint8) for size in sizes], []
+        streams = [one.stream([name], [buffer], tell=ended.append)
+                   for name, buffer in zip(names, buffers, strict=True)]  # fmt: skip
+        for at in range(0, sizes[-1], 3 * PAYLOAD):
+            for stream, buffer, source in zip(streams, buffers, data, strict=True):
+                buffer[at : at + 3 * PAYLOAD] = source[at : at + 3 * PAYLOAD]
+                stream.fill(min(at + 3 * PAYLOAD, len(source)))
+            until(partial(sent, one, at // PAYLOAD))
+            assert client.wait(client.exists, names).states == (ABSENT,) * 3
+        for stream in streams if names is not kept else ():
+            stream.commit() if names is keys else stream.drop()
+        one.close()
+        assert [completion.states for completion in ended] == [(ends,)] * 3
+        for name, source in zip(names, data, strict=True):
+            state, found = get(client, name, len(source))
+            assert state is ends and (ends is ABSENT or np.array_equal(found, source))
+
+
+def test_parts_land_in_order_and_lost_objects_are_named(client: ObjectClient) -> None:
+    """Is each part of a batch told of once, in order, when it is in all buffers, with the object
+    that is absent, and at the end the one that is a byte short, named?"""
+    size, data = 9 * PAYLOAD + 100, bytes_of(6, 9 * PAYLOAD + 100)
+    for key in (b"p/0", b"p/2"):
+        assert put(client, key, data) is DONE
+    assert put(client, b"p/3", data[:-1]) is DONE
+    cuts, told = [100, 2 * PAYLOAD, 2 * PAYLOAD, 7 * PAYLOAD + 5, size], []
+    targets = [np.zeros(size, np.uint8) for _ in range(4)]
+
+    def landed(part: int, lost: frozenset[int]) -> None:
+        whole = all(np.array_equal(targets[i][: cuts[part]], data[: cuts[part]]) for i in (0, 2))
+        told.append((part, sorted(lost), whole))
+
+    keys = [b"p/%d" % i for i in range(4)]
+    ended = client.wait(client.get, keys, targets, cuts=cuts, landed=landed)
+    assert ended.states == (DONE, ABSENT, DONE, UNREADABLE)
+    until(lambda: len(told) == len(cuts))
+    assert told == [*((part, [1], True) for part in range(4)), (4, [1, 3], True)]
+
+
+def test_how_the_tier_had_an_object_is_counted(tmp_path: Path) -> None:
+    """Are objects that were asked back by a time read on time, and others missing?"""
+    with daemon(tmp_path, storage__size="64MiB") as cold:
+        with ObjectClient(where(cold)) as writer:
+            for number in range(60):  # more than staging memory holds
+                assert put(writer, b"%d" % number, bytes_of(number, 8 * PAYLOAD)) is DONE
+        with ObjectClient(where(cold)) as client:
+            sizes = [8 * PAYLOAD] * 4
+            assert client.wait(client.prefetch, [b"%d" % i for i in range(4)], sizes, due_s=0.05,
+                               lease_s=600.0, chance=0.9).states == (DONE,) * 4  # fmt: skip
+
+            def staged() -> bool:
+                return all(get(client, b"%d" % i, sizes[0])[0] is DONE for i in range(4)) and bool(
+                    client.counts().get("objects_on_time", 0) >= 4)  # fmt: skip
+
+            until(staged)
+            before = client.counts().get("objects_missing", 0)
+            assert get(client, b"30", sizes[0])[0] is DONE
+            assert client.counts()["objects_missing"] == before + 1
 
 
 def test_a_key_of_another_tenant_reads_nothing(tier: Tier) -> None:

@@ -1,39 +1,52 @@
-"""Is what was purged gone, for good and for its tenant alone?"""
+"""Is what was purged, deleted or expired gone, for good and for its tenant alone?"""
 
 import json
 import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from live_daemon import (
     CHUNKS,
     ENTRY,
     LAYERS,
+    PAYLOAD,
+    TENANT,
     WAIT_S,
     Tier,
+    block,
     check_text,
     daemon,
     open_text,
     put,
+    until,
 )
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
+from offstage.host.connectors.objects import ObjectClient, State, Where
 from offstage.host.fabrics.shm import open_driver
 
 BLOCKS = CHUNKS * LAYERS  # of one text
 
 
-def write_text(tier: Tier, tenant: str, number: int) -> None:
-    """All of a text, acknowledged and archived."""
+def write_text(tier: Tier, tenant: str, number: int, *, archive: bool = True) -> None:
+    """All of a text, acknowledged, and archived or deleted again."""
     with tier.control(tenant) as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)
         for layer in range(LAYERS):
             for first in range(0, CHUNKS, 16):
                 ordinals = list(range(first, first + 16))
                 assert put(driver, text, layer, ordinals) == ordinals
-        control.session_close(text.session)
+        control.session_close(text.session, archive=archive)
+
+
+def delete_text(tier: Tier, tenant: str, number: int) -> None:
+    """What was archived is named again, and not kept."""
+    with tier.control(tenant) as control:
+        control.attach("shm")
+        control.session_close(open_text(control, number).session, archive=False)
 
 
 def stored(tier: Tier, tenant: str, number: int) -> int:
@@ -70,6 +83,77 @@ def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path
     with daemon(tmp_path, ("red", "blue")) as tier:
         assert stored(tier, "red", 1) == stored(tier, "red", 2) == 0
         assert stored(tier, "blue", 3) == BLOCKS
+
+
+def object_client(tier: Tier) -> ObjectClient:
+    return ObjectClient(Where.of({
+        "endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
+        "timeout_s": WAIT_S,
+    }))  # fmt: skip
+
+
+def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
+    """Texts and objects share segments, and every other one is deleted: by a session that does not
+    keep it, by an object's key, by a purge to so many blocks. The daemon is killed after each
+    answer: has the next one all that was kept, and nothing of what was deleted?"""
+    data = np.random.default_rng(5).integers(0, 256, 3 * PAYLOAD, np.uint8)
+    with daemon(tmp_path) as tier:
+        for number in (1, 2, 3):
+            write_text(tier, TENANT, number)
+        with object_client(tier) as client:
+            for key in (b"kept", b"gone"):
+                assert client.wait(client.put, [key], [data]).states == (State.DONE,)
+        write_text(tier, TENANT, 4)
+        delete_text(tier, TENANT, 2)
+        tier.process.send_signal(signal.SIGKILL)
+        tier.process.wait(WAIT_S)
+    with daemon(tmp_path) as tier:
+        assert [stored(tier, TENANT, number) for number in (1, 2, 3, 4)] == [BLOCKS, 0, BLOCKS,
+                                                                             BLOCKS]  # fmt: skip
+        with object_client(tier) as client:
+            assert client.wait(client.delete, [b"gone"]).states == (State.DONE,)
+        tier.process.send_signal(signal.SIGKILL)
+        tier.process.wait(WAIT_S)
+    with daemon(tmp_path) as tier:
+        with object_client(tier) as client:
+            assert client.wait(client.exists, [b"gone", b"kept"]).done == [False, True]
+        for number in (1, 4):
+            assert stored(tier, TENANT, number) == BLOCKS  # named again: text 3 is the coldest
+        assert purge(tier, TENANT, "--blocks", str(2 * BLOCKS + 3)).returncode == 0
+        tier.process.send_signal(signal.SIGKILL)
+        tier.process.wait(WAIT_S)
+    with daemon(tmp_path) as tier:
+        assert [stored(tier, TENANT, number) for number in (1, 3, 4)] == [BLOCKS, 0, BLOCKS]
+
+
+def in_file(store: Path, number: int) -> int:
+    """Blocks of a text whose bytes stand in the store's file, in any logical block."""
+    raw = store.read_bytes()
+    found = {raw[at : at + PAYLOAD] for at in range(0, len(raw), PAYLOAD)}
+    return sum(block(number, ordinal, layer).tobytes() in found
+               for ordinal in range(CHUNKS) for layer in range(LAYERS))  # fmt: skip
+
+
+def test_erased_bytes_stand_nowhere_in_the_store(tmp_path: Path) -> None:
+    """With store.erase: when a delete is answered, or a block has expired, is there a byte of it
+    left in the file, in any copy, beside one that is kept? Without, they are there to be found."""
+    size = {"storage__size": "16MiB"}
+    with daemon(tmp_path, **size) as tier:
+        write_text(tier, TENANT, 1, archive=False)
+    store = tmp_path / "store.ofs"
+    assert in_file(store, 1) == BLOCKS
+    store.unlink()
+    with daemon(tmp_path, store__erase="true", store__ttl="1h", **size) as tier:
+        for number in (1, 2):
+            write_text(tier, TENANT, number)
+        assert in_file(store, 1) == BLOCKS
+        delete_text(tier, TENANT, 1)
+        assert (in_file(store, 1), in_file(store, 2)) == (0, BLOCKS)
+        assert purge(tier, TENANT, "--all").returncode == 0
+        assert in_file(store, 2) == 0
+    with daemon(tmp_path, store__erase="true", store__ttl="1s", **size) as tier:
+        write_text(tier, TENANT, 3)
+        until(lambda: in_file(store, 3) == 0)
 
 
 def test_a_tenant_purges_its_own_and_an_unknown_one_is_one_line(tmp_path: Path) -> None:

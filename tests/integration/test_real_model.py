@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "half a block": ("llama", {}, ["--context-tokens", "100"], "give a multiple of 16"),
     "no selection": ("llama", {}, ["--select-blocks", "3"], "select more than 5 blocks"),
     "no number": ("llama", {}, ["--select-blocks", "few"], "write for example 16,64,all"),
-    "no selector": ("llama", {}, ["--selector", "best"], "choose one of quest, mean_key, mass"),
+    "no selector": ("llama", {}, ["--selector", "best"], "of quest, quest8, mean_key, mass"),
     "no GPU": ("llama", {}, ["--kernel", "triton", "--device", "cuda"], "no device 'cuda'"),
     "a trace as well": ("llama", {}, ["--trace", "x"], "leave out --trace and --decode-cost"),
 }  # fmt: skip
@@ -264,7 +264,8 @@ def test_a_trained_model_decodes_at_8k(
     the selection in layers 2 to 5, as the model's own page says, and little in layer 1."""
     with start(tmp_path_factory.mktemp("daemon"), 6, 8192, 8192, 800) as tier:
         found = {}
-        for selector, selections in (("mass", "29"), ("quest", "16,64,all")):
+        plan = ("mass", "29"), ("quest", "16,64,all"), ("quest8", "16,64")
+        for selector, selections in plan:
             words = words_of(
                 tier, models / "pycode-3m", models / "dev1.txt", "--context-tokens", "8192",
                 "--steps", "32", "--select-blocks", selections, "--selector", selector,
@@ -275,6 +276,9 @@ def test_a_trained_model_decodes_at_8k(
     few, some, every = found["quest"]["passes"]
     assert every["bit_equal"] is True and every["logit_error_max"] < 1e-3
     assert every["top1_agreement"] == 1.0 and every["blocks_corrupt"] == 0
+    for exact, coded in zip((few, some), found["quest8"]["passes"], strict=True):
+        assert coded["blocks_corrupt"] == 0, "written anew, not taken for those of quest"
+        assert coded["kl_mean"] == pytest.approx(exact["kl_mean"], rel=0.5)
     dense = found["quest"]["dense_perplexity"]
     assert abs(every["perplexity"] - dense) < 1e-3 * dense
     assert few["kl_mean"] > some["kl_mean"] > every["kl_mean"]

@@ -1,4 +1,4 @@
-"""Is the page about two machines true, as written: two network namespaces, and a user on each?
+"""Are the pages about two machines true, as written: two network namespaces, and a user on each?
 
 Only the copies are made by the test: the `scp` of the page needs an SSH daemon on `dpu`.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds import netns
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/run-host-and-dpu.md"
+HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to"
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 USERS = {"dpu": 30_011, "node": 30_012}  # numbers that no user need have
 WAIT_S = 500.0
@@ -50,12 +50,14 @@ class World:
     link: netns.Network
     python: str
     path: str
+    more: dict[str, str] = field(default_factory=dict)
+    """What both have in their environment besides."""
 
     def begin(self, place: str, script: str, output: Path) -> "subprocess.Popen[bytes]":
         home = self.base / place
         environment = {
             "HOME": str(home), "PYTHONPATH": self.path, "PATH": f"{self.base}/bin:/usr/bin:/bin",
-            "NO_COLOR": "1", "OPENBLAS_NUM_THREADS": "1",
+            "NO_COLOR": "1", "OPENBLAS_NUM_THREADS": "1", **self.more,
         }  # fmt: skip
         command = [*self.link.words(place, USERS[place]), "sh", "-ec", script]
         with output.open("wb") as out:
@@ -118,40 +120,83 @@ def put(path: Path, text: str, uid: int) -> None:
     os.chown(path, uid, uid)
 
 
-def test_the_page_is_followed_by_two_users_on_two_machines(world: World) -> None:
-    """Each command of the page ends well, the run's blocks come over the link and are right, and
-    the daemon's files stay its own user's."""
-    files = {"dpu.toml": world.base / "dpu/dpu.toml",
-             "daemons.toml": world.base / "node/.config/offstage/daemons.toml"}  # fmt: skip
-    said: list[str] = []
-    daemon: subprocess.Popen[bytes] | None = None
-    try:
-        for match in BLOCK.finditer(PAGE.read_text()):
+@dataclass
+class Readers:
+    """Go through pages, one at each machine; the daemon that they start runs until `stop`."""
+
+    world: World
+    said: list[str] = field(default_factory=list)
+    daemon: "subprocess.Popen[bytes] | None" = None
+
+    def follow(self, page: Path, until: str = "") -> None:
+        """Each block of the page that is a file of theirs, or commands on one of the machines; up
+        to a command that begins with `until`."""
+        files = {"dpu.toml": ("dpu", "dpu.toml"),
+                 "daemons.toml": ("node", ".config/offstage/daemons.toml")}  # fmt: skip
+        for match in BLOCK.finditer(page.read_text()):
             language, _, name = match["info"].partition(" ")
             if language == "toml" and name in files:
-                owner = "dpu" if name == "dpu.toml" else "node"
-                put(files[name], match["body"], USERS[owner])
+                owner, path = files[name]
+                put(self.world.base / owner / path, match["body"], USERS[owner])
             place = name.removeprefix("on ")
-            for line in match["body"].splitlines() if place in USERS else []:
-                if line.startswith("scp "):
-                    world.copy(*shlex.split(line)[1:])
-                elif line.startswith("offstage dpu serve"):
-                    daemon = world.begin(place, f"exec {line}", world.base / "daemon")
-                    until_ready(world.base / "daemon", daemon)
-                else:
-                    said.append(world.run(place, line))
-        assert daemon is not None
-        (one,) = json.loads((world.base / "node/host-run/summary.json").read_text())["runs"]
-        assert one["blocks_verified"] == one["demands"] > 0 and one["blocks_corrupt"] == 0
-        assert "drained" in said[-2] and "takes new work" in said[-1]
-        assert (world.base / "dpu/store.ofs").stat().st_mode & 0o777 == 0o600
-        daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(WAIT_S) == 0
-        assert "nothing listens there" in refusal(world, "offstage dpu status --endpoint lab")
+            body = match["body"].replace("\\\n", " ")
+            for line in body.splitlines() if place in USERS else []:
+                if until and line.startswith(until):
+                    return
+                self.do(place, line)
+
+    def do(self, place: str, line: str) -> None:
+        if line.startswith("scp "):
+            self.world.copy(*shlex.split(line)[1:])
+        elif line.startswith("offstage dpu serve"):
+            self.daemon = self.world.begin(place, f"exec {line}", self.world.base / "daemon")
+            until_ready(self.world.base / "daemon", self.daemon)
+        else:
+            self.said.append(self.world.run(place, line))
+
+    def stop(self) -> None:
+        if self.daemon is not None:
+            self.daemon.kill()
+            self.daemon.wait()
+
+
+@pytest.fixture
+def readers(world: World) -> Iterator[Readers]:
+    both = Readers(world)
+    try:
+        yield both
     finally:
-        if daemon is not None:
-            daemon.kill()
-            daemon.wait()
+        both.stop()
+
+
+def ran_well(summary: Path) -> None:
+    (one,) = json.loads(summary.read_text())["runs"]
+    assert one["blocks_verified"] == one["demands"] > 0 and one["blocks_corrupt"] == 0
+
+
+def test_the_page_is_followed_by_two_users_on_two_machines(readers: Readers) -> None:
+    """Each command of the page ends well, the run's blocks come over the link and are right, and
+    the daemon's files stay its own user's."""
+    world = readers.world
+    readers.follow(HOW_TO / "run-host-and-dpu.md")
+    assert readers.daemon is not None
+    ran_well(world.base / "node/host-run/summary.json")
+    assert "drained" in readers.said[-2] and "takes new work" in readers.said[-1]
+    assert (world.base / "dpu/store.ofs").stat().st_mode & 0o777 == 0o600
+    readers.daemon.send_signal(signal.SIGTERM)
+    assert readers.daemon.wait(WAIT_S) == 0
+    assert "nothing listens there" in refusal(world, "offstage dpu status --endpoint lab")
+
+
+@pytest.mark.nixl
+@pytest.mark.usefixtures("nixl_library")
+def test_the_page_about_nixl_is_followed_on_the_same_machines(readers: Readers) -> None:
+    """With the keys and the configuration of the other page: do its two commands, as they stand,
+    bring every block over TCP alone as it was written?"""
+    readers.world.more["UCX_TLS"] = "tcp"  # two machines share no memory, two namespaces do
+    readers.follow(HOW_TO / "run-host-and-dpu.md", until="offstage dpu serve")
+    readers.follow(HOW_TO / "use-nixl.md")
+    ran_well(readers.world.base / "node/nixl-run/summary.json")
 
 
 def until_ready(output: Path, daemon: "subprocess.Popen[bytes]") -> None:

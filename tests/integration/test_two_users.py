@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intruder import Child, attack, host, take
+from intruder import attack, host, take
 
 import offstage.dpu.daemon
 import offstage.dpu.device
 import offstage.dpu.moves  # noqa: F401  (a fork under another user may not be able to import)
+from offstage.testbeds.beds.child import Child
 from offstage.testbeds.cli import main
 
 KEEPER, RED, BLUE = 30_001, 30_002, 30_003  # numbers that no user need have

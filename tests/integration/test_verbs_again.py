@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from verbs_blob import gid_of, with_gid
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import RunFailed
-from offstage.bindings.keys import block_keys, checksum
+from offstage.bindings.keys import block_keys
 from offstage.bindings.verbs import Adapter
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
@@ -21,7 +22,6 @@ from offstage.testbeds.beds.daemon_process import serve, write_config
 pytestmark = pytest.mark.verbs
 PAYLOAD, BLOCKS = 4096, 16
 ALL = np.arange(BLOCKS, dtype=np.uint32)
-CHECKSUM_AT, HEADER_BYTES, GID_BYTES = 40, 48, 16  # of a blob; the GID comes first behind it
 PATIENCE_NS = 60_000_000_000
 
 
@@ -119,15 +119,15 @@ def test_an_address_of_nobody_holds_up_its_host_alone(
     is the host told that there is no way?"""
     control, fabric = link
     fabric.reopen(Attachment(control.attach("verbs", again=True).blob))
-    answer = bytearray(fabric.answer() or b"")
-    answer[HEADER_BYTES + GID_BYTES - 1] ^= 0x55  # a neighbour that is not there
-    answer[CHECKSUM_AT:HEADER_BYTES] = bytes(8)
-    answer[CHECKSUM_AT:HEADER_BYTES] = checksum(bytes(answer)).to_bytes(8, "little")
+    own = fabric.answer() or b""
+    nobody = bytearray(gid_of(own))
+    nobody[-1] ^= 0x55  # a neighbour that is not there
+    answer = with_gid(own, bytes(nobody))
     refused: list[RunFailed] = []
 
     def connect_to_nobody() -> None:
         try:
-            control.connect(bytes(answer))
+            control.connect(answer)
         except RunFailed as error:
             refused.append(error)
 

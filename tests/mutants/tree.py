@@ -72,7 +72,7 @@ class Tree:
         """0 where it passes, 1 where it fails or never ends; and what it said at last."""
         if test.startswith("tests/"):
             command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=line",
-                       "-p", "no:cacheprovider", "--hypothesis-seed=1", test]  # fmt: skip
+                       "-p", "no:cacheprovider", "--hypothesis-seed=1", "-m", "", test]  # fmt: skip
         else:
             if self._make(f"build/plain/{test}") != 0:
                 return 2, f"{test} does not build"

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["ERROR_MAX", "AttentionCase", "Shape", "attention_case", "poisoned", "relative_error"]
+__all__ = [
+    "ERROR_MAX",
+    "AttentionCase",
+    "Shape",
+    "attention_case",
+    "numbers_of",
+    "poisoned",
+    "relative_error",
+]
 
 ERROR_MAX = {
     "float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2, "float8_e4m3fn": 3e-2,
@@ -137,3 +145,12 @@ def poisoned() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def numbers_of(table: Any) -> Any:
+    """The summaries that a `Table` holds, float64 `[rows, planes, kv_heads, head_dim]`."""
+    held = table.numbers.cpu().double().numpy()
+    if not table.groups:
+        return held
+    exponents = table.exponents.cpu().numpy().astype(np.int32).repeat(32, -1)
+    return np.ldexp(held, exponents[:, None, :, : held.shape[3]])

@@ -23,7 +23,7 @@ from offstage.host.selection import SelectionRule  # noqa: E402
 CAPABILITY = 90
 TYPES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32",
-    torch.float8_e4m3fn: "fp8e4nv", torch.uint16: "u16", torch.int64: "i64",
+    torch.float8_e4m3fn: "fp8e4nv", torch.uint16: "u16", torch.int64: "i64", torch.int8: "i8",
 }  # fmt: skip
 DIVISIBLE = [["tt.divisibility", 16]]
 
@@ -90,9 +90,8 @@ def selection_shapes() -> None:
         keys = torch.empty((8, heads, 64, dim), dtype=dtype)
         which = torch.zeros(4, dtype=torch.int32)
         rows = torch.zeros((2, blocks), dtype=torch.int32)
-        for table in (
-            torch.empty((blocks, 2, heads, dim), dtype=dtype), torch.empty((blocks, 1, heads, dim)),
-        ):  # fmt: skip
+        for planes, stored in ((2, dtype), (2, torch.int8), (1, torch.float32)):
+            table = bounds.Table.new(blocks, planes, heads, dim, stored, "cpu")
             bounds.summarise(keys, table, which, which, which, which)
             rule = SelectionRule(select_blocks=128)
             selected = step.Selected(2, blocks, 64, rule, 32, "cpu")

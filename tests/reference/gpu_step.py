@@ -13,7 +13,7 @@ import torch
 from gpu_cases import relative_error
 
 from offstage.host.gpu.attention import attend
-from offstage.host.gpu.bounds import summarise
+from offstage.host.gpu.bounds import Table, summarise
 from offstage.host.gpu.step import Layer, Selected, Step
 from offstage.host.selection import SelectionRule
 
@@ -22,12 +22,12 @@ __all__ = ["StepCase"]
 
 class StepCase:
     """`sessions` with `blocks` each, the second one shorter by two. `model`: the rest of a layer,
-    done after its attention."""
+    done after its attention; `bounds`: the type that they are stored in."""
 
     def __init__(
         self, sessions: int, blocks: int, layers: int, select_blocks: int, device: str, *,
         kv_heads: int = 2, group: int = 2, head_dim: int = 16, block_tokens: int = 16,
-        model: Callable[[], None] = lambda: None,
+        model: Callable[[], None] = lambda: None, bounds: Any = torch.bfloat16,
     ) -> None:  # fmt: skip
         self.block_tokens = block_tokens
         self.rule = SelectionRule(select_blocks=select_blocks, sink_blocks=1, window_blocks=1)
@@ -48,7 +48,7 @@ class StepCase:
             chosen.tokens.fill_(blocks * block_tokens - 3)
             if sessions > 1:
                 chosen.tokens[1] -= 2 * block_tokens
-            table = torch.empty((pool, 2, kv_heads, head_dim), dtype=torch.bfloat16, device=device)
+            table = Table.new(pool, 2, kv_heads, head_dim, bounds, device)
             fresh = torch.zeros_like(self._rows)
             summarise(self.keys[layer], table, self._rows, self._rows, fresh, fresh + block_tokens)
             self.selected.append(chosen)

@@ -1,8 +1,7 @@
 """Processes under users of their own: what an intruder tries on a daemon from outside, and an
 honest host for its victim.
 
-They are forks of the test: another user need not be able to read this checkout or its Python. What
-they import is imported before."""
+They are run as forks of the test (`testbeds.beds.child`)."""
 
 import contextlib
 import ctypes
@@ -10,12 +9,8 @@ import errno
 import json
 import mmap
 import os
-import select
-import signal
 import socket
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,8 +22,6 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 
-WAIT_S = 120.0
-PR_SET_DUMPABLE = 4
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
 PIDFD_GETFD = 438
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -139,69 +132,3 @@ def host(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
             done = driver.fetch(session, 0, 0, ordinals, keys, target)
             right = not put.any() and not done.rcs.any() and bool((target == written).all())
     return {"said": said, "right": right, "region": writable}
-
-
-class Child:
-    """A fork under another user; it runs `act` over pipes of its own, prints what it returns."""
-
-    def __init__(
-        self, uid: int, act: Callable[..., Any], *words: Any, groups: tuple[int, ...] = ()
-    ) -> None:
-        given, self._given = os.pipe()
-        said, saying = os.pipe()
-        self.errors = tempfile.TemporaryFile()
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                self._become(uid, groups, given, saying)
-                answer = act(*words)
-                print(json.dumps(answer), flush=True)
-                code = 0
-            except SystemExit as done:
-                code = int(done.code or 0)
-            except BaseException:
-                os.write(2, traceback.format_exc().encode())
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        os.close(given)
-        os.close(saying)
-        self._said = os.fdopen(said, "r")
-
-    def _become(self, uid: int, groups: tuple[int, ...], given: int, saying: int) -> None:
-        for number, fd in enumerate((given, saying, self.errors.fileno())):
-            os.dup2(fd, number)
-        os.closerange(3, 1024)
-        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-        os.setgroups(groups)
-        os.setgid(uid)
-        os.setuid(uid)
-        os.chdir("/")
-        os.environ["HOME"] = "/"
-        # Linux shuts a process that changed its user; an exec would open it again, as this does.
-        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-
-    def line(self) -> dict[str, Any]:
-        """The next line that it says; fails with its errors where it says none."""
-        assert select.select([self._said], [], [], WAIT_S)[0], "it says nothing"
-        found = self._said.readline()
-        assert found, self.complaint()
-        return dict(json.loads(found))
-
-    def go(self) -> None:
-        """Let it read a line."""
-        os.write(self._given, b"go\n")
-
-    def end(self) -> int:
-        """Its exit code, once it has ended by itself."""
-        assert select.select([os.pidfd_open(self.pid)], [], [], WAIT_S)[0], "it does not end"
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-    def complaint(self) -> str:
-        """What it wrote on stderr."""
-        return os.pread(self.errors.fileno(), 1 << 20, 0).decode()

@@ -2,8 +2,9 @@
 
 One nvmf_tgt for all tests of a process, started with the first drive that is asked for and ended
 with the process. A drive of this machine is used where OFFSTAGE_SPDK_PCIE has its address, and
-what is on it is lost; RDMA where OFFSTAGE_SPDK_RDMA has the IP address of an RDMA device. What is
-missing is a skip that names the mend.
+what is on it is lost; RDMA where OFFSTAGE_SPDK_RDMA has the IP address of an RDMA device, or the
+transport id of a drive that another machine's target serves. What is missing is a skip that names
+the mend.
 """
 
 import atexit
@@ -76,6 +77,8 @@ def drive(transport: str, size_bytes: int) -> str:
         if not host:
             pytest.skip("no RDMA device; build SPDK --with-rdma, name one in OFFSTAGE_SPDK_RDMA "
                         "(rdma link add rxe0 type rxe netdev eth0)")  # fmt: skip
+        if host.startswith("trtype:"):
+            return host
     name = f"OFFSTAGE_TEST_DRIVE_{transport}_{size_bytes}"
     if name not in os.environ:
         target = _target()

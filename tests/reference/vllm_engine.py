@@ -1,11 +1,15 @@
 """A vLLM engine that is asked by lines of JSON, in the environment that has vLLM.
 
-`vllm_engine.py MODEL CONNECTOR`: the second is the KV transfer configuration, or nothing. A line
-has `prompts`, lists of tokens, and `tokens`, how many are to follow each. The answer has those
-tokens, and how many of each prompt were not computed. Only lines that begin with MARK are answers.
+`vllm_engine.py MODEL CONNECTOR MORE`: the second is the KV transfer configuration, or null, the
+third more of vLLM's arguments. A line has `prompts`, lists of tokens, `tokens`, how many are to
+follow each, and maybe `params`, transfer parameters of all of them. The answer has those tokens,
+how many of each prompt were not computed, and the seconds to each one's first token. Only lines
+that begin with MARK are answers.
 
-`truncate` makes the object of that block of the first prompt one byte long before. The answer to
-`read` is how a read of such an object ends.
+`truncate` makes the object of that block of the first prompt one byte long before, `rot` has the
+next load of such an object fail, `forget` empties vLLM's own cache. The answer to `read` is how a
+read of such an object ends, that to `metrics` the counters of this connector in Prometheus, and
+that to `decisions` what was fetched or computed.
 """
 
 import json
@@ -22,7 +26,7 @@ def scheduler_side(llm: Any) -> Any:
 def key_of(llm: Any, place: int, tokens: list[int]) -> bytes:
     from types import SimpleNamespace
 
-    from offstage.host.connectors.vllm import chain, salt_of
+    from offstage.host.connectors.vllm.plans import chain, salt_of
 
     plain = SimpleNamespace(cache_salt=None, lora_request=None)
     block_tokens = llm.llm_engine.vllm_config.cache_config.block_size
@@ -41,27 +45,73 @@ def read(llm: Any, place: int, tokens: list[int]) -> str:
     return str(state.value)
 
 
+def metrics(llm: Any) -> dict[str, float]:
+    found = {one.name: getattr(one, "value", 0) for one in llm.get_metrics()}
+    return {name: value for name, value in found.items() if "offstage" in name and value}
+
+
+def rot(llm: Any, place: int, tokens: list[int]) -> None:
+    """The object of that block is found, and does not load the next time."""
+    name = scheduler_side(llm)._client.name(key_of(llm, place, tokens))
+    copies = worker_side()._copies
+    client = copies._client
+
+    class Rotten:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+        def get(self, keys: list[bytes], buffers: Any, **more: Any) -> int:
+            if name in map(client.name, keys):
+                copies._client = client
+                keys = [b"none" if client.name(key) == name else key for key in keys]
+            return int(client.get(keys, buffers, **more))
+
+    copies._client = Rotten()
+
+
+def worker_side() -> Any:
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    return get_kv_transfer_group()
+
+
 def main() -> None:
     from vllm import LLM, SamplingParams, TokensPrompt
 
-    config = json.loads(sys.argv[2]) if sys.argv[2:] else None
-    llm = LLM(model=sys.argv[1], enforce_eager=True, max_model_len=2048, max_num_seqs=4,
-              block_size=32, kv_transfer_config=config, enable_prefix_caching=False,
-              disable_log_stats=True)  # fmt: skip
+    usual = {"enforce_eager": True, "max_model_len": 2048, "max_num_seqs": 4, "block_size": 32,
+             "enable_prefix_caching": False, "disable_log_stats": False}  # fmt: skip
+    more = usual | json.loads(sys.argv[3])
+    if "kv_events_config" in more:
+        from vllm.config import KVEventsConfig
+
+        more["kv_events_config"] = KVEventsConfig(**more["kv_events_config"])
+    llm = LLM(model=sys.argv[1], kv_transfer_config=json.loads(sys.argv[2]), **more)
     print(MARK + "{}", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         if "truncate" in asked:
             truncate(llm, asked["truncate"], asked["prompts"][0])
+        if "rot" in asked:
+            rot(llm, asked["rot"], asked["prompts"][0])
         if "read" in asked:
             print(MARK + json.dumps(read(llm, asked["read"], asked["prompts"][0])), flush=True)
             continue
+        if "forget" in asked:
+            llm.reset_prefix_cache()
+        if "metrics" in asked:
+            print(MARK + json.dumps(metrics(llm)), flush=True)
+            continue
+        if "decisions" in asked:
+            made = [vars(one) for one in scheduler_side(llm)._plans.choice.decisions]
+            print(MARK + json.dumps(made), flush=True)
+            continue
         prompts = [TokensPrompt(prompt_token_ids=one) for one in asked["prompts"]]
-        ended = llm.generate(
-            prompts, SamplingParams(temperature=0, max_tokens=asked["tokens"]), use_tqdm=False
-        )
+        sampling = SamplingParams(temperature=0, max_tokens=asked["tokens"], extra_args={
+            "kv_transfer_params": asked["params"]} if "params" in asked else None)  # fmt: skip
+        ended = llm.generate(prompts, sampling, use_tqdm=False)
         answer = {"tokens": [list(one.outputs[0].token_ids) for one in ended],
-                  "reused": [one.num_cached_tokens for one in ended]}  # fmt: skip
+                  "reused": [one.num_cached_tokens for one in ended],
+                  "first_s": [one.metrics.first_token_latency for one in ended]}  # fmt: skip
         print(MARK + json.dumps(answer), flush=True)
 
 

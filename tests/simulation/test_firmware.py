@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # it builds the whole firmware once more
+
 FIRMWARE = Path(__file__).resolve().parents[2] / "dpu" / "firmware"
 SEEDS = 60
 STEPS = 600

@@ -37,11 +37,14 @@ def payload(key: int, layer: int) -> bytes:
 
 class StoreMachine(RuleBasedStateMachine):
     codec = 0
+    erase = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.config = replace(CONFIG, codec=self.codec)
+        self.config = replace(CONFIG, codec=self.codec, erase=self.erase)
         self.now_s = 1_000
+        self.going: set[tuple[int, int]] = set()  # deleted, and nobody waited for it
+        self.gone: set[tuple[int, int]] = set()
         self.expiry: dict[tuple[int, int], int] = {}  # what must be there, until when
         self.durable_expiry: dict[tuple[int, int], int] = {}  # as it stands on the device
         self.storage = Storage(
@@ -63,6 +66,8 @@ class StoreMachine(RuleBasedStateMachine):
         was_alive = self.alive((key, layer))
         rc = self.store.put_wait(key, layer, payload(key, layer), key % 2, self.now_s)
         assert rc in (0, -errno.ENOSPC)
+        self.going.discard((key, layer))
+        self.gone.discard((key, layer))
         if rc == 0:
             self.expiry[key, layer] = self.now_s + TTL_S
             if not was_alive:
@@ -86,6 +91,17 @@ class StoreMachine(RuleBasedStateMachine):
         rc = self.store.delete(key, layer)
         assert rc == 0 or not self.alive((key, layer))
         self.expiry.pop((key, layer), None)
+        self.going.add((key, layer))
+
+    @rule(tenant=st.integers(0, 1))
+    def await_deletes(self, tenant: int) -> None:
+        done, ticket = self.store.wiped(tenant)
+        while not done:
+            self.store.poll()
+            done, ticket = self.store.wiped(tenant, ticket)
+        ended = {name for name in self.going if name[0] % 2 == tenant}
+        self.going -= ended
+        self.gone |= ended
 
     @rule(seconds=st.integers(1, 20))
     def tick(self, seconds: int) -> None:
@@ -98,11 +114,13 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.now_s > 1_000)
     @rule()
     def restart(self) -> None:
-        """What was deleted may come back, with its bytes; what was not, must."""
+        """What was not deleted must come back; what was may, unless somebody waited for that."""
         before = {name for name in self.expiry if self.alive(name)}
         self.store.close()
         self.store = Store(self.storage, self.config, now_s=self.now_s)
         found = {(one.key, one.layer): one.expire_s for one in self.store.scan()}
+        assert not self.gone & set(found)
+        self.going.clear()
         for name in before:
             assert name in found or self.durable_expiry[name] <= self.now_s
         self.expiry = dict(found)
@@ -124,9 +142,10 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class CodedMachine(StoreMachine):
-    """The same promises of a store that codes what shrinks."""
+    """The same promises of a store that codes what shrinks, and overwrites what is deleted."""
 
     codec = DTYPES.index("fp8_e4m3") + 1
+    erase = True
 
 
 TestStoreMachine = StoreMachine.TestCase

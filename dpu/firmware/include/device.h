@@ -134,7 +134,7 @@ struct ofs_purged {
 	uint64_t blocks;
 	uint64_t bytes;   /* of the store that they took, trailers included */
 	uint32_t more;    /* 1: there is more to go: call again */
-	uint32_t marking; /* segments of the tenant that hold nothing now, not yet marked so */
+	uint32_t marking; /* writes still to end, until nothing of what is gone can come back */
 };
 
 enum ofs_move_state {
@@ -178,10 +178,16 @@ int ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
 /*
  * A tenant's archived chunks go, the coldest first, until the store has no more than `keep_blocks`
  * blocks of it. A batch at a time: call again while there is `more`, and, to know that what is gone
- * does not come back from segments that held nothing else, while one is `marking`.
+ * never comes back, while `marking`.
  */
 int ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
 	struct ofs_purged *purged);
+/*
+ * 0: what the tenant had deleted when the ticket was taken (0: now) is deleted for every later
+ * start of the device too, -EAGAIN: not yet; `left` counts the writes that are still to end. A
+ * drive that refuses them is asked again each second.
+ */
+int ofs_device_wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left);
 /* Once per tenant, before hosts come: what the store recovered becomes known to the core. */
 int ofs_device_restore(struct ofs_device *device, uint32_t tenant);
 /*

@@ -21,6 +21,7 @@
 
 #include "fabric.h"
 #include "histogram.h"
+#include "scores.h"
 
 /* cdef: order 9 */
 /* cdef: begin */
@@ -147,6 +148,8 @@ void ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram
 void ofs_driver_stages_set(struct ofs_driver *driver, int on);
 uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
 uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
+/* From the next fetch on no more of its scores goes out than this; after open, all of them. */
+void ofs_driver_limit_scores(struct ofs_driver *driver, const struct ofs_score_limits *limits);
 /* How many of the machine's nanoseconds are one of any time here: timeouts, stalls, stages. */
 uint32_t ofs_driver_dilation(const struct ofs_driver *driver);
 

@@ -93,6 +93,9 @@ struct ofs_tenant_config {
 	uint32_t weight;     /* share of the prefetch bandwidth */
 };
 
+/* After so many of its expected steps a session that has not begun is expected to read. */
+#define OFS_BEGIN_STEPS 16
+
 struct ofs_session_config {
 	uint32_t tenant;
 	uint32_t sink_blocks;   /* trivially selected: not counted as non-trivial */
@@ -115,6 +118,7 @@ struct ofs_step {
 	uint32_t score_count;    /* 0: no hint */
 	uint32_t waiter;         /* given back in OFS_ACTION_COMPLETE */
 	uint32_t flags;          /* OFS_STEP_RETRY */
+	uint32_t hint_bytes;     /* of the scores on their way; 0: as flags say */
 	const uint32_t *demands; /* [demand_count] ordinals, no duplicates */
 	const uint8_t *seen;     /* [demand_count] OFS_SEEN_* or a cause; NULL: all UNKNOWN */
 	const uint16_t *scores;  /* [score_count] score of ordinal i, 0 = never */

@@ -109,15 +109,18 @@ struct ofs_sim_decode {
 	const uint64_t *offsets;  /* [session_count * step_count * layer_count + 1] into demands */
 	const uint32_t *demands;  /* ordinals, no duplicates in one step of one layer */
 	const uint16_t *scores;   /* [session_count * step_count * layer_count][score_count] or NULL */
-	const uint32_t *score_counts; /* [session_count] of each, <= score_count; NULL: all */
-	uint64_t compute_ns;          /* one layer, with its blocks at hand */
-	uint64_t retry_ns;            /* wait after -EAGAIN */
-	uint64_t stagger_ns;          /* session i begins at i * stagger_ns */
-	struct ofs_timing *timing;    /* of the device */
-	uint64_t *stall_ns;           /* [session_count][step_count] waited beyond compute and hit */
-	uint64_t end_ns;              /* out: when the last session ended */
-	uint64_t reads;               /* out */
-	uint64_t failed;              /* out: demands that ended with another error than -EAGAIN */
+	const uint32_t *score_counts;    /* [session_count] of each, <= score_count; NULL: all */
+	uint64_t compute_ns;             /* one layer, with its blocks at hand */
+	uint64_t retry_ns;               /* wait after -EAGAIN */
+	uint64_t stagger_ns;             /* session i begins at i * stagger_ns */
+	uint64_t lead_ns;                /* and demands so much later; guesses are passed in between */
+	const uint64_t *guess_offsets;   /* [session_count + 1] into guesses, or NULL */
+	const struct ofs_guess *guesses; /* of the first step of each session */
+	struct ofs_timing *timing;       /* of the device */
+	uint64_t *stall_ns;              /* [session_count][step_count] waited beyond compute and hit */
+	uint64_t end_ns;                 /* out: when the last session ended */
+	uint64_t reads;                  /* out */
+	uint64_t failed;                 /* out: demands that ended with another error than -EAGAIN */
 };
 
 /* A pool of HBM blocks, one part for each layer of one session. */

@@ -102,6 +102,11 @@ struct ofs_directory_entry {
 	uint32_t cause;
 };
 
+/* Beside OFS_STEP_RETRY in the flags of a STEP, from hosts that were told the policy's limits. */
+#define OFS_SCORES_PACKED 0x2
+#define OFS_SCORES_BYTES 0x4  /* of each score the upper half */
+#define OFS_SCORES_RAISED 0x8 /* a byte of 0 is a low score, and not none */
+
 enum ofs_op {
 	OFS_OP_NOP = 0,
 	OFS_OP_STEP = 1,
@@ -112,14 +117,14 @@ enum ofs_op {
 
 /*
  * 64 bytes. The payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded
- * to 8), scores u16[score_count]; and, at a fixed offset behind the longest of these, ofs_result
- * [demand_count], which the DPU writes. See ofs_payload_*_offset. That of a HINT: ofs_guess
- * [demand_count].
+ * to 8), scores u16[score_count] or packed as scores.h says; and, at a fixed offset behind the
+ * longest of these, ofs_result [demand_count], which the DPU writes. See ofs_payload_*_offset. That
+ * of a HINT: ofs_guess [demand_count].
  */
 struct ofs_sqe {
 	uint64_t user;
 	uint16_t op;
-	uint16_t flags; /* OFS_STEP_RETRY */
+	uint16_t flags; /* OFS_STEP_RETRY, OFS_SCORES_* */
 	uint16_t layer;
 	uint16_t payload_index; /* which payload area */
 	uint32_t session;
@@ -127,7 +132,7 @@ struct ofs_sqe {
 	uint32_t selected_count;
 	uint32_t demand_count; /* HINT: guesses */
 	uint32_t score_count;
-	uint32_t ordinal;  /* PUT */
+	uint32_t ordinal;  /* PUT; STEP: how many best scores came of score_count, 0: all */
 	uint32_t put_slot; /* PUT */
 	uint32_t length;   /* PUT: payload bytes */
 	uint64_t checksum; /* PUT: XXH3-64 of the payload as the host knows it */
@@ -234,13 +239,33 @@ ofs_payload_area_size_bytes(uint32_t demand_max, uint32_t score_max)
 		& ~63u;
 }
 
+/* Bytes of one of the ordinals that packed scores come with. */
+static inline uint32_t
+ofs_scores_ordinal_bytes(uint32_t score_count)
+{
+	return score_count <= 1u << 16 ? 2 : 4;
+}
+
+/* Of the scores of a STEP, as they are on their way. */
+static inline uint64_t
+ofs_scores_size_bytes(const struct ofs_sqe *sqe)
+{
+	uint64_t score_bytes = sqe->flags & OFS_SCORES_BYTES ? 1 : 2;
+
+	if ((sqe->flags & OFS_SCORES_PACKED) == 0)
+		return sqe->score_count * 2ull;
+	if (sqe->ordinal == 0)
+		return sqe->score_count * score_bytes;
+	return sqe->ordinal * (score_bytes + ofs_scores_ordinal_bytes(sqe->score_count));
+}
+
 /* What of its payload area a command fills: what a fabric has to carry beside it. */
 static inline uint64_t
 ofs_payload_used_bytes(const struct ofs_sqe *sqe)
 {
 	switch (sqe->op) {
 	case OFS_OP_STEP:
-		return ofs_payload_scores_offset(sqe->demand_count) + sqe->score_count * 2ull;
+		return ofs_payload_scores_offset(sqe->demand_count) + ofs_scores_size_bytes(sqe);
 	case OFS_OP_HINT:
 		return sqe->demand_count * (uint64_t)sizeof(struct ofs_guess);
 	default:

@@ -10,8 +10,9 @@
  * After a kill at any moment, open finds every acknowledged record; a record that is torn,
  * corrupt, foreign or of another length is a miss and a counter, never data.
  *
- * A store key names its bytes: two puts of one key carry the same payload. A delete is of this run:
- * until nothing lives in its segment, and a mark says so, the next open may find the block.
+ * A store key names its bytes: two puts of one key carry the same payload. What is deleted, expired
+ * or failed is wiped on the device, in every copy (src/store/wipe.c); a delete whose wipes have
+ * ended is one for every later open.
  *
  * One thread owns a store: the same that polls its storage. Calls that start I/O queue it and
  * return 0, or -EAGAIN when busy (poll, then try again), -ENOSPC when the store is full, -ENOENT
@@ -41,6 +42,7 @@ struct ofs_store_config {
 	uint32_t reserve_segments; /* kept free for the cleaner; at least 1 */
 	uint32_t format;           /* enum ofs_store_make */
 	uint32_t codec;            /* enum ofs_codec_dtype: how payloads that shrink are written */
+	uint32_t erase;            /* 1: what is deleted is overwritten, not its trailer alone */
 	struct ofs_key uuid;       /* not 0: this store and no other, and none is made */
 	struct ofs_dma_config memory;
 };
@@ -61,6 +63,7 @@ struct ofs_store_stats {
 	uint64_t recovered;          /* blocks found at open */
 	uint64_t recovery_torn;      /* records refused at open */
 	uint64_t io_errors;
+	uint64_t wiped;            /* records that were overwritten because they were deleted */
 	uint64_t puts_coded;       /* puts that were written coded */
 	uint64_t put_bytes_spared; /* that they did not write */
 };
@@ -76,7 +79,8 @@ struct ofs_store_entry {
 struct ofs_store_done {
 	uint64_t user;
 	/* 0, -EIO, -ENOSPC (the disk below is full), -EBADMSG (failed its check: the block is gone from
-	 * the index). Never -ETIMEDOUT: deadlines are the caller's. */
+	 * the index), -ENOENT (deleted while it was read). Never -ETIMEDOUT: deadlines are the
+	 * caller's. */
 	int32_t rc;
 	uint32_t length; /* get: payload bytes */
 };
@@ -116,7 +120,16 @@ int ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint
  * absent. */
 uint64_t ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key,
 	uint32_t layer);
+/*
+ * From now on nobody reads it, and it is as if it had never been: -ENOENT for whoever reads it now,
+ * unless the read ends well. For the next open it is gone when ofs_store_wiped says so.
+ */
 int ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer);
+/*
+ * Whether the next open finds nothing of what the tenant has lost until the ticket was taken; a
+ * ticket of 0 is taken now. -EAGAIN: not yet. Where a drive refuses the writes, that stays so.
+ */
+int ofs_store_wiped(struct ofs_store *store, uint32_t tenant, uint64_t *ticket);
 int ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max);
 /*
  * Expire, clean, reclaim: bounded work per call. Expired or dropped blocks are reported in
@@ -132,6 +145,9 @@ uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
 /* Recounts everything that is counted as it goes; 0, or the number of what does not agree. */
 int ofs_store_verify(const struct ofs_store *store);
 /* cdef: end */
+
+/* Copies of the tenant's lost blocks that the next open could find. */
+uint64_t ofs_store_wiping(const struct ofs_store *store, uint32_t tenant);
 
 /* Segments of the tenant in which nothing lives, and that are not yet marked so. */
 uint32_t ofs_store_marking(const struct ofs_store *store, uint32_t tenant);

@@ -25,7 +25,10 @@
 
 enum { OFS_VERBS_GID_AUTO = -1 };
 
-/* All zero but gid_index OFS_VERBS_GID_AUTO: the first device, its first port, its own choice. */
+/*
+ * All zero but gid_index OFS_VERBS_GID_AUTO: what is open; else the first device, its first port,
+ * its own choice.
+ */
 struct ofs_verbs_config {
 	char device[OFS_VERBS_NAME_SIZE_BYTES]; /* "": the first with an active port */
 	uint32_t port;                          /* 0: the first that is active */
@@ -52,6 +55,12 @@ uint32_t ofs_verbs_version(void);
  */
 int ofs_verbs_open(const struct ofs_verbs_config *config, const void *services, char *error,
 	size_t error_size_bytes);
+/*
+ * Device, port and GID from which the DPU of an attach is reached, as the kernel routes. `blob`:
+ * what the attach gave. -ENOSYS, -ENODEV without rdma_cm; -ENOENT the DPU's GID is no IP address;
+ * -EPROTO, -EINVAL no such blob; -errno no way from any adapter.
+ */
+int ofs_verbs_route(const void *blob, uint32_t size_bytes, struct ofs_verbs_config *config);
 /* What ofs_verbs_open opened; -ENODEV before. */
 int ofs_verbs_adapter_get(struct ofs_verbs_adapter *adapter);
 /* The `struct ofs_fabric_side *` for ofs_fabric_add. */

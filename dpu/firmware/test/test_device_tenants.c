@@ -84,6 +84,16 @@ finish(struct world_flight *flight)
 	world_expect(&flight->out, 0);
 }
 
+/* All of the first tenant's demands are on their way: what it has then. */
+static struct ofs_tenant_status
+flooded(struct neighbours *pair, struct world_flight *flights)
+{
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++)
+		ask(pair, 0, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flights[i]);
+	world_pass(&pair->world, 20000);
+	return figures(&pair->world, 0);
+}
+
 /*
  * One tenant floods with demands; the other asks once. Between its question and its answer the
  * flood gets what the weights say, a turn and what flew already, and no more: whatever waits.
@@ -96,10 +106,7 @@ test_flood_of_demands(void)
 	struct neighbours pair;
 
 	neighbours_open(&pair, NULL);
-	for (uint32_t i = 0; i < FLOOD_STEPS; i++)
-		ask(&pair, 0, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flood[i]);
-	world_pass(&pair.world, 20000);
-	before = figures(&pair.world, 0);
+	before = flooded(&pair, flood);
 	assert(before.waiting > FLOOD_BLOCKS); /* the flood is there */
 	assert(before.in_flight <= before.in_flight_max && before.in_flight_max == BOUND);
 	ask(&pair, 1, 0, VICTIM_BLOCKS, &victim);
@@ -249,10 +256,7 @@ test_held_back(void)
 	struct neighbours pair;
 
 	neighbours_open(&pair, few_reads);
-	for (uint32_t i = 0; i < FLOOD_STEPS; i++)
-		ask(&pair, 0, FLOOD_BLOCKS * i, FLOOD_BLOCKS, &flood[i]);
-	world_pass(&pair.world, 20000);
-	before = figures(&pair.world, 0);
+	before = flooded(&pair, flood);
 	assert(before.held_back > 0 && before.waiting + before.in_flight <= 2 * FLOOD_BLOCKS);
 	ask(&pair, 1, 0, VICTIM_BLOCKS, &victim);
 	finish(&victim);

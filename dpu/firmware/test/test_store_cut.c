@@ -1,6 +1,7 @@
 /*
- * Is every acknowledged block there after the power is cut at any moment, and are no other bytes
- * served than were written, whatever the device does meanwhile?
+ * Is every acknowledged block there after the power is cut at any moment, are no other bytes served
+ * than were written, and does nothing come back whose delete was acknowledged, whatever the device
+ * does meanwhile?
  *
  * Each seed draws its own geometry and fault rates, then mixes puts, gets, deletes, ticks and
  * cuts of the power on one device. `test_store_cut SEED COUNT` runs COUNT seeds from SEED on; a
@@ -25,9 +26,13 @@ struct store_world {
 	uint64_t now_s;
 	uint8_t stored[BLOCKS][LAYERS]; /* acknowledged and not given up since */
 	uint8_t busy[BLOCKS][LAYERS];   /* puts in flight */
+	uint8_t gone[BLOCKS][LAYERS];   /* 1: deleted, 2: and that is acknowledged */
+	uint64_t ticket[2];             /* of the tenants: who waits for their deletes */
+	uint64_t deleted;               /* deletes that were acknowledged */
 	uint32_t number[IO];            /* of the operation in this buffer */
 	uint32_t layer[IO];
-	uint8_t used[IO]; /* 0 free, 1 put, 2 get */
+	uint8_t used[IO];      /* 0 free, 1 put, 2 get */
+	uint8_t overtaken[IO]; /* its block was deleted since it began */
 	uint64_t acknowledged;
 	uint64_t served;
 	uint64_t lost_checks;
@@ -70,6 +75,9 @@ open_store(struct store_world *w)
 	HOLDS(w, ofs_store_verify(w->store) == 0);
 	memset(w->used, 0, sizeof(w->used));
 	memset(w->busy, 0, sizeof(w->busy));
+	memset(w->ticket, 0, sizeof(w->ticket));
+	for (uint32_t i = 0; i < BLOCKS * LAYERS; i++)
+		w->gone[i / LAYERS][i % LAYERS] &= 2; /* who waited for the others heard nothing */
 }
 
 static void
@@ -88,17 +96,41 @@ ended(struct store_world *w, const struct ofs_store_done *done)
 		}
 	} else {
 		HOLDS(w, w->used[i] == 2);
-		HOLDS(w, done->rc == 0 || done->rc == -EBADMSG || (w->lying && done->rc == -EIO));
+		HOLDS(w,
+			done->rc == 0 || done->rc == -EBADMSG || (w->lying && done->rc == -EIO)
+				|| (done->rc == -ENOENT && w->overtaken[i]));
 		if (done->rc == 0) {
 			HOLDS(w, block_matches(&w->config, number, layer, buffers[i], done->length));
 			w->served++;
-		} else {
+		} else if (done->rc != -ENOENT) {
 			w->lost_checks++;
 			HOLDS(w, w->lying || !w->stored[number][layer]);
 			w->stored[number][layer] = 0;
 		}
 	}
 	w->used[i] = 0;
+}
+
+/* Deletes of a tenant that stand on the device by now; who waits takes a ticket now and then. */
+static void
+acknowledge(struct store_world *w)
+{
+	for (uint32_t tenant = 0; tenant < 2; tenant++) {
+		if (w->ticket[tenant] == 0) {
+			for (uint32_t i = tenant; i < BLOCKS; i += 2)
+				for (uint32_t layer = 0; layer < LAYERS; layer++)
+					w->gone[i][layer] |= w->gone[i][layer] == 1 ? 4 : 0;
+		}
+		if (ofs_store_wiped(w->store, tenant, &w->ticket[tenant]) != 0)
+			continue;
+		w->ticket[tenant] = 0;
+		for (uint32_t i = tenant; i < BLOCKS; i += 2) {
+			for (uint32_t layer = 0; layer < LAYERS; layer++) {
+				w->deleted += w->gone[i][layer] == 5;
+				w->gone[i][layer] = w->gone[i][layer] == 5 ? 2 : w->gone[i][layer];
+			}
+		}
+	}
 }
 
 static void
@@ -109,6 +141,7 @@ poll_store(struct store_world *w)
 
 	for (int i = 0; i < count; i++)
 		ended(w, &done[i]);
+	acknowledge(w);
 }
 
 static void
@@ -125,10 +158,12 @@ start(struct store_world *w, uint32_t kind)
 	block_name(number, &key);
 	w->number[i] = number;
 	w->layer[i] = layer;
+	w->overtaken[i] = 0;
 	if (kind == 1) {
 		block_fill(&w->config, number, layer, buffers[i]);
 		rc = ofs_store_put(w->store, number % 2, &key, layer, buffers[i], i, w->now_s);
 		w->busy[number][layer] += rc == 0;
+		w->gone[number][layer] = rc == 0 ? 0 : w->gone[number][layer];
 		w->full += rc == -ENOSPC;
 		HOLDS(w, rc == 0 || rc == -EAGAIN || rc == -ENOSPC);
 	} else {
@@ -153,6 +188,9 @@ static void delete(struct store_world *w)
 	rc = ofs_store_delete(w->store, &key, layer);
 	HOLDS(w, rc == 0 || !w->stored[number][layer] || w->lying);
 	w->stored[number][layer] = 0;
+	for (uint32_t i = 0; i < IO; i++)
+		w->overtaken[i] |= w->number[i] == number && w->layer[i] == layer;
+	w->gone[number][layer] = 1; /* also where nobody knew it: a write of it may have failed */
 }
 
 /* Everything that was acknowledged is there, with its bytes. */
@@ -166,6 +204,7 @@ check_all(struct store_world *w)
 			HOLDS(w, rc != -EILSEQ);
 			HOLDS(w, rc == 0 || !w->stored[number][layer] || w->lying);
 			HOLDS(w, rc == 0 || rc == -ENOENT || rc == -EBADMSG || w->lying);
+			HOLDS(w, rc != 0 || w->gone[number][layer] != 2 || w->lying);
 		}
 	}
 }
@@ -193,6 +232,7 @@ cut(struct store_world *w)
 	w->device.write_eio_percent = 0;
 	if (w->seed % 2 == 0) /* what was coded is read by whoever codes no more */
 		w->config.codec = draw(w, 2) == 0 ? OFS_CODEC_OFF : OFS_CODEC_FP8_E5M2;
+	w->config.erase = w->seed % 5 == 0 && draw(w, 2) == 0;
 	open_store(w);
 	w->device.write_eio_percent = eio;
 	if (draw(w, 3) == 0)
@@ -264,6 +304,7 @@ main(int argc, char **argv)
 	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
 	uint64_t count = argc > 2 ? strtoull(argv[2], NULL, 10) : 200;
 	uint64_t acknowledged = 0;
+	uint64_t deleted = 0;
 	uint64_t served = 0;
 	uint64_t checks = 0;
 	uint64_t full = 0;
@@ -274,6 +315,7 @@ main(int argc, char **argv)
 	for (uint64_t seed = first; seed < first + count; seed++) {
 		run(seed);
 		acknowledged += world.acknowledged;
+		deleted += world.deleted;
 		served += world.served;
 		checks += world.lost_checks;
 		full += world.full;
@@ -281,13 +323,15 @@ main(int argc, char **argv)
 		coded += world.coded;
 		discarded += world.discarded;
 	}
-	printf("store cut ok: %llu seeds, %llu puts acknowledged, %llu gets served, %llu failed their "
-		   "check, %llu refused as full, %llu moved, %llu coded, %llu segments discarded\n",
-		(unsigned long long)count, (unsigned long long)acknowledged, (unsigned long long)served,
-		(unsigned long long)checks, (unsigned long long)full, (unsigned long long)moved,
-		(unsigned long long)coded, (unsigned long long)discarded);
+	printf("store cut ok: %llu seeds, %llu puts and %llu deletes acknowledged, %llu gets served, "
+		   "%llu failed their check, %llu refused as full, %llu moved, %llu coded, %llu segments "
+		   "discarded\n",
+		(unsigned long long)count, (unsigned long long)acknowledged, (unsigned long long)deleted,
+		(unsigned long long)served, (unsigned long long)checks, (unsigned long long)full,
+		(unsigned long long)moved, (unsigned long long)coded, (unsigned long long)discarded);
 	/* A run in which these never happened would prove nothing. */
 	assert(count < 100
-		|| (served > 0 && checks > 0 && full > 0 && moved > 0 && coded > 0 && discarded > 0));
+		|| (deleted > 0 && served > 0 && checks > 0 && full > 0 && moved > 0 && coded > 0
+			&& discarded > 0));
 	return 0;
 }

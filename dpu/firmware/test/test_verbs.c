@@ -5,6 +5,7 @@
 #include "port/verbs_blob.h"
 #include "side.h"
 #include "support_dpu.h"
+#include "verbs.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -94,6 +95,30 @@ an_answer_that_cannot_be_is_refused(void)
 	answer.address.first_packet = 1u << 24;
 	assert(check_answer(&answer, sizeof(answer)) == -EINVAL);
 }
+
+#ifdef OFS_HAVE_VERBS
+/* What is no address of IP is not asked about, and what is no blob is not even read. */
+static void
+a_way_is_asked_for_an_address_only(void)
+{
+	struct ofs_attachment attachment = {0};
+	struct ofs_blob_verbs content = good_blob();
+	struct ofs_verbs_config config = {.gid_index = OFS_VERBS_GID_AUTO};
+	const struct ofs_verbs_config before = config;
+	int rc;
+
+	content.address.gid[0] = 0xfe;
+	content.address.gid[1] = 0x80;
+	ofs_blob_write(&attachment, "verbs", &content, sizeof(content));
+	rc = ofs_verbs_route(attachment.blob, attachment.blob_size_bytes, &config);
+	assert(rc == -ENOENT || rc == -ENOSYS);
+	assert(ofs_verbs_route(attachment.blob, sizeof(attachment.blob) + 1, &config) == -EPROTO);
+	assert(ofs_verbs_route(attachment.blob, 8, &config) < 0);
+	attachment.blob[0] ^= 1;
+	assert(ofs_verbs_route(attachment.blob, attachment.blob_size_bytes, &config) == -EPROTO);
+	assert(memcmp(&config, &before, sizeof(config)) == 0);
+}
+#endif
 
 static void
 open_dpu(struct support_dpu *dpu)
@@ -391,6 +416,9 @@ main(void)
 
 	a_blob_that_cannot_be_is_refused();
 	an_answer_that_cannot_be_is_refused();
+#ifdef OFS_HAVE_VERBS
+	a_way_is_asked_for_an_address_only();
+#endif
 	support_add_sides();
 	if (ofs_port_find("verbs") != NULL) {
 		a_killed_dpu_is_seen(children[0], in[0], out[0]);

@@ -52,6 +52,7 @@ PACKAGES = (
     "ibverbs-utils", "rdmacm-utils", "perftest", "nvme-cli", "pciutils", "fio",
     # what Offstage is compiled with; not in the file system
     "libc6-dev", "libpython3.11-dev", "liburing-dev", "libxxhash-dev", "libibverbs-dev",
+    "librdmacm-dev",
 )  # fmt: skip
 NOT_IN_A_GUEST = ("matplotlib", "pyarrow")
 """Dependencies of Offstage that only reports and capture files need; both are drawn outside."""

@@ -195,11 +195,13 @@ def _link(folder: Path, name: str) -> list[str]:
 
 
 def _drive(out: Path, fdp: bool) -> list[str]:
-    """A fresh NVMe drive; with flexible data placement where this QEMU has it."""
+    """A fresh NVMe drive that forgets what is given back to it; with flexible data placement where
+    this QEMU has it."""
     image = out / "nvme.img"
     with image.open("wb") as file:
         file.truncate(NVME_BYTES)
-    back = ["-drive", f"file={image.resolve()},if=none,id=flash,format=raw,cache=none,aio=threads"]
+    back = ["-drive", f"file={image.resolve()},if=none,id=flash,format=raw,cache=none,aio=threads,"
+            "discard=unmap"]  # fmt: skip
     if not fdp:
         return [*back, "-device", "nvme,id=nvme0,serial=offstage,drive=flash"]
     return [

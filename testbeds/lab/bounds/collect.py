@@ -30,7 +30,7 @@ from offstage.bindings.bounds import (
     compulsory,
 )
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.lab.bounds.predictors import PREDICTORS, Asked, asked
+from offstage.testbeds.lab.bounds.predictors import PREDICTORS, Asked, Foreseen, asked
 from offstage.testbeds.progress import Progress, Silent
 from offstage.testbeds.workloads.selections.slab import Slab, Workload
 
@@ -111,17 +111,29 @@ class Collector:
         self._expected = dict.fromkeys(self.sessions, 0)
         self._steps = steps
         row_count = sum(steps.values()) * workload.layer_count
-        # Memory that is never written is never taken: room for what every selection could demand.
-        room = row_count * workload.select_blocks
-        self._demands, self._marks = np.empty(room, np.uint32), np.empty(room, np.uint8)
+        firsts = np.cumsum([0, *steps.values()]) * workload.layer_count
+        self._first_row = dict(zip(steps, firsts.tolist(), strict=False))
+        self._room = row_count * workload.select_blocks
+        self._taken: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]] = {}
         self._count = self._row_count = 0
         self._rows = np.zeros(row_count, BOUND_ROW)
         shape = (len(PREDICTORS), 2, row_count, len(self.buffer_blocks))
         self._predicted = np.zeros(shape, np.uint16)
 
-    def add(self, slab: Slab, served: Bools | None = None) -> None:
-        """The next steps of one session; `served` as `Served` says. BadInput for a slab that does
-        not follow, an ordinal that is not written yet, or more blocks than `select_blocks`."""
+    def look(self, slab: Slab) -> list[list[Foreseen | None]]:
+        """What each predictor makes of a slab, whatever is demanded of it: for `add` of this
+        collector and of others over the same slabs and buffers."""
+        return [one.look(slab) for one in self._predictors]
+
+    def add(
+        self,
+        slab: Slab,
+        served: Bools | None = None,
+        foreseen: list[list[Foreseen | None]] | None = None,
+    ) -> None:
+        """The next steps of one session; `served` as `Served` says, `foreseen` where it is known.
+        BadInput for a slab that does not follow, an ordinal that is not written yet, or more
+        blocks than `select_blocks`."""
         expected = self._expected.get(slab.session)
         steps, layers, width = slab.selected.shape
         if slab.first_step != expected or slab.first_step + steps > self._steps[slab.session]:
@@ -134,31 +146,34 @@ class Collector:
         asks = asked(self.workload, slab, served)
         layer, column = np.nonzero(asks.demanded.reshape(-1, width))
         chunks = self._chunks[slab.session][slab.selected.reshape(-1, width)[layer, column]]
-        end = self._count + len(chunks)
-        if end > len(self._demands):
+        self._count += len(chunks)
+        if self._count > self._room:
             raise BadInput(
                 f"more than {self.workload.select_blocks} blocks are selected on average",
                 "bounds",
                 "a workload's select_blocks is the most that one layer selects",
             )
-        new = slice(self._count, end)
-        self._demands[new] = (layer % layers).astype(np.uint32) * self._chunk_count + chunks
         marks = asks.nontrivial * np.uint8(NONTRIVIAL) + asks.written * np.uint8(WRITTEN)
-        self._marks[new] = marks.reshape(-1, width)[layer, column]
-        self._count = end
-        self._add_rows(slab, asks)
+        first = self._first_row[slab.session] + slab.first_step * layers
+        self._taken[first] = (
+            (layer % layers).astype(np.uint32) * self._chunk_count + chunks,
+            marks.reshape(-1, width)[layer, column],
+        )
+        self._add_rows(slab, asks, first, self.look(slab) if foreseen is None else foreseen)
 
-    def _add_rows(self, slab: Slab, asks: Asked) -> None:
+    def _add_rows(
+        self, slab: Slab, asks: Asked, first: int, foreseen: list[list[Foreseen | None]]
+    ) -> None:
         steps, layers, _ = slab.selected.shape
-        here = slice(self._row_count, self._row_count + steps * layers)
-        self._row_count = here.stop
+        here = slice(first, first + steps * layers)
+        self._row_count += steps * layers
         rows = self._rows[here].reshape(steps, layers)
         rows["session"], rows["layer"] = slab.session, np.arange(layers)
         rows["step"] = slab.first_step + np.arange(steps)[:, None]
         rows["demands"] = asks.demanded.sum(axis=-1)
         rows["nontrivial"] = (asks.demanded & asks.nontrivial).sum(axis=-1)
-        for to, predictor in zip(self._predicted, self._predictors, strict=True):
-            for kind, hits in zip(to, predictor.predict(slab, asks), strict=True):
+        for to, predictor, seen in zip(self._predicted, self._predictors, foreseen, strict=True):
+            for kind, hits in zip(to, predictor.hits(slab, asks, seen), strict=True):
                 kind[here] = hits.reshape(steps * layers, -1)
 
     def collect(self, served: Served = lambda _: None, progress: Progress | None = None) -> None:
@@ -179,16 +194,17 @@ class Collector:
             )
         offsets = np.zeros(len(self._rows) + 1, np.uint64)
         np.cumsum(self._rows["demands"], out=offsets[1:])
+        taken = [self._taken[first] for first in sorted(self._taken)]
         return Demands(
-            self._demands[: self._count],
+            np.concatenate([demands for demands, _ in taken]),
             offsets,
-            self._marks[: self._count],
+            np.concatenate([marks for _, marks in taken]),
             self.workload.layer_count * self._chunk_count,
             self._order(),
         )
 
     def rows(self) -> npt.NDArray[np.void]:
-        """`BOUND_ROW` of all that was added, in that order, without hits."""
+        """`BOUND_ROW` of all, session by session, without hits."""
         return self._rows.copy()
 
     def _nominal(self) -> npt.NDArray[np.int64]:

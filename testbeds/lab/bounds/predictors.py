@@ -19,13 +19,18 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload
 
-__all__ = ["PREDICTORS", "Asked", "LastStep", "Predictor", "TwoAverages", "asked", "written_count"]
+__all__ = [
+    "PREDICTORS", "Asked", "Foreseen", "LastStep", "Predictor", "TwoAverages", "asked",
+    "written_count",
+]  # fmt: skip
 
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.uint16]
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[Any]  # uint32, or uint64 where a layer has more than 65,536 blocks
 Scores = npt.NDArray[np.uint16]
+Foreseen = tuple[Keys, list[Keys]]
+"""Ranks of every block of a layer, and of each buffer the least that it holds."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,11 @@ class Predictor(ABC):
     def take(self, slab: Slab, served: Bools | None = None) -> tuple[Counts, Counts]:
         """Hits and non-trivial hits, uint16 `[steps, layers, buffers]`; slabs of one session in
         order. BadInput where a slab does not follow the one before."""
-        return self.predict(slab, asked(self._workload, slab, served))
+        return self.hits(slab, asked(self._workload, slab, served), self.look(slab))
 
-    def predict(self, slab: Slab, asks: Asked) -> tuple[Counts, Counts]:
-        """As `take`, of what is demanded already."""
-        steps, layers, _ = slab.selected.shape
-        hits = np.zeros((2, steps, layers, len(self._buffers)), np.uint16)
+    def look(self, slab: Slab) -> list[Foreseen | None]:
+        """Of each step of the slab what is known before it, None where that is nothing."""
+        steps = len(slab.selected)
         before = self._ahead.pop(slab.session, None)
         if slab.first_step == 0 and before is None:
             before = self._begins(slab.session)
@@ -69,22 +73,35 @@ class Predictor(ABC):
                 "predictor",
                 "give each session's slabs in order",
             )
+        found: list[Foreseen | None] = []
         for step in range(steps):
-            if before is not None:
-                ordinals = np.where(asks.demanded[step], slab.selected[step], 0)
-                mine = np.take_along_axis(before, ordinals.astype(np.int64), axis=-1)
-                # Rare: only where the step before knew fewer blocks.
-                new = asks.written[step] & (slab.selected[step] >= self._known(slab, asks, step))
-                for at, limit in enumerate(_limits(before, self._buffers)):
-                    hit = asks.demanded[step] & ((mine >= limit[:, None]) | new)
-                    hits[0, step, :, at] = hit.sum(axis=-1)
-                    hits[1, step, :, at] = (hit & asks.nontrivial[step]).sum(axis=-1)
+            found.append(None if before is None else (before, _limits(before, self._buffers)))
             before = _keys(self._ranks(slab.session, slab.scores[step]))
         assert before is not None, "a slab has a step"
         if slab.first_step + steps < self._workload.sessions[slab.session].steps:
             self._ahead[slab.session] = before
         else:
             self._ended(slab.session)
+        return found
+
+    def hits(
+        self, slab: Slab, asks: Asked, foreseen: list[Foreseen | None]
+    ) -> tuple[Counts, Counts]:
+        """What of the slab's demands was foreseen; as `take`."""
+        steps, layers, _ = slab.selected.shape
+        hits = np.zeros((2, steps, layers, len(self._buffers)), np.uint16)
+        for step, seen in enumerate(foreseen):
+            if seen is None:
+                continue
+            before, limits = seen
+            ordinals = np.where(asks.demanded[step], slab.selected[step], 0)
+            mine = np.take_along_axis(before, ordinals.astype(np.int64), axis=-1)
+            # Rare: only where the step before knew fewer blocks.
+            new = asks.written[step] & (slab.selected[step] >= self._known(slab, asks, step))
+            for at, limit in enumerate(limits):
+                hit = asks.demanded[step] & ((mine >= limit[:, None]) | new)
+                hits[0, step, :, at] = hit.sum(axis=-1)
+                hits[1, step, :, at] = (hit & asks.nontrivial[step]).sum(axis=-1)
         return hits[0], hits[1]
 
     def _begins(self, session: int) -> Keys | None:

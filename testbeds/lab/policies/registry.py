@@ -7,6 +7,7 @@ says whose mistake it is. Nothing here touches the core.
 """
 
 import difflib
+import functools
 import importlib
 import re
 import sys
@@ -14,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -299,6 +301,20 @@ def _package(one: EntryPoint) -> str:
 
 def _offered() -> dict[str, list[EntryPoint]]:
     """Entry points by name, none of them loaded."""
+    return _offered_at(tuple((place, _changed_ns(place)) for place in sys.path))
+
+
+def _changed_ns(place: str) -> int:
+    try:
+        return Path(place).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=4)
+def _offered_at(places: tuple[tuple[str, int], ...]) -> dict[str, list[EntryPoint]]:
+    """Of what lies in `places` as they are: to read what is installed takes longer than to draw
+    a step of a workload, and a policy is parsed for every point of every seed."""
     offered: dict[str, list[EntryPoint]] = {}
     for one in entry_points(group=GROUP):
         offered.setdefault(one.name, []).append(one)

@@ -1,9 +1,9 @@
 """Tasks on all cores of this machine, or on a dask cluster; finished parts are kept as they come.
 
-Model: the caller's process hands out tasks and writes the parts that come back; it computes only
-where there is one job. A worker that dies takes nobody with it (`pool.py`, `cluster.py`). Progress
-is counted in session-steps: workers of a local pool add to one shared counter; a cluster's tasks
-count when they end.
+Model: the caller's process hands out groups of tasks and writes the parts that come back; it
+computes only where there is one job. A worker that dies takes nobody with it. Progress is counted
+in session-steps: workers of a local pool add to one shared counter; a cluster's groups count when
+they end.
 """
 
 import concurrent.futures
@@ -26,8 +26,8 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput, Incompatible, Missing, OffstageError, RunFailed
 from offstage.testbeds.lab.run import parts
-from offstage.testbeds.lab.run.plan import Task
-from offstage.testbeds.lab.run.task import Failure, TaskResult, failures_of, run_task
+from offstage.testbeds.lab.run.plan import Group
+from offstage.testbeds.lab.run.task import Failure, TaskResult, failures_of, run_together
 from offstage.testbeds.progress import Progress
 
 __all__ = ["default_jobs", "execute", "on_cluster", "on_machine", "open_cluster", "steps_of"]
@@ -39,7 +39,7 @@ def default_jobs() -> int:
 
 
 def execute(
-    tasks: Sequence[Task],
+    groups: Sequence[Group],
     folder: Path,
     code: str,
     progress: Progress,
@@ -48,15 +48,16 @@ def execute(
     cluster: str = "",
     stop_at_failure: bool = False,
 ) -> list[Failure]:
-    """Run every task, keep its parts in `folder`, and give what failed.
+    """Run every group of tasks that draw the same selections, keep their parts in `folder`, and
+    give what failed.
 
     `stop_at_failure`: after the first failure nothing new begins. RunFailed where a part cannot be
     written or a cluster cannot be reached, Incompatible where its workers run other code.
     """
     failures: list[Failure] = []
-    if not tasks:
+    if not groups:
         return failures
-    with closing(_results(tasks, code, progress, jobs, cluster)) as results:
+    with closing(_results(groups, code, progress, jobs, cluster)) as results:
         for result in results:
             for name, part in result.parts.items():
                 parts.write(folder / f"{name}.npz", part)
@@ -66,30 +67,40 @@ def execute(
     return failures
 
 
-def steps_of(task: Task) -> int:
-    """Session-steps of a task."""
-    return task.spec.workload.sessions * task.spec.workload.steps
+def steps_of(group: Group) -> int:
+    """Session-steps that are made for it."""
+    work = group[0].spec.workload
+    return work.sessions * work.steps
 
 
 def _results(
-    tasks: Sequence[Task], code: str, progress: Progress, jobs: int, cluster: str
+    groups: Sequence[Group], code: str, progress: Progress, jobs: int, cluster: str
 ) -> Generator[TaskResult, None, None]:
     if cluster:
-        yield from on_cluster(tasks, code, progress, cluster)
-    elif jobs == 1 or len(tasks) == 1:
-        for task in tasks:
-            yield run_task(task, code, progress.advance)
+        yield from on_cluster(groups, code, progress, cluster)
+    elif jobs == 1 or len(groups) == 1:
+        for group in groups:
+            yield run_together(group, code, progress.advance)
     else:
-        yield from on_machine(tasks, code, progress, min(jobs, len(tasks)))
+        yield from on_machine(groups, code, progress, min(jobs, len(groups)))
+
+
+def _smaller(group: Group) -> list[Group]:
+    """Its tasks one by one, or of one task its points; nothing where it is a single one."""
+    if len(group) > 1:
+        return [(task,) for task in group]
+    (task,) = group
+    points = task.points if len(task.points) > 1 else ()
+    return [(replace(task, points=(point,)),) for point in points]
 
 
 # Tasks on several processes of this machine, where one that dies takes no other with it.
 #
 # Model: no more tasks are handed out than there are processes, so that when a pool breaks, what
-# was handed out is what ran. Those tasks are run again one by one, each in a process of its own;
-# one that kills it once more is cut into its points, and a point that kills its own is the one at
-# fault. So a machine that was short of memory for all of them still gets every result, and a
-# policy that crashes costs its own points.
+# was handed out is what ran. Those groups are run again one by one, each in a process of its own;
+# one that kills it once more is cut into its tasks and these into their points, and a point that
+# kills its own is the one at fault. So a machine that was short of memory for all of them still
+# gets every result, and a policy that crashes costs its own points.
 
 POOL_POLL_S = 0.2
 
@@ -108,7 +119,7 @@ class _Pool:
         self._executor = concurrent.futures.ProcessPoolExecutor(
             jobs, context, _begin, (self._counter,)
         )
-        self.running: dict[concurrent.futures.Future[TaskResult], Task] = {}
+        self.running: dict[concurrent.futures.Future[TaskResult], Group] = {}
 
     def __enter__(self) -> "_Pool":
         return self
@@ -120,16 +131,16 @@ class _Pool:
                 child.terminate()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def submit(self, task: Task, code: str) -> bool:
+    def submit(self, group: Group, code: str) -> bool:
         """Hand it out; False where a process has died, and the pool with it."""
         try:
             with _interrupts_blocked(), _script_hidden():
-                self.running[self._executor.submit(_work, task, code)] = task
+                self.running[self._executor.submit(_work, group, code)] = group
         except BrokenProcessPool:
             return False
         return True
 
-    def ended(self) -> list[tuple[Task, TaskResult | None]]:
+    def ended(self) -> list[tuple[Group, TaskResult | None]]:
         """What has ended after at most `POOL_POLL_S`; without a result where its process died."""
         done, _ = concurrent.futures.wait(
             self.running, POOL_POLL_S, concurrent.futures.FIRST_COMPLETED
@@ -141,12 +152,12 @@ class _Pool:
 
 
 def on_machine(
-    tasks: Sequence[Task], code: str, progress: Progress, jobs: int
+    groups: Sequence[Group], code: str, progress: Progress, jobs: int
 ) -> Generator[TaskResult, None, None]:
     """Results in the order in which they come."""
-    waiting = deque(tasks)
+    waiting = deque(groups)
     while waiting:
-        died: list[Task] = []
+        died: list[Group] = []
         with _Pool(jobs, progress) as pool:
             whole = True
             while (waiting or pool.running) and whole:
@@ -154,34 +165,34 @@ def on_machine(
                     whole = pool.submit(waiting[0], code)
                     if whole:
                         waiting.popleft()
-                for task, result in pool.ended():
+                for group, result in pool.ended():
                     if result is not None:
                         yield result
                     else:
-                        died.append(task)
+                        died.append(group)
                         whole = False
             died += pool.running.values()
             pool.running.clear()
-        for task in died:
-            yield from _alone(task, code, progress)
+        for group in died:
+            yield from _alone(group, code, progress)
 
 
-def _alone(task: Task, code: str, progress: Progress) -> Iterator[TaskResult]:
-    """One task after a death, in a process of its own; then point by point."""
-    ended: list[tuple[Task, TaskResult | None]] = []
+def _alone(group: Group, code: str, progress: Progress) -> Iterator[TaskResult]:
+    """One group after a death, in a process of its own; then task by task, point by point."""
+    ended: list[tuple[Group, TaskResult | None]] = []
     with _Pool(1, progress) as pool:
-        pool.submit(task, code)
+        pool.submit(group, code)
         while pool.running:
             ended = pool.ended()
     if ended and ended[0][1] is not None:
         yield ended[0][1]
-    elif len(task.points) > 1:
-        for point in task.points:
-            yield from _alone(replace(task, points=(point,)), code, progress)
+    elif smaller := _smaller(group):
+        for one in smaller:
+            yield from _alone(one, code, progress)
     else:
         error = RunFailed("the process that ran it died, alone as well", "lab",
                           "give it more memory, or see the kernel's log")  # fmt: skip
-        yield failures_of(task, error)
+        yield failures_of(group, error)
 
 
 def _pool_outcome(future: "concurrent.futures.Future[TaskResult]") -> TaskResult | None:
@@ -227,20 +238,20 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(task: Task, code: str) -> TaskResult:
+def _work(group: Group, code: str) -> TaskResult:
     def advance(steps: int) -> None:
         with _counter.get_lock():
             _counter.value += steps
 
-    return run_task(task, code, advance)
+    return run_together(group, code, advance)
 
 
 # Tasks on a dask cluster: the scheduler's address is all that is known of it.
 #
-# Model: when a worker dies, dask tries its task on others. One that has killed as many as dask
-# allows is cut into its points, so that only the point at fault fails. What a worker computes with
-# must be what the experiment was planned with. Whatever is wrong with the cluster as a whole is
-# RunFailed: what came before is kept.
+# Model: when a worker dies, dask tries its group on others. One that has killed as many as dask
+# allows is cut into its tasks, and these into their points, so that only the point at fault fails.
+# What a worker computes with must be what the experiment was planned with. Whatever is wrong with
+# the cluster as a whole is RunFailed: what came before is kept.
 
 CONNECT_S = 10
 """A scheduler answers, and a worker is there, within so long, or there is no cluster."""
@@ -249,23 +260,21 @@ ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 
 
 def on_cluster(
-    tasks: Sequence[Task], code: str, progress: Progress, address: str
+    groups: Sequence[Group], code: str, progress: Progress, address: str
 ) -> Generator[TaskResult, None, None]:
     """Results in the order in which they come."""
     distributed, opened = open_cluster(address)
     with opened as client, client.as_current():
-        waiting = {client.submit(_remote, task, code, pure=False): task for task in tasks}
+        waiting = {client.submit(_remote, one, code, pure=False): one for one in groups}
         while waiting:
             for future in _ended(distributed, client, list(waiting), address):
-                task = waiting.pop(future)
-                if _killed(distributed, future) and len(task.points) > 1:
-                    for point in task.points:
-                        alone = replace(task, points=(point,))
-                        waiting[client.submit(_remote, alone, code, pure=False)] = alone
+                group = waiting.pop(future)
+                if _killed(distributed, future) and (smaller := _smaller(group)):
+                    for one in smaller:
+                        waiting[client.submit(_remote, one, code, pure=False)] = one
                     continue
-                yield _cluster_outcome(future, task, address)
-                work = task.spec.workload
-                progress.advance(work.sessions * work.steps)
+                yield _cluster_outcome(future, group, address)
+                progress.advance(steps_of(group))
 
 
 def open_cluster(address: str) -> tuple[Any, Any]:
@@ -324,31 +333,31 @@ def _killed(distributed: Any, future: Any) -> bool:
     )
 
 
-def _remote(task: Task, code: str) -> TaskResult:
+def _remote(group: Group, code: str) -> TaskResult:
     """On a worker."""
     if parts.code_version() != code:
-        return failures_of(task, Incompatible(
+        return failures_of(group, Incompatible(
             "the worker runs other code", "--cluster", "install the same Offstage everywhere"
         ))  # fmt: skip
-    return run_task(task, code, _nothing)
+    return run_together(group, code, _nothing)
 
 
 def _nothing(steps: int) -> None:
     """Progress is counted where the task was handed out."""
 
 
-def _cluster_outcome(future: Any, task: Task, address: str) -> TaskResult:
-    """The task's result; where its workers died or cannot run it, every point of it has failed."""
+def _cluster_outcome(future: Any, group: Group, address: str) -> TaskResult:
+    """The group's result; where its workers died or cannot run it, every point of it has failed."""
     try:
         found: TaskResult = future.result()
         return found
     except OffstageError as error:
-        return failures_of(task, error)
+        return failures_of(group, error)
     except Exception as error:  # another process's: whatever it was, others go on
         what = type(error).__name__
         if what != "KilledWorker":  # whose text is about dask's own names
             what += f": {error}"
-        return failures_of(task, RunFailed(
+        return failures_of(group, RunFailed(
             f"no worker could run it ({what:.200})", f"--cluster {address}",
             "see the workers' logs",
         ))  # fmt: skip

@@ -15,7 +15,15 @@ from typing import Any
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.execute import execute, steps_of
-from offstage.testbeds.lab.run.plan import Point, Task, build, fitted, points_of, tasks_of
+from offstage.testbeds.lab.run.plan import (
+    Point,
+    Task,
+    build,
+    fitted,
+    points_of,
+    tasks_of,
+    together,
+)
 from offstage.testbeds.lab.run.task import Failure
 from offstage.testbeds.lab.spec.load import load, variants
 from offstage.testbeds.lab.spec.schema import Spec
@@ -117,10 +125,10 @@ def compute(
     """Compute the parts that are missing in `folder`. With `stop_at_failure` the first failure is
     raised as the error it was; otherwise failures are kept in the experiment."""
     _make(folder)
-    tasks = _missing(experiment, folder, bounds_only)
-    progress.start("virtual time, session-steps", sum(steps_of(task) for task in tasks))
+    groups = together(_missing(experiment, folder, bounds_only), jobs)
+    progress.start("virtual time, session-steps", sum(steps_of(group) for group in groups))
     experiment.failures = execute(
-        tasks, folder, experiment.code, progress, jobs=jobs, cluster=cluster,
+        groups, folder, experiment.code, progress, jobs=jobs, cluster=cluster,
         stop_at_failure=stop_at_failure,
     )  # fmt: skip
     if stop_at_failure and experiment.failures:

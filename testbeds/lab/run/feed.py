@@ -3,21 +3,29 @@
 Model: engines run one after another, each until it asks for a slab that does not exist yet; when
 all of them wait, what they wait for is made. Sessions of one engine drift apart by a few steps at
 most, so a few slabs of each session exist at once. Making a slab includes what the HBM pool of the
-GPU serves, which depends on the selections alone.
+GPU serves, which depends on the selections alone; readers may have pools of several sizes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import HbmPool
-from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload, coarsen
 
-__all__ = ["Feed", "Served", "grain_of", "over_k"]
+__all__ = ["Feed", "Kind", "Served", "grain_of", "over_k"]
+
+
+class Kind(NamedTuple):
+    """What a reader's slabs are like: the units of a block that it stages one by one, 1 or the
+    spec's granules, and the HBM pool in front of it, 0 where there is none."""
+
+    grain: int
+    pool_over_k: float
 
 
 @dataclass(frozen=True)
@@ -45,11 +53,11 @@ class Served:
 
 @dataclass
 class _Source:
-    """One session's slabs to come, and the pools of its layers by grain."""
+    """One session's slabs to come, and the pools of its layers by kind."""
 
     slabs: Iterator[Slab]
     ahead: Slab | None
-    pools: dict[int, HbmPool | None]
+    pools: dict[Kind, HbmPool | None]
     made: int = 0
 
 
@@ -65,33 +73,38 @@ def _steps_that_fit(workload: Workload) -> int:
 
 
 class Feed:
-    """Slabs by (session, number), each reader's in its own grain: the staged units of one block,
-    1 or the spec's granules."""
+    """Slabs by (session, number), for each reader of its own kind."""
 
     def __init__(
-        self, workload: Workload, spec: Spec, readers: Mapping[int, int], slab_steps: int = 0
+        self,
+        workload: Workload,
+        granules: int,
+        readers: Mapping[Hashable, Kind],
+        slab_steps: int = 0,
     ) -> None:
-        """`readers`: the grain of each."""
+        """`granules`: units of a block; the workload is in units."""
         self._workload = workload
-        self._granules = spec.granules
-        self._pool_over_k = spec.tier.hbm_pool_over_k
-        self._grain_of = dict(readers)
-        self._grains = sorted(set(readers.values()))
+        self._granules = granules
+        self._kind_of = dict(readers)
+        self._kinds = sorted(set(readers.values()))
         self._readers = set(readers)
         self._slab_steps = slab_steps or _steps_that_fit(workload)
         self._sources: dict[int, _Source] = {}
-        self._held: dict[tuple[int, int], dict[int, Served | BadInput]] = {}
-        self._unread: dict[tuple[int, int], set[int]] = {}
+        self._held: dict[tuple[int, int], dict[Kind, Served | BadInput]] = {}
+        self._unread: dict[tuple[int, int], set[Hashable]] = {}
         self._wanted: dict[tuple[int, int], None] = {}
 
-    def get(self, reader: int, session: int, number: int) -> Served | None:
-        """The slab, which the reader does not ask for again; None: it has to wait. BadInput where
-        the HBM pool cannot hold one of its selections."""
+    def get(
+        self, reader: Hashable, session: int, number: int, *, wanted: bool = True
+    ) -> Served | None:
+        """The slab, which the reader does not ask for again; None: it has to wait, for what others
+        ask for if it is not `wanted`. BadInput where the HBM pool cannot hold a selection."""
         key = session, number
         if key not in self._held:
-            self._wanted[key] = None
+            if wanted:
+                self._wanted[key] = None
             return None
-        found = self._held[key][self._grain_of[reader]]
+        found = self._held[key][self._kind_of[reader]]
         self._unread[key].discard(reader)
         if not self._unread[key]:
             del self._held[key], self._unread[key]
@@ -99,7 +112,7 @@ class Feed:
             raise found
         return found
 
-    def leave(self, reader: int) -> None:
+    def leave(self, reader: Hashable) -> None:
         """The reader will ask for nothing more."""
         self._readers.discard(reader)
         for key in list(self._unread):
@@ -117,8 +130,12 @@ class Feed:
             assert slab is not None, "no slab is asked for behind the last"
             source.ahead = next(source.slabs, None)
             source.made += 1
+            coarse = {
+                grain: grain_of(slab, self._granules // grain)
+                for grain in {kind.grain for kind in self._kinds}
+            }
             self._held[session, number] = {
-                grain: self._served(source, grain, slab) for grain in self._grains
+                kind: self._served(source, kind, coarse[kind.grain]) for kind in self._kinds
             }
             self._unread[session, number] = set(self._readers)
             steps += len(slab.selected)
@@ -128,27 +145,26 @@ class Feed:
     def _source(self, session: int) -> _Source:
         if session not in self._sources:
             slabs = self._workload.slabs(session, self._slab_steps)
-            pools = {grain: self._pool(session, grain) for grain in self._grains}
+            pools = {kind: self._pool(session, kind) for kind in self._kinds}
             self._sources[session] = _Source(slabs, next(slabs, None), pools)
         return self._sources[session]
 
-    def _pool(self, session: int, grain: int) -> HbmPool | None:
-        if not self._pool_over_k:
+    def _pool(self, session: int, kind: Kind) -> HbmPool | None:
+        if not kind.pool_over_k:
             return None
         info = self._workload.sessions[session]
         blocks = info.blocks + info.steps // self._workload.block_tokens + 1
-        factor = self._granules // grain
-        size = round(self._pool_over_k * self._workload.select_blocks / factor)
+        factor = self._granules // kind.grain
+        size = round(kind.pool_over_k * self._workload.select_blocks / factor)
         return HbmPool(self._workload.layer_count, -(-blocks // factor), size)
 
-    def _served(self, source: _Source, grain: int, slab: Slab) -> Served | BadInput:
-        slab = grain_of(slab, self._granules // grain)
-        pool, width = source.pools[grain], slab.selected.shape[2]
+    def _served(self, source: _Source, kind: Kind, slab: Slab) -> Served | BadInput:
+        pool, width = source.pools[kind], slab.selected.shape[2]
         last = source.ahead is None
         if pool is None:
             return Served(slab, None, None, last)
         if width > pool.pool_blocks:
-            mend = over_k(width, pool.pool_blocks, self._pool_over_k)
+            mend = over_k(width, pool.pool_blocks, kind.pool_over_k)
             return BadInput(
                 f"a selection of {width} blocks does not fit a pool of {pool.pool_blocks}",
                 "[tier] hbm_pool_over_k", mend,

@@ -14,16 +14,18 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput
 from offstage.host.models import geometry
+from offstage.testbeds.lab.policies.policy import CoreSwitches
 from offstage.testbeds.lab.policies.registry import Combined, parse
 from offstage.testbeds.lab.results.summary import PointInfo
 from offstage.testbeds.lab.spec.load import check
-from offstage.testbeds.lab.spec.schema import PolicySpec, ReferenceSpec, Spec
+from offstage.testbeds.lab.spec.schema import PolicySpec, ReferenceSpec, Spec, TierSpec
 from offstage.testbeds.workloads.selections.slab import Workload
 
 if TYPE_CHECKING:
     from offstage.testbeds.workloads.selections.generated import GeneratedOptions, TracedWorkload
 
 __all__ = [
+    "Group",
     "Point",
     "Task",
     "build",
@@ -33,6 +35,7 @@ __all__ = [
     "points_of",
     "prefetches",
     "tasks_of",
+    "together",
     "trace_path",
 ]
 
@@ -179,13 +182,15 @@ def index_source(spec: Spec) -> list[int] | None:
 # From a spec to what is run: points, and the tasks that compute several of them at once.
 #
 # Model: a *point* is one policy at one buffer, cap and pool; it is run with every seed. A *task*
-# is one seed of one variant with some of its points, because the selections, which cost the most
-# to make, are the same for all of them. Tasks do not know each other: any order, any number of
-# processes, on any machine, gives the same bytes. Each point's result has a name of its own on
+# is one seed of one variant with some of its points, or its bounds. Tasks whose selections are the
+# same, as those of several HBM pools, are computed as a group, because selections cost the most to
+# make. Tasks do not know each other: any order, any grouping, any number of processes, on any
+# machine, gives the same bytes. Each point's result has a name of its own on
 # disk.
 
-ENGINES_MAX = 16
-MEMORY_BYTES_MAX = 1 << 30
+ENGINES_MAX = 64
+MEMORY_BYTES_MAX = 3 << 29
+GROUPS_PER_JOB = 2
 BYTES_PER_BLOCK = 128
 """A task runs as many points side by side as these allow. A core keeps some 25 bytes for each block
 that it may know, of which there are twice as many as are stored where nothing is shared, and as
@@ -321,21 +326,55 @@ def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
     return list(found.values())
 
 
+Group = tuple[Task, ...]
+"""Tasks that are computed side by side: they draw the same selections with one seed."""
+
+
 def tasks_of(spec: Spec, seed: int, points: Sequence[Point]) -> list[Task]:
     """One seed's tasks for these points, a few at a time: those that admit the sessions in one
     order, since what one of them has read and another has not is kept."""
-    work = spec.workload
-    blocks = (work.context_tokens + work.steps) // spec.geometry.block_tokens * spec.granules
-    core_bytes = BYTES_PER_BLOCK * blocks * spec.layer_count * work.sessions
-    count = max(1, min(ENGINES_MAX, MEMORY_BYTES_MAX // max(core_bytes, 1)))
+    count = _engines_max(spec)
     orders: dict[str | None, list[Point]] = {}
     for point in points:
-        orders.setdefault(parse(point.policy.use).core.schedule, []).append(point)
+        orders.setdefault(_order(point), []).append(point)
     return [
         Task(spec, seed, tuple(alike[begin : begin + count]))
         for alike in orders.values()
         for begin in range(0, len(alike), count)
     ]
+
+
+def together(tasks: Sequence[Task], jobs: int) -> list[Group]:
+    """Tasks in groups, each of which draws its selections once. There are at least as many groups
+    as `jobs` keep busy, where there are as many tasks."""
+    alike: dict[tuple[bytes, int, str | None], list[list[Task]]] = {}
+    most = max(1, len(tasks) // (GROUPS_PER_JOB * jobs))
+    for task in tasks:
+        order = _order(task.points[0]) if task.points else CoreSwitches().schedule
+        groups = alike.setdefault((_selections(task.spec), task.seed, order), [[]])
+        engines = sum(len(one.points) for one in groups[-1]) + len(task.points)
+        if groups[-1] and (engines > _engines_max(task.spec) or len(groups[-1]) == most):
+            groups.append([])
+        groups[-1].append(task)
+    return [tuple(group) for groups in alike.values() for group in groups]
+
+
+def _order(point: Point) -> str | None:
+    """In which its sessions are admitted."""
+    return parse(point.policy.use).core.schedule
+
+
+def _engines_max(spec: Spec) -> int:
+    """Points that one process runs side by side."""
+    work = spec.workload
+    blocks = (work.context_tokens + work.steps) // spec.geometry.block_tokens * spec.granules
+    core_bytes = BYTES_PER_BLOCK * blocks * spec.layer_count * work.sessions
+    return max(1, min(ENGINES_MAX, MEMORY_BYTES_MAX // max(core_bytes, 1)))
+
+
+def _selections(spec: Spec) -> bytes:
+    """Equal where what is drawn is: all but the tier decides it."""
+    return msgspec.json.encode(msgspec.structs.replace(_shared(spec), tier=TierSpec()))
 
 
 def prefetches(combined: Combined) -> bool:

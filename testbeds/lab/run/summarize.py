@@ -32,9 +32,9 @@ from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
 from offstage.testbeds.lab.results.vacuous import notes_of
 from offstage.testbeds.lab.run import parts
+from offstage.testbeds.lab.run.bounds import bound_key, bound_keys
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
 from offstage.testbeds.lab.run.plan import Point, Task, build, digest, trace_path
-from offstage.testbeds.lab.run.task import bound_key, bound_keys
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress

@@ -1,37 +1,24 @@
-"""What one process computes: a task's points side by side over one workload, or its bounds.
+"""What one process computes: points side by side over one workload, and the bounds beside them.
 
-Model: a task goes in, parts and failures come out; nothing is written and nothing is kept, so that
-a task runs the same in this process, in a pool, or on another machine. A point that fails, by its
-spec or by its policy, ends alone: the others go on.
+Model: tasks that draw the same selections go in, parts and failures come out; nothing is written
+and nothing is kept, so that they run the same in this process, in a pool, or on another machine,
+alone or together: whatever a selection is asked for is made once, and each point sees what it would
+see alone. A point that fails, by its spec or by its policy, ends alone: the others go on.
 """
 
-import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from offstage.asic_model.parameters import read_preset
-from offstage.bindings.errors import BadInput, OffstageError, RunFailed
-from offstage.bindings.storage import preset
-from offstage.bindings.units import parse_time
-from offstage.testbeds.lab.bounds.collect import BOUNDS, BoundPoint, Collector, bounds_at
-from offstage.testbeds.lab.results.summary import SeedBounds
+from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.testbeds.lab.bounds.collect import BOUNDS
 from offstage.testbeds.lab.run import parts
-from offstage.testbeds.lab.run.feed import Feed
-from offstage.testbeds.lab.run.parts import BoundKey
-from offstage.testbeds.lab.run.plan import Point, Task, build, points_of
+from offstage.testbeds.lab.run.bounds import BoundsReader, kinds_of
+from offstage.testbeds.lab.run.feed import Feed, Kind
+from offstage.testbeds.lab.run.plan import Task, build
 from offstage.testbeds.lab.run.point import Runner
-from offstage.testbeds.lab.spec.schema import Spec
-from offstage.testbeds.workloads.selections.slab import Coarsened, Workload
+from offstage.testbeds.workloads.selections.slab import PrefillOnce, Workload
 
-__all__ = [
-    "Failure",
-    "TaskResult",
-    "bound_key",
-    "bound_keys",
-    "bounds_of",
-    "failures_of",
-    "run_task",
-]
+__all__ = ["Failure", "TaskResult", "failures_of", "run_task", "run_together"]
 
 
 @dataclass(frozen=True)
@@ -51,128 +38,87 @@ class TaskResult:
     failures: list[Failure] = field(default_factory=list)
 
 
-def failures_of(task: Task, error: OffstageError) -> TaskResult:
-    """The result of a task that gave none: every point of it, or its bounds, failed alike."""
-    numbers = [point.number for point in task.points] or [-1]
+def failures_of(tasks: Sequence[Task], error: OffstageError) -> TaskResult:
+    """The result of tasks that gave none: every point of them, or their bounds, failed alike."""
+    numbers = [point.number for task in tasks for point in task.points]
+    numbers += [-1 for task in tasks if not task.points]
     return TaskResult(failures=[Failure(one, str(error), error.exit_code) for one in numbers])
 
 
 def run_task(task: Task, code: str, advance: Callable[[int], None]) -> TaskResult:
-    """Compute the task. `advance` gets how many session-steps have been made."""
-    result = TaskResult()
-    names = task.parts(code)
+    """Compute one task."""
+    return run_together([task], code, advance)
+
+
+def run_together(tasks: Sequence[Task], code: str, advance: Callable[[int], None]) -> TaskResult:
+    """Compute tasks that draw the same selections with one seed. `advance` gets how many
+    session-steps have been made."""
     try:
-        workload = build(task.spec, task.seed)
-        if not task.points:
-            found = bounds_of(task.spec, task.seed, workload, advance)
-            result.parts[names[0]] = parts.pack_bounds(found)
-            return result
+        workload = PrefillOnce(build(tasks[0].spec, tasks[0].seed))
     except OffstageError as error:
-        return failures_of(task, error)
-    grains = [point.grain(task.spec) for point in task.points]
-    feed = Feed(workload, task.spec, dict(enumerate(grains)))
-    runners: list[Runner] = []
+        return failures_of(tasks, error)
+    return _Together(tasks, code, workload).run(advance)
 
-    def failed(number: int, error: OffstageError) -> None:
-        feed.leave(number)
-        result.failures.append(Failure(task.points[number].number, str(error), error.exit_code))
 
-    for number, point in enumerate(task.points):
-        try:
-            runners.append(Runner(number, point, task.spec, workload, feed, task.seed))
-        except OffstageError as error:
-            failed(number, error)
-    while runners:
-        for runner in list(runners):
+class _Together:
+    """The points of the tasks, numbered through, and one reader for all of their bounds."""
+
+    def __init__(self, tasks: Sequence[Task], code: str, workload: Workload) -> None:
+        self._result = TaskResult()
+        self._points = [(task, point) for task in tasks for point in task.points]
+        self._names = [name for task in tasks if task.points for name in task.parts(code)]
+        bounded = [task for task in tasks if not task.points]
+        self._bound_names = [task.parts(code)[0] for task in bounded]
+        readers: dict[object, Kind] = {
+            number: Kind(point.grain(task.spec), task.spec.tier.hbm_pool_over_k)
+            for number, (task, point) in enumerate(self._points)
+        }
+        readers |= {(BOUNDS, kind): kind for task in bounded for kind in kinds_of(task.spec)}
+        self._feed = Feed(workload, tasks[0].spec.granules, readers)
+        specs, seed = [task.spec for task in bounded], tasks[0].seed
+        self._bounds = BoundsReader(specs, seed, workload, self._feed) if specs else None
+        self._runners: list[Runner] = []
+        for number, (task, point) in enumerate(self._points):
             try:
-                if runner.advance():
-                    result.parts[names[runner.number]] = parts.pack_run(runner.result())
-                    runners.remove(runner)
+                self._runners.append(
+                    Runner(number, point, task.spec, workload, self._feed, task.seed)
+                )
             except OffstageError as error:
-                failed(runner.number, error)
-                runners.remove(runner)
-        made = feed.make()
-        if runners and not made:
-            raise RunFailed("points wait for steps that nobody makes", "lab", "report it")
-        advance(made)
-    return result
+                self._failed(number, error)
 
+    def run(self, advance: Callable[[int], None]) -> TaskResult:
+        """All to their end."""
+        while self._runners or self._bounds:
+            for runner in list(self._runners):
+                self._advance(runner)
+            if self._bounds and self._bounds.advance(alone=not self._runners):
+                self._end_bounds(self._bounds)
+                self._bounds = None
+            made = self._feed.make()
+            if (self._runners or self._bounds) and not made:
+                raise RunFailed("points wait for steps that nobody makes", "lab", "report it")
+            advance(made)
+        return self._result
 
-# The bounds beside a spec's points: one pass over the selections, then every buffer and cap.
-#
-# Model: bounds depend on the selections, the staged unit, the slots and the cap, never on a
-# policy; points that differ in nothing else share them. Without a cap the drive's own bandwidth is
-# the cap: no policy reads faster.
+    def _advance(self, runner: Runner) -> None:
+        try:
+            if runner.advance():
+                self._result.parts[self._names[runner.number]] = parts.pack_run(runner.result())
+                self._runners.remove(runner)
+        except OffstageError as error:
+            self._failed(runner.number, error)
+            self._runners.remove(runner)
 
+    def _failed(self, number: int, error: OffstageError) -> None:
+        self._feed.leave(number)
+        point = self._points[number][1]
+        self._result.failures.append(Failure(point.number, str(error), error.exit_code))
 
-def bound_key(spec: Spec, point: Point) -> BoundKey:
-    """Which bounds stand beside the point."""
-    grain = point.grain(spec)
-    buffer_blocks = point.buffer_blocks(spec) * grain
-    drive = preset(spec.tier.storage).cited["read_bytes_per_s"]
-    if spec.tier.device:
-        drive *= read_preset(spec.tier.device).nvme.drives.whole
-    return grain, buffer_blocks, min(point.cap or drive, drive)
-
-
-def bound_keys(spec: Spec) -> list[BoundKey]:
-    """All that the spec's points need, each once."""
-    return sorted({bound_key(spec, point) for point in points_of(spec, 0, 0)})
-
-
-def bounds_of(
-    spec: Spec, seed: int, workload: Workload, advance: Callable[[int], None]
-) -> dict[BoundKey, SeedBounds]:
-    """Every bound of one seed, but of buffers that cannot hold what a layer demands together.
-    `advance` gets how many session-steps were read."""
-    found: dict[BoundKey, SeedBounds] = {}
-    keys = bound_keys(spec)
-    for grain in sorted({grain for grain, _, _ in keys}):
-        here = [key for key in keys if key[0] == grain]
-        whole_blocks = spec.granules > grain
-        read = Coarsened(workload, spec.granules) if whole_blocks else workload
-        buffers = sorted({buffer for _, buffer, _ in here})
-        collector = Collector(read, buffers, begins=_begins(spec, read))
-        feed = Feed(workload, spec, {0: grain})
-        widest = 0
-        for session in range(len(read.sessions)):
-            number, last = 0, False
-            while not last:
-                given = feed.get(0, session, number)
-                if given is None:
-                    advance(feed.make())
-                    continue
-                collector.add(given.slab, given.served)
-                widest = max(widest, given.widest)
-                number, last = number + 1, given.last
-        here = [key for key in here if key[1] * spec.layer_count >= widest]
-        points = [_point(spec, key) for key in here]
-        for key, one in zip(here, bounds_at(collector, points), strict=True):
-            found[key] = SeedBounds(seed, BOUNDS, one.rows, one.reads, one.limit_hits)
-    if not found:
-        raise BadInput("no buffer holds what a layer demands together", "[tier] buffer_over_k",
-                       "give more")  # fmt: skip
-    return found
-
-
-def _point(spec: Spec, key: BoundKey) -> BoundPoint:
-    grain, buffer_blocks, cap = key
-    return BoundPoint(
-        buffer_blocks=buffer_blocks,
-        slots=buffer_blocks * spec.layer_count * spec.concurrent,
-        bytes_per_s=cap or 0,
-        block_bytes=spec.block_bytes // grain,
-        layer_ns=spec.time_per_token_ns // spec.layer_count,
-        lead_ns=parse_time(spec.tier.warmup, "[tier] warmup"),
-    )
-
-
-def _begins(spec: Spec, workload: Workload) -> list[int]:
-    """The nominal step at which each session begins: at once, or when another has ended."""
-    free = [0] * spec.concurrent
-    begins = []
-    for info in workload.sessions:
-        begin = heapq.heappop(free)
-        begins.append(begin)
-        heapq.heappush(free, begin + info.steps)
-    return begins
+    def _end_bounds(self, bounds: BoundsReader) -> None:
+        for number, name in enumerate(self._bound_names):
+            try:
+                if number in bounds.failures:
+                    raise bounds.failures[number]
+                self._result.parts[name] = parts.pack_bounds(bounds.result(number))
+            except OffstageError as error:
+                self._result.failures.append(Failure(-1, str(error), error.exit_code))

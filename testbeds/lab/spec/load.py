@@ -46,9 +46,10 @@ Rule = tuple[bool, str, str, str]
 
 
 def find(name: str) -> Path:
-    """The file of a spec: a path, or the name of one that comes with Offstage."""
+    """The file of a spec: a path, or the name of one that comes with Offstage. A folder is none:
+    the results of `cmx-128k` often lie in one of that name."""
     path = Path(name)
-    if path.suffix == ".toml" or path.exists():
+    if path.suffix == ".toml" or (path.exists() and not path.is_dir()):
         return path
     shipped = SPECS / f"{name}.toml"
     if shipped.is_file():

@@ -166,7 +166,9 @@ class _Run:
         try:
             attention = TieredAttention(
                 self.control, decoder, self.context,
-                lambda ordinal: self._name_of(grown, ordinal, "decoded", chosen, options.kernel),
+                lambda ordinal: self._name_of(
+                    grown, ordinal, "decoded", chosen, options.kernel, options.selector
+                ),
                 options.time_per_token_s,
             )  # fmt: skip
             attention.ahead = options.ahead

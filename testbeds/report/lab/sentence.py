@@ -5,6 +5,7 @@ among those that read little more than the reference, since hits can be bought w
 says of how many: the best of many is partly luck, which its interval does not show.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,11 +42,12 @@ def lab_sentence(summary: LabSummary) -> str:
         return _without_points(summary)
     facet, look, point = found
     hit, metric = view.metric.hit_of(point), view.metric
+    where = re.sub(r"^generated\b", "generated sessions", facet.title)
     if hit is None:
-        return f"On {facet.title} nothing was demanded of the staging buffer."
+        return f"On {where} nothing was demanded of the staging buffer."
     info = point.info
     start = (
-        f"On {facet.title}, with a staging buffer of {over_k(info.buffer_over_k)} "
+        f"On {where}, with a staging buffer of {over_k(info.buffer_over_k)} "
         f"({count(info.buffer_blocks)} blocks of {size(info.block_bytes)} a layer), "
     )
     if why := why_vacuous(point):
@@ -136,6 +138,8 @@ def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> s
     had = f"had {interval_text(hit)} of the {metric.hit_words} staged in time"
     if none is point:
         others = f", and none of the {policies}{within} had more" if len(rows) > 1 else ""
+        if len(near) == 1 < len(rows):
+            others = f", and no other of the {len(rows)} policies is{within}"
         return f"no prefetch {had}{others}"
     price = f" for {ratio(spent.value)} the traffic of {metric.traffic_words}" if spent else ""
     limit = f" within {DEAR:g}×" if near and spent else within

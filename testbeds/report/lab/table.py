@@ -33,6 +33,8 @@ COLUMNS = (
     "accuracy", "pollution", "nontrivial_hit_without_cold", "hint_bytes_per_token",
 )  # fmt: skip
 """In the order in which they are wanted: a narrow page shows the first of them."""
+FOLDED = 10
+"""Columns from here on are in a table of their own below, folded: the others fit 1280 pixels."""
 CONSOLE_COLUMNS = (
     "tokens_per_s", "hint_bytes_per_token", "nontrivial_gap_closed", "stall_ms_p99", "coverage",
 )  # fmt: skip
@@ -71,13 +73,12 @@ def _columns(view: View, columns: Sequence[str]) -> list[str]:
 def points_section(view: View) -> str:
     """One table per facet, all but the first folded; the best policy at each buffer is marked."""
     columns = _columns(view, COLUMNS)
-    head = tag("th", "policy", scope="col") + "".join(_head(column) for column in columns)
     pieces: list[str] = []
     for facet in view.facets:
-        body = "".join(_buffer_rows(facet, buffer, columns) for buffer in facet.buffers)
-        table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
-        scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
-                     aria_label=f"table of points, {facet.title}")  # fmt: skip
+        scroll = _facet_table(facet, columns[:FOLDED], "points", bounds=True)
+        if more := columns[FOLDED:]:
+            rest = _facet_table(facet, more, "more of the points", bounds=False)
+            scroll += tag("details", f"<summary>{escape(_labels(more))}</summary>{rest}")
         if len(view.facets) > 1:
             title = f"<summary>{escape(facet.title)}</summary>"
             scroll = tag("details", title + scroll, open=None if pieces else "open")
@@ -97,6 +98,20 @@ def points_section(view: View) -> str:
     )
 
 
+def _facet_table(facet: Facet, columns: Sequence[str], what: str, *, bounds: bool) -> str:
+    """Scrolls where a page is narrow."""
+    head = tag("th", "policy", scope="col") + "".join(_head(column) for column in columns)
+    body = "".join(_buffer_rows(facet, buffer, columns, bounds) for buffer in facet.buffers)
+    table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
+    return tag("div", table, class_="scroll points", tabindex=0, role="region",
+               aria_label=f"table of {what}, {facet.title}")  # fmt: skip
+
+
+def _labels(columns: Sequence[str]) -> str:
+    labels = ", ".join(lab_definition(column).label for column in columns)
+    return f"More columns: {labels}"
+
+
 def _head(column: str) -> str:
     entry = lab_definition(column)
     tip = entry.sentence + (f"\n{entry.better} is better" if entry.better else "")
@@ -106,7 +121,7 @@ def _head(column: str) -> str:
     return tag("th", label, scope="col", class_="number")
 
 
-def _buffer_rows(facet: Facet, buffer: float, columns: Sequence[str]) -> str:
+def _buffer_rows(facet: Facet, buffer: float, columns: Sequence[str], bounds: bool) -> str:
     rows = facet.at(buffer)
     blocks = rows[0][1].info.buffer_blocks
     title = f"<span>buffer {over_k(buffer)} <small>{blocks:,} blocks a layer</small></span>"
@@ -120,7 +135,8 @@ def _buffer_rows(facet: Facet, buffer: float, columns: Sequence[str]) -> str:
             shown = _cell(getattr(point, column), column, point is best[column])
             cells.append(tag("td", shown, class_="number"))
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    lines += [_bound_row(bound, columns) for bound in facet.bounds(buffer)]
+    if bounds:
+        lines += [_bound_row(bound, columns) for bound in facet.bounds(buffer)]
     return f"<tbody>{''.join(lines)}</tbody>"
 
 

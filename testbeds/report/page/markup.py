@@ -161,4 +161,5 @@ def _packaged(name: str) -> str:
 def _sentence(text: str) -> str:
     """The finding, then what else is to be said of it more quietly."""
     finding, semicolon, rest = text.partition("; ")
-    return escape(finding) + (f"; <span>{escape(rest)}</span>" if semicolon else "")
+    quietly = f". <span>{escape(rest[:1].upper() + rest[1:])}</span>" if semicolon else ""
+    return escape(finding) + quietly

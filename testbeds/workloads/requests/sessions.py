@@ -146,7 +146,10 @@ class WorkloadPlan:
     def sentence(self) -> str:
         """What was taken and what was changed, in one sentence for a report."""
         longest = max(session.context_tokens for session in self.sessions)
-        size = f"{len(self.sessions)} sessions, the longest of {longest:,} tokens"
+        number = len(self.sessions)
+        size = f"{number} sessions, the longest of {longest:,} tokens"
+        if number == 1:
+            size = f"1 session of {longest:,} tokens"
         if self.source != "trace":
             return f"{size}, generated, starting together"
         left = Counter(row.reason for row in self.left_out)

@@ -31,7 +31,7 @@ from offstage.testbeds.workloads.selections.generated import (
     TracedWorkload,
 )
 from offstage.testbeds.workloads.selections.process import BLOCK_TOKENS
-from offstage.testbeds.workloads.selections.slab import Slab
+from offstage.testbeds.workloads.selections.slab import Alike, Slab
 
 __all__ = ["AGREEMENT", "AGREEMENT_NEW", "FORETOLD", "Foretelling", "agreements", "drawn",
            "of_capture", "of_layers"]  # fmt: skip
@@ -83,19 +83,13 @@ def of_layers(layers: int) -> tuple[float, ...]:
     return tuple(found)
 
 
-class Foretelling:
+class Foretelling(Alike):
     """A `slab.Workload`: a drawn one, with what is foretold of it."""
 
     def __init__(self, workload: GeneratedWorkload | TracedWorkload, seed: int) -> None:
         self.workload, self._seed = workload, seed
         self.sessions = workload.sessions
-        self.layer_count = workload.layer_count
-        self.select_blocks = workload.select_blocks
-        self.sink_blocks = workload.sink_blocks
-        self.window_blocks = workload.window_blocks
-        self.block_tokens = workload.block_tokens
-        self.index_source = workload.index_source
-        self.draft_agreement = workload.draft_agreement
+        super().__init__(workload)
         self.foretells = True
 
     def describe(self) -> dict[str, object]:

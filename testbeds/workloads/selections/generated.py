@@ -39,9 +39,15 @@ from offstage.testbeds.workloads.selections.process import (
     Process,
     layer_processes,
 )
-from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab, ranked, top_selection
+from offstage.testbeds.workloads.selections.slab import (
+    Alike,
+    SessionInfo,
+    Slab,
+    ranked,
+    top_selection,
+)
 
-__all__ = ["GeneratedOptions", "GeneratedWorkload", "TracedWorkload"]
+__all__ = ["PREFILL_WINDOWS", "GeneratedOptions", "GeneratedWorkload", "TracedWorkload"]
 
 PREFILL_WINDOWS = 32
 """ESS (arXiv:2512.10576) warms up from the last 32 windows of the prefill. Fewer where a context
@@ -394,7 +400,7 @@ def _bad(what: str, mend: str) -> BadInput:
 # says they share. Everything follows from trace, part and seed.
 
 
-class TracedWorkload:
+class TracedWorkload(Alike):
     """A `slab.Workload`. `options` are those of all sessions; their lengths are not used, and
     `steps` is the most that a session decodes. `origin` names trace and part."""
 
@@ -408,15 +414,7 @@ class TracedWorkload:
             for number, (one, prefix) in enumerate(zip(sessions, prefixes, strict=True))
         ]
         self.sessions = tuple(self._info(number, one) for number, one in enumerate(sessions))
-        first = self._each[0]
-        self.layer_count = first.layer_count
-        self.select_blocks = first.select_blocks
-        self.sink_blocks = first.sink_blocks
-        self.window_blocks = first.window_blocks
-        self.block_tokens = first.block_tokens
-        self.index_source = first.index_source
-        self.draft_agreement = first.draft_agreement
-        self.foretells = first.foretells
+        super().__init__(self._each[0])
 
     def describe(self) -> dict[str, object]:
         """As the generated workload's, with the trace and each session's length."""

@@ -182,7 +182,7 @@ def layer_entries(
 #
 # A process is a set of parameters with its origin (`processes.toml` beside this file, found with
 # `python -m offstage.testbeds.workloads.selections.fit`); a profile gives one to every layer by
-# head class and depth. `TABLE` above is the demo's own, the first fit, and is kept as it is; here
+# head class and depth. `TABLE` above is the first fit, at which the searches begin; here
 # stand the fits to several figures at once. What a unit of the workload is decides too: figures of
 # tokens hold for tokens, and for blocks the process that was derived from them (`anchors.py`).
 #

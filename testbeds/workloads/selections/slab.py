@@ -20,7 +20,9 @@ from offstage.bindings.errors import BadInput
 __all__ = [
     "ABSENT",
     "FORETOLD_LEAD_LAYERS",
+    "Alike",
     "Coarsened",
+    "PrefillOnce",
     "SessionInfo",
     "Slab",
     "Workload",
@@ -214,6 +216,53 @@ def _highest(scores: npt.NDArray[np.uint16], blocks: int, factor: int) -> npt.ND
     whole = scores[:, :, : blocks * factor].reshape(steps, layers, blocks, factor)
     highest: npt.NDArray[np.uint16] = whole.max(axis=3)
     return highest
+
+
+PREFILLS_MAX = 4
+"""Sessions whose prefill windows are kept: 10 MiB each at 128K tokens and 80 layers."""
+
+
+class Alike:
+    """What a `Workload` that is made of others has from one of them: all but its sessions."""
+
+    def __init__(self, other: Workload) -> None:
+        self.layer_count = other.layer_count
+        self.select_blocks = other.select_blocks
+        self.sink_blocks = other.sink_blocks
+        self.window_blocks = other.window_blocks
+        self.block_tokens = other.block_tokens
+        self.index_source = other.index_source
+        self.draft_agreement = other.draft_agreement
+        self.foretells = other.foretells
+
+
+class PrefillOnce(Alike):
+    """A `slab.Workload` that makes a session's prefill windows once for all who ask at about the
+    same time; nobody may change them."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self.sessions, self._workload = workload.sessions, workload
+        self._made: dict[int, npt.NDArray[np.uint16] | None] = {}
+
+    def describe(self) -> dict[str, object]:
+        """The workload's own description."""
+        return self._workload.describe()
+
+    def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
+        """The workload's."""
+        return self._workload.slabs(session, steps)
+
+    def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
+        """The workload's."""
+        if session not in self._made:
+            made = self._workload.prefill(session)
+            if made is not None:
+                made.setflags(write=False)
+            if len(self._made) == PREFILLS_MAX:
+                del self._made[next(iter(self._made))]
+            self._made[session] = made
+        return self._made[session]
 
 
 class Coarsened:

@@ -1,14 +1,10 @@
 """Folders of tiny models, each made once, and a text for them."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "reference"))
-
 from tiny_models import save_model, save_text
 
 MakeModel = Callable[..., Path]

@@ -1,14 +1,17 @@
 """Are queries foretold by the norm and projection of the layer they are of, with nothing of what
 comes later, whatever the architecture?"""
 
+import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from offstage.testbeds.capture import attention, run
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.capture import attention, draft_model, run
 from offstage.testbeds.capture.model import ARCHITECTURES
 from offstage.testbeds.capture.run import Options, capture
 from offstage.testbeds.workloads.selections.scores_file import FORETOLD, SCORES, open_capture
@@ -98,3 +101,25 @@ def test_layers_that_are_left_out_leave_no_draft(
     whole = capture(Options(model=model, text=text, out=tmp_path / "b.parquet", mode="free",
                             steps=2, context_tokens=CONTEXT, block_tokens=BLOCK))  # fmt: skip
     assert whole.drafts_accepted is not None and 0 <= whole.drafts_accepted <= 1
+
+
+def test_a_draft_model_foretells_the_first_layer(
+    make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model as its own draft model, asked for one token: it is always right, and the first
+    layer's row is the next step's own, where early exit of random weights is no help."""
+    monkeypatch.setattr(draft_model, "DRAFTS", 1)
+    monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)
+    model = make_model("llama", num_hidden_layers=3)
+    told = Options(model=model, text=text, out=tmp_path / "a.parquet", mode="free", steps=4,
+                   context_tokens=CONTEXT, block_tokens=BLOCK, draft_model=model)  # fmt: skip
+    assert capture(told).model_drafts_accepted == 1.0
+    found = open_capture(told.out)
+    own, ahead = (list(found.steps(0, name, 0, 9)) for name in ("quest", FORETOLD + "quest"))
+    for now, then in itertools.pairwise(range(4)):
+        full = CONTEXT // BLOCK
+        np.testing.assert_allclose(ahead[now].scores[0, :, :full].astype(np.float32),
+                                   own[then].scores[0, :, :full].astype(np.float32),
+                                   rtol=2e-3, atol=2e-3)  # fmt: skip
+    with pytest.raises(BadInput, match="draft model is made for"):
+        capture(replace(told, draft_model=make_model("llama", max_position_embeddings=64)))

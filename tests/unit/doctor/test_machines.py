@@ -68,6 +68,11 @@ def limits(soft: str, capable: bool = False) -> Files:
     }
 
 
+def two_adapters() -> Files:
+    """A second one like the first."""
+    return roce() | {path.replace("mlx5_0", "mlx5_1"): text for path, text in roce().items()}
+
+
 Row = tuple[str, str, Files, str, str, str]
 ROWS: list[Row] = [
     # check, what, files, state, in what was found, in the mend
@@ -126,6 +131,9 @@ ROWS: list[Row] = [
      "rdma_rxe is loaded", "rdma link add"),
     ("_rdma", "good", roce(), "ok", f"mlx5_0 port 1: ACTIVE, Ethernet, 100 Gb/sec (4X EDR), "
      f"GID 3 {GID_V2}, RoCE v2, MTU 4096 on eth0", ""),
+    ("_rdma", "several", two_adapters(), "missing", "rdma_cm alone knows", "modprobe rdma_ucm"),
+    ("_rdma", "several, and who knows which", two_adapters() | {"dev/infiniband/rdma_cm": ""},
+     "ok", "mlx5_1 port 1", ""),
     ("_rdma", "small packets", roce(1500), "missing", "MTU 1024 on eth0",
      "ip link set eth0 mtu 9000"),
     ("_rdma", "down", roce(state="1: DOWN"), "missing", "DOWN", "ip link set eth0 up"),
@@ -190,6 +198,8 @@ def test_every_check_of_a_device_is_seen_in_more_than_one_state() -> None:
         ("_vfio", modules("vfio/pci/vfio-pci"), [Repair("", "vfio-pci")]),
         ("_vfio", modules(), []),
         ("_rdma", modules("rdma_rxe"), [Repair("", "rdma_rxe")]),
+        ("_rdma", two_adapters() | modules("rdma_ucm"), [Repair("", "rdma_ucm")]),
+        ("_rdma", two_adapters(), []),
         ("_gpudirect", {f"{GPU}/version": "", **modules("nvidia-peermem")},
          [Repair("", "nvidia-peermem")]),
         ("_nvme", drive(0, **{"dev/nvme0n1": "XFSB"}), []),

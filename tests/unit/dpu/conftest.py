@@ -38,6 +38,7 @@ class FakeDevice:
         self.log_bytes = [b"abc", b"defg"]
         self.dirty = 0
         self.resets = 0
+        self.wiping = 0  # writes of deletes that have not ended
         self.port_max = 2
         self.moved: list[Config] = []
         self.resolving = threading.Event()  # a connect has begun
@@ -62,6 +63,9 @@ class FakeDevice:
     def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
         return {"chunks": 1, "blocks": 2, "bytes": 8192 * tenant + keep_blocks, "more": 0,
                 "marking": 0}  # fmt: skip
+
+    def wiped(self, tenant: int, ticket: int) -> tuple[bool, int, int]:
+        return not self.wiping, ticket or 1, self.wiping
 
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
         if len(self.ports) >= self.port_max:
@@ -105,7 +109,7 @@ class FakeDevice:
         del self.sessions[session], self.owner[session]
 
     def sessions_open(
-        self, port: int, select_blocks: int, contents: list[bytes]
+        self, port: int, select_blocks: int, contents: list[bytes], due_ns: int
     ) -> list[OpenedChain]:
         sessions = [self.session_open(port, 0, 0, select_blocks, 0) for _ in contents]
         for session, one in zip(sessions, contents, strict=True):

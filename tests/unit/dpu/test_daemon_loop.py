@@ -15,6 +15,8 @@ from offstage.bindings.errors import DeviceTimeout
 from offstage.dpu.config import load
 from offstage.dpu.daemon import Daemon
 from offstage.dpu.derive import derive
+from offstage.dpu.fd_passing import Handed
+from offstage.dpu.sessions import Host
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +126,25 @@ def test_a_failed_start_leaves_the_socket_free(tmp_path: Path, device: Any) -> N
     with pytest.raises(DeviceTimeout):
         Daemon(broken, derive(broken), fails)
     make(tmp_path, device)._close()
+
+
+def test_a_host_that_comes_is_not_taken_for_one_whose_process_ended(
+    tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that the loop was told of is closed, and the process of a host that comes in the
+    same turn gets its number: does the host live, until a turn in which its process has ended?"""
+    daemon = make(tmp_path, device)
+    pidfd = os.pidfd_open(os.getpid())
+    host = Host(b"ticket", "new", None, time.monotonic())
+    daemon.hosts._hosts[host.ticket] = host
+    handed = [Handed(host.ticket, os.getpid(), pidfd)]
+    daemon._next_tick_s = float("inf")
+    monkeypatch.setattr(daemon.control, "poll", lambda pause_s, filenos: {pidfd})
+    monkeypatch.setattr(daemon.attachments, "serve", lambda ready: [handed.pop()] if handed else [])
+    try:
+        daemon._turn()
+        assert daemon.hosts.all() == [host] and host.pidfd == pidfd
+        daemon._turn()
+        assert daemon.hosts.all() == []
+    finally:
+        daemon._close()

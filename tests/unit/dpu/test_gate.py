@@ -128,6 +128,25 @@ def test_an_address_with_few_connections_keeps_them() -> None:
     one.close()
 
 
+def test_a_host_that_named_itself_is_not_displaced_by_a_flood_from_its_address(
+    control: ControlSocket,
+) -> None:
+    """Users of one machine share its address: does the connection of a host that showed its ticket
+    stand while fifty that did not come and go, silent as it is?"""
+    control.gate.whose = {b"ticket": "red"}.get  # type: ignore[assignment]
+    with contextlib.ExitStack() as held:
+        context = held.enter_context(zmq.Context())
+        dealer = held.enter_context(context.socket(zmq.DEALER))
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(control.gate.endpoint)
+        dealer.send_multipart([b"ticket", b"x"])
+        assert dealer.poll(int(WAIT_S * 1000)) and dealer.recv() == b"3"
+        (name,) = [one for one, pair in control.gate._pairs.items() if pair.peer == "tenant red"]
+        for _ in range(50):
+            held.enter_context(shake(control.gate.endpoint))
+        assert control.gate.counts["displaced"] >= 40 and name in control.gate._pairs
+
+
 def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
     """Is a port in use refused, and a path that a killed daemon left taken over?"""
     first = gate.Gate(f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=False,

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from offstage.dpu.derive import derive
 from offstage.dpu.log import RATE_MAX, Log
 from offstage.dpu.options import Tenant
 from offstage.dpu.service import Service
-from offstage.dpu.sessions import CHALLENGES_MAX, Hosts, TenantState
+from offstage.dpu.sessions import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
 
 SPOKEN = list(p.VERSIONS)
 SECRETS = {"red": b"r" * 32, "blue": b"b" * 32, p.OPERATOR: b"o" * 32}
@@ -96,6 +97,23 @@ def world(device: Any) -> World:
     return World(service, hosts, device, stream)
 
 
+def test_a_host_of_the_version_before_is_told_nothing_new(world: World) -> None:
+    """Is the answer to a session what a host of protocol 4 can read, whatever the policy limits,
+    and does one of protocol 5 learn it?"""
+    for version, known in ((4, None), (5, (7, 1, 8))):
+        hello = p.Hello(versions=[version], name="old", tenant="red")
+        challenge = world.service.answer(b"", hello)
+        assert isinstance(challenge, p.Challenge) and challenge.version == version
+        proof = p.prove(SECRETS["red"], challenge.nonce, "red", "old")
+        welcome = world.service.answer(b"", p.Prove(nonce=challenge.nonce, proof=proof))
+        assert isinstance(welcome, p.Welcome) and welcome.version == version
+        world.service.policy = replace(world.service.policy, hint_scores_max=7, hint_score_bits=8)
+        world.service.answer(welcome.ticket, p.Attach())
+        opened = world.service.answer(welcome.ticket, p.SessionOpen(select_blocks=4))
+        assert isinstance(opened, p.Opened) and opened.hints == known
+        assert (b"hints" in p.encode(opened)) == (version == 5)
+
+
 def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: World) -> None:
     """Can one log in by another tenant's secret, a replayed proof, or a made-up name?"""
     for tenant, secret in (("red", SECRETS["blue"]), (p.OPERATOR, SECRETS["red"]),
@@ -109,6 +127,33 @@ def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: Wo
                     proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h"))  # fmt: skip
     assert isinstance(world.service.answer(b"", proof), p.Welcome)
     assert world.code(b"", proof) == "unauthenticated"
+
+
+def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    """It names the blocks, so the secret of the start goes on: is a file that says another one
+    logged once, and named to who logs in by it, until the old one is back?"""
+    stream = io.StringIO()
+    file = tmp_path / "red.secret"
+    tenant = TenantState("red", 0, b"r" * 32, 8, secret_file=str(file))
+    log = Log("info", stream, text=False)
+    hosts = Hosts(None, [tenant], b"o" * 32, 8, log)  # type: ignore[arg-type]
+
+    def login(secret: bytes) -> Host:
+        nonce = hosts.challenge("h", "red")
+        return hosts.login(nonce, p.prove(secret, nonce, "red", "h"))
+
+    for text, replaced in ((b"r", False), (b"n", True), (b"n", True), (b"r", False)):
+        file.write_text((text * 32).hex())
+        file.chmod(0o600)
+        hosts.note_secrets()
+        assert login(b"r" * 32).tenant is tenant
+        with pytest.raises(Refused) as refused:
+            login(b"n" * 32)
+        assert ("was replaced" in refused.value.mend) is replaced
+    assert stream.getvalue().count("secret_replaced") == 1
+    file.unlink()
+    hosts.note_secrets()
+    assert stream.getvalue().count("secret_replaced") == 2
 
 
 def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:

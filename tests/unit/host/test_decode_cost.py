@@ -82,11 +82,12 @@ def test_a_file_that_is_none_is_one_line(content: Any, problem: str, tmp_path: P
 
 
 def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> None:
-    """Measured here, written, and what the run after it goes by."""
+    """Measured here, written, and what the run after it goes by; what selection takes stands beside
+    it and is in no token's time."""
     pytest.importorskip("torch", reason="pip install 'offstage[host]'")
     out = tmp_path / "tiny.json"
     words = ["host", "calibrate", "--geometry", "tiny", "--batch", "2,1", "--tokens", "512,32",
-             "--out", str(out)]  # fmt: skip
+             "--selector", "quest,quest8", "--context-tokens", "900", "--out", str(out)]
     for kernel in ("numpy", "torch"):
         assert run([*words, "--kernel", kernel]) == 0
         found = read(out)
@@ -94,6 +95,9 @@ def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> No
         assert pairs == [(1, 32), (1, 512), (2, 32), (2, 512)]
         parts = [(row.projection_ns, row.mlp_ns, row.attention_ns) for row in found.rows]
         assert min(map(min, parts)) > 0 and found.provenance == "measured"
+        chosen = [(one.batch, one.selector, one.context_tokens) for one in found.selection]
+        assert chosen == [(n, name, 900) for n in (1, 2) for name in ("quest", "quest8")]
+        assert min(one.selection_ns for one in found.selection) > 0
         assert (found.kernel, found.hidden, found.mlp) == (kernel, 128, 448)
         assert found.token_ns(geometry("tiny"), 2, 512) == 2 * found.rows[-1].layer_ns
     assert "torch" in found.versions and found.device and found.command.startswith("offstage")
@@ -108,6 +112,8 @@ def test_what_cannot_be_calibrated_is_one_line(
         "--geometry glm-5.2": "stores a latent, whose projections are others",
         "--batch few": "write for example 1,4,16",
         "--batch 0": "give 1 or up",
+        "--selector quest4": "did you mean 'quest'?",
+        "--context-tokens 0": "give 1 or up",
         "--dtype int4": "choose float32, bfloat16 or float16",
         "--device cuda:99": "no device 'cuda:99'",
         "--model none": "no such folder",

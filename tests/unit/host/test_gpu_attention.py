@@ -158,6 +158,7 @@ def test_the_command_line_refuses_it_too() -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     """What the interpreter runs need not compile: machine code for a GPU that is not there, in the
     shapes of Llama and of DeepSeek, with shared memory that a multiprocessor has."""

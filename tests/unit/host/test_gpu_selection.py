@@ -16,14 +16,15 @@ pytest.importorskip("torch", reason="pip install 'offstage[triton]'")
 pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
 
 import torch
-from gpu_cases import poisoned
+from gpu_cases import numbers_of, poisoned
 
 from offstage.bindings.errors import BadInput
 from offstage.host.geometry import KvGeometry, LayerKv
 from offstage.host.gpu import interpreted, scores
-from offstage.host.gpu.bounds import summarise
+from offstage.host.gpu.bounds import Table, summarise
 from offstage.host.gpu.selector import BatchBest, DeviceSelector, on_device, selectors_of
 from offstage.host.models import geometry
+from offstage.host.outward import rounded_outwards
 from offstage.host.selection import ScoreScale, quantize, select, selector
 
 pytestmark = pytest.mark.skipif(
@@ -41,19 +42,27 @@ def shape_of(kv_heads: int, group: int, tokens: int, dim: int) -> KvGeometry:
     return replace(geometry("tiny"), q_heads=kv_heads * group, layers=layers, block_tokens=tokens)
 
 
-def table_of(kind: str, blocks: int, heads: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    if kind == "quest":
-        return torch.empty((blocks, 2, heads, dim), dtype=dtype)
-    return torch.empty((blocks, 1, heads, dim))
+def table_of(kind: str, blocks: int, heads: int, dim: int, dtype: torch.dtype) -> Table:
+    """With numbers in it that nobody may read."""
+    stored = {"quest8": torch.int8, "mean_key": torch.float32}.get(kind, dtype)
+    table = Table.new(blocks, 1 if kind == "mean_key" else 2, heads, dim, stored, "cpu")
+    table.numbers.copy_(torch.full_like(table.numbers, 101 if kind == "quest8" else torch.nan))
+    if kind == "quest8":
+        table.exponents.fill_(119)
+    return table
 
 
-@pytest.mark.parametrize("kind", ["quest", "mean_key"])
+SHAPES = st.builds(
+    shape_of, st.integers(1, 3), st.integers(1, 5), st.sampled_from([3, 16, 40]),
+    st.sampled_from([8, 24, 130]),
+)  # fmt: skip
+LATENT = shape_of(1, 5, 16, 576)
+
+
+@pytest.mark.parametrize("kind", ["quest", "quest8", "mean_key"])
 @settings(max_examples=4)
 @given(
-    shape=st.builds(
-        shape_of, st.integers(1, 3), st.integers(1, 5), st.sampled_from([3, 16, 40]),
-        st.sampled_from([8, 24, 130]),
-    ),
+    shape=SHAPES,
     value_type=st.sampled_from(sorted(DTYPES)),
     blocks=st.integers(1, 9),
     seed=st.integers(0, 99),
@@ -67,8 +76,7 @@ def test_scores_are_those_of_the_hosts_selectors(
     _, heads, tokens, dim = shape.block_shape()
     numbers = torch.from_numpy(random.standard_normal((blocks, heads, tokens, dim), np.float32))
     keys = numbers.to(DTYPES[value_type])
-    with poisoned():
-        table = table_of(kind, blocks, heads, dim, keys.dtype)
+    table = table_of(kind, blocks, heads, dim, keys.dtype)
     which = torch.arange(blocks, dtype=torch.int32)
     rows = torch.from_numpy(random.permutation(blocks).astype(np.int32))
     first = torch.from_numpy(random.integers(1, tokens + 1, blocks).astype(np.int32))
@@ -86,6 +94,56 @@ def test_scores_are_those_of_the_hosts_selectors(
         expected = host.scores(queries[session])[:length]
         scale = max(1.0, float(np.abs(expected).max()))
         np.testing.assert_allclose(found[session, :length], expected, atol=2e-5 * scale)
+
+
+@settings(max_examples=8)
+@given(
+    shape=st.one_of(SHAPES, st.just(LATENT)),
+    value_type=st.sampled_from([*sorted(DTYPES), "float32"]),
+    spread=st.integers(0, 60),
+    seed=st.integers(0, 999),
+)
+def test_bounds_in_8_bits_are_bounds(
+    shape: KvGeometry, value_type: str, spread: int, seed: int
+) -> None:
+    """Of channels that differ by many orders of magnitude: each bound as it is stored is on the
+    outer side of the exact one, so no block's score is below the true bound, both in float64; the
+    kernel's own score is below it by no more than its float32 sum rounds. Stored is, to the bit,
+    what the host rounds to, however the tokens came."""
+    random = np.random.default_rng(seed)
+    _, heads, tokens, dim = shape.block_shape()
+    size = random.standard_normal((5, heads, tokens, dim)) * 2.0 ** random.integers(
+        -spread // 2, spread // 2 + 1, dim
+    )
+    dtype = {**DTYPES, "float32": torch.float32}[value_type]
+    keys = torch.from_numpy(size.clip(-448, 448).astype(np.float32)).to(dtype)
+    table, which = table_of("quest8", 5, heads, dim, dtype), torch.arange(5, dtype=torch.int32)
+    some = torch.from_numpy(random.integers(1, tokens + 1, 5).astype(np.int32))
+    summarise(keys, table, which, which, torch.zeros_like(some), some)
+    left = torch.nonzero(some < tokens).flatten().int()
+    summarise(keys, table, left, left, some[left], tokens - some[left])
+    exact = keys.double().numpy()
+    low, high = exact.min(2), exact.max(2)
+    held = numbers_of(table)
+    assert (held[:, 0] <= low).all() and (held[:, 1] >= high).all()
+    np.testing.assert_array_equal(held, np.stack(rounded_outwards(low, high), 1))
+    # No further out than one step of the group's own grid, which is finer than 1/63 of its largest.
+    wide = np.maximum(np.abs(low), np.abs(high))
+    groups = [wide[..., begin : begin + 32] for begin in range(0, dim, 32)]
+    step = np.concatenate([one.max(-1, keepdims=True).repeat(one.shape[-1], -1) / 63
+                           for one in groups], -1)  # fmt: skip
+    assert (np.abs(held - np.stack([low, high], 1)) <= step[:, None] + 2.0**-99).all()
+    query = random.standard_normal((shape.q_heads, dim)).astype(np.float32)
+    grouped = query.astype(np.float64).reshape(heads, -1, dim)
+    weights = np.stack([np.minimum(grouped, 0).sum(1), np.maximum(grouped, 0).sum(1)])
+    true, stored = (
+        (one * weights).sum((1, 2, 3)) / shape.q_heads for one in (np.stack([low, high], 1), held)
+    )
+    assert (stored >= true).all()
+    found = scores.score(torch.from_numpy(query)[None], table, which[None], whole(5))[0].numpy()
+    rounding = (np.abs(held) * np.abs(weights)).sum((1, 2, 3)) / shape.q_heads * 2.0**-20
+    assert (found >= true - rounding).all()
+    assert (np.abs(found - stored) <= rounding).all()
 
 
 SCORES = st.lists(
@@ -140,7 +198,7 @@ def test_a_session_of_too_many_blocks_is_refused() -> None:
         scores.best(many, whole(1), 1, 0, 0, 0, torch.zeros(1), torch.ones(1))
 
 
-@pytest.mark.parametrize("kind", ["quest", "mean_key"])
+@pytest.mark.parametrize("kind", ["quest", "quest8", "mean_key"])
 def test_a_batch_selects_on_the_device_what_each_session_selects_on_the_host(kind: str) -> None:
     """Through writes, appends, a growing table and forks: the host's selector gets the same keys,
     and the decoder's rule is applied to its scores. The hint is the host's too."""
@@ -166,7 +224,7 @@ def test_a_batch_selects_on_the_device_what_each_session_selects_on_the_host(kin
     queries = [drawn.standard_normal((4, 24)).astype(np.float32) for _ in pairs]
     scores = [host.scores(query) for (_, host), query in zip(pairs, queries, strict=True)]
     scales = [ScoreScale.fit(one) for one in scores]
-    assert len(selectors[0].summaries.table) > 256
+    assert len(selectors[0].summaries.table.numbers) > 256
     finder = BatchBest(selectors[0].summaries, 2, 20, 8, 1, 2)
     assert finder.fits(selectors[0].summaries, 2, 15)
     for found, wanted, scale in zip(

@@ -14,9 +14,11 @@ pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
 
 import torch
 from gpu_step import StepCase
+from step_bytes import layer_bytes
 
 from offstage.host.gpu import interpreted
 from offstage.host.gpu.step import Layer, Step
+from offstage.host.models import geometry
 
 pytestmark = pytest.mark.skipif(
     not interpreted(), reason="a GPU is there: python tests/gpu/run_all.py checks it"
@@ -79,3 +81,16 @@ def test_a_shorter_selection_leaves_the_rest_of_the_table_unread() -> None:
     case.run()
     assert case.selected[0].lengths.tolist() == [3] and case.error(0) < 1e-2
     assert replace(case.rule).select_blocks == 5 and torch.isfinite(case.outputs[0]).all()
+
+
+def test_the_bytes_of_a_layer_of_llama_by_hand() -> None:
+    """What the docs' shares are of: 436 MB of weights, 2 x 8 x 128 x 64 numbers of 2 bytes a block,
+    2 x 8 x 128 bounds of a block, or half of it and a byte for each 32 channels."""
+    shape, widths = geometry("llama-3-8b"), (4096, 14336)
+    projections = 4096 * (4096 + 1024 + 1024) + 4096 * 4096
+    for bits, row in ((16, 2 * 8 * 128 * 2), (8, 2 * 8 * 128 + 8 * 4)):
+        found = layer_bytes(shape, widths, 8, 131_072, 128, bits // 8)
+        assert found.weights == 2 * (projections + 3 * 4096 * 14336)
+        assert found.selected_kv == 8 * 128 * (2 * 8 * 128 * 64 * 2)
+        assert found.bounds == 8 * 2048 * row
+        assert found.share == found.bounds / (found.weights + found.selected_kv)

@@ -126,6 +126,24 @@ def test_scores_forget_at_the_rate_of_tau(tau: float) -> None:
     np.testing.assert_allclose(measured, np.exp(-np.array(lags) / tau), atol=0.08)
 
 
+def test_windows_of_the_prefill_follow_the_same_law() -> None:
+    """Backwards from step 0, a block apart: correlation as of steps forwards, bursts included, and
+    the newest next to step 0. Means over 12 streams."""
+    embeddings = POOLS.embeddings(0, identities(400), np.arange(400))
+    params = replace(NOTHING, tau_slow=200.0, burst=1 / 64)
+    near, apart = 0.0, 0.0
+    for session in range(12):
+        before = QueryStream(1, session, 0, params, DEMO).windows(8, 400)
+        after = QueryStream(1, session, 0, params, DEMO).next(0, 400)
+        scores = np.stack([pooled(one) for one in (*before, after)]) @ embeddings.T
+        together = np.corrcoef(scores)
+        near += together[-1, -2] / 12
+        apart += np.diagonal(together[:-1, :-1], 1).mean() / 12
+    forgotten = (1 - 1 / 128) ** 64  # the mean of what bursts leave, a half of it each
+    assert near == pytest.approx(math.exp(-1 / 200), abs=0.05)
+    assert apart == pytest.approx(math.exp(-64 / 200) * forgotten, abs=0.1)
+
+
 def test_overlap_grows_with_tau_and_a_burst_breaks_it() -> None:
     """Quest's top 32 of 1,024 real blocks, one step to the next."""
     quest = SELECTORS["quest"](DEMO)

@@ -105,6 +105,26 @@ def test_the_order_of_writing_does_not_matter(name: str, seed: int, cuts: list[i
     assert whole.scores(query).dtype == np.float32
 
 
+@settings(deadline=None, max_examples=30)
+@given(kind=SHAPES, seed=st.integers(0, 99), spread=st.integers(0, 40))
+def test_bounds_in_8_bits_are_never_below_the_exact_ones(
+    kind: KvGeometry, seed: int, spread: int
+) -> None:
+    """Of keys of 11 bits and queries of whole numbers float32 sums are exact, so nothing is allowed
+    for rounding; and no score is further off than its bounds' own grids."""
+    keys, _ = material(kind, 20, seed)
+    random = np.random.default_rng(seed)
+    wide = keys.astype(np.float32) * 2.0 ** random.integers(0, spread // 8 + 1, keys.shape[3])
+    query = random.integers(-3, 4, (kind.q_heads, keys.shape[3])).astype(np.float32)
+    exact, coded = make_selector("quest", kind), make_selector("quest8", kind)
+    for one in (exact, coded):
+        one.write(0, (np.round(wide * 16) / 16).astype(np.float32))
+    more = coded.scores(query).astype(np.float64) - exact.scores(query)
+    step = np.abs(wide).max() / 63
+    assert (more >= 0).all() and (more <= np.abs(query).sum(1).mean() * step).all()
+    assert (more > 0).any() or len(query) < 12 or spread < 16
+
+
 SCORES = st.lists(
     st.one_of(st.integers(-3, 3).map(float), st.sampled_from([np.nan, -np.inf, np.inf])),
     max_size=40,

@@ -7,7 +7,9 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
-from offstage.host.connectors.vllm import Copies, Plans, Step, chain, salt_of
+from offstage.host.connectors.vllm.copies import Copies
+from offstage.host.connectors.vllm.hints import Hints, hints_of
+from offstage.host.connectors.vllm.plans import Gone, Plans, Report, Saved, Step, chain, salt_of
 
 BLOCK = 4
 SIZE = 100
@@ -20,10 +22,14 @@ class Store:
         self.stored: set[bytes] = set()
         self.released: list[bytes] = []
         self.lookups: list[Any] = []
+        self.leases: list[dict[str, Any]] = []
 
-    def prefetch(self, keys: list[bytes], sizes: list[int], *, lease_s: float, tell: Any) -> None:
-        assert sizes == [SIZE] * len(keys) and lease_s > 0
+    def prefetch(self, keys: list[bytes], sizes: list[int], *, tell: Any, **more: Any) -> None:
+        assert sizes == [SIZE] * len(keys) and more["lease_s"] > 0
+        self.leases.append(more)
         self.lookups.append((keys, tell))
+
+    exists = prefetch
 
     def answer(self) -> None:
         for keys, tell in self.lookups:
@@ -44,12 +50,16 @@ def request(name: str, tokens: list[int], **more: Any) -> Any:
         "prompt_embeds": None,
         "lora_request": None,
         "cache_salt": None,
+        "block_hashes": [b"h%d" % i for i in range(len(tokens) // BLOCK)],
     }
     return SimpleNamespace(**fields | more)  # fmt: skip
 
 
-def arrive(store: Store, tokens: list[int], **more: Any) -> tuple[Plans, Any]:
-    plans, one = Plans(store, BLOCK, SIZE), request("r", tokens, **more)  # type: ignore[arg-type]
+def arrive(
+    store: Store, tokens: list[int], events: bool = False, **more: Any
+) -> tuple[Plans, Any]:
+    plans = Plans(store, BLOCK, SIZE, events=events)  # type: ignore[arg-type]
+    one = request("r", tokens, **more)
     plans.arrive(one)
     store.answer()
     return plans, one
@@ -128,6 +138,87 @@ def test_a_block_that_did_not_load_is_saved_again() -> None:
     assert plans.plan({"r": 17}, lambda _: blocks).noted == set()
 
 
+def test_a_lookup_that_waits_for_its_turn_is_made_then() -> None:
+    """Without prefetch, is nothing asked before vLLM asks?"""
+    store, one = Store(), request("r", list(range(9)))
+    plans = Plans(store, BLOCK, SIZE, ahead=False)  # type: ignore[arg-type]
+    plans.arrive(one)
+    assert not store.lookups and plans.match(one, 0) is None and len(store.lookups) == 1
+
+
+def test_what_another_engine_prefills_is_waited_for() -> None:
+    """Is a request not scheduled before the blocks are there, only the rest looked up again, and
+    the wait over at its end?"""
+    store, tokens = Store(), list(range(17))
+    keys = chain(tokens, BLOCK, salt_of(request("r", [])))
+    store.stored.add(keys[0])
+    for seconds, ends in ((100.0, None), (0.0, BLOCK)):
+        wish = {"offstage": {"expect": {"tokens": 17, "seconds": seconds}}}
+        plans, one = arrive(store, tokens, kv_transfer_params=wish)
+        assert plans.match(one, 0) == ends
+    plans, one = arrive(store, tokens, kv_transfer_params={
+        "offstage": {"expect": {"tokens": 99, "seconds": 100}}})  # fmt: skip
+    while not store.lookups:
+        assert plans.match(one, 0) is None
+    assert store.lookups[0][0] == keys[1:]
+    store.stored.update(keys)
+    store.answer()
+    assert plans.match(one, 0) == 4 * BLOCK
+
+
+def test_hints_come_by_both_doors() -> None:
+    """Are actions of vLLM's envelope and of transfer parameters understood, and others left out?"""
+    actions = [SimpleNamespace(action_type=name, payload=payload) for name, payload in (
+        ("retain", {"seconds": 9}), ("share", {"tokens": 64}), ("prefetch", {"in_seconds": 2.5}),
+        ("retain", {"seconds": -1}), ("burn", {}), ("share", [1]), ("priority", {"speed": 1}),
+    )]  # fmt: skip
+    one = request("r", [], kv_hints=SimpleNamespace(actions=actions),
+                  kv_transfer_params={"offstage": {"priority": {"chance": 0.25}}})  # fmt: skip
+    assert hints_of(one) == Hints(0.25, 9.0, 2.5, 1.0, 64)
+    assert hints_of(request("r", [], kv_transfer_params={"offstage": 3})) == Hints()
+
+
+def test_a_pause_keeps_and_asks_back() -> None:
+    """Is what a request has stored leased past its end, and brought back by when it resumes; and
+    of one that shares less, is less saved?"""
+    store, tokens = Store(), list(range(17))
+    wish = {"prefetch": {"in_seconds": 3}, "retain": {"seconds": 60}, "share": {"tokens": 8}}
+    plans, one = arrive(store, tokens, kv_transfer_params={"offstage": wish})
+    [(keys, _)] = plans.plan({"r": 17}, lambda _: [1, 2, 3, 4]).saves
+    assert len(keys) == 2
+    plans.finish(one)
+    assert store.lookups[0][0] == keys and plans.counts["paused"] == 1
+    assert store.leases[-1] == {"lease_s": 60.0, "due_s": 3.0, "chance": 1.0}
+
+
+def test_subscribers_are_told_of_what_is_stored_and_gone() -> None:
+    """Is each block told by vLLM's hash once it is stored, and again when it was not there?"""
+    plans, _ = arrive(Store(), list(range(9)), events=True)
+    step = plans.plan({"r": 9}, lambda _: [5, 6])
+    assert plans.events() == []
+    plans.learn(Report(step.number, 9, stored=step.saves[0][0]))
+    assert plans.events() == [Saved(b"h0", None, [0, 1, 2, 3], None),
+                              Saved(b"h1", b"h0", [4, 5, 6, 7], None)]  # fmt: skip
+    plans.fail({6}, lambda _: [5, 6])
+    assert plans.events() == [Gone(b"h1")]
+
+
+def test_what_is_computed_faster_is_computed() -> None:
+    """Once steps and loads were measured, is the faster one chosen, and its regret counted?"""
+    store, tokens = Store(), list(range(17))
+    store.stored.update(chain(tokens, BLOCK, salt_of(request("r", []))))
+    plans, one = arrive(store, tokens)
+    for count in (4, 8, 12, 16):
+        plans.learn(Report(0, count, loaded_bytes=100 * count, waited_s=1.0 * count,
+                           took_s=1.01 * count))  # fmt: skip
+    assert plans.match(one, 0) == 0 and plans.match(one, 0) == 0
+    step = plans.plan({"r": 17}, lambda _: [1, 2, 3, 4, 5], 17)
+    plans.learn(Report(step.number, 17, took_s=0.5))
+    assert plans.counts["recomputed_tokens"] == 16 and not plans.counts["fetched_tokens"]
+    [made] = plans.choice.decisions
+    assert made.took_s == pytest.approx(0.5 * 16 / 17) and made.regret_s == 0.0
+
+
 def test_pictures_and_no_daemon_are_left_to_vllm() -> None:
     """Is what its tokens do not name neither matched nor saved, nor anything without a tier?"""
     for plans, one in (arrive(Store(), list(range(9)), mm_features=["a"]),
@@ -147,44 +238,66 @@ def test_a_finished_request_lets_go() -> None:
 
 
 class Memory:
-    """Stands in for an object client: objects by key; what is not there cannot be read."""
+    """Stands in for an object client: objects by key; what is not there cannot be read. Reads land
+    a part at a time, when `land` is called; `order` is what came when."""
+
+    streams_max = 8
 
     def __init__(self) -> None:
         self.objects: dict[bytes, bytes] = {}
         self.unended: list[Any] = []
+        self.order: list[str] = []
 
     def put(self, keys: list[bytes], buffers: Any, *, tell: Any) -> None:
         self.objects.update((key, bytes(one)) for key, one in zip(keys, buffers, strict=True))
-        self.unended.append(tell)
+        self.unended.append((keys, tell))
 
-    def get(self, keys: list[bytes], buffers: Any) -> tuple[State, ...]:
-        for key, buffer in zip(keys, buffers, strict=True):
-            buffer[:] = list(self.objects.get(key, bytes(len(buffer))))
-        return tuple(State.DONE if key in self.objects else State.UNREADABLE for key in keys)
+    def stream(self, keys: list[bytes], buffers: Any, *, tell: Any) -> Any:
+        def drop() -> None:
+            tell(Completion(1, (State.ABSENT,) * len(keys), ()))
 
-    def wait(self, begin: Any, *arguments: Any) -> Completion:
-        return Completion(1, begin(*arguments), ())
+        return SimpleNamespace(fill=lambda size: self.order.append(f"sent {size}"), drop=drop,
+                               commit=lambda: self.put(keys, buffers, tell=tell))  # fmt: skip
+
+    def get(self, keys: list[bytes], buffers: Any, *, cuts: Any, landed: Any, tell: Any) -> None:
+        lost = frozenset(row for row, key in enumerate(keys) if key not in self.objects)
+        for row, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
+            buffer[:] = 99 if row in lost else list(self.objects[key])
+        for part in range(len(cuts)):
+            landed(part, lost)
+        states = (State.UNREADABLE if row in lost else State.DONE for row in range(len(keys)))
+        tell(Completion(1, tuple(states), ()))
 
 
-def copies(memory: Memory, fill: int) -> tuple[Copies, list[Any]]:
+def one_step(worker: Copies, step: Step) -> None:
+    """As vLLM goes through one, with two layers."""
+    worker.load(step)
+    for layer in range(2):
+        worker.wait_for(layer)
+        worker.save_layer(step, layer)
+    worker.end(step)
+
+
+def copies(memory: Memory, fill: int, by_layer: bool = True) -> tuple[Copies, list[Any]]:
     """A worker with two layers of 6 blocks: 4 bytes a block in one part, 24 in two."""
     torch = pytest.importorskip("torch")
     layers = [torch.arange(6, dtype=torch.int32).reshape(6, 1, 1, 1) + fill,
               torch.arange(72, dtype=torch.bfloat16).reshape(12, 1, 2, 3) + fill]  # fmt: skip
-    worker = Copies(memory, 28)  # type: ignore[arg-type]
+    worker = Copies(memory, 28, by_layer=by_layer)  # type: ignore[arg-type]
     worker.register(layers, 6)
     return worker, layers
 
 
-def test_what_is_saved_is_loaded_into_other_blocks() -> None:
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_what_is_saved_is_loaded_into_other_blocks(by_layer: bool) -> None:
     """Do all layers of a block come back, into the blocks that they are loaded for only?"""
     memory = Memory()
-    worker, layers = copies(memory, 0)
-    worker.save(Step(saves=[([b"a", b"b"], [0, 4, 2])]))
+    worker, layers = copies(memory, 0, by_layer)
+    one_step(worker, Step(saves=[([b"a", b"b"], [0, 4, 2])]))
     assert sorted(memory.objects) == [b"a", b"b"] and len(memory.objects[b"a"]) == 28
-    other, loaded = copies(memory, 100)
+    other, loaded = copies(memory, 100, by_layer)
     before = [one.clone() for one in loaded]
-    other.load(Step(loads=[(b"a", 1), (b"b", 5)]))
+    one_step(other, Step(loads=[(b"a", 1), (b"b", 5)]))
     assert other.failed() == set()
     for trio in zip(before, loaded, layers, strict=True):
         was, now, source = (one.unflatten(0, (6, -1)) for one in trio)
@@ -192,22 +305,47 @@ def test_what_is_saved_is_loaded_into_other_blocks() -> None:
         assert (now[[0, 2, 3, 4]] == was[[0, 2, 3, 4]]).all()
 
 
+def test_a_layer_goes_out_before_the_next_is_computed() -> None:
+    """Is each layer sent as it stands when it is computed, and the object there after the last?"""
+    memory = Memory()
+    worker, layers = copies(memory, 0)
+    step = Step(saves=[([b"a"], [0])])
+    worker.load(step)
+    worker.save_layer(step, 0)
+    layers[0] += 1000  # the next step's, maybe
+    assert memory.order == ["sent 4"] and not memory.objects
+    worker.save_layer(step, 1)
+    assert not memory.objects
+    worker.end(step)
+    assert memory.objects[b"a"][:4] == bytes(4)
+    memory.unended[0][1](Completion(1, (State.DONE,), ("",)))
+    assert worker.report(step).stored == [b"a"] and worker.report(step).stored == []
+
+
+def test_layers_that_nobody_waited_for_did_not_load() -> None:
+    """Where the model runs without asking for its layers, are all blocks computed again?"""
+    memory = Memory()
+    worker, _ = copies(memory, 0)
+    one_step(worker, Step(saves=[([b"a"], [0])]))
+    step = Step(loads=[(b"a", 1)])
+    worker.load(step)
+    worker.end(step)
+    assert worker.failed() == {1}
+
+
 def test_nothing_computed_from_a_block_that_failed_is_saved() -> None:
     """Is it told once, its memory left, and no request that has it saved until that was noted?"""
     memory = Memory()
     worker, layers = copies(memory, 0)
     before = layers[0].clone()
-    worker.load(Step(loads=[(b"x", 3)]))
+    saves = [([b"a"], [3, 4]), ([b"b"], [1, 2])]
+    one_step(worker, Step(loads=[(b"x", 3)], saves=saves))
     assert worker.failed() == {3} and worker.failed() == set()
     assert (layers[0] == before).all()
-    saves = [([b"a"], [3, 4]), ([b"b"], [1, 2])]
-    worker.save(Step(saves=saves))
     assert sorted(memory.objects) == [b"b"]
-    worker.load(Step())
-    worker.save(Step(saves=saves))
+    one_step(worker, Step(saves=saves))
     assert sorted(memory.objects) == [b"b"], "the scheduler has not noted it"
-    worker.load(Step(noted={3}))
-    worker.save(Step(saves=saves))
+    one_step(worker, Step(noted={3}, saves=saves))
     assert sorted(memory.objects) == [b"a", b"b"]
 
 
@@ -216,10 +354,10 @@ def test_an_object_on_its_way_is_not_stored_twice() -> None:
     memory = Memory()
     worker, _ = copies(memory, 0)
     for _ in range(2):
-        worker.save(Step(saves=[([b"a"], [1])]))
+        one_step(worker, Step(saves=[([b"a"], [1])]))
     assert len(memory.unended) == 1
-    memory.unended[0](None)
-    worker.save(Step(saves=[([b"a"], [1])]))
+    memory.unended[0][1](Completion(1, (State.DONE,), ("",)))
+    one_step(worker, Step(saves=[([b"a"], [1])]))
     assert len(memory.unended) == 2
 
 

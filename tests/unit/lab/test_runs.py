@@ -1,7 +1,9 @@
 """Do runs of the laboratory show what must be so, whatever the workload draws?"""
 
+import io
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from offstage.bindings.layouts import ENDS, HIT_ENDS
 from offstage.testbeds.lab.results.summary import LabSummary, SeedRun
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.experiment import compute, plan
-from offstage.testbeds.lab.run.plan import Task
+from offstage.testbeds.lab.run.plan import Task, together
 from offstage.testbeds.lab.run.summarize import finish
+from offstage.testbeds.lab.run.task import TaskResult, run_task, run_together
 from offstage.testbeds.progress import Silent
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -255,3 +258,43 @@ def test_a_million_tokens_fit_into_little_memory(tmp_path: Path) -> None:
     exit_code, peak_kib = done.stdout.splitlines()[-1].split()
     assert exit_code == "0", done.stderr
     assert int(peak_kib) < 1 << 20
+
+
+def contents(result: TaskResult) -> dict[str, tuple[list[bytes], bytes]]:
+    """By part, every column and the counters; the file around them holds the time of day."""
+    found = {}
+    for name, part in result.parts.items():
+        with np.load(io.BytesIO(part), allow_pickle=False) as archive:
+            rows = archive["rows"]
+            columns = [rows[column].tobytes() for column in rows.dtype.names]
+            found[name] = columns, archive["meta"].tobytes()
+    return found
+
+
+def test_what_is_drawn_once_gives_each_point_what_it_has_alone(tmp_path: Path) -> None:
+    """Is every part of a sweep the same whether selections, prefills and predictors are made once
+    for pools of all sizes, for one variant, or for a single point?"""
+    (tmp_path / "e.toml").write_text("")
+    changes: dict[str, Any] = {
+        f"{table}.{key}": value for table, keys in SMALL.items() for key, value in keys.items()
+    }
+    changes |= {
+        "workload.steps": 12, "workload.turn_steps": 5, "workload.draft_agreement": 0.8,
+        "tier.buffer_over_k": [2, 4], "policy": [{"use": "warmup+ema+lookahead"}],
+        "sweep": {"tier.hbm_pool_over_k": [0, 1, 2], "workload.profile": ["gvr", "hisparse"]},
+    }  # fmt: skip
+    experiment = plan(tmp_path / "e.toml", changes, sweep=True)
+    variants, code = experiment.variants, experiment.code
+    tasks = [Task(one.spec, 1, points) for one in variants for points in (one.points, ())]
+    groups = together(tasks, jobs=1)
+    assert sorted(len(group) for group in groups) == [6, 6]
+    assert len(together(tasks, jobs=64)) == len(tasks)
+    for group in groups:
+        whole = run_together(group, code, lambda steps: None)
+        assert not whole.failures
+        shared = contents(whole)
+        for task in group:
+            alone = [replace(task, points=(one,)) for one in task.points[-2:]]
+            for one in (task, *alone):
+                for name, content in contents(run_task(one, code, lambda steps: None)).items():
+                    assert shared[name] == content

@@ -18,7 +18,7 @@ from offstage.testbeds.cli.lab import _value
 from offstage.testbeds.lab.run.experiment import plan
 from offstage.testbeds.lab.run.plan import points_of
 from offstage.testbeds.lab.spec import schema as specs
-from offstage.testbeds.lab.spec.load import load, variants
+from offstage.testbeds.lab.spec.load import find, load, variants
 from offstage.testbeds.lab.spec.schema import Spec
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/lab-spec.md"
@@ -352,6 +352,16 @@ def test_anything_is_a_spec_or_one_line(
                 assert points_of(found, 0, 0)
     except BadInput as error:
         assert "\n" not in str(error) and str(error)
+
+
+def test_a_folder_of_results_does_not_hide_the_spec_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Does `lab sweep cmx-128k --out cmx-128k` go on where it was interrupted?"""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cmx-128k").mkdir()
+    assert find("cmx-128k").name == "cmx-128k.toml"
+    assert load(find("cmx-128k")).name == "cmx-128k"
 
 
 @given(st.binary(max_size=60))

@@ -6,11 +6,15 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import DecodePlan, decode
 from offstage.host.models import geometry
 from offstage.host.session import Context, HostSession
+from offstage.testbeds.lab.policies.base import PATTERN
+from offstage.testbeds.lab.policies.policy import guesses
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.options import DemoOptions
 from offstage.testbeds.progress import Silent
@@ -34,6 +38,15 @@ def recorded() -> DemandTrace:
     return trace
 
 
+def first_step(trace: DemandTrace, number: int) -> NDArray[np.void]:
+    """Guesses that are right."""
+    return np.concatenate([
+        guesses(layer, blocks[blocks < LENGTHS[number]], after_layer=0, steps=0, cause=PATTERN)
+        for layer in range(OPTIONS.geometry.layer_count)
+        for blocks in [trace.demands[number, 0, layer]]
+    ])
+
+
 def test_what_decoding_wrote_is_left_out_of_each_session() -> None:
     plan = recorded().plan(OPTIONS, (0, 1), LENGTHS)
     rows = np.split(plan.demands, plan.offsets[1:-1].astype(int))
@@ -50,12 +63,21 @@ def test_sessions_of_different_length_make_a_curve() -> None:
         number: Context([1000 * number + n for n in range(length)], np.zeros((2, length), "u8"), [])
         for number, length in enumerate(LENGTHS)
     }
-    points = hit_versus_traffic(OPTIONS, recorded(), contexts, Silent())
+    trace = recorded()
+    trace.guesses = {number: first_step(trace, number) for number in (0, 1)}
+    options = replace(OPTIONS, window_tokens=64)
+    points = hit_versus_traffic(options, trace, contexts, Silent())
     assert {one.provenance for one in points} == {"modelled"}
     plain = [one for one in points if one.policy.startswith("no prefetch")]
     assert [one.hit_rate for one in plain] == sorted(one.hit_rate for one in plain)
     assert 0.0 < plain[-1].hit_rate < 1.0
     assert next(one.traffic_ratio for one in plain if one.label == "1x") == 1.0
+    cold = hit_versus_traffic(replace(options, warm_up=False), trace, contexts, Silent())
+    assert cold[: len(plain)] == plain, "an arm without prefetch is told nothing"
+    told = dict(zip([one.policy for one in points], points, strict=True))
+    untold = dict(zip([one.policy for one in cold], cold, strict=True))
+    gained = [told[name].hit_rate - untold[name].hit_rate for name in told if "ema" in name]
+    assert gained == pytest.approx([1 / STEPS] * 2, abs=0.02), "all of the first step, in time"
 
 
 @pytest.mark.parametrize("counts", [(4,), (4, 9), (4, -1)])

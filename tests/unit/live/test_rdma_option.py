@@ -1,9 +1,16 @@
-"""Is `--rdma` read as it is written, and everything else refused in one line?"""
+"""Is `--rdma` read as it is written, all else refused in one line, and what it leaves open decided
+by the way to the daemon?"""
+
+import errno
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
 from offstage.bindings.verbs import Rdma, parse_rdma
+from offstage.host.fabrics import verbs
 
 
 @pytest.mark.parametrize(
@@ -28,3 +35,31 @@ def test_what_names_none(text: str) -> None:
     with pytest.raises(BadInput, match="names no part of an adapter") as caught:
         parse_rdma(text)
     assert "\n" not in str(caught.value) and "write DEVICE" in str(caught.value)
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_the_adapter_is_chosen_when_the_daemon_has_said_where_it_is(
+    in_use: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before this end is opened; and where connections hold another adapter, does it stay?"""
+    did: list[Any] = []
+
+    def prepare(rdma: Rdma) -> None:
+        did.append(rdma)
+        if in_use and rdma.device:
+            raise BadInput("another RDMA device is in use", "rdma", errno=errno.EBUSY)
+
+    def by_route(blob: bytes, rdma: Rdma) -> Rdma:
+        return Rdma("second", 1, 3, rdma.mtu_bytes) if blob == b"there" else rdma
+
+    control: Any = SimpleNamespace(
+        limits=SimpleNamespace(put_slot_count=1), geometry=SimpleNamespace(payload_size_bytes=1),
+        attach=lambda fabric: SimpleNamespace(blob=b"there"),
+    )  # fmt: skip
+    monkeypatch.setattr(verbs, "prepare", prepare)
+    monkeypatch.setattr(verbs, "by_route", by_route)
+    monkeypatch.setattr(Driver, "__init__", lambda self, attachment: did.append(attachment.blob))
+    monkeypatch.setattr(Driver, "__del__", lambda self: None, raising=False)
+    monkeypatch.setattr(verbs.VerbsDriver, "_introduce", lambda self: None)
+    verbs.connect(control, Rdma(mtu_bytes=1024))
+    assert did == [Rdma(mtu_bytes=1024), Rdma("second", 1, 3, 1024), b"there"]

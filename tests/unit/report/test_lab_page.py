@@ -131,19 +131,26 @@ def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
         sentence = plain(lab_sentence(lab.summary(points=[found])))
         assert sentence.startswith(f"This says little of a policy, {why}: on ")
         assert notes_of([point, found]) == [f"says little of a policy: {why} (1 of 2 points)"]
-    few = msgspec.structs.replace(point, requests=2)
+    drawn = replace(point.info, workload="generated, k=8")
+    few = msgspec.structs.replace(point, requests=2, info=drawn)
     sentence = plain(lab_sentence(lab.summary(points=[few])))
-    assert sentence.startswith("This says little of a policy, 2 requests only: on ")
+    said = "This says little of a policy, 2 requests only: on generated sessions, k=8, with "
+    assert sentence.startswith(said)
 
 
 def test_the_sentence_does_not_speak_of_a_gap_that_nobody_closed(lab: SimpleNamespace) -> None:
     """Where no prefetch is the best that is not dear, the bound is named, and no share of a gap."""
     found = lab.points(policies=("none", "prev_step"), buffers=(2.0,))
     none, other = found
-    worse = msgspec.structs.replace(other, nontrivial_hit=Interval(value=0.4))
+    worse = msgspec.structs.replace(
+        other, nontrivial_hit=Interval(value=0.4), traffic_vs_reference=Interval(value=1.1)
+    )
     sentence = plain(lab_sentence(lab.summary(points=[none, worse])))
     assert "no prefetch had" in sentence and "and none of the" in sentence
     assert "of the gap" not in sentence and "; the clairvoyant bound is " in sentence
+    dear = msgspec.structs.replace(worse, traffic_vs_reference=Interval(value=9.0))
+    sentence = plain(lab_sentence(lab.summary(points=[none, dear])))
+    assert "and no other of the 2 policies is within 1.3× the traffic of the reference" in sentence
     without = [msgspec.structs.replace(one, traffic_vs_reference=None) for one in found]
     sentence = plain(lab_sentence(lab.summary(points=without)))
     assert "the most of the 2 policies, against" in sentence and "reference" not in sentence
@@ -202,6 +209,16 @@ def test_the_limit_under_the_cap_says_why_it_is_all_hits(whole: LabSummary) -> N
     text = unescape(render_lab(whole))
     tip = re.search(r'data-tip="([^"]*)">bound: limit under the cap', text)
     assert tip and "says nothing of non-trivial demands" in tip.group(1)
+
+
+def test_a_table_of_points_fits_a_screen_and_holds_every_column(whole: LabSummary) -> None:
+    """Ten columns in the table that is seen, the others in one below it that is folded."""
+    text = unescape(render_lab(whole))
+    section = text[text.index('id="points"') : text.index('id="buffer"')]
+    seen, folded = section.split("<summary>More columns", 1)
+    assert len(re.findall(r'<th scope="col" class="number">', seen)) == 10
+    assert len(re.findall(r'<th scope="col" class="number">', folded)) >= 3
+    assert "bound:" in seen and "bound:" not in folded.partition("</details>")[0]
 
 
 def test_every_point_and_bound_is_in_the_table(whole: LabSummary) -> None:

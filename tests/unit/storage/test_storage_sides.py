@@ -108,7 +108,7 @@ REFUSED = {
     "no size": ({"path": "empty"}, "size"),
     "no path": ({"path": ""}, "path"),
     "too large": ({"path": "huge", "size_bytes": 1 << 60}, "smaller size"),
-    "no such backend": ({"backend": "nvme"}, "choose auto"),
+    "no such backend": ({"backend": "nvme"}, "choose one of auto"),
     "no model": ({"backend": "sim", "path": "", "size_bytes": 4096}, "nvme parameters"),
 }
 

@@ -59,7 +59,7 @@ ofs_hint_limit(struct ofs_core *core, const struct ofs_step *step, struct ofs_st
 		return;
 	if (due || !packed)
 		core->ledgers[core->sessions[step->session].config.tenant].hint_bytes +=
-			scores_size_bytes(policy, count, packed);
+			step->hint_bytes ? step->hint_bytes : scores_size_bytes(policy, count, packed);
 	kept->score_count = due ? count : 0;
 	if (!due || (policy->hint_scores_max == 0 && policy->hint_score_bits != 8))
 		return;

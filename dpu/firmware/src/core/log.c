@@ -121,6 +121,7 @@ ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step
 		.waiter = step->waiter,
 		.flags = step->flags,
 		.has_seen = step->seen != NULL,
+		.hint_bytes = step->hint_bytes,
 	};
 	/* Widest first, so that every array of the record is aligned. */
 	struct ofs_bytes in[4] = {

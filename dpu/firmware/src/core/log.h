@@ -43,7 +43,7 @@ void ofs_log_open(struct ofs_core *core);
 struct ofs_log_step {
 	uint32_t session, step, layer, selected_count, demand_count, score_count, waiter, flags;
 	uint32_t has_seen;
-	uint32_t reserved;
+	uint32_t hint_bytes;
 };
 void ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,
 	const uint8_t *ends);

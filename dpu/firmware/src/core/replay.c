@@ -168,6 +168,7 @@ replay_step(struct ofs_replay *r)
 		.score_count = head.score_count,
 		.waiter = head.waiter,
 		.flags = head.flags,
+		.hint_bytes = head.hint_bytes,
 		.demands = (const uint32_t *)(r->in + demands),
 		.scores = (const uint16_t *)(r->in + scores),
 		.seen = head.has_seen ? r->in + seen : NULL,

@@ -21,7 +21,6 @@
 #define OFS_LEVEL_SHIFT 10 /* level of a 16-bit average */
 #define OFS_OCTAVE 8u      /* buckets from one chance to its double */
 #define OFS_LEASE_END UINT32_MAX
-#define OFS_BEGIN_STEPS 16  /* what is guessed before a session's first step is needed by then */
 #define OFS_BURST_BLOCKS 16 /* blocks the bandwidth cap lets through at once after a silence */
 
 enum ofs_slot_state {

@@ -34,6 +34,7 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 		.demand_count = sqe->demand_count,
 		.score_count = sqe->score_count,
 		.flags = sqe->flags & OFS_STEP_RETRY,
+		.hint_bytes = (uint32_t)ofs_scores_size_bytes(sqe),
 		.demands = command->ordinals,
 		.seen = command->seen,
 		.scores = command->scores};

@@ -183,6 +183,7 @@ struct ofs_device {
 	struct ofs_clock clock;
 	struct ofs_storage *storage;
 	struct ofs_store *store;
+	uint32_t stores_left; /* moves that have changed over: which store a ticket is of */
 	struct ofs_issue issue;
 	struct ofs_move move;
 	struct ofs_core *core;

@@ -70,6 +70,7 @@ change_places(struct ofs_device *device)
 	device->storage = move->storage;
 	device->store = move->store;
 	device->config.storage = move->config;
+	device->stores_left++;
 	move->storage = storage;
 	move->store = store;
 	move->step = OFS_STEP_CLOSE;

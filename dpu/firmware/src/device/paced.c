@@ -113,7 +113,8 @@ ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_comma
 		ask(device, OFS_PACE_COMMAND, held, index, sqe, 0,
 			(uint32_t)(ofs_payload_used_bytes(sqe) / sizeof(uint16_t)));
 	} else {
-		ask(device, OFS_PACE_COMMAND, held, index, sqe, sqe->demand_count, sqe->score_count);
+		ask(device, OFS_PACE_COMMAND, held, index, sqe, sqe->demand_count,
+			(uint32_t)(ofs_scores_size_bytes(sqe) / sizeof(uint16_t)));
 	}
 	if (sqe->sent_ns != 0 && sqe->sent_ns < held->begun_ns)
 		held->ring_ns = held->begun_ns - sqe->sent_ns;

@@ -200,7 +200,8 @@ run_purge(struct ofs_device *device, void *argument)
 	call->purged->bytes = call->purged->blocks * device->record_size_bytes;
 	call->purged->more =
 		call->purged->blocks > 0 && after.archived > 0 && after.blocks > call->keep_blocks;
-	call->purged->marking = ofs_store_marking(device->store, call->tenant);
+	call->purged->marking = ofs_store_marking(device->store, call->tenant)
+		+ (uint32_t)ofs_store_wiping(device->store, call->tenant);
 	return 0;
 }
 
@@ -211,6 +212,49 @@ ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t kee
 	struct purge_call call = {tenant, keep_blocks, purged};
 
 	return ofs_device_call(device, run_purge, &call);
+}
+
+struct wiped_call {
+	uint32_t tenant;
+	uint64_t *ticket;
+	uint64_t *left;
+};
+
+/* A ticket is of one store, and names it in its upper bits; when the device has moved to another,
+ * that one had nothing left of what was deleted in the old one, or has it among its own. */
+static int
+run_wiped(struct ofs_device *device, void *argument)
+{
+	const struct wiped_call *call = argument;
+	uint64_t store = (uint64_t)(device->stores_left & 0xffff) << 48;
+	uint64_t turn = *call->ticket & 0xffffffffffffull;
+	const struct ofs_move *move = &device->move;
+	int rc;
+
+	if (call->tenant >= device->tenant_count)
+		return -EINVAL;
+	*call->left = ofs_store_wiping(device->store, call->tenant);
+	if (turn != 0 && (*call->ticket ^ turn) != store) {
+		rc = *call->left == 0 ? 0 : -EAGAIN;
+	} else {
+		rc = ofs_store_wiped(device->store, call->tenant, &turn);
+		*call->ticket = store | turn;
+	}
+	/* A move may change over at any moment: what it carried is deleted there too. */
+	if (move->step != OFS_STEP_NONE && move->step != OFS_STEP_CLOSE
+		&& ofs_store_wiping(move->store, call->tenant) > 0) {
+		*call->left += ofs_store_wiping(move->store, call->tenant);
+		rc = -EAGAIN;
+	}
+	return rc;
+}
+
+int
+ofs_device_wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left)
+{
+	struct wiped_call call = {tenant, ticket, left};
+
+	return ofs_device_call(device, run_wiped, &call);
 }
 
 void

@@ -186,6 +186,12 @@ ofs_driver_demand_max(const struct ofs_driver *driver)
 	return driver->fabric->port.demand_max;
 }
 
+void
+ofs_driver_limit_scores(struct ofs_driver *driver, const struct ofs_score_limits *limits)
+{
+	driver->limits = *limits;
+}
+
 uint32_t
 ofs_driver_dilation(const struct ofs_driver *driver)
 {

@@ -10,6 +10,7 @@
  */
 #include "driver/internal.h"
 #include "ofs_core.h"
+#include "scores.h"
 
 #include <assert.h>
 #include <string.h>
@@ -108,8 +109,7 @@ build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t pa
 		/* And what was selected and is not demanded. */
 		.selected_count =
 			pending->count + (first ? fetch->selected_count - fetch->demand_count : 0),
-		.demand_count = pending->count,
-		.score_count = first ? fetch->score_count : 0};
+		.demand_count = pending->count};
 	if (pending->count > 0) {
 		memcpy(payload, &fetch->ordinals[pending->first],
 			pending->count * sizeof(fetch->ordinals[0]));
@@ -117,9 +117,9 @@ build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t pa
 	/* OFS_SEEN_MISS is 0, and so is the cause of nothing. */
 	for (uint32_t i = 0; i < pending->count; i++)
 		seen[i] = driver->reads[i].rc != 0 ? OFS_CAUSE_NONE : (uint8_t)driver->reads[i].cause;
-	if (pending->sqe.score_count > 0) {
-		memcpy(payload + ofs_payload_scores_offset(pending->count), fetch->scores,
-			fetch->score_count * sizeof(fetch->scores[0]));
+	if (first && fetch->score_count > 0) {
+		ofs_scores_pack(&driver->limits, fetch->scores, fetch->score_count, &pending->sqe,
+			payload + ofs_payload_scores_offset(pending->count));
 	}
 }
 

@@ -106,6 +106,7 @@ struct ofs_call {
 struct ofs_driver {
 	struct ofs_fabric *fabric;
 	struct ofs_driver_stats stats;
+	struct ofs_score_limits limits;
 	struct ofs_histogram stages[OFS_STAGE_COUNT];
 	bool stages_on;
 	uint32_t stage_turns[OFS_STAGE_COUNT]; /* of those that begin there, since the last timed */

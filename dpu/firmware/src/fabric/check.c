@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ATTACH_AGAIN "attach to the daemon again"
+#define START_AGAIN "start the host again"
 
 static int
 refuse(char *error, size_t error_size_bytes, int rc, const char *where, const char *what,
@@ -79,13 +79,11 @@ check_region(const struct ofs_region_header *h, uint64_t size_bytes, char *error
 		return refuse(error, room, -EPROTO, "region", what,
 			"install the same release on both sides");
 	}
-	if (h->checksum != ofs_checksum(h, offsetof(struct ofs_region_header, checksum))) {
-		return refuse(error, room, -EINVAL, "region", "its header fails its checksum",
-			ATTACH_AGAIN);
-	}
+	if (h->checksum != ofs_checksum(h, offsetof(struct ofs_region_header, checksum)))
+		return refuse(error, room, -EINVAL, "region", "its header fails its checksum", START_AGAIN);
 	if (!region_fits(h, size_bytes)) {
 		return refuse(error, room, -EINVAL, "region",
-			"its header names sizes that do not fit the mapping", ATTACH_AGAIN);
+			"its header names sizes that do not fit the mapping", START_AGAIN);
 	}
 	return 0;
 }
@@ -105,10 +103,10 @@ check_port(const struct ofs_port_header *h, uint64_t size_bytes, char *error, si
 		return refuse(error, room, -EPROTO, "port", what, "install the same release on both sides");
 	}
 	if (h->checksum != ofs_checksum(h, offsetof(struct ofs_port_header, checksum)))
-		return refuse(error, room, -EINVAL, "port", "its header fails its checksum", ATTACH_AGAIN);
+		return refuse(error, room, -EINVAL, "port", "its header fails its checksum", START_AGAIN);
 	if (!port_fits(h, size_bytes)) {
 		return refuse(error, room, -EINVAL, "port",
-			"its header names sizes that do not fit the mapping", ATTACH_AGAIN);
+			"its header names sizes that do not fit the mapping", START_AGAIN);
 	}
 	return 0;
 }
@@ -122,7 +120,7 @@ ofs_fabric_check(struct ofs_fabric *fabric, const uint8_t *region_base, uint64_t
 	if (region_size_bytes < sizeof(fabric->region)
 		|| port_size_bytes < OFS_PORT_WORDS_OFFSET + sizeof(struct ofs_port_words)) {
 		return refuse(error, error_size_bytes, -EINVAL, "region or port",
-			"too small to hold its header", ATTACH_AGAIN);
+			"too small to hold its header", START_AGAIN);
 	}
 	memcpy(&fabric->region, region_base, sizeof(fabric->region));
 	memcpy(&fabric->port, port_base, sizeof(fabric->port));
@@ -134,7 +132,7 @@ ofs_fabric_check(struct ofs_fabric *fabric, const uint8_t *region_base, uint64_t
 	if (fabric->region.tenant != fabric->port.tenant || fabric->region.epoch != fabric->port.epoch
 		|| fabric->port.put_stride_bytes < fabric->region.payload_size_bytes) {
 		return refuse(error, error_size_bytes, -EINVAL, "region and port",
-			"they do not belong together", ATTACH_AGAIN);
+			"they do not belong together", START_AGAIN);
 	}
 	return 0;
 }

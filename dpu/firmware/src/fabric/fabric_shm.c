@@ -277,7 +277,7 @@ open_mappings(struct shm_fabric *shm, const struct ofs_attachment *attachment,
 			&& (blob->region_size_bytes != region_size_bytes
 				|| blob->port_size_bytes != port_size_bytes)) {
 			snprintf(error, error_size_bytes,
-				"attach blob: its descriptors are of another port; attach to the daemon again");
+				"attach blob: its descriptors are of another port; start the host again");
 			rc = -EINVAL;
 		}
 		shm->mapped.port.base = port_base;
@@ -301,13 +301,13 @@ ofs_fabric_shm_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 		return rc;
 	if (attachment->fd_count != 3) {
 		snprintf(error, error_size_bytes,
-			"attach blob: shm with %u descriptors instead of 3; attach to the daemon again",
+			"attach blob: shm with %u descriptors instead of 3; start the host again",
 			attachment->fd_count);
 		return -EINVAL;
 	}
 	if (blob.dilation == 0 || blob.dilation > OFS_DILATION_MAX) {
 		snprintf(error, error_size_bytes, "attach blob: a dilation of %llu; %s",
-			(unsigned long long)blob.dilation, "attach to the daemon again");
+			(unsigned long long)blob.dilation, "start the host again");
 		return -EINVAL;
 	}
 	shm = calloc(1, sizeof(*shm));

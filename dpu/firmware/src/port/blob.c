@@ -50,7 +50,7 @@ ofs_blob_read(const struct ofs_attachment *attachment, struct ofs_blob_header *h
 
 	if (size_bytes > sizeof(attachment->blob) || size_bytes < sizeof(*header)) {
 		return refuse(error, error_size_bytes, -EINVAL, "is cut short, or too long",
-			"attach to the daemon again");
+			"start the host again");
 	}
 	memcpy(header, attachment->blob, sizeof(*header));
 	if (header->magic != OFS_BLOB_MAGIC) {
@@ -67,7 +67,7 @@ ofs_blob_read(const struct ofs_attachment *attachment, struct ofs_blob_header *h
 		|| header->checksum != checksum_of(attachment->blob, size_bytes)
 		|| memchr(header->fabric, '\0', sizeof(header->fabric)) == NULL) {
 		return refuse(error, error_size_bytes, -EINVAL, "is cut short or damaged",
-			"attach to the daemon again");
+			"start the host again");
 	}
 	if (header->fd_count != attachment->fd_count || header->fd_count > OFS_ATTACH_FDS_MAX) {
 		snprintf(what, sizeof(what), "came with %u descriptors instead of %u", attachment->fd_count,

@@ -1,6 +1,7 @@
 /* The rings of one port, DPU side: take commands, check them, push completions; see region.h. */
 #include "port/internal.h"
 #include "region/shared.h"
+#include "scores.h"
 
 #include <assert.h>
 #include <string.h>
@@ -132,7 +133,7 @@ check_command(const struct ofs_rings *rings, const struct ofs_sqe *sqe)
 	case OFS_OP_STEP:
 		if (sqe->demand_count > header->demand_max || sqe->score_count > header->score_max)
 			return -EINVAL;
-		return 0;
+		return ofs_scores_check(sqe);
 	case OFS_OP_PUT:
 		if (sqe->put_slot >= header->put_slot_count || sqe->length == 0
 			|| sqe->length > header->put_stride_bytes) {
@@ -144,7 +145,7 @@ check_command(const struct ofs_rings *rings, const struct ofs_sqe *sqe)
 	}
 }
 
-static void
+static int
 copy_payload(const struct ofs_rings *rings, struct ofs_command *command)
 {
 	const struct ofs_sqe *sqe = &command->sqe;
@@ -153,12 +154,12 @@ copy_payload(const struct ofs_rings *rings, struct ofs_command *command)
 
 	if (sqe->op == OFS_OP_HINT) {
 		memcpy(command->guesses, payload, ofs_payload_used_bytes(sqe));
-		return;
+		return 0;
 	}
 	memcpy(command->ordinals, payload, sqe->demand_count * sizeof(uint32_t));
 	memcpy(command->seen, payload + ofs_payload_seen_offset(sqe->demand_count), sqe->demand_count);
-	memcpy(command->scores, payload + ofs_payload_scores_offset(sqe->demand_count),
-		sqe->score_count * sizeof(uint16_t));
+	return ofs_scores_unpack(sqe, payload + ofs_payload_scores_offset(sqe->demand_count),
+		command->scores);
 }
 
 int
@@ -188,10 +189,10 @@ ofs_rings_poll(struct ofs_rings *rings, struct ofs_command *command)
 	rings->submission_head++;
 	ofs_word_store(&rings->words->submission_head, rings->submission_head);
 	rc = check_command(rings, &command->sqe);
+	if (rc == 0 && ofs_payload_used_bytes(&command->sqe) > 0)
+		rc = copy_payload(rings, command);
 	if (rc != 0)
 		return ofs_rings_refuse(rings, &command->sqe, rc);
-	if (ofs_payload_used_bytes(&command->sqe) > 0)
-		copy_payload(rings, command);
 	rings->outstanding_count++;
 	return 1;
 }

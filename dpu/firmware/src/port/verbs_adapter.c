@@ -15,7 +15,6 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ofs_link_adapter adapter;     /* under mutex; .context NULL: not open */
-static struct ofs_verbs_config chosen;      /* under mutex: what it was opened by */
 static uint32_t user_count;                 /* under mutex */
 static const struct ofs_services *services; /* under mutex, set once */
 
@@ -201,6 +200,19 @@ search_adapter(struct adapter_search *search)
 	return rc;
 }
 
+/* Is what is open what is asked for? Whoever leaves a choice takes it as it is. */
+static int
+serves(const struct ofs_verbs_config *config)
+{
+	const struct ofs_verbs_adapter *opened = &adapter.opened;
+
+	return adapter.context != NULL
+		&& (config->device[0] == '\0' || strcmp(config->device, opened->device) == 0)
+		&& (config->port == 0 || config->port == opened->port)
+		&& (config->gid_index < 0 || (uint32_t)config->gid_index == opened->gid_index)
+		&& (config->mtu_bytes == 0 || config->mtu_bytes == opened->mtu_bytes);
+}
+
 int
 ofs_verbs_open(const struct ofs_verbs_config *config, const void *given, char *error,
 	size_t error_size_bytes)
@@ -215,7 +227,7 @@ ofs_verbs_open(const struct ofs_verbs_config *config, const void *given, char *e
 			"in a checkout run `make dev`, elsewhere reinstall offstage");
 	pthread_mutex_lock(&mutex);
 	services = given;
-	if (adapter.context == NULL || memcmp(config, &chosen, sizeof(chosen)) != 0) {
+	if (!serves(config)) {
 		if (user_count > 0)
 			rc = refuse(&search, -EBUSY, "another RDMA device or port is in use in this process",
 				"end its connections first");
@@ -225,7 +237,6 @@ ofs_verbs_open(const struct ofs_verbs_config *config, const void *given, char *e
 			if (adapter.context != NULL)
 				ibv_close_device(adapter.context);
 			adapter = search.found;
-			chosen = *config;
 		}
 	}
 	pthread_mutex_unlock(&mutex);

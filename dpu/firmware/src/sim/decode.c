@@ -47,6 +47,16 @@ step_feed(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t batch
 }
 
 static int
+session_start(struct ofs_engine *engine, const struct ofs_sim_decode *plan, uint32_t batch_slot)
+{
+	const uint64_t *offsets = plan->guess_offsets ? plan->guess_offsets + batch_slot : NULL;
+
+	return ofs_engine_start(engine, batch_slot, plan->sessions[batch_slot],
+		batch_slot * plan->stagger_ns, plan->lead_ns, offsets ? plan->guesses + offsets[0] : NULL,
+		offsets ? (uint32_t)(offsets[1] - offsets[0]) : 0);
+}
+
+static int
 plan_run(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t *selected)
 {
 	uint64_t step_size = (uint64_t)engine->layer_count * engine->core_config.demand_max;
@@ -54,8 +64,7 @@ plan_run(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t *selec
 	int rc = 0;
 
 	for (batch_slot = 0; batch_slot < plan->session_count && rc == 0; batch_slot++)
-		rc = ofs_engine_start(engine, batch_slot, plan->sessions[batch_slot],
-			batch_slot * plan->stagger_ns, 0, NULL, 0);
+		rc = session_start(engine, plan, batch_slot);
 	while (rc == 0 && (rc = ofs_engine_run(engine, &batch_slot)) > 0) {
 		engine->batch_slots[batch_slot].row_count = 0; /* nobody takes them */
 		plan->end_ns = engine->now_ns;

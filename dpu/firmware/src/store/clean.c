@@ -85,6 +85,7 @@ place(struct ofs_store *store, struct ofs_store_op *op)
 	}
 	rc = ofs_put_send(store, op, from->tenant, from->layer, &old->key, old->expire_s);
 	if (rc == 0) {
+		ofs_copies_join(store, op->record, op->old);
 		store->clean.placed++;
 	} else if (rc != -EAGAIN) {
 		store->clean.cursor = store->records_per_segment;
@@ -155,10 +156,11 @@ read_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	if (ofs_store_rc(result, ofs_record_io_bytes(store, op->old)) != 0) {
 		store->stats.io_errors++;
 		end_move(store, op);
+	} else if (old->state != OFS_RECORD_LIVE) {
+		end_move(store, op); /* deleted, and perhaps overwritten, under the read */
 	} else if (!ofs_record_intact(store, op->buffer, op->old, store->plain)) {
 		store->stats.checks_failed++;
-		if (old->state == OFS_RECORD_LIVE)
-			old->state = OFS_RECORD_CONDEMNED;
+		old->state = OFS_RECORD_CONDEMNED;
 		end_move(store, op);
 	} else {
 		op->kind = OFS_STORE_MOVE_READY;

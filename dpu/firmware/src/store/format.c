@@ -104,6 +104,31 @@ ofs_trailer_coded_bytes(const struct ofs_trailer *trailer)
 	return (uint32_t)(trailer->reserved[OFS_TRAILER_PLACE] >> 32);
 }
 
+void
+ofs_trailer_fill_wiped(const struct ofs_store *store, struct ofs_trailer *trailer, uint32_t record)
+{
+	const struct ofs_store_segment *segment = &store->segments[record / store->records_per_segment];
+
+	*trailer = (struct ofs_trailer){.magic = OFS_TRAILER_MAGIC,
+		.length = 1,
+		.layer = (uint16_t)segment->layer,
+		.tenant = (uint16_t)segment->tenant,
+		.sequence = segment->sequence};
+	trailer->reserved[OFS_TRAILER_STORE] = store->super.uuid.lo;
+	trailer->reserved[OFS_TRAILER_SEGMENT] = segment->sequence;
+	trailer->reserved[OFS_TRAILER_PLACE] = record;
+	trailer->crc = trailer_crc(trailer);
+}
+
+int
+ofs_trailer_wiped(const struct ofs_store *store, const struct ofs_trailer *trailer, uint32_t record)
+{
+	uint64_t life = store->segments[record / store->records_per_segment].sequence;
+
+	return ofs_trailer_sound(store, trailer) && trailer->reserved[OFS_TRAILER_SEGMENT] == life
+		&& trailer->sequence == life && (uint32_t)trailer->reserved[OFS_TRAILER_PLACE] == record;
+}
+
 /* A coded payload saves at least a logical block. */
 static int
 coded_fits(const struct ofs_store *store, uint32_t coded_bytes)

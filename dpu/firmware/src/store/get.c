@@ -55,8 +55,10 @@ ofs_record_drop(struct ofs_store *store, uint32_t record)
 	if (ofs_store_index_find(store, &store->records[record].key, store->segments[segment].layer)
 		== record) {
 		ofs_store_index_remove(store, record);
+		ofs_copies_wipe(store, record);
+	} else {
+		ofs_record_mark_dead(store, record);
 	}
-	ofs_record_mark_dead(store, record);
 	ofs_segment_settle(store, segment);
 }
 
@@ -72,14 +74,16 @@ ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	store->segments[segment].pins--;
 	if (rc != 0) {
 		store->stats.io_errors++;
-	} else if (!ofs_record_take(store, op)) {
+	} else if (ofs_record_take(store, op)) {
+		of->verified = 1;
+		op->length = trailer->length;
+	} else if (of->wipe != OFS_WIPE_NO) {
+		rc = -ENOENT; /* deleted, and overwritten, under the read */
+	} else {
 		rc = -EBADMSG;
 		store->stats.checks_failed++;
 		if (of->state == OFS_RECORD_LIVE || of->state == OFS_RECORD_CONDEMNED)
 			ofs_record_drop(store, op->record);
-	} else {
-		of->verified = 1;
-		op->length = trailer->length;
 	}
 	/* Nothing may be read one-sidedly from this slot until it is published. */
 	trailer->generation = 0;
@@ -109,8 +113,7 @@ ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint3
 
 		ofs_store_index_remove(store, found);
 		op->dropped = 1;
-		if (op->old != OFS_NONE && store->records[op->old].state == OFS_RECORD_LIVE)
-			ofs_record_mark_dead(store, op->old);
+		ofs_copies_wipe(store, found);
 	} else {
 		ofs_record_drop(store, found);
 	}

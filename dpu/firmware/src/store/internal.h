@@ -2,11 +2,12 @@
  * internal.h: the parts of a store. Not seen outside src/store.
  *
  * Model: three tables, all taken at open. *Segments*: FREE -> OPEN (appended to) -> SEALED -> DYING
- * (its "free" mark is being written, then its bytes are discarded) -> FREE. *Records*: one entry
- * per place on the device, found by place number (segment * records_per_segment + place in it) and,
- * through the index, by key. *Ops*: one per I/O; [0, io_max) are the callers', then those that
- * write headers, then the cleaner's. Whatever may still be read or written keeps its segment from
- * being reused: `writing` counts puts whose end is open, `pins` counts reads and moves.
+ * (its "free" mark is being written, then its bytes are discarded) -> FREE; what was deleted in one
+ * that lives on is wiped (wipe.c). *Records*: one entry per place on the device, found by place
+ * number (segment * records_per_segment + place in it) and, through the index, by key. *Ops*: one
+ * per I/O; [0, io_max) are the callers', then those that write headers, those that wipe, and the
+ * cleaner's. Whatever may still be read or written keeps its segment from being reused: `writing`
+ * counts puts whose end is open, `pins` counts reads, wipes and moves.
  */
 #ifndef OFS_STORE_INTERNAL_H
 #define OFS_STORE_INTERNAL_H
@@ -19,6 +20,7 @@
 
 enum {
 	OFS_HEADER_OPS = 8,         /* headers and marks in flight */
+	OFS_WIPE_OPS = 8,           /* deleted records being overwritten */
 	OFS_CLEAN_OPS = 8,          /* moves in flight */
 	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes until a segment is sealed */
 	OFS_EXPIRE_SCAN_MAX = 4096, /* records one tick looks at */
@@ -45,6 +47,21 @@ enum ofs_segment_state {
 	OFS_SEGMENT_RETIRED /* its header cannot be read: neither used nor overwritten in this run */
 };
 
+/* Why a segment that is in use stands in a list. */
+enum ofs_listed {
+	OFS_LISTED_NO,
+	OFS_LISTED_WIPE, /* some of its records are to be wiped */
+	OFS_LISTED_AGAIN /* and that failed: once more, later */
+};
+
+/* What stands on the device of a record that is no block any more. */
+enum ofs_wipe {
+	OFS_WIPE_NO,
+	OFS_WIPE_WANTED, /* the next open must not find it */
+	OFS_WIPE_FLYING,
+	OFS_WIPE_DONE
+};
+
 enum ofs_written { OFS_WRITTEN_NO, OFS_WRITTEN_PENDING, OFS_WRITTEN_YES, OFS_WRITTEN_FAILED };
 
 enum ofs_record_state {
@@ -65,9 +82,12 @@ struct ofs_store_segment {
 	uint32_t pins;
 	uint32_t errors;
 	uint32_t waiters; /* puts that are written and wait for the header */
-	uint32_t link;    /* in the free or the dying list */
+	uint32_t link;    /* in the one list that it is in */
+	uint32_t wipe_cursor;
 	uint8_t state;
 	uint8_t header; /* enum ofs_written */
+	uint8_t listed; /* enum ofs_listed */
+	uint8_t marked; /* DYING: its mark stands on the device */
 	uint8_t stuck;  /* holds a block that cannot be read: no victim any more */
 };
 
@@ -79,9 +99,13 @@ struct ofs_store_record {
 	uint64_t checksum;    /* of its payload */
 	uint32_t op;          /* WRITING: the put that writes it */
 	uint32_t coded_bytes; /* of its payload on the device; 0: it stands there as it is */
+	uint32_t copy_next;   /* ring of all that an open could find of this block */
+	uint32_t copy_before;
 	uint8_t state;
-	uint8_t verified; /* its payload was seen to match in this run, or written in it */
-	uint8_t doubted;  /* recovery: read the payload too */
+	uint8_t wipe;      /* enum ofs_wipe */
+	uint8_t wipe_turn; /* WANTED, FLYING: under which it counts */
+	uint8_t verified;  /* its payload was seen to match in this run, or written in it */
+	uint8_t doubted;   /* recovery: read the payload too */
 };
 
 enum ofs_store_op_kind {
@@ -92,6 +116,7 @@ enum ofs_store_op_kind {
 	OFS_STORE_HEADER,
 	OFS_STORE_MARK,
 	OFS_STORE_DISCARD,
+	OFS_STORE_WIPE,
 	OFS_STORE_MOVE_READ,
 	OFS_STORE_MOVE_READY,
 	OFS_STORE_MOVE_WRITE,
@@ -117,6 +142,13 @@ struct ofs_store_list {
 	uint32_t first;
 	uint32_t last;
 	uint32_t count;
+};
+
+/* What is to be wiped of one tenant. */
+struct ofs_store_wipes {
+	struct ofs_store_list segments; /* OFS_LISTED_WIPE */
+	uint64_t turn;                  /* from 1: under which what is wanted now counts */
+	uint32_t wanted[2];             /* records, by the last bit of their turn */
 };
 
 struct ofs_store_clean {
@@ -151,6 +183,7 @@ struct ofs_store {
 	uint32_t op_count;
 	uint32_t op_free;
 	uint32_t header_free;
+	uint32_t wipe_free;
 	uint32_t clean_free;
 	uint32_t ops_used;
 	uint32_t flying; /* I/Os the storage holds */
@@ -161,6 +194,12 @@ struct ofs_store {
 	struct ofs_store_list dying;
 	struct ofs_store_list marked; /* their mark is on the medium; to be discarded */
 	uint32_t discarding;
+	struct ofs_store_wipes *wipes;  /* [super.tenant_max] */
+	uint32_t wipe_listed;           /* segments in the lists of all tenants */
+	uint32_t wipe_tenant;           /* whose turn it was */
+	struct ofs_store_list again;    /* OFS_LISTED_AGAIN */
+	struct ofs_store_list unmarked; /* dying, and the mark failed */
+	uint64_t again_s;               /* when failed writes were sent again */
 	struct ofs_store_clean clean;
 	uint64_t changes; /* places given up, segments sealed or freed */
 	uint32_t expire_cursor;
@@ -197,6 +236,12 @@ uint32_t ofs_trailer_coded_bytes(const struct ofs_trailer *trailer);
 int ofs_trailer_sound(const struct ofs_store *store, const struct ofs_trailer *trailer);
 /* Sound, and written for this place in its segment's present life. */
 int ofs_trailer_belongs(const struct ofs_store *store, const struct ofs_trailer *trailer,
+	uint32_t record);
+
+/* What overwrites it: sound, of this life, with the segment's own sequence, which no record has. */
+void ofs_trailer_fill_wiped(const struct ofs_store *store, struct ofs_trailer *trailer,
+	uint32_t record);
+int ofs_trailer_wiped(const struct ofs_store *store, const struct ofs_trailer *trailer,
 	uint32_t record);
 
 /* coded.c: records whose payload is coded */
@@ -246,10 +291,31 @@ void ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op, int
 void ofs_segment_discard_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
 /* Sends marks and discards that wait for an op or for the device. */
 void ofs_segment_mark_step(struct ofs_store *store);
-void ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment);
 
-/* record.c: one record's life */
+/* wipe.c: what was deleted is not found by the next open */
+void ofs_wipe_step(struct ofs_store *store);
+void ofs_wipe_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
+/* Sends wipes and marks that failed again, where a second has passed. */
+void ofs_wipe_again(struct ofs_store *store);
+
+/* record.c: one record's life, and lists of segments */
+void ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment);
+uint32_t ofs_list_take(struct ofs_store *store, struct ofs_store_list *list);
 void ofs_record_enliven(struct ofs_store *store, uint32_t record);
+/* Both are of one block; `record` stood alone until now. */
+void ofs_copies_join(struct ofs_store *store, uint32_t record, uint32_t other);
+/* The block is gone, in every copy; the index is the caller's. */
+void ofs_copies_wipe(struct ofs_store *store, uint32_t record);
+/* The place holds nothing. */
+void ofs_record_reset(struct ofs_store *store, uint32_t record);
+/* Some of its dead records are wanted, or it has none that live. */
+void ofs_wipe_list(struct ofs_store *store, uint32_t segment);
+/* Before the segment is marked, all that was written in it is wiped; 0: it has been. */
+int ofs_wipe_rest(struct ofs_store *store, uint32_t segment);
+/* Its mark stands: nothing of it is found any more. */
+void ofs_wipe_marked(struct ofs_store *store, uint32_t segment);
+/* It is wiped. */
+void ofs_wipe_ended(struct ofs_store *store, uint32_t record);
 /* Out of the live count; the index is the caller's. */
 void ofs_record_mark_dead(struct ofs_store *store, uint32_t record);
 int ofs_record_expired(const struct ofs_store *store, uint32_t record, uint64_t now_s);

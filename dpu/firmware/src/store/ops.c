@@ -1,4 +1,4 @@
-/* The pool of ops: three free lists over one table, the ready list, and the way to the device. */
+/* The pool of ops: four free lists over one table, the ready list, and the way to the device. */
 #include "internal.h"
 
 #include <assert.h>
@@ -36,9 +36,10 @@ void
 ofs_op_give(struct ofs_store *store, struct ofs_store_op *op)
 {
 	uint32_t number = ofs_op_index(store, op);
-	uint32_t *list = number < store->config.io_max       ? &store->op_free
-		: number < store->config.io_max + OFS_HEADER_OPS ? &store->header_free
-														 : &store->clean_free;
+	uint32_t *list = number < store->config.io_max                      ? &store->op_free
+		: number < store->config.io_max + OFS_HEADER_OPS                ? &store->header_free
+		: number < store->config.io_max + OFS_HEADER_OPS + OFS_WIPE_OPS ? &store->wipe_free
+																		: &store->clean_free;
 
 	assert(store->ops_used > 0);
 	op->kind = OFS_STORE_IDLE;

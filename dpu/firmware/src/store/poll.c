@@ -26,6 +26,9 @@ dispatch(struct ofs_store *store, const struct ofs_io_done *done)
 	case OFS_STORE_DISCARD:
 		ofs_segment_discard_done(store, op, done->result);
 		break;
+	case OFS_STORE_WIPE:
+		ofs_wipe_done(store, op, done->result);
+		break;
 	case OFS_STORE_MOVE_READ:
 	case OFS_STORE_MOVE_WRITE:
 		ofs_clean_done(store, op, done->result);
@@ -50,6 +53,7 @@ ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max)
 	for (int i = 0; i < count; i++)
 		dispatch(store, &ended[i]);
 	if (!store->closing) {
+		ofs_wipe_step(store);
 		ofs_segment_mark_step(store);
 		ofs_clean_step(store);
 	}
@@ -90,6 +94,8 @@ ofs_store_tick(struct ofs_store *store, uint64_t now_s, struct ofs_store_entry *
 		}
 	}
 	if (!store->closing) {
+		ofs_wipe_again(store);
+		ofs_wipe_step(store);
 		ofs_segment_mark_step(store);
 		ofs_clean_step(store);
 	}
@@ -99,7 +105,7 @@ ofs_store_tick(struct ofs_store *store, uint64_t now_s, struct ofs_store_entry *
 uint32_t
 ofs_store_in_flight(const struct ofs_store *store)
 {
-	return store->ops_used;
+	return store->ops_used + store->wipe_listed + store->dying.count;
 }
 
 uint32_t

@@ -108,6 +108,7 @@ put_new(struct ofs_store *store, uint32_t tenant, const struct ofs_key *key, uin
 	} else {
 		/* The old one stays alive, and its segment where it is, until the new one is safe. */
 		store->segments[old / store->records_per_segment].pins++;
+		ofs_copies_join(store, op->record, old);
 		ofs_store_index_replace(store, old, op->record);
 	}
 	return 0;
@@ -209,12 +210,14 @@ put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 		store->records[op->record].verified = 1;
 		if (old_lives)
 			ofs_record_mark_dead(store, old);
-	} else {
-		if (old_lives)
-			ofs_store_index_replace(store, op->record, old);
-		else
-			ofs_store_index_remove(store, op->record);
+	} else if (old_lives) {
+		ofs_store_index_replace(store, op->record, old);
 		ofs_record_mark_dead(store, op->record);
+	} else {
+		/* A write that failed may stand there all the same. */
+		ofs_store_index_remove(store, op->record);
+		ofs_record_mark_dead(store, op->record);
+		ofs_copies_wipe(store, op->record);
 	}
 	if (old != OFS_NONE) {
 		store->segments[old / store->records_per_segment].pins--;

@@ -86,10 +86,20 @@ next_trailer(struct ofs_store *store, void *context, uint32_t *item, uint64_t *o
 	return 1;
 }
 
+/* The place was written, in this life of its segment. */
+static void
+note_place(struct ofs_store *store, uint32_t item)
+{
+	struct ofs_store_segment *segment = &store->segments[item / store->records_per_segment];
+	uint32_t place = item % store->records_per_segment;
+
+	segment->next = place + 1 > segment->next ? place + 1 : segment->next;
+	segment->writing++;
+}
+
 static int
 seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_t *bytes, int last)
 {
-	struct ofs_store_segment *segment = &store->segments[item / store->records_per_segment];
 	struct ofs_store_record *record = &store->records[item];
 	struct ofs_trailer trailer;
 
@@ -98,6 +108,12 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 		return 0;
 	}
 	memcpy(&trailer, bytes, sizeof(trailer));
+	if (ofs_trailer_wiped(store, &trailer, item)) {
+		record->state = OFS_RECORD_DEAD;
+		record->wipe = OFS_WIPE_DONE;
+		note_place(store, item);
+		return 0;
+	}
 	if (!ofs_trailer_belongs(store, &trailer, item)) {
 		/* Sound and not of this life: what stood here before. Else torn, unless it is no trailer. */
 		if (ofs_trailer_sound(store, &trailer) || is_zero(bytes, sizeof(trailer)))
@@ -114,10 +130,7 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 	record->checksum = trailer.checksum;
 	record->coded_bytes = ofs_trailer_coded_bytes(&trailer);
 	record->state = OFS_RECORD_WRITING; /* a candidate */
-	segment->next = item % store->records_per_segment + 1 > segment->next
-		? item % store->records_per_segment + 1
-		: segment->next;
-	segment->writing++;
+	note_place(store, item);
 	return 0;
 }
 
@@ -195,7 +208,10 @@ elect(struct ofs_store *store, uint64_t now_s)
 		found = ofs_store_index_find(store, &record->key, layer);
 		if (found == OFS_NONE) {
 			ofs_store_index_insert(store, i);
-		} else if (store->records[found].sequence < record->sequence) {
+			continue;
+		}
+		ofs_copies_join(store, i, found);
+		if (store->records[found].sequence < record->sequence) {
 			store->records[found].state = OFS_RECORD_DEAD;
 			ofs_store_index_replace(store, found, i);
 		} else {
@@ -210,6 +226,7 @@ elect(struct ofs_store *store, uint64_t now_s)
 		if (ofs_record_expired(store, i, now_s)) {
 			ofs_store_index_remove(store, i);
 			record->state = OFS_RECORD_DEAD;
+			ofs_copies_wipe(store, i);
 			store->stats.expired++;
 		} else {
 			ofs_record_enliven(store, i);
@@ -218,7 +235,8 @@ elect(struct ofs_store *store, uint64_t now_s)
 	}
 }
 
-/* Empty segments are free again; of a lane's unfinished ones the roomiest is appended to. */
+/* Empty segments are free again, once what an open could find in them is gone; of a lane's
+ * unfinished ones the roomiest is appended to. */
 static void
 arrange(struct ofs_store *store)
 {
@@ -227,13 +245,16 @@ arrange(struct ofs_store *store)
 		uint32_t *open;
 
 		segment->writing = 0;
-		if (segment->state == OFS_SEGMENT_SEALED && segment->live == 0) {
+		if (segment->state == OFS_SEGMENT_SEALED && segment->next == 0)
 			segment->state = OFS_SEGMENT_FREE;
-			memset(&store->records[(size_t)i * store->records_per_segment], 0,
-				store->records_per_segment * sizeof(*store->records));
-		}
 		if (segment->state == OFS_SEGMENT_FREE)
 			ofs_list_put(store, &store->free, i);
+		if (segment->state == OFS_SEGMENT_SEALED && segment->live == 0) {
+			if (store->config.erase)
+				segment->next = store->records_per_segment; /* also what was torn */
+			ofs_wipe_list(store, i);
+			continue;
+		}
 		if (segment->state != OFS_SEGMENT_SEALED || segment->next == store->records_per_segment)
 			continue;
 		open = &store->lane_open[ofs_lane_of(store, i)];

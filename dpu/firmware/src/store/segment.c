@@ -3,29 +3,6 @@
 
 #include <assert.h>
 
-void
-ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment)
-{
-	store->segments[segment].link = OFS_NONE;
-	if (list->count == 0)
-		list->first = segment;
-	else
-		store->segments[list->last].link = segment;
-	list->last = segment;
-	list->count++;
-}
-
-static uint32_t
-take_listed(struct ofs_store *store, struct ofs_store_list *list)
-{
-	uint32_t segment = list->first;
-
-	assert(list->count > 0);
-	list->first = store->segments[segment].link;
-	list->count--;
-	return segment;
-}
-
 uint32_t
 ofs_lane_of(const struct ofs_store *store, uint32_t segment)
 {
@@ -56,7 +33,7 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 		return rc;
 	}
 	store->sequence++;
-	(void)take_listed(store, &store->free);
+	(void)ofs_list_take(store, &store->free);
 	op->kind = OFS_STORE_HEADER;
 	op->segment = segment;
 	of->state = OFS_SEGMENT_OPEN;
@@ -126,9 +103,10 @@ make_free(struct ofs_store *store, uint32_t segment)
 	uint32_t first = segment * store->records_per_segment;
 
 	for (uint32_t i = 0; i < store->records_per_segment; i++)
-		store->records[first + i].state = OFS_RECORD_FREE;
+		ofs_record_reset(store, first + i);
 	of->state = OFS_SEGMENT_FREE;
 	of->header = OFS_WRITTEN_NO;
+	of->marked = 0;
 	store->changes++;
 	/* At the end of the list: wear is spread, and a bad place is not met again at once. */
 	ofs_list_put(store, &store->free, segment);
@@ -141,20 +119,20 @@ ofs_segment_settle(struct ofs_store *store, uint32_t segment)
 
 	if ((of->state != OFS_SEGMENT_OPEN && of->state != OFS_SEGMENT_SEALED) || of->live > 0
 		|| of->writing > 0 || of->pins > 0 || of->header == OFS_WRITTEN_PENDING
-		|| (of->next == 0 && of->header != OFS_WRITTEN_FAILED)) {
+		|| of->listed != OFS_LISTED_NO || (of->next == 0 && of->header != OFS_WRITTEN_FAILED)) {
 		return;
 	}
 	ofs_segment_seal(store, segment);
+	if (store->config.erase && ofs_wipe_rest(store, segment))
+		return;
 	if (store->clean.victim == segment)
 		store->clean.victim = OFS_NONE;
 	store->stats.segments_reclaimed++;
-	if (of->header == OFS_WRITTEN_FAILED) {
-		make_free(store, segment);
-		return;
-	}
-	/* The mark keeps the dead from being found by the next open. It must have ended before the
-	 * segment is used again: two writes of one place have no order. */
+	/* The mark keeps the dead from being found by the next open; a header that failed may stand
+	 * there all the same. It must have ended before the segment is used again: two writes of one
+	 * place have no order. */
 	of->state = OFS_SEGMENT_DYING;
+	of->errors = 0;
 	ofs_list_put(store, &store->dying, segment);
 	ofs_segment_mark_step(store);
 }
@@ -182,7 +160,7 @@ send_discards(struct ofs_store *store)
 			ofs_op_give(store, op);
 		if (rc == -EAGAIN)
 			return;
-		(void)take_listed(store, &store->marked);
+		(void)ofs_list_take(store, &store->marked);
 		if (rc != 0) {
 			make_free(store, segment);
 			continue;
@@ -219,21 +197,27 @@ ofs_segment_mark_step(struct ofs_store *store)
 			ofs_op_give(store, op);
 			return;
 		}
-		(void)take_listed(store, &store->dying);
+		(void)ofs_list_take(store, &store->dying);
 		op->kind = OFS_STORE_MARK;
 		op->segment = segment;
 	}
 }
 
-/* A mark that failed costs the next open some reading, nothing else. */
+/* Where a mark cannot be written, no header could be either: the segment waits until it can. */
 void
 ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 {
 	uint32_t segment = op->segment;
 
 	ofs_op_give(store, op);
-	if (ofs_store_rc(result, store->storage->lba_size_bytes) == 0 && store->storage->discards
-		&& store->config.durable) {
+	if (ofs_store_rc(result, store->storage->lba_size_bytes) != 0) {
+		store->stats.io_errors++;
+		store->segments[segment].errors++;
+		ofs_list_put(store, &store->unmarked, segment);
+		return;
+	}
+	ofs_wipe_marked(store, segment);
+	if (store->storage->discards && store->config.durable) {
 		ofs_list_put(store, &store->marked, segment);
 		send_discards(store);
 	} else {

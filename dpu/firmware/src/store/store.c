@@ -6,12 +6,20 @@
 
 #define PAGE_SIZE_BYTES 4096u
 
-/* What recovery reads into; later the headers' and the cleaner's buffers. */
+/* What a wipe writes. */
+static uint64_t
+wipe_size_bytes(const struct ofs_store *store)
+{
+	return store->config.erase ? store->record_size_bytes : store->storage->lba_size_bytes;
+}
+
+/* What recovery reads into; later the buffers of headers, wipes and the cleaner. */
 static int
 take_scratch(struct ofs_store *store)
 {
 	uint64_t lba = store->storage->lba_size_bytes;
-	uint64_t size_bytes = OFS_CLEAN_OPS * (uint64_t)store->record_size_bytes + OFS_HEADER_OPS * lba;
+	uint64_t size_bytes = OFS_CLEAN_OPS * (uint64_t)store->record_size_bytes + OFS_HEADER_OPS * lba
+		+ OFS_WIPE_OPS * wipe_size_bytes(store);
 	uint64_t align = lba > PAGE_SIZE_BYTES ? lba : PAGE_SIZE_BYTES;
 	int rc;
 
@@ -37,34 +45,45 @@ take_tables(struct ofs_store *store)
 		slots *= 2;
 	store->index_mask = (uint32_t)(slots - 1);
 	store->lane_count = store->super.tenant_max * store->config.layer_count;
-	store->op_count = store->config.io_max + OFS_HEADER_OPS + OFS_CLEAN_OPS;
+	store->op_count = store->config.io_max + OFS_HEADER_OPS + OFS_WIPE_OPS + OFS_CLEAN_OPS;
 	store->segments = calloc(store->segment_count, sizeof(*store->segments));
 	store->records = calloc(store->record_count, sizeof(*store->records));
 	store->index = malloc(slots * sizeof(*store->index));
 	store->lane_open = malloc(store->lane_count * sizeof(*store->lane_open));
 	store->lane_gap = malloc(store->lane_count * sizeof(*store->lane_gap));
 	store->ops = calloc(store->op_count, sizeof(*store->ops));
+	store->wipes = calloc(store->super.tenant_max, sizeof(*store->wipes));
 	if (store->segments == NULL || store->records == NULL || store->index == NULL
-		|| store->lane_open == NULL || store->lane_gap == NULL || store->ops == NULL) {
+		|| store->lane_open == NULL || store->lane_gap == NULL || store->ops == NULL
+		|| store->wipes == NULL) {
 		return -ENOMEM;
 	}
 	memset(store->lane_open, 0xff, store->lane_count * sizeof(*store->lane_open));
 	ofs_store_index_clear(store);
+	for (uint32_t i = 0; i < store->record_count; i++)
+		store->records[i].copy_next = store->records[i].copy_before = i;
+	for (uint32_t i = 0; i < store->super.tenant_max; i++)
+		store->wipes[i].turn = 1;
 	return 0;
 }
 
-/* Cuts the ops into the callers', the headers' and the cleaner's; the latter two have buffers
- * here. */
+/* Cuts the ops into the callers', the headers', the wipes' and the cleaner's; all but the first
+ * have buffers here. A wipe's is zero but for its trailer. */
 static void
 arrange_ops(struct ofs_store *store)
 {
 	uint32_t lba = store->storage->lba_size_bytes;
 	uint32_t headers = store->config.io_max;
-	uint32_t moves = headers + OFS_HEADER_OPS;
+	uint32_t wipes = headers + OFS_HEADER_OPS;
+	uint32_t moves = wipes + OFS_WIPE_OPS;
+	uint8_t *wiping = store->scratch + (size_t)OFS_CLEAN_OPS * store->record_size_bytes
+		+ (size_t)OFS_HEADER_OPS * lba;
 
 	store->op_free = OFS_NONE;
 	store->header_free = OFS_NONE;
+	store->wipe_free = OFS_NONE;
 	store->clean_free = OFS_NONE;
+	memset(wiping, 0, OFS_WIPE_OPS * wipe_size_bytes(store));
 	store->ops_used = store->op_count; /* giving each back leaves none */
 	for (uint32_t i = store->op_count; i-- > 0;) {
 		struct ofs_store_op *op = &store->ops[i];
@@ -72,6 +91,8 @@ arrange_ops(struct ofs_store *store)
 		if (i >= moves) {
 			op->buffer = store->scratch + (size_t)(i - moves) * store->record_size_bytes;
 			op->coded = op->buffer;
+		} else if (i >= wipes) {
+			op->buffer = wiping + (i - wipes) * wipe_size_bytes(store);
 		} else if (i >= headers) {
 			op->buffer = store->scratch + (size_t)OFS_CLEAN_OPS * store->record_size_bytes
 				+ (size_t)(i - headers) * lba;
@@ -177,6 +198,7 @@ ofs_store_close(struct ofs_store *store)
 		ofs_coded_close(store);
 	}
 	free(store->plain);
+	free(store->wipes);
 	free(store->ops);
 	free(store->lane_gap);
 	free(store->lane_open);

@@ -1,6 +1,8 @@
 /* The recount that tests hold a store to: everything that is counted as it goes, counted again. */
 #include "internal.h"
 
+#include <stdlib.h>
+
 static int
 segment_agrees(const struct ofs_store *store, uint32_t segment)
 {
@@ -36,6 +38,41 @@ record_agrees(const struct ofs_store *store, uint32_t record)
 	return found == record
 		|| (found != OFS_NONE && store->records[found].state == OFS_RECORD_WRITING
 			&& store->ops[store->records[found].op].old == record);
+}
+
+/* Each copy that is to be wiped is counted once, at the tenant whose segment holds it. */
+static int
+wipes_agree(const struct ofs_store *store)
+{
+	uint64_t *wanted = calloc(store->super.tenant_max, sizeof(*wanted));
+	int agree = wanted != NULL;
+
+	for (uint32_t i = 0; agree && i < store->record_count; i++) {
+		uint8_t wipe = store->records[i].wipe;
+
+		if (wipe == OFS_WIPE_WANTED || wipe == OFS_WIPE_FLYING)
+			wanted[store->segments[i / store->records_per_segment].tenant]++;
+	}
+	for (uint32_t tenant = 0; agree && tenant < store->super.tenant_max; tenant++)
+		agree = wanted[tenant] == ofs_store_wiping(store, tenant);
+	free(wanted);
+	return agree;
+}
+
+/* Copies stand in rings of one block, without those that are wiped. */
+static int
+copies_agree(const struct ofs_store *store)
+{
+	for (uint32_t i = 0; i < store->record_count; i++) {
+		const struct ofs_store_record *of = &store->records[i];
+		const struct ofs_store_record *next = &store->records[of->copy_next];
+
+		if (next->copy_before != i || (of->wipe != OFS_WIPE_NO && of->copy_next != i)
+			|| !ofs_key_equal(&next->key, &of->key)) {
+			return 0;
+		}
+	}
+	return 1;
 }
 
 int
@@ -74,5 +111,9 @@ ofs_store_verify(const struct ofs_store *store)
 		return 5;
 	if (used != store->ops_used)
 		return 6;
+	if (!wipes_agree(store))
+		return 8;
+	if (!copies_agree(store))
+		return 9;
 	return indexed > store->record_count ? 7 : 0;
 }

@@ -12,20 +12,20 @@
 static int
 count_gaps(struct ofs_store *store)
 {
-	int soon = store->dying.count > 0;
+	int soon = 0;
 
 	memset(store->lane_gap, 0, store->lane_count * sizeof(*store->lane_gap));
 	for (uint32_t i = 0; i < store->segment_count; i++) {
 		const struct ofs_store_segment *segment = &store->segments[i];
 		uint32_t *gap;
 
-		if (segment->state == OFS_SEGMENT_DYING)
+		if (segment->state == OFS_SEGMENT_DYING && segment->errors < OFS_SEGMENT_ERRORS_MAX)
 			soon = 1;
 		if (segment->state != OFS_SEGMENT_OPEN && segment->state != OFS_SEGMENT_SEALED)
 			continue;
 		gap = &store->lane_gap[ofs_lane_of(store, i)];
 		if (segment->live == 0 && segment->next > 0)
-			soon = 1;
+			soon |= segment->listed != OFS_LISTED_AGAIN;
 		else if (segment->state == OFS_SEGMENT_OPEN)
 			*gap += store->records_per_segment - segment->next;
 		else if (!segment->stuck)

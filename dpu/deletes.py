@@ -1,0 +1,85 @@
+"""Answers to deletes, which are held until what was deleted stays so.
+
+Model: the firmware forgets a block at once, and then has every copy of it on the drive overwritten.
+The answer to the host waits for that with a ticket of its tenant, which the loop shows again in
+each turn until the device says that all is done. Where nothing more of it ends for
+`storage.io_timeout`, the drive refuses the writes: the host is told that the delete may not outlast
+a restart, and the device goes on trying. Belongs to the daemon's loop.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from offstage.bindings.errors import OffstageError
+from offstage.dpu import protocol as p
+from offstage.dpu.config import Config
+from offstage.dpu.device import DeviceLike
+from offstage.dpu.log import Log
+
+__all__ = ["Deletes"]
+
+LOOK_S = 0.001
+
+
+@dataclass
+class _Held:
+    route: bytes
+    reply: p.Reply
+    tenant: int
+    ticket: int
+    left: int
+    until_s: float
+
+
+class Deletes:
+    """The answers that wait."""
+
+    def __init__(
+        self, config: Config, device: DeviceLike, send: Callable[[bytes, p.Reply], None], log: Log
+    ) -> None:
+        self._patience_s = config.storage.io_timeout_ns / 1e9
+        self._device, self._send, self._log = device, send, log
+        self._held: list[_Held] = []
+
+    def pause_s(self, otherwise_s: float) -> float:
+        """How long the loop may pause."""
+        return LOOK_S if self._held else otherwise_s
+
+    def answer(self, tenant: int | None, route: bytes, reply: p.Reply) -> None:
+        """Send the answer: that of a request that deleted blocks of `tenant` when it is true."""
+        if tenant is None or isinstance(reply, p.Error):
+            self._send(route, reply)
+            return
+        until_s = time.monotonic() + self._patience_s
+        self._held.append(_Held(route, reply, tenant, 0, 0, until_s))
+        self.turn()
+
+    def turn(self) -> None:
+        """Send the answers that may go."""
+        now_s = time.monotonic()
+        for one in list(self._held):
+            done, one.ticket, left = self._asked(one)
+            if left < one.left:
+                one.until_s = now_s + self._patience_s
+            one.left = left
+            if done or now_s >= one.until_s:
+                self._held.remove(one)
+                self._send(one.route, one.reply if done else self._late(one))
+
+    def _asked(self, one: _Held) -> tuple[bool, int, int]:
+        try:
+            return self._device.wiped(one.tenant, one.ticket)
+        except OffstageError:  # a reactor that is stuck, or ends: nothing is known
+            return False, one.ticket, one.left
+
+    def _late(self, one: _Held) -> p.Reply:
+        self._log.error("delete_not_on_drive", tenant=one.tenant, left=one.left)
+        if isinstance(one.reply, p.SessionsOpened):
+            one.reply.deleted = False
+            return one.reply
+        return p.Error(
+            id=one.reply.id, code="io", where=f"{one.left} writes",
+            what="the blocks may come back at a restart: the drive refuses the writes",
+            mend="look at dmesg and the drive; they are tried again by themselves",
+        )  # fmt: skip

@@ -1,0 +1,152 @@
+/*
+ * What was deleted is not found by the next open.
+ *
+ * Model: a copy that an open could find of a block that is gone is *wanted* (record.c): its trailer
+ * is to be overwritten by one that names nothing (with `erase` its payload too), or its segment to
+ * be marked free, which is one write for all in it where nothing lives any more. Segments with
+ * wanted records stand in a list of their tenant; the tenants take turns, and OFS_WIPE_OPS writes
+ * fly at most. A write that fails is tried again when a second has passed: until it ends well, who
+ * waits for the delete waits, and the segment is used for nothing else.
+ *
+ * To wait is to hold a ticket: what is wanted later counts under another turn, so that nobody
+ * waits for deletes that came after.
+ */
+#include "internal.h"
+
+/* ---- the writes ---- */
+
+static int
+send(struct ofs_store *store, uint32_t record)
+{
+	struct ofs_store_op *op = ofs_op_take(store, &store->wipe_free);
+	uint64_t offset = ofs_store_record_offset(store, record);
+	uint32_t before = store->config.erase ? store->config.payload_size_bytes : 0;
+	int rc;
+
+	if (op == NULL)
+		return -EAGAIN;
+	ofs_trailer_fill_wiped(store, (struct ofs_trailer *)(op->buffer + before), record);
+	rc = ofs_op_submit(store, op, OFS_STORAGE_WRITE,
+		offset + store->config.payload_size_bytes - before, op->buffer,
+		before + store->storage->lba_size_bytes, OFS_LIFETIME_PLACE);
+	if (rc != 0) {
+		ofs_op_give(store, op);
+		return rc;
+	}
+	op->kind = OFS_STORE_WIPE;
+	op->record = record;
+	store->records[record].wipe = OFS_WIPE_FLYING;
+	store->segments[record / store->records_per_segment].pins++;
+	return 0;
+}
+
+/* All that is wanted of the segment flies; 0: there is no room for more. */
+static int
+send_all(struct ofs_store *store, uint32_t segment)
+{
+	struct ofs_store_segment *of = &store->segments[segment];
+
+	for (; of->wipe_cursor < of->next; of->wipe_cursor++) {
+		uint32_t record = segment * store->records_per_segment + of->wipe_cursor;
+
+		if (store->records[record].wipe == OFS_WIPE_WANTED
+			&& store->records[record].state == OFS_RECORD_DEAD && send(store, record) != 0) {
+			return 0;
+		}
+	}
+	return 1;
+}
+
+static struct ofs_store_wipes *
+next_tenant(struct ofs_store *store)
+{
+	do
+		store->wipe_tenant = (store->wipe_tenant + 1) % store->super.tenant_max;
+	while (store->wipes[store->wipe_tenant].segments.count == 0);
+	return &store->wipes[store->wipe_tenant];
+}
+
+void
+ofs_wipe_step(struct ofs_store *store)
+{
+	while (store->wipe_listed > 0) {
+		struct ofs_store_wipes *wipes = next_tenant(store);
+		uint32_t segment = wipes->segments.first;
+		struct ofs_store_segment *of = &store->segments[segment];
+		/* Its mark is one write, as soon as nothing reads in it any more. */
+		int dies = of->live == 0 && of->writing == 0 && !store->config.erase;
+
+		if (dies)
+			ofs_segment_seal(store, segment); /* nothing may come to live in it */
+		else if (!send_all(store, segment))
+			return;
+		(void)ofs_list_take(store, &wipes->segments);
+		of->listed = OFS_LISTED_NO;
+		store->wipe_listed--;
+		ofs_segment_settle(store, segment);
+	}
+}
+
+void
+ofs_wipe_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
+{
+	uint32_t record = op->record;
+	uint32_t segment = record / store->records_per_segment;
+	struct ofs_store_segment *of = &store->segments[segment];
+	uint32_t before = store->config.erase ? store->config.payload_size_bytes : 0;
+
+	ofs_op_give(store, op);
+	of->pins--;
+	if (ofs_store_rc(result, before + store->storage->lba_size_bytes) == 0) {
+		ofs_wipe_ended(store, record);
+		store->stats.wiped++;
+	} else {
+		store->stats.io_errors++;
+		store->records[record].wipe = OFS_WIPE_WANTED;
+		of->wipe_cursor = 0;
+		if (of->listed == OFS_LISTED_NO) {
+			of->listed = OFS_LISTED_AGAIN;
+			ofs_list_put(store, &store->again, segment);
+		}
+	}
+	ofs_segment_settle(store, segment);
+}
+
+void
+ofs_wipe_again(struct ofs_store *store)
+{
+	if (store->again_s == store->now_s)
+		return;
+	store->again_s = store->now_s;
+	while (store->again.count > 0) {
+		uint32_t segment = ofs_list_take(store, &store->again);
+
+		store->segments[segment].listed = OFS_LISTED_NO;
+		ofs_wipe_list(store, segment);
+	}
+	while (store->unmarked.count > 0)
+		ofs_list_put(store, &store->dying, ofs_list_take(store, &store->unmarked));
+}
+
+/* ---- who waits ---- */
+
+uint64_t
+ofs_store_wiping(const struct ofs_store *store, uint32_t tenant)
+{
+	return (uint64_t)store->wipes[tenant].wanted[0] + store->wipes[tenant].wanted[1];
+}
+
+int
+ofs_store_wiped(struct ofs_store *store, uint32_t tenant, uint64_t *ticket)
+{
+	struct ofs_store_wipes *wipes = &store->wipes[tenant];
+
+	if (*ticket == 0)
+		*ticket = wipes->turn;
+	/* A turn ends when somebody waits for it, and all of the one before has ended. */
+	if (wipes->turn == *ticket && wipes->wanted[(*ticket + 1) & 1] == 0)
+		wipes->turn++;
+	if (wipes->turn == *ticket)
+		return -EAGAIN;
+	return wipes->turn > *ticket + 1 || wipes->wanted[*ticket & 1] == 0 ? 0 : -EAGAIN;
+}

@@ -1,0 +1,102 @@
+"""Recompute or fetch: what was measured decides, request by request.
+
+Two lines are fitted to what an engine has seen of late: seconds of a step over the tokens that it
+computed, and seconds that a load kept a step waiting over its bytes. The formulas are those of
+`offstage plan` (`bindings.tradeoffs`), with these lines in place of a data sheet's numbers. Until
+both are known a request is fetched, since only what is done is learned from.
+
+One thread: the engine's scheduler. Nothing fails.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from offstage.bindings.tradeoffs import fetch_s, prefill_s
+
+__all__ = ["Choice", "Decision", "Line"]
+
+FORGET = 0.97  # of what was known, at each new sample
+TRY_EVERY = 32  # decisions against fetching, after which one fetches to see whether it still is so
+SAMPLES_MIN = 3
+KEPT = 4096
+
+
+@dataclass
+class Line:
+    """Seconds over an amount, least squares, where what is older counts less."""
+
+    count: int = 0
+    _sums: list[float] = field(default_factory=lambda: [0.0] * 5)
+
+    def learn(self, amount: float, seconds: float) -> None:
+        """One sample."""
+        self.count += 1
+        for i, new in enumerate((1.0, amount, seconds, amount * amount, amount * seconds)):
+            self._sums[i] = self._sums[i] * FORGET + new
+
+    @property
+    def known(self) -> bool:
+        """Whether there is enough to go by."""
+        return self.count >= SAMPLES_MIN
+
+    @property
+    def fit(self) -> tuple[float, float]:
+        """Seconds at an amount of 0, and for each one more; neither is negative."""
+        n, x, y, xx, xy = self._sums
+        spread = n * xx - x * x
+        slope = (n * xy - x * y) / spread if spread > 1e-9 * n * xx else y / x
+        if slope <= 0:
+            return y / n, 0.0
+        start = (y - slope * x) / n
+        return (start, slope) if start >= 0 else (0.0, xy / xx)
+
+
+@dataclass
+class Decision:
+    """What was decided of a request's prefix, by what, and what became of it."""
+
+    tokens: int
+    fetched: bool
+    fetch_s: float = 0.0
+    compute_s: float = 0.0
+    took_s: float = -1.0
+    """Measured, of what was chosen; -1: not known yet."""
+    regret_s: float = 0.0
+    """How much longer it took than the other would have, as far as is known by then."""
+
+
+class Choice:
+    """Whether a prefix of one model's KV, of `token_bytes` a token, is worth its fetch."""
+
+    def __init__(self, token_bytes: float) -> None:
+        """Nothing is known yet."""
+        self._token_bytes = token_bytes
+        self.compute, self.fetch = Line(), Line()
+        self.decisions: deque[Decision] = deque(maxlen=KEPT)
+        self._against = 0
+
+    def decide(self, tokens: int, queued_tokens: float = 0.0) -> Decision:
+        """`queued_tokens`: those of fetches that stand before this one."""
+        one = Decision(tokens, True)
+        self.decisions.append(one)
+        if tokens and self.compute.known and self.fetch.known:
+            one.fetch_s, one.compute_s = self._both(tokens, queued_tokens)
+            one.fetched = one.fetch_s <= one.compute_s or self._against >= TRY_EVERY
+            self._against = 0 if one.fetched else self._against + 1
+        return one
+
+    def ended(self, one: Decision, took_s: float) -> None:
+        """What was decided took so long."""
+        one.took_s = took_s
+        if self.compute.known and self.fetch.known:
+            fetch, compute = self._both(one.tokens, 0.0)
+            one.regret_s = max(0.0, took_s - (compute if one.fetched else fetch))
+
+    def _both(self, tokens: int, queued_tokens: float) -> tuple[float, float]:
+        """Tokens that are computed join a step that is made anyway, so its start is not theirs."""
+        start, per_byte = self.fetch.fit
+        rate = 1.0 / per_byte if per_byte else float("inf")
+        _, per_token = self.compute.fit
+        speed = 1.0 / per_token if per_token else float("inf")
+        queued = queued_tokens / tokens
+        return (fetch_s(tokens, self._token_bytes, rate, start, queued), prefill_s(tokens, speed))

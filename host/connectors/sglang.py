@@ -1,0 +1,181 @@
+"""SGLang on the tier: a dynamic storage backend of its hierarchical cache, `OffstageStorage`.
+
+An object is one page of SGLang's host memory, all layers of it, flat, under SGLang's own hash of
+the tokens up to its end and what the rank holds of the model. SGLang calls from threads of its own
+and waits for each batch; it asks how many first pages are there, which leases them and brings them
+into the tier's memory, and then gets them.
+
+The daemon is logged in to when SGLang registers its host memory, whose type, layout and shape are
+part of every name. BadInput, RunFailed then: SGLang does not start with a tier that is not there. A
+daemon that is lost later makes every page absent and every store a failure. Pools beside the KV
+(`batch_*_v2`: Mamba, sliding windows, indexers) are not kept. Nothing of SGLang is imported with
+this module: `OffstageStorage` is made when asked for.
+"""
+
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from offstage.bindings.errors import BadInput
+from offstage.host.connectors.objects import ObjectClient, State, Where
+
+__all__ = ["Storage"]
+
+LEASE_S = 10.0  # of pages that were found, until they are read
+OWN = ("backend_name", "module_path", "class_name", "interface_v1", "model")
+SHAPE = ("dtype", "layout", "page_size", "layer_num", "head_num", "head_dim", "kv_lora_rank",
+         "qk_rope_head_dim")  # fmt: skip
+log = logging.getLogger("offstage.connectors")
+
+
+class Storage:
+    """The logic of `OffstageStorage`, before SGLang's interface among its bases."""
+
+    mem_pool_host: Any
+
+    def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
+        """BadInput: a setting that is none, or what cannot be kept."""
+        extra = dict(storage_config.extra_config or {})
+        self._where = Where.of({name: one for name, one in extra.items() if name not in OWN})
+        self._model = str(extra.get("model") or storage_config.model_name or "")
+        if not self._model:
+            raise BadInput("no model name", "OffstageStorage", 'set "model"')
+        self._rank = _rank_of(storage_config)
+        self._client: ObjectClient | None = None
+        self._size = 0
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """SGLang's memory is there: log in. BadInput, RunFailed: no daemon, or it refuses."""
+        self.mem_pool_host = mem_pool_host
+        page = _bytes_of(mem_pool_host.get_dummy_flat_data_page())
+        self._size = len(page)
+        shape = " ".join(f"{name} {getattr(mem_pool_host, name)}" for name in SHAPE
+                         if hasattr(mem_pool_host, name))  # fmt: skip
+        layout = f"SGLang {type(mem_pool_host).__name__} {shape} {self._rank} {self._size} bytes"
+        self.close()
+        self._client = ObjectClient(self._where, model=self._model, layout=layout)
+
+    # ---- pages ----
+
+    def exists(self, key: str) -> bool:
+        """Whether a page is there, whole."""
+        return self.batch_exists([key]) == 1
+
+    def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
+        """How many first pages are there; they are leased, and brought into the tier's memory."""
+        client = self._ready()
+        states = client.wait(client.prefetch, _names(keys), [self._size] * len(keys),
+                             lease_s=LEASE_S).done  # fmt: skip
+        found = states.index(False) if False in states else len(states)
+        client.release(_names(keys[found:]))
+        return found
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        """A page in `target_location`, or None."""
+        return self.batch_get([key], [target_location])[0]
+
+    def batch_get(
+        self, keys: Sequence[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> list[Any]:
+        """Each page in its target, or None."""
+        client = self._ready()
+        targets = [self.mem_pool_host.get_dummy_flat_data_page() if one is None else one
+                   for one in target_locations or [None] * len(keys)]  # fmt: skip
+        done = client.wait(client.get, _names(keys), [_bytes_of(one) for one in targets]).done
+        client.release(_names(keys))
+        return [target if one else None for target, one in zip(targets, done, strict=True)]
+
+    def set(
+        self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None
+    ) -> bool:
+        """Store a page."""
+        return self.batch_set([key], [target_location if value is None else value])
+
+    def batch_set(
+        self, keys: Sequence[str], values: Any = None, target_locations: Any = None,
+        target_sizes: Any = None,
+    ) -> bool:  # fmt: skip
+        """Store pages; whether all were taken."""
+        given = target_locations if values is None else values
+        return all(self._store(keys, given))
+
+    def batch_get_v1(
+        self, keys: Sequence[str], host_indices: Any, extra_info: Any = None
+    ) -> list[bool]:
+        """Pages into SGLang's memory at their first token's place."""
+        pages = self.batch_get(keys)
+        for place, page in enumerate(pages):
+            if page is not None:
+                index = int(host_indices[place * self.mem_pool_host.page_size])
+                self.mem_pool_host.set_from_flat_data_page(index, page)
+        return [page is not None for page in pages]
+
+    def batch_set_v1(
+        self, keys: Sequence[str], host_indices: Any, extra_info: Any = None
+    ) -> list[bool]:
+        """Pages out of SGLang's memory."""
+        pool = self.mem_pool_host
+        pages = [pool.get_data_page(int(host_indices[place * pool.page_size]))
+                 for place in range(len(keys))]  # fmt: skip
+        return self._store(keys, pages)
+
+    def clear(self) -> None:
+        """The tier is shared: what is in it is bounded by `store.ttl` and the tenant's quota."""
+        log.warning("SGLang asked to clear its storage; the tier keeps what it has, since others "
+                    "share it: purge the tenant, or set store.ttl")  # fmt: skip
+
+    def close(self) -> None:
+        """Leave the daemon. Closing twice does nothing."""
+        if self._client is not None:
+            self._client.close()
+
+    def _store(self, keys: Sequence[str], pages: Sequence[Any]) -> list[bool]:
+        client, buffers = self._ready(), [_bytes_of(page) for page in pages]
+        right = [len(one) == self._size for one in buffers]
+        if not all(right):
+            log.warning("a page of another size than %d bytes is not stored", self._size)
+        there = [(key, one) for key, one, good in zip(keys, buffers, right, strict=True) if good]
+        names = _names([key for key, _ in there])
+        ended = client.wait(client.put, names, [one for _, one in there]).states
+        done = {name: state is State.DONE for name, state in zip(names, ended, strict=True)}
+        return [done.get(name, False) for name in _names(keys)]
+
+    def _ready(self) -> ObjectClient:
+        assert self._client is not None, "SGLang registers its memory first"
+        return self._client
+
+
+def _names(keys: Sequence[str]) -> list[bytes]:
+    return [key.encode() for key in keys]
+
+
+def _bytes_of(page: Any) -> Any:
+    """A page's memory, flat, as bytes; of one that is not contiguous a copy, to read from."""
+    import torch
+
+    return page.detach().contiguous().view(-1).view(torch.uint8).numpy()
+
+
+def _rank_of(config: Any) -> str:
+    """Which part of the model's KV this rank holds: latents (MLA) are the same in all ranks of
+    tensor parallelism."""
+    parts = [f"pp {config.pp_rank}/{config.pp_size}",
+             f"cp {config.attn_cp_rank}/{config.attn_cp_size}",
+             f"dcp {getattr(config, 'dcp_rank', 0)}/{getattr(config, 'dcp_size', 1)}"]  # fmt: skip
+    if not config.is_mla_model:
+        parts.append(f"tp {config.tp_rank}/{config.tp_size}")
+    return " ".join(parts)
+
+
+@lru_cache(maxsize=1)
+def _offstage_storage() -> type:
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+
+    return type("OffstageStorage", (Storage, HiCacheStorage), {"__module__": __name__})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OffstageStorage":
+        return _offstage_storage()
+    raise AttributeError(name)

@@ -1,0 +1,252 @@
+"""vLLM on the tier: an external KV connector, `OffstageConnector`.
+
+An object is the KV of one of vLLM's blocks, all layers of it, under a hash of all tokens up to its
+end. `plans` runs where vLLM schedules: it looks up the blocks of a prompt when the request arrives,
+decides what is fetched, and plans per step what is loaded and saved. `copies` runs in the worker,
+and moves bytes between vLLM's paged memory and the tier layer by layer, while others are computed.
+
+A block that does not load, for whatever reason, is named to vLLM, which computes it again
+(`kv_load_failure_policy` must be "recompute"); until vLLM has taken note of it, nothing that may
+have been computed from it is saved. Without a daemon everything is computed. Nothing of vLLM is
+imported with this module: `OffstageConnector` is made when asked for.
+"""
+
+import hashlib
+import logging
+import platform
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.host.connectors.objects import ObjectClient, Where
+from offstage.host.connectors.vllm.copies import Copies
+from offstage.host.connectors.vllm.figures import new_since, prom_class, stats_class
+from offstage.host.connectors.vllm.plans import Plans, Report, Saved, Step
+
+__all__ = ["Connector"]
+
+TRIED = ("0.32.0",)
+SWITCHES = ("layer_wise", "prefetch", "choose")
+log = logging.getLogger("offstage.connectors")
+
+
+class Connector:
+    """The logic of `OffstageConnector`, before vLLM's interface among its bases."""
+
+    _connector_metadata: Any
+    _kv_cache_manager: Any
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        """Log in, as scheduler or as worker. BadInput: what this connector cannot keep."""
+        super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
+        spec = _spec_of(vllm_config, kv_cache_config)
+        self._names = list(kv_cache_config.kv_cache_groups[0].layer_names)
+        self._block_count = kv_cache_config.num_blocks
+        size = spec.page_size_bytes * len(self._names)
+        self._places = {name: place for place, name in enumerate(self._names)}
+        on = _switches_of(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        self._client = _client_of(vllm_config, f"{len(self._names)} layers of {spec}")
+        events = getattr(vllm_config, "kv_events_config", None)
+        self._plans = Plans(self._client, spec.block_size, size, ahead=on["prefetch"],
+                            choose=on["choose"],
+                            events=bool(events and events.enable_kv_cache_events))  # fmt: skip
+        self._copies = Copies(self._client, size, by_layer=on["layer_wise"])
+        self._counted: dict[str, float] = {}
+
+    # ---- the scheduler's side ----
+
+    def on_new_request(self, request: Any) -> None:
+        """A request has arrived."""
+        self._plans.arrive(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Tokens that the tier has; they are loaded within the step."""
+        return self._plans.match(request, num_computed_tokens), False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Blocks for what was matched."""
+        if num_external_tokens > 0:
+            self._plans.load(request, blocks.get_block_ids()[0], num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Step:
+        """What the step loads and saves."""
+        scheduled, cached = scheduler_output, scheduler_output.scheduled_cached_reqs
+        before = {one.req_id: one.num_computed_tokens for one in scheduled.scheduled_new_reqs}
+        before.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        counts = scheduled.num_scheduled_tokens
+        after = {one: at + counts[one] for one, at in before.items()}
+        return self._plans.plan(after, self._blocks, sum(counts.values()))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """A step has ended."""
+        report = connector_output.kv_connector_worker_meta
+        if isinstance(report, Report):
+            self._plans.learn(report)
+        if connector_output.invalid_block_ids:
+            self._plans.fail(set(connector_output.invalid_block_ids), self._blocks)
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        """Its blocks are free at once: what was saved was copied out before."""
+        self._plans.finish(request)
+        return False, None
+
+    def take_events(self) -> Iterator[Any]:
+        """What the tier has now, and has no more, for vLLM's subscribers."""
+        from vllm.distributed.kv_events import MEDIUM_STORAGE, BlockRemoved, BlockStored
+        from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash as outside
+
+        for one in self._plans.events():
+            if isinstance(one, Saved):
+                parent = None if one.parent_hash is None else outside(one.parent_hash)
+                yield BlockStored(
+                    [outside(one.block_hash)], parent, one.tokens, len(one.tokens),
+                    one.lora.adapter_id if one.lora else None, MEDIUM_STORAGE,
+                    one.lora.name if one.lora else None,
+                )  # fmt: skip
+            else:
+                yield BlockRemoved([outside(one.block_hash)], MEDIUM_STORAGE)
+
+    def _blocks(self, request_id: str) -> list[int]:
+        blocks: list[int] = self._kv_cache_manager.get_block_ids(request_id)[0]
+        return blocks
+
+    # ---- the worker's side ----
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """vLLM's memory is there."""
+        self._copies.register([kv_caches[name] for name in self._names], self._block_count)
+
+    def start_load_kv(self, forward_context: Any, **unused: Any) -> None:
+        """Load what the step needs, and wait for it."""
+        self._copies.load(self._connector_metadata)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """This layer's KV is there after that."""
+        self._copies.wait_for(self._places[layer_name])
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **_: Any) -> None:
+        """This layer is computed: send what of it the step saves."""
+        self._copies.save_layer(self._connector_metadata, self._places[layer_name])
+
+    def wait_for_save(self) -> None:
+        """The step is over; what it saves is stored while vLLM goes on."""
+        self._copies.end(self._connector_metadata)
+
+    def build_connector_worker_meta(self) -> Report:
+        """What became of the step, for the scheduler's side."""
+        return self._copies.report(self._connector_metadata)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Blocks that vLLM has to compute."""
+        return self._copies.failed()
+
+    # ---- both sides ----
+
+    def get_kv_connector_stats(self) -> Any:
+        """What was counted since the last call."""
+        counts = {**self._plans.counts, **self._copies.counts}
+        counts |= self._client.counts() if self._client is not None else {}
+        found = new_since(self._counted, counts)
+        return stats_class()(found) if found else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
+        """What such counts are, where vLLM adds them up."""
+        return stats_class()(dict(data or {}))
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: Any,
+                           per_engine_labelvalues: Any) -> Any:  # fmt: skip
+        """They as Prometheus counters, `vllm:offstage_...`."""
+        return prom_class()(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """Layers are waited for one by one, which a graph of the whole model would leave out."""
+        return _switches_of(extra_config)["layer_wise"]
+
+    def shutdown(self) -> None:
+        """Store what is on its way, and leave the daemon."""
+        if self._client is not None:
+            self._client.close()
+
+
+def _spec_of(config: Any, kv_cache_config: Any) -> Any:
+    """How vLLM keeps a layer's KV. BadInput: in a way that this connector does not know."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    if len(specs) != 1 or not isinstance(specs[0], FullAttentionSpec):
+        raise BadInput("this model keeps more than the KV of full attention", "OffstageConnector",
+                       "leave this connector out")  # fmt: skip
+    if config.parallel_config.world_size != 1:
+        raise BadInput("it runs with one worker only", "OffstageConnector",
+                       "set tensor and pipeline parallel size to 1")  # fmt: skip
+    if config.kv_transfer_config.kv_load_failure_policy != "recompute":
+        raise BadInput("a block that does not load would fail its request", "OffstageConnector",
+                       'set "kv_load_failure_policy": "recompute"')  # fmt: skip
+    return specs[0]
+
+
+def _switches_of(extra: dict[str, Any]) -> dict[str, bool]:
+    """What can be switched off. BadInput: by something else than false."""
+    for name in SWITCHES:
+        if not isinstance(extra.get(name, True), bool):
+            raise BadInput(f"{name} is {extra[name]!r}", "OffstageConnector",
+                           "write true or false")  # fmt: skip
+    return {name: bool(extra.get(name, True)) for name in SWITCHES}
+
+
+def _client_of(config: Any, what: str) -> ObjectClient | None:
+    """An object client by `kv_connector_extra_config`; None where no daemon answers. BadInput: a
+    setting that is none."""
+    model, engine = config.model_config, _version()
+    settings = {"model": model.model} | config.kv_transfer_config.kv_connector_extra_config
+    name = str(settings.pop("model"))
+    settings = {key: value for key, value in settings.items() if key not in SWITCHES}
+    where = Where.of(settings)
+    if engine not in TRIED:
+        log.warning("vLLM %s was not tried with this connector", engine)
+    weights = hashlib.sha256(model.hf_config.to_json_string().encode()).hexdigest()[:16]
+    layout = (f"vLLM {engine} {_device(model.dtype, config)} {model.dtype} {model.quantization} "
+              f"revision {model.revision} config {weights} {what}")  # fmt: skip
+    try:
+        return ObjectClient(where, model=name, layout=layout)
+    except OffstageError as error:
+        log.warning("no tier until the engine is started again: %s; it computes all KV", error)
+        return None
+
+
+def _device(dtype: Any, config: Any) -> str:
+    """What the order of bytes in a block depends on besides shapes."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return str(current_platform.device_name)
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    isa = _get_attn_isa(dtype, config.cache_config.block_size)
+    return f"{platform.machine()} {isa}"
+
+
+def _version() -> str:
+    import vllm
+
+    return str(vllm.__version__).partition("+")[0]
+
+
+@lru_cache(maxsize=1)
+def _offstage_connector() -> type:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+    bases = (Connector, KVConnectorBase_V1)
+    return type("OffstageConnector", bases, {"__module__": __name__})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OffstageConnector":
+        return _offstage_connector()
+    raise AttributeError(name)

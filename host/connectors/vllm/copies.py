@@ -1,0 +1,278 @@
+"""The worker's side of vLLM's connector: bytes between vLLM's paged memory and the tier, by layers.
+
+An object has all layers of a block, one after the other. Loads are begun before a step, and each
+layer waits for its own part only: while a layer is computed, those after it land. What a step fills
+is copied out layer by layer as each is computed, and sent while the next one is; the object is
+there once the last layer is, and not if any block that it may have been computed from had not
+loaded.
+
+All of it runs on the worker's thread but for `landed` and `ended`, which the object client calls.
+"""
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any
+
+import numpy as np
+
+from offstage.bindings.errors import BadInput
+from offstage.host.connectors.objects import Completion, ObjectClient, Stream
+from offstage.host.connectors.vllm.plans import Report, Step
+
+__all__ = ["Copies"]
+
+LOAD_BYTES = 256 << 20  # read at once; what is more is read before the step, so much at a time
+SAVE_BYTES = 512 << 20  # on their way to the tier; what comes beyond is not saved
+
+
+class _Load:
+    """Objects on their way into vLLM's blocks."""
+
+    def __init__(
+        self, client: ObjectClient, loads: list[tuple[bytes, int]], cuts: list[int]
+    ) -> None:
+        self.blocks = [block for _, block in loads]
+        self.memory = np.empty((len(loads), cuts[-1]), np.uint8)
+        self._there = Condition()
+        self._lost: list[frozenset[int]] = []
+        self._done: list[bool] | None = None
+        client.get([key for key, _ in loads], list(self.memory), cuts=cuts, landed=self._landed,
+                   tell=self._ended)  # fmt: skip
+
+    def _landed(self, part: int, lost: frozenset[int]) -> None:
+        with self._there:
+            self._lost.append(lost)
+            self._there.notify()
+
+    def _ended(self, completion: Completion) -> None:
+        with self._there:
+            self._done = completion.done
+            self._there.notify()
+
+    def rows(self, part: int) -> list[int]:
+        """Wait for a part: the objects that have it."""
+        with self._there:
+            self._there.wait_for(lambda: len(self._lost) > part)
+            return [row for row in range(len(self.blocks)) if row not in self._lost[part]]
+
+    def lost(self) -> set[int]:
+        """Wait for the end: blocks that did not load."""
+        with self._there:
+            self._there.wait_for(lambda: self._done is not None)
+            assert self._done is not None
+            ends = zip(self.blocks, self._done, strict=True)
+            return {block for block, done in ends if not done}
+
+
+@dataclass
+class _Save:
+    """Blocks of one request on their way out; `parents`: all of its blocks up to them."""
+
+    keys: list[bytes]
+    blocks: list[int]
+    parents: list[int]
+    memory: Any
+    stream: Stream | None
+
+
+class Copies:
+    """The worker's side: `client` is None where there is no daemon."""
+
+    def __init__(self, client: ObjectClient | None, size: int, *, by_layer: bool = True) -> None:
+        """`size`: bytes of one block of all layers. Not `by_layer`: all before and after a step."""
+        self._client, self._size, self._by_layer = client, size, by_layer
+        self.counts: Counter[str] = Counter()
+        self._layers: list[Any] = []
+        self._cuts: list[int] = []
+        self._failed: set[int] = set()  # in this step
+        self._bad: set[int] = set()  # until the scheduler has taken note
+        self._saving: set[bytes] = set()
+        self._stored: deque[bytes] = deque()
+        self._load: _Load | None = None
+        self._saves: list[_Save] = []
+        self._step: Step | None = None  # whose saves have begun
+        self._loaded = self._saved = 0  # layers of this step
+        self._waited_s = self._took_s = self._began_s = 0.0
+        self._loaded_bytes = 0
+
+    def register(self, layers: list[Any], block_count: int) -> None:
+        """vLLM's memory: a tensor of each layer whose first dimension is blocks, or equal parts of
+        them. BadInput: they do not make an object of the size that the scheduler knows."""
+        self._layers = [layer.unflatten(0, (block_count, -1)) for layer in layers]
+        sizes = [layer[0].numel() * layer.element_size() for layer in self._layers]
+        self._cuts = [int(end) for end in np.cumsum(sizes)]
+        if self._cuts[-1] != self._size:
+            found = f"a block has {self._cuts[-1]} bytes here and {self._size} by its description"
+            raise BadInput(found, "OffstageConnector", "leave this connector out")
+
+    # ---- loads ----
+
+    def load(self, step: Step) -> None:
+        """Begin this step's loads; without layers, or where they are many, they are waited for."""
+        self._began_s = time.monotonic()
+        self._bad -= step.noted
+        if not step.loads:
+            return
+        if self._client is None:
+            self._lose({block for _, block in step.loads})
+            return
+        count = max(1, LOAD_BYTES // self._size)
+        for at in range(0, len(step.loads), count):
+            self._end_load()
+            self._load = _Load(self._client, step.loads[at : at + count], self._cuts)
+            self._loaded = 0
+        self._loaded_bytes += len(step.loads) * self._size
+        if not self._by_layer:
+            self._end_load()
+
+    def wait_for(self, layer: int) -> None:
+        """This layer's part of the loads is in vLLM's memory after that, and of those before it."""
+        if self._load is not None:
+            since_s = time.monotonic()
+            while self._loaded <= layer:
+                self._copy_in(self._load, self._loaded)
+                self._loaded += 1
+            if self._loaded == len(self._layers):
+                self._end_load()
+            self._waited_s += time.monotonic() - since_s
+
+    def _copy_in(self, load: _Load, layer: int) -> None:
+        import torch
+
+        rows = load.rows(layer)
+        if rows:
+            blocks = torch.tensor([load.blocks[row] for row in rows])
+            memory = load.memory if len(rows) == len(load.blocks) else load.memory[rows]
+            target = self._layers[layer]
+            part = self._part(torch.from_numpy(memory), layer)
+            target[blocks.to(target.device)] = part.to(target.device)
+
+    def _end_load(self, *, unseen: bool = False) -> None:
+        """The rest of a load. `unseen`: the model did not wait for it, so none of it counts."""
+        load, self._load = self._load, None
+        if load is None:
+            return
+        since_s = time.monotonic()
+        for layer in range(self._loaded, len(self._layers)):
+            self._copy_in(load, layer)
+        self._lose(set(load.blocks) if unseen else load.lost())
+        self._loaded = len(self._layers)
+        self._waited_s += time.monotonic() - since_s
+
+    def _lose(self, blocks: set[int]) -> None:
+        self._failed |= blocks
+        self._bad |= blocks
+        self.counts["load_failed_blocks"] += len(blocks)
+
+    # ---- saves ----
+
+    def save_layer(self, step: Step, layer: int) -> None:
+        """This layer of the step is computed: copy out what the step saves of it, and send it."""
+        if not self._by_layer:
+            return
+        self._begin_saves(step)
+        if layer == self._saved:
+            self._copy_out()
+
+    def end(self, step: Step) -> None:
+        """The step is over: what it saves is stored, while vLLM goes on."""
+        self._end_load(unseen=self._by_layer)
+        self._begin_saves(step)
+        while self._saved < len(self._layers):
+            self._copy_out()
+        for save in self._saves:
+            self._finish(save)
+        self._saves, self._step, self._saved = [], None, 0
+        self._took_s = time.monotonic() - self._began_s if self._began_s else 0.0
+        self._began_s = 0.0
+
+    def _begin_saves(self, step: Step) -> None:
+        if self._step is step:
+            return
+        self._step, self._saved = step, 0
+        self._began_s = self._began_s or time.monotonic()
+        streams = self._client.streams_max if self._client is not None and self._by_layer else 0
+        for keys, blocks in step.saves if self._client is not None else []:
+            pairs = zip(keys, blocks[-len(keys) :], strict=True)
+            todo = [(key, block) for key, block in pairs if key not in self._saving]
+            if (len(todo) + len(self._saving)) * self._size > SAVE_BYTES:
+                self.counts["put_skipped"] += len(todo)
+                continue
+            self._begin_save(todo[:streams], blocks, streamed=True)
+            self._begin_save(todo[streams:], blocks, streamed=False)
+            streams -= min(streams, len(todo))
+
+    def _begin_save(
+        self, todo: list[tuple[bytes, int]], parents: list[int], *, streamed: bool
+    ) -> None:
+        import torch
+
+        if not todo or self._client is None:
+            return
+        memory = torch.empty((len(todo), self._size), dtype=torch.uint8)
+        save = _Save([key for key, _ in todo], [block for _, block in todo], parents, memory, None)
+        self._saving.update(save.keys)
+        if streamed:
+            save.stream = self._client.stream(save.keys, memory.numpy(),
+                                              tell=self._ended(save.keys))  # fmt: skip
+        self._saves.append(save)
+
+    def _copy_out(self) -> None:
+        """The next layer."""
+        import torch
+
+        layer, source = self._saved, self._layers[self._saved]
+        for save in self._saves:
+            blocks = torch.tensor(save.blocks).to(source.device)
+            self._part(save.memory, layer).copy_(source[blocks])
+            if save.stream is not None:
+                save.stream.fill(self._cuts[layer])
+        self._saved += 1
+
+    def _finish(self, save: _Save) -> None:
+        """Store what was copied out, unless it may follow from what had not loaded."""
+        assert self._client is not None
+        if not self._bad.isdisjoint(save.parents):
+            self.counts["put_skipped"] += len(save.keys)
+            if save.stream is not None:
+                save.stream.drop()
+            else:
+                self._saving.difference_update(save.keys)
+        elif save.stream is not None:
+            save.stream.commit()
+        else:
+            self._client.put(save.keys, save.memory.numpy(), tell=self._ended(save.keys))
+
+    def _ended(self, keys: list[bytes]) -> Any:
+        def ended(completion: Completion) -> None:
+            self._saving.difference_update(keys)
+            self._stored.extend(
+                key for key, done in zip(keys, completion.done, strict=True) if done
+            )
+
+        return ended
+
+    def _part(self, memory: Any, layer: int) -> Any:
+        """What objects `[count, size]` have of a layer, as that layer's tensor has it."""
+        first = self._cuts[layer - 1] if layer else 0
+        target = self._layers[layer]
+        part = memory[:, first : self._cuts[layer]].view(target.dtype)
+        return part.view(len(memory), *target.shape[1:])
+
+    # ---- what became of it ----
+
+    def failed(self) -> set[int]:
+        """Blocks that did not load, once."""
+        failed, self._failed = self._failed, set()
+        return failed
+
+    def report(self, step: Step) -> Report:
+        """Of the step that has ended."""
+        stored = [self._stored.popleft() for _ in range(len(self._stored))]
+        report = Report(step.number, step.tokens, self._loaded_bytes, self._waited_s, self._took_s,
+                        stored)  # fmt: skip
+        self.counts["load_wait_seconds"] += self._waited_s  # type: ignore[assignment]
+        self._loaded_bytes, self._waited_s = 0, 0.0
+        return report

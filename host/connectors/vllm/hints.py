@@ -1,0 +1,92 @@
+"""What an orchestrator says of a request's KV, as far as the tier can act on it.
+
+Two doors: vLLM's `kv_hints`, an envelope of actions, and `kv_transfer_params`, which vLLM's HTTP
+server passes on, with the same actions by name under "offstage":
+
+| action | payload | what it does |
+|---|---|---|
+| priority | chance | how probably the KV that the tier has is asked for, beside other prefetches |
+| retain | seconds | the tier keeps the request's KV for so long after its end |
+| prefetch | in_seconds, chance | the request pauses, as at a tool call: its KV is back by then |
+| share | tokens | only so many first tokens are stored; 0: none |
+| expect | tokens, seconds | another engine prefills so many tokens: they are waited for so long |
+
+What is not understood is left out, with one line in the log a kind.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Hints", "hints_of"]
+
+log = logging.getLogger("offstage.connectors")
+ACTIONS = {
+    "priority": ("chance",), "retain": ("seconds",), "prefetch": ("in_seconds", "chance"),
+    "share": ("tokens",), "expect": ("tokens", "seconds"),
+}  # fmt: skip
+SECONDS_MAX = 86_400.0
+_said: set[str] = set()
+
+
+@dataclass
+class Hints:
+    """Of one request; the defaults say nothing."""
+
+    chance: float = 1.0
+    retain_s: float = 0.0
+    resume_s: float = -1.0
+    resume_chance: float = 1.0
+    share_tokens: int = -1
+    expect_tokens: int = 0
+    expect_s: float = 0.0
+
+
+def hints_of(request: Any) -> Hints:
+    """What both doors say; the second one wins."""
+    found = Hints()
+    for name, payload in _actions(request):
+        if name not in ACTIONS or not isinstance(payload, dict) or not _take(found, name, payload):
+            _say(name, payload)
+    return found
+
+
+def _actions(request: Any) -> Iterator[tuple[str, Any]]:
+    envelope = getattr(request, "kv_hints", None)
+    for action in envelope.actions if envelope is not None else ():
+        yield action.action_type, action.payload
+    params = getattr(request, "kv_transfer_params", None) or {}
+    ours = params.get("offstage", {})
+    yield from ours.items() if isinstance(ours, dict) else [("offstage", ours)]
+
+
+def _take(found: Hints, name: str, payload: dict[str, Any]) -> bool:
+    """Whether it was understood."""
+    given = {key: _number(payload[key]) for key in ACTIONS[name] if key in payload}
+    if not given or set(payload) - set(given) or any(one < 0 for one in given.values()):
+        return False
+    chance = min(1.0, given.get("chance", 1.0))
+    seconds = min(SECONDS_MAX, given.get("seconds", 0.0))
+    if name == "priority":
+        found.chance = chance
+    elif name == "retain":
+        found.retain_s = seconds
+    elif name == "prefetch":
+        found.resume_s, found.resume_chance = given.get("in_seconds", 0.0), chance
+    elif name == "share":
+        found.share_tokens = int(given["tokens"])
+    else:
+        found.expect_tokens, found.expect_s = int(given.get("tokens", 0)), seconds
+    return True
+
+
+def _number(value: Any) -> float:
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if right and value == value else -1.0
+
+
+def _say(name: str, payload: Any) -> None:
+    if name not in _said and len(_said) < 64:
+        _said.add(name)
+        log.warning("a hint that is not understood: %.40s %.80r; it is left out", name, payload)

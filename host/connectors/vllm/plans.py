@@ -1,0 +1,339 @@
+"""The scheduler's side of vLLM's connector: what a step loads and saves, and what it costs.
+
+A request's blocks are looked up when it arrives, long before it is scheduled: those that the tier
+has are leased and brought into its memory by the time that the requests before it are expected to
+have taken. When it is scheduled it is decided by what was measured whether its prefix is fetched or
+computed again. Everything here runs on the scheduler's thread but for what ends a lookup, which
+runs on the object client's and sets single fields.
+"""
+
+import hashlib
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from offstage.host.connectors.choice import Choice, Decision
+from offstage.host.connectors.objects import Completion, ObjectClient
+from offstage.host.connectors.vllm.hints import Hints, hints_of
+
+__all__ = ["Gone", "Plans", "Report", "Saved", "Step", "chain", "salt_of"]
+
+LEASE_S = 10.0  # of what a lookup has found, until it is loaded
+AGAIN_S = 0.005  # between two looks at what another engine prefills
+IDLE_S = 0.001  # waited for a lookup where vLLM has nothing else to do
+TOLD_MAX = 1 << 16  # blocks of which vLLM's subscribers were told, and may be told that they went
+
+
+def chain(
+    tokens: Sequence[int], block_tokens: int, first: bytes, known: Sequence[bytes] = ()
+) -> list[bytes]:
+    """A key for each full block: a hash of the block's tokens and of the key before it, `first`
+    before the first one. `known`: keys from a call with fewer tokens."""
+    keys = list(known)
+    for at in range(len(keys) * block_tokens, len(tokens) - block_tokens + 1, block_tokens):
+        text = array("q", tokens[at : at + block_tokens]).tobytes()
+        before = keys[-1] if keys else first
+        keys.append(hashlib.blake2b(text, digest_size=32, key=before).digest())
+    return keys
+
+
+def salt_of(request: Any) -> bytes:
+    """What stands before the first block: adapters and salts make other keys."""
+    lora = request.lora_request
+    text = f"{request.cache_salt or ''}\0{lora.lora_name if lora else ''}"
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
+
+
+@dataclass
+class Step:
+    """What one step loads and saves, as it goes from scheduler to worker."""
+
+    loads: list[tuple[bytes, int]] = field(default_factory=list)
+    """Key and block."""
+    saves: list[tuple[list[bytes], list[int]]] = field(default_factory=list)
+    """By request: keys of its last blocks that are full now, and all blocks up to them."""
+    noted: set[int] = field(default_factory=set)
+    """Blocks that had not loaded, and of which the scheduler has taken note."""
+    number: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class Report:
+    """What became of a step, as it goes back. vLLM would `aggregate` those of several workers."""
+
+    number: int
+    tokens: int
+    loaded_bytes: int = 0
+    waited_s: float = 0.0
+    took_s: float = 0.0
+    stored: list[bytes] = field(default_factory=list)
+
+    def aggregate(self, other: "Report") -> "Report":
+        """This connector runs with one worker."""
+        raise AssertionError("one worker only")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A block that the tier has now, by vLLM's own hashes."""
+
+    block_hash: Any
+    parent_hash: Any
+    tokens: list[int]
+    lora: Any
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A block that the tier had, and has no more."""
+
+    block_hash: Any
+
+
+@dataclass
+class _Request:
+    """One request: what its keys begin with, and those of its full blocks; how many the tier had
+    (None: not known yet), how many need no saving, and where its load begins."""
+
+    request: Any
+    salt: bytes
+    keys: list[bytes]
+    hints: Hints
+    until_s: float = 0.0  # what another engine prefills is waited for
+    looked_s: float = 0.0
+    found: int | None = None
+    saved: int = 0
+    first: int = 0
+    decision: Decision | None = None
+    asked: int = 0
+    begun: bool = False
+
+
+class Plans:
+    """The scheduler's side. `client` is None where there is no daemon."""
+
+    def __init__(
+        self, client: ObjectClient | None, block_tokens: int, size: int, *, ahead: bool = True,
+        choose: bool = True, events: bool = False,
+    ) -> None:  # fmt: skip
+        """`size`: bytes of one block of all layers. `ahead`: a request is looked up when it
+        arrives, not when it is scheduled; `choose`: what is faster computed is computed; `events`:
+        vLLM's subscribers are told what the tier has."""
+        self._client, self._block_tokens, self._size = client, block_tokens, size
+        self._ahead, self._choose = ahead, choose
+        self.choice = Choice(size / block_tokens)
+        self.counts: Counter[str] = Counter()
+        self._requests: dict[str, _Request] = {}
+        self._step = Step()
+        self._numbers = 0
+        self._idle = True
+        self._loading: list[Decision] = []
+        self._deciding: dict[int, list[Decision]] = {}
+        self._events: deque[Saved | Gone] | None = deque() if events else None
+        self._told: dict[bytes, Saved | None] = {}
+
+    def arrive(self, request: Any) -> None:
+        """A new request: look up its blocks, and have those that are there brought nearer."""
+        if self._client is None or not _is_text(request):
+            return
+        salt = salt_of(request)
+        keys = chain(request.all_token_ids, self._block_tokens, salt)
+        hints = hints_of(request)
+        one = _Request(request, salt, keys, hints, time.monotonic() + hints.expect_s)
+        self._requests[request.request_id] = one
+        self.counts["requests"] += 1
+        if self._ahead:
+            self._look(one, 0)
+
+    def _look(self, one: _Request, first: int) -> None:
+        """Ask the tier for all blocks from `first` on."""
+        assert self._client is not None
+        one.looked_s, keys = time.monotonic(), one.keys[first:]
+
+        def ended(completion: Completion) -> None:
+            done = completion.done
+            one.saved = first + (done.index(False) if False in done else len(done))
+            one.found = one.saved
+
+        sizes = [self._size] * len(keys)
+        if self._ahead:
+            before = sum(other.request.num_tokens for other in self._requests.values()
+                         if not other.begun and other is not one)  # fmt: skip
+            due_s = before * self.choice.compute.fit[1] if self.choice.compute.known else 0.0
+            self._client.prefetch(keys, sizes, lease_s=LEASE_S, due_s=due_s,
+                                  chance=one.hints.chance, tell=ended)  # fmt: skip
+        else:
+            self._client.exists(keys, sizes, lease_s=LEASE_S, tell=ended)
+
+    def match(self, request: Any, computed: int) -> int | None:
+        """Tokens beyond the first `computed` that the tier has and that are worth their fetch; None
+        while that is not known. The last token is always computed, since it is what the next one
+        follows from."""
+        one = self._requests.get(request.request_id)
+        if one is None:
+            return 0
+        if one.looked_s == 0.0:
+            self._look(one, 0)
+        last = (int(request.num_tokens) - 1) // self._block_tokens
+        if one.found is None or self._is_expected(one, min(last, len(one.keys))):
+            if self._idle:
+                time.sleep(IDLE_S)
+            return None
+        one.first = computed // self._block_tokens
+        one.asked = request.num_tokens - computed
+        tokens = max(0, min(one.found, last) * self._block_tokens - computed)
+        if tokens and (one.decision is None or one.decision.tokens != tokens):
+            waiting = len(self._step.loads) * self._block_tokens
+            one.decision = self.choice.decide(tokens, waiting)
+            one.decision.fetched |= not self._choose
+        return tokens if one.decision is not None and one.decision.fetched else 0
+
+    def _is_expected(self, one: _Request, last: int) -> bool:
+        """Whether blocks are still to come from an engine that prefills them."""
+        assert one.found is not None
+        wanted = min(one.hints.expect_tokens // self._block_tokens, last)
+        now_s = time.monotonic()
+        if one.found >= wanted or now_s > one.until_s:
+            return False
+        if now_s - one.looked_s > AGAIN_S:
+            first, one.found = one.found, None
+            self._look(one, first)
+        return True
+
+    def load(self, request: Any, blocks: Sequence[int], tokens: int) -> None:
+        """Plan the load of `tokens` that were matched into the request's `blocks`."""
+        one = self._requests.get(request.request_id)
+        if one is not None and tokens > 0:
+            last = one.first + tokens // self._block_tokens
+            pairs = zip(one.keys[one.first : last], blocks[one.first : last], strict=True)
+            self._step.loads.extend(pairs)
+            self.counts["fetched_tokens"] += tokens
+
+    def plan(self, computed: dict[str, int], blocks_of: Callable[[str], list[int]],
+             tokens: int = 0) -> Step:  # fmt: skip
+        """The step to come, which computes `tokens`, and after which so many of each request are
+        `computed`."""
+        for request_id, count in computed.items():
+            one = self._requests.get(request_id)
+            if one is None:
+                continue
+            self._begin(one)
+            known = one.request.all_token_ids
+            full = min(count, len(known)) // self._block_tokens
+            if one.hints.share_tokens >= 0:
+                full = min(full, one.hints.share_tokens // self._block_tokens)
+            if full > one.saved:
+                one.keys = chain(known, self._block_tokens, one.salt, one.keys)
+                blocks = blocks_of(request_id)[:full]
+                self._step.saves.append((one.keys[one.saved : full], blocks))
+                self._will_tell(one, full)
+                one.saved = full
+        self._numbers += 1
+        self._idle = not computed
+        step, self._step = self._step, Step()
+        step.number, step.tokens = self._numbers, tokens
+        if self._loading:
+            self._deciding[step.number], self._loading = self._loading, []
+        return step
+
+    def _begin(self, one: _Request) -> None:
+        """A request is scheduled, for the first time or once more."""
+        if one.decision is not None:
+            self._loading.append(one.decision)
+            if not one.decision.fetched:
+                self.counts["recomputed_tokens"] += one.decision.tokens
+            if not one.begun:
+                self.counts["matched_tokens"] += one.decision.tokens
+            one.decision = None
+        if not one.begun:
+            one.begun = True
+            self.counts["asked_tokens"] += one.asked
+
+    def learn(self, report: Report) -> None:
+        """A step has ended: what it says of the next ones."""
+        computed_s = report.took_s - report.waited_s
+        if report.tokens >= self._block_tokens:
+            self.choice.compute.learn(report.tokens, computed_s)
+        if report.loaded_bytes:
+            self.choice.fetch.learn(report.loaded_bytes, report.waited_s)
+        ended = self._deciding.pop(report.number, [])
+        fetched = sum(one.tokens for one in ended if one.fetched)
+        for one in ended:
+            whole, seconds = ((fetched, report.waited_s) if one.fetched else
+                              (max(report.tokens, one.tokens), computed_s))  # fmt: skip
+            self.choice.ended(one, seconds * one.tokens / max(1, whole))
+            self.counts["regret_seconds"] += one.regret_s  # type: ignore[assignment]
+        for key in report.stored:
+            saved = self._told.get(key)
+            if saved is not None and self._events is not None:
+                self._events.append(saved)
+
+    def fail(self, blocks: set[int], blocks_of: Callable[[str], list[int]]) -> None:
+        """These blocks did not load: they are computed, and then saved again."""
+        self._step.noted |= blocks
+        for request_id, one in self._requests.items():
+            for place, block in enumerate(blocks_of(request_id)):
+                if block in blocks:
+                    one.saved = min(one.saved, place)
+                    one.found = min(one.found or 0, place)
+                    self._release(one)  # what is leased could not be replaced
+                    self._will_tell_gone(one.keys[place])
+                    break
+
+    def finish(self, request: Any) -> None:
+        """Forget a request; its KV is kept, or asked back, as its hints say."""
+        one = self._requests.pop(request.request_id, None)
+        if one is None:
+            return
+        self._release(one)
+        hints, keys = one.hints, one.keys[: one.saved]
+        if self._client is None or not keys or (hints.retain_s <= 0 and hints.resume_s < 0):
+            return
+        sizes, lease_s = [self._size] * len(keys), max(hints.retain_s, hints.resume_s + LEASE_S)
+        if hints.resume_s >= 0:
+            self.counts["paused"] += 1
+            self._client.prefetch(keys, sizes, lease_s=lease_s, due_s=hints.resume_s,
+                                  chance=hints.resume_chance, tell=_nothing)  # fmt: skip
+        else:
+            self._client.exists(keys, sizes, lease_s=hints.retain_s, tell=_nothing)
+
+    def events(self) -> list[Saved | Gone]:
+        """What vLLM's subscribers were not told yet."""
+        if self._events is None:
+            return []
+        return [self._events.popleft() for _ in range(len(self._events))]
+
+    def _will_tell(self, one: _Request, full: int) -> None:
+        hashes = getattr(one.request, "block_hashes", ())
+        if self._events is None or len(hashes) < full:
+            return
+        for place in range(one.saved, full):
+            at = place * self._block_tokens
+            tokens = list(one.request.all_token_ids[at : at + self._block_tokens])
+            parent = hashes[place - 1] if place else None
+            saved = Saved(hashes[place], parent, tokens, one.request.lora_request)
+            self._told[one.keys[place]] = saved
+        while len(self._told) > TOLD_MAX:
+            self._told.pop(next(iter(self._told)))
+
+    def _will_tell_gone(self, key: bytes) -> None:
+        saved = self._told.pop(key, None)
+        if saved is not None and self._events is not None:
+            self._events.append(Gone(saved.block_hash))
+
+    def _release(self, one: _Request) -> None:
+        if self._client is not None:
+            self._client.release(one.keys)
+
+
+def _is_text(request: Any) -> bool:
+    """Whether the tokens alone say what a request's KV is."""
+    return not request.mm_features and request.prompt_embeds is None
+
+
+def _nothing(_: Completion) -> None:
+    """Nobody waits for it."""

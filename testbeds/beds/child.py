@@ -1,0 +1,118 @@
+"""A process under a user of its own: a fork of this one, which runs one function.
+
+Another user need not be able to read this checkout or its Python: what the function needs is to be
+imported before. The forking process should have no threads yet. RunFailed, with what the process
+wrote on stderr, where it ends early or says nothing.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from offstage.bindings.errors import RunFailed
+
+__all__ = ["Child", "ends_with_its_parent"]
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+DESCRIPTORS = 1024
+COMPLAINT_BYTES = 1 << 28
+
+
+def ends_with_its_parent() -> None:
+    """However the process that forked this one ends, the kernel ends this one, too."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class Child:
+    """It runs `act(*words)` as user and group `uid`, over pipes of its own, and prints what that
+    returns as a line of JSON. Its stdin is open: `go` lets it read a line."""
+
+    def __init__(
+        self, uid: int, act: Callable[..., Any], *words: Any, groups: tuple[int, ...] = ()
+    ) -> None:
+        self._name = act.__name__
+        given, self._given = os.pipe()
+        said, saying = os.pipe()
+        self._errors = tempfile.TemporaryFile()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                self._become(uid, groups, given, saying)
+                answer = act(*words)
+                print(json.dumps(answer), flush=True)
+                code = 0
+            except SystemExit as done:
+                code = int(done.code or 0)
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        os.close(given)
+        os.close(saying)
+        self._said = os.fdopen(said, "r")
+
+    def _become(self, uid: int, groups: tuple[int, ...], given: int, saying: int) -> None:
+        for number, fd in enumerate((given, saying, self._errors.fileno())):
+            os.dup2(fd, number)
+        os.closerange(3, DESCRIPTORS)
+        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+        os.setgroups(groups)
+        os.setgid(uid)
+        os.setuid(uid)
+        os.chdir("/")
+        os.environ["HOME"] = "/"
+        # Linux shuts a process that changed its user; an exec would open it again, as this does.
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        ends_with_its_parent()
+
+    def line(self, wait_s: float = 120.0) -> dict[str, Any]:
+        """The next line that it says."""
+        if not select.select([self._said], [], [], wait_s)[0]:
+            raise self._failed("it says nothing")
+        found = self._said.readline()
+        if not found:
+            raise self._failed("it ended")
+        return dict(json.loads(found))
+
+    def go(self) -> None:
+        """Let it read a line."""
+        os.write(self._given, b"go\n")
+
+    def end(self, wait_s: float = 120.0) -> int:
+        """Its exit code, once it has ended by itself."""
+        watched = os.pidfd_open(self.pid)
+        try:
+            if not select.select([watched], [], [], wait_s)[0]:
+                raise self._failed("it does not end")
+        finally:
+            os.close(watched)
+        return self._reap()
+
+    def kill(self) -> None:
+        """End it now; nothing where it has ended."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self._reap()
+
+    def complaint(self) -> str:
+        """What it wrote on stderr."""
+        return os.pread(self._errors.fileno(), COMPLAINT_BYTES, 0).decode(errors="replace")
+
+    def _reap(self) -> int:
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.pid = 0
+        for closed in (self._said.close, lambda: os.close(self._given)):
+            closed()
+        return code
+
+    def _failed(self, what: str) -> RunFailed:
+        return RunFailed(f"{what}: {self.complaint().strip()[-2000:]}", self._name, "see above")

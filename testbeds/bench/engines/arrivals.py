@@ -1,0 +1,96 @@
+"""Prompts out of a trace: who shares what with whom, and when it comes, is the trace's.
+
+A trace has no tokens, only names of prefix blocks. Each block becomes so many tokens that the
+longest prompt fits into the model's context, drawn from its name, so that two prompts share as much
+of their beginning as the trace says, at a scale that is told with every figure. The time between
+arrivals is scaled too, by one factor.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.workloads.requests.importer import open_trace
+
+__all__ = ["Arrival", "Arrivals", "arrivals_of"]
+
+SPECIAL = 16  # a tokenizer's own, at the beginning of its table
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request."""
+
+    at_s: float
+    prompt: list[int]
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Requests in order, and how they were made of what."""
+
+    requests: list[Arrival]
+    trace: str
+    scale: float
+    """Tokens for each of the trace's."""
+    hurry: float
+    """The trace's seconds in one of ours."""
+
+    @property
+    def reuse(self) -> float:
+        """Share of the tokens that a request before had at its beginning: what anyone could hit."""
+        seen: set[int] = set()
+        found = total = 0
+        for one in self.requests:
+            names, shared = list(_prefixes(one.prompt)), 0
+            while shared < len(names) and names[shared] in seen:
+                shared += 1
+            found, total = found + shared * PIECE, total + len(one.prompt)
+            seen.update(names)
+        return found / max(1, total)
+
+
+PIECE = 32  # tokens: of vLLM's blocks on a CPU
+
+
+def _prefixes(prompt: list[int]) -> Iterator[int]:
+    name = 0
+    for at in range(0, len(prompt) - PIECE + 1, PIECE):
+        name = hash((name, *prompt[at : at + PIECE]))
+        yield name
+
+
+def arrivals_of(
+    path: Path, *, count: int, context_tokens: int, vocabulary: int, seconds: float, outputs: int,
+    seed: int,
+) -> Arrivals:  # fmt: skip
+    """The first `count` requests of a trace, in `seconds`. BadInput: it names no prefixes, or has
+    none of them."""
+    trace = open_trace(path, limit=count)
+    block = trace.need_blocks("prompts for an engine")
+    rows = list(trace.requests())
+    longest = max((len(one.block_ids) for one in rows), default=0)
+    if longest == 0 or context_tokens <= outputs + PIECE:
+        raise BadInput("no request with a prompt", str(path), "choose another trace, or more")
+    tokens = max(1, min(block, (context_tokens - outputs - 1) // longest))
+    blocks = (context_tokens - outputs - 1) // tokens
+    first_s = rows[0].timestamp_ms / 1e3
+    span_s = max(rows[-1].timestamp_ms / 1e3 - first_s, 1e-9)
+
+    def prompt(ids: tuple[int, ...]) -> list[int]:
+        made: list[int] = []
+        for name in ids[:blocks]:
+            rng = np.random.default_rng([seed, name & 0xFFFFFFFF, name >> 32])
+            made += rng.integers(SPECIAL, vocabulary, tokens).tolist()
+        return made
+
+    requests = [
+        Arrival((one.timestamp_ms / 1e3 - first_s) * seconds / span_s, prompt(one.block_ids),
+                outputs)
+        for one in rows if one.block_ids
+    ]  # fmt: skip
+    return Arrivals(requests, path.name, tokens / block, span_s / seconds)

@@ -1,0 +1,109 @@
+"""The way to an engine in a process and an environment of its own: JSON lines, with deadlines."""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import offstage
+from offstage.bindings.errors import BadInput, RunFailed
+
+__all__ = ["Engine", "engine"]
+
+MARK = "ENGINE "
+START_S = 600.0
+ANSWER_S = 300.0
+END_S = 60.0
+PROCESS = "offstage.testbeds.bench.engines.process"
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}  # fmt: skip
+
+
+class Engine:
+    """A running engine: what it said, line by line. One thread reads, its owner asks."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+        self._process, self._log = process, log
+        self._lines: queue.Queue[Any] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                self._lines.put(json.loads(line.removeprefix(MARK)))
+        self._lines.put(None)
+
+    def send(self, **line: Any) -> None:
+        """RunFailed: it has ended."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._failed("it has ended") from None
+
+    def answer(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+        """The next line. RunFailed: none came in time, or it has ended."""
+        try:
+            found = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise self._failed(f"no answer in {timeout_s:.0f} s") from None
+        if found is None:
+            raise self._failed("it has ended")
+        return dict(found)
+
+    def ready(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
+        """Lines that are there, after a wait for the first."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._lines.get(timeout=timeout_s) if timeout_s > 0
+                         else self._lines.get_nowait())  # fmt: skip
+            while True:
+                found.append(self._lines.get_nowait())
+        if None in found:
+            raise self._failed("it has ended")
+        return found
+
+    def _failed(self, what: str) -> RunFailed:
+        said = self._log.read_text(errors="replace").strip().splitlines()
+        return RunFailed(what, "the engine", f"its last line, of {self._log}: "
+                         f"{said[-1] if said else ''}")  # fmt: skip
+
+
+@contextlib.contextmanager
+def engine(
+    python: Path, model: Path, connector: dict[str, Any] | None, arguments: dict[str, Any],
+    log: Path, **environment: str,
+) -> Iterator[Engine]:  # fmt: skip
+    """Start one, with `connector` as its KV transfer configuration; ended on the way out."""
+    if not python.is_file():
+        raise BadInput("no such program", str(python), "give the Python that has vLLM: --python")
+    source = Path(offstage.__file__).resolve().parents[1]
+    words = [str(python), "-m", PROCESS, str(model), json.dumps(connector), json.dumps(arguments)]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
+            env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(source)} | environment,
+        )  # fmt: skip
+    running = Engine(process, log)
+    try:
+        running.answer(START_S)
+        yield running
+    finally:
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,87 @@
+"""A vLLM engine that is asked by lines of JSON; the only module that loads vLLM for a bench.
+
+`python -m ... MODEL CONNECTOR ARGUMENTS`, both as JSON: the KV transfer configuration or null, and
+vLLM's arguments. A line in is `{"id", "prompt", "outputs"}`, `{"forget": 1}`, which empties
+vLLM's own cache, or `{"told": 1}`, which asks for counters and decisions. A line out is
+`{"id", "first_s", "reused", "tokens"}`, times of the machine's monotonic clock; only lines that
+begin with MARK are answers. It ends with its input.
+"""
+
+import json
+import queue
+import sys
+import threading
+import time
+from typing import Any
+
+MARK = "ENGINE "
+IDLE_S = 0.0005
+
+
+def say(value: Any) -> None:
+    print(MARK + json.dumps(value), flush=True)
+
+
+def read(lines: "queue.Queue[dict[str, Any] | None]") -> None:
+    for line in sys.stdin:
+        lines.put(json.loads(line))
+    lines.put(None)
+
+
+def counted(llm: Any) -> dict[str, Any]:
+    metrics = {one.name: getattr(one, "value", 0) for one in llm.get_metrics()}
+    connector = llm.llm_engine.engine_core.engine_core.scheduler.connector
+    plans = getattr(connector, "_plans", None)
+    decisions = [vars(one) for one in plans.choice.decisions] if plans is not None else []
+    return {"counters": {name.removeprefix("vllm:offstage_"): value
+                         for name, value in metrics.items() if "offstage" in name},
+            "decisions": decisions}  # fmt: skip
+
+
+def begin(llm: Any, asked: dict[str, Any]) -> None:
+    from vllm import SamplingParams, TokensPrompt
+
+    sampling = SamplingParams(temperature=0, max_tokens=asked["outputs"], ignore_eos=True)
+    llm.llm_engine.add_request(str(asked["id"]), TokensPrompt(prompt_token_ids=asked["prompt"]),
+                               sampling)  # fmt: skip
+
+
+def main() -> None:
+    from vllm import LLM
+
+    llm = LLM(model=sys.argv[1], kv_transfer_config=json.loads(sys.argv[2]),
+              **json.loads(sys.argv[3]))  # fmt: skip
+    lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    threading.Thread(target=read, args=(lines,), daemon=True).start()
+    first: dict[str, float] = {}
+    say({"ready": 1})
+    while True:
+        idle = not llm.llm_engine.has_unfinished_requests()
+        while not lines.empty() or idle:
+            asked = lines.get()
+            if asked is None:
+                return
+            idle = False
+            if "forget" in asked:
+                llm.reset_prefix_cache()
+                say({"forgot": 1})
+            elif "told" in asked:
+                say(counted(llm))
+            else:
+                begin(llm, asked)
+        if not llm.llm_engine.has_unfinished_requests():
+            continue
+        ended = llm.llm_engine.step()
+        for one in ended:
+            if one.outputs and one.outputs[0].token_ids:
+                first.setdefault(one.request_id, time.monotonic())
+            if one.finished:
+                say({"id": int(one.request_id.split("-")[0]), "first_s": first.pop(one.request_id),
+                     "reused": one.num_cached_tokens,
+                     "tokens": list(one.outputs[0].token_ids)})  # fmt: skip
+        if not ended:
+            time.sleep(IDLE_S)
+
+
+if __name__ == "__main__":
+    main()

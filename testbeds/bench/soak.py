@@ -1,0 +1,296 @@
+"""`offstage bench soak`: eight hosts of three tenants at one daemon, one of them hostile, for long.
+
+The daemon has a user of its own and each tenant another, all of them forks of this process, which
+is root. Honest hosts check every byte that they read; the hostile one attacks in every way at once.
+Meanwhile the daemon's memory, threads and descriptors are looked at from outside. At the end each
+question has a verdict: blocks right, ledgers equal, memory flat, nobody shut out, nothing granted.
+"""
+
+import encodings.ascii
+import encodings.idna  # noqa: F401  (another user may be unable to import)
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.layouts import ENDS
+from offstage.dpu.config import load
+from offstage.dpu.daemon import Daemon
+from offstage.dpu.derive import derive
+from offstage.dpu.device import Device
+from offstage.dpu.process import keep_private, make_room
+from offstage.dpu.protocol import OPERATOR, OPERATOR_SOCKET
+from offstage.host.control import Control
+from offstage.testbeds.beds.child import Child
+from offstage.testbeds.bench.soak_board import Board
+from offstage.testbeds.bench.soak_hostile import ATTACKS, GRANTED, Target, hostile
+from offstage.testbeds.bench.soak_hosts import LAYERS, honest
+from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES, Where
+
+__all__ = ["bench_soak"]
+
+KEEPER = 30_101  # numbers that no user need have: the daemon's, and from here on the tenants'
+HONEST = {"red": 3, "blue": 3, "grey": 1}  # and the hostile one is another of the last
+HOSTILE = "grey"
+SLOTS = 128  # of each tenant
+STORE_BYTES = 192 << 20  # a tenth of what the hosts write in some minutes
+BEGIN_S = 900.0
+END_S = 120.0
+FLAT_BYTES = 8 << 20
+SAMPLES = 600
+IO_URING = "iou-"  # threads of the kernel's, which come and go
+
+Say = Callable[[str], None]
+
+
+def bench_soak(
+    *, seconds: float = 600.0, folder: Path | None = None, seed: int = 1,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
+    """From when everybody is at work it takes `seconds`. `folder`, which other users must be able
+    to pass, holds the store. BadInput where this is not root."""
+    if os.getuid() != 0:
+        raise BadInput("takes users of its own", "bench soak", "run it as root")
+    if not 1 <= seconds <= 7 * 86_400:
+        raise BadInput(f"{seconds:g} s", "bench soak", "choose 1 s to a week")
+    board = Board([*_names(), *ATTACKS, GRANTED])
+    base = Path(tempfile.mkdtemp(dir=folder or "/tmp", prefix="offstage-soak-"))
+    try:
+        with _daemon(base) as (daemon, ready):
+            found: dict[str, Any] = {"before": _before(daemon, ready)}
+            with _hosts(base, ready, board, seed) as hosts:
+                _await_all(board, hosts)
+                found["samples"] = _look(daemon, ready, board, seconds, say)
+                board.stop()
+                found["hosts"] = [host.line(END_S) for host in hosts[:-1]]
+                found["rounds"] = hosts[-1].line(END_S)["rounds"]
+                found["exits"] = [host.end(END_S) for host in hosts]
+                found["complaints"] = hosts[-1].complaint()[:2000]
+            found["attacks"] = board.counts()
+            found |= _after(daemon, ready, found["before"])
+    finally:
+        shutil.rmtree(base)
+    return {**found, "provenance": "measured", "seconds": seconds, "seed": seed,
+            "storage": ready["storage"], **_judged(found)}  # fmt: skip
+
+
+def _names() -> list[str]:
+    return [f"{tenant}-{i}" for tenant, count in HONEST.items() for i in range(count)]
+
+
+def _serve(config: Path) -> None:
+    """A daemon in this process."""
+    loaded = load(config)
+    derived = derive(loaded)
+    keep_private()
+    make_room(loaded)
+    sys.exit(Daemon(loaded, derived, lambda: Device(loaded, derived)).run())
+
+
+@contextmanager
+def _daemon(base: Path) -> Iterator[tuple[Child, dict[str, Any]]]:
+    """Under its user, over a store and secrets that are its own."""
+    base.chmod(0o711)
+    users = {"daemon": KEEPER} | {name: KEEPER + 1 + i for i, name in enumerate(HONEST)}
+    for name, uid in users.items():
+        (base / name).mkdir(mode=0o711)
+        os.chown(base / name, uid, uid)
+    for name in HONEST:
+        text = secrets.token_hex(32)
+        for path, uid in ((base / f"daemon/{name}.secret", KEEPER),
+                          (base / name / "secret", users[name])):  # fmt: skip
+            path.write_text(text)
+            path.chmod(0o600)
+            os.chown(path, uid, uid)
+    (base / "daemon.toml").write_text(_config(base, users), encoding="utf-8")
+    daemon = Child(KEEPER, _serve, base / "daemon.toml")
+    try:
+        yield daemon, daemon.line(BEGIN_S)
+    finally:
+        daemon.kill()
+
+
+def _config(base: Path, users: Mapping[str, int]) -> str:
+    sections: dict[str, dict[str, Any]] = {
+        "daemon": {"endpoint": "tcp://127.0.0.1:*", "metrics_endpoint": "127.0.0.1:0",
+                   "runtime_dir": f"{base}/daemon/run",
+                   "host_timeout": "1m"},  # a machine may be slow; a death is seen at once
+        "arena": {"size": len(HONEST) * SLOTS * (PAYLOAD_BYTES + 4096), "payload": PAYLOAD_BYTES,
+                  "layers": LAYERS},
+        "storage": {"path": f"{base}/daemon/store", "size": STORE_BYTES},
+        "store": {"segment": "1MiB"},
+        "limits": {"demands": 64, "chunks": 16_384, "ports": 24},
+    }  # fmt: skip
+    lines = []
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(one)}" for key, one in values.items())]
+    for name in HONEST:
+        lines += ["[[tenant]]", f'name = "{name}"', f'users = ["{users[name]}"]',
+                  f'secret_file = "{base}/daemon/{name}.secret"']  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def _hosts(base: Path, ready: Mapping[str, Any], board: Board, seed: int) -> Iterator[list[Child]]:
+    """Every host, the hostile one last; begun before this process has threads."""
+    hosts: list[Child] = []
+    try:
+        number = 0
+        for place, (tenant, count) in enumerate(HONEST.items(), KEEPER + 1):
+            where = Where(ready["endpoint"], base, tenant, base / tenant / "secret")
+            for i in range(count):
+                hosts.append(Child(place, honest, where, f"{tenant}-{i}", number, seed, board))
+                number += 1
+            if tenant == HOSTILE:
+                victim = next(name for name in HONEST if name != HOSTILE)
+                target = Target(where, int(ready["metrics_port"]), victim)
+                hosts.append(Child(place, hostile, target, board))
+        yield hosts
+    finally:
+        board.stop()
+        for host in hosts:
+            host.kill()
+
+
+def _await_all(board: Board, hosts: Sequence[Child]) -> None:
+    """Until every host has checked a text, and every attack was made once."""
+    until_s = time.monotonic() + BEGIN_S
+    while not all(count for name, count in board.counts().items() if name != GRANTED):
+        if time.monotonic() > until_s:
+            said = "".join(host.complaint() for host in hosts)[-2000:]
+            raise RunFailed(f"not everybody came to work: {board.counts()} {said}", "bench soak",
+                            "run it again where less else runs")  # fmt: skip
+        time.sleep(0.05)
+
+
+def _look(
+    daemon: Child, ready: Mapping[str, Any], board: Board, seconds: float, say: Say
+) -> list[dict[str, Any]]:
+    """The daemon from outside, again and again."""
+    samples: list[dict[str, Any]] = []
+    begun_s = said_s = time.monotonic()
+    pause_s = max(seconds / SAMPLES, 0.2)
+    while (now_s := time.monotonic()) < begun_s + seconds:
+        samples.append({"at_s": now_s - begun_s, **_process(daemon.pid), **_asked(ready),
+                        "checked": sum(board.counts()[name] for name in _names())})  # fmt: skip
+        if now_s > said_s + 30:
+            said_s = now_s
+            say(f"{now_s - begun_s:.0f} s: {samples[-1]['checked']:,} blocks checked, "
+                f"{samples[-1]['rss_bytes'] / (1 << 20):.1f} MiB")  # fmt: skip
+        time.sleep(pause_s)
+    return samples
+
+
+def _process(pid: int) -> dict[str, int]:
+    """What the kernel says of the daemon."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    words = {name: rest.split()[0] for name, _, rest in (x.partition(":") for x in lines)
+             if rest.split()}  # fmt: skip
+    threads = []
+    for one in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            threads.append((one / "comm").read_text())
+    return {"rss_bytes": int(words["VmRSS"]) << 10,
+            "threads": sum(not one.startswith(IO_URING) for one in threads),
+            "descriptors": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())}  # fmt: skip
+
+
+def _operator(ready: Mapping[str, Any]) -> Control:
+    """By the operator's own way in; root may read the secret of the daemon's user."""
+    place = Path(ready["runtime_dir"])
+    secret = bytes.fromhex((place / f"{OPERATOR}.secret").read_text(encoding="ascii"))
+    return Control(f"ipc://{place}/{OPERATOR_SOCKET}", tenant=OPERATOR, secret=secret,
+                   timeout_s=END_S, heartbeat=False)  # fmt: skip
+
+
+def _asked(ready: Mapping[str, Any]) -> dict[str, Any]:
+    """A new login of the operator's and a question: answered, and in what time."""
+    begun_s = time.monotonic()
+    try:
+        with _operator(ready) as operator:
+            hosts = len(operator.status()["hosts"])
+    except OffstageError:
+        hosts = -1
+    return {"hosts": hosts, "operator_s": time.monotonic() - begun_s}
+
+
+def _before(daemon: Child, ready: Mapping[str, Any]) -> dict[str, int]:
+    """What the daemon holds with the operator alone."""
+    with _operator(ready) as operator:
+        operator.status()
+        return _process(daemon.pid)
+
+
+def _after(daemon: Child, ready: Mapping[str, Any], before: Mapping[str, int]) -> dict[str, Any]:
+    """Everybody has gone: what the daemon holds still, its ledgers, and how it ends."""
+    until_s = time.monotonic() + END_S
+    with _operator(ready) as operator:
+        while not _as_before(after := _process(daemon.pid), before) and time.monotonic() < until_s:
+            operator.status()
+            time.sleep(0.1)
+        ledgers = {name: operator.ledger(name) for name in HONEST}
+        status = operator.status()
+    os.kill(daemon.pid, signal.SIGTERM)
+    return {"ledgers": ledgers, "status": status, "after": after, "daemon_exit": daemon.end(END_S),
+            "daemon_said": _told(daemon.complaint())}  # fmt: skip
+
+
+def _told(log: str) -> list[str]:
+    """What the daemon logged of the hosts that are not hostile's, what it did not expect, and its
+    last words."""
+    lines = log.splitlines()
+    kinds = ("host_dead", "request_failed", "accept_failed", "reactor_silent", "Traceback")
+    known = [one for one in lines if any(kind in one for kind in kinds)
+             and f'"{HOSTILE}-' not in one]  # fmt: skip
+    return [*known[-100:], *lines[-10:]]
+
+
+def _as_before(after: Mapping[str, int], before: Mapping[str, int]) -> bool:
+    """Each tenant's region has a descriptor more from its first host on."""
+    return (after["threads"] <= before["threads"]
+            and after["descriptors"] <= before["descriptors"] + len(HONEST))  # fmt: skip
+
+
+def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
+    hosts: Sequence[Mapping[str, Any]] = found["hosts"]
+    victims = [host for host in hosts if host["tenant"] != HOSTILE]
+    quarter = max(len(found["samples"]) // 4, 1)
+    early, late = (
+        max(one["rss_bytes"] for one in some)
+        for some in (found["samples"][quarter : 2 * quarter] or found["samples"],
+                     found["samples"][-quarter:])
+    )  # fmt: skip
+    attacks = dict(found["attacks"])
+    granted = attacks.pop(GRANTED)
+    verdicts = {
+        "every block right": sum(one["wrong"] for one in hosts) == 0
+        and all(one["checked"] for one in hosts),
+        "no acknowledged block lost": sum(one["lost"] for one in hosts) == 0,
+        "other tenants refused nothing": not any(one["refused"] for one in victims),
+        "ledgers equal": all(_equal(found, name) for name in HONEST if name != HOSTILE),
+        "memory flat": late <= early + FLAT_BYTES,
+        "descriptors and threads as before": _as_before(found["after"], found["before"]),
+        "operator always let in": all(one["hosts"] >= 0 for one in found["samples"]),
+        "every attack was made": all(attacks.values()) and not found["complaints"],
+        "nothing granted that is the operator's": granted == 0,
+        "all ended well": not any(found["exits"]) and found["daemon_exit"] == 0
+        and not any("Traceback" in line for line in found["daemon_said"]),
+    }  # fmt: skip
+    return {"rss_early_bytes": early, "rss_late_bytes": late, "verdicts": verdicts,
+            "verdicts_met": all(verdicts.values())}  # fmt: skip
+
+
+def _equal(found: Mapping[str, Any], tenant: str) -> bool:
+    """Whether what the tenant's hosts saw become of their demands is what the daemon counted."""
+    seen = [sum(one["ends"][i] for one in found["hosts"] if one["tenant"] == tenant)
+            for i in range(len(ENDS))]  # fmt: skip
+    return seen == [int(one) for one in found["ledgers"][tenant]["ends"]]

@@ -1,0 +1,179 @@
+"""The honest hosts of `offstage bench soak`: each writes texts, reads them and checks every byte.
+
+All tenants name their chunks alike and hold other bytes under these names, so whatever crosses from
+one to another is seen. Hosts of one tenant share some texts. Between texts a host may log out and
+come again. What it is refused is counted, not raised.
+"""
+
+import collections
+import contextlib
+import errno
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.driver import Driver
+from offstage.bindings.errors import OffstageError
+from offstage.bindings.keys import block_keys
+from offstage.bindings.layouts import ENDS
+from offstage.host.control import Control
+from offstage.host.fabrics.shm import open_driver
+from offstage.testbeds.bench.soak_board import Board
+from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES, Where
+
+__all__ = ["LAYERS", "Honest", "honest"]
+
+LAYERS = 2
+CHUNKS = 32  # of one text
+SELECT = 12
+STEPS = 12
+STEP_S = 0.002  # a host's own work
+COMMON = 4  # texts that all hosts of a tenant have
+LAST = 12  # of its own texts, that it comes back to
+TEXTS_PER_LOGIN = 20
+RETRIES_MAX = 2000
+RETRY_S = 0.002
+TIMEOUT_S = 60.0
+
+
+def block(tenant: str, text: int, ordinal: int, layer: int) -> NDArray[np.uint8]:
+    """The bytes of one block of one tenant: nobody else writes them. Every other one has few
+    values."""
+    rng = np.random.default_rng([*tenant.encode(), text, ordinal, layer])
+    words = rng.integers(0, 2**64, PAYLOAD_BYTES // 8, np.uint64)
+    return (words & np.uint64(0x0101010101010101) if ordinal % 2 else words).view(np.uint8)
+
+
+@dataclass
+class Honest:
+    """One host and what it saw. `refused` by what was said; `lost`: blocks that were acknowledged,
+    that its open session names, and that did not come."""
+
+    where: Where
+    name: str
+    number: int
+    seed: int
+    checked: int = 0
+    wrong: int = 0
+    lost: int = 0
+    retried: int = 0
+    texts: int = 0
+    logins: int = 0
+    ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
+    refused: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def run(self, board: Board) -> dict[str, Any]:
+        """Until it is told to stop, and one text at least; then what it saw."""
+        rng = np.random.default_rng([self.seed, self.number])
+        while self.texts == 0 or not board.stopped():
+            try:
+                self._log_in(rng, board)
+            except OffstageError as error:
+                self.refused[str(error)] += 1
+                time.sleep(RETRY_S)
+        return {
+            "name": self.name, "tenant": self.where.tenant, "checked": self.checked,
+            "wrong": self.wrong, "lost": self.lost, "retried": self.retried, "texts": self.texts,
+            "logins": self.logins, "ends": self.ends.tolist(), "refused": dict(self.refused),
+        }  # fmt: skip
+
+    def _log_in(self, rng: np.random.Generator, board: Board) -> None:
+        with (
+            Control(self.where.endpoint, name=self.name, tenant=self.where.tenant,
+                    secret=self.where.secret, timeout_s=TIMEOUT_S) as control,
+            contextlib.closing(open_driver(control.attach("shm"), TIMEOUT_S)) as driver,
+        ):  # fmt: skip
+            self.logins += 1
+            for _ in range(TEXTS_PER_LOGIN):
+                if self.texts and board.stopped():
+                    break
+                before = self.checked
+                _Text(self, control, driver, rng).live(self._choose(rng))
+                self.texts += 1
+                board.add(self.name, self.checked - before)
+
+    def _choose(self, rng: np.random.Generator) -> int:
+        """A text of all, one of its own that it had before, or a new one."""
+        drawn = int(rng.integers(10))
+        if drawn < 3:
+            return int(rng.integers(COMMON))
+        back = int(rng.integers(1, LAST)) if drawn < 6 else 0
+        return (1 + self.number << 32) + max(self.texts - back, 0)
+
+
+@dataclass
+class _Text:
+    """One text in one session: written where the tier lacks it, read, closed."""
+
+    host: Honest
+    control: Control
+    driver: Driver
+    rng: np.random.Generator
+
+    def live(self, text: int) -> None:
+        """From open to close; what it was refused is in the host's counts."""
+        names = [b"text" + text.to_bytes(8, "big") + i.to_bytes(4, "big") for i in range(CHUNKS)]
+        session = self.control.session_open(select_blocks=SELECT)
+        try:
+            appended = self.control.append(session, names)
+            keys = block_keys(appended.keys, LAYERS)
+            there = [self._write(session, text, layer, appended.stored_layers)
+                     for layer in range(LAYERS)]  # fmt: skip
+            for step in range(STEPS):
+                for layer in range(LAYERS):
+                    self._read(session, text, step, layer, keys[layer], there[layer])
+                self.driver.release(session)
+                time.sleep(STEP_S)
+        finally:
+            # Every tenth is deleted: what another session names has to stay.
+            self.control.session_close(session, archive=bool(self.rng.random() < 0.9))
+
+    def _write(self, session: int, text: int, layer: int, stored: list[int]) -> NDArray[np.uint32]:
+        """Put what is not stored in each layer; the ordinals that are there."""
+        lacks = np.array([i for i in range(CHUNKS) if stored[i] < LAYERS], np.uint32)
+        there = set(range(CHUNKS)) - set(lacks.tolist())
+        if len(lacks):
+            source = np.stack([block(self.host.where.tenant, text, int(i), layer) for i in lacks])
+            rcs = self.driver.put(session, layer, lacks, source, timeout_ns=int(TIMEOUT_S * 1e9))
+            there |= set(lacks[rcs == 0].tolist())
+            self.host.refused.update(f"put: {errno.errorcode[-rc]}" for rc in rcs if rc)
+        return np.array(sorted(there), np.uint32)
+
+    def _read(
+        self, session: int, text: int, step: int, layer: int, keys: NDArray[np.uint64],
+        there: NDArray[np.uint32],
+    ) -> None:  # fmt: skip
+        if not len(there):
+            return
+        wanted = self.rng.choice(there, min(SELECT, len(there)), replace=False)
+        for _ in range(RETRIES_MAX):
+            target = np.zeros((len(wanted), PAYLOAD_BYTES), np.uint8)
+            scores = self.rng.integers(0, 1 << 16, CHUNKS, np.uint16)
+            got = self.driver.fetch(
+                session, step, layer, wanted, np.ascontiguousarray(keys[wanted]), target,
+                scores=scores, timeout_ns=int(TIMEOUT_S * 1e9),
+            )  # fmt: skip
+            known = got.ends[got.ends < len(ENDS)]
+            self.host.ends += np.bincount(known, minlength=len(ENDS))
+            for row in np.flatnonzero(got.rcs == 0):
+                right = block(self.host.where.tenant, text, int(wanted[row]), layer)
+                self.host.checked += 1
+                self.host.wrong += not np.array_equal(target[row], right)
+            again = np.isin(got.rcs, (-errno.EAGAIN, -errno.ESTALE))
+            late = got.rcs == -errno.ETIMEDOUT
+            self.host.refused.update(["fetch: ETIMEDOUT"] * int(np.count_nonzero(late)))
+            self.host.lost += int(np.count_nonzero((got.rcs != 0) & ~again & ~late))
+            self.host.retried += int(np.count_nonzero(again))
+            wanted = wanted[again]
+            if not len(wanted):
+                return
+            time.sleep(RETRY_S)
+        self.host.lost += len(wanted)
+
+
+def honest(where: Where, name: str, number: int, seed: int, board: Board) -> dict[str, Any]:
+    """The life of one process."""
+    return Honest(where, name, number, seed).run(board)

@@ -1,0 +1,69 @@
+"""What a session is expected to demand first: the lab's `warmup`, of the live host's own scores.
+
+The last windows of the prefill, a block of tokens apart, are scored as decode scores: each window's
+query against the blocks that were written by then. The lab's policy of that name makes guesses of
+these scores, the very code that runs in virtual time. The host tells them to the daemon when it
+opens the session, and in every arm the first step follows `LEAD_S` later. The curve gives the same
+guesses to the core in virtual time. One thread; nothing can fail but what selection can.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.host.selection import ScoreScale, quantize
+from offstage.host.session import Context
+from offstage.testbeds.lab.policies.policy import Setting
+from offstage.testbeds.lab.policies.registry import parse
+from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.live.workload import Workload
+from offstage.testbeds.workloads.selections.generated import PREFILL_WINDOWS
+
+__all__ = ["LEAD_S", "first_guesses"]
+
+LEAD_S = 0.05
+"""Between the end of a prefill and the first demand: what the lab's `[tier] warmup` is by default.
+"""
+
+Guesses = dict[int, NDArray[np.void]]
+
+
+def first_guesses(
+    options: DemoOptions, workload: Workload, contexts: Mapping[int, Context]
+) -> Guesses:
+    """Of each session, by its number: `bindings.core.GUESS` `[n]`."""
+    layers = options.geometry.layer_count
+    policy = parse("warmup").open(
+        Setting(
+            layer_count=layers,
+            select_blocks=options.select_blocks,
+            buffer_blocks=options.buffer_blocks,
+            sink_blocks=options.sink_blocks,
+            window_blocks=options.window_blocks,
+            block_tokens=options.geometry.block_tokens,
+            index_source=np.arange(layers),
+        )
+    )
+    found = {}
+    for number, context in contexts.items():
+        blocks = len(context.identities)
+        scores = _windows(workload, number, context, blocks, layers)
+        found[number] = policy.begin(number, blocks, scores)
+    return found
+
+
+def _windows(
+    workload: Workload, number: int, context: Context, blocks: int, layers: int
+) -> NDArray[np.uint16]:
+    """Scores of a session's last windows, oldest first, uint16 `[windows, layers, blocks]`; 0 for
+    what was not written by then."""
+    count = min(PREFILL_WINDOWS, blocks)
+    result = np.zeros((count, layers, blocks), np.uint16)
+    for layer, selector in enumerate(context.selectors):
+        queries = workload.synthetic_kv.windows(number, layer, count, blocks)
+        for window, query in enumerate(queries):
+            written = blocks - (count - 1 - window)
+            scores = selector.scores(query)[:written]
+            result[window, layer, :written] = quantize(scores, ScoreScale.fit(scores))
+    return result

@@ -1,0 +1,140 @@
+"""SGLang on the tier: are its pages kept as its own storage keeps them, and every refusal clear?"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from live_daemon import TENANT, Tier, daemon
+
+import offstage
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.host.connectors.sglang import Storage
+
+torch = pytest.importorskip("torch")
+
+MEND = "an environment with SGLang: OFFSTAGE_SGLANG=its folder (docs/how-to/sglang.md)"
+SCRIPT = Path(__file__).resolve().parents[1] / "reference/sglang_storage.py"
+PAGE, COUNT = 16, 1000  # tokens, and numbers of a page
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    with daemon(tmp_path_factory.mktemp("sglang"), limits__sessions="64") as running:
+        yield running
+
+
+class Pool:
+    """Stands in for SGLang's host memory."""
+
+    layout, page_size = "page_first", PAGE
+
+    def __init__(self, dtype: Any = torch.bfloat16) -> None:
+        self.dtype = dtype
+        self.pages = torch.randn(6, COUNT).to(dtype)
+
+    def get_data_page(self, index: int) -> Any:
+        return self.pages[index // PAGE]
+
+    def get_dummy_flat_data_page(self) -> Any:
+        return torch.zeros(COUNT, dtype=self.dtype)
+
+    def set_from_flat_data_page(self, index: int, page: Any) -> None:
+        self.pages[index // PAGE] = page
+
+
+def config(tier: Tier, **more: Any) -> Any:
+    extra = {"backend_name": "offstage", "endpoint": tier.endpoint, "tenant": TENANT,
+             "runtime_dir": str(tier.runtime_dir), "timeout_s": 30.0}  # fmt: skip
+    usual = {"tp_rank": 0, "tp_size": 2, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0,
+             "attn_cp_size": 1, "is_mla_model": False, "model_name": "m"}  # fmt: skip
+    extra |= more.pop("extra", {})
+    return SimpleNamespace(extra_config=extra, **(usual | more))
+
+
+def opened(tier: Tier, pool: Pool, **more: Any) -> Storage:
+    storage = Storage(config(tier, **more), {})
+    storage.register_mem_pool_host(pool)
+    return storage
+
+
+def test_pages_are_kept_by_all_calls(tier: Tier) -> None:
+    """Is what was set there by every way of asking, as far as the first hole, and right?"""
+    pool, keys = Pool(), [f"{i:064x}" for i in range(6)]
+    storage = opened(tier, pool)
+    assert storage.batch_set(keys[:3], list(pool.pages[:3])) and storage.set(keys[4], pool.pages[4])
+    assert storage.batch_exists(keys) == 3 and storage.exists(keys[4])
+    assert not storage.exists(keys[3])
+    got = storage.batch_get(keys)
+    assert [one is not None for one in got] == [True] * 3 + [False, True, False]
+    assert all(got[i] is None or torch.equal(got[i], pool.pages[i]) for i in range(6))
+    target = pool.get_dummy_flat_data_page()
+    assert storage.get(keys[1], target) is target and torch.equal(target, pool.pages[1])
+    assert not storage.set("small", pool.pages[0][:-1]), "a page of another size"
+    before, indices = pool.pages.clone(), torch.arange(6 * PAGE)
+    assert storage.batch_set_v1([f"v/{i}" for i in range(6)], indices) == [True] * 6
+    pool.pages.zero_()
+    assert storage.batch_get_v1([f"v/{i}" for i in range(6)], indices) == [True] * 6
+    assert torch.equal(pool.pages, before)
+    storage.close()
+    storage.close()
+
+
+def test_other_ranks_types_and_models_find_nothing(tier: Tier) -> None:
+    """Is a page of another rank, type or model absent, and one of a latent the same in all ranks of
+    tensor parallelism?"""
+    pool = Pool()
+    first = opened(tier, pool)
+    assert first.set("k", pool.pages[0])
+    others = [({"tp_rank": 1}, pool), ({"model_name": "n"}, pool), ({}, Pool(torch.float16)),
+              ({"is_mla_model": True}, pool)]  # fmt: skip
+    for more, memory in others:
+        other = opened(tier, memory, **more)
+        assert other.get("k") is None and not other.exists("k")
+        other.close()
+    latents = [opened(tier, pool, is_mla_model=True, tp_rank=rank) for rank in (0, 1)]
+    assert latents[0].set("k", pool.pages[1]) and torch.equal(latents[1].get("k"), pool.pages[1])
+    for one in (first, *latents):
+        one.close()
+
+
+def test_what_cannot_be_kept_is_refused_at_the_start(tier: Tier) -> None:
+    """Is a wrong setting, no model and no daemon one error when SGLang attaches its storage?"""
+    with pytest.raises(BadInput, match="'endpont' is no setting"):
+        Storage(config(tier, extra={"endpont": "tcp://x"}))
+    with pytest.raises(BadInput, match="no model name"):
+        Storage(config(tier, model_name=None))
+    with pytest.raises(OffstageError):
+        opened(tier, Pool(), extra={"endpoint": "tcp://127.0.0.1:9", "timeout_s": 0.5})
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("failures", ["", "0.3"])
+def test_sglangs_factory_makes_it(tier: Tier, failures: str) -> None:
+    """Does SGLang's factory load the backend, keep pages with it as with its own files, and with
+    its own failures injected never get other bytes?"""
+    program = Path(os.environ.get("OFFSTAGE_SGLANG", "")) / "bin/python"
+    if not program.is_file():
+        pytest.skip(f"needs {MEND}")
+    source = str(Path(offstage.__file__).resolve().parents[1])
+    extra = config(tier).extra_config | {
+        "module_path": "offstage.host.connectors.sglang", "class_name": "OffstageStorage",
+    }  # fmt: skip
+    more = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE": failures} if failures else {}
+    extra |= {} if failures else {"interface_v1": 1}
+    run = subprocess.run(
+        [program, SCRIPT, json.dumps(extra)], capture_output=True, text=True, timeout=500,
+        env=os.environ | {"PYTHONPATH": source} | more,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-3000:]
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert found["ours"]["wrong"] == 0
+    if not failures:
+        assert found["ours"] == found["file"]
+        assert found["ours"]["exists"] == 4 and found["ours"]["got"] == [True] * 4 + [False]
+        assert found["v1_set"] == found["v1_get"] == [True, True] and found["v1_same"]

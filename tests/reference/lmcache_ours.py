@@ -1,0 +1,28 @@
+"""LMCache's own adapter tests, with our adapter in the place of the one that they make.
+
+A pytest plug-in for LMCache's test tree, in its own environment: `pytest -p lmcache_ours FILES`.
+Each adapter that a test makes is one of ours, with a model name of its own and thus empty; where
+the daemon is, the variable OFFSTAGE_L2 says.
+"""
+
+import itertools
+import json
+import os
+import sys
+from typing import Any
+
+from lmcache.v1.distributed.l2_adapters import mock_l2_adapter
+
+from offstage.host.connectors import lmcache
+
+NUMBERS = itertools.count()
+
+
+def ours(config: Any) -> Any:
+    params = json.loads(os.environ["OFFSTAGE_L2"])
+    params |= {"model": f"{os.getpid()}-{next(NUMBERS)}", "max_capacity_gb": config.max_size_gb}
+    return lmcache.OffstageL2(params)
+
+
+assert not any("test_mock_l2" in name for name in sys.modules), "the tests were imported before"
+mock_l2_adapter.MockL2Adapter = ours

@@ -1,0 +1,38 @@
+"""Is a delete answered when it is true, and what is said where the drive refuses it?"""
+
+from typing import Any
+
+import pytest
+
+from offstage.dpu import protocol as p
+from offstage.dpu.config import Config
+from offstage.dpu.deletes import LOOK_S, Deletes
+from offstage.dpu.log import Log
+from offstage.dpu.options import Storage
+
+
+@pytest.mark.parametrize("patience_ns", [10**12, 1_000_000])
+def test_an_answer_waits_for_the_drive_and_no_longer_than_it_works(
+    patience_ns: int, device: Any
+) -> None:
+    """A request that deleted is answered once its writes have ended; one that did not, at once.
+    Where nothing ends any more, an error is the answer, or `deleted` is false."""
+    sent: list[tuple[bytes, p.Reply]] = []
+    config = Config(storage=Storage(io_timeout_ns=patience_ns))
+    deletes = Deletes(config, device, lambda to, reply: sent.append((to, reply)), Log("error"))
+    device.wiping = 7
+    opened = p.SessionsOpened(id=4, sessions=[], keys=[], stored_layers=[])
+    for tenant, reply in ((None, p.Ok(id=1)), (0, p.Error(id=2, code="io", what="")),
+                          (0, p.Ok(id=3)), (0, opened)):  # fmt: skip
+        deletes.answer(tenant, b"r", reply)
+    assert [reply.id for _, reply in sent[:2]] == [1, 2]
+    if patience_ns == 10**12:
+        deletes.turn()
+        assert len(sent) == 2 and deletes.pause_s(5.0) == LOOK_S
+        device.wiping = 0
+    while len(sent) < 4:
+        deletes.turn()
+    late = patience_ns != 10**12
+    assert [type(reply) for _, reply in sent[2:]] == [p.Error if late else p.Ok, p.SessionsOpened]
+    assert [reply.id for _, reply in sent[2:]] == [3, 4]
+    assert opened.deleted is not late and deletes.pause_s(5.0) == 5.0

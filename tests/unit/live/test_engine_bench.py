@@ -1,0 +1,76 @@
+"""`offstage bench engine` without an engine: are prompts those of the trace, is the page whole?"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.bench.engines.arrivals import arrivals_of
+from offstage.testbeds.bench.engines.link import engine
+from offstage.testbeds.cli.bench_tables import TABLES
+from offstage.testbeds.report.engine import below, hits_of, regret_of, render
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    rows = [(0, [1, 2, 3, 4]), (1000, [1, 2, 9]), (3000, [7, 8]), (4000, list(range(1, 41)))]
+    lines = [json.dumps({"timestamp": at, "input_length": 512 * len(ids), "output_length": 5,
+                         "hash_ids": ids}) for at, ids in rows]  # fmt: skip
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def arrivals(trace: Path, **more: Any) -> Any:
+    usual = {"count": 9, "context_tokens": 2048, "vocabulary": 4096, "seconds": 2.0, "outputs": 4,
+             "seed": 1}  # fmt: skip
+    return arrivals_of(trace, **(usual | more))
+
+
+def test_prompts_share_what_the_trace_says(trace: Path) -> None:
+    """Does the longest prompt fit, do prompts share as many of their first tokens as blocks were
+    shared, and do they come in the given time?"""
+    made = arrivals(trace)
+    first, second, third, last = (one.prompt for one in made.requests)
+    each = len(first) // 4
+    assert len(last) == 40 * each <= 2048 - 4 and made.scale == each / 512
+    assert first[: 2 * each] == second[: 2 * each] and first[2 * each :] != second[2 * each :]
+    assert not set(map(tuple, [third[:each]])) & {tuple(first[:each])}
+    assert [one.at_s for one in made.requests] == [0.0, 0.5, 1.5, 2.0] and made.hurry == 2.0
+    assert 0 < made.reuse < 0.2
+    assert arrivals(trace, seed=2).requests[0].prompt != first
+    with pytest.raises(BadInput):
+        arrivals(trace, context_tokens=30)
+
+
+def test_an_engine_that_does_not_come_up_is_one_error(tmp_path: Path) -> None:
+    """Is a Python without vLLM told by its last line, and no Python at all too?"""
+    log = tmp_path / "engine.log"
+    with pytest.raises(RunFailed, match=r"ended"), engine(
+        Path(sys.executable), tmp_path, None, {"no": "such"}, log
+    ):
+        pass
+    with pytest.raises(BadInput, match="no such program"), engine(
+        tmp_path / "python", tmp_path, None, {}, log
+    ):
+        pass
+
+
+def test_page_and_table_have_every_arm() -> None:
+    """Are times, hits by tier and regret of what was run on page and table?"""
+    made = {"took_s": 0.5, "regret_s": 0.1, "fetched": True}
+    arm = {"first_s": [0.1, 0.2, 0.9], "reused": [0], "decisions": [made, {**made, "took_s": -1.0}],
+           "counters": {"objects_on_time": 7, "objects_late": 2}}  # fmt: skip
+    found = {"trace": "t.jsonl", "scale": 0.0625, "hurry": 10.0, "requests": 3, "reuse": 0.4,
+             "rounds": 1, "tokens": [10, 20, 30], "provenance": "measured", "storage": "io_uring",
+             "arms": {"recompute": {"first_s": [0.4]}, "looked up <on> arrival": arm}}  # fmt: skip
+    assert hits_of(arm) == {"on_time": 7, "late": 2, "missing": 0, "failed": 0}
+    assert regret_of(arm)["decisions"] == 1 and below([3.0, 1.0, 2.0], 0.5) == 2.0
+    page = render(found, "1")
+    assert "looked up &lt;on&gt; arrival" in page and "100 of 500 ms" in page
+    assert "is 16.0 of the trace" in page and "200 ms" in page
+    _, notes = TABLES["engine"](found)
+    assert any("on time 7, late 2" in note for note in notes)

@@ -30,6 +30,7 @@ COMMANDS = {
     "keys": "offstage.testbeds.cli.keys",
     "lab": "offstage.testbeds.cli.lab",
     "plan": "offstage.testbeds.cli.plan",
+    "pod": "offstage.testbeds.cli.pod",
     "report": "offstage.testbeds.cli.report",
     "testbed": "offstage.testbeds.cli.testbed",
     "trace": "offstage.testbeds.cli.trace",

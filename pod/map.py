@@ -1,0 +1,123 @@
+"""The map of a pod: its members, what state each is in, and the epoch that they were agreed under.
+
+A map never changes: a transition gives another one, and whoever keeps it (`pod.membership`) gives
+that its epoch, which grows with every change. A member's *incarnation* is one life of its daemon:
+it grows with each start, so what was addressed to an earlier life is told from what is meant now.
+A member that left stays in the map as `gone`, so that its incarnation is not used again.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import about, convert, within
+
+__all__ = [
+    "WEIGHT_MAX", "Member", "PodMap", "added", "checked", "deleted", "from_tables", "moved",
+    "reconciled",
+]  # fmt: skip
+
+WEIGHT_MAX = 1 << 20
+MEMBERS_MAX = 256
+State = Literal["up", "draining", "gone"]
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One daemon of the pod."""
+
+    name: Annotated[str, about("of the daemon, as people call it")]
+    endpoint: Annotated[str, about("its control socket; fabrics are asked of it there")]
+    incarnation: Annotated[int, within(0, 2**62, "which life; 0: any, without leases")] = 0
+    weight: Annotated[int, within(1, WEIGHT_MAX, "its share against the others'")] = 1
+    zone: Annotated[str, about("what fails together with it: a rack, a power feed")] = ""
+    state: Annotated[State, about("up, draining or gone")] = "up"
+
+
+class PodMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is in the pod. Members stand in the order of their names, each name once."""
+
+    epoch: Annotated[int, within(0, 2**62, "the revision of this map")] = 0
+    segment_tokens: Annotated[int, within(256, 65_536, "tokens of a segment")] = 4096
+    member: tuple[Member, ...] = ()
+    deleted: dict[str, int] = {}
+    """By tenant, the epoch of its last deletion: what was written under an earlier one is gone."""
+
+    @property
+    def homes(self) -> list[Member]:
+        """Who takes new segments."""
+        return [one for one in self.member if one.state == "up"]
+
+    @property
+    def readable(self) -> list[Member]:
+        """Who may still be asked: a draining member keeps what it has."""
+        return [one for one in self.member if one.state != "gone"]
+
+    def find(self, name: str) -> Member | None:
+        """The member of that name."""
+        return next((one for one in self.member if one.name == name), None)
+
+
+def from_tables(tables: Mapping[str, object], where: str) -> PodMap:
+    """A map out of TOML or JSON. BadInput: an unknown key, a number out of bounds, a name twice."""
+    return checked(convert(tables, PodMap, where), where)
+
+
+def checked(pod: PodMap, where: str) -> PodMap:
+    """The map with its members in order. BadInput: too many, a name or an endpoint twice."""
+    if len(pod.member) > MEMBERS_MAX:
+        raise BadInput(f"{len(pod.member)} members", where, f"a pod has at most {MEMBERS_MAX}")
+    for noun, values in (("name", [one.name for one in pod.member]),
+                         ("endpoint", [one.endpoint for one in pod.readable])):  # fmt: skip
+        twice = next((one for one in values if values.count(one) > 1), None)
+        if twice is not None:
+            raise BadInput(f"two members have the {noun} {twice!r}", where, "give each its own")
+        if "" in values:
+            raise BadInput(f"a member without {noun}", where, f"give each a {noun}")
+    return replace(pod, member=tuple(sorted(pod.member, key=lambda one: one.name)))
+
+
+# Transitions. Each is tried again on the newest map where somebody else was faster.
+
+
+def added(pod: PodMap, member: Member) -> PodMap:
+    """The member joins, or comes back in a new life. BadInput where it is an old one."""
+    before = pod.find(member.name)
+    if before is not None and before.incarnation and member.incarnation <= before.incarnation:
+        raise BadInput(
+            f"{member.name} was already seen in life {before.incarnation}", "pod map",
+            "start that daemon again, or give the new one another name",
+        )  # fmt: skip
+    if before is not None and not before.incarnation and before.state != "gone":
+        raise BadInput(f"{member.name} is a member already", "pod map", "give it another name")
+    others = [one for one in pod.member if one.name != member.name]
+    return checked(replace(pod, member=(*others, member)), "pod map")
+
+
+def moved(pod: PodMap, name: str, state: State) -> PodMap:
+    """The member changes its state; one that is gone only comes back by `added`."""
+    member = pod.find(name)
+    if member is None or member.state == "gone":
+        known = ", ".join(one.name for one in pod.readable) or "nobody"
+        raise BadInput(f"no member is called {name!r}", "pod map", f"choose one of {known}")
+    others = [one for one in pod.member if one.name != name]
+    return checked(replace(pod, member=(*others, replace(member, state=state))), "pod map")
+
+
+def reconciled(pod: PodMap, alive: Iterable[Member]) -> PodMap:
+    """The map after a look at the leases: whose lease of this life is no more is gone, and no
+    other. A member without lives (a static map's) is nobody's to remove."""
+    lives = {(one.name, one.incarnation) for one in alive}
+    members = tuple(
+        replace(one, state="gone")
+        if one.incarnation and (one.name, one.incarnation) not in lives else one
+        for one in pod.member
+    )  # fmt: skip
+    return replace(pod, member=members)
+
+
+def deleted(pod: PodMap, tenant: str) -> PodMap:
+    """Everything of the tenant that was written up to this epoch is deleted."""
+    return replace(pod, deleted={**pod.deleted, tenant: pod.epoch + 1})

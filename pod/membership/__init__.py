@@ -1,0 +1,77 @@
+"""Where the map of a pod is kept: in a file, or in etcd. One contract, two sides.
+
+    file:pod.toml            one machine, the laboratory: whoever may write the file changes the map
+    etcd:HOST:PORT,...       several machines: a lease for each daemon, the map changed by
+                             compare-and-swap
+
+Whatever keeps the map may be gone: the map is then frozen, `map` gives the last one that was seen
+and says so by `fresh`, and nothing that moves blocks waits for it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from offstage.bindings.errors import BadInput
+from offstage.pod.map import Member, PodMap
+from offstage.pod.membership.etcd import EtcdMembership
+from offstage.pod.membership.static import StaticMembership
+
+__all__ = ["Lease", "Membership", "Transition", "open_membership"]
+
+Transition = Callable[[PodMap], PodMap]
+
+
+class Lease(Protocol):
+    """A daemon's own key. `ttl_ns` 0: it holds for ever, as in a file."""
+
+    ttl_ns: int
+
+    def keep(self) -> bool:
+        """Confirm it; False where it is lost for good, or nobody answered."""
+        ...
+
+    def end(self) -> None:
+        """The daemon leaves: it is no longer among the living."""
+        ...
+
+
+class Membership(Protocol):
+    """Contract: calls end within a few seconds and may come from one thread at a time."""
+
+    fresh: bool
+    """Whether the last `map` came from where it is kept and not from memory."""
+
+    def map(self) -> PodMap:
+        """The newest map; the last one seen where nobody answers. BadInput: there never was one."""
+        ...
+
+    def change(self, transition: Transition) -> PodMap:
+        """Put `transition` of the newest map in its place, tried again while others are faster; the
+        map with its new epoch. RunFailed where nobody answers: a frozen map does not change."""
+        ...
+
+    def announce(self, member: Member) -> Lease:
+        """The daemon's key under a lease, which it keeps by `Lease.keep`."""
+        ...
+
+    def alive(self) -> list[Member]:
+        """Whose lease holds. RunFailed where nobody answers."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. Leases run on until they end."""
+        ...
+
+
+def open_membership(place: str) -> Membership:
+    """`file:PATH` or `etcd:HOST:PORT,...`. BadInput for another kind of place."""
+    kind, colon, rest = place.partition(":")
+    if kind == "file" and rest:
+        return StaticMembership(Path(rest))
+    if kind == "etcd" and rest:
+        return EtcdMembership(rest.split(","))
+    if not colon and place.endswith(".toml"):
+        return StaticMembership(Path(place))
+    raise BadInput(f"{place!r} is no place of a pod's map", "pod",
+                   "give a .toml file, or etcd:HOST:PORT,...")  # fmt: skip

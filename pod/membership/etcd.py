@@ -1,0 +1,162 @@
+"""The map in etcd, through its JSON gateway: a key for each daemon under a lease, one for the map.
+
+    offstage/pod/map             the map; its modification revision is the epoch
+    offstage/pod/member/NAME     a daemon, under its lease
+
+Why the gateway and urllib3, and no client of etcd's own protocol: decision 94. Members of the etcd
+cluster are asked in turn, the one that answered last first; each call has a deadline.
+"""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from offstage.bindings.errors import BadInput, Missing, RunFailed
+from offstage.bindings.settings import convert
+from offstage.pod.map import Member, PodMap, from_tables
+
+__all__ = ["EtcdMembership"]
+
+PREFIX = "offstage/pod/"
+MAP_KEY = f"{PREFIX}map"
+MEMBERS = f"{PREFIX}member/"
+TTL_S = 5
+"""Of a daemon's lease. Its end is seen up to 0.5 s late; a new leader of etcd begins it anew."""
+CALL_S = 1.0
+TRIES_MAX = 16
+
+
+class EtcdLease:
+    """A daemon's key; the daemon keeps it about each third of its time."""
+
+    def __init__(self, etcd: "EtcdMembership", number: int, ttl_s: int) -> None:
+        """Of a lease that was granted."""
+        self._etcd, self._number = etcd, number
+        self.ttl_ns = ttl_s * 10**9
+
+    def keep(self) -> bool:
+        """See `Lease`: etcd answers a lease that it no longer has without a time to live."""
+        try:
+            found = self._etcd.call("lease/keepalive", {"ID": str(self._number)})
+        except RunFailed:
+            return False
+        return int(found.get("result", {}).get("TTL", 0)) > 0
+
+    def end(self) -> None:
+        """See `Lease`."""
+        self._etcd.call("lease/revoke", {"ID": str(self._number)})
+
+
+class EtcdMembership:
+    """`Membership` of an etcd cluster at `HOST:PORT` addresses. Missing: urllib3 is not there."""
+
+    def __init__(self, addresses: Sequence[str], ttl_s: int = TTL_S) -> None:
+        """Nobody is asked yet."""
+        try:
+            import urllib3
+        except ImportError:
+            raise Missing("pod", "urllib3 is not installed", "etcd") from None
+        for one in addresses:
+            host, _, port = one.rpartition(":")
+            if not host or not port.isdigit():
+                raise BadInput(f"{one!r} is no address of etcd", "pod", "write HOST:PORT")
+        self._failed = urllib3.exceptions.HTTPError
+        self._http = urllib3.PoolManager(timeout=CALL_S, retries=False)
+        self._addresses, self._ttl_s = list(addresses), ttl_s
+        self._last = PodMap()
+        self.fresh = False
+
+    def map(self) -> PodMap:
+        """See `Membership`."""
+        try:
+            pod = self._read()
+        except RunFailed:
+            self.fresh = False
+            if not self._last.epoch:
+                raise
+            return self._last
+        self._last, self.fresh = pod, True
+        return pod
+
+    def change(self, transition: Callable[[PodMap], PodMap]) -> PodMap:
+        """See `Membership`: compare-and-swap on the revision of the map's key."""
+        for _ in range(TRIES_MAX):
+            before = self._read()
+            value = msgspec.json.encode(transition(before))
+            done = self.call("kv/txn", {
+                "compare": [{"key": _text(MAP_KEY), "target": "MOD", "result": "EQUAL",
+                             "mod_revision": str(before.epoch)}],
+                "success": [{"requestPut": {"key": _text(MAP_KEY), "value": _text(value)}}],
+            })  # fmt: skip
+            # Not succeeded, and yet there: an earlier try of this call was answered by nobody.
+            if done.get("succeeded") or self._raw(MAP_KEY) == value:
+                return self.map()
+        raise RunFailed(f"the map changed {TRIES_MAX} times meanwhile", "etcd", "try again")
+
+    def announce(self, member: Member) -> EtcdLease:
+        """See `Membership`."""
+        granted = self.call("lease/grant", {"TTL": str(self._ttl_s)})
+        lease = EtcdLease(self, int(granted["ID"]), int(granted["TTL"]))
+        key, value = f"{MEMBERS}{member.name}", msgspec.json.encode(member)
+        self.call("kv/put", {"key": _text(key), "value": _text(value), "lease": granted["ID"]})
+        return lease
+
+    def alive(self) -> list[Member]:
+        """See `Membership`."""
+        return [convert(_decoded(value), Member, MEMBERS)
+                for value, _ in self._range(MEMBERS, all_of=True)]  # fmt: skip
+
+    def close(self) -> None:
+        """See `Membership`."""
+        self._http.clear()
+
+    def _read(self) -> PodMap:
+        found = self._range(MAP_KEY)
+        if not found:
+            return PodMap()
+        value, revision = found[0]
+        pod = from_tables(_decoded(value), MAP_KEY)
+        return msgspec.structs.replace(pod, epoch=revision)
+
+    def _raw(self, key: str) -> bytes:
+        found = self._range(key)
+        return found[0][0] if found else b""
+
+    def _range(self, key: str, *, all_of: bool = False) -> list[tuple[bytes, int]]:
+        """Values and their revisions, read through a quorum."""
+        end = {"range_end": _text(f"{key[:-1]}{chr(ord(key[-1]) + 1)}")} if all_of else {}
+        found = self.call("kv/range", {"key": _text(key), **end})
+        return [(base64.b64decode(one.get("value", "")), int(one["mod_revision"]))
+                for one in found.get("kvs", [])]  # fmt: skip
+
+    def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One call of the gateway, at the first address that answers it. RunFailed: none did."""
+        why: object = ""
+        for address in list(self._addresses):
+            try:
+                answer = self._http.request("POST", f"http://{address}/v3/{path}",
+                                            body=msgspec.json.encode(body))  # fmt: skip
+                if answer.status == 200:
+                    self._addresses.remove(address)
+                    self._addresses.insert(0, address)
+                    return dict(msgspec.json.decode(answer.data))
+                why = f"status {answer.status}"
+            except (self._failed, OSError, msgspec.DecodeError) as error:
+                why = error
+        raise RunFailed(f"etcd does not answer ({why})", ",".join(self._addresses),
+                        "see `etcdctl endpoint status`; the map stays as it is")  # fmt: skip
+
+
+def _decoded(value: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise BadInput(f"is no JSON of a pod ({error})", f"etcd: {PREFIX}",
+                       f"etcdctl get --prefix {PREFIX} shows it; delete what is not ours",
+                       ) from None  # fmt: skip
+
+
+def _text(value: str | bytes) -> str:
+    return base64.b64encode(value.encode() if isinstance(value, str) else value).decode()

@@ -1,0 +1,110 @@
+"""The map in a TOML file, for the laboratory and for one machine: it has no leases, all members
+live, and a change renames a new file into its place, under a lock on the folder."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.settings import read_toml
+from offstage.pod.map import Member, PodMap, from_tables
+
+__all__ = ["StaticMembership", "write_map"]
+
+
+class StaticLease:
+    """Of a map that nobody watches: nothing ends it."""
+
+    ttl_ns = 0
+
+    def keep(self) -> bool:
+        """It always holds."""
+        return True
+
+    def end(self) -> None:
+        """Nobody is told."""
+
+
+class StaticMembership:
+    """`Membership` of a file."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is opened yet."""
+        self._path, self._last = path, PodMap()
+        self.fresh = False
+
+    def map(self) -> PodMap:
+        """See `Membership`. A file that is wrong is BadInput only where no map was seen yet."""
+        try:
+            pod = self._read()
+        except BadInput:
+            self.fresh = False
+            if not self._last.epoch:
+                raise
+            return self._last
+        self._last, self.fresh = pod, True
+        return pod
+
+    def change(self, transition: Callable[[PodMap], PodMap]) -> PodMap:
+        """See `Membership`; who is faster is waited for, by a lock on the folder."""
+        try:
+            with _alone(self._path.absolute().parent):
+                before = self._read() if self._path.exists() else PodMap()
+                pod = msgspec.structs.replace(transition(before), epoch=before.epoch + 1)
+                write_map(self._path, pod)
+        except OSError as error:
+            raise RunFailed(f"the map cannot be changed ({error.strerror})", str(self._path),
+                            "see who may write there") from None  # fmt: skip
+        self._last, self.fresh = pod, True
+        return pod
+
+    def announce(self, member: Member) -> StaticLease:
+        """See `Membership`: the member is added by hand."""
+        return StaticLease()
+
+    def alive(self) -> list[Member]:
+        """See `Membership`: all that are not gone."""
+        return self.map().readable
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _read(self) -> PodMap:
+        tables = read_toml(self._path, "give the file of a pod's map")
+        pod = from_tables(tables, str(self._path))
+        return pod if pod.epoch else msgspec.structs.replace(pod, epoch=1)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One change at a time in a folder: the lock is the folder's own, and leaves nothing."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def write_map(path: Path, pod: PodMap) -> None:
+    """The map as a file, whole or not at all. Raises OSError."""
+    lines = [f"epoch = {pod.epoch}", f"segment_tokens = {pod.segment_tokens}", ""]
+    for member in pod.member:
+        lines.append("[[member]]")
+        fields = msgspec.to_builtins(member).items()
+        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields]
+        lines.append("")
+    if pod.deleted:
+        lines.append("[deleted]")
+        lines += [f"{json.dumps(key)} = {epoch}" for key, epoch in pod.deleted.items()]
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write("\n".join(lines))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

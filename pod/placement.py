@@ -1,0 +1,121 @@
+"""Where a segment lives: weighted rendezvous hashing, computed by everybody from the map alone.
+
+Every member draws, for a segment, an exponential time with its weight as rate, from a hash of both
+names; the smallest is the segment's home. So a member's share is its weight's share, a death moves
+only the dead member's segments, and a join moves only what the new one gets: at most 1/(N+1) of all
+where weights are equal (Thaler and Ravishankar 1998; weights as -ln(h)/w: Schindelhauer and
+Schomaker 2005). All in integers, so that every machine and library gives the same.
+
+Segments and never blocks: of a prefix of 256 blocks that are placed one by one over 16 members,
+hardly one survives a death, and a prefix is as long as its first hole; see decision 93.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import RunFailed
+from offstage.pod.map import Member, PodMap
+
+__all__ = ["copies_needed", "homes", "less_loaded", "moved_share", "ranked", "segment_key"]
+
+U64 = NDArray[np.uint64]
+FRACTION_BITS = 32
+WEIGHT_BITS = 20
+SAMPLE = 4096
+
+
+def segment_key(chunks: Sequence[int], parent: bytes = b"") -> bytes:
+    """The 16-byte name of a segment: of its chunks' identities and of all before it."""
+    state = hashlib.blake2b(parent, digest_size=16, person=b"offstage-segment")
+    for chunk in chunks:
+        state.update(chunk.to_bytes(16, "little"))
+    return state.digest()
+
+
+def ranked(members: Sequence[Member], keys: Sequence[bytes], count: int) -> NDArray[np.int32]:
+    """The `count` best members of each segment, indices `[segments, count]`: the home, then where
+    copies go. RunFailed where there are fewer members."""
+    if len(members) < count:
+        raise RunFailed(
+            f"{len(members)} of the pod's daemons are up, and {count} are needed", "pod map",
+            "start the others, or end a drain: offstage pod status",
+        )  # fmt: skip
+    words = np.frombuffer(b"".join(keys), dtype="<u8").reshape(-1, 2).astype(np.uint64)
+    times = np.stack([_time(words, one) for one in members], axis=1)
+    order: NDArray[np.intp] = np.argsort(times, axis=1, kind="stable")  # a tie: by the name
+    return order[:, :count].astype(np.int32)
+
+
+def homes(pod: PodMap, keys: Sequence[bytes]) -> list[Member]:
+    """The home of each segment."""
+    members = pod.homes
+    return [members[index] for index in ranked(members, keys, 1)[:, 0]]
+
+
+def moved_share(before: PodMap, after: PodMap) -> tuple[float, float]:
+    """Which share of all segments has another home after a change of the map, of a sample, and the
+    least that any placement moves: what the weights' shares lose in all."""
+    keys = [segment_key([number]) for number in range(SAMPLE)]
+    pairs = zip(homes(before, keys), homes(after, keys), strict=True)
+    moved = sum(old.name != new.name for old, new in pairs) / SAMPLE
+    shares = [{one.name: one.weight / sum(o.weight for o in pod.homes) for one in pod.homes}
+              for pod in (before, after)]  # fmt: skip
+    least = sum(max(0.0, share - shares[1].get(name, 0.0)) for name, share in shares[0].items())
+    return moved, least
+
+
+def copies_needed(reads_per_s: float, segment_bytes: int, link_bytes_per_s: float,
+                  load: float = 0.6) -> int:  # fmt: skip
+    """How many copies carry a segment's reads with each link loaded to `load` at most."""
+    return max(1, int(-(-reads_per_s * segment_bytes // (load * link_bytes_per_s))))
+
+
+def less_loaded(copies: Sequence[int], loads: Sequence[float], draw: int) -> int:
+    """Which copy to read: the less loaded of two drawn by the number `draw`, which is enough to
+    balance (Mitzenmacher 2001). `copies` are indices into `loads`."""
+    first, second = draw % len(copies), draw // len(copies) % max(1, len(copies) - 1)
+    second += second >= first
+    if len(copies) == 1:
+        return copies[0]
+    one, other = copies[first], copies[second]
+    return one if loads[one] <= loads[other] else other
+
+
+def _time(words: U64, member: Member) -> U64:
+    """When the member would take each segment: -log2(hash) / weight, in fixed point."""
+    seed = np.frombuffer(hashlib.blake2b(member.name.encode(), digest_size=8).digest(), "<u8")
+    drawn = _mixed(_mixed(words[:, 0] ^ seed[0]) ^ words[:, 1])
+    scaled = _minus_log2(drawn) << np.uint64(WEIGHT_BITS)
+    time: U64 = scaled // np.uint64(member.weight)
+    return time
+
+
+def _mixed(words: U64) -> U64:
+    """The finalizer of SplitMix64 (Steele, Lea and Flood 2014); numpy's integers wrap."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _minus_log2(words: U64) -> U64:
+    """-log2((h + 1) / 2^64) in units of 2^-32, from the 32 leading bits of what is not zero: by
+    squaring, one bit each time (Knuth, TAOCP 1.2.2)."""
+    whole = np.zeros(words.shape, np.uint64)
+    left = words | np.uint64(1)
+    for step in (32, 16, 8, 4, 2, 1):
+        small = left < np.uint64(1) << np.uint64(64 - step)
+        left = np.where(small, left << np.uint64(step), left)
+        whole += np.where(small, np.uint64(step), np.uint64(0))
+    mantissa = left >> np.uint64(32)  # in [2^31, 2^32)
+    fraction = np.zeros(words.shape, np.uint64)
+    for _ in range(FRACTION_BITS):
+        mantissa = (mantissa * mantissa) >> np.uint64(31)
+        over = mantissa >> np.uint64(32)
+        fraction = (fraction << np.uint64(1)) | over
+        mantissa = mantissa >> over
+    ones = np.uint64(1) << np.uint64(FRACTION_BITS)
+    return (whole + np.uint64(1)) * ones - fraction

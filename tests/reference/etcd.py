@@ -1,0 +1,73 @@
+"""A real etcd of one member on loopback, for the tests of a pod: it is stopped, killed, started."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from socket import socket
+
+import pytest
+
+START_S = 30.0
+MEND = "needs etcd: apt-get install etcd-server etcd-client"
+
+
+class Etcd:
+    """One member; its data lie in `folder`, so that it comes back with what it had."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it. Skips where etcd is not installed."""
+        found = shutil.which("etcd")
+        if found is None:
+            pytest.skip(MEND)
+        self._command, self._folder = found, folder
+        self.address, self._peer = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        self.start()
+
+    def start(self) -> None:
+        """Start it where it was, and wait until it answers."""
+        peer = f"http://{self._peer}"
+        with (self._folder / "etcd.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self._command, "--name=one", f"--data-dir={self._folder / 'etcd'}",
+                 f"--listen-client-urls=http://{self.address}",
+                 f"--advertise-client-urls=http://{self.address}",
+                 f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+                 f"--initial-cluster=one={peer}"],
+                stdout=log, stderr=log, 
+            )  # fmt: skip
+        until = time.monotonic() + START_S
+        while not self._answers():
+            assert time.monotonic() < until and self.process.poll() is None, "etcd did not start"
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        import urllib.request
+
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/health", timeout=1) as reply:
+                return b"true" in reply.read()
+        except OSError:
+            return False
+
+    def pause(self) -> None:
+        """It is there and does not answer: every thread has stopped when this returns."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)
+
+    def resume(self) -> None:
+        """It answers again."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """As the machine's end would."""
+        self.process.kill()
+        self.process.wait()
+
+
+def _free_port() -> int:
+    with socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -1,0 +1,51 @@
+"""Does `offstage pod` change a map as told, say what that moves, and refuse in one line?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from offstage.testbeds.cli import run
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert run(["pod", *words, "--format", "json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_add_drain_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is written by the first; a member that nobody runs does not answer, and is shown."""
+    place = str(tmp_path / "pod.toml")
+    told(capsys, "add", place, "a", f"ipc://{tmp_path}/a")
+    joined = told(capsys, "add", place, "b", f"ipc://{tmp_path}/b", "--weight", "3")
+    assert joined["segments_moved_least"] == 0.75
+    assert joined["segments_moved"] == pytest.approx(0.75, abs=0.05)
+    drained = told(capsys, "drain", place, "b")
+    assert drained["epoch"] == 3
+    shown = told(capsys, "status", place)
+    members = shown["members"]
+    assert isinstance(members, dict) and shown["frozen"] == "no"
+    assert [one["share"] for one in members.values()] == [1.0, 0.0]
+    assert "no daemon answers" in members["a"]["answers"]
+    back = told(capsys, "drain", place, "b", "--undo")["members"]
+    assert isinstance(back, dict) and back["b"]["share"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("status", "none.toml"), "no such file"),
+        (("drain", "none.toml", "a"), "no member is called 'a'"),
+        (("status", "etcd:x"), "write HOST:PORT"),
+        (("status", "etcd:127.0.0.1:1"), "etcd does not answer"),
+        (("add", "pod.toml", "a", "x", "--weight", "0"), "weight"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert run(["pod", *words]) in (1, 2)
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1

@@ -1,0 +1,167 @@
+"""Does placement spread by weight, move only what must move, and give the same everywhere?"""
+
+import hashlib
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import RunFailed
+from offstage.pod.map import Member, PodMap
+from offstage.pod.placement import (
+    copies_needed,
+    homes,
+    less_loaded,
+    moved_share,
+    ranked,
+    segment_key,
+)
+
+KEYS = [
+    hashlib.blake2b(bytes([n % 256, n // 256]), digest_size=16).digest() for n in range(6000)
+]
+
+GOLDEN = [[2, 3], [0, 2], [1, 0], [2, 1], [3, 2], [1, 2], [1, 0], [0, 3]]
+GOLDEN_ALL = "f24ee14d3c45caa9"
+GOLDEN_KEY = "8a52b9b7665289261f80124983c92dce"
+
+
+def members(*weights: int) -> list[Member]:
+    return [
+        Member(name=f"dpu{number:02}", endpoint=f"tcp://127.0.0.1:{7000 + number}", weight=weight)
+        for number, weight in enumerate(weights)
+    ]
+
+
+def names(pod: list[Member], keys: list[bytes] = KEYS) -> list[str]:
+    return [pod[index].name for index in ranked(pod, keys, 1)[:, 0]]
+
+
+def test_golden() -> None:
+    """The same on every machine, numpy and release: a map that moves segments by an upgrade would
+    empty every pod. These stand here and are never made anew."""
+    pod = members(1, 2, 3, 1)
+    assert ranked(pod, KEYS[:8], 2).tolist() == GOLDEN
+    digest = hashlib.sha256(ranked(pod, KEYS, 4).astype("<i4").tobytes()).hexdigest()
+    assert digest[:16] == GOLDEN_ALL
+    assert segment_key([1, 2**127, 3], b"parent").hex() == GOLDEN_KEY
+
+
+def test_it_is_the_formula() -> None:
+    """-log2(h) / w in floating point, over a hash written again from its definition."""
+
+    def mixed(word: int) -> int:
+        word = (word + 0x9E3779B97F4A7C15) % 2**64
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+        return word ^ word >> 31
+
+    def time(key: bytes, one: Member) -> float:
+        seed = int.from_bytes(hashlib.blake2b(one.name.encode(), digest_size=8).digest(), "little")
+        low, high = (int.from_bytes(half, "little") for half in (key[:8], key[8:]))
+        return (64 - math.log2(mixed(mixed(low ^ seed) ^ high))) / one.weight
+
+    pod = members(1, 2, 3, 1)
+    expected = [sorted(range(4), key=lambda one: time(key, pod[one])) for key in KEYS[:2000]]
+    assert ranked(pod, KEYS[:2000], 4).tolist() == expected
+
+
+@pytest.mark.parametrize("weights", [(1, 1, 1), (1,) * 16, (1, 2, 5), (100, 1, 50, 7, 7)])
+def test_shares_are_the_weights(weights: tuple[int, ...]) -> None:
+    """Chi-squared against the weights: 5 standard deviations of its own distribution."""
+    found = np.bincount(ranked(members(*weights), KEYS, 1)[:, 0], minlength=len(weights))
+    expected = len(KEYS) * np.array(weights) / sum(weights)
+    freedom = len(weights) - 1
+    assert ((found - expected) ** 2 / expected).sum() < freedom + 5 * math.sqrt(2 * freedom)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=12), st.integers(0, 11))
+def test_death_moves_only_the_dead_ones_segments(weights: list[int], dead: int) -> None:
+    before = members(*weights)
+    gone = before[dead % len(before)]
+    after = [one for one in before if one is not gone]
+    pairs = list(zip(names(before), names(after), strict=True))
+    assert all(new == old for old, new in pairs if old != gone.name)
+    assert all(new != gone.name for _, new in pairs)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 9))
+def test_a_join_takes_its_share_and_moves_nothing_else(weights: list[int], new: int) -> None:
+    after = members(*weights, new)
+    joined, before = after[-1].name, after[:-1]
+    moved = [after for old, after in zip(names(before), names(after), strict=True) if old != after]
+    assert set(moved) <= {joined}
+    share = new / (sum(weights) + new)
+    deviation = math.sqrt(share * (1 - share) / len(KEYS))
+    assert abs(len(moved) / len(KEYS) - share) < 5 * deviation
+
+
+def test_a_join_of_equals_moves_at_most_one_part_of_all() -> None:
+    """1 / (N + 1), within what a sample of this size may differ."""
+    for count in (1, 3, 7, 15):
+        pair = zip(names(members(*[1] * count)), names(members(*[1] * (count + 1))), strict=True)
+        moved = sum(old != new for old, new in pair) / len(KEYS)
+        bound = 1 / (count + 1)
+        assert moved < bound + 4 * math.sqrt(bound / len(KEYS))
+
+
+def test_the_order_of_members_and_of_segments_does_not_matter() -> None:
+    pod = members(3, 1, 4, 1, 5)
+    assert names(pod) == names(pod[::-1])
+    assert names(pod)[::-1] == names(pod, KEYS[::-1])
+
+
+def test_copies_are_different_members_and_the_first_is_the_home() -> None:
+    pod = members(1, 1, 2, 3)
+    ranks = ranked(pod, KEYS, 3)
+    assert all(len(set(row)) == 3 for row in ranks.tolist())
+    assert (ranks[:, 0] == ranked(pod, KEYS, 1)[:, 0]).all()
+
+
+def test_draining_and_gone_members_are_no_homes() -> None:
+    one, two, three = members(1, 1, 1)
+    pod = PodMap(epoch=1, member=(
+        one, Member(name=two.name, endpoint=two.endpoint, state="draining"),
+        Member(name=three.name, endpoint=three.endpoint, state="gone"),
+    ))  # fmt: skip
+    assert {one.name for one in homes(pod, KEYS)} == {"dpu00"}
+    with pytest.raises(RunFailed, match="offstage pod status"):
+        homes(PodMap(epoch=1), KEYS)
+
+
+def test_how_much_a_change_moves() -> None:
+    one, two, three = members(1, 1, 2)
+    before = PodMap(epoch=1, member=(one, two))
+    moved, least = moved_share(before, PodMap(epoch=2, member=(one, two, three)))
+    assert least == 0.5 and moved == pytest.approx(0.5, abs=0.04)
+    moved, least = moved_share(before, PodMap(epoch=2, member=(one,)))
+    assert least == 0.5 and moved == pytest.approx(0.5, abs=0.04)
+    assert moved_share(before, before) == (0.0, 0.0)
+
+
+def test_two_random_choices_balance() -> None:
+    """Of 8 copies the most loaded has far less over the mean than with one choice."""
+    drawn = np.random.default_rng(1).integers(0, 2**62, 8000)
+    two, one = [0.0] * 8, [0.0] * 8
+    for draw in drawn:
+        two[less_loaded(range(8), two, int(draw))] += 1
+        one[int(draw) % 8] += 1
+    assert max(two) - 1000 < 5 < max(one) - 1000
+    assert less_loaded([4], [0.0] * 5, 12345) == 4
+    assert {less_loaded([1, 3], [0, 9, 0, 1], draw) for draw in range(64)} == {3}
+
+
+def test_copies_by_load() -> None:
+    """research: 2.01 GB of prefix, 400 Gb/s, 60 % loaded: 14.9 reads a second by one copy."""
+    assert copies_needed(14.9, 2_010_000_000, 50_000_000_000) == 1
+    assert copies_needed(15.0, 2_010_000_000, 50_000_000_000) == 2
+    assert copies_needed(0.0, 1, 1) == 1
+
+
+def test_a_segments_key_is_of_all_before_it() -> None:
+    assert segment_key([1, 2], segment_key([0])) != segment_key([1, 2], segment_key([9]))
+    assert segment_key([1, 2]) != segment_key([2, 1]) != segment_key([2, 1, 0])

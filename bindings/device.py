@@ -102,6 +102,15 @@ class FirmwareDevice:
         check_rc(rc, "changing a tenant's share", "[[tenant]]",
                  "a weight up to 65535, and a bandwidth of at least 256 B/s")  # fmt: skip
 
+    def tenant_quota(
+        self, tenant: int, chunks_max: int, stored_bytes_max: int, dirty_blocks_max: int
+    ) -> None:
+        """What the tenant has at most from now on; 0: no bound of its own."""
+        quota: Any = ffi.new("struct ofs_tenant_quota *")
+        quota.chunks_max, quota.stored_bytes_max = chunks_max, stored_bytes_max
+        quota.dirty_blocks_max = dirty_blocks_max
+        check_rc(lib.ofs_device_tenant_quota(self._device, tenant, quota), "setting a quota")
+
     def tenant_status(self, tenant: int) -> dict[str, Any]:
         """`struct ofs_tenant_status` by field name."""
         status: Any = ffi.new("struct ofs_tenant_status *")
@@ -160,7 +169,8 @@ class FirmwareDevice:
         ffi.buffer(keys)[: 16 * count] = b"".join(contents)
         infos: Any = ffi.new("struct ofs_chunk_info[]", max(count, 1))
         rc = lib.ofs_device_session_append(self._device, session, count, keys, infos)
-        check_rc(rc, "appending chunks", "", "raise limits.context_tokens or limits.chunks")
+        check_rc(rc, "appending chunks", "", "close sessions, or raise chunks_max of the tenant"
+                 if rc == -errno.EDQUOT else "raise limits.context_tokens or limits.chunks")
         return [
             Chunk(_key(info.key), _key(info.store_key), info.stored_layers, info.references)
             for info in infos[0:count]

@@ -43,6 +43,7 @@ if lib.ofs_version() != ABI_VERSION:
 MEANINGS: dict[int, tuple[type[OffstageError], str, str]] = {
     errno.EBADMSG: (Corrupt, "bytes failed their check", "the block is treated as a miss"),
     errno.EBUSY: (BadInput, "already in use", "stop the other user, or choose another path"),
+    errno.EDQUOT: (StoreFull, "the tenant has its quota", "raise it, or close sessions"),
     errno.EEXIST: (BadInput, "already exists", "choose another path, or remove it"),
     errno.EFBIG: (StoreFull, "larger than the limit", "raise the limit or send less"),
     errno.EINVAL: (BadInput, "refused as invalid", "check the values given"),

@@ -36,7 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
-TENANT_LIVE = ("weight", "bandwidth", "in_flight")
+TENANT_LIVE = ("weight", "bandwidth", "in_flight", "chunks_max", "store_max", "dirty_max")
 SECTIONS: dict[str, type[settings.Settings]] = {
     key: one.type
     for key, one in settings.declared(Config).items()
@@ -91,7 +91,7 @@ def change_policy(
 def change_tenant(
     tenant: options.Tenant, changes: Mapping[str, str], where: str
 ) -> options.Tenant:
-    """`tenant` with its share of the drive changed, which is what may change while it runs."""
+    """`tenant` with its share of the drive or quotas changed, which may change while it runs."""
     for key in changes:
         settings.check_known(key, TENANT_LIVE, where, "key")
     return msgspec.structs.replace(tenant, **settings.read_table(options.Tenant, changes, where))

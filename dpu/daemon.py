@@ -33,6 +33,7 @@ from offstage.dpu.device import DeviceLike
 from offstage.dpu.door import shared
 from offstage.dpu.log import Log
 from offstage.dpu.moves import Moves
+from offstage.dpu.quotas import give
 from offstage.dpu.recorder import Recorder
 from offstage.dpu.service import Service, error_reply
 from offstage.dpu.sessions import Hosts, TenantState, draining
@@ -153,20 +154,18 @@ class Daemon:
     def _add_tenants(self) -> list[TenantState]:
         tenants = []
         derived = self._derived
-        for tenant, slots, sessions, ports in zip(
+        for tenant, slots, sessions, ports, dirty in zip(
             self._config.tenants, derived.slot_counts, derived.session_counts,
-            derived.port_counts, strict=True,
+            derived.port_counts, derived.dirty_counts, strict=True,
         ):  # fmt: skip
             beside = secrets_beside(self._config.storage)
             secret, generated = tenant_secret(tenant, beside, self.runtime_dir)
             if generated:
                 publish_secret(self.runtime_dir, tenant.name, secret)
             index = self.device.tenant_add(index_key(secret), slots, tenant.weight)
-            self.device.tenant_share(
-                index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
-            )
-            tenants.append(TenantState(tenant.name, index, secret, slots, sessions, ports,
+            tenants.append(TenantState(tenant.name, index, secret, slots, sessions, ports, dirty,
                                        tenant.secret_file))  # fmt: skip
+            give(self.device, tenants[-1], tenant)
         return tenants
 
     def ready(self) -> dict[str, Any]:
@@ -284,7 +283,7 @@ class Daemon:
             status = self.device.status()
             self._note_target(status)
             self.telemetry.set(Snapshot(
-                tenants=tenants, shares=self.service.shares(), status=status,
+                tenants=tenants, shares=self.service.quotas.look(), status=status,
                 stages=self.device.stages(), daemon=self.service.counts(),
             ))  # fmt: skip
         except OffstageError as error:

@@ -38,6 +38,7 @@ class Derived:
     demand_max: int
     session_counts: tuple[int, ...]  # that each tenant may have open
     port_counts: tuple[int, ...]  # and hosts attached
+    dirty_counts: tuple[int, ...]  # its part of store.dirty_max; 0 where puts go through
     core_reads: int  # that the core may have begun: of several tenants each has a part
     window_blocks: int
     segment_count: int
@@ -82,6 +83,10 @@ def derive(config: Config) -> Derived:
         port_counts=tuple(
             tenant.ports or _part(config.limits.ports, slots, slot_counts)
             for tenant, slots in zip(config.tenants, slot_counts, strict=True)
+        ),
+        dirty_counts=tuple(
+            _part(config.store.dirty_max, slots, slot_counts) if config.store.write == "back" else 0
+            for slots in slot_counts
         ),
         core_reads=_core_reads(config, demand_max),
         window_blocks=policy_window_blocks(config.policy, config.arena.block_tokens),
@@ -163,7 +168,8 @@ def _check_block(config: Config, where: str) -> None:
 
 
 def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ...]:
-    """Slots of each tenant: its share, or an equal part of what the shares leave."""
+    """Slots of each tenant: its share, or an equal part of what the shares leave, and its maximum
+    at most. What maxima leave goes to those that have neither share nor maximum, or stays empty."""
     total = config.arena.size_bytes // record_bytes
     given = sum(tenant.share_percent for tenant in config.tenants)
     open_count = sum(1 for tenant in config.tenants if not tenant.share_percent)
@@ -171,9 +177,19 @@ def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ..
         raise BadInput(f"the tenants' shares add up to {given} %", where,
                        "lower share_percent so that every tenant gets a part")  # fmt: skip
     rest = total - sum(total * tenant.share_percent // 100 for tenant in config.tenants)
+    most = [tenant.arena_max_bytes // record_bytes if tenant.arena_max_bytes else total
+            for tenant in config.tenants]  # fmt: skip
+    part = rest // max(open_count, 1)
+    while True:  # each turn there is more for fewer, until nobody else is at its maximum
+        capped = [count for tenant, count in zip(config.tenants, most, strict=True)
+                  if not tenant.share_percent and count < part]  # fmt: skip
+        wider = (rest - sum(capped)) // max(open_count - len(capped), 1)
+        if len(capped) == open_count or wider <= part:
+            break
+        part = wider
     counts = tuple(
-        total * tenant.share_percent // 100 if tenant.share_percent else rest // open_count
-        for tenant in config.tenants
+        min(total * tenant.share_percent // 100 if tenant.share_percent else part, count)
+        for tenant, count in zip(config.tenants, most, strict=True)
     )
     for tenant, count in zip(config.tenants, counts, strict=True):
         if count < SLOTS_MIN:

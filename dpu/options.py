@@ -278,6 +278,18 @@ class Tenant(Settings, frozen=True):
     in_flight_bytes: Annotated[
         Size, within(0, 1 << 40, "at the drive at once; 0: by weight, of limits.tenant_in_flight")
     ] = 0
+    arena_max_bytes: Annotated[
+        Size, within(0, 1 << 46, "of the arena at most, whatever its part is; 0: no bound")
+    ] = 0
+    chunks_max: Annotated[
+        int, within(0, 1 << 26, "chunks known at most; 0: none but limits.chunks")
+    ] = 0
+    store_max_bytes: Annotated[
+        Size, within(0, 1 << 50, "of the store at most, trailers included; 0: no bound")
+    ] = 0
+    dirty_max: Annotated[
+        int, within(0, 1 << 20, "write back: dirty blocks; 0: its part of store.dirty_max")
+    ] = 0
     users: Annotated[
         tuple[str, ...],
         about("users of this machine who may attach over shm; empty, like groups: the daemon's"),

@@ -30,6 +30,7 @@ from offstage.dpu.connects import Connects
 from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
+from offstage.dpu.quotas import Quotas, used
 from offstage.dpu.sessions import Host, Hosts, Refused, TenantState, draining
 
 __all__ = ["Attachments", "Service", "error_reply"]
@@ -75,7 +76,8 @@ class Service:
         self.hosts, self.attachments, self._log = hosts, attachments, log
         self.connects = connects
         self.policy = config.policy
-        self.tenants = {tenant.name: tenant for tenant in config.tenants}
+        tenants = {tenant.name: tenant for tenant in config.tenants}
+        self.quotas = Quotas(device, hosts, tenants, derived.record_size_bytes, log)
         self.draining = False
         self._nixl_tenants: set[int] = set()
         self.fabrics = set(config.daemon.fabrics)  # what hosts may attach over now
@@ -192,7 +194,7 @@ class Service:
         self._check_enabled(request.fabric)
         if request.fabric == "nixl":
             self._prepare_nixl(host.tenant.index)
-        self.hosts.check_quota(host.tenant, "ports")
+        self.quotas.check(host.tenant, "ports")
         port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
         try:
             offered = self.attachments.offer(
@@ -247,7 +249,7 @@ class Service:
                 f"the tenant's {host.tenant.slot_count} slots", host.tenant.name,
                 "raise arena.size or the tenant's share, or select fewer",
             )  # fmt: skip
-        self.hosts.check_quota(host.tenant, "sessions")
+        self.quotas.check(host.tenant, "sessions")
         session = self.device.session_open(
             host.port, request.sink_blocks, request.window_blocks, request.select_blocks,
             request.step_ns,
@@ -292,7 +294,7 @@ class Service:
         self._sessions_end(host, request.closing, archive=True)
         self._sessions_end(host, request.deleting, archive=False)
         if request.contents:
-            self.hosts.check_quota(host.tenant, "sessions", len(request.contents))
+            self.quotas.check(host.tenant, "sessions", len(request.contents))
         opened = self.device.sessions_open(
             host.port, request.select_blocks, request.contents, request.due_ns
         )
@@ -316,11 +318,7 @@ class Service:
         shares, changes = self._shares_of(request.changes)
         policy = change_policy(self.policy, changes)
         for tenant in shares:
-            self.device.tenant_share(
-                self.hosts.tenants[tenant.name].index, tenant.weight,
-                tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes,
-            )  # fmt: skip
-            self.tenants[tenant.name] = tenant
+            self.quotas.change(tenant)
         if changes:
             self.device.set_policy(policy)
             self.policy = policy
@@ -340,7 +338,7 @@ class Service:
                 continue
             chosen.setdefault(self.hosts.tenant(name).name, {})[leaf] = text
         return [
-            change_tenant(self.tenants[name], each, f"tenant.{name}")
+            change_tenant(self.quotas.tenants[name], each, f"tenant.{name}")
             for name, each in chosen.items()
         ], others
 
@@ -421,7 +419,10 @@ class Service:
             "epoch": self.device.epoch,
         }
         if host.tenant is not None:
+            quotas = {quota: {"has": has, "most": most}
+                      for quota, has, most in used(self.quotas.figures(host.tenant))}  # fmt: skip
             return {**status, "tenant": host.tenant.name, "sessions": len(host.sessions),
+                    "quotas": quotas,
                     "tenant_hosts": self._attached_of(host.tenant),
                     "store_payload_bytes": self._store_payload_bytes()}  # fmt: skip
         hosts = [
@@ -431,7 +432,7 @@ class Service:
         ]  # fmt: skip
         tenants = [
             {"name": name, "slots": self.hosts.tenants[name].slot_count, **share}
-            for name, share in self.shares().items()
+            for name, share in self.quotas.look().items()
         ]
         stages = {
             name: {figure: value for figure, value in stage.items() if figure != "buckets"}
@@ -459,21 +460,6 @@ class Service:
         path = moved["path"] if moved["state"] == "done" else self.config.storage.path
         return {"architecture": platform.machine(), "kernel": platform.release(),
                 "cores": os.cpu_count(), "store": path}  # fmt: skip
-
-    def shares(self) -> dict[str, dict[str, Any]]:
-        """What each tenant has of what all share, and its bounds."""
-        return {one.name: self._share_of(one) for one in self.hosts.tenants.values()}
-
-    def _share_of(self, tenant: TenantState) -> dict[str, Any]:
-        hosts = self.hosts.of(tenant)
-        return {
-            **self.device.tenant_status(tenant.index),
-            "sessions": sum(len(host.sessions) for host in hosts),
-            "sessions_max": tenant.session_max,
-            "ports": sum(host.port is not None for host in hosts),
-            "ports_max": tenant.port_max,
-            "logins": len(hosts),
-        }
 
     def counts(self) -> dict[str, int]:
         """The daemon's own counters: of its messages and of the connections that they come by."""

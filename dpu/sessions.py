@@ -24,7 +24,6 @@ __all__ = ["Host", "Hosts", "Refused", "TenantState", "draining"]
 
 OPERATORS_MAX = 4  # places that only operators can take
 LOGINS_PER_PORT, LOGINS_SPARE = 4, 4  # of one tenant
-QUOTA_NEAR_PERCENT = 80
 CHALLENGES_MAX = 1024  # one of each connection
 CHALLENGE_LIFE_S = 10.0
 
@@ -53,7 +52,13 @@ class TenantState:
     slot_count: int
     session_max: int = 1 << 16
     port_max: int = 1 << 16
+    dirty_max: int = 0
     secret_file: str = ""
+
+    @property
+    def login_max(self) -> int:
+        """Hosts that may be logged in."""
+        return LOGINS_PER_PORT * self.port_max + LOGINS_SPARE
 
 
 @dataclass
@@ -99,7 +104,6 @@ class Hosts:
         self.operator_secret = operator_secret
         self._challenges: dict[bytes, _Challenge] = {}
         self._hosts: dict[bytes, Host] = {}
-        self._near: set[tuple[str, str]] = set()  # quotas that are nearly used up
         self._replaced: set[str] = set()  # tenants whose secret file holds another secret now
         self.counts: Counter[str] = Counter(
             messages=0, messages_bad=0, logins_refused=0, hosts_dead=0
@@ -121,22 +125,6 @@ class Hosts:
     def of(self, tenant: TenantState) -> list[Host]:
         """The hosts of one tenant."""
         return [host for host in self._hosts.values() if host.tenant is tenant]
-
-    def check_quota(self, tenant: TenantState, what: str, more: int = 1) -> None:
-        """Refused where a tenant has no room for so many more `sessions` or `ports`; at 80 % it
-        is logged."""
-        hosts = self.of(tenant)
-        has = sum(len(host.sessions) if what == "sessions" else host.port is not None
-                  for host in hosts)  # fmt: skip
-        most = tenant.session_max if what == "sessions" else tenant.port_max
-        if has + more > most:
-            raise Refused("limit", f"the tenant has its {most} {what}", tenant.name,
-                          f"end one, or raise {what} of its [[tenant]]")  # fmt: skip
-        near = (has + more) * 100 >= QUOTA_NEAR_PERCENT * most
-        if near and (tenant.name, what) not in self._near:
-            self._log.warning("quota_near", tenant=tenant.name, what=what, has=has + more,
-                              most=most)  # fmt: skip
-        (self._near.add if near else self._near.discard)((tenant.name, what))
 
     def challenge(
         self, name: str, tenant: str, route: bytes = b"", version: int = VERSIONS[0]
@@ -172,7 +160,7 @@ class Hosts:
         if len(self._hosts) >= self._hosts_max + (OPERATORS_MAX if operator else 0):
             raise Refused("limit", f"{self._hosts_max} hosts are logged in", "Prove",
                           "raise limits.ports, or let one leave")  # fmt: skip
-        if tenant and len(self.of(tenant)) >= LOGINS_PER_PORT * tenant.port_max + LOGINS_SPARE:
+        if tenant and len(self.of(tenant)) >= tenant.login_max:
             raise Refused("limit", f"{len(self.of(tenant))} hosts of the tenant are logged in",
                           tenant.name, "let one leave, or raise the tenant's ports")  # fmt: skip
         host = Host(secrets.token_bytes(16), challenge.name, tenant, time.monotonic(),

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
 from offstage.dpu.protocol import OPERATOR
+from offstage.dpu.quotas import used
 from offstage.dpu.scrapes import Scrapes
 
 __all__ = ["Snapshot", "Telemetry", "View"]
@@ -71,6 +72,7 @@ SHARE_COUNTERS = {
     "issued_bytes": ("tenant_io_bytes", "bytes of reads and writes that had their turn"),
     "purged": ("tenant_purged_chunks", "archived chunks lost for want of room"),
     "held_back": ("tenant_held_back_turns", "reactor turns in which its commands had to wait"),
+    "quota_refused": ("tenant_quota_refused", "appends and blocks refused: at its quota"),
 }
 SHARE_SECONDS = {
     "wait_ns_sum": ("tenant_io_wait_seconds", "reads and writes waited for their turn"),
@@ -86,9 +88,17 @@ SHARE_GAUGES = {
     "ports": ("tenant_ports", "hosts attached"),
     "ports_max": ("tenant_ports_max", "the bound of it"),
     "logins": ("tenant_logins", "hosts logged in"),
+    "logins_max": ("tenant_logins_max", "the bound of it"),
     "chunks": ("tenant_chunks", "chunks known"),
+    "chunks_max": ("tenant_chunks_max", "the bound of it; 0: none of its own"),
     "archived_chunks": ("tenant_archived_chunks", "of them, those that no session names"),
     "stored_blocks": ("tenant_stored_blocks", "blocks in the store"),
+    "stored_bytes": ("tenant_stored_bytes", "that they take of it, trailers included"),
+    "stored_bytes_max": ("tenant_stored_bytes_max", "the bound of it; 0: none of its own"),
+    "dirty_blocks": ("tenant_dirty_blocks", "blocks staged and not yet on the store"),
+    "dirty_blocks_max": ("tenant_dirty_blocks_max", "the bound of it; 0: puts go through"),
+    "arena_bytes": ("tenant_arena_bytes", "its part of the arena"),
+    "arena_bytes_max": ("tenant_arena_bytes_max", "what that is at most; 0: no bound"),
 }
 DAEMON_COUNTERS = {
     "messages": "control messages taken",
@@ -220,6 +230,13 @@ def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
             for tenant, figures in shares.items():
                 one.add_metric([tenant], figures[name] / unit)
             yield one
+    near: Any = GaugeMetricFamily("offstage_tenant_quota_used_ratio",
+                                  "part of a bound that a tenant has, of each that it has",
+                                  labels=["tenant", "quota"])  # fmt: skip
+    for tenant, figures in shares.items():
+        for quota, has, most in used(figures):
+            near.add_metric([tenant, quota], has / most)
+    yield near
 
 
 def _log2_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], float]:

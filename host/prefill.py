@@ -140,6 +140,12 @@ def _refused(layer: int, rcs: NDArray[np.int32]) -> StoreFull | RunFailed:
             f"layer {layer}",
             "give the store more room ([storage] size) or a shorter TTL",
         )
+    if worst == errno.EDQUOT:
+        return StoreFull(
+            f"the tenant has its maximum of the store: {failed} of {rcs.size} blocks were refused",
+            f"layer {layer}",
+            "raise store_max of its [[tenant]], or close sessions, so that older blocks may go",
+        )
     if worst == errno.EEXIST:
         return RunFailed(
             f"the tier holds other bytes of {failed} of {rcs.size} blocks than those written now",

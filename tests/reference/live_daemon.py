@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,16 @@ class Tier:
 
 @contextlib.contextmanager
 def daemon(
-    folder: Path, tenants: tuple[str, ...] = (TENANT,), **changed: str
+    folder: Path, tenants: Sequence[str] | Mapping[str, str] = (TENANT,), **changed: str
 ) -> Iterator[Tier]:
-    """Started on what `folder` holds; killed on the way out, if it still runs."""
+    """Started on what `folder` holds; killed on the way out, if it still runs. `tenants`: names, or
+    the lines of each one's table by name."""
     chosen = CONFIG | {"daemon.runtime_dir": str(folder / "run")}
     chosen |= {"storage.path": str(folder / "store.ofs")}
     chosen |= {name.replace("__", "."): value for name, value in changed.items()}
-    text = "".join(f'[[tenant]]\nname = "{name}"\n' for name in tenants)
+    text = "".join(f'[[tenant]]\nname = "{name}"\n{tenants[name]}\n'
+                   if isinstance(tenants, Mapping) else f'[[tenant]]\nname = "{name}"\n'
+                   for name in tenants)  # fmt: skip
     (folder / "daemon.toml").write_text(text)
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
     command = [*ENTRY, "dpu", "serve", "--config", str(folder / "daemon.toml"), *sets]

@@ -75,6 +75,13 @@ struct ofs_tenant_share {
 	uint64_t in_flight_bytes_max;   /* at the drive at once; 0: the device's, by weight */
 };
 
+/* What a tenant has at most of what all share; 0: no bound of its own. */
+struct ofs_tenant_quota {
+	uint64_t chunks_max;
+	uint64_t stored_bytes_max; /* trailers included */
+	uint64_t dirty_blocks_max;
+};
+
 /* Gauges, and counters since open. */
 struct ofs_tenant_status {
 	uint64_t weight;
@@ -89,9 +96,15 @@ struct ofs_tenant_status {
 	uint64_t throttled_ns;    /* something waited for the cap */
 	uint64_t chunks;          /* in the core's table */
 	uint64_t archived_chunks; /* of them, those that no session names */
-	uint64_t stored_blocks;
-	uint64_t purged;    /* archived chunks lost because a table or the store was full */
-	uint64_t held_back; /* turns of the reactor in which commands stayed in their rings */
+	uint64_t chunks_max;      /* bounds: 0 there is none */
+	uint64_t stored_blocks;   /* or being written for the first time */
+	uint64_t stored_bytes;
+	uint64_t stored_bytes_max;
+	uint64_t dirty_blocks;
+	uint64_t dirty_blocks_max;
+	uint64_t purged; /* archived chunks lost because a table, the store or a quota was full */
+	uint64_t quota_refused; /* appends and blocks, since nothing of its own could go */
+	uint64_t held_back;     /* turns of the reactor in which commands stayed in their rings */
 };
 
 struct ofs_device_status {
@@ -173,6 +186,10 @@ int ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_con
 /* Another share of the drive from now on; the core's own share of prefetch stays. */
 int ofs_device_tenant_share(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_tenant_share *share);
+/* Other bounds from now on. One that the tenant is beyond takes effect at its next append or put.
+ */
+int ofs_device_tenant_quota(struct ofs_device *device, uint32_t tenant,
+	const struct ofs_tenant_quota *quota);
 int ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
 	struct ofs_tenant_status *status);
 /*

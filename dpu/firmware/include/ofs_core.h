@@ -381,6 +381,16 @@ struct ofs_chunk_state {
 int ofs_core_chunk_state(const struct ofs_core *core, uint32_t chunk,
 	struct ofs_chunk_state *state);
 
+/* Chunks that the core knows of a tenant. */
+uint32_t ofs_core_chunk_count(const struct ofs_core *core, uint32_t tenant);
+
+/*
+ * What an append would find, without doing it: chunks [count] under whose store keys it would read,
+ * OFS_NONE where there is none. How many chunks it would make; -EINVAL: no such session is open.
+ */
+int ofs_core_session_look(const struct ofs_core *core, uint32_t session, uint32_t count,
+	const struct ofs_key *contents, uint32_t *chunks);
+
 /* The chunk under whose store key this one, which there is, reads. */
 uint32_t ofs_core_chunk_home(const struct ofs_core *core, uint32_t chunk);
 

@@ -152,6 +152,9 @@ uint64_t ofs_store_wiping(const struct ofs_store *store, uint32_t tenant);
 /* Segments of the tenant in which nothing lives, and that are not yet marked so. */
 uint32_t ofs_store_marking(const struct ofs_store *store, uint32_t tenant);
 
+/* Blocks of the tenant that are stored, or being written for the first time. */
+uint64_t ofs_store_blocks_of(const struct ofs_store *store, uint32_t tenant);
+
 /* Whether one more put or get would find an op and a place in the storage's queue. */
 int ofs_store_has_room(const struct ofs_store *store);
 

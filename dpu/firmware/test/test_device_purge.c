@@ -3,62 +3,11 @@
  * one lose its coldest first? What goes where somebody asks for it? In virtual time; after a
  * restart: tests/integration/test_quotas.py, test_purge.py.
  */
-#include "support_device.h"
+#include "support_two.h"
 
 #include <stdio.h>
 
 #define CHUNKS 128 /* that the core knows at once */
-
-struct two_tenants {
-	struct world world;
-	struct world_host hosts[2];
-};
-
-static void
-two_open(struct two_tenants *two, struct ofs_device_config *config)
-{
-	world_open(&two->world, config);
-	for (uint32_t i = 0; i < 2; i++) {
-		world_tenant(&two->world, 16);
-		world_attach(&two->world, &two->hosts[i], i, NULL);
-	}
-}
-
-static void
-two_close(struct two_tenants *two)
-{
-	world_verify(&two->world);
-	for (uint32_t i = 0; i < 2; i++)
-		world_detach(&two->hosts[i]);
-	world_close(&two->world, 0);
-}
-
-/* A session of 16 chunks with all of layer 0 written, then archived. */
-static void
-archive(struct world_host *host, uint64_t content)
-{
-	struct world_session session;
-
-	assert(world_session(host, &session, 4) == 0);
-	assert(world_append(&session, content, 16) == 0);
-	world_put_all(&session, 0, 0);
-	assert(ofs_device_session_close(host->world->device, session.number, 1) == 0);
-}
-
-/* How many of the 16 chunks there the store still has. */
-static uint32_t
-kept(struct world_host *host, uint64_t content)
-{
-	struct world_session session;
-	uint32_t count = 0;
-
-	assert(world_session(host, &session, 4) == 0);
-	assert(world_append(&session, content, 16) == 0);
-	for (uint32_t i = 0; i < 16; i++)
-		count += session.chunks[i].stored_layers;
-	assert(ofs_device_session_close(host->world->device, session.number, 1) == 0);
-	return count;
-}
 
 static void
 small(struct ofs_device_config *config)
@@ -80,8 +29,8 @@ test_full_table(void)
 	small(&config);
 	two_open(&two, &config);
 	for (uint64_t i = 0; i < CHUNKS / 16; i++)
-		archive(&two.hosts[0], 1000 * i);
-	assert(kept(&two.hosts[0], 0) == 16); /* named again: warm */
+		two_archive(&two.hosts[0], 1000 * i);
+	assert(two_kept(&two.hosts[0], 0) == 16); /* named again: warm */
 	for (uint64_t i = 0; i < 4; i++) {
 		assert(world_session(&two.hosts[1], &session, 4) == 0);
 		assert(world_append(&session, 50000 + 1000 * i, 16) == 0);
@@ -90,14 +39,14 @@ test_full_table(void)
 	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
 	printf("chunks left to the one: %llu\n", (unsigned long long)status.chunks);
 	assert(status.chunks >= 32 && status.chunks <= 64 && status.purged >= 64);
-	assert(kept(&two.hosts[0], 0) == 16);   /* what was named twice is still there */
-	assert(kept(&two.hosts[0], 1000) == 0); /* and the oldest is gone */
+	assert(two_kept(&two.hosts[0], 0) == 16);   /* what was named twice is still there */
+	assert(two_kept(&two.hosts[0], 1000) == 0); /* and the oldest is gone */
 	/* The other's, which are in use, are not the victims of whoever is over its share. */
 	assert(ofs_device_tenant_status_get(two.world.device, 1, &status) == 0);
 	assert(status.chunks == 64 && status.purged == 0);
 	/* All of the other's share is in sessions now: only the first's own archive is left. */
 	for (uint64_t i = 0; i < 8; i++)
-		archive(&two.hosts[0], 90000 + 1000 * i);
+		two_archive(&two.hosts[0], 90000 + 1000 * i);
 	assert(ofs_device_tenant_status_get(two.world.device, 1, &status) == 0);
 	assert(status.chunks == 64 && status.purged == 0);
 	two_close(&two);
@@ -117,7 +66,7 @@ test_full_store(void)
 	config.storage.size_bytes = 2 << 20;
 	two_open(&two, &config);
 	for (uint64_t i = 0; i < 40; i++)
-		archive(&two.hosts[0], 1000 * i);
+		two_archive(&two.hosts[0], 1000 * i);
 	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
 	printf("purged of the one by its own puts: %llu\n", (unsigned long long)status.purged);
 	assert(status.purged > 0);
@@ -145,9 +94,9 @@ test_told(void)
 	config.core.chunk_max = 512;
 	two_open(&two, &config);
 	for (uint64_t i = 0; i < 12; i++)
-		archive(&two.hosts[0], 1000 * i);
-	archive(&two.hosts[1], 90000);
-	assert(kept(&two.hosts[0], 0) == 16); /* named again: warm */
+		two_archive(&two.hosts[0], 1000 * i);
+	two_archive(&two.hosts[1], 90000);
+	assert(two_kept(&two.hosts[0], 0) == 16); /* named again: warm */
 	assert(world_session(&two.hosts[0], &session, 4) == 0);
 	assert(world_append(&session, 2000, 16) == 0); /* in use: it stays, whatever is asked */
 	assert(ofs_device_tenant_purge(two.world.device, 2, 0, &purged) == -EINVAL);
@@ -160,15 +109,15 @@ test_told(void)
 		total.blocks += purged.blocks;
 	} while (purged.more);
 	assert(total.chunks == 152 && total.blocks == 152);
-	assert(kept(&two.hosts[0], 0) == 16 && kept(&two.hosts[0], 11000) == 8);
-	assert(kept(&two.hosts[0], 1000) == 0 && kept(&two.hosts[0], 10000) == 0);
+	assert(two_kept(&two.hosts[0], 0) == 16 && two_kept(&two.hosts[0], 11000) == 8);
+	assert(two_kept(&two.hosts[0], 1000) == 0 && two_kept(&two.hosts[0], 10000) == 0);
 	do
 		assert(ofs_device_tenant_purge(two.world.device, 0, 0, &purged) == 0);
 	while (purged.more);
 	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
 	assert(status.stored_blocks == 16 && status.archived_chunks == 0 && status.purged == 0);
-	assert(kept(&two.hosts[0], 0) == 0 && kept(&two.hosts[0], 2000) == 16);
-	assert(kept(&two.hosts[1], 90000) == 16);
+	assert(two_kept(&two.hosts[0], 0) == 0 && two_kept(&two.hosts[0], 2000) == 16);
+	assert(two_kept(&two.hosts[1], 90000) == 16);
 	two_close(&two);
 }
 

@@ -18,8 +18,9 @@ from offstage.dpu.options import PolicyOptions
 TENANT_FIGURES = (
     "weight", "bandwidth_bytes_per_s", "in_flight", "in_flight_max", "waiting", "issued",
     "issued_bytes", "wait_ns_sum", "wait_ns_max", "throttled_ns", "held_back", "chunks",
-    "archived_chunks", "stored_blocks", "purged", "sessions", "sessions_max", "ports", "ports_max",
-    "logins",
+    "chunks_max", "archived_chunks", "stored_blocks", "stored_bytes", "stored_bytes_max",
+    "dirty_blocks", "dirty_blocks_max", "purged", "quota_refused", "arena_bytes",
+    "arena_bytes_max", "sessions", "sessions_max", "ports", "ports_max", "logins", "logins_max",
 )  # fmt: skip
 
 
@@ -46,6 +47,8 @@ class FakeDevice:
         self.resolves.set()
         self.connected: list[tuple[int, bytes]] = []
         self.shares: dict[int, tuple[int, int, int]] = {}
+        self.quotas: dict[int, tuple[int, int, int]] = {}
+        self.has: dict[int, dict[str, int]] = {}  # of a tenant's figures
         self.moving: dict[str, Any] = {"state": "none"}
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
@@ -57,8 +60,16 @@ class FakeDevice:
     ) -> None:
         self.shares[tenant] = (weight, bandwidth_bytes_per_s, in_flight_bytes)
 
+    def tenant_quota(
+        self, tenant: int, chunks_max: int, stored_bytes_max: int, dirty_blocks_max: int
+    ) -> None:
+        self.quotas[tenant] = (chunks_max, stored_bytes_max, dirty_blocks_max)
+
     def tenant_status(self, tenant: int) -> dict[str, Any]:
-        return {name: 0 for name in TENANT_FIGURES} | {"weight": 1, "waiting": 5}
+        chunks, stored, dirty = self.quotas.get(tenant, (0, 0, 0))
+        return {name: 0 for name in TENANT_FIGURES} | {"weight": 1, "waiting": 5} | {
+            "chunks_max": chunks, "stored_bytes_max": stored, "dirty_blocks_max": dirty,
+        } | self.has.get(tenant, {})  # fmt: skip
 
     def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
         return {"chunks": 1, "blocks": 2, "bytes": 8192 * tenant + keep_blocks, "more": 0,

@@ -1,5 +1,6 @@
 """Does the configuration say what was given, by whom, and what is wrong with it in one line?"""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,13 @@ def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> N
     counts = derive(config).slot_counts
     assert counts[0] == total // 2 and counts[1] == counts[2] and sum(counts) <= total
     assert derive(config).core_reads == 3 * 2 * config.limits.demands + 48  # and prefetches
+    capped = two.format(50).replace("'b'", "'b'\narena_max = '36MiB'")
+    counts = derive(load(write(tmp_path, capped), PATH, {})).slot_counts
+    assert counts[1] == 1024 and counts[2] == total - total // 2 - 1024  # what it leaves is c's
+    for leaf, words in ((f"{36 * 7}KiB", "gives tenant 'a' 7 blocks"), ("1TiB", "")):
+        text = two.format(50).replace("50", f"50\narena_max = '{leaf}'")
+        with pytest.raises(BadInput, match=words) if words else contextlib.nullcontext():
+            assert derive(load(write(tmp_path, text), PATH, {})).slot_counts[0] == total // 2
     alone = load(overrides={"storage.path": str(tmp_path / "s")}, environ={})
     assert derive(alone).core_reads == alone.limits.reads
     with pytest.raises(BadInput, match="add up to 100 %"):

@@ -223,8 +223,12 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
         "PolicyReply"
     )
     assert world.device.shares[blue] == (4, 2_000_000, 65536)
+    quota = {"tenant.blue.store_max": "1MiB", "tenant.blue.chunks_max": "7"}
+    assert world.code(operator, p.PolicySet(changes=quota)) == "PolicyReply"
+    assert world.device.quotas[blue] == (7, 1 << 20, 0)
     for name, text, code in [
         ("tenant.green.weight", "1", "unknown"), ("tenant.blue.name", "x", "invalid"),
+        ("tenant.blue.arena_max", "1MiB", "invalid"),
         ("tenant.blue.weight", "0", "invalid"), ("tenant.blue", "1", "invalid"),
     ]:  # fmt: skip
         bad = p.PolicySet(changes={name: text, "degree_max": "7"})
@@ -253,7 +257,7 @@ def test_a_tenant_at_its_quota_is_refused_and_no_other(world: World) -> None:
         assert isinstance(world.login("red", name=f"h{number}"), p.Welcome)
     assert isinstance(world.login("red", name="h9"), p.Error)
     world.session(world.ticket("blue"))
-    share = world.service.shares()["red"]
+    share = world.service.quotas.look()["red"]
     found = [share[name] for name in ("sessions", "sessions_max", "ports", "logins")]
     assert found == [5, 5, 1, 8]
 

@@ -27,6 +27,7 @@ ofs_chunk_create(struct ofs_core *core, uint32_t tenant, const struct ofs_key *k
 	if (ofs_index_insert(core, number))
 		return -ENOSPC;
 	core->free_chunk_count--;
+	core->tenants[tenant].chunk_count++;
 	c->used = 1;
 	if (home != OFS_NONE)
 		core->chunks[home].home_references++;
@@ -68,6 +69,7 @@ ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk)
 	ofs_work_touch(core, OFS_TABLE_BLOCK, core->config.layer_count * OFS_BLOCK_BYTES);
 	ofs_index_remove(core, chunk);
 	c->used = 0;
+	core->tenants[c->tenant].chunk_count--;
 	core->free_chunks[core->free_chunk_count++] = chunk;
 	if (home != chunk) {
 		core->chunks[home].home_references--;
@@ -174,6 +176,12 @@ ofs_chunk_info_get(const struct ofs_core *core, uint32_t chunk, struct ofs_chunk
 		.stored_layers = core->chunks[c->home].stored,
 		.references = c->references,
 	};
+}
+
+uint32_t
+ofs_core_chunk_count(const struct ofs_core *core, uint32_t tenant)
+{
+	return core->tenants[tenant].chunk_count;
 }
 
 uint32_t

@@ -97,6 +97,43 @@ chunk_get(struct ofs_core *core, uint32_t tenant, const struct ofs_key *store_ke
 	return rc;
 }
 
+/* The store key that the next chunk of the session goes on from. */
+static struct ofs_key
+chain_end(const struct ofs_core *core, uint32_t session)
+{
+	const struct ofs_session *s = &core->sessions[session];
+	uint32_t last;
+
+	if (s->count == 0)
+		return (struct ofs_key){0, 0};
+	last = ofs_session_list(core, session)[s->count - 1];
+	return core->chunks[core->chunks[last].home].key;
+}
+
+int
+ofs_core_session_look(const struct ofs_core *core, uint32_t session, uint32_t count,
+	const struct ofs_key *contents, uint32_t *chunks)
+{
+	const struct ofs_session *s;
+	struct ofs_key parent;
+	int made = 0;
+
+	if (ofs_session_check(core, session))
+		return -EINVAL;
+	s = &core->sessions[session];
+	parent = chain_end(core, session);
+	for (uint32_t i = 0; i < count; i++) {
+		struct ofs_key store_key, key;
+
+		chain_keys(core, s, &parent, &contents[i], &store_key, &key);
+		chunks[i] = ofs_index_peek(core, s->config.tenant, &store_key);
+		/* A private chunk is made in any case, beside its home. */
+		made += (chunks[i] == OFS_NONE) + !s->shared;
+		parent = store_key;
+	}
+	return made;
+}
+
 static void
 session_add_chunk(struct ofs_core *core, uint32_t session, uint32_t chunk)
 {
@@ -141,13 +178,8 @@ append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
 	struct ofs_session *s = &core->sessions[session];
 	struct ofs_ledger *ledger = &core->ledgers[s->config.tenant];
 	uint32_t old_count = s->count, shared = 0;
-	struct ofs_key parent = {0, 0};
+	struct ofs_key parent = chain_end(core, session);
 
-	if (old_count) {
-		uint32_t last = ofs_session_list(core, session)[old_count - 1];
-
-		parent = core->chunks[core->chunks[last].home].key;
-	}
 	for (uint32_t i = 0; i < count; i++) {
 		struct ofs_key store_key, key;
 		uint32_t chunk;

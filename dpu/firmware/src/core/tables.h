@@ -128,6 +128,7 @@ struct ofs_tenant {
 	uint32_t slot_base, slot_count;
 	uint32_t free_count;
 	uint32_t resident;
+	uint32_t chunk_count; /* of the table, those of this tenant */
 	uint32_t shadow_head, shadow_tail, shadow_count;
 	struct ofs_list ghosts[OFS_GHOST_LISTS];
 	uint32_t ghost_free;  /* first free node that was used before */

@@ -217,8 +217,10 @@ verify_scores(const struct ofs_core *core)
 int
 ofs_core_verify(const struct ofs_core *core)
 {
-	uint32_t used = 0;
+	uint32_t used = 0, counted = 0;
 
+	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
+		counted += core->tenants[tenant].chunk_count;
 	for (uint32_t tenant = 0; tenant < core->tenant_count; tenant++)
 		if (verify_tenant(core, tenant) || verify_queue(core, tenant)
 			|| ofs_evict_verify(core, tenant))
@@ -229,6 +231,7 @@ ofs_core_verify(const struct ofs_core *core)
 			return -EFAULT;
 	}
 	CHECK(used + core->free_chunk_count == core->config.chunk_max, used);
+	CHECK(used == counted, used);
 	for (uint32_t session = 0; session < core->config.session_max; session++)
 		CHECK(!core->sessions[session].open || ofs_calibration_verify(core, session) == 0, session);
 	if (verify_lists(core) || verify_reads(core) || verify_scores(core))

@@ -161,11 +161,9 @@ run_tenant_status(struct ofs_device *device, void *argument)
 		struct ofs_chunks_held held[OFS_HELD_MAX];
 
 		ofs_device_chunks_held(device, held);
-		call->status->chunks = held[call->tenant].chunks;
 		call->status->archived_chunks = held[call->tenant].archived;
-		call->status->stored_blocks = held[call->tenant].blocks;
 	}
-	call->status->purged = device->tenants[call->tenant].purged;
+	ofs_device_quota_figures(device, call->tenant, call->status);
 	return 0;
 }
 
@@ -246,6 +244,9 @@ run_session_append(struct ofs_device *device, void *argument)
 	if (call->count > device->config.core.session_chunk_max - state->chunk_count)
 		return -ENOSPC;
 	do {
+		rc = ofs_device_quota_append(device, call->session, call->count, call->contents);
+		if (rc != 0)
+			return rc;
 		rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
 			call->count, call->contents, call->infos);
 		ofs_device_after_event(device, rc);

@@ -60,6 +60,7 @@ open_tables(struct ofs_device *device)
 		calloc((size_t)config->core.session_max * config->core.session_chunk_max,
 			sizeof(*device->session_chunks));
 	device->marks = calloc(config->core.chunk_max, sizeof(*device->marks));
+	device->looked = calloc(config->core.session_chunk_max, sizeof(*device->looked));
 	device->waiters = calloc(device->waiter_count, sizeof(*device->waiters));
 	device->waiter_results = calloc((size_t)device->waiter_count * config->core.demand_max,
 		sizeof(*device->waiter_results));
@@ -71,11 +72,12 @@ open_tables(struct ofs_device *device)
 	device->command.guesses = calloc(config->core.demand_max, sizeof(struct ofs_guess));
 	device->waiter_ends = calloc(device->waiter_count, config->core.demand_max);
 	if (device->tenants == NULL || device->ports == NULL || device->sessions == NULL
-		|| device->session_chunks == NULL || device->marks == NULL || device->waiters == NULL
-		|| device->waiter_results == NULL || device->reads == NULL || device->writes == NULL
-		|| device->command.ordinals == NULL || device->command.seen == NULL
-		|| device->command.scores == NULL || device->command.guesses == NULL
-		|| device->waiter_ends == NULL || open_fifos(device) != 0) {
+		|| device->session_chunks == NULL || device->marks == NULL || device->looked == NULL
+		|| device->waiters == NULL || device->waiter_results == NULL || device->reads == NULL
+		|| device->writes == NULL || device->command.ordinals == NULL
+		|| device->command.seen == NULL || device->command.scores == NULL
+		|| device->command.guesses == NULL || device->waiter_ends == NULL
+		|| open_fifos(device) != 0) {
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < device->waiter_count; i++) {
@@ -219,6 +221,7 @@ close_tables(struct ofs_device *device)
 	free(device->sessions);
 	free(device->session_chunks);
 	free(device->marks);
+	free(device->looked);
 	free(device->waiters);
 	free(device->waiter_results);
 	free(device->reads);

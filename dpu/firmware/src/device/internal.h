@@ -61,8 +61,13 @@ struct ofs_device_tenant {
 	uint32_t reads_live;      /* reads that have not ended for the core */
 	uint32_t demands_waiting; /* of steps that have not been answered */
 	int32_t credit;           /* for commands in this turn */
-	uint64_t purged;          /* chunks that it lost because a table or the store was full */
-	uint64_t held_back;       /* turns in which commands of it stayed in their rings */
+	struct ofs_tenant_quota quota;
+	uint32_t dirty;         /* slots */
+	uint32_t flushes_sent;  /* of them, those that the store writes */
+	uint32_t parked;        /* and those whose flush has failed and waits */
+	uint64_t quota_refused; /* appends and blocks */
+	uint64_t purged;        /* chunks that it lost because a table or the store was full */
+	uint64_t held_back;     /* turns in which commands of it stayed in their rings */
 };
 
 /* How warm a chunk is. */
@@ -192,6 +197,7 @@ struct ofs_device {
 	struct ofs_device_session *sessions;
 	struct ofs_chunk_info *session_chunks;
 	struct ofs_chunk_mark *marks; /* [chunk_max] */
+	uint32_t *looked;             /* [session_chunk_max] what an append would find */
 	struct ofs_waiter *waiters;
 	struct ofs_result *waiter_results;
 	uint8_t *waiter_ends;
@@ -397,11 +403,25 @@ void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 /* purge.c: archived chunks go where there is no room. */
 /* Room for `tenant`, in the store or the table of chunks. False: there is none to be had. */
 bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store);
+/* Of the tenant's coldest so many chunks, or until so many blocks have gone; how many it was. */
+uint32_t ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks,
+	uint64_t blocks);
 /* `held` [tenant_count] */
 void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held);
 /* A session has them, from now on (`named`) or until now. */
 void ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
 	uint32_t count, bool named);
+
+/* quota.c: what a tenant has at most, whatever room there is. */
+/* 0: the session may append these; -EDQUOT. Archived chunks of the tenant may have gone for it. */
+int ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t count,
+	const struct ofs_key *contents);
+/* 0: the block may be written; -EAGAIN: not in this turn; -EDQUOT. As above. */
+int ofs_device_quota_put(struct ofs_device *device, const struct ofs_write *write);
+/* Whether one more block may be staged before it is written. */
+bool ofs_device_quota_stage(const struct ofs_device *device, uint32_t tenant);
+void ofs_device_quota_figures(const struct ofs_device *device, uint32_t tenant,
+	struct ofs_tenant_status *status);
 
 /* ports.c */
 /* The tenant's region goes: no host reads it any more. All its ports are closed. */

@@ -113,20 +113,21 @@ forget_chunk(struct ofs_device *device, uint32_t chunk, const struct ofs_chunk_s
 	}
 }
 
-/* A batch of the tenant's coldest, until it has no more than so many blocks in the store; how many
- * chunks it was. */
+/* Of the tenant's coldest so many chunks, a batch at most, until it has no more than so many blocks
+ * in the store; how many chunks it was. */
 static uint32_t
-purge_coldest(struct ofs_device *device, uint32_t tenant, uint64_t blocks, uint64_t keep_blocks)
+purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, uint64_t blocks,
+	uint64_t keep_blocks)
 {
 	struct ofs_cold_list cold = {.count = 0};
 	struct ofs_chunk_state state;
-	uint32_t count = 0;
+	uint32_t count_max = chunks < PURGE_BATCH ? chunks : PURGE_BATCH, count = 0;
 	bool often;
 
 	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
 		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.archived
 			&& state.tenant == tenant)
-			cold_add(device, &cold, PURGE_BATCH, chunk);
+			cold_add(device, &cold, count_max, chunk);
 	often = cold.count > 0 && blocks > keep_blocks;
 	for (; count < cold.count && blocks > keep_blocks; count++) {
 		often = often && device->marks[cold.chunks[count]].named > 0;
@@ -159,9 +160,20 @@ ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
 		return false;
 	if (!is_over(device, victim, of_store ? held[victim].blocks : held[victim].chunks, total))
 		victim = tenant;
-	count = held[victim].archived > 0 ? purge_coldest(device, victim, held[victim].blocks, 0) : 0;
+	count = held[victim].archived > 0
+		? purge_coldest(device, victim, PURGE_BATCH, held[victim].blocks, 0)
+		: 0;
 	device->tenants[victim].purged += count;
 	return count > 0;
+}
+
+uint32_t
+ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks, uint64_t blocks)
+{
+	uint32_t count = purge_coldest(device, tenant, chunks, blocks, 0);
+
+	device->tenants[tenant].purged += count;
+	return count;
 }
 
 struct purge_call {
@@ -193,8 +205,8 @@ run_purge(struct ofs_device *device, void *argument)
 	if (call->tenant >= device->tenant_count)
 		return -EINVAL;
 	held_of(device, call->tenant, &before);
-	*call->purged = (struct ofs_purged){
-		.chunks = purge_coldest(device, call->tenant, before.blocks, call->keep_blocks)};
+	*call->purged = (struct ofs_purged){.chunks = purge_coldest(device, call->tenant, PURGE_BATCH,
+											before.blocks, call->keep_blocks)};
 	held_of(device, call->tenant, &after);
 	call->purged->blocks = before.blocks - after.blocks;
 	call->purged->bytes = call->purged->blocks * device->record_size_bytes;

@@ -4,8 +4,8 @@
  * write-through: the put waits in the window until the store has room, is copied and checked, and
  * answered when the store has it. write-back: it is copied into a slot and answered at once; the
  * flush follows, and until it is done the slot is dirty and cannot be a victim. When no slot or too
- * many dirty ones are there, or a flush has failed and waits, a put goes through instead: slower,
- * and it gets the store's answer.
+ * many dirty ones are there, or a flush of the tenant has failed and waits, a put goes through
+ * instead: slower, and it gets the store's answer.
  */
 #include "internal.h"
 
@@ -26,6 +26,7 @@ queue_flush(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	write->slot = slot;
 	device->tenants[tenant].flush_of[slot] = (uint32_t)(write - device->writes);
 	device->dirty_blocks++;
+	device->tenants[tenant].dirty++;
 }
 
 /* Copy into a slot, publish, answer, flush later. Whether a slot was free. */
@@ -39,7 +40,7 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint32_t slot;
 	int rc;
 
-	if (device->dirty_blocks >= device->config.dirty_blocks_max || device->flushes_parked > 0)
+	if (!ofs_device_quota_stage(device, device->ports[port].tenant))
 		return false;
 	rc = ofs_core_block_stage(device->core, ofs_device_now_ns(device), chunk->chunk, sqe->layer,
 		&slot, &generation);

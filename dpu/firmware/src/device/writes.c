@@ -32,6 +32,7 @@ static void
 clean_slot(struct ofs_device *device, const struct ofs_write *write)
 {
 	device->tenants[write->tenant].flush_of[write->slot] = OFS_NONE;
+	device->tenants[write->tenant].dirty--;
 	device->dirty_blocks--;
 	ofs_device_after_event(device,
 		ofs_core_block_clean(device->core, ofs_device_now_ns(device), write->chunk, write->layer));
@@ -64,6 +65,7 @@ park(struct ofs_device *device, struct ofs_write *write)
 	write->state = OFS_WRITE_PARKED;
 	write->retry_ns = ofs_device_now_ns(device) + OFS_FLUSH_RETRY_NS;
 	device->flushes_parked++;
+	device->tenants[write->tenant].parked++;
 	device->status.flush_retries++;
 }
 
@@ -77,6 +79,7 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 	if (write->state == OFS_WRITE_SENT) {
 		(void)ofs_device_stage_end(device, OFS_STAGE_WRITE_SERVICE, write->stage_ns);
 		ofs_device_issue_ended(device, write->tenant);
+		device->tenants[write->tenant].flushes_sent -= write->kind == OFS_IO_FLUSH;
 	}
 	write->stage_ns = 0; /* a flush that is tried again is not timed again */
 	if (rc == -ENOSPC)
@@ -139,8 +142,9 @@ ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_
 {
 	uint32_t index = ofs_fifo_first(&device->tenants[tenant].writes);
 	struct ofs_write *write = &device->writes[index];
-	int rc = ofs_device_move_holds(device) ? -EAGAIN : send(device, index, now_s);
+	int rc = ofs_device_move_holds(device) ? -EAGAIN : ofs_device_quota_put(device, write);
 
+	rc = rc == 0 ? send(device, index, now_s) : rc;
 	if (rc == -ENOSPC && ofs_device_purge(device, tenant, true))
 		rc = -EAGAIN; /* when the cleaner has made room of it */
 
@@ -152,6 +156,7 @@ ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_
 		return rc;
 	}
 	write->state = OFS_WRITE_SENT;
+	device->tenants[tenant].flushes_sent += write->kind == OFS_IO_FLUSH;
 	write->stage_ns = ofs_device_stage_end(device, OFS_STAGE_WRITE_QUEUE, write->stage_ns);
 	return 0;
 }
@@ -204,6 +209,7 @@ unpark(struct ofs_device *device, uint32_t index)
 {
 	device->writes[index].state = OFS_WRITE_PENDING;
 	device->flushes_parked--;
+	device->tenants[device->writes[index].tenant].parked--;
 	line_give(device, index);
 }
 

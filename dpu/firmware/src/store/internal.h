@@ -195,6 +195,7 @@ struct ofs_store {
 	struct ofs_store_list marked; /* their mark is on the medium; to be discarded */
 	uint32_t discarding;
 	struct ofs_store_wipes *wipes;  /* [super.tenant_max] */
+	uint64_t *tenant_blocks;        /* [super.tenant_max] that live, or are being written anew */
 	uint32_t wipe_listed;           /* segments in the lists of all tenants */
 	uint32_t wipe_tenant;           /* whose turn it was */
 	struct ofs_store_list again;    /* OFS_LISTED_AGAIN */

@@ -104,6 +104,7 @@ put_new(struct ofs_store *store, uint32_t tenant, const struct ofs_key *key, uin
 		return rc;
 	}
 	if (old == OFS_NONE) {
+		store->tenant_blocks[tenant]++;
 		ofs_store_index_insert(store, op->record);
 	} else {
 		/* The old one stays alive, and its segment where it is, until the new one is safe. */
@@ -162,6 +163,12 @@ ofs_store_put_until(struct ofs_store *store, uint32_t tenant, const struct ofs_k
 	return rc;
 }
 
+uint64_t
+ofs_store_blocks_of(const struct ofs_store *store, uint32_t tenant)
+{
+	return tenant < store->super.tenant_max ? store->tenant_blocks[tenant] : 0;
+}
+
 int
 ofs_store_conflicts(const struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
 	uint64_t checksum, uint64_t now_s)
@@ -203,6 +210,8 @@ put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 	uint32_t old = op->old;
 	int old_lives = old != OFS_NONE && store->records[old].state == OFS_RECORD_LIVE;
 
+	if (old == OFS_NONE)
+		store->tenant_blocks[store->segments[op->record / store->records_per_segment].tenant]--;
 	if (op->dropped) {
 		ofs_record_mark_dead(store, op->record);
 	} else if (op->rc == 0) {

@@ -41,11 +41,13 @@ void
 ofs_record_enliven(struct ofs_store *store, uint32_t record)
 {
 	struct ofs_store_record *of = &store->records[record];
+	struct ofs_store_segment *segment = &store->segments[record / store->records_per_segment];
 
 	assert(of->state != OFS_RECORD_LIVE && of->state != OFS_RECORD_CONDEMNED);
 	of->state = OFS_RECORD_LIVE;
 	of->op = OFS_NONE;
-	store->segments[record / store->records_per_segment].live++;
+	segment->live++;
+	store->tenant_blocks[segment->tenant]++;
 	store->stats.blocks++;
 }
 
@@ -53,10 +55,12 @@ void
 ofs_record_mark_dead(struct ofs_store *store, uint32_t record)
 {
 	struct ofs_store_record *of = &store->records[record];
+	struct ofs_store_segment *segment = &store->segments[record / store->records_per_segment];
 
 	if (of->state == OFS_RECORD_LIVE || of->state == OFS_RECORD_CONDEMNED) {
-		assert(store->segments[record / store->records_per_segment].live > 0);
-		store->segments[record / store->records_per_segment].live--;
+		assert(segment->live > 0 && store->tenant_blocks[segment->tenant] > 0);
+		segment->live--;
+		store->tenant_blocks[segment->tenant]--;
 		store->stats.blocks--;
 	}
 	of->state = OFS_RECORD_DEAD;

@@ -53,9 +53,10 @@ take_tables(struct ofs_store *store)
 	store->lane_gap = malloc(store->lane_count * sizeof(*store->lane_gap));
 	store->ops = calloc(store->op_count, sizeof(*store->ops));
 	store->wipes = calloc(store->super.tenant_max, sizeof(*store->wipes));
+	store->tenant_blocks = calloc(store->super.tenant_max, sizeof(*store->tenant_blocks));
 	if (store->segments == NULL || store->records == NULL || store->index == NULL
 		|| store->lane_open == NULL || store->lane_gap == NULL || store->ops == NULL
-		|| store->wipes == NULL) {
+		|| store->wipes == NULL || store->tenant_blocks == NULL) {
 		return -ENOMEM;
 	}
 	memset(store->lane_open, 0xff, store->lane_count * sizeof(*store->lane_open));
@@ -198,6 +199,7 @@ ofs_store_close(struct ofs_store *store)
 		ofs_coded_close(store);
 	}
 	free(store->plain);
+	free(store->tenant_blocks);
 	free(store->wipes);
 	free(store->ops);
 	free(store->lane_gap);

@@ -108,8 +108,7 @@ compare(const struct ofs_store *store, char *error, size_t error_size_bytes)
 	}
 	/* Guarded by the checksum, so only a store made by other code can disagree here. */
 	if (super->segment_count != store->segment_count || super->tenant_max == 0
-		|| super->tenant_max > UINT16_MAX
-		|| super->epoch >= OFS_STORE_EPOCH_MAX
+		|| super->tenant_max > UINT16_MAX || super->epoch >= OFS_STORE_EPOCH_MAX
 		|| super->records_per_segment != store->records_per_segment
 		|| (uint64_t)super->tenant_max * super->layer_count > 1u << 24) {
 		return ofs_store_refuse(error, error_size_bytes, -EINVAL,

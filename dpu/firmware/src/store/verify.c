@@ -59,6 +59,27 @@ wipes_agree(const struct ofs_store *store)
 	return agree;
 }
 
+/* Blocks of each tenant: what lives in its segments, and first writes on their way. */
+static int
+tenants_agree(const struct ofs_store *store)
+{
+	uint64_t *blocks = calloc(store->super.tenant_max, sizeof(*blocks));
+	int agree = blocks != NULL;
+
+	for (uint32_t i = 0; agree && i < store->segment_count; i++)
+		if (store->segments[i].live > 0)
+			blocks[store->segments[i].tenant] += store->segments[i].live;
+	for (uint32_t i = 0; agree && i < store->op_count; i++)
+		if (store->ops[i].kind == OFS_STORE_PUT && store->ops[i].old == OFS_NONE
+			&& store->records[store->ops[i].record].op == i) {
+			blocks[store->segments[store->ops[i].record / store->records_per_segment].tenant]++;
+		}
+	for (uint32_t tenant = 0; agree && tenant < store->super.tenant_max; tenant++)
+		agree = blocks[tenant] == store->tenant_blocks[tenant];
+	free(blocks);
+	return agree;
+}
+
 /* Copies stand in rings of one block, without those that are wiped. */
 static int
 copies_agree(const struct ofs_store *store)
@@ -115,5 +136,7 @@ ofs_store_verify(const struct ofs_store *store)
 		return 8;
 	if (!copies_agree(store))
 		return 9;
+	if (!tenants_agree(store))
+		return 10;
 	return indexed > store->record_count ? 7 : 0;
 }

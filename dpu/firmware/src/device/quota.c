@@ -1,0 +1,158 @@
+/*
+ * quota.c: what a tenant has at most of what all share, whatever room there is.
+ *
+ * Model: a tenant at a bound loses its own coldest archived chunks, and where nothing of it is
+ * archived what it asks is refused (-EDQUOT); nobody else's are touched. A table is walked for
+ * that, so a 16th of the bound goes at once. What stands there already is no more of it: a chunk
+ * that is known, a block that is written again. A block that was acknowledged before it is
+ * written counted when it was staged, and is never refused. Belongs to the reactor's thread.
+ */
+#include "internal.h"
+
+#define SPARE_PART 16 /* of the bound goes beside what is needed */
+#define CHUNKS_MAX 64 /* in one turn, of puts */
+
+struct quota_call {
+	uint32_t tenant;
+	const struct ofs_tenant_quota *quota;
+};
+
+static int
+run_quota(struct ofs_device *device, void *argument)
+{
+	const struct quota_call *call = argument;
+
+	if (call->tenant >= device->tenant_count)
+		return -EINVAL;
+	device->tenants[call->tenant].quota = *call->quota;
+	return 0;
+}
+
+int
+ofs_device_tenant_quota(struct ofs_device *device, uint32_t tenant,
+	const struct ofs_tenant_quota *quota)
+{
+	struct quota_call call = {tenant, quota};
+
+	return ofs_device_call(device, run_quota, &call);
+}
+
+/* Those of the append that are known become warm; how many of them are archived. */
+static uint32_t
+warm(struct ofs_device *device, uint32_t count)
+{
+	struct ofs_chunk_state state;
+	uint32_t archived = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t chunk = device->looked[i];
+
+		if (chunk == OFS_NONE || ofs_core_chunk_state(device->core, chunk, &state) != 0)
+			continue;
+		ofs_device_mark_chunks(device,
+			&(struct ofs_chunk_info){.chunk = chunk, .store_key = state.store_key}, 1, true);
+		archived += (uint32_t)state.archived;
+	}
+	return archived;
+}
+
+/* Of the tenant, what could go for an append that names so many of the archived itself. */
+static uint64_t
+spare_chunks(const struct ofs_device *device, uint32_t tenant, uint32_t named)
+{
+	struct ofs_chunk_state state;
+	uint64_t archived = 0;
+
+	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
+		archived += ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.tenant == tenant
+			&& state.archived;
+	return archived - named;
+}
+
+int
+ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t count,
+	const struct ofs_key *contents)
+{
+	uint32_t number = device->ports[device->sessions[session].port].tenant;
+	struct ofs_device_tenant *tenant = &device->tenants[number];
+	uint64_t most = tenant->quota.chunks_max, wants, goes;
+	int made;
+
+	if (most == 0)
+		return 0;
+	do {
+		made = ofs_core_session_look(device->core, session, count, contents, device->looked);
+		wants = ofs_core_chunk_count(device->core, number) + (uint64_t)(made > 0 ? made : 0);
+		if (made <= 0 || wants <= most)
+			return 0;
+		goes = spare_chunks(device, number, warm(device, count));
+		if (goes < wants - most)
+			break;
+		if (goes > wants - most + most / SPARE_PART)
+			goes = wants - most + most / SPARE_PART;
+	} while (ofs_device_purge_own(device, number, (uint32_t)goes, UINT64_MAX) > 0);
+	tenant->quota_refused++;
+	return -EDQUOT;
+}
+
+/* Blocks of the tenant that the store has, or was given to keep. */
+static uint64_t
+stored(const struct ofs_device *device, uint32_t number)
+{
+	const struct ofs_device_tenant *tenant = &device->tenants[number];
+
+	return ofs_store_blocks_of(device->store, number) + tenant->dirty - tenant->flushes_sent;
+}
+
+static uint64_t
+stored_max(const struct ofs_device *device, uint32_t number)
+{
+	uint64_t bytes = device->tenants[number].quota.stored_bytes_max;
+
+	return bytes == 0 ? UINT64_MAX : bytes / device->record_size_bytes;
+}
+
+int
+ofs_device_quota_put(struct ofs_device *device, const struct ofs_write *write)
+{
+	uint64_t most = stored_max(device, write->tenant), has = stored(device, write->tenant);
+
+	if (has < most || write->kind != OFS_IO_PUT
+		|| ofs_store_position(device->store, &write->store_key, write->layer) != UINT64_MAX) {
+		return 0;
+	}
+	if (ofs_device_purge_own(device, write->tenant, CHUNKS_MAX, has - most + 1 + most / SPARE_PART)
+		> 0) {
+		return stored(device, write->tenant) < most ? 0 : -EAGAIN;
+	}
+	device->tenants[write->tenant].quota_refused++;
+	return -EDQUOT;
+}
+
+bool
+ofs_device_quota_stage(const struct ofs_device *device, uint32_t number)
+{
+	const struct ofs_device_tenant *tenant = &device->tenants[number];
+	uint64_t most = tenant->quota.dirty_blocks_max;
+
+	return device->dirty_blocks < device->config.dirty_blocks_max && tenant->parked == 0
+		&& (most == 0 || tenant->dirty < most)
+		&& stored(device, number) < stored_max(device, number);
+}
+
+void
+ofs_device_quota_figures(const struct ofs_device *device, uint32_t number,
+	struct ofs_tenant_status *status)
+{
+	const struct ofs_device_tenant *tenant = &device->tenants[number];
+
+	status->chunks = ofs_core_chunk_count(device->core, number);
+	status->chunks_max = tenant->quota.chunks_max;
+	status->stored_blocks = ofs_store_blocks_of(device->store, number);
+	status->stored_bytes = status->stored_blocks * device->record_size_bytes;
+	status->stored_bytes_max = tenant->quota.stored_bytes_max;
+	status->dirty_blocks = tenant->dirty;
+	status->dirty_blocks_max = tenant->quota.dirty_blocks_max;
+	status->purged = tenant->purged;
+	status->quota_refused = tenant->quota_refused;
+}

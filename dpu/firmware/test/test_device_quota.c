@@ -1,0 +1,189 @@
+/*
+ * A tenant at a bound of its own, with room all around: does it lose its own coldest, or hear
+ * -EDQUOT, and does nobody else lose anything? In virtual time; with daemons, and after a restart:
+ * tests/integration/test_quotas.py.
+ */
+#include "support_two.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#define COLDEST(text) (1000ull * (text))
+
+static void
+bound(const struct two_tenants *two, uint32_t tenant, uint64_t chunks, uint64_t blocks,
+	uint64_t dirty)
+{
+	struct ofs_tenant_quota quota = {.chunks_max = chunks,
+		.stored_bytes_max = blocks * two->world.device->record_size_bytes,
+		.dirty_blocks_max = dirty};
+
+	assert(ofs_device_tenant_quota(two->world.device, tenant, &quota) == 0);
+	assert(ofs_device_tenant_quota(two->world.device, 2, &quota) == -EINVAL);
+}
+
+static void
+open_two(struct two_tenants *two, uint32_t write_mode)
+{
+	struct ofs_device_config config;
+
+	world_config(&config);
+	config.core.chunk_max = 512;
+	config.policy.prefetchers = OFS_PREFETCH_SHARED;
+	config.write_mode = write_mode;
+	two_open(two, &config);
+	two_archive(&two->hosts[1], 90000);
+}
+
+/* The other has what it had, and goes on. */
+static void
+close_two(struct two_tenants *two)
+{
+	struct ofs_tenant_status status = two_status(two, 1);
+
+	assert(status.purged == 0 && status.quota_refused == 0);
+	assert(two_kept(&two->hosts[1], 90000) == TWO_TEXT);
+	two_archive(&two->hosts[1], 91000);
+	two_close(two);
+}
+
+/* What sessions name is never taken: then the append is refused, whole, and nothing is lost. */
+static void
+test_chunks(void)
+{
+	struct world_session sessions[4];
+	struct ofs_tenant_status status;
+	struct two_tenants two;
+
+	open_two(&two, OFS_WRITE_THROUGH);
+	bound(&two, 0, 48, 0, 0);
+	for (uint32_t i = 0; i < 3; i++)
+		two_archive(&two.hosts[0], COLDEST(i));
+	assert(two_status(&two, 0).purged == 0);
+	assert(two_kept(&two.hosts[0], COLDEST(0)) == TWO_TEXT); /* named again: warm */
+	two_archive(&two.hosts[0], COLDEST(3));
+	status = two_status(&two, 0);
+	printf("chunks %llu, purged %llu\n", (unsigned long long)status.chunks,
+		(unsigned long long)status.purged);
+	assert(status.chunks <= 48 && status.purged >= 16 && status.purged <= 16 + 48 / 16);
+	assert(two_kept(&two.hosts[0], COLDEST(0)) == TWO_TEXT);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert(world_session(&two.hosts[0], &sessions[i], 4) == 0);
+		assert(world_append(&sessions[i], 50000 + 1000 * i, TWO_TEXT) == 0);
+	}
+	assert(world_session(&two.hosts[0], &sessions[3], 4) == 0);
+	assert(world_append(&sessions[3], 60000, 1) == -EDQUOT);
+	assert(world_append(&sessions[3], 50000, TWO_TEXT) == 0); /* it is there: no more than before */
+	status = two_status(&two, 0);
+	assert(status.chunks == 48 && status.archived_chunks == 0 && status.quota_refused == 1);
+	assert(ofs_device_session_close(two.world.device, sessions[2].number, 1) == 0);
+	assert(world_append(&sessions[3], 60000, TWO_TEXT) == 0);
+	close_two(&two);
+}
+
+/* An append that can never be: not one archived chunk goes for it. */
+static void
+test_too_long(void)
+{
+	struct world_session session;
+	struct two_tenants two;
+
+	open_two(&two, OFS_WRITE_THROUGH);
+	bound(&two, 0, 20, 0, 0);
+	two_archive(&two.hosts[0], COLDEST(0));
+	assert(world_session(&two.hosts[0], &session, 4) == 0);
+	assert(world_append(&session, 50000, 21) == -EDQUOT);
+	assert(two_status(&two, 0).purged == 0 && two_kept(&two.hosts[0], COLDEST(0)) == TWO_TEXT);
+	/* What is archived and named again is no room for what comes with it. */
+	assert(world_append(&session, COLDEST(0), 21) == -EDQUOT);
+	assert(world_append(&session, COLDEST(0), 20) == 0);
+	assert(two_status(&two, 0).chunks == 20 && two_status(&two, 0).purged == 0);
+	close_two(&two);
+}
+
+static void
+test_store(void)
+{
+	struct world_session session;
+	struct ofs_tenant_status status;
+	struct two_tenants two;
+	int32_t rcs[48];
+
+	open_two(&two, OFS_WRITE_THROUGH);
+	bound(&two, 0, 0, 40, 0);
+	for (uint32_t i = 0; i < 6; i++) {
+		two_archive(&two.hosts[0], COLDEST(i));
+		assert(two_status(&two, 0).stored_blocks <= 40);
+	}
+	assert(two_status(&two, 0).purged >= 56);
+	assert(two_kept(&two.hosts[0], COLDEST(5)) == TWO_TEXT);
+	assert(two_kept(&two.hosts[0], COLDEST(0)) == 0);
+	/* All of it in use: what is over it is refused, what stands there is put again. */
+	assert(world_session(&two.hosts[0], &session, 4) == 0);
+	assert(world_append(&session, 50000, 48) == 0);
+	assert(world_put(&session, 0, 0, 40, SECOND_NS, rcs) == 0);
+	world_expect_puts(rcs, 40, 0);
+	(void)world_put(&session, 0, 40, 8, SECOND_NS, rcs);
+	world_expect_puts(rcs, 8, -EDQUOT);
+	assert(world_put(&session, 0, 0, 8, SECOND_NS, rcs) == 0);
+	world_expect_puts(rcs, 8, 0);
+	status = two_status(&two, 0);
+	assert(status.stored_blocks == 40 && status.quota_refused == 8);
+	assert(status.stored_bytes == 40ull * two.world.device->record_size_bytes);
+	assert(ofs_device_session_close(two.world.device, session.number, 0) == 0);
+	two_archive(&two.hosts[0], COLDEST(7));
+	/* A lower bound takes effect at the next put. */
+	bound(&two, 0, 0, 4, 0);
+	assert(world_session(&two.hosts[0], &session, 4) == 0);
+	assert(world_append(&session, 70000, 4) == 0);
+	world_put_all(&session, 0, 0);
+	assert(two_status(&two, 0).stored_blocks == 4);
+	close_two(&two);
+}
+
+/* Staged blocks count before they are written: the store never has more, and none is lost. */
+static void
+test_staged(void)
+{
+	struct world_session sessions[2];
+	struct ofs_tenant_status status;
+	struct two_tenants two;
+	int32_t rcs[TWO_TEXT];
+
+	open_two(&two, OFS_WRITE_BACK);
+	world_pass(&two.world, SECOND_NS);
+	bound(&two, 0, 0, 6, 3);
+	for (uint32_t i = 0; i < 2; i++) {
+		assert(world_session(&two.hosts[i], &sessions[i], 4) == 0);
+		assert(world_append(&sessions[i], 50000, TWO_TEXT) == 0);
+	}
+	ofs_storage_hang(two.world.device->storage);
+	assert(world_put(&sessions[0], 0, 0, 3, 5000000, rcs) == 0);
+	(void)world_put(&sessions[0], 0, 3, 1, 5000000, rcs);
+	assert(rcs[0] != 0); /* it goes through, and hangs */
+	assert(two_status(&two, 0).dirty_blocks == 3 && two_status(&two, 0).dirty_blocks_max == 3);
+	assert(world_put(&sessions[1], 0, 0, 4, 5000000, rcs) == 0); /* the other stages */
+	assert(two_status(&two, 1).dirty_blocks == 4);
+	ofs_storage_unhang(two.world.device->storage);
+	world_pass(&two.world, SECOND_NS);
+	assert(world_put(&sessions[0], 0, 0, 6, SECOND_NS, rcs) == 0);
+	world_expect_puts(rcs, 6, 0);
+	(void)world_put(&sessions[0], 0, 6, 2, SECOND_NS, rcs);
+	world_expect_puts(rcs, 2, -EDQUOT);
+	world_pass(&two.world, SECOND_NS);
+	status = two_status(&two, 0);
+	assert(status.dirty_blocks == 0 && status.stored_blocks == 6 && status.quota_refused == 2);
+	assert(world_status(&two.world).dirty_blocks == 0);
+	close_two(&two);
+}
+
+int
+main(void)
+{
+	test_chunks();
+	test_too_long();
+	test_store();
+	test_staged();
+	printf("device_quota ok\n");
+	return 0;
+}

@@ -1,4 +1,5 @@
-"""`offstage report`: the page of a run made again from its summary.json, or two compared."""
+"""`offstage report`: the page of a run made again from its summary.json, its figures as files for
+a paper, or two runs compared."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -38,6 +39,11 @@ def report(
         typer.Option("--against", metavar="POLICY",
                      help="compare with this policy of the (first) run, over the same requests"),
     ] = "",
+    paper: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="DIR", help="write every figure of the run's pages "
+                     "there, as SVG, PDF and PNG at the size of a paper"),
+    ] = None,
     figures: Annotated[
         list[str] | None,
         typer.Option("--figure", help="to compare; may be repeated; default: non-trivial hits, "
@@ -48,12 +54,21 @@ def report(
     """Write report.html from summary.json and show its table; or compare points of lab runs over
     the same requests, each difference with its interval, as tables and pictures for a paper."""
     from rich.console import Group
+    from rich.text import Text
 
     from offstage.testbeds.report.page.files import holds_lab_summary
 
     if len(runs) > 1 or against or figures:
+        if paper is not None:
+            raise BadInput("--figures with a comparison", "command line",
+                           "give --out FOLDER: it holds the comparison's figures too")  # fmt: skip
         return _compared(runs, out, against, figures or list(COMPARED), form)
     (run,) = runs
+    if paper is not None:
+        paths = _for_paper(run, paper)
+        shown = [Text(str(path)) for path in paths.values()]
+        files = {name: str(path) for name, path in paths.items()}
+        return emit({"files": files}, form, Group(*shown))
     page = out or (run if run.is_dir() else run.parent) / "report.html"
     sentence, table = (_lab if holds_lab_summary(run) else _demo)(run, page)
     result = {"sentence": sentence, "report": str(page)}
@@ -91,6 +106,15 @@ def _compared(
         "files": {name: str(path) for name, path in paths.items()},
     }
     emit(document, form, Group(differences_table(rows), *map(Text, lines)))
+
+
+def _for_paper(run: Path, folder: Path) -> dict[str, Path]:
+    """The figures of every page whose data lies in the folder of a run, or in the file named."""
+    from offstage.testbeds.cli.paper_figures import figures_of_file, files_of
+    from offstage.testbeds.report.page.plot import write_figures
+
+    found = [one for path in files_of(run) for one in figures_of_file(path)]
+    return write_figures(found, folder)
 
 
 def _demo(run: Path, page: Path) -> "tuple[str, RenderableType]":

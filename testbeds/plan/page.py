@@ -10,9 +10,10 @@ from offstage.testbeds.plan.table import COLUMNS, label, shown, split, trace_sen
 from offstage.testbeds.report.compare.ranges import tornado
 from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import figure, page, tile
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.plot import Figure
+from offstage.testbeds.report.page.tags import tag
 
-__all__ = ["JSON_NAME", "PAGE_NAME", "render", "write_plan"]
+__all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "render", "write_plan"]
 
 PAGE_NAME, JSON_NAME = "plan.html", "plan.json"
 
@@ -35,7 +36,7 @@ def render(plan: Plan) -> str:
         f"{asked.turns} turns, of which each adds {100 / asked.turns:.3g} % of the context; "
         f"{100 * asked.shared:.3g} % of it shared by all. Modelled: no part of it was run.",
         tiles=_tiles(plan),
-        sections=[_places(plan), *_pictures(plan), *_trace(plan.curves), _rules(plan)],
+        sections=[_places(plan), *map(str, figures_of(plan)), *_notes(plan.curves), _rules(plan)],
         foot=_foot(plan),
         version=plan.version,
         kind="plan",
@@ -88,38 +89,44 @@ def _places(plan: Plan) -> str:
     )  # fmt: skip
 
 
-def _pictures(plan: Plan) -> list[str]:
-    best = label(plan.best)
-    return [
-        figure("cost", "What a million tokens cost", bars(plan),
+def figures_of(plan: Plan) -> list[Figure]:
+    """Every figure of the page: of the plan, and of the trace where it has one."""
+    best, curves = label(plan.best), plan.curves
+    inputs = tornado(plan.effects, best, plan.base, "dollars for a million tokens",
+                     lambda value: f"${value:.3g}")  # fmt: skip
+    found = [
+        Figure("cost", "What a million tokens cost", [bars(plan)],
                "GPUs by the hour, what is bought over its years, what is rented by the month."),
-        figure("users", "As users grow", over(plan, "users"),
+        Figure("users", "As users grow", [over(plan, "users")],
                "All inputs at their middle. Steps are whole machines."),
-        figure("gap", "As the next turn comes later", over(plan, "gap"),
+        Figure("gap", "As the next turn comes later", [over(plan, "gap")],
                "Band: where the five-minute rule turns from DRAM to flash, and its range. GPUs "
                "that have less to do cost the same, so all lines rise where turns become rare."),
-        figure("tornado", "Which inputs matter",
-               tornado(plan.effects, best, plan.base, "dollars for a million tokens",
-                       lambda value: f"${value:.3g}"),
-               "Each input at the ends of its range, all others at their middle, with KV in "
-               f"{best}."),
     ]  # fmt: skip
-
-
-def _trace(curves: Curves | None) -> list[str]:
-    if curves is None:
-        return []
-    notes = "; ".join(curves.notes)
-    if not curves.kept:
-        return [figure("trace", f"The trace {curves.trace}", tag("p", escape(notes)),
-                       trace_sentence(curves))]  # fmt: skip
+    if inputs is not None:
+        found.append(Figure(
+            "tornado", "Which inputs matter", [inputs],
+            "Each input at the ends of its range, all others at their middle, with KV in "
+            f"{best}."))  # fmt: skip
+    if curves is None or not curves.kept:
+        return found
     return [
-        figure("trace", f"What a capacity buys on {curves.trace}", bought(curves),
+        *found,
+        Figure("trace", f"What a capacity buys on {curves.trace}", [bought(curves)],
                f"{trace_sentence(curves)} Grey line: LRU's capacity for nine tenths of what can be "
-               f"hit. Years are those of as much flash, written at the trace's own pace. {notes}"),
-        figure("reuse", "When KV is asked for again", reuse(curves),
+               "hit. Years are those of as much flash, written at the trace's own pace. "
+               f"{'; '.join(curves.notes)}"),
+        Figure("reuse", "When KV is asked for again", [reuse(curves)],
                "A TTL keeps what lies left of it."),
     ]  # fmt: skip
+
+
+def _notes(curves: Curves | None) -> list[str]:
+    """Of a trace that says nothing of prefixes there are no curves, but words."""
+    if curves is None or curves.kept:
+        return []
+    return [figure("trace", f"The trace {curves.trace}", tag("p", escape("; ".join(curves.notes))),
+                   trace_sentence(curves))]  # fmt: skip
 
 
 def _rules(plan: Plan) -> str:

@@ -7,7 +7,8 @@ from offstage.testbeds.plan.curves import CurvePoint, Curves
 from offstage.testbeds.plan.result import Plan
 from offstage.testbeds.plan.table import label, shown
 from offstage.testbeds.report.page.numbers import percent
-from offstage.testbeds.report.page.pictures import LINE_STYLES, colour, picture, plain_logs
+from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour, plain_logs
+from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,10 +32,12 @@ def _colours(plan: Plan) -> dict[str, str]:
     return {one.name: colour(COLOURS[at % len(COLOURS)]) for at, one in enumerate(plan.places)}
 
 
-def bars(plan: Plan) -> str:
+def bars(plan: Plan) -> Plot:
     """Dollars for a million tokens by place, each with its range."""
     rows = [one for one in plan.places if one.figures["usd_per_mtok"] is not None]
-    with picture(9.4, 1.0 + 0.42 * len(rows)) as drawn:
+    height = 1.0 + 0.42 * len(rows)
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for at, one in enumerate(rows):
             cost = one.figures["usd_per_mtok"]
@@ -50,13 +53,17 @@ def bars(plan: Plan) -> str:
         axes.set_xlim(left=0)
         axes.set_xlabel("dollars for a million tokens of prompts and answers; line: nine in ten "
                         "draws; faint: does not work, as the table says")  # fmt: skip
-        return drawn.svg("Dollars for a million tokens by place")
+
+    return Plot("cost", "Dollars for a million tokens by place", draw, height=height,
+                paper_inches=PAGE_INCHES, paper_height=height, scroll=True)  # fmt: skip
 
 
-def over(plan: Plan, by: str) -> str:
+def over(plan: Plan, by: str) -> Plot:
     """The same cost over users, or over the seconds until the next turn."""
     lines = plan.over_users if by == "users" else plan.over_gap
-    with picture(9.4, 4.0) as drawn:
+    x = "users" if by == "users" else "seconds from an answer to the session's next turn"
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         colours = _colours(plan)
         for name, points in lines.items():
@@ -71,10 +78,12 @@ def over(plan: Plan, by: str) -> str:
         plain_logs(axes, x="number", y="number" if by == "gap" else "")
         if by == "users":
             axes.set_ylim(bottom=0)
-        x = "users" if by == "users" else "seconds from an answer to the session's next turn"
         axes.set(xlabel=x, ylabel="dollars for a million tokens")
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        return drawn.svg(f"Dollars for a million tokens over {x}, by place")
+        drawn.legend(axes)
+
+    said = f"Dollars for a million tokens over {x}, by place"
+    return Plot(f"cost over {by}", said, draw, height=3.4, legend_rows=len(lines),
+                paper_height=3.4)  # fmt: skip
 
 
 def _marks(plan: Plan, axes: "Axes") -> None:
@@ -87,21 +96,25 @@ def _marks(plan: Plan, axes: "Axes") -> None:
                       ha="center", va="bottom", color=colour("muted"))  # fmt: skip
 
 
-def reuse(curves: Curves) -> str:
+def reuse(curves: Curves) -> Plot:
     """The share of re-accesses that come within a time: what a TTL keeps."""
-    with picture(9.4, 3.0) as drawn:
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         axes.plot(*zip(*curves.reuse, strict=True), color=colour("set-pattern"))
         plain_logs(axes, x="number")
         axes.set_ylim(0, 1.02)
         axes.yaxis.set_major_formatter(lambda value, _: percent(value).replace(".0", ""))
         axes.set(xlabel="seconds since the block was last used", ylabel="share of re-accesses")
-        return drawn.svg("Share of re-accesses within a time since the last use")
+
+    said = "Share of re-accesses within a time since the last use"
+    return Plot("reuse", said, draw, height=3.0)
 
 
-def bought(curves: Curves) -> str:
+def bought(curves: Curves) -> Plot:
     """What a capacity buys: hits, writes for each, and years of flash of that size."""
-    with picture(9.4, 7.6) as drawn:
+
+    def draw(drawn: Picture) -> None:
         parts = drawn.figure.subplots(3, 1, sharex=True)
         for name, points in sorted(curves.kept.items(), key=lambda one: list(KEPT).index(one[0])):
             style: dict[str, Any] = {"color": colour(KEPT[name][0])}
@@ -124,8 +137,10 @@ def bought(curves: Curves) -> str:
         parts[1].set_ylabel("blocks written for a hit")
         parts[2].set_ylabel("years until worn out")
         parts[2].set_xlabel("capacity, GB of KV")
-        drawn.figure.legend(loc="outside upper left", ncols=2)
-        return drawn.svg("Hits, writes for each hit and years of drive life over capacity")
+        drawn.legend(parts[0])
+
+    said = "Hits, writes for each hit and years of drive life over capacity"
+    return Plot("capacity", said, draw, height=6.6, legend_rows=len(curves.kept), paper_height=6.0)
 
 
 def _line(axes: "Axes", points: Sequence[CurvePoint], key: str, **style: Any) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 from offstage.testbeds.report.page.files import write_text
 from offstage.testbeds.report.page.markup import figure, page
 from offstage.testbeds.report.page.numbers import percent
-from offstage.testbeds.report.page.pictures import picture, plain_logs
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.pictures import Picture, plain_logs
+from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import tag
 
-__all__ = ["below", "hits_of", "regret_of", "render", "write_page"]
+__all__ = ["below", "figures_of", "hits_of", "regret_of", "render", "write_page"]
 
 
 def below(values: Sequence[float], share: float) -> float:
@@ -48,8 +49,7 @@ def render(found: Mapping[str, Any], version: str) -> str:
     """The page as text."""
     arms = found["arms"]
     sections = [
-        figure("together", "Requests as they came", _curves(arms),
-               f"Time from a request's arrival to its first token. {_scale(found)}"),
+        *map(str, figures_of(found)),
         figure("arms", "What the tier had", _table(_arm_rows(arms)),
                "Objects are vLLM's blocks. On time: the tier's memory had all of one; late: it was "
                "on its way there; missing: only the store had it. What vLLM's own cache had was "
@@ -60,6 +60,12 @@ def render(found: Mapping[str, Any], version: str) -> str:
         title="Offstage: an engine on the tier", sentence=_sentence(found), setup=_scale(found),
         tiles="", sections=sections, foot="", version=version, kind="engine report",
     )  # fmt: skip
+
+
+def figures_of(found: Mapping[str, Any]) -> list[Figure]:
+    """Every figure of the page."""
+    caption = f"Time from a request's arrival to its first token. {_scale(found)}"
+    return [Figure("together", "Requests as they came", [_curves(found["arms"])], caption)]
 
 
 def _sentence(found: Mapping[str, Any]) -> str:
@@ -99,9 +105,10 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return tag("table", tag("thead", head) + tag("tbody", body))
 
 
-def _curves(arms: Mapping[str, Any]) -> str:
+def _curves(arms: Mapping[str, Any]) -> Plot:
     """Share of requests whose first token took longer than a time."""
-    with picture(9.4, 3.6) as drawn:
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for name, arm in arms.items():
             times = sorted(one * 1e3 for one in arm["first_s"])
@@ -109,6 +116,8 @@ def _curves(arms: Mapping[str, Any]) -> str:
             axes.step(times, shares, where="post", label=name)
         plain_logs(axes, x="number")
         axes.set(xlabel="time to the first token, ms", ylabel="share of requests that took longer")
-        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
-        said = "; ".join(f"{name}: {', '.join(_times(arm))}" for name, arm in arms.items())
-        return drawn.svg(f"Requests by the time to their first token. {said}")
+        drawn.legend(axes)
+
+    said = "; ".join(f"{name}: {', '.join(_times(arm))}" for name, arm in arms.items())
+    return Plot("first-token", f"Requests by the time to their first token. {said}", draw,
+                legend_rows=len(arms), paper_height=2.8)  # fmt: skip

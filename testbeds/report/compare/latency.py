@@ -7,7 +7,8 @@ from offstage.asic_model.result import Times
 from offstage.testbeds.report.compare.columns import Column, UnitFigures
 from offstage.testbeds.report.compare.style import colours, line_style, unit_colours
 from offstage.testbeds.report.page.numbers import clock_ns
-from offstage.testbeds.report.page.pictures import Picture, colour, picture, plain_logs
+from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs
+from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,9 +21,10 @@ SHOWN_FROM = 0.01
 QUANTILES = (("ns_p50", "median"), ("ns_p99", "99th percentile"))
 
 
-def ccdf(columns: Sequence[Column]) -> str:
+def ccdf(columns: Sequence[Column]) -> Plot:
     """Share of fetches that took longer than a time, both logarithmic: the tail is the point."""
-    with picture(9.4, 4.0) as drawn:
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for column, shade in zip(columns, colours(columns), strict=True):
             times, shares = _tail(column.fetch_ns)
@@ -43,9 +45,11 @@ def ccdf(columns: Sequence[Column]) -> str:
                 name, (1.0, level), xycoords=("axes fraction", "data"), fontsize=7.5,
                 color=colour("muted"), va="center", xytext=(3, 0), textcoords="offset points",
             )  # fmt: skip
-        axes.legend(loc="upper left", bbox_to_anchor=(1.06, 1.0))
-        said = "; ".join(f"{one.label}: {_quantile_text(one, ', ')}" for one in columns)
-        return drawn.svg(f"Share of fetches by latency. {said}")
+        drawn.legend(axes)
+
+    said = "; ".join(f"{one.label}: {_quantile_text(one, ', ')}" for one in columns)
+    return Plot("latency", f"Share of fetches by latency. {said}", draw, height=3.4,
+                legend_rows=len(columns), paper_height=3.2)  # fmt: skip
 
 
 def _tail(times: Times) -> tuple[list[float], list[float]]:
@@ -75,17 +79,19 @@ def _quantile_text(column: Column, between: str = "\n") -> str:
     return between.join(pieces)
 
 
-def waterfall(columns: Sequence[Column]) -> str:
+def waterfall(columns: Sequence[Column]) -> Plot | None:
     """What a fetch spends in each unit, for one at the median and one at the 99th percentile."""
     shown = [one for one in columns if any(unit.ns_p50 or unit.ns_p99 for unit in one.units)]
     if not shown:
-        return ""
+        return None
     names = list(dict.fromkeys(
         unit.name for one in shown for unit in one.units
         if any(_share(one, unit, figure) >= SHOWN_FROM for figure, _ in QUANTILES)
     ))  # fmt: skip
     shades = unit_colours(names)
-    with picture(11.0, 1.3 + 0.42 * len(shown) + 0.2 * (len(names) // 8)) as drawn:
+    height = 1.5 + 0.42 * len(shown) + 0.2 * (len(names) // 8)
+
+    def draw(drawn: Picture) -> None:
         pair = drawn.figure.subplots(1, 2, sharey=True)
         for axes, (figure, title) in zip(pair, QUANTILES, strict=True):
             for row, column in enumerate(shown):
@@ -96,8 +102,11 @@ def waterfall(columns: Sequence[Column]) -> str:
         pair[0].set_yticks(range(len(shown)), [f"{one.label}\n({one.provenance})" for one in shown])
         pair[0].invert_yaxis()
         handles = [_key(shades[name]) for name in names]
-        drawn.figure.legend(handles, names, loc="outside lower center", ncols=min(8, len(names)))
-        return drawn.svg("Time of a fetch by unit, at the median and at the 99th percentile")
+        drawn.keys(handles, names, loc="outside lower center", ncols=min(6, len(names)))
+
+    said = "Time of a fetch by unit, at the median and at the 99th percentile"
+    return Plot("waterfall", said, draw, height=height, paper_inches=PAGE_INCHES,
+                paper_height=height, scroll=True)  # fmt: skip
 
 
 def _stack(

@@ -8,7 +8,8 @@ import numpy as np
 from offstage.testbeds.report.compare.columns import Column, LoadPoint, NeighbourPoint
 from offstage.testbeds.report.compare.style import colours, line_style
 from offstage.testbeds.report.page.numbers import clock_ns, percent
-from offstage.testbeds.report.page.pictures import LINE_STYLES, colour, picture, plain_logs, rgb
+from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour, plain_logs, rgb
+from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
 
 __all__ = ["heat_map", "hockey_stick", "isolation"]
 
@@ -16,11 +17,11 @@ CELLS_MAX = 64
 """Stretches of time that a heat map shows: more are taken together."""
 
 
-def heat_map(column: Column) -> str:
-    """Busy share of each unit over the run; empty where the device has no such figures."""
+def heat_map(column: Column) -> Plot | None:
+    """Busy share of each unit over the run; None where the device has no such figures."""
     units = [unit for unit in column.units if any(unit.busy_by_bin)]
     if not units:
-        return ""
+        return None
     rows = [_joined(unit.busy_by_bin, CELLS_MAX) for unit in units]
     count = max(len(row) for row in rows)
     ends_s = max(unit.bin_ms / 1e3 * len(unit.busy_by_bin) for unit in units)
@@ -30,7 +31,9 @@ def heat_map(column: Column) -> str:
     cells = np.zeros((*shares.shape, 4))
     cells[..., :3] = rgb("set-pattern")
     cells[..., 3] = shares / (shares.max() or 1.0)
-    with picture(9.4, 1.1 + 0.26 * len(rows)) as drawn:
+    height = 1.1 + 0.26 * len(rows)
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         edges = np.linspace(0.0, ends_s, count + 1), np.arange(len(rows) + 1) - 0.5
         drawn.crisp(axes.pcolormesh(*edges, cells))
@@ -50,7 +53,10 @@ def heat_map(column: Column) -> str:
         axes.set_title(f"{column.label} ({column.provenance}); the fullest cell: {fullest} busy")
         axes.invert_yaxis()
         axes.grid(False)
-        return drawn.svg(f"Busy share of each unit of {column.label} over the run")
+
+    said = f"Busy share of each unit of {column.label} over the run"
+    return Plot(f"utilisation {column.label}", said, draw, height=height,
+                paper_inches=PAGE_INCHES, paper_height=height, scroll=True)  # fmt: skip
 
 
 def _joined(bins: Sequence[float], most: int) -> list[float]:
@@ -59,9 +65,10 @@ def _joined(bins: Sequence[float], most: int) -> list[float]:
     return [float(np.mean(bins[at : at + step])) for at in range(0, len(bins), step)]
 
 
-def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]]) -> str:
+def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]]) -> Plot:
     """Latency against what is served, as more and more of the same sessions run side by side."""
-    with picture(9.4, 4.0) as drawn:
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for column, row, shade in zip(columns, points, colours(columns), strict=True):
             if not row:
@@ -76,11 +83,13 @@ def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]
                           f"p99 {clock_ns(point.ns_p99)}")  # fmt: skip
         plain_logs(axes, x="number", y="number")
         axes.set(xlabel="served, GB/s", ylabel="fetch latency p99, µs")
-        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
-        return drawn.svg("99th percentile of fetch latency against the bandwidth that is served")
+        drawn.legend(axes)
+
+    said = "99th percentile of fetch latency against the bandwidth that is served"
+    return Plot("load", said, draw, height=3.4, legend_rows=len(columns), paper_height=3.2)
 
 
-def isolation(points: Sequence[NeighbourPoint], device: str) -> str:
+def isolation(points: Sequence[NeighbourPoint], device: str) -> Plot:
     """A victim's latency as another loads the device: a tenant or a session, with and without
     QoS. Where both aggressors do the same, the wider line shows behind the other."""
     kinds = {
@@ -88,7 +97,8 @@ def isolation(points: Sequence[NeighbourPoint], device: str) -> str:
         (True, True): ("QoS, another session of its tenant", "set-1", 8, 5.0),
         (True, False): ("QoS, another tenant", "set-pattern", 4, 1.5),
     }
-    with picture(8.4, 3.6) as drawn:
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for (qos, same_tenant), (name, shade, size, width) in kinds.items():
             row = [one for one in points if (one.qos, one.same_tenant) == (qos, same_tenant)]
@@ -107,5 +117,7 @@ def isolation(points: Sequence[NeighbourPoint], device: str) -> str:
             xlabel="aggressor's load, % of what the device serves",
             ylabel="victim's fetch latency p99, µs", title=f"{device} (modelled)",
         )  # fmt: skip
-        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0))
-        return drawn.svg("A victim's 99th percentile against the load of another tenant or session")
+        drawn.legend(axes)
+
+    said = "A victim's 99th percentile against the load of another tenant or session"
+    return Plot("isolation", said, draw, height=3.2, legend_rows=len(kinds), paper_height=3.0)

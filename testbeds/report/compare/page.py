@@ -11,10 +11,11 @@ from offstage.testbeds.report.compare.ranges import crossover, tornado
 from offstage.testbeds.report.compare.table import table_section
 from offstage.testbeds.report.compare.vary import FEW_DRAWS
 from offstage.testbeds.report.page.files import as_json, write_text
-from offstage.testbeds.report.page.markup import facts, figure, page, panels
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.markup import facts, page
+from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import tag
 
-__all__ = ["JSON_NAME", "PAGE_NAME", "render", "write_comparison"]
+__all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "render", "write_comparison"]
 
 PAGE_NAME, JSON_NAME = "compare.html", "compare.json"
 
@@ -29,49 +30,50 @@ def write_comparison(found: Comparison, out: Path) -> tuple[Path, Path]:
 
 def render(found: Comparison) -> str:
     """The page as text."""
-    columns = found.columns
     return page(
         title="Offstage: measured DPU against modelled chips",
         sentence=found.sentence,
         setup=found.setup,
         tiles="",
-        sections=[table_section(columns), *_pictures(found)],
+        sections=[table_section(found.columns), *map(str, figures_of(found))],
         foot=_foot(found),
         version=found.version,
         kind="comparison",
     )
 
 
-def _pictures(found: Comparison) -> list[str]:
+def figures_of(found: Comparison) -> list[Figure]:
+    """Every figure of the page; what has no data is left out."""
     columns = found.columns
-    pieces = [
-        ("latency", "How long a fetch takes", ccdf(columns),
+    pieces: list[tuple[str, str, list[Plot | None], str]] = [
+        ("latency", "How long a fetch takes", [ccdf(columns)],
          "Share of fetches that took longer than a time; the further left and below, the better. "
          "Hits are the left shoulder, what comes from the store the right one."),
-        ("waterfall", "Where the time of a fetch goes", waterfall(columns),
+        ("waterfall", "Where the time of a fetch goes", [waterfall(columns)],
          "By unit, waiting included. Of the measured run each stage has its mean, and the storage "
          "what these leave. In the model of today's daemon link_in is ring wait and answer."),
-        ("utilisation", "How busy each unit is", "".join(heat_map(one) for one in columns),
+        ("utilisation", "How busy each unit is", [heat_map(one) for one in columns],
          "Busy share of each unit over the run."),
         ("load", "What happens as load grows",
-         hockey_stick(columns, found.loads) if any(found.loads) else "",
+         [hockey_stick(columns, found.loads)] if any(found.loads) else [],
          "The same sessions side by side, more and more of them: what is handed to the hosts, and "
          "what the slowest hundredth of the fetches then takes. Where a line turns up, a unit is "
          "full."),
         ("tornado", "Which parameters matter",
-         "".join(tornado(one.effects, one.device, one.base) for one in found.tornados),
+         [tornado(one.effects, one.device, one.base) for one in found.tornados],
          "Each parameter at the ends of its range, all others as in the preset; the 15 that "
          "change the result most."),
-        ("crossover", "Where it turns", panels([crossover(one) for one in found.crossovers])
-         if found.crossovers else "",
+        ("crossover", "Where it turns", [crossover(one) for one in found.crossovers],
          "The speed-up over two parameters at once; the dot is the preset, the strong line where "
          "nothing is won or lost."),
         ("isolation", "One against another",
-         isolation(found.neighbours, found.neighbours_device) if found.neighbours else "",
+         [isolation(found.neighbours, found.neighbours_device)] if found.neighbours else [],
          "A session with a steady, small load beside one that asks for more and more: of another "
          "tenant, or of its own."),
     ]  # fmt: skip
-    return [figure(name, title, body, note) for name, title, body, note in pieces if body]
+    shown = [(name, title, [one for one in plots if one is not None], note)
+             for name, title, plots, note in pieces]  # fmt: skip
+    return [Figure(*one) for one in shown if one[2]]
 
 
 def _foot(found: Comparison) -> str:

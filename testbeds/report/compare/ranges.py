@@ -7,7 +7,8 @@ import numpy as np
 
 from offstage.testbeds.report.compare.columns import Crossover, Effect
 from offstage.testbeds.report.page.numbers import ratio
-from offstage.testbeds.report.page.pictures import colour, picture, plain_logs, rgb
+from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs, rgb
+from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,12 +28,14 @@ def tornado(
     base: float,
     what: str = "measured mean fetch latency over this device's, ×",
     form: Callable[[float], str] = ratio,
-) -> str:
+) -> Plot | None:
     """The parameters to which a figure reacts most, one varied at a time."""
     shown = sorted(effects, key=lambda one: -abs(one.at_high - one.at_low))[:ROWS_MAX]
     if not shown:
-        return ""
-    with picture(9.4, 1.1 + 0.27 * len(shown)) as drawn:
+        return None
+    height = 1.1 + 0.27 * len(shown)
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for row, one in enumerate(shown):
             for value, end, shade in (
@@ -49,13 +52,17 @@ def tornado(
             xlabel=f"{what} (orange: parameter at its low end, blue: at its high end)",
             ylabel="parameter", title=f"{device} (modelled)",
         )  # fmt: skip
-        return drawn.svg(f"The {len(shown)} parameters that change the figure of {device} most")
+
+    said = f"The {len(shown)} parameters that change the figure of {device} most"
+    return Plot(f"tornado {device}", said, draw, height=height, paper_inches=PAGE_INCHES,
+                paper_height=height, scroll=True)  # fmt: skip
 
 
-def crossover(found: Crossover) -> str:
+def crossover(found: Crossover) -> Plot:
     """The speed-up over a plane of two parameters, with the line on which there is none."""
     values = np.array(found.speed_up)
-    with picture(5.2, 3.9) as drawn:
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         low, high = float(values.min()), float(values.max())
         if high > (1.0 + FLAT) * low:
@@ -76,7 +83,10 @@ def crossover(found: Crossover) -> str:
             title=f"{found.device} (modelled): {found.what}",
         )  # fmt: skip
         axes.grid(False)
-        return drawn.svg(f"{found.what} of {found.device} over {found.x_name} and {found.y_name}")
+
+    said = f"{found.what} of {found.device} over {found.x_name} and {found.y_name}"
+    name = f"crossover {found.device} {found.x_name} {found.y_name}"
+    return Plot(name, said, draw, height=3.6, paper_height=2.6)
 
 
 def _lines(

@@ -10,7 +10,7 @@ from offstage.testbeds.report.compare.columns import Column, Range
 from offstage.testbeds.report.compare.style import variables
 from offstage.testbeds.report.page.markup import chip, swatch
 from offstage.testbeds.report.page.numbers import clock_ns, count, milliseconds, percent, ratio
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.tags import tag
 
 __all__ = ["ROWS", "Row", "console_table", "table_section"]
 

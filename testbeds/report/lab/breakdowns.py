@@ -4,20 +4,16 @@ from collections.abc import Sequence
 from html import escape
 
 from offstage.testbeds.lab.results.summary import PointSummary, Subset
+from offstage.testbeds.report.lab.facets import FACETS_MAX, left_out, looks_legend
 from offstage.testbeds.report.lab.marks import interval_text
-from offstage.testbeds.report.lab.plots import FACETS_MAX, looks_legend
 from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, over_k
-from offstage.testbeds.report.page.markup import Segment, bar, figure, key, legend, panels, swatch
+from offstage.testbeds.report.page.bars import Row, bars_height, draw_bars
+from offstage.testbeds.report.page.markup import Segment, bar, key, legend, swatch
 from offstage.testbeds.report.page.numbers import count, percent
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import tag
 from offstage.testbeds.report.run.definitions import END_TEXTS
-from offstage.testbeds.report.run.plots import (
-    LEAD_CAPTION,
-    LEAD_TITLE,
-    Leads,
-    lead_chart,
-    lead_span,
-)
+from offstage.testbeds.report.run.lead import Leads, lead_figure, lead_plot, lead_span
 
 __all__ = ["fates_section", "misses_figure", "subsets_section", "timeliness_figure"]
 
@@ -25,9 +21,9 @@ MISSES = ("late", "cold", "capacity", "policy")
 READ_FATES = ("used", "late", "unused", "cancelled", "dropped")
 
 
-def _panel(view: View, facet: Facet, body: str) -> str:
+def _heading(view: View, facet: Facet) -> str:
     title = facet.title if len(view.facets) > 1 else f"buffer {over_k(facet.middle)}"
-    return tag("div", f"<h3>{escape(title)}</h3>{body}", class_="panel")
+    return f"<h3>{escape(title)}</h3>"
 
 
 def _swatch(look: Look) -> str:
@@ -37,23 +33,39 @@ def _swatch(look: Look) -> str:
 # Why demands missed
 
 
-def misses_figure(view: View) -> str:
+def misses_figure(view: View) -> Figure:
     """Late and missed demands by reason, at the middle buffer; longest is worst."""
-    pieces = []
-    for facet in view.facets[:FACETS_MAX]:
-        rows = facet.at(facet.middle)
-        most = max((sum(_misses(point, view.metric)) for _, point in rows), default=0.0)
-        body = "".join(_miss_row(look, point, view.metric, most) for look, point in rows)
-        pieces.append(_panel(view, facet, body))
-    return figure(
+    return Figure(
         "misses",
         "Why blocks were not there",
-        panels(pieces),
+        [_misses_plot(view, facet) for facet in view.facets[:FACETS_MAX]],
         f"Shorter is better: the share of {view.metric.hit_words} that were not staged in time, by "
         "reason, at the middle buffer. The longest bar of a panel fills it. Capacity: demand-only "
         "LRU would have missed it too. Policy: it would not.",
         legend([key(f"var(--end-{end})", end, tip=END_TEXTS[end]) for end in MISSES]),
+        left_out(view),
     )
+
+
+def _misses_plot(view: View, facet: Facet) -> Plot:
+    """Markup on the page, as names stand above their bars and wrap; drawn for paper."""
+    found = facet.at(facet.middle)
+    most = max((sum(_misses(point, view.metric)) for _, point in found), default=0.0)
+    markup = [_miss_row(look, point, view.metric, most) for look, point in found]
+    rows: list[Row] = [
+        (look.name, (_miss_segments(point, view.metric, most),),
+         percent(sum(_misses(point, view.metric))))
+        for look, point in found
+    ]  # fmt: skip
+    keys = [(f"end-{end}", end) for end in MISSES]
+    xlabel = f"of {view.metric.hit_words}, %"
+    return Plot(
+        f"misses {facet.title}" if len(view.facets) > 1 else "misses",
+        f"Why blocks were not there, {facet.title}",
+        lambda drawn: draw_bars(drawn, rows, keys, xlabel, most or 1.0),
+        heading=_heading(view, facet), by_hand="".join(markup),
+        paper_height=bars_height(rows, keys),
+    )  # fmt: skip
 
 
 def _misses(point: PointSummary, metric: Metric) -> list[float]:
@@ -65,16 +77,20 @@ def _misses(point: PointSummary, metric: Metric) -> list[float]:
     return [ends.get(end, 0) / max(1, of) for end in MISSES]
 
 
-def _miss_row(look: Look, point: PointSummary, metric: Metric, most: float) -> str:
-    shares = _misses(point, metric)
-    segments = [
+def _miss_segments(point: PointSummary, metric: Metric, most: float) -> list[Segment]:
+    return [
         Segment(
             share / (most or 1.0),
             f"var(--end-{end})",
             f"{end}: {percent(share)}\n{END_TEXTS[end]}",
         )
-        for end, share in zip(MISSES, shares, strict=True)
+        for end, share in zip(MISSES, _misses(point, metric), strict=True)
     ]
+
+
+def _miss_row(look: Look, point: PointSummary, metric: Metric, most: float) -> str:
+    shares = _misses(point, metric)
+    segments = _miss_segments(point, metric, most)
     segments.append(Segment(max(0.0, 1.0 - sum(shares) / (most or 1.0)), "transparent", ""))
     listed = ", ".join(f"{end} {percent(s)}" for end, s in zip(MISSES, shares, strict=True))
     note = f'<span class="note">{percent(sum(shares))}</span>'
@@ -136,23 +152,20 @@ def _subset_cell(text: str, subset: Subset | None = None) -> str:
 # Timeliness and fates
 
 
-def timeliness_figure(view: View) -> str:
+def timeliness_figure(view: View) -> Figure | str:
     """When prefetched blocks arrived, before or after need, at the middle buffer."""
     found = [(facet, _leads(facet)) for facet in view.facets[:FACETS_MAX]]
     span = lead_span([row for _, rows in found for row in rows])
-    if span is None:
-        body = '<p class="empty">No prefetched block was used, and no demand was late.</p>'
-    else:
-        body = panels(
-            [_panel(view, facet, lead_chart(rows, span, facet.title)) for facet, rows in found]
-        )
-    return figure("lead", LEAD_TITLE, body, LEAD_CAPTION, looks_legend(view, "area"))
+    plots = [] if span is None else [
+        lead_plot(rows, span, facet.title, _heading(view, facet)) for facet, rows in found
+    ]  # fmt: skip
+    return lead_figure(plots, looks_legend(view, "area"))
 
 
 def _leads(facet: Facet) -> list[Leads]:
     """Of the points that prefetched anything: what was late without a prefetch says nothing."""
     return [
-        Leads(look.name, f"--c:{look.colour}", point.late_ns_log2, point.lead_ns_log2)
+        Leads(look.name, look.colour, point.late_ns_log2, point.lead_ns_log2)
         for look, point in facet.at(facet.middle)
         if point.fates
     ]

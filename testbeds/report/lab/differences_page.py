@@ -20,7 +20,7 @@ from offstage.testbeds.report.lab.series import over_k
 from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import figure, page, panels
 from offstage.testbeds.report.page.pictures import Picture, colour, for_paper, picture
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.tags import tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

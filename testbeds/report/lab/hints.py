@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from html import escape
 
 from offstage.testbeds.lab.results.summary import PointSummary
-from offstage.testbeds.report.lab.marks import SCALE_WORDS
+from offstage.testbeds.report.lab.hit_axis import SCALE_WORDS
 from offstage.testbeds.report.lab.series import Facet, Metric, View, over_k
-from offstage.testbeds.report.page import svg
-from offstage.testbeds.report.page.markup import figure, panels
 from offstage.testbeds.report.page.numbers import percent
-from offstage.testbeds.report.page.pictures import Picture, colour, picture, plain_logs
+from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs
+from offstage.testbeds.report.page.plot import Figure, Plot
 
 __all__ = ["hints_figure"]
 
@@ -23,22 +22,19 @@ SHADES = ("set-pattern", "set-1", "set-2", "set-5", "set-4", "set-3")
 TICKS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 
-def hints_figure(view: View) -> str:
-    """Empty where no point's hosts send anything, as in results from before they were counted."""
+def hints_figure(view: View) -> Figure | None:
+    """None where no point's hosts send anything, as in results from before they were counted."""
     shown = [one for one in view.facets if any(_hints(point) for point in one.points)][:FACETS_MAX]
     if not shown:
-        return ""
-    pieces = [
-        svg.tag("div", f"<h3>{escape(one.title)}</h3>{_drawn(one, view.metric)}", class_="panel")
-        for one in shown
-    ]
+        return None
+    plots = [_plot(one, view.metric) for one in shown]
     caption = (
         "Up and to the left is better. What hosts send ahead of demands, scores and guesses, in "
         "KiB a token and session over the fabric. A line joins one policy at one buffer over the "
         "limits that were set for its hints; dotted across is what no hint gives at that buffer. "
         f"{SCALE_WORDS}"
     )
-    return figure("hints", "What the hints cost", panels(pieces), caption, "")
+    return Figure("hints", "What the hints cost", plots, caption)
 
 
 def _hints(point: PointSummary) -> float:
@@ -58,11 +54,17 @@ def _groups(facet: Facet) -> dict[tuple[str, float], list[PointSummary]]:
     return {key: sorted(points, key=_hints) for key, points in found.items()}
 
 
-def _drawn(facet: Facet, metric: Metric) -> str:
+def _plot(facet: Facet, metric: Metric) -> Plot:
     groups = _groups(facet)
     names = list(dict.fromkeys(name for name, _ in groups))
-    said: list[str] = []
-    with picture(7.0, 3.8) as drawn:
+    said = [
+        f"{point.info.policy}, {over_k(buffer)}: {percent(hit.value)} at "
+        f"{_hints(point) / 1024:.1f} KiB"
+        for (_, buffer), points in groups.items() for point in points
+        if (hit := metric.hit_of(point))
+    ]  # fmt: skip
+
+    def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for (name, buffer), points in groups.items():
             rows = [(point, hit.value) for point in points if (hit := metric.hit_of(point))]
@@ -73,8 +75,6 @@ def _drawn(facet: Facet, metric: Metric) -> str:
                 linestyle="-" if buffer == max(facet.buffers) else (0, (4.5, 2.2)),
             )  # fmt: skip
             _tips(drawn, rows, shade)
-            said += [f"{point.info.policy}, {over_k(buffer)}: {percent(hit)} at "
-                     f"{_hints(point) / 1024:.1f} KiB" for point, hit in rows]  # fmt: skip
         for point in facet.points:
             hit = metric.hit_of(point)
             if point.info.policy == "none" and hit:
@@ -85,8 +85,11 @@ def _drawn(facet: Facet, metric: Metric) -> str:
         axes.set_yticks(ticks, [percent(1 - tick) for tick in ticks])
         axes.set_ylim(high, low)
         axes.set(xlabel="hints, KiB a token", ylabel=f"hits of {metric.hit_words}")
-        axes.legend(fontsize=7.5)
-        return drawn.svg(f"Hit rate over hint bytes, {facet.title}. {'; '.join(said)}.")
+        drawn.legend(axes)
+
+    words = f"Hit rate over hint bytes, {facet.title}. {'; '.join(said)}."
+    return Plot(f"hints {facet.title}", words, draw, heading=f"<h3>{escape(facet.title)}</h3>",
+                height=3.4, legend_rows=len(groups), paper_height=3.2)  # fmt: skip
 
 
 def _tips(drawn: Picture, rows: Sequence[tuple[PointSummary, float]], shade: str) -> None:

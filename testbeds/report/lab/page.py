@@ -20,8 +20,9 @@ from offstage.testbeds.report.lab.breakdowns import (
 from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
 from offstage.testbeds.report.lab.hints import hints_figure
 from offstage.testbeds.report.lab.marks import interval_text
-from offstage.testbeds.report.lab.plots import buffer_figure, layers_figure, pareto_figure
-from offstage.testbeds.report.lab.requests import requests_section
+from offstage.testbeds.report.lab.pareto import pareto_figure
+from offstage.testbeds.report.lab.plots import buffer_figure, layers_figure
+from offstage.testbeds.report.lab.requests import requests_figure
 from offstage.testbeds.report.lab.sentence import (
     baseline,
     lab_sentence,
@@ -35,9 +36,10 @@ from offstage.testbeds.report.lab.table import glossary, points_section
 from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary, write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, tile
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.plot import Figure
+from offstage.testbeds.report.page.tags import tag
 
-__all__ = ["render_lab", "write_lab_report", "write_results"]
+__all__ = ["figures_of", "render_lab", "write_lab_report", "write_results"]
 
 
 def write_results(summary: LabSummary, out: Path) -> dict[str, Path]:
@@ -58,12 +60,18 @@ def write_lab_report(summary: LabSummary, path: str | Path) -> None:
     write_text(Path(path), render_lab(summary))
 
 
-def render_lab(summary: LabSummary) -> str:
-    """The page as text."""
+def figures_of(summary: LabSummary) -> list[Figure]:
+    """Every figure of the page."""
+    found = _sections(summary)
+    return [one for one in found if isinstance(one, Figure)]
+
+
+def _sections(summary: LabSummary) -> list[Figure | str]:
+    """What stands between the tiles and what was run."""
     view = view_of(summary.points)
-    sections: list[str] = []
+    found: list[Figure | str | None] = []
     if view.facets:
-        sections = [
+        found = [
             pareto_figure(view),
             points_section(view),
             buffer_figure(view),
@@ -74,7 +82,14 @@ def render_lab(summary: LabSummary) -> str:
             timeliness_figure(view),
             fates_section(view),
         ]
-    sections += [requests_section(summary.requests), _workloads(summary)]
+    found.append(requests_figure(summary.requests))
+    return [one for one in found if one]
+
+
+def render_lab(summary: LabSummary) -> str:
+    """The page as text."""
+    view = view_of(summary.points)
+    sections = [*map(str, _sections(summary)), _workloads(summary)]
     return page(
         title=f"Offstage: {summary.name}",
         sentence=lab_sentence(summary),

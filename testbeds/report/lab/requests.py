@@ -4,24 +4,30 @@ Evictions are compared in one panel. Which is best depends on the capacity, so t
 name the best for each.
 """
 
+import math
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from offstage.testbeds.lab.results.summary import RequestsRow
-from offstage.testbeds.report.lab.marks import ABOVE_LINE, Labels, mark
+from offstage.testbeds.report.lab.marks import mark, paper_legend
 from offstage.testbeds.report.lab.series import FREE, MARKS, Look
-from offstage.testbeds.report.page import svg
-from offstage.testbeds.report.page.markup import figure, key, legend, panels, swatch
+from offstage.testbeds.report.page.labels import ABOVE_LINE, Labels
+from offstage.testbeds.report.page.markup import key, legend, swatch
 from offstage.testbeds.report.page.numbers import count, percent
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.pictures import Picture, colour
+from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import tag
 
-__all__ = ["capacity", "requests_section", "requests_table", "setting_name"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-FRAME = svg.Frame(width=440, height=320, left=48, right=12, top=14, bottom=44)
+__all__ = ["capacity", "requests_figure", "requests_table", "setting_name"]
+
 ROWS_MAX = 400
 PANELS_MAX = 24
 Setting = tuple[str, str, float | None]
@@ -94,12 +100,12 @@ def _trace_table(rows: Sequence[RequestsRow]) -> Table:
     return table
 
 
-def requests_section(rows: Sequence[RequestsRow]) -> str:
-    """Curves and tables; empty where no request trace was run."""
+def requests_figure(rows: Sequence[RequestsRow]) -> Figure | None:
+    """Curves and tables; None where no request trace was run."""
     if not rows:
-        return ""
+        return None
     looks = _looks(rows)
-    pieces = []
+    plots = []
     for own in _traces(rows):
         regimes = dict.fromkeys((row.admission, row.ttl_s) for row in own)
         top = max(max(row.ideal, row.opt, row.block_hit_rate) for row in own)
@@ -107,10 +113,8 @@ def requests_section(rows: Sequence[RequestsRow]) -> str:
             shown = [row for row in own if (row.admission, row.ttl_s) == regime]
             regime_words = _regime(shown[0], rows)
             named = [own[0].trace] if len(_traces(rows)) > 1 or not regime_words else []
-            title = ", ".join([*named, *regime_words])
-            plot = _plot(shown, looks, top)
-            pieces.append(tag("div", f"<h3>{escape(title)}</h3>{plot}", class_="panel"))
-    left = len(pieces) - PANELS_MAX
+            plots.append(_plot(shown, looks, top, ", ".join([*named, *regime_words])))
+    left = len(plots) - PANELS_MAX
     note = f'<p class="empty">{left} more panels are in the tables.</p>' if left > 0 else ""
     keys = [
         key(look.colour, look.name, "dot" if look.mark == "circle" else f"dot {look.mark}")
@@ -118,15 +122,16 @@ def requests_section(rows: Sequence[RequestsRow]) -> str:
     ]
     keys.append(key("var(--muted)", "bound", "line emulated"))
     tables = "".join(_best_table(own, looks) for own in _traces(rows))
-    return figure(
+    return Figure(
         "requests",
         "Prefix caching across requests",
-        panels(pieces[:PANELS_MAX]) + note + tables + _table(rows, looks),
+        plots[:PANELS_MAX],
         "Higher is better: the share of the blocks of all requests that were found, over the "
         "blocks that may be kept, as a share of all distinct blocks. Dashed: Belady's optimum at "
         "that capacity, and what no limit at all would find; both admit every block and know no "
         "TTL. Panels of one trace have one scale.",
         legend(keys),
+        note + tables + _table(rows, looks),
     )
 
 
@@ -139,40 +144,61 @@ def _looks(rows: Sequence[RequestsRow]) -> dict[str, Look]:
     return found
 
 
-def _plot(rows: Sequence[RequestsRow], looks: dict[str, Look], top: float) -> str:
-    shares = sorted({row.capacity_share for row in rows})
-    x = svg.Log(shares[0] / 1.2, shares[-1] * 1.2, FRAME.x0, FRAME.x1)
-    y = svg.Linear(0, min(1.0, max(top, 0.01) * 1.05), FRAME.y0, FRAME.y1)
-    ticks: list[tuple[float, str]] = []
+def _plot(rows: Sequence[RequestsRow], looks: dict[str, Look], top: float, title: str) -> Plot:
+    names = list(dict.fromkeys(row.eviction for row in rows))
+
+    def draw(drawn: Picture) -> None:
+        axes = drawn.axes()
+        _axes(drawn, axes, sorted({row.capacity_share for row in rows}), top)
+        for name in names:
+            look = looks[name]
+            own = sorted((r for r in rows if r.eviction == name), key=lambda r: r.capacity_share)
+            axes.plot([row.capacity_share for row in own], [row.block_hit_rate for row in own],
+                      color=colour(look.colour), linewidth=1.0)  # fmt: skip
+            for row in own:
+                tip = (
+                    f"{look.name}, {count(row.capacity_blocks)} blocks"
+                    f"\nblocks {percent(row.block_hit_rate)}"
+                    f"\ntokens {percent(row.token_hit_rate)}"
+                    f"\nmean over requests {percent(row.request_hit_rate)}"
+                )
+                mark(drawn, axes, look, row.capacity_share, row.block_hit_rate, tip, size=5.5)
+        paper_legend(drawn, [looks[name] for name in names])
+        _bounds(drawn, axes, rows)
+
+    return Plot(
+        f"prefix-caching {title}", f"Share of blocks found over capacity, {rows[0].trace}.", draw,
+        height=3.2, heading=f"<h3>{escape(title)}</h3>", paper_height=2.4 + 0.07 * len(names),
+    )  # fmt: skip
+
+
+def _axes(drawn: Picture, axes: "Axes", shares: Sequence[float], top: float) -> None:
+    axes.set_xscale("log")
+    axes.set(xlim=(shares[0] / 1.2, shares[-1] * 1.2), ylim=(0, min(1.0, max(top, 0.01) * 1.05)),
+             xlabel="capacity, of all distinct blocks")  # fmt: skip
+    apart = math.log(shares[-1] / shares[0]) / (6 if drawn.slim else 14)
+    ticks: list[float] = []
     for share in shares:
-        if not ticks or x(share) - ticks[-1][0] > 44:
-            ticks.append((x(share), capacity(share)))
-    marks = [(y(value), f"{value * 100:g} %") for value in y.ticks(5)]
-    axes = svg.y_axis(FRAME, marks) + svg.x_axis(FRAME, ticks, "capacity, of all distinct blocks")
-    labels, pieces = Labels(FRAME), []
-    for name in dict.fromkeys(row.eviction for row in rows):
-        look = looks[name]
-        own = sorted((r for r in rows if r.eviction == name), key=lambda r: r.capacity_share)
-        spots = [(x(row.capacity_share), y(row.block_hit_rate)) for row in own]
-        pieces.append(svg.path(spots, class_="line thin", style=f"--c:{look.colour}"))
-        for (px, py), row in zip(spots, own, strict=True):
-            tip = (
-                f"{look.name}, {count(row.capacity_blocks)} blocks"
-                f"\nblocks {percent(row.block_hit_rate)}"
-                f"\ntokens {percent(row.token_hit_rate)}"
-                f"\nmean over requests {percent(row.request_hit_rate)}"
-            )
-            pieces.append(mark(look, px, py, 4.0, "spot", tip))
-            labels.block(px, py)
-    best = {row.capacity_share: row.opt for row in rows}
-    opt = [(x(share), y(best[share])) for share in shares]
-    ideal = y(rows[0].ideal)
-    pieces.append(svg.path(opt, class_="bound"))
-    pieces.append(svg.path([(FRAME.x0, ideal), (FRAME.x1, ideal)], class_="bound"))
-    pieces.append(labels.add(*opt[0], "Belady", "name bound-name"))
-    pieces.append(labels.add(FRAME.x1, ideal, "no limit", "name bound-name", ABOVE_LINE))
-    said = f"Share of blocks found over capacity, {rows[0].trace}."
-    return svg.chart(FRAME, axes + "".join(pieces), said)
+        if not ticks or math.log(share / ticks[-1]) > apart:
+            ticks.append(share)
+    axes.set_xticks(ticks, [capacity(share) for share in ticks])
+    axes.minorticks_off()
+    axes.grid(visible=False, axis="x")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
+
+
+def _bounds(drawn: Picture, axes: "Axes", rows: Sequence[RequestsRow]) -> None:
+    """Belady's optimum at each capacity, and what no limit finds."""
+    dashed: Any = {"color": colour("muted"), "linewidth": 0.9, "linestyle": (0, (4, 3))}
+    best = sorted({row.capacity_share: row.opt for row in rows}.items())
+    axes.plot([share for share, _ in best], [opt for _, opt in best], **dashed)
+    axes.axhline(rows[0].ideal, **dashed)
+    labels = Labels(drawn, axes, 7.0 if drawn.paper else 8.5)
+    for row in rows:
+        labels.block(row.capacity_share, row.block_hit_rate, 4.0)
+    said: Any = {"color": colour("muted"), "style": "italic"}
+    labels.add(*best[0], "Belady", **said)
+    labels.add(axes.get_xlim()[1], rows[0].ideal, "no limit", ABOVE_LINE, **said)
 
 
 def _best_table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:

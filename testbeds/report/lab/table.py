@@ -23,7 +23,7 @@ from offstage.testbeds.report.lab.series import (
 )
 from offstage.testbeds.report.page.markup import swatch
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.tags import tag
 
 __all__ = ["glossary", "lab_table", "points_section"]
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ __all__ = [
     "holds_lab_summary",
     "read_json",
     "read_lab_summary",
+    "read_struct",
     "read_summary",
     "write_bytes",
     "write_lab_summary",
@@ -39,6 +40,7 @@ __all__ = [
     "write_text",
 ]
 
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 SUMMARY_NAME = "summary.json"
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
 SHARES = (
@@ -75,6 +77,15 @@ def read_json(path: str | Path, mend: str) -> tuple[bytes, str]:
         return path.read_bytes(), str(path)
     except OSError as error:
         raise BadInput(error.strerror or "cannot be read", str(path), mend) from None
+
+
+def read_struct(path: Path, kind: type[Kind], mend: str) -> Kind:
+    """The JSON of a page as the struct that it was made from. BadInput for what is none."""
+    data, where = read_json(path, mend)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"cannot be read: {error}", where, mend) from None
 
 
 def read_summary(path: str | Path) -> Summary:

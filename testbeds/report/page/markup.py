@@ -15,7 +15,7 @@ from string import Template
 from typing import Any
 
 from offstage.testbeds.report.page.numbers import show
-from offstage.testbeds.report.page.svg import attributes, tag
+from offstage.testbeds.report.page.tags import attributes, tag
 
 __all__ = [
     "Segment",

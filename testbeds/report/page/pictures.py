@@ -3,14 +3,16 @@
 A picture is drawn once. While matplotlib draws, its colours are those of the page's light theme;
 afterwards they become the page's CSS variables, so that the picture follows the reader's theme. Its
 text stays text, in the page's font, and a tip is shown by the page's own script. For a paper the
-same drawing is a file, in black on white. The same figure gives the same bytes either way. Why
-matplotlib: docs/decisions/0032-pictures-by-matplotlib.md.
+same drawing is a file, in black on white. The same figure gives the same bytes either way. What is
+drawn where and how large: `plot.py`. Why matplotlib: docs/decisions/0032-pictures-by-matplotlib.md.
 """
 
 import contextlib
 import functools
+import hashlib
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
@@ -23,8 +25,18 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
-__all__ = ["LINE_STYLES", "Picture", "colour", "for_paper", "picture", "plain_logs", "rgb"]
+__all__ = [
+    "COLUMN_INCHES",
+    "LINE_STYLES",
+    "Picture",
+    "colour",
+    "for_paper",
+    "picture",
+    "plain_logs",
+    "rgb",
+]
 
 PAGE = "offstage.testbeds.report.page"
 LINE_STYLES: dict[str, Any] = {
@@ -39,6 +51,8 @@ PX_PER_INCH = 100
 
 COLUMN_INCHES = 3.4
 """A column of a paper in two columns."""
+SLIM_INCHES = 6.0
+"""Narrower pictures have their legend below."""
 PAPER_DOTS_PER_INCH = 300
 UNDATED: dict[str, dict[str, Any]] = {
     "svg": {"Date": None},
@@ -58,47 +72,100 @@ _INDENT = re.compile(r"\n\s*")
 _PART = re.compile(r'<g id="([^"]*)"')
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _FONT = re.compile(r"font: ([^;\"]*?)([\d.]+px) [^;\"]*|font-family: [^;\"]*;? ?")
+_NAMED = re.compile(r'\bid="([^"]+)"')
+_NAME_USED = re.compile(r"#([mpCh][\w-]+)")
+_FRACTION = re.compile(r"(?<![\w.#-])(-?\d+\.\d{2})\d+")
+_VAR = re.compile(r"var\(--([\w-]+)\)")
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.DOTALL)
 
 
 class Picture:
-    """One figure under way. `tip` gives an artist what hovering says, `svg` is the markup."""
+    """One figure under way. `tip` gives an artist what hovering says, `svg` is the markup. `paper`:
+    it is for print, where nobody hovers and no legend of the page stands beside it."""
 
-    def __init__(self, figure: "Figure") -> None:
+    def __init__(self, figure: "Figure", paper: bool = False) -> None:
         self.figure = figure
+        self.paper = paper
         self._marks: list[str] = []
+
+    @property
+    def slim(self) -> bool:
+        """Whether there is room for one column only."""
+        return self.figure.get_figwidth() < SLIM_INCHES
 
     def axes(self) -> "Axes":
         """The axes of a picture that has one pair."""
         return self.figure.subplots()
 
-    def tip(self, artist: "Artist", text: str) -> None:
-        """What hovering over the artist says."""
-        self._mark(artist, f'data-tip="{escape(text)}"')
+    def tip(self, artist: "Artist", text: str, *, spot: str = "") -> None:
+        """What hovering over the artist says; a `spot` of that class is reached by the keyboard
+        too."""
+        read = escape(text.replace("\n", ", "))
+        reached = f'class="{spot}" tabindex="0" aria-label="{read}" ' if spot else ""
+        self._mark(artist, f'{reached}data-tip="{escape(text)}"')
+
+    def band(self, axes: "Axes", low: float, high: float, text: str) -> None:
+        """An unseen column from `low` to `high` in data that says something when hovered."""
+        if not self.paper:
+            span = axes.axvspan(low, high, facecolor="none", edgecolor="none", zorder=9)
+            self._mark(span, f'class="band" data-tip="{escape(text)}"')
 
     def crisp(self, artist: "Artist") -> None:
         """Its edges lie on whole pixels: cells that touch show no seam."""
         self._mark(artist, 'shape-rendering="crispEdges"')
 
+    def halo(self, text: "Text") -> None:
+        """What lies behind the text stays readable through a rim in the page's colour."""
+        self._mark(text, 'class="halo"')
+
+    def legend(self, axes: "Axes", **options: Any) -> None:
+        """The labelled lines of the axes: beside them, below them where there is little room."""
+        handles, names = axes.get_legend_handles_labels()
+        self.keys(handles, names, **options)
+
+    def keys(self, handles: Any, names: Any, **options: Any) -> None:
+        """A legend of its own, at the same places."""
+        if not names:
+            return
+        if self.slim:
+            longest = max(len(name) for name in names)
+            columns = 1 if longest > 26 else 2 if longest > 12 else 3
+            options = {"loc": "outside lower left", "ncols": columns, **options}
+        else:
+            options = {"loc": "outside right upper", **options}
+        self.figure.legend(handles, names, **options)
+
+    def settle(self) -> None:
+        """The layout as it will be: from here on, where a point of data stands is known."""
+        with _any_letter():
+            self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")
+
     def _mark(self, artist: "Artist", attribute: str) -> None:
         artist.set_gid(f"mark{len(self._marks)}")
         self._marks.append(attribute)
 
-    def svg(self, summary: str) -> str:
-        """The markup; `summary` is for readers who do not see it. The picture is done."""
+    def svg(self, summary: str, scroll: bool = False) -> str:
+        """The markup; `summary` is for readers who do not see it. `scroll`: it is never shown
+        narrower than it was drawn. The picture is done."""
         out = io.BytesIO()
-        self.figure.savefig(out, format="svg", metadata={"Date": None})
+        with _any_letter():
+            self.figure.savefig(out, format="svg", metadata={"Date": None})
         text = out.getvalue().decode()
         text = _LEFT_OUT.sub("", text[text.index("<svg") :])
         text = _PART.sub(self._part, text)
         text = _COLOUR.sub(lambda found: _variables().get(found[0], found[0]), text)
-        text = _FONT.sub(lambda found: f"font-size: {found[2]}" if found[2] else "", text)
+        text = _FONT.sub(
+            lambda found: f"font-size: calc({found[2]}*var(--text))" if found[2] else "", text
+        )
         head, _, body = text.partition(">")
+        body = self._own_names(_FRACTION.sub(r"\1", body), summary)
         box = re.search(r'viewBox="[^"]*"', head)
         assert box is not None, "matplotlib writes a viewBox"
         width_px = round(self.figure.get_figwidth() * PX_PER_INCH)
+        held = f' style="min-width:{width_px}px"' if scroll else ""
         return (
-            f'<svg class="picture" {box[0]} style="max-width:{width_px}px" role="img" '
+            f'<svg class="picture" {box[0]}{held} role="img" '
             f'aria-label="{escape(summary)}">{_INDENT.sub(chr(10), body).strip()}'
         )
 
@@ -107,10 +174,19 @@ class Picture:
         refuses, BadInput for a folder that is none."""
         for kind, undated in UNDATED.items():
             out = io.BytesIO()
-            self.figure.savefig(out, format=kind, metadata=undated, dpi=PAPER_DOTS_PER_INCH)
+            with _any_letter():
+                self.figure.savefig(out, format=kind, metadata=undated, dpi=PAPER_DOTS_PER_INCH)
             path = folder / f"{name}.{kind}"
             write_bytes(path, out.getvalue())
             yield kind, path
+
+    def _own_names(self, body: str, summary: str) -> str:
+        """Names of paths that no other picture of the page has: short ones."""
+        names = list(dict.fromkeys(_NAMED.findall(body)))
+        own = hashlib.sha256(f"{summary}{body}".encode()).hexdigest()[:8]
+        short = {name: f"{own}{at:x}" for at, name in enumerate(names)}
+        body = _NAMED.sub(lambda found: f'id="{short[found[1]]}"', body)
+        return _NAME_USED.sub(lambda found: f"#{short.get(found[1], found[1])}", body)
 
     def _part(self, found: re.Match[str]) -> str:
         """A group without its name, which another picture of the page has too; with its mark."""
@@ -118,6 +194,14 @@ class Picture:
         if name.startswith("mark") and name[4:].isdigit():
             return f"<g {self._marks[int(name[4:])]}"
         return "<g"
+
+
+@contextlib.contextmanager
+def _any_letter() -> Iterator[None]:
+    """A name may hold letters that matplotlib's own font lacks: a browser has others."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")
+        yield
 
 
 @contextlib.contextmanager
@@ -137,7 +221,7 @@ def for_paper(width: float = COLUMN_INCHES, height: float = 2.4) -> Iterator[Pic
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({**_style(), **PAPER}):
-        yield Picture(Figure(figsize=(width, height), layout="constrained"))
+        yield Picture(Figure(figsize=(width, height), layout="constrained"), paper=True)
 
 
 def plain_logs(axes: "Axes", *, x: str = "", y: str = "") -> None:
@@ -157,8 +241,8 @@ def plain_logs(axes: "Axes", *, x: str = "", y: str = "") -> None:
 
 
 def colour(name: str) -> str:
-    """The CSS variable `--name` as matplotlib takes it."""
-    return _colours()[name]
+    """The CSS variable `--name`, or one in full as `var(--name)`, as matplotlib takes it."""
+    return _colours()[_VAR.sub(r"\1", name)]
 
 
 def rgb(name: str) -> list[float]:
@@ -183,6 +267,8 @@ def _variables() -> dict[str, str]:
 def _style() -> Any:  # the keys are literals of matplotlib's own
     ink, muted, grid = colour("soft"), colour("muted"), colour("grid")
     return {
+        # A name is text, whatever it holds: `$` begins no formula.
+        "text.parse_math": False,
         "svg.fonttype": "none",
         "svg.hashsalt": "offstage",
         "font.size": 8.5,

@@ -14,7 +14,7 @@ from rich.text import Text
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.markup import chip
 from offstage.testbeds.report.page.numbers import ratio, show
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.tags import tag
 from offstage.testbeds.report.run.definitions import definition
 from offstage.testbeds.report.run.runs import Group, baseline, groups, label, subject
 

@@ -12,11 +12,13 @@ from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.files import write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, swatch, tile
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, show, size
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.plot import Figure
+from offstage.testbeds.report.page.tags import tag
 from offstage.testbeds.report.run.baselines import baselines_section
+from offstage.testbeds.report.run.curve import curve_figure
 from offstage.testbeds.report.run.definitions import DEFINITIONS, PROVENANCE_TEXTS, definition
-from offstage.testbeds.report.run.figures import curve_figure, fates_figure, served_figure
-from offstage.testbeds.report.run.plots import Colours, hit_rate_figure, lead_figure, stall_figure
+from offstage.testbeds.report.run.figures import fates_figure, served_figure
+from offstage.testbeds.report.run.plots import Colours, hit_rate_figure, leads_figure, stall_figure
 from offstage.testbeds.report.run.runs import (
     Group,
     baseline,
@@ -33,6 +35,7 @@ __all__ = [
     "best",
     "cell",
     "console_table",
+    "figures_of",
     "glossary",
     "render",
     "runs_section",
@@ -173,21 +176,10 @@ def write_report(summary: Summary, path: str | Path) -> None:
 def render(summary: Summary) -> str:
     """The page as text."""
     found = groups(summary.runs)
-    colours = set_colours(summary.runs)
-    sections = []
+    sections: list[str] = []
     if found:
-        sections = [
-            runs_section(found, colours),
-            baselines_section(summary),
-            hit_rate_figure(found, colours),
-            served_figure(found, colours),
-            lead_figure(found, colours),
-            stall_figure(found, colours),
-            curve_figure(found, summary.curve, colours),
-            fates_figure(found, colours),
-            timeline_figure(summary),
-            stages_figure(found),
-        ]
+        sections = [runs_section(found, set_colours(summary.runs)), baselines_section(summary)]
+        sections += [str(one) for one in figures_of(summary)]
     return page(
         title=f"Offstage: {_title(summary)}",
         sentence=summary.sentence,
@@ -197,6 +189,24 @@ def render(summary: Summary) -> str:
         foot=_foot(summary),
         version=summary.version,
     )
+
+
+def figures_of(summary: Summary) -> list[Figure | str]:
+    """Every figure of the page, or what stands there where there is nothing to draw."""
+    found, colours = groups(summary.runs), set_colours(summary.runs)
+    if not found:
+        return []
+    figures = [
+        hit_rate_figure(found, colours),
+        served_figure(found, colours),
+        leads_figure(found, colours),
+        stall_figure(found, colours),
+        curve_figure(found, summary.curve, colours),
+        fates_figure(found, colours),
+        timeline_figure(summary),
+        stages_figure(found),
+    ]
+    return [one for one in figures if one is not None]
 
 
 def _title(summary: Summary) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from offstage.testbeds.report.page import svg
-from offstage.testbeds.report.page.markup import figure, panel, panels
 from offstage.testbeds.report.page.numbers import clock_ns, count
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.pictures import Picture, colour
+from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.run.plots import heading
 from offstage.testbeds.report.run.runs import Group, subject
 
 __all__ = ["stages_figure"]
@@ -28,22 +29,19 @@ STAGE_TEXTS = {
     "write_service": "storage writes",
 }
 FIGURES = ("ns_p50", "ns_p90", "ns_p99", "ns_max")
-ROW = 22.0
+ROW_INCHES = 0.22
 LOW_NS, HIGH_NS = 10.0, 1e9
 
 
-def stages_figure(groups: Sequence[Group]) -> str:
-    """One panel for each storage whose leading run was timed; empty where none was."""
+def stages_figure(groups: Sequence[Group]) -> Figure | None:
+    """One panel for each storage whose leading run was timed; None where none was."""
     timed = [(group, subject(group).stages) for group in groups if subject(group).stages]
     if not timed:
-        return ""
-    return figure(
+        return None
+    return Figure(
         "stages",
         "Where time goes",
-        panels([
-            panel(group.title, group.provenance, _plot(stages) + _table(stages))
-            for group, stages in timed
-        ]),
+        [_plot(group, stages) for group, stages in timed],
         "Of the run with the most prefetchers: from the median to the 99th percentile of each "
         "stage on a block's way, on a logarithmic scale. One in 31 is timed; a quantile is at "
         "most an eighth too large.",
@@ -54,20 +52,30 @@ def _rows(stages: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[st
     return [(STAGE_TEXTS[name], stages[name]) for name in STAGE_TEXTS if name in stages]
 
 
-def _plot(stages: Mapping[str, Mapping[str, Any]]) -> str:
+def _plot(group: Group, stages: Mapping[str, Mapping[str, Any]]) -> Plot:
     rows = _rows(stages)
-    frame = svg.Frame(height=ROW * len(rows) + 48, left=148, top=4)
-    x = svg.Log(LOW_NS, HIGH_NS, frame.x0, frame.x1)
-    pieces = [svg.x_axis(frame, [(x(tick), clock_ns(tick)) for tick in x.ticks()[::2]], "time")]
-    for number, (name, stage) in enumerate(rows):
-        y = frame.y1 + ROW * (number + 0.5)
-        begin, end = x(stage["ns_p50"]), x(stage["ns_p99"])
-        tip = f"{name}\n" + ", ".join(f"{key[3:]} {clock_ns(stage[key])}" for key in FIGURES)
-        pieces.append(svg.text(frame.x0 - 6, y + 4, name, class_="tick end"))
-        pieces.append(tag("rect", x=begin, y=y - 4, width=max(end - begin, 3.0), height=8,
-                         fill="var(--muted)", data_tip=tip))  # fmt: skip
+
+    def draw(drawn: Picture) -> None:
+        axes = drawn.axes()
+        axes.set_xscale("log")
+        axes.set(xlim=(LOW_NS, HIGH_NS), ylim=(len(rows) - 0.5, -0.5), xlabel="time")
+        for at, (name, stage) in enumerate(rows):
+            begin, end = max(stage["ns_p50"], LOW_NS), max(stage["ns_p99"], LOW_NS)
+            (bar,) = axes.barh(at, max(end - begin, 0.15 * begin), 0.36, begin,
+                               color=colour("muted"))  # fmt: skip
+            tip = ", ".join(f"{key[3:]} {clock_ns(stage[key])}" for key in FIGURES)
+            drawn.tip(bar, f"{name}\n{tip}", spot="spot")
+        ticks = [10.0**power for power in range(1, 10, 2)]
+        axes.set_xticks(ticks, [clock_ns(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+        axes.grid(visible=False, axis="y")
+
     said = "; ".join(f"{name} {clock_ns(stage['ns_p50'])} median" for name, stage in rows)
-    return svg.chart(frame, "".join(pieces), said)
+    height = 0.7 + ROW_INCHES * len(rows)
+    return Plot(f"stages {group.title}", said, draw, height=height,
+                heading=heading(group.title, group.provenance), below=_table(stages),
+                paper_height=height)  # fmt: skip
 
 
 def _table(stages: Mapping[str, Mapping[str, Any]]) -> str:

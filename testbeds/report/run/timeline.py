@@ -9,15 +9,18 @@ from typing import Any
 
 from offstage.bindings.units import format_rate
 from offstage.testbeds.live.results import RunResult, Summary
-from offstage.testbeds.report.page import svg
-from offstage.testbeds.report.page.markup import figure, key, legend, panel, panels
+from offstage.testbeds.report.page.markup import key, legend
 from offstage.testbeds.report.page.numbers import milliseconds, show
-from offstage.testbeds.report.page.svg import tag
+from offstage.testbeds.report.page.pictures import Picture, colour
+from offstage.testbeds.report.page.plot import PAGE_INCHES, Figure, Plot
+from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.run.plots import heading
 from offstage.testbeds.report.run.runs import Group, groups, label, subject
 
 __all__ = ["timeline_figure"]
 
-ROW, BAR = 30.0, 18.0
+BAR = 0.6
+"""Of the height of a row."""
 # By row, from the top: its name, and the lanes drawn in it.
 ROWS = (("kernel", ("compute", "pace", "stall")), ("copies", ("copy",)), ("fetches", ("fetch",)))
 COLOURS = {
@@ -33,17 +36,17 @@ TEXTS = {
 }
 
 
-def timeline_figure(summary: Summary) -> str:
-    """Empty where no run has a timeline."""
-    pieces = []
+def timeline_figure(summary: Summary) -> Figure | None:
+    """None where no run has a timeline."""
+    plots = []
     for group in groups(summary.runs):
         shown = _shown(group, summary.ahead)
         longest = max((_end(run) for _, run in shown), default=0.0)
-        pieces += [panel(title, group.provenance, _plot(run, longest)) for title, run in shown]
-    if not pieces:
-        return ""
-    keys = [key(COLOURS[lane], TEXTS[lane]) for lane in COLOURS]
-    return figure("timeline", "One token in time", panels(pieces), _caption(summary), legend(keys))
+        plots += [_plot(title, group.provenance, run, longest) for title, run in shown]
+    if not plots:
+        return None
+    keys = legend([key(COLOURS[lane], TEXTS[lane]) for lane in COLOURS])
+    return Figure("timeline", "One token in time", plots, _caption(summary), keys)
 
 
 def _shown(group: Group, ahead: Sequence[RunResult]) -> list[tuple[str, RunResult]]:
@@ -75,24 +78,39 @@ def _end(run: RunResult) -> float:
     return max((float(span[3]) for span in run.timeline["spans"]), default=0.0)
 
 
-def _plot(run: RunResult, longest_us: float) -> str:
-    frame = svg.Frame(height=ROW * len(ROWS) + 48, left=56, top=4)
-    x = svg.Linear(0.0, longest_us / 1e3, frame.x0, frame.x1)
-    pieces = [svg.x_axis(frame, [(x(tick), f"{tick:g}") for tick in x.ticks(6)], "ms")]
-    for number, (name, lanes) in enumerate(ROWS):
-        y = frame.y1 + ROW * number + (ROW - BAR) / 2
-        pieces.append(svg.text(frame.x0 - 6, y + BAR / 2 + 4, name, class_="tick end"))
-        spans = [one for one in run.timeline["spans"] if one[0] in lanes]
-        depths = _depths(spans) if name == "fetches" else [0] * len(spans)
-        high = BAR / (1 + max(depths, default=0))
-        for (lane, layer, begin, end), depth in zip(spans, depths, strict=True):
-            left, right = x(begin / 1e3), x(end / 1e3)
-            pieces.append(tag(
-                "rect", x=left, y=y + high * depth, width=max(right - left, 0.4), height=high,
-                fill=COLOURS[lane], opacity=1.0 if layer % 2 else 0.6,
-                data_tip=f"layer {layer}: {TEXTS[lane]}\n{milliseconds((end - begin) / 1e3)}",
-            ))  # fmt: skip
-    return svg.chart(frame, "".join(pieces), _said(run)) + tag("p", _said(run), class_="caption")
+def _plot(title: str, provenance: str, run: RunResult, longest_us: float) -> Plot:
+    said = _said(run)
+
+    def draw(drawn: Picture) -> None:
+        axes = drawn.axes()
+        axes.set(xlim=(0.0, longest_us / 1e3), ylim=(len(ROWS) - 0.5, -0.5), xlabel="ms")
+        axes.set_yticks(range(len(ROWS)), [name for name, _ in ROWS])
+        axes.grid(visible=False)
+        for row, (name, lanes) in enumerate(ROWS):
+            spans = [one for one in run.timeline["spans"] if one[0] in lanes]
+            depths = _depths(spans) if name == "fetches" else [0] * len(spans)
+            high = BAR / (1 + max(depths, default=0))
+            for (lane, layer, begin, end), depth in zip(spans, depths, strict=True):
+                (bar,) = axes.barh(
+                    row - BAR / 2 + high * depth, (end - begin) / 1e3, high, begin / 1e3,
+                    align="edge", color=colour(COLOURS[lane]), linewidth=0,
+                    alpha=1.0 if layer % 2 else 0.6,
+                )  # fmt: skip
+                tip = f"layer {layer}: {TEXTS[lane]}\n{milliseconds((end - begin) / 1e3)}"
+                drawn.tip(bar, tip)
+        if drawn.paper:
+            _legend(drawn)
+
+    return Plot(f"timeline {title}", said, draw, height=1.75,
+                heading=heading(title, provenance), below=tag("p", said, class_="caption"),
+                paper_inches=PAGE_INCHES, paper_height=1.9)  # fmt: skip
+
+
+def _legend(drawn: Picture) -> None:
+    from matplotlib.patches import Patch
+
+    keys = [Patch(color=colour(COLOURS[lane])) for lane in COLOURS]
+    drawn.keys(keys, [TEXTS[lane] for lane in COLOURS], loc="outside lower center", ncols=3)
 
 
 def _depths(spans: Sequence[Sequence[Any]]) -> list[int]:

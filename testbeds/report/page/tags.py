@@ -1,0 +1,23 @@
+"""One element of markup; attributes are escaped here."""
+
+from html import escape
+
+__all__ = ["attributes", "tag"]
+
+
+def attributes(**values: object) -> str:
+    """` a="b" ...`, escaped; `_` in a name stands for `-`, a trailing one is dropped."""
+    shown = []
+    for name, value in values.items():
+        if value is None or value == "":
+            continue
+        value = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+        name = name.rstrip("_").replace("_", "-")
+        shown.append(f' {name}="{escape(str(value), quote=True)}"')
+    return "".join(shown)
+
+
+def tag(element: str, content: str | None = None, /, **values: object) -> str:
+    """One element; `content` is markup already. Without it the element is empty."""
+    start = f"<{element}{attributes(**values)}"
+    return f"{start}/>" if content is None else f"{start}>{content}</{element}>"

@@ -1,0 +1,126 @@
+"""Is every figure of every page a file at the size of a paper, from one command, the same twice?"""
+
+import json
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offstage.testbeds.cli import run as offstage
+from offstage.testbeds.cli.paper_figures import figures_of_file
+from offstage.testbeds.report import write_summary
+from offstage.testbeds.report.compare.page import figures_of as figures_of_comparison
+from offstage.testbeds.report.lab.pareto import pareto_figure
+from offstage.testbeds.report.lab.series import view_of
+from offstage.testbeds.report.page.files import as_json, write_lab_summary, write_text
+from offstage.testbeds.report.page.pictures import COLUMN_INCHES, PAPER_DOTS_PER_INCH
+from offstage.testbeds.report.page.plot import PAGE_INCHES, Figure, Plot, write_figures
+
+from .compare_synthetic import comparison
+
+ENGINE = {
+    "arms": {"without": {"first_s": [0.1, 0.4, 0.2]}, "tier": {"first_s": [0.05, 0.2, 0.1]}},
+    "tokens": [10, 20], "requests": 3, "trace": "t", "rounds": 1, "scale": 1.0, "hurry": 2.0,
+    "reuse": 0.5, "storage": "emulated", "provenance": "emulated",
+}  # fmt: skip
+
+
+def widths_inches(folder: Path) -> set[float]:
+    """Of the PNG files, by their headers."""
+    found = set()
+    for path in folder.glob("*.png"):
+        width, _ = struct.unpack(">II", path.read_bytes()[16:24])
+        found.add(round(width / PAPER_DOTS_PER_INCH, 1))
+    return found
+
+
+def names_of(sections: Sequence[object]) -> list[str]:
+    return [one.name for one in sections if isinstance(one, Figure)]
+
+
+def test_the_command_writes_every_figure_of_a_demo(
+    made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the page by name, bars of markup too, each as SVG, PDF and PNG."""
+    stage = {"count": 70, "ns_mean": 5e4, "ns_p50": 1023, "ns_p90": 90_000, "ns_p99": 120_000,
+             "ns_max": 130_000, "overflow": 0}  # fmt: skip
+    spans = [["fetch", 0, 0.0, 900.0], ["stall", 0, 50.0, 900.0], ["compute", 1, 900.0, 1_400.0]]
+    full = {"stages": {"copy": stage}, "timeline": {"tick": 7, "source": "x", "spans": spans}}
+    summary = made.summary(runs=[made.run((), hit_rate=0.8), made.run(("window",), **full)])
+    write_summary(summary, tmp_path / "summary.json")
+    out = tmp_path / "figures"
+    assert offstage(["report", str(tmp_path), "--figures", str(out), "--format", "json"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    sections = {name.partition(".")[0].partition("-synthetic")[0] for name in files}
+    assert sections == {
+        "steps", "served", "lead", "stall", "hits-over-traffic", "fates", "timeline", "stages",
+    }  # fmt: skip
+    assert sorted(out.iterdir()) == sorted(Path(one) for one in files.values())
+    assert len(files) == 3 * len(sections) and widths_inches(out) == {COLUMN_INCHES, PAGE_INCHES}
+    texts = [path.read_text(encoding="utf-8") for path in out.glob("*.svg")]
+    assert all("<text" in text and "var(--" not in text for text in texts), "text, and for print"
+    assert not (tmp_path / "report.html").exists(), "figures are all that was asked for"
+
+
+def test_a_lab_run_and_a_comparison_have_theirs(lab: SimpleNamespace, tmp_path: Path) -> None:
+    """Every section of the page that is a picture, and nothing twice."""
+    write_lab_summary(lab.summary(), tmp_path / "summary.json")
+    names = names_of(figures_of_file(tmp_path / "summary.json"))
+    assert names == ["pareto", "buffer", "hints", "misses", "layers", "lead", "requests"]
+    found = comparison()
+    write_text(tmp_path / "compare.json", as_json(found))
+    again = names_of(figures_of_file(tmp_path / "compare.json"))
+    assert again == names_of(figures_of_comparison(found)) and len(again) == 7
+
+
+def test_an_engines_file_has_its_own_and_another_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = tmp_path / "engine.json"
+    bench.write_text(json.dumps(ENGINE))
+    assert offstage(["report", str(bench), "--figures", str(tmp_path / "out")]) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "first-token.svg", "first-token.pdf", "first-token.png",
+    }  # fmt: skip
+    bench.write_text('{"arms": 7}')
+    for given in (bench, tmp_path / "out", tmp_path / "nowhere"):
+        capsys.readouterr()
+        assert offstage(["report", str(given), "--figures", str(tmp_path / "more")]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_same_figure_gives_the_same_bytes(lab: SimpleNamespace, tmp_path: Path) -> None:
+    """No date, no random name: a page and its files can be compared byte by byte."""
+    summary = lab.summary(points=lab.points(policies=("none", "ema"), buffers=(1.0, 2.0)))
+    path = tmp_path / "summary.json"
+    write_lab_summary(summary, path)
+    pages = [str(figures_of_file(path)[0]) for _ in range(2)]
+    assert pages[0] == pages[1]
+    written = [write_figures(figures_of_file(path)[:1], tmp_path / name) for name in "ab"]
+    for kind in ("svg", "pdf", "png"):
+        one, other = (paths[f"hits-over-traffic.{kind}"].read_bytes() for paths in written)
+        assert one == other and len(one) > 1_000
+
+
+def test_names_of_plots_are_file_names_and_no_two_are_one(tmp_path: Path) -> None:
+    plots = [Plot(name, "", lambda drawn: None) for name in ("../a b", "a/B", "é" * 200, "x" * 99)]
+    paths = write_figures([Figure("f", "t", plots, ""), "a section of markup"], tmp_path)
+    assert {"a-b.svg", "a-b-2.svg", "figure.svg"} <= set(paths)
+    assert all(path.parent == tmp_path and len(path.name) < 80 for path in paths.values())
+
+
+def test_a_page_shows_what_the_files_hold(lab: SimpleNamespace) -> None:
+    """Alone, a picture is drawn wide and once more for phones; beside others once. No two names in
+    a page are the same."""
+    few: dict[str, Any] = {"policies": ("none", "ema"), "buffers": (1.0, 2.0), "seeds": (1,)}
+    alone = lab.points(**few)
+    beside = alone + lab.points(**few, hbm_pool_over_k=2.0)
+    for points, wide in ((alone, 1), (beside, 0)):
+        text = str(pareto_figure(view_of(points)))
+        assert text.count("<svg") == 2 and text.count('class="wide"') == wide
+        names = re.findall(r'\bid="([^"]+)"', text)
+        assert len(names) == len(set(names))

@@ -161,6 +161,9 @@ def engine(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each arm")] = 3,
     context: Annotated[int, typer.Option("--context", min=128, help="of the model")] = 8192,
     backend: Annotated[str, typer.Option("--backend", help="the daemon's storage")] = "io_uring",
+    disaggregated: Annotated[
+        bool, typer.Option("--disaggregated", help="one engine prefills, another decodes")
+    ] = False,
     page: Annotated[Path | None, typer.Option("--page", help="also write the report")] = None,
     seed: SeedOption = 1,
     out: OutOption = None,
@@ -168,14 +171,17 @@ def engine(
 ) -> None:
     """vLLM with and without the tier: times to the first token, hits by tier, regret."""
     from offstage import __version__
-    from offstage.testbeds.bench.engines.arms import bed_of, bench_engine
+    from offstage.testbeds.bench.engines.apart import bench_apart
+    from offstage.testbeds.bench.engines.arms import bench_engine
     from offstage.testbeds.bench.engines.arrivals import arrivals_of
+    from offstage.testbeds.bench.engines.bed import bed_of
     from offstage.testbeds.report.engine import write_page
 
     bed = bed_of(python, model, context, backend)
     traffic = arrivals_of(trace, count=requests, context_tokens=context, seconds=seconds,
                           vocabulary=bed.vocabulary, outputs=4, seed=seed)  # fmt: skip
-    result = bench_engine(bed, traffic, rounds=rounds, say=_say)
+    bench_it = bench_apart if disaggregated else bench_engine
+    result = bench_it(bed, traffic, rounds=rounds, say=_say)
     if page is not None:
         write_page(result, page, __version__)
     _finish("engine", result, out, form)

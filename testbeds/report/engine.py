@@ -64,7 +64,7 @@ def render(found: Mapping[str, Any], version: str) -> str:
 
 def figures_of(found: Mapping[str, Any]) -> list[Figure]:
     """Every figure of the page."""
-    caption = f"Time from a request's arrival to its first token. {_scale(found)}"
+    caption = f"Time from a request's arrival to its first token. {_apart(found)}{_scale(found)}"
     return [Figure("together", "Requests as they came", [_curves(found["arms"])], caption)]
 
 
@@ -72,6 +72,17 @@ def _sentence(found: Mapping[str, Any]) -> str:
     medians = {name: statistics.median(one["first_s"]) for name, one in found["arms"].items()}
     told = ", ".join(f"{name} {value * 1e3:.0f} ms" for name, value in medians.items())
     return f"Median time to the first token: {told}."
+
+
+def _apart(found: Mapping[str, Any]) -> str:
+    if not found.get("apart"):
+        return ""
+    return (
+        "One engine prefills and another decodes, on half of the cores each; the first token is "
+        "the decoding one's, which in the arm \"recompute\" computes the prompt itself. "
+        "File system, and tier in turn: it is asked when the prefilling one has ended; streamed: "
+        "both are asked at once. "
+    )
 
 
 def _scale(found: Mapping[str, Any]) -> str:

@@ -14,6 +14,9 @@ import zmq
 from live_daemon import TENANT, Tier, daemon, until
 
 import offstage
+from offstage.testbeds.bench.engines.apart import ARMS, bench_apart
+from offstage.testbeds.bench.engines.arrivals import arrivals_of
+from offstage.testbeds.bench.engines.bed import bed_of
 
 MEND = "the environment of vLLM: OFFSTAGE_VLLM=its folder (docs/how-to/vllm.md)"
 ENGINE = Path(__file__).resolve().parents[1] / "reference/vllm_engine.py"
@@ -111,11 +114,12 @@ def test_what_is_generated_is_the_same_with_the_tier(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
     """Does vLLM generate the same with the tier as without: when it fills it, when another engine
-    reuses what the first one stored, when an object is truncated, which it then stores again, and
-    when the daemon is lost?"""
+    reuses what the first one stored, when an object is truncated, which it then stores again, when
+    another engine's prefill is waited for in vain, and when the daemon is lost?"""
     prompts = [prompt(n) for n in range(4)]
     with engine(python, model, tmp_path, None) as alone:
         expected = alone.ask(*prompts)
+        lonely = alone.ask(prompt(9))
     assert expected["reused"] == [0] * 4
     with daemon(tmp_path, **SIZES) as tier:
         with engine(python, model, tmp_path, tier) as first:
@@ -129,6 +133,8 @@ def test_what_is_generated_is_the_same_with_the_tier(
             until(lambda: bool(second.ask(prompts[0], read=3) == "done"))
             healed = second.ask(prompts[0])
             assert healed == {"tokens": expected["tokens"][:1], "reused": [FULL]}
+            wish = {"offstage": {"expect": {"tokens": PROMPT, "seconds": 0.5}}}
+            assert second.ask(prompt(9), params=wish) == lonely
             tier.process.kill()
             tier.process.wait()
             assert second.ask(*prompts) == expected
@@ -177,3 +183,26 @@ def test_failures_pollute_nothing_and_all_is_told(
     first, second = (found[tuple(prompt(9)[at : at + BLOCK])] for at in (0, BLOCK))
     assert second["parent_block_hash"] == first["block_hashes"][0]
     assert any(event["type"] == "BlockRemoved" for event in ours)
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_one_engine_prefills_and_another_decodes(
+    python: Path, model: Path, tmp_path: Path
+) -> None:
+    """Are the tokens those of an engine that computes all itself when another one prefills, over
+    files and over the tier, asked in turn and at once, and is no full block computed twice?"""
+    rows = [{"timestamp": 200 * n, "input_length": 1024, "output_length": 5,
+             "hash_ids": [2 * n, 2 * n + 1]} for n in range(3)]  # fmt: skip
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bed = bed_of(python, model, 1024, "io_uring")
+    traffic = arrivals_of(trace, count=3, context_tokens=1024, vocabulary=bed.vocabulary,
+                          seconds=0.4, outputs=8, seed=1)  # fmt: skip
+    arms = bench_apart(bed, traffic, rounds=2)["arms"]
+    full = (len(traffic.requests[0].prompt) - 1) // BLOCK * BLOCK
+    assert full > 900
+    reused = {name: arm["reused"] for name, arm in arms.items()}
+    assert reused == {name: [full if name != ARMS[0] else 0] * 6 for name in ARMS}
+    for name in ARMS[2:]:
+        assert arms[name]["counters"]["fetched_tokens"] == 6 * full

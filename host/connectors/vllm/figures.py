@@ -46,7 +46,8 @@ def new_since(before: dict[str, float], now: Mapping[str, float]) -> dict[str, f
 
 @lru_cache(maxsize=1)
 def stats_class() -> type:
-    """`KVConnectorStats` of this connector: counters, which add up."""
+    """`KVConnectorStats` of this connector: counters, which add up. vLLM's workers send them to its
+    scheduler by pickle, so they have a name of this module: `OffstageStats`."""
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 
     class OffstageStats(KVConnectorStats):  # type: ignore[misc]
@@ -64,6 +65,7 @@ def stats_class() -> type:
         def is_empty(self) -> bool:
             return not self.data
 
+    OffstageStats.__qualname__ = "OffstageStats"
     return OffstageStats
 
 
@@ -90,3 +92,9 @@ def prom_class() -> type:
                     self._made[name][engine_idx].inc(value)
 
     return OffstageProm
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OffstageStats":
+        return stats_class()
+    raise AttributeError(name)

@@ -63,7 +63,7 @@ class Step:
 
 @dataclass
 class Report:
-    """What became of a step, as it goes back. vLLM would `aggregate` those of several workers."""
+    """What became of a step, as it goes back from the one worker that this connector runs with."""
 
     number: int
     tokens: int
@@ -71,10 +71,6 @@ class Report:
     waited_s: float = 0.0
     took_s: float = 0.0
     stored: list[bytes] = field(default_factory=list)
-
-    def aggregate(self, other: "Report") -> "Report":
-        """This connector runs with one worker."""
-        raise AssertionError("one worker only")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """A vLLM engine that is asked by lines of JSON; the only module that loads vLLM for a bench.
 
 `python -m ... MODEL CONNECTOR ARGUMENTS`, both as JSON: the KV transfer configuration or null, and
-vLLM's arguments. A line in is `{"id", "prompt", "outputs"}`, `{"forget": 1}`, which empties
-vLLM's own cache, or `{"told": 1}`, which asks for counters and decisions. A line out is
+vLLM's arguments. A line in is `{"id", "prompt", "outputs"}`, maybe with `salt`, vLLM's
+`cache_salt`, and `params`, transfer parameters; `{"forget": 1}`, which empties vLLM's own cache; or
+`{"told": 1}`, which asks for counters and decisions. A line out is
 `{"id", "first_s", "reused", "tokens"}`, times of the machine's monotonic clock; only lines that
 begin with MARK are answers. It ends with its input.
 """
@@ -41,9 +42,13 @@ def counted(llm: Any) -> dict[str, Any]:
 def begin(llm: Any, asked: dict[str, Any]) -> None:
     from vllm import SamplingParams, TokensPrompt
 
-    sampling = SamplingParams(temperature=0, max_tokens=asked["outputs"], ignore_eos=True)
-    llm.llm_engine.add_request(str(asked["id"]), TokensPrompt(prompt_token_ids=asked["prompt"]),
-                               sampling)  # fmt: skip
+    params = {"kv_transfer_params": asked["params"]} if asked.get("params") else None
+    sampling = SamplingParams(temperature=0, max_tokens=asked["outputs"], ignore_eos=True,
+                              extra_args=params)  # fmt: skip
+    prompt = TokensPrompt(prompt_token_ids=asked["prompt"])
+    if asked.get("salt"):
+        prompt["cache_salt"] = asked["salt"]
+    llm.llm_engine.add_request(str(asked["id"]), prompt, sampling)
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Does the vLLM connector match, plan, load and save what it should? Over stand-ins of the tier."""
 
+import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +9,9 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
+from offstage.host.connectors.vllm import Connector, _client_of
 from offstage.host.connectors.vllm.copies import Copies
+from offstage.host.connectors.vllm.figures import stats_class
 from offstage.host.connectors.vllm.hints import Hints, hints_of
 from offstage.host.connectors.vllm.plans import Gone, Plans, Report, Saved, Step, chain, salt_of
 
@@ -366,3 +370,84 @@ def test_another_size_is_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(BadInput, match="has 20 bytes here and 28"):
         Copies(None, 28).register([torch.zeros(6, 1, 1, 1), torch.zeros(12, 1, 1, 2)], 6)
+
+
+class FullAttentionSpec:
+    """Stands in for vLLM's."""
+
+
+@pytest.mark.parametrize(("workers", "policy", "specs", "what"), [
+    (2, "recompute", [FullAttentionSpec()], "one worker only"),
+    (1, "fail", [FullAttentionSpec()], "would fail its request"),
+    (1, "recompute", [FullAttentionSpec(), FullAttentionSpec()], "more than the KV of full"),
+    (1, "recompute", [object()], "more than the KV of full"),
+])  # fmt: skip
+def test_what_it_cannot_keep_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, workers: int, policy: str, specs: list[Any], what: str
+) -> None:
+    """Are several workers, another policy and other kinds of KV one line when vLLM starts?"""
+
+    class Base:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+    kinds = SimpleNamespace(FullAttentionSpec=FullAttentionSpec)
+    monkeypatch.setitem(sys.modules, "vllm.v1.kv_cache_interface", kinds)  # type: ignore[arg-type]
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(world_size=workers),
+        kv_transfer_config=SimpleNamespace(kv_load_failure_policy=policy),
+    )
+    groups = [SimpleNamespace(kv_cache_spec=one) for one in specs]
+    with pytest.raises(BadInput, match=what) as told:
+        type("It", (Connector, Base), {})(config, "role", SimpleNamespace(kv_cache_groups=groups))
+    assert "\n" not in str(told.value)
+
+
+def test_no_daemon_and_an_unknown_version_are_a_line_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no daemon answers, does vLLM start without the tier and say so; is a version that was
+    not tried said; and is a setting that is none refused?"""
+    platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
+    names = {"vllm": SimpleNamespace(__version__="9.9.9+cpu"),
+             "vllm.platforms": SimpleNamespace(current_platform=platform)}  # fmt: skip
+    for name, module in names.items():
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    model = SimpleNamespace(model="m", dtype="bf16", quantization=None, revision=None,
+                            hf_config=SimpleNamespace(to_json_string=lambda: "{}"))  # fmt: skip
+    extra: dict[str, Any] = {"endpoint": "tcp://127.0.0.1:9", "timeout_s": 0.5, "choose": False}
+    transfer = SimpleNamespace(kv_connector_extra_config=extra)
+    config = SimpleNamespace(model_config=model, kv_transfer_config=transfer)
+    assert _client_of(config, "layers") is None
+    untried, no_tier = (one.getMessage() for one in caplog.records)
+    assert "vLLM 9.9.9 was not tried" in untried
+    assert "no tier until the engine is started again" in no_tier and "\n" not in no_tier
+    extra["endpont"] = "tcp://x"
+    with pytest.raises(BadInput, match="'endpont' is no setting"):
+        _client_of(config, "layers")
+
+
+@pytest.fixture
+def vllms_stats(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A stand-in of vLLM's base class of what connectors count."""
+
+    class KVConnectorStats:
+        def __init__(self, data: dict[str, float]) -> None:
+            self.data = data
+
+    module = SimpleNamespace(KVConnectorStats=KVConnectorStats)
+    name = "vllm.distributed.kv_transfer.kv_connector.v1.metrics"
+    monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    stats_class.cache_clear()
+    yield
+    stats_class.cache_clear()
+
+
+@pytest.mark.usefixtures("vllms_stats")
+def test_what_goes_between_processes_is_found_by_its_name() -> None:
+    """vLLM's worker may be a process of its own: is each class that it sends or gets one that the
+    other side finds in its module, and do a worker's counters add up with the scheduler's?"""
+    for kind in (stats_class(), Step, Report):
+        assert getattr(sys.modules[kind.__module__], kind.__qualname__) is kind
+    ours, other = stats_class()({"get_bytes": 1.0}), stats_class()({"get_bytes": 2, "put_done": 3})
+    assert ours.aggregate(other).reduce() == {"get_bytes": 3.0, "put_done": 3}

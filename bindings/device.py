@@ -17,7 +17,7 @@ from offstage.bindings.core import INFO, RECORD, Policy, filled_policy, work_by_
 from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
 from offstage.bindings.layouts import constant
-from offstage.bindings.stages import device_stages
+from offstage.bindings.stages import device_stages, step_times
 
 __all__ = ["Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
 
@@ -290,6 +290,10 @@ class FirmwareDevice:
     def stages(self) -> dict[str, dict[str, Any]]:
         """How long each stage took since the last reset; see `bindings.stages`."""
         return device_stages(self._device)
+
+    def step_times(self, tenant: int) -> dict[str, Any]:
+        """Where the time of a tenant's steps went since the last reset; see `bindings.stages`."""
+        return step_times(self._device, tenant)
 
     def storage_name(self) -> str:
         """The storage in use: io_uring, posix, emulated."""

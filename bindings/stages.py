@@ -8,14 +8,19 @@ ofs_stage` in ofs_base.h.
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import names
 
-__all__ = ["STAGES", "device_stages", "driver_stages", "show", "switch_device"]
+__all__ = ["PARTS", "STAGES", "device_stages", "driver_stages", "show", "step_times",
+           "switch_device"]  # fmt: skip
 
 QUANTILES = {"ns_p50": 500, "ns_p90": 900, "ns_p99": 990}  # name -> permille
 
 STAGES = names("enum ofs_stage", "OFS_STAGE_")
+PARTS = names("enum ofs_step_part", "OFS_STEP_PART_")
 
 
 def device_stages(device: Any) -> dict[str, dict[str, Any]]:
@@ -28,6 +33,33 @@ def device_stages(device: Any) -> dict[str, dict[str, Any]]:
 def switch_device(device: Any, on: bool) -> None:
     """Its timers on or off, from now on."""
     check_rc(lib.ofs_device_stages_set(device, int(on)), "switching the stage timers")
+
+
+def step_times(device: Any, tenant: int) -> dict[str, Any]:
+    """Where the time of a tenant's steps went that waited for a block, of those that were timed:
+    means of all and of the slowest percent (at least one), by part (`enum ofs_step_part`). Of none
+    the count alone."""
+    times: Any = ffi.new("struct ofs_step_times *")
+    check_rc(lib.ofs_device_step_times_get(device, tenant, times), "reading the times of steps")
+    counts = np.array(list(times.steps.buckets), np.float64)
+    sums = np.array([list(times.sums[part]) for part in range(len(PARTS))], np.float64)
+    total = int(times.steps.count)
+    if not total:
+        return {"count": 0}
+    address = ffi.addressof(times.steps)
+    faster = np.maximum(counts.cumsum() - (total - max(total // 100, 1)), 0)
+    slow = np.minimum(counts, faster) / np.maximum(counts, 1)  # part of a bucket that is among them
+    return {
+        "count": total,
+        **{name: int(lib.ofs_histogram_quantile(address, permille))
+           for name, permille in QUANTILES.items()},
+        "mean": _by_part(sums.sum(axis=1) / total),
+        "slowest_percent": _by_part((sums * slow).sum(axis=1) / (counts * slow).sum()),
+    }  # fmt: skip
+
+
+def _by_part(means_ns: NDArray[np.float64]) -> dict[str, float]:
+    return {f"{name}_ns": float(mean) for name, mean in zip(PARTS, means_ns, strict=True)}
 
 
 def driver_stages(driver: Any) -> dict[str, dict[str, Any]]:

@@ -431,7 +431,8 @@ class Service:
             for one in self.hosts.all()
         ]  # fmt: skip
         tenants = [
-            {"name": name, "slots": self.hosts.tenants[name].slot_count, **share}
+            {"name": name, "slots": self.hosts.tenants[name].slot_count, **share,
+             "steps": self.device.step_times(self.hosts.tenants[name].index)}
             for name, share in self.quotas.look().items()
         ]
         stages = {

@@ -6,7 +6,9 @@ neighbour that floods with demand reads; beside one that floods in every way at 
 neighbours of unlike weights flood, and what each moved is read from the daemon's figures.
 
 Everything is measured in one run, so that ratios hold where the machine is slow. The victim's time
-alone is taken before and after, and the aims look at both.
+alone is taken before and after, and the aims look at both. Where a fetch's time went is said beside
+it: what the daemon says of the victim's steps by part, and what the kernel says of the threads that
+had work and no core, which where all share a few cores is no queue of the daemon's.
 """
 
 import contextlib
@@ -91,6 +93,8 @@ def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
     runtime = Path(str(tier.ready["runtime_dir"]))
     where = {name: Where(tier.endpoint, runtime, name) for name in TENANTS}
     victim = Host(where["victim"], seed)
+    victim.driver.time_stages(True, all=True)
+    reactor = _thread(tier.process.pid, "ofs-reactor")
     phases: dict[str, dict[str, Any]] = {}
     try:
         for name in TENANTS:
@@ -98,13 +102,12 @@ def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
             filled.fill()
             if filled is not victim:
                 filled.close()
-        victim.ask(np.arange(HOT, dtype=np.uint32))
         for name, kinds in {
             "alone": [], COMPUTE: [COMPUTE] * len(FLOODS), "demands": ["demands"] * 2,
             "all ways": list(FLOODS), "alone again": [],
         }.items():  # fmt: skip
             with _flooded([(where["flood"], kind) for kind in kinds]):
-                phases[name] = _measure(victim, seconds)
+                phases[name] = _attributed(tier, victim, reactor, seconds)
             say(f"{name}: p50 {phases[name]['ns_p50'] / 1e3:.0f} us, "
                 f"p99 {phases[name]['ns_p99'] / 1e3:.0f} us, "
                 f"hits {phases[name]['hit_percent']:.1f} %")  # fmt: skip
@@ -115,6 +118,47 @@ def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
     return {"phases": phases, "shares": shares, "cold_blocks": COLD,
             "block_bytes": PAYLOAD_BYTES, "storage": tier.ready["storage"],
             **_judged(phases, shares)}  # fmt: skip
+
+
+def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> dict[str, Any]:
+    """A phase, and where its time went: `steps` as the daemon's status has them, `host` of their
+    answers, and which part of the phase the reactor and the victim waited for a core."""
+    runtime = Path(str(tier.ready["runtime_dir"]))
+    with Control(tier.endpoint, tenant=OPERATOR, runtime_dir=runtime, timeout_s=WAIT_S,
+                 heartbeat=False) as control:  # fmt: skip
+        control.reset()  # the times of all before
+        victim.ask(np.arange(HOT, dtype=np.uint32))
+        threads = {"reactor": reactor, "victim": Path("/proc/thread-self/schedstat")}
+        begun = {name: _waited_ns(file) for name, file in threads.items()}
+        answered = victim.driver.stages().get("answer", {"count": 0, "ns_mean": 0.0})
+        begun_ns = time.monotonic_ns()
+        found = _measure(victim, seconds)
+        took_ns = time.monotonic_ns() - begun_ns
+        waited = {name: (_waited_ns(file) - begun[name]) / took_ns
+                  for name, file in threads.items() if begun[name] >= 0}  # fmt: skip
+        answers = victim.driver.stages()["answer"]
+        count = answers["count"] - answered["count"]
+        host_ns = answers["ns_mean"] * answers["count"] - answered["ns_mean"] * answered["count"]
+        steps = next(one["steps"] for one in control.status()["tenants"] if one["name"] == "victim")
+    return {**found, "steps": steps, "taken_in_ns_mean": host_ns / max(count, 1),
+            "no_core": waited}  # fmt: skip
+
+
+def _thread(pid: int, name: str) -> Path:
+    """What the kernel says of the scheduling of a thread."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            if (task / "comm").read_text(encoding="ascii").strip() == name:
+                return task / "schedstat"
+    raise RunFailed(f"the daemon has no thread {name}", "bench tenants", "see its log")
+
+
+def _waited_ns(schedstat: Path) -> int:
+    """How long the thread had work and no core; -1 where the kernel does not say."""
+    try:
+        return int(schedstat.read_text(encoding="ascii").split()[1])
+    except OSError:
+        return -1
 
 
 def _measure(victim: Host, seconds: float) -> dict[str, Any]:

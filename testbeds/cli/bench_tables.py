@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from offstage.bindings.units import format_rate, format_size, format_time
 from offstage.testbeds.cli.soak_table import soak_table
+from offstage.testbeds.cli.tenants_table import where_time_went
 from offstage.testbeds.report.engine import below, hits_of, regret_of
 
 __all__ = ["TABLES"]
@@ -231,7 +232,7 @@ def tenants_table(result: Mapping[str, Any]) -> Drawn:
         f"a fetch of {result['cold_blocks']} blocks of {format_size(result['block_bytes'])} that "
         "are not staged; the reference is the same tenant alone, before or after, the slower",
     ]
-    return drawn(rows), notes
+    return Group(drawn(rows), where_time_went(phases)), notes
 
 
 def codec_table(result: Mapping[str, Any]) -> Drawn:

@@ -141,6 +141,22 @@ struct ofs_device_status {
 	struct ofs_storage_stats storage;
 };
 
+/* Where the time of a STEP went that waited for a block, by the last that landed. */
+enum ofs_step_part {
+	OFS_STEP_PART_RING = 0,   /* written by the host -> taken by the reactor; one clock for both */
+	OFS_STEP_PART_TURN = 1,   /* -> the storage has the read: decisions, and the arbiter's queue */
+	OFS_STEP_PART_DRIVE = 2,  /* -> the reactor sees its end */
+	OFS_STEP_PART_ANSWER = 3, /* -> the completion is written */
+	OFS_STEP_PART_COUNT = 4
+};
+
+/* Of one tenant since the last reset, of the steps that their hosts time. */
+struct ofs_step_times {
+	struct ofs_histogram steps; /* how long they took */
+	/* Of the steps in one of its buckets together, by part. */
+	uint64_t sums[OFS_STEP_PART_COUNT][OFS_HISTOGRAM_BUCKETS];
+};
+
 /* Of one call. */
 struct ofs_purged {
 	uint64_t chunks;
@@ -278,6 +294,8 @@ int ofs_device_log(struct ofs_device *device, void *bytes, int size_bytes);
 int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status);
 /* How long the stages took since the last reset: [OFS_STAGE_COUNT], those of the host empty. */
 int ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages);
+int ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant,
+	struct ofs_step_times *times);
 /* Timers on (1) or off (0), from now on. */
 int ofs_device_stages_set(struct ofs_device *device, int on);
 /* The storage in use ("io_uring", "posix", ...), and one line where it is not what was asked. */

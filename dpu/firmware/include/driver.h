@@ -144,7 +144,8 @@ int ofs_driver_release(struct ofs_driver *driver, uint32_t session);
 int ofs_driver_stats_get(const struct ofs_driver *driver, struct ofs_driver_stats *stats);
 /* How long the stages that the host sees took: [OFS_STAGE_COUNT], those of the reactor empty. */
 void ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram *stages);
-/* Timers on (1, as after open) or off (0), and with them the stamps that the reactor goes by. */
+/* Timers off (0), on as after open (1: one in OFS_STAGE_STRIDE) or of everything (2), and with them
+ * the stamps that the reactor goes by. */
 void ofs_driver_stages_set(struct ofs_driver *driver, int on);
 uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
 uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);

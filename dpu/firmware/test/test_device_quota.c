@@ -174,6 +174,19 @@ test_staged(void)
 	status = two_status(&two, 0);
 	assert(status.dirty_blocks == 0 && status.stored_blocks == 6 && status.quota_refused == 2);
 	assert(world_status(&two.world).dirty_blocks == 0);
+	/* One flush at the drive, the others wait for it: what is acknowledged counts all the same. */
+	bound(&two, 0, 0, 9, 8);
+	assert(ofs_device_tenant_share(two.world.device, 0,
+			   &(struct ofs_tenant_share){.weight = 1, .in_flight_bytes_max = 1})
+		== 0);
+	ofs_storage_hang(two.world.device->storage);
+	assert(world_put(&sessions[0], 0, 6, 3, 5000000, rcs) == 0);
+	world_expect_puts(rcs, 3, 0);
+	(void)world_put(&sessions[0], 0, 9, 1, 5000000, rcs);
+	assert(rcs[0] != 0 && two_status(&two, 0).dirty_blocks == 3);
+	ofs_storage_unhang(two.world.device->storage);
+	world_pass(&two.world, SECOND_NS);
+	assert(two_status(&two, 0).stored_blocks == 9);
 	close_two(&two);
 }
 

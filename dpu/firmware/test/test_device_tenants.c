@@ -268,9 +268,58 @@ test_held_back(void)
 	neighbours_close(&pair);
 }
 
+static uint64_t
+part_of(const struct ofs_step_times *times, enum ofs_step_part part)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t bucket = 0; bucket < OFS_HISTOGRAM_BUCKETS; bucket++)
+		sum += times->sums[part][bucket];
+	return sum;
+}
+
+/* Of a step that waits for blocks its time is told by part, whole; a neighbour's flood shows where
+ * it stands in the way; what is staged already waited for nothing. */
+static void
+test_where_time_went(void)
+{
+	struct ofs_step_times alone, beside;
+	struct world_flight flood[FLOOD_STEPS], victim;
+	struct neighbours pair;
+	uint64_t whole = 0;
+
+	neighbours_open(&pair, NULL);
+	ofs_driver_stages_set(pair.hosts[1].driver, 2);
+	for (uint32_t i = 0; i < 2; i++) { /* the second time they are staged */
+		ask(&pair, 1, 0, VICTIM_BLOCKS, &victim);
+		finish(&victim);
+	}
+	assert(ofs_device_step_times_get(pair.world.device, 1, &alone) == 0);
+	assert(alone.steps.count == 1);
+	for (uint32_t part = 0; part < OFS_STEP_PART_COUNT; part++)
+		whole += part_of(&alone, part);
+	assert(whole == alone.steps.sum);
+	assert(part_of(&alone, OFS_STEP_PART_DRIVE) * 1000 > pair.world.config.storage.nvme.read_ps);
+	assert(ofs_device_reset(pair.world.device) == 0);
+	(void)flooded(&pair, flood);
+	ask(&pair, 1, 16, VICTIM_BLOCKS, &victim);
+	finish(&victim);
+	assert(ofs_device_step_times_get(pair.world.device, 1, &beside) == 0);
+	assert(beside.steps.count == 1); /* a reset forgets */
+	assert(part_of(&beside, OFS_STEP_PART_TURN) + part_of(&beside, OFS_STEP_PART_DRIVE)
+		> part_of(&alone, OFS_STEP_PART_TURN) + part_of(&alone, OFS_STEP_PART_DRIVE));
+	assert(ofs_device_step_times_get(pair.world.device, 0, &beside) == 0);
+	assert(
+		beside.steps.count == 0 && ofs_device_step_times_get(pair.world.device, 2, &beside) != 0);
+	for (uint32_t i = 0; i < FLOOD_STEPS; i++)
+		finish(&flood[i]);
+	neighbours_close(&pair);
+}
+
 int
 main(void)
 {
+	test_where_time_went();
 	test_flood_of_demands();
 	test_weights();
 	test_cap();

@@ -2,6 +2,8 @@
 
 import math
 
+from offstage.bindings.units import format_rate
+
 __all__ = ["clock_ns", "count", "milliseconds", "percent", "ratio", "seconds", "show", "size"]
 
 SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -72,17 +74,22 @@ def clock_ns(value: float) -> str:
 
 
 def show(key: str, value: object) -> str:
-    """A value by the ending of its key: `_bytes`, `_ms`, `_s`, `_rate`, `_share`, ... or as is."""
+    """A value by its key: `_bytes_per_s`, `_bytes`, `_ms`, `_ns`, `_s`, `_rate`, `_share`, ..., or
+    as it is. What is per second is never a time."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no"}.get(bool(value), "") if value is not None else "–"
     if not isinstance(value, int | float):
         return str(value)
+    if "bytes_per_s" in key:
+        return format_rate(value)
+    if key.endswith("_per_s"):
+        return f"{value:,.1f}"
     if key.endswith("_bytes") or key == "bytes_read":
         return size(value)
     if "_ms" in key:
         return milliseconds(value)
-    if key.endswith("_per_s"):
-        return f"{value:,.1f}"
+    if key.endswith("_ns"):
+        return clock_ns(value)
     if key.endswith("_s"):
         return seconds(value)
     if key.endswith(("_rate", "_share", "_rate_without_cold")) or key in ("accuracy", "coverage"):

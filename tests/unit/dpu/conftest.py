@@ -177,6 +177,9 @@ class FakeDevice:
             "ns_max": 1000, "overflow": 0, "buckets": [[127, 2], [1023, 1]],
         }}  # fmt: skip
 
+    def step_times(self, tenant: int) -> dict[str, Any]:
+        return {"count": 0}
+
     def storage_name(self) -> str:
         return "fake"
 

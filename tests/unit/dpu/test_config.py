@@ -13,6 +13,7 @@ from offstage.bindings.settings import Option, declared, show
 from offstage.dpu.config import SECTIONS, change_policy, load, rows
 from offstage.dpu.derive import derive
 from offstage.dpu.options import PolicyOptions, Tenant
+from offstage.testbeds.cli import run
 
 PATH = {"storage.path": "store.ofs"}
 
@@ -187,3 +188,25 @@ def row(key: str, one: Option, default: Any) -> str:
         values = noun if noun == "rate" else f"{noun}, {values}"
     default = show(one, default) or '""'
     return f"| `{key}` | `{default}` | {values} | {one.help} |"
+
+
+def test_a_number_without_a_unit_is_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option of the configuration that is a time, and each command that takes one: is a bare
+    number, or one with the unit of something else, refused with its name?"""
+    times = [f"{section}.{key}" for section, kind in SECTIONS.items()
+             for key, one in declared(kind).items()
+             if one.unit is not None and one.unit.base == "ns"]  # fmt: skip
+    assert {"policy.lease", "store.ttl", "daemon.spin", "storage.io_timeout"} <= set(times)
+    for where in times:
+        for text in ("5", "1e9", "5GB/s", "5KiB"):
+            with pytest.raises(BadInput, match=f"{where.split('.')[1]}: '{text}' is not a time"):
+                load(overrides={**PATH, where: text}, environ={})
+    for text in ("5ms", "5s"):
+        with pytest.raises(BadInput, match="is not a rate"):
+            load(overrides={**PATH, "policy.bandwidth": text}, environ={})
+    for words in (
+        "dpu status --watch 5", "dpu drain --timeout 5", "host run --timeout 5",
+        "host run --time-per-token 5", "demo --time-per-token 5",
+    ):  # fmt: skip
+        assert run(words.split()) == 2, words
+        assert "'5' is not a time; write one such as 20ms" in capsys.readouterr().err, words

@@ -4,6 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offstage.bindings.settings import declared
+from offstage.dpu.config import SECTIONS
+from offstage.dpu.options import Tenant
 from offstage.testbeds.report.page import numbers
 
 
@@ -36,3 +39,17 @@ def test_all_and_nothing_are_never_rounded_to(share: int, more: int) -> None:
     shown = numbers.percent(share / (share + more))
     assert not shown.startswith(("100", "0.0 "))
     assert numbers.percent(1.0) == "100.0 %" and numbers.percent(0.0) == "0.0 %"
+
+
+def test_what_is_per_second_is_never_a_time() -> None:
+    """Rates of the configuration, of results and of a node's links, by whatever key they are shown:
+    with their own unit, and no time's; and what is a time has one."""
+    rates = [one.name for kind in (*SECTIONS.values(), Tenant) for one in declared(kind).values()
+             if one.unit is not None and one.unit.base == "B/s"]  # fmt: skip
+    rates += ["bytes_per_s", "demand_bytes_per_s", "prefetch_bytes_per_s_max", "read_bytes_per_s"]
+    assert len(rates) >= 6
+    for key in rates:
+        assert numbers.show(key, 2_000_000_000) == "2 GB/s", key
+    assert numbers.show("tokens_per_s", 12.34) == "12.3"
+    assert numbers.show("lease_ns", 200_000_000) == "200 ms"
+    assert numbers.show("took_s", 12.34) == "12.3 s"

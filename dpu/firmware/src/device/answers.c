@@ -47,6 +47,8 @@ ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct of
 	waiter->remaining = sqe->demand_count;
 	waiter->landed_count = waiter->reported_count = waiter->to_hand = 0;
 	waiter->handing = false;
+	waiter->taken_ns = sqe->sent_ns == 0 ? 0 : ofs_device_now_ns(device);
+	waiter->issued_ns = 0;
 	*ends = waiter->ends;
 	return index;
 }
@@ -97,6 +99,7 @@ go_on(struct ofs_device *device, uint32_t index)
 		return;
 	pushed = report(device, waiter, 0);
 	assert(pushed == 0);
+	ofs_device_step_ended(device, waiter);
 	ofs_device_drop_waiter(device, index);
 }
 
@@ -129,6 +132,10 @@ ofs_device_land(struct ofs_device *device, uint32_t index, const struct ofs_resu
 	struct ofs_waiter *waiter = &device->waiters[index];
 
 	assert(waiter->used && waiter->remaining > 0);
+	if (device->landing_issued_ns != 0) {
+		waiter->issued_ns = device->landing_issued_ns;
+		waiter->ended_ns = device->landing_ended_ns;
+	}
 	waiter->results[waiter->landed_count] = *result;
 	waiter->results[waiter->landed_count++].end = waiter->ends[result->demand];
 	waiter->to_hand += result->rc == 0;

@@ -22,7 +22,8 @@ open_region(struct ofs_device *device, struct ofs_device_tenant *state,
 
 	state->slot_count = config->slot_count;
 	state->flush_of = malloc((size_t)config->slot_count * sizeof(*state->flush_of));
-	if (state->flush_of == NULL)
+	state->steps = calloc(1, sizeof(*state->steps));
+	if (state->flush_of == NULL || state->steps == NULL)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < config->slot_count; i++)
 		state->flush_of[i] = OFS_NONE;
@@ -45,6 +46,7 @@ close_region(struct ofs_device *device, struct ofs_device_tenant *state)
 		ofs_device_unshare(state);
 		ofs_region_close(state->region);
 	}
+	free(state->steps);
 	free(state->flush_of);
 	*state = (struct ofs_device_tenant){.writes = state->writes};
 }
@@ -415,6 +417,8 @@ run_reset(struct ofs_device *device, void *argument)
 
 	(void)argument;
 	memset(device->stages, 0, sizeof(device->stages));
+	for (uint32_t i = 0; i < device->tenant_count; i++)
+		memset(device->tenants[i].steps, 0, sizeof(*device->tenants[i].steps));
 	ofs_device_after_event(device, rc);
 	return rc;
 }

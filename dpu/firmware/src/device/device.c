@@ -245,6 +245,7 @@ ofs_device_close(struct ofs_device *device, int drain)
 	for (uint32_t i = 0; device->tenants != NULL && i < device->config.core.tenant_max; i++) {
 		ofs_device_unshare(&device->tenants[i]);
 		ofs_region_close(device->tenants[i].region);
+		free(device->tenants[i].steps);
 		free(device->tenants[i].flush_of);
 	}
 	if (device->wake_fd >= 0) {

@@ -61,6 +61,7 @@ struct ofs_device_tenant {
 	uint32_t reads_live;      /* reads that have not ended for the core */
 	uint32_t demands_waiting; /* of steps that have not been answered */
 	int32_t credit;           /* for commands in this turn */
+	struct ofs_step_times *steps;
 	struct ofs_tenant_quota quota;
 	uint32_t dirty;         /* slots */
 	uint32_t flushes_sent;  /* of them, those that the store writes */
@@ -118,6 +119,9 @@ struct ofs_waiter {
 	bool handing;            /* a modelled device hands blocks of it over, and has more after */
 	uint32_t to_hand;        /* that many, once it has handed over those */
 	struct ofs_sqe sqe;
+	uint64_t taken_ns;  /* of a step that is timed: when the reactor took it, */
+	uint64_t issued_ns; /* when the storage had the last of its reads that landed (0: none), */
+	uint64_t ended_ns;  /* and when that ended */
 	struct ofs_result *results; /* [demand_max] */
 	uint8_t *ends;              /* [demand_max] how each demand ended, by demand */
 };
@@ -144,7 +148,8 @@ struct ofs_read {
 	uint64_t deadline_ns;
 	uint32_t older; /* of those that are pending or fly, in the order they began */
 	uint32_t newer;
-	uint64_t stage_ns; /* when the stage it is in began; 0: not timed */
+	uint64_t stage_ns;  /* when the stage it is in began; 0: not timed */
+	uint64_t issued_ns; /* when the storage had it; 0: not yet */
 };
 
 enum ofs_write_state {
@@ -208,7 +213,9 @@ struct ofs_device {
 	struct ofs_held *held_hits; /* [waiter_count] */
 	struct ofs_fifo free_held;
 	struct ofs_fifo free_held_hits;
-	struct ofs_fifo landed; /* waiters with results that the host does not know of */
+	struct ofs_fifo landed;     /* waiters with results that the host does not know of */
+	uint64_t landing_issued_ns; /* of the read whose end the core is told; 0: none */
+	uint64_t landing_ended_ns;
 	struct ofs_read *reads;
 	uint32_t read_count;
 	uint32_t reads_flying;
@@ -433,6 +440,8 @@ int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool arc
 uint64_t ofs_device_stage_begin(struct ofs_device *device, enum ofs_stage stage, uint64_t now_ns);
 /* What began at `from_ns` ends now. Returns now; 0 where it is not timed (`from_ns` 0). */
 uint64_t ofs_device_stage_end(struct ofs_device *device, enum ofs_stage stage, uint64_t from_ns);
+/* The step of this waiter is answered now: where its time went, where it is timed. */
+void ofs_device_step_ended(struct ofs_device *device, const struct ofs_waiter *waiter);
 
 /* reactor.c */
 void *ofs_device_reactor(void *device);

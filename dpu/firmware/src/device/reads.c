@@ -37,7 +37,7 @@ static void
 end_read(struct ofs_device *device, uint32_t index, int rc)
 {
 	struct ofs_read *read = &device->reads[index];
-	uint64_t ended_ns = 0;
+	uint64_t ended_ns = 0, now_ns = ofs_device_now_ns(device);
 	bool came;
 
 	if (read->state == OFS_READ_FLYING)
@@ -50,9 +50,12 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT)
 		rc = -EIO;
 	came = rc == 0;
-	rc = ofs_core_io_done(device->core, ofs_device_now_ns(device), read->action.io, rc);
+	device->landing_issued_ns = read->issued_ns;
+	device->landing_ended_ns = now_ns;
+	rc = ofs_core_io_done(device->core, now_ns, read->action.io, rc);
 	assert(rc == 0);
 	ofs_device_act(device);
+	device->landing_issued_ns = 0;
 	if (came)
 		(void)ofs_device_stage_end(device, OFS_STAGE_PUBLISH, ended_ns);
 }
@@ -94,6 +97,7 @@ ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	}
 	read->state = OFS_READ_FLYING;
 	device->reads_flying++;
+	read->issued_ns = ofs_device_now_ns(device);
 	read->stage_ns = ofs_device_stage_end(device, OFS_STAGE_READ_QUEUE, read->stage_ns);
 	return 0;
 }

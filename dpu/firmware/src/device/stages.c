@@ -29,6 +29,52 @@ ofs_device_stage_end(struct ofs_device *device, enum ofs_stage stage, uint64_t f
 	return now_ns;
 }
 
+/* A read may have begun for another's demand, before this step came. */
+void
+ofs_device_step_ended(struct ofs_device *device, const struct ofs_waiter *waiter)
+{
+	struct ofs_step_times *times = device->tenants[device->ports[waiter->port].tenant].steps;
+	uint64_t issued_ns =
+		waiter->issued_ns > waiter->taken_ns ? waiter->issued_ns : waiter->taken_ns;
+	uint64_t at_ns[OFS_STEP_PART_COUNT + 1] = {waiter->sqe.sent_ns, waiter->taken_ns, issued_ns,
+		waiter->ended_ns};
+	uint32_t bucket;
+
+	if (!device->stages_on || waiter->taken_ns == 0 || waiter->issued_ns == 0
+		|| at_ns[0] > at_ns[1]) {
+		return; /* of a host with another clock, or that says anything */
+	}
+	at_ns[OFS_STEP_PART_COUNT] = ofs_device_now_ns(device);
+	ofs_histogram_add(&times->steps, at_ns[OFS_STEP_PART_COUNT] - at_ns[0]);
+	bucket = ofs_histogram_bucket(at_ns[OFS_STEP_PART_COUNT] - at_ns[0]);
+	for (uint32_t part = 0; part < OFS_STEP_PART_COUNT; part++)
+		times->sums[part][bucket] += at_ns[part + 1] - at_ns[part];
+}
+
+struct step_call {
+	uint32_t tenant;
+	struct ofs_step_times *times;
+};
+
+static int
+run_step_times(struct ofs_device *device, void *argument)
+{
+	const struct step_call *call = argument;
+
+	if (call->tenant >= device->tenant_count)
+		return -EINVAL;
+	memcpy(call->times, device->tenants[call->tenant].steps, sizeof(*call->times));
+	return 0;
+}
+
+int
+ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant, struct ofs_step_times *times)
+{
+	struct step_call call = {tenant, times};
+
+	return ofs_device_call(device, run_step_times, &call);
+}
+
 static int
 run_get(struct ofs_device *device, void *argument)
 {

@@ -109,6 +109,7 @@ struct ofs_driver {
 	struct ofs_score_limits limits;
 	struct ofs_histogram stages[OFS_STAGE_COUNT];
 	bool stages_on;
+	bool stages_all;
 	uint32_t stage_turns[OFS_STAGE_COUNT]; /* of those that begin there, since the last timed */
 	uint64_t user_last;
 	struct ofs_pending *pending; /* [entry_count] */

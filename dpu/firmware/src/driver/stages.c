@@ -11,7 +11,8 @@ ofs_driver_stage_begin(struct ofs_driver *driver, enum ofs_stage stage)
 {
 	if (!driver->stages_on)
 		return 0;
-	if (++driver->stage_turns[stage] < OFS_STAGE_STRIDE && driver->fabric->dilation == 1)
+	if (++driver->stage_turns[stage] < OFS_STAGE_STRIDE && driver->fabric->dilation == 1
+		&& !driver->stages_all)
 		return 0;
 	driver->stage_turns[stage] = 0;
 	return ofs_driver_now_ns(driver);
@@ -40,4 +41,5 @@ void
 ofs_driver_stages_set(struct ofs_driver *driver, int on)
 {
 	driver->stages_on = on != 0;
+	driver->stages_all = on > 1;
 }

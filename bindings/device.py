@@ -41,12 +41,13 @@ class Chunk:
 class OpenedChain:
     """A session of several that were opened in one message; `rc` -errno: it is not there.
 
-    `keys`: directory keys, 16 bytes each; `stored_layers`: u32 each."""
+    `keys`: directory keys, 16 bytes each, and `store_keys`; `stored_layers`: u32 each."""
 
     session: int
     rc: int
     keys: bytes
     stored_layers: bytes
+    store_keys: bytes = b""
 
 
 def new_config() -> Any:
@@ -77,6 +78,11 @@ class FirmwareDevice:
         self.epoch = int(self.status()["epoch"])
         self._records = np.zeros(RECORDS_MAX, RECORD)
         self._log = bytearray(LOG_BYTES_MAX)
+
+    @property
+    def handle(self) -> Any:
+        """The device, for the other files of `bindings`."""
+        return self._device
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
         """Give a tenant its part of the arena and the blocks the store has of it."""
@@ -200,7 +206,8 @@ class FirmwareDevice:
         for count, session, one in zip(counts, sessions, rcs, strict=False):
             chunks = infos[first : first + count]
             opened.append(OpenedChain(int(session), int(one), chunks["key"].tobytes(),
-                                      chunks["stored_layers"].tobytes()))  # fmt: skip
+                                      chunks["stored_layers"].tobytes(),
+                                      chunks["store_key"].tobytes()))  # fmt: skip
             first += count
         return opened
 

@@ -29,6 +29,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     storage: options.Storage = options.Storage()
     model: options.Model = options.Model()
     store: options.Store = options.Store()
+    archive: options.Archive = options.Archive()
     policy: options.PolicyOptions = options.PolicyOptions()
     limits: options.Limits = options.Limits()
     tenants: tuple[options.Tenant, ...] = (options.Tenant(),)

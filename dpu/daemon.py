@@ -23,11 +23,11 @@ import zmq
 from offstage.bindings import nixl, verbs
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import protocol as p
+from offstage.dpu.archive.returns import held_answers, with_archive
 from offstage.dpu.attachments import Attachments
 from offstage.dpu.config import Config
 from offstage.dpu.connects import Connects
 from offstage.dpu.control_socket import ControlSocket
-from offstage.dpu.deletes import Deletes
 from offstage.dpu.derive import Derived, parse_host_port
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.door import shared
@@ -108,7 +108,7 @@ class Daemon:
         if config.rdma.enabled:
             self._open_rdma()
         check_secrets(config, self.runtime_dir)
-        self.device = open_device()
+        self.device = with_archive(open_device, config, self._derived, self.runtime_dir, self.log)
         self._closing.append(self._close_device)
         if self.device.warning():
             self.log.warning("storage", warning=self.device.warning())
@@ -119,7 +119,7 @@ class Daemon:
                 "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
             })  # fmt: skip
             self._closing.append(self._recorder.close)
-        self.deletes = Deletes(config, self.device, self.control.send, self.log)
+        self.deletes = held_answers(config, self.device, self.control.send, self.log)
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.connects = Connects(self.device, self._wake)
         self._closing.append(self._close_connects)

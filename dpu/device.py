@@ -27,7 +27,10 @@ from offstage.dpu.options import PolicyOptions
 from offstage.dpu.preflight import check_machine, check_store_file
 from offstage.dpu.spdk_own import OwnTarget
 
-__all__ = ["Device", "DeviceLike"]
+__all__ = ["PLACES", "Device", "DeviceLike"]
+
+PLACES = 4
+"""Blocks that one worker of the archive reads or writes at once."""
 
 
 class DeviceLike(Protocol):
@@ -199,6 +202,8 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     filled.put_slot_count = limits.put_slots
     filled.score_max = derived.session_chunk_max
     filled.dilation = config.model.dilation
+    if config.archive.bucket:
+        filled.archive_places = config.archive.connections * PLACES
     filled.cpu, filled.stage_timers = config.daemon.cpu, config.daemon.stage_timers
     return filled
 

@@ -11,8 +11,8 @@ from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.bindings.settings import Rate, Settings, Size, Time, about, within
 
 __all__ = [
-    "Arena", "Daemon", "Limits", "Memory", "Model", "PolicyOptions", "Rdma", "Storage", "Store",
-    "Tenant",
+    "Archive", "Arena", "Daemon", "Limits", "Memory", "Model", "PolicyOptions", "Rdma", "Storage",
+    "Store", "Tenant",
 ]  # fmt: skip
 
 if TYPE_CHECKING:  # what the headers name is known when it runs
@@ -179,6 +179,33 @@ class Store(Settings, frozen=True):
     codec: Annotated[
         Codec, about("dtype of the KV, to write it coded where that saves a logical block; or off")
     ] = "off"
+
+
+class Archive(Settings, frozen=True):
+    """An object store behind the drive (G4): what is archived goes there too, and comes back."""
+
+    bucket: Annotated[str, about("of an S3 server; empty: no archive")] = ""
+    endpoint: Annotated[str, about("http://host:port or https://host; empty: Amazon's")] = ""
+    region: Annotated[str, about("as the server names it; most do not care")] = "us-east-1"
+    prefix: Annotated[str, about("folder in the bucket; each daemon needs one of its own")] = (
+        "offstage"
+    )
+    key_file: Annotated[
+        str, about("access key and secret key, a line each; empty: what botocore finds")
+    ] = ""
+    chunk_tokens: Annotated[
+        int, within(1, 65536, "of one object, in whole chunks and at most 16 of them")
+    ] = 256
+    connections: Annotated[int, within(1, 64, "calls to the server at once")] = 4
+    queue: Annotated[int, within(1, 1 << 20, "objects waiting to go up; above it they are not")] = (
+        1024
+    )
+    timeout_ns: Annotated[
+        Time, within(100_000_000, 10**12, "the server connects, and goes on answering, in this")
+    ] = 10_000_000_000
+    wait_ns: Annotated[
+        Time, within(0, 10**11, "the longest that a host waits for chunks that come back")
+    ] = 2_000_000_000
 
 
 class PolicyOptions(Settings, frozen=True):

@@ -19,6 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.dpu.archive.figures import archive_metrics
 from offstage.dpu.protocol import OPERATOR
 from offstage.dpu.quotas import used
 from offstage.dpu.scrapes import Scrapes
@@ -132,10 +133,13 @@ class View(Collector):
         shares: Mapping[str, Any] = snapshot["shares"]
         if who != OPERATOR:
             yield from _ledger_metrics({name: tenants[name] for name in [who] if name in tenants})
-            yield from _share_metrics({name: shares[name] for name in [who] if name in shares})
+            mine = {name: shares[name] for name in [who] if name in shares}
+            yield from _share_metrics(mine)
+            yield from archive_metrics(mine, {})
             return
         yield from _ledger_metrics(tenants)
         yield from _share_metrics(shares)
+        yield from archive_metrics(shares, snapshot["status"])
         yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
         yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
         yield from _storage_metrics(snapshot["status"])

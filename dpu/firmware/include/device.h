@@ -62,9 +62,10 @@ struct ofs_device_config {
 	uint32_t put_slot_count; /* of one port */
 	uint32_t score_max;
 	struct ofs_port_sim_config port_sim; /* faults of ports of the side "sim" */
-	uint32_t stage_timers; /* 1: time the stages that the reactor sees (enum ofs_stage) */
-	uint32_t sim_clock;    /* 1: simulated clock; drive with ofs_device_poll */
-	int32_t cpu;           /* pin the reactor to this core; -1 none */
+	uint32_t stage_timers;   /* 1: time the stages that the reactor sees (enum ofs_stage) */
+	uint32_t sim_clock;      /* 1: simulated clock; drive with ofs_device_poll */
+	int32_t cpu;             /* pin the reactor to this core; -1 none */
+	uint32_t archive_places; /* blocks on their way to or from an archive; 0: there is none */
 };
 
 /* What a tenant gets of the drive. */
@@ -155,6 +156,17 @@ struct ofs_step_times {
 	struct ofs_histogram steps; /* how long they took */
 	/* Of the steps in one of its buckets together, by part. */
 	uint64_t sums[OFS_STEP_PART_COUNT][OFS_HISTOGRAM_BUCKETS];
+};
+
+#define OFS_ARCHIVE_LOOK_MAX 64
+
+/* One block of a call to the archive's side. */
+struct ofs_archive_block {
+	struct ofs_key store_key;
+	uint32_t layer;
+	uint32_t length; /* payload bytes */
+	int32_t rc;
+	uint32_t reserved;
 };
 
 /* Of one call. */
@@ -292,6 +304,24 @@ int ofs_device_work(struct ofs_device *device, struct ofs_work *work);
 int ofs_device_records(struct ofs_device *device, struct ofs_ledger_record *records, int max);
 int ofs_device_log(struct ofs_device *device, void *bytes, int size_bytes);
 int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status);
+/*
+ * Blocks by their store key, for who keeps copies of them elsewhere: `count` of a tenant, in the
+ * places from `first` on, which are the caller's until this returns. Reads the store into the
+ * places, or writes them (`length` bytes each) to it, after which a block is known as any other.
+ * `rc` of each: as of the store, -ETIMEDOUT, or of a write -ECANCELED: blocks of the tenant have
+ * been deleted since `deletes` was looked at, and this may be one. -EBUSY: a place is still in
+ * use, or the store moves elsewhere; ask again. -ESHUTDOWN: nothing is written during a drain.
+ */
+int ofs_device_archive_move(struct ofs_device *device, uint32_t write, uint32_t tenant,
+	uint64_t deletes, uint32_t first, uint32_t count, struct ofs_archive_block *blocks);
+/* The memory of a place; it stays where it is. */
+void *ofs_device_archive_place(struct ofs_device *device, uint32_t place);
+/*
+ * How many layers of each key the store has, at most OFS_ARCHIVE_LOOK_MAX keys; and how often
+ * somebody deleted blocks of the tenant.
+ */
+int ofs_device_archive_look(struct ofs_device *device, uint32_t tenant, uint32_t count,
+	const struct ofs_key *keys, uint32_t *layers, uint64_t *deletes);
 /* How long the stages took since the last reset: [OFS_STAGE_COUNT], those of the host empty. */
 int ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages);
 int ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant,

@@ -135,6 +135,11 @@ ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 	rc = rc == 0 ? open_bounces(device, error, size_bytes) : rc;
 	if (rc != 0)
 		return rc;
+	rc = ofs_archive_open(device);
+	if (rc != 0) {
+		return ofs_device_refuse(error, size_bytes, rc,
+			"no memory for archived blocks (%s); lower archive.connections", strerror(-rc));
+	}
 	rc = ofs_device_open_issue(device);
 	if (rc != 0)
 		return rc;
@@ -167,6 +172,10 @@ unregister_memory(struct ofs_device *device)
 		(void)ofs_storage_unregister_memory(device->storage, device->bounces.base,
 			device->bounces.size_bytes);
 	}
+	if (device->archive.memory.base != NULL) {
+		(void)ofs_storage_unregister_memory(device->storage, device->archive.memory.base,
+			device->archive.memory.size_bytes);
+	}
 	if (device->move.memory.base != NULL) {
 		(void)ofs_storage_unregister_memory(device->storage, device->move.memory.base,
 			device->move.memory.size_bytes);
@@ -197,4 +206,5 @@ ofs_device_close_parts(struct ofs_device *device)
 	ofs_fifo_close(&device->free_bounces);
 	ofs_dma_free(&device->bounces);
 	ofs_dma_free(&device->move.memory);
+	ofs_archive_free(device);
 }

@@ -9,6 +9,7 @@
 
 #include "clock_wait.h"
 #include "device.h"
+#include "device/archive.h"
 #include "device/move.h"
 #include "pace.h"
 #include "port.h"
@@ -36,7 +37,13 @@
 #define OFS_SLEEP_NS_MAX 100000000ull
 
 /* The high byte of a store I/O's user word says whose it is; the rest is an index in that table. */
-enum ofs_io_kind { OFS_IO_READ = 1, OFS_IO_PUT = 2, OFS_IO_FLUSH = 3, OFS_IO_MOVE = 4 };
+enum ofs_io_kind {
+	OFS_IO_READ = 1,
+	OFS_IO_PUT = 2,
+	OFS_IO_FLUSH = 3,
+	OFS_IO_MOVE = 4,
+	OFS_IO_ARCHIVE = 5
+};
 
 /* Indexes in order of arrival; capacity is that of the table they point into. */
 struct ofs_fifo {
@@ -68,6 +75,7 @@ struct ofs_device_tenant {
 	uint32_t parked;        /* and those whose flush has failed and waits */
 	uint64_t quota_refused; /* appends and blocks */
 	uint64_t purged;        /* chunks that it lost because a table or the store was full */
+	uint64_t deletes;       /* how often somebody deleted blocks of it */
 	uint64_t held_back;     /* turns in which commands of it stayed in their rings */
 };
 
@@ -196,6 +204,7 @@ struct ofs_device {
 	uint32_t stores_left; /* moves that have changed over: which store a ticket is of */
 	struct ofs_issue issue;
 	struct ofs_move move;
+	struct ofs_archive archive;
 	struct ofs_core *core;
 	struct ofs_device_tenant *tenants;
 	struct ofs_device_port *ports;

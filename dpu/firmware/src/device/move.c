@@ -40,7 +40,7 @@ end_pass(struct ofs_device *device)
 			/* Puts have a whole deadline from when they came: they must not meet it here. */
 			move->until_ns = move->held_at_ns + device->config.io_timeout_ns / 2;
 		}
-	} else if (move->pass_quiet && move->pass_found == 0
+	} else if (move->pass_quiet && move->pass_found == 0 && device->archive.flying == 0
 		&& stats.blocks_moved == move->pass_moved) {
 		/* What the cleaner carries from a place not yet seen to one already seen is missed. */
 		move->step = OFS_STEP_SYNC;

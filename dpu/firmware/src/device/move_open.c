@@ -19,6 +19,8 @@ for_each_memory(struct ofs_device *device, struct ofs_storage *storage,
 {
 	int rc = call(storage, device->bounces.base, device->bounces.size_bytes);
 
+	if (rc == 0 && device->archive.memory.base != NULL)
+		rc = call(storage, device->archive.memory.base, device->archive.memory.size_bytes);
 	for (uint32_t i = 0; i < device->tenant_count && rc == 0; i++) {
 		uint64_t size_bytes;
 		void *base = ofs_region_base(device->tenants[i].region, &size_bytes);

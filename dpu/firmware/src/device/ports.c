@@ -163,6 +163,7 @@ delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 	uint32_t tenant = device->ports[state->port].tenant;
 	uint64_t now_ns = ofs_device_now_ns(device);
 
+	device->tenants[tenant].deletes++;
 	ofs_device_cancel_writes(device, tenant, state);
 	for (uint32_t i = 0; i < state->chunk_count; i++) {
 		const struct ofs_key *store_key = &state->chunks[i].store_key;

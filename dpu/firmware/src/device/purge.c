@@ -204,6 +204,7 @@ run_purge(struct ofs_device *device, void *argument)
 
 	if (call->tenant >= device->tenant_count)
 		return -EINVAL;
+	device->tenants[call->tenant].deletes++;
 	held_of(device, call->tenant, &before);
 	*call->purged = (struct ofs_purged){.chunks = purge_coldest(device, call->tenant, PURGE_BATCH,
 											before.blocks, call->keep_blocks)};

@@ -18,6 +18,8 @@ serve_store(struct ofs_device *device, struct ofs_store *store)
 			ofs_device_read_done(device, index, done[i].rc);
 		else if (done[i].user >> 56 == OFS_IO_MOVE)
 			ofs_device_move_done(device, index, done[i].rc);
+		else if (done[i].user >> 56 == OFS_IO_ARCHIVE)
+			ofs_archive_done(device, index, done[i].rc);
 		else
 			ofs_device_write_done(device, index, done[i].rc);
 	}
@@ -101,6 +103,7 @@ ofs_device_turn(struct ofs_device *device)
 		busy |= ofs_device_serve_pace(device);
 	tick_core(device, now_ns);
 	busy |= ofs_device_issue(device);
+	busy |= device->archive.waiting > 0 && ofs_archive_turn(device);
 	if (now_ns >= device->io_scan_ns) {
 		device->io_scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 		busy |= ofs_device_scan_reads(device, now_ns);
@@ -128,7 +131,7 @@ ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns)
 	if (due_ns > now_ns) /* else it waits for room, which ends with a completion */
 		until_ns = due_ns < until_ns ? due_ns : until_ns;
 	if (ofs_store_in_flight(device->store) > 0 || device->read_oldest != OFS_NONE
-		|| device->writes_live > device->flushes_parked) {
+		|| device->writes_live > device->flushes_parked || device->archive.waiting > 0) {
 		uint64_t scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 
 		until_ns = scan_ns < until_ns ? scan_ns : until_ns;

@@ -1,0 +1,47 @@
+"""The archive's figures as metrics: of each tenant that has one, and of the archive itself."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+__all__ = ["GAUGES", "TENANT", "archive_metrics"]
+
+# Of each tenant, as `status` names them -> metric and help.
+TENANT = {
+    "archive_bytes_up": ("archive_up_bytes", "sent to the bucket"),
+    "archive_bytes_down": ("archive_down_bytes", "that came back"),
+    "archive_chunks_up": ("archive_up_chunks", "chunks sent to the bucket"),
+    "archive_chunks_down": ("archive_down_chunks", "chunks that came back"),
+    "archive_objects_deleted": ("archive_deleted_objects", "deleted from the bucket"),
+    "archive_errors": ("archive_errors", "calls that failed"),
+    "archive_damaged": ("archive_damaged_objects", "that failed their check"),
+    "archive_dropped": ("archive_dropped_chunks", "chunks that did not go up: the queue was full, "
+                        "or the server answered errors"),
+}  # fmt: skip
+GAUGES = {
+    "away": ("archive_away", "1 while the server is left alone"),
+    "uploads_waiting": ("archive_uploads_waiting", "objects that wait to go up"),
+    "deletes_waiting": ("archive_deletes_waiting", "objects that are to be deleted"),
+}
+
+
+def archive_metrics(
+    shares: Mapping[str, Mapping[str, Any]], status: Mapping[str, Any]
+) -> Iterable[Metric]:
+    """Of these tenants; `status` of the device, where the reader may see it. None without one."""
+    having = {name: one for name, one in shares.items() if "archive_chunks" in one}
+    if having:
+        for field, (metric, text) in TENANT.items():
+            counter: Any = CounterMetricFamily(f"offstage_{metric}", text, labels=["tenant"])
+            for name, figures in having.items():
+                counter.add_metric([name], figures[field])
+            yield counter
+        gauge: Any = GaugeMetricFamily("offstage_archive_chunks", "chunks in the bucket",
+                                       labels=["tenant"])  # fmt: skip
+        for name, figures in having.items():
+            gauge.add_metric([name], figures["archive_chunks"])
+        yield gauge
+    for field, (metric, text) in GAUGES.items():
+        if field in status.get("archive", {}):
+            yield GaugeMetricFamily(f"offstage_{metric}", text, value=status["archive"][field])

@@ -1,0 +1,152 @@
+"""One archived object: the blocks of a few chunks that follow each other, checksummed under a key.
+
+```text
+OFSARC1\\n | u32 header bytes | header (msgpack) | payloads in its order | BLAKE2b, 32 bytes
+```
+
+The sum at the end is keyed by what is derived from the tenant's secret: no server and nobody who
+may write to the bucket can make or change an object that is taken for one of ours, nor pass one
+tenant's off as another's. The name says which chunks are in it: their store keys, which are keyed
+hashes of the tokens. Every number of the header is checked against what is there before it is used.
+"""
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from offstage.bindings import codec
+from offstage.bindings.errors import Corrupt
+
+__all__ = ["CHUNKS_MAX", "Block", "Shape", "keys_of", "name_of", "object_key", "pack", "unpack"]
+
+MAGIC = b"OFSARC1\n"
+SUM_BYTES = 32
+CHUNKS_MAX = 16
+"""Chunks of one object: their keys are its name, of which S3 takes 1,024 bytes."""
+KEY_DIGITS = 32
+
+Block = tuple[bytes, int, Any]
+"""Store key, layer, payload."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What the blocks are of: they fit into no other store. `dtype` as `store.codec`, or off."""
+
+    payload_bytes: int
+    layers: int
+    block_tokens: int
+    dtype: str = "off"
+
+
+class _Head(msgspec.Struct, array_like=True):
+    payload_bytes: int
+    layers: int
+    block_tokens: int
+    dtype: str
+    written_s: int
+    keys: list[bytes]
+    blocks: list[tuple[int, int, int, int]]  # chunk, layer, length, bytes here
+
+
+def object_key(index_key: bytes) -> bytes:
+    """The key of the sums, from that of the tenant's prefix hashes, which it does not give away."""
+    return hmac.new(index_key, b"offstage archive", hashlib.sha256).digest()
+
+
+def name_of(keys: Sequence[bytes]) -> str:
+    """The last part of the name of an object with these chunks."""
+    return b"".join(keys).hex()
+
+
+def keys_of(name: str) -> list[bytes]:
+    """The chunks of an object by its name's last part; none where it is no name of ours."""
+    try:
+        joined = bytes.fromhex(name)
+    except ValueError:
+        return []
+    if not joined or len(joined) % 16 or len(joined) > 16 * CHUNKS_MAX or name != joined.hex():
+        return []
+    return [joined[i : i + 16] for i in range(0, len(joined), 16)]
+
+
+def pack(
+    shape: Shape, key: bytes, written_s: int, keys: Sequence[bytes], blocks: Sequence[Block]
+) -> bytes:
+    """The object of these chunks. `key`: of the tenant, from `object_key`; `written_s`: Unix time.
+    A payload is coded where the shape has a dtype and that makes it smaller."""
+    numbers = {one: number for number, one in enumerate(keys)}
+    entries, parts = [], []
+    for store_key, layer, payload in blocks:
+        part = bytes(payload)
+        length = len(part)
+        if shape.dtype != "off":
+            coded = codec.encode(shape.dtype, part)
+            part = coded if len(coded) < length else part
+        entries.append((numbers[store_key], layer, length, len(part)))
+        parts.append(part)
+    head = msgspec.msgpack.encode(_Head(
+        shape.payload_bytes, shape.layers, shape.block_tokens, shape.dtype, written_s, list(keys),
+        entries,
+    ))  # fmt: skip
+    whole = b"".join([MAGIC, struct.pack("<I", len(head)), head, *parts])
+    return whole + _sum(key, whole)
+
+
+def unpack(
+    shape: Shape, key: bytes, name: str, data: bytes
+) -> tuple[int, list[Block]]:
+    """When it was written (Unix time), and its blocks. Corrupt: another object than its name says,
+    of another shape, damaged, or not made under this key."""
+    body, head = _head(key, name, data)
+    if (head.payload_bytes, head.layers, head.block_tokens) != (
+        shape.payload_bytes, shape.layers, shape.block_tokens
+    ):  # fmt: skip
+        raise Corrupt("holds blocks of another shape", name, "give each model its own prefix")
+    blocks: list[Block] = []
+    at = 0
+    for chunk, layer, length, size in head.blocks:
+        part = body[at : at + size]
+        at += size
+        if not (0 <= chunk < len(head.keys) and 0 <= layer < shape.layers) or (
+            not 0 < size <= length <= shape.payload_bytes
+        ):
+            raise _damaged(name)
+        if size < length:
+            part = memoryview(codec.decode(part, length))
+        if len(part) != length:
+            raise _damaged(name)
+        blocks.append((head.keys[chunk], layer, part))
+    if at != len(body):
+        raise _damaged(name)
+    return head.written_s, blocks
+
+
+def _head(key: bytes, name: str, data: bytes) -> tuple[memoryview, _Head]:
+    view = memoryview(data)
+    start = len(MAGIC) + 4
+    if len(data) < start + SUM_BYTES or data[: len(MAGIC)] != MAGIC:
+        raise _damaged(name)
+    if not hmac.compare_digest(_sum(key, view[:-SUM_BYTES]), data[-SUM_BYTES:]):
+        raise _damaged(name)
+    (size,) = struct.unpack_from("<I", data, len(MAGIC))
+    if start + size > len(data) - SUM_BYTES:
+        raise _damaged(name)
+    try:
+        head = msgspec.msgpack.decode(view[start : start + size], type=_Head)
+    except msgspec.MsgspecError:
+        raise _damaged(name) from None
+    if head.keys != keys_of(name):
+        raise Corrupt("is another object than its name says", name, "the server mixed them up")
+    return view[start + size : -SUM_BYTES], head
+
+
+def _sum(key: bytes, data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=SUM_BYTES, key=key).digest()
+
+
+def _damaged(name: str) -> Corrupt:
+    return Corrupt("failed its check", name, "it is dropped; the host computes its blocks again")

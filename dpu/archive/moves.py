@@ -1,0 +1,106 @@
+"""One object's way: out of the store and up, down and into the store. Runs on a worker.
+
+Either way nothing of the local store is given up: an upload only reads it, and a return writes what
+was checked against the object's keyed sum, under the keys that its name and header agree on.
+"""
+
+import errno
+import time
+from collections.abc import Sequence
+
+from offstage.bindings.archive import LOOK_MAX, Places
+from offstage.bindings.errors import Corrupt, OffstageError
+from offstage.dpu.archive.format import Block, Shape, keys_of, pack, unpack
+from offstage.dpu.archive.s3 import Bucket
+from offstage.dpu.archive.state import Return, State, Tenant, Upload
+
+__all__ = ["bring_back", "look", "send_up"]
+
+TRIES = 3
+LOOKUPS_MAX = 4096  # of one call to the reactor
+OVERHEAD_BYTES = 1 << 20  # header of an object
+
+
+def send_up(state: State, bucket: Bucket, places: Places, shape: Shape, upload: Upload) -> None:
+    """Archive what the store has of the chunks. Failed where the bucket does not take it."""
+    tenant = upload.tenant
+    blocks = _read(places, shape, tenant, upload.keys)
+    layers = {key: sum(1 for one, _, _ in blocks if one == key) for key in upload.keys}
+    keys = [key for key in upload.keys if layers[key]]
+    name = state.sending(upload, keys) if keys else ""
+    if not name:
+        return
+    data = pack(shape, tenant.key, int(time.time()), keys, blocks)
+    bucket.put(name, data)
+    state.sent(upload, {key: layers[key] for key in keys})
+    tenant.counts["bytes_up"] += len(data)
+    tenant.counts["chunks_up"] += len(keys)
+
+
+def _read(places: Places, shape: Shape, tenant: Tenant, keys: Sequence[bytes]) -> list[Block]:
+    """What the store has of them."""
+    names = [(key, layer) for key in keys for layer in range(shape.layers)]
+    blocks: list[Block] = []
+    for first in range(0, len(names), places.count):
+        some = names[first : first + places.count]
+        for (key, layer), (rc, payload) in zip(some, places.read(tenant.index, some), strict=True):
+            if rc == 0:
+                blocks.append((key, layer, bytes(payload)))
+    return blocks
+
+
+def bring_back(
+    state: State, bucket: Bucket, places: Places, shape: Shape, one: Return, ttl_s: int
+) -> None:
+    """Store what the object has. Failed where it does not come; one that fails its check, or is
+    older than blocks live, is deleted."""
+    tenant = one.tenant
+    size_max = OVERHEAD_BYTES + 16 * shape.layers * shape.payload_bytes
+    data = bucket.get(one.name, size_max)
+    tenant.counts["bytes_down"] += len(data)
+    name = one.name.rpartition("/")[2]
+    try:
+        written_s, blocks = unpack(shape, tenant.key, name, data)
+    except Corrupt:
+        tenant.counts["damaged"] += 1
+        state.condemn(tenant, [one.name])
+        raise
+    if ttl_s and time.time() > written_s + ttl_s:
+        state.condemn(tenant, [one.name])
+        return
+    for _ in range(TRIES):
+        if _write(state, places, tenant, one.name, blocks):
+            break
+    with state.lock:
+        for key in keys_of(name):
+            if tenant.known.get(key) == one.name:
+                tenant.layers[key] = sum(1 for owner, _, _ in blocks if owner == key)
+    tenant.counts["chunks_down"] += len(keys_of(name))
+
+
+def _write(
+    state: State, places: Places, tenant: Tenant, name: str, blocks: Sequence[Block]
+) -> bool:
+    """False where some of the tenant's blocks were deleted meanwhile: look again whether these
+    were. The device is looked at first, the tables second (state.py)."""
+    deletes = places.look(tenant.index, [])[1]
+    with state.lock:
+        if any(tenant.known.get(key) != name for key in keys_of(name.rpartition("/")[2])):
+            return True
+    for first in range(0, len(blocks), places.count):
+        rcs = places.write(tenant.index, deletes, blocks[first : first + places.count])
+        if -errno.ECANCELED in rcs:
+            return False
+        bad = next((rc for rc in rcs if rc != 0), 0)
+        if bad:
+            raise OffstageError("the store does not take a block back", name, errno=-bad)
+    return True
+
+
+def look(places: Places, shape: Shape, tenant: Tenant, keys: Sequence[bytes]) -> list[int]:
+    """How many layers of each key the store has; a few keys a call, whatever there are."""
+    step = max(1, min(LOOK_MAX, LOOKUPS_MAX // shape.layers))
+    found: list[int] = []
+    for first in range(0, len(keys), step):
+        found += places.look(tenant.index, keys[first : first + step])[0]
+    return found

@@ -1,0 +1,120 @@
+"""Answers to hosts whose chunks are on their way back from the archive: they wait a little.
+
+A host that appends chunks is told what the tier has of each, and computes the rest. Where the
+bucket has what the store lacks, the answer waits until it is there, at most `archive.wait`, and
+then says what the store has; what comes later is there for the next session. Everything else is as
+deletes.py has it. Belongs to the daemon's loop.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from offstage.bindings.errors import OffstageError
+from offstage.dpu import protocol as p
+from offstage.dpu.archive.device import ArchivedDevice, Wanted, check_archive
+from offstage.dpu.config import Config
+from offstage.dpu.deletes import LOOK_S, Deletes
+from offstage.dpu.derive import Derived
+from offstage.dpu.device import DeviceLike
+from offstage.dpu.log import Log
+
+__all__ = ["Returns", "held_answers", "with_archive"]
+
+
+def with_archive(
+    open_device: Callable[[], DeviceLike], config: Config, derived: Derived, runtime_dir: Path,
+    log: Log,
+) -> DeviceLike:  # fmt: skip
+    """The device, with an archive where one is configured; the bucket is tried first. BadInput."""
+    if not config.archive.bucket:
+        return open_device()
+    bucket = check_archive(config, log)
+    device = open_device()
+    try:
+        archived: Any = ArchivedDevice(device, config, derived, runtime_dir, log, bucket)
+    except BaseException:
+        device.close(drain=False)
+        raise
+    return cast(DeviceLike, archived)
+
+
+def held_answers(
+    config: Config, device: DeviceLike, send: Callable[[bytes, p.Reply], None], log: Log
+) -> Deletes:
+    """The answers that wait, of a device with or without an archive."""
+    archived: object = device
+    kind = Returns if isinstance(archived, ArchivedDevice) else Deletes
+    return kind(config, device, send, log)
+
+
+@dataclass
+class _Held:
+    tenant: int | None
+    route: bytes
+    reply: p.Reply
+    wanted: list[Wanted]
+    until_s: float
+
+
+class Returns(Deletes):
+    """As deletes, and the answers that wait for what comes back."""
+
+    def __init__(
+        self, config: Config, device: DeviceLike, send: Callable[[bytes, p.Reply], None], log: Log
+    ) -> None:
+        super().__init__(config, device, send, log)
+        self._archived = cast(ArchivedDevice, device)
+        self._wait_s = config.archive.wait_ns / 1e9
+        self._returning: list[_Held] = []
+
+    def pause_s(self, otherwise_s: float) -> float:
+        """How long the loop may pause."""
+        return LOOK_S if self._returning else super().pause_s(otherwise_s)
+
+    def answer(self, tenant: int | None, route: bytes, reply: p.Reply) -> None:
+        """As deletes; and an answer about chunks that are coming waits for them."""
+        wanted, self._archived.wanted = self._archived.wanted, []
+        if not wanted or not isinstance(reply, p.Appended | p.SessionsOpened):
+            super().answer(tenant, route, reply)
+            return
+        until_s = time.monotonic() + self._wait_s
+        self._returning.append(_Held(tenant, route, reply, wanted, until_s))
+
+    def turn(self) -> None:
+        """Send the answers that may go."""
+        for one in list(self._returning):
+            if time.monotonic() >= one.until_s or all(each.ended for each in one.wanted):
+                self._returning.remove(one)
+                self._fill(one)
+                super().answer(one.tenant, one.route, one.reply)
+        super().turn()
+
+    def _fill(self, held: _Held) -> None:
+        """What the store has by now. Each of `wanted` is about one append, or one opened chain."""
+        try:
+            found = {
+                key: count
+                for one in held.wanted
+                for key, count in zip(one.keys, self._archived.look(one.tenant, one.keys),
+                                      strict=True)
+            }  # fmt: skip
+        except OffstageError:
+            return  # the reactor ends: what was said first holds
+        if isinstance(held.reply, p.Appended):
+            reply = held.reply
+            reply.stored_layers = [
+                found.get(key, count)
+                for key, count in zip(reply.store_keys, reply.stored_layers, strict=True)
+            ]
+        elif isinstance(held.reply, p.SessionsOpened):
+            self._fill_chains(held.reply, held.wanted, found)
+
+    def _fill_chains(
+        self, reply: p.SessionsOpened, wanted: list[Wanted], found: dict[bytes, int]
+    ) -> None:
+        for one in wanted:
+            counts = b"".join(found[key].to_bytes(4, "little") for key in one.keys)
+            reply.stored_layers[one.chain] = counts

@@ -1,0 +1,172 @@
+"""The bucket: put, get, delete and list over S3, and what a failure means.
+
+botocore, the client that the S3 API is defined by, in the archive's own threads; it is imported
+here alone, and only by a daemon that has an archive (decision 88). One try a call, bounded in time:
+whether and when another follows is the archive's to say, since a server that is slow for one is
+slow for all.
+"""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.errors import BadInput, Missing
+from offstage.bindings.private import check_private
+from offstage.dpu.options import Archive
+
+__all__ = ["Bucket", "Failed"]
+
+REFUSED = {
+    "AccessDenied": "the credentials may not use it",
+    "AllAccessDisabled": "the credentials may not use it",
+    "InvalidAccessKeyId": "the credentials are refused: no such access key",
+    "SignatureDoesNotMatch": "the credentials are refused: the secret key is another",
+    "ExpiredToken": "the credentials are refused: they have expired",
+    "InvalidToken": "the credentials are refused",
+    "403": "the credentials are refused",
+    "NoSuchBucket": "there is no such bucket",
+    "InvalidBucketName": "no server has a bucket of that name",
+    "404": "there is no such bucket",
+}
+FULL = ("QuotaExceeded", "InsufficientStorage", "InsufficientCapacity", "XMinioStorageFull",
+        "EntityTooLarge", "507", "413")  # fmt: skip
+MISSING = ("NoSuchKey", "NoSuchVersion")
+MEND = {
+    "the": "correct archive.key_file, or the credentials that botocore finds",
+    "there": "make it, or correct archive.bucket",
+    "no": "correct archive.bucket",
+}
+
+
+class Failed(Exception):
+    """One call failed. `kind`: missing (no such object), full, refused (credentials, bucket), gone
+    (no answer in time, or none at all), error (whatever else the server said)."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Bucket:
+    """One bucket, for any number of threads."""
+
+    def __init__(self, options: Archive, where: str) -> None:
+        """Read the credentials; nothing is sent. BadInput, Missing: botocore, or a key file."""
+        self._options, self._where = options, where
+        try:
+            session = importlib.import_module("botocore.session")
+            config = importlib.import_module("botocore.config")
+            self._errors = importlib.import_module("botocore.exceptions")
+        except ImportError:
+            raise Missing("botocore is not installed", "archive.bucket",
+                          "pip install 'offstage[s3]'") from None  # fmt: skip
+        timeout_s = options.timeout_ns / 1e9
+        chosen = config.Config(
+            connect_timeout=timeout_s, read_timeout=timeout_s,
+            retries={"total_max_attempts": 1}, max_pool_connections=options.connections + 1,
+            s3={"addressing_style": "path" if options.endpoint else "auto"},
+            # Not every server knows S3's newer sums; ours is in the object.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )  # fmt: skip
+        access, secret = _credentials(options.key_file)
+        try:
+            self._client: Any = session.get_session().create_client(
+                "s3", endpoint_url=options.endpoint or None, region_name=options.region,
+                aws_access_key_id=access, aws_secret_access_key=secret, config=chosen,
+            )  # fmt: skip
+        except (ValueError, self._errors.BotoCoreError) as error:
+            raise BadInput(f"is no S3 endpoint ({error})", options.endpoint or where,
+                           "write archive.endpoint as http://host:port") from None  # fmt: skip
+
+    def check(self) -> str:
+        """One listing. Empty, or why nothing answers now; BadInput for what waiting cannot mend:
+        credentials that are refused, a bucket that is not there."""
+        try:
+            self._call("list_objects_v2", MaxKeys=1)
+        except Failed as failed:
+            if failed.kind == "refused":
+                raise BadInput(str(failed), f"{self._where} {self._options.bucket!r}",
+                               MEND[str(failed).split()[0]]) from None  # fmt: skip
+            return str(failed)
+        return ""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store an object, whole or not at all. Failed."""
+        self._call("put_object", Key=name, Body=data, ContentLength=len(data))
+
+    def get(self, name: str, size_max: int) -> bytes:
+        """An object's bytes. Failed, also where there are more than `size_max`."""
+        reply = self._call("get_object", Key=name)
+        try:
+            data = bytes(reply["Body"].read(size_max + 1))
+        except (OSError, self._errors.BotoCoreError, self._errors.HTTPClientError) as error:
+            raise Failed("gone", str(error)) from None
+        finally:
+            reply["Body"].close()
+        if len(data) > size_max:
+            raise Failed("error", f"more than {size_max} B")
+        return data
+
+    def delete(self, name: str) -> None:
+        """It is not there afterwards. Failed."""
+        try:
+            self._call("delete_object", Key=name)
+        except Failed as failed:
+            if failed.kind != "missing":
+                raise
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """The names that begin so, a page at a time. Failed."""
+        more: dict[str, Any] = {}
+        while True:
+            page = self._call("list_objects_v2", Prefix=prefix, **more)
+            yield from (str(one["Key"]) for one in page.get("Contents", ()))
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        try:
+            return getattr(self._client, method)(Bucket=self._options.bucket, **arguments)
+        except self._errors.ClientError as error:
+            raise _said(error) from None
+        except self._errors.NoCredentialsError:
+            raise Failed("refused", "the credentials are missing") from None
+        except self._errors.ParamValidationError as error:
+            text = " ".join(str(error).split())
+            raise Failed("refused", f"no server has a bucket of that name ({text})") from None
+        except (OSError, self._errors.BotoCoreError) as error:
+            raise Failed("gone", " ".join(str(error).split())) from None
+
+
+def _said(error: Any) -> Failed:
+    """What the server said."""
+    said = error.response.get("Error", {})
+    code = str(said.get("Code", ""))
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in MISSING:
+        return Failed("missing", code)
+    if code in FULL or status in (413, 507):
+        return Failed("full", f"it is full ({code})")
+    if code in REFUSED:
+        return Failed("refused", REFUSED[code])
+    return Failed("gone" if status in (502, 503, 504) else "error", f"it answers {status} {code}")
+
+
+def _credentials(key_file: str) -> tuple[str | None, str | None]:
+    """Access key and secret key, a line each; without a file whatever botocore finds."""
+    if not key_file:
+        return None, None
+    path = Path(key_file)
+    try:
+        check_private(path)
+        lines = path.read_text(encoding="utf-8", errors="replace").split()
+    except OSError as error:
+        raise BadInput(f"the S3 keys cannot be read ({error.strerror})", key_file,
+                       "correct archive.key_file") from None  # fmt: skip
+    if len(lines) != 2:
+        raise BadInput(f"has {len(lines)} words, and not two", key_file,
+                       "write the access key on one line, the secret key on the next")  # fmt: skip
+    return lines[0], lines[1]

@@ -1,0 +1,178 @@
+"""What the archive knows and has to do: chunks in the bucket, uploads, returns, deletes.
+
+Model: plain tables under one lock; nobody here waits for a drive or a server. The daemon's loop
+asks and adds (`closed`, `deleting`, `wanted`), the archive's workers take jobs and report how they
+ended. Every queue has a bound: what a full one does not take is dropped and counted, since it can
+be had again: a chunk is archived when its next session ends, and one that does not come back is
+computed. A chunk that is deleted leaves the tables before the device is told, so that whoever looks
+at the device first and here second sees no chunk that was deleted in between.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from offstage.dpu.archive.format import keys_of, name_of
+
+__all__ = ["COUNTS", "RETURNS_MAX", "Return", "State", "Tenant", "Upload"]
+
+RETURNS_MAX = 1024
+COUNTS = ("bytes_up", "bytes_down", "chunks_up", "chunks_down", "objects_deleted", "errors",
+          "damaged", "dropped")  # fmt: skip
+
+
+@dataclass
+class Tenant:
+    """One tenant's part: its number in the device, its folder in the bucket, the key of its sums.
+
+    `known`: the object that each store key is in; `layers`: how many it has of the chunk, where
+    that was seen."""
+
+    index: int
+    folder: str
+    key: bytes
+    known: dict[bytes, str] = field(default_factory=dict)
+    layers: dict[bytes, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
+
+
+@dataclass(eq=False)
+class Upload:
+    """Chunks that follow each other, to be one object. `name`: once it is being sent."""
+
+    tenant: Tenant
+    keys: list[bytes]
+    after_s: float = 0.0
+    name: str = ""
+    condemned: bool = False
+    tries: int = 0
+
+
+@dataclass(eq=False)
+class Return:
+    """An object that is on its way back; `ended` however that went."""
+
+    tenant: Tenant
+    name: str
+    ended: bool = False
+
+
+class State:
+    """The tables. `lock` is held by whoever touches a field that has no call here."""
+
+    def __init__(self, queue_max: int, group: int) -> None:
+        """`queue_max` uploads may wait; an object has up to `group` chunks."""
+        self._queue_max, self._group = queue_max, group
+        self.lock = threading.RLock()
+        self.uploads: deque[Upload] = deque()
+        self.active: set[Upload] = set()
+        self.returns: deque[Return] = deque()
+        self.returning: dict[str, Return] = {}
+        self.leaving: set[str] = set()  # the journal's names
+        self.unnoted: list[tuple[Tenant, str]] = []  # deletes that are not in the journal yet
+        self.sweeps: deque[Tenant] = deque()
+
+    def listed(self, tenant: Tenant, names: Iterable[str], gone: set[str]) -> None:
+        """What the bucket holds of a tenant, but for what is to be deleted."""
+        with self.lock:
+            for name in names:
+                for key in keys_of(name.rpartition("/")[2]) if name not in gone else ():
+                    tenant.known.setdefault(key, name)
+
+    def closed(self, tenant: Tenant, keys: Sequence[bytes], after_s: float) -> None:
+        """A session with these chunks, in order, has ended and keeps them."""
+        with self.lock:
+            busy = {key for one in (*self.active, *self.uploads) if one.tenant is tenant
+                    for key in one.keys}  # fmt: skip
+            for first in range(0, len(keys), self._group):
+                fresh = [key for key in dict.fromkeys(keys[first : first + self._group])
+                         if key not in tenant.known and key not in busy]  # fmt: skip
+                if not fresh:
+                    continue
+                if len(self.uploads) >= self._queue_max:
+                    lost = self.uploads.popleft()
+                    lost.tenant.counts["dropped"] += len(lost.keys)
+                self.uploads.append(Upload(tenant, fresh, after_s))
+
+    def wanted(self, tenant: Tenant, missing: Iterable[tuple[bytes, int]]) -> list[Return]:
+        """The returns of what the bucket has of (store key, layers that are there)."""
+        found: dict[str, Return] = {}
+        with self.lock:
+            for key, there in missing:
+                name = tenant.known.get(key)
+                if name is None or tenant.layers.get(key, there + 1) <= there:
+                    continue
+                one = self.returning.get(name)
+                if one is None and len(self.returning) < RETURNS_MAX:
+                    one = self.returning[name] = Return(tenant, name)
+                    self.returns.append(one)
+                if one is not None:
+                    found[name] = one
+        return list(found.values())
+
+    def deleting(self, tenant: Tenant, keys: Iterable[bytes]) -> None:
+        """These chunks are about to be deleted for good."""
+        with self.lock:
+            gone = set(keys)
+            self.condemn(tenant, {tenant.known[key] for key in gone if key in tenant.known})
+            for upload in (*self.uploads, *self.active):
+                if upload.tenant is tenant and gone & set(upload.keys):
+                    self._condemn_upload(upload, gone)
+            self.uploads = deque(one for one in self.uploads if one.keys)
+
+    def deleting_all(self, tenant: Tenant) -> None:
+        """Every chunk of the tenant is."""
+        with self.lock:
+            queued = {key for one in (*self.uploads, *self.active) if one.tenant is tenant
+                      for key in one.keys}  # fmt: skip
+            self.deleting(tenant, {*tenant.known, *queued})
+
+    def _condemn_upload(self, upload: Upload, gone: set[bytes]) -> None:
+        if upload not in self.active:
+            upload.keys = [key for key in upload.keys if key not in gone]
+            return
+        upload.condemned = True
+        if upload.name:  # it may be there already, or soon
+            self.unnoted.append((upload.tenant, upload.name))
+
+    def condemn(self, tenant: Tenant, names: Iterable[str]) -> None:
+        """These objects are to go; none of their chunks is there any more."""
+        with self.lock:
+            for name in names:
+                for key in keys_of(name.rpartition("/")[2]):
+                    if tenant.known.get(key) == name:
+                        del tenant.known[key]
+                        tenant.layers.pop(key, None)
+                self.unnoted.append((tenant, name))
+
+    def sending(self, upload: Upload, keys: list[bytes]) -> str:
+        """The name under which it is sent now; empty where it is not to be: deleted, or one of
+        that name still has to go (it is archived when its next session ends)."""
+        name = upload.tenant.folder + name_of(keys)
+        with self.lock:
+            if name in self.leaving or any(one == name for _, one in self.unnoted):
+                upload.tenant.counts["dropped"] += len(keys)
+            elif not upload.condemned:
+                upload.name = name
+            return upload.name
+
+    def sent(self, upload: Upload, layers: dict[bytes, int]) -> None:
+        """The bucket has it, with so many layers of each chunk."""
+        with self.lock:
+            if not upload.condemned:
+                for key, count in layers.items():
+                    upload.tenant.known[key] = upload.name
+                    upload.tenant.layers[key] = count
+
+    def end_return(self, one: Return) -> None:
+        """However it went."""
+        with self.lock:
+            one.ended = True
+            self.returning.pop(one.name, None)
+
+    def drop_returns(self) -> None:
+        """The server does not answer: those that wait end as they are."""
+        with self.lock:
+            while self.returns:
+                self.end_return(self.returns.popleft())

@@ -1,0 +1,272 @@
+"""The archive's threads: so many as `archive.connections`, and one that writes the journal.
+
+A worker takes what is most urgent: the listing at the start, then what hosts wait for, then
+deletes, then uploads. A server that does not answer, is full or refuses is left alone for a while,
+a second at first and a minute at most: uploads and deletes wait, and chunks that were to come back
+are misses at once. What waits is bounded; nothing that fails here touches the store.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from offstage.bindings.archive import Places
+from offstage.bindings.errors import OffstageError
+from offstage.dpu.archive.format import Shape
+from offstage.dpu.archive.journal import Journal
+from offstage.dpu.archive.moves import bring_back, look, send_up
+from offstage.dpu.archive.s3 import Bucket, Failed
+from offstage.dpu.archive.state import Return, State, Tenant, Upload
+from offstage.dpu.log import Log
+
+__all__ = ["Workers"]
+
+AWAY_S, AWAY_S_MAX = 1.0, 60.0
+LOOK_S = 0.5
+TRIES = 5  # of an object that the server answers an error to
+Job = Callable[[Places], None]
+
+
+class Workers:
+    """Begin with `start`, once all tenants are known; `close` waits for calls under way."""
+
+    def __init__(
+        self, state: State, bucket: Bucket, shape: Shape, journal: Path, ttl_s: int, log: Log
+    ) -> None:
+        """Opens the journal. `ttl_s`: how long blocks live in the store; 0: for ever."""
+        self._state, self._bucket, self._shape, self._log = state, bucket, shape, log
+        self._ttl_s = ttl_s
+        self._journal = Journal(journal)
+        state.leaving = self._journal.names
+        self._tenants: list[Tenant] = []
+        self._deletes: deque[tuple[Tenant, str]] = deque()
+        self._listing = self._listed = False
+        self._stopping = False
+        self._away_s, self._until_s = AWAY_S, 0.0
+        self._wake = threading.Condition(state.lock)
+        self._threads: list[threading.Thread] = []
+
+    def start(self, tenants: list[Tenant], places: list[Places]) -> None:
+        """List what is there, and serve."""
+        self._tenants = tenants
+        folders = {one.folder: one for one in tenants}
+        for name in self._journal.names:
+            tenant = folders.get(name[: name.rfind("/") + 1])
+            if tenant is not None:
+                self._deletes.append((tenant, name))
+        self._threads = [threading.Thread(target=self._note_on, name="ofs-archive-notes")]
+        self._threads += [threading.Thread(target=self._run, args=(one,), name="ofs-archive")
+                          for one in places]  # fmt: skip
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    @property
+    def away(self) -> bool:
+        """Whether the server is being left alone, or has not been listed yet."""
+        return not self._listed or time.monotonic() < self._until_s
+
+    @property
+    def deletes_waiting(self) -> int:
+        """Objects that are to go and have not gone."""
+        with self._state.lock:
+            return len(self._journal.names) + len(self._state.unnoted)
+
+    def noted(self, tenant: Tenant) -> bool:
+        """Whether what the tenant has deleted is in the journal."""
+        with self._state.lock:
+            return not any(one is tenant for one, _ in self._state.unnoted)
+
+    @property
+    def _busy(self) -> bool:
+        state = self._state
+        return bool(state.uploads or state.active or self._deletes or state.unnoted)
+
+    def wake(self) -> None:
+        """There is something to do."""
+        with self._wake:
+            self._wake.notify_all()
+
+    def close(self, patience_s: float) -> None:
+        """End when nothing waits, the server is being left alone, or the patience is used up; and
+        after the calls under way, which are bounded in time."""
+        until_s = time.monotonic() + patience_s
+        with self._wake:
+            for one in self._state.uploads:
+                one.after_s = 0.0
+            while self._busy and not self.away and time.monotonic() < until_s:
+                self._wake.wait(LOOK_S)
+            self._stopping = True
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._note()
+        self._journal.close()
+
+    # ---- the journal's thread ----
+
+    def _note_on(self) -> None:
+        while True:
+            with self._wake:
+                while not self._state.unnoted and not self._stopping:
+                    self._wake.wait(LOOK_S)
+                if self._stopping:
+                    return
+            if not self._note():
+                time.sleep(LOOK_S)
+
+    def _note(self) -> bool:
+        """What is to be deleted, onto the disk. False where that refuses: tried again."""
+        with self._state.lock:
+            some = list(self._state.unnoted)
+        if not some:
+            return True
+        try:
+            self._journal.add(name for _, name in some)
+        except OSError as error:
+            self._log.error("archive_journal_failed", path=str(self._journal.path),
+                            error=error.strerror)  # fmt: skip
+            return False
+        with self._wake:
+            del self._state.unnoted[: len(some)]
+            self._deletes.extend(some)
+            self._wake.notify_all()
+        return True
+
+    # ---- workers ----
+
+    def _run(self, places: Places) -> None:
+        while True:
+            with self._wake:
+                job = self._next()
+                while job is None and not self._stopping:
+                    self._wake.wait(LOOK_S)
+                    job = self._next()
+                if self._stopping:
+                    return
+            assert job is not None
+            try:
+                job(places)
+            except Exception as error:
+                self._log.error("archive_job_failed", error=repr(error))
+
+    def _next(self) -> Job | None:
+        """The most urgent that can be done now. Under the lock."""
+        state, now_s = self._state, time.monotonic()
+        if now_s < self._until_s:
+            return None
+        if not self._listed:
+            if self._listing:
+                return None
+            self._listing = True
+            return self._list
+        if state.returns:
+            one = state.returns.popleft()
+            return lambda places: self._return(places, one)
+        if self._deletes:
+            tenant, name = self._deletes.popleft()
+            return lambda places: self._delete(tenant, name)
+        if state.sweeps:
+            swept = state.sweeps.popleft()
+            return lambda places: self._sweep(places, swept)
+        for upload in state.uploads:
+            if upload.after_s <= now_s:
+                state.uploads.remove(upload)
+                state.active.add(upload)
+                return lambda places: self._upload(places, upload)
+        return None
+
+    def _list(self, places: Places) -> None:
+        try:
+            for tenant in self._tenants:
+                names = list(self._bucket.names(tenant.folder))
+                self._state.listed(tenant, names, self._journal.names)
+            self._listed = True
+            self._log.info("archive_listed", chunks=sum(len(one.known) for one in self._tenants))
+        except Failed as failed:
+            self._failed(None, failed)
+        finally:
+            self._listing = False
+            self.wake()
+
+    def _return(self, places: Places, one: Return) -> None:
+        try:
+            bring_back(self._state, self._bucket, places, self._shape, one, self._ttl_s)
+            self._well()
+        except Failed as failed:
+            if failed.kind == "missing":  # somebody else deleted it, or the listing was old
+                self._state.condemn(one.tenant, [one.name])
+            else:
+                self._failed(one.tenant, failed)
+        except OffstageError as error:
+            one.tenant.counts["errors"] += 1
+            self._log.warning("archive_return_failed", error=str(error))
+        finally:
+            self._state.end_return(one)
+            self.wake()
+
+    def _delete(self, tenant: Tenant, name: str) -> None:
+        with self._state.lock:
+            if any(one.name == name for one in self._state.active):
+                self._deletes.append((tenant, name))  # once what sends it has ended
+                return
+        try:
+            self._bucket.delete(name)
+        except Failed as failed:
+            with self._state.lock:
+                self._deletes.appendleft((tenant, name))
+            self._failed(tenant, failed)
+            return
+        with self._state.lock:
+            self._journal.done(name)
+        tenant.counts["objects_deleted"] += 1
+        self._well()
+
+    def _sweep(self, places: Places, tenant: Tenant) -> None:
+        """What a purge left in the store is what stays here too."""
+        with self._state.lock:
+            keys = list(tenant.known)
+        there = look(places, self._shape, tenant, keys)
+        self._state.deleting(tenant, [key for key, count in zip(keys, there, strict=True)
+                                      if count == 0])  # fmt: skip
+        self.wake()
+
+    def _upload(self, places: Places, upload: Upload) -> None:
+        again = False
+        try:
+            send_up(self._state, self._bucket, places, self._shape, upload)
+            self._well()
+        except Failed as failed:
+            upload.tries += 1
+            again = failed.kind in ("gone", "refused") or upload.tries < TRIES
+            self._failed(upload.tenant, failed)
+        except OffstageError as error:  # the store moves, or is being closed
+            upload.tenant.counts["errors"] += 1
+            self._log.warning("archive_upload_failed", error=str(error))
+        finally:
+            with self._wake:
+                self._state.active.discard(upload)
+                upload.name = ""
+                if again and not upload.condemned:
+                    self._state.uploads.appendleft(upload)
+                elif upload.tries:
+                    upload.tenant.counts["dropped"] += len(upload.keys)
+                self._wake.notify_all()
+
+    # ---- how the server does ----
+
+    def _well(self) -> None:
+        self._away_s = AWAY_S
+
+    def _failed(self, tenant: Tenant | None, failed: Failed) -> None:
+        """Leave the server alone for a while."""
+        if tenant is not None:
+            tenant.counts["errors"] += 1
+        with self._wake:
+            if time.monotonic() >= self._until_s:
+                self._until_s = time.monotonic() + self._away_s
+                self._away_s = min(2 * self._away_s, AWAY_S_MAX)
+                self._log.warning("archive_away", why=str(failed), kind=failed.kind)
+            self._state.drop_returns()

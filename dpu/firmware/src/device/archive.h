@@ -1,0 +1,46 @@
+/*
+ * device/archive.h: blocks by their store key, for who keeps copies of them elsewhere.
+ *
+ * Model: `places` records of memory of ours. A caller owns the places that it names in one call
+ * until that returns; the reactor reads the store into them, or writes them to it, beside what
+ * hosts do and with no more at once than there are places. Nothing is staged and nothing counts as
+ * a demand. A place whose I/O outlives its caller's patience stays in use until the store lets go.
+ * Belongs to the reactor's thread but for `ended` and `left`, which are under the mailbox's mutex.
+ */
+#ifndef OFS_DEVICE_ARCHIVE_H
+#define OFS_DEVICE_ARCHIVE_H
+
+#include "device.h"
+
+#include <stdbool.h>
+
+enum ofs_place_state {
+	OFS_PLACE_FREE = 0,
+	OFS_PLACE_WAITS = 1, /* the store was busy */
+	OFS_PLACE_FLIES = 2
+};
+
+struct ofs_archive_entry {
+	uint32_t state;
+	uint32_t write;
+	uint32_t tenant;
+	uint64_t deletes; /* of the tenant, when the caller looked: a write is of no later time */
+	struct ofs_archive_block block;
+	bool ended; /* block.rc stands */
+	bool left;  /* nobody waits for it any more */
+};
+
+struct ofs_archive {
+	struct ofs_dma memory;
+	struct ofs_archive_entry *entries; /* [config.archive_places] */
+	uint32_t waiting;
+	uint32_t flying;
+};
+
+int ofs_archive_open(struct ofs_device *device);
+void ofs_archive_free(struct ofs_device *device);
+/* What the store could not take is tried again. */
+bool ofs_archive_turn(struct ofs_device *device);
+void ofs_archive_done(struct ofs_device *device, uint32_t index, int rc);
+
+#endif

@@ -1,0 +1,340 @@
+"""Do archived chunks go to a real S3 server and come back right, whatever is killed or fails?
+
+The server is OpenStack Swift with its S3 API (tests/reference/swift_server.py), where it is
+installed; what no server does on command is asked of a small one in memory.
+"""
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from archive_bed import (
+    BLOCKS,
+    EVERY,
+    archived,
+    kill,
+    logged,
+    lose_store,
+    settings,
+    settled,
+    status,
+    stored,
+    write,
+)
+from live_daemon import CHUNKS, ENTRY, TENANT, WAIT_S, check_text, daemon, scrape, until
+from swift_server import ACCESS, BUCKET, MISSING, SECRET, Swift
+from tiny_s3 import TinyS3
+
+from offstage.dpu.archive.s3 import Bucket
+from offstage.dpu.options import Archive
+
+GROUP = 4  # chunks of 64 tokens in an object of 256
+
+
+@pytest.fixture(scope="module")
+def swift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
+    if MISSING:
+        pytest.skip(MISSING)
+    pytest.importorskip("botocore")
+    server = Swift(tmp_path_factory.mktemp("swift"))
+    try:
+        server.start()
+        keys = tmp_path_factory.mktemp("keys") / "s3.keys"
+        keys.write_text(f"{ACCESS}\n{SECRET}\n")
+        keys.chmod(0o600)
+        bucket = Bucket(Archive(bucket=BUCKET, endpoint=server.endpoint, key_file=str(keys)), "")
+        bucket._call("create_bucket")
+        server.bucket = bucket
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def tiny() -> Iterator[TinyS3]:
+    pytest.importorskip("botocore")
+    with TinyS3() as server:
+        yield server
+
+
+def whole(number: int) -> set[tuple[int, int, int]]:
+    return {(number, ordinal, layer) for ordinal, layer in EVERY}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["off", "fp8_e4m3"])
+def test_every_block_comes_back_through_swift_after_a_kill(
+    tmp_path: Path, swift: Swift, codec: str
+) -> None:
+    """Two tenants archive, the daemon is killed, the drive is lost: does another daemon with their
+    secrets serve every block right, out of the bucket alone, and each tenant its own?"""
+    more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix=f"trip-{codec}",
+                    store__codec=codec)  # fmt: skip
+    with daemon(tmp_path, ("red", "blue"), **more) as tier:
+        write(tier, 1, "red")
+        write(tier, 2, "red")
+        write(tier, 3, "blue")
+        settled(tier)
+        up = archived(tier, "red")
+        assert up["chunks"] == up["chunks_up"] == 2 * CHUNKS and up["errors"] == 0
+        assert len(list(swift.bucket.names(f"trip-{codec}/red/"))) == 2 * CHUNKS // GROUP
+        kill(tier)
+    lose_store(tmp_path)
+    with daemon(tmp_path, ("red", "blue"), **more) as tier:
+        settled(tier)
+        assert stored(tier, 1, "blue") == 0  # red's text under blue's keys is nobody's
+        for number, tenant in ((1, "red"), (2, "red"), (3, "blue")):
+            assert stored(tier, number, tenant) == BLOCKS
+        assert check_text(tier, 1, whole(1)) == BLOCKS  # as red; every byte is looked at
+        assert check_text(tier, 2, whole(2)) == BLOCKS
+        down = archived(tier, "red")
+        assert down["chunks_down"] == 2 * CHUNKS and down["bytes_down"] == up["bytes_up"]
+        assert (up["bytes_up"] < 2 * BLOCKS * 4096) == (codec != "off")
+
+
+@pytest.mark.slow
+def test_kills_while_objects_go_up_leave_nothing_wrong(tmp_path: Path, swift: Swift) -> None:
+    """Killed again and again in the middle of uploads: is every block right in the store after
+    each, and right in the bucket, as far as it came, when the store is lost?"""
+    more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="kills")
+    for number in range(1, 4):
+        with daemon(tmp_path, **more) as tier:
+            write(tier, number)
+            until(lambda: archived(tier)["chunks_up"] > 0)
+            kill(tier)
+    with daemon(tmp_path, **more) as tier:
+        for number in range(1, 4):
+            assert check_text(tier, number, whole(number)) == BLOCKS
+        settled(tier)  # what the kills cut off went up when these sessions ended
+        assert archived(tier)["chunks"] == 3 * CHUNKS
+        kill(tier)
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        for number in range(1, 4):
+            assert stored(tier, number) == BLOCKS
+            assert check_text(tier, number, whole(number)) == BLOCKS
+
+
+@pytest.mark.slow
+def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift: Swift) -> None:
+    """A session deletes while the server is gone, the daemon is killed, both come again, with
+    another drive: is the text gone, from the bucket too, and the other tenant's by its purge?"""
+    more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="deletes")
+    with daemon(tmp_path, ("red", "blue"), **more) as tier:
+        for number, tenant in ((1, "red"), (2, "red"), (3, "blue")):
+            write(tier, number, tenant)
+        settled(tier)
+        swift.stop()
+        assert stored(tier, 1, "red", archive=False) == BLOCKS  # named again, and deleted
+        with tier.control("operator") as control:
+            control.purge("blue")
+        kill(tier)
+    lose_store(tmp_path)
+    swift.start()
+    with daemon(tmp_path, ("red", "blue"), **more) as tier:
+        settled(tier)
+        assert stored(tier, 1, "red") == stored(tier, 3, "blue") == 0
+        assert stored(tier, 2, "red") == BLOCKS
+        until(lambda: not list(swift.bucket.names("deletes/blue/")))
+        assert len(list(swift.bucket.names("deletes/red/"))) == CHUNKS // GROUP
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_holds_nobody_up_for_good(tmp_path: Path, swift: Swift) -> None:
+    """All of Swift is stopped in its tracks: do hosts write, read and leave meanwhile, and does
+    what waited go up when it goes on?"""
+    more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="hangs",
+                    archive__wait="200ms")  # fmt: skip
+    with daemon(tmp_path, **more) as tier:
+        swift.freeze(signal.SIGSTOP)
+        try:
+            write(tier, 1)
+            assert check_text(tier, 1, whole(1)) == BLOCKS
+            until(lambda: bool(logged(tier, "archive_away")))
+        finally:
+            swift.freeze(signal.SIGCONT)
+        settled(tier)
+        assert archived(tier)["chunks"] == CHUNKS
+        assert check_text(tier, 1, whole(1)) == BLOCKS
+
+
+@pytest.mark.parametrize("how", [(507, "InsufficientStorage"), (500, "InternalError"),
+                                 (503, "SlowDown"), (403, "AccessDenied")])  # fmt: skip
+def test_a_server_that_fails_costs_no_block(
+    tmp_path: Path, tiny: TinyS3, how: tuple[int, str]
+) -> None:
+    """Full, broken, busy, closed to us: are all blocks served from the store, is it counted, and is
+    what it did not take there once it does again?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        tiny.fail_puts = how
+        write(tier, 1)
+        until(lambda: archived(tier)["errors"] > 0)
+        assert check_text(tier, 1, whole(1)) == BLOCKS
+        assert not tiny.objects
+        tiny.fail_puts = None
+        settled(tier)
+        check_text(tier, 1, whole(1))  # its end sends up what was given up meanwhile
+        settled(tier)
+        assert archived(tier)["chunks"] == CHUNKS and len(tiny.objects) == CHUNKS // GROUP
+
+
+def test_other_bytes_are_no_blocks(tmp_path: Path, tiny: TinyS3) -> None:
+    """Objects changed, cut short, exchanged for another's: are they misses, counted, and gone?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    with daemon(tmp_path, **more) as tier:
+        write(tier, 1)
+        settled(tier)
+        kill(tier)
+    names = sorted(tiny.objects)
+    changed = bytearray(tiny.objects[names[0]])
+    changed[len(changed) // 2] ^= 1
+    tiny.objects[names[0]] = bytes(changed)
+    tiny.objects[names[1]] = tiny.objects[names[1]][:-100]
+    tiny.objects[names[2]] = tiny.objects[names[3]]
+    tiny.objects[names[4]] = b""
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        there = stored(tier, 1)
+        assert there == BLOCKS - 4 * GROUP * 2
+        assert archived(tier)["damaged"] == 4
+        assert check_text(tier, 1, set()) == there  # what came is right, and the rest is absent
+        settled(tier)
+        assert not {*names[:3], names[4]} & set(tiny.objects)
+
+
+def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
+    """Objects that take long to come: does the answer go after `archive.wait`, and are they there
+    for the next session?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b", archive__wait="1ms")
+    with daemon(tmp_path, **more) as tier:
+        write(tier, 1)
+        settled(tier)
+        kill(tier)
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        tiny.delay_s = 0.5
+        assert stored(tier, 1) < BLOCKS
+        until(lambda: archived(tier)["chunks_down"] == CHUNKS)
+        assert stored(tier, 1) == BLOCKS
+        assert check_text(tier, 1, whole(1)) == BLOCKS
+
+
+def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> None:
+    """A text is on its way back when its session deletes it: does any of it stand anywhere?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b", archive__wait="1ms")
+    with daemon(tmp_path, **more) as tier:
+        write(tier, 1)
+        settled(tier)
+        kill(tier)
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        tiny.delay_s = 0.1
+        stored(tier, 1, archive=False)
+        until(lambda: status(tier)["device"]["archive"]["deletes_waiting"] == 0)
+        tiny.delay_s = 0.0
+        until(lambda: not tiny.objects)
+        assert stored(tier, 1) == 0
+
+
+def test_the_archive_does_not_touch_ledger_or_decisions(tmp_path: Path, tiny: TinyS3) -> None:
+    """Uploads read the store: are they no demands, and is nothing staged for them?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    with daemon(tmp_path, daemon__metrics_endpoint="127.0.0.1:0", **more) as tier:
+        write(tier, 1)
+        settled(tier)
+        with tier.control(TENANT) as control:
+            ledger = control.ledger()
+        assert sum(ledger["ends"]) == 0 and ledger["demand_bytes_read"] == 0
+        assert ledger["archive"]["bytes_up"] == archived(tier)["bytes_up"] > 0
+        token = (tier.runtime_dir / "metrics.token").read_text().strip()
+        until(lambda: 'offstage_archive_chunks{tenant="red"} 48.0' in scrape(tier, token))
+        shown = scrape(tier, token)
+        assert f'archive_up_chunks_total{{tenant="red"}} {float(CHUNKS)}' in shown
+        assert "offstage_archive_away 0.0" in shown
+        assert "archive_away" not in scrape(tier, "")
+
+
+def serve(folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
+    """`dpu serve` that is refused at its start."""
+    chosen = {"daemon.endpoint": "tcp://127.0.0.1:*", "daemon.metrics_endpoint": "",
+              "daemon.runtime_dir": str(folder / "run"), "storage.path": str(folder / "s.ofs"),
+              "storage.size": "256MiB"}  # fmt: skip
+    chosen |= {name.replace("__", "."): value for name, value in more.items()}
+    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+    return subprocess.run([*ENTRY, "dpu", "serve", *sets], capture_output=True, text=True,
+                          timeout=WAIT_S)  # fmt: skip
+
+
+def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    """One line that says all of `words`, and exit 2."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert done.returncode == 2 and len(lines) == 1, done.stderr
+    assert all(word in lines[0] for word in words), lines[0]
+
+
+@pytest.mark.slow
+def test_swift_refuses_a_wrong_key_and_has_no_such_bucket(tmp_path: Path, swift: Swift) -> None:
+    """Credentials that fail and a bucket that is not there: one line, exit 2, at the start?"""
+    wrong = settings(tmp_path, swift.endpoint, ACCESS, "another")
+    refused(serve(tmp_path, **wrong), "credentials are refused", "archive.key_file")
+    unknown = settings(tmp_path, swift.endpoint, "tier:nobody", SECRET)
+    refused(serve(tmp_path, **unknown), "credentials", "archive.key_file")
+    nowhere = settings(tmp_path, swift.endpoint, ACCESS, SECRET) | {"archive__bucket": "nowhere"}
+    refused(serve(tmp_path, **nowhere), "'nowhere'", "no such bucket", "archive.bucket")
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"archive__bucket": "nowhere"}, ("no such bucket",)),
+    ({"archive__bucket": "a b/c"}, ("bucket of that name", "archive.bucket")),
+    ({"archive__endpoint": "nonsense"}, ("no S3 endpoint", "archive.endpoint")),
+    ({"archive__prefix": "/a/"}, ("archive.prefix",)),
+    ({"archive__key_file": "/nonexistent"}, ("cannot be read", "archive.key_file")),
+    ({"archive__connections": "0"}, ("connections",)),
+])  # fmt: skip
+def test_a_bad_archive_is_one_line(
+    tmp_path: Path, tiny: TinyS3, changed: dict[str, str], words: tuple[str, ...]
+) -> None:
+    """Is each mistake said in one line, with the setting to mend, before the store is opened?"""
+    refused(serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b") | changed), *words)
+    assert not (tmp_path / "s.ofs").exists()
+
+
+def test_keys_that_others_can_read(tmp_path: Path, tiny: TinyS3) -> None:
+    """Is a key file that is not private refused, and one with a single word?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    (tmp_path / "s3.keys").chmod(0o644)
+    refused(serve(tmp_path, **more), "others can read", "chmod 600")
+    (tmp_path / "s3.keys").write_text("one")
+    (tmp_path / "s3.keys").chmod(0o600)
+    refused(serve(tmp_path, **more), "1 words")
+
+
+def test_a_server_that_is_gone_at_the_start_is_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
+    """Does the daemon serve without its bucket, say so, and archive when it is there?"""
+    tiny.fail = (503, "SlowDown")
+    with daemon(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")) as tier:
+        write(tier, 1)
+        assert check_text(tier, 1, whole(1)) == BLOCKS
+        assert logged(tier, "archive_away") and not tiny.objects
+        tiny.fail = None
+        settled(tier)
+        assert archived(tier)["chunks"] == CHUNKS
+
+
+def test_a_daemon_without_an_archive_loads_no_client(tmp_path: Path) -> None:
+    """Is botocore in a process that uses none?"""
+    with daemon(tmp_path) as tier:
+        maps = Path(f"/proc/{tier.process.pid}/maps").read_text()
+        assert "botocore" not in maps
+        assert not [one for one in threading.enumerate() if one.name.startswith("ofs-archive")]
+    code = "import sys; import offstage.dpu.daemon; assert 'botocore' not in sys.modules"
+    subprocess.run([ENTRY[0], "-c", code], check=True)

@@ -1,0 +1,86 @@
+"""A daemon with an archive, and what the tests of it do: texts written, awaited, deleted, lost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from live_daemon import CHUNKS, LAYERS, TENANT, Tier, open_text, put, until
+
+from offstage.host.fabrics.shm import open_driver
+
+BLOCKS = CHUNKS * LAYERS  # of one text
+EVERY = {(ordinal, layer) for ordinal in range(CHUNKS) for layer in range(LAYERS)}
+
+
+def settings(folder: Path, endpoint: str, access: str, secret: str, **more: str) -> dict[str, str]:
+    """What a daemon in this folder is started with."""
+    keys = folder / "s3.keys"
+    keys.write_text(f"{access}\n{secret}\n")
+    keys.chmod(0o600)
+    return {
+        "archive__bucket": "kv-archive", "archive__endpoint": endpoint,
+        "archive__key_file": str(keys), "archive__wait": "60s", "archive__timeout": "2s", **more,
+    }  # fmt: skip
+
+
+def status(tier: Tier) -> dict[str, Any]:
+    """The operator's."""
+    with tier.control("operator") as control:
+        found: dict[str, Any] = control.status()
+        return found
+
+
+def archived(tier: Tier, tenant: str = TENANT) -> dict[str, int]:
+    """The archive's figures of a tenant, by name."""
+    for one in status(tier)["tenants"]:
+        if one["name"] == tenant:
+            return {name.removeprefix("archive_"): count for name, count in one.items()
+                    if name.startswith("archive_")}  # fmt: skip
+    raise AssertionError(tenant)
+
+
+def settled(tier: Tier) -> None:
+    """Wait until nothing waits to go up or to be deleted."""
+    def quiet() -> bool:
+        found = status(tier)["device"]["archive"]
+        return not (found["uploads_waiting"] or found["deletes_waiting"] or found["away"])
+
+    until(quiet)
+
+
+def write(tier: Tier, number: int, tenant: str = TENANT, *, archive: bool = True) -> None:
+    """All of a text, acknowledged, and kept or deleted again."""
+    with tier.control(tenant, timeout_s=90.0) as control, \
+            open_driver(control.attach("shm")) as driver:  # fmt: skip
+        text = open_text(control, number)
+        for layer in range(LAYERS):
+            for first in range(0, CHUNKS, 16):
+                ordinals = list(range(first, first + 16))
+                assert put(driver, text, layer, ordinals) == ordinals
+        control.session_close(text.session, archive=archive)
+
+
+def stored(tier: Tier, number: int, tenant: str = TENANT, *, archive: bool = True) -> int:
+    """Blocks that the tier has of a text, once what is archived had time to come back."""
+    with tier.control(tenant, timeout_s=90.0) as control:
+        control.attach("shm")
+        text = open_text(control, number)
+        control.session_close(text.session, archive=archive)
+        return sum(text.stored)
+
+
+def kill(tier: Tier) -> None:
+    """SIGKILL."""
+    tier.process.kill()
+    tier.process.wait()
+
+
+def lose_store(folder: Path) -> None:
+    """The drive is another one: its blocks are gone, the secrets and the journal are not."""
+    (folder / "store.ofs").unlink()
+
+
+def logged(tier: Tier, event: str) -> list[dict[str, Any]]:
+    """The lines of the log about an event."""
+    lines = [json.loads(line) for line in tier.log.read_text().splitlines() if line[:1] == "{"]
+    return [line for line in lines if line["event"] == event]

@@ -1,0 +1,116 @@
+"""A server that speaks as much of S3 as the archive asks, in memory, and fails when it is told to.
+
+It stands beside the real one (swift_server.py) for what no real server does on command: to be full,
+to answer errors, to take its time, to hand out other bytes. It looks at no signature.
+"""
+
+import threading
+import time
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+from xml.sax.saxutils import escape
+
+__all__ = ["BUCKET", "TinyS3"]
+
+BUCKET = "kv-archive"
+PAGE = 5  # names of one page, so that every listing has several
+
+
+class TinyS3:
+    """Serves from `with` to its end. `objects`: name to bytes. `fail`: (status, code) for every
+    call, `fail_puts` for puts; `delay_s` of each."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.fail: tuple[int, str] | None = None
+        self.fail_puts: tuple[int, str] | None = None
+        self.delay_s = 0.0
+        self.calls: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_PUT(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            if self._fails(tiny.fail or tiny.fail_puts):
+                return
+            tiny.objects[self._name] = data
+            self._send(200, b"")
+
+        def do_GET(self) -> None:
+            if self._fails(tiny.fail):
+                return
+            if "list-type" in self._query:
+                self._list()
+            elif self._name in tiny.objects:
+                self._send(200, tiny.objects[self._name])
+            else:
+                self._error(404, "NoSuchKey")
+
+        def do_DELETE(self) -> None:
+            if not self._fails(tiny.fail):
+                tiny.objects.pop(self._name, None)
+                self._send(204, b"")
+
+        def _fails(self, how: tuple[int, str] | None) -> bool:
+            tiny.calls.append(f"{self.command} {self._name}")
+            time.sleep(tiny.delay_s)
+            bucket = self.path.split("?")[0].lstrip("/").split("/")[0]
+            if how is None and bucket != BUCKET:
+                how = (404, "NoSuchBucket")
+            if how is not None:
+                self._error(*how)
+            return how is not None
+
+        @property
+        def _name(self) -> str:
+            path = urllib.parse.unquote(self.path.split("?")[0]).lstrip("/")
+            return path.partition("/")[2]
+
+        @property
+        def _query(self) -> dict[str, str]:
+            return dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))
+
+        def _list(self) -> None:
+            after = self._query.get("continuation-token", "")
+            names = sorted(one for one in tiny.objects if one > after
+                           and one.startswith(self._query.get("prefix", "")))  # fmt: skip
+            page, more = names[:PAGE], len(names) > PAGE
+            text = "".join(f"<Contents><Key>{escape(one)}</Key></Contents>" for one in page)
+            text += f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+            text += f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if more else ""
+            self._send(200, f"<ListBucketResult>{text}</ListBucketResult>".encode())
+
+        def _error(self, status: int, code: str) -> None:
+            self._send(status, f"<Error><Code>{code}</Code></Error>".encode())
+
+        def _send(self, status: int, data: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    return Handler

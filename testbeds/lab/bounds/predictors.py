@@ -11,11 +11,11 @@ owns what it remembers of its sessions. Slabs out of order are `BadInput`.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings import ranks
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload
 
@@ -27,10 +27,9 @@ __all__ = [
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.uint16]
 Floats = npt.NDArray[np.float64]
-Keys = npt.NDArray[Any]  # uint32, or uint64 where a layer has more than 65,536 blocks
 Scores = npt.NDArray[np.uint16]
-Foreseen = tuple[Keys, list[Keys]]
-"""Ranks of every block of a layer, and of each buffer the least that it holds."""
+Foreseen = tuple[Scores, npt.NDArray[np.uint64]]
+"""Ranks of every block `[layers, blocks]`, and the least that each buffer holds."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Predictor(ABC):
             raise BadInput(
                 f"buffers of {self._buffers} blocks", "predictor", "give one or more, each above 0"
             )
-        self._ahead: dict[int, Keys] = {}  # of each session's next step
+        self._ahead: dict[int, Scores] = {}  # of each session's next step
 
     def take(self, slab: Slab, served: Bools | None = None) -> tuple[Counts, Counts]:
         """Hits and non-trivial hits, uint16 `[steps, layers, buffers]`; slabs of one session in
@@ -75,8 +74,8 @@ class Predictor(ABC):
             )
         found: list[Foreseen | None] = []
         for step in range(steps):
-            found.append(None if before is None else (before, _limits(before, self._buffers)))
-            before = _keys(self._ranks(slab.session, slab.scores[step]))
+            found.append(None if before is None else (before, ranks.limits(before, self._buffers)))
+            before = np.ascontiguousarray(self._ranks(slab.session, slab.scores[step]))
         assert before is not None, "a slab has a step"
         if slab.first_step + steps < self._workload.sessions[slab.session].steps:
             self._ahead[slab.session] = before
@@ -91,20 +90,14 @@ class Predictor(ABC):
         steps, layers, _ = slab.selected.shape
         hits = np.zeros((2, steps, layers, len(self._buffers)), np.uint16)
         for step, seen in enumerate(foreseen):
-            if seen is None:
-                continue
-            before, limits = seen
-            ordinals = np.where(asks.demanded[step], slab.selected[step], 0)
-            mine = np.take_along_axis(before, ordinals.astype(np.int64), axis=-1)
-            # Rare: only where the step before knew fewer blocks.
-            new = asks.written[step] & (slab.selected[step] >= self._known(slab, asks, step))
-            for at, limit in enumerate(limits):
-                hit = asks.demanded[step] & ((mine >= limit[:, None]) | new)
-                hits[0, step, :, at] = hit.sum(axis=-1)
-                hits[1, step, :, at] = (hit & asks.nontrivial[step]).sum(axis=-1)
+            if seen is not None:
+                hits[:, step] = ranks.hits(
+                    *seen, slab.selected[step], asks.demanded[step], asks.nontrivial[step],
+                    asks.written[step], self._known(slab, asks, step),
+                )  # fmt: skip
         return hits[0], hits[1]
 
-    def _begins(self, session: int) -> Keys | None:
+    def _begins(self, session: int) -> Scores | None:
         """Ranks for a session's first step; None where nothing is known before it."""
         return None
 
@@ -131,13 +124,10 @@ class LastStep(Predictor):
 
 
 @dataclass
-class _Averages:
-    """Of one session. fast, slow: float64 `[layers, blocks]` of whole numbers, 0 where not written.
-    products `[layers, 4, 4]`, outcomes `[layers, 4]`: sums of the regression, which fade."""
+class _Regression:
+    """Of one session. products `[layers, 4, 4]`, outcomes `[layers, 4]`: sums that fade."""
 
-    fast: Floats
-    slow: Floats
-    features: Floats
+    averages: ranks.Averages
     products: Floats
     outcomes: Floats
 
@@ -151,16 +141,17 @@ class TwoAverages(Predictor):
     the same on every machine.
     """
 
-    fast_share = 1 / 8
-    slow_share = 1 / 128
+    fast_shift = 3
+    slow_shift = 7
+    """An average moves by 2^-shift of what is between it and the score."""
     kept = 31 / 32
     """What of the sums of a regression is left after a step."""
 
     def __init__(self, workload: Workload, buffer_blocks: Sequence[int]) -> None:
         super().__init__(workload, buffer_blocks)
-        self._states: dict[int, _Averages] = {}
+        self._states: dict[int, _Regression] = {}
 
-    def _begins(self, session: int) -> Keys | None:
+    def _begins(self, session: int) -> Scores | None:
         windows = self._workload.prefill(session)
         if windows is None or not len(windows):
             return None
@@ -169,49 +160,40 @@ class TwoAverages(Predictor):
         drawn = np.pad(windows, [(0, 0), (0, 0), (0, info.blocks + grown - windows.shape[2])])
         seen = np.maximum((drawn > 0).sum(axis=0), 1)
         mean = np.rint(drawn.sum(axis=0, dtype=np.float64) / seen)
-        self._states[session] = _nothing(mean)
-        return _keys(self._ranks(session, drawn[-1]))
+        self._states[session] = _begun(mean.astype(np.uint16))
+        return self._taken(self._states[session], drawn[-1])
 
     def _ranks(self, session: int, scores: Scores) -> Scores:
-        now = scores.astype(np.float64)
         state = self._states.get(session)
         if state is None:
-            state = self._states[session] = _nothing(np.zeros(scores.shape))
+            state = self._states[session] = _begun(np.zeros(scores.shape, np.uint16))
         else:
-            known = state.features
-            outcomes = np.matmul(known, now[:, :, None])[:, :, 0]
-            state.products = self.kept * state.products + np.matmul(known, known.swapaxes(1, 2))
+            products, outcomes = state.averages.sums(scores)
+            state.products = self.kept * state.products + products
             state.outcomes = self.kept * state.outcomes + outcomes
-        state.fast = self._moved(state.fast, now, self.fast_share)
-        state.slow = self._moved(state.slow, now, self.slow_share)
-        written = scores > 0
-        state.features = np.stack([written * _MIDDLE, now, state.fast, state.slow], axis=1)
-        ahead = np.matmul(_weights(state)[:, None, :], state.features)[:, 0]
-        return np.where(written, np.clip(np.rint(ahead), 1, 65535), 0).astype(np.uint16)
+        return self._taken(state, scores)
 
-    def _moved(self, average: Floats, now: Floats, share: float) -> Floats:
-        """The average one step on; a block's first score is taken as it is."""
-        moved = np.rint(average + share * (now - average))
-        found: Floats = np.where(average > 0, moved, now)
-        return found
+    def _taken(self, state: _Regression, scores: Scores) -> Scores:
+        state.averages.take(scores, self.fast_shift, self.slow_shift)
+        return state.averages.ahead(_weights(state))
 
     def _ended(self, session: int) -> None:
         self._states.pop(session, None)
 
 
-def _nothing(averages: Floats) -> _Averages:
-    """Of a session of which no step is known."""
-    layers, blocks = averages.shape
-    return _Averages(averages, averages, np.zeros((layers, 4, blocks)), np.zeros((layers, 4, 4)),
-                     np.zeros((layers, 4)))  # fmt: skip
-
-
 _ROUNDED = 1 << 12
 _RIDGE = 1e-6
-_MIDDLE = 32768.0
+_MIDDLE = 32768
 
 
-def _weights(state: _Averages) -> Floats:
+def _begun(averages: Scores) -> _Regression:
+    """Of a session of which no step is known."""
+    layers = len(averages)
+    known = ranks.Averages(np.zeros_like(averages), averages, averages.copy(), _MIDDLE)
+    return _Regression(known, np.zeros((layers, 4, 4)), np.zeros((layers, 4)))
+
+
+def _weights(state: _Regression) -> Floats:
     """`[layers, 4]`; the last score alone before anything was seen to follow."""
     trace = np.trace(state.products, axis1=1, axis2=2)
     scaled = state.products + (_RIDGE * trace[:, None, None] + 1) * np.eye(4)
@@ -250,29 +232,3 @@ def asked(workload: Workload, slab: Slab, served: Bools | None) -> Asked:
         present & (selected >= workload.sessions[slab.session].blocks),
         counts,
     )
-
-
-def _keys(scores: npt.NDArray[np.uint16]) -> Keys:
-    """Scores `[layers, blocks]` made unique: the lower ordinal first; 0 stays below all others."""
-    blocks = scores.shape[-1]
-    keys: Keys
-    if blocks <= 1 << 16:
-        keys = scores.astype(np.uint32) << np.uint32(16)
-    else:
-        keys = scores.astype(np.uint64) << np.uint64(32)
-    keys |= np.arange(blocks - 1, -1, -1, dtype=keys.dtype)
-    keys[scores == 0] = 0
-    return keys
-
-
-def _limits(keys: Keys, buffers: Sequence[int]) -> list[Keys]:
-    """For each buffer the least key `[layers]` that is among its best, never 0."""
-    found: dict[int, Keys] = {}
-    # From the largest buffer on: what is not among its best need not be looked at for the others.
-    for buffer in sorted(set(buffers), reverse=True):
-        if buffer < keys.shape[-1]:
-            keys = np.partition(keys, -buffer, axis=-1)[:, -buffer:]
-            found[buffer] = np.maximum(keys[:, 0], 1)
-        else:
-            found[buffer] = np.ones(len(keys), keys.dtype)
-    return [found[buffer] for buffer in buffers]

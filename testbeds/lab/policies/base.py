@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.layouts import CAUSES
+from offstage.bindings.ranks import best
 from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
 from offstage.testbeds.workloads.selections.slab import ABSENT
 
@@ -60,22 +61,6 @@ class Component:
     def step(self, view: View) -> npt.NDArray[np.void]:
         """No guess."""
         return no_guesses()
-
-
-def best(values: Scores, count: int) -> Marks:
-    """The `count` highest of each row of `[layers, blocks]`; of equals the first, and no zeros."""
-    blocks = values.shape[1]
-    if count <= 0:
-        return np.zeros(values.shape, np.bool_)
-    if count >= blocks:
-        return values > 0
-    cut = np.partition(values, blocks - count, axis=1)[:, blocks - count]
-    chosen = values >= np.maximum(cut, 1)[:, None]
-    excess = np.count_nonzero(chosen, axis=1) - count
-    for layer in np.flatnonzero(excess > 0):
-        equal = np.flatnonzero(values[layer] == cut[layer])
-        chosen[layer, equal[-excess[layer] :]] = False
-    return chosen
 
 
 def marked_cells(marks: Marks) -> tuple[Layers, Layers]:

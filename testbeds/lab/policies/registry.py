@@ -45,6 +45,7 @@ __all__ = [
     "checked_begin",
     "checked_step",
     "find",
+    "joined",
     "listing",
     "parse",
 ]
@@ -71,7 +72,7 @@ class Opened:
         """All components' guesses for a session's first steps."""
         layers = self.setting.layer_count
         answers = [checked_begin(one, session, blocks, prefill, layers) for one in self.parts]
-        return _joined(answers)
+        return joined(answers)
 
     def step(self, view: View) -> npt.NDArray[np.void]:
         """All components' guesses after a step. BadInput for a guess made of what comes later."""
@@ -81,7 +82,7 @@ class Opened:
         for policy, answer in zip(before, answers, strict=False):
             assert layer is not None
             refuse_future(policy, view, answer, layer)
-        return _joined(answers)
+        return joined(answers)
 
 
 def checked_step(policy: PolicyComponent, view: View) -> npt.NDArray[np.void]:
@@ -162,7 +163,8 @@ def _bad(policy: PolicyComponent, where: str, what: str) -> BadInput:
     return BadInput(f"policy {policy.name!r} {what}", where, _MEND)
 
 
-def _joined(answers: list[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
+def joined(answers: list[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
+    """The answers of several components, one behind the other."""
     if len(answers) == 1:
         return answers[0]
     return np.concatenate(answers) if answers else no_guesses()
@@ -192,11 +194,16 @@ class Combined:
     @property
     def guesses(self) -> bool:
         """Whether a component has Python to be called at each step."""
-        return any(_has_python(one) for one in self.components)
+        return bool(self.asked)
+
+    @property
+    def asked(self) -> tuple[type[PolicyComponent], ...]:
+        """The components that have such Python."""
+        return tuple(one for one in self.components if _has_python(one))
 
     def open(self, setting: Setting) -> Opened:
         """Objects of one run. BadInput where a component cannot work on this workload."""
-        return Opened(tuple(one for one in self.components if _has_python(one)), setting)
+        return Opened(self.asked, setting)
 
     def core_policy(self, block_tokens: int, **changes: int) -> Policy:
         """The core's policy: the daemon's defaults, the components' parameters, then `changes`."""

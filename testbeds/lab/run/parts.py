@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import io
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,12 @@ def write(path: Path, part: bytes) -> None:
 
 def _pack(rows: Any, meta: Any) -> bytes:
     file = io.BytesIO()
-    np.savez_compressed(file, rows=rows, meta=np.frombuffer(msgspec.json.encode(meta), np.uint8))
+    arrays = {"rows": rows, "meta": np.frombuffer(msgspec.json.encode(meta), np.uint8)}
+    # As numpy's own, but for the level: its own takes four times as long for a third less.
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
     return file.getvalue()
 
 

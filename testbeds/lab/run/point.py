@@ -26,6 +26,7 @@ from offstage.testbeds.lab.policies.policy import GUESS, Setting, View
 from offstage.testbeds.lab.policies.registry import Combined, parse
 from offstage.testbeds.lab.results.ledger import ROW
 from offstage.testbeds.lab.results.summary import SeedRun
+from offstage.testbeds.lab.run.answers import Answers
 from offstage.testbeds.lab.run.feed import Feed, Served, over_k
 from offstage.testbeds.lab.run.plan import Point
 from offstage.testbeds.lab.spec.schema import Spec
@@ -55,8 +56,16 @@ class Runner:
     """Runs one point with one seed. `advance` until `done`; `result` afterwards."""
 
     def __init__(
-        self, number: int, point: Point, spec: Spec, workload: Workload, feed: Feed, seed: int
+        self,
+        number: int,
+        point: Point,
+        spec: Spec,
+        workload: Workload,
+        feed: Feed,
+        seed: int,
+        answers: Answers | None = None,
     ) -> None:
+        """`answers`: of policies that other runners over the same feed have too."""
         self.number = number
         self.point = point
         self.done = False
@@ -66,7 +75,7 @@ class Runner:
         self._concurrent = spec.concurrent
         whole_blocks = spec.granules > self._grain
         self._workload = Coarsened(workload, spec.granules) if whole_blocks else workload
-        self._policy = self._combined.open(self._setting())
+        self._policy = (answers or Answers()).open(self._combined, self._setting(), number)
         self._core = self._open_core()
         self._tenant = self._core.tenant_add(0, bytes(16), self._core.config.slot_count)
         self._engine = Engine(self._core, self._engine_config())
@@ -76,11 +85,14 @@ class Runner:
         self._blocked: int | None = None
         self._ended_ns = 0
         self._spread_ns = spec.time_per_token_ns // self._concurrent
-        for turn in range(self._concurrent):
-            self._admit(turn * self._spread_ns)
+        self._begun = False
 
     def advance(self) -> bool:
         """Run until a slab is missing (False) or to the end (True)."""
+        if not self._begun:
+            self._begun = True
+            for turn in range(self._concurrent):
+                self._admit(turn * self._spread_ns)
         if self._blocked is not None and not self._give(self._blocked):
             return False
         self._blocked = None

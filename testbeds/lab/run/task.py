@@ -2,8 +2,9 @@
 
 Model: tasks that draw the same selections go in, parts and failures come out; nothing is written
 and nothing is kept, so that they run the same in this process, in a pool, or on another machine,
-alone or together: whatever a selection is asked for is made once, and each point sees what it would
-see alone. A point that fails, by its spec or by its policy, ends alone: the others go on.
+alone or together: whatever a selection is asked for is made once, and what a policy of ours answers
+to it too; each point sees what it would see alone. A point that fails, by its spec or by its
+policy, ends alone: the others go on.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.testbeds.lab.bounds.collect import BOUNDS
 from offstage.testbeds.lab.run import parts
+from offstage.testbeds.lab.run.answers import Answers
 from offstage.testbeds.lab.run.bounds import BoundsReader, kinds_of
 from offstage.testbeds.lab.run.feed import Feed, Kind
 from offstage.testbeds.lab.run.plan import Task, build
@@ -77,11 +79,12 @@ class _Together:
         self._feed = Feed(workload, tasks[0].spec.granules, readers)
         specs, seed = [task.spec for task in bounded], tasks[0].seed
         self._bounds = BoundsReader(specs, seed, workload, self._feed) if specs else None
+        self._answers = Answers()
         self._runners: list[Runner] = []
         for number, (task, point) in enumerate(self._points):
             try:
                 self._runners.append(
-                    Runner(number, point, task.spec, workload, self._feed, task.seed)
+                    Runner(number, point, task.spec, workload, self._feed, task.seed, self._answers)
                 )
             except OffstageError as error:
                 self._failed(number, error)
@@ -111,6 +114,7 @@ class _Together:
 
     def _failed(self, number: int, error: OffstageError) -> None:
         self._feed.leave(number)
+        self._answers.leave(number)
         point = self._points[number][1]
         self._result.failures.append(Failure(point.number, str(error), error.exit_code))
 

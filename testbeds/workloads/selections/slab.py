@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
+from offstage.bindings.ranks import top
 
 __all__ = [
     "ABSENT",
@@ -155,8 +156,7 @@ def top_selection(
     chosen[:, :sinks] = np.arange(sinks)
     chosen[:, select - window :] = np.arange(blocks - window, blocks)
     if free:
-        middle = ranked(scores[:, sinks : blocks - window], (free,))[:, :free]
-        chosen[:, sinks : sinks + free] = np.sort(middle, axis=1) + np.uint32(sinks)
+        top(scores, sinks, blocks - window, free, chosen[:, sinks:])
     return chosen
 
 

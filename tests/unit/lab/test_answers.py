@@ -1,0 +1,96 @@
+"""Is a policy asked once for all points that it answers alike, and each answered as if alone?"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.policies import registry
+from offstage.testbeds.lab.policies.base import BASELINE, Component, best, guess_next_step
+from offstage.testbeds.lab.policies.policy import Setting, View
+from offstage.testbeds.lab.policies.registry import parse
+from offstage.testbeds.lab.run import answers as answers_module
+from offstage.testbeds.lab.run.answers import Answers
+
+LAYERS, BLOCKS = 3, 20
+
+
+class Counting(Component):
+    """Guesses the best of each layer, and counts how often it is asked."""
+
+    name: ClassVar[str] = "counting"
+    uses: ClassVar[str] = "scores"
+    source: ClassVar[str] = "this test"
+    asked: ClassVar[int] = 0
+
+    def step(self, view: View) -> npt.NDArray[np.void]:
+        """Of step 3 nothing: it fails there."""
+        type(self).asked += 1
+        if view.step == 3:
+            raise ValueError("no step 3")
+        marks = best(view.scores, self.setting.select_blocks)
+        return guess_next_step(marks, np.ones(LAYERS, np.float32), BASELINE)
+
+
+@pytest.fixture
+def component(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """As if it were one of ours."""
+    monkeypatch.setitem(registry._BUILT_IN, "counting", Counting)
+    monkeypatch.setattr(answers_module, "BUILT_IN", (Counting,))
+    monkeypatch.setattr(registry, "due", lambda view: None)  # its copies ask, too
+    monkeypatch.setattr(Counting, "asked", 0)
+    return Counting
+
+
+def setting(buffer: int = 8) -> Setting:
+    return Setting(LAYERS, 4, buffer, 1, 1, 64, np.arange(LAYERS))
+
+
+def view(step: int) -> View:
+    scores = np.random.default_rng(step).integers(1, 60000, (LAYERS, BLOCKS)).astype(np.uint16)
+    return View(0, step, BLOCKS, np.zeros((LAYERS, 4), np.uint32), scores, None, False)
+
+
+def test_points_of_one_setting_share_what_is_answered(component: Any) -> None:
+    answers, alone = Answers(), parse("counting").open(setting())
+    points = [answers.open(parse("counting"), setting(), number) for number in range(3)]
+    for step in (0, 1, 2):
+        expected = alone.step(view(step))
+        assert all(np.array_equal(one.step(view(step)), expected) for one in points)
+    assert component.asked == 3 + 3
+    shared = next(iter(answers._shared.values()))
+    assert not shared._held, "an answer that all have had is kept"
+
+
+def test_another_buffer_is_another_policy(component: Any) -> None:
+    answers = Answers()
+    points = [answers.open(parse("counting"), setting(buffer), buffer) for buffer in (8, 16)]
+    for one in points:
+        one.step(view(0))
+    assert component.asked == 2
+
+
+def test_a_component_of_another_package_serves_one_point_alone(
+    component: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "BUILT_IN", ())
+    answers = Answers()
+    for number in range(2):
+        answers.open(parse("counting"), setting(), number).step(view(0))
+    assert component.asked == 2
+
+
+def test_it_fails_for_each_point_at_the_same_step_and_who_left_holds_nothing(
+    component: Any,
+) -> None:
+    answers = Answers()
+    points = [answers.open(parse("counting"), setting(), number) for number in range(3)]
+    for one in points[:2]:
+        with pytest.raises(BadInput, match="no step 3"):
+            one.step(view(3))
+    assert component.asked == 1
+    answers.leave(2)
+    shared = next(iter(answers._shared.values()))
+    assert not shared._held

@@ -22,8 +22,9 @@ from offstage.host.connectors.vllm.hints import Hints, hints_of
 __all__ = ["Gone", "Plans", "Report", "Saved", "Step", "chain", "salt_of"]
 
 LEASE_S = 10.0  # of what a lookup has found, until it is loaded
-AGAIN_S = 0.005  # between two looks at what another engine prefills
+AGAIN_S = 0.01  # between two looks for the next block that another engine prefills
 IDLE_S = 0.001  # waited for a lookup where vLLM has nothing else to do
+EXPECT_IDLE_S = 0.005  # and for another engine
 TOLD_MAX = 1 << 16  # blocks of which vLLM's subscribers were told, and may be told that they went
 
 
@@ -101,6 +102,7 @@ class _Request:
     hints: Hints
     until_s: float = 0.0  # what another engine prefills is waited for
     looked_s: float = 0.0
+    window: int = 1  # blocks that are looked for next, of those that another engine prefills
     found: int | None = None
     saved: int = 0
     first: int = 0
@@ -145,13 +147,15 @@ class Plans:
         if self._ahead:
             self._look(one, 0)
 
-    def _look(self, one: _Request, first: int) -> None:
-        """Ask the tier for all blocks from `first` on."""
+    def _look(self, one: _Request, first: int, count: int | None = None) -> None:
+        """Ask the tier for all blocks from `first` on, or for so many."""
         assert self._client is not None
-        one.looked_s, keys = time.monotonic(), one.keys[first:]
+        keys = one.keys[first:] if count is None else one.keys[first : first + count]
+        one.looked_s = time.monotonic()
 
         def ended(completion: Completion) -> None:
             done = completion.done
+            one.window = 1 if False in done else 2 * one.window
             one.saved = first + (done.index(False) if False in done else len(done))
             one.found = one.saved
 
@@ -175,9 +179,10 @@ class Plans:
         if one.looked_s == 0.0:
             self._look(one, 0)
         last = (int(request.num_tokens) - 1) // self._block_tokens
-        if one.found is None or self._is_expected(one, min(last, len(one.keys))):
+        expected = one.found is not None and self._is_expected(one, min(last, len(one.keys)))
+        if one.found is None or expected:
             if self._idle:
-                time.sleep(IDLE_S)
+                time.sleep(EXPECT_IDLE_S if expected else IDLE_S)
             return None
         one.first = computed // self._block_tokens
         one.asked = request.num_tokens - computed
@@ -189,15 +194,16 @@ class Plans:
         return tokens if one.decision is not None and one.decision.fetched else 0
 
     def _is_expected(self, one: _Request, last: int) -> bool:
-        """Whether blocks are still to come from an engine that prefills them."""
+        """Whether blocks are still to come from an engine that prefills them. The next one is
+        looked for, and when it is there twice as many: they come in order, and often together."""
         assert one.found is not None
         wanted = min(one.hints.expect_tokens // self._block_tokens, last)
         now_s = time.monotonic()
         if one.found >= wanted or now_s > one.until_s:
             return False
-        if now_s - one.looked_s > AGAIN_S:
+        if one.window > 1 or now_s - one.looked_s > AGAIN_S:
             first, one.found = one.found, None
-            self._look(one, first)
+            self._look(one, first, one.window)
         return True
 
     def load(self, request: Any, blocks: Sequence[int], tokens: int) -> None:

@@ -203,7 +203,7 @@ def tenants_table(result: Mapping[str, Any]) -> Drawn:
     alone = max((phases[name] for name in ("alone", "alone again")), key=lambda one: one["ns_p99"])
     busy = phases["compute"]
     rows: list[Row] = [
-        (f"cores busy elsewhere, {which}", format_time(busy[f"ns_{which}"]),
+        (f"cores busy, {which}", format_time(busy[f"ns_{which}"]),
          format_time(alone[f"ns_{which}"]), busy[ratio_of], "", None)
         for which, ratio_of in (("p99", "ratio"), ("p50", "ratio_p50"))
     ]  # fmt: skip
@@ -221,11 +221,11 @@ def tenants_table(result: Mapping[str, Any]) -> Drawn:
     for name, weight, part in zip(
         shares["tenants"], shares["weights"], shares["by_weight"], strict=True
     ):
-        rows.append((f"bytes by weight of {name}, weight {weight}", f"{part:.3f}", "1.000", part,
+        rows.append((f"{name}: bytes, weight {weight}", f"{part:.3f}", "1.000", part,
                      aim, met))  # fmt: skip
     rows.append(("Jain's index of them", f"{shares['jain']:.4f}", "", None, "", None))
     for name, part in zip(shares["tenants"], shares["idle"], strict=True):
-        rows.append((f"looks at which nothing of {name} waited", f"{100 * part:.0f} %", "", None,
+        rows.append((f"{name}: nothing waited", f"{100 * part:.0f} %", "", None,
                      "", None))  # fmt: skip
     notes = [
         f"measured on {result['storage']}, {result['seconds']:g} s a phase, seed {result['seed']}: "

@@ -9,8 +9,8 @@ from offstage.bindings.units import format_time
 
 __all__ = ["where_time_went"]
 
-PHASES = {"alone": "alone", "compute": "cores busy", "demands": "demands", "all ways": "all ways",
-          "alone again": "alone again"}  # fmt: skip
+PHASES = {"alone": "alone", "compute": "busy", "demands": "demands", "all ways": "all ways",
+          "alone again": "again"}  # fmt: skip
 PARTS = {
     "ring_ns": "in the ring",
     "turn_ns": "until its turn",
@@ -23,7 +23,7 @@ def where_time_went(phases: Mapping[str, Mapping[str, Any]]) -> Table:
     """A column for each phase of `bench tenants`: means of all of the victim's steps and of the
     slowest percent, by part; then who had work and no core, as a part of the phase."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("where a step's time went", no_wrap=True)
+    table.add_column("where steps' time went", no_wrap=True)
     for heading in PHASES.values():
         table.add_column(heading, justify="right", no_wrap=True)
     shown = [phases[name] for name in PHASES]

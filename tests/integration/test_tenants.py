@@ -4,9 +4,13 @@ Times belong to `offstage bench tenants`; here order and bytes are looked at. Th
 victim its turns is shown in virtual time, by dpu/firmware/test/test_device_tenants.c.
 """
 
+import io
 from pathlib import Path
 
+from rich.console import Console
+
 from offstage.testbeds.bench.tenants import bench_tenants
+from offstage.testbeds.cli.bench_tables import TABLES
 
 
 def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
@@ -18,3 +22,10 @@ def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
         "alone", "compute", "demands", "all ways", "alone again",
     }  # fmt: skip
     assert all(moved > 0 for moved in found["shares"]["bytes"])
+    for phase in found["phases"].values():
+        assert phase["steps"]["count"] >= phase["fetches"] and phase["taken_in_ns_mean"] > 0
+        assert all(one > 0 for one in phase["steps"]["slowest_percent"].values())
+    out = io.StringIO()
+    Console(file=out, width=80).print(TABLES["tenants"](found)[0])
+    shown = out.getvalue()
+    assert "…" not in shown and "slowest 1 %: until its turn" in shown, shown

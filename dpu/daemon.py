@@ -280,7 +280,7 @@ class Daemon:
             tenants = {
                 one.name: self.device.ledger(one.index) for one in self.hosts.tenants.values()
             }
-            status = self.device.status()
+            status = self.service.worn(self.device.status())
             self._note_target(status)
             self.telemetry.set(Snapshot(
                 tenants=tenants, shares=self.service.quotas.look(), status=status,

@@ -127,6 +127,9 @@ class Storage(Settings, frozen=True):
     target_file: Annotated[str, about("spdk: the file below the target")] = ""
     size_bytes: Annotated[Size, within(0, 1 << 50, "the file is made this large")] = 8 << 30
     lba_bytes: Annotated[Size, within(512, 65536, "logical block, power of two")] = 4 << 10
+    endurance_bytes: Annotated[
+        Size, within(0, 1 << 62, "what the drive may be written, by its data sheet; 0: unknown")
+    ] = 0
     queue_depth: Annotated[int, within(1, 4096, "I/Os in flight on the device")] = 64
     threads: Annotated[int, within(1, 64, "posix: threads")] = 4
     direct: Annotated[bool, about("O_DIRECT; falls back with a warning where the file refuses")] = (

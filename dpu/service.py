@@ -9,7 +9,7 @@ import errno
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -32,6 +32,7 @@ from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.quotas import Quotas, used
 from offstage.dpu.sessions import Host, Hosts, Refused, TenantState, draining
+from offstage.dpu.wear import Wear
 
 __all__ = ["Attachments", "Service", "error_reply"]
 
@@ -78,6 +79,7 @@ class Service:
         self.policy = config.policy
         tenants = {tenant.name: tenant for tenant in config.tenants}
         self.quotas = Quotas(device, hosts, tenants, derived.record_size_bytes, log)
+        self._wear = Wear(config)
         self.draining = False
         self._nixl_tenants: set[int] = set()
         self.fabrics = set(config.daemon.fabrics)  # what hosts may attach over now
@@ -362,6 +364,7 @@ class Service:
 
     def _reset(self, host: Host, request: p.Reset) -> p.Reply:
         self.operator(host.ticket)
+        self.worn(self.device.status())  # before the hits are zero
         self.device.reset()
         self._log.info("reset")
         return p.Ok()
@@ -445,9 +448,15 @@ class Service:
             for name in PORT_SIDES
         }  # fmt: skip
         return {**status, "move": self.device.move_status(), "fabrics": fabrics,
-                "device": self.device.status(), "stages": stages, "hosts": hosts,
+                "device": self.worn(self.device.status()), "stages": stages, "hosts": hosts,
                 "tenants": tenants, "memory": self.device.memory(), "machine": self._machine(),
                 "daemon": self.counts()}  # fmt: skip
+
+    def worn(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        """The device's status, and what that has cost the drive, as `wear`."""
+        every = self.hosts.tenants.values()
+        ledgers = [self.device.ledger(one.index) for one in every]
+        return {**status, "wear": self._wear.look(status, ledgers)}
 
     def _store_payload_bytes(self) -> int:
         """Payload that the store holds when it is full, as it is now: a move may have grown it."""

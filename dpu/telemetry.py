@@ -101,6 +101,12 @@ SHARE_GAUGES = {
     "arena_bytes": ("tenant_arena_bytes", "its part of the arena"),
     "arena_bytes_max": ("tenant_arena_bytes_max", "what that is at most; 0: no bound"),
 }
+WEAR_GAUGES = {
+    "bytes_per_hit": ("written_bytes_per_hit", "written to the drive for each demand on time"),
+    "amplification": ("store_write_amplification", "written to the drive over what hosts wrote"),
+    "drive_writes_per_day": ("drive_writes_per_day", "how often a day all of the store is written"),
+    "life_years": ("drive_life_years", "until storage.endurance is used up at this rate"),
+}
 DAEMON_COUNTERS = {
     "messages": "control messages taken",
     "messages_bad": "control messages that were refused",
@@ -140,6 +146,7 @@ class View(Collector):
         yield from _ledger_metrics(tenants)
         yield from _share_metrics(shares)
         yield from archive_metrics(shares, snapshot["status"])
+        yield from _wear_metrics(snapshot["status"].get("wear", {}))
         yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
         yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
         yield from _storage_metrics(snapshot["status"])
@@ -220,6 +227,13 @@ def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
         buckets, total_s = _log2_buckets(ledger["lead_ns_log2"])
         lead.add_metric([tenant], buckets, total_s)
     yield from (ends, fates, reads, *plain.values(), resident, lead)
+
+
+def _wear_metrics(wear: Mapping[str, Any]) -> Iterable[Metric]:
+    """A ratio that has nothing to divide by is left out."""
+    for name, (metric, text) in WEAR_GAUGES.items():
+        if wear.get(name) is not None:
+            yield GaugeMetricFamily(f"offstage_{metric}", text, value=wear[name])
 
 
 def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:

@@ -240,11 +240,11 @@ class ArchivedDevice:
         return {**self._device.tenant_status(tenant), **counts}
 
     def ledger(self, tenant: int | None = None) -> dict[str, Any]:
-        """As the device's, and what the archive moved of it, under `archive`."""
+        """As the device's, and what the archive moved of it, as `archive_...`."""
         some = self._tenants if tenant is None else [self._tenants[tenant]]
         with self.state.lock:
-            moved = {name: sum(one.counts[name] for one in some) for name in COUNTS}
-        return {**self._device.ledger(tenant), "archive": moved}
+            moved = {f"archive_{name}": sum(one.counts[name] for one in some) for name in COUNTS}
+        return {**self._device.ledger(tenant), **moved}
 
     def status(self) -> dict[str, Any]:
         """As the device's, and how the archive does."""

@@ -160,6 +160,8 @@ def ledger(
 
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         result = control.ledger(tenant)
+        if not tenant:
+            result["wear"] = control.status()["device"]["wear"]
     shown = dict(result)
     for name in ("ends", "nontrivial_ends"):
         shown[name] = dict(zip(ENDS, result[name], strict=True))

@@ -1,0 +1,59 @@
+"""Does the wear that a daemon tells follow from its counters, over everything that zeroes them?"""
+
+from typing import Any
+
+import pytest
+
+from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.dpu.config import load
+from offstage.dpu.wear import Wear
+
+DAY_NS = 86_400 * 10**9
+RECORD = (4 << 10) + (4 << 10)  # payload and trailer
+
+
+def config(**more: str) -> Any:
+    chosen = {"arena.payload": "4KiB", "store.segment": "1MiB"}
+    return load(None, chosen | {f"storage.{key}": value for key, value in more.items()}, environ={})
+
+
+def status(puts: int, written: int, *, days: float = 1.0, segments: int = 1000) -> dict[str, Any]:
+    return {"store": {"puts": puts, "put_bytes_spared": 0, "segments_total": segments},
+            "storage": {"bytes_written": written}, "busy_ns": int(days * DAY_NS),
+            "idle_ns": 0, "sleep_ns": 0}  # fmt: skip
+
+
+def ledger(hits: int, late: int = 0) -> dict[str, Any]:
+    ends = [0] * len(ENDS)
+    ends[0], ends[HIT_ENDS] = hits, late
+    return {"ends": ends}
+
+
+def test_the_figures_of_a_day() -> None:
+    """1,000 puts, 1.25 times as much on the drive, 500 hits: bytes a hit, amplification, DWPD and
+    years by hand; late is not a hit."""
+    wear = Wear(config(endurance="1TiB"))
+    wear.look(status(0, 0, days=0), [ledger(0)])
+    seen = wear.look(status(1000, 1250 * RECORD), [ledger(300, late=99), ledger(200)])
+    assert seen["host_bytes"] == 1000 * RECORD and seen["hits"] == 500
+    assert seen["bytes_per_hit"] == 2.5 * RECORD and seen["amplification"] == 1.25
+    assert seen["drive_writes_per_day"] == pytest.approx(1250 * RECORD / (1000 << 20))
+    assert seen["life_years"] == pytest.approx((1 << 40) / (1250 * RECORD) / 365)
+
+
+def test_counters_that_begin_anew_go_on() -> None:
+    """A reset zeroes the hits, a move the drive's counters: are the sums those of both times?"""
+    wear = Wear(config())
+    wear.look(status(10, 10 * RECORD), [ledger(7)])  # made before: a new store is no wear of hosts
+    wear.look(status(30, 40 * RECORD), [ledger(9)])
+    wear.look(status(30, 40 * RECORD), [ledger(1)])
+    seen = wear.look(status(5, 6 * RECORD), [ledger(4)])
+    assert (seen["host_bytes"], seen["drive_bytes"]) == (25 * RECORD, 36 * RECORD)
+    assert seen["hits"] == 2 + 1 + 3
+
+
+def test_nothing_to_divide_by_is_no_figure() -> None:
+    """Are a daemon that has just begun, and an unknown endurance, told as unknown and not as 0?"""
+    seen = Wear(config()).look({}, [])
+    for name in ("bytes_per_hit", "amplification", "drive_writes_per_day", "life_years"):
+        assert seen[name] is None

@@ -8,6 +8,7 @@ import typer
 from offstage.testbeds.cli.common import Format, FormatOption, emit, table
 
 if TYPE_CHECKING:
+    from offstage.host.control import Control
     from offstage.pod.map import Member, PodMap
 
 __all__ = ["register"]
@@ -16,6 +17,10 @@ pod = typer.Typer(no_args_is_help=True, help="Several daemons that are one tier.
 
 PlaceArgument = Annotated[str, typer.Argument(help="the map: a .toml file, or etcd:HOST:PORT,...")]
 NameArgument = Annotated[str, typer.Argument(help="the member's name")]
+RuntimeDirsOption = Annotated[
+    Path | None,
+    typer.Option("--runtime-dir", help="holds each daemon's runtime folder, by its name"),
+]
 ANSWER_S = 1.0
 
 
@@ -32,10 +37,7 @@ def about() -> None:
 @pod.command()
 def status(
     place: PlaceArgument,
-    runtime_dir: Annotated[
-        Path | None,
-        typer.Option("--runtime-dir", help="holds each daemon's runtime folder, by its name"),
-    ] = None,
+    runtime_dir: RuntimeDirsOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """The map, each member's share of the segments, and whether its daemon answers."""
@@ -46,8 +48,7 @@ def status(
     frozen = "" if membership.fresh else "yes: whoever keeps the map does not answer"
     result = {**_shown(found), "frozen": frozen or "no"}
     for member in found.readable:
-        folder = None if runtime_dir is None else runtime_dir / member.name
-        result["members"][member.name]["answers"] = _answers(member, folder)
+        result["members"][member.name]["answers"] = _answers(member, runtime_dir)
     membership.close()
     emit(result, form, table(result))
 
@@ -81,6 +82,46 @@ def add(
     given = {"name": name, "endpoint": endpoint, "weight": weight, "zone": zone}
     member = convert(given, Member, "pod add")
     _change(place, lambda found: added(found, member), form)
+
+
+@pod.command()
+def purge(
+    place: PlaceArgument,
+    tenant: Annotated[str, typer.Argument(help="a tenant's name")],
+    runtime_dir: RuntimeDirsOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Drop all that is archived of a tenant at every member, under an epoch of its own.
+
+    Exit code 1, and who it is, where a member has not carried it out."""
+    from offstage.bindings.errors import OffstageError, RunFailed
+    from offstage.pod.fence import deletion_holds
+    from offstage.pod.map import deleted
+    from offstage.pod.membership import open_membership
+
+    membership = open_membership(place)
+    try:
+        found = membership.change(lambda one: deleted(one, tenant))
+    finally:
+        membership.close()
+    carried_out: dict[str, int] = {}
+    result: dict[str, Any] = {"epoch": found.epoch, "members": {}}
+    for member in found.readable:
+        try:
+            with _operator(member, runtime_dir) as control:
+                done = control.purge(tenant)
+        except OffstageError as error:
+            result["members"][member.name] = {"left": f"{error.what}"}
+            continue
+        result["members"][member.name] = done
+        if not done["more"] and not done["marking"]:
+            carried_out[member.name] = found.epoch
+    emit(result, form, table(result))
+    names = [one.name for one in found.readable]
+    if not deletion_holds(found.deleted[tenant], names, carried_out):
+        left = ", ".join(name for name in names if name not in carried_out)
+        raise RunFailed(f"{left}: not carried out there", f"tenant {tenant}",
+                        "give the same command again when it answers")  # fmt: skip
 
 
 def _change(place: str, transition: Any, form: Format) -> None:
@@ -119,14 +160,21 @@ def _shown(found: "PodMap") -> dict[str, Any]:
     return {"epoch": found.epoch, "segment_tokens": found.segment_tokens, "members": members}
 
 
+def _operator(member: "Member", runtime_dir: Path | None) -> "Control":
+    """The operator's way in at a member."""
+    from offstage.host.control import Control
+
+    folder = None if runtime_dir is None else runtime_dir / member.name
+    return Control(member.endpoint, name="pod", tenant="operator", heartbeat=False,
+                   runtime_dir=folder, timeout_s=ANSWER_S)  # fmt: skip
+
+
 def _answers(member: "Member", runtime_dir: Path | None) -> str:
     """`yes` and how long it runs, or why not."""
     from offstage.bindings.errors import OffstageError
-    from offstage.host.control import Control
 
     try:
-        with Control(member.endpoint, name="pod status", tenant="operator", heartbeat=False,
-                     runtime_dir=runtime_dir, timeout_s=ANSWER_S) as control:  # fmt: skip
+        with _operator(member, runtime_dir) as control:
             return "yes, draining" if control.status()["draining"] else "yes"
     except OffstageError as error:
         return f"no: {error.what}"

@@ -1,0 +1,84 @@
+"""When a daemon of a pod may serve, and when a host may believe what it read: pure functions.
+
+A member whose lease has ended is taken out of the map, and its segments are given to others. The
+*fence* is the promise that nobody is served by that life of the daemon from then on, although no
+clock is shared and any process may be stopped at any point:
+
+- a daemon counts its lease from when it *asked* for the confirmation, and serves for half of it;
+- a host uses what it read of the daemon's memory by itself only for three eighths of it after it
+  asked what the daemon answered last: such a read asks no process, and one that is stopped cannot
+  take its memory back;
+- what is left, an eighth, is for clocks that run unlike.
+
+So the last use is within 7/8 of a lease after it was asked for, and the lease ends no earlier than
+a whole one after that. A name belongs to a store, which one process at a time has open: so a daemon
+that comes back need not wait for the lease of its earlier life. Blocks are named by content and
+checked by who reads them; the fence is for what a name does not say: that something was deleted,
+pinned, charged to a quota. `tests/simulation/test_pod_fence.py` explores these functions in every
+order, and each rule is needed there: decision 95.
+
+Times are whole numbers of one unit, of the clock of who calls.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+__all__ = ["Refusal", "Standing", "adopts", "confirmed", "deletion_holds", "reads_memory",
+           "refusal", "serves"]  # fmt: skip
+
+Refusal = Literal["", "fenced", "foreign", "stale"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a daemon knows of itself. `ttl` 0: a map without leases, which fences nobody."""
+
+    incarnation: int
+    epoch: int
+    """Of the newest map that it has carried out: what that map deleted is gone here."""
+    ttl: int
+    asked: int
+    """When it asked for the confirmation that it got last."""
+
+
+def confirmed(standing: Standing, asked: int, epoch: int) -> Standing:
+    """The lease was confirmed, as of when that was asked, and the map of `epoch` carried out."""
+    return replace(
+        standing, asked=max(standing.asked, asked), epoch=max(standing.epoch, epoch)
+    )
+
+
+def serves(standing: Standing, now: int) -> bool:
+    """Whether the daemon may answer: for half its lease."""
+    return standing.ttl == 0 or now - standing.asked <= standing.ttl // 2
+
+
+def refusal(
+    standing: Standing, now: int, incarnation: int, epoch: int, *, writes: bool
+) -> Refusal:
+    """Why a request is not carried out; "": it is. A read under an older map costs time and never
+    truth; a write under one might bring back what a newer one deleted."""
+    if not serves(standing, now):
+        return "fenced"
+    if incarnation != standing.incarnation:
+        return "foreign"
+    return "stale" if writes and epoch < standing.epoch else ""
+
+
+def reads_memory(asked: int, now: int, ttl: int) -> bool:
+    """Whether a host may use what it read of a daemon's memory by itself; `asked`: when it asked
+    what that life of the daemon answered last. To be asked after the copy."""
+    return ttl == 0 or now - asked <= 3 * ttl // 8
+
+
+def adopts(written_epoch: int, deleted_epoch: int) -> bool:
+    """Whether a block of a tenant still stands: it was written after its last deletion. Asked for
+    each block when a deletion is carried out, and by a daemon that comes back with its store."""
+    return written_epoch >= deleted_epoch
+
+
+def deletion_holds(epoch: int, members: Iterable[str], carried_out: Mapping[str, int]) -> bool:
+    """Whether a deletion that made the map of `epoch` may be acknowledged: every member that is not
+    gone from the map has said that it carried that map, or a later one, out."""
+    return all(carried_out.get(name, 0) >= epoch for name in members)

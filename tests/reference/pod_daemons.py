@@ -1,0 +1,47 @@
+"""Real daemons of the tiny geometry on this machine, and the map that makes a pod of them."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from offstage.pod.map import Member, PodMap
+from offstage.pod.membership.static import write_map
+from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+
+TENANT = "lab"
+SEGMENT_TOKENS = 512
+
+
+@dataclass
+class Pod:
+    """`place` is its map; the daemons' runtime folders lie in `folder`, by name."""
+
+    place: str
+    folder: Path
+    tiers: list[Tier]
+
+
+@contextlib.contextmanager
+def pod_of(count: int, folder: Path, layers: int = 2) -> Iterator[Pod]:
+    """So many daemons, all alike, on emulated drives in memory."""
+    with contextlib.ExitStack() as stack:
+        tiers, members = [], []
+        for number in range(count):
+            name = f"dpu{number}"
+            home = folder / name
+            home.mkdir()
+            sections = {
+                "daemon": {"endpoint": f"ipc://{home}/control", "runtime_dir": str(home),
+                           "metrics_endpoint": ""},
+                "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
+                "storage": {"backend": "emulated", "size": "64MiB"},
+                "store": {"segment": "256KiB"},
+                "limits": {"sessions": 64, "context_tokens": 8192},
+            }  # fmt: skip
+            write_config(home / "daemon.toml", sections, TENANT)
+            tiers.append(stack.enter_context(serve(home / "daemon.toml", home / "log")))
+            members.append(Member(name=name, endpoint=tiers[-1].endpoint))
+        pod = PodMap(epoch=1, segment_tokens=SEGMENT_TOKENS, member=tuple(members))
+        write_map(folder / "pod.toml", pod)
+        yield Pod(str(folder / "pod.toml"), folder, tiers)

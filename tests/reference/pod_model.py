@@ -1,0 +1,295 @@
+"""A small pod as a state machine: etcd with one map and one lease, a daemon, a host; every order.
+
+The decisions are those of `offstage.pod.fence` and `offstage.pod.map`; what is here are the clocks,
+the messages, and what may go wrong: a message is late or lost, a process stops between any two of
+its steps, the daemon crashes and comes back, it gives its memory to somebody else, one clock runs a
+tick behind. Ages stand for times: how long ago, counted by the clock of who keeps it.
+
+Of one tenant: A1 was written before the tenant's deletion, A2 after it. B is somebody else's.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from offstage.pod import fence
+from offstage.pod.map import Member, PodMap, added, deleted, reconciled
+
+TTL = 4
+CAP = TTL + 1
+"""An age that is past every bound: a lease's."""
+LATE = TTL // 2 + 1
+"""And those of the daemon and of the host."""
+ME = "dpu0"
+
+
+class Rules:
+    """Who decides, as the product does; a test overrides one to see that it is needed."""
+
+    confirmed = staticmethod(fence.confirmed)
+    refusal = staticmethod(fence.refusal)
+    reads_memory = staticmethod(fence.reads_memory)
+    adopts = staticmethod(fence.adopts)
+    deletion_holds = staticmethod(fence.deletion_holds)
+    added = staticmethod(added)
+    reconciled = staticmethod(reconciled)
+
+    @staticmethod
+    def asked_age(age: int) -> int:
+        """As of when a confirmation counts: its question."""
+        return age
+
+    @staticmethod
+    def names(content: str) -> bool:
+        """The reader's check of a record's key."""
+        return content in ("A1", "A2")
+
+    @staticmethod
+    def same_life(region: int, wanted: int) -> bool:
+        """The reader's check of the region's incarnation."""
+        return region == wanted
+
+
+class Asked(NamedTuple):
+    """The host's one thing under way: `read`, `put`, or a read of memory; `stage` how far it is."""
+
+    kind: str
+    stage: str
+    age: int
+    epoch: int
+    life: int
+    after_delete: bool
+    """It began after the deletion was acknowledged."""
+    content: str = ""
+    served_by: int = 0
+    past: bool = False
+    """When it was served, the map no longer had that life."""
+
+
+class Kept(NamedTuple):
+    """The map that etcd has, as a key of the explored states."""
+
+    epoch: int = 1
+    life: int = 1
+    gone: bool = False
+    floor: int = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether the daemon's life is a member."""
+        return not self.gone
+
+
+@cache
+def map_of(kept: Kept) -> PodMap:
+    """The map itself."""
+    state: Any = "gone" if kept.gone else "up"
+    one = Member(name=ME, endpoint="x", incarnation=kept.life, state=state)
+    return PodMap(epoch=kept.epoch, member=(one,), deleted={"t": kept.floor} if kept.floor else {})
+
+
+def kept_of(before: Kept, pod: PodMap) -> Kept:
+    """What a transition made of it, under the next epoch; the same where it changed nothing."""
+    if pod == map_of(before):
+        return before
+    (one,) = pod.member
+    return Kept(before.epoch + 1, one.incarnation, one.state == "gone", pod.deleted.get("t", 0))
+
+
+class State(NamedTuple):
+    """Everything. Epochs begin at 1; `lease` is the age of the daemon's lease at etcd."""
+
+    pod: Kept = Kept()
+    lease: int = 0
+    reported: int = 1
+    """The epoch that the daemon said last that it has carried out."""
+    acknowledged: bool = False
+    life: int = 1
+    own: int = 0
+    """Age of the question of its last confirmation, by the daemon's clock."""
+    epoch: int = 1
+    beat: tuple[str, int, int] | None = None
+    """Its keepalive: `sent` or `back`, its age, the epoch that it carries."""
+    slot: str = "A1"
+    store: str = "A1"
+    host_epoch: int = 1
+    host_life: int = 1
+    asked: Asked | None = None
+    answered: int = LATE
+    """Age of the question that the daemon answered last, by the host's clock."""
+    slow: bool = True
+    """A clock may still run behind by one tick."""
+
+
+class Broken(AssertionError):
+    """An invariant does not hold; the text says which."""
+
+
+BEGIN = State()
+
+
+def explore(rules: type[Rules] = Rules, begin: State = BEGIN, *, restarts: bool = True) -> int:
+    """Go through every state; how many there are. Raises Broken with the way there."""
+    came: dict[State, tuple[State | None, str]] = {begin: (None, "")}
+    waiting = deque([begin])
+    while waiting:
+        state = waiting.popleft()
+        try:
+            for name, after in steps(state, rules):
+                if after not in came and (restarts or after.life == 1):
+                    came[after] = (state, name)
+                    waiting.append(after)
+        except Broken as broken:
+            raise Broken(f"{broken}: {_way(state, came)}") from None
+    return len(came)
+
+
+def _way(state: State, came: dict[State, tuple[State | None, str]]) -> str:
+    names: list[str] = []
+    at: State | None = state
+    while at is not None:
+        at, name = came[at]
+        names.append(name)
+    return ", ".join(reversed(names[:-1]))
+
+
+def steps(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
+    """Every next state with the name of what happens."""
+    yield from _time(s)
+    yield from _lease(s, rules)
+    yield from _map(s, rules)
+    yield from _daemon(s, rules)
+    yield from _host(s, rules)
+
+
+def _older(age: int, cap: int = LATE) -> int:
+    return min(age + 1, cap)
+
+
+def _time(s: State) -> Iterator[tuple[str, State]]:
+    beat = s.beat and (s.beat[0], _older(s.beat[1]), s.beat[2])
+    asked = s.asked and s.asked._replace(age=_older(s.asked.age))
+    daemon = {"own": _older(s.own), "beat": beat}
+    host = {"asked": asked, "answered": _older(s.answered)}
+    after = s._replace(lease=_older(s.lease, CAP))
+    yield "tick", after._replace(**daemon, **host)
+    if s.slow:
+        yield "tick, not the daemon's", after._replace(**host, slow=False)
+        yield "tick, not the host's", after._replace(**daemon, slow=False)
+
+
+def _lease(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
+    if s.beat is None:
+        yield "keepalive", s._replace(beat=("sent", 0, s.epoch))
+        return
+    stage, age, epoch = s.beat
+    yield "keepalive lost", s._replace(beat=None)
+    if stage == "sent" and s.lease <= TTL and s.pod.up and s.pod.life == s.life:
+        yield "etcd takes it", s._replace(
+            lease=0, reported=max(s.reported, epoch), beat=("back", age, s.pod.epoch)
+        )
+    if stage == "back":
+        before = _standing(s)
+        now = rules.confirmed(before, -rules.asked_age(age), epoch)
+        after = s._replace(beat=None, own=min(-now.asked, LATE), epoch=now.epoch)
+        yield "confirmed", _carried_out(after, rules)
+
+
+def _carried_out(s: State, rules: type[Rules]) -> State:
+    """What the map of the daemon's epoch deleted is gone from slot and store."""
+    floor = s.pod.floor if s.pod.floor <= s.epoch else 0
+    written = {"A1": 1, "A2": s.pod.floor}
+    gone = [one for one, epoch in written.items() if not rules.adopts(epoch, floor)]
+    return s._replace(slot="" if s.slot in gone else s.slot,
+                      store="" if s.store in gone else s.store)  # fmt: skip
+
+
+def _map(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
+    pod = map_of(s.pod)
+    alive = [] if s.lease > TTL else pod.member
+    changed = kept_of(s.pod, rules.reconciled(pod, alive))
+    if changed != s.pod:
+        yield "gone from the map", s._replace(pod=changed)
+    if not s.pod.floor:
+        yield "delete", s._replace(pod=kept_of(s.pod, deleted(pod, "t")))
+    elif not s.acknowledged:
+        members = [one.name for one in pod.readable]
+        if rules.deletion_holds(s.pod.floor, members, {ME: s.reported}):
+            yield "deletion acknowledged", s._replace(acknowledged=True)
+
+
+def _standing(s: State) -> fence.Standing:
+    return fence.Standing(s.life, s.epoch, TTL, -s.own)
+
+
+def _daemon(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
+    if s.life == 1:
+        yield "crash and restart", s._replace(life=2, own=LATE, beat=None, slot="")
+    if s.life == 2 and s.pod.life == 1:
+        again = Member(name=ME, endpoint="x", incarnation=2)
+        pod = kept_of(s.pod, rules.added(map_of(s.pod), again))
+        after = s._replace(pod=pod, lease=0, own=0)
+        after = after._replace(epoch=after.pod.epoch, reported=after.pod.epoch)
+        after = _carried_out(after, rules)
+        yield "joins again", after._replace(slot=after.store)
+    if s.slot in ("A1", "A2"):
+        yield "memory given away", s._replace(slot="B")
+    a = s.asked
+    if a is None or a.stage != "sent" or a.kind == "memory":
+        return
+    refused = rules.refusal(_standing(s), 0, a.life, a.epoch, writes=a.kind == "put")
+    if refused:
+        yield refused, s._replace(asked=None)
+    elif a.kind == "put":
+        content = "A2" if s.pod.floor and a.epoch >= s.pod.floor else "A1"
+        yield "put", s._replace(store=content, slot=content, asked=None)
+    else:
+        content = s.slot if s.slot in ("A1", "A2") else s.store
+        yield "answered", s._replace(
+            slot=content, asked=_served(s, a, content)
+        )
+
+
+def _served(s: State, a: Asked, content: str) -> Asked:
+    past = s.pod.life != s.life or not s.pod.up
+    return a._replace(stage="back", content=content, served_by=s.life, past=past)
+
+
+def _host(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
+    if s.host_epoch != s.pod.epoch and s.asked is None:
+        life = s.pod.life if s.pod.up else 0
+        after = s._replace(host_epoch=s.pod.epoch, host_life=life)
+        yield "map read", after if life == s.host_life else after._replace(answered=LATE)
+    if s.asked is None:
+        if s.host_life == 0:
+            return
+        asked = Asked("read", "sent", 0, s.host_epoch, s.host_life, s.acknowledged)
+        yield "ask", s._replace(asked=asked)
+        yield "write", s._replace(asked=asked._replace(kind="put"))
+        if s.slot in ("A1", "A2"):
+            yield "look up", s._replace(asked=asked._replace(kind="memory"))
+        return
+    a = s.asked
+    yield "given up", s._replace(asked=None)
+    if a.kind == "memory" and a.stage == "sent":
+        yield "copied", s._replace(asked=_served(s, a, s.slot))
+    elif a.stage == "back" and a.kind == "read":
+        yield "taken", _used(s, a)._replace(asked=None, answered=min(s.answered, a.age))
+    elif a.stage == "back" and a.kind == "memory":
+        good = rules.names(a.content) and rules.same_life(a.served_by, a.life)
+        if good and rules.reads_memory(-s.answered, 0, TTL):
+            yield "read", _used(s, a)._replace(asked=None)
+
+
+def _used(s: State, a: Asked) -> State:
+    """The host uses what it got, now: what must hold."""
+    if a.served_by != a.life:
+        raise Broken("served by another life than was asked")
+    if a.past:
+        raise Broken("served past a fence")
+    if a.content == "B":
+        raise Broken("memory of somebody else was read")
+    if a.content == "A1" and a.after_delete:
+        raise Broken("read after its deletion was acknowledged")
+    return s

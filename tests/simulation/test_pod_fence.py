@@ -1,0 +1,76 @@
+"""Whatever is late, lost, stopped or comes back: does the fence of a pod hold, and is each rule of
+it needed? Every order of events of a small pod, over the product's own functions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pod_model import LATE, TTL, Broken, Rules, State, explore
+
+from offstage.pod import fence
+from offstage.pod.fence import Standing
+
+
+def test_the_fence_holds_where_clocks_run_alike() -> None:
+    """No restart and no clock that runs behind: what the default suite has time for."""
+    assert explore(begin=State(slow=False, life=1), restarts=False) > 10_000
+
+
+@pytest.mark.slow
+def test_the_fence_holds() -> None:
+    """Never served past a fence, no block of somebody else read as the old one, and nothing deleted
+    read after that was acknowledged."""
+    assert explore() > 1_000_000
+
+
+def _full_lease(standing: Standing, now: int, *more: Any, **writes: Any) -> Any:
+    longer = replace(standing, ttl=2 * standing.ttl)
+    return fence.refusal(longer, now, *more, **writes)
+
+
+def _any_life(standing: Standing, now: int, life: int, epoch: int, *, writes: bool) -> Any:
+    return fence.refusal(standing, now, standing.incarnation, epoch, writes=writes)
+
+
+def _any_epoch(standing: Standing, now: int, life: int, epoch: int, *, writes: bool) -> Any:
+    return fence.refusal(standing, now, life, epoch, writes=False)
+
+
+LONG = pytest.mark.slow  # the shortest way to the break is long
+RULES: list[tuple[str, Callable[..., Any], str]] = [
+    ("refusal", _full_lease, "past a fence"),
+    ("refusal", _any_life, "another life"),
+    ("refusal", _any_epoch, "after its deletion"),
+    ("asked_age", lambda age: 0, "past a fence"),
+    ("reads_memory", lambda asked, now, ttl: True, "past a fence"),
+    ("reads_memory", lambda asked, now, ttl: now - asked <= 3 * ttl // 4, "past a fence"),
+    ("names", lambda content: True, "somebody else"),
+    ("same_life", lambda region, wanted: True, "another life"),
+    ("adopts", lambda written, deleted: True, "after its deletion"),
+    ("deletion_holds", lambda epoch, members, done: True, "after its deletion"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [pytest.param(*one, marks=LONG if at in (2, 3) else ()) for at, one in enumerate(RULES)],
+)
+def test_each_rule_is_needed(name: str, wrong: Callable[..., Any], said: str) -> None:
+    """Without it an invariant breaks, and the way there is told."""
+    rules = type("Without", (Rules,), {name: staticmethod(wrong)})
+    with pytest.raises(Broken, match=said) as broken:
+        explore(rules)
+    assert "ask" in str(broken.value) or "look up" in str(broken.value)
+
+
+def test_the_shares_of_a_lease_leave_room_for_clocks() -> None:
+    """Half for the daemon and three eighths for the host, of any length: an eighth is left."""
+    for ttl in (1, 3, 7, 8, 1000, 5_000_000_001):
+        own, host = ttl // 2, 3 * ttl // 8
+        assert fence.serves(Standing(1, 1, ttl, 0), own) and fence.reads_memory(0, host, ttl)
+        assert not fence.serves(Standing(1, 1, ttl, 0), own + 1)
+        assert not fence.reads_memory(0, host + 1, ttl)
+        assert own + host <= 7 * ttl / 8
+    assert fence.serves(Standing(0, 1, 0, 0), 10**18) and fence.reads_memory(0, 10**18, 0)
+    assert LATE > TTL // 2, "ages are counted beyond their bounds"

@@ -13,41 +13,52 @@
  * What a chunk was named is known since the start, and is no decision of the core: what the core is
  * told is that blocks are gone, an event as any other. Belongs to the reactor's thread.
  */
+#include "heap.h"
 #include "internal.h"
 
 #include <string.h>
 
-#define PURGE_BATCH 64
+#define PURGE_BATCH 64 /* for others: they wait meanwhile */
+#define COLD_MAX 1024  /* of one walk over the table */
 #define NAMED_MAX 3
 
-struct ofs_cold_list {
-	uint32_t count;
-	uint32_t chunks[PURGE_BATCH]; /* the coldest first */
+/* The warmest has the lowest key; of equally warm chunks the lower number is the colder. */
+struct ofs_cold {
+	struct ofs_heap_key key;
+	uint32_t chunk;
+	uint32_t reserved;
 };
 
-static bool
-is_colder(const struct ofs_device *device, uint32_t a, uint32_t b)
-{
-	const struct ofs_chunk_mark *x = &device->marks[a], *y = &device->marks[b];
-
-	return x->named != y->named ? x->named < y->named : x->used_ns < y->used_ns;
-}
+/* A heap with the warmest at its root; when all have been seen, in order from the coldest. */
+struct ofs_cold_list {
+	uint32_t count;
+	struct ofs_cold chunks[COLD_MAX];
+};
 
 static void
 cold_add(const struct ofs_device *device, struct ofs_cold_list *cold, uint32_t count_max,
 	uint32_t chunk)
 {
-	uint32_t at = cold->count;
+	const struct ofs_chunk_mark *mark = &device->marks[chunk];
+	struct ofs_cold one = {.chunk = chunk,
+		.key = {.first = ~((uint64_t)mark->named << 62 | mark->used_ns),
+			.second = ~(uint64_t)chunk}};
 
-	while (at > 0 && is_colder(device, chunk, cold->chunks[at - 1]))
-		at--;
-	if (at == count_max)
-		return;
 	if (cold->count < count_max)
-		cold->count++;
-	memmove(&cold->chunks[at + 1], &cold->chunks[at],
-		(cold->count - 1 - at) * sizeof(cold->chunks[0]));
-	cold->chunks[at] = chunk;
+		(void)ofs_heap_up(cold->chunks, sizeof(one), cold->count++, &one, NULL, NULL);
+	else if (count_max > 0 && ofs_heap_before(&cold->chunks[0], &one))
+		ofs_heap_down(cold->chunks, sizeof(one), cold->count, 0, &one, NULL, NULL);
+}
+
+static void
+cold_sort(struct ofs_cold_list *cold)
+{
+	for (uint32_t left = cold->count; left > 1; left--) {
+		struct ofs_cold warmest = cold->chunks[0], last = cold->chunks[left - 1];
+
+		ofs_heap_down(cold->chunks, sizeof(last), left - 1, 0, &last, NULL, NULL);
+		cold->chunks[left - 1] = warmest;
+	}
 }
 
 void
@@ -119,21 +130,23 @@ static uint32_t
 purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, uint64_t blocks,
 	uint64_t keep_blocks)
 {
-	struct ofs_cold_list cold = {.count = 0};
+	struct ofs_cold_list cold;
 	struct ofs_chunk_state state;
-	uint32_t count_max = chunks < PURGE_BATCH ? chunks : PURGE_BATCH, count = 0;
+	uint32_t count_max = chunks < COLD_MAX ? chunks : COLD_MAX, count = 0;
 	bool often;
 
+	cold.count = 0;
 	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
 		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.archived
 			&& state.tenant == tenant)
 			cold_add(device, &cold, count_max, chunk);
+	cold_sort(&cold);
 	often = cold.count > 0 && blocks > keep_blocks;
 	for (; count < cold.count && blocks > keep_blocks; count++) {
-		often = often && device->marks[cold.chunks[count]].named > 0;
-		if (ofs_core_chunk_state(device->core, cold.chunks[count], &state) != 0)
+		often = often && device->marks[cold.chunks[count].chunk].named > 0;
+		if (ofs_core_chunk_state(device->core, cold.chunks[count].chunk, &state) != 0)
 			continue;
-		forget_chunk(device, cold.chunks[count], &state);
+		forget_chunk(device, cold.chunks[count].chunk, &state);
 		blocks -= state.stored_layers < blocks ? state.stored_layers : blocks;
 	}
 	for (uint32_t chunk = 0; often && chunk < device->config.core.chunk_max; chunk++)

@@ -131,11 +131,14 @@ def one_line_errors() -> Iterator[Outcome]:
 
 
 def emit(result: Any, form: Format, text: Any) -> None:
-    """Print `result` as JSON, or `text`, a string or anything rich can draw."""
+    """Print `result` as JSON, or `text`, a string or anything rich can draw; a table that is wider
+    than the terminal goes on below."""
+    from offstage.testbeds.cli.folded import folded
+
     if form is Format.json:
         sys.stdout.write(json.dumps(result, default=_plain) + "\n")
     else:
-        Console(soft_wrap=True).print(text)
+        Console(soft_wrap=True).print(folded(text))
 
 
 def table(rows: Mapping[str, object], title: str = "") -> Table:
@@ -216,8 +219,8 @@ def _plain(value: object) -> object:
 # How a command that ran something shows what came out: files, a table, headlines as JSON.
 
 HEADLINES = (
-    "name", "storage", "provenance", "prefetchers", "demands", "hit_rate", "nontrivial_hit_rate",
-    "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
+    "name", "storage", "provenance", "prefetchers", "demands", "hit", "nontrivial_hit",
+    "late", "miss", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
     "stall_ms_p99", "fetch_ms_p50", "fetch_ms_p99", "tokens_per_s", "kernel_bytes_per_s",
     "roof_bytes_per_s", "staging_bytes", "bytes_read", "blocks_verified", "blocks_corrupt",
     "warnings",

@@ -136,7 +136,7 @@ def _outputs(passes: Sequence["ModelPass"]) -> Table:
 def _fetches(passes: Sequence["ModelPass"]) -> Table:
     names = ("blocks", "demands", "hits", "late", "corrupt", "stall ms p50", "p99", "token ms p50")
     rows = [
-        (str(one.select_blocks), f"{one.demands:,}", f"{one.hit_rate:.1%}", f"{one.late_rate:.1%}",
+        (str(one.select_blocks), f"{one.demands:,}", f"{one.hit:.1%}", f"{one.late:.1%}",
          str(one.blocks_corrupt), f"{one.stall_ms_p50:.2f}", f"{one.stall_ms_p99:.2f}",
          f"{one.token_ms_p50:.1f}")
         for one in passes

@@ -64,8 +64,8 @@ def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float
         "hosts": device["ports"],
         "sessions": device["sessions"],
         "demands_per_s": demands / seconds,
-        "hit_rate": hits / demands if demands else None,
-        "late_rate": ends["late"] / demands if demands else None,
+        "hit": hits / demands if demands else None,
+        "late": ends["late"] / demands if demands else None,
         "read_bytes_per_s": max(0, storage["bytes_read"] - storage_then["bytes_read"]) / seconds,
         "written_bytes_per_s": max(0, storage["bytes_written"] - storage_then["bytes_written"])
         / seconds,
@@ -82,8 +82,8 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
 
     return {
         "hosts": str(row["hosts"]), "sessions": str(row["sessions"]),
-        "demands/s": f"{row['demands_per_s']:,.0f}", "hits": share("hit_rate"),
-        "late": share("late_rate"), "read": format_rate(row["read_bytes_per_s"]),
+        "demands/s": f"{row['demands_per_s']:,.0f}", "hits": share("hit"),
+        "late": share("late"), "read": format_rate(row["read_bytes_per_s"]),
         "written": format_rate(row["written_bytes_per_s"]),
         "reactor": share("reactor_busy_share"), "dirty": str(row["dirty_blocks"]),
         "errors": str(row["errors"]) + (" draining" if row["draining"] else ""),

@@ -144,7 +144,7 @@ def hit_versus_traffic(
         CurvePoint(
             label=point.label,
             policy=point.policy,
-            hit_rate=hit_rate,
+            hit=hit_rate,
             traffic_ratio=reads / reference if reference else 0.0,
             provenance="modelled",
             run=point.arm.name if point.is_of_a_run(options) else "",

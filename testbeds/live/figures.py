@@ -66,15 +66,15 @@ def run_result(
         prefetchers=list(label.prefetchers),
         selected=int(ledger["selected"]),
         demands=demands,
-        hit_rate=_share(hits, demands),
-        nontrivial_hit_rate=_share(_hits(nontrivial), int(ledger["nontrivial"])),
-        hit_rate_without_cold=_share(hits, warm),
+        hit=_share(hits, demands),
+        nontrivial_hit=_share(_hits(nontrivial), int(ledger["nontrivial"])),
+        hit_without_cold=_share(hits, warm),
         hbm_share=_share(int(ledger["selected"]) - demands, int(ledger["selected"])),
-        selection_hit_rate=_share(
+        selection_hit=_share(
             int(ledger["selected"]) - demands + hits, int(ledger["selected"])
         ),
-        late_rate=_share(ends["late"], demands),
-        miss_rate=_share(sum(ends[end] for end in MISS_ENDS), demands),
+        late=_share(ends["late"], demands),
+        miss=_share(sum(ends[end] for end in MISS_ENDS), demands),
         coverage=0.0,
         accuracy=_accuracy(fates),
         traffic_ratio=0.0,

@@ -18,7 +18,7 @@ class CurvePoint(msgspec.Struct, kw_only=True):
 
     label: str
     policy: str
-    hit_rate: float
+    hit: float
     traffic_ratio: float
     provenance: Provenance
     run: str = ""
@@ -36,17 +36,17 @@ class RunResult(msgspec.Struct, kw_only=True):
     """Blocks the kernels read, over all sessions, steps and layers."""
     demands: int
     """Selected blocks that were not in the HBM pool."""
-    hit_rate: float
+    hit: float
     """On-time hits / demands: late is not a hit."""
-    nontrivial_hit_rate: float
+    nontrivial_hit: float
     """The same over demands outside sinks, window and just-written blocks."""
-    hit_rate_without_cold: float
+    hit_without_cold: float
     hbm_share: float
     """Share of selections that the HBM pool served."""
-    selection_hit_rate: float
+    selection_hit: float
     """Share of selections that the HBM pool or the DPU's buffer had in time."""
-    late_rate: float
-    miss_rate: float
+    late: float
+    miss: float
     """Cold, capacity and policy misses / demands; late ones are counted apart."""
     coverage: float
     """Misses removed, against no prefetch at the same buffer."""

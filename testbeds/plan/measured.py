@@ -54,7 +54,7 @@ def _of_run(run: Recorded, dpu: str) -> dict[str, Number]:
     if all(_counted(stages, name) for name in FIRMWARE):
         found[f"{dpu}.latency"] = _times(stages, FIRMWARE, f"{source}: {', '.join(FIRMWARE)}")
     if run.result is not None:
-        hit = run.result.hit_rate
+        hit = run.result.hit
         about = f"{source}: demands that were staged in time"
         found["serving.hit"] = Number(value=hit, unit="1", low=hit, high=hit, tag="measured",
                                       source=about)  # fmt: skip

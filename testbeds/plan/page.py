@@ -96,7 +96,9 @@ def figures_of(plan: Plan) -> list[Figure]:
                      lambda value: f"${value:.3g}")  # fmt: skip
     found = [
         Figure("cost", "What a million tokens cost", [bars(plan)],
-               "GPUs by the hour, what is bought over its years, what is rented by the month."),
+               "Prompts and answers; GPUs by the hour, what is bought over its years, what is "
+               "rented by the month. Line: nine in ten draws. Faint: does not work, as the table "
+               "says."),
         Figure("users", "As users grow", [over(plan, "users")],
                "All inputs at their middle. Steps are whole machines."),
         Figure("gap", "As the next turn comes later", [over(plan, "gap")],

@@ -8,7 +8,7 @@ from offstage.testbeds.plan.result import Plan
 from offstage.testbeds.plan.table import label, shown
 from offstage.testbeds.report.page.numbers import percent
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour, plain_logs
-from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
+from offstage.testbeds.report.page.plot import Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,11 +51,10 @@ def bars(plan: Plan) -> Plot:
         axes.invert_yaxis()
         axes.grid(False, axis="y")
         axes.set_xlim(left=0)
-        axes.set_xlabel("dollars for a million tokens of prompts and answers; line: nine in ten "
-                        "draws; faint: does not work, as the table says")  # fmt: skip
+        axes.set_xlabel("dollars for a million tokens")
 
     return Plot("cost", "Dollars for a million tokens by place", draw, height=height,
-                paper_inches=PAGE_INCHES, paper_height=height, scroll=True)  # fmt: skip
+                paper_height=height)  # fmt: skip
 
 
 def over(plan: Plan, by: str) -> Plot:

@@ -1,5 +1,6 @@
 """A plan in words and as tables: for the terminal, and the same rows for the page."""
 
+import re
 from collections.abc import Callable
 
 from rich.console import Group
@@ -104,8 +105,14 @@ def _zero(value: Range | None, unit: str) -> str:
     return shown(value, unit) if value is not None and value.value else "–"
 
 
+def _value(text: str) -> str:
+    """A figure without its range."""
+    return re.sub(r" \([^)]*\)", "", text)
+
+
 def sentence(plan: Plan) -> str:
-    """The answer: what the KV is, where it waits at least cost, when flash pays."""
+    """The answer: what the KV is, where it waits at least cost, when flash pays. The ranges of its
+    first part stand below it, in tiles and table."""
     asked = plan.question
     best = next(one for one in plan.places if one.name == plan.best)
     tiers = [one for one in plan.places if one.figures["capacity_bytes"] and
@@ -114,14 +121,16 @@ def sentence(plan: Plan) -> str:
     users = f"{count(asked.users)} user{'s' if asked.users > 1 else ''}"
     text = f"{users} of {count(asked.tokens)} tokens on {asked.model}"
     text += f" hold {shown(held, 'B')} of KV" if held is not None else " are asked about"
-    text += f": cheapest is {label(best.name)}, {shown(best.figures['gpus'], '1')} {asked.gpu}"
+    gpus = _value(shown(best.figures["gpus"], "1"))
+    text += f": cheapest is {label(best.name)}, {gpus} {asked.gpu}"
     if best.figures["devices"] is not None and best.figures["devices"].value:
-        text += f" and {_devices(best)} {'module' if best.name in ('ddr5', 'cxl') else 'drive'}s"
-    text += f", {shown(best.figures['usd_per_mtok'], '$')} a million tokens"
+        what = "module" if best.name in ("ddr5", "cxl") else "drive"
+        text += f" and {_value(_devices(best))} {what}s"
+    text += f", {_value(shown(best.figures['usd_per_mtok'], '$'))} a million tokens"
     rules = {one.name: one.figure for one in plan.rules}
     again = next(one for one in plan.places if one.name == RECOMPUTE).figures["usd_per_mtok"]
     if best.name != RECOMPUTE and again is not None:
-        text += f", against {shown(again, '$')} where every turn is prefilled again"
+        text += f", against {_value(shown(again, '$'))} where every turn is prefilled again"
     pays = f"flash pays where KV is asked for again within {shown(rules['keep_flash'], 's')}, and "
     pays += f"rather than DRAM where that is later than {shown(rules['dram_over_flash'], 's')}"
     return f"{text}; {pays}."

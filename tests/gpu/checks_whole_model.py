@@ -85,7 +85,7 @@ def a_trained_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
     return {
         "context_tokens": context, "perplexity": every.perplexity,
         "logit_error_max": every.logit_error_max, "share_read": few.share_read,
-        "perplexity_few": few.perplexity, "hit_rate_few": few.hit_rate,
+        "perplexity_few": few.perplexity, "hit_rate_few": few.hit,
         "foretold": [layer.foretold for layer in few.foretold],
         "step_before": [layer.step_before for layer in few.foretold],
     }  # fmt: skip

@@ -13,8 +13,8 @@ from offstage.testbeds.cli import run
 ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 TINY = Path(__file__).resolve().parents[1] / "golden/data/tiny_mooncake.jsonl"
 RUN_KEYS = {
-    "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit_rate",
-    "nontrivial_hit_rate", "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio",
+    "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit",
+    "nontrivial_hit", "late", "miss", "coverage", "accuracy", "traffic_ratio",
     "stall_ms_p50", "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt",
 }  # fmt: skip
 ARMS = ["none", "window", "window+ema", "window+ema+shared"]
@@ -46,7 +46,7 @@ def check_run(one: dict[str, Any]) -> None:
     assert RUN_KEYS <= set(one)
     assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
     assert one["blocks_verified"] == one["demands"] == sum(one["ends"].values()) > 0
-    assert one["hit_rate"] + one["late_rate"] + one["miss_rate"] == pytest.approx(1.0)
+    assert one["hit"] + one["late"] + one["miss"] == pytest.approx(1.0)
     assert one["selected"] > one["demands"] and one["bytes_read"] > 0
     assert one["stall_ms_p50"] <= one["stall_ms_p99"]
     assert one["decisions_replayed"] > 0 and one["attention_checked"] > 0
@@ -98,7 +98,7 @@ def test_baselines_and_a_layer_ahead_stand_beside_the_runs(tmp_path: Path) -> No
     assert [one["demands"] for one in summary["ahead"]] == [runs[0]["demands"]]
     check_run(summary["ahead"][0])
     assert {span[0] for span in summary["ahead"][0]["timeline"]["spans"]} >= {"compute", "fetch"}
-    assert beside[0]["hit_rate"] == 0 < beside[1]["hit_rate"]
+    assert beside[0]["hit"] == 0 < beside[1]["hit"]
     assert beside[0]["staging_bytes"] == 0 < beside[1]["staging_bytes"] == runs[0]["staging_bytes"]
     assert "Beside a host without a DPU" in (tmp_path / "out/report.html").read_text()
 
@@ -128,8 +128,8 @@ def test_the_curve_passes_through_the_run_that_it_is_made_of(
     assert {point["provenance"] for point in summary["curve"]} == {"modelled"}
     point = next(one for one in summary["curve"] if one["label"] == "1x")
     assert point["traffic_ratio"] == 1.0
-    live = [one["hit_rate"] for one in summary["runs"] if one["name"] == "none"]
-    assert [abs(one - point["hit_rate"]) < CURVE_TOLERANCE for one in live] == [True, True]
+    live = [one["hit"] for one in summary["runs"] if one["name"] == "none"]
+    assert [abs(one - point["hit"]) < CURVE_TOLERANCE for one in live] == [True, True]
 
 
 def test_a_warm_start_is_that_of_virtual_time(quick: tuple[Path, dict[str, Any]]) -> None:
@@ -140,9 +140,9 @@ def test_a_warm_start_is_that_of_virtual_time(quick: tuple[Path, dict[str, Any]]
     runs = {one["name"]: one for one in summary["runs"][len(ARMS) :]}
     for name in ("window+ema", "window+ema+shared"):
         assert runs[name]["ends"]["cold"] < 0.5 * runs["window"]["ends"]["cold"]
-        again = next(one["hit_rate"] for one in summary["curve"] if one["run"] == name)
+        again = next(one["hit"] for one in summary["curve"] if one["run"] == name)
         # Late is no hit, but nothing that was not foretold; a cold start has 0.14 less.
-        live = runs[name]["hit_rate"] + runs[name]["late_rate"]
+        live = runs[name]["hit"] + runs[name]["late"]
         assert abs(live - again) < WARM_TOLERANCE
 
 

@@ -73,7 +73,7 @@ def check_run(one: dict[str, Any]) -> None:
     assert one["provenance"] == "emulated" and one["storage"] == "emulated NVMe"
     assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
     assert one["blocks_verified"] == one["demands"] == sum(one["ends"].values()) > 0
-    assert one["hit_rate"] + one["late_rate"] + one["miss_rate"] == pytest.approx(1.0)
+    assert one["hit"] + one["late"] + one["miss"] == pytest.approx(1.0)
     assert len(one["demands_by_step"]) == STEPS and one["attention_checked"] > 0
     assert 0.0 < one["busy_share"] < 1.0, "this user may ask as the operator"
 

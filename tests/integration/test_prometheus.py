@@ -152,7 +152,7 @@ def test_a_watched_daemon_is_a_line_an_interval(
     assert len(lines) == 4 and lines[0].split()[:3] == ["hosts", "sessions", "demands/s"]
     assert run([*words, "--watch", "100ms", "--count", "1", "--format", "json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert row["hosts"] == 0 and row["hit_rate"] is None and 0 <= row["reactor_busy_share"] <= 1
+    assert row["hosts"] == 0 and row["hit"] is None and 0 <= row["reactor_busy_share"] <= 1
     for wrong in (["--watch", "1"], ["--watch", "1ms"], ["--count", "3"]):
         assert run([*words, *wrong]) == 2
     assert run(["--version"]) == 0 and "offstage 0" in capsys.readouterr().out

@@ -20,7 +20,7 @@ def check_report(out: Path, link: str) -> None:
     none, window, every = summary["runs"]
     assert [one["name"] for one in summary["runs"]] == ["none", "window", "window+ema+shared"]
     assert none["coverage"] == 0 and none["traffic_ratio"] == 1
-    assert window["hit_rate"] > none["hit_rate"] and every["hit_rate"] > none["hit_rate"]
+    assert window["hit"] > none["hit"] and every["hit"] > none["hit"]
     for one in summary["runs"]:
         assert one["blocks_verified"] == one["demands"] > 0 == one["blocks_corrupt"]
         assert 0 < one["busy_share"] <= 1 and one["stages"]

@@ -161,7 +161,7 @@ def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[
     if figures["blocks_corrupt"] or not figures["blocks_verified"]:
         raise RunFailed(f"{figures['blocks_corrupt']} corrupt blocks of "
                         f"{figures['blocks_verified']} that were checked", str(folder))  # fmt: skip
-    names = ("demands", "hit_rate", "late_rate", "miss_rate", "blocks_verified", "blocks_corrupt")
+    names = ("demands", "hit", "late", "miss", "blocks_verified", "blocks_corrupt")
     return {"fabric": sizes.fabric, **{name: figures[name] for name in names}}
 
 

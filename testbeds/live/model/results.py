@@ -45,8 +45,8 @@ class ModelPass(msgspec.Struct, kw_only=True):
     bit_equal: bool | None
     """To the same kernel over the same blocks in memory; None where not every block was read."""
     demands: int
-    hit_rate: float
-    late_rate: float
+    hit: float
+    late: float
     stall_ms_p50: float
     stall_ms_p99: float
     token_ms_p50: float

@@ -198,7 +198,7 @@ LAB_DEFINITIONS = (
     ),
     Definition(
         "late_ns_log2",
-        "late time",
+        "lateness",
         "How long after need a late block arrived: element i counts those of 2^i to 2^(i+1) ns.",
     ),
 )  # fmt: skip

@@ -25,17 +25,18 @@ from offstage.testbeds.report.lab.plots import buffer_figure, layers_figure
 from offstage.testbeds.report.lab.requests import requests_figure
 from offstage.testbeds.report.lab.sentence import (
     baseline,
+    best,
     lab_sentence,
     provenance,
     setup,
     subject,
     workload_facts,
 )
-from offstage.testbeds.report.lab.series import View, over_k, view_of
+from offstage.testbeds.report.lab.series import Metric, View, over_k, view_of
 from offstage.testbeds.report.lab.table import glossary, points_section
 from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary, write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, tile
-from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
+from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
 from offstage.testbeds.report.page.plot import Figure
 from offstage.testbeds.report.page.tags import tag
 
@@ -102,7 +103,9 @@ def render_lab(summary: LabSummary) -> str:
 
 
 def _tiles(view: View) -> str:
-    """The four figures to look at first, of the sentence's subject."""
+    """The four figures to look at first: of the sentence's subject, or of a sweep their ranges."""
+    if len(view.facets) > 1:
+        return _sweep_tiles(view)
     found = subject(view)
     if found is None:
         return ""
@@ -113,17 +116,61 @@ def _tiles(view: View) -> str:
     )  # fmt: skip
     without = None if none is None else metric.hit_of(none)
     waited = None if none is None else none.stall_ms_p99
-    name = "non-trivial hits" if metric.hit == "nontrivial_hit" else "hits"
-    scale = "the reference" if metric.traffic == "traffic_vs_reference" else "no prefetch"
     rows = [
-        (name, percent(hit.value) if hit else "–",
+        (_hits_name(metric), percent(hit.value) if hit else "–",
          f"{percent(without.value)} without prefetch" if without else ""),
         ("gap closed", percent(gap.value) if gap else "–", "to the clairvoyant bound"),
-        ("bytes read", ratio(traffic.value) if traffic else "–", f"{scale} is 1"),
+        ("bytes read", ratio(traffic.value) if traffic else "–", _scale(metric)),
         ("stall p99", milliseconds(stall.value) if stall else "–",
          f"{milliseconds(waited.value)} without prefetch" if waited else ""),
     ]  # fmt: skip
-    note = f"{look.name} on {facet.title}, buffer {over_k(facet.middle)}, {interval_text(hit)}"
+    info = point.info
+    note = (
+        f"{look.name} on {facet.title}, buffer {over_k(facet.middle)} ({count(info.buffer_blocks)} "
+        f"blocks of {size(info.block_bytes)} a layer), {interval_text(hit)}"
+    )
+    return _tile_row(rows, note)
+
+
+def _hits_name(metric: Metric) -> str:
+    return "non-trivial hits" if metric.hit == "nontrivial_hit" else "hits"
+
+
+def _scale(metric: Metric) -> str:
+    scale = "the reference" if metric.traffic == "traffic_vs_reference" else "no prefetch"
+    return f"{scale} is 1"
+
+
+def _sweep_tiles(view: View) -> str:
+    """Of the best policy of each setting, from the least to the most."""
+    metric = view.metric
+    points = [best(facet, metric)[1] for facet in view.facets]
+    rows = []
+    for name, of, form, under in (
+        (_hits_name(metric), metric.hit_of, percent, ""),
+        ("gap closed", metric.gap_of, percent, "to the clairvoyant bound"),
+        ("bytes read", metric.traffic_of, ratio, _scale(metric)),
+        ("stall p99", lambda point: point.stall_ms_p99, milliseconds, ""),
+    ):
+        values = [one.value for point in points if (one := of(point)) is not None]
+        shown = [form(end) for end in (min(values), max(values))] if values else []
+        rows.append((name, _range(list(dict.fromkeys(shown))), under))
+    middles = ", ".join(dict.fromkeys(over_k(facet.middle) for facet in view.facets))
+    note = f"the best policy of each of {len(view.facets)} settings, buffer {middles}"
+    return _tile_row(rows, note)
+
+
+def _range(ends: Sequence[str]) -> str:
+    """`80.1–96.2 %`: a unit is said once where both have the same."""
+    if len(ends) < 2:
+        return ends[0] if ends else "–"
+    low, high = ends
+    unit = next((one for one in (" %", "×", " ms", " s", " µs")
+                 if low.endswith(one) and high.endswith(one)), "")  # fmt: skip
+    return f"{low.removesuffix(unit)}–{high}"
+
+
+def _tile_row(rows: Sequence[tuple[str, str, str]], note: str) -> str:
     cells = "".join(tile(*row) for row in rows)
     return tag("dl", cells, class_="tiles", aria_label=note) + tag(
         "p", escape(note), class_="tiles-note"

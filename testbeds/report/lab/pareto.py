@@ -207,7 +207,7 @@ def _draw_bounds(
             continue
         axes.plot([t for t, _ in known], [y(h) for _, h in known], **dashed)
         for spent, hit in known:
-            (spot,) = axes.plot([spent], [y(hit)], "o", markersize=4.5, zorder=3,
+            (spot,) = axes.plot([spent], [y(hit)], "o", markersize=4.5, zorder=3, clip_on=False,
                                 markerfacecolor=colour("surface"),
                                 markeredgecolor=colour("muted"), markeredgewidth=0.9)  # fmt: skip
             tip = f"bound: {label}\nhit rate {percent(hit)}\ntraffic {ratio(spent or 0)}"

@@ -105,7 +105,8 @@ def _bounds_over_buffer(
                   linewidth=0.9, linestyle=(0, (4, 3)))  # fmt: skip
         for buffer, hit in values:
             (spot,) = axes.plot([buffer], [y(hit)], "o", markersize=4.0, markeredgecolor=grey,
-                                markerfacecolor=colour("surface"), zorder=3)  # fmt: skip
+                                markerfacecolor=colour("surface"), zorder=3,
+                                clip_on=False)  # fmt: skip
             drawn.tip(spot, f"bound: {bound_name(name)}, buffer {over_k(buffer)}\n"
                             f"hit rate {percent(hit)}")  # fmt: skip
     paper_legend(drawn, [series.look for series in facet.series])

@@ -1,17 +1,17 @@
-"""What a lab run found, in one sentence made from the figures, and what it was run on.
+"""What a lab run found, in two lines made from the figures, and what it was run on.
 
-The subject is the first workload at the middle buffer. It names the policy with the most hits there
-among those that read little more than the reference, since hits can be bought with traffic, and
-says of how many: the best of many is partly luck, which its interval does not show.
+The subject is the middle buffer. It names the policy with the most hits there among those that read
+little more than the reference, since hits can be bought with traffic, and says of how many: the
+best of many is partly luck, which its interval does not show. Of a sweep it is all of its settings.
+What lies behind the first semicolon is said more quietly. Where the figures stand below, as
+interval, buffer and block, they are not said twice.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
 from offstage.testbeds.lab.results.vacuous import why_vacuous
-from offstage.testbeds.report.lab.marks import interval_text
 from offstage.testbeds.report.lab.requests import capacity, setting_name
 from offstage.testbeds.report.lab.series import (
     Facet,
@@ -24,7 +24,8 @@ from offstage.testbeds.report.lab.series import (
 )
 from offstage.testbeds.report.page.numbers import count, percent, ratio, size
 
-__all__ = ["baseline", "lab_sentence", "provenance", "setup", "subject", "workload_facts"]
+__all__ = ["baseline", "best", "lab_sentence", "provenance", "setup", "span", "subject",
+           "workload_facts"]  # fmt: skip
 
 EQUAL = 0.0005
 """Hit rates closer than this are called equal: half of the last digit shown."""
@@ -40,21 +41,16 @@ def lab_sentence(summary: LabSummary) -> str:
     found = subject(view)
     if found is None:
         return _without_points(summary)
+    if len(view.facets) > 1:
+        return sweep_sentence(view)
     facet, look, point = found
     hit, metric = view.metric.hit_of(point), view.metric
-    where = re.sub(r"^generated\b", "generated sessions", facet.title)
     if hit is None:
-        return f"On {where} nothing was demanded of the staging buffer."
-    info = point.info
-    start = (
-        f"On {where}, with a staging buffer of {over_k(info.buffer_over_k)} "
-        f"({count(info.buffer_blocks)} blocks of {size(info.block_bytes)} a layer), "
-    )
+        return f"Nothing was demanded of the staging buffer in {facet.title}."
+    pieces = [_finding(facet, look, point, metric), _gap(facet, point, metric),
+              _beyond(facet, point, metric)]  # fmt: skip
     if why := why_vacuous(point):
-        start = f"This says little of a policy, {_and(why)}: {start[:1].lower()}{start[1:]}"
-    pieces = [start + _finding(facet, look, point, metric), _gap(facet, point, metric)]
-    pieces += [_beyond(facet, point, metric), _spread(facet, look, metric)]
-    pieces += _what(summary, info.workload)
+        pieces.insert(0, f"This says little of a policy: {_and(why)}")
     return "; ".join(piece for piece in pieces if piece) + "."
 
 
@@ -95,13 +91,14 @@ def _and(pieces: list[str]) -> str:
 
 
 def subject(view: View) -> tuple[Facet, Look, PointSummary] | None:
-    """The facet, and the policy with the most hits at its middle buffer that is not dear."""
-    if not view.facets:
-        return None
-    facet = view.facets[0]
-    rows = _affordable(facet, view.metric) or facet.at(facet.middle)
-    look, point = max(rows, key=lambda row: _value(view.metric.hit_of(row[1])))
-    return facet, look, point
+    """The first facet, and the policy with the most hits at its middle buffer that is not dear."""
+    return (view.facets[0], *best(view.facets[0], view.metric)) if view.facets else None
+
+
+def best(facet: Facet, metric: Metric) -> tuple[Look, PointSummary]:
+    """The policy with the most hits at the middle buffer that is not dear."""
+    rows = _affordable(facet, metric) or facet.at(facet.middle)
+    return max(rows, key=lambda row: _value(metric.hit_of(row[1])))
 
 
 def _affordable(facet: Facet, metric: Metric) -> list[tuple[Look, PointSummary]]:
@@ -125,7 +122,7 @@ def _value(interval: Interval | None) -> float:
 def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> str:
     """Who had how many hits, at what price, of how many, and against what."""
     near, rows = _affordable(facet, metric), facet.at(facet.middle)
-    within = f" within {DEAR:g}× the traffic of the reference" if near else ""
+    within = f" within {DEAR:g}× the bytes read" if near else ""
     policies = f"{len(near or rows)} policies" + (
         f" (of {len(rows)})" if near and len(near) < len(rows) else ""
     )
@@ -135,22 +132,25 @@ def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> s
         _gained(facet, point, metric),
     )
     none = baseline(facet, point.info.buffer_over_k)
-    had = f"had {interval_text(hit)} of the {metric.hit_words} staged in time"
+    assert hit is not None, "the subject has hits"
+    had = f"{percent(hit.value)} of the {metric.hit_words} were staged in time"
     if none is point:
         others = f", and none of the {policies}{within} had more" if len(rows) > 1 else ""
         if len(near) == 1 < len(rows):
             others = f", and no other of the {len(rows)} policies is{within}"
-        return f"no prefetch {had}{others}"
-    price = f" for {ratio(spent.value)} the traffic of {metric.traffic_words}" if spent else ""
+        return f"Without prefetch, {had}{others}"
     limit = f" within {DEAR:g}×" if near and spent else within
-    rank = f", the most of the {policies}{limit}" if len(rows) > 1 else ""
-    phrase = f"{look.name} {had}{price}{rank}"
+    rank = f", the most of {policies}{limit}" if len(rows) > 1 else ""
+    price = f", for {ratio(spent.value)} the bytes read" if spent else ""
+    if spent and metric.traffic == "traffic_vs_reference":
+        price += " of the reference"
     without = None if none is None else metric.hit_of(none)
-    if without is None:
-        return phrase
-    if gained is not None and gained < EQUAL:
-        return f"{phrase}, but no more than without prefetch ({percent(without.value)})"
-    return f"{phrase}, against {percent(without.value)} without prefetch"
+    against = ""
+    if without is not None and gained is not None and gained < EQUAL:
+        against = f", no more than without prefetch ({percent(without.value)})"
+    elif without is not None:
+        against = f", against {percent(without.value)} without prefetch"
+    return f"With {look.name}, {had}{against}{price}{rank}"
 
 
 def _gained(facet: Facet, point: PointSummary, metric: Metric) -> float | None:
@@ -163,39 +163,82 @@ def _gained(facet: Facet, point: PointSummary, metric: Metric) -> float | None:
 def _gap(facet: Facet, point: PointSummary, metric: Metric) -> str:
     """How much of what was attainable was attained; what it is where there is nothing to say."""
     gap, gained = metric.gap_of(point), _gained(facet, point, metric)
-    best = next((metric.hit_of(b) for b in point.bounds if b.name == "clairvoyant"), None)
-    if best is None:
+    bound_of = next((metric.hit_of(b) for b in point.bounds if b.name == "clairvoyant"), None)
+    if bound_of is None:
         return ""
     if gap is None or (gained is not None and gained < EQUAL):
-        return f"the clairvoyant bound is {percent(best.value)}"
-    bound = f"the clairvoyant bound ({percent(best.value)})"
+        return f"the clairvoyant bound is {percent(bound_of.value)}"
+    bound = f"the clairvoyant bound ({percent(bound_of.value)})"
     return f"{percent(gap.value)} of the gap to {bound} is closed"
 
 
 def _beyond(facet: Facet, point: PointSummary, metric: Metric) -> str:
     """Who had more hits for more traffic."""
     rows = [row for row in facet.at(facet.middle) if metric.hit_of(row[1]) is not None]
-    look, best = max(rows, key=lambda row: _value(metric.hit_of(row[1])))
-    hit, spent = metric.hit_of(best), metric.traffic_of(best)
+    look, most = max(rows, key=lambda row: _value(metric.hit_of(row[1])))
+    hit, spent = metric.hit_of(most), metric.traffic_of(most)
     if hit is None or spent is None or hit.value - _value(metric.hit_of(point)) < EQUAL:
         return ""
     return f"{look.name} had {percent(hit.value)} for {ratio(spent.value)}"
 
 
-def _spread(facet: Facet, look: Look, metric: Metric) -> str:
-    """The same policy at the smallest and the largest buffer."""
-    own = next(one for one in facet.series if one.look == look).points
-    ends = [(p.info.buffer_over_k, metric.hit_of(p)) for p in (own[0], own[-1])]
-    if len(own) < 2 or any(hit is None for _, hit in ends):
-        return ""
-    phrases = [f"{percent(hit.value)} at {over_k(b)}" for b, hit in ends if hit is not None]
-    return f"the same policy has {' and '.join(phrases)}"
+# A sweep: what holds over all of its settings, and where it differs.
 
 
-def _what(summary: LabSummary, workload: str) -> list[str]:
-    words = {"synthetic": "the selections are synthetic", "captured": "the selections are captured"}
+def sweep_sentence(view: View) -> str:
+    """From the least to the most that the best policy of each setting had, and by how much more
+    than no prefetch."""
+    metric, rows = view.metric, []
+    for facet in view.facets:
+        look, point = best(facet, view.metric)
+        if hit := metric.hit_of(point):
+            rows.append((facet, look, point, hit.value))
+    if not rows:
+        return f"Nothing was demanded of the staging buffer in any of {len(view.facets)} settings."
+    limited = all(_affordable(facet, metric) for facet, _, _, _ in rows)
+    limit = f" within {DEAR:g}×" if limited else ""
+    staged = span([hit for _, _, _, hit in rows])
+    text = (
+        f"Over {len(rows)} settings, the best policy of each{limit} staged {staged} of the "
+        f"{metric.hit_words} in time"
+    )
+    gains = [(gain, facet) for facet, _, point, _ in rows
+             if (gain := _gained(facet, point, metric)) is not None]  # fmt: skip
+    if gains:
+        text += f", {_points([gain for gain, _ in gains])} more than no prefetch"
+    spent = [t.value for _, _, point, _ in rows if (t := metric.traffic_of(point))]
+    if spent:
+        ends = dict.fromkeys((ratio(min(spent)), ratio(max(spent))))
+        of = " of the reference" if metric.traffic == "traffic_vs_reference" else ""
+        text += f", for {' to '.join(ends)} the bytes read{of}"
+    names = [look.name for _, look, _, _ in rows]
+    often = max(dict.fromkeys(names), key=names.count)
+    pieces = [text, f"the best in {names.count(often)} of {len(rows)} was {often}"]
+    if gains and max(gains, key=lambda one: one[0])[0] >= EQUAL:
+        most = max(gains, key=lambda one: one[0])
+        pieces.append(f"prefetch gained the most in {most[1].title}")
+    vacuous = sum(bool(why_vacuous(point)) for _, _, point, _ in rows)
+    if vacuous:
+        pieces.insert(1, f"{vacuous} of them say little of a policy")
+    return "; ".join(pieces) + "."
+
+
+def span(shares: Sequence[float]) -> str:
+    """`80.1 to 96.2 %`; one of them where both ends show the same."""
+    low, high = percent(min(shares)), percent(max(shares))
+    return high if low == high else f"{low.removesuffix(' %')} to {high}"
+
+
+def _points(shares: Sequence[float]) -> str:
+    ends = dict.fromkeys(f"{100 * end:.1f}".replace("-", "−")
+                         for end in (min(shares), max(shares)))  # fmt: skip
+    return f"{' to '.join(ends)} points"
+
+
+def _what(summary: LabSummary, workload: str) -> str:
+    words = {"synthetic": "selections synthetic", "captured": "selections captured"}
     phrase = words.get(provenance(summary, workload), "")
-    return [f"{phrase}, the times modelled" if phrase else "times are modelled"]
+    return f"{phrase}, times modelled" if phrase else "times modelled"
 
 
 def workload_facts(summary: LabSummary, workload: str) -> Mapping[str, Any]:
@@ -233,7 +276,8 @@ def setup(summary: LabSummary) -> str:
         f"HBM pool {_numbers(infos, 'hbm_pool_over_k')}",
         f"prefetch cap {_list([bandwidth(cap) for cap in caps])}",
         _reference(summary),
-        f"storage {_list(dict.fromkeys(one.storage for one in infos))}, modelled",
+        f"storage {_list(dict.fromkeys(one.storage for one in infos))}",
+        _what(summary, first.info.workload),
         f"{_plural(len(first.seeds), 'seed')}, {_plural(first.requests, 'request')}",
     ]
     return ". ".join(piece[:1].upper() + piece[1:] for piece in pieces if piece) + "."

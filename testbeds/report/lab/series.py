@@ -6,7 +6,7 @@ buffers; it has one colour and one mark everywhere.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from offstage.testbeds.lab.bounds.predictors import PREDICTORS
@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 Key = tuple[str, str, bool, tuple[tuple[str, int], ...]]
+Setting = tuple[str, float, int, str]
+"""Workload, HBM pool, cap, storage."""
 
 FIXED = {
     "none": "var(--set-none)",
@@ -178,13 +180,20 @@ def metric(points: Sequence[PointSummary]) -> Metric:
 def facets(points: Sequence[PointSummary], shown: Metric) -> list[Facet]:
     """Points by what is not policy or buffer, in the order of the spec."""
     looks = _looks(points)
-    settings = {setting: None for setting in (_setting(point.info) for point in points)}
-    varying = [len({setting[at] for setting in settings}) > 1 for at in range(4)]
+    settings = dict.fromkeys(_setting(point.info) for point in points)
+    caps = dict.fromkeys(_setting(point.info) for point in points
+                         if not _cap_is_nothing_to(point, settings))  # fmt: skip
+    varying = [len({setting[at] for setting in caps or settings}) > 1 for at in range(4)]
     found = []
     for setting in settings:
+        if all(_cap_is_nothing_to(point, settings) for point in points
+               if _setting(point.info) == setting):  # fmt: skip
+            continue
         series: dict[Key, list[PointSummary]] = {}
         for point in points:
-            if _setting(point.info) == setting:
+            own = _setting(point.info)
+            beside = _but_for_the_cap(own) == _but_for_the_cap(setting)
+            if own == setting or (beside and _cap_is_nothing_to(point, settings)):
                 series.setdefault(_key(point.info), []).append(point)
         ordered = tuple(
             Series(looks[key], tuple(sorted(rows, key=lambda row: row.info.buffer_over_k)))
@@ -225,11 +234,22 @@ def bound_label(name: str) -> str:
     return f"{'predictor' if name in PREDICTORS else 'bound'}: {bound_name(name)}"
 
 
-def _setting(info: PointInfo) -> tuple[str, float, int, str]:
+def _setting(info: PointInfo) -> Setting:
     return info.workload, info.hbm_pool_over_k, info.bandwidth_bytes_per_s, info.storage
 
 
-def _title(setting: tuple[str, float, int, str], varying: Sequence[bool]) -> str:
+def _but_for_the_cap(setting: Setting) -> tuple[str, float, str]:
+    return setting[0], setting[1], setting[3]
+
+
+def _cap_is_nothing_to(point: PointSummary, settings: Collection[Setting]) -> bool:
+    """What reads nothing ahead has no cap: it stands beside what does, under each cap there is."""
+    own = _setting(point.info)
+    capped = any(one[2] and _but_for_the_cap(one) == _but_for_the_cap(own) for one in settings)
+    return capped and not own[2] and not point.fates
+
+
+def _title(setting: Setting, varying: Sequence[bool]) -> str:
     """What distinguishes a facet from the others. A sweep puts its axes into the workload's name:
     what the facet says itself is not said twice."""
     workload, pool, bytes_per_s, storage = setting
@@ -238,6 +258,8 @@ def _title(setting: tuple[str, float, int, str], varying: Sequence[bool]) -> str
     shown = [piece for piece, varies in zip(own, varying[1:], strict=True) if varies]
     said = tuple(axis for axis, varies in zip(AXES, varying[1:], strict=True) if varies)
     words = [word for word in workload.split(", ") if not word.startswith(said)]
+    # A kind of workload that has no name of its own: "on generated" would name none.
+    words[:1] = ["generated sessions" if word == "generated" else word for word in words[:1]]
     return ", ".join([*words, *shown])
 
 

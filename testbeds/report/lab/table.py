@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -38,8 +37,7 @@ FOLDED = 10
 CONSOLE_COLUMNS = (
     "tokens_per_s", "hint_bytes_per_token", "nontrivial_gap_closed", "stall_ms_p99", "coverage",
 )  # fmt: skip
-"""Behind hits and traffic; the last of them is left out first where a terminal is narrow."""
-WIDEST = 1000
+"""Behind hits and traffic."""
 NOTHING = "–"
 PLAIN = {
     "nontrivial_hit": "hit",
@@ -201,31 +199,15 @@ def glossary(title: str, keys: Sequence[str]) -> str:
     )
 
 
-class _Fitted:
-    """A table per facet, without columns from the end of `spare` until no cell has to wrap."""
-
-    def __init__(self, view: View, columns: Sequence[str], spare: Sequence[str]) -> None:
-        self.view, self.columns, self.spare = view, columns, spare
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns, spare = list(self.columns), list(self.spare)
-        free = options.update_width(WIDEST)
-        while True:
-            tables = [_console_table(facet, columns) for facet in self.view.facets]
-            widths = [Measurement.get(console, free, table).maximum for table in tables]
-            if not spare or max(widths, default=0) <= options.max_width:
-                break
-            columns.remove(spare.pop())
-        for at, (facet, table) in enumerate(zip(self.view.facets, tables, strict=True)):
-            yield Text(f"\n{facet.title}" if at else facet.title, style="bold")
-            yield table
-
-
 def lab_table(summary: LabSummary) -> RenderableType:
     """The points for a terminal: hits with their interval, and what they cost."""
     view = view_of(summary.points)
     columns = _columns(view, ("nontrivial_hit", view.metric.traffic, *CONSOLE_COLUMNS))
-    return _Fitted(view, columns, columns[2:])
+    pieces: list[RenderableType] = []
+    for at, facet in enumerate(view.facets):
+        pieces.append(Text(f"\n{facet.title}" if at else facet.title, style="bold"))
+        pieces.append(_console_table(facet, columns))
+    return Group(*pieces)
 
 
 def _console_table(facet: Facet, columns: Sequence[str]) -> Table:

@@ -43,9 +43,14 @@ __all__ = [
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 SUMMARY_NAME = "summary.json"
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
+OLDER = {
+    "hit_rate": "hit", "nontrivial_hit_rate": "nontrivial_hit", "late_rate": "late",
+    "selection_hit_rate": "selection_hit", "hit_rate_without_cold": "hit_without_cold",
+    "miss_rate": "miss",
+}  # fmt: skip
 SHARES = (
-    "hit_rate", "nontrivial_hit_rate", "hit_rate_without_cold", "hbm_share",
-    "selection_hit_rate", "late_rate", "miss_rate", "accuracy", "busy_share",
+    "hit", "nontrivial_hit", "hit_without_cold", "hbm_share",
+    "selection_hit", "late", "miss", "accuracy", "busy_share",
 )  # fmt: skip
 LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1}
 BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
@@ -93,15 +98,27 @@ def read_summary(path: str | Path) -> Summary:
     mend = "name a folder that `offstage demo --out` wrote"
     data, where = read_json(path, mend)
     try:
-        summary = msgspec.json.decode(data, type=Summary)
+        summary = msgspec.convert(_renamed(msgspec.json.decode(data)), Summary)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"not a summary: {error}", where, mend) from None
     for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         if wrong := _wrong(run):
             raise BadInput(f"runs[{number}]: {wrong}", where, "write it anew with a run")
     for point in summary.curve:
-        if not (0.0 <= point.hit_rate <= 1.0 and 0.0 <= point.traffic_ratio < math.inf):
+        if not (0.0 <= point.hit <= 1.0 and 0.0 <= point.traffic_ratio < math.inf):
             raise BadInput(f"curve point {point.label!r}", where, "write it anew with a run")
+    return summary
+
+
+def _renamed(summary: Any) -> Any:
+    """A summary of before figures had the names that the laboratory's have, with these."""
+    if isinstance(summary, dict):
+        for part in ("runs", "ahead", "baselines", "curve"):
+            rows = summary.get(part)
+            for row in rows if isinstance(rows, list) else ():
+                for old, new in OLDER.items() if isinstance(row, dict) else ():
+                    if old in row:
+                        row.setdefault(new, row.pop(old))
     return summary
 
 

@@ -6,6 +6,8 @@ from offstage.bindings.units import format_rate
 
 __all__ = ["clock_ns", "count", "milliseconds", "percent", "ratio", "seconds", "show", "size"]
 
+SHARES = ("hit", "nontrivial_hit", "selection_hit", "hit_without_cold", "late", "miss")
+"""Of demands, or of selections: a count of the same name is whole."""
 SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 CLOCKS = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
 
@@ -93,6 +95,8 @@ def show(key: str, value: object) -> str:
     if key.endswith("_s"):
         return seconds(value)
     if key.endswith(("_rate", "_share", "_rate_without_cold")) or key in ("accuracy", "coverage"):
+        return percent(value)
+    if key in SHARES and isinstance(value, float):
         return percent(value)
     if key.endswith("_ratio"):
         return ratio(value)

@@ -53,6 +53,9 @@ COLUMN_INCHES = 3.4
 """A column of a paper in two columns."""
 SLIM_INCHES = 6.0
 """Narrower pictures have their legend below."""
+LETTER_POINTS, KEY_POINTS = 5.0, 34.0
+"""What a legend's entry takes: for each letter, and beside them."""
+SLIM_TICKS = 5
 PAPER_DOTS_PER_INCH = 300
 UNDATED: dict[str, dict[str, Any]] = {
     "svg": {"Date": None},
@@ -129,7 +132,8 @@ class Picture:
             return
         if self.slim:
             longest = max(len(name) for name in names)
-            columns = 1 if longest > 26 else 2 if longest > 12 else 3
+            room = 72.0 * self.figure.get_figwidth() / (LETTER_POINTS * longest + KEY_POINTS)
+            columns = min(3, len(names), max(1, int(room)))
             options = {"loc": "outside lower left", "ncols": columns, **options}
         else:
             options = {"loc": "outside right upper", **options}
@@ -227,7 +231,7 @@ def for_paper(width: float = COLUMN_INCHES, height: float = 2.4) -> Iterator[Pic
 def plain_logs(axes: "Axes", *, x: str = "", y: str = "") -> None:
     """Logarithmic axes with numbers as people write them; each is `number` or `percent`, or stays
     as it is."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     forms = {
         "number": lambda value, _: f"{value:,.15g}",
@@ -238,6 +242,10 @@ def plain_logs(axes: "Axes", *, x: str = "", y: str = "") -> None:
             scale("log")
             axis.set_major_formatter(FuncFormatter(forms[kind]))
             axis.set_minor_formatter(NullFormatter())
+    figure = axes.get_figure(root=True)
+    if x and figure is not None and figure.get_figwidth() < SLIM_INCHES:
+        axes.xaxis.set_major_locator(LogLocator(numticks=SLIM_TICKS))
+        axes.xaxis.set_minor_locator(NullLocator())
 
 
 def colour(name: str) -> str:

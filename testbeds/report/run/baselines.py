@@ -21,11 +21,11 @@ from offstage.testbeds.report.run.runs import Group, baseline, groups, label, su
 __all__ = ["baselines_section", "baselines_sentence", "baselines_table"]
 
 COLUMNS = (
-    "staging_bytes", "hit_rate", "late_rate", "miss_rate", "fetch_ms_p50", "fetch_ms_p99",
+    "staging_bytes", "hit", "late", "miss", "fetch_ms_p50", "fetch_ms_p99",
     "stall_ms_p50", "stall_ms_p99", "tokens_per_s", "bytes_read", "blocks_corrupt",
 )  # fmt: skip
 CONSOLE_COLUMNS = (
-    "hit_rate", "late_rate", "miss_rate", "fetch_ms_p50", "fetch_ms_p99", "stall_ms_p99",
+    "hit", "late", "miss", "fetch_ms_p50", "fetch_ms_p99", "stall_ms_p99",
     "tokens_per_s",
 )  # fmt: skip
 NAMES = {"g2": "G2: host memory, then the drive", "g3": "G3: the drive alone"}

@@ -54,8 +54,8 @@ def _beside(groups: Sequence[Group], curve: Sequence[CurvePoint]) -> str:
     for run, name, group in _runs(groups):
         for point in curve:
             if point.run == run.name:
-                pairs.append(f"{name}, {group.provenance}: {percent(run.hit_rate)} live, "
-                             f"{percent(point.hit_rate)} again")  # fmt: skip
+                pairs.append(f"{name}, {group.provenance}: {percent(run.hit)} live, "
+                             f"{percent(point.hit)} again")  # fmt: skip
     if not pairs:
         return ""
     return f" The same core on the same demands in virtual time: {'; '.join(pairs)}."
@@ -92,7 +92,7 @@ def _plot(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: Colours
         _label(drawn, axes, groups)
 
     said = "; ".join(
-        f"{name} on {group.where}: {percent(run.hit_rate)} at {ratio(run.traffic_ratio)}"
+        f"{name} on {group.where}: {percent(run.hit)} at {ratio(run.traffic_ratio)}"
         for run, name, group in runs
     )
     return Plot("hits-over-traffic", f"Hit rate against traffic. {said}.", draw, height=3.6,
@@ -105,7 +105,7 @@ def _axes(
     from matplotlib.ticker import MaxNLocator
 
     traffic = [r.traffic_ratio for r in runs] + [p.traffic_ratio for p in curve]
-    rates = [r.hit_rate for r in runs] + [p.hit_rate for p in curve]
+    rates = [r.hit for r in runs] + [p.hit for p in curve]
     left, right = min([*traffic, 1.0]), max([*traffic, 1.1])
     margin = (right - left) * 0.08
     low = max(0.0, math.floor((min([*rates, 0.95]) - 0.02) * 20) / 20)
@@ -125,14 +125,14 @@ def _lines(
     """One line per policy and provenance through its settings as they come, each with a mark."""
     for (policy, provenance), own in _shades(curve, colours).items():
         rows = [p for p in curve if (p.policy, p.provenance) == (policy, provenance)]
-        axes.plot([p.traffic_ratio for p in rows], [p.hit_rate for p in rows], linewidth=1.4,
+        axes.plot([p.traffic_ratio for p in rows], [p.hit for p in rows], linewidth=1.4,
                   color=colour(own), linestyle=LINE_STYLES[provenance])  # fmt: skip
         for point in rows:
             (mark,) = axes.plot(
-                [point.traffic_ratio], [point.hit_rate], "o", markersize=4.5, clip_on=False,
+                [point.traffic_ratio], [point.hit], "o", markersize=4.5, clip_on=False,
                 markerfacecolor=colour("surface"), markeredgecolor=colour(own),
             )  # fmt: skip
-            tip = f"{policy}: {point.label}\n{provenance}\nhit rate {percent(point.hit_rate)}"
+            tip = f"{policy}: {point.label}\n{provenance}\nhit rate {percent(point.hit)}"
             drawn.tip(mark, f"{tip}\ntraffic {ratio(point.traffic_ratio)}")
 
 
@@ -141,13 +141,13 @@ def _point(
 ) -> None:
     own, measured = colour(shade(run, colours)), group.provenance == "measured"
     (mark,) = axes.plot(
-        [run.traffic_ratio], [run.hit_rate], "o", markersize=SIZES[group.provenance],
+        [run.traffic_ratio], [run.hit], "o", markersize=SIZES[group.provenance],
         markerfacecolor=own if measured else "none", clip_on=False, zorder=4,
         markeredgecolor=colour("surface") if measured else own,
         markeredgewidth=1.0 if measured else 1.8,
     )  # fmt: skip
     tip = (
-        f"{name}\n{group.where}\nhit rate {percent(run.hit_rate)}"
+        f"{name}\n{group.where}\nhit rate {percent(run.hit)}"
         f"\ntraffic {ratio(run.traffic_ratio)}"
     )
     drawn.tip(mark, tip, spot="spot")
@@ -172,6 +172,6 @@ def _label(drawn: Picture, axes: "Axes", groups: Sequence[Group]) -> None:
     if drawn.paper:
         return
     for run, _, group in _runs(groups):
-        placed.block(run.traffic_ratio, run.hit_rate, SIZES[group.provenance] / 2 + 1)
+        placed.block(run.traffic_ratio, run.hit, SIZES[group.provenance] / 2 + 1)
     for run, name in zip(groups[0].runs, labels(groups[0]), strict=True) if groups else ():
-        placed.add(run.traffic_ratio, run.hit_rate, name)
+        placed.add(run.traffic_ratio, run.hit, name)

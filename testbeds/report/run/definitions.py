@@ -58,7 +58,7 @@ DEFINITIONS = (
         "Selected blocks that were not in the HBM pool and were asked of the DPU; D below.",
     ),
     Definition(
-        "hit_rate",
+        "hit",
         "hit rate",
         "Share of the demands that were staged in the DPU's DRAM before they were needed. "
         "A block still in flight is late, and late is not a hit.",
@@ -66,7 +66,7 @@ DEFINITIONS = (
         "higher",
     ),
     Definition(
-        "nontrivial_hit_rate",
+        "nontrivial_hit",
         "non-trivial",
         "The hit rate over demands outside the sinks, the sliding window and just-written blocks: "
         "what every selection contains anyway is left out.",
@@ -74,7 +74,7 @@ DEFINITIONS = (
         "higher",
     ),
     Definition(
-        "hit_rate_without_cold",
+        "hit_without_cold",
         "without cold",
         "The hit rate without blocks that a session had never had staged before.",
         "hits / (D - cold)",
@@ -88,22 +88,22 @@ DEFINITIONS = (
         "(selected - D) / selected",
     ),
     Definition(
-        "selection_hit_rate",
-        "of all",
+        "selection_hit",
+        "selection hit",
         "Share of the selected blocks that were in the HBM pool or staged in time. A larger pool "
         "takes easy hits out of the hit rate, not out of this.",
         "(selected - D + hits) / selected",
         "higher",
     ),
     Definition(
-        "late_rate",
+        "late",
         "late",
         "Share of the demands whose block was in flight when it was needed.",
         "late / D",
         "lower",
     ),
     Definition(
-        "miss_rate",
+        "miss",
         "miss",
         "Share of the demands whose block was neither staged nor in flight; late ones are counted "
         "apart.",

@@ -44,12 +44,12 @@ __all__ = [
 ]
 
 COLUMNS = (
-    "hit_rate", "nontrivial_hit_rate", "selection_hit_rate", "late_rate", "miss_rate", "coverage",
+    "hit", "nontrivial_hit", "selection_hit", "late", "miss", "coverage",
     "accuracy", "traffic_ratio", "stall_ms_p50", "stall_ms_p99", "token_ms_p50", "tokens_per_s",
     "bytes_read", "blocks_corrupt",
 )  # fmt: skip
 CONSOLE_COLUMNS = (
-    "hit_rate", "nontrivial_hit_rate", "selection_hit_rate", "late_rate", "traffic_ratio",
+    "hit", "nontrivial_hit", "selection_hit", "late", "traffic_ratio",
     "stall_ms_p99", "blocks_corrupt",
 )  # fmt: skip
 ONLY_WITH_PREFETCH = ("coverage", "accuracy")
@@ -218,7 +218,7 @@ def _tiles(group: Group) -> str:
     """The four figures to look at first, of the leading group's fullest set of prefetchers."""
     run, without = subject(group), baseline(group)
     rows = [
-        ("hit rate", percent(run.hit_rate), "{} without prefetch", "hit_rate", percent),
+        ("hit rate", percent(run.hit), "{} without prefetch", "hit", percent),
         ("bytes read", ratio(run.traffic_ratio), "{} without prefetch", "bytes_read", size),
         ("stall p99", milliseconds(run.stall_ms_p99), "{} without prefetch", "stall_ms_p99",
          milliseconds),

@@ -135,7 +135,7 @@ def _hit_rate_plot(group: Group, colours: Colours, low: float) -> Plot:
         if drawn.paper:
             drawn.legend(axes)
 
-    said = "; ".join(f"{name} {percent(run.hit_rate)}" for run, name, _ in rows)
+    said = "; ".join(f"{name} {percent(run.hit)}" for run, name, _ in rows)
     return Plot(
         f"steps {group.title}",
         f"Hit rate over decode steps on {group.title}. All steps: {said}.",

@@ -153,7 +153,7 @@ def _finding(group: Group) -> str:
     where = f" on {group.where}"
     if run.demands == 0:
         return f"Nothing was demanded of the DPU{where}: the HBM pool served every selection"
-    rate = f"{percent(run.hit_rate)} of the blocks the GPU demanded{where}"
+    rate = f"{percent(run.hit)} of the blocks the GPU demanded{where}"
     if run is without:
         return f"Without prefetch, {rate} were already in the DPU's DRAM"
     start = f"With {label(run)} prefetch, {rate} were already in the DPU's DRAM"
@@ -163,8 +163,8 @@ def _finding(group: Group) -> str:
 
 
 def _against(run: RunResult, without: RunResult) -> str:
-    gain = run.hit_rate - without.hit_rate
-    rate = percent(without.hit_rate)
+    gain = run.hit - without.hit
+    rate = percent(without.hit)
     if abs(gain) < EQUAL:
         return f"no more than without prefetch ({rate})"
     if gain < 0:
@@ -175,24 +175,24 @@ def _against(run: RunResult, without: RunResult) -> str:
 def _price(run: RunResult) -> str:
     if abs(run.traffic_ratio - 1.0) < 0.005:
         return "for as many bytes read"
-    return f"for {ratio(run.traffic_ratio).replace('×', '')} times the bytes read"
+    return f"for {ratio(run.traffic_ratio)} the bytes read"
 
 
 def _better_one(group: Group, run: RunResult) -> str:
-    best = max(group.runs, key=lambda other: other.hit_rate)
-    if best.hit_rate - run.hit_rate < EQUAL or not best.prefetchers:
+    best = max(group.runs, key=lambda other: other.hit)
+    if best.hit - run.hit < EQUAL or not best.prefetchers:
         return ""
-    return f" ({label(best)} did better: {percent(best.hit_rate)})"
+    return f" ({label(best)} did better: {percent(best.hit)})"
 
 
 def _aside(group: Group) -> str:
     run, without = subject(group), baseline(group)
     if run.demands == 0:
         return f"on {group.where} nothing was demanded"
-    text = f"on {group.where} {percent(run.hit_rate)}"
+    text = f"on {group.where} {percent(run.hit)}"
     if without is None or run is without:
         return text
-    return f"{text}, {_against(run, without)}, {_price(run)}{_better_one(group, run)}"
+    return f"{text}, {_against(run, without)}{_better_one(group, run)}"
 
 
 def _verified(runs: Sequence[RunResult]) -> str:
@@ -202,4 +202,4 @@ def _verified(runs: Sequence[RunResult]) -> str:
         return f"{count(corrupt)} of the {count(verified)} blocks compared were corrupt"
     if verified == 0:
         return "no block was compared with what prefill wrote"
-    return f"every one of the {count(verified)} blocks compared was as prefill wrote it"
+    return f"all {count(verified)} blocks compared were as prefill wrote them"

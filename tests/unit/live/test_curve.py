@@ -69,14 +69,14 @@ def test_sessions_of_different_length_make_a_curve() -> None:
     points = hit_versus_traffic(options, trace, contexts, Silent())
     assert {one.provenance for one in points} == {"modelled"}
     plain = [one for one in points if one.policy.startswith("no prefetch")]
-    assert [one.hit_rate for one in plain] == sorted(one.hit_rate for one in plain)
-    assert 0.0 < plain[-1].hit_rate < 1.0
+    assert [one.hit for one in plain] == sorted(one.hit for one in plain)
+    assert 0.0 < plain[-1].hit < 1.0
     assert next(one.traffic_ratio for one in plain if one.label == "1x") == 1.0
     cold = hit_versus_traffic(replace(options, warm_up=False), trace, contexts, Silent())
     assert cold[: len(plain)] == plain, "an arm without prefetch is told nothing"
     told = dict(zip([one.policy for one in points], points, strict=True))
     untold = dict(zip([one.policy for one in cold], cold, strict=True))
-    gained = [told[name].hit_rate - untold[name].hit_rate for name in told if "ema" in name]
+    gained = [told[name].hit - untold[name].hit for name in told if "ema" in name]
     assert gained == pytest.approx([1 / STEPS] * 2, abs=0.02), "all of the first step, in time"
 
 

@@ -62,9 +62,9 @@ def result_of(ledger: dict[str, Any], record: AgentRecord) -> RunResult:
 def test_rates_of_a_made_ledger() -> None:
     """By hand: 60 hits, 8 late and 32 misses of 100 demands; 30 of 80 prefetched were used."""
     run = result_of(ledger_of(), record_of())
-    assert (run.hit_rate, run.late_rate, run.miss_rate) == (0.60, 0.08, 0.32)
-    assert run.hit_rate_without_cold == 60 / 80 and run.hbm_share == 0.5
-    assert run.selection_hit_rate == (run.demands + 60) / (2 * run.demands)
+    assert (run.hit, run.late, run.miss) == (0.60, 0.08, 0.32)
+    assert run.hit_without_cold == 60 / 80 and run.hbm_share == 0.5
+    assert run.selection_hit == (run.demands + 60) / (2 * run.demands)
     assert run.accuracy == 30 / 80, "dropped candidates were never prefetched, demands neither"
     assert run.bytes_read == 112 * BLOCK and run.busy_share == 0.25
     assert (run.stall_ms_p50, run.token_ms_p50) == (3.0, 6.0)
@@ -76,7 +76,7 @@ def test_identities_hold_for_any_counts(counts: list[int]) -> None:
     """Each demand has one end, so the rates add up to one; nothing demanded makes no rate."""
     ends = tuple(counts)
     run = result_of(ledger_of(ends), record_of(ends))
-    total = run.hit_rate + run.late_rate + run.miss_rate
+    total = run.hit + run.late + run.miss
     assert total == pytest.approx(1.0 if sum(ends) else 0.0)
     assert sum(run.demands_by_step) == run.demands == sum(run.ends.values())
     assert all(rate == -1.0 or 0.0 <= rate <= 1.0 for rate in run.hit_rate_by_step)
@@ -118,7 +118,7 @@ def test_a_run_counts_for_itself() -> None:
     assert since["ends"] == list(ENDED) and since["selected"] == 200
     assert since["fates"] == [[0] * len(FATES) for _ in CAUSES]
     assert since["resident_slots"] == 3, "a gauge is not a count"
-    assert result_of({**since, "demands": 100}, record_of()).hit_rate == 0.60
+    assert result_of({**since, "demands": 100}, record_of()).hit == 0.60
 
 
 def test_a_ledger_that_was_reset_in_between_fails_the_run() -> None:

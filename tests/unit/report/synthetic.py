@@ -57,24 +57,24 @@ def run(
     prefetchers: tuple[str, ...] = ("window",),
     storage: str = "synthetic disk",
     provenance: str = "measured",
-    hit_rate: float = 0.9,
+    hit: float = 0.9,
     steps: int = 300,
     seed: int = 1,
     **changes: Any,
 ) -> RunResult:
-    """One run whose counts add up to (nearly) `hit_rate`; `changes` replace fields."""
+    """One run whose counts add up to (nearly) `hit`; `changes` replace fields."""
     draw = np.random.default_rng([seed, len(prefetchers), len(storage)])
     demands_by_step = draw.integers(600, 1100, steps)
-    rates = np.clip(hit_rate + draw.normal(0, 0.02, steps), 0, 1)
+    rates = np.clip(hit + draw.normal(0, 0.02, steps), 0, 1)
     rates -= 0.12 * np.exp(-np.arange(steps) / 12)
     demands = int(demands_by_step.sum())
-    hits = int(demands * hit_rate)
+    hits = int(demands * hit)
     ends = _ends(prefetchers, demands, hits)
     rest = demands - hits
     fates = _fates(prefetchers, demands, ends)
     lead = np.exp(-((np.arange(64) - 26.0 - len(prefetchers)) ** 2) / 8)
     late = np.exp(-((np.arange(64) - 18.0) ** 2) / 4)
-    stall = np.sort(draw.exponential(0.9 * (1.02 - hit_rate) * 10, 1000) ** 1.4)
+    stall = np.sort(draw.exponential(0.9 * (1.02 - hit) * 10, 1000) ** 1.4)
     stall[:300] = 0
     fields: dict[str, Any] = {
         "name": f"{'+'.join(prefetchers) or 'none'} on {storage}",
@@ -83,14 +83,14 @@ def run(
         "prefetchers": list(prefetchers),
         "selected": demands * 4,
         "demands": demands,
-        "hit_rate": hits / demands,
-        "nontrivial_hit_rate": max(0.0, hits / demands - 0.031),
-        "hit_rate_without_cold": hits / (demands - ends["cold"]),
+        "hit": hits / demands,
+        "nontrivial_hit": max(0.0, hits / demands - 0.031),
+        "hit_without_cold": hits / (demands - ends["cold"]),
         "hbm_share": 0.75,
-        "selection_hit_rate": 0.75 + 0.25 * hits / demands,
-        "late_rate": ends["late"] / demands,
-        "miss_rate": (rest - ends["late"]) / demands,
-        "coverage": 1 - (1 - hit_rate) / 0.16,
+        "selection_hit": 0.75 + 0.25 * hits / demands,
+        "late": ends["late"] / demands,
+        "miss": (rest - ends["late"]) / demands,
+        "coverage": 1 - (1 - hit) / 0.16,
         "accuracy": 0.81 - 0.1 * len(prefetchers) if prefetchers else 0.0,
         "traffic_ratio": 1.0 + 0.13 * len(prefetchers) ** 1.3,
         "stall_ms_p50": float(np.quantile(stall, 0.5)),
@@ -134,7 +134,7 @@ def summary(**changes: Any) -> Summary:
         CurvePoint(
             label=f"degree {degree}",
             policy=policy,
-            hit_rate=0.85 + gain * (1 - 0.6**degree),
+            hit=0.85 + gain * (1 - 0.6**degree),
             traffic_ratio=1.0 + cost * degree,
             provenance="modelled",
         )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from offstage.bindings.layouts import ENDS
 from offstage.testbeds.report import DEFINITIONS
+from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
 from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS, PROVENANCE_TEXTS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,6 +25,17 @@ def test_the_reference_page_shows_the_definitions() -> None:
     page = (ROOT / "docs/reference/summary-json.md").read_text(encoding="utf-8")
     shown = page[page.index(BEGIN) + len(BEGIN) : page.index(END)]
     assert shown == reference(), f"\n{reference()}"
+
+
+def test_demo_and_lab_have_one_name_and_label_for_a_figure() -> None:
+    """A word of the one that ends in `_rate` has no twin in the other without it."""
+    lab = {one.key: one.label for one in LAB_DEFINITIONS}
+    demo = {one.key: one.label for one in DEFINITIONS}
+    both = demo.keys() & lab.keys()
+    assert {"hit", "nontrivial_hit", "selection_hit", "hit_without_cold", "late"} <= both
+    assert [key for key in both if demo[key] != lab[key]] == []
+    rates = {key.replace("_rate", "") for key in (demo | lab) if "_rate" in key}
+    assert not rates & (demo | lab).keys()
 
 
 def test_every_end_fate_and_provenance_is_explained() -> None:

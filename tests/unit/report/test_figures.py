@@ -50,7 +50,7 @@ def test_the_command_writes_every_figure_of_a_demo(
              "ns_max": 130_000, "overflow": 0}  # fmt: skip
     spans = [["fetch", 0, 0.0, 900.0], ["stall", 0, 50.0, 900.0], ["compute", 1, 900.0, 1_400.0]]
     full = {"stages": {"copy": stage}, "timeline": {"tick": 7, "source": "x", "spans": spans}}
-    summary = made.summary(runs=[made.run((), hit_rate=0.8), made.run(("window",), **full)])
+    summary = made.summary(runs=[made.run((), hit=0.8), made.run(("window",), **full)])
     write_summary(summary, tmp_path / "summary.json")
     out = tmp_path / "figures"
     assert offstage(["report", str(tmp_path), "--figures", str(out), "--format", "json"]) == 0

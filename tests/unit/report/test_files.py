@@ -1,6 +1,7 @@
 """Does a summary survive the disk, and is anything else refused in one line?"""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report import DEFINITIONS, as_text, read_summary, write_report, write_summary
 
 ISSUE_KEYS = {
-    "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit_rate",
-    "nontrivial_hit_rate", "late_rate", "miss_rate", "coverage", "accuracy", "traffic_ratio",
+    "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit",
+    "nontrivial_hit", "late", "miss", "coverage", "accuracy", "traffic_ratio",
     "stall_ms_p50", "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt",
 }  # fmt: skip
 
@@ -73,8 +74,8 @@ def test_what_is_no_summary_is_refused(tmp_path: Path, content: bytes, word: str
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hit_rate", 1.5),
-        ("miss_rate", -0.1),
+        ("hit", 1.5),
+        ("miss", -0.1),
         ("demands", -1),
         ("hit_rate_by_step", [0.5]),
         ("hit_rate_by_step", [-0.5] * 300),
@@ -91,6 +92,26 @@ def test_what_cannot_be_true_is_refused(
     (tmp_path / "summary.json").write_text(json.dumps(plain))
     with pytest.raises(BadInput, match=r"runs\[2\]"):
         read_summary(tmp_path)
+
+
+def test_a_summary_of_before_the_names_were_those_of_the_laboratory_is_read(
+    made: SimpleNamespace, tmp_path: Path
+) -> None:
+    """Files that a run wrote earlier: every figure is where it is now."""
+    summary = made.summary()
+    path = tmp_path / "summary.json"
+    write_summary(summary, path)
+    text = path.read_text()
+    for new, old in (
+        ("hit", "hit_rate"), ("nontrivial_hit", "nontrivial_hit_rate"), ("late", "late_rate"),
+        ("selection_hit", "selection_hit_rate"), ("miss", "miss_rate"),
+        ("hit_without_cold", "hit_rate_without_cold"),
+    ):  # fmt: skip
+        # Not the ends of demands, which are counted: `late` is a share, and so not whole.
+        text, count = re.subn(rf'"{new}": (\d\.\d)', rf'"{old}": \1', text)
+        assert count
+    path.write_text(text)
+    assert read_summary(path) == summary
 
 
 def test_absent_and_unwritable(made: SimpleNamespace, tmp_path: Path) -> None:

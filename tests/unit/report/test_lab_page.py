@@ -19,6 +19,7 @@ from rich.console import Console
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run as offstage
+from offstage.testbeds.cli.folded import folded
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
 from offstage.testbeds.lab.results.vacuous import notes_of, why_vacuous
 from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
@@ -28,12 +29,15 @@ from offstage.testbeds.report.lab.sentence import lab_sentence
 from offstage.testbeds.report.lab.series import view_of
 from offstage.testbeds.report.lab.table import lab_table
 from offstage.testbeds.report.page.files import read_lab_summary, write_lab_summary
+from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [
     "pareto", "points", "buffer", "hints", "misses", "layers", "parts", "lead", "fates",
     "requests", "workloads", "notes", "reproduce",
 ]  # fmt: skip
+TWO_LINES = 210
+"""Characters of the heading in a window of 1280 pixels."""
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
 
@@ -95,7 +99,7 @@ def plain(text: str) -> str:
     return text.replace("\u00a0", " ")
 
 
-def test_the_sentence_says_what_where_and_against_what(whole: LabSummary) -> None:
+def test_the_sentence_says_what_and_against_what(whole: LabSummary, shown: str) -> None:
     """Recomputed from the points of the lower middle buffer: the best within 1.3 times the
     reference's traffic, its baseline, and the better one that costs more."""
     sentence = plain(lab_sentence(whole))
@@ -108,17 +112,23 @@ def test_the_sentence_says_what_where_and_against_what(whole: LabSummary) -> Non
     )
     none = rows["none"]
     assert best.nontrivial_hit and none.nontrivial_hit and best.nontrivial_gap_closed
+    assert best.traffic_vs_reference
     assert top.nontrivial_hit and best is not top
     for words in (
-        "a staging buffer of 2 k (64 blocks of 64 KiB a layer)",
-        f"{best.info.policy} had {best.nontrivial_hit.value * 100:.1f} %",
-        f"the most of the {len(near)} policies (of {len(rows)}) within 1.3×",
+        f"With {best.info.policy}, {best.nontrivial_hit.value * 100:.1f} % of the non-trivial",
+        f"for {ratio(best.traffic_vs_reference.value)} the bytes read of the reference",
+        f"the most of {len(near)} policies (of {len(rows)}) within 1.3×",
         f"against {none.nontrivial_hit.value * 100:.1f} % without prefetch",
         f"{best.nontrivial_gap_closed.value * 100:.1f} % of the gap to the clairvoyant bound",
         f"; {top.info.policy} had {top.nontrivial_hit.value * 100:.1f} % for ",
-        "the selections are synthetic, the times modelled",
     ):
         assert words in sentence
+    finding, _, rest = sentence.partition("; ")
+    assert len(finding) <= TWO_LINES and len(rest) <= TWO_LINES, "what two lines hold at 1280"
+    text = plain(unescape(shown))
+    assert f"bytes read</dt><dd>{ratio(best.traffic_vs_reference.value)}<" in text, "as above"
+    assert "Selections synthetic, times modelled." in text
+    assert "buffer 2 k (64 blocks of 64 KiB a layer)" in text
 
 
 def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
@@ -134,13 +144,13 @@ def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
         info = replace(point.info, context_blocks=context, hbm_pool_over_k=pool)
         found = msgspec.structs.replace(point, info=info)
         sentence = plain(lab_sentence(lab.summary(points=[found])))
-        assert sentence.startswith(f"This says little of a policy, {why}: on ")
+        assert sentence.startswith(f"This says little of a policy: {why}; ")
         assert notes_of([point, found]) == [f"says little of a policy: {why} (1 of 2 points)"]
     drawn = replace(point.info, workload="generated, k=8")
     few = msgspec.structs.replace(point, requests=2, info=drawn)
     sentence = plain(lab_sentence(lab.summary(points=[few])))
-    said = "This says little of a policy, 2 requests only: on generated sessions, k=8, with "
-    assert sentence.startswith(said)
+    assert sentence.startswith("This says little of a policy: 2 requests only; ")
+    assert view_of([few]).facets[0].title == "generated sessions, k=8", "a kind is no name"
 
 
 def test_the_sentence_does_not_speak_of_a_gap_that_nobody_closed(lab: SimpleNamespace) -> None:
@@ -151,14 +161,40 @@ def test_the_sentence_does_not_speak_of_a_gap_that_nobody_closed(lab: SimpleName
         other, nontrivial_hit=Interval(value=0.4), traffic_vs_reference=Interval(value=1.1)
     )
     sentence = plain(lab_sentence(lab.summary(points=[none, worse])))
-    assert "no prefetch had" in sentence and "and none of the" in sentence
+    assert sentence.startswith("Without prefetch, ") and "and none of the" in sentence
     assert "of the gap" not in sentence and "; the clairvoyant bound is " in sentence
     dear = msgspec.structs.replace(worse, traffic_vs_reference=Interval(value=9.0))
     sentence = plain(lab_sentence(lab.summary(points=[none, dear])))
-    assert "and no other of the 2 policies is within 1.3× the traffic of the reference" in sentence
+    assert "and no other of the 2 policies is within 1.3× the bytes read" in sentence
     without = [msgspec.structs.replace(one, traffic_vs_reference=None) for one in found]
     sentence = plain(lab_sentence(lab.summary(points=without)))
-    assert "the most of the 2 policies, against" in sentence and "reference" not in sentence
+    assert sentence.partition("; ")[0].endswith("the most of 2 policies")
+    assert "reference" not in sentence
+
+
+def test_the_sentence_of_a_sweep_is_of_all_its_settings(lab: SimpleNamespace) -> None:
+    """Recomputed over the facets: least and most of the best, and of the gain; so do the tiles."""
+    few: dict[str, Any] = {"policies": ("none", "window", "ema"), "buffers": (2.0,)}
+    points = [
+        msgspec.structs.replace(
+            point, nontrivial_hit=Interval(value=hit),
+            traffic_vs_reference=Interval(value=1.0 + cap / 1e10),
+        )
+        for cap, hits in ((10**9, (0.8, 0.9, 0.85)), (2 * 10**9, (0.82, 0.84, 0.95)))
+        for point, hit in zip(lab.points(**few, bandwidth_bytes_per_s=cap), hits, strict=True)
+    ]  # fmt: skip
+    summary = lab.summary(points=points)
+    sentence = plain(lab_sentence(summary))
+    assert sentence.startswith(
+        "Over 2 settings, the best policy of each within 1.3× staged 90.0 to 95.0 % of the "
+        "non-trivial demands in time, 10.0 to 13.0 points more than no prefetch, for 1.10× to "
+        "1.20× the bytes read of the reference; "
+    )
+    assert "; the best in 1 of 2 was " in sentence and "gained the most in" in sentence
+    assert len(sentence.partition("; ")[0]) <= TWO_LINES
+    text = plain(unescape(render_lab(summary)))
+    assert "<dd>90.0–95.0 %<" in text and "<dd>1.10–1.20×<" in text
+    assert "the best policy of each of 2 settings" in text
 
 
 def test_the_sentence_of_a_request_trace_names_the_best_at_each_capacity(
@@ -199,15 +235,21 @@ def test_the_scale_of_hits_halves_the_misses_with_equal_distances(values: list[f
 
 
 @pytest.mark.parametrize("width", [64, 80, 88, 120])
-def test_the_terminal_leaves_out_columns_rather_than_wrap(whole: LabSummary, width: int) -> None:
+def test_a_narrow_terminal_leaves_out_no_column(whole: LabSummary, width: int) -> None:
+    """What does not fit goes on below, with the names again; nothing wraps or is cut."""
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    console.print(lab_table(whole))
+    console.print(folded(lab_table(whole)))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     rows = [line for line in lines if line.startswith("  ")]
     first = [line for line in rows if re.match(r"  (?!bound|predictor)\S", line)]
     assert not any("…" in line for line in lines) and max(map(len, lines)) <= width
-    assert len([line for line in first if "%" in line]) == len(whole.points)
+    parts = sum(line.startswith("policy") for line in lines)
+    assert len(first) == parts * len(whole.points) and (parts > 1) == (width < 120)
     assert not any("limit under the cap" in line for line in lines)
+    for point in whole.points:
+        assert point.stall_ms_p99 and point.coverage
+        for shown in (milliseconds(point.stall_ms_p99.value), percent(point.coverage.value)):
+            assert any(shown in line for line in first)
 
 
 def test_the_limit_under_the_cap_says_why_it_is_all_hits(whole: LabSummary, shown: str) -> None:

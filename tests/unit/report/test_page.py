@@ -92,8 +92,8 @@ def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
 
     def page(word: str) -> Outline:
         runs = [
-            made.run((), word, hit_rate=0.8, name=word, warnings=[word]),
-            made.run((word,), word, hit_rate=0.9, name=word, warnings=[word + "2"]),
+            made.run((), word, hit=0.8, name=word, warnings=[word]),
+            made.run((word,), word, hit=0.9, name=word, warnings=[word + "2"]),
         ]
         curve = made.summary().curve[:3]
         for point in curve:
@@ -116,11 +116,11 @@ def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"demands": 0, "selected": 0, "ends": {}, "fates": {}, "hit_rate": 0.0},
+        {"demands": 0, "selected": 0, "ends": {}, "fates": {}, "hit": 0.0},
         {"hit_rate_by_step": [], "demands_by_step": [], "stall_ms_by_token": []},
         {"hit_rate_by_step": [-1.0], "demands_by_step": [0], "stall_ms_by_token": [0.0]},
         {"lead_ns_log2": [], "late_ns_log2": [0] * 64, "traffic_ratio": 0.0},
-        {"hit_rate": 1.0, "traffic_ratio": 40.0, "stall_ms_by_token": [1e6]},
+        {"hit": 1.0, "traffic_ratio": 40.0, "stall_ms_by_token": [1e6]},
         {"stall_ms_p99": 0.0, "stall_ms_by_token": [0.0] * 10, "prefetchers": []},
     ],
 )
@@ -137,7 +137,7 @@ def test_no_run_is_a_page_too(made: SimpleNamespace) -> None:
 
 def test_a_set_has_one_colour_everywhere(made: SimpleNamespace) -> None:
     """The line of window + ema in each plot, its point and its swatches carry the same variable."""
-    runs = [made.run(("window", "ema")), made.run((), hit_rate=0.8)]
+    runs = [made.run(("window", "ema")), made.run((), hit=0.8)]
     text = render(made.summary(runs=runs, curve=[]))
     plots = re.findall(r"(?:stroke|fill): (var\(--set-[^)]*\))", text)
     assert set(plots) == {"var(--set-pattern)", "var(--set-none)"}
@@ -149,7 +149,7 @@ def test_a_point_of_a_run_stands_beside_it(made: SimpleNamespace, shown: str) ->
     summary = made.summary()
     assert "in virtual time:" not in shown
     run = summary.runs[1]
-    summary.curve[0].run, summary.curve[0].hit_rate = run.name, 0.4321
+    summary.curve[0].run, summary.curve[0].hit = run.name, 0.4321
     text = render(summary)
     assert text.count("live, 43.2 % again") == sum(one.name == run.name for one in summary.runs)
 
@@ -198,7 +198,7 @@ def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
              ["compute", 0, 900.0, 1_400.0], ["pace", 0, 1_400.0, 2_000.0],
              ["copy", 1, 900.0, 950.0]]  # fmt: skip
     line = {"tick": 7, "source": "the host's clock", "spans": spans}
-    runs = [made.run((), hit_rate=0.8), made.run(("window",), timeline=line)]
+    runs = [made.run((), hit=0.8), made.run(("window",), timeline=line)]
     rates = {"kernel_bytes_per_s": 1e12, "roof_bytes_per_s": 4e12}
     ahead = [made.run(("window",), timeline={**line, "tick": 9}, **rates)]
     text = render(made.summary(runs=runs, ahead=ahead, curve=[]))

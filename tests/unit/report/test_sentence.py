@@ -11,15 +11,15 @@ ALL = ("window", "ema", "shared")
 
 def runs(made: SimpleNamespace, without: float, full: float, **changes: object) -> list[object]:
     return [
-        made.run((), hit_rate=without, traffic_ratio=1.0),
-        made.run(ALL, hit_rate=full, **{"traffic_ratio": 1.24, **changes}),
+        made.run((), hit=without, traffic_ratio=1.0),
+        made.run(ALL, hit=full, **{"traffic_ratio": 1.24, **changes}),
     ]
 
 
 def test_better_names_both_rates_and_the_price(made: SimpleNamespace) -> None:
     text = sentence(runs(made, 0.80, 0.95))
     assert text.startswith("With window + ema + shared prefetch, 95.0 % of the blocks")
-    assert "against 80.0 % without prefetch, for 1.24 times the bytes read" in text
+    assert "against 80.0 % without prefetch, for 1.24× the bytes read" in text
     assert "did better" not in text
     assert "on synthetic disk (measured)" in text, "no number without its provenance"
 
@@ -35,7 +35,7 @@ def test_equal_says_no_more(made: SimpleNamespace, full: float) -> None:
 
 
 def test_the_subject_is_the_fullest_set_even_where_a_smaller_one_won(made: SimpleNamespace) -> None:
-    three = [*runs(made, 0.80, 0.90), made.run(("window",), hit_rate=0.93)]
+    three = [*runs(made, 0.80, 0.90), made.run(("window",), hit=0.93)]
     text = sentence(three)
     assert text.startswith("With window + ema + shared prefetch, 90.0 %")
     assert "(window did better: 93.0 %)" in text
@@ -56,7 +56,7 @@ def test_measured_leads_and_emulated_is_named(made: SimpleNamespace) -> None:
 def test_corrupt_blocks_are_said(made: SimpleNamespace) -> None:
     found = runs(made, 0.80, 0.95, blocks_verified=1_000, blocks_corrupt=3)
     assert "3 of the" in sentence(found) and "were corrupt" in sentence(found)
-    assert "every one" not in sentence(found)
+    assert "as prefill wrote" not in sentence(found)
 
 
 def test_nothing_compared_is_said(made: SimpleNamespace) -> None:

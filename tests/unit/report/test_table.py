@@ -12,17 +12,17 @@ from offstage.testbeds.report.run.runs import groups, in_order, set_colours
 
 def test_best_is_by_direction_and_by_storage(made: SimpleNamespace) -> None:
     first, second = groups(made.summary().runs)
-    assert best(first, "hit_rate") == {3} and best(second, "hit_rate") == {3}
+    assert best(first, "hit") == {3} and best(second, "hit") == {3}
     assert best(first, "traffic_ratio") == {0} and best(first, "stall_ms_p99") == {3}
 
 
 def test_what_reads_the_same_is_marked_the_same(made: SimpleNamespace) -> None:
     rates = (0.8, 0.90001, 0.90002)
-    runs = [made.run(p, hit_rate=r) for p, r in zip(made.SETS, rates, strict=False)]
+    runs = [made.run(p, hit=r) for p, r in zip(made.SETS, rates, strict=False)]
     for run, rate in zip(runs, rates, strict=True):
-        run.hit_rate = rate
+        run.hit = rate
     (group,) = groups(runs)
-    assert best(group, "hit_rate") == {1, 2}
+    assert best(group, "hit") == {1, 2}
     assert best(group, "blocks_corrupt") == set() and best(group, "hbm_share") == set()
 
 

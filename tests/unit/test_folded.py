@@ -1,0 +1,54 @@
+"""Does a table in a narrow terminal show every column, and no cell cut?"""
+
+import io
+
+import pytest
+from rich.console import Console, Group
+from rich.table import Table
+
+from offstage.testbeds.cli.folded import folded
+
+NAMES = [f"a-long-policy-name-{at}" for at in range(3)]
+
+
+def table(columns: int, title: str = "") -> Table:
+    made = Table(box=None, pad_edge=False, title=title or None)
+    made.add_column("policy", no_wrap=True)
+    for at in range(columns):
+        made.add_column(f"figure {at}", justify="right", no_wrap=True)
+    for row, name in enumerate(NAMES):
+        made.add_row(name, *(f"{row}{at}.5 %" for at in range(columns)))
+    return made
+
+
+def printed(shown: object, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), color_system=None, soft_wrap=True)
+    console.print(shown)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_every_cell_is_shown_once_and_whole(width: int) -> None:
+    lines = printed(folded(Group(table(12, "twelve"), "after")), width)
+    text = "\n".join(lines)
+    assert max(len(line.rstrip()) for line in lines) <= width and "…" not in text
+    for at in range(12):
+        assert text.split().count(str(at)) == 1, "each head is there once"
+        assert all(text.count(f" {row}{at}.5 %") == 1 for row in range(3))
+    assert text.count("twelve") == 1 and lines[-1] == "after"
+    parts = sum(line.startswith("policy") for line in lines)
+    assert all(text.count(name) == parts for name in NAMES) and (parts == 1) == (width == 200)
+
+
+def test_what_has_nothing_in_a_part_is_not_in_it() -> None:
+    made = table(8)
+    made.add_row("bound", "9.9 %", *["–"] * 7)
+    text = "\n".join(printed(folded(made), 60))
+    assert text.count("bound") == 1 and text.count(NAMES[0]) > 1
+
+
+def test_names_alone_and_what_fits_stay_as_they_are() -> None:
+    both = Table("name", "value", box=None)
+    both.add_row("x" * 30, "y " * 40)
+    assert printed(folded(both), 40) == printed(both, 40)
+    assert printed(folded(table(2)), 80) == printed(table(2), 80)

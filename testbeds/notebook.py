@@ -170,6 +170,14 @@ class Results:
             for row in difference(one, two, figures)
         ])  # fmt: skip
 
+    def save_figures(self, folder: str | Path) -> dict[str, Path]:
+        """Every figure of the report as SVG, PDF and PNG at the size of a paper; their paths by
+        name."""
+        from offstage.testbeds.report.lab.page import figures_of
+        from offstage.testbeds.report.page.plot import write_figures
+
+        return write_figures(figures_of(self.summary), Path(folder))
+
     def _repr_html_(self) -> str:
         from offstage.testbeds.report.lab.sentence import lab_sentence
 

@@ -75,5 +75,5 @@ def _of_engine(path: Path) -> list[Figure]:
     try:
         found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
         return figures_of(found)
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"not what a page is made of: {error}", where, MEND) from None

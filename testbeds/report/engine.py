@@ -64,7 +64,7 @@ def render(found: Mapping[str, Any], version: str) -> str:
 
 def figures_of(found: Mapping[str, Any]) -> list[Figure]:
     """Every figure of the page."""
-    caption = f"Time from a request's arrival to its first token. {_apart(found)}{_scale(found)}"
+    caption = f"Time from a request's arrival to its first token. {_apart(found)}"
     return [Figure("together", "Requests as they came", [_curves(found["arms"])], caption)]
 
 
@@ -126,6 +126,7 @@ def _curves(arms: Mapping[str, Any]) -> Plot:
             shares = [1.0 - at / len(times) for at in range(len(times))]
             axes.step(times, shares, where="post", label=name)
         plain_logs(axes, x="number")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
         axes.set(xlabel="time to the first token, ms", ylabel="share of requests that took longer")
         drawn.legend(axes)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import offstage
@@ -81,6 +82,32 @@ def test_rows_carry_their_policy(ran: Path) -> None:
     assert len(every) == 3 * len(own)
     with pytest.raises(offstage.BadInput, match="there are: none, score"):
         results.ledger("belady")
+
+
+def test_the_ledger_says_what_its_rows_are(ran: Path) -> None:
+    """To a reader that has pyarrow and not Offstage: policy and buffer of a point in the file's
+    metadata, the seed as a column."""
+    path = ran / "small/ledger.parquet"
+    said = json.loads(pq.read_schema(path).metadata[b"offstage.points"])
+    table = pq.read_table(path, columns=["point", "seed"])
+    assert set(table["seed"].to_pylist()) == {1, 2, 3}
+    assert {str(at) for at in table["point"].to_pylist()} == said.keys()
+    points = [(one["info"]["policy"], one["info"]["buffer_over_k"]) for one in said.values()]
+    assert sorted(points) == sorted(
+        (policy, buffer) for policy in ("none", "score", "window+ema") for buffer in (2.0, 4.0)
+    )
+
+
+def test_the_figures_of_the_report_are_those_of_the_command(
+    ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from offstage.testbeds.cli import run
+
+    paths = offstage.load(ran / "small").save_figures(tmp_path / "api")
+    assert run(["report", str(ran / "small"), "--figures", str(tmp_path / "command")]) == 0
+    assert len(capsys.readouterr().out.split()) == len(paths) and "misses.pdf" in paths
+    for path in paths.values():
+        assert path.read_bytes() == (tmp_path / "command" / path.name).read_bytes()
 
 
 def test_the_command_line_says_the_same(

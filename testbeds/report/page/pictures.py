@@ -46,6 +46,9 @@ LINE_STYLES: dict[str, Any] = {
 }
 """As in the rest of a report: measured is drawn whole, emulated dashed, modelled dotted."""
 
+CYCLE = ("set-pattern", "set-window", "set-shared", "set-1", "set-5", "set-2", "set-4", "set-3")
+"""What is drawn without a colour of its own takes the page's in turn."""
+
 PX_PER_INCH = 100
 """Of the page, where it is wide enough: 8.5 points are 12 pixels then."""
 
@@ -273,6 +276,8 @@ def _variables() -> dict[str, str]:
 
 
 def _style() -> Any:  # the keys are literals of matplotlib's own
+    from cycler import cycler
+
     ink, muted, grid = colour("soft"), colour("muted"), colour("grid")
     return {
         # A name is text, whatever it holds: `$` begins no formula.
@@ -303,6 +308,7 @@ def _style() -> Any:  # the keys are literals of matplotlib's own
         "xtick.minor.visible": False,
         "legend.frameon": False,
         "legend.fontsize": 8.5,
+        "axes.prop_cycle": cycler(color=[colour(name) for name in CYCLE]),
         "lines.linewidth": 1.8,
         "lines.solid_capstyle": "round",
         "hatch.linewidth": 0.6,

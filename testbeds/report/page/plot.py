@@ -55,14 +55,15 @@ class Plot:
 
     def _pictures(self, alone: bool) -> str:
         if self.scroll:
-            drawn = self._svg(9.0, self.height)
-            return tag("div", drawn, class_="scroll", tabindex=0, role="region",
-                       aria_label=self.said)  # fmt: skip
-        if not alone:
+            wide = self._svg(WIDE_INCHES, self.height)
+            drawn = self._svg(PAGE_INCHES, self.height)
+            narrow = tag("div", drawn, class_="scroll", tabindex=0, role="region",
+                         aria_label=self.said)  # fmt: skip
+        elif not alone:
             return self._svg(PANEL_INCHES, self.height + self._legend())
-        tall = max(self.height, min(4.2, 1.2 * self.height))
-        wide = self._svg(WIDE_INCHES, tall)
-        narrow = self._svg(NARROW_INCHES, self.height + self._legend())
+        else:
+            wide = self._svg(WIDE_INCHES, max(self.height, min(4.2, 1.2 * self.height)))
+            narrow = self._svg(NARROW_INCHES, self.height + self._legend())
         return tag("div", wide, class_="wide") + tag("div", narrow, class_="narrow")
 
     def _legend(self) -> float:
@@ -71,7 +72,7 @@ class Plot:
     def _svg(self, width: float, height: float) -> str:
         with picture(width, height) as drawn:
             self.draw(drawn)
-            return drawn.svg(self.said, self.scroll)
+            return drawn.svg(self.said, self.scroll and width < WIDE_INCHES)
 
     def files(self, folder: Path, name: str) -> dict[str, Path]:
         """NAME.svg, .pdf and .png in `folder`; their paths by kind."""

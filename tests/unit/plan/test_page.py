@@ -32,8 +32,8 @@ def test_page_and_json_hold_the_plan(tmp_path: Path) -> None:
     page, figures = write_plan(msgspec.structs.replace(plan, curves=curves), tmp_path)
     text = page.read_text(encoding="utf-8")
     assert plan.sentence.partition(";")[0].split("$")[0] in text
-    # Six pictures; all but the inputs, which scroll, have a second form for narrow pages.
-    assert text.count('<svg class="picture"') == 11
+    # Six pictures, each with a second form for narrow pages.
+    assert text.count('<svg class="picture"') == 12
     assert "<script>" in text and "offstage plan <script>" not in text and "t<b>" not in text
     assert not re.search(r'(src|href)="http', text)
     assert "Prices older than a year" not in text or "†" in text

@@ -43,7 +43,8 @@ def register(app: typer.Typer) -> None:
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("demo-out"),
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
+        Path | None,
+        typer.Option("--trace", help="a trace of requests, any format; default: generated"),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
     quick: Annotated[

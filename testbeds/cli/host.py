@@ -90,7 +90,7 @@ GeometryOption = Annotated[
     str, typer.Option("--geometry", help="KV of which model; must fit the daemon's blocks")
 ]
 TraceOption = Annotated[
-    Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
+    Path | None, typer.Option("--trace", help="a trace of requests, any format; default: generated")
 ]
 ContextOption = Annotated[
     int | None,

@@ -46,12 +46,18 @@ def info(
     seed: Annotated[int, typer.Option("--seed", help="of formats that are a generator")] = 1,
     form: FormatOption = Format.text,
 ) -> None:
-    """Requests, lengths, sessions, blocks, and what an ideal cache and LRU would hit."""
-    from offstage.testbeds.workloads.requests.importer import open_trace
+    """Requests, lengths, sessions, blocks, and what an ideal cache and LRU would hit; of a file of
+    selections, what it holds and the lab spec that runs it."""
+    from offstage.testbeds.cli.trace_selections import described, shown_with_spec
+    from offstage.testbeds.workloads.requests.importer import open_trace, selections_kind
     from offstage.testbeds.workloads.requests.stats import render, summarise, to_dict
 
     if limit is not None and limit < 1:
         raise BadInput(f"--limit = {limit}", "trace info", "give 1 or more")
+    if len(files) == 1 and trace_format is None and (kind := selections_kind(files[0])):
+        held = described(files[0], kind)
+        emit(held, form, shown_with_spec(held))
+        return
     found = summarise(open_trace(files, trace_format, limit=limit, seed=seed))
     emit(to_dict(found), form, render(found))
 

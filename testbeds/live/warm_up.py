@@ -42,6 +42,7 @@ def first_guesses(
             sink_blocks=options.sink_blocks,
             window_blocks=options.window_blocks,
             block_tokens=options.geometry.block_tokens,
+            # Every layer selects for itself: `DriveOptions.check` refuses others.
             index_source=np.arange(layers),
         )
     )

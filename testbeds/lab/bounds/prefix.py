@@ -119,14 +119,23 @@ class PrefixResult:
 
 
 class PrefixTrace:
-    """A trace made ready for many caches. BadInput where it has no blocks."""
+    """A trace made ready for many caches. BadInput where it has no blocks.
 
-    def __init__(self, trace: Trace) -> None:
+    warm_up_share: of the requests, those that come first and count in no rate, rounded down; every
+    cache meets them. BadInput where nothing is left to count.
+    """
+
+    def __init__(self, trace: Trace, warm_up_share: float = 0.0) -> None:
         trace.need_blocks("prefix caching")
         self.trace = trace
         self.runs = trace.runs
         if not self.runs.access_count:
             raise BadInput("no request has a block", trace.origin.name, "give longer requests")
+        self.warm_up = int(warm_up_share * len(trace))
+        self.counted = int(trace.block_counts[self.warm_up :].sum())
+        if not self.counted:
+            raise BadInput(f"a warm-up of {self.warm_up} requests leaves none with a block",
+                           trace.origin.name, "give a smaller share")  # fmt: skip
         self.arrival_ns = np.rint(trace.arrival_s * 1e9).astype(np.uint64)
 
     @cached_property
@@ -149,17 +158,19 @@ class PrefixTrace:
         return float(hits) / self.runs.access_count
 
     def hit_rates(self, rows: Any) -> HitRates:
-        """The three rates of `ROW` `[requests]`."""
+        """The rates of `ROW` `[requests]`, of the requests behind the warm-up."""
         trace = self.trace
         whole = (rows["prefix"] == trace.block_counts) & (trace.block_counts > 0)
         # A trace of lengths in bytes / 4 can have a block more than its tokens.
         tokens = np.minimum(trace.tokens_of(rows["prefix"], whole), trace.input_tokens)
-        asked = trace.input_tokens > 0
+        rest = slice(self.warm_up, None)
+        rows, tokens, inputs = rows[rest], tokens[rest], trace.input_tokens[rest]
+        asked = inputs > 0
         return HitRates(
-            block=int(rows["hits"].sum(dtype=np.int64)) / self.runs.access_count,
-            prefix=int(rows["prefix"].sum(dtype=np.int64)) / self.runs.access_count,
-            token=int(tokens.sum()) / max(1, int(trace.input_tokens.sum())),
-            request=float(np.mean(tokens[asked] / trace.input_tokens[asked])) if asked.any() else 0,
+            block=int(rows["hits"].sum(dtype=np.int64)) / self.counted,
+            prefix=int(rows["prefix"].sum(dtype=np.int64)) / self.counted,
+            token=int(tokens.sum()) / max(1, int(inputs.sum())),
+            request=float(np.mean(tokens[asked] / inputs[asked])) if asked.any() else 0,
         )
 
 
@@ -219,7 +230,8 @@ class RequestsOptions:
 
     capacity_shares: of the trace's unique blocks, above 0 to 1, rounded down to at least one block.
     ttls_s: None is no TTL. window_s: of admission `second-touch`; None: asked at any time before.
-    touch: "front" or "tail". seed: of eviction `random`, and of traces that are generators.
+    touch: "front" or "tail". warm_up_share: of each trace's requests, as `PrefixTrace` has it, 0 to
+    below 1. seed: of eviction `random`, and of traces that are generators.
     """
 
     traces: tuple[str | Path, ...]
@@ -232,6 +244,7 @@ class RequestsOptions:
     window_s: float | None = None
     touch: str = "front"
     seed: int = 1
+    warm_up_share: float = 0.0
 
     def caches(self) -> Iterator[tuple[float, str, str, float | None]]:
         """(capacity share, eviction, admission, TTL) of every row of a trace, in order."""
@@ -242,6 +255,9 @@ class RequestsOptions:
         for name in ("traces", "evictions", "admissions", "ttls_s", "capacity_shares"):
             if not getattr(self, name):
                 raise BadInput(f"{name} is empty", "requests", "give one or more")
+        if not 0 <= self.warm_up_share < 1:
+            raise BadInput(f"a warm-up of {self.warm_up_share:g}", "requests",
+                           "give a share of 0 to below 1")  # fmt: skip
         for share, eviction, admission, ttl_s in self.caches():
             if not 0 < share <= 1:
                 raise BadInput(f"capacity share {share}", "requests", "give above 0, up to 1")
@@ -316,7 +332,7 @@ def run_requests(options: RequestsOptions, progress: Progress | None = None) -> 
     meter.start("read traces", len(options.traces))
     for path in options.traces:
         trace = open_trace(path, options.trace_format, limit=options.limit, seed=options.seed)
-        prepared.append(PrefixTrace(trace))
+        prepared.append(PrefixTrace(trace, options.warm_up_share))
         if "turns" in options.admissions:
             trace.need_sessions("admission 'turns'")
         meter.advance(1)
@@ -330,7 +346,7 @@ def run_requests(options: RequestsOptions, progress: Progress | None = None) -> 
 
 
 def _rows(prepared: PrefixTrace, options: RequestsOptions) -> Iterator[RequestsRow]:
-    ideal, optimum = prepared.ideal, Optimum(prepared.trace)
+    ideal, optimum = prepared.ideal, Optimum(prepared.trace, prepared.warm_up)
     opt: dict[int, float] = {}
     for share, eviction, admission, ttl_s in options.caches():
         capacity = max(1, int(share * prepared.runs.block_count))

@@ -85,11 +85,15 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
 
 
 def _drawn(experiment: Experiment) -> list[str]:
-    """What a reader has to know of what was drawn beside the selections."""
-    if not any(variant.spec.workload.foretold for variant in experiment.variants):
-        return []
-    return ["what is foretold is drawn with the agreement measured on captures of pycode-3m, and "
-            "was captured nowhere"]  # fmt: skip
+    """What a reader has to know of what was drawn beside the selections, and was not counted."""
+    works = [variant.spec.workload for variant in experiment.variants]
+    shares = sorted({one.warm_up_share for one in works if one.warm_up_share})
+    notes = [f"the first {share:.3g} of the requests fill the caches and are in no rate"
+             for share in shares]  # fmt: skip
+    if not any(one.foretold for one in works):
+        return notes
+    return [*notes, "what is foretold is drawn with the agreement measured on captures of "
+            "pycode-3m, and was captured nowhere"]  # fmt: skip
 
 
 def _name(variant: Variant, point: Point) -> str:
@@ -324,6 +328,7 @@ def requests_of(spec: Spec, progress: Progress) -> list[RequestsRow]:
         ttls_s=tuple(one or None for one in work.ttl_s),
         capacity_shares=work.capacity_share,
         seed=spec.seeds[0],
+        warm_up_share=work.warm_up_share,
     )
     names = [one.name for one in msgspec.structs.fields(RequestsRow)]
     return [

@@ -165,6 +165,10 @@ def _workload(spec: Spec) -> Iterator[Rule]:
     yield (work.kind != "generated" and bool(work.foretold),
            f"a workload of kind {work.kind!r} foretells what it does", "[workload] foretold",
            "leave it out")  # fmt: skip
+    yield (work.kind != "requests" and work.warm_up_share > 0,
+           f"a warm-up of requests in a workload of kind {work.kind!r}",
+           "[workload] warm_up_share",
+           "leave it out: its first steps are reported apart")  # fmt: skip
     yield (work.shared_prefix_tokens > work.context_tokens,
            f"a shared prefix of {work.shared_prefix_tokens} tokens is longer than the context",
            "[workload] shared_prefix_tokens", "shorten it")  # fmt: skip

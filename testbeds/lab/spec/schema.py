@@ -70,6 +70,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ttl_s: tuple[float, ...] = (0.0,)
     """requests: a block that nobody asked for so long expires; 0: never."""
     admission: tuple[str, ...] = ("all",)
+    warm_up_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    """requests: of the trace's, those that come first: they fill the cache and are not counted."""
     capacity_share: tuple[float, ...] = (0.01, 0.05, 0.1, 0.25, 0.5)
 
 

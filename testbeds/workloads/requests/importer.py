@@ -24,7 +24,7 @@ from offstage.testbeds.workloads.requests.formats.base import Format, Head, Sour
 from offstage.testbeds.workloads.requests.formats.weka import FILE_BYTES_MAX
 from offstage.testbeds.workloads.requests.trace import opened
 
-__all__ = ["FORMATS", "open_trace", "write_trace"]
+__all__ = ["FORMATS", "SELECTIONS", "open_trace", "selections_kind", "write_trace"]
 
 FORMATS: dict[str, Format] = {
     one.name: one
@@ -80,6 +80,11 @@ def _found(path: Path) -> Format:
     for one in FORMATS.values():
         if one.knows(head):
             return one
+    if kind := _kind(head):
+        raise BadInput(
+            f"{SELECTIONS[kind]}, and no requests", str(path),
+            "run it in the laboratory: `offstage trace info` of this file alone says by which spec",
+        )  # fmt: skip
     if head.text == "" and not head.is_tar:
         raise BadInput("the file holds no request", str(path), "give a file that is not empty")
     raise BadInput(
@@ -87,6 +92,25 @@ def _found(path: Path) -> Format:
         f"{path}:1",
         f"check the file, or say what it is: --trace-format of {', '.join(FORMATS)}",
     )
+
+
+SELECTIONS = {"captured": "captured scores", "selections": "recorded selections"}
+"""What a file has that is no trace of requests, by the `[workload] kind` that runs it."""
+
+CAPTURE_MAGIC = "PAR1"
+_RUN_KEYS = {"run", "model", "layers", "prompt_tokens", "steps"}
+
+
+def selections_kind(path: Path) -> str:
+    """What `[workload] kind` a file is that has selections or the scores behind them in place of
+    requests; empty where it is neither. BadInput where it cannot be read."""
+    return _kind(_head(path))
+
+
+def _kind(head: Head) -> str:
+    if head.text.startswith(CAPTURE_MAGIC):
+        return "captured"
+    return "selections" if head.json is not None and head.json.keys() >= _RUN_KEYS else ""
 
 
 def _head(path: Path) -> Head:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.formats.mooncake import load
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
 from offstage.testbeds.workloads.requests.sessions import (
     ChunkShape,
     SessionPlan,
@@ -127,7 +128,8 @@ def from_trace(
     seed: int,
     name: str = "",
 ) -> WorkloadPlan:
-    """A plan from real arrivals, lengths and prefix sharing; `trace` is a file or its requests.
+    """A plan from real arrivals, lengths and prefix sharing; `trace` is a file of any format, or
+    its requests in blocks of 512 tokens.
 
     The output of a request is no part of its hash ids, so a later turn that continues it finds the
     earlier prompt in the store and prefills the answer anew with its own question.
@@ -135,7 +137,7 @@ def from_trace(
     """
     if isinstance(trace, str | Path):
         name = name or Path(trace).name
-        requests: Sequence[Request] = load(trace)
+        requests: Sequence[Request] = list(requests_in_blocks(open_trace(trace)))
     else:
         requests = trace
     _check_options(options, shape)

@@ -159,7 +159,8 @@ class WorkloadPlan:
             "inside that window "
             f"{left['short']} shorter than {self.context_tokens_min:,} tokens and "
             f"{left['budget']} beyond the byte budget were left out; "
-            f"{len(self.capped)} capped at {self.context_tokens_max:,} tokens"
+            f"{len(self.capped)} capped at {self.context_tokens_max:,} tokens; "
+            "which blocks they select is drawn, for a trace of requests does not say it"
         )
 
     def _arrivals(self) -> str:

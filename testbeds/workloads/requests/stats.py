@@ -353,15 +353,24 @@ def _spread(label: str, unit: str, values: Quantiles) -> Row:
 
 
 class Optimum:
-    """OPT of one trace at any capacity; holds 17 bytes for each access once it is asked."""
+    """OPT of one trace at any capacity; holds 17 bytes for each access once it is asked.
 
-    def __init__(self, trace: Trace) -> None:
+    warm_up: the first requests, which fill the buffer and are not counted. Then the optimum is of
+    what follows, begun with the best that a buffer can hold of all that was asked for before.
+    """
+
+    def __init__(self, trace: Trace, warm_up: int = 0) -> None:
         trace.need_blocks("OPT")
         self._trace = trace
+        self._warm_accesses = int(trace.block_counts[:warm_up].sum())
 
     @cached_property
     def _demands(self) -> Demands:
         accesses = self._trace.accesses()
+        if self._warm_accesses:
+            # Each once: no hit among them, so that nothing is kept but for what follows.
+            warm, accesses = np.split(accesses, [self._warm_accesses])
+            accesses = np.concatenate([np.unique(warm), accesses])
         return Demands(
             accesses,
             np.arange(len(accesses) + 1, dtype=np.uint64),
@@ -371,7 +380,8 @@ class Optimum:
 
     def block_hit_rate(self, capacity_blocks: int) -> float:
         """Hits over accesses with a buffer of `capacity_blocks`; 0 where nothing is accessed."""
-        if not self._trace.runs.access_count:
+        counted = self._trace.runs.access_count - self._warm_accesses
+        if not counted:
             return 0.0
         hits = belady(self._demands, capacity_blocks, bypass=True).hits
-        return int(hits.sum(dtype=np.int64)) / len(hits)
+        return int(hits.sum(dtype=np.int64)) / counted

@@ -28,6 +28,7 @@ from offstage.testbeds.lab.bounds.prefix import (
 )
 from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
 from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.stats import Optimum
 
 ROOT = Path(__file__).parents[3]
 TRACES = Path(os.environ.get("OFFSTAGE_TRACES", ROOT.parent / "shared" / "traces"))
@@ -158,6 +159,42 @@ def test_without_admission_it_is_the_flat_cache(eviction: str, rows: list[list[i
     if capacity < blocks:  # the simulation needs no more slots than there are blocks
         assert round(result.hit_rates.block * prepared.runs.access_count) == hits
     assert result.hit_rates.block <= prepared.ideal.block
+
+
+@settings(max_examples=100)
+@given(asks, st.integers(1, 14), st.floats(0, 0.99))
+def test_behind_a_warm_up_only_the_rest_is_counted(
+    steps: list[tuple[int, int, list[int]]], capacity: int, share: float
+) -> None:
+    """Are rates those of a plain cache that met the first requests too, and bounds no lower than
+    LRU and no higher than where everything asked for before is held?"""
+    rows = [(float(at), session, block_ids) for at, (_, session, block_ids) in enumerate(steps)]
+    warm = int(share * len(rows))
+    counted = sum(len(row[2]) for row in rows[warm:])
+    if not counted:
+        with pytest.raises(BadInput, match=r"leaves none with a block|no request has a block"):
+            PrefixTrace(trace_of(rows), share)
+        return
+    plain = Plain(PrefixOptions(capacity))
+    for row in rows[:warm]:
+        plain.request(*row)
+    hits, prefix = plain.hits, plain.prefix
+    for row in rows[warm:]:
+        plain.request(*row)
+    prepared = PrefixTrace(trace_of(rows), share)
+    rates = simulate(prepared, PrefixOptions(capacity)).hit_rates
+    assert rates.block == (plain.hits - hits) / counted
+    assert rates.prefix == (plain.prefix - prefix) / counted
+    seen = {block for row in rows[:warm] for block in row[2]}
+    endless = 0
+    for row in rows[warm:]:
+        for block in row[2]:
+            endless += block in seen
+            seen.add(block)
+    assert prepared.ideal.block == endless / counted
+    optimum = Optimum(prepared.trace, prepared.warm_up)
+    assert rates.block <= optimum.block_hit_rate(capacity) <= prepared.ideal.block
+    assert optimum.block_hit_rate(1 << 20) == prepared.ideal.block
 
 
 def test_the_definitions_on_one_example() -> None:

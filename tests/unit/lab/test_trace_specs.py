@@ -7,8 +7,9 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS
+from offstage.testbeds.lab.run.experiment import plan
 from offstage.testbeds.lab.run.plan import build
-from offstage.testbeds.lab.run.summarize import requests_of
+from offstage.testbeds.lab.run.summarize import finish, requests_of
 from offstage.testbeds.lab.spec.load import load
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.progress import Silent
@@ -95,3 +96,17 @@ def test_requests_refuse_what_only_decode_has(tmp_path: Path) -> None:
     """Is a prefetcher on a request trace one line that names the key?"""
     with pytest.raises(BadInput, match=r"\[\[policy\]\] use: 'ema' is no eviction"):
         spec_of(REQUESTS.replace('"sieve"', '"ema"'), tmp_path)
+
+
+def test_a_warm_up_of_requests_counts_the_rest_and_says_so(tmp_path: Path) -> None:
+    """Does the key reach the rates, and is it refused where nothing warms up so?"""
+    warm = REQUESTS.replace("admission", "warm_up_share = 0.5\nadmission")
+    cold = requests_of(spec_of(REQUESTS, tmp_path), Silent())
+    found = requests_of(spec_of(warm, tmp_path), Silent())
+    assert all(row.block_hit_rate <= row.opt <= row.ideal for row in found)
+    assert [row.block_hit_rate for row in found] != [row.block_hit_rate for row in cold]
+    experiment = plan(tmp_path / "spec.toml", {}, sweep=False)
+    summary = finish(experiment, tmp_path, tmp_path, Silent())
+    assert "the first 0.5 of the requests fill the caches and are in no rate" in summary.notes
+    with pytest.raises(BadInput, match=r"warm_up_share.*first steps are reported apart"):
+        spec_of(DECODE.replace("sessions", "warm_up_share = 0.5\nsessions"), tmp_path)

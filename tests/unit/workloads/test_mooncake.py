@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests import trace as trace_module
-from offstage.testbeds.workloads.requests.formats.mooncake import iterate, load
+from offstage.testbeds.workloads.requests.formats.mooncake import iterate
 from offstage.testbeds.workloads.requests.trace import Request
 
 
 def row(**changes: Any) -> dict[str, Any]:
     good = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
     return {key: value for key, value in (good | changes).items() if value is not None}
+
+
+def load(path: Path, limit: int | None = None) -> list[Request]:
+    return list(iterate(path, limit))
 
 
 def write(path: Path, *rows: dict[str, Any]) -> Path:

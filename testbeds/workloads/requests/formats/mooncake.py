@@ -17,7 +17,7 @@ from offstage.testbeds.workloads.requests.columns import Columns, Trace, runs_of
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Request, decoded, lines
 
-__all__ = ["FORMAT", "iterate", "load"]
+__all__ = ["FORMAT", "iterate"]
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -35,16 +35,9 @@ class _Row(msgspec.Struct, gc=False):
     hash_ids: tuple[_Count, ...]
 
 
-def load(path: str | Path, limit: int | None = None) -> list[Request]:
-    """Reads the first `limit` requests, or all of them.
-
-    Raises BadInput as `iterate` does; what stands after the limit is not looked at.
-    """
-    return list(iterate(path, limit))
-
-
 def iterate(path: str | Path, limit: int | None = None) -> Iterator[Request]:
-    """Yields requests in file order, which is order of arrival.
+    """Yields requests in file order, which is order of arrival; what stands after the limit is not
+    looked at.
 
     Raises BadInput (with file and line) for a missing or empty file, bad gzip, a torn last line,
     a line that is no JSON, a missing key, a wrong type, a negative number, a number of ids other

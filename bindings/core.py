@@ -99,6 +99,7 @@ class Policy:
     eviction: str = "lru"
     window_blocks: int = 0
     ema_shift: int = 1
+    admit_named_min: int = 0
     residency_percent: int = 800
     degree_max: int = 2
     next_n: int = 1

@@ -40,6 +40,7 @@ __all__ = [
     "turn_hit_share",
     "users_fed",
     "visible_s",
+    "write_budget_bytes",
     "write_usd",
 ]
 
@@ -219,6 +220,11 @@ def drive_writes_per_day(
 ) -> float:
     """DWPD: how often a day the whole capacity is written."""
     return bytes_per_s * DAY_S * amplification * admitted / capacity
+
+
+def write_budget_bytes(endurance_bytes: float, years: float) -> float:
+    """Bytes a day that use the endurance up in so many years: `life_years` solved for the rate."""
+    return _over(endurance_bytes, years * YEAR_DAYS)
 
 
 def life_years(endurance_bytes: float, bytes_per_s: float, amplification: float = 1.0) -> float:

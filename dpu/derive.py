@@ -12,6 +12,7 @@ from offstage.bindings import sides
 from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_size
+from offstage.dpu.budget import Budget
 from offstage.dpu.config import Config
 from offstage.dpu.options import PolicyOptions, Storage
 from offstage.dpu.protocol import OPERATOR
@@ -57,6 +58,7 @@ def derive(config: Config) -> Derived:
     _check_block(config, where)
     _check_storage(config, where)
     _check_model(config, where)
+    Budget(config).bytes_of(config.policy)
     _check_endpoints(config, where)
     record_bytes = config.arena.payload_bytes + config.storage.lba_bytes
     slot_counts = _share_arena(config, record_bytes, where)

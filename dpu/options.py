@@ -223,6 +223,16 @@ class PolicyOptions(Settings, frozen=True):
         int, within(0, 1 << 24, "the same in blocks; 0: from window_tokens")
     ] = 0
     ema_shift: Annotated[int, within(0, 15, "a new score weighs 1 / 2^n")] = 1
+    admit_named_min: Annotated[
+        int, within(0, 255, "a new chunk is written from the session after so many that put it; "
+                            "255: none is")
+    ] = 0
+    write_budget_bytes: Annotated[
+        Size, within(0, 1 << 62, "to the drive in 24 hours: near it less is admitted; 0: no bound")
+    ] = 0
+    drive_years: Annotated[
+        int, within(0, 100, "the same from storage.endurance, to last so long; 0: no bound")
+    ] = 0
     residency_percent: Annotated[
         int, within(0, 100_000, "only the best this % of the selection size are guesses")
     ] = 800

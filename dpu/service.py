@@ -32,7 +32,7 @@ from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.quotas import Quotas, used
 from offstage.dpu.sessions import Host, Hosts, Refused, TenantState, draining
-from offstage.dpu.wear import Wear
+from offstage.dpu.spending import Spending
 
 __all__ = ["Attachments", "Service", "error_reply"]
 
@@ -79,7 +79,7 @@ class Service:
         self.policy = config.policy
         tenants = {tenant.name: tenant for tenant in config.tenants}
         self.quotas = Quotas(device, hosts, tenants, derived.record_size_bytes, log)
-        self._wear = Wear(config)
+        self._spending = Spending(config, device, log)
         self.draining = False
         self._nixl_tenants: set[int] = set()
         self.fabrics = set(config.daemon.fabrics)  # what hosts may attach over now
@@ -322,7 +322,7 @@ class Service:
         for tenant in shares:
             self.quotas.change(tenant)
         if changes:
-            self.device.set_policy(policy)
+            self.device.set_policy(self._spending.budget.applied(policy))
             self.policy = policy
         self._log.info("policy_changed", **request.changes)
         return p.PolicyReply(policy=self.policy_now())
@@ -454,9 +454,7 @@ class Service:
 
     def worn(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """The device's status, and what that has cost the drive, as `wear`."""
-        every = self.hosts.tenants.values()
-        ledgers = [self.device.ledger(one.index) for one in every]
-        return {**status, "wear": self._wear.look(status, ledgers)}
+        return {**status, "wear": self._spending.look(status, self.policy)}
 
     def _store_payload_bytes(self) -> int:
         """Payload that the store holds when it is full, as it is now: a move may have grown it."""

@@ -57,6 +57,9 @@ STATUS_COUNTERS = {
     "reads_timed_out": ("timed_out_reads", "reads that passed their deadline"),
     "store_full": ("store_full_puts", "puts refused because the store was full"),
     "target_restarts": ("storage_target_restarts", "starts of the own target after its death"),
+    "puts_unadmitted": (
+        "unadmitted_put_blocks", "blocks refused: the policy finds them not worth a write"
+    ),
     "publish_overflow": ("unpublished_blocks", "blocks the directory had no room for"),
 }
 STATUS_GAUGES = {
@@ -105,6 +108,9 @@ WEAR_GAUGES = {
     "bytes_per_hit": ("written_bytes_per_hit", "written to the drive for each demand on time"),
     "amplification": ("store_write_amplification", "written to the drive over what hosts wrote"),
     "drive_writes_per_day": ("drive_writes_per_day", "how often a day all of the store is written"),
+    "budget_bytes": ("write_budget_bytes", "that the drive may be written in a day; 0: no bound"),
+    "budget_used_bytes": ("write_budget_used_bytes", "that it was in the last 24 hours"),
+    "admit_named_min": ("admit_sessions_min", "sessions before the one whose new chunk is written"),
     "life_years": ("drive_life_years", "until storage.endurance is used up at this rate"),
 }
 DAEMON_COUNTERS = {

@@ -142,9 +142,10 @@ def _refused(layer: int, rcs: NDArray[np.int32]) -> StoreFull | RunFailed:
         )
     if worst == errno.EDQUOT:
         return StoreFull(
-            f"the tenant has its maximum of the store: {failed} of {rcs.size} blocks were refused",
+            f"the tenant has its maximum of the store, or the write budget admits nothing new: "
+            f"{failed} of {rcs.size} blocks were refused",
             f"layer {layer}",
-            "raise store_max of its [[tenant]], or close sessions, so that older blocks may go",
+            "raise store_max of its [[tenant]] or policy.write_budget; see `offstage dpu status`",
         )
     if worst == errno.EEXIST:
         return RunFailed(

@@ -121,6 +121,7 @@ struct ofs_device_status {
 	uint64_t puts;
 	uint64_t puts_failed;
 	uint64_t puts_conflicting; /* of these, of other bytes under a key that is known */
+	uint64_t puts_unadmitted;  /* and of chunks that the policy does not find worth a write */
 	uint64_t dirty_blocks;
 	uint64_t reads_in_flight;
 	uint64_t reads_timed_out;

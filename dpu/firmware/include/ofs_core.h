@@ -69,10 +69,11 @@ struct ofs_core_config {
  * order anew. Prefetcher SHARED decides sharing for sessions opened afterwards.
  */
 struct ofs_policy {
-	uint32_t prefetchers;              /* OFS_PREFETCH_* bits; 0 is `none` */
-	uint32_t eviction;                 /* enum ofs_evict */
-	uint32_t window_blocks;            /* behind the decode position, per layer: staged once */
-	uint32_t ema_shift;                /* new score weighs 1 / 2^ema_shift */
+	uint32_t prefetchers;     /* OFS_PREFETCH_* bits; 0 is `none` */
+	uint32_t eviction;        /* enum ofs_evict */
+	uint32_t window_blocks;   /* behind the decode position, per layer: staged once */
+	uint16_t ema_shift;       /* new score weighs 1 / 2^ema_shift */
+	uint16_t admit_named_min; /* new chunks are written from the session after so many; 255: none */
 	uint32_t residency_percent;        /* only the best this % of the selection size are guesses */
 	uint32_t degree_max;               /* guesses of one step of one layer, beside the window */
 	uint32_t next_n;                   /* baseline next-N: how many */

@@ -3,9 +3,14 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.dpu.budget import NOTHING, Budget
 from offstage.dpu.config import load
+from offstage.dpu.derive import derive
+from offstage.dpu.options import PolicyOptions
 from offstage.dpu.wear import Wear
 
 DAY_NS = 86_400 * 10**9
@@ -57,3 +62,35 @@ def test_nothing_to_divide_by_is_no_figure() -> None:
     seen = Wear(config()).look({}, [])
     for name in ("bytes_per_hit", "amplification", "drive_writes_per_day", "life_years"):
         assert seen[name] is None
+
+
+def test_a_budget_admits_less_as_it_is_used_up() -> None:
+    """Levels at 50, 80 and 100 %, one change each, back again as hours leave the window, and the
+    operator's own minimum below none of them."""
+    now = [0.0]
+    budget = Budget(config(), clock=lambda: now[0])
+    policy = PolicyOptions(write_budget_bytes=1000)
+    assert budget.spend(policy, 0) is None
+    seen = []
+    for used in (499, 500, 799, 800, 999, 1000, 5000):
+        changed = budget.spend(policy, used)
+        seen.append(None if changed is None else changed.admit_named_min)
+    assert seen == [None, 1, None, 2, None, NOTHING, None]
+    now[0] = 24 * 3600.0
+    changed = budget.spend(policy, 5000)
+    assert changed is not None and changed.admit_named_min == 0
+    own = replace(policy, admit_named_min=2)
+    assert budget.applied(own).admit_named_min == 2
+
+
+def test_years_of_a_drive_are_a_budget() -> None:
+    """Is a day's part that of endurance over years, given bytes before it, and is a life without
+    an endurance refused with the mend?"""
+    budget = Budget(config(endurance="3650TB"))
+    assert budget.bytes_of(PolicyOptions(drive_years=5)) == 2 * 10**12
+    assert budget.bytes_of(PolicyOptions(drive_years=5, write_budget_bytes=7)) == 7
+    assert budget.bytes_of(PolicyOptions()) == 0
+    with pytest.raises(BadInput, match=r"drive_years.*set storage.endurance"):
+        Budget(config()).bytes_of(PolicyOptions(drive_years=5))
+    with pytest.raises(BadInput, match=r"drive_years.*set storage.endurance"):
+        derive(load(None, {"policy.drive_years": "5", "storage.backend": "emulated"}, environ={}))

@@ -75,9 +75,10 @@ static int
 check_policy(const struct ofs_policy *policy)
 {
 	if ((policy->prefetchers & ~(uint32_t)OFS_PREFETCH_ALL) || policy->eviction >= OFS_EVICT_COUNT
-		|| policy->ema_shift > 15 || policy->residency_percent > 100000
-		|| policy->accuracy_permille_min > 1000 || policy->lateness_permille_max > 1000
-		|| policy->probability_permille_min > 1000 || policy->lease_ns > 1ull << 62
+		|| policy->ema_shift > 15 || policy->admit_named_min > 255
+		|| policy->residency_percent > 100000 || policy->accuracy_permille_min > 1000
+		|| policy->lateness_permille_max > 1000 || policy->probability_permille_min > 1000
+		|| policy->lease_ns > 1ull << 62
 		|| (policy->hint_score_bits != 0 && policy->hint_score_bits != 8
 			&& policy->hint_score_bits != 16))
 		return -EINVAL;

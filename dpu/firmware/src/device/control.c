@@ -203,6 +203,7 @@ run_session_open(struct ofs_device *device, void *argument)
 		return rc;
 	state = &device->sessions[*call->session];
 	state->used = true;
+	state->serial = ++device->session_serial;
 	state->port = call->port;
 	state->chunk_count = 0;
 	state->chunks =

@@ -77,7 +77,7 @@ open_tables(struct ofs_device *device)
 		|| device->writes == NULL || device->command.ordinals == NULL
 		|| device->command.seen == NULL || device->command.scores == NULL
 		|| device->command.guesses == NULL || device->waiter_ends == NULL
-		|| open_fifos(device) != 0) {
+		|| ofs_device_open_admit(device) != 0 || open_fifos(device) != 0) {
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < device->waiter_count; i++) {
@@ -221,6 +221,7 @@ close_tables(struct ofs_device *device)
 	free(device->sessions);
 	free(device->session_chunks);
 	free(device->marks);
+	free(device->touches);
 	free(device->looked);
 	free(device->waiters);
 	free(device->waiter_results);

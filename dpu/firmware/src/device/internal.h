@@ -87,6 +87,13 @@ struct ofs_chunk_mark {
 	uint32_t reserved;
 };
 
+/* Sessions that came to put a chunk which the store does not have. */
+struct ofs_touch {
+	uint64_t mark;   /* the upper half of its store key */
+	uint64_t serial; /* of the last of them */
+	uint32_t count;
+};
+
 /* What a tenant holds of the core's table and of the store. */
 struct ofs_chunks_held {
 	uint32_t chunks;
@@ -111,6 +118,7 @@ struct ofs_device_port {
 
 struct ofs_device_session {
 	bool used;
+	uint64_t serial; /* no other has it */
 	uint32_t port;
 	uint32_t chunk_count;
 	struct ofs_chunk_info *chunks; /* [session_chunk_max] */
@@ -211,7 +219,9 @@ struct ofs_device {
 	struct ofs_device_session *sessions;
 	struct ofs_chunk_info *session_chunks;
 	struct ofs_chunk_mark *marks; /* [chunk_max] */
-	uint32_t *looked;             /* [session_chunk_max] what an append would find */
+	struct ofs_touch *touches;    /* [chunk_max], by store key */
+	uint64_t session_serial;
+	uint32_t *looked; /* [session_chunk_max] what an append would find */
 	struct ofs_waiter *waiters;
 	struct ofs_result *waiter_results;
 	uint8_t *waiter_ends;
@@ -415,6 +425,11 @@ void ofs_device_abandon_puts(struct ofs_device *device, uint32_t port);
 /* Drop writes that have not begun of the session's blocks that no other session refers to. */
 void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_device_session *session);
+
+/* admit.c: whether a block of a session is to be written. */
+int ofs_device_open_admit(struct ofs_device *device);
+bool ofs_device_admit(struct ofs_device *device, uint32_t session, const struct ofs_key *store_key,
+	uint32_t layer);
 
 /* purge.c: archived chunks go where there is no room. */
 /* Room for `tenant`, in the store or the table of chunks. False: there is none to be had. */

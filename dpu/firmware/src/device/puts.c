@@ -127,6 +127,8 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 	}
 	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
 	rc = check_staged(device, port, sqe, chunk);
+	if (rc == 0 && !ofs_device_admit(device, sqe->session, &chunk->store_key, sqe->layer))
+		rc = -EDQUOT;
 	if (rc != 0) {
 		refuse(device, port, sqe, rc);
 		return;

@@ -1,0 +1,42 @@
+/*
+ * admit.c: which new blocks are worth a write.
+ *
+ * Model: a chunk is written when more sessions than `policy.admit_named_min` have come to put it,
+ * this one included; what the store has is written again as ever. Who came is remembered in a table
+ * of fixed size by the store key, where a chunk that falls on another's place begins anew: at worst
+ * it is written one session later. No decision of the core: what is refused is no event of it.
+ * Belongs to the reactor's thread.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+
+#define NOTHING 255 /* of admit_named_min: nothing new is written */
+
+int
+ofs_device_open_admit(struct ofs_device *device)
+{
+	device->touches = calloc(device->config.core.chunk_max, sizeof(*device->touches));
+	return device->touches == NULL ? -ENOMEM : 0;
+}
+
+bool
+ofs_device_admit(struct ofs_device *device, uint32_t session, const struct ofs_key *store_key,
+	uint32_t layer)
+{
+	uint32_t least = device->config.policy.admit_named_min;
+	uint64_t serial = device->sessions[session].serial;
+	struct ofs_touch *touch;
+
+	if (least == 0 || ofs_store_position(device->store, store_key, layer) != UINT64_MAX)
+		return true;
+	touch = &device->touches[store_key->lo % device->config.core.chunk_max];
+	if (touch->mark != store_key->hi)
+		*touch = (struct ofs_touch){.mark = store_key->hi, .serial = serial, .count = 1};
+	else if (touch->serial != serial && touch->count < NOTHING)
+		*touch = (struct ofs_touch){store_key->hi, serial, touch->count + 1};
+	if (least < NOTHING && touch->count > least)
+		return true;
+	device->status.puts_unadmitted++;
+	return false;
+}

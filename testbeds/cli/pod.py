@@ -1,5 +1,6 @@
 """`offstage pod`: the daemons that are one tier, by the map that says which they are."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,16 @@ RuntimeDirsOption = Annotated[
     typer.Option("--runtime-dir", help="holds each daemon's runtime folder, by its name"),
 ]
 ANSWER_S = 1.0
+DEADLINE_NS_MIN, DEADLINE_NS_MAX = 10**6, 60 * 10**9
+
+
+class PodFabricName(StrEnum):
+    """How blocks come from the members."""
+
+    shm = "shm"
+    verbs = "verbs"
+    nixl = "nixl"
+    zmq = "zmq"
 
 
 def register(app: typer.Typer) -> None:
@@ -122,6 +133,70 @@ def purge(
         left = ", ".join(name for name in names if name not in carried_out)
         raise RunFailed(f"{left}: not carried out there", f"tenant {tenant}",
                         "give the same command again when it answers")  # fmt: skip
+
+
+@pod.command()
+def run(
+    place: PlaceArgument,
+    runtime_dir: RuntimeDirsOption = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="whose blocks")] = "default",
+    fabric: Annotated[
+        PodFabricName, typer.Option("--fabric", help="shm on the daemons' machine, zmq anywhere")
+    ] = PodFabricName.shm,
+    geometry: Annotated[str, typer.Option("--geometry", help="KV of which model")] = "demo",
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
+    ] = None,
+    sessions: Annotated[int, typer.Option("--sessions")] = 4,
+    context_tokens: Annotated[int, typer.Option("--context-tokens")] = 131_072,
+    steps: Annotated[int, typer.Option("--steps", help="decode steps per session")] = 300,
+    seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
+    time_per_token: Annotated[
+        str, typer.Option("--time-per-token", help="the GPU's own time")
+    ] = "20ms",
+    fetch_deadline: Annotated[
+        str, typer.Option("--fetch-deadline", help="what a fetch may wait for one member")
+    ] = "1s",
+    out: Annotated[Path | None, typer.Option("--out", help="folder for pod.json")] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Drive a workload over all members at once, and print one report for the pod.
+
+    A member that dies costs its fetch deadline; what it had is computed again and put elsewhere."""
+    import msgspec
+
+    from offstage.bindings.errors import BadInput
+    from offstage.bindings.units import parse_time
+    from offstage.host.models import geometry as geometry_of
+    from offstage.pod.membership import open_membership
+    from offstage.testbeds.beds.connect import Link
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.live.options import DriveOptions
+    from offstage.testbeds.live.pod_run import run as drive
+
+    deadline_ns = int(parse_time(fetch_deadline, "--fetch-deadline"))
+    if not DEADLINE_NS_MIN <= deadline_ns <= DEADLINE_NS_MAX:
+        raise BadInput(f"a deadline of {fetch_deadline}", "--fetch-deadline", "give 1ms to 60s")
+    options = DriveOptions(
+        geometry=geometry_of(geometry), trace=trace, sessions=sessions, steps=steps, seed=seed,
+        context_tokens=context_tokens,
+        time_per_token_s=parse_time(time_per_token, "--time-per-token") / 1e9,
+    )  # fmt: skip
+    membership = open_membership(place)
+    found = membership.map()
+    membership.close()
+    link = Link("", tenant, fabric.value, "pod-run", timeout_s=max(1.0, deadline_ns / 1e9))
+    try:
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        with shown(2) as progress:
+            result = drive(options, found, link, runtime_dir, deadline_ns, progress)
+        if out is not None:
+            (out / "pod.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", str(out), "give another --out"
+                       ) from None  # fmt: skip
+    emit(msgspec.to_builtins(result), form, table(msgspec.to_builtins(result)))
 
 
 def _change(place: str, transition: Any, form: Format) -> None:

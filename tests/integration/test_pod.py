@@ -1,19 +1,137 @@
-"""Are several real daemons one tier: placed, asked, purged, and one of them killed?"""
+"""Are several real daemons one tier: placed, read right, drained, purged, one of them killed?"""
 
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pod_daemons import TENANT, pod_of
+from pod_daemons import TENANT, Pod, pod_of
 
+from offstage.host.models import geometry
+from offstage.pod.membership import open_membership
+from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.cli import run
+from offstage.testbeds.live.options import DriveOptions
+from offstage.testbeds.live.pod_run import PodResult
+from offstage.testbeds.live.pod_run import run as drive
+from offstage.testbeds.progress import Silent
+
+STEPS = 40
+DEADLINE_NS = 300_000_000
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    with pod_of(3, tmp_path_factory.mktemp("pod")) as one:
+        yield one
+
+
+class Sends(Silent):
+    """Sends a daemon a signal when so many tokens were decoded."""
+
+    def __init__(self, pod: Pod, number: int, what: int) -> None:
+        self._process, self._what, self._left = pod.tiers[number].process, what, -1
+
+    def start(self, phase: str, total: int) -> None:
+        """Decoding begins."""
+        self._left = total // 3 if phase.startswith("decode") else -1
+
+    def advance(self, count: int) -> None:
+        """Of tokens decoded."""
+        if 0 <= self._left < count:
+            self._process.send_signal(self._what)
+        self._left -= count
+
+
+def options(steps: int = STEPS) -> DriveOptions:
+    return DriveOptions(geometry=geometry("tiny"), sessions=2, context_tokens=4096, steps=steps,
+                        time_per_token_s=0.001)  # fmt: skip
+
+
+def driven(pod: Pod, fabric: str = "shm", progress: Any = None) -> PodResult:
+    link = Link("", TENANT, fabric, "pod", timeout_s=1.0)
+    found = open_membership(pod.place).map()
+    return drive(options(), found, link, pod.folder, DEADLINE_NS, progress or Silent())
+
+
+def words_of(pod: Pod, *more: str) -> list[str]:
+    return ["pod", "run", pod.place, "--runtime-dir", str(pod.folder), "--tenant", TENANT,
+            "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
+            "--steps", str(STEPS), "--time-per-token", "1ms", "--format", "json",
+            *more]  # fmt: skip
+
+
+def check(one: PodResult) -> None:
+    """Every block that came was right, every token was decoded, attention is dense attention."""
+    assert one.tokens == 2 * STEPS and one.blocks_corrupt == 0
+    assert one.blocks_verified + one.blocks_recomputed == one.demands > 0
+    assert one.attention_checked > 0 and one.attention_error_max < 1e-4
+    assert one.hit_rate + one.late_rate + one.miss_rate + one.lost_rate == pytest.approx(1.0)
+
+
+def test_one_tier_of_three(
+    pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each serves its part and agrees with the host on what; the second run finds every block, by
+    another fabric; the blocks that are demanded are those of any tier."""
+    assert run(words_of(pod, "--out", str(tmp_path / "out"))) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "out/pod.json").read_text()) == first
+    second = driven(pod, "zmq")
+    check(second)
+    for one in (first["demands"], second.demands):
+        assert one == first["blocks_verified"]
+    assert [one["state"] for one in first["members"].values()] == ["served"] * 3
+    assert all(one["demands"] > 0 for one in first["members"].values())
+    assert sum(one["demands"] for one in first["members"].values()) == first["demands"]
+    assert 0 < first["load_cv"] < 1.5 and first["segments_rehomed"] == 0
+
+
+def test_what_a_drained_member_has_is_read(pod: Pod) -> None:
+    """After a drain the same run computes nothing again, and the member still serves."""
+    driven(pod)
+    name = "dpu2"
+    assert run(["pod", "drain", pod.place, name]) == 0
+    try:
+        drained = driven(pod)
+        check(drained)
+        assert drained.blocks_recomputed == 0 and drained.members[name].demands > 0
+    finally:
+        assert run(["pod", "drain", pod.place, name, "--undo"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("fabric", "what"),
+    [
+        ("shm", signal.SIGKILL),
+        pytest.param("zmq", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("shm", signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param("zmq", signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
+)
+def test_one_dies_under_way(fabric: str, what: int, tmp_path: Path) -> None:
+    """What it had is computed again and put at other members: no wrong byte, no token fewer. The
+    others' ledgers still agree with the host, and the report says who was lost."""
+    with pytest.raises(Dead), pod_of(3, tmp_path) as pod:
+        found = driven(pod, fabric, Sends(pod, 2, what))
+        check(found)
+        assert found.blocks_recomputed > 0 and found.segments_rehomed > 0
+        assert found.members["dpu2"].state.startswith(("lost", "suspected"))
+        assert [found.members[name].state for name in ("dpu0", "dpu1")] == ["served"] * 2
+        raise Dead
+
+
+class Dead(Exception):
+    """One daemon was killed on purpose: the others are killed too and need not drain."""
 
 
 def test_a_purge_is_acknowledged_when_all_have_carried_it_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both members; then one is killed, and the purge says who is left."""
-    with pytest.raises(AssertionError, match="killed"), pod_of(2, tmp_path) as pod:
+    with pytest.raises(Dead), pod_of(2, tmp_path) as pod:
         words = [pod.place, TENANT, "--runtime-dir", str(tmp_path), "--format", "json"]
         assert run(["pod", "purge", *words]) == 0
         assert set(json.loads(capsys.readouterr().out)["members"]) == {"dpu0", "dpu1"}
@@ -24,4 +142,21 @@ def test_a_purge_is_acknowledged_when_all_have_carried_it_out(
         assert run(["pod", "status", pod.place, "--runtime-dir", str(tmp_path)]) == 0
         shown = capsys.readouterr().out
         assert "yes" in shown and "no daemon answers" in shown
-        raise AssertionError("one was killed: the others need not drain")
+        raise Dead
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--geometry", "demo"], "give --geometry tiny"),
+        (["--fetch-deadline", "0s"], "give 1ms to 60s"),
+        (["--tenant", "nobody"], "nobody"),
+        (["--sessions", "12"], "segments at once"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    pod: Pod, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words_of(pod, *more)) == 2
+    error = capsys.readouterr().err
+    assert said in error.splitlines()[-1] and "Traceback" not in error

@@ -1,0 +1,346 @@
+"""The fabric of a host over a pod: each fetch and put cut by segment, its pieces in flight at all
+members at once, and what came put together again.
+
+A piece has the fetch deadline, a put four times that. One whose member did not answer has an error
+for each block that did not come: the decode loop computes it again, and its put goes to the
+segment's next home. Where a member's fabric has not ended a piece in twice its time it is closed,
+after which nothing is written into the host's memory any more, and the member is lost. Whatever
+came was checked by the member's own fabric, as ever.
+"""
+
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.driver import Fetch, FetchResult, Put, blocking
+from offstage.bindings.errors import RunFailed
+from offstage.host.pod.joined import Joined
+from offstage.host.pod.sessions import PodSessions, Segment
+
+__all__ = ["FETCH_DEADLINE_NS", "PodFabric"]
+
+FETCH_DEADLINE_NS = 1_000_000_000
+"""What one fetch may wait for one member: it bounds what a dead one costs."""
+PUT_SHARE = 4
+LOOK_NS = 100_000
+"""How long one member is listened to while others are waited for too."""
+TRIES_MAX = 4
+"""Homes that a put is tried at."""
+UNKNOWN_END = 255
+SUMMED = ("hit_count", "retry_count", "torn_count", "copy_ns")
+
+
+@dataclass(eq=False)
+class _Piece:
+    """What one member has to do of a call: `at` are its blocks' places in the call."""
+
+    whole: "_Whole"
+    segment: Segment
+    at: NDArray[np.intp]
+    handle: Fetch | Put | None = None
+    begun_ns: int = 0
+    until_ns: int = 0
+    tries: int = 0
+
+
+@dataclass(eq=False)
+class _Whole:
+    """A call of the host: `begin` gives a piece to its member; `left` pieces have not ended."""
+
+    session: int
+    allowed_ns: int
+    begin: Callable[[Joined, _Piece], Fetch | Put]
+    handle: Fetch | Put
+    left: int = 0
+    told: bool = False
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SUMMED, 0))
+    stall_ns: int = 0
+
+
+class PodFabric:
+    """The calls of `Fabric` over the members of `sessions`. One thread owns it."""
+
+    def __init__(self, sessions: PodSessions, deadline_ns: int = FETCH_DEADLINE_NS) -> None:
+        """Over the fabrics that the members have open; it closes none of them."""
+        fabrics = [one.fabric for one in sessions.members]
+        self.payload_size_bytes = fabrics[0].payload_size_bytes
+        self.demand_max = min(one.demand_max for one in fabrics)
+        self.calls_max = min(one.calls_max for one in fabrics)
+        self.dilation = fabrics[0].dilation
+        self._sessions, self._deadline_ns = sessions, deadline_ns
+        self._flying: dict[Joined, dict[Fetch | Put, _Piece]] = {
+            one: {} for one in sessions.members
+        }
+        self._wholes: dict[Fetch | Put, _Whole] = {}
+
+    def fetch_begin(
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        target: NDArray[np.uint8],
+        *,
+        target_index: NDArray[np.uint32] | None = None,
+        selected_count: int | None = None,
+        scores: NDArray[np.uint16] | None = None,
+        timeout_ns: int = 2_000_000_000,
+    ) -> Fetch:
+        """See `Fabric`. `keys` are not used: the names are those at each segment's home of now."""
+        count = len(ordinals)
+        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
+        more = 0 if selected_count is None else selected_count - count
+        allowed_ns = min(timeout_ns, self._deadline_ns)
+
+        def begin(at: Joined, piece: _Piece) -> Fetch:
+            nonlocal more
+            segment, where = piece.segment, piece.at
+            own = ordinals[where] - np.uint32(segment.first)
+            hint = None
+            if scores is not None:
+                hint = scores[segment.first : segment.first + len(segment.chunk_keys)]
+            selected, more = own.size + more, 0
+            return at.fabric.fetch_begin(
+                segment.handle, step, layer, own, np.ascontiguousarray(segment.keys[layer, own]),
+                target, target_index=index[where], selected_count=selected, scores=hint,
+                timeout_ns=allowed_ns,
+            )  # fmt: skip
+
+        fetch = Fetch(count, None, (ordinals, target, index, scores))
+        fetch.rcs[:] = -errno.EHOSTDOWN
+        parts = dict((segment.first, (segment, at)) for segment, at in
+                     self._sessions.parts(session, ordinals))  # fmt: skip
+        none = np.empty(0, np.intp)
+        if scores is not None:  # every segment hears of the step, also where nothing is demanded
+            for segment in self._sessions.segments(session):
+                parts.setdefault(segment.first, (segment, none))
+        self._start(session, allowed_ns, fetch, begin, list(parts.values()))
+        return fetch
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        """See `Fabric`."""
+        whole = self._finish(fetch)
+        failed = int(np.count_nonzero(fetch.rcs))
+        return FetchResult(
+            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, failed_count=failed,
+            stall_ns=whole.stall_ns, **whole.counts,
+        )  # fmt: skip
+
+    fetch = blocking(fetch_begin, fetch_end)
+    """`fetch_begin` and `fetch_end` in a row."""
+
+    def put_begin(
+        self,
+        session: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        source: NDArray[np.uint8],
+        *,
+        length_bytes: int | None = None,
+        timeout_ns: int = 10_000_000_000,
+    ) -> Put:
+        """See `Fabric`. Where a home does not answer the blocks are put at the segment's next."""
+        allowed_ns = min(timeout_ns, PUT_SHARE * self._deadline_ns)
+
+        def begin(at: Joined, piece: _Piece) -> Put:
+            own = ordinals[piece.at] - np.uint32(piece.segment.first)
+            return at.fabric.put_begin(
+                piece.segment.handle, layer, own, source[piece.at], length_bytes=length_bytes,
+                timeout_ns=allowed_ns,
+            )  # fmt: skip
+
+        put = Put(len(ordinals), None, (ordinals, source))
+        put.rcs[:] = -errno.EHOSTDOWN
+        parts = self._sessions.parts(session, ordinals)
+        self._start(session, allowed_ns, put, begin, parts)
+        return put
+
+    def put_end(self, put: Put) -> NDArray[np.int32]:
+        """See `Fabric`."""
+        self._finish(put)
+        return put.rcs
+
+    put = blocking(put_begin, put_end)
+    """`put_begin` and `put_end` in a row."""
+
+    def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
+        """See `Fabric`."""
+        until_ns = time.monotonic_ns() + timeout_ns
+        while True:
+            for at in self._flying:
+                self._collect(at, 0)
+            ended = [one for one in self._wholes.values() if not one.left and not one.told]
+            waiting = [at for at, pieces in self._flying.items() if pieces]
+            left_ns = until_ns - time.monotonic_ns()
+            if ended or left_ns <= 0 or not waiting:
+                for one in ended:
+                    one.told = True
+                return [one.handle for one in ended]
+            for at in waiting:
+                self._collect(at, min(LOOK_NS, left_ns))
+
+    def _start(
+        self,
+        session: int,
+        allowed_ns: int,
+        handle: Fetch | Put,
+        begin: Callable[[Joined, _Piece], Fetch | Put],
+        parts: list[tuple[Segment, NDArray[np.intp]]],
+    ) -> None:
+        whole = _Whole(session, allowed_ns, begin, handle, len(parts))
+        self._wholes[handle] = whole
+        for segment, at in parts:
+            self._send(_Piece(whole, segment, at))
+
+    def _send(self, piece: _Piece) -> None:
+        """Give a piece to its segment's home; another home where that one's connection ended."""
+        while True:
+            piece.tries += 1
+            at = self._sessions.home(piece.whole.session, piece.segment)
+            flying = self._flying[at]
+            while len(flying) >= at.fabric.calls_max:
+                self._collect(at, LOOK_NS)
+            piece.begun_ns = time.monotonic_ns()
+            piece.until_ns = piece.begun_ns + 2 * piece.whole.allowed_ns
+            try:
+                piece.handle = piece.whole.begin(at, piece)
+                flying[piece.handle] = piece
+                return
+            except RunFailed as error:
+                self._lose(at, error.what)
+
+    def _collect(self, at: Joined, timeout_ns: int) -> None:
+        """Take in what ended at one member."""
+        flying = self._flying[at]
+        if not flying:
+            return
+        try:
+            for handle in at.fabric.poll(timeout_ns):
+                piece = flying.get(handle)
+                if piece is None:
+                    continue
+                came = self._took(at, piece)  # raises where it is lost with the others there
+                del flying[handle]
+                if not came:
+                    self._failed(piece)
+        except RunFailed as error:
+            return self._lose(at, error.what)
+        now_ns = time.monotonic_ns()
+        if any(one.until_ns < now_ns for one in flying.values()):
+            at.fabric.close()
+            self._lose(at, "its fabric did not end a call in time")
+        return None
+
+    def _lose(self, at: Joined, why: str) -> None:
+        """Its connection has ended: what was under way there did not come."""
+        at.suspect(time.monotonic_ns(), why, lost=True)
+        pieces = list(self._flying[at].values())
+        self._flying[at].clear()
+        for piece in pieces:
+            self._failed(piece)
+
+    def _took(self, at: Joined, piece: _Piece) -> bool:
+        """Take in what a piece gave; False: it is to be tried elsewhere."""
+        assert piece.handle is not None
+        whole, now_ns = piece.whole, time.monotonic_ns()
+        if isinstance(piece.handle, Put):
+            rcs = at.fabric.put_end(piece.handle)
+            if (rcs == -errno.ETIMEDOUT).any():
+                at.suspect(now_ns, "a put was not acknowledged in time")
+                return False
+            whole.handle.rcs[piece.at] = rcs
+            whole.left -= 1
+            return True
+        result = at.fabric.fetch_end(piece.handle)
+        if (result.rcs == -errno.ETIMEDOUT).any():
+            at.suspect(now_ns, "a fetch took longer than its deadline")
+            whole.stall_ns = max(whole.stall_ns, now_ns - piece.begun_ns)
+        at.fetch_ns = max(at.fetch_ns, now_ns - piece.begun_ns)
+        at.failed += int(np.count_nonzero(result.rcs))
+        known = result.ends[result.ends != UNKNOWN_END]
+        at.ends += np.bincount(known, minlength=at.ends.size)
+        for name in ("ends", "rcs", "lengths", "checksums"):
+            getattr(whole.handle, name)[piece.at] = getattr(result, name)
+        for name in whole.counts:
+            whole.counts[name] += getattr(result, name)
+        whole.stall_ns = max(whole.stall_ns, result.stall_ns)
+        whole.left -= 1
+        return True
+
+    def _failed(self, piece: _Piece) -> None:
+        """A fetch leaves its blocks as not come; a put is tried at the next home."""
+        if isinstance(piece.whole.handle, Put) and piece.tries < TRIES_MAX:
+            self._send(piece)
+        else:
+            waited_ns = time.monotonic_ns() - piece.begun_ns
+            piece.whole.stall_ns = max(piece.whole.stall_ns, waited_ns)
+            piece.whole.left -= 1
+
+    def _finish(self, handle: Fetch | Put) -> _Whole:
+        whole = self._wholes[handle]
+        while whole.left:
+            for at in [one for one, pieces in self._flying.items() if pieces]:
+                self._collect(at, LOOK_NS)
+        return self._wholes.pop(handle)
+
+    # ---- what goes to every member ----
+
+    def register(self, array: NDArray[Any]) -> None:
+        """See `Fabric`."""
+        self._each(lambda one: one.fabric.register(array))
+
+    def unregister(self, array: NDArray[Any]) -> None:
+        """See `Fabric`."""
+        self._each(lambda one: one.fabric.unregister(array))
+
+    def hint(self, session: int, guesses: NDArray[np.void]) -> int:
+        """See `Fabric`: each segment's home gets its own; how many were sent, from the first on."""
+        for segment, at in self._sessions.parts(session, guesses["ordinal"]):
+            own = guesses[at].copy()
+            own["ordinal"] -= segment.first
+            home = self._sessions.home(session, segment)
+            self._each(lambda one, s=segment, own=own: one.fabric.hint(s.handle, own), home)  # type: ignore[misc]
+        return len(guesses)
+
+    def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
+        """See `Fabric`."""
+        self._each(lambda one: one.fabric.limit_scores(scores_max, every_steps, score_bits))
+
+    def release(self, session: int) -> None:
+        """See `Fabric`."""
+        for segment in self._sessions.segments(session):
+            if segment.at is not None:
+                self._each(lambda one, s=segment: one.fabric.release(s.handle), segment.at)  # type: ignore[misc]
+
+    def stats(self) -> dict[str, int]:
+        """See `Fabric`: the sums."""
+        total: dict[str, int] = {}
+        for one in self._flying:
+            for name, count in one.fabric.stats().items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """See `Fabric`: by member, as `NAME.stage`."""
+        return {f"{one.member.name}.{name}": stage for one in self._flying
+                for name, stage in one.fabric.stages().items()}  # fmt: skip
+
+    def close(self) -> None:
+        """Nothing more is in flight; the members' fabrics stay with them."""
+        self._wholes.clear()
+        for pieces in self._flying.values():
+            pieces.clear()
+
+    def _each(self, call: Callable[[Joined], Any], *some: Joined) -> None:
+        for one in some or tuple(self._flying):
+            if not one.lost:
+                try:
+                    call(one)
+                except RunFailed as error:
+                    self._lose(one, error.what)

@@ -1,0 +1,74 @@
+"""One member of a pod as a host sees it: its connection, whether it is suspected, what it served.
+
+A member that did not answer in time is *suspect* for a while: it is not asked, and what was on it
+is computed again and put elsewhere. One whose connection ended is lost until the host logs in anew.
+Suspicion is this host's own; the map and its leases say later whether the daemon is gone for all.
+"""
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import DeviceTimeout, OffstageError, RunFailed
+from offstage.host.control import Control
+from offstage.host.fabrics import Fabric
+from offstage.host.record import END_COUNT
+from offstage.pod.map import Member
+
+__all__ = ["Joined", "Silent"]
+
+SUSPECT_NS = 2_000_000_000
+
+
+class Silent(Exception):
+    """A member did not answer; it is suspect by now."""
+
+
+@dataclass(eq=False)
+class Joined:
+    """A daemon that the host is logged in to. One thread owns it."""
+
+    member: Member
+    control: Control
+    fabric: Fabric
+    lost: str = ""
+    """Why its connection ended."""
+    suspected: int = 0
+    """How often it was."""
+    suspect_until_ns: int = 0
+    segments: int = 0
+    """Segments of open sessions that are there."""
+    ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
+    """Ends of the demands that it answered, as it told them."""
+    failed: int = 0
+    """Demands that it answered with an error: it had lost the block, or never had it."""
+    fetch_ns: int = 0
+    """The longest that one fetch from it took."""
+
+    def usable(self, now_ns: int) -> bool:
+        """Whether it is asked."""
+        return not self.lost and now_ns >= self.suspect_until_ns
+
+    def suspect(self, now_ns: int, why: str, *, lost: bool = False) -> None:
+        """It did not answer in time, or its connection has ended."""
+        self.lost = self.lost or (why if lost else "")
+        if now_ns >= self.suspect_until_ns:
+            self.suspected += 1
+        self.suspect_until_ns = now_ns + SUSPECT_NS
+
+    def ask(self, now_ns: int, call: Any, *args: Any, **words: Any) -> Any:
+        """A call of its control connection. Silent: it did not answer."""
+        try:
+            return call(*args, **words)
+        except (DeviceTimeout, RunFailed) as error:
+            self.suspect(now_ns, error.what, lost=isinstance(error, RunFailed))
+            raise Silent(error.what) from None
+
+    def leave(self) -> None:
+        """End fabric and connection; one that is lost has nothing to say any more."""
+        with contextlib.suppress(OffstageError):
+            self.fabric.close()
+        self.control.close()

@@ -53,7 +53,7 @@ def presets(
         preset = read_preset(name)
         found = rows(preset)
         for column in ("parameter", "value", "low", "high", "tag", "source"):
-            table.add_column(column, overflow="fold", no_wrap=column == "parameter")
+            table.add_column(column, overflow="fold", no_wrap=column != "source")
         for row in found:
             unit = "" if row["unit"] == "1" else f" {row['unit']}"
             table.add_row(row["parameter"], f"{row['value']:g}{unit}", f"{row['low']:g}",
@@ -62,8 +62,11 @@ def presets(
                                                       "spill", "calibrated")}  # fmt: skip
         emit({**head, "drive": preset.nvme.drive, "numbers": found}, form, table)
         return
-    for column in ("preset", "what it is", "calibrated", *TAGS):
-        table.add_column(column, overflow="fold", no_wrap=column == "preset")
+    for column in ("preset", "calibrated"):
+        table.add_column(column, no_wrap=True)
+    for column in TAGS:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("what it is", overflow="fold")
     listed = []
     for one in map(read_preset, names()):
         tags: list[str] = [number.tag for _, number in one.numbers()]
@@ -71,7 +74,7 @@ def presets(
         listed.append({"name": one.name, "title": one.title, "kind": one.kind,
                        "calibrated": one.calibrated, "tags": counts})  # fmt: skip
         yes = "yes" if one.calibrated else "uncalibrated"
-        table.add_row(one.name, one.title, yes, *map(str, counts.values()))
+        table.add_row(one.name, yes, *map(str, counts.values()), one.title)
     emit({"presets": listed, "tags": TAGS}, form, table)
 
 

@@ -134,7 +134,7 @@ def test_the_command_line_says_the_same(
     with (tmp_path / "a/differences.csv").open() as lines:
         written = [float(row["difference_value"]) for row in csv.DictReader(lines)]
     assert written == [row.difference.value for row in gain.rows if row.difference is not None]
-    assert found["sentence"] == str(gain)
+    assert found["sentence"] == str(gain) and " on generated sessions, paired" in str(gain)
     assert "non-trivial hits" in (tmp_path / "a/differences.html").read_text()
 
 

@@ -24,13 +24,13 @@ def answer(columns: Sequence[Column], few_draws: int = 0) -> str:
     assert best.speed_up_mean is not None
     label = best.device + (" (modelled, uncalibrated)" if best.calibrated is False else
                            " (modelled)")  # fmt: skip
-    text = f"On the decisions of this run {label} would fetch {_times(best.speed_up_mean)} "
+    text = f"On this run's decisions {label} would fetch {_times(best.speed_up_mean)} "
     text += f"the {measured.device}"
     if best.speed_up_same_drives is not None:
         text += (f", and {_times(best.speed_up_same_drives)} today's daemon, modelled on the "
                  "same drives")  # fmt: skip
     if few_draws:
-        text += f" (the range of {few_draws} draws)"
+        text += f"; ranges are of {few_draws} draws"
     binds = f"; what binds it first is {best.binds_first}" if best.binds_first else ""
     return f"{text}{binds}; {model_error(measured, others)}."
 

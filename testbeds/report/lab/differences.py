@@ -13,7 +13,7 @@ from rich.table import Table
 
 from offstage.testbeds.lab.results.paired import FIGURES, Difference
 from offstage.testbeds.lab.results.summary import Interval
-from offstage.testbeds.report.lab.series import over_k
+from offstage.testbeds.report.lab.series import over_k, workload_words
 
 __all__ = [
     "HEAD",
@@ -77,8 +77,8 @@ def differences_sentence(rows: Sequence[Difference]) -> str:
     )
     return (
         f"{_side(one, 'second')} has {shown}{unit_of(one.figure)} of {NAMES[one.figure]} "
-        f"over {_side(one, 'first')}, at {over_k(one.buffer_over_k)} on {one.workload}, paired "
-        f"over {one.requests} requests{doubt}"
+        f"over {_side(one, 'first')}, at {over_k(one.buffer_over_k)} on "
+        f"{workload_words(one.workload)}, paired over {one.requests} requests{doubt}."
     )
 
 
@@ -94,7 +94,7 @@ def cells_of(row: Difference) -> list[str]:
     unit = UNITS.get(row.figure, " %")
     return [
         NAMES[row.figure],
-        row.workload,
+        workload_words(row.workload),
         over_k(row.buffer_over_k),
         _side(row, "first"),
         _side(row, "second"),

@@ -18,12 +18,13 @@ from offstage.testbeds.report.lab.differences import (
 )
 from offstage.testbeds.report.lab.series import over_k
 from offstage.testbeds.report.page.files import as_json, write_text
-from offstage.testbeds.report.page.markup import figure, page, panels
-from offstage.testbeds.report.page.pictures import Picture, colour, for_paper, picture
+from offstage.testbeds.report.page.markup import page
+from offstage.testbeds.report.page.pictures import Picture, colour, for_paper
+from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tags import tag
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
 __all__ = ["by_figure", "differences_html", "draw_for_paper", "write_differences"]
 
@@ -39,15 +40,12 @@ def write_differences(rows: Sequence[Difference], out: Path, version: str) -> di
     write_text(paths["tex"], as_latex(rows))
     write_text(paths["json"], as_json(list(rows)))
     for name, own in by_figure(rows).items():
-        with for_paper(height=_height(own)) as drawn:
-            _draw(drawn, own)
-            paths |= {
-                f"{name}.{kind}": path for kind, path in drawn.files(out, name.replace("_", "-"))
-            }
+        written = _plot(own).files(out, name.replace("_", "-"))
+        paths |= {f"{name}.{kind}": path for kind, path in written.items()}
     return paths
 
 
-def draw_for_paper(rows: Sequence[Difference], width: float) -> "Figure":
+def draw_for_paper(rows: Sequence[Difference], width: float) -> "Drawing":
     """One figure's rows as a matplotlib figure of `width` inches."""
     with for_paper(width, _height(rows)) as drawn:
         _draw(drawn, rows)
@@ -61,6 +59,14 @@ def by_figure(rows: Sequence[Difference]) -> dict[str, list[Difference]]:
         if row.difference is not None:
             found.setdefault(row.figure, []).append(row)
     return found
+
+
+def _plot(rows: Sequence[Difference]) -> Plot:
+    """One figure's rows."""
+    height, name = _height(rows), rows[0].figure
+    said = "; ".join(f"{_label(row)}: {cells_of(row)[-1]}" for row in rows)
+    return Plot(name, f"Differences of {NAMES[name]}. {said}", lambda drawn: _draw(drawn, rows),
+                height=height, paper_height=height)  # fmt: skip
 
 
 def _height(rows: Sequence[Difference]) -> float:
@@ -95,11 +101,7 @@ def _label(row: Difference) -> str:
 
 def _page(rows: Sequence[Difference], version: str) -> str:
     first, *_ = rows
-    pieces = []
-    for own in by_figure(rows).values():
-        with picture(width=7.0, height=_height(own)) as drawn:
-            _draw(drawn, own)
-            pieces.append(drawn.svg(f"Differences of {NAMES[own[0].figure]}."))
+    plots = [_plot(own) for own in by_figure(rows).values()]
     caption = (
         "The second point less the first, over the same requests: mark and 95 % interval. What "
         "makes a request hard for both cancels. An interval that holds 0 shows no difference. It "
@@ -111,7 +113,7 @@ def _page(rows: Sequence[Difference], version: str) -> str:
         sentence=differences_sentence(rows),
         setup=f"Drawn over {first.requests} requests, each a session under a seed.{weak}",
         tiles="",
-        sections=[figure("differences", "What differs", panels(pieces), caption), _table(rows)],
+        sections=[str(Figure("differences", "What differs", plots, caption)), _table(rows)],
         foot="",
         version=version,
         kind="paired differences",

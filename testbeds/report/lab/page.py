@@ -32,7 +32,7 @@ from offstage.testbeds.report.lab.sentence import (
     subject,
     workload_facts,
 )
-from offstage.testbeds.report.lab.series import Metric, View, over_k, view_of
+from offstage.testbeds.report.lab.series import Metric, View, over_k, view_of, workload_words
 from offstage.testbeds.report.lab.table import glossary, points_section
 from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary, write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, tile
@@ -184,7 +184,7 @@ def _workloads(summary: LabSummary) -> str:
     for name in names:
         found = provenance(summary, name)
         label = f'<span class="chip {found}">{found}</span>' if found else ""
-        title = f"<h3>{escape(name)} {label} {chip('modelled')}</h3>"
+        title = f"<h3>{escape(workload_words(name))} {label} {chip('modelled')}</h3>"
         facts_shown = facts("What it is", workload_facts(summary, name)).replace(
             "<details>", "<details open>", 1
         )

@@ -27,6 +27,7 @@ __all__ = [
     "metric",
     "over_k",
     "view_of",
+    "workload_words",
 ]
 
 Key = tuple[str, str, bool, tuple[tuple[str, int], ...]]
@@ -214,6 +215,11 @@ def _ranked(facet: Facet, shown: Metric) -> Facet:
     return Facet(facet.title, tuple(sorted(facet.series, key=rank)))
 
 
+def workload_words(name: str) -> str:
+    """How text calls a workload: a kind is no name, and `on generated` would say nothing."""
+    return "generated sessions" if name == "generated" else name
+
+
 def over_k(value: float) -> str:
     """A size over the selection: `2 k`, which no line end may part."""
     return f"{value:g}\u00a0k"
@@ -258,9 +264,7 @@ def _title(setting: Setting, varying: Sequence[bool]) -> str:
     shown = [piece for piece, varies in zip(own, varying[1:], strict=True) if varies]
     said = tuple(axis for axis, varies in zip(AXES, varying[1:], strict=True) if varies)
     words = [word for word in workload.split(", ") if not word.startswith(said)]
-    # A kind of workload that has no name of its own: "on generated" would name none.
-    words[:1] = ["generated sessions" if word == "generated" else word for word in words[:1]]
-    return ", ".join([*words, *shown])
+    return ", ".join([*map(workload_words, words[:1]), *words[1:], *shown])
 
 
 def _key(info: PointInfo) -> Key:

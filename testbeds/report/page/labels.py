@@ -84,14 +84,17 @@ class Labels:
         y: float,
         text: str,
         around: Sequence[tuple[str, float, float]] = AROUND,
+        reach: float = 0.0,
         **style: Any,
     ) -> None:
-        """The text beside the point, where it is free; nothing where it is not."""
+        """The text beside the point, where it is free; nothing where it is not. `reach`: how much
+        further off it stands to the left and right, of a large mark."""
         px, py = self.at(x, y)
         width, height = _width(text, self.size), self.size * LINE_HEIGHT
         if self.drawn.slim and not self.drawn.paper:
             width, height = width * LARGER_ON_PHONES, height * LARGER_ON_PHONES
         for lines, (anchor, dx, dy) in itertools.product((self.lines, []), around):
+            dx += {"left": reach, "right": -reach, "center": 0.0}[anchor]
             left = px + dx - {"left": 0.0, "right": width, "center": width / 2}[anchor]
             bottom = py + dy - height / 2
             box = (left, bottom, left + width, bottom + height)

@@ -89,7 +89,7 @@ def _plot(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: Colours
             _point(drawn, axes, run, name, group, colours)
         if drawn.paper:
             _legend(drawn, axes, groups, colours)
-        _label(drawn, axes, groups)
+        _label(drawn, axes, groups, curve)
 
     said = "; ".join(
         f"{name} on {group.where}: {percent(run.hit)} at {ratio(run.traffic_ratio)}"
@@ -166,12 +166,17 @@ def _legend(drawn: Picture, axes: "Axes", groups: Sequence[Group], colours: Colo
     drawn.keys(handles, list(seen), fontsize=6.5)
 
 
-def _label(drawn: Picture, axes: "Axes", groups: Sequence[Group]) -> None:
+def _label(
+    drawn: Picture, axes: "Axes", groups: Sequence[Group], curve: Sequence[CurvePoint]
+) -> None:
     """Names beside the points of the first group, where they do not meet."""
     placed = Labels(drawn, axes, 8.5)
     if drawn.paper:
         return
     for run, _, group in _runs(groups):
         placed.block(run.traffic_ratio, run.hit, SIZES[group.provenance] / 2 + 1)
+    for key_of in dict.fromkeys((point.policy, point.provenance) for point in curve):
+        placed.along([(point.traffic_ratio, point.hit) for point in curve
+                      if (point.policy, point.provenance) == key_of])  # fmt: skip
     for run, name in zip(groups[0].runs, labels(groups[0]), strict=True) if groups else ():
-        placed.add(run.traffic_ratio, run.hit, name)
+        placed.add(run.traffic_ratio, run.hit, name, reach=3.0)

@@ -50,7 +50,7 @@ def _served_plot(group: Group, colours: Colours, keys: Sequence[Key]) -> Plot:
         markup.append(_row(run, name, colours, _served_bars(run, group), _served_note(run)))
         rows.append((name, (thin, thick), ""))
     return _bars(f"served {group.title}", group, markup, rows, keys,
-                 "selections (thin) and demands (thick), %")  # fmt: skip
+                 "of selections (thin)\nand of demands, %")  # fmt: skip
 
 
 def _bars(

@@ -145,10 +145,12 @@ def glossary(keys: Sequence[str], title: str) -> str:
 def console_table(summary: Summary) -> Table:
     """The runs as one table for a terminal of 80 columns or more."""
     table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
-    table.add_column("run", no_wrap=True)
+    table.add_column("run", no_wrap=True, vertical="bottom")
     for column in CONSOLE_COLUMNS:
-        width = max([len(definition(column).label), *(len(cell(r, column)) for r in summary.runs)])
-        table.add_column(definition(column).label, justify="right", no_wrap=True, min_width=width)
+        # Figures are narrower than their names.
+        head = definition(column).label.replace(" ", "\n")
+        width = max(map(len, [*head.split(), *(cell(r, column) for r in summary.runs)]))
+        table.add_column(head, justify="right", no_wrap=True, min_width=width, vertical="bottom")
     for number, group in enumerate(groups(summary.runs)):
         if number:
             table.add_row()

@@ -232,8 +232,9 @@ def _stall_plot(group: Group, colours: Colours, low: float, high: float) -> Plot
         names = [clock_ns(10.0**power * 1e6) for power in powers]
         axes.set_yticks([10.0**power for power in powers], [f"≤ {names[0]}", *names[1:]])
         axes.minorticks_off()
-        axes.set_xticks([_tail(share) for share in PERCENTILES],
-                        [f"{share * 100:g} %" for share in PERCENTILES])  # fmt: skip
+        ticks = PERCENTILES[1:] if drawn.slim else PERCENTILES
+        axes.set_xticks([_tail(share) for share in ticks],
+                        [f"{share * 100:g} %" for share in ticks])  # fmt: skip
         axes.grid(visible=False, axis="x")
         if drawn.paper:
             drawn.legend(axes)

@@ -61,6 +61,9 @@ def plan(
     limit: Annotated[
         int | None, typer.Option("--limit", help="only the first N requests of the trace")
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="simulate all of a long trace; up to an hour")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="folder for the page")
     ] = None,
@@ -75,15 +78,17 @@ def plan(
         "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    found = _plan(spec, given, prices or [], runs or [], trace, trace_format, limit, seed)
+    request = None if trace is None else (trace, trace_format, limit, whole)
+    found = _plan(spec, given, prices or [], runs or [], request, seed)
     _show(found, out, inputs, form)
 
 
 def _plan(
     spec: Path | None, given: dict[str, Any], prices: list[Path], runs: list[Path],
-    trace: Path | None, trace_format: str | None, limit: int | None, seed: int,
+    trace: tuple[Path, str | None, int | None, bool] | None, seed: int,
 ) -> "Plan":  # fmt: skip
-    """The question, its numbers, what was measured, and the plan of it all."""
+    """The question, its numbers, what was measured, and the plan of it all. `trace`: file, format,
+    how many requests, and whether all ways are walked."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.plan.curves import from_trace, measured_workload
     from offstage.testbeds.plan.inputs import gather
@@ -103,7 +108,8 @@ def _plan(
     curves = None
     if trace is not None:
         with shown(2) as progress:
-            curves, read = from_trace(trace, trace_format, limit, numbers.values, progress)
+            path, form, limit, whole = trace
+            curves, read = from_trace(path, form, limit, numbers.values, progress, whole=whole)
         numbers = numbers.set(measured_workload(read, curves), "measured")
     found = make_plan(asked, numbers, seed=seed)
     found.curves = curves

@@ -8,8 +8,9 @@ is saved, and the trace's own pace says how much is written a day. Years are tho
 as the capacity.
 
 Of a trace with tens of millions of accesses only LRU is walked, which takes half a minute;
-`--limit` takes its begin, for all of them. Formats without prefixes, such as Azure's, give arrivals
-and lengths and no curve. What can fail: `BadInput` of the reader, and for a trace without times.
+`--limit` takes its begin, for all of them, and `--whole` all of it, which takes most of an hour.
+Formats without prefixes, such as Azure's, give arrivals and lengths and no curve. What can fail:
+`BadInput` of the reader, and for a trace without times.
 """
 
 import math
@@ -75,9 +76,11 @@ class Curves(msgspec.Struct, kw_only=True):
 
 
 def from_trace(
-    path: Path, format: str | None, limit: int | None, v: Mapping[str, float], progress: Progress
+    path: Path, format: str | None, limit: int | None, v: Mapping[str, float], progress: Progress,
+    *, whole: bool = False,
 ) -> tuple[Curves, Trace]:  # fmt: skip
-    """The curves of a trace file, with the bytes of a token and the flash of a plan's values."""
+    """The curves of a trace file, with the bytes of a token and the flash of a plan's values.
+    `whole`: all ways of keeping, however many accesses there are."""
     progress.start(f"read {path.name}", 1)
     trace = open_trace(path, format, limit=limit)
     progress.advance(1)
@@ -97,7 +100,7 @@ def from_trace(
     block = v["model.kv"] * trace.block_tokens
     years = _Years(block, duration_s, v["tlc.endurance"] / v["tlc.capacity"],
                    v["serving.amplification"])  # fmt: skip
-    _walk(found, PrefixTrace(trace), years, progress)
+    _walk(found, PrefixTrace(trace), years, progress, whole)
     return found, trace
 
 
@@ -122,7 +125,9 @@ class _Years:
         )  # fmt: skip
 
 
-def _walk(found: Curves, prepared: PrefixTrace, years: _Years, progress: Progress) -> None:
+def _walk(
+    found: Curves, prepared: PrefixTrace, years: _Years, progress: Progress, whole: bool
+) -> None:
     """Fills in everything that needs blocks."""
     runs = prepared.runs
     accesses, unique = runs.access_count, runs.block_count
@@ -139,9 +144,9 @@ def _walk(found: Curves, prepared: PrefixTrace, years: _Years, progress: Progres
     ]
     enough = int(np.searchsorted(hits, HIT_SHARE * hits[-1])) + 1
     found.needed_bytes = enough * years.block if hits[-1] else None
-    if accesses > ACCESSES_MAX:
+    if accesses > ACCESSES_MAX and not whole:
         found.notes.append(f"{accesses:,} accesses are too many to simulate: LRU alone; --limit "
-                           "takes the trace's begin, for all ways")  # fmt: skip
+                           "takes the trace's begin, for all ways, --whole all of it")  # fmt: skip
         return
     kinds = {f"ttl {ttl_s:g} s": PrefixOptions(1, ttl_s=ttl_s) for ttl_s in TTLS_S}
     kinds["second touch"] = PrefixOptions(1, admission="second-touch")

@@ -4,6 +4,7 @@ The server is OpenStack Swift with its S3 API (tests/reference/swift_server.py),
 installed; what no server does on command is asked of a small one in memory.
 """
 
+import random
 import signal
 import subprocess
 import threading
@@ -24,12 +25,13 @@ from archive_bed import (
     stored,
     write,
 )
-from live_daemon import CHUNKS, ENTRY, TENANT, WAIT_S, check_text, daemon, scrape, until
+from live_daemon import CHUNKS, ENTRY, TENANT, WAIT_S, Tier, check_text, daemon, scrape, until
 from swift_server import ACCESS, BUCKET, MISSING, SECRET, Swift
 from tiny_s3 import TinyS3
 
 from offstage.dpu.archive.s3 import Bucket
 from offstage.dpu.options import Archive
+from offstage.host.connectors.objects import ObjectClient, Where
 
 GROUP = 4  # chunks of 64 tokens in an object of 256
 
@@ -243,6 +245,36 @@ def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> Non
         tiny.delay_s = 0.0
         until(lambda: not tiny.objects)
         assert stored(tier, 1) == 0
+
+
+def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> None:
+    """Objects of an engine, of any size: are they there from the bucket alone, byte for byte, and
+    gone from it once the engine deletes them?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    made = {bytes([n]) * 8: random.Random(n).randbytes(1000 + 7001 * n) for n in range(1, 6)}
+    keys, shapes = list(made), [len(one) for one in made.values()]
+
+    def client(tier: Tier) -> ObjectClient:
+        return ObjectClient(Where(tier.endpoint, TENANT, timeout_s=90.0,
+                                  runtime_dir=str(tier.runtime_dir)))  # fmt: skip
+
+    with daemon(tmp_path, **more) as tier:
+        with client(tier) as engine:
+            assert all(engine.wait(engine.put, keys, list(made.values())).done)
+        settled(tier)
+        kill(tier)
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        with client(tier) as engine:
+            found = engine.wait(engine.exists, keys, shapes)
+            assert all(found.done), found.reasons
+            buffers = [bytearray(size) for size in shapes]
+            assert all(engine.wait(engine.get, keys, buffers).done)
+            assert [bytes(one) for one in buffers] == list(made.values())
+            assert all(engine.wait(engine.delete, keys).done)
+        settled(tier)
+        assert not tiny.objects
 
 
 def test_the_archive_does_not_touch_ledger_or_decisions(tmp_path: Path, tiny: TinyS3) -> None:

@@ -94,6 +94,8 @@ def test_of_a_long_trace_lru_alone_is_walked_and_that_is_said(
     long, _ = from_trace(TRACE, None, None, V, Silent())
     assert list(long.kept) == ["lru"] and long.kept["lru"] == tiny.kept["lru"]
     assert any("LRU alone" in note for note in long.notes)
+    all_ways, _ = from_trace(TRACE, None, None, V, Silent(), whole=True)
+    assert all_ways.kept == tiny.kept
 
 
 def test_class_aware_admission_needs_sessions(tmp_path: Path, tiny: Curves) -> None:

@@ -1,0 +1,89 @@
+"""Is an archived object what was packed and nothing else; does the journal keep what it took?"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offstage.bindings.errors import BadInput, Corrupt
+from offstage.dpu.archive.format import Shape, keys_of, name_of, object_key, pack, unpack
+from offstage.dpu.archive.journal import Journal
+from offstage.dpu.archive.state import State, Tenant
+
+SHAPE = Shape(payload_bytes=512, layers=3, block_tokens=64)
+KEY = object_key(b"k" * 16)
+KEYS = [bytes([n]) * 16 for n in range(4)]
+BLOCKS = [(key, layer, bytes([7 + layer]) * (100 + layer)) for key in KEYS for layer in range(3)]
+
+
+@pytest.mark.parametrize("dtype", ["off", "bfloat16", "fp8_e4m3"])
+def test_what_was_packed_comes_out(dtype: str) -> None:
+    shape = Shape(512, 3, 64, dtype)
+    data = pack(shape, KEY, 1234, KEYS, BLOCKS)
+    written_s, blocks = unpack(SHAPE, KEY, name_of(KEYS), data)  # whatever it is coded as
+    assert written_s == 1234 and [(k, at, bytes(d)) for k, at, d in blocks] == BLOCKS
+
+
+@settings(max_examples=200, deadline=None)
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7), cut=st.booleans())
+def test_any_other_byte_is_corrupt(at: int, bit: int, cut: bool) -> None:
+    data = bytearray(pack(SHAPE, KEY, 1, KEYS, BLOCKS))
+    if cut:
+        del data[at % len(data) :]
+    else:
+        data[at % len(data)] ^= 1 << bit
+    with pytest.raises(Corrupt):
+        unpack(SHAPE, KEY, name_of(KEYS), bytes(data))
+
+
+def test_another_name_tenant_or_shape_is_corrupt() -> None:
+    data = pack(SHAPE, KEY, 1, KEYS, BLOCKS)
+    with pytest.raises(Corrupt, match="another object"):
+        unpack(SHAPE, KEY, name_of(KEYS[:3]), data)
+    with pytest.raises(Corrupt, match="its check"):
+        unpack(SHAPE, object_key(b"j" * 16), name_of(KEYS), data)
+    with pytest.raises(Corrupt, match="another shape"):
+        unpack(Shape(512, 4, 64), KEY, name_of(KEYS), data)
+
+
+@pytest.mark.parametrize("name", ["", "x", "00", "0" * 33, "A0" * 16, "00" * 16 * 17, "../" * 11])
+def test_a_foreign_name_has_no_chunks(name: str) -> None:
+    assert keys_of(name) == [] and keys_of(name_of(KEYS)) == KEYS
+
+
+def test_the_journal_outlives_its_writer_but_for_half_a_line(tmp_path: Path) -> None:
+    """What `add` took is there at the next open, what is done is not, and a line that a kill cut
+    was never acknowledged."""
+    first = Journal(tmp_path / "j")
+    first.add(["a", "b", "c"])
+    first.done("b")
+    with (tmp_path / "j").open("a") as file:
+        file.write("+ d\n+ half")
+    assert Journal(tmp_path / "j").names == {"a", "c", "d"}
+    with pytest.raises(BadInput, match="notes deletes there"):
+        Journal(tmp_path / "nowhere" / "j")
+
+
+def test_a_full_queue_drops_the_oldest_and_counts() -> None:
+    state, tenant = State(queue_max=2, group=2), Tenant(0, "t/", KEY)
+    state.closed(tenant, [bytes([n]) * 16 for n in range(8)], 0.0)
+    assert [one.keys[0][0] for one in state.uploads] == [4, 6]
+    assert tenant.counts["dropped"] == 4
+
+
+def test_a_chunk_is_sent_once_and_a_deleted_one_never() -> None:
+    """Groups of a chain go up once; what is deleted leaves queue and tables, and is noted where it
+    may be in the bucket."""
+    state, tenant = State(queue_max=9, group=2), Tenant(0, "t/", KEY)
+    state.closed(tenant, KEYS, 0.0)
+    state.closed(tenant, KEYS, 0.0)
+    assert [one.keys for one in state.uploads] == [KEYS[:2], KEYS[2:]]
+    upload = state.uploads.popleft()
+    state.active.add(upload)
+    name = state.sending(upload, upload.keys)
+    state.deleting(tenant, [KEYS[0], KEYS[2]])
+    assert state.unnoted == [(tenant, name)] and state.uploads[0].keys == [KEYS[3]]
+    state.sent(upload, dict.fromkeys(upload.keys, 3))
+    assert tenant.known == {}
+    assert state.wanted(tenant, [(KEYS[0], 0)]) == []

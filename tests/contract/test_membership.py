@@ -171,3 +171,22 @@ def test_what_is_no_map_of_ours_is_one_line(etcd: Etcd) -> None:
 def test_an_empty_map_is_none(tmp_path: Path) -> None:
     (tmp_path / "pod.toml").write_text("")
     assert open_membership(str(tmp_path / "pod.toml")).map() == PodMap(epoch=1)
+
+
+def test_a_change_whose_answer_was_lost_is_made_once(etcd: Etcd) -> None:
+    """etcd made it, and nobody heard: what was written is recognised, so that a member that joined
+    is not told that it is there already."""
+    membership = EtcdMembership([etcd.address, etcd.address])
+    membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
+    request, lost = membership._http.request, []
+
+    def once(method: str, url: str, **more: object) -> object:
+        answer = request(method, url, **more)  # type: ignore[arg-type]
+        if url.endswith("txn") and not lost:
+            lost.append(answer)
+            raise OSError("the answer was lost")
+        return answer
+
+    membership._http.request = once  # type: ignore[method-assign, assignment]
+    pod = membership.change(lambda pod: added(pod, member("a", 5)))
+    assert lost and [one.name for one in pod.member] == ["a"] and pod.epoch > 0

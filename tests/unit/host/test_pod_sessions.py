@@ -1,0 +1,199 @@
+"""Are segments named and placed so that what is shared is found, also without a member?"""
+
+import errno
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offstage.bindings.driver import Put
+from offstage.bindings.errors import DeviceTimeout, RunFailed
+from offstage.dpu import protocol as p
+from offstage.host.pod.fabric import PodFabric
+from offstage.host.pod.joined import Joined
+from offstage.host.pod.sessions import PodSessions
+from offstage.host.sessions import ALL_SCORES
+from offstage.pod.map import Member
+
+CHUNKS = 4
+LAYERS = 2
+
+
+class Daemon:
+    """The control connection and the fabric of a daemon that keeps what it is told. `silent`: it
+    answers nothing; `broken`: its connection ends at the next put; `later`: after that."""
+
+    payload_size_bytes, demand_max, calls_max, dilation = 64, 64, 2, 1
+
+    def __init__(self) -> None:
+        self.geometry, self.hints = SimpleNamespace(layer_count=LAYERS), ALL_SCORES
+        self.sessions: dict[int, list[bytes]] = {}
+        self.stored: set[bytes] = set()
+        self.opened: list[dict[str, int]] = []
+        self.puts: Counter[bytes] = Counter()
+        self.silent = self.broken = self.later = False
+        self._ended: list[Any] = []
+
+    def _hear(self) -> None:
+        if self.silent:
+            raise DeviceTimeout("the daemon does not answer")
+
+    def session_open(self, **rule: int) -> int:
+        self._hear()
+        self.opened.append(rule)
+        self.sessions[len(self.opened)] = []
+        return len(self.opened)
+
+    def append(self, session: int, contents: list[bytes]) -> p.Appended:
+        self._hear()
+        self.sessions[session] += contents
+        keys = [one[:16] for one in contents]
+        stored = [LAYERS * (one in self.stored) for one in contents]
+        return p.Appended(keys=keys, store_keys=keys, stored_layers=stored)
+
+    def set_generating(self, session: int, generating: bool) -> None:
+        self._hear()
+
+    def session_close(self, session: int, *, archive: bool = True) -> None:
+        self._hear()
+        self.stored |= set(self.sessions.pop(session))
+
+    def put_begin(
+        self, session: int, layer: int, ordinals: Any, source: Any, **more: Any
+    ) -> Put:
+        if self.broken:
+            raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
+        put = Put(len(ordinals), None, (ordinals,))
+        for ordinal, row in zip(ordinals, source, strict=True):
+            assert row[0] == self.sessions[session][ordinal][0] or ordinal == 0
+            self.puts[self.sessions[session][ordinal]] += 1
+        self._ended.append(put)
+        return put
+
+    def put_end(self, put: Put) -> Any:
+        return put.rcs
+
+    def poll(self, timeout_ns: int = 0) -> list[Any]:
+        if self.later:
+            raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        pass
+
+
+def pod(*states: str) -> tuple[PodSessions, list[Daemon]]:
+    daemons = [Daemon() for _ in states]
+    members = [
+        Joined(Member(name=f"dpu{number}", endpoint=str(number), state=state), as_any, as_any)  # type: ignore[arg-type]
+        for number, (state, as_any) in enumerate(zip(states, daemons, strict=True))
+    ]
+    return PodSessions(members, CHUNKS), daemons
+
+
+def chunks(*numbers: int) -> list[bytes]:
+    return [bytes([number]) * 16 for number in numbers]
+
+
+def names(sessions: PodSessions, session: int) -> list[bytes]:
+    return [one.name for one in sessions.segments(session)]
+
+
+def test_a_segment_is_named_by_all_before_it() -> None:
+    """Sessions with one prefix share whole segments and the beginning of the next; after other
+    chunks the same ones are another segment. In a daemon a segment's chain begins with its name."""
+    sessions, daemons = pod("up", "up", "up")
+    opened = [sessions.session_open(select_blocks=8) for _ in range(3)]
+    prefix = (1, 2, 3, 4, 5)
+    prompts = (*prefix, 6), (*prefix, 7), (9, 2, 3, 4, 5, 6)
+    for session, contents in zip(opened, prompts, strict=True):
+        sessions.append(session, chunks(*contents))
+    assert names(sessions, opened[0]) == names(sessions, opened[1])
+    assert not set(names(sessions, opened[0])) & set(names(sessions, opened[2]))
+    begun = [contents[0] for one in daemons for contents in one.sessions.values()]
+    assert sorted(begun) == sorted(name for one in opened for name in names(sessions, one))
+    assert [one.at for one in sessions.segments(opened[0])] == [
+        one.at for one in sessions.segments(opened[1])]  # fmt: skip
+
+
+def test_chunk_by_chunk_is_as_all_at_once() -> None:
+    """A session that grows has the names, homes and chains of one that was appended whole."""
+    (whole, first), (grown, second) = pod("up", "up"), pod("up", "up")
+    one, other = whole.session_open(select_blocks=8), grown.session_open(select_blocks=8)
+    numbers = range(1, 11)
+    whole.append(one, chunks(*numbers))
+    for number in numbers:
+        grown.append(other, chunks(number))
+    assert names(whole, one) == names(grown, other)
+    assert [list(d.sessions.values()) for d in first] == [list(d.sessions.values()) for d in second]
+
+
+def test_sinks_are_of_the_first_segment_and_the_window_of_the_last() -> None:
+    sessions, daemons = pod("up")
+    session = sessions.session_open(select_blocks=8, sink_blocks=2, window_blocks=3)
+    sessions.append(session, chunks(*range(1, 11)))
+    rules = [(one["sink_blocks"], one["window_blocks"]) for one in daemons[0].opened]
+    assert rules == [(2, 0), (0, 0), (0, 3)]
+
+
+def test_blocks_are_found_in_their_segments() -> None:
+    sessions, _ = pod("up", "up")
+    session = sessions.session_open(select_blocks=8)
+    sessions.append(session, chunks(*range(1, 11)))
+    found = sessions.parts(session, np.array([9, 0, 4, 3, 8], np.uint32))
+    assert [(one.first, at.tolist()) for one, at in found] == [(0, [1, 3]), (4, [2]), (8, [0, 4])]
+
+
+def test_a_silent_member_loses_its_segments_and_no_others() -> None:
+    sessions, daemons = pod("up", "up", "up")
+    session = sessions.session_open(select_blocks=8)
+    sessions.append(session, chunks(*range(1, 41)))
+    before = [one.at for one in sessions.segments(session)]
+    dead = before[0]
+    assert dead is not None
+    daemons[sessions.members.index(dead)].silent = True
+    dead.suspect(2**62, "stopped")
+    after = [sessions.home(session, one) for one in sessions.segments(session)]
+    assert all(old is new for old, new in zip(before, after, strict=True) if old is not dead)
+    assert dead not in after and dead.segments == 0 and sessions.rehomed == before.count(dead)
+    for one in daemons:
+        one.silent = True
+    for joined in sessions.members:
+        joined.suspect(2**62, "stopped")
+    with pytest.raises(RunFailed, match="no daemon of the pod answers"):
+        sessions.append(session, chunks(50))
+
+
+def test_a_drained_member_is_asked_for_what_nobody_else_has() -> None:
+    """What it stored is read there; what is new goes elsewhere."""
+    sessions, daemons = pod("up", "draining")
+    old, new = (sessions.session_open(select_blocks=8) for _ in range(2))
+    all_up, _ = pod("up", "up")
+    probe = all_up.session_open(select_blocks=8)
+    all_up.append(probe, chunks(*range(1, 41)))
+    theirs = [one.name for one in all_up.segments(probe) if one.at is all_up.members[1]]
+    daemons[1].stored |= set(theirs)
+    sessions.append(old, chunks(*range(1, 41)))
+    at = {one.name: one.at for one in sessions.segments(old)}
+    assert theirs and all(at[name] is sessions.members[1] for name in theirs)
+    sessions.append(new, chunks(*range(101, 141)))
+    assert all(one.at is sessions.members[0] for one in sessions.segments(new))
+
+
+@pytest.mark.parametrize("when", ["broken", "later"])
+def test_a_put_goes_to_the_next_home_where_the_first_is_lost(when: str) -> None:
+    """Every block is put at who answers, by its own name, and the put says that all is well."""
+    sessions, daemons = pod("up", "up")
+    session = sessions.session_open(select_blocks=8)
+    sessions.append(session, chunks(*range(1, 41)))
+    fabric = PodFabric(sessions)
+    rows = np.repeat(np.arange(1, 41, dtype=np.uint8)[:, None], 64, axis=1)
+    setattr(daemons[1], when, True)
+    put = fabric.put_begin(session, 0, np.arange(40, dtype=np.uint32), rows)
+    assert not fabric.put_end(put).any()
+    assert sessions.members[1].lost and (not daemons[1].puts) == (when == "broken")
+    assert len(daemons[0].puts) == 40 and set(daemons[0].puts.values()) == {1}
+    assert [one.at for one in sessions.segments(session)] == [sessions.members[0]] * 10

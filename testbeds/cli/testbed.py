@@ -22,6 +22,7 @@ class Bed(StrEnum):
     local = "local"
     netns = "netns"
     bluefield = "bluefield"
+    pod = "pod"
 
 
 class LinkFabric(StrEnum):
@@ -33,6 +34,7 @@ class LinkFabric(StrEnum):
 
 ABOUT = {
     "bluefield": "a DPU that an inventory names, reached by ssh, and this machine",
+    "pod": "one machine: four daemons that are one tier, and three members of etcd with their map",
     "qemu": "an x86 guest and an aarch64 one, emulated, on a virtual network",
 }
 BedArgument = Annotated[Bed, typer.Argument(help="which, as `testbed list` describes them")]
@@ -98,6 +100,10 @@ def up(
         from offstage.testbeds.cli.testbed_bluefield import up as set_up
 
         return set_up(inventory, out, (sessions, context_tokens, steps), dry_run, form)
+    if bed is Bed.pod:
+        from offstage.testbeds.cli.testbed_pod import up as start_pod
+
+        return start_pod(out, sessions, context_tokens, steps, form)
     if bed is not Bed.qemu:
         from offstage.testbeds.cli.testbed_here import start as begin
         from offstage.testbeds.cli.testbed_here import told
@@ -143,6 +149,10 @@ def run(
         from offstage.testbeds.cli.testbed_bluefield import run as drive_far
 
         return drive_far(inventory, out, (sessions, context_tokens, steps), dry_run, form)
+    if bed is Bed.pod:
+        from offstage.testbeds.cli.testbed_pod import run as drive_pod
+
+        return drive_pod(out, sessions, context_tokens, steps, form)
     if bed is not Bed.qemu:
         return _run_here(bed.value, out, form, sessions, context_tokens, steps, rate, delay)
     from offstage.testbeds.beds.qemu.pair import alone, running
@@ -182,6 +192,10 @@ def down(
         from offstage.testbeds.cli.testbed_bluefield import down as stop_far
 
         return stop_far(inventory, out, dry_run, form)
+    if bed is Bed.pod:
+        from offstage.testbeds.cli.testbed_pod import down as end_pod
+
+        return end_pod(out, form)
     if bed is not Bed.qemu:
         from offstage.testbeds.beds.here import down as end
 

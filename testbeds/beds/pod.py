@@ -1,0 +1,190 @@
+"""A pod on this machine: four daemons, and the map in an etcd of three where it is installed.
+
+Each daemon is the one of `local`, with a folder of its own below `work/dpus`; etcd's members have
+theirs below `work/etcd`. All is on loopback and in sockets of the folder, so what it cannot show is
+what several machines would: links of their own, drives of their own, a rack that fails. What is up
+is written in `testbed.json`, by which another command finds and ends it.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.pod.map import Member, added
+from offstage.pod.membership import open_membership
+from offstage.testbeds.beds.daemon_process import begin
+from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+
+__all__ = ["DAEMONS", "PodBed", "down", "find", "up"]
+
+DAEMONS = 4
+ETCD_MEMBERS = 3
+START_S, STOP_S = 30.0, 60.0
+STATE = "testbed.json"
+
+
+@dataclass(frozen=True)
+class PodBed:
+    """A pod that is up. `processes`: their numbers, daemons first, by name."""
+
+    out: Path
+    place: str
+    """Of its map."""
+    processes: dict[str, int]
+
+    @property
+    def runtime_dir(self) -> Path:
+        """Holds the daemons' runtime folders, by name."""
+        return runtime_dir(self.out)
+
+
+def runtime_dir(out: Path) -> Path:
+    """Of the daemons of a bed."""
+    return LocalBed(out).work / "dpus"
+
+
+def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBed:
+    """Start it; `with_etcd` None: where etcd is installed. BadInput: one is up there. RunFailed: a
+    process did not come up."""
+    out = out.absolute()
+    if find(out) is not None:
+        raise BadInput("the testbed pod is up there", str(out),
+                       f"offstage testbed down pod --out {out}")  # fmt: skip
+    place, processes = LocalBed(out), dict[str, int]()
+    place.work.mkdir(parents=True, exist_ok=True)
+    try:
+        where = str(out / "pod.toml")
+        if (shutil.which("etcd") is not None) if with_etcd is None else with_etcd:
+            where = "etcd:" + ",".join(_begin_etcd(place.work / "etcd", processes))
+        else:
+            (out / "pod.toml").unlink(missing_ok=True)
+        members = []
+        for number in range(DAEMONS):
+            name = f"dpu{number}"
+            home = runtime_dir(out) / name
+            home.mkdir(parents=True, exist_ok=True)
+            settings = {"daemon.endpoint": f"ipc://{home}/control", "daemon.runtime_dir": str(home),
+                        "storage.path": str(home / "store.kv"),
+                        "limits.sessions": str(16 * sizes.sessions)}  # fmt: skip
+            config = place.config("pod", sizes, {"backend": "auto"}, {})
+            tier = begin(config, home / "daemon.log", settings)
+            processes[name] = int(tier.ready["pid"])
+            members.append(Member(name=name, endpoint=tier.endpoint))
+        membership = open_membership(where)
+        for member in members:
+            membership.change(lambda pod, member=member: added(pod, member))  # type: ignore[misc]
+        segment = _segment_tokens(sizes)
+        membership.change(lambda pod: replace(pod, segment_tokens=segment))
+        membership.close()
+    except BaseException:
+        _end(processes)
+        raise
+    (out / STATE).write_text(json.dumps({"bed": "pod", "place": where, "processes": processes}),
+                             encoding="utf-8")  # fmt: skip
+    return PodBed(out, where, processes)
+
+
+def _segment_tokens(sizes: DaemonSizes) -> int:
+    """An eighth of a context, so that a small one is spread too; 512 to 4,096 tokens."""
+    blocks = min(max(sizes.context_tokens // 8, 512), 4096) // sizes.block_tokens
+    return blocks * sizes.block_tokens
+
+
+def find(out: Path) -> PodBed | None:
+    """What is up there; None where nothing is, or all of it has ended."""
+    try:
+        state = json.loads((out / STATE).read_text(encoding="utf-8"))
+        found = PodBed(out.absolute(), state["place"], state["processes"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return found if any(_runs(pid, name) for name, pid in found.processes.items()) else None
+
+
+def down(out: Path) -> bool:
+    """End all of it; False where nothing was up. RunFailed: a daemon did not end."""
+    found = find(out)
+    if found is None:
+        return False
+    _end({name: pid for name, pid in found.processes.items() if _runs(pid, name)})
+    (out / STATE).unlink()
+    return True
+
+
+def _begin_etcd(folder: Path, processes: dict[str, int]) -> list[str]:
+    """Three members of a new cluster on loopback; the addresses of their clients."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with _free_ports(2 * ETCD_MEMBERS) as ports:
+        names = [f"etcd{number}" for number in range(ETCD_MEMBERS)]
+        clients = [f"127.0.0.1:{port}" for port in ports[:ETCD_MEMBERS]]
+        peers = [f"http://127.0.0.1:{port}" for port in ports[ETCD_MEMBERS:]]
+    cluster = ",".join(f"{name}={peer}" for name, peer in zip(names, peers, strict=True))
+    for name, client, peer in zip(names, clients, peers, strict=True):
+        with (folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                ["etcd", f"--name={name}", f"--data-dir={folder / name}",
+                 f"--listen-client-urls=http://{client}", f"--advertise-client-urls=http://{client}",
+                 f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+                 f"--initial-cluster={cluster}"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        processes[name] = process.pid
+    membership = open_membership(f"etcd:{clients[0]}")
+    until = time.monotonic() + START_S
+    while True:
+        try:
+            membership.map()
+            membership.close()
+            return clients
+        except RunFailed:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _free_ports(count: int) -> Iterator[list[int]]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        yield [one.getsockname()[1] for one in sockets]
+
+
+def _runs(pid: int, name: str) -> bool:
+    """Whether that process is still the one that was started under the name."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+    except OSError:
+        return False
+    return f"--name={name}" in command if name.startswith("etcd") else "serve" in command
+
+
+def _end(processes: dict[str, int]) -> None:
+    """Daemons first, which drain; then etcd, which they may still ask."""
+    for some in (False, True):
+        ending: dict[int, str] = {}
+        for name, pid in processes.items():
+            if name.startswith("etcd") is some:
+                with contextlib.suppress(ProcessLookupError):
+                    watched = os.pidfd_open(pid)
+                    signal.pidfd_send_signal(watched, signal.SIGTERM)
+                    ending[watched] = name
+        for watched, name in ending.items():
+            ended: Any = select.select([watched], [], [], STOP_S)[0]
+            os.close(watched)
+            if not ended:
+                raise RunFailed(f"{name} does not end", "testbed pod", "see its log")

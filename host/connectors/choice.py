@@ -3,7 +3,8 @@
 Two lines are fitted to what an engine has seen of late: seconds of a step over the tokens that it
 computed, and seconds that a load kept a step waiting over its bytes. The formulas are those of
 `offstage plan` (`bindings.tradeoffs`), with these lines in place of a data sheet's numbers. Until
-both are known a request is fetched, since only what is done is learned from.
+both are known, and while more tokens seem to cost no more, a request is fetched, since only what is
+done is learned from.
 
 One thread: the engine's scheduler. Nothing fails.
 """
@@ -79,7 +80,7 @@ class Choice:
         """`queued_tokens`: those of fetches that stand before this one."""
         one = Decision(tokens, True)
         self.decisions.append(one)
-        if tokens and self.compute.known and self.fetch.known:
+        if tokens and self.compute.known and self.fetch.known and self.compute.fit[1] > 0:
             one.fetch_s, one.compute_s = self._both(tokens, queued_tokens)
             one.fetched = one.fetch_s <= one.compute_s or self._against >= TRY_EVERY
             self._against = 0 if one.fetched else self._against + 1

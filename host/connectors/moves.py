@@ -94,6 +94,7 @@ class Shape:
     full: int  # blocks that are whole; the last may not be
     stored: U32  # layers that the store has of each chunk of a whole object
     tail: bytes  # contents behind the name, and of the chunk that must not be there
+    _runs: dict[tuple[int, int], list[tuple[int, U32, U32]]] = field(default_factory=dict)
 
     def place(self, block: int) -> tuple[int, int]:
         """Layer and ordinal of one block."""
@@ -102,7 +103,13 @@ class Shape:
         return (block - 1) % self.layers, 1 + (block - 1) // self.layers
 
     def runs(self, first: int, end: int) -> list[tuple[int, U32, U32]]:
-        """Layer, ordinals and rows of blocks from `first` to `end`, a layer each."""
+        """Layer, ordinals and rows of blocks from `first` to `end`, a layer each: to be read only,
+        since all objects of a size share them."""
+        if (first, end) not in self._runs:
+            self._runs[first, end] = self._runs_of(first, end)
+        return self._runs[first, end]
+
+    def _runs_of(self, first: int, end: int) -> list[tuple[int, U32, U32]]:
         blocks = np.arange(first, end, dtype=np.uint32)
         layer = np.where(blocks == 0, 0, (blocks - 1) % self.layers)
         ordinal = np.where(blocks == 0, 0, 1 + (blocks - 1) // self.layers).astype(np.uint32)

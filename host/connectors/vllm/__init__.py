@@ -119,6 +119,11 @@ class Connector:
         """vLLM's memory is there."""
         self._copies.register([kv_caches[name] for name in self._names], self._block_count)
 
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        """A step begins."""
+        super().bind_connector_metadata(connector_metadata)  # type: ignore[misc]
+        self._copies.begin()
+
     def start_load_kv(self, forward_context: Any, **unused: Any) -> None:
         """Load what the step needs, and wait for it."""
         self._copies.load(self._connector_metadata)

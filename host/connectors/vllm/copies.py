@@ -107,11 +107,15 @@ class Copies:
             found = f"a block has {self._cuts[-1]} bytes here and {self._size} by its description"
             raise BadInput(found, "OffstageConnector", "leave this connector out")
 
+    def begin(self) -> None:
+        """A step begins: it is timed from here. What it loads is begun before the model runs; where
+        it loads nothing vLLM calls `load` after that."""
+        self._began_s = time.monotonic()
+
     # ---- loads ----
 
     def load(self, step: Step) -> None:
         """Begin this step's loads; without layers, or where they are many, they are waited for."""
-        self._began_s = time.monotonic()
         self._bad -= step.noted
         if not step.loads:
             return
@@ -192,7 +196,6 @@ class Copies:
         if self._step is step:
             return
         self._step, self._saved = step, 0
-        self._began_s = self._began_s or time.monotonic()
         streams = self._client.streams_max if self._client is not None and self._by_layer else 0
         for keys, blocks in step.saves if self._client is not None else []:
             pairs = zip(keys, blocks[-len(keys) :], strict=True)

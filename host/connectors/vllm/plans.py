@@ -25,6 +25,7 @@ LEASE_S = 10.0  # of what a lookup has found, until it is loaded
 AGAIN_S = 0.01  # between two looks for the next block that another engine prefills
 IDLE_S = 0.001  # waited for a lookup where vLLM has nothing else to do
 EXPECT_IDLE_S = 0.005  # and for another engine
+GROW = 8  # times as many blocks are looked for when all of the last ones are there
 TOLD_MAX = 1 << 16  # blocks of which vLLM's subscribers were told, and may be told that they went
 
 
@@ -155,7 +156,7 @@ class Plans:
 
         def ended(completion: Completion) -> None:
             done = completion.done
-            one.window = 1 if False in done else 2 * one.window
+            one.window = 1 if False in done else GROW * one.window
             one.saved = first + (done.index(False) if False in done else len(done))
             one.found = one.saved
 
@@ -195,7 +196,7 @@ class Plans:
 
     def _is_expected(self, one: _Request, last: int) -> bool:
         """Whether blocks are still to come from an engine that prefills them. The next one is
-        looked for, and when it is there twice as many: they come in order, and often together."""
+        looked for, and when it is there more at a time: they come in order, and often together."""
         assert one.found is not None
         wanted = min(one.hints.expect_tokens // self._block_tokens, last)
         now_s = time.monotonic()

@@ -6,9 +6,9 @@ token is the one that is timed, from the request's arrival. The arms differ in h
 - "recompute": not at all, the decoding engine computes it;
 - "file system": by vLLM's own `ExampleConnector`, which stores a prompt in a file for each layer;
   it has no way to wait, so the decoding engine is asked when the prefilling one has ended;
-- "tier, in turn": by the tier, asked as with files. The hint `expect` has it wait for the last
+- "tier in turn": by the tier, asked as with files. The hint `expect` has it wait for the last
   blocks, which are still on their way to the tier when the prefilling engine has ended;
-- "tier, streamed": both engines are asked at once, the decoding one with that hint. Layers go out
+- "tier streamed": both engines are asked at once, the decoding one with that hint. Layers go out
   while those behind them are computed, and it looks for blocks until all are there.
 
 An engine has half of the machine's cores, in every arm. A round has its own `cache_salt` at the
@@ -46,7 +46,7 @@ from offstage.testbeds.bench.engines.link import Engine, engine
 
 __all__ = ["ARMS", "bench_apart"]
 
-ARMS = ("recompute", "file system", "tier, in turn", "tier, streamed")
+ARMS = ("recompute", "file system", "tier in turn", "tier streamed")
 TURN_S = 0.001  # waited for an answer of one engine before the other one is looked at
 
 

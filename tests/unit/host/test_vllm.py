@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import BadInput
+from offstage.host.connectors.choice import Choice
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm import Connector, _client_of
 from offstage.host.connectors.vllm.copies import Copies
@@ -226,6 +227,18 @@ def test_what_is_computed_faster_is_computed() -> None:
     assert made.took_s == pytest.approx(0.5 * 16 / 17) and made.regret_s == 0.0
 
 
+def test_a_prefix_is_fetched_while_computing_seems_to_cost_nothing() -> None:
+    """Where steps of more tokens took no longer, is a prefix fetched all the same?"""
+    choice = Choice(100.0)
+    for tokens in (2048, 2048, 600, 32):
+        choice.compute.learn(tokens, 0.01)
+        choice.fetch.learn(100.0 * tokens, 0.5)
+    assert choice.decide(2048).fetched
+    for tokens in (2048, 1024, 64):
+        choice.compute.learn(tokens, 0.001 * tokens)
+    assert choice.decide(2048).fetched and not choice.decide(64).fetched
+
+
 def test_pictures_and_no_daemon_are_left_to_vllm() -> None:
     """Is what its tokens do not name neither matched nor saved, nor anything without a tier?"""
     for plans, one in (arrive(Store(), list(range(9)), mm_features=["a"]),
@@ -366,6 +379,27 @@ def test_an_object_on_its_way_is_not_stored_twice() -> None:
     memory.unended[0][1](Completion(1, (State.DONE,), ("",)))
     one_step(worker, Step(saves=[([b"a"], [1])]))
     assert len(memory.unended) == 2
+
+
+def test_a_step_is_timed_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is what the model took in the step's time, also where vLLM begins loads after it ran?"""
+    now = [10.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("offstage.host.connectors.vllm.copies.time", clock)
+    worker, _ = copies(Memory(), 0)
+    for first in (True, False):
+        step = Step(tokens=32)
+        worker.begin()
+        if first:
+            worker.load(step)
+        for layer in range(2):
+            worker.save_layer(step, layer)
+            now[0] += 1.5
+        if not first:
+            worker.load(step)
+        worker.end(step)
+        assert worker.report(step).took_s == 3.0
+        now[0] += 9.0
 
 
 def test_another_size_is_refused() -> None:

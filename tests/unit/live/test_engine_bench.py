@@ -72,5 +72,7 @@ def test_page_and_table_have_every_arm() -> None:
     page = render(found, "1")
     assert "looked up &lt;on&gt; arrival" in page and "100 of 500 ms" in page
     assert "is 16.0 of the trace" in page and "200 ms" in page
+    assert "One engine prefills" not in page
+    assert "One engine prefills and another decodes" in render(found | {"apart": True}, "1")
     _, notes = TABLES["engine"](found)
     assert any("on time 7, late 2" in note for note in notes)

@@ -61,13 +61,17 @@ append(struct fixture *f, struct input *input)
 	static struct ofs_chunk_info infos[CHUNKS_MAX];
 	uint32_t session = take_name(input);
 	uint32_t count = (uint32_t)take(input, 2) % (CHUNKS_MAX + 1);
+	static uint32_t found[CHUNKS_MAX];
 	uint64_t text = take(input, 1) % 4; /* few texts, so that prefixes are shared */
-	int rc;
+	uint32_t known = ofs_core_chunk_count(f->core, 0);
+	int rc, made;
 
 	for (uint32_t i = 0; i < count; i++)
 		contents[i] = (struct ofs_key){text, i};
+	made = ofs_core_session_look(f->core, session, count, contents, found);
 	rc = ofs_core_session_append(f->core, 0, session, count, contents, infos);
-	assert(rc <= 0);
+	assert(rc <= 0 && (made >= 0 || rc == -EINVAL || rc == -ENOENT));
+	assert(rc != 0 || ofs_core_chunk_count(f->core, 0) == known + (uint32_t)made);
 	for (uint32_t i = 0; rc == 0 && i < count; i++)
 		assert(infos[i].stored_layers <= 1);
 }

@@ -8,9 +8,30 @@
 
 #define CALL_TIMEOUT_NS 1000000000ull /* far beyond every deadline of the device */
 
+/* A tenant with bounds never has more than they say, unless the power was cut: then what was being
+ * deleted, or was written and not acknowledged, may be there again. */
+static void
+check_quotas(struct simulation *s)
+{
+	const struct ofs_tenant_quota *quota = &s->weather.quota;
+	struct ofs_tenant_status status;
+	uint64_t purged = 0;
+
+	for (uint32_t i = 0; i < s->world.config.core.tenant_max; i++) {
+		CHECK(ofs_device_tenant_status_get(s->world.device, i, &status) == 0);
+		CHECK(quota->chunks_max == 0 || s->result.cuts > 0 || status.chunks <= quota->chunks_max);
+		CHECK(quota->stored_bytes_max == 0 || s->result.cuts > 0
+			|| status.stored_bytes <= quota->stored_bytes_max);
+		CHECK(quota->dirty_blocks_max == 0 || status.dirty_blocks <= quota->dirty_blocks_max);
+		purged += status.purged;
+	}
+	s->purged = s->purged || purged > 0;
+}
+
 static void
 check_tables(struct simulation *s)
 {
+	check_quotas(s);
 	CHECK(ofs_core_verify(s->world.device->core) == 0);
 	CHECK(ofs_store_verify(s->world.device->store) == 0);
 	CHECK(world_check_directory(&s->world) <= s->world.config.core.slot_count);
@@ -73,6 +94,15 @@ do_attach(struct simulation *s)
 }
 
 static void
+append_checked(struct simulation *s, struct world_session *session, uint64_t content,
+	uint32_t count)
+{
+	int rc = world_append(session, content, count);
+
+	CHECK(rc == 0 || (rc == -EDQUOT && s->weather.quota.chunks_max > 0));
+}
+
+static void
 do_open(struct simulation *s)
 {
 	uint32_t h = weather_below(&s->weather, HOSTS_MAX);
@@ -85,7 +115,7 @@ do_open(struct simulation *s)
 	CHECK(world_session(&s->hosts[h], &s->sessions[i], 1 + weather_below(&s->weather, 8)) == 0);
 	s->session_used[i] = true;
 	if (s->host_raw[h]) /* so that some of its commands get further than their session */
-		CHECK(world_append(&s->sessions[i], 0, 8) == 0);
+		append_checked(s, &s->sessions[i], 0, 8);
 }
 
 /* Contents come from a few long texts, so that sessions share prefixes. */
@@ -99,7 +129,7 @@ do_append(struct simulation *s)
 	if (session == NULL || session->count + count > WORLD_CHUNKS_MAX)
 		return;
 	text = weather_below(&s->weather, 2);
-	CHECK(world_append(session, 1000 * text + session->count, count) == 0);
+	append_checked(s, session, 1000 * text + session->count, count);
 }
 
 void
@@ -109,6 +139,7 @@ simulate_judge_put(struct simulation *s, const struct ofs_key *store_key, uint32
 	simulate_mix(s, (uint64_t)(int64_t)rc);
 	/* Every put ends, with an answer that says why. */
 	CHECK(rc == 0 || rc == -ENOSPC || (s->hasty && rc == -ETIMEDOUT)
+		|| (rc == -EDQUOT && s->weather.quota.stored_bytes_max > 0)
 		|| (!s->weather.strict && (rc == -EIO || rc == -ETIMEDOUT || rc == -EBADMSG)));
 	if (rc == 0) {
 		oracle_find(&s->oracle, store_key, layer)->acknowledged = true;
@@ -156,9 +187,10 @@ simulate_judge(struct simulation *s, const struct ofs_key *store_key, uint32_t l
 		return;
 	if (s->was_dirty)
 		return; /* perhaps dirty in a private slot of another session: not in the store yet */
-	CHECK(!s->weather.strict);
+	check_quotas(s);
+	CHECK(s->purged || !s->weather.strict); /* its tenant was at a bound when it was archived */
 	block->acknowledged = false;
-	s->result.lost++;
+	s->result.lost += !s->purged;
 }
 
 static void
@@ -370,6 +402,7 @@ do_cut(struct simulation *s)
 {
 	bool forgive = !s->weather.strict || world_status(&s->world).dirty_blocks > 0;
 
+	check_quotas(s);
 	for (uint32_t h = 0; h < HOSTS_MAX; h++)
 		if (s->host_used[h])
 			world_abandon(&s->hosts[h]);

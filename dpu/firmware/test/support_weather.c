@@ -163,8 +163,24 @@ open_device(struct weather *w, struct world *world, struct ofs_device_config *co
 			(unsigned long long)w->seed, error);
 		abort();
 	}
-	for (uint32_t i = 0; i < config->core.tenant_max; i++)
+	for (uint32_t i = 0; i < config->core.tenant_max; i++) {
 		world_tenant(world, config->core.slot_count / config->core.tenant_max);
+		rc = ofs_device_tenant_quota(world->device, i, &w->quota);
+		assert(rc == 0);
+	}
+}
+
+/* Bounds that are soon reached. Of another sequence, so that what else a seed brings stays. */
+static void
+draw_quota(struct weather *w)
+{
+	struct weather other = {.random = w->seed * 0x9e3779b97f4a7c15ull};
+
+	if (weather_below(&other, 2) == 0)
+		return;
+	w->quota.chunks_max = sometimes(&other, 100);
+	w->quota.stored_bytes_max = 4608ull * sometimes(&other, 60);
+	w->quota.dirty_blocks_max = sometimes(&other, 8);
 }
 
 void
@@ -175,6 +191,7 @@ weather_open(struct weather *w, uint64_t seed, struct world *world)
 	*w = (struct weather){.seed = seed, .random = seed * 0xd1342543de82ef95ull};
 	draw_config(w, &config);
 	draw_weights(w);
+	draw_quota(w);
 	w->medium_fd = memfd_create("drive", MFD_CLOEXEC);
 	assert(w->medium_fd >= 0);
 	snprintf(config.storage.path, sizeof(config.storage.path), "/proc/self/fd/%d", w->medium_fd);

@@ -54,9 +54,21 @@ def _groups(facet: Facet) -> dict[tuple[str, float], list[PointSummary]]:
     return {key: sorted(points, key=_hints) for key, points in found.items()}
 
 
+def _shades(facet: Facet, groups: dict[tuple[str, float], list[PointSummary]]) -> dict[str, str]:
+    """The colour that a policy has in the other plots; another where two would share it."""
+    own = {id(point): series.look.colour for series in facet.series for point in series.points}
+    free = [f"var(--{shade})" for shade in SHADES]
+    found: dict[str, str] = {}
+    for (name, _), points in groups.items():
+        if name not in found:
+            unused = [one for one in [own[id(points[0])], *free] if one not in found.values()]
+            found[name] = unused[0] if unused else own[id(points[0])]
+    return found
+
+
 def _plot(facet: Facet, metric: Metric) -> Plot:
     groups = _groups(facet)
-    names = list(dict.fromkeys(name for name, _ in groups))
+    shades = _shades(facet, groups)
     said = [
         f"{point.info.policy}, {over_k(buffer)}: {percent(hit.value)} at "
         f"{_hints(point) / 1024:.1f} KiB"
@@ -68,7 +80,7 @@ def _plot(facet: Facet, metric: Metric) -> Plot:
         axes = drawn.axes()
         for (name, buffer), points in groups.items():
             rows = [(point, hit.value) for point in points if (hit := metric.hit_of(point))]
-            shade = colour(SHADES[names.index(name) % len(SHADES)])
+            shade = colour(shades[name])
             axes.plot(
                 [_hints(point) / 1024 for point, _ in rows], [1 - hit for _, hit in rows],
                 color=shade, label=f"{name}, {over_k(buffer)}",

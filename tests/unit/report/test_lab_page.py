@@ -327,6 +327,21 @@ def test_settings_that_differ_are_panels_of_their_own(lab: SimpleNamespace) -> N
     assert titles == ["profile=mixed, HBM pool 1 k", "profile=mixed, HBM pool 2 k"]
 
 
+def test_what_reads_nothing_ahead_stands_beside_each_cap(lab: SimpleNamespace) -> None:
+    """A policy without prefetch has no cap: it is what each cap's policies are compared with."""
+    few: dict[str, Any] = {"buffers": (2.0,), "seeds": (1,)}
+    none = lab.points(policies=("none",), bandwidth_bytes_per_s=0, **few)
+    capped = [
+        point for cap in (10**9, 2 * 10**9)
+        for point in lab.points(policies=("none", "ema"), bandwidth_bytes_per_s=cap, **few)
+        if point.info.policy == "ema"
+    ]  # fmt: skip
+    found = view_of([*none, *capped]).facets
+    assert [plain(one.title) for one in found] == ["invented, cap 1 GB/s", "invented, cap 2 GB/s"]
+    assert [sorted(p.info.policy for p in one.points) for one in found] == [["ema", "none"]] * 2
+    assert [plain(one.title) for one in view_of(none).facets] == ["invented"]
+
+
 HOSTILE = (
     "<script>alert(1)</script>\"><img src=x onerror=alert(1)>${sentence}$policy</style></svg><b>"
     "a\u2028b\x00c"

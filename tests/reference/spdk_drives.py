@@ -19,7 +19,7 @@ import pytest
 
 from offstage.bindings import spdk
 from offstage.bindings.errors import BadInput, Missing
-from offstage.dpu.spdk_target import Target
+from offstage.dpu.spdk_target import MEMORY_MIB, Target
 
 __all__ = ["drive", "ends_by", "program", "start"]
 
@@ -46,17 +46,17 @@ def program() -> str:
     return found
 
 
-def start() -> Target:
+def start(memory_mib: int = MEMORY_MIB) -> Target:
     """A target of the caller's own, to be closed by him."""
     try:
-        return Target(program())
+        return Target(program(), memory_mib=memory_mib)
     except Missing as error:
         pytest.skip(f"{error}; {WANTED}")
 
 
 @functools.cache
 def _target() -> Target:
-    target = start()
+    target = start(2 * MEMORY_MIB)  # for the drives of all tests
     atexit.register(target.close)
     return target
 

@@ -12,6 +12,7 @@ import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -305,7 +306,7 @@ class PodFabric:
             own = guesses[at].copy()
             own["ordinal"] -= segment.first
             home = self._sessions.home(session, segment)
-            self._each(lambda one, s=segment, own=own: one.fabric.hint(s.handle, own), home)  # type: ignore[misc]
+            self._each(partial(_hint, segment, own), home)
         return len(guesses)
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
@@ -316,7 +317,7 @@ class PodFabric:
         """See `Fabric`."""
         for segment in self._sessions.segments(session):
             if segment.at is not None:
-                self._each(lambda one, s=segment: one.fabric.release(s.handle), segment.at)  # type: ignore[misc]
+                self._each(partial(_release, segment), segment.at)
 
     def stats(self) -> dict[str, int]:
         """See `Fabric`: the sums."""
@@ -344,3 +345,11 @@ class PodFabric:
                     call(one)
                 except RunFailed as error:
                     self._lose(one, error.what)
+
+
+def _hint(segment: Segment, guesses: NDArray[np.void], one: Joined) -> int:
+    return one.fabric.hint(segment.handle, guesses)
+
+
+def _release(segment: Segment, one: Joined) -> None:
+    one.fabric.release(segment.handle)

@@ -136,7 +136,8 @@ def _begin_etcd(folder: Path, processes: dict[str, int]) -> list[str]:
         with (folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 ["etcd", f"--name={name}", f"--data-dir={folder / name}",
-                 f"--listen-client-urls=http://{client}", f"--advertise-client-urls=http://{client}",
+                 f"--listen-client-urls=http://{client}",
+                 f"--advertise-client-urls=http://{client}",
                  f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
                  f"--initial-cluster={cluster}"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

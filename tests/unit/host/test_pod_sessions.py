@@ -88,8 +88,12 @@ class Daemon:
 def pod(*states: str) -> tuple[PodSessions, list[Daemon]]:
     daemons = [Daemon() for _ in states]
     members = [
-        Joined(Member(name=f"dpu{number}", endpoint=str(number), state=state), as_any, as_any)  # type: ignore[arg-type]
-        for number, (state, as_any) in enumerate(zip(states, daemons, strict=True))
+        Joined(
+            Member(name=f"dpu{n}", endpoint=str(number), state=state),  # type: ignore[arg-type]
+            daemon,  # type: ignore[arg-type]
+            daemon,  # type: ignore[arg-type]
+        )
+        for n, (state, daemon) in enumerate(zip(states, daemons, strict=True))
     ]
     return PodSessions(members, CHUNKS), daemons
 

@@ -132,9 +132,7 @@ simulate_together(struct simulation *s)
 		calls[i].rc =
 			calls[i].put ? world_put_end(&calls[i].flight) : world_fetch_end(&calls[i].flight);
 	}
-	for (uint32_t i = 0; i < count; i++)
-		if (!calls[i].put)
-			judge_fetch(s, &calls[i]);
+	/* Puts first: one that was acknowledged may have been lost to a fetch that ended after it. */
 	for (uint32_t i = 0; i < count; i++) {
 		const struct world_flight *flight = &calls[i].flight;
 
@@ -143,5 +141,8 @@ simulate_together(struct simulation *s)
 			simulate_judge_put(s, &flight->session->chunks[flight->ordinals[0]].store_key,
 				flight->layer, flight->out.rcs[0]);
 	}
+	for (uint32_t i = 0; i < count; i++)
+		if (!calls[i].put)
+			judge_fetch(s, &calls[i]);
 	free(calls);
 }

@@ -89,7 +89,7 @@ def pod(*states: str) -> tuple[PodSessions, list[Daemon]]:
     daemons = [Daemon() for _ in states]
     members = [
         Joined(
-            Member(name=f"dpu{n}", endpoint=str(number), state=state),  # type: ignore[arg-type]
+            Member(name=f"dpu{n}", endpoint=str(n), state=state),  # type: ignore[arg-type]
             daemon,  # type: ignore[arg-type]
             daemon,  # type: ignore[arg-type]
         )

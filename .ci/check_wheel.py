@@ -8,7 +8,7 @@ import importlib
 import sys
 from pathlib import Path
 
-FOLDERS = ("host", "dpu", "asic_model", "bindings", "pod", "testbeds")
+FOLDERS = ("host", "dpu", "asic_model", "bindings", "testbeds")
 DATA = {".toml", ".html", ".css", ".js", ".svg", ".pyi"}
 
 

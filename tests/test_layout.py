@@ -18,10 +18,9 @@ MODULES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 # Who may import whom; a package may always import itself.
 MAY_IMPORT = {
     "bindings": (),
-    "dpu": ("offstage.bindings", "offstage.pod"),
+    "dpu": ("offstage.bindings",),
     "asic_model": ("offstage.bindings",),
-    "host": ("offstage.bindings", "offstage.dpu.protocol", "offstage.pod"),
-    "pod": ("offstage.bindings",),
+    "host": ("offstage.bindings", "offstage.dpu.protocol", "offstage.dpu.pod"),
     "testbeds": ("offstage",),
 }
 # Memory that both ends of a port see: how it is made, found, and copied out of. And what the two

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import DeviceTimeout, OffstageError, RunFailed
+from offstage.dpu.pod.map import Member
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
 from offstage.host.record import END_COUNT
-from offstage.pod.map import Member
 
 __all__ = ["Joined", "Silent"]
 

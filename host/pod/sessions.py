@@ -1,9 +1,9 @@
 """Sessions over the members of a pod: the `Sessions` of a host that has several daemons.
 
 A session is cut into segments of so many chunks. Each has a home, computed from the map (see
-`offstage.pod.placement`), and is there a session of its own, whose chain begins with the segment's
-name: a hash of all chunks before it and of its first. So a segment that two sessions share has one
-home and the same blocks there, whatever the map put beside it, also while it still grows.
+`offstage.dpu.pod.placement`), and is there a session of its own, whose chain begins with the
+segment's name: a hash of all chunks before it and of its first. So a segment that two sessions
+share has one home and the same blocks there, whatever the map put beside it, also while it grows.
 
 Where the home does not answer, the segment gets another one among the members that do, and begins
 there with what that member has stored of it: the rest is a miss, computed and put again. Who is
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
+from offstage.dpu.pod.placement import ranked, segment_key
 from offstage.host.pod.joined import Joined, Silent
 from offstage.host.sessions import ALL_SCORES
-from offstage.pod.placement import ranked, segment_key
 
 __all__ = ["PodSessions", "Segment"]
 

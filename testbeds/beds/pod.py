@@ -23,8 +23,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.pod.map import Member, added
-from offstage.pod.membership import open_membership
+from offstage.dpu.pod.map import Member, added
+from offstage.dpu.pod.membership import open_membership
 from offstage.testbeds.beds.daemon_process import begin
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 

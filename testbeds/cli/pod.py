@@ -9,8 +9,8 @@ import typer
 from offstage.testbeds.cli.common import Format, FormatOption, emit, table
 
 if TYPE_CHECKING:
+    from offstage.dpu.pod.map import Member, PodMap
     from offstage.host.control import Control
-    from offstage.pod.map import Member, PodMap
 
 __all__ = ["register"]
 
@@ -52,7 +52,7 @@ def status(
     form: FormatOption = Format.text,
 ) -> None:
     """The map, each member's share of the segments, and whether its daemon answers."""
-    from offstage.pod.membership import open_membership
+    from offstage.dpu.pod.membership import open_membership
 
     membership = open_membership(place)
     found = membership.map()
@@ -72,7 +72,7 @@ def drain(
     form: FormatOption = Format.text,
 ) -> None:
     """A member takes no new segments; what it has is read until it is gone."""
-    from offstage.pod.map import moved
+    from offstage.dpu.pod.map import moved
 
     _change(place, lambda found: moved(found, name, "up" if undo else "draining"), form)
 
@@ -88,7 +88,7 @@ def add(
 ) -> None:
     """A daemon joins; a file that is not there yet is written."""
     from offstage.bindings.settings import convert
-    from offstage.pod.map import Member, added
+    from offstage.dpu.pod.map import Member, added
 
     given = {"name": name, "endpoint": endpoint, "weight": weight, "zone": zone}
     member = convert(given, Member, "pod add")
@@ -106,9 +106,9 @@ def purge(
 
     Exit code 1, and who it is, where a member has not carried it out."""
     from offstage.bindings.errors import OffstageError, RunFailed
-    from offstage.pod.fence import deletion_holds
-    from offstage.pod.map import deleted
-    from offstage.pod.membership import open_membership
+    from offstage.dpu.pod.fence import deletion_holds
+    from offstage.dpu.pod.map import deleted
+    from offstage.dpu.pod.membership import open_membership
 
     membership = open_membership(place)
     try:
@@ -167,8 +167,8 @@ def run(
 
     from offstage.bindings.errors import BadInput
     from offstage.bindings.units import parse_time
+    from offstage.dpu.pod.membership import open_membership
     from offstage.host.models import geometry as geometry_of
-    from offstage.pod.membership import open_membership
     from offstage.testbeds.beds.connect import Link
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.options import DriveOptions
@@ -200,8 +200,8 @@ def run(
 
 
 def _change(place: str, transition: Any, form: Format) -> None:
-    from offstage.pod.membership import open_membership
-    from offstage.pod.placement import moved_share
+    from offstage.dpu.pod.membership import open_membership
+    from offstage.dpu.pod.placement import moved_share
 
     membership = open_membership(place)
     seen: list[PodMap] = []

@@ -23,8 +23,8 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
     """The workload over the pod that is up, or over one that is started and ended."""
     import msgspec
 
+    from offstage.dpu.pod.membership import open_membership
     from offstage.host.models import geometry
-    from offstage.pod.membership import open_membership
     from offstage.testbeds.beds import pod
     from offstage.testbeds.beds.connect import Link
     from offstage.testbeds.beds.local import TENANT

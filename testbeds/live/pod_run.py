@@ -16,11 +16,11 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed
 from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.dpu.pod.map import PodMap
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
 from offstage.host.record import AgentRecord
-from offstage.pod.map import PodMap
 from offstage.testbeds.beds.connect import Link, attached
 from offstage.testbeds.live.figures import ledger_since
 from offstage.testbeds.live.host_run import RUN_NAME, check_alone, check_fit, store_bytes

@@ -10,9 +10,9 @@ import pytest
 from etcd import Etcd
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
-from offstage.pod.map import Member, PodMap, added, moved, reconciled
-from offstage.pod.membership import Membership, open_membership
-from offstage.pod.membership.etcd import EtcdMembership
+from offstage.dpu.pod.map import Member, PodMap, added, moved, reconciled
+from offstage.dpu.pod.membership import Membership, open_membership
+from offstage.dpu.pod.membership.etcd import EtcdMembership
 
 TTL_S = 2
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pod_daemons import TENANT, Pod, pod_of
 
+from offstage.dpu.pod.membership import open_membership
 from offstage.host.models import geometry
-from offstage.pod.membership import open_membership
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.cli import run
 from offstage.testbeds.live.options import DriveOptions

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from offstage.pod.map import Member, PodMap
-from offstage.pod.membership.static import write_map
+from offstage.dpu.pod.map import Member, PodMap
+from offstage.dpu.pod.membership.static import write_map
 from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 
 TENANT = "lab"

@@ -1,6 +1,6 @@
 """A small pod as a state machine: etcd with one map and one lease, a daemon, a host; every order.
 
-The decisions are those of `offstage.pod.fence` and `offstage.pod.map`; what is here are the clocks,
+The decisions are those of `offstage.dpu.pod`, its fence and its map; what is here are the clocks,
 the messages, and what may go wrong: a message is late or lost, a process stops between any two of
 its steps, the daemon crashes and comes back, it gives its memory to somebody else, one clock runs a
 tick behind. Ages stand for times: how long ago, counted by the clock of who keeps it.
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from offstage.pod import fence
-from offstage.pod.map import Member, PodMap, added, deleted, reconciled
+from offstage.dpu.pod import fence
+from offstage.dpu.pod.map import Member, PodMap, added, deleted, reconciled
 
 TTL = 4
 CAP = TTL + 1

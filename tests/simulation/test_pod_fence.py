@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pod_model import LATE, TTL, Broken, Rules, State, explore
 
-from offstage.pod import fence
-from offstage.pod.fence import Standing
+from offstage.dpu.pod import fence
+from offstage.dpu.pod.fence import Standing
 
 
 def test_the_fence_holds_where_clocks_run_alike() -> None:

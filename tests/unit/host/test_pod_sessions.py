@@ -11,11 +11,11 @@ import pytest
 from offstage.bindings.driver import Put
 from offstage.bindings.errors import DeviceTimeout, RunFailed
 from offstage.dpu import protocol as p
+from offstage.dpu.pod.map import Member
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
 from offstage.host.sessions import ALL_SCORES
-from offstage.pod.map import Member
 
 CHUNKS = 4
 LAYERS = 2

@@ -3,7 +3,7 @@
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.pod.map import Member, PodMap, added, deleted, from_tables, moved, reconciled
+from offstage.dpu.pod.map import Member, PodMap, added, deleted, from_tables, moved, reconciled
 
 
 def member(name: str, incarnation: int = 1) -> Member:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import RunFailed
-from offstage.pod.map import Member, PodMap
-from offstage.pod.placement import (
+from offstage.dpu.pod.map import Member, PodMap
+from offstage.dpu.pod.placement import (
     copies_needed,
     homes,
     less_loaded,

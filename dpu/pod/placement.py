@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import RunFailed
-from offstage.pod.map import Member, PodMap
+from offstage.dpu.pod.map import Member, PodMap
 
 __all__ = ["copies_needed", "homes", "less_loaded", "moved_share", "ranked", "segment_key"]
 

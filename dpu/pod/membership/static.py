@@ -12,7 +12,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.settings import read_toml
-from offstage.pod.map import Member, PodMap, from_tables
+from offstage.dpu.pod.map import Member, PodMap, from_tables
 
 __all__ = ["StaticMembership", "write_map"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from offstage.bindings.errors import BadInput
-from offstage.pod.map import Member, PodMap
-from offstage.pod.membership.etcd import EtcdMembership
-from offstage.pod.membership.static import StaticMembership
+from offstage.dpu.pod.map import Member, PodMap
+from offstage.dpu.pod.membership.etcd import EtcdMembership
+from offstage.dpu.pod.membership.static import StaticMembership
 
 __all__ = ["Lease", "Membership", "Transition", "open_membership"]
 

@@ -15,7 +15,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, Missing, RunFailed
 from offstage.bindings.settings import convert
-from offstage.pod.map import Member, PodMap, from_tables
+from offstage.dpu.pod.map import Member, PodMap, from_tables
 
 __all__ = ["EtcdMembership"]
 

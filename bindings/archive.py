@@ -38,7 +38,10 @@ class Places:
         self, tenant: int, deletes: int, blocks: Sequence[tuple[bytes, int, Any]]
     ) -> list[int]:
         """Store each (store key, layer, payload), at most `count`; their rcs. -ECANCELED: blocks
-        of the tenant were deleted since `look` gave `deletes`."""
+        of the tenant were deleted since `look` gave `deletes`. RunFailed with EBUSY as in `read`,
+        or where the drive still holds a place since it did not answer in time."""
+        free = lib.ofs_device_archive_free(self._device.handle, self._first, len(blocks))
+        check_rc(free, "taking places of the archive")
         for memory, (_, _, payload) in zip(self._memory, blocks, strict=False):
             memory[: len(payload)] = payload
         names = [(key, layer) for key, layer, _ in blocks]

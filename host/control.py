@@ -226,6 +226,11 @@ class Control:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def lost(self) -> str:
+        """Why the connection has ended; "" while it holds."""
+        return self._lost
+
     def call(self, request: p.Request, reply_type: type[T], timeout_s: float | None = None) -> T:
         """Send one request and wait for its reply. Raises what the daemon answers as an error."""
         if self._lost:

@@ -221,6 +221,7 @@ class PodFabric:
         flying = self._flying[at]
         if not flying:
             return
+        again: list[_Piece] = []
         try:
             for handle in at.fabric.poll(timeout_ns):
                 piece = flying.get(handle)
@@ -228,15 +229,15 @@ class PodFabric:
                     continue
                 came = self._took(at, piece)  # raises where it is lost with the others there
                 del flying[handle]
-                if not came:
-                    self._failed(piece)
+                again += [] if came else [piece]
         except RunFailed as error:
-            return self._lose(at, error.what)
+            self._lose(at, error.what)
         now_ns = time.monotonic_ns()
         if any(one.until_ns < now_ns for one in flying.values()):
             at.fabric.close()
             self._lose(at, "its fabric did not end a call in time")
-        return None
+        for piece in again:  # apart: that nobody answers is no end of this member's connection
+            self._failed(piece)
 
     def _lose(self, at: Joined, why: str) -> None:
         """Its connection has ended: what was under way there did not come."""

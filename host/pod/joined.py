@@ -5,14 +5,14 @@ is computed again and put elsewhere. One whose connection ended is lost until th
 Suspicion is this host's own; the map and its leases say later whether the daemon is gone for all.
 """
 
-import contextlib
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.errors import DeviceTimeout, OffstageError, RunFailed
+from offstage.bindings.errors import BadInput, DeviceTimeout, RunFailed, StoreFull
 from offstage.dpu.pod.map import Member
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
@@ -24,7 +24,7 @@ SUSPECT_NS = 2_000_000_000
 
 
 class Silent(Exception):
-    """A member did not answer; it is suspect by now."""
+    """A member did not answer, or not with what it was asked for; it is suspect by now."""
 
 
 @dataclass(eq=False)
@@ -41,6 +41,8 @@ class Joined:
     suspect_until_ns: int = 0
     segments: int = 0
     """Segments of open sessions that are there."""
+    left: list[int] = field(default_factory=list)
+    """Sessions of segments that went elsewhere while it did not answer, to be closed there."""
     ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
     """Ends of the demands that it answered, as it told them."""
     failed: int = 0
@@ -59,16 +61,12 @@ class Joined:
             self.suspected += 1
         self.suspect_until_ns = now_ns + SUSPECT_NS
 
-    def ask(self, now_ns: int, call: Any, *args: Any, **words: Any) -> Any:
-        """A call of its control connection. Silent: it did not answer."""
+    def ask(self, call: Any, *args: Any, **words: Any) -> Any:
+        """A call of its control connection. Silent: it did not do it, and is not asked for a while;
+        where it knows this host no more, never again."""
         try:
             return call(*args, **words)
-        except (DeviceTimeout, RunFailed) as error:
-            self.suspect(now_ns, error.what, lost=isinstance(error, RunFailed))
+        except (DeviceTimeout, StoreFull, RunFailed, BadInput) as error:
+            gone = bool(self.control.lost) or isinstance(error, BadInput)
+            self.suspect(time.monotonic_ns(), error.what, lost=gone)
             raise Silent(error.what) from None
-
-    def leave(self) -> None:
-        """End fabric and connection; one that is lost has nothing to say any more."""
-        with contextlib.suppress(OffstageError):
-            self.fabric.close()
-        self.control.close()

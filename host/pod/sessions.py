@@ -13,7 +13,6 @@ drained is asked only for a segment that its home has nothing of.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,6 +154,7 @@ class PodSessions:
         if segment.at is not None:
             segment.at.segments -= 1
             self.rehomed += 1
+        _leave(segment)
         while True:
             now_ns = time.monotonic_ns()
             usable = [each for each in self.members if each.usable(now_ns)]
@@ -174,6 +174,7 @@ class PodSessions:
                         self._tell(segment, "session_close")
                         found = self._open_at(_best(homes, segment), one, segment)
             except Silent:
+                _leave(segment)
                 continue
             assert segment.at is not None
             segment.at.segments += 1
@@ -181,25 +182,25 @@ class PodSessions:
 
     def _open_at(self, at: Joined, one: _Session, segment: Segment) -> p.Appended:
         """The segment in a session of its own there, with all its chunks."""
-        segment.at, segment.chunk_keys = at, []
-        segment.handle = self._ask(
-            at, at.control.session_open, select_blocks=one.select_blocks,
+        segment.at, segment.handle, segment.chunk_keys = at, -1, []
+        while at.left:
+            at.ask(at.control.session_close, at.left.pop())
+        segment.handle = at.ask(
+            at.control.session_open, select_blocks=one.select_blocks,
             sink_blocks=0 if segment.first else one.sink_blocks,
             window_blocks=segment.window_blocks, step_ns=one.step_ns,
         )  # fmt: skip
         self.hints = at.control.hints
         found = self._told(segment, segment.contents)
         if one.generating:
-            self._ask(at, at.control.set_generating, segment.handle, True)
+            at.ask(at.control.set_generating, segment.handle, True)
         return found
 
     def _told(self, segment: Segment, batch: list[bytes]) -> p.Appended:
         """Chunks appended at the segment's home; the first is named by the segment."""
         assert segment.at is not None
         named = batch if segment.chunk_keys else [segment.name, *batch[1:]]
-        found: p.Appended = self._ask(
-            segment.at, segment.at.control.append, segment.handle, named
-        )
+        found: p.Appended = segment.at.ask(segment.at.control.append, segment.handle, named)
         segment.chunk_keys += found.keys
         segment.keys = block_keys(segment.chunk_keys, self._layers)
         return found
@@ -209,13 +210,16 @@ class PodSessions:
         at = segment.at
         if at is not None and at.usable(time.monotonic_ns()):
             try:
-                self._ask(at, getattr(at.control, name), segment.handle, *args, **words)
+                at.ask(getattr(at.control, name), segment.handle, *args, **words)
             except Silent:
                 pass
 
-    @staticmethod
-    def _ask(at: Joined, call: Any, *args: Any, **words: Any) -> Any:
-        return at.ask(time.monotonic_ns(), call, *args, **words)
+
+def _leave(segment: Segment) -> None:
+    """Its member did not answer; what is open there is closed when it is asked again."""
+    if segment.at is not None and segment.handle >= 0:
+        segment.at.left.append(segment.handle)
+    segment.at, segment.handle = None, -1
 
 
 def _best(members: Sequence[Joined], segment: Segment) -> Joined:

@@ -75,5 +75,7 @@ def _of_engine(path: Path) -> list[Figure]:
     try:
         found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
         return figures_of(found)
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (
+        msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError, AttributeError,
+    ) as error:  # fmt: skip
         raise BadInput(f"not what a page is made of: {error}", where, MEND) from None

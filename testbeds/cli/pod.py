@@ -145,7 +145,7 @@ def run(
     ] = PodFabricName.shm,
     geometry: Annotated[str, typer.Option("--geometry", help="KV of which model")] = "demo",
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="Mooncake-format trace; default: generated")
+        Path | None, typer.Option("--trace", help="a trace of requests; default: generated")
     ] = None,
     sessions: Annotated[int, typer.Option("--sessions")] = 4,
     context_tokens: Annotated[int, typer.Option("--context-tokens")] = 131_072,

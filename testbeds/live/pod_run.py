@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.layouts import ENDS, HIT_ENDS
 from offstage.dpu.pod.map import PodMap
 from offstage.host.pod.fabric import PodFabric
@@ -94,7 +94,7 @@ def run(
         sessions = PodSessions(members, chunks)
         fabric = PodFabric(sessions, deadline_ns)
         filled = prefill(options, workload, sessions, fabric, progress)
-        before = {one.member.name: one.control.ledger() for one in members if not one.lost}
+        before = _ledgers(members)
         for one in members:
             one.ends[:], one.failed, one.fetch_ns = 0, 0, 0
         plan = workload.plan.sessions
@@ -152,6 +152,15 @@ def _check_limits(
             )  # fmt: skip
 
 
+def _ledgers(members: list[Joined]) -> dict[str, Any]:
+    """By name, of those that answer: one that was lost in prefill is counted no more."""
+    found = {}
+    for one in members:
+        with contextlib.suppress(OffstageError):
+            found[one.member.name] = one.control.ledger()
+    return found
+
+
 def _member(one: Joined, before: dict[str, Any]) -> MemberResult:
     """RunFailed where its ledger has other ends than it told this host with each fetch."""
     bytes_read, name, ledger = -1, one.member.name, None
@@ -159,7 +168,7 @@ def _member(one: Joined, before: dict[str, Any]) -> MemberResult:
     if one.suspected and not one.lost:
         state = f"suspected {one.suspected} times"
     if not one.lost and name in before:
-        with contextlib.suppress(DeviceTimeout):  # it was stopped and is not back yet
+        with contextlib.suppress(OffstageError):  # it was stopped, or began anew
             ledger = ledger_since(before[name], one.control.ledger())
     if ledger is not None:
         bytes_read = int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"])

@@ -123,7 +123,7 @@ def _curves(arms: Mapping[str, Any]) -> Plot:
         axes = drawn.axes()
         for name, arm in arms.items():
             times = sorted(one * 1e3 for one in arm["first_s"])
-            shares = [1.0 - at / len(times) for at in range(len(times))]
+            shares = [1.0 - at / len(times) for at in range(1, len(times) + 1)]
             axes.step(times, shares, where="post", label=name)
         plain_logs(axes, x="number")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")

@@ -315,6 +315,9 @@ int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *s
  */
 int ofs_device_archive_move(struct ofs_device *device, uint32_t write, uint32_t tenant,
 	uint64_t deletes, uint32_t first, uint32_t count, struct ofs_archive_block *blocks);
+/* Whether the places may be written into: 0, or -EBUSY where the device still uses one, as after an
+ * -ETIMEDOUT. Asked before every write, and before its bytes are put there. */
+int ofs_device_archive_free(struct ofs_device *device, uint32_t first, uint32_t count);
 /* The memory of a place; it stays where it is. */
 void *ofs_device_archive_place(struct ofs_device *device, uint32_t place);
 /*

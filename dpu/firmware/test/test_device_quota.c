@@ -190,9 +190,66 @@ test_staged(void)
 	close_two(&two);
 }
 
+/* Are blocks that only the core takes for stored forgotten with their chunks, so that an append that
+ * needs the room gets it? They were the coldest for ever, and the reactor looked no further. */
+static void
+test_lost_unnoticed(void)
+{
+	struct world_session session;
+	struct two_tenants two;
+
+	open_two(&two, OFS_WRITE_THROUGH);
+	assert(world_session(&two.hosts[0], &session, 4) == 0);
+	assert(world_append(&session, COLDEST(0), TWO_TEXT) == 0);
+	world_put_all(&session, 0, 0);
+	assert(ofs_device_session_close(two.world.device, session.number, 1) == 0);
+	for (uint32_t i = 0; i < TWO_TEXT; i++)
+		assert(ofs_store_delete(two.world.device->store, &session.chunks[i].store_key, 0) == 0);
+	two_archive(&two.hosts[0], COLDEST(1));
+	bound(&two, 0, 2 * TWO_TEXT, 0, 0);
+	two_archive(&two.hosts[0], COLDEST(2));
+	assert(two_status(&two, 0).chunks <= 2 * TWO_TEXT && two_status(&two, 0).quota_refused == 0);
+	assert(two_kept(&two.hosts[0], COLDEST(2)) == TWO_TEXT);
+	close_two(&two);
+}
+
+/* Does every chunk of a text that comes again and again pass the admission, also those that share a
+ * place of its table with another of the text? */
+static void
+test_admission(void)
+{
+	struct ofs_device_config config;
+	struct world_session session;
+	struct two_tenants two;
+	int32_t rcs[WORLD_CHUNKS_MAX];
+	uint32_t put = 0, layers;
+
+	world_config(&config);
+	config.core.chunk_max = 2 * WORLD_CHUNKS_MAX;
+	config.policy.admit_named_min = 1;
+	layers = config.core.layer_count;
+	two_open(&two, &config);
+	for (uint32_t round = 0; round < 12; round++) {
+		assert(world_session(&two.hosts[0], &session, 4) == 0);
+		assert(world_append(&session, 0, WORLD_CHUNKS_MAX) == 0);
+		put = 0;
+		for (uint32_t layer = 0; layer < layers; layer++) {
+			(void)world_put(&session, layer, 0, WORLD_CHUNKS_MAX, UINT64_MAX, rcs);
+			for (uint32_t i = 0; i < WORLD_CHUNKS_MAX; i++)
+				put += rcs[i] == 0;
+		}
+		assert(round > 0 || put == 0);
+		assert(ofs_device_session_close(two.world.device, session.number, 1) == 0);
+	}
+	assert(put == WORLD_CHUNKS_MAX * layers);
+	two_close(&two);
+}
+
 int
 main(void)
 {
+	test_lost_unnoticed();
+	test_admission();
 	test_chunks();
 	test_too_long();
 	test_store();

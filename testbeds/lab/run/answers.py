@@ -118,6 +118,7 @@ def _asked(ask: Callable[[], Guesses]) -> Guesses | OffstageError:
         answer = ask()
     except OffstageError as error:
         return error
+    answer = answer.view()  # another package may go on with its own
     answer.setflags(write=False)
     return answer
 

@@ -16,7 +16,7 @@ from offstage.testbeds.report.lab.differences import (
     scale_of,
     unit_of,
 )
-from offstage.testbeds.report.lab.series import over_k
+from offstage.testbeds.report.lab.series import over_k, workload_words
 from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import page
 from offstage.testbeds.report.page.pictures import Picture, colour, for_paper
@@ -64,7 +64,8 @@ def by_figure(rows: Sequence[Difference]) -> dict[str, list[Difference]]:
 def _plot(rows: Sequence[Difference]) -> Plot:
     """One figure's rows."""
     height, name = _height(rows), rows[0].figure
-    said = "; ".join(f"{_label(row)}: {cells_of(row)[-1]}" for row in rows)
+    labelled = zip(_labels(rows), rows, strict=True)
+    said = "; ".join(f"{label}: {cells_of(row)[-1]}" for label, row in labelled)
     return Plot(name, f"Differences of {NAMES[name]}. {said}", lambda drawn: _draw(drawn, rows),
                 height=height, paper_height=height)  # fmt: skip
 
@@ -79,6 +80,7 @@ def _draw(drawn: Picture, rows: Sequence[Difference]) -> None:
     name = rows[0].figure
     scale, ink = scale_of(name), colour("set-pattern")
     axes.axvline(0.0, color=colour("muted"), linewidth=1.0)
+    labels = _labels(rows)
     for at, row in enumerate(rows):
         found = row.difference
         assert found is not None, "rows without a value are left out"
@@ -86,17 +88,26 @@ def _draw(drawn: Picture, rows: Sequence[Difference]) -> None:
         high = found.value if found.high is None else found.high
         axes.plot([low * scale, high * scale], [at, at], color=ink, linewidth=2.0)
         (mark,) = axes.plot([found.value * scale], [at], "o", color=ink, markersize=4.5)
-        drawn.tip(mark, f"{found.value * scale:+.2f}{unit_of(name)}, {_label(row)}")
-    axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
+        drawn.tip(mark, f"{found.value * scale:+.2f}{unit_of(name)}, {labels[at]}")
+    axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.set_title(NAMES[name])
     axes.set_xlabel(f"second − first,{unit_of(name) or ' reads'}")
 
 
-def _label(row: Difference) -> str:
-    run = "" if row.first_run == row.second_run else f"{row.second_run}: "
-    return f"{run}{row.second}, {over_k(row.buffer_over_k)}"
+def _labels(rows: Sequence[Difference]) -> list[str]:
+    """What tells each row from the others: its point, and where rows differ, workload and pool."""
+    kinds = len({row.workload for row in rows})
+    pools = len({row.hbm_pool_over_k for row in rows})
+    labels = []
+    for row in rows:
+        run = "" if row.first_run == row.second_run else f"{row.second_run}: "
+        words = [f"{run}{row.second}", over_k(row.buffer_over_k)]
+        words += [workload_words(row.workload)] * (kinds > 1)
+        words += [f"HBM pool {over_k(row.hbm_pool_over_k)}"] * (pools > 1)
+        labels.append(", ".join(words))
+    return labels
 
 
 def _page(rows: Sequence[Difference], version: str) -> str:

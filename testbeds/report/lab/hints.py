@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 from offstage.testbeds.lab.results.summary import PointSummary
-from offstage.testbeds.report.lab.hit_axis import SCALE_WORDS
+from offstage.testbeds.report.lab.hit_axis import SCALE_WORDS, Hits, hit_axis
 from offstage.testbeds.report.lab.series import Facet, Metric, View, over_k
 from offstage.testbeds.report.page.numbers import percent
 from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs
@@ -19,7 +19,6 @@ __all__ = ["hints_figure"]
 FACETS_MAX = 6
 LIMITS = ("hint_scores_max", "hint_every_steps", "hint_score_bits")
 SHADES = ("set-pattern", "set-1", "set-2", "set-5", "set-4", "set-3")
-TICKS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 
 def hints_figure(view: View) -> Figure | None:
@@ -78,24 +77,22 @@ def _plot(facet: Facet, metric: Metric) -> Plot:
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
+        found = [hit.value for point in facet.points if (hit := metric.hit_of(point))]
+        y = hit_axis(drawn, axes, found)
         for (name, buffer), points in groups.items():
             rows = [(point, hit.value) for point in points if (hit := metric.hit_of(point))]
             shade = colour(shades[name])
             axes.plot(
-                [_hints(point) / 1024 for point, _ in rows], [1 - hit for _, hit in rows],
+                [_hints(point) / 1024 for point, _ in rows], [y(hit) for _, hit in rows],
                 color=shade, label=f"{name}, {over_k(buffer)}",
                 linestyle="-" if buffer == max(facet.buffers) else (0, (4.5, 2.2)),
             )  # fmt: skip
-            _tips(drawn, rows, shade)
+            _tips(drawn, rows, y, shade)
         for point in facet.points:
             hit = metric.hit_of(point)
             if point.info.policy == "none" and hit:
-                axes.axhline(1 - hit.value, color=colour("muted"), linestyle=":")
-        plain_logs(axes, x="number", y="percent")
-        low, high = sorted(axes.get_ylim())
-        ticks = [tick for tick in TICKS if low <= tick <= high]
-        axes.set_yticks(ticks, [percent(1 - tick) for tick in ticks])
-        axes.set_ylim(high, low)
+                axes.axhline(y(hit.value), color=colour("muted"), linestyle=":")
+        plain_logs(axes, x="number")
         axes.set(xlabel="hints, KiB a token", ylabel=f"hits of {metric.hit_words}")
         drawn.legend(axes)
 
@@ -104,11 +101,13 @@ def _plot(facet: Facet, metric: Metric) -> Plot:
                 height=3.4, legend_rows=len(groups), paper_height=3.2)  # fmt: skip
 
 
-def _tips(drawn: Picture, rows: Sequence[tuple[PointSummary, float]], shade: str) -> None:
+def _tips(
+    drawn: Picture, rows: Sequence[tuple[PointSummary, float]], y: Hits, shade: str
+) -> None:
     """A mark of its own for each point, which says what it is."""
     axes = drawn.figure.axes[0]
     for point, hit in rows:
-        spot = axes.scatter([_hints(point) / 1024], [1 - hit], color=shade, s=26, zorder=3)
+        spot = axes.scatter([_hints(point) / 1024], [y(hit)], color=shade, s=26, zorder=3)
         kv = point.kv_bytes_per_token
         share = f", {_hints(point) / kv.value:.2%} of the KV" if kv and kv.value else ""
         drawn.tip(spot, f"{point.info.policy}\nhit rate {percent(hit)}\n"

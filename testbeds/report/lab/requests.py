@@ -126,7 +126,7 @@ def requests_figure(rows: Sequence[RequestsRow]) -> Figure | None:
         "requests",
         "Prefix caching across requests",
         plots[:PANELS_MAX],
-        "Higher is better: the share of the blocks of all requests that were found, over the "
+        "Higher is better: the share of the blocks asked for that were found, over the "
         "blocks that may be kept, as a share of all distinct blocks. Dashed: Belady's optimum at "
         "that capacity, and what no limit at all would find; both admit every block and know no "
         "TTL. Panels of one trace have one scale.",

@@ -97,7 +97,8 @@ class Figure:
     def __str__(self) -> str:
         alone = len(self.plots) == 1
         shown = [one.html(alone) for one in self.plots]
-        body = "".join(shown) if alone or self.plots[0].scroll else panels(shown)
+        wide = alone or any(one.scroll for one in self.plots)
+        body = "".join(shown) if wide else panels(shown)
         return figure(self.name, self.title, body + self.after, self.caption, self.keys)
 
 

@@ -1,6 +1,7 @@
 """Are segments named and placed so that what is shared is found, also without a member?"""
 
 import errno
+import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from offstage.bindings.driver import Put
-from offstage.bindings.errors import DeviceTimeout, RunFailed
+from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed, StoreFull
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.map import Member
 from offstage.host.pod.fabric import PodFabric
@@ -23,9 +24,13 @@ LAYERS = 2
 
 class Daemon:
     """The control connection and the fabric of a daemon that keeps what it is told. `silent`: it
-    answers nothing; `broken`: its connection ends at the next put; `later`: after that."""
+    answers nothing; `broken`: its connection ends at the next put; `later`: after that; `slow`: it
+    acknowledges no put in time; `refuses`: what it answers."""
 
     payload_size_bytes, demand_max, calls_max, dilation = 64, 64, 2, 1
+    lost = ""
+    slow = False
+    refuses: OffstageError | None = None
 
     def __init__(self) -> None:
         self.geometry, self.hints = SimpleNamespace(layer_count=LAYERS), ALL_SCORES
@@ -39,6 +44,8 @@ class Daemon:
     def _hear(self) -> None:
         if self.silent:
             raise DeviceTimeout("the daemon does not answer")
+        if self.refuses is not None:
+            raise self.refuses
 
     def session_open(self, **rule: int) -> int:
         self._hear()
@@ -73,6 +80,7 @@ class Daemon:
         return put
 
     def put_end(self, put: Put) -> Any:
+        put.rcs[:] = -errno.ETIMEDOUT if self.slow else 0
         return put.rcs
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:
@@ -201,3 +209,49 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_lost(when: str) -> None:
     assert sessions.members[1].lost and (not daemons[1].puts) == (when == "broken")
     assert len(daemons[0].puts) == 40 and set(daemons[0].puts.values()) == {1}
     assert [one.at for one in sessions.segments(session)] == [sessions.members[0]] * 10
+
+
+def test_a_put_that_nobody_takes_ends() -> None:
+    """Where the only member does not acknowledge it, that is an error and no wait without end."""
+    sessions, daemons = pod("up")
+    session = sessions.session_open(select_blocks=8)
+    sessions.append(session, chunks(1, 2, 3))
+    fabric = PodFabric(sessions)
+    daemons[0].slow = True
+    rows = np.repeat(np.arange(1, 4, dtype=np.uint8)[:, None], 64, axis=1)
+    put = fabric.put_begin(session, 0, np.arange(3, dtype=np.uint32), rows)
+    with pytest.raises(RunFailed, match="no daemon of the pod answers"):
+        fabric.put_end(put)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "lost"),
+    [(RunFailed("the daemon drains"), False), (StoreFull("no session is left"), False),
+     (BadInput("no such host"), True)],
+)  # fmt: skip
+def test_a_refusal_is_no_lost_connection(refusal: OffstageError, lost: bool) -> None:
+    """Who refuses is left alone for a while, and its segments go elsewhere; only one that knows the
+    host no more is lost."""
+    sessions, daemons = pod("up", "up")
+    daemons[1].refuses = refusal
+    sessions.append(sessions.session_open(select_blocks=8), chunks(*range(1, 41)))
+    refusing = sessions.members[1]
+    assert bool(refusing.lost) == lost and refusing.suspected == 1 and refusing.segments == 0
+    assert time.monotonic_ns() < refusing.suspect_until_ns < time.monotonic_ns() + 2 * 10**9
+    assert sessions.members[0].segments == 10
+
+
+def test_what_was_left_at_a_slow_member_is_closed_there() -> None:
+    """Segments that went elsewhere hold nothing there once it is asked again."""
+    sessions, daemons = pod("up", "up")
+    old, new = (sessions.session_open(select_blocks=8) for _ in range(2))
+    sessions.append(old, chunks(*range(1, 41)))
+    slow = sessions.members[1]
+    left = slow.segments
+    slow.suspect(2**62, "slow")
+    for segment in sessions.segments(old):
+        sessions.home(old, segment)
+    assert left and len(daemons[1].sessions) == left and slow.segments == 0
+    slow.suspect_until_ns = 0
+    sessions.append(new, chunks(*range(101, 141)))
+    assert len(daemons[1].sessions) == slow.segments > 0

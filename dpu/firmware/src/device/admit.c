@@ -3,8 +3,9 @@
  *
  * Model: a chunk is written when more sessions than `policy.admit_named_min` have come to put it,
  * this one included; what the store has is written again as ever. Who came is remembered in a table
- * of fixed size by the store key, where a chunk that falls on another's place begins anew: at worst
- * it is written one session later. No decision of the core: what is refused is no event of it.
+ * of fixed size by the store key. A chunk that falls on another's place takes it, but not from one of
+ * its own session: hosts put layer by layer, and the two would begin anew with each other's every
+ * put. When the other is stored, the place is free. No decision of the core: what is refused is no event of it.
  * Belongs to the reactor's thread.
  */
 #include "internal.h"
@@ -31,6 +32,10 @@ ofs_device_admit(struct ofs_device *device, uint32_t session, const struct ofs_k
 	if (least == 0 || ofs_store_position(device->store, store_key, layer) != UINT64_MAX)
 		return true;
 	touch = &device->touches[store_key->lo % device->config.core.chunk_max];
+	if (touch->mark != store_key->hi && touch->serial == serial) {
+		device->status.puts_unadmitted++;
+		return false;
+	}
 	if (touch->mark != store_key->hi)
 		*touch = (struct ofs_touch){.mark = store_key->hi, .serial = serial, .count = 1};
 	else if (touch->serial != serial && touch->count < NOTHING)

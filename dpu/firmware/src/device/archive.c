@@ -82,6 +82,8 @@ push(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	const struct ofs_archive_block *block = &entry->block;
 	int rc = 0;
 
+	if (entry->write && ofs_device_move_holds(device))
+		return; /* as the puts of hosts, until the last pass of a move has ended */
 	if (entry->write && entry->deletes != device->tenants[entry->tenant].deletes) {
 		rc = -ECANCELED;
 	} else if (entry->write) {
@@ -202,6 +204,22 @@ check_call(const struct ofs_device *device, const struct archive_call *call)
 	return call->write && device->draining ? -ESHUTDOWN : 0;
 }
 
+/* Places have one caller each: what is free stays so until that one calls again. */
+static int
+run_free(struct ofs_device *device, void *argument)
+{
+	const struct archive_call *call = argument;
+
+	if (call->first >= device->config.archive_places
+		|| call->count > device->config.archive_places - call->first) {
+		return -EINVAL;
+	}
+	for (uint32_t i = 0; i < call->count; i++)
+		if (device->archive.entries[call->first + i].state != OFS_PLACE_FREE)
+			return -EBUSY;
+	return 0;
+}
+
 static int
 run_begin(struct ofs_device *device, void *argument)
 {
@@ -275,6 +293,14 @@ ofs_device_archive_move(struct ofs_device *device, uint32_t write, uint32_t tena
 	if (rc == 0)
 		await_end(device, &call);
 	return rc;
+}
+
+int
+ofs_device_archive_free(struct ofs_device *device, uint32_t first, uint32_t count)
+{
+	struct archive_call call = {.first = first, .count = count};
+
+	return ofs_device_call(device, run_free, &call);
 }
 
 void *

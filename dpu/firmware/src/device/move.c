@@ -20,7 +20,7 @@ begin_pass(struct ofs_device *device)
 	move->pass_found = 0;
 	move->pass_done = false;
 	move->pass_moved = stats.blocks_moved;
-	move->pass_quiet = sent == 0;
+	move->pass_quiet = sent == 0 && device->archive.flying == 0;
 	move->status.blocks_total = stats.blocks;
 	move->status.passes++;
 }

@@ -108,19 +108,33 @@ is_over(const struct ofs_device *device, uint32_t tenant, uint64_t used, uint64_
 }
 
 static void
+forget_block(struct ofs_device *device, const struct ofs_chunk_state *state, uint32_t layer)
+{
+	ofs_device_after_event(device,
+		ofs_core_block_forget(device->core, ofs_device_now_ns(device), state->tenant,
+			&state->store_key, layer));
+}
+
+static void
 forget_chunk(struct ofs_device *device, uint32_t chunk, const struct ofs_chunk_state *state)
 {
-	for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
-		uint64_t now_ns = ofs_device_now_ns(device);
+	uint32_t gone = 0;
 
+	for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
 		ofs_device_move_forget(device, &state->store_key, layer);
 		if (ofs_store_delete(device->store, &state->store_key, layer) != 0)
 			continue;
+		gone++;
 		/* A staged copy goes too, where nobody holds it: the chunk is to be free. */
-		if (ofs_core_block_drop(device->core, now_ns, chunk, layer) == 0)
+		if (ofs_core_block_drop(device->core, ofs_device_now_ns(device), chunk, layer) == 0)
 			ofs_device_act(device);
-		ofs_device_after_event(device,
-			ofs_core_block_forget(device->core, now_ns, state->tenant, &state->store_key, layer));
+		forget_block(device, state, layer);
+	}
+	/* What the core takes for stored and the store has not, as after a write that failed over an
+	 * expired block, must not stay: the chunk would be the coldest for ever, and never go. */
+	for (uint32_t layer = 0; gone < state->stored_layers && layer < device->config.core.layer_count;
+		 layer++) {
+		forget_block(device, state, layer);
 	}
 }
 

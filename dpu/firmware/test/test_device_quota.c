@@ -190,8 +190,8 @@ test_staged(void)
 	close_two(&two);
 }
 
-/* Are blocks that only the core takes for stored forgotten with their chunks, so that an append that
- * needs the room gets it? They were the coldest for ever, and the reactor looked no further. */
+/* Are blocks that only the core takes for stored forgotten with their chunks, so that an append
+ * that needs the room gets it? They were the coldest for ever, and nothing went. */
 static void
 test_lost_unnoticed(void)
 {

@@ -12,8 +12,11 @@ import pytest
 
 from offstage.testbeds.cli import run as offstage
 from offstage.testbeds.cli.paper_figures import figures_of_file
+from offstage.testbeds.lab.results.paired import Difference
+from offstage.testbeds.lab.results.summary import Interval
 from offstage.testbeds.report import write_summary
 from offstage.testbeds.report.compare.page import figures_of as figures_of_comparison
+from offstage.testbeds.report.lab.differences_page import write_differences
 from offstage.testbeds.report.lab.pareto import pareto_figure
 from offstage.testbeds.report.lab.series import view_of
 from offstage.testbeds.report.page.files import as_json, write_lab_summary, write_text
@@ -36,6 +39,16 @@ def widths_inches(folder: Path) -> set[float]:
         width, _ = struct.unpack(">II", path.read_bytes()[16:24])
         found.add(round(width / PAPER_DOTS_PER_INCH, 1))
     return found
+
+
+def difference(value: Interval | None, **own: Any) -> Difference:
+    row: dict[str, Any] = {
+        "figure": "nontrivial_hit", "workload": "generated", "buffer_over_k": 1.0,
+        "hbm_pool_over_k": 0.0, "first_run": "a", "first": "none", "second_run": "a",
+        "second": "ema", "requests": 6, "weak": False, "first_value": value,
+        "second_value": value, "difference": value,
+    }  # fmt: skip
+    return Difference(**(row | own))
 
 
 def names_of(sections: Sequence[object]) -> list[str]:
@@ -86,8 +99,11 @@ def test_an_engines_file_has_its_own_and_another_is_refused(
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "first-token.svg", "first-token.pdf", "first-token.png",
     }  # fmt: skip
-    bench.write_text('{"arms": 7}')
-    for given in (bench, tmp_path / "out", tmp_path / "nowhere"):
+    for text, given in (
+        ('{"arms": 7}', bench), ('{"arms": {"a": {"first_s": []}}}', bench),
+        ("", tmp_path / "out"), ("", tmp_path / "nowhere"),
+    ):  # fmt: skip
+        bench.write_text(text)
         capsys.readouterr()
         assert offstage(["report", str(given), "--figures", str(tmp_path / "more")]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
@@ -104,6 +120,22 @@ def test_the_same_figure_gives_the_same_bytes(lab: SimpleNamespace, tmp_path: Pa
     for kind in ("svg", "pdf", "png"):
         one, other = (paths[f"hits-over-traffic.{kind}"].read_bytes() for paths in written)
         assert one == other and len(one) > 1_000
+
+
+def test_differences_without_values_are_a_page_too(tmp_path: Path) -> None:
+    """A figure that neither side has, as hits of demands where none was non-trivial."""
+    paths = write_differences([difference(None)], tmp_path, "1")
+    assert set(paths) == {"html", "csv", "tex", "json"}
+
+
+def test_rows_of_two_workloads_and_pools_have_labels_of_their_own(tmp_path: Path) -> None:
+    value = Interval(value=0.1, low=0.0, high=0.2)
+    rows = [difference(value, workload=workload, hbm_pool_over_k=pool)
+            for workload in ("gvr", "hisparse") for pool in (0.0, 1.0)]  # fmt: skip
+    page = write_differences(rows, tmp_path, "1")["html"].read_text()
+    for workload in ("gvr", "hisparse"):
+        for pool in (0, 1):
+            assert f"{workload}, HBM pool {pool}\u00a0k" in page
 
 
 def test_names_of_plots_are_file_names_and_no_two_are_one(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
  *
  * Model: a chunk is written when more sessions than `policy.admit_named_min` have come to put it,
  * this one included; what the store has is written again as ever. Who came is remembered in a table
- * of fixed size by the store key. A chunk that falls on another's place takes it, but not from one of
- * its own session: hosts put layer by layer, and the two would begin anew with each other's every
- * put. When the other is stored, the place is free. No decision of the core: what is refused is no event of it.
- * Belongs to the reactor's thread.
+ * of fixed size by the store key. A chunk that falls on another's place takes it, but not from one
+ * of its own session: hosts put layer by layer, and each would end what the other had begun. When
+ * the other is stored, the place is free. No decision of the core: what is refused is no event of
+ * it. Belongs to the reactor's thread.
  */
 #include "internal.h"
 

@@ -88,7 +88,7 @@ class ArchivedDevice:
         arena = config.arena
         self.shape = Shape(arena.payload_bytes, arena.layers, arena.block_tokens,
                            config.store.codec)  # fmt: skip
-        self.state = State(config.archive.queue, group_of(config))
+        self.state = State(config.archive.queue, group_of(config), arena.layers)
         base = Path(secrets_beside(config.storage) or runtime_dir / "memory")
         journal = base.with_name(f"{base.name}.archive")
         self.workers = Workers(self.state, bucket, self.shape, journal, derived.ttl_s, log)
@@ -173,12 +173,12 @@ class ArchivedDevice:
 
     def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
         """As the device's. Without `keep_blocks` the bucket loses all of the tenant's too, else
-        what the store does not have any more."""
+        what the store does not have any more: that is looked up first, and then it is noted."""
         mine = self._tenants[tenant]
         if keep_blocks == 0:
             self.state.deleting_all(mine)
         purged: dict[str, int] = self._device.tenant_purge(tenant, keep_blocks)
-        if keep_blocks and mine.known and not purged["more"]:
+        if keep_blocks and not purged["more"]:
             with self.state.lock:
                 if mine not in self.state.sweeps:
                     self.state.sweeps.append(mine)

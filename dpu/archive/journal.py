@@ -2,10 +2,12 @@
 
 A delete is acknowledged when its line is on the disk; the bucket may be out of reach for days, and
 the daemon killed meanwhile: until the server has confirmed it, no start takes the object for one
-that is there. A line is `+ NAME` or `- NAME`; the file is written anew at each open.
+that is there. A line is `+ NAME` or `- NAME`; the file is written anew at each open, and emptied
+when it is long and nothing is left to delete.
 """
 
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,14 +15,18 @@ from offstage.bindings.errors import BadInput
 
 __all__ = ["Journal"]
 
+SIZE_BYTES_MAX = 1 << 20  # of a file that says nothing any more
+
 
 class Journal:
-    """Names still to delete. One thread at a time: the archive's lock."""
+    """Names still to delete. Any thread may add and take away: a lock of its own, since an `add`
+    waits for the disk and the archive's lock is the daemon's too."""
 
     def __init__(self, path: Path) -> None:
         """Read and open. BadInput where it cannot be written."""
         self.path = path
         self.names: set[str] = set()
+        self._lock = threading.Lock()
         try:
             if path.exists():
                 self._read(path.read_text(encoding="ascii", errors="replace"))
@@ -45,16 +51,21 @@ class Journal:
 
     def add(self, names: Iterable[str]) -> None:
         """They are to go; on the disk when this returns. OSError."""
-        fresh = sorted(set(names) - self.names)
-        if fresh:
-            self._write("+", fresh)
-            self.names.update(fresh)
+        with self._lock:
+            fresh = sorted(set(names) - self.names)
+            if fresh:
+                self._write("+", fresh)
+                self.names.update(fresh)
 
     def done(self, name: str) -> None:
         """It has gone. Where this line is lost it goes once more."""
-        self.names.discard(name)
-        self._file.write(f"- {name}\n")
-        self._file.flush()
+        with self._lock:
+            self.names.discard(name)
+            self._file.write(f"- {name}\n")
+            self._file.flush()
+            if not self.names and self._file.tell() > SIZE_BYTES_MAX:
+                self._file.seek(0)
+                self._file.truncate()
 
     def _write(self, mark: str, names: Iterable[str]) -> None:
         self._file.write("".join(f"{mark} {name}\n" for name in names))

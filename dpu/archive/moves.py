@@ -26,8 +26,12 @@ def send_up(state: State, bucket: Bucket, places: Places, shape: Shape, upload: 
     tenant = upload.tenant
     blocks = _read(places, shape, tenant, upload.keys)
     layers = {key: sum(1 for one, _, _ in blocks if one == key) for key in upload.keys}
-    keys = [key for key in upload.keys if layers[key]]
-    name = state.sending(upload, keys) if keys else ""
+    with state.lock:  # what the bucket has of a chunk is not replaced by less
+        had = {key: tenant.layers.get(key, shape.layers) for key in upload.keys
+               if key in tenant.known}  # fmt: skip
+    keys = [key for key in upload.keys if layers[key] > had.get(key, 0)]
+    blocks = [block for block in blocks if block[0] in keys]
+    name = state.sending(upload, keys)
     if not name:
         return
     data = pack(shape, tenant.key, int(time.time()), keys, blocks)
@@ -38,7 +42,7 @@ def send_up(state: State, bucket: Bucket, places: Places, shape: Shape, upload: 
 
 
 def _read(places: Places, shape: Shape, tenant: Tenant, keys: Sequence[bytes]) -> list[Block]:
-    """What the store has of them."""
+    """What the store has of them. OffstageError where it has some and cannot read it now."""
     names = [(key, layer) for key in keys for layer in range(shape.layers)]
     blocks: list[Block] = []
     for first in range(0, len(names), places.count):
@@ -46,6 +50,8 @@ def _read(places: Places, shape: Shape, tenant: Tenant, keys: Sequence[bytes]) -
         for (key, layer), (rc, payload) in zip(some, places.read(tenant.index, some), strict=True):
             if rc == 0:
                 blocks.append((key, layer, bytes(payload)))
+            elif rc not in (-errno.ENOENT, -errno.EBADMSG):
+                raise OffstageError("a block cannot be read now", key.hex(), errno=-rc)
     return blocks
 
 
@@ -85,7 +91,7 @@ def _write(
     were. The device is looked at first, the tables second (state.py)."""
     deletes = places.look(tenant.index, [])[1]
     with state.lock:
-        if any(tenant.known.get(key) != name for key in keys_of(name.rpartition("/")[2])):
+        if not tenant.has(name):
             return True
     for first in range(0, len(blocks), places.count):
         rcs = places.write(tenant.index, deletes, blocks[first : first + places.count])

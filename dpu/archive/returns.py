@@ -85,11 +85,16 @@ class Returns(Deletes):
 
     def turn(self) -> None:
         """Send the answers that may go."""
-        for one in list(self._returning):
-            if time.monotonic() >= one.until_s or all(each.ended for each in one.wanted):
-                self._returning.remove(one)
-                self._fill(one)
-                super().answer(one.tenant, one.route, one.reply)
+        now_s = time.monotonic()
+        waiting: list[_Held] = []
+        ready: list[_Held] = []
+        for one in self._returning:
+            go = now_s >= one.until_s or all(each.ended for each in one.wanted)
+            (ready if go else waiting).append(one)
+        self._returning = waiting  # before any answer: one that deleted something turns again
+        for one in ready:
+            self._fill(one)
+            super().answer(one.tenant, one.route, one.reply)
         super().turn()
 
     def _fill(self, held: _Held) -> None:

@@ -32,16 +32,18 @@ REFUSED = {
 FULL = ("QuotaExceeded", "InsufficientStorage", "InsufficientCapacity", "XMinioStorageFull",
         "EntityTooLarge", "507", "413")  # fmt: skip
 MISSING = ("NoSuchKey", "NoSuchVersion")
+SAID_MAX = 120  # characters of what is no S3: it may be a whole page
 MEND = {
     "the": "correct archive.key_file, or the credentials that botocore finds",
     "there": "make it, or correct archive.bucket",
     "no": "correct archive.bucket",
+    "it": "correct archive.endpoint, or what stands between",
 }
 
 
 class Failed(Exception):
-    """One call failed. `kind`: missing (no such object), full, refused (credentials, bucket), gone
-    (no answer in time, or none at all), error (whatever else the server said)."""
+    """One call failed. `kind`: missing (no such object), full, refused (credentials, bucket, no S3
+    at all), gone (no answer in time, or not all of it), error (whatever else the server said)."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -58,6 +60,7 @@ class Bucket:
             session = importlib.import_module("botocore.session")
             config = importlib.import_module("botocore.config")
             self._errors = importlib.import_module("botocore.exceptions")
+            self._parsers = importlib.import_module("botocore.parsers")
         except ImportError:
             raise Missing("botocore is not installed", "archive.bucket",
                           "pip install 'offstage[s3]'") from None  # fmt: skip
@@ -82,9 +85,9 @@ class Bucket:
 
     def check(self) -> str:
         """One listing. Empty, or why nothing answers now; BadInput for what waiting cannot mend:
-        credentials that are refused, a bucket that is not there."""
+        credentials that are refused, a bucket that is not there, something that is no S3."""
         try:
-            self._call("list_objects_v2", MaxKeys=1)
+            self._page(MaxKeys=1)
         except Failed as failed:
             if failed.kind == "refused":
                 raise BadInput(str(failed), f"{self._where} {self._options.bucket!r}",
@@ -107,6 +110,9 @@ class Bucket:
             reply["Body"].close()
         if len(data) > size_max:
             raise Failed("error", f"more than {size_max} B")
+        size = int(reply.get("ContentLength", len(data)))
+        if len(data) != size:  # a read with a limit does not see that the connection was cut
+            raise Failed("gone", f"{len(data)} B of {size} came")
         return data
 
     def delete(self, name: str) -> None:
@@ -121,11 +127,18 @@ class Bucket:
         """The names that begin so, a page at a time. Failed."""
         more: dict[str, Any] = {}
         while True:
-            page = self._call("list_objects_v2", Prefix=prefix, **more)
+            page = self._page(Prefix=prefix, **more)
             yield from (str(one["Key"]) for one in page.get("Contents", ()))
             if not page.get("IsTruncated"):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _page(self, **arguments: Any) -> Any:
+        """Of a listing. Any XML parses as an empty one: each must say whether more follows."""
+        page = self._call("list_objects_v2", **arguments)
+        if "IsTruncated" not in page:
+            raise Failed("refused", "it answers no S3: its listing is none")
+        return page
 
     def _call(self, method: str, **arguments: Any) -> Any:
         try:
@@ -137,6 +150,9 @@ class Bucket:
         except self._errors.ParamValidationError as error:
             text = " ".join(str(error).split())
             raise Failed("refused", f"no server has a bucket of that name ({text})") from None
+        except self._parsers.ResponseParserError as error:
+            text = " ".join(str(error).split())[:SAID_MAX]
+            raise Failed("refused", f"it answers no S3: {text}") from None
         except (OSError, self._errors.BotoCoreError) as error:
             raise Failed("gone", " ".join(str(error).split())) from None
 

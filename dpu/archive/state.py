@@ -6,6 +6,10 @@ ended. Every queue has a bound: what a full one does not take is dropped and cou
 be had again: a chunk is archived when its next session ends, and one that does not come back is
 computed. A chunk that is deleted leaves the tables before the device is told, so that whoever looks
 at the device first and here second sees no chunk that was deleted in between.
+
+Until the bucket has been listed nobody knows which objects a deleted chunk is in. Its delete is
+noted as that of an object with this chunk alone, that of all chunks as one of the tenant's folder:
+the listing takes these as orders for whatever it finds, and they outlast a restart before it.
 """
 
 import threading
@@ -22,24 +26,57 @@ COUNTS = ("bytes_up", "bytes_down", "chunks_up", "chunks_down", "objects_deleted
           "damaged", "dropped")  # fmt: skip
 
 
-@dataclass
+@dataclass(eq=False)
 class Tenant:
     """One tenant's part: its number in the device, its folder in the bucket, the key of its sums.
 
     `known`: the object that each store key is in; `layers`: how many it has of the chunk, where
-    that was seen."""
+    that was seen; `others`: further objects with the chunk, which go with it; `is_listed`: whether
+    these say all that the bucket has."""
 
     index: int
     folder: str
     key: bytes
     known: dict[bytes, str] = field(default_factory=dict)
     layers: dict[bytes, int] = field(default_factory=dict)
+    others: dict[bytes, set[str]] = field(default_factory=dict)
+    is_listed: bool = False
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
+
+    def objects(self, key: bytes) -> set[str]:
+        """All that have this chunk."""
+        first = {self.known[key]} if key in self.known else set()
+        return first | self.others.get(key, set())
+
+    def has(self, name: str) -> bool:
+        """Whether this object is there and is to stay."""
+        return all(name in self.objects(key) for key in keys_of(name[len(self.folder) :]))
+
+    def add(self, key: bytes, name: str) -> None:
+        """The chunk comes from this object from now on."""
+        rest = self.objects(key) - {name}
+        self.known[key] = name
+        if rest:
+            self.others[key] = rest
+
+    def remove(self, key: bytes, name: str) -> None:
+        """This object has the chunk no more; another may."""
+        rest = self.objects(key) - {name}
+        self.others.pop(key, None)
+        if self.known.get(key) == name:
+            del self.known[key]
+            self.layers.pop(key, None)
+            if rest:
+                self.known[key] = min(rest)
+        rest.discard(self.known.get(key, ""))
+        if rest:
+            self.others[key] = rest
 
 
 @dataclass(eq=False)
 class Upload:
-    """Chunks that follow each other, to be one object. `name`: once it is being sent."""
+    """Chunks that follow each other, to be one object. `name`: of an object that a try has sent,
+    or is sending: whether the server has it is not known."""
 
     tenant: Tenant
     keys: list[bytes]
@@ -61,9 +98,9 @@ class Return:
 class State:
     """The tables. `lock` is held by whoever touches a field that has no call here."""
 
-    def __init__(self, queue_max: int, group: int) -> None:
-        """`queue_max` uploads may wait; an object has up to `group` chunks."""
-        self._queue_max, self._group = queue_max, group
+    def __init__(self, queue_max: int, group: int, layers: int) -> None:
+        """`queue_max` uploads may wait; an object has up to `group` chunks, of `layers` each."""
+        self._queue_max, self._group, self._layers = queue_max, group, layers
         self.lock = threading.RLock()
         self.uploads: deque[Upload] = deque()
         self.active: set[Upload] = set()
@@ -74,11 +111,27 @@ class State:
         self.sweeps: deque[Tenant] = deque()
 
     def listed(self, tenant: Tenant, names: Iterable[str], gone: set[str]) -> None:
-        """What the bucket holds of a tenant, but for what is to be deleted."""
+        """What the bucket holds of a tenant, but for what is to be deleted: `gone`, the journal's,
+        and what is not in it yet. Objects that only stand-ins of those speak of are noted here."""
         with self.lock:
+            leaving = set(gone) | {name for one, name in self.unnoted if one is tenant}
+            alone = [keys_of(name[len(tenant.folder) :]) for name in leaving
+                     if name.startswith(tenant.folder)]  # fmt: skip
+            dead = {keys[0] for keys in alone if len(keys) == 1}
             for name in names:
-                for key in keys_of(name.rpartition("/")[2]) if name not in gone else ():
-                    tenant.known.setdefault(key, name)
+                keys = keys_of(name[len(tenant.folder) :])
+                if not keys or name in leaving:
+                    continue
+                if tenant.folder in leaving or not dead.isdisjoint(keys):
+                    self.unnoted.append((tenant, name))
+                    continue
+                for key in keys:
+                    tenant.add(key, name)
+            tenant.is_listed = True
+            for upload in self.uploads:
+                if upload.tenant is tenant:
+                    upload.keys = [key for key in upload.keys if key not in tenant.known]
+            self.uploads = deque(one for one in self.uploads if one.keys)
 
     def closed(self, tenant: Tenant, keys: Sequence[bytes], after_s: float) -> None:
         """A session with these chunks, in order, has ended and keeps them."""
@@ -87,13 +140,29 @@ class State:
                     for key in one.keys}  # fmt: skip
             for first in range(0, len(keys), self._group):
                 fresh = [key for key in dict.fromkeys(keys[first : first + self._group])
-                         if key not in tenant.known and key not in busy]  # fmt: skip
+                         if self._lacks(tenant, key) and key not in busy]  # fmt: skip
                 if not fresh:
                     continue
                 if len(self.uploads) >= self._queue_max:
-                    lost = self.uploads.popleft()
-                    lost.tenant.counts["dropped"] += len(lost.keys)
+                    self.give_up(self.uploads.popleft())
                 self.uploads.append(Upload(tenant, fresh, after_s))
+
+    def _lacks(self, tenant: Tenant, key: bytes) -> bool:
+        """Whether the bucket has less than all layers, as far as that was seen."""
+        return key not in tenant.known or tenant.layers.get(key, self._layers) < self._layers
+
+    def give_up(self, upload: Upload) -> None:
+        """It goes no more, before the next session with these chunks ends."""
+        with self.lock:
+            upload.tenant.counts["dropped"] += len(upload.keys)
+            self._forget(upload)
+
+    def _forget(self, upload: Upload) -> None:
+        """What a try may have left in the bucket is to go, unless the tables name it: they alone
+        know what a delete has to reach."""
+        if upload.name and not upload.tenant.has(upload.name):
+            self.unnoted.append((upload.tenant, upload.name))
+        upload.name = ""
 
     def wanted(self, tenant: Tenant, missing: Iterable[tuple[bytes, int]]) -> list[Return]:
         """The returns of what the bucket has of (store key, layers that are there)."""
@@ -115,22 +184,30 @@ class State:
         """These chunks are about to be deleted for good."""
         with self.lock:
             gone = set(keys)
-            self.condemn(tenant, {tenant.known[key] for key in gone if key in tenant.known})
-            for upload in (*self.uploads, *self.active):
-                if upload.tenant is tenant and gone & set(upload.keys):
-                    self._condemn_upload(upload, gone)
-            self.uploads = deque(one for one in self.uploads if one.keys)
+            if not tenant.is_listed:
+                self.unnoted += [(tenant, tenant.folder + name_of([key])) for key in gone]
+            self._delete(tenant, gone)
 
     def deleting_all(self, tenant: Tenant) -> None:
         """Every chunk of the tenant is."""
         with self.lock:
             queued = {key for one in (*self.uploads, *self.active) if one.tenant is tenant
                       for key in one.keys}  # fmt: skip
-            self.deleting(tenant, {*tenant.known, *queued})
+            if not tenant.is_listed:
+                self.unnoted.append((tenant, tenant.folder))
+            self._delete(tenant, {*tenant.known, *queued})
+
+    def _delete(self, tenant: Tenant, gone: set[bytes]) -> None:
+        self.condemn(tenant, {name for key in gone for name in tenant.objects(key)})
+        for upload in (*self.uploads, *self.active):
+            if upload.tenant is tenant and gone & set(upload.keys):
+                self._condemn_upload(upload, gone)
+        self.uploads = deque(one for one in self.uploads if one.keys)
 
     def _condemn_upload(self, upload: Upload, gone: set[bytes]) -> None:
         if upload not in self.active:
             upload.keys = [key for key in upload.keys if key not in gone]
+            self._forget(upload)
             return
         upload.condemned = True
         if upload.name:  # it may be there already, or soon
@@ -140,29 +217,32 @@ class State:
         """These objects are to go; none of their chunks is there any more."""
         with self.lock:
             for name in names:
-                for key in keys_of(name.rpartition("/")[2]):
-                    if tenant.known.get(key) == name:
-                        del tenant.known[key]
-                        tenant.layers.pop(key, None)
+                for key in keys_of(name[len(tenant.folder) :]):
+                    tenant.remove(key, name)
                 self.unnoted.append((tenant, name))
 
     def sending(self, upload: Upload, keys: list[bytes]) -> str:
-        """The name under which it is sent now; empty where it is not to be: deleted, or one of
-        that name still has to go (it is archived when its next session ends)."""
-        name = upload.tenant.folder + name_of(keys)
+        """The name under which it is sent now; empty where it is not to be: no keys are left of
+        it, it was deleted, or one of that name still has to go (it is archived when its next
+        session ends)."""
+        name = upload.tenant.folder + name_of(keys) if keys else ""
         with self.lock:
+            if upload.condemned:
+                return ""
+            if upload.name != name:
+                self._forget(upload)
             if name in self.leaving or any(one == name for _, one in self.unnoted):
                 upload.tenant.counts["dropped"] += len(keys)
-            elif not upload.condemned:
-                upload.name = name
-            return upload.name
+                name = ""
+            upload.name = name
+            return name
 
     def sent(self, upload: Upload, layers: dict[bytes, int]) -> None:
         """The bucket has it, with so many layers of each chunk."""
         with self.lock:
             if not upload.condemned:
                 for key, count in layers.items():
-                    upload.tenant.known[key] = upload.name
+                    upload.tenant.add(key, upload.name)
                     upload.tenant.layers[key] = count
 
     def end_return(self, one: Return) -> None:

@@ -1,9 +1,10 @@
 """The archive's threads: so many as `archive.connections`, and one that writes the journal.
 
-A worker takes what is most urgent: the listing at the start, then what hosts wait for, then
-deletes, then uploads. A server that does not answer, is full or refuses is left alone for a while,
-a second at first and a minute at most: uploads and deletes wait, and chunks that were to come back
-are misses at once. What waits is bounded; nothing that fails here touches the store.
+A worker takes what is most urgent: the listing at the start, then what a purge that keeps some has
+left to look up, since its answer waits, then what hosts wait for, deletes, uploads. A server that
+does not answer, is full or refuses is left alone for a while, a second at first and a minute at
+most: uploads and deletes wait, and chunks that were to come back are misses at once. What waits is
+bounded; nothing that fails here touches the store.
 """
 
 import threading
@@ -25,6 +26,7 @@ __all__ = ["Workers"]
 
 AWAY_S, AWAY_S_MAX = 1.0, 60.0
 LOOK_S = 0.5
+AGAIN_S = 1.0  # where the store could not be read
 TRIES = 5  # of an object that the server answers an error to
 Job = Callable[[Places], None]
 
@@ -42,9 +44,9 @@ class Workers:
         state.leaving = self._journal.names
         self._tenants: list[Tenant] = []
         self._deletes: deque[tuple[Tenant, str]] = deque()
-        self._listing = self._listed = False
+        self._listing = self._listed = self._sweeping = False
         self._stopping = False
-        self._away_s, self._until_s = AWAY_S, 0.0
+        self._away_s, self._until_s, self._sweep_s = AWAY_S, 0.0, 0.0
         self._wake = threading.Condition(state.lock)
         self._threads: list[threading.Thread] = []
 
@@ -75,9 +77,10 @@ class Workers:
             return len(self._journal.names) + len(self._state.unnoted)
 
     def noted(self, tenant: Tenant) -> bool:
-        """Whether what the tenant has deleted is in the journal."""
-        with self._state.lock:
-            return not any(one is tenant for one, _ in self._state.unnoted)
+        """Whether what the tenant has deleted is in the journal, and all of it is known."""
+        state = self._state
+        with state.lock:
+            return tenant not in state.sweeps and not any(one is tenant for one, _ in state.unnoted)
 
     @property
     def _busy(self) -> bool:
@@ -131,7 +134,7 @@ class Workers:
             return False
         with self._wake:
             del self._state.unnoted[: len(some)]
-            self._deletes.extend(some)
+            self._deletes.extend(dict.fromkeys(some))
             self._wake.notify_all()
         return True
 
@@ -149,12 +152,18 @@ class Workers:
             assert job is not None
             try:
                 job(places)
-            except Exception as error:
+            except Exception as error:  # a mistake of ours: not at once again
                 self._log.error("archive_job_failed", error=repr(error))
+                self._failed(None, Failed("error", repr(error)))
 
     def _next(self) -> Job | None:
         """The most urgent that can be done now. Under the lock."""
         state, now_s = self._state, time.monotonic()
+        if self._listed and state.sweeps:  # asks no server; returns wait, which it may forbid
+            if self._sweeping or now_s < self._sweep_s:
+                return None
+            swept, self._sweeping = state.sweeps[0], True
+            return lambda places: self._sweep(places, swept)
         if now_s < self._until_s:
             return None
         if not self._listed:
@@ -165,12 +174,11 @@ class Workers:
         if state.returns:
             one = state.returns.popleft()
             return lambda places: self._return(places, one)
-        if self._deletes:
-            tenant, name = self._deletes.popleft()
-            return lambda places: self._delete(tenant, name)
-        if state.sweeps:
-            swept = state.sweeps.popleft()
-            return lambda places: self._sweep(places, swept)
+        sending = {one.name for one in state.active}
+        for entry in self._deletes:
+            if entry[1] not in sending:  # else once what sends it has ended
+                self._deletes.remove(entry)
+                return lambda places: self._delete(*entry)
         for upload in state.uploads:
             if upload.after_s <= now_s:
                 state.uploads.remove(upload)
@@ -183,6 +191,7 @@ class Workers:
             for tenant in self._tenants:
                 names = list(self._bucket.names(tenant.folder))
                 self._state.listed(tenant, names, self._journal.names)
+            self._await_notes()
             self._listed = True
             self._log.info("archive_listed", chunks=sum(len(one.known) for one in self._tenants))
         except Failed as failed:
@@ -190,6 +199,12 @@ class Workers:
         finally:
             self._listing = False
             self.wake()
+
+    def _await_notes(self) -> None:
+        """What the listing condemned is noted before the stand-ins that spoke of it may go."""
+        with self._wake:
+            while self._state.unnoted and not self._stopping:
+                self._wake.wait(LOOK_S)
 
     def _return(self, places: Places, one: Return) -> None:
         try:
@@ -208,51 +223,60 @@ class Workers:
             self.wake()
 
     def _delete(self, tenant: Tenant, name: str) -> None:
-        with self._state.lock:
-            if any(one.name == name for one in self._state.active):
-                self._deletes.append((tenant, name))  # once what sends it has ended
-                return
         try:
-            self._bucket.delete(name)
+            if name != tenant.folder:  # which stood for what the listing found
+                self._bucket.delete(name)
         except Failed as failed:
             with self._state.lock:
                 self._deletes.appendleft((tenant, name))
             self._failed(tenant, failed)
             return
-        with self._state.lock:
-            self._journal.done(name)
+        self._journal.done(name)
         tenant.counts["objects_deleted"] += 1
         self._well()
 
     def _sweep(self, places: Places, tenant: Tenant) -> None:
-        """What a purge left in the store is what stays here too."""
-        with self._state.lock:
-            keys = list(tenant.known)
-        there = look(places, self._shape, tenant, keys)
-        self._state.deleting(tenant, [key for key, count in zip(keys, there, strict=True)
-                                      if count == 0])  # fmt: skip
-        self.wake()
+        """What a purge left in the store is what stays here too, and of what is being sent."""
+        state = self._state
+        try:
+            with state.lock:
+                sending = {key for one in state.active if one.tenant is tenant for key in one.keys}
+                keys = list(sending.union(tenant.known))
+            there = look(places, self._shape, tenant, keys)
+            with state.lock:
+                state.deleting(tenant, [key for key, count in zip(keys, there, strict=True)
+                                        if count == 0])  # fmt: skip
+                state.sweeps.remove(tenant)
+        except OffstageError as error:  # the store moves, or is being closed
+            self._log.warning("archive_sweep_failed", error=str(error))
+            self._sweep_s = time.monotonic() + LOOK_S
+        finally:
+            self._sweeping = False
+            self.wake()
 
     def _upload(self, places: Places, upload: Upload) -> None:
-        again = False
+        ended = again = False
         try:
             send_up(self._state, self._bucket, places, self._shape, upload)
+            ended = True
             self._well()
         except Failed as failed:
             upload.tries += 1
             again = failed.kind in ("gone", "refused") or upload.tries < TRIES
             self._failed(upload.tenant, failed)
         except OffstageError as error:  # the store moves, or is being closed
+            upload.tries += 1
+            again = upload.tries < TRIES
+            upload.after_s = time.monotonic() + AGAIN_S
             upload.tenant.counts["errors"] += 1
             self._log.warning("archive_upload_failed", error=str(error))
         finally:
             with self._wake:
                 self._state.active.discard(upload)
-                upload.name = ""
                 if again and not upload.condemned:
                     self._state.uploads.appendleft(upload)
-                elif upload.tries:
-                    upload.tenant.counts["dropped"] += len(upload.keys)
+                elif not ended and not upload.condemned:
+                    self._state.give_up(upload)
                 self._wake.notify_all()
 
     # ---- how the server does ----

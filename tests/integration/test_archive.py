@@ -7,7 +7,6 @@ installed; what no server does on command is asked of a small one in memory.
 import random
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,6 +210,23 @@ def test_other_bytes_are_no_blocks(tmp_path: Path, tiny: TinyS3) -> None:
         assert not {*names[:3], names[4]} & set(tiny.objects)
 
 
+def test_a_connection_that_is_cut_costs_no_object(tmp_path: Path, tiny: TinyS3) -> None:
+    """Half of an object comes, and the server goes away: is it no damage, and asked for again?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    with daemon(tmp_path, **more) as tier:
+        write(tier, 1)
+        settled(tier)
+        kill(tier)
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        tiny.cut = 1
+        assert stored(tier, 1) < BLOCKS
+        settled(tier)
+        assert archived(tier)["damaged"] == 0 and len(tiny.objects) == CHUNKS // GROUP
+        assert stored(tier, 1) == BLOCKS
+
+
 def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
     """Objects that take long to come: does the answer go after `archive.wait`, and are they there
     for the next session?"""
@@ -340,6 +356,14 @@ def test_a_bad_archive_is_one_line(
     assert not (tmp_path / "s.ofs").exists()
 
 
+def test_what_is_no_s3_is_one_line(tmp_path: Path, tiny: TinyS3) -> None:
+    """A web server, a proxy, a login page: is it refused at the start, where its page is XML, which
+    is no empty bucket?"""
+    tiny.page = b"<html></html>"
+    refused(serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")),
+            "no S3", "archive.endpoint")  # fmt: skip
+
+
 def test_keys_that_others_can_read(tmp_path: Path, tiny: TinyS3) -> None:
     """Is a key file that is not private refused, and one with a single word?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
@@ -362,11 +386,17 @@ def test_a_server_that_is_gone_at_the_start_is_waited_for(tmp_path: Path, tiny: 
         assert archived(tier)["chunks"] == CHUNKS
 
 
-def test_a_daemon_without_an_archive_loads_no_client(tmp_path: Path) -> None:
-    """Is botocore in a process that uses none?"""
+def threads(tier: Tier) -> int:
+    return len(list(Path(f"/proc/{tier.process.pid}/task").iterdir()))
+
+
+def test_a_daemon_without_an_archive_loads_no_client(tmp_path: Path, tiny: TinyS3) -> None:
+    """Is botocore in a process that uses none, and does it run none of the archive's threads?"""
     with daemon(tmp_path) as tier:
-        maps = Path(f"/proc/{tier.process.pid}/maps").read_text()
-        assert "botocore" not in maps
-        assert not [one for one in threading.enumerate() if one.name.startswith("ofs-archive")]
+        without = threads(tier)
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        assert threads(tier) > without
     code = "import sys; import offstage.dpu.daemon; assert 'botocore' not in sys.modules"
     subprocess.run([ENTRY[0], "-c", code], check=True)

@@ -7,6 +7,7 @@ to answer errors, to take its time, to hand out other bytes. It looks at no sign
 import threading
 import time
 import urllib.parse
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
@@ -20,13 +21,16 @@ PAGE = 5  # names of one page, so that every listing has several
 
 class TinyS3:
     """Serves from `with` to its end. `objects`: name to bytes. `fail`: (status, code) for every
-    call, `fail_puts` for puts; `delay_s` of each."""
+    call, `fail_puts` for puts; `delay_s` of each; `cut`: so many objects are sent but for their
+    second half; `page`: the answer to every call, as of a server that is something else."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.fail: tuple[int, str] | None = None
         self.fail_puts: tuple[int, str] | None = None
         self.delay_s = 0.0
+        self.cut = 0
+        self.page = b""
         self.calls: list[str] = []
 
     def __enter__(self) -> Self:
@@ -46,6 +50,17 @@ class TinyS3:
         self._server.server_close()
 
 
+def _listing(objects: Iterable[str], query: dict[str, str]) -> bytes:
+    after = query.get("continuation-token", "")
+    names = sorted(one for one in objects if one > after
+                   and one.startswith(query.get("prefix", "")))  # fmt: skip
+    page, more = names[:PAGE], len(names) > PAGE
+    text = "".join(f"<Contents><Key>{escape(one)}</Key></Contents>" for one in page)
+    text += f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+    text += f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if more else ""
+    return f"<ListBucketResult>{text}</ListBucketResult>".encode()
+
+
 def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -61,9 +76,11 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
             if self._fails(tiny.fail):
                 return
             if "list-type" in self._query:
-                self._list()
+                self._send(200, _listing(tiny.objects, self._query))
             elif self._name in tiny.objects:
-                self._send(200, tiny.objects[self._name])
+                self.close_connection = tiny.cut > 0
+                tiny.cut -= self.close_connection
+                self._send(200, tiny.objects[self._name], 2 if self.close_connection else 1)
             else:
                 self._error(404, "NoSuchKey")
 
@@ -78,9 +95,11 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
             bucket = self.path.split("?")[0].lstrip("/").split("/")[0]
             if how is None and bucket != BUCKET:
                 how = (404, "NoSuchBucket")
-            if how is not None:
+            if tiny.page:
+                self._send(200, tiny.page)
+            elif how is not None:
                 self._error(*how)
-            return how is not None
+            return bool(tiny.page) or how is not None
 
         @property
         def _name(self) -> str:
@@ -91,24 +110,14 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
         def _query(self) -> dict[str, str]:
             return dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))
 
-        def _list(self) -> None:
-            after = self._query.get("continuation-token", "")
-            names = sorted(one for one in tiny.objects if one > after
-                           and one.startswith(self._query.get("prefix", "")))  # fmt: skip
-            page, more = names[:PAGE], len(names) > PAGE
-            text = "".join(f"<Contents><Key>{escape(one)}</Key></Contents>" for one in page)
-            text += f"<IsTruncated>{str(more).lower()}</IsTruncated>"
-            text += f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if more else ""
-            self._send(200, f"<ListBucketResult>{text}</ListBucketResult>".encode())
-
         def _error(self, status: int, code: str) -> None:
             self._send(status, f"<Error><Code>{code}</Code></Error>".encode())
 
-        def _send(self, status: int, data: bytes) -> None:
+        def _send(self, status: int, data: bytes, part: int = 1) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            self.wfile.write(data[: len(data) // part])
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -66,7 +66,7 @@ def test_the_journal_outlives_its_writer_but_for_half_a_line(tmp_path: Path) -> 
 
 
 def test_a_full_queue_drops_the_oldest_and_counts() -> None:
-    state, tenant = State(queue_max=2, group=2), Tenant(0, "t/", KEY)
+    state, tenant = State(queue_max=2, group=2, layers=3), Tenant(0, "t/", KEY)
     state.closed(tenant, [bytes([n]) * 16 for n in range(8)], 0.0)
     assert [one.keys[0][0] for one in state.uploads] == [4, 6]
     assert tenant.counts["dropped"] == 4
@@ -75,7 +75,8 @@ def test_a_full_queue_drops_the_oldest_and_counts() -> None:
 def test_a_chunk_is_sent_once_and_a_deleted_one_never() -> None:
     """Groups of a chain go up once; what is deleted leaves queue and tables, and is noted where it
     may be in the bucket."""
-    state, tenant = State(queue_max=9, group=2), Tenant(0, "t/", KEY)
+    state, tenant = State(queue_max=9, group=2, layers=3), Tenant(0, "t/", KEY)
+    tenant.is_listed = True
     state.closed(tenant, KEYS, 0.0)
     state.closed(tenant, KEYS, 0.0)
     assert [one.keys for one in state.uploads] == [KEYS[:2], KEYS[2:]]

@@ -1,0 +1,283 @@
+"""Does what is deleted stay so, and what is archived become whole, whatever fails on the way?
+
+The archive's tables and workers over a bucket and a store that are dictionaries.
+"""
+
+import errno
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offstage.bindings.errors import OffstageError
+from offstage.dpu import protocol as p
+from offstage.dpu.archive import workers as workers_module
+from offstage.dpu.archive.device import Wanted
+from offstage.dpu.archive.format import Shape, name_of, object_key, unpack
+from offstage.dpu.archive.journal import SIZE_BYTES_MAX, Journal
+from offstage.dpu.archive.returns import Returns
+from offstage.dpu.archive.s3 import Failed
+from offstage.dpu.archive.state import Return, State, Tenant, Upload
+from offstage.dpu.archive.workers import Workers
+
+SHAPE = Shape(payload_bytes=64, layers=3, block_tokens=64)
+KEY = object_key(b"k" * 16)
+KEYS = [bytes([n]) * 16 for n in range(1, 5)]
+ALL = "t/" + name_of(KEYS)
+WAIT_S = 30.0
+
+
+class Store:
+    """As Places. `rcs` of the next reads; `there`: how many layers of each chunk."""
+
+    count = 4
+
+    def __init__(self) -> None:
+        self.rcs: list[int] = []
+        self.there = dict.fromkeys(KEYS, 3)
+
+    def read(self, tenant: int, names: Sequence[tuple[bytes, int]]) -> list[tuple[int, bytes]]:
+        rc = self.rcs.pop() if self.rcs else 0
+        return [(rc, b"x" * 64) if layer < self.there[key] else (-errno.ENOENT, b"")
+                for key, layer in names]  # fmt: skip
+
+    def look(self, tenant: int, keys: Sequence[bytes]) -> tuple[list[int], int]:
+        return [self.there[key] for key in keys], 0
+
+
+class Objects:
+    """As Bucket. `away`: nothing answers; `after`: a put fails so once the object is there."""
+
+    def __init__(self) -> None:
+        self.names_: dict[str, bytes] = {}
+        self.away = False
+        self.after = ""
+
+    def _ask(self) -> None:
+        if self.away:
+            raise Failed("gone", "away")
+
+    def names(self, prefix: str) -> Iterator[str]:
+        self._ask()
+        return iter([name for name in self.names_ if name.startswith(prefix)])
+
+    def put(self, name: str, data: bytes) -> None:
+        self._ask()
+        self.names_[name] = data
+        if self.after:
+            raise Failed(self.after, "after all")
+
+    def delete(self, name: str) -> None:
+        self._ask()
+        self.names_.pop(name, None)
+
+
+class Bed:
+    """Workers over both; `start` is a start of the daemon, `kill` its end at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bucket, self.store = folder, Objects(), Store()
+        self.log: Any = SimpleNamespace(**dict.fromkeys(("info", "warning", "error"), _silent))
+
+    def start(self) -> None:
+        self.state, self.tenant = State(9, 4, SHAPE.layers), Tenant(0, "t/", KEY)
+        bucket: Any = self.bucket
+        self.workers = Workers(self.state, bucket, SHAPE, self.folder / "j", 0, self.log)
+        places: Any = self.store
+        self.workers.start([self.tenant], [places, places])
+
+    def kill(self) -> None:
+        self.workers.close(0.0)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + WAIT_S
+        while not true():
+            assert time.monotonic() < until_s
+            self.workers.wake()
+            time.sleep(0.005)
+
+    def settled(self) -> None:
+        """The bucket is listed and nothing waits."""
+        def quiet() -> bool:
+            with self.state.lock:
+                return not (self.workers.away or self.state.active or self.state.uploads
+                            or self.workers.deletes_waiting)  # fmt: skip
+
+        self.until(quiet)
+
+
+def _silent(*_: object, **__: object) -> None:
+    pass
+
+
+def _refuse(_: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
+
+
+@pytest.fixture
+def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    for name in ("AWAY_S", "AWAY_S_MAX", "LOOK_S", "AGAIN_S"):
+        monkeypatch.setattr(workers_module, name, 0.01)
+    one = Bed(tmp_path)
+    yield one
+    one.kill()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_delete_before_the_listing_reaches_the_bucket(
+    bed: Bed, restart: bool, everything: bool
+) -> None:
+    """The server is away since the start when a chunk, or all of them, is deleted; the daemon may
+    be killed before it comes. Another daemon's objects, in a folder of this one's, stay."""
+    first, second = "t/" + name_of(KEYS[:2]), "t/" + name_of(KEYS[2:])
+    foreign = "t/u/" + name_of(KEYS)
+    bed.bucket.names_ = dict.fromkeys((first, second, foreign), b"")
+    bed.bucket.away = True
+    bed.start()
+    if everything:
+        bed.state.deleting_all(bed.tenant)
+    else:
+        bed.state.deleting(bed.tenant, KEYS[:1])
+    assert bed.workers.deletes_waiting
+    bed.until(lambda: bed.workers.noted(bed.tenant))
+    if restart:
+        bed.kill()
+        bed.start()
+    bed.bucket.away = False
+    bed.settled()
+    assert set(bed.bucket.names_) == ({foreign} if everything else {second, foreign})
+    assert set(bed.tenant.known) == (set() if everything else set(KEYS[2:]))
+    assert Journal(bed.folder / "j").names == set()
+
+
+def test_a_stand_in_stays_until_what_it_spoke_of_is_noted(bed: Bed) -> None:
+    """The journal refuses after the listing: may the line that condemned the object go?"""
+    bed.bucket.names_ = {ALL: b""}
+    first = Journal(bed.folder / "j")
+    first.add(["t/" + name_of(KEYS[:1])])
+    first.close()
+    bed.bucket.away = True
+    bed.start()
+    journal: Any = bed.workers._journal
+    add, journal.add = journal.add, _refuse
+    bed.bucket.away = False
+    bed.until(lambda: bed.tenant.is_listed)
+    time.sleep(0.1)  # for a worker to be too early
+    assert journal.names == {"t/" + name_of(KEYS[:1])} and set(bed.bucket.names_) == {ALL}
+    journal.add = add
+    bed.settled()
+    assert not bed.bucket.names_ and not journal.names
+
+
+@pytest.mark.parametrize("how", ["gone", "error"])
+def test_a_put_that_failed_and_is_there_goes_with_its_chunk(bed: Bed, how: str) -> None:
+    """The server keeps the object and does not say so: does a delete of one chunk reach it, and is
+    one that is given up taken away?"""
+    bed.start()
+    bed.settled()
+    bed.bucket.after = how
+    bed.state.closed(bed.tenant, KEYS, 0.0)
+    if how == "gone":
+        bed.until(lambda: ALL in bed.bucket.names_)
+        bed.state.deleting(bed.tenant, KEYS[:1])
+        bed.bucket.after = ""
+    else:
+        bed.until(lambda: bed.tenant.counts["dropped"] == 4)
+    bed.settled()
+    assert set(bed.bucket.names_) == ({"t/" + name_of(KEYS[1:])} if how == "gone" else set())
+
+
+def test_one_that_the_full_queue_pushes_out_is_taken_away() -> None:
+    state, tenant = State(1, 4, 3), Tenant(0, "t/", KEY)
+    state.uploads.append(Upload(tenant, KEYS[:2], name="t/" + name_of(KEYS[:2])))
+    state.closed(tenant, KEYS[2:], 0.0)
+    assert state.unnoted == [(tenant, "t/" + name_of(KEYS[:2]))] and len(state.uploads) == 1
+
+
+def test_what_the_listing_finds_is_not_sent_and_a_delete_reaches_every_object() -> None:
+    """A session closes before the listing; two objects have the same chunk."""
+    state, tenant = State(9, 4, 3), Tenant(0, "t/", KEY)
+    first, third = "t/" + name_of(KEYS[:2]), "t/" + name_of(KEYS[1:3])
+    state.closed(tenant, KEYS, 0.0)
+    state.listed(tenant, [first, third], set())
+    assert [one.keys for one in state.uploads] == [KEYS[3:]]
+    assert tenant.has(first) and tenant.has(third)
+    state.deleting(tenant, KEYS[:1])
+    assert tenant.known == dict.fromkeys(KEYS[1:3], third) and not tenant.others
+    state.listed(tenant, [first, third], set())  # it is in no journal yet
+    assert not tenant.has(first)
+    tenant.add(KEYS[1], first)
+    state.deleting(tenant, KEYS[1:2])
+    assert {name for _, name in state.unnoted} == {first, third} and tenant.known == {}
+
+
+def test_a_purge_is_noted_while_the_server_is_away(bed: Bed) -> None:
+    """What the store lost by it leaves the tables and is in the journal before it is said so."""
+    bed.bucket.names_ = {"t/" + name_of(KEYS[:2]): b"", "t/" + name_of(KEYS[2:]): b""}
+    bed.start()
+    bed.settled()
+    bed.bucket.away = True
+    bed.workers._until_s = time.monotonic() + 3600
+    bed.store.there[KEYS[0]] = 0
+    with bed.state.lock:
+        bed.state.sweeps.append(bed.tenant)
+        assert not bed.workers.noted(bed.tenant)
+    bed.until(lambda: bed.workers.noted(bed.tenant))
+    assert Journal(bed.folder / "j").names == {"t/" + name_of(KEYS[:2])}
+    assert set(bed.tenant.known) == set(KEYS[2:])
+
+
+def test_an_upload_becomes_whole_and_never_less(bed: Bed) -> None:
+    """The store cannot be read at first, then has one layer, all, two: what has the bucket?"""
+    def layers() -> int:
+        _, blocks = unpack(SHAPE, KEY, name_of(KEYS), bed.bucket.names_[ALL])
+        return len(blocks) // len(KEYS)
+
+    bed.start()
+    bed.settled()
+    bed.store.rcs = [-errno.EIO]
+    for there, has in ((1, 1), (3, 3), (2, 3)):
+        bed.store.there = dict.fromkeys(KEYS, there)
+        bed.state.closed(bed.tenant, KEYS, 0.0)
+        bed.settled()
+        assert layers() == has
+    assert bed.tenant.counts["errors"] == 1 and bed.tenant.counts["dropped"] == 0
+
+
+def test_two_answers_that_end_at_once_and_deleted_something() -> None:
+    """Each is sent once, though the answer to a delete makes another turn of its own."""
+    def look(*_: object) -> None:
+        raise OffstageError("no reactor")
+
+    device: Any = SimpleNamespace(wanted=[], look=look, wiped=lambda *_: (True, 1, 0))
+    config: Any = SimpleNamespace(storage=SimpleNamespace(io_timeout_ns=10**9),
+                                  archive=SimpleNamespace(wait_ns=10**12))  # fmt: skip
+    sent: list[bytes] = []
+    log: Any = None
+    held = Returns(config, device, lambda route, _: sent.append(route), log)
+    coming = Return(Tenant(0, "t/", KEY), ALL)
+    opened = p.SessionsOpened(id=1, sessions=[], keys=[], stored_layers=[])
+    for route in (b"a", b"b"):
+        device.wanted = [Wanted(coming.tenant, KEYS, [coming], 0)]
+        held.answer(0, route, opened)
+    held.turn()
+    assert sent == []
+    coming.ended = True
+    held.turn()
+    held.turn()
+    assert sorted(sent) == [b"a", b"b"]
+
+
+def test_a_long_journal_with_nothing_left_is_emptied(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    names = [f"{n:0200}" for n in range(SIZE_BYTES_MAX // 200)]
+    journal.add(names)
+    for name in names:
+        journal.done(name)
+    assert (tmp_path / "j").stat().st_size < 1000
+    journal.add(["a"])
+    assert Journal(tmp_path / "j").names == {"a"}

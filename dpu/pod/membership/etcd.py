@@ -8,6 +8,7 @@ cluster are asked in turn, the one that answered last first; each call has a dea
 """
 
 import base64
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ TTL_S = 5
 """Of a daemon's lease. Its end is seen up to 0.5 s late; a new leader of etcd begins it anew."""
 CALL_S = 1.0
 TRIES_MAX = 16
+ELECTION_S, AGAIN_S = 5.0, 0.2
+"""What a change waits for etcd to have a leader again, and between two tries."""
 
 
 class EtcdLease:
@@ -83,13 +86,13 @@ class EtcdMembership:
     def change(self, transition: Callable[[PodMap], PodMap]) -> PodMap:
         """See `Membership`: compare-and-swap on the revision of the map's key."""
         for _ in range(TRIES_MAX):
-            before = self._read()
+            before = self._read(patient=True)
             value = msgspec.json.encode(transition(before))
             done = self.call("kv/txn", {
                 "compare": [{"key": _text(MAP_KEY), "target": "MOD", "result": "EQUAL",
                              "mod_revision": str(before.epoch)}],
                 "success": [{"requestPut": {"key": _text(MAP_KEY), "value": _text(value)}}],
-            })  # fmt: skip
+            }, patient=True)  # fmt: skip
             # Not succeeded, and yet there: an earlier try of this call was answered by nobody.
             if done.get("succeeded") or self._raw(MAP_KEY) == value:
                 return self.map()
@@ -112,8 +115,8 @@ class EtcdMembership:
         """See `Membership`."""
         self._http.clear()
 
-    def _read(self) -> PodMap:
-        found = self._range(MAP_KEY)
+    def _read(self, *, patient: bool = False) -> PodMap:
+        found = self._range(MAP_KEY, patient=patient)
         if not found:
             return PodMap()
         value, revision = found[0]
@@ -121,18 +124,33 @@ class EtcdMembership:
         return msgspec.structs.replace(pod, epoch=revision)
 
     def _raw(self, key: str) -> bytes:
-        found = self._range(key)
+        found = self._range(key, patient=True)
         return found[0][0] if found else b""
 
-    def _range(self, key: str, *, all_of: bool = False) -> list[tuple[bytes, int]]:
+    def _range(
+        self, key: str, *, all_of: bool = False, patient: bool = False
+    ) -> list[tuple[bytes, int]]:
         """Values and their revisions, read through a quorum."""
         end = {"range_end": _text(f"{key[:-1]}{chr(ord(key[-1]) + 1)}")} if all_of else {}
-        found = self.call("kv/range", {"key": _text(key), **end})
+        found = self.call("kv/range", {"key": _text(key), **end}, patient=patient)
         return [(base64.b64decode(one.get("value", "")), int(one["mod_revision"]))
                 for one in found.get("kvs", [])]  # fmt: skip
 
-    def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """One call of the gateway, at the first address that answers it. RunFailed: none did."""
+    def call(
+        self, path: str, body: Mapping[str, Any], *, patient: bool = False
+    ) -> dict[str, Any]:
+        """One call of the gateway, at the first address that answers it. RunFailed: none did;
+        `patient`: nor while a new leader may have been elected."""
+        until_s = time.monotonic() + (ELECTION_S if patient else 0.0)
+        while True:
+            try:
+                return self._call(path, body)
+            except RunFailed:
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(AGAIN_S)
+
+    def _call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         why: object = ""
         for address in list(self._addresses):
             try:

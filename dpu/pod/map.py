@@ -14,14 +14,16 @@ from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import about, convert, within
+from offstage.dpu.pod.heat import CopyRule
 
 __all__ = [
-    "WEIGHT_MAX", "Member", "PodMap", "added", "checked", "deleted", "from_tables", "moved",
-    "reconciled",
+    "WEIGHT_MAX", "Former", "Member", "PodMap", "State", "added", "checked", "deleted",
+    "from_tables", "moved", "noted", "reconciled",
 ]  # fmt: skip
 
 WEIGHT_MAX = 1 << 20
 MEMBERS_MAX = 256
+FORMER_MAX = 4
 State = Literal["up", "draining", "gone"]
 
 
@@ -36,6 +38,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     state: Annotated[State, about("up, draining or gone")] = "up"
 
 
+class Former(msgspec.Struct, frozen=True, kw_only=True):
+    """Who took new segments before a change of the map, so that one can compute who was home."""
+
+    until_s: Annotated[int, within(0, 2**62, "until then; seconds since 1970")]
+    weights: Annotated[dict[str, int], about("of those that took new segments, by name")]
+
+
 class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     """Who is in the pod. Members stand in the order of their names, each name once."""
 
@@ -44,6 +53,12 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     member: tuple[Member, ...] = ()
     deleted: dict[str, int] = {}
     """By tenant, the epoch of its last deletion: what was written under an earlier one is gone."""
+    copies: CopyRule = CopyRule()
+    fill_s: Annotated[
+        int, within(0, 2**31, "who was home before a change is asked so long; 0: never")
+    ] = 3600
+    former: tuple[Former, ...] = ()
+    """Before the last changes of who is home, the newest first."""
 
     @property
     def homes(self) -> list[Member]:
@@ -121,3 +136,13 @@ def reconciled(pod: PodMap, alive: Iterable[Member]) -> PodMap:
 def deleted(pod: PodMap, tenant: str) -> PodMap:
     """Everything of the tenant that was written up to this epoch is deleted."""
     return replace(pod, deleted={**pod.deleted, tenant: pod.epoch + 1})
+
+
+def noted(before: PodMap, after: PodMap, now_s: int) -> PodMap:
+    """The map after a change, which remembers who was home before it and forgets what is past
+    `fill_s`. Whoever keeps the map does this with every change, by its own clock."""
+    kept = [one for one in after.former if now_s - one.until_s < after.fill_s]
+    weights = {one.name: one.weight for one in before.homes}
+    if weights and weights != {one.name: one.weight for one in after.homes} and after.fill_s:
+        kept = [Former(until_s=now_s, weights=weights), *kept]
+    return replace(after, former=tuple(kept[:FORMER_MAX]))

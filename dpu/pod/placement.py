@@ -14,12 +14,13 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import RunFailed
 from offstage.dpu.pod.map import Member, PodMap
 
-__all__ = ["copies_needed", "homes", "less_loaded", "moved_share", "ranked", "segment_key"]
+__all__ = ["former_homes", "homes", "moved_share", "ranked", "segment_key"]
 
 U64 = NDArray[np.uint64]
 FRACTION_BITS = 32
@@ -55,6 +56,24 @@ def homes(pod: PodMap, keys: Sequence[bytes]) -> list[Member]:
     return [members[index] for index in ranked(members, keys, 1)[:, 0]]
 
 
+def former_homes(pod: PodMap, keys: Sequence[bytes], now_s: int) -> list[list[str]]:
+    """Who may still have each segment from before a change of the map, the latest home first: its
+    homes under the maps of before, as long as these count, of members that can be asked."""
+    readable = {one.name: one for one in pod.readable}
+    found: list[list[str]] = [[] for _ in keys]
+    now_home = [one.name for one in homes(pod, keys)]
+    for former in pod.former:
+        members = [replace(readable[name], weight=weight)
+                   for name, weight in sorted(former.weights.items()) if name in readable]
+        if now_s - former.until_s >= pod.fill_s or not members:
+            continue
+        for each, home, index in zip(found, now_home, ranked(members, keys, 1)[:, 0], strict=True):
+            name = members[index].name
+            if name != home and name not in each:
+                each.append(name)
+    return found
+
+
 def moved_share(before: PodMap, after: PodMap) -> tuple[float, float]:
     """Which share of all segments has another home after a change of the map, of a sample, and the
     least that any placement moves: what the weights' shares lose in all."""
@@ -65,23 +84,6 @@ def moved_share(before: PodMap, after: PodMap) -> tuple[float, float]:
               for pod in (before, after)]  # fmt: skip
     least = sum(max(0.0, share - shares[1].get(name, 0.0)) for name, share in shares[0].items())
     return moved, least
-
-
-def copies_needed(reads_per_s: float, segment_bytes: int, link_bytes_per_s: float,
-                  load: float = 0.6) -> int:  # fmt: skip
-    """How many copies carry a segment's reads with each link loaded to `load` at most."""
-    return max(1, int(-(-reads_per_s * segment_bytes // (load * link_bytes_per_s))))
-
-
-def less_loaded(copies: Sequence[int], loads: Sequence[float], draw: int) -> int:
-    """Which copy to read: the less loaded of two drawn by the number `draw`, which is enough to
-    balance (Mitzenmacher 2001). `copies` are indices into `loads`."""
-    first, second = draw % len(copies), draw // len(copies) % max(1, len(copies) - 1)
-    second += second >= first
-    if len(copies) == 1:
-        return copies[0]
-    one, other = copies[first], copies[second]
-    return one if loads[one] <= loads[other] else other
 
 
 def _time(words: U64, member: Member) -> U64:

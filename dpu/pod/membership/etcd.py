@@ -16,7 +16,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, Missing, RunFailed
 from offstage.bindings.settings import convert
-from offstage.dpu.pod.map import Member, PodMap, from_tables
+from offstage.dpu.pod.map import Member, PodMap, from_tables, noted
 
 __all__ = ["EtcdMembership"]
 
@@ -87,7 +87,8 @@ class EtcdMembership:
         """See `Membership`: compare-and-swap on the revision of the map's key."""
         for _ in range(TRIES_MAX):
             before = self._read(patient=True)
-            value = msgspec.json.encode(transition(before))
+            after = noted(before, transition(before), int(time.time()))
+            value = msgspec.json.encode(after)
             done = self.call("kv/txn", {
                 "compare": [{"key": _text(MAP_KEY), "target": "MOD", "result": "EQUAL",
                              "mod_revision": str(before.epoch)}],

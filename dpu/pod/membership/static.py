@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.settings import read_toml
-from offstage.dpu.pod.map import Member, PodMap, from_tables
+from offstage.dpu.pod.map import Member, PodMap, from_tables, noted
 
 __all__ = ["StaticMembership", "write_map"]
 
@@ -55,7 +56,8 @@ class StaticMembership:
         try:
             with _alone(self._path.absolute().parent):
                 before = self._read() if self._path.exists() else PodMap()
-                pod = msgspec.structs.replace(transition(before), epoch=before.epoch + 1)
+                after = noted(before, transition(before), int(time.time()))
+                pod = msgspec.structs.replace(after, epoch=before.epoch + 1)
                 write_map(self._path, pod)
         except OSError as error:
             raise RunFailed(f"the map cannot be changed ({error.strerror})", str(self._path),
@@ -93,12 +95,18 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def write_map(path: Path, pod: PodMap) -> None:
     """The map as a file, whole or not at all. Raises OSError."""
-    lines = [f"epoch = {pod.epoch}", f"segment_tokens = {pod.segment_tokens}", ""]
+    lines = [f"{key} = {getattr(pod, key)}" for key in ("epoch", "segment_tokens", "fill_s")]
+    lines += ["", "[copies]"]
+    lines += [f"{key} = {count}" for key, count in msgspec.to_builtins(pod.copies).items()]
+    lines.append("")
     for member in pod.member:
         lines.append("[[member]]")
         fields = msgspec.to_builtins(member).items()
         lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields]
         lines.append("")
+    for former in pod.former:
+        weights = ", ".join(f"{json.dumps(key)} = {one}" for key, one in former.weights.items())
+        lines += ["[[former]]", f"until_s = {former.until_s}", f"weights = {{ {weights} }}", ""]
     if pod.deleted:
         lines.append("[deleted]")
         lines += [f"{json.dumps(key)} = {epoch}" for key, epoch in pod.deleted.items()]

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import RunFailed
-from offstage.dpu.pod.map import Member, PodMap
+from offstage.dpu.pod.map import Member, PodMap, State, added, checked, deleted, moved, noted
 from offstage.dpu.pod.placement import (
-    copies_needed,
+    former_homes,
     homes,
-    less_loaded,
     moved_share,
     ranked,
     segment_key,
@@ -143,23 +142,37 @@ def test_how_much_a_change_moves() -> None:
     assert moved_share(before, before) == (0.0, 0.0)
 
 
-def test_two_random_choices_balance() -> None:
-    """Of 8 copies the most loaded has far less over the mean than with one choice."""
-    drawn = np.random.default_rng(1).integers(0, 2**62, 8000)
-    two, one = [0.0] * 8, [0.0] * 8
-    for draw in drawn:
-        two[less_loaded(range(8), two, int(draw))] += 1
-        one[int(draw) % 8] += 1
-    assert max(two) - 1000 < 5 < max(one) - 1000
-    assert less_loaded([4], [0.0] * 5, 12345) == 4
-    assert {less_loaded([1, 3], [0, 9, 0, 1], draw) for draw in range(64)} == {3}
+def test_who_was_home_before_a_change() -> None:
+    """After a join exactly the joined member's segments have a former home, and it is the one that
+    they had; not past its time, and not one that is gone. Of two changes the later comes first."""
+    one, two, three, four = members(1, 1, 2, 1)
+    before = checked(PodMap(epoch=1, member=(one, two)), "")
+    joined = noted(before, added(before, three), 1000)
+    old, new = (placed(pod) for pod in (before, joined))
+    found = former_homes(joined, KEYS, 1000 + joined.fill_s - 1)
+    assert found == [[o] if o != n else [] for o, n in zip(old, new, strict=True)]
+    assert {n for o, n in zip(old, new, strict=True) if o != n} == {three.name}
+    assert not any(former_homes(joined, KEYS, 1000 + joined.fill_s))
+    dead = noted(joined, moved(joined, two.name, "gone"), 1001)
+    assert all(two.name not in names for names in former_homes(dead, KEYS, 1001))
+    twice = noted(joined, added(joined, four), 1001)
+    both = [names for names in former_homes(twice, KEYS, 1001) if len(names) == 2]
+    assert both and all(names[0] == three.name for names in both)
 
 
-def test_copies_by_load() -> None:
-    """research: 2.01 GB of prefix, 400 Gb/s, 60 % loaded: 14.9 reads a second by one copy."""
-    assert copies_needed(14.9, 2_010_000_000, 50_000_000_000) == 1
-    assert copies_needed(15.0, 2_010_000_000, 50_000_000_000) == 2
-    assert copies_needed(0.0, 1, 1) == 1
+def placed(pod: PodMap) -> list[str]:
+    return [one.name for one in homes(pod, KEYS)]
+
+
+def test_what_a_map_remembers_is_bounded() -> None:
+    """The last four changes of who is home, and no other change."""
+    pod = PodMap(epoch=1, member=tuple(members(1, 1, 1)))
+    for second in range(9):
+        state: State = "draining" if second % 2 == 0 else "up"
+        pod = noted(pod, moved(pod, "dpu01", state), second)
+    assert [one.until_s for one in pod.former] == [8, 7, 6, 5]
+    assert noted(pod, deleted(pod, "lab"), 9).former == pod.former
+    assert [one.until_s for one in noted(pod, pod, 3606).former] == [8, 7]
 
 
 def test_a_segments_key_is_of_all_before_it() -> None:

@@ -1,0 +1,106 @@
+"""When a segment is copied, where to, which place is read, and when a copy goes: pure functions.
+
+A segment that many sessions read is hot, and its one home a bottleneck. So it gets copies at the
+members that follow in its ranking, by load and never for durability: a lost block is computed
+again. Copies of a few items are enough: the O(N log N) hottest balance N members (Fan et al., SoCC
+2011), and each session reads the less loaded of two places drawn.
+
+Hot is what has a large share of what a member serves, so nothing need be known of links and drives.
+Rates are demanded blocks per second; times are ns of one clock, and who calls brings them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from offstage.bindings.settings import within
+
+__all__ = ["COLD", "HALF_LIFE_NS", "CopyRule", "Heat", "copies_wanted", "hot_rate", "is_quiet",
+           "is_spent", "less_loaded", "next_place", "rate", "warmed"]  # fmt: skip
+
+HALF_LIFE_NS = 5_000_000_000
+"""A heat halves in so long: about the window of 10 s of Mooncake's hot copies (RFC 3388)."""
+QUIET_SHARE = 0.5
+"""A copy is one too many where twice the rate would not call for it: a rate near the bound does not
+make and drop copies in turn."""
+
+
+class CopyRule(msgspec.Struct, frozen=True, kw_only=True):
+    """`[copies]` of the map: what makes a segment hot, the same for all members and hosts."""
+
+    copies_max: Annotated[int, within(0, 16, "copies of a segment beside its home; 0: none")] = 3
+    hot_percent: Annotated[
+        int, within(1, 1000, "of a member's mean load: what one place serves of one segment")
+    ] = 50
+    hot_blocks_per_s: Annotated[
+        int, within(1, 2**40, "demanded blocks a second below which no segment is hot")
+    ] = 1000
+    cool_s: Annotated[
+        int, within(0, 86_400, "a copy goes that was one too many for so long")
+    ] = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """A decayed count of demands, as of `at_ns`."""
+
+    count: float
+    at_ns: int
+
+
+COLD = Heat(0.0, 0)
+
+
+def warmed(heat: Heat, demands: int, now_ns: int, half_life_ns: int = HALF_LIFE_NS) -> Heat:
+    """The heat after so many more demands. A clock that went back decays nothing."""
+    return Heat(_decayed(heat, now_ns, half_life_ns) + demands, max(now_ns, heat.at_ns))
+
+
+def rate(heat: Heat, now_ns: int, half_life_ns: int = HALF_LIFE_NS) -> float:
+    """Demands per second: their rate where they came steadily, else a little behind it."""
+    return _decayed(heat, now_ns, half_life_ns) * math.log(2) / (half_life_ns / 1e9)
+
+
+def _decayed(heat: Heat, now_ns: int, half_life_ns: int) -> float:
+    return float(heat.count * 0.5 ** (max(0, now_ns - heat.at_ns) / half_life_ns))
+
+
+def hot_rate(loads: Sequence[float], rule: CopyRule) -> float:
+    """Demands per second of one segment that one place serves before it is to get another, by the
+    members' loads, demands per second."""
+    mean = sum(loads) / len(loads) if loads else 0.0
+    return max(float(rule.hot_blocks_per_s), mean * rule.hot_percent / 100)
+
+
+def copies_wanted(rate_per_s: float, hot_per_s: float, copies_max: int) -> int:
+    """How many copies beside its home a segment of that rate is to have."""
+    return max(0, min(math.ceil(rate_per_s / hot_per_s) - 1, copies_max))
+
+
+def is_quiet(rate_per_s: float, held: int, hot_per_s: float, copies_max: int) -> bool:
+    """Whether one of the `held` copies is one too many."""
+    return copies_wanted(rate_per_s / QUIET_SHARE, hot_per_s, copies_max) < held
+
+
+def is_spent(quiet_since_ns: int, now_ns: int, cool_ns: int) -> bool:
+    """Whether a copy goes: all the time since then one was too many; 0: it is none now."""
+    return quiet_since_ns > 0 and now_ns - quiet_since_ns >= cool_ns
+
+
+def next_place(ranking: Sequence[str], taken: Sequence[str]) -> str:
+    """Who gets the next copy: the best of the ranking that has none; "" where all have it."""
+    return next((name for name in ranking if name not in taken), "")
+
+
+def less_loaded(places: Sequence[int], loads: Sequence[float], draw: int) -> int:
+    """Which place to read: the less loaded of two drawn by the number `draw`, which is enough to
+    balance (Mitzenmacher 2001). `places` are indices into `loads`."""
+    first, second = draw % len(places), draw // len(places) % max(1, len(places) - 1)
+    second += second >= first
+    if len(places) == 1:
+        return places[0]
+    one, other = places[first], places[second]
+    return one if loads[one] <= loads[other] else other

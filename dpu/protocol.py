@@ -23,24 +23,35 @@ import hmac
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from offstage.bindings.errors import BadInput
+from offstage.dpu.message import (
+    Count,
+    ErrorCode,
+    FabricName,
+    Geometry,
+    Key,
+    Limits,
+    Name,
+    Time,
+)
+from offstage.dpu.pod.exceptions import Answer, Hot, News, Tally
 
 __all__ = [
     "FABRIC_REQUESTS_MAX", "OPERATOR", "OPERATOR_SOCKET", "VERSIONS", "Append", "Appended",
     "Attach", "Attached", "Challenge", "Connect", "Detach", "Drain", "Drained", "Error",
-    "FabricFetch", "FabricFetchReply", "FabricHint", "FabricName", "FabricOpen", "FabricPut",
-    "FabricPutReply", "FabricRelease", "FabricReply", "FabricRequest", "FabricShut", "Geometry",
-    "Heartbeat", "Hello", "Ledger", "LedgerReply", "Limits", "Ok", "Opened", "PolicyGet",
-    "PolicyReply", "PolicySet", "Prove", "Purge", "Purged", "Reply", "Request", "Reset",
-    "SessionClose", "SessionOpen", "SessionsOpen", "SessionsOpened", "SetGenerating", "Status",
-    "StatusReply", "StorageMove", "Undrain", "Welcome", "decode_fabric_reply",
-    "decode_fabric_request", "decode_reply", "decode_request", "default_runtime_dir", "encode",
-    "negotiate", "prove",
+    "ErrorCode", "FabricFetch", "FabricFetchReply", "FabricHint", "FabricName", "FabricOpen",
+    "FabricPut", "FabricPutReply", "FabricRelease", "FabricReply", "FabricRequest",
+    "FabricShut", "Geometry", "Heartbeat", "Hello", "Ledger", "LedgerReply", "Limits", "Ok",
+    "Opened", "PolicyGet", "PolicyReply", "PolicySet", "Prove", "Purge", "Purged", "Reply",
+    "Request", "Reset", "Segments", "SegmentsReply", "SessionClose", "SessionOpen",
+    "SessionsOpen", "SessionsOpened", "SetGenerating", "Status", "StatusReply", "StorageMove",
+    "Undrain", "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply",
+    "decode_request", "default_runtime_dir", "encode", "negotiate", "prove",
 ]  # fmt: skip
 
 VERSIONS = (5, 4)  # newest first; 5: `Opened.hints`
@@ -48,43 +59,12 @@ OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
 OPERATOR_SOCKET = "operator.sock"  # its own way in, in the runtime directory
 
 T = TypeVar("T")
-Key = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-Count = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
-Time = Annotated[int, Meta(ge=0, le=0x7FFFFFFFFFFFFFFF)]
-ErrorCode = Literal[
-    "bad_message", "version", "unauthenticated", "forbidden", "unknown", "invalid", "limit",
-    "draining", "busy", "store_full", "io", "timeout", "internal",
-]  # fmt: skip
-FabricName = Literal["shm", "verbs", "nixl", "zmq"]
 
 
 class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True):
     """`id` pairs a reply with its request; 0 where there is nothing to pair."""
 
     id: Count = 0
-
-
-class Geometry(msgspec.Struct, kw_only=True):
-    """What a block is on this daemon, and how many of them the tenant's arena holds."""
-
-    payload_size_bytes: int
-    layer_count: int
-    block_tokens: int
-    slot_count: int
-    lba_size_bytes: int
-
-
-class Limits(msgspec.Struct, kw_only=True):
-    """What the daemon refuses to go past."""
-
-    message_size_bytes_max: int
-    session_max: int
-    session_chunk_max: int
-    demand_max: int
-    score_max: int
-    put_slot_count: int
-    host_timeout_ns: int
 
 
 # ---- requests ----
@@ -181,6 +161,17 @@ class Ledger(Message, kw_only=True):
     """Asks for the counters of one tenant; "" is the host's own, or all of them for an operator."""
 
     tenant: str = ""
+
+
+class Segments(Message, kw_only=True, omit_defaults=True):
+    """A host of a pod tells a member what it demanded there since it told last, in all (`served`)
+    and of segments whose home that is (`news`), and asks what is kept of them. `hot_per_s`: also
+    for those of that rate, and the pinned (0: not)."""
+
+    served: Count = 0
+    tally: Tally = Tally()
+    news: Annotated[list[News], Meta(max_length=4096)] = []
+    hot_per_s: float = 0.0
 
 
 class Reset(Message, kw_only=True):
@@ -313,6 +304,14 @@ class LedgerReply(Message, kw_only=True):
     ledger: dict[str, Any]
 
 
+class SegmentsReply(Message, kw_only=True, omit_defaults=True):
+    """`load`: demands per second of all hosts of the tenant there; an answer for each of `news`."""
+
+    load: float
+    answers: list[Answer] = []
+    hot: list[Hot] = []
+
+
 class Purged(Message, kw_only=True):
     """`struct ofs_purged`, of this message alone: asked again while there is `more`."""
 
@@ -426,11 +425,11 @@ class FabricPutReply(Message, kw_only=True):
 Request = (
     Hello | Prove | Attach | Connect | SessionOpen | Append | SetGenerating | SessionClose
     | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | Undrain | StorageMove
-    | FabricOpen | FabricShut | Heartbeat | Detach | SessionsOpen | Purge
+    | FabricOpen | FabricShut | Heartbeat | Detach | SessionsOpen | Purge | Segments
 )  # fmt: skip
 Reply = (
     Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply
-    | Drained | Ok | Error | SessionsOpened | Purged
+    | Drained | Ok | Error | SessionsOpened | Purged | SegmentsReply
 )  # fmt: skip
 FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease
 FabricReply = FabricFetchReply | FabricPutReply | Ok | Error

@@ -11,6 +11,7 @@ from typing import Any
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
+from offstage.dpu.segments import Segments
 from offstage.dpu.sessions import Hosts, Refused, TenantState
 
 __all__ = ["Quotas", "give", "used"]
@@ -55,6 +56,7 @@ class Quotas:
         self._device, self._hosts, self._log = device, hosts, log
         self._record_bytes = record_bytes
         self.tenants = dict(tenants)
+        self.segments = Segments()
         self._near: set[tuple[str, str]] = set()
 
     def change(self, tenant: Tenant) -> None:
@@ -75,6 +77,7 @@ class Quotas:
             "ports_max": tenant.port_max,
             "logins": len(hosts),
             "logins_max": tenant.login_max,
+            "pod": self.segments.counts(tenant),
         }
 
     def look(self) -> dict[str, dict[str, Any]]:

@@ -96,6 +96,7 @@ class Service:
             p.Status: self._status,
             p.Ledger: self._ledger,
             p.Purge: self._purge,
+            p.Segments: self.quotas.segments.answer,
             p.Reset: self._reset,
             p.FabricOpen: self._fabric_open,
             p.FabricShut: self._fabric_shut,

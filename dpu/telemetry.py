@@ -104,6 +104,19 @@ SHARE_GAUGES = {
     "arena_bytes": ("tenant_arena_bytes", "its part of the arena"),
     "arena_bytes_max": ("tenant_arena_bytes_max", "what that is at most; 0: no bound"),
 }
+# Of each tenant that hosts told of as one of a pod: `Exceptions.counts` -> metric and help.
+POD_COUNTERS = {
+    "stale": ("pod_stale_lookups", "segments not here, their home, and at who was home before"),
+    "rehomed": ("pod_rehomed_segments", "segments that came here: their home did not answer"),
+    "filled_bytes": ("pod_filled_bytes", "put here out of who was home before"),
+    "copied_bytes": ("pod_copied_bytes", "put here as copies of hot segments"),
+}
+POD_GAUGES = {
+    "segments": ("pod_segments", "segments known whose home this is"),
+    "copies": ("pod_copies", "copies of them at other members"),
+    "pinned": ("pod_pinned_segments", "of them, those that a generating session reads"),
+    "demands_per_s": ("pod_demands_per_second", "blocks that hosts demand here"),
+}
 WEAR_GAUGES = {
     "bytes_per_hit": ("written_bytes_per_hit", "written to the drive for each demand on time"),
     "amplification": ("store_write_amplification", "written to the drive over what hosts wrote"),
@@ -249,11 +262,10 @@ def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
         (SHARE_GAUGES, GaugeMetricFamily, 1),
     ]
     for table, family, unit in kinds:
-        for name, (metric, text) in table.items():
-            one: Any = family(f"offstage_{metric}", text, labels=["tenant"])
-            for tenant, figures in shares.items():
-                one.add_metric([tenant], figures[name] / unit)
-            yield one
+        yield from _of_tenants(shares, table, family, unit)
+    pods = {tenant: one["pod"] for tenant, one in shares.items() if one.get("pod")}
+    yield from _of_tenants(pods, POD_COUNTERS, CounterMetricFamily, 1)
+    yield from _of_tenants(pods, POD_GAUGES, GaugeMetricFamily, 1)
     near: Any = GaugeMetricFamily("offstage_tenant_quota_used_ratio",
                                   "part of a bound that a tenant has, of each that it has",
                                   labels=["tenant", "quota"])  # fmt: skip
@@ -261,6 +273,17 @@ def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
         for quota, has, most in used(figures):
             near.add_metric([tenant, quota], has / most)
     yield near
+
+
+def _of_tenants(
+    shares: Mapping[str, Any], table: Mapping[str, tuple[str, str]],
+    family: Callable[..., Metric], unit: float,
+) -> Iterable[Metric]:  # fmt: skip
+    for name, (metric, text) in table.items():
+        one: Any = family(f"offstage_{metric}", text, labels=["tenant"])
+        for tenant, figures in shares.items():
+            one.add_metric([tenant], figures[name] / unit)
+        yield one
 
 
 def _log2_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], float]:

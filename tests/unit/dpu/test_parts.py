@@ -19,6 +19,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
+from offstage.dpu.pod.exceptions import Exceptions
 from offstage.dpu.recorder import Recorder, read_records
 from offstage.dpu.telemetry import (
     DAEMON_COUNTERS,
@@ -172,7 +173,7 @@ def test_the_reference_pages_name_every_metric_and_message(
     reference = Path(str(pytestconfig.rootpath)) / "docs/reference"
     status = {**device.status(), **dict.fromkeys((*STATUS_COUNTERS, *STATUS_GAUGES), 0)}
     daemon = dict.fromkeys(DAEMON_COUNTERS, 0)
-    shares = {"a": device.tenant_status(0)}
+    shares = {"a": {**device.tenant_status(0), "pod": Exceptions().counts(0)}}
     shown = View(Snapshot(tenants={"a": device.ledger()}, shares=shares, status=status,
                           stages=device.stages(), daemon=daemon), p.OPERATOR)  # fmt: skip
     metrics = (reference / "metrics.md").read_text()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
+from offstage.dpu.pod.exceptions import News
 
 KEY = st.binary(min_size=16, max_size=16)
 U32 = st.integers(0, 0xFFFFFFFF)
@@ -21,6 +22,8 @@ REQUESTS = st.one_of(
     st.builds(p.PolicySet, id=U32, changes=st.dictionaries(st.text(max_size=9), st.text(),
                                                            max_size=8)),
     st.builds(p.Ledger, id=U32, tenant=st.text(max_size=30)),
+    st.builds(p.Segments, id=U32, served=U32, hot_per_s=st.floats(0, 1e9), news=st.lists(
+        st.builds(News, name=KEY, demands=U32, made=st.text(max_size=64)), max_size=4)),
     st.builds(p.SetGenerating, session=U32, generating=st.booleans()),
     st.sampled_from([p.Status(), p.Heartbeat(id=3), p.Detach(), p.Reset(), p.Attach(fabric="zmq")]),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from offstage.dpu.connects import Connects
 from offstage.dpu.derive import derive
 from offstage.dpu.log import RATE_MAX, Log
 from offstage.dpu.options import Tenant
+from offstage.dpu.pod.exceptions import News
 from offstage.dpu.service import Service
 from offstage.dpu.sessions import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
 
@@ -342,3 +343,20 @@ def test_a_fabric_that_is_shut_takes_no_host_and_ends_with_its_last(world: World
     assert world.code(red, p.Detach()) == "Ok"
     assert attachments.listening == set()
     assert world.code(blue, p.Attach(fabric="shm")) == "Attached"
+
+
+def test_what_is_kept_of_segments_is_the_tenants_own(world: World) -> None:
+    """Two tenants tell of a segment of one name: neither sees the other's copies; who is nobody's
+    host has no segments. The figures of the status are those of the tenant."""
+    red, blue, operator = (world.ticket(name) for name in ("red", "blue", p.OPERATOR))
+    copies = []
+    for ticket, made in ((red, "dpu1"), (blue, "")):
+        told = world.service.answer(ticket, p.Segments(news=[News(b"n" * 16, 7, made=made)]))
+        assert isinstance(told, p.SegmentsReply)
+        copies.append(told.answers[0].copies)
+    assert copies == [("dpu1",), ()]
+    assert world.code(operator, p.Segments()) == "forbidden"
+    status = world.service.answer(operator, p.Status())
+    assert isinstance(status, p.StatusReply)
+    shown = {one["name"]: one["pod"]["copies"] for one in status.status["tenants"]}
+    assert shown == {"red": 1, "blue": 0}

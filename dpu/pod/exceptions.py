@@ -1,0 +1,179 @@
+"""What the home of segments keeps of them beyond the map: heat, copies, pins. No clock, no socket.
+
+The map says where a segment lives; that some have copies elsewhere, or are pinned, only their home
+knows, and says it to the hosts that ask. Hosts tell it what they demanded, wherever they read it,
+so the home sees the heat of all hosts together and decides alone: which host makes the next copy,
+and which copy goes. A host that dies with what it was given to do loses its turn by time. Nothing
+of this is durable: a daemon that starts anew knows no exceptions, and copies are found again when
+they are made again.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from offstage.dpu.message import Count, Key, Time
+from offstage.dpu.pod.heat import COLD, Heat, copies_wanted, is_quiet, is_spent, rate, warmed
+
+__all__ = ["TURN_NS", "Answer", "Exceptions", "Hot", "News", "Tally"]
+
+TURN_NS = 10_000_000_000
+"""A host that was to make a copy has so long; then another may."""
+PIN_NS = 10_000_000_000
+"""A pin holds so long after a host said it last."""
+SEGMENTS_MAX = 16_384
+LOOKED_AT = 64
+CONTENTS_MAX = 1 << 16
+COPIES_MAX = 64
+MemberName = Annotated[str, Meta(max_length=64)]
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """What a host says of one segment. `hot_per_s` and the next: the pod's rule as it has it;
+    `made` and `gone`: members that have a copy since, or no more; `contents`: hashes of its chunks,
+    16 bytes each, where the home said that it does not know them."""
+
+    name: Key
+    demands: Count = 0
+    pinned: bool = False
+    hot_per_s: float = 0.0
+    copies_max: Annotated[int, Meta(ge=0, le=16)] = 0
+    cool_ns: Time = 0
+    made: MemberName = ""
+    gone: MemberName = ""
+    contents: Annotated[bytes, Meta(max_length=CONTENTS_MAX)] = b""
+
+
+class Tally(msgspec.Struct, frozen=True, array_like=True):
+    """What hosts did at a member since they told last. The daemon adds it up for its metrics."""
+
+    stale: Time = 0
+    """Segments that the member, their home, did not have, and who was home before did."""
+    rehomed: Time = 0
+    """Segments that the member got because their home did not answer."""
+    filled_bytes: Time = 0
+    """Put there because it is the home now, out of who was before."""
+    copied_bytes: Time = 0
+    """Put there as copies of hot segments."""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What the home says of it: `copies`, members that have one. `make`: that host is to make one;
+    `drop`: to delete that one, of which nobody is told any more; `unknown`: say its contents."""
+
+    copies: tuple[str, ...] = ()
+    make: bool = False
+    drop: str = ""
+    unknown: bool = False
+
+
+class Hot(msgspec.Struct, frozen=True, array_like=True):
+    """A segment that goes along where its home is drained; `contents` may be empty: unknown."""
+
+    name: bytes
+    contents: bytes
+    demands_per_s: float
+    pinned: bool
+    copies: tuple[str, ...]
+
+
+@dataclass
+class _Kept:
+    """One segment."""
+
+    heat: Heat = COLD
+    copies: list[str] = field(default_factory=list)
+    turn_until_ns: int = 0
+    quiet_since_ns: int = 0
+    pinned_until_ns: int = 0
+    contents: bytes = b""
+    """So that who drains this member can name its blocks elsewhere."""
+
+
+class Exceptions:
+    """Of one tenant at one home."""
+
+    def __init__(self, segments_max: int = SEGMENTS_MAX) -> None:
+        self._segments: dict[bytes, _Kept] = {}
+        self._segments_max = segments_max
+        self._load = COLD
+        self._tally = Tally()
+
+    def served(self, demands: int, tally: Tally, now_ns: int) -> float:
+        """A host says how much more it demanded here, of whatever segments, and what else it did;
+        the load, demands per second of all hosts."""
+        was, more = msgspec.structs.asdict(self._tally), msgspec.structs.asdict(tally)
+        self._tally = Tally(**{name: was[name] + more[name] for name in was})
+        self._load = warmed(self._load, demands, now_ns)
+        return rate(self._load, now_ns)
+
+    def told(self, news: News, now_ns: int) -> Answer:
+        """Take in what a host says, and answer it."""
+        kept = self._find(news.name)
+        kept.heat = warmed(kept.heat, news.demands, now_ns)
+        kept.contents = news.contents or kept.contents
+        if news.pinned:
+            kept.pinned_until_ns = now_ns + PIN_NS
+        if news.gone in kept.copies:
+            kept.copies.remove(news.gone)
+        if news.made:
+            kept.turn_until_ns = 0
+            if news.made not in kept.copies and len(kept.copies) < COPIES_MAX:
+                kept.copies.append(news.made)
+        make, drop = False, ""
+        if news.hot_per_s > 0:
+            make, drop = self._decide(kept, news, now_ns)
+        unknown = not kept.contents and (bool(kept.copies) or make or news.pinned)
+        return Answer(tuple(kept.copies), make, drop, unknown)
+
+    def hot(self, now_ns: int, hot_per_s: float) -> list[Hot]:
+        """The segments that are pinned, or have that rate, the hottest first."""
+        found = [
+            Hot(name, one.contents, rate(one.heat, now_ns), one.pinned_until_ns > now_ns,
+                tuple(one.copies))
+            for name, one in self._segments.items()
+            if one.pinned_until_ns > now_ns or rate(one.heat, now_ns) >= hot_per_s
+        ]  # fmt: skip
+        return sorted(found, key=lambda one: -one.demands_per_s)
+
+    def counts(self, now_ns: int) -> dict[str, float]:
+        """For status and metrics: `segments` known, `copies` of them elsewhere, `pinned`, and what
+        hosts demand here per second, as `demands_per_s`; the sums of `Tally`."""
+        kept = self._segments.values()
+        return {
+            **msgspec.structs.asdict(self._tally),
+            "segments": len(kept), "copies": sum(len(one.copies) for one in kept),
+            "pinned": sum(one.pinned_until_ns > now_ns for one in kept),
+            "demands_per_s": rate(self._load, now_ns),
+        }  # fmt: skip
+
+    @staticmethod
+    def _decide(kept: _Kept, news: News, now_ns: int) -> tuple[bool, str]:
+        held, demanded = len(kept.copies), rate(kept.heat, now_ns)
+        if not is_quiet(demanded, held, news.hot_per_s, news.copies_max):
+            kept.quiet_since_ns = 0
+        elif not kept.quiet_since_ns:
+            kept.quiet_since_ns = max(1, now_ns)
+        if is_spent(kept.quiet_since_ns, now_ns, news.cool_ns):
+            kept.quiet_since_ns = 0
+            return False, kept.copies.pop()
+        if (copies_wanted(demanded, news.hot_per_s, news.copies_max) > held
+                and now_ns >= kept.turn_until_ns):  # fmt: skip
+            kept.turn_until_ns = now_ns + TURN_NS
+            return True, ""
+        return False, ""
+
+    def _find(self, name: bytes) -> _Kept:
+        """The segment, as the one told of last; the first without copies makes room for a new."""
+        kept = self._segments.pop(name, None)
+        if kept is None:
+            kept = _Kept()
+            if len(self._segments) >= self._segments_max:
+                oldest = list(zip(self._segments.items(), range(LOOKED_AT), strict=False))
+                del self._segments[next(
+                    (key for (key, one), _ in oldest if not one.copies), oldest[0][0][0]
+                )]  # fmt: skip
+        self._segments[name] = kept
+        return kept

@@ -1,0 +1,87 @@
+"""Does a home make copies where it is hot, one host at a time, and end them some time after?"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offstage.dpu.pod.exceptions import TURN_NS, Answer, Exceptions, News, Tally
+
+S = 1_000_000_000
+NAME, OTHER = b"n" * 16, b"o" * 16
+
+
+def news(demands: int = 0, made: str = "", contents: bytes = b"") -> News:
+    return News(NAME, demands, hot_per_s=100, copies_max=2, cool_ns=5 * S, made=made,
+                contents=contents)  # fmt: skip
+
+
+def test_one_host_at_a_time_makes_a_copy() -> None:
+    """Whoever tells next is not asked too, until the copy is there or the turn has passed."""
+    home = Exceptions()
+    assert home.told(news(5000), S) == Answer((), make=True, unknown=True)
+    assert home.told(news(100), 2 * S) == Answer()
+    assert home.told(news(5000), S + TURN_NS).make, "the first did not do it"
+    there = home.told(news(5000, made="dpu1", contents=NAME), S + TURN_NS)
+    assert there == Answer(("dpu1",), make=True)
+    assert home.told(news(5000, made="dpu2"), 2 * S + TURN_NS) == Answer(("dpu1", "dpu2"))
+    assert home.counts(12 * S)["copies"] == 2
+
+
+def test_a_copy_goes_when_it_was_long_one_too_many() -> None:
+    """One at a time, the last first, and not while it is warm now and then."""
+    home = Exceptions()
+    for member in ("dpu1", "dpu2"):
+        home.told(news(50_000, made=member), S)
+    at_s, copies, dropped = 1, 2, []
+    while copies:
+        at_s += 1
+        answer = home.told(news(), at_s * S)
+        if answer.drop:
+            copies -= 1
+            dropped.append((answer.drop, at_s))
+        assert len(answer.copies) == copies
+    (first, at_first), (second, at_second) = dropped
+    assert (first, second) == ("dpu2", "dpu1") and at_second >= at_first + 5
+    home.told(news(2000, made="dpu1"), 200 * S)
+    for tick in range(30):
+        assert not home.told(news(2000 * (tick % 4 == 0)), (201 + tick) * S).drop
+
+
+def test_a_copy_that_was_lost_is_told_of_no_more() -> None:
+    home = Exceptions()
+    home.told(news(5000, made="dpu1", contents=NAME), S)
+    assert home.told(News(NAME, gone="dpu1"), 2 * S).copies == ()
+
+
+def test_what_a_drain_pushes() -> None:
+    """The hot and the pinned, the hottest first; a pin ends when nobody says it any more."""
+    home = Exceptions()
+    home.told(news(5000), S)
+    home.told(News(OTHER, 1, pinned=True), S)
+    home.told(News(b"c" * 16, 1), S)
+    assert [one.name for one in home.hot(2 * S, 100)] == [NAME, OTHER]
+    assert [one.name for one in home.hot(12 * S, 100)] == [NAME]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
+def test_the_table_is_bounded_and_keeps_copies(told: list[tuple[int, bool]]) -> None:
+    home = Exceptions(segments_max=4)
+    copied: set[bytes] = set()
+    for number, copy in told:
+        name = bytes([number]) * 16
+        if copy and len(copied | {name}) <= 3:
+            copied.add(name)
+            home.told(News(name, made="dpu1"), S)
+        else:
+            home.told(News(name), S)
+        assert home.counts(S)["segments"] <= 4
+    assert home.counts(S)["copies"] == len(copied)
+
+
+def test_load_and_tally_are_of_all_hosts() -> None:
+    home = Exceptions()
+    home.served(1000, Tally(stale=1, filled_bytes=10), S)
+    assert home.served(1000, Tally(stale=2), S) == pytest.approx(2000 * np.log(2) / 5)
+    counts = home.counts(S)
+    assert (counts["stale"], counts["filled_bytes"], counts["rehomed"]) == (3, 10, 0)

@@ -9,7 +9,6 @@ came was checked by the member's own fabric, as ever.
 """
 
 import errno
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,6 +73,7 @@ class PodFabric:
         self.calls_max = min(one.calls_max for one in fabrics)
         self.dilation = fabrics[0].dilation
         self._sessions, self._deadline_ns = sessions, deadline_ns
+        self._clock = sessions.clock
         self._flying: dict[Joined, dict[Fetch | Put, _Piece]] = {
             one: {} for one in sessions.members
         }
@@ -172,13 +172,13 @@ class PodFabric:
 
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
         """See `Fabric`."""
-        until_ns = time.monotonic_ns() + timeout_ns
+        until_ns = self._clock.now_ns() + timeout_ns
         while True:
             for at in self._flying:
                 self._collect(at, 0)
             ended = [one for one in self._wholes.values() if not one.left and not one.told]
             waiting = [at for at, pieces in self._flying.items() if pieces]
-            left_ns = until_ns - time.monotonic_ns()
+            left_ns = until_ns - self._clock.now_ns()
             if ended or left_ns <= 0 or not waiting:
                 for one in ended:
                     one.told = True
@@ -207,7 +207,7 @@ class PodFabric:
             flying = self._flying[at]
             while len(flying) >= at.fabric.calls_max:
                 self._collect(at, LOOK_NS)
-            piece.begun_ns = time.monotonic_ns()
+            piece.begun_ns = self._clock.now_ns()
             piece.until_ns = piece.begun_ns + 2 * piece.whole.allowed_ns
             try:
                 piece.handle = piece.whole.begin(at, piece)
@@ -232,7 +232,7 @@ class PodFabric:
                 again += [] if came else [piece]
         except RunFailed as error:
             self._lose(at, error.what)
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock.now_ns()
         if any(one.until_ns < now_ns for one in flying.values()):
             at.fabric.close()
             self._lose(at, "its fabric did not end a call in time")
@@ -241,7 +241,7 @@ class PodFabric:
 
     def _lose(self, at: Joined, why: str) -> None:
         """Its connection has ended: what was under way there did not come."""
-        at.suspect(time.monotonic_ns(), why, lost=True)
+        at.suspect(self._clock.now_ns(), why, lost=True)
         pieces = list(self._flying[at].values())
         self._flying[at].clear()
         for piece in pieces:
@@ -250,7 +250,7 @@ class PodFabric:
     def _took(self, at: Joined, piece: _Piece) -> bool:
         """Take in what a piece gave; False: it is to be tried elsewhere."""
         assert piece.handle is not None
-        whole, now_ns = piece.whole, time.monotonic_ns()
+        whole, now_ns = piece.whole, self._clock.now_ns()
         if isinstance(piece.handle, Put):
             rcs = at.fabric.put_end(piece.handle)
             if (rcs == -errno.ETIMEDOUT).any():
@@ -280,7 +280,7 @@ class PodFabric:
         if isinstance(piece.whole.handle, Put) and piece.tries < TRIES_MAX:
             self._send(piece)
         else:
-            waited_ns = time.monotonic_ns() - piece.begun_ns
+            waited_ns = self._clock.now_ns() - piece.begun_ns
             piece.whole.stall_ns = max(piece.whole.stall_ns, waited_ns)
             piece.whole.left -= 1
 

@@ -5,7 +5,6 @@ is computed again and put elsewhere. One whose connection ended is lost until th
 Suspicion is this host's own; the map and its leases say later whether the daemon is gone for all.
 """
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, DeviceTimeout, RunFailed, StoreFull
 from offstage.dpu.pod.map import Member
+from offstage.host.clock import Clock
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
 from offstage.host.record import END_COUNT
@@ -34,6 +34,7 @@ class Joined:
     member: Member
     control: Control
     fabric: Fabric
+    clock: Clock = field(default_factory=Clock)
     lost: str = ""
     """Why its connection ended."""
     suspected: int = 0
@@ -68,5 +69,5 @@ class Joined:
             return call(*args, **words)
         except (DeviceTimeout, StoreFull, RunFailed, BadInput) as error:
             gone = bool(self.control.lost) or isinstance(error, BadInput)
-            self.suspect(time.monotonic_ns(), error.what, lost=gone)
+            self.suspect(self.clock.now_ns(), error.what, lost=gone)
             raise Silent(error.what) from None

@@ -10,7 +10,6 @@ there with what that member has stored of it: the rest is a miss, computed and p
 drained is asked only for a segment that its home has nothing of.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from offstage.bindings.errors import RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.placement import ranked, segment_key
+from offstage.host.clock import Clock
 from offstage.host.pod.joined import Joined, Silent
 from offstage.host.sessions import ALL_SCORES
 
@@ -55,9 +55,12 @@ class _Session:
 class PodSessions:
     """`Sessions` over members that all have the same geometry."""
 
-    def __init__(self, members: Sequence[Joined], segment_chunks: int) -> None:
-        """`segment_chunks`: chunks of a segment."""
+    def __init__(
+        self, members: Sequence[Joined], segment_chunks: int, clock: Clock | None = None
+    ) -> None:
+        """`segment_chunks`: chunks of a segment. `clock`: that of the members."""
         self.members, self.segment_chunks = list(members), segment_chunks
+        self.clock = clock or Clock()
         self.hints = ALL_SCORES
         self.rehomed = 0
         """Segments that got another home because the first did not answer."""
@@ -118,7 +121,7 @@ class PodSessions:
     def home(self, session: int, segment: Segment) -> Joined:
         """Who has the segment and answers; another home where the first does not. RunFailed where
         nobody answers."""
-        if segment.at is None or not segment.at.usable(time.monotonic_ns()):
+        if segment.at is None or not segment.at.usable(self.clock.now_ns()):
             self._rehome(self._sessions[session], segment)
         assert segment.at is not None
         return segment.at
@@ -139,7 +142,7 @@ class PodSessions:
 
     def _append(self, one: _Session, segment: Segment, batch: list[bytes]) -> p.Appended:
         """The batch, which stands in the segment's contents already, is told its home."""
-        if segment.at is not None and segment.at.usable(time.monotonic_ns()):
+        if segment.at is not None and segment.at.usable(self.clock.now_ns()):
             try:
                 return self._told(segment, batch)
             except Silent:
@@ -156,7 +159,7 @@ class PodSessions:
             self.rehomed += 1
         _leave(segment)
         while True:
-            now_ns = time.monotonic_ns()
+            now_ns = self.clock.now_ns()
             usable = [each for each in self.members if each.usable(now_ns)]
             homes = [each for each in usable if each.member.state == "up"]
             if not homes:
@@ -208,7 +211,7 @@ class PodSessions:
     def _tell(self, segment: Segment, name: str, *args: object, **words: object) -> None:
         """What nobody needs an answer to: a member that is silent forgets the session anyway."""
         at = segment.at
-        if at is not None and at.usable(time.monotonic_ns()):
+        if at is not None and at.usable(self.clock.now_ns()):
             try:
                 at.ask(getattr(at.control, name), segment.handle, *args, **words)
             except Silent:

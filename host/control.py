@@ -252,6 +252,28 @@ class Control:
                                "use the same release on both sides")  # fmt: skip
         return reply
 
+    def probe(self) -> int:
+        """Ask whether the daemon is there and wait for nothing; `probed` takes the number. 0: the
+        connection has ended, or takes no more."""
+        with self._lock:
+            self._id = self._id % 0xFFFFFFFF + 1
+            beat = p.encode(p.Heartbeat(id=self._id))
+            try:
+                self._socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
+            except zmq.ZMQError:
+                return 0
+            return 0 if self._lost else self._id
+
+    def probed(self, number: int) -> bool:
+        """Whether the answer to that probe, the last one, has come. Replies of calls that were
+        given up are passed over."""
+        with self._lock:
+            while self._socket.poll(0):
+                reply = p.decode_reply(self._socket.recv_multipart()[-1])
+                if reply.id == number:
+                    return isinstance(reply, p.Ok)
+        return False
+
     def _await(self, number: int, timeout_s: float) -> p.Reply:
         """The reply with this id; those of calls that were given up are passed over."""
         until_s = time.monotonic() + timeout_s

@@ -78,6 +78,21 @@ class PodFabric:
             one: {} for one in sessions.members
         }
         self._wholes: dict[Fetch | Put, _Whole] = {}
+        self._registered: list[NDArray[Any]] = []
+        self._counted: dict[str, int] = {}
+        """By members that are no more."""
+
+    def admit(self, coming: Joined) -> Joined | None:
+        """A member that came, or came back: between two calls, also while some are in flight. The
+        one that it was before, whose fabric and connection are to be closed."""
+        before = self._sessions.admit(coming)
+        if before is not None:
+            self._counted = _added(self._counted, before.fabric.stats())
+            assert not self._flying.pop(before), "what was lost is not in flight"
+        self._flying[coming] = {}
+        for array in self._registered:
+            self._each(partial(_register, array), coming)
+        return before
 
     def fetch_begin(
         self,
@@ -295,10 +310,12 @@ class PodFabric:
 
     def register(self, array: NDArray[Any]) -> None:
         """See `Fabric`."""
-        self._each(lambda one: one.fabric.register(array))
+        self._registered.append(array)
+        self._each(partial(_register, array))
 
     def unregister(self, array: NDArray[Any]) -> None:
         """See `Fabric`."""
+        self._registered = [one for one in self._registered if one is not array]
         self._each(lambda one: one.fabric.unregister(array))
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
@@ -322,10 +339,9 @@ class PodFabric:
 
     def stats(self) -> dict[str, int]:
         """See `Fabric`: the sums."""
-        total: dict[str, int] = {}
+        total = self._counted
         for one in self._flying:
-            for name, count in one.fabric.stats().items():
-                total[name] = total.get(name, 0) + count
+            total = _added(total, one.fabric.stats())
         return total
 
     def stages(self) -> dict[str, dict[str, Any]]:
@@ -346,6 +362,14 @@ class PodFabric:
                     call(one)
                 except RunFailed as error:
                     self._lose(one, error.what)
+
+
+def _added(total: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    return {name: total.get(name, 0) + more.get(name, 0) for name in {**total, **more}}
+
+
+def _register(array: NDArray[Any], one: Joined) -> None:
+    one.fabric.register(array)
 
 
 def _hint(segment: Segment, guesses: NDArray[np.void], one: Joined) -> int:

@@ -1,8 +1,10 @@
 """One member of a pod as a host sees it: its connection, whether it is suspected, what it served.
 
-A member that did not answer in time is *suspect* for a while: it is not asked, and what was on it
-is computed again and put elsewhere. One whose connection ended is lost until the host logs in anew.
-Suspicion is this host's own; the map and its leases say later whether the daemon is gone for all.
+A member that did not answer in time is *suspect* for a while, and until it has answered a question
+that nobody waits for: it is not asked, and what was on it is computed again and put elsewhere. So
+one that stopped costs a host its deadline once, however long it is away. One whose connection ended
+is lost until the host logs in anew. Suspicion is this host's own; the map and its leases say later
+whether the daemon is gone for all.
 """
 
 from dataclasses import dataclass, field
@@ -40,6 +42,9 @@ class Joined:
     suspected: int = 0
     """How often it was."""
     suspect_until_ns: int = 0
+    probe: int = -1
+    """The question that it has to answer before it is asked again; 0: not sent, -1: none."""
+    probe_until_ns: int = 0
     segments: int = 0
     """Segments of open sessions that are there."""
     left: list[int] = field(default_factory=list)
@@ -53,7 +58,13 @@ class Joined:
 
     def usable(self, now_ns: int) -> bool:
         """Whether it is asked."""
-        return not self.lost and now_ns >= self.suspect_until_ns
+        if self.lost or now_ns < self.suspect_until_ns:
+            return False
+        if self.probe > 0 and self.control.probed(self.probe):
+            self.probe = -1
+        elif self.probe >= 0 and now_ns >= self.probe_until_ns:
+            self._ask_whether_there(now_ns)
+        return self.probe < 0
 
     def suspect(self, now_ns: int, why: str, *, lost: bool = False) -> None:
         """It did not answer in time, or its connection has ended."""
@@ -61,6 +72,11 @@ class Joined:
         if now_ns >= self.suspect_until_ns:
             self.suspected += 1
         self.suspect_until_ns = now_ns + SUSPECT_NS
+        if not self.lost:
+            self._ask_whether_there(now_ns)
+
+    def _ask_whether_there(self, now_ns: int) -> None:
+        self.probe, self.probe_until_ns = self.control.probe(), now_ns + SUSPECT_NS
 
     def ask(self, call: Any, *args: Any, **words: Any) -> Any:
         """A call of its control connection. Silent: it did not do it, and is not asked for a while;

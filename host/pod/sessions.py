@@ -68,6 +68,15 @@ class PodSessions:
         self._sessions: dict[int, _Session] = {}
         self._number = 0
 
+    def admit(self, coming: Joined) -> Joined | None:
+        """A member that came, or came back: it is asked from now on. The one that it was before,
+        if any, which has to be lost."""
+        before = next((one for one in self.members
+                       if one.member.name == coming.member.name), None)  # fmt: skip
+        assert before is None or before.lost, "two connections to one member"
+        self.members = [one for one in self.members if one is not before] + [coming]
+        return before
+
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
     ) -> int:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from offstage.bindings.driver import Put
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed, StoreFull
 from offstage.dpu import protocol as p
-from offstage.dpu.pod.map import Member
+from offstage.dpu.pod.map import Member, PodMap
 from offstage.host.pod.fabric import PodFabric
+from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
 from offstage.host.sessions import ALL_SCORES
@@ -40,12 +42,20 @@ class Daemon:
         self.puts: Counter[bytes] = Counter()
         self.silent = self.broken = self.later = False
         self._ended: list[Any] = []
+        self.registered: list[int] = []
+        self.closed = 0
 
     def _hear(self) -> None:
         if self.silent:
             raise DeviceTimeout("the daemon does not answer")
         if self.refuses is not None:
             raise self.refuses
+
+    def probe(self) -> int:
+        return 1
+
+    def probed(self, number: int) -> bool:
+        return not self.silent
 
     def session_open(self, **rule: int) -> int:
         self._hear()
@@ -89,8 +99,14 @@ class Daemon:
         ended, self._ended = self._ended, []
         return ended
 
+    def stats(self) -> dict[str, int]:
+        return {"fetches": 1}
+
+    def register(self, array: Any) -> None:
+        self.registered.append(id(array))
+
     def close(self) -> None:
-        pass
+        self.closed += 1
 
 
 def pod(*states: str) -> tuple[PodSessions, list[Daemon]]:
@@ -255,3 +271,71 @@ def test_what_was_left_at_a_slow_member_is_closed_there() -> None:
     slow.suspect_until_ns = 0
     sessions.append(new, chunks(*range(101, 141)))
     assert len(daemons[1].sessions) == slow.segments > 0
+
+
+def test_one_that_stopped_costs_its_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspect is asked again when it has answered a probe, and not because time went by."""
+    sessions, daemons = pod("up", "up")
+    now_ns = [10**9]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns[0])
+    stopped = sessions.members[0]
+    daemons[0].silent = True
+    stopped.suspect(now_ns[0], "a fetch took longer than its deadline")
+    for _ in range(5):
+        now_ns[0] += 3 * 10**9
+        assert not stopped.usable(now_ns[0])
+    daemons[0].silent = False
+    assert stopped.usable(now_ns[0]) and stopped.suspected == 1
+
+
+class Kept:
+    """A membership whose map a test changes."""
+
+    fresh = True
+
+    def __init__(self, sessions: PodSessions) -> None:
+        self.pod = PodMap(epoch=1, member=tuple(one.member for one in sessions.members))
+
+    def map(self) -> PodMap:
+        return self.pod
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_host_follows_the_map() -> None:
+    """Who joins takes its segments, who is gone is not asked, who came back is logged in to anew
+    and has what is registered; who is drained takes nothing new."""
+    sessions, daemons = pod("up", "up")
+    fabric = PodFabric(sessions)
+    landing = np.zeros((2, 64), np.uint8)
+    fabric.register(landing)
+    kept, came = Kept(sessions), []
+
+    def login(member: Member) -> Joined:
+        came.append(Daemon())
+        return Joined(member, came[-1], came[-1])  # type: ignore[arg-type]
+
+    follower = Follower(kept, login, fabric, sessions, look_s=0.001)  # type: ignore[arg-type]
+
+    def until(done: Any) -> None:
+        while not done():
+            follower.take()
+            time.sleep(0.001)
+
+    first, second = kept.pod.member
+    third = Member(name="dpu2", endpoint="2")
+    kept.pod = replace(kept.pod, member=(first, second, third))
+    until(lambda: len(sessions.members) == 3)
+    lost = next(one for one in sessions.members if one.member.name == "dpu0")
+    lost.suspect(0, "killed", lost=True)
+    until(lambda: lost not in sessions.members)
+    assert [one.registered for one in came] == [[id(landing)], [id(landing)]]
+    assert daemons[0].closed == 2, "fabric and connection of the earlier life"
+    kept.pod = replace(kept.pod, member=(first, replace(second, state="draining"),
+                                         replace(third, state="gone")))  # fmt: skip
+    until(lambda: any(one.lost for one in sessions.members))
+    session = sessions.session_open(select_blocks=8)
+    sessions.append(session, chunks(*range(1, 40)))
+    assert {one.at.member.name for one in sessions.segments(session) if one.at} == {"dpu0"}
+    follower.close()

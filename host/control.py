@@ -73,7 +73,8 @@ class Control:
         self.endpoint = endpoint
         self._via = endpoint if secret is not None else _own_socket(endpoint, tenant, runtime_dir)
         self._tenant, self._name, self._curve_dir = tenant, name, curve_dir
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """What an answer may take; it may be changed once logged in."""
         self._lock = threading.Lock()
         self._ticket = b""
         self._id = 0
@@ -168,7 +169,7 @@ class Control:
 
     def reset(self) -> None:
         """Operator: drop what is staged, clean and not pinned; zero the ledger."""
-        self.call(p.Reset(), p.Ok, timeout_s=max(self._timeout_s, 30.0))
+        self.call(p.Reset(), p.Ok, timeout_s=max(self.timeout_s, 30.0))
 
     def purge(self, tenant: str, keep_blocks: int = 0, timeout_s: float = 600.0) -> dict[str, int]:
         """Operator, or the tenant: archived chunks go, the coldest first, until the store has no
@@ -187,7 +188,7 @@ class Control:
     def drain(self, timeout_s: float = 30.0) -> p.Drained:
         """Operator: the daemon takes no new work and flushes what is only in memory."""
         request = p.Drain(timeout_ns=int(timeout_s * 1e9))
-        return self.call(request, p.Drained, timeout_s=timeout_s + self._timeout_s)
+        return self.call(request, p.Drained, timeout_s=timeout_s + self.timeout_s)
 
     def undrain(self) -> None:
         """Operator: the daemon takes new work again."""
@@ -215,7 +216,7 @@ class Control:
         if self._beat is not None:
             self._beat.join(timeout=2.0)
         try:
-            self.call(p.Detach(), p.Ok, timeout_s=min(self._timeout_s, 1.0))
+            self.call(p.Detach(), p.Ok, timeout_s=min(self.timeout_s, 1.0))
         except OffstageError:
             pass  # a daemon that is gone has forgotten us already
         self._context.destroy(linger=0)
@@ -243,7 +244,7 @@ class Control:
                 self._socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
             except zmq.Again:
                 raise self._silent() from None
-            reply = self._await(request.id, timeout_s or self._timeout_s)
+            reply = self._await(request.id, timeout_s or self.timeout_s)
         if isinstance(reply, p.Error):
             kind = KINDS.get(reply.code, RunFailed)
             raise kind(reply.what, reply.where or self.endpoint, reply.mend, errno=reply.errno)
@@ -271,6 +272,8 @@ class Control:
             while self._socket.poll(0):
                 reply = p.decode_reply(self._socket.recv_multipart()[-1])
                 if reply.id == number:
+                    if isinstance(reply, p.Error):
+                        self._lost = "the daemon no longer knows this host"
                     return isinstance(reply, p.Ok)
         return False
 

@@ -256,9 +256,12 @@ class PodFabric:
 
     def _lose(self, at: Joined, why: str) -> None:
         """Its connection has ended: what was under way there did not come."""
-        at.suspect(self._clock.now_ns(), why, lost=True)
+        now_ns = self._clock.now_ns()
+        at.suspect(now_ns, why, lost=True)
         pieces = list(self._flying[at].values())
         self._flying[at].clear()
+        for piece in pieces:
+            at.waited(piece.begun_ns, now_ns)
         for piece in pieces:
             self._failed(piece)
 
@@ -269,6 +272,7 @@ class PodFabric:
         if isinstance(piece.handle, Put):
             rcs = at.fabric.put_end(piece.handle)
             if (rcs == -errno.ETIMEDOUT).any():
+                at.waited(piece.begun_ns, now_ns)
                 at.suspect(now_ns, "a put was not acknowledged in time")
                 return False
             whole.handle.rcs[piece.at] = rcs
@@ -276,6 +280,7 @@ class PodFabric:
             return True
         result = at.fabric.fetch_end(piece.handle)
         if (result.rcs == -errno.ETIMEDOUT).any():
+            at.waited(piece.begun_ns, now_ns)
             at.suspect(now_ns, "a fetch took longer than its deadline")
             whole.stall_ns = max(whole.stall_ns, now_ns - piece.begun_ns)
         at.fetch_ns = max(at.fetch_ns, now_ns - piece.begun_ns)

@@ -45,6 +45,12 @@ class Joined:
     probe: int = -1
     """The question that it has to answer before it is asked again; 0: not sent, -1: none."""
     probe_until_ns: int = 0
+    why: str = ""
+    """What it was suspected or lost for last."""
+    waited_ns: int = 0
+    """What its silence cost this host: calls there that it did not do, counted once where they
+    overlap."""
+    waited_until_ns: int = 0
     segments: int = 0
     """Segments of open sessions that are there."""
     left: list[int] = field(default_factory=list)
@@ -62,13 +68,25 @@ class Joined:
             return False
         if self.probe > 0 and self.control.probed(self.probe):
             self.probe = -1
+        elif self.probe >= 0 and self.control.lost:
+            self.suspect(now_ns, self.control.lost, lost=True)
         elif self.probe >= 0 and now_ns >= self.probe_until_ns:
             self._ask_whether_there(now_ns)
         return self.probe < 0
 
+    @property
+    def away(self) -> bool:
+        """Whether it is suspected now."""
+        return self.probe >= 0
+
+    def waited(self, begun_ns: int, now_ns: int) -> None:
+        """A call there that began then was not done."""
+        self.waited_ns += max(0, now_ns - max(begun_ns, self.waited_until_ns))
+        self.waited_until_ns = max(now_ns, self.waited_until_ns)
+
     def suspect(self, now_ns: int, why: str, *, lost: bool = False) -> None:
         """It did not answer in time, or its connection has ended."""
-        self.lost = self.lost or (why if lost else "")
+        self.lost, self.why = self.lost or (why if lost else ""), why
         if now_ns >= self.suspect_until_ns:
             self.suspected += 1
         self.suspect_until_ns = now_ns + SUSPECT_NS
@@ -81,9 +99,12 @@ class Joined:
     def ask(self, call: Any, *args: Any, **words: Any) -> Any:
         """A call of its control connection. Silent: it did not do it, and is not asked for a while;
         where it knows this host no more, never again."""
+        begun_ns = self.clock.now_ns()
         try:
             return call(*args, **words)
         except (DeviceTimeout, StoreFull, RunFailed, BadInput) as error:
             gone = bool(self.control.lost) or isinstance(error, BadInput)
-            self.suspect(self.clock.now_ns(), error.what, lost=gone)
+            now_ns = self.clock.now_ns()
+            self.waited(begun_ns, now_ns)
+            self.suspect(now_ns, error.what, lost=gone)
             raise Silent(error.what) from None

@@ -28,7 +28,7 @@ from offstage.dpu.pod.membership import open_membership
 from offstage.testbeds.beds.daemon_process import begin
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 
-__all__ = ["DAEMONS", "PodBed", "down", "find", "up"]
+__all__ = ["DAEMONS", "PodBed", "begin_daemon", "down", "find", "runs", "up"]
 
 DAEMONS = 4
 ETCD_MEMBERS = 3
@@ -73,16 +73,9 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
             (out / "pod.toml").unlink(missing_ok=True)
         members = []
         for number in range(DAEMONS):
-            name = f"dpu{number}"
-            home = runtime_dir(out) / name
-            home.mkdir(parents=True, exist_ok=True)
-            settings = {"daemon.endpoint": f"ipc://{home}/control", "daemon.runtime_dir": str(home),
-                        "storage.path": str(home / "store.kv"),
-                        "limits.sessions": str(16 * sizes.sessions)}  # fmt: skip
-            config = place.config("pod", sizes, {"backend": "auto"}, {})
-            tier = begin(config, home / "daemon.log", settings)
-            processes[name] = int(tier.ready["pid"])
-            members.append(Member(name=name, endpoint=tier.endpoint))
+            member, pid = begin_daemon(out, f"dpu{number}", sizes)
+            members.append(member)
+            processes[member.name] = pid
         membership = open_membership(where)
         for member in members:
             membership.change(lambda pod, member=member: added(pod, member))  # type: ignore[misc]
@@ -95,6 +88,18 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
     (out / STATE).write_text(json.dumps({"bed": "pod", "place": where, "processes": processes}),
                              encoding="utf-8")  # fmt: skip
     return PodBed(out, where, processes)
+
+
+def begin_daemon(out: Path, name: str, sizes: DaemonSizes) -> tuple[Member, int]:
+    """Start a daemon of a bed, over the store that it left there if any; it and its process."""
+    place, home = LocalBed(out), runtime_dir(out) / name
+    home.mkdir(parents=True, exist_ok=True)
+    settings = {"daemon.endpoint": f"ipc://{home}/control", "daemon.runtime_dir": str(home),
+                "storage.path": str(home / "store.kv"),
+                "limits.sessions": str(16 * sizes.sessions)}  # fmt: skip
+    config = place.config("pod", sizes, {"backend": "auto"}, {})
+    tier = begin(config, home / "daemon.log", settings)
+    return Member(name=name, endpoint=tier.endpoint), int(tier.ready["pid"])
 
 
 def _segment_tokens(sizes: DaemonSizes) -> int:
@@ -110,7 +115,7 @@ def find(out: Path) -> PodBed | None:
         found = PodBed(out.absolute(), state["place"], state["processes"])
     except (OSError, ValueError, KeyError):
         return None
-    return found if any(_runs(pid, name) for name, pid in found.processes.items()) else None
+    return found if any(runs(pid, name) for name, pid in found.processes.items()) else None
 
 
 def down(out: Path) -> bool:
@@ -118,7 +123,7 @@ def down(out: Path) -> bool:
     found = find(out)
     if found is None:
         return False
-    _end({name: pid for name, pid in found.processes.items() if _runs(pid, name)})
+    _end({name: pid for name, pid in found.processes.items() if runs(pid, name)})
     (out / STATE).unlink()
     return True
 
@@ -165,7 +170,7 @@ def _free_ports(count: int) -> Iterator[list[int]]:
         yield [one.getsockname()[1] for one in sockets]
 
 
-def _runs(pid: int, name: str) -> bool:
+def runs(pid: int, name: str) -> bool:
     """Whether that process is still the one that was started under the name."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")

@@ -150,6 +150,47 @@ def soak(
 
 
 @bench.command()
+def pod(
+    folder: Annotated[
+        Path, typer.Option("--folder", help="where stores and logs lie: 1 to 2 GiB; they stay")
+    ] = Path("offstage-bench-pod"),
+    faults: Annotated[
+        str, typer.Option("--faults", help="of death, stop, join, drain, etcd, quorum")
+    ] = "death,stop,join,drain,etcd,quorum",
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="instead: its requests, with drawn faults")
+    ] = None,
+    begin: Annotated[str, typer.Option("--begin", help="from when on in the trace")] = "0s",
+    span: Annotated[str, typer.Option("--span", help="how much of the trace's time")] = "1h",
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="of each phase (20), or of the trace (600)")
+    ] = None,
+    rate: Annotated[float, typer.Option("--rate", help="requests a second in a phase")] = 20.0,
+    fetch_deadline: Annotated[
+        str, typer.Option("--fetch-deadline", help="what a host waits for one member")
+    ] = "500ms",
+    page: Annotated[Path | None, typer.Option("--page", help="also write the report")] = None,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """What a death, a stop, a join, a drain and an etcd that fails cost a live pod under load."""
+    from offstage import __version__
+    from offstage.testbeds.cli.pod_bench import run_phases, run_trace
+    from offstage.testbeds.report.pod import write_page
+
+    if trace is None:
+        found = run_phases(folder, faults, seconds or 20.0, rate, fetch_deadline, seed)
+    else:
+        found = run_trace(folder, trace, begin, span, seconds or 600.0, fetch_deadline, seed)
+    if page is not None:
+        write_page(found, page, __version__)
+    _finish("pod", found, out, form)
+    if not found["verdicts_met"]:
+        raise typer.Exit(1)
+
+
+@bench.command()
 def engine(
     python: Annotated[Path, typer.Option("--python", help="of the environment that has vLLM")],
     model: Annotated[Path, typer.Option("--model", help="a folder that vLLM can load")],

@@ -1,0 +1,99 @@
+"""What the hosts of a pod ask, and when: prompts of chunks of 512 tokens, generated or a trace's.
+
+Generated: a popular set of documents of unequal length by Zipf's law, and now and then one that is
+asked once. The same seed asks the same in every phase, so that two phases can be compared request
+by request; only what is asked once is the phase's own.
+"""
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
+from offstage.testbeds.workloads.requests.sessions import generated_chunks, root, trace_chunks
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS as CHUNK_TOKENS
+
+__all__ = ["CHUNK_TOKENS", "Ask", "Documents", "Traced", "of_trace"]
+
+DOCUMENTS = 160
+CHUNKS_MEAN = 32
+ZIPF = 0.9
+ONCE_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request: a prompt, by the identities of its chunks from the first on."""
+
+    at_s: float
+    chunks: tuple[int, ...]
+
+
+class Documents:
+    """What is generated from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        """Documents of 4 to twice the mean of chunks."""
+        rng = np.random.default_rng([seed, 1])
+        self._seed, self._root = seed, root(seed, "pod")
+        counts = rng.integers(4, 2 * CHUNKS_MEAN - 4, DOCUMENTS, endpoint=True)
+        self.all = [self._made(f"document {n}", int(count)) for n, count in enumerate(counts)]
+        popularity = np.arange(1, DOCUMENTS + 1) ** -ZIPF
+        self._popularity = popularity / popularity.sum()
+
+    def asks(self, phase: str, seconds: float, rate_hz: float) -> list[Ask]:
+        """Requests of one phase, evenly in its time."""
+        rng = np.random.default_rng([self._seed, 2])
+        count = max(1, int(seconds * rate_hz))
+        chosen = rng.choice(DOCUMENTS, count, p=self._popularity)
+        once = rng.random(count) < ONCE_SHARE
+        return [
+            Ask(number / rate_hz,
+                self._made(f"once {phase} {number}", CHUNKS_MEAN) if once[number]
+                else self.all[chosen[number]])
+            for number in range(count)
+        ]  # fmt: skip
+
+    def _made(self, name: str, count: int) -> tuple[int, ...]:
+        return tuple(generated_chunks(self._root, name, count * CHUNK_TOKENS, CHUNK_TOKENS))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Requests of a trace: `span_s` of its time, from `begin_s` on, told in so many seconds."""
+
+    asks: list[Ask]
+    trace: str
+    begin_s: float
+    span_s: float
+    seconds: float
+
+    @property
+    def compression(self) -> float:
+        """The trace's seconds in one of ours."""
+        return self.span_s / self.seconds
+
+
+def of_trace(path: Path, *, begin_s: float, span_s: float, seconds: float) -> Traced:
+    """BadInput: the trace names no prefixes, or has nothing in that time."""
+    trace = open_trace(path)
+    trace.need_blocks("prompts for a pod")
+    arrivals = trace.arrival_s
+    first_s = float(arrivals[0]) + begin_s
+    begin, end = np.searchsorted(arrivals, [first_s, first_s + span_s])
+    if begin == end:
+        last_s = float(arrivals[-1] - arrivals[0])
+        raise BadInput(f"no request from {begin_s:g} s on", str(path),
+                       f"it ends after {last_s:g} s: choose another --begin")  # fmt: skip
+    lasted_s = min(span_s, float(arrivals[-1]) - first_s)
+    parent, asks = root(0, "pod trace"), []
+    for request in islice(requests_in_blocks(trace), int(begin), int(end)):
+        chunks = trace_chunks(parent, request, request.input_tokens, CHUNK_TOKENS)
+        if chunks:
+            at_s = (request.timestamp_ms / 1e3 - first_s) * seconds / lasted_s
+            asks.append(Ask(at_s, tuple(chunks)))
+    return Traced(asks, path.name, begin_s, lasted_s, seconds)

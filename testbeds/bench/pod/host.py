@@ -1,0 +1,286 @@
+"""One host of a live pod: asks what it is given when it is due, and compares every byte.
+
+A request opens a session, is told what the pod has, fetches that, computes and puts the rest, and
+closes it. What a block holds is made of its name, so that any other block in its place is seen.
+Every block that some host was acknowledged before and that did not come is a miss, and is noted
+with what the host knows of it; whether that is a reason is for the judge.
+
+All hosts are threads of one process and share a `Board`: what was acknowledged, at which member.
+"""
+
+import errno
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import OffstageError
+from offstage.dpu.pod.map import Member
+from offstage.dpu.pod.membership import open_membership
+from offstage.host.fabrics import open_fabric
+from offstage.host.pod.fabric import PodFabric
+from offstage.host.pod.follow import Follower
+from offstage.host.pod.joined import Joined
+from offstage.host.pod.sessions import PodSessions
+from offstage.host.sessions import append_chunks
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.bench.pod.asks import Ask
+
+__all__ = ["PAYLOAD_BYTES", "Board", "Host", "Sample", "Seen", "content"]
+
+PAYLOAD_BYTES = 4096
+WORDS = PAYLOAD_BYTES // 8
+PATTERN = np.arange(WORDS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+LOGIN_S = 5.0
+Miss = tuple[str, str, str]
+"""What is known of a block that was acknowledged and did not come: at which member it was, whose it
+is now, and the error that the fetch ended with; "": the member did not have it."""
+
+
+def content(chunks: Sequence[int]) -> NDArray[np.uint64]:
+    """The bytes of blocks by their names, uint64 `[blocks, words]`."""
+    names = np.array([one & 0xFFFFFFFFFFFFFFFF for one in chunks], np.uint64)
+    made: NDArray[np.uint64] = names[:, None] ^ PATTERN[None, :]
+    return made
+
+
+@dataclass
+class Sample:
+    """What became of one request; times since the bench began. Counts are of blocks."""
+
+    phase: str
+    number: int
+    due_s: float
+    begin_s: float
+    end_s: float = 0.0
+    asked: int = 0
+    known: int = 0
+    """Acknowledged to some host before."""
+    hits: int = 0
+    wrong: int = 0
+    put: int = 0
+    again: list[int] = field(default_factory=list)
+    """Blocks that were known, and were put again."""
+    refused: int = 0
+    """Puts that ended with an error."""
+    marked: int = 0
+    """Of those that were at the member to which something was done."""
+    marked_hits: int = 0
+    by_member: Counter[str] = field(default_factory=Counter)
+    """Hits, by `NAME/INCARNATION` of who served."""
+    misses: Counter[Miss] = field(default_factory=Counter)
+    error: str = ""
+    """What ended it before it had all: "" where nothing did."""
+    chunks: tuple[int, ...] = ()
+    """What was asked, by its names."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A host's view of a member changed: `suspect`, `lost`, `back`."""
+
+    at_s: float
+    host: str
+    member: str
+    what: str
+    why: str
+    waited_s: float
+    """What its silence has cost this connection so far."""
+
+
+class Board:
+    """What all hosts share; each entry is written whole, under Python's lock."""
+
+    def __init__(self) -> None:
+        """Time begins."""
+        self._begun_ns = time.monotonic_ns()
+        self.at: dict[int, str] = {}
+        """Chunks that were acknowledged, and where last."""
+        self.marked: frozenset[int] = frozenset()
+        self.samples: list[Sample] = []
+        self.seen: list[Seen] = []
+        self.broken: list[str] = []
+        """Hosts that ended by what nobody expected."""
+        self.waited_s: dict[tuple[str, str, int], float] = {}
+        """By host, member and connection: what its silence cost."""
+
+    def now_s(self) -> float:
+        """Since the beginning."""
+        return (time.monotonic_ns() - self._begun_ns) / 1e9
+
+    def mark(self, member: str) -> None:
+        """From now on requests count what of them was at this member; "": nothing."""
+        self.marked = frozenset(one for one, at in list(self.at.items()) if at == member)
+
+
+class Host:
+    """One host with a connection to each member. Its thread owns it from `run` on."""
+
+    def __init__(
+        self, name: str, place: str, runtime_dir: Path, link: Link, deadline_s: float, board: Board
+    ) -> None:
+        """Log in to all members that the map of `place` has. BadInput: one does not answer."""
+        self.name, self._board = name, board
+        self._link, self._runtime_dir = replace(link, name=name), runtime_dir
+        self._deadline_s = deadline_s
+        membership = open_membership(place)
+        with ExitStack() as undo:
+            undo.callback(membership.close)
+            found = membership.map()
+            members = []
+            for member in found.readable:
+                members.append(self._login(member))
+                undo.callback(members[-1].control.close)
+                undo.callback(members[-1].fabric.close)
+            chunks = found.segment_tokens // members[0].control.geometry.block_tokens
+            self._sessions = PodSessions(members, chunks)
+            self._fabric = PodFabric(self._sessions, int(deadline_s * 1e9))
+            self._follower = Follower(membership, self._login, self._fabric, self._sessions)
+            undo.pop_all()
+        self._rows = np.zeros((self._fabric.demand_max, PAYLOAD_BYTES), np.uint8)
+        self._fabric.register(self._rows)
+        self._known_as = {one.member.name: "back" for one in members}
+        self._connections: Counter[str] = Counter()
+        self._step = 0
+
+    def _login(self, member: Member) -> Joined:
+        link = replace(self._link, endpoint=member.endpoint, timeout_s=LOGIN_S,
+                       runtime_dir=self._runtime_dir / member.name)  # fmt: skip
+        control = link.control()
+        try:
+            fabric = open_fabric(control, link.fabric)
+        except BaseException:
+            control.close()
+            raise
+        control.timeout_s = self._deadline_s
+        return Joined(member, control, fabric)
+
+    def run(self, phase: str, asks: Callable[[], tuple[int, Ask] | None], begin_s: float) -> None:
+        """Ask until there is nothing left; each when it is due, or as soon as can be after."""
+        try:
+            while (given := asks()) is not None:
+                number, ask = given
+                due_s = begin_s + ask.at_s
+                while (left_s := due_s - self._board.now_s()) > 0:
+                    time.sleep(min(left_s, 0.05))
+                    self._follow()
+                self._board.samples.append(self._ask(phase, number, due_s, ask.chunks))
+                self._follow()
+        except Exception as error:
+            self._board.broken.append(f"{self.name}: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Leave every member."""
+        self._follower.close()
+        for one in self._sessions.members:
+            one.fabric.close()
+        leaving = [threading.Thread(target=one.control.close) for one in self._sessions.members]
+        for thread in leaving:
+            thread.start()
+        for thread in leaving:
+            thread.join()
+
+    def members(self) -> set[str]:
+        """Who is asked now."""
+        now_ns = self._sessions.clock.now_ns()
+        return {one.member.name for one in self._sessions.members if one.usable(now_ns)}
+
+    def _follow(self) -> None:
+        """Take over what the map says, and note whose standing has changed."""
+        self._follower.take()
+        now_s = self._board.now_s()
+        for one in self._sessions.members:
+            name, waited_s = one.member.name, one.waited_ns / 1e9
+            standing = "lost" if one.lost else "suspect" if one.suspected and one.away else "back"
+            before = self._known_as.get(name, "")
+            if before == "lost" and standing != "lost":
+                self._connections[name] += 1
+            self._board.waited_s[self.name, name, self._connections[name]] = waited_s
+            if standing != before:
+                self._known_as[name] = standing
+                self._board.seen.append(Seen(now_s, self.name, name, standing, one.why, waited_s))
+
+    def _ask(self, phase: str, number: int, due_s: float, chunks: tuple[int, ...]) -> Sample:
+        board = self._board
+        sample = Sample(phase, number, due_s, board.now_s(), asked=len(chunks), chunks=chunks)
+        where = [board.at.get(one, "") for one in chunks]
+        marked = np.array([one in board.marked for one in chunks], bool)
+        sample.known, sample.marked = sum(map(bool, where)), int(marked.sum())
+        try:
+            session = self._sessions.session_open(select_blocks=self._sessions.segment_chunks)
+            try:
+                self._served(sample, session, chunks, where, marked)
+            finally:
+                self._sessions.session_close(session)
+        except OffstageError as error:
+            sample.error = error.what
+        sample.end_s = board.now_s()
+        return sample
+
+    def _served(
+        self, sample: Sample, session: int, chunks: tuple[int, ...], where: list[str],
+        marked: NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """Fetch what is there, put the rest."""
+        found = append_chunks(self._sessions, session, chunks, 1)
+        there = np.flatnonzero(found.stored_layers)
+        rcs = np.ones(len(chunks), np.int32)  # 1: nobody has it
+        for first in range(0, len(there), self._fabric.demand_max):
+            some = there[first : first + self._fabric.demand_max]
+            rcs[some] = self._fetched(sample, session, chunks, some, found.keys[0])
+        good = rcs == 0
+        sample.hits, sample.marked_hits = int(good.sum()), int((good & marked).sum())
+        at = self._members_of(session, len(chunks))
+        sample.by_member.update(f"{one.name}/{one.incarnation}"
+                                for one, came in zip(at, good, strict=True) if came)  # fmt: skip
+        for ordinal in np.flatnonzero(~good):
+            if where[ordinal]:
+                error = "" if rcs[ordinal] == 1 else errno.errorcode[-int(rcs[ordinal])]
+                sample.misses[where[ordinal], at[ordinal].name, error] += 1
+        self._put(sample, session, chunks, np.flatnonzero(~good), where)
+
+    def _fetched(
+        self, sample: Sample, session: int, chunks: tuple[int, ...], some: NDArray[np.intp],
+        keys: NDArray[np.uint64],
+    ) -> NDArray[np.int32]:  # fmt: skip
+        self._step += 1
+        self._rows[: len(some)] = 0xFF
+        got = self._fabric.fetch(
+            session, self._step, 0, some.astype(np.uint32), np.ascontiguousarray(keys[some]),
+            self._rows,
+        )  # fmt: skip
+        came = np.flatnonzero(got.rcs == 0)
+        rows = self._rows.view(np.uint64)[came]
+        sample.wrong += int((rows != content([chunks[some[one]] for one in came])).any(1).sum())
+        return got.rcs
+
+    def _put(
+        self, sample: Sample, session: int, chunks: tuple[int, ...], missing: NDArray[np.intp],
+        where: list[str],
+    ) -> None:  # fmt: skip
+        for first in range(0, len(missing), self._fabric.demand_max):
+            some = missing[first : first + self._fabric.demand_max]
+            blocks = content([chunks[one] for one in some]).view(np.uint8)
+            rcs = self._fabric.put(session, 0, some.astype(np.uint32), blocks)
+            at = self._members_of(session, len(chunks))
+            for ordinal, rc in zip(some.tolist(), rcs, strict=True):
+                if rc:
+                    sample.refused += 1
+                    continue
+                sample.put += 1
+                sample.again += [chunks[ordinal]] if where[ordinal] else []
+                self._board.at[chunks[ordinal]] = at[ordinal].name
+
+    def _members_of(self, session: int, count: int) -> list[Member]:
+        """Who has each block of the session, as this host sees it."""
+        size = self._sessions.segment_chunks
+        segments = self._sessions.segments(session)
+        nobody = Member(name="nobody", endpoint="")
+        return [nobody if (at := segments[ordinal // size].at) is None else at.member
+                for ordinal in range(count)]  # fmt: skip

@@ -1,0 +1,87 @@
+"""`offstage bench pod --trace`: requests of a trace in less than its time, with drawn faults.
+
+The trace says who shares what with whom and when it comes; faults come one after another, each for
+a while, with pauses between. What is judged is that everything that came was right and that every
+miss has a reason; how long things took is printed beside how late the requests began.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offstage.testbeds.bench.pod.asks import Traced
+from offstage.testbeds.bench.pod.faults import FAULTS
+from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Board
+from offstage.testbeds.bench.pod.judge import of_run
+from offstage.testbeds.bench.pod.run import OF_ETCD, hosts_of, live_pod, under_load
+from offstage.testbeds.progress import Progress
+
+__all__ = ["Struck", "bench_hour", "drawn"]
+
+HOSTS = 4
+PREPARED_S = 5.0
+FIRST_S, PAUSE_S, LASTS_S = 10.0, (8.0, 20.0), (4.0, 15.0)
+DAEMONS, ETCD = 4, 3
+STORE_SHARE = 2
+"""Room of one daemon over its share of all blocks: those of one that is away go to the others."""
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A fault that is to come."""
+
+    at_s: float
+    until_s: float
+    fault: str
+    member: str
+
+
+def drawn(seed: int, seconds: float, *, with_etcd: bool) -> list[Struck]:
+    """Faults of a run, one at a time: which, whom and how long is drawn."""
+    rng = np.random.default_rng([seed, 3])
+    kinds = [one for one in FAULTS if with_etcd or one not in OF_ETCD]
+    found, at_s = [], FIRST_S
+    while at_s + LASTS_S[1] < seconds - FIRST_S:
+        fault = str(rng.choice(kinds))
+        whom = f"dpu{rng.integers(DAEMONS)}"
+        if fault == "join":
+            whom = f"dpu{DAEMONS}"
+        elif fault in OF_ETCD:
+            first = int(rng.integers(ETCD))
+            whom = f"etcd{first}" + (f",etcd{(first + 1) % ETCD}" if fault == "quorum" else "")
+        lasts_s = float(rng.uniform(*LASTS_S))
+        found.append(Struck(at_s, at_s + lasts_s, fault, whom))
+        at_s += lasts_s + float(rng.uniform(*PAUSE_S))
+    return found
+
+
+def bench_hour(
+    traced: Traced, *, folder: Path, deadline_s: float, seed: int, progress: Progress
+) -> dict[str, Any]:
+    """`folder` holds stores and logs. RunFailed: a host ended by what nobody expected."""
+    board = Board()
+    distinct = len({chunk for ask in traced.asks for chunk in ask.chunks})
+    room = max(64 << 20, STORE_SHARE * distinct * PAYLOAD_BYTES // DAEMONS)
+    with live_pod(folder, board, room) as (live, watch), \
+            hosts_of(live, deadline_s, board, HOSTS) as hosts:  # fmt: skip
+        faults = drawn(seed, traced.seconds, with_etcd="etcd0" in live.bed.processes)
+        during = []
+        for one in faults:
+            during += [(one.at_s - PREPARED_S, partial(live.prepare, one.fault, one.member)),
+                       (one.at_s, partial(live.strike, one.fault, one.member)),
+                       (one.until_s, partial(live.heal, one.fault, one.member))]  # fmt: skip
+        progress.start(f"{traced.trace}, {len(faults)} faults", len(traced.asks))
+        begun_s = board.now_s()
+        under_load(hosts, "trace", traced.asks, board, progress, during)
+        took_s = board.now_s() - begun_s
+    return {
+        "provenance": "measured", "trace": traced.trace, "begin_s": traced.begin_s,
+        "span_s": traced.span_s, "seconds": took_s, "compression": traced.span_s / took_s,
+        "compression_asked": traced.compression, "deadline_s": deadline_s, "seed": seed,
+        "hosts": HOSTS, "block_bytes": PAYLOAD_BYTES, "blocks_distinct": distinct,
+        "with_etcd": "etcd0" in live.bed.processes,
+        **of_run(board, live.done, watch.looks),
+    }  # fmt: skip

@@ -1,0 +1,248 @@
+"""What a run over a live pod says: figures of each phase, aims, and what must hold always.
+
+Pure: of samples, of what was done, of what the map's keeper saw. It knows of no daemon.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+from offstage.testbeds.bench.pod.faults import Done, Look
+from offstage.testbeds.bench.pod.host import Board, Miss, Sample, Seen
+
+__all__ = ["held", "judged", "of_run", "served_past_a_fence", "unexplained"]
+
+BACK_S, BACK_SHARE = 10.0, 0.95
+WINDOW_S = 1.0
+DEADLINE_SLACK = 1.1
+"""A deadline is looked at between two turns of a loop."""
+SIGMAS = 3.0
+MEMBERS, SEGMENT_CHUNKS = 4, 8
+UNEXPLAINED_MAX = 20
+"""So many are told."""
+
+
+def judged(
+    board: Board, done: Sequence[Done], looks: Sequence[Look], deadline_s: float
+) -> dict[str, Any]:
+    """Everything of the phases, JSON-ready. The first phase is their reference."""
+    by_phase: dict[str, list[Sample]] = {}
+    for one in board.samples:
+        by_phase.setdefault(one.phase, []).append(one)
+    phases = {name: samples for name, samples in by_phase.items() if "fill" not in name}
+    reference = _by_number(phases.pop("none", []))
+    found = {"no fault": _all(reference.values())}
+    found["no fault"]["series"] = _series(list(reference.values()))
+    aims: dict[str, bool] = {}
+    for name, samples in phases.items():
+        struck = next(one for one in done if f"{one.fault} {one.member}" == name)
+        found[name] = _phase(samples, reference, struck, board.seen, looks, board)
+        aims |= _aims(name, struck.fault, found[name], deadline_s)
+    verdicts = held(board, done, looks)
+    return {"phases": found, "aims": aims, "aims_met": all(aims.values()), "verdicts": verdicts,
+            "verdicts_met": all(verdicts.values()), "seen": [asdict(one) for one in board.seen],
+            "done": [asdict(one) for one in done]}  # fmt: skip
+
+
+def of_run(board: Board, done: Sequence[Done], looks: Sequence[Look]) -> dict[str, Any]:
+    """Of a run with one fault after another, JSON-ready."""
+    verdicts = held(board, done, looks)
+    late = sorted(one.begin_s - one.due_s for one in board.samples)
+    left = unexplained(board.samples, done, board.seen, looks)
+    return {
+        **_all(board.samples), "wrong": sum(one.wrong for one in board.samples),
+        "refused": sum(one.refused for one in board.samples),
+        "put": sum(one.put for one in board.samples),
+        "put_again": sum(len(one.again) for one in board.samples),
+        "late_s_p50": late[len(late) // 2], "late_s_p99": late[int(len(late) * 0.99)],
+        "waited_s_max": max(board.waited_s.values(), default=0.0),
+        "faults": dict(Counter(one.fault for one in done if not one.healed)),
+        "unexplained": [(number, *miss) for number, miss in left[:UNEXPLAINED_MAX]],
+        "series": _series(board.samples), "verdicts": verdicts,
+        "verdicts_met": all(verdicts.values()), "seen": [asdict(one) for one in board.seen],
+        "done": [asdict(one) for one in done],
+    }  # fmt: skip
+
+
+def held(board: Board, done: Sequence[Done], looks: Sequence[Look]) -> dict[str, bool]:
+    """What must hold whatever is done to the pod."""
+    samples = board.samples
+    return {
+        "every block right": not any(one.wrong for one in samples),
+        "every request ended": not board.broken and all(one.end_s > 0 for one in samples),
+        "every request answered": not any(one.error for one in samples),
+        "every miss has a reason": not unexplained(samples, done, board.seen, looks),
+        "nothing served past a fence": not served_past_a_fence(samples, looks),
+    }
+
+
+def unexplained(
+    samples: Iterable[Sample], done: Sequence[Done], seen: Sequence[Seen], looks: Sequence[Look]
+) -> list[tuple[int, Miss]]:
+    """Misses without a reason, and of which request. Reasons: who had the block, or who has it now,
+    was struck before, was suspected or lost by some host, or changed in the map."""
+    first: dict[str, float] = {}
+    for at_s, name in [*((one.at_s, one.member) for one in done),
+                       *((one.at_s, one.member) for one in seen),
+                       *_changes(looks)]:  # fmt: skip
+        first[name] = min(first.get(name, at_s), at_s)
+    return [
+        (one.number, miss) for one in samples for miss in one.misses
+        if not any(first.get(name, one.end_s + 1) <= one.end_s for name in miss[:2])
+    ]  # fmt: skip
+
+
+def _changes(looks: Sequence[Look]) -> Iterable[tuple[float, str]]:
+    for before, after in pairwise(looks):
+        for name in {*before.members, *after.members}:
+            if before.members.get(name) != after.members.get(name):
+                yield after.at_s, name
+
+
+def served_past_a_fence(samples: Iterable[Sample], looks: Sequence[Look]) -> list[int]:
+    """Requests that began after the map had no more the life of who served them. Lives are told by
+    their incarnation; without leases there are none."""
+    ended: dict[str, float] = {}
+    for before, after in pairwise(looks):
+        for name, (state, life) in before.members.items():
+            now = after.members.get(name, ("gone", life))
+            if life and state != "gone" and (now[0] == "gone" or now[1] != life):
+                ended.setdefault(f"{name}/{life}", after.at_s)
+    return [
+        one.number for one in samples
+        if any(ended.get(who, one.begin_s + 1) < one.begin_s for who in one.by_member)
+    ]  # fmt: skip
+
+
+def _by_number(samples: Iterable[Sample]) -> dict[int, Sample]:
+    return {one.number: one for one in samples}
+
+
+def _all(samples: Iterable[Sample]) -> dict[str, Any]:
+    """Of one phase, whatever was done in it."""
+    some = list(samples)
+    took = sorted(one.end_s - one.begin_s for one in some)
+    known, hits = sum(one.known for one in some), sum(one.hits for one in some)
+    return {
+        "requests": len(some), "asked": sum(one.asked for one in some), "known": known,
+        "hits": hits, "hit_rate": hits / max(known, 1),
+        "request_s_p50": took[len(took) // 2] if took else 0.0,
+        "request_s_p99": took[int(len(took) * 0.99)] if took else 0.0,
+        "request_s_max": took[-1] if took else 0.0,
+        "late_s_max": max((one.begin_s - one.due_s for one in some), default=0.0),
+        "misses": _named(some),
+    }  # fmt: skip
+
+
+def _named(samples: Iterable[Sample]) -> dict[str, int]:
+    """Misses by their reason, in words."""
+    total: Counter[str] = Counter()
+    for one in samples:
+        for (was, now, error), count in one.misses.items():
+            moved = f"at {was}, asked of {now}" if was != now else f"not there any more at {was}"
+            total[f"{error} of {was}" if error else moved] += count
+    return dict(total)
+
+
+def _phase(
+    samples: Sequence[Sample], reference: Mapping[int, Sample], struck: Done, seen: Sequence[Seen],
+    looks: Sequence[Look], board: Board,
+) -> dict[str, Any]:  # fmt: skip
+    end_s = max(one.end_s for one in samples)
+    after = [one for one in samples if one.begin_s >= struck.at_s]
+    noted = [one for one in seen if struck.at_s <= one.at_s <= end_s
+             and one.member == struck.member]  # fmt: skip
+    joins = struck.fault == "join"
+    first: dict[str, float] = {}
+    for one in noted:
+        if joins is (one.what == "back"):
+            first.setdefault(one.host, one.at_s - struck.at_s)
+    told = list(first.values())
+    lost = sum(max(0, reference[one.number].hits - one.hits) for one in samples
+               if one.number in reference)  # fmt: skip
+    marked = sum(one.marked for one in after) / max(1, sum(one.known for one in after))
+    answer = min((one.end_s for one in after if one.marked and not one.error and not one.refused),
+                 default=None)  # fmt: skip
+    served = [one for one in after if one.marked_hits
+              or (joins and any(who.startswith(f"{struck.member}/") for who in one.by_member))]
+    hit = min((one.end_s for one in served), default=None)
+    moved = [chunk for one in after for chunk in one.again]
+    others = [one for one in seen if struck.at_s <= one.at_s <= end_s
+              and one.member != struck.member and one.what != "back"]  # fmt: skip
+    return {
+        **_all(samples), "fault": struck.fault, "member": struck.member, "struck_s": struck.at_s,
+        "detected_first_s": min(told, default=None), "detected_last_s": max(told, default=None),
+        "in_map_s": _in_map(struck, looks, end_s),
+        "answer_s": None if answer is None else answer - struck.at_s,
+        "hit_s": None if hit is None else hit - struck.at_s,
+        "hits_lost": lost, "hits_lost_share": lost / max(1, sum(
+            reference[one.number].hits for one in samples if one.number in reference)),
+        "share_of_member": marked,
+        "back_s": _back(after, reference, marked, struck.at_s),
+        "blocks_moved": len(moved), "blocks_moved_least": len(set(moved)),
+        "blocks_asked": len({chunk for one in after for chunk in one.chunks}),
+        "waited_s": _waited(board, struck.member),
+        "others_suspected": len(others), "series": _series(samples),
+    }  # fmt: skip
+
+
+def _in_map(struck: Done, looks: Sequence[Look], end_s: float) -> float | None:
+    """When the map had another state of the member than before; None: it did not come to that."""
+    before = next((one for one in reversed(looks) if one.at_s <= struck.at_s), None)
+    state = before.members.get(struck.member) if before is not None else None
+    return next((one.at_s - struck.at_s for one in looks
+                 if struck.at_s < one.at_s <= end_s and one.members.get(struck.member) != state),
+                None)  # fmt: skip
+
+
+def _back(
+    after: Sequence[Sample], reference: Mapping[int, Sample], share: float, struck_s: float
+) -> float | None:
+    """From when on each second's hits are 95 % of the reference's for the same requests, less the
+    member's share; None: not in this phase. Whole seconds of requests by when they ended."""
+    last, windows = 0.0, _windows(after, struck_s)
+    for number, some in sorted(windows.items()):
+        due = sum(reference[one.number].hits for one in some if one.number in reference)
+        if sum(one.hits for one in some) < BACK_SHARE * (1 - share) * due:
+            last = (number + 1) * WINDOW_S
+    return last if windows and last <= max(windows) * WINDOW_S else None
+
+
+def _windows(samples: Iterable[Sample], begin_s: float) -> dict[int, list[Sample]]:
+    found: dict[int, list[Sample]] = {}
+    for one in samples:
+        found.setdefault(int((one.end_s - begin_s) // WINDOW_S), []).append(one)
+    return found
+
+
+def _series(samples: Sequence[Sample]) -> list[tuple[float, int, int]]:
+    """By second since the bench began: when, known blocks that were asked for, hits."""
+    return [(number * WINDOW_S, sum(one.known for one in some), sum(one.hits for one in some))
+            for number, some in sorted(_windows(samples, 0.0).items())]  # fmt: skip
+
+
+def _waited(board: Board, member: str) -> float:
+    """The most that one connection to it cost one host."""
+    return max((cost for (_, name, _), cost in board.waited_s.items() if name == member),
+               default=0.0)  # fmt: skip
+
+
+def _aims(name: str, fault: str, found: Mapping[str, Any], deadline_s: float) -> dict[str, bool]:
+    aims = {
+        f"{name}: costs a connection its deadline at most":
+            found["waited_s"] <= DEADLINE_SLACK * deadline_s,
+        f"{name}: hits back within {BACK_S:g} s":
+            found["back_s"] is not None and found["back_s"] <= BACK_S,
+    }  # fmt: skip
+    if fault == "join":
+        aims[f"{name}: what joined serves"] = found["hit_s"] is not None
+        share = 1 / (MEMBERS + 1)
+        segments = max(1, found["blocks_asked"] // SEGMENT_CHUNKS)
+        most = share + SIGMAS * (share * (1 - share) / segments) ** 0.5
+        found_share = found["blocks_moved_least"] / max(1, found["blocks_asked"])
+        aims[f"{name}: moves at most 1/{MEMBERS + 1} of what is asked"] = found_share <= most
+    if fault in ("etcd", "quorum"):
+        aims[f"{name}: no hit lost"] = found["hits_lost"] == 0
+    return aims

@@ -1,0 +1,197 @@
+"""`offstage bench pod`: what each fault of a live pod costs, phase after phase under one load.
+
+The first phase has no fault and is the reference of all others, which ask the same: request by
+request what they did not get is what the fault cost. After each fault the pod is made whole and
+filled again, which is no part of a phase.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.testbeds.beds import pod as beds
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.beds.local import TENANT, DaemonSizes
+from offstage.testbeds.bench.pod.asks import CHUNK_TOKENS, Ask, Documents
+from offstage.testbeds.bench.pod.faults import LivePod, Watch
+from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Board, Host
+from offstage.testbeds.bench.pod.judge import judged
+from offstage.testbeds.progress import Progress
+
+__all__ = ["HOSTS", "OF_ETCD", "PHASES", "bench_pod", "hosts_of", "live_pod", "under_load"]
+
+HOSTS = 2
+PHASES = (
+    ("none", ""), ("death", "dpu1"), ("stop", "dpu2"), ("join", "dpu4"), ("drain", "dpu0"),
+    ("etcd", "etcd0"), ("etcd", "etcd1"), ("etcd", "etcd2"), ("quorum", "etcd0,etcd1"),
+)  # fmt: skip
+OF_ETCD = ("etcd", "quorum")
+STRUCK = 0.25
+"""The share of a phase after which it is struck."""
+ETCD_AGAIN = 0.5
+"""And that after which a member of etcd is there again."""
+WHOLE_S = 30.0
+LOOK_S = 0.02
+SLOTS = 4096
+STORE_BYTES = 256 << 20
+SEGMENT_CHUNKS = 8
+SESSIONS = 512
+
+
+def bench_pod(
+    *, folder: Path, seconds: float, rate_hz: float, deadline_s: float, seed: int,
+    phases: Sequence[str], progress: Progress,
+) -> dict[str, Any]:  # fmt: skip
+    """Each phase takes `seconds`, with `rate_hz` requests a second over all hosts. `folder` holds
+    stores and logs. BadInput: a phase that there is not, or no etcd for its phases."""
+    known = {fault for fault, _ in PHASES} - {"none"}
+    if unknown := set(phases) - known:
+        raise BadInput(f"no fault is called {', '.join(sorted(unknown))}", "bench pod",
+                       f"choose of {', '.join(sorted(known))}")  # fmt: skip
+    documents, board = Documents(seed), Board()
+    with live_pod(folder, board) as (live, watch), hosts_of(live, deadline_s, board) as hosts:
+        progress.start("fill", len(documents.all))
+        _fill(hosts, documents, "fill", board, progress)
+        for fault, member in PHASES:
+            chosen = fault == "none" or fault in phases
+            if not chosen or (fault in OF_ETCD and "etcd0" not in live.bed.processes):
+                continue
+            name = f"{fault} {member}".strip()
+            asks = documents.asks(name, seconds, rate_hz)
+            live.prepare(fault, member)
+            progress.start(name if member else "no fault", len(asks))
+            _phase(live, hosts, name, asks, seconds, progress)
+            _made_whole(live, hosts, documents, progress)
+        with_etcd = "etcd0" in live.bed.processes
+    return {
+        "provenance": "measured", "seconds": seconds, "rate_hz": rate_hz, "hosts": HOSTS,
+        "deadline_s": deadline_s, "seed": seed, "with_etcd": with_etcd,
+        "block_bytes": PAYLOAD_BYTES, **judged(board, live.done, watch.looks, deadline_s),
+    }  # fmt: skip
+
+
+@contextmanager
+def live_pod(
+    folder: Path, board: Board, stored_bytes: int = STORE_BYTES
+) -> Iterator[tuple[LivePod, Watch]]:
+    """Four daemons, each with room for so much, and where it is installed three of etcd, that end
+    with the block."""
+    sizes = DaemonSizes(
+        payload_bytes=PAYLOAD_BYTES, layers=1, block_tokens=CHUNK_TOKENS, slots=SLOTS,
+        window_tokens=CHUNK_TOKENS, context_tokens=SEGMENT_CHUNKS * CHUNK_TOKENS * 8,
+        stored_bytes=stored_bytes, sessions=SESSIONS,
+    )  # fmt: skip
+    bed = beds.up(folder, sizes)
+    try:
+        watch = Watch(bed.place, board)
+        try:
+            yield LivePod(bed, sizes, board), watch
+        finally:
+            watch.close()
+    finally:
+        for name, pid in bed.processes.items():
+            if beds.runs(pid, name):
+                os.kill(pid, signal.SIGCONT)
+        beds.down(folder)
+
+
+@contextmanager
+def hosts_of(
+    live: LivePod, deadline_s: float, board: Board, count: int = HOSTS
+) -> Iterator[list[Host]]:
+    """Hosts at all members, which leave with the block."""
+    link = Link("", TENANT, "shm")
+    with ExitStack() as stack:
+        hosts = []
+        for number in range(count):
+            hosts.append(Host(f"host{number}", live.bed.place, live.bed.runtime_dir, link,
+                              deadline_s, board))  # fmt: skip
+            stack.callback(hosts[-1].close)
+        yield hosts
+
+
+def under_load(
+    hosts: Sequence[Host],
+    phase: str,
+    asks: Sequence[Ask],
+    board: Board,
+    progress: Progress,
+    during: Sequence[tuple[float, Callable[[], None]]] = (),
+) -> None:
+    """All hosts ask, whoever is free next; `during` is done at its seconds since the beginning.
+    RunFailed: a host ended by what nobody expected."""
+    left, lock, begin_s = iter(enumerate(asks)), threading.Lock(), board.now_s()
+
+    def given() -> tuple[int, Ask] | None:
+        with lock:
+            return next(left, None)
+
+    threads = [threading.Thread(target=one.run, args=(phase, given, begin_s), daemon=True)
+               for one in hosts]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    to_do, told = list(during), len(board.samples)
+    while to_do or any(thread.is_alive() for thread in threads):
+        if to_do and board.now_s() >= begin_s + to_do[0][0]:
+            to_do.pop(0)[1]()
+        time.sleep(LOOK_S)
+        now = len(board.samples)
+        progress.advance(now - told)
+        told = now
+        if now:
+            progress.note(f"{board.now_s() - begin_s:.0f} s")
+    if board.broken:
+        raise RunFailed(board.broken[0], "bench pod", "report this with the seed")
+
+
+def _fill(
+    hosts: Sequence[Host], documents: Documents, phase: str, board: Board, progress: Progress
+) -> int:
+    """Everybody's documents once; how many blocks were missed that were known."""
+    begun = len(board.samples)
+    under_load(hosts, phase, [Ask(0.0, one) for one in documents.all], board, progress)
+    return sum(sum(one.misses.values()) for one in board.samples[begun:])
+
+
+def _phase(
+    live: LivePod, hosts: Sequence[Host], name: str, asks: Sequence[Ask], seconds: float,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """Under load the pod is struck, and all that is only undone later is undone at the end."""
+    fault, _, member = name.partition(" ")
+    during: list[tuple[float, Callable[[], None]]] = []
+    if member:
+        live.board.mark(member)
+        during = [(STRUCK * seconds, partial(live.strike, fault, member))]
+        if fault in OF_ETCD:
+            during.append((ETCD_AGAIN * seconds, partial(live.heal, fault, member)))
+    under_load(hosts, name, asks, live.board, progress, during)
+    if member and fault not in OF_ETCD:
+        live.heal(fault, member)
+    live.board.mark("")
+
+
+def _made_whole(
+    live: LivePod, hosts: Sequence[Host], documents: Documents, progress: Progress
+) -> None:
+    """Until all members are asked by all hosts and have all. RunFailed: it does not come to that.
+    """
+    until_s = live.board.now_s() + WHOLE_S
+    there = {name for name in live.bed.processes if name.startswith("dpu")}
+    progress.start("refill", 0)
+    while True:
+        missed = _fill(hosts, documents, "refill", live.board, progress)
+        if not missed and all(one.members() == there for one in hosts):
+            return
+        if live.board.now_s() > until_s:
+            seen = {one.name: sorted(one.members()) for one in hosts}
+            raise RunFailed(f"the pod does not become whole again: {missed} blocks missing, "
+                            f"{seen}", "bench pod", "see the daemons' logs")  # fmt: skip
+        time.sleep(LOOK_S)

@@ -1,0 +1,97 @@
+"""The page of `offstage bench pod`: hits over time with what was done to the pod, and its table."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from offstage.testbeds.report.page.files import write_text
+from offstage.testbeds.report.page.markup import figure, page
+from offstage.testbeds.report.page.numbers import percent
+from offstage.testbeds.report.page.pictures import Picture
+from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import tag
+
+__all__ = ["figures_of", "render", "write_page"]
+
+CAPTION = (
+    "Share of the blocks asked for in each second that some host had been acknowledged before and "
+    "that came, whole and right. Lines: when something was done to the pod; dotted: when it was "
+    "undone. What is missing was computed again and put."
+)
+
+
+def write_page(found: Mapping[str, Any], path: Path, version: str) -> None:
+    """Writes the page of either way to run it."""
+    write_text(path, render(found, version))
+
+
+def render(found: Mapping[str, Any], version: str) -> str:
+    """The page as text."""
+    sections = [*map(str, figures_of(found)),
+                figure("verdicts", "What must hold", _table(_verdicts(found)), "")]  # fmt: skip
+    return page(
+        title="Offstage: a pod that fails", sentence=_sentence(found), setup=_setup(found),
+        tiles="", sections=sections, foot="", version=version, kind="pod report",
+    )  # fmt: skip
+
+
+def figures_of(found: Mapping[str, Any]) -> list[Figure]:
+    """Every figure of the page."""
+    if "trace" in found:
+        plots = [_hits(found["trace"], found["series"], found["done"])]
+        return [Figure("hits", "Hits over time", plots, CAPTION)]
+    plots = [_hits(name, one["series"], found["done"]) for name, one in found["phases"].items()]
+    return [Figure("hits", "Hits over time, phase by phase", plots, CAPTION)]
+
+
+def _hits(name: str, series: Sequence[Sequence[float]], done: Sequence[Mapping[str, Any]]) -> Plot:
+    begin_s, end_s = series[0][0], series[-1][0] + 1
+    marks = [one for one in done if begin_s <= one["at_s"] <= end_s]
+
+    def draw(drawn: Picture) -> None:
+        axes = drawn.axes()
+        axes.step([at - begin_s for at, known, _ in series if known],
+                  [hits / known for _, known, hits in series if known], where="post")  # fmt: skip
+        for one in marks:
+            line = axes.axvline(one["at_s"] - begin_s, color="0.5", linewidth=1,
+                                linestyle=":" if one["healed"] else "-")  # fmt: skip
+            drawn.tip(line, f"{one['fault']} {one['member']}"
+                            f"{' undone' if one['healed'] else ''}")  # fmt: skip
+        axes.set_ylim(0, 1.03)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
+        axes.set(xlabel="time, s", ylabel="hits of known blocks")
+
+    least = min((hits / known for _, known, hits in series if known), default=0.0)
+    file = "".join(one if one.isalnum() else "-" for one in name)[:40].strip("-")
+    return Plot(f"hits-{file}", f"Hits by second: {name}. The lowest second had {percent(least)}.",
+                draw, heading=tag("h3", escape(name)), paper_height=2.2)  # fmt: skip
+
+
+def _sentence(found: Mapping[str, Any]) -> str:
+    if "trace" in found:
+        return (f"{found['hits']:,} of {found['known']:,} known blocks came, "
+                f"{found['wrong']} of them wrong.")  # fmt: skip
+    met = sum(found["aims"].values())
+    return f"{met} of {len(found['aims'])} aims reached."
+
+
+def _setup(found: Mapping[str, Any]) -> str:
+    if "trace" in found:
+        return (f"{found['span_s'] / 60:.0f} minutes of {found['trace']} in "
+                f"{found['seconds'] / 60:.1f}, {found['compression']:.2f} s of the trace in one; "
+                f"four daemons on one machine, {found['hosts']} hosts. Measured.")  # fmt: skip
+    return (f"Four daemons on one machine, {found['hosts']} hosts, {found['rate_hz']:g} requests a "
+            f"second, a fetch deadline of {found['deadline_s'] * 1e3:g} ms. Measured.")  # fmt: skip
+
+
+def _verdicts(found: Mapping[str, Any]) -> list[list[str]]:
+    rows = [["what", ""]]
+    rows += [[name, "reached" if met else "missed"] for name, met in found.get("aims", {}).items()]
+    return rows + [[name, "yes" if met else "NO"] for name, met in found["verdicts"].items()]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head = tag("tr", "".join(tag("th", escape(one)) for one in rows[0]))
+    body = "".join(tag("tr", "".join(tag("td", escape(one)) for one in row)) for row in rows[1:])
+    return tag("table", tag("thead", head) + tag("tbody", body))

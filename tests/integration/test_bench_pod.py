@@ -1,0 +1,67 @@
+"""Does a live pod under load give right blocks and a reason for every miss, whatever fails?
+
+Seconds of what `offstage bench pod` does for minutes. Nothing of it is timed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from offstage.testbeds.cli import run
+
+ASKED = ["bench", "pod", "--seconds", "3", "--rate", "10", "--format", "json"]
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert run([*ASKED, *words]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.slow
+def test_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A killed daemon costs hits and comes back; one that joins serves; the page shows both."""
+    page = tmp_path / "page.html"
+    found = told(capsys, "--folder", str(tmp_path / "pod"), "--faults", "death,join",
+                 "--page", str(page))  # fmt: skip
+    phases = found["phases"]
+    assert isinstance(phases, dict) and list(phases) == ["no fault", "death dpu1", "join dpu4"]
+    assert found["verdicts_met"] is True
+    death = phases["death dpu1"]
+    assert death["hits_lost"] > 0 and death["detected_first_s"] is not None
+    assert phases["join dpu4"]["in_map_s"] is not None
+    assert all(name in page.read_text() for name in ("death dpu1", "every block right"))
+
+
+@pytest.mark.slow
+def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its requests, in less than its time, with one fault drawn."""
+    trace = tmp_path / "mooncake.jsonl"
+    rows = [
+        {"timestamp": 2000 * at, "input_length": 2048, "output_length": 1,
+         "hash_ids": [at % 5, 10 + at % 5, 20 + at % 5, 30 + at]}
+        for at in range(100)
+    ]  # fmt: skip
+    trace.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    found = told(capsys, "--folder", str(tmp_path / "pod"), "--trace", str(trace), "--seconds",
+                 "40", "--page", str(tmp_path / "page.html"))  # fmt: skip
+    assert found["requests"] == 100 and found["asked"] == 400 and found["wrong"] == 0
+    assert found["faults"] and found["verdicts_met"] is True
+    assert found["compression"] == pytest.approx(198 / float(str(found["seconds"])))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--faults", "fire"], "no fault is called fire"),
+        (["--seconds", "1"], "choose 2 s to a week"),
+        (["--rate", "0"], "0 requests a second"),
+        (["--fetch-deadline", "0s"], "give 1ms to 60s"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*ASKED, "--folder", str(tmp_path / "pod"), *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error

@@ -106,7 +106,9 @@ class Policy:
     prefetch_in_flight_max: int = 32
     prefetch_bytes_per_s_max: int = 0
     accuracy_permille_min: int = 0
+    keep_minutes: int = 0
     lateness_permille_max: int = 0
+    return_tokens_min: int = 0
     lease_ns: int = 0
     probability_permille_min: int = 100
     hint_scores_max: int = 0

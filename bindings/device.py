@@ -131,6 +131,13 @@ class FirmwareDevice:
         check_rc(rc, "dropping a tenant's chunks")
         return dict(_as_dict(purged[0]))
 
+    def drop_idle(self) -> int:
+        """Chunks dropped now since nobody named them for as long as the policy keeps them; looks
+        at a part of them, and goes on with the next call."""
+        dropped: Any = ffi.new("uint32_t *")
+        check_rc(lib.ofs_device_drop_idle(self._device, dropped), "dropping idle chunks")
+        return int(dropped[0])
+
     def wiped(self, tenant: int, ticket: int) -> tuple[bool, int, int]:
         """Whether what the tenant had deleted when the ticket was taken (0: now) stays deleted,
         whatever ends the device; the ticket, and how many writes are still to end."""

@@ -1,9 +1,9 @@
 """The one configuration stack: how settings are declared, given, read, refused and shown.
 
 Model: a table of settings is a msgspec struct. A field's type carries its choices (`Literal`), and
-by `within` and `about` its bounds and what it is; `Size`, `Time` and `Rate` are numbers that are
-written with their unit. A field's key in TOML is its name without the unit (`size_bytes` is written
-`size = "1GiB"`). The daemon's file, an experiment's spec and the options of a live run are read by
+by `within` and `about` its bounds and what it is; `Size`, `Time`, `Rate` and `Price` are numbers
+that are written with their unit. A field's key in TOML is its name without the unit (`size_bytes`
+is written `size = "1GiB"`). The daemon's file, an experiment's spec and the options of a live run are read by
 these rules: whatever is wrong is one `BadInput` with the location and the remedy, and a key that
 is not known names the nearest that is.
 """
@@ -21,8 +21,8 @@ from msgspec import Meta
 from offstage.bindings import units
 from offstage.bindings.errors import BadInput
 
-__all__ = ["Option", "Rate", "Settings", "Size", "Time", "about", "check_bounds", "check_known",
-           "convert", "declared", "read_table", "read_toml", "resolve", "show",
+__all__ = ["Option", "Price", "Rate", "Settings", "Size", "Time", "about", "check_bounds",
+           "check_known", "convert", "declared", "read_table", "read_toml", "resolve", "show",
            "within"]  # fmt: skip
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class Unit(NamedTuple):
 Size = Annotated[int, Meta(extra={"unit": Unit(units.parse_size, units.format_size, "B")})]
 Time = Annotated[int, Meta(extra={"unit": Unit(units.parse_time, units.format_time, "ns")})]
 Rate = Annotated[int, Meta(extra={"unit": Unit(units.parse_rate, units.format_rate, "B/s")})]
+Price = Annotated[int, Meta(extra={"unit": Unit(units.parse_price, units.format_price, "USD")})]
 
 
 def about(help: str) -> Meta:
@@ -65,7 +66,7 @@ def within(low: int, high: int, help: str = "") -> Meta:
 
 class Settings(
     msgspec.Struct, frozen=True, kw_only=True,
-    rename=lambda name: re.sub("_(bytes_per_s|bytes|ns)$", "", name),
+    rename=lambda name: re.sub("_(bytes_per_s|bytes|ns|microusd)$", "", name),
 ):  # fmt: skip
     """A table whose numbers with a unit are written with it."""
 

@@ -1,9 +1,9 @@
-"""Sizes, times and rates as people write them: parse and format, nothing else.
+"""Sizes, times, rates and prices as people write them: parse and format, nothing else.
 
 Sizes are bytes (int): 1 KiB = 1,024 B and 1 KB = 1,000 B. Times are nanoseconds (int). Rates are
-bytes per second (float). A bare number is taken in the base unit, but for a time: nobody who writes
-`30` means nanoseconds. Whatever does not parse raises `BadInput` that names what was given and
-shows one that would do.
+bytes per second (float). Prices are millionths of a dollar (int). A bare number is taken in the
+base unit, but for a time or a price: nobody who writes `30` means nanoseconds. Whatever does not
+parse raises `BadInput` that names what was given and shows one that would do.
 """
 
 import re
@@ -11,7 +11,8 @@ from fractions import Fraction
 
 from offstage.bindings.errors import BadInput
 
-__all__ = ["format_rate", "format_size", "format_time", "parse_rate", "parse_size", "parse_time"]
+__all__ = ["format_price", "format_rate", "format_size", "format_time", "parse_price", "parse_rate",
+           "parse_size", "parse_time"]  # fmt: skip
 
 NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµμ]*(?:/s)?)\s*")
 
@@ -25,6 +26,8 @@ TIME_NS = {
     "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9,
 }  # fmt: skip
 
+PRICE_MICROUSD = {"usd": 10**6}
+
 
 def parse_size(text: str | int, where: str = "") -> int:
     """Bytes of a size such as `64KiB`, `1.5 GiB`, `2GB` or `4096`."""
@@ -36,6 +39,14 @@ def parse_time(text: str | int, where: str = "") -> int:
     if not isinstance(text, bool) and str(text).strip() == "0":
         return 0
     return _parse(text, TIME_NS, "time", "20ms", where)
+
+
+def parse_price(text: str | int, where: str = "") -> int:
+    """Millionths of a dollar of a price such as `0.22USD` or `$0.22`; of bare numbers only 0."""
+    if not isinstance(text, bool) and str(text).strip() == "0":
+        return 0
+    bare = f"{text.strip()[1:]}USD" if isinstance(text, str) and text.strip()[:1] == "$" else text
+    return _parse(bare, PRICE_MICROUSD, "price", "0.22USD", where, shown=text)
 
 
 def parse_rate(text: str | int | float, where: str = "") -> float:
@@ -57,6 +68,12 @@ def format_size(size_bytes: int) -> str:
 def format_time(time_ns: float) -> str:
     """The time with the largest of ns, us, ms, s that keeps it at or above 1: `20 ms`."""
     return _format(time_ns, [("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1)])
+
+
+def format_price(price_microusd: int) -> str:
+    """The price in dollars, whole as it is: `0.22 USD`."""
+    whole, part = divmod(price_microusd, 10**6)
+    return f"{whole}.{part:06d}".rstrip("0").rstrip(".") + " USD"
 
 
 def format_rate(rate_bytes_per_s: float) -> str:

@@ -2,16 +2,14 @@
 
 Model: what the drive was written in the last 24 hours, an hour at a time, against a bound: given
 (`policy.write_budget`), or what `storage.endurance` allows if the drive is to last
-`policy.drive_years`. The one integer that follows, `admit_named_min`, goes to the device as any
-change of policy does: it is in the decision log, and a replay takes it from there. The window
-begins empty at a start. One thread owns this, the daemon's loop.
+`policy.drive_years`. One integer follows: how many sessions must have come to put a new chunk
+before the one whose put is written. The window begins empty at a start. One thread owns this, the
+daemon's loop.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable
-
-import msgspec
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.tradeoffs import write_budget_bytes
@@ -34,7 +32,6 @@ class Budget:
         self._endurance_bytes, self._clock = config.storage.endurance_bytes, clock
         self._hours: deque[tuple[int, int]] = deque()  # hour, bytes by its beginning
         self._used = 0
-        self._level = 0
 
     def bytes_of(self, policy: PolicyOptions) -> int:
         """The bound of a day; 0: none. BadInput: a life of a drive whose endurance is unknown."""
@@ -47,28 +44,22 @@ class Budget:
             )  # fmt: skip
         return int(write_budget_bytes(self._endurance_bytes, policy.drive_years))
 
-    def applied(self, policy: PolicyOptions) -> PolicyOptions:
-        """The policy as the device is to have it now."""
+    def level(self, policy: PolicyOptions) -> int:
+        """What the budget asks of admission now."""
         bound = self.bytes_of(policy)
-        self._level = 0 if not bound else next(
+        return 0 if not bound else next(
             (level for percent, level in LEVELS if 100 * self._used < percent * bound), NOTHING
         )  # fmt: skip
-        least = max(policy.admit_named_min, self._level)
-        return msgspec.structs.replace(policy, admit_named_min=least)
 
-    def spend(self, policy: PolicyOptions, drive_bytes: int) -> PolicyOptions | None:
-        """The drive has been written so many bytes by now. The policy for the device, where that
-        changes it."""
+    def spend(self, drive_bytes: int) -> None:
+        """The drive has been written so many bytes by now."""
         hour = int(self._clock() / HOUR_S)
         if not self._hours or self._hours[-1][0] != hour:
             self._hours.append((hour, drive_bytes))
         while self._hours[0][0] <= hour - HOURS:
             self._hours.popleft()
-        self._used, before = drive_bytes - self._hours[0][1], self._level
-        changed = self.applied(policy)
-        return changed if self._level != before else None
+        self._used = drive_bytes - self._hours[0][1]
 
     def figures(self, policy: PolicyOptions) -> dict[str, int]:
-        """Bytes of the budget, those of them that are used, and what is admitted for that."""
-        return {"budget_bytes": self.bytes_of(policy), "budget_used_bytes": self._used,
-                "admit_named_min": max(policy.admit_named_min, self._level)}  # fmt: skip
+        """Bytes of the budget, and those of them that are used."""
+        return {"budget_bytes": self.bytes_of(policy), "budget_used_bytes": self._used}

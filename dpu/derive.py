@@ -14,7 +14,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_size
 from offstage.dpu.budget import Budget
 from offstage.dpu.config import Config
-from offstage.dpu.options import PolicyOptions, Storage
+from offstage.dpu.options import MINUTE_NS, PolicyOptions, Storage
 from offstage.dpu.protocol import OPERATOR
 
 __all__ = ["Derived", "check_endpoint", "core_policy", "derive", "parse_host_port",
@@ -124,13 +124,14 @@ def core_policy(policy: PolicyOptions, block_tokens: int) -> Policy:
     value."""
     if policy.hint_score_bits not in (8, 16):
         raise BadInput(f"hint_score_bits is {policy.hint_score_bits}", "policy", "choose 8 or 16")
-    own = {"prefetchers", "eviction", "window_blocks", "prefetch_bytes_per_s_max"}
+    own = {"prefetchers", "eviction", "window_blocks", "prefetch_bytes_per_s_max", "keep_minutes"}
     alike = [one.name for one in fields(Policy) if one.name not in own]
     return Policy(
         prefetchers="+".join(policy.prefetchers) or "none",
         eviction=policy.eviction,
         window_blocks=policy_window_blocks(policy, block_tokens),
         prefetch_bytes_per_s_max=policy.bandwidth_bytes_per_s,
+        keep_minutes=-(-policy.keep_ns // MINUTE_NS),
         **{name: getattr(policy, name) for name in alike},
     )
 

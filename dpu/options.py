@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
-from offstage.bindings.settings import Rate, Settings, Size, Time, about, within
+from offstage.bindings.settings import Price, Rate, Settings, Size, Time, about, within
 
 __all__ = [
-    "Archive", "Arena", "Daemon", "Limits", "Memory", "Model", "PolicyOptions", "Rdma", "Storage",
-    "Store", "Tenant",
+    "KEEP_MAX_NS", "MINUTE_NS", "Archive", "Arena", "Daemon", "Limits", "Memory", "Model",
+    "PolicyOptions", "Rdma", "Storage", "Store", "Tenant",
 ]  # fmt: skip
+
+MINUTE_NS = 60 * 10**9
+KEEP_MAX_NS = 65_535 * MINUTE_NS
 
 if TYPE_CHECKING:  # what the headers name is known when it runs
     Codec: TypeAlias = str
@@ -232,6 +235,21 @@ class PolicyOptions(Settings, frozen=True):
     ] = 0
     drive_years: Annotated[
         int, within(0, 100, "the same from storage.endurance, to last so long; 0: no bound")
+    ] = 0
+    prefill_price_microusd: Annotated[
+        Price, within(0, 10**15, "of GPU time, to prefill a million tokens; 0: unknown")
+    ] = 0
+    prefill_tokens_per_s: Annotated[
+        int, within(0, 1 << 40, "that the GPUs of one host prefill; 0: unknown")
+    ] = 0
+    drive_price_microusd: Annotated[Price, within(0, 10**15, "of the drive; 0: unknown")] = 0
+    keep_ns: Annotated[
+        Time, within(0, KEEP_MAX_NS, "an archived chunk that no session names for so long is "
+                                     "dropped, in minutes; 0: from the prices, else never")
+    ] = 0
+    return_tokens_min: Annotated[
+        int, within(0, 65535, "for fewer nothing comes back from the archive; 65535: never; "
+                              "0: from prefill_tokens_per_s and its pace")
     ] = 0
     residency_percent: Annotated[
         int, within(0, 100_000, "only the best this % of the selection size are guesses")

@@ -323,7 +323,7 @@ class Service:
         for tenant in shares:
             self.quotas.change(tenant)
         if changes:
-            self.device.set_policy(self._spending.budget.applied(policy))
+            self._spending.set_policy(policy)
             self.policy = policy
         self._log.info("policy_changed", **request.changes)
         return p.PolicyReply(policy=self.policy_now())
@@ -454,8 +454,8 @@ class Service:
                 "daemon": self.counts()}  # fmt: skip
 
     def worn(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """The device's status, and what that has cost the drive, as `wear`."""
-        return {**status, "wear": self._spending.look(status, self.policy)}
+        """The device's status, what that has cost the drive, as `wear`, and `thresholds`."""
+        return {**status, **self._spending.look(status, self.policy)}
 
     def _store_payload_bytes(self) -> int:
         """Payload that the store holds when it is full, as it is now: a move may have grown it."""

@@ -60,6 +60,9 @@ STATUS_COUNTERS = {
     "puts_unadmitted": (
         "unadmitted_put_blocks", "blocks refused: the policy finds them not worth a write"
     ),
+    "chunks_idle": (
+        "idle_dropped_chunks", "archived chunks dropped: unnamed for longer than they are kept"
+    ),
     "publish_overflow": ("unpublished_blocks", "blocks the directory had no room for"),
 }
 STATUS_GAUGES = {
@@ -123,8 +126,12 @@ WEAR_GAUGES = {
     "drive_writes_per_day": ("drive_writes_per_day", "how often a day all of the store is written"),
     "budget_bytes": ("write_budget_bytes", "that the drive may be written in a day; 0: no bound"),
     "budget_used_bytes": ("write_budget_used_bytes", "that it was in the last 24 hours"),
-    "admit_named_min": ("admit_sessions_min", "sessions before the one whose new chunk is written"),
     "life_years": ("drive_life_years", "until storage.endurance is used up at this rate"),
+}
+THRESHOLD_GAUGES = {
+    "admit_named_min": ("admit_sessions_min", "sessions before the one whose new chunk is written"),
+    "written_per_hit_max": ("written_bytes_per_hit_max", "above it admission is stricter; 0: none"),
+    "return_tokens_min": ("archive_return_tokens_min", "for fewer nothing comes back from there"),
 }
 DAEMON_COUNTERS = {
     "messages": "control messages taken",
@@ -165,7 +172,8 @@ class View(Collector):
         yield from _ledger_metrics(tenants)
         yield from _share_metrics(shares)
         yield from archive_metrics(shares, snapshot["status"])
-        yield from _wear_metrics(snapshot["status"].get("wear", {}))
+        yield from _known_gauges(snapshot["status"].get("wear", {}), WEAR_GAUGES)
+        yield from _threshold_metrics(snapshot["status"].get("thresholds", {}))
         yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
         yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
         yield from _storage_metrics(snapshot["status"])
@@ -248,11 +256,22 @@ def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
     yield from (ends, fates, reads, *plain.values(), resident, lead)
 
 
-def _wear_metrics(wear: Mapping[str, Any]) -> Iterable[Metric]:
+def _known_gauges(
+    figures: Mapping[str, Any], table: Mapping[str, tuple[str, str]]
+) -> Iterable[Metric]:
     """A ratio that has nothing to divide by is left out."""
-    for name, (metric, text) in WEAR_GAUGES.items():
-        if wear.get(name) is not None:
-            yield GaugeMetricFamily(f"offstage_{metric}", text, value=wear[name])
+    for name, (metric, text) in table.items():
+        if figures.get(name) is not None:
+            yield GaugeMetricFamily(f"offstage_{metric}", text, value=figures[name])
+
+
+def _threshold_metrics(thresholds: Mapping[str, Any]) -> Iterable[Metric]:
+    yield from _known_gauges(thresholds, THRESHOLD_GAUGES)
+    if thresholds:
+        yield GaugeMetricFamily(
+            "offstage_keep_seconds", "an archived chunk stays unnamed; 0: for ever",
+            value=thresholds["keep_ns"] / 1e9,
+        )  # fmt: skip
 
 
 def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:

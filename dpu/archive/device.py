@@ -25,6 +25,7 @@ from offstage.dpu.config import Config
 from offstage.dpu.derive import Derived
 from offstage.dpu.device import PLACES
 from offstage.dpu.log import Log
+from offstage.dpu.options import PolicyOptions
 from offstage.dpu.tenancy import secrets_beside
 
 __all__ = ["ArchivedDevice", "Wanted", "check_archive", "group_of"]
@@ -83,6 +84,7 @@ class ArchivedDevice:
         self._tenants: list[Tenant] = []
         self._ports: dict[int, Tenant] = {}
         self._sessions: dict[int, tuple[int, list[bytes]]] = {}  # port, store keys
+        self._return_tokens_min = config.policy.return_tokens_min
         self.wanted: list[Wanted] = []
         """Of the request that is being answered."""
         arena = config.arena
@@ -95,6 +97,11 @@ class ArchivedDevice:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
+
+    def set_policy(self, policy: PolicyOptions) -> None:
+        """As the device's; what it says of the archive begins."""
+        self._return_tokens_min = policy.return_tokens_min
+        self._device.set_policy(policy)
 
     # ---- tenants and hosts ----
 
@@ -220,6 +227,9 @@ class ArchivedDevice:
         missing = [(key, there) for key, there in found if there < self.shape.layers]
         if not missing or self.workers.away:
             return
+        if len(missing) * self._config.arena.block_tokens < self._return_tokens_min:
+            tenant.counts["chunks_left"] += sum(key in tenant.known for key, _ in missing)
+            return
         returns = self.state.wanted(tenant, missing)
         if returns:
             self.wanted.append(Wanted(tenant, [key for key, _ in found], returns, chain))
@@ -250,9 +260,12 @@ class ArchivedDevice:
         """As the device's, and how the archive does."""
         with self.state.lock:
             waiting = len(self.state.uploads) + len(self.state.active)
+        seconds, chunks = self.state.pace()
+        pace = {"seconds": seconds, "tokens": chunks * self._config.arena.block_tokens,
+                "at_once": self._config.archive.connections}  # fmt: skip
         return {**self._device.status(), "archive": {
             "away": int(self.workers.away), "uploads_waiting": waiting,
-            "deletes_waiting": self.workers.deletes_waiting,
+            "deletes_waiting": self.workers.deletes_waiting, "pace": pace,
         }}  # fmt: skip
 
     def close(self, drain: bool) -> None:

@@ -13,6 +13,8 @@ TENANT = {
     "archive_bytes_down": ("archive_down_bytes", "that came back"),
     "archive_chunks_up": ("archive_up_chunks", "chunks sent to the bucket"),
     "archive_chunks_down": ("archive_down_chunks", "chunks that came back"),
+    "archive_chunks_left": ("archive_left_chunks", "chunks that were named and not brought back: "
+                            "fewer tokens than return_tokens_min"),
     "archive_objects_deleted": ("archive_deleted_objects", "deleted from the bucket"),
     "archive_errors": ("archive_errors", "calls that failed"),
     "archive_damaged": ("archive_damaged_objects", "that failed their check"),

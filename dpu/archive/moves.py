@@ -61,6 +61,7 @@ def bring_back(
     """Store what the object has. Failed where it does not come; one that fails its check, or is
     older than blocks live, is deleted."""
     tenant = one.tenant
+    begun_s = time.monotonic()
     size_max = OVERHEAD_BYTES + 16 * shape.layers * shape.payload_bytes
     data = bucket.get(one.name, size_max)
     tenant.counts["bytes_down"] += len(data)
@@ -82,6 +83,7 @@ def bring_back(
             if tenant.known.get(key) == one.name:
                 tenant.layers[key] = sum(1 for owner, _, _ in blocks if owner == key)
     tenant.counts["chunks_down"] += len(keys_of(name))
+    state.returned(time.monotonic() - begun_s, len(keys_of(name)))
 
 
 def _write(

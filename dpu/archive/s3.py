@@ -32,6 +32,7 @@ REFUSED = {
 FULL = ("QuotaExceeded", "InsufficientStorage", "InsufficientCapacity", "XMinioStorageFull",
         "EntityTooLarge", "507", "413")  # fmt: skip
 MISSING = ("NoSuchKey", "NoSuchVersion")
+LISTING = (b"<ListBucketResult", b"<Error")
 SAID_MAX = 120  # characters of what is no S3: it may be a whole page
 MEND = {
     "the": "correct archive.key_file, or the credentials that botocore finds",
@@ -82,6 +83,7 @@ class Bucket:
         except (ValueError, self._errors.BotoCoreError) as error:
             raise BadInput(f"is no S3 endpoint ({error})", options.endpoint or where,
                            "write archive.endpoint as http://host:port") from None  # fmt: skip
+        self._client.meta.events.register_first("before-parse.*", _check_page)
 
     def check(self) -> str:
         """One listing. Empty, or why nothing answers now; BadInput for what waiting cannot mend:
@@ -155,6 +157,18 @@ class Bucket:
             raise Failed("refused", f"it answers no S3: {text}") from None
         except (OSError, self._errors.BotoCoreError) as error:
             raise Failed("gone", " ".join(str(error).split())) from None
+
+
+def _check_page(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Failed for a page of something else. botocore's own handler, which comes after this one,
+    makes an error of the server of what does not parse, as of a listing that was cut; but that
+    begins as one."""
+    if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
+        return
+    begin = bytes(response_dict["body"][:1024])
+    if not any(one in begin for one in LISTING):
+        text = " ".join(begin.decode(errors="replace").split())[:SAID_MAX]
+        raise Failed("refused", f"it answers no S3: {text}")
 
 
 def _said(error: Any) -> Failed:

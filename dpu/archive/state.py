@@ -13,6 +13,7 @@ the listing takes these as orders for whatever it finds, and they outlast a rest
 """
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,10 @@ from offstage.dpu.archive.format import keys_of, name_of
 __all__ = ["COUNTS", "RETURNS_MAX", "Return", "State", "Tenant", "Upload"]
 
 RETURNS_MAX = 1024
-COUNTS = ("bytes_up", "bytes_down", "chunks_up", "chunks_down", "objects_deleted", "errors",
-          "damaged", "dropped")  # fmt: skip
+COUNTS = ("bytes_up", "bytes_down", "chunks_up", "chunks_down", "chunks_left", "objects_deleted",
+          "errors", "damaged", "dropped")  # fmt: skip
+PACE_PART = 1 / 16  # that a new return weighs
+PACE_S = 600.0  # after which what was measured is forgotten
 
 
 @dataclass(eq=False)
@@ -109,6 +112,7 @@ class State:
         self.leaving: set[str] = set()  # the journal's names
         self.unnoted: list[tuple[Tenant, str]] = []  # deletes that are not in the journal yet
         self.sweeps: deque[Tenant] = deque()
+        self._pace: tuple[float, float, float] | None = None  # seconds, chunks, when
 
     def listed(self, tenant: Tenant, names: Iterable[str], gone: set[str]) -> None:
         """What the bucket holds of a tenant, but for what is to be deleted: `gone`, the journal's,
@@ -244,6 +248,21 @@ class State:
                 for key, count in layers.items():
                     upload.tenant.add(key, upload.name)
                     upload.tenant.layers[key] = count
+
+    def returned(self, seconds: float, chunks: int) -> None:
+        """An object of so many chunks is back, so long after it was asked for."""
+        with self.lock:
+            at_s = time.monotonic()
+            old_s, old, _ = self._pace or (seconds, float(chunks), at_s)
+            self._pace = (old_s + (seconds - old_s) * PACE_PART, old + (chunks - old) * PACE_PART,
+                          at_s)  # fmt: skip
+
+    def pace(self) -> tuple[float, float]:
+        """Seconds of a return and its chunks, of late; zeros: not known, or not any more."""
+        with self.lock:
+            if self._pace is None or time.monotonic() - self._pace[2] > PACE_S:
+                return 0.0, 0.0
+            return self._pace[:2]
 
     def end_return(self, one: Return) -> None:
         """However it went."""

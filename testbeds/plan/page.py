@@ -6,7 +6,7 @@ from pathlib import Path
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.pictures import bars, bought, over, reuse
 from offstage.testbeds.plan.result import Plan
-from offstage.testbeds.plan.table import COLUMNS, label, shown, split, trace_sentence
+from offstage.testbeds.plan.table import COLUMNS, daemon_sets, label, shown, split, trace_sentence
 from offstage.testbeds.report.compare.ranges import tornado
 from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import figure, page, tile
@@ -138,7 +138,8 @@ def _rules(plan: Plan) -> str:
         for one in plan.rules
     )
     return figure("rules", "When does what pay", tag("dl", rows, class_="glossary"),
-                  "The formulas are in bindings/tradeoffs.py, each with its source.")  # fmt: skip
+                  "The formulas are in bindings/tradeoffs.py, each with its source. A daemon "
+                  f"decides by them with {daemon_sets(plan)}.")  # fmt: skip
 
 
 def _foot(plan: Plan) -> str:

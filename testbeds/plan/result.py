@@ -20,7 +20,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.inputs import Inputs
 from offstage.testbeds.plan.question import Question, Spec
-from offstage.testbeds.plan.rules import RULES, figures
+from offstage.testbeds.plan.rules import RULES, daemon_keys, figures
 from offstage.testbeds.plan.sizing import RECOMPUTE, Place, places
 from offstage.testbeds.report.compare.columns import Effect, Range
 
@@ -103,6 +103,8 @@ class Plan(msgspec.Struct, kw_only=True):
     over_gap: dict[str, list[tuple[float, float | None]]]
     """By place: seconds until the next turn, and dollars for a million tokens."""
     draws: int
+    daemon: dict[str, str]
+    """Keys of a daemon that is to decide by the same prices."""
     curves: Curves | None = None
     """Of a trace, where one was given."""
     provenance: str = "modelled"
@@ -140,6 +142,7 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
         over_users=_over_users(question, values),
         over_gap=_over_gap(question, values),
         draws=draws,
+        daemon=daemon_keys(question, values, best),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from offstage.testbeds.plan.kv import DTYPES
 from offstage.testbeds.plan.question import Question
 from offstage.testbeds.plan.sizing import Place, fetch_rate
 
-__all__ = ["RULES", "Rule", "figures"]
+__all__ = ["RULES", "Rule", "daemon_keys", "figures"]
 
 BLOCK_TOKENS = 64
 """Of one read: a block is one layer of so many tokens."""
@@ -68,12 +68,10 @@ def figures(
 ) -> dict[str, float]:
     """The figure of every rule. `best`: the place whose machines are counted."""
     b = v["model.kv"]
+    prefill, replica_rate = _prefill(question, v, best)
     weights = v["model.parameters"] * DTYPES[question.weights]
-    gpu_rate = v["serving.prefill"] * v[f"{question.gpu}.compute"] / (2.0 * v["model.active"])
-    replica_rate = gpu_rate * max(best.replica, 1)
     life = v["serving.life"]
     block = b / shape.layer_count * BLOCK_TOKENS
-    prefill = at.prefill_usd(1.0, v[f"{question.gpu}.hour"], gpu_rate)
     drive = (v["tlc.price"] * v["tlc.capacity"] / at.GB, v["tlc.read"], v["tlc.iops"])
     module = (v["ddr5.price"] * v["ddr5.capacity"] / at.GB, v["ddr5.read"], v["ddr5.iops"])
     write = at.write_usd(b * v["serving.amplification"], drive[0], v["tlc.endurance"])
@@ -106,6 +104,26 @@ def figures(
         found["keep_object"] = at.hold_limit_s(b, v["object.rent"] * months, prefill, 0.0, life)
         found["cold_object"] = at.transfer_s(weights, v["object.read"])
     return {name: found[name] for name in RULES if name in found}
+
+
+def _prefill(question: Question, v: Mapping[str, float], best: Place) -> tuple[float, float]:
+    """Dollars of GPU time for one token, and tokens that a replica prefills in a second."""
+    rate = v["serving.prefill"] * v[f"{question.gpu}.compute"] / (2.0 * v["model.active"])
+    usd = at.prefill_usd(1.0, v[f"{question.gpu}.hour"], rate)
+    return usd, rate * max(best.replica, 1)
+
+
+def daemon_keys(question: Question, v: Mapping[str, float], best: Place) -> dict[str, str]:
+    """What a daemon on one TLC drive has to know to decide by the same functions: its keys and
+    values, as they are written."""
+    usd, rate = _prefill(question, v, best)
+    drive = v["tlc.price"] * v["tlc.capacity"] / at.GB
+    return {
+        "policy.prefill_price": f"{usd * 1e6:.3f}USD",
+        "policy.prefill_tokens_per_s": f"{rate:.0f}",
+        "policy.drive_price": f"{drive:.0f}USD",
+        "storage.endurance": f"{v['tlc.endurance'] / 1e12:.0f}TB",
+    }
 
 
 def _visible(

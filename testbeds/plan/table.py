@@ -13,8 +13,8 @@ from offstage.testbeds.plan.sizing import RECOMPUTE
 from offstage.testbeds.report.compare.columns import Range
 from offstage.testbeds.report.page.numbers import count
 
-__all__ = ["COLUMNS", "console", "inputs_table", "label", "of_unit", "sentence", "shown", "split",
-           "trace_sentence"]  # fmt: skip
+__all__ = ["COLUMNS", "console", "daemon_sets", "inputs_table", "label", "of_unit", "sentence",
+           "shown", "split", "trace_sentence"]  # fmt: skip
 
 LABELS = {
     RECOMPUTE: "nowhere: prefilled again", "hbm": "HBM (G1)", "ddr5": "host DRAM (G2)",
@@ -105,6 +105,11 @@ def _zero(value: Range | None, unit: str) -> str:
     return shown(value, unit) if value is not None and value.value else "–"
 
 
+def daemon_sets(plan: Plan) -> str:
+    """Options of `offstage dpu serve`."""
+    return " ".join(f"--set {key}={value}" for key, value in plan.daemon.items())
+
+
 def _value(text: str) -> str:
     """A figure without its range."""
     return re.sub(r" \([^)]*\)", "", text)
@@ -142,6 +147,7 @@ def console(plan: Plan) -> Group:
     stale = [one.name for one in plan.inputs if one.stale]
     if stale:
         noted.append(f"older than a year (marked †): {', '.join(stale)}")
+    noted.append(f"a daemon decides by these prices with {daemon_sets(plan)}")
     noted.append(f"each range holds nine in ten of {plan.draws} draws of all inputs together")
     trace = [] if plan.curves is None else _trace(plan.curves)
     return Group(

@@ -24,7 +24,19 @@ from archive_bed import (
     stored,
     write,
 )
-from live_daemon import CHUNKS, ENTRY, TENANT, WAIT_S, Tier, check_text, daemon, scrape, until
+from live_daemon import (
+    CHUNKS,
+    CONFIG,
+    ENTRY,
+    LAYERS,
+    TENANT,
+    WAIT_S,
+    Tier,
+    check_text,
+    daemon,
+    scrape,
+    until,
+)
 from swift_server import ACCESS, BUCKET, MISSING, SECRET, Swift
 from tiny_s3 import TinyS3
 
@@ -32,6 +44,7 @@ from offstage.dpu.archive.s3 import Bucket
 from offstage.dpu.options import Archive
 from offstage.host.connectors.objects import ObjectClient, Where
 
+RECORD = 8192  # of the store
 GROUP = 4  # chunks of 64 tokens in an object of 256
 
 
@@ -263,6 +276,56 @@ def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> Non
         assert stored(tier, 1) == 0
 
 
+def test_few_tokens_are_left_in_the_bucket(tmp_path: Path, tiny: TinyS3) -> None:
+    """`return_tokens_min` above the text, and at it: does nothing come back and all, and what the
+    pace of returns is, does the daemon know by then?"""
+    tokens = CHUNKS * int(CONFIG["arena.block_tokens"])
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    with daemon(tmp_path, **more) as tier:
+        write(tier, 1)
+        settled(tier)
+        kill(tier)
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more, policy__return_tokens_min=str(tokens + 1)) as tier:
+        settled(tier)
+        assert stored(tier, 1) == 0 and archived(tier)["chunks_left"] == CHUNKS
+        assert status(tier)["device"]["archive"]["pace"]["seconds"] == 0
+        with tier.control("operator") as control:
+            control.policy_set({"return_tokens_min": str(tokens)})
+        assert stored(tier, 1) == BLOCKS and archived(tier)["chunks_left"] == CHUNKS
+        assert status(tier)["device"]["archive"]["pace"]["seconds"] > 0
+        with tier.control("operator") as control:
+            control.policy_set({"return_tokens_min": "0", "prefill_tokens_per_s": "1000000000"})
+        assert status(tier)["device"]["thresholds"]["return_tokens_min"] == 65535
+
+
+def test_a_purge_that_keeps_some_leaves_the_same_in_the_bucket(
+    tmp_path: Path, tiny: TinyS3
+) -> None:
+    """Two texts, and `dpu purge --keep` of one: is what the store keeps what the bucket keeps, also
+    where the drive is another one afterwards, and does the rest never come back?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b", archive__chunk_tokens="1")
+    with daemon(tmp_path, **more) as tier:
+        write(tier, 1)
+        write(tier, 2)
+        settled(tier)
+        where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
+        kept = f"{(BLOCKS + 1) * RECORD}B"
+        done = subprocess.run([*ENTRY, "dpu", "purge", TENANT, "--keep", kept, *where],
+                              capture_output=True, text=True, timeout=WAIT_S)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        settled(tier)
+        there = [stored(tier, 1), stored(tier, 2)]
+        assert 0 < sum(there) <= BLOCKS + 1
+        settled(tier)
+        assert archived(tier)["chunks"] == len(tiny.objects) == sum(there) // LAYERS
+        kill(tier)
+    lose_store(tmp_path)
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        assert [stored(tier, 1), stored(tier, 2)] == there
+
+
 def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> None:
     """Objects of an engine, of any size: are they there from the bucket alone, byte for byte, and
     gone from it once the engine deletes them?"""
@@ -356,10 +419,13 @@ def test_a_bad_archive_is_one_line(
     assert not (tmp_path / "s.ofs").exists()
 
 
-def test_what_is_no_s3_is_one_line(tmp_path: Path, tiny: TinyS3) -> None:
-    """A web server, a proxy, a login page: is it refused at the start, where its page is XML, which
-    is no empty bucket?"""
-    tiny.page = b"<html></html>"
+@pytest.mark.parametrize("page", [
+    b"<html></html>", b"<!doctype html>\n<html lang=en><p>Log in<br></html>", b"{}",
+])  # fmt: skip
+def test_what_is_no_s3_is_one_line(tmp_path: Path, tiny: TinyS3, page: bytes) -> None:
+    """A web server, a proxy, a login page that answers 200: is it refused at the start, be its page
+    XML, which is no empty bucket, or not, which is no server that mends itself?"""
+    tiny.page = page
     refused(serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")),
             "no S3", "archive.endpoint")  # fmt: skip
 

@@ -2,11 +2,13 @@
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from archive_bed import BLOCKS, status, stored, write
 from live_daemon import (
+    CHUNKS,
     ENTRY,
     LAYERS,
     TENANT,
@@ -20,6 +22,7 @@ from live_daemon import (
     until,
 )
 
+from offstage.bindings.errors import BadInput
 from offstage.host.fabrics.shm import open_driver
 
 RECORD = 8192
@@ -73,6 +76,13 @@ def test_a_chunk_is_written_when_it_has_come_twice(tmp_path: Path) -> None:
         assert status(tier)["device"]["puts_unadmitted"] == 3 * 16 * LAYERS
 
 
+def replayed(record: Path) -> None:
+    """The recorded log replays to the same decisions."""
+    done = subprocess.run([*ENTRY, "dpu", "replay", str(record / "decisions.log")],
+                          capture_output=True, text=True, timeout=WAIT_S)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_budget_that_is_used_up_is_in_the_log_and_replays(tmp_path: Path) -> None:
     """A day's budget of a text: is the next refused, the first still served, an operator's raise
     followed at once, and does the recorded log replay to the same decisions?"""
@@ -80,7 +90,7 @@ def test_a_budget_that_is_used_up_is_in_the_log_and_replays(tmp_path: Path) -> N
     with daemon(tmp_path, daemon__record_dir=str(record), policy__write_budget="200KiB") as tier:
         until(lambda: status(tier)["device"]["wear"]["budget_bytes"] == 200 << 10)
         write(tier, 1)
-        until(lambda: status(tier)["device"]["wear"]["admit_named_min"] == 255)
+        until(lambda: status(tier)["device"]["thresholds"]["admit_named_min"] == 255)
         assert try_to_write(tier, 2) == 0
         assert stored(tier, 1) == BLOCKS
         with tier.control("operator") as control:
@@ -88,7 +98,51 @@ def test_a_budget_that_is_used_up_is_in_the_log_and_replays(tmp_path: Path) -> N
         assert try_to_write(tier, 2) == 16 * LAYERS
         tier.process.terminate()
         tier.process.wait(WAIT_S)
-    done = subprocess.run([*ENTRY, "dpu", "replay", str(record / "decisions.log")],
-                          capture_output=True, text=True, timeout=WAIT_S)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    replayed(record)
     assert "write_budget" in tier.log.read_text()
+
+
+def test_thresholds_follow_prices_and_the_log_replays(tmp_path: Path) -> None:
+    """Prices at the start, and another by `policy set`: are the integers that follow in status,
+    metrics and log, is a unitless price one line, and does the decision log replay equally?"""
+    record = tmp_path / "record"
+    with daemon(tmp_path, daemon__record_dir=str(record), daemon__metrics_endpoint="127.0.0.1:0",
+                storage__endurance="1TiB", policy__drive_price="1USD",
+                policy__prefill_price="0.001USD") as tier:  # fmt: skip
+        first = status(tier)["device"]["thresholds"]
+        assert first["keep_ns"] > 0 and first["written_per_hit_max"] > 0
+        write(tier, 1)
+        with tier.control("operator") as control:
+            with pytest.raises(BadInput, match=r"'5' is not a price.*0\.22USD"):
+                control.policy_set({"drive_price": "5"})
+            control.policy_set({"drive_price": "2USD"})
+        second = status(tier)["device"]["thresholds"]
+        assert second["written_per_hit_max"] == pytest.approx(first["written_per_hit_max"] / 2)
+        assert second["keep_ns"] < first["keep_ns"]
+        write(tier, 2)
+        token = (tier.runtime_dir / "metrics.token").read_text().strip()
+        until(lambda: f"offstage_keep_seconds {second['keep_ns'] / 1e9}" in scrape(tier, token))
+        tier.process.terminate()
+        tier.process.wait(WAIT_S)
+    replayed(record)
+    assert tier.log.read_text().count('"thresholds"') == 2
+
+
+@pytest.mark.slow
+def test_what_nobody_names_for_as_long_as_it_is_kept_is_dropped(tmp_path: Path) -> None:
+    """With `keep` of a minute: is what was named again still there after it, what was not gone, in
+    a log that replays, and is it written and read anew as ever?"""
+    record = tmp_path / "record"
+    with daemon(tmp_path, daemon__record_dir=str(record), policy__keep="1min") as tier:
+        write(tier, 1)
+        write(tier, 2)
+        for _ in range(9):
+            time.sleep(8.0)
+            assert stored(tier, 2) == BLOCKS
+        until(lambda: status(tier)["device"]["chunks_idle"] == CHUNKS)
+        assert stored(tier, 1) == 0 and stored(tier, 2) == BLOCKS
+        write(tier, 1)
+        assert stored(tier, 1) == BLOCKS
+        tier.process.terminate()
+        tier.process.wait(WAIT_S)
+    replayed(record)

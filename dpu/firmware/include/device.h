@@ -122,6 +122,7 @@ struct ofs_device_status {
 	uint64_t puts_failed;
 	uint64_t puts_conflicting; /* of these, of other bytes under a key that is known */
 	uint64_t puts_unadmitted;  /* and of chunks that the policy does not find worth a write */
+	uint64_t chunks_idle;      /* archived, dropped since nobody named them for policy.keep */
 	uint64_t dirty_blocks;
 	uint64_t reads_in_flight;
 	uint64_t reads_timed_out;
@@ -228,6 +229,9 @@ int ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
  */
 int ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
 	struct ofs_purged *purged);
+/* Archived chunks that no session named for `policy.keep_minutes` go: of a part of the table, which
+ * goes on with the next call. `dropped`: how many. */
+int ofs_device_drop_idle(struct ofs_device *device, uint32_t *dropped);
 /*
  * 0: what the tenant had deleted when the ticket was taken (0: now) is deleted for every later
  * start of the device too, -EAGAIN: not yet; `left` counts the writes that are still to end. A

@@ -79,8 +79,10 @@ struct ofs_policy {
 	uint32_t next_n;                   /* baseline next-N: how many */
 	uint32_t prefetch_in_flight_max;   /* prefetch reads in flight, all sessions */
 	uint64_t prefetch_bytes_per_s_max; /* bandwidth cap; 0: none */
-	uint32_t accuracy_permille_min; /* below it the degree halves, above twice it grows; 0: off */
-	uint32_t lateness_permille_max; /* above it the deadline margin grows; 0: off */
+	uint16_t accuracy_permille_min; /* below it the degree halves, above twice it grows; 0: off */
+	uint16_t keep_minutes;          /* archived chunks unnamed for so long are dropped; 0: none */
+	uint16_t lateness_permille_max; /* above it the deadline margin grows; 0: off */
+	uint16_t return_tokens_min;     /* for fewer, nothing comes back from an archive; 65535: none */
 	uint64_t lease_ns; /* a demanded block is pinned to the session's next step, at most so long */
 	uint32_t probability_permille_min; /* of a demand within 4 steps: less is not prefetched */
 	uint16_t hint_scores_max;          /* a layer's best so many scores are taken in; 0: all */

@@ -245,11 +245,44 @@ test_admission(void)
 	two_close(&two);
 }
 
+/* Does a chunk go when nobody has named it for `keep_minutes`, is one that is named or was named
+ * since kept, and does nothing go without the policy? */
+static void
+test_keep(void)
+{
+	struct ofs_device_config config;
+	struct world_session named;
+	struct two_tenants two;
+	uint32_t dropped;
+
+	world_config(&config);
+	config.core.chunk_max = 512;
+	config.policy.prefetchers = OFS_PREFETCH_SHARED;
+	two_open(&two, &config);
+	for (uint32_t i = 0; i < 3; i++)
+		two_archive(&two.hosts[0], COLDEST(i));
+	assert(world_session(&two.hosts[0], &named, 4) == 0);
+	assert(world_append(&named, COLDEST(2), TWO_TEXT) == 0);
+	world_pass(&two.world, 50 * SECOND_NS);
+	assert(two_kept(&two.hosts[0], COLDEST(1)) == TWO_TEXT);
+	world_pass(&two.world, 20 * SECOND_NS);
+	assert(ofs_device_drop_idle(two.world.device, &dropped) == 0 && dropped == 0);
+	config.policy.keep_minutes = 1;
+	assert(ofs_device_set_policy(two.world.device, &config.policy) == 0);
+	assert(ofs_device_drop_idle(two.world.device, &dropped) == 0 && dropped == TWO_TEXT);
+	assert(two_kept(&two.hosts[0], COLDEST(0)) == 0);
+	assert(two_kept(&two.hosts[0], COLDEST(1)) == TWO_TEXT);
+	assert(two_kept(&two.hosts[0], COLDEST(2)) == TWO_TEXT);
+	assert(world_status(&two.world).chunks_idle == TWO_TEXT);
+	two_close(&two);
+}
+
 int
 main(void)
 {
 	test_lost_unnoticed();
 	test_admission();
+	test_keep();
 	test_chunks();
 	test_too_long();
 	test_store();

@@ -75,6 +75,9 @@ class FakeDevice:
         return {"chunks": 1, "blocks": 2, "bytes": 8192 * tenant + keep_blocks, "more": 0,
                 "marking": 0}  # fmt: skip
 
+    def drop_idle(self) -> int:
+        return 0
+
     def wiped(self, tenant: int, ticket: int) -> tuple[bool, int, int]:
         return not self.wiping, ticket or 1, self.wiping
 

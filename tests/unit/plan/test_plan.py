@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from offstage.bindings.errors import BadInput
+from offstage.dpu.config import load
+from offstage.dpu.thresholds import NONE_RETURN, Pace, Thresholds
 from offstage.testbeds.plan.inputs import gather
 from offstage.testbeds.plan.kv import token_bytes
 from offstage.testbeds.plan.prices import catalog
@@ -189,3 +191,22 @@ def test_what_cannot_be_asked_is_refused_in_one_line(words: dict[str, Any], says
         spec = read_spec(None, words)
         spec.check(catalog())
     assert "\n" not in str(error.value)
+
+
+def test_a_daemon_decides_by_what_the_plan_tells_it() -> None:
+    """The keys that a plan names for a daemon, given to one with this model's blocks: are they
+    read, and does it keep, admit and fetch as the plan's rules say?"""
+    plan = planned()
+    rules = {one.name: one.figure.value for one in plan.rules if one.figure is not None}
+    config = load(None, plan.daemon | {
+        "arena.layers": "80", "arena.payload": "256KiB", "arena.size": "64GiB",
+        "storage.lba": "512B", "storage.size": "30720GB", "storage.backend": "emulated",
+    }, environ={})  # fmt: skip
+    thresholds, policy = Thresholds(config, 30_720 * 10**9), config.policy
+    assert thresholds.keep_ns(policy) / 1e9 == pytest.approx(rules["keep_flash"], rel=0.02)
+    written = thresholds.written_per_hit_max(policy) / (256 << 10)
+    assert written == pytest.approx(1 / rules["least_reuse"], rel=0.02)
+    slow = Pace(1.0, rules["rate_to_fetch"] / 327_680 * 0.9)
+    fast = Pace(1e-3, 1e-3 * rules["rate_to_fetch"] / 327_680 * 1.1)
+    assert thresholds.return_tokens_min(policy, slow) == NONE_RETURN
+    assert thresholds.return_tokens_min(policy, fast) < 2048

@@ -145,8 +145,8 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 		ofs_clock_init_dilated(&device->clock, config->dilation);
 	else
 		ofs_clock_init_os(&device->clock);
-	device->status.epoch =
-		ofs_clock_unix_s(&device->clock) << 20 | (ofs_device_now_ns(device) & 0xfffff);
+	device->opened_ns = ofs_device_now_ns(device);
+	device->status.epoch = ofs_clock_unix_s(&device->clock) << 20 | (device->opened_ns & 0xfffff);
 	rc = check_config(config, error, error_size_bytes);
 	rc = rc == 0 ? open_mailbox(device) : rc;
 	rc = rc == 0 ? open_tables(device) : rc;

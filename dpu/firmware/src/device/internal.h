@@ -220,6 +220,8 @@ struct ofs_device {
 	struct ofs_chunk_info *session_chunks;
 	struct ofs_chunk_mark *marks; /* [chunk_max] */
 	struct ofs_touch *touches;    /* [chunk_max], by store key */
+	uint64_t opened_ns;
+	uint32_t keep_next; /* chunk that is looked at next: keep.c */
 	uint64_t session_serial;
 	uint32_t *looked; /* [session_chunk_max] what an append would find */
 	struct ofs_waiter *waiters;
@@ -439,6 +441,9 @@ uint32_t ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32
 	uint64_t blocks);
 /* `held` [tenant_count] */
 void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held);
+/* All that the store has of an archived chunk goes, and what is staged of it. */
+void ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
+	const struct ofs_chunk_state *state);
 /* A session has them, from now on (`named`) or until now. */
 void ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
 	uint32_t count, bool named);

@@ -115,8 +115,9 @@ forget_block(struct ofs_device *device, const struct ofs_chunk_state *state, uin
 			&state->store_key, layer));
 }
 
-static void
-forget_chunk(struct ofs_device *device, uint32_t chunk, const struct ofs_chunk_state *state)
+void
+ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
+	const struct ofs_chunk_state *state)
 {
 	uint32_t gone = 0;
 
@@ -160,7 +161,7 @@ purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, uint6
 		often = often && device->marks[cold.chunks[count].chunk].named > 0;
 		if (ofs_core_chunk_state(device->core, cold.chunks[count].chunk, &state) != 0)
 			continue;
-		forget_chunk(device, cold.chunks[count].chunk, &state);
+		ofs_device_forget_chunk(device, cold.chunks[count].chunk, &state);
 		blocks -= state.stored_layers < blocks ? state.stored_layers : blocks;
 	}
 	for (uint32_t chunk = 0; often && chunk < device->config.core.chunk_max; chunk++)

@@ -1,0 +1,58 @@
+/*
+ * keep.c: archived chunks that nobody has named for so long that they are dropped.
+ *
+ * Model: to keep a chunk costs rent of the drive; after `policy.keep_minutes` without a session
+ * that names it, that is more than to compute it again. Whoever owns the loop asks from time to
+ * time, and each time a part of the table of chunks is walked, all of it within a minute or two.
+ * What nobody named since the start counts from there. As with a purge, the core is told that
+ * blocks are gone. Belongs to the reactor's thread.
+ */
+#include "internal.h"
+
+#define LOOK_MIN 4096 /* entries of the table in one turn, or so large a part of it */
+#define LOOK_PART 128
+#define DROP_MAX 256 /* chunks in one turn: others wait meanwhile */
+#define MINUTE_NS 60000000000ull
+
+static uint64_t
+named_ns(const struct ofs_device *device, uint32_t chunk, const struct ofs_chunk_state *state)
+{
+	const struct ofs_chunk_mark *mark = &device->marks[chunk];
+
+	return ofs_key_equal(&mark->key, &state->store_key) ? mark->used_ns : device->opened_ns;
+}
+
+static int
+run_drop_idle(struct ofs_device *device, void *argument)
+{
+	uint64_t keep_ns = device->config.policy.keep_minutes * MINUTE_NS;
+	uint32_t chunk_max = device->config.core.chunk_max;
+	uint32_t part = chunk_max / LOOK_PART > LOOK_MIN ? chunk_max / LOOK_PART : LOOK_MIN;
+	uint32_t *dropped = argument;
+	uint64_t now_ns = ofs_device_now_ns(device);
+
+	*dropped = 0;
+	if (keep_ns == 0)
+		return 0;
+	for (uint32_t looked = 0; looked < part && looked < chunk_max && *dropped < DROP_MAX;
+		 looked++) {
+		uint32_t chunk = device->keep_next;
+		struct ofs_chunk_state state;
+
+		device->keep_next = (chunk + 1) % chunk_max;
+		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || !state.archived
+			|| now_ns - named_ns(device, chunk, &state) < keep_ns) {
+			continue;
+		}
+		ofs_device_forget_chunk(device, chunk, &state);
+		++*dropped;
+	}
+	device->status.chunks_idle += *dropped;
+	return 0;
+}
+
+int
+ofs_device_drop_idle(struct ofs_device *device, uint32_t *dropped)
+{
+	return ofs_device_call(device, run_drop_idle, dropped);
+}

@@ -12,7 +12,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +32,20 @@ LOOK_NS = 100_000
 TRIES_MAX = 4
 """Homes that a put is tried at."""
 UNKNOWN_END = 255
+NO_SEGMENT = Segment(b"", 0, 0)
+InFlight = TypeVar("InFlight", Fetch, Put)
 SUMMED = ("hit_count", "retry_count", "torn_count", "copy_ns")
 
 
 @dataclass(eq=False)
 class _Piece:
-    """What one member has to do of a call: `at` are its blocks' places in the call."""
+    """What one member has to do of a call: `at` are its blocks' places in the call. `only`: it is
+    for that member and no other, and says nothing of whether that one answers in time."""
 
     whole: "_Whole"
     segment: Segment
     at: NDArray[np.intp]
+    only: Joined | None = None
     handle: Fetch | Put | None = None
     begun_ns: int = 0
     until_ns: int = 0
@@ -79,6 +83,8 @@ class PodFabric:
         }
         self._wholes: dict[Fetch | Put, _Whole] = {}
         self._registered: list[NDArray[Any]] = []
+        self.beside: Callable[[], None] = lambda: None
+        """What the owner of this does beside its calls: called at each poll and before each put."""
         self._counted: dict[str, int] = {}
         """By members that are no more."""
 
@@ -122,6 +128,7 @@ class PodFabric:
             if scores is not None:
                 hint = scores[segment.first : segment.first + len(segment.chunk_keys)]
             selected, more = own.size + more, 0
+            self._sessions.demanded[segment.name] += own.size
             return at.fabric.fetch_begin(
                 segment.handle, step, layer, own, np.ascontiguousarray(segment.keys[layer, own]),
                 target, target_index=index[where], selected_count=selected, scores=hint,
@@ -162,6 +169,7 @@ class PodFabric:
         timeout_ns: int = 10_000_000_000,
     ) -> Put:
         """See `Fabric`. Where a home does not answer the blocks are put at the segment's next."""
+        self.beside()
         allowed_ns = min(timeout_ns, PUT_SHARE * self._deadline_ns)
 
         def begin(at: Joined, piece: _Piece) -> Put:
@@ -187,6 +195,7 @@ class PodFabric:
 
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
         """See `Fabric`."""
+        self.beside()
         until_ns = self._clock.now_ns() + timeout_ns
         while True:
             for at in self._flying:
@@ -200,6 +209,57 @@ class PodFabric:
                 return [one.handle for one in ended]
             for at in waiting:
                 self._collect(at, min(LOOK_NS, left_ns))
+
+    # ---- of one member alone, for what is brought from one to another ----
+
+    def has_room(self, at: Joined) -> bool:
+        """Whether a call beside the others may begin there: half of the room is for these."""
+        return len(self._flying[at]) < max(1, at.fabric.calls_max // 2)
+
+    def fetch_at(
+        self, at: Joined, handle: int, step: int, layer: int, ordinals: NDArray[np.uint32],
+        keys: NDArray[np.uint64], target: NDArray[np.uint8], index: NDArray[np.uint32],
+    ) -> Fetch:  # fmt: skip
+        """As `fetch_begin`, of the member's session `handle`; `poll` does not tell of it."""
+        allowed_ns = PUT_SHARE * self._deadline_ns
+
+        def begin(at: Joined, piece: _Piece) -> Fetch:
+            return at.fabric.fetch_begin(handle, step, layer, ordinals, keys, target,
+                                         target_index=index, timeout_ns=allowed_ns)  # fmt: skip
+
+        fetch = Fetch(len(ordinals), None, (ordinals, keys, target, index))
+        return self._start_at(at, allowed_ns, fetch, begin)
+
+    def put_at(
+        self, at: Joined, handle: int, layer: int, ordinals: NDArray[np.uint32],
+        source: NDArray[np.uint8],
+    ) -> Put:  # fmt: skip
+        """As `put_begin`, of the member's session `handle`; `poll` does not tell of it."""
+        allowed_ns = PUT_SHARE * self._deadline_ns
+
+        def begin(at: Joined, piece: _Piece) -> Put:
+            return at.fabric.put_begin(handle, layer, ordinals, source, timeout_ns=allowed_ns)
+
+        return self._start_at(at, allowed_ns, Put(len(ordinals), None, (ordinals, source)), begin)
+
+    def has_ended(self, handle: Fetch | Put) -> bool:
+        """Whether its end would not wait."""
+        return not self._wholes[handle].left
+
+    def in_flight(self, segment: Segment) -> bool:
+        """Whether a call is under way for it where it is open."""
+        at = segment.at
+        return at is not None and any(one.segment is segment for one in self._flying[at].values())
+
+    def _start_at(
+        self, at: Joined, allowed_ns: int, handle: InFlight,
+        begin: Callable[[Joined, _Piece], Fetch | Put],
+    ) -> InFlight:  # fmt: skip
+        handle.rcs[:] = -errno.EHOSTDOWN
+        whole = _Whole(0, allowed_ns, begin, handle, 1, told=True)
+        self._wholes[handle] = whole
+        self._send(_Piece(whole, NO_SEGMENT, np.arange(len(handle.rcs)), at))
+        return handle
 
     def _start(
         self,
@@ -218,7 +278,9 @@ class PodFabric:
         """Give a piece to its segment's home; another home where that one's connection ended."""
         while True:
             piece.tries += 1
-            at = self._sessions.home(piece.whole.session, piece.segment)
+            at = piece.only or self._sessions.home(piece.whole.session, piece.segment)
+            if piece.only is not None and (at.lost or at not in self._flying):
+                return self._failed(piece)
             flying = self._flying[at]
             while len(flying) >= at.fabric.calls_max:
                 self._collect(at, LOOK_NS)
@@ -271,7 +333,7 @@ class PodFabric:
         whole, now_ns = piece.whole, self._clock.now_ns()
         if isinstance(piece.handle, Put):
             rcs = at.fabric.put_end(piece.handle)
-            if (rcs == -errno.ETIMEDOUT).any():
+            if (rcs == -errno.ETIMEDOUT).any() and piece.only is None:
                 at.waited(piece.begun_ns, now_ns)
                 at.suspect(now_ns, "a put was not acknowledged in time")
                 return False
@@ -279,14 +341,17 @@ class PodFabric:
             whole.left -= 1
             return True
         result = at.fabric.fetch_end(piece.handle)
-        if (result.rcs == -errno.ETIMEDOUT).any():
+        if (result.rcs == -errno.ETIMEDOUT).any() and piece.only is None:
             at.waited(piece.begun_ns, now_ns)
             at.suspect(now_ns, "a fetch took longer than its deadline")
             whole.stall_ns = max(whole.stall_ns, now_ns - piece.begun_ns)
-        at.fetch_ns = max(at.fetch_ns, now_ns - piece.begun_ns)
         at.failed += int(np.count_nonzero(result.rcs))
-        known = result.ends[result.ends != UNKNOWN_END]
-        at.ends += np.bincount(known, minlength=at.ends.size)
+        known = np.bincount(result.ends[result.ends != UNKNOWN_END], minlength=at.ends.size)
+        at.ends += known
+        if piece.only is None:
+            at.fetch_ns = max(at.fetch_ns, now_ns - piece.begun_ns)
+        else:
+            at.moved_ends += known
         for name in ("ends", "rcs", "lengths", "checksums"):
             getattr(whole.handle, name)[piece.at] = getattr(result, name)
         for name in whole.counts:
@@ -297,7 +362,8 @@ class PodFabric:
 
     def _failed(self, piece: _Piece) -> None:
         """A fetch leaves its blocks as not come; a put is tried at the next home."""
-        if isinstance(piece.whole.handle, Put) and piece.tries < TRIES_MAX:
+        again = piece.only is None and isinstance(piece.whole.handle, Put)
+        if again and piece.tries < TRIES_MAX:
             self._send(piece)
         else:
             waited_ns = self._clock.now_ns() - piece.begun_ns

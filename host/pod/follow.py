@@ -51,6 +51,7 @@ class Follower:
         found = self._map
         if found is not None:
             now_ns = self._sessions.clock.now_ns()
+            self._sessions.map = found
             for one in self._sessions.members:
                 _follow(one, found.find(one.member.name), now_ns)
         for coming in _all_of(self._came):

@@ -57,6 +57,14 @@ class Joined:
     """Sessions of segments that went elsewhere while it did not answer, to be closed there."""
     ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
     """Ends of the demands that it answered, as it told them."""
+    moved_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
+    """Of them, of blocks that were brought from there to other members."""
+    stale: int = 0
+    """Segments that it lacked as their home, and who was home before had."""
+    came: int = 0
+    """Segments that it got because their home did not answer."""
+    load: float = 0.0
+    """Demands per second of all hosts there, as it said last."""
     failed: int = 0
     """Demands that it answered with an error: it had lost the block, or never had it."""
     fetch_ns: int = 0

@@ -6,12 +6,18 @@ segment's name: a hash of all chunks before it and of its first. So a segment th
 share has one home and the same blocks there, whatever the map put beside it, also while it grows.
 
 Where the home does not answer, the segment gets another one among the members that do, and begins
-there with what that member has stored of it: the rest is a miss, computed and put again. Who is
-drained is asked only for a segment that its home has nothing of.
+there with what that member has stored of it: the rest is a miss, computed and put again. A segment
+that its home lacks something of is read where there is more of it: at who was home before a change
+of the map, or would be without a drain. One that has copies is read at the less loaded of two
+places drawn. Who brings blocks home, and who makes copies: `offstage.host.pod.upkeep`.
 """
 
-from collections.abc import Sequence
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +25,16 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
-from offstage.dpu.pod.placement import ranked, segment_key
+from offstage.dpu.pod.heat import less_loaded
+from offstage.dpu.pod.map import PodMap
+from offstage.dpu.pod.placement import former_homes, ranked, segment_key
 from offstage.host.clock import Clock
 from offstage.host.pod.joined import Joined, Silent
 from offstage.host.sessions import ALL_SCORES
 
 __all__ = ["PodSessions", "Segment"]
+
+RECENT_MAX = 1024
 
 
 @dataclass
@@ -40,6 +50,22 @@ class Segment:
     chunk_keys: list[bytes] = field(default_factory=list)
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.zeros((0, 0, 2), np.uint64))
     """Of its blocks there, uint64 `[layers, chunks, 2]`."""
+    to_fill: bool = False
+    """It is read where it was before, since its home lacks something of it."""
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Where it is open, to be put back by the setter."""
+        return self.at, self.handle, self.keys, self.chunk_keys
+
+    @place.setter
+    def place(self, place: tuple[Any, ...]) -> None:
+        self.at, self.handle, self.keys, self.chunk_keys = place
+
+    @property
+    def chain(self) -> list[bytes]:
+        """What its chunks are called in a member's chain: the first by the segment's name."""
+        return [self.name, *self.contents[1:]]
 
 
 @dataclass
@@ -61,6 +87,21 @@ class PodSessions:
         """`segment_chunks`: chunks of a segment. `clock`: that of the members."""
         self.members, self.segment_chunks = list(members), segment_chunks
         self.clock = clock or Clock()
+        self.map: PodMap | None = None
+        """The newest that is known; None: none that says who was home before."""
+        self.wall_s: Callable[[], float] = time.time
+        self.copies: dict[bytes, tuple[str, ...]] = {}
+        """By segment, members that have a copy, as the homes said last."""
+        self.demanded: Counter[bytes] = Counter()
+        """Blocks by segment, since the homes were told."""
+        self.asked: dict[bytes, int] = {}
+        """Blocks that were stored of each segment when it was opened last."""
+        self.recent: dict[bytes, Segment] = {}
+        """The segments that were opened last, some of which are closed by now."""
+        self.lacking: dict[bytes, tuple[list[bytes], Joined, Joined]] = {}
+        """Segments that were not whole at their home: their chain, where there is more, the home;
+        until somebody brings it home."""
+        self._random = random.Random(0)
         self.hints = ALL_SCORES
         self.rehomed = 0
         """Segments that got another home because the first did not answer."""
@@ -127,6 +168,37 @@ class PodSessions:
         """All of a session, in order."""
         return self._sessions[session].segments
 
+    def each(self) -> Iterator[tuple[int, Segment]]:
+        """All segments of open sessions, with their session."""
+        return ((number, segment) for number, one in self._sessions.items()
+                for segment in one.segments)  # fmt: skip
+
+    def generating(self, session: int) -> bool:
+        """As `set_generating` said last."""
+        return self._sessions[session].generating
+
+    def homes(self, now_ns: int) -> list[Joined]:
+        """Who takes new segments and answers."""
+        return [one for one in self.members if one.usable(now_ns) and one.member.state == "up"]
+
+    def switch(self, session: int, segment: Segment, to: Joined) -> bool:
+        """Read the segment there from now on, if all of it is; no call may be in flight for it."""
+        place = segment.place
+        try:
+            found = self._open_at(to, self._sessions[session], segment)
+            if not self._lacks(found):
+                segment.to_fill = False
+                to.segments += 1
+                if place[0] is not None:
+                    self._close(*place[:2])
+                    place[0].segments -= 1
+                return True
+            self._close(to, segment.handle)
+        except Silent:
+            _leave(segment)
+        segment.place = place
+        return False
+
     def home(self, session: int, segment: Segment) -> Joined:
         """Who has the segment and answers; another home where the first does not. RunFailed where
         nobody answers."""
@@ -163,6 +235,7 @@ class PodSessions:
 
     def _rehome(self, one: _Session, segment: Segment) -> p.Appended:
         """Open the segment at the best member that answers, with all its chunks."""
+        rehomed = segment.at is not None
         if segment.at is not None:
             segment.at.segments -= 1
             self.rehomed += 1
@@ -177,20 +250,67 @@ class PodSessions:
                 raise RunFailed(f"no daemon of the pod answers ({why})", "pod",
                                 "offstage pod status says which are there")  # fmt: skip
             try:
-                found = self._open_at(_best(homes, segment), one, segment)
-                former = _best(usable, segment)
-                if former is not segment.at and not any(found.stored_layers):
-                    self._tell(segment, "session_close")
-                    found = self._open_at(former, one, segment)
-                    if not any(found.stored_layers):  # the drained member never had it
-                        self._tell(segment, "session_close")
-                        found = self._open_at(_best(homes, segment), one, segment)
+                found = self._open_where(homes, usable, one, segment)
             except Silent:
                 _leave(segment)
                 continue
             assert segment.at is not None
             segment.at.segments += 1
+            segment.at.came += rehomed
+            self.asked[segment.name] = sum(found.stored_layers)
+            self.recent.pop(segment.name, None)
+            self.recent[segment.name] = segment
+            if len(self.recent) > RECENT_MAX:
+                del self.recent[next(iter(self.recent))]
             return found
+
+    def _open_where(
+        self, homes: list[Joined], usable: list[Joined], one: _Session, segment: Segment
+    ) -> p.Appended:
+        """Open it at its home or at a copy; where that lacks some of it, at who has more. Silent:
+        the first that was asked does not answer."""
+        home = _best(homes, segment)
+        places = [home, *(each for each in homes if each is not home
+                          and each.member.name in self.copies.get(segment.name, ()))]  # fmt: skip
+        loads, draw = [each.load for each in places], self._random.getrandbits(32)
+        chosen = places[less_loaded(range(len(places)), loads, draw)]
+        segment.to_fill = False
+        found = self._open_at(chosen, one, segment)
+        if not self._lacks(found):
+            return found
+        others = [home] if chosen is not home else []
+        for other in [*others, *self._before(segment, usable)]:
+            place = segment.place
+            if other is segment.at:
+                continue
+            try:
+                more = self._open_at(other, one, segment)
+            except Silent:
+                _leave(segment)
+                segment.place = place
+                continue
+            if sum(more.stored_layers) <= sum(found.stored_layers) and other is not home:
+                self._close(other, segment.handle)
+                segment.place = place
+                continue
+            self._close(*place[:2])
+            found, segment.to_fill = more, other is not home
+            home.stale += segment.to_fill
+            if segment.to_fill and len(self.lacking) < RECENT_MAX:
+                self.lacking[segment.name] = segment.chain, other, home
+        return found
+
+    def _lacks(self, found: p.Appended) -> bool:
+        return any(stored < self._layers for stored in found.stored_layers)
+
+    def _before(self, segment: Segment, usable: list[Joined]) -> list[Joined]:
+        """Who may have it from before: by the map, and who would be home without a drain."""
+        names = []
+        if self.map is not None and self.map.former and self.map.homes:
+            names = former_homes(self.map, [segment.name], int(self.wall_s()))[0]
+        found = [one for name in names for one in usable if one.member.name == name]
+        drained = _best(usable, segment)
+        return found if drained in found or drained.member.state == "up" else [*found, drained]
 
     def _open_at(self, at: Joined, one: _Session, segment: Segment) -> p.Appended:
         """The segment in a session of its own there, with all its chunks."""
@@ -208,10 +328,16 @@ class PodSessions:
             at.ask(at.control.set_generating, segment.handle, True)
         return found
 
+    def _close(self, at: Joined, handle: int) -> None:
+        try:
+            at.ask(at.control.session_close, handle)
+        except Silent:
+            at.left.append(handle)
+
     def _told(self, segment: Segment, batch: list[bytes]) -> p.Appended:
         """Chunks appended at the segment's home; the first is named by the segment."""
         assert segment.at is not None
-        named = batch if segment.chunk_keys else [segment.name, *batch[1:]]
+        named = batch if segment.chunk_keys else segment.chain
         found: p.Appended = segment.at.ask(segment.at.control.append, segment.handle, named)
         segment.chunk_keys += found.keys
         segment.keys = block_keys(segment.chunk_keys, self._layers)

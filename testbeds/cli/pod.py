@@ -51,16 +51,25 @@ def status(
     runtime_dir: RuntimeDirsOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """The map, each member's share of the segments, and whether its daemon answers."""
+    """The map, each member's share of the segments, whether its daemon answers, and what all of
+    them together served."""
     from offstage.dpu.pod.membership import open_membership
+    from offstage.testbeds.live.pod_status import pod_report
 
     membership = open_membership(place)
     found = membership.map()
     frozen = "" if membership.fresh else "yes: whoever keeps the map does not answer"
     result = {**_shown(found), "frozen": frozen or "no"}
+    seen: dict[str, dict[str, Any]] = {}
     for member in found.readable:
-        result["members"][member.name]["answers"] = _answers(member, runtime_dir)
+        shown = result["members"][member.name]
+        shown["answers"] = _answers(member, runtime_dir, seen)
+        if member.name in seen:
+            shown |= {"demands_per_s": seen[member.name]["load_per_s"],
+                      "copies": seen[member.name]["copies"]}  # fmt: skip
     membership.close()
+    if seen:
+        result["pod"] = pod_report(found, seen)
     emit(result, form, table(result))
 
 
@@ -184,13 +193,12 @@ def run(
     )  # fmt: skip
     membership = open_membership(place)
     found = membership.map()
-    membership.close()
     link = Link("", tenant, fabric.value, "pod-run", timeout_s=max(1.0, deadline_ns / 1e9))
     try:
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
         with shown(2) as progress:
-            result = drive(options, found, link, runtime_dir, deadline_ns, progress)
+            result = drive(options, found, link, runtime_dir, deadline_ns, progress, membership)
         if out is not None:
             (out / "pod.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     except OSError as error:
@@ -244,12 +252,15 @@ def _operator(member: "Member", runtime_dir: Path | None) -> "Control":
                    runtime_dir=folder, timeout_s=ANSWER_S)  # fmt: skip
 
 
-def _answers(member: "Member", runtime_dir: Path | None) -> str:
-    """`yes` and how long it runs, or why not."""
+def _answers(member: "Member", runtime_dir: Path | None, seen: dict[str, dict[str, Any]]) -> str:
+    """`yes`, or why not; where it does, what it served is in `seen`."""
     from offstage.bindings.errors import OffstageError
+    from offstage.testbeds.live.pod_status import member_report
 
     try:
         with _operator(member, runtime_dir) as control:
-            return "yes, draining" if control.status()["draining"] else "yes"
+            status = control.status()
+            seen[member.name] = member_report(status, control.ledger())
+            return "yes, draining" if status["draining"] else "yes"
     except OffstageError as error:
         return f"no: {error.what}"

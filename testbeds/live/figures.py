@@ -18,8 +18,9 @@ from offstage.host.record import AgentRecord
 from offstage.host.timeline import Timeline
 from offstage.testbeds.live.results import Provenance, RunResult
 
-__all__ = ["RunLabel", "against_baseline", "against_lru", "emulation_notes", "hit_rate_of",
-           "ledger_since", "run_result", "timeline_of"]  # fmt: skip
+__all__ = ["RunLabel", "accuracy", "against_baseline", "against_lru", "emulation_notes",
+           "hit_rate_of", "ledger_since", "prefetched_blocks", "run_result",
+           "timeline_of"]  # fmt: skip
 
 PREFETCH_CAUSES = CAUSES[CAUSES.index("window") :]
 QUANTILES_MAX = 1_000
@@ -76,7 +77,7 @@ def run_result(
         late=_share(ends["late"], demands),
         miss=_share(sum(ends[end] for end in MISS_ENDS), demands),
         coverage=0.0,
-        accuracy=_accuracy(fates),
+        accuracy=accuracy(fates),
         traffic_ratio=0.0,
         stall_ms_p50=_quantile(stall_ms, 0.50),
         stall_ms_p99=_quantile(stall_ms, 0.99),
@@ -234,11 +235,16 @@ def _fates(rows: Sequence[Sequence[int]]) -> dict[str, dict[str, int]]:
     return {cause: row for cause, row in named.items() if any(row.values())}
 
 
-def _accuracy(fates: Mapping[str, Mapping[str, int]]) -> float:
+def accuracy(fates: Mapping[str, Mapping[str, int]]) -> float:
     """Used / prefetched; what was dropped from the queue was never prefetched."""
     used = sum(row["used"] for row in fates.values())
     issued = sum(sum(row.values()) - row["dropped"] for row in fates.values())
     return _share(used, issued)
+
+
+def prefetched_blocks(ledger: Mapping[str, Any]) -> int:
+    """Blocks that were read ahead of need."""
+    return sum(int(ledger["issued"][CAUSES.index(cause)]) for cause in PREFETCH_CAUSES)
 
 
 def _rates(by_step: NDArray[np.int64]) -> list[float]:

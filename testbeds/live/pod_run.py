@@ -2,7 +2,8 @@
 
 The host computes where each segment lives, so all members are asked at the same time and none of
 them knows of another. What each served is its own ledger's difference, held against what this host
-counted of it; a member that went away has no ledger any more, and says so in the report.
+counted of it; a member that went away has no ledger any more, and says so in the report. The host
+follows the map where it is told its place, so members may join and be drained while it runs.
 """
 
 import contextlib
@@ -15,20 +16,25 @@ import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
-from offstage.bindings.layouts import ENDS, HIT_ENDS
-from offstage.dpu.pod.map import PodMap
+from offstage.bindings.layouts import CAUSES, ENDS, FATES, HIT_ENDS
+from offstage.dpu.pod.map import Member, PodMap
+from offstage.dpu.pod.membership import Membership
+from offstage.host.fabrics import open_fabric
 from offstage.host.pod.fabric import PodFabric
+from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.upkeep import Counts, Upkeep
 from offstage.host.record import AgentRecord
-from offstage.testbeds.beds.connect import Link, attached
-from offstage.testbeds.live.figures import ledger_since
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.live.figures import accuracy, ledger_since, prefetched_blocks
 from offstage.testbeds.live.host_run import RUN_NAME, check_alone, check_fit, store_bytes
 from offstage.testbeds.live.options import DriveOptions
+from offstage.testbeds.live.pod_status import fates_by_cause, load_cv
 from offstage.testbeds.live.workload import Workload, decode, prefill, prepare
 from offstage.testbeds.progress import Progress
 
-__all__ = ["MemberResult", "PodResult", "run"]
+__all__ = ["MemberResult", "PodResult", "join", "joined", "run"]
 
 
 class MemberResult(msgspec.Struct, kw_only=True):
@@ -44,6 +50,12 @@ class MemberResult(msgspec.Struct, kw_only=True):
     """From its drive; -1 where it can no longer be asked."""
     fetch_ms_max: float
     """The longest that one piece of a fetch took, its deadline included."""
+    prefetched_blocks: int
+    """-1, as the next, where it can no longer be asked."""
+    shared_chunks: int
+    """Chunks that it had of another session when they were appended."""
+    moved_blocks: int
+    """Read there to be brought to other members; in no other figure of demands."""
 
 
 class PodResult(msgspec.Struct, kw_only=True):
@@ -61,6 +73,25 @@ class PodResult(msgspec.Struct, kw_only=True):
     load_cv: float
     """Coefficient of variation of demands over weight, of the members that take new segments."""
     segments_rehomed: int
+    stale_lookups: int
+    """Segments that their home lacked, and who was home before had."""
+    segments_filled: int
+    bytes_filled: int
+    """Brought home from there."""
+    filled_share: float
+    """Of what was asked since the last change of who is home: what was brought home."""
+    least_share: float
+    """What any placement moves for that change: `filled_share` over it is what was too much."""
+    copies_made: int
+    copies_dropped: int
+    copies_held: int
+    bytes_copied: int
+    prefetch_accuracy: float
+    """Prefetched blocks that were used, of those whose end is known, over all members."""
+    prefetched_blocks: int
+    shared_chunks: int
+    bytes_read: int
+    """From the drives of the members that could be asked."""
     blocks_verified: int
     blocks_corrupt: int
     blocks_recomputed: int
@@ -76,15 +107,17 @@ class PodResult(msgspec.Struct, kw_only=True):
 
 def run(
     options: DriveOptions, found: PodMap, link: Link, runtime_dir: Path | None, deadline_ns: int,
-    progress: Progress,
+    progress: Progress, membership: Membership | None = None,
 ) -> PodResult:  # fmt: skip
     """Prefill what the pod lacks, decode, and take the figures. `link` says as whom and over which
-    fabric; its endpoint is each member's own.
+    fabric; its endpoint is each member's own. `membership`: where the map is followed while it
+    runs; it is closed at the end.
 
     BadInput: options, sizes that do not fit, no member there. RunFailed: blocks were wrong, or a
     member disagrees on what it served."""
     options.check()
-    with _joined(found, link, runtime_dir) as members:
+    with contextlib.ExitStack() as stack:
+        members = stack.enter_context(joined(found, link, runtime_dir))
         for one in members:
             check_fit(options.geometry, one.control)
             check_alone(one.control, link.tenant)
@@ -92,36 +125,82 @@ def run(
         workload = prepare(options, sum(store_bytes(one.control) for one in members))
         _check_limits(options, workload, members, chunks)
         sessions = PodSessions(members, chunks)
+        sessions.map = found
         fabric = PodFabric(sessions, deadline_ns)
+        before: dict[str, Any] = {}
+
+        def login(member: Member) -> Joined:
+            coming = join(member, link, runtime_dir)
+            try:
+                check_fit(options.geometry, coming.control)
+                _check_limits(options, workload, [coming], chunks)
+                before[member.name] = coming.control.ledger()
+            except OffstageError:
+                coming.fabric.close()
+                coming.control.close()
+                raise
+            return coming
+
+        follow = None
+        if membership is not None:
+            follow = Follower(membership, login, fabric, sessions)
+            stack.callback(_leave_new, sessions, list(members))
+            stack.callback(follow.close)
+        upkeep = Upkeep(sessions, fabric, options.geometry.layer_count,
+                        follow.take if follow is not None else lambda: None)  # fmt: skip
         filled = prefill(options, workload, sessions, fabric, progress)
-        before = _ledgers(members)
-        for one in members:
-            one.ends[:], one.failed, one.fetch_ns = 0, 0, 0
+        before |= _ledgers(sessions.members)
+        for one in sessions.members:
+            one.ends[:], one.moved_ends[:], one.failed, one.fetch_ns = 0, 0, 0, 0
         plan = workload.plan.sessions
         progress.start(f"decode over {len(members)} daemons", sum(s.decode_steps for s in plan))
         record = decode(options, workload, filled.contexts, sessions, fabric, RUN_NAME, progress)
-        results = {one.member.name: _member(one, before) for one in members}
+        upkeep.close()
+        ledgers = {one.member.name: _ledger(one, before) for one in sessions.members}
+        results = {one.member.name: _member(one, ledgers[one.member.name])
+                   for one in sessions.members}  # fmt: skip
         fabric.close()
     if record.blocks_corrupt:
         raise RunFailed(f"{record.blocks_corrupt} blocks were not what prefill wrote", "pod",
                         "report this with the seed")  # fmt: skip
-    return _result(found, members, results, record, sessions.rehomed)
+    known = [one for one in ledgers.values() if one is not None]
+    return _result(sessions, results, record, upkeep.total(), known)
+
+
+def join(member: Member, link: Link, runtime_dir: Path | None) -> Joined:
+    """Log in to one; it is the caller's to close. OffstageError: it cannot be had."""
+    folder = None if runtime_dir is None else runtime_dir / member.name
+    own = replace(link, endpoint=member.endpoint, runtime_dir=folder)
+    control = own.control()
+    try:
+        return Joined(member, control, open_fabric(control, own.fabric, own.rdma))
+    except BaseException:
+        control.close()
+        raise
+
+
+def _leave_new(sessions: PodSessions, first: list[Joined]) -> None:
+    """Those that came while it ran."""
+    for one in sessions.members:
+        if one not in first:
+            one.fabric.close()
+            one.control.close()
 
 
 @contextlib.contextmanager
-def _joined(found: PodMap, link: Link, runtime_dir: Path | None) -> Iterator[list[Joined]]:
+def joined(found: PodMap, link: Link, runtime_dir: Path | None) -> Iterator[list[Joined]]:
     """All members that answer. BadInput where none does."""
     with contextlib.ExitStack() as stack:
         members, refused = [], []
         for member in found.readable:
-            folder = None if runtime_dir is None else runtime_dir / member.name
-            own = replace(link, endpoint=member.endpoint, runtime_dir=folder)
             try:
-                control, fabric = stack.enter_context(attached(own))
+                one = join(member, link, runtime_dir)
             except OffstageError as error:
                 refused.append(error)
                 continue
-            members.append(Joined(member, control, fabric))
+            stack.callback(one.control.close)
+            stack.callback(one.fabric.close)
+            members.append(one)
         if not members:
             none = BadInput("the pod has no member", "pod map",
                             "offstage pod add MAP NAME ENDPOINT")  # fmt: skip
@@ -161,46 +240,72 @@ def _ledgers(members: list[Joined]) -> dict[str, Any]:
     return found
 
 
-def _member(one: Joined, before: dict[str, Any]) -> MemberResult:
+def _ledger(one: Joined, before: dict[str, Any]) -> dict[str, Any] | None:
+    """What it counted since; None where it was lost, stopped, or began anew."""
+    if not one.lost and one.member.name in before:
+        with contextlib.suppress(OffstageError):
+            return ledger_since(before[one.member.name], one.control.ledger())
+    return None
+
+
+def _member(one: Joined, ledger: dict[str, Any] | None) -> MemberResult:
     """RunFailed where its ledger has other ends than it told this host with each fetch."""
-    bytes_read, name, ledger = -1, one.member.name, None
+    bytes_read = prefetched = shared = -1
     state = f"lost: {one.lost}" if one.lost else "served"
     if one.suspected and not one.lost:
         state = f"suspected {one.suspected} times"
-    if not one.lost and name in before:
-        with contextlib.suppress(OffstageError):  # it was stopped, or began anew
-            ledger = ledger_since(before[name], one.control.ledger())
     if ledger is not None:
-        bytes_read = int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"])
+        bytes_read = _bytes_read(ledger)
+        prefetched, shared = prefetched_blocks(ledger), int(ledger["shared_chunks"])
         untold = np.array(ledger["ends"], np.int64) - one.ends  # of blocks that came as an error
         if not one.suspected and (untold.min() < 0 or int(untold.sum()) != one.failed):
             raise RunFailed(f"host and DPU disagree on the ends of demands: {one.ends.tolist()} "
-                            f"against {list(ledger['ends'])}", name,
+                            f"against {list(ledger['ends'])}", one.member.name,
                             "the figures of this run are not to be used")  # fmt: skip
-    demands = int(one.ends.sum())
+    ends = one.ends - one.moved_ends
+    demands = int(ends.sum())
     return MemberResult(
         weight=one.member.weight, state=state, demands=demands, bytes_read=bytes_read,
-        hit_rate=_share(int(one.ends[:HIT_ENDS].sum()), demands), fetch_ms_max=one.fetch_ns / 1e6,
+        hit_rate=_share(int(ends[:HIT_ENDS].sum()), demands), fetch_ms_max=one.fetch_ns / 1e6,
+        prefetched_blocks=prefetched, shared_chunks=shared,
+        moved_blocks=int(one.moved_ends.sum()),
     )  # fmt: skip
 
 
+def _bytes_read(ledger: dict[str, Any]) -> int:
+    return int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"])
+
+
 def _result(
-    found: PodMap, members: list[Joined], results: dict[str, MemberResult], record: AgentRecord,
-    rehomed: int,
+    sessions: PodSessions, results: dict[str, MemberResult], record: AgentRecord, done: Counts,
+    ledgers: list[dict[str, Any]],
 ) -> PodResult:  # fmt: skip
+    found = sessions.map
+    assert found is not None
     ends = sum((token.ends for token in record.tokens), np.zeros(len(ENDS), np.int64))
     demands = sum(token.demands for token in record.tokens)
-    loads = [results[one.member.name].demands / one.member.weight for one in members
-             if one.member.state == "up"]  # fmt: skip
+    loads = {one.member.name: results[one.member.name].demands for one in sessions.members
+             if one.member.state == "up"}  # fmt: skip
     stall_ms = record.stall_ms()
     hits, late = int(ends[:HIT_ENDS].sum()), int(ends[HIT_ENDS])
+    fates = sum((np.array(one["fates"], np.int64) for one in ledgers),
+                np.zeros((len(CAUSES), len(FATES)), np.int64))  # fmt: skip
     return PodResult(
         epoch=found.epoch, segment_tokens=found.segment_tokens, members=results, demands=demands,
         hit_rate=_share(hits, demands), late_rate=_share(late, demands),
         miss_rate=_share(int(ends[HIT_ENDS + 1 :].sum()), demands),
         lost_rate=_share(demands - int(ends.sum()), demands),
-        load_cv=float(np.std(loads) / np.mean(loads)) if np.any(loads) else 0.0,
-        segments_rehomed=rehomed, blocks_verified=record.blocks_verified,
+        load_cv=load_cv(found, loads),
+        segments_rehomed=done.rehomed, stale_lookups=done.stale_lookups,
+        segments_filled=done.filled_segments, bytes_filled=done.filled_bytes,
+        filled_share=done.asked_moved_share, least_share=done.least_share,
+        copies_made=done.copied_segments, copies_dropped=done.dropped_copies,
+        copies_held=done.copies_held, bytes_copied=done.copied_bytes,
+        prefetch_accuracy=accuracy(fates_by_cause(fates)),
+        prefetched_blocks=sum(map(prefetched_blocks, ledgers)),
+        shared_chunks=sum(int(one["shared_chunks"]) for one in ledgers),
+        bytes_read=sum(map(_bytes_read, ledgers)),
+        blocks_verified=record.blocks_verified,
         blocks_corrupt=record.blocks_corrupt, blocks_recomputed=record.blocks_recomputed,
         attention_checked=record.attention_checked,
         attention_error_max=record.attention_error_max,

@@ -1,0 +1,198 @@
+"""Blocks of segments brought from one member to another, beside the decode loop and within bounds.
+
+The host reads them where they are and puts them where they are to be, as any others: so they pass
+the checks of every read, and no daemon needs a way to another. A few segments are under way at once
+and one call of each; what is not done by itself goes on at the next turn. A move that somebody does
+not take part in ends, and is begun anew by who still wants it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.driver import Fetch, Put
+from offstage.bindings.errors import OffstageError
+from offstage.bindings.keys import block_keys
+from offstage.host.pod.fabric import PodFabric
+from offstage.host.pod.joined import Joined
+
+__all__ = ["Move", "Moves"]
+
+MOVES_MAX = 4
+BATCH_BLOCKS = 16
+Kind = Literal["filled", "copied"]
+
+
+@dataclass(eq=False)
+class Move:
+    """One segment: the names of its chunks there, and what becomes of it."""
+
+    name: bytes
+    chain: list[bytes]
+    source: Joined
+    target: Joined
+    kind: Kind
+    ended: "Callable[[Move], None]"
+    """Called when nothing more is done for it."""
+    whole: bool = False
+    """Whether the target has all of it."""
+    why: str = ""
+    moved_blocks: int = 0
+    moved_bytes: int = 0
+    sessions: list[tuple[Joined, int]] = field(default_factory=list)
+    keys: NDArray[np.uint64] = field(default_factory=lambda: np.zeros((0, 0, 2), np.uint64))
+    batches: Iterator[tuple[int, NDArray[np.uint32]]] = field(default_factory=lambda: iter(()))
+    layer: int = 0
+    ordinals: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    step: int = 0
+    lost: int = 0
+    """Blocks that the source did not give, or the target did not take."""
+    length: int = 0
+    row: int = 0
+    """Where its rows of the buffer begin."""
+    call: Fetch | Put | None = None
+
+
+class Moves:
+    """Those under way over one fabric, whose owner calls `turn`."""
+
+    def __init__(self, fabric: PodFabric, layers: int) -> None:
+        """`layers`: of a chunk."""
+        self._fabric, self._layers = fabric, layers
+        rows = MOVES_MAX * BATCH_BLOCKS
+        self._buffer = np.empty((rows, fabric.payload_size_bytes), np.uint8)
+        self._free = [number * BATCH_BLOCKS for number in range(MOVES_MAX)]
+        self._waiting: deque[Move] = deque()
+        self._under_way: list[Move] = []
+        fabric.register(self._buffer)
+        self.bytes: Counter[Kind] = Counter()
+        self.blocks: Counter[Kind] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._under_way)
+
+    def wants(self, name: bytes, target: Joined) -> bool:
+        """Whether it is brought there already."""
+        return any(one.name == name and one.target is target
+                   for one in (*self._waiting, *self._under_way))  # fmt: skip
+
+    def add(self, move: Move) -> None:
+        """To be done when its turn comes; the same twice is done once."""
+        if not self.wants(move.name, move.target):
+            self._waiting.append(move)
+
+    def turn(self) -> None:
+        """Go on with what has ended, and begin what there is room for."""
+        for move in list(self._under_way):
+            self._go_on(move)
+        while self._waiting and self._free:
+            self._begin(self._waiting.popleft())
+
+    def close(self) -> None:
+        """Drop what has not ended; calls in flight are waited for."""
+        self._waiting.clear()
+        for move in list(self._under_way):
+            self._end(move, "given up")
+        self._fabric.unregister(self._buffer)
+
+    def _begin(self, move: Move) -> None:
+        move.row = self._free.pop()
+        self._under_way.append(move)
+        try:
+            has, move.keys = self._open(move, move.source)
+            lacks, _ = self._open(move, move.target)
+        except OffstageError as error:  # full, draining, gone: nobody is suspected for that
+            self._end(move, error.what)
+            return
+        whole = lacks == self._layers
+        chunks = np.flatnonzero(~whole & (has == self._layers)).astype(np.uint32)
+        move.lost = self._layers * int(np.count_nonzero(~whole & (has != self._layers)))
+        move.batches = iter([
+            (layer, chunks[first : first + BATCH_BLOCKS])
+            for layer in range(self._layers) for first in range(0, len(chunks), BATCH_BLOCKS)
+        ])  # fmt: skip
+        self._go_on(move)
+
+    def _open(self, move: Move, at: Joined) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """A session of its own there: how many layers of each chunk are stored, and the keys."""
+        handle = at.control.session_open(select_blocks=BATCH_BLOCKS)
+        move.sessions.append((at, handle))
+        found = at.control.append(handle, move.chain)
+        return np.array(found.stored_layers), block_keys(list(found.keys), self._layers)
+
+    def _go_on(self, move: Move) -> None:
+        while True:
+            if move.source.lost or move.target.lost:
+                return self._end(move, "a member was lost")
+            if move.call is not None and not self._fabric.has_ended(move.call):
+                return None
+            if isinstance(move.call, Fetch):
+                if not self._fabric.has_room(move.target):
+                    return None
+                self._put(move)
+            elif not self._fetch_next(move):
+                return None
+
+    def _fetch_next(self, move: Move) -> bool:
+        """What was put is counted, and the next batch begun; False: not now, or no more."""
+        if isinstance(move.call, Put):
+            taken = int(np.count_nonzero(self._fabric.put_end(move.call) == 0))
+            move.lost += len(move.ordinals) - taken
+            move.moved_blocks += taken
+            move.moved_bytes += taken * move.length
+            self.blocks[move.kind] += taken
+            self.bytes[move.kind] += taken * move.length
+            move.call = None
+        if not self._fabric.has_room(move.source):
+            return False
+        batch = next(move.batches, None)
+        if batch is None:
+            self._end(move, "")
+            return False
+        move.layer, move.ordinals = batch
+        move.step += 1
+        rows = np.arange(move.row, move.row + len(move.ordinals), dtype=np.uint32)
+        move.call = self._fabric.fetch_at(
+            *move.sessions[0], move.step, move.layer, move.ordinals,
+            np.ascontiguousarray(move.keys[move.layer, move.ordinals]), self._buffer, rows,
+        )  # fmt: skip
+        return True
+
+    def _put(self, move: Move) -> None:
+        """What came is put; what did not come is lost to this move."""
+        assert isinstance(move.call, Fetch)
+        result = self._fabric.fetch_end(move.call)
+        move.call = None
+        came = result.rcs == 0
+        if came.any():  # the blocks of a layer have one length
+            move.length = int(result.lengths[came][0])
+            came &= result.lengths == move.length
+        move.lost += int(np.count_nonzero(~came))
+        move.ordinals = move.ordinals[came]
+        if came.any():
+            rows = self._buffer[move.row + np.flatnonzero(came), : move.length]
+            move.call = self._fabric.put_at(
+                *move.sessions[1], move.layer, move.ordinals, np.ascontiguousarray(rows)
+            )
+
+    def _end(self, move: Move, why: str) -> None:
+        if isinstance(move.call, Fetch):
+            self._fabric.fetch_end(move.call)
+        elif isinstance(move.call, Put):
+            self._fabric.put_end(move.call)
+        move.call, move.why = None, why
+        move.whole = not why and not move.lost
+        self._under_way.remove(move)
+        self._free.append(move.row)
+        for at, handle in move.sessions:
+            try:
+                if not at.lost:
+                    at.control.session_close(handle)
+            except OffstageError:
+                at.left.append(handle)
+        move.sessions.clear()
+        move.ended(move)

@@ -1,0 +1,350 @@
+"""What a host does for the pod beside its own calls: fill who joined, copy what is hot, move what a
+drain moves.
+
+Twice a second it tells each home what it demanded of its segments and is told who has copies; where
+the home says so it makes one or deletes one. A segment that its home lacks is read where it was and
+brought home meanwhile; when all of it is there it is read at home. It all happens in the thread of
+sessions and fabric, at their polls, and of moves only a few are under way.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from offstage.bindings.errors import Incompatible, OffstageError
+from offstage.dpu import protocol as p
+from offstage.dpu.pod.exceptions import CONTENTS_MAX, Answer, News, Tally
+from offstage.dpu.pod.heat import HALF_LIFE_NS, CopyRule, hot_rate, less_loaded, next_place
+from offstage.dpu.pod.map import Former
+from offstage.dpu.pod.placement import moved_share, ranked
+from offstage.host.pod.fabric import PodFabric
+from offstage.host.pod.joined import Joined, Silent
+from offstage.host.pod.moves import Move, Moves
+from offstage.host.pod.sessions import RECENT_MAX, PodSessions, Segment
+
+__all__ = ["TELL_NS", "Counts", "Upkeep"]
+
+TELL_NS = 500_000_000
+NEWS_MAX = 256
+"""Of one message: with contents of 64 KiB at most each for the few that want them."""
+SPREAD_NS = 3 * HALF_LIFE_NS
+"""Loads follow a change of places that late."""
+TRIES_MAX = 8
+
+
+@dataclass
+class Counts:
+    """What this host did, and had to: bytes are of payload."""
+
+    filled_bytes: int = 0
+    copied_bytes: int = 0
+    filled_segments: int = 0
+    copied_segments: int = 0
+    dropped_copies: int = 0
+    copies_held: int = 0
+    stale_lookups: int = 0
+    rehomed: int = 0
+    asked_blocks: int = 0
+    """Of all segments opened since the last change of who is home, as far as they were stored."""
+    refilled_blocks: int = 0
+    """Brought home since then."""
+    least_share: float = 0.0
+    """Which share of all blocks any placement moves for that change."""
+
+    @property
+    def asked_moved_share(self) -> float:
+        """Which share of what was asked was brought home since the last change."""
+        return self.refilled_blocks / self.asked_blocks if self.asked_blocks else 0.0
+
+
+class Upkeep:
+    """Of one host; `rule` comes with the map."""
+
+    def __init__(
+        self, sessions: PodSessions, fabric: PodFabric, layers: int, follow: Callable[[], None]
+    ) -> None:
+        """From now on at each poll of the fabric. `layers`: of a chunk; `follow` takes over what a
+        follower of the map has found."""
+        self._sessions, self._fabric, self._layers = sessions, fabric, layers
+        self._follow, self._former = follow, Former(until_s=0, weights={})
+        self.moves = Moves(fabric, layers)
+        self._rule, self._epoch = CopyRule(copies_max=0), -1
+        self._next_ns, self._busy = 0, False
+        self._made: list[News] = []
+        self._wanted: set[bytes] = set()
+        """Segments whose contents a home asked for."""
+        self._switches: dict[tuple[int, int], tuple[Segment, Joined]] = {}
+        self._tries: dict[bytes, int] = {}
+        self._told: dict[Joined, dict[str, int]] = {}
+        self._moved: dict[Joined, dict[str, int]] = {}
+        self._mute: set[Joined] = set()
+        self._spread_ns: dict[bytes, int] = {}
+        self._filled_before = 0
+        self.counts = Counts()
+        self._draw = np.random.default_rng(0)
+        fabric.beside = self.turn
+
+    def turn(self) -> None:
+        """Whatever is due. At each poll; never from within itself."""
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            now_ns = self._sessions.clock.now_ns()
+            if now_ns >= self._next_ns:
+                self._next_ns = now_ns + TELL_NS
+                self._follow()
+                self._read_map()
+                self._tell_all(now_ns)
+                self._fill(now_ns)
+            self._switch_some()
+            self.moves.turn()
+        finally:
+            self._busy = False
+
+    def close(self) -> None:
+        """Tell the homes the last, and let go of what is under way."""
+        self._busy = True
+        self.moves.close()
+        self._tell_all(self._sessions.clock.now_ns())
+        self._fabric.beside = lambda: None
+
+    def total(self) -> Counts:
+        """The counts as they are now."""
+        counts, sessions = self.counts, self._sessions
+        counts.stale_lookups = sum(one.stale for one in sessions.members)
+        counts.rehomed = sessions.rehomed
+        counts.filled_bytes = self.moves.bytes["filled"]
+        counts.copied_bytes = self.moves.bytes["copied"]
+        counts.copies_held = sum(len(each) for each in sessions.copies.values())
+        counts.asked_blocks = sum(sessions.asked.values())
+        counts.refilled_blocks = self.moves.blocks["filled"] - self._filled_before
+        return counts
+
+    # ---- the map ----
+
+    def _read_map(self) -> None:
+        found = self._sessions.map
+        if found is None or found.epoch == self._epoch:
+            return
+        self._epoch, self._rule = found.epoch, found.copies
+        self._tries.clear()
+        if not found.former or not found.homes or found.former[0] == self._former:
+            return
+        self._former = found.former[0]
+        self._sessions.asked = {one.name: self._layers * len(one.contents)
+                                for _, one in self._sessions.each()}  # fmt: skip
+        self._filled_before = self.moves.blocks["filled"]
+        before = replace(found, member=tuple(
+            replace(one, state="up", weight=self._former.weights[one.name])
+            for one in found.member if one.name in self._former.weights
+        ))  # fmt: skip
+        if before.homes:
+            self.counts.least_share = moved_share(before, found)[1]
+
+    # ---- what homes are told ----
+
+    def _tell_all(self, now_ns: int) -> None:
+        homes = self._sessions.homes(now_ns)
+        if not homes:
+            return
+        hot = hot_rate([one.load for one in homes], self._rule)
+        news: dict[Joined, list[News]] = {one: [] for one in self._sessions.members
+                                          if one.usable(now_ns)}  # fmt: skip
+        made, self._made = self._made, []
+        pinned = {one.name: one for number, one in self._sessions.each()
+                  if self._sessions.generating(number)}  # fmt: skip
+        demanded = self._sessions.demanded
+        names = list({**demanded, **pinned, **self._sessions.copies})
+        if names:
+            for name, index in zip(names, ranked([o.member for o in homes], names, 1)[:, 0],
+                                   strict=True):  # fmt: skip
+                segment = pinned.get(name) or self._sessions.recent.get(name)
+                contents = b""
+                if segment is not None and name in self._wanted:
+                    self._wanted.discard(name)
+                    contents = b"".join(segment.chain)[:CONTENTS_MAX]
+                told = self._news(name, demanded[name], name in pinned, hot, contents)
+                self._at(homes[int(index)], segment, news).append(told)
+        for one in made:
+            home = homes[int(ranked([o.member for o in homes], [one.name], 1)[0, 0])]
+            news[home].append(one)
+        demanded.clear()
+        for at, said in news.items():
+            for first in range(0, max(1, len(said)), NEWS_MAX):
+                self._tell(at, said[first : first + NEWS_MAX], homes)
+
+    def _at(
+        self, home: Joined, segment: Segment | None, news: dict[Joined, list[News]]
+    ) -> list[News]:
+        """Who keeps it: a member that is being drained, as long as it is read there, so that its
+        drain knows that it is read; else its home."""
+        at = None if segment is None else segment.at
+        return news[at if at in news and at.member.state == "draining" else home]
+
+    def _news(
+        self, name: bytes, demands: int, pinned: bool, hot: float, contents: bytes
+    ) -> News:
+        rule = self._rule
+        if not rule.copies_max:
+            return News(name, demands, pinned, contents=contents)
+        return News(name, demands, pinned, hot, rule.copies_max, rule.cool_s * 10**9,
+                    contents=contents)  # fmt: skip
+
+    def _tell(self, at: Joined, news: list[News], homes: list[Joined]) -> None:
+        if at in self._mute:
+            return
+        moved = self._moved.get(at, {})
+        now = {"served": int(at.ends.sum()), "stale": at.stale, "rehomed": at.came, **moved}
+        was = self._told.get(at, {})
+        tally = {name: max(0, count - was.get(name, 0)) for name, count in now.items()}
+        request = p.Segments(served=tally.pop("served"), news=news, tally=Tally(**tally))
+        try:
+            reply: p.SegmentsReply = at.ask(at.control.call, request, p.SegmentsReply)
+        except Silent:
+            return
+        except Incompatible:  # of a release before
+            self._mute.add(at)
+            return
+        self._told[at], at.load = now, reply.load
+        for one, answer in zip(news, reply.answers, strict=False):
+            self._take(one.name, answer, at, homes)
+
+    # ---- what homes say ----
+
+    def _take(self, name: bytes, answer: Answer, home: Joined, homes: list[Joined]) -> None:
+        if answer.unknown:
+            self._wanted.add(name)
+        before = self._sessions.copies.get(name, ())
+        if answer.copies:
+            self._sessions.copies[name] = answer.copies
+        else:
+            self._sessions.copies.pop(name, None)
+        segments = [(number, one) for number, one in self._sessions.each() if one.name == name]
+        known = self._sessions.recent.get(name)
+        if answer.make and known is not None:
+            self._copy(known, home, answer.copies, homes)
+        if answer.drop:
+            self._drop(name, answer.drop, segments, home)
+        elif answer.copies:
+            now_ns = self._sessions.clock.now_ns()
+            if answer.copies != before or now_ns >= self._spread_ns.get(name, 0):
+                self._spread_ns[name] = now_ns + SPREAD_NS
+                self._spread(segments, home, answer.copies, homes)
+
+    def _copy(
+        self, segment: Segment, home: Joined, copies: tuple[str, ...], homes: list[Joined]
+    ) -> None:
+        order = ranked([one.member for one in homes], [segment.name], len(homes))[0]
+        names = [homes[int(index)].member.name for index in order]
+        place = next_place(names, [home.member.name, *copies])
+        target = next((one for one in homes if one.member.name == place), None)
+        if target is not None and segment.at is not None and segment.at.member.state == "up":
+            self.moves.add(Move(segment.name, segment.chain, segment.at, target, "copied",
+                                self._copied))  # fmt: skip
+
+    def _note(self, move: Move, what: str) -> None:
+        of = self._moved.setdefault(move.target, {})
+        of[what] = of.get(what, 0) + move.moved_bytes
+
+    def _copied(self, move: Move) -> None:
+        self._note(move, "copied_bytes")
+        if move.whole:
+            self.counts.copied_segments += 1
+            self._made.append(News(move.name, made=move.target.member.name))
+
+    def _spread(
+        self, segments: Iterable[tuple[int, Segment]], home: Joined, copies: tuple[str, ...],
+        homes: list[Joined],
+    ) -> None:  # fmt: skip
+        """Each session reads at the less loaded of two places drawn, by loads as they become."""
+        places = [home, *(one for one in homes if one.member.name in copies and one is not home)]
+        loads = [one.load for one in places]
+        segments = [one for one in segments if one[1].at in places and not one[1].to_fill]
+        for number, segment in segments:
+            was = places.index(segment.at)  # type: ignore[arg-type]
+            share = loads[was] / max(1, places[was].segments)
+            now = less_loaded(range(len(places)), loads, int(self._draw.integers(2**32)))
+            if now != was and loads[now] + share < loads[was]:
+                loads[was] -= share
+                loads[now] += share
+                self._switches[number, segment.first] = segment, places[now]
+
+    def _drop(
+        self, name: bytes, member: str, segments: list[tuple[int, Segment]], home: Joined
+    ) -> None:
+        """Read it there no more, then delete it there."""
+        at = next((one for one in self._sessions.members if one.member.name == member), None)
+        known = self._sessions.recent.get(name)
+        self.counts.dropped_copies += 1
+        if at is None or known is None or at is home or at.lost:
+            return
+        for number, segment in segments:
+            if segment.at is at and not self._fabric.in_flight(segment):
+                self._sessions.switch(number, segment, home)
+        if any(segment.at is at for _, segment in segments):
+            return  # what is read is not deleted: it stays until that member has no room
+        try:
+            handle = at.control.session_open(select_blocks=1)
+            at.control.append(handle, known.chain)
+            at.control.session_close(handle, archive=False)
+        except OffstageError:
+            pass
+
+    # ---- home ----
+
+    def _fill(self, now_ns: int) -> None:
+        """Bring home what is read where it was; and what an open session reads at a member that is
+        its home no more."""
+        if self._sessions.map is None:
+            return
+        homes = self._sessions.homes(now_ns)
+        lacking = list(self._sessions.lacking.items())
+        self._sessions.lacking.clear()
+        for name, (chain, at, home) in lacking:
+            if home in homes and at.usable(now_ns):
+                self._bring(name, chain, at, home)
+        segments = [(number, one) for number, one in self._sessions.each()
+                    if one.at is not None and one.contents]  # fmt: skip
+        if not homes or not segments:
+            return
+        members = [one.member for one in homes]
+        order = ranked(members, [one.name for _, one in segments], 1)[:, 0]
+        for (number, segment), index in zip(segments, order, strict=True):
+            home, from_ = homes[int(index)], segment.at
+            if from_ is None or from_ is home or not from_.usable(now_ns):
+                continue
+            if from_.member.name in self._sessions.copies.get(segment.name, ()):
+                continue
+            if from_.member.state == "draining" and not self._sessions.generating(number):
+                continue  # what nobody reads stays there
+            self._bring(segment.name, segment.chain, from_, home)
+
+    def _bring(self, name: bytes, chain: list[bytes], at: Joined, home: Joined) -> None:
+        if self._tries.get(name, 0) >= TRIES_MAX or self.moves.wants(name, home):
+            return
+        if len(self._tries) >= RECENT_MAX:
+            self._tries.clear()
+        self._tries[name] = self._tries.get(name, 0) + 1
+
+        def filled(move: Move) -> None:
+            self._note(move, "filled_bytes")
+            self.counts.filled_segments += bool(move.moved_blocks)
+            for each, one in self._sessions.each():
+                if move.whole and one.name == move.name and one.at is at:
+                    self._switches[each, one.first] = one, home
+
+        self.moves.add(Move(name, chain, at, home, "filled", filled))
+
+    def _switch_some(self) -> None:
+        """Those that no call is in flight for."""
+        for key, (segment, to) in list(self._switches.items()):
+            if self._fabric.in_flight(segment):
+                continue
+            del self._switches[key]
+            open_now = any(number == key[0] and one is segment
+                           for number, one in self._sessions.each())  # fmt: skip
+            if open_now and segment.at is not to and not to.lost:
+                self._sessions.switch(key[0], segment, to)

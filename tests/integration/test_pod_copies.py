@@ -1,0 +1,120 @@
+"""Do copies take load off a hot member, is who joins filled by what is asked and no more, and does
+a drain take along what is read? Over real daemons, every block checked."""
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from pod_daemons import TENANT, Pod, pod_of
+
+from offstage.dpu.pod.heat import CopyRule
+from offstage.dpu.pod.map import PodMap, added, moved
+from offstage.dpu.pod.membership import open_membership
+from offstage.host.models import geometry
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.cli import run
+from offstage.testbeds.live.options import DriveOptions
+from offstage.testbeds.live.pod_run import PodResult
+from offstage.testbeds.live.pod_run import run as drive
+from offstage.testbeds.progress import Silent
+
+DEADLINE_NS = 500_000_000
+LAYERS, BLOCK_BYTES = 2, 4096
+
+
+class Does(Silent):
+    """Does something when a quarter of the tokens was decoded."""
+
+    def __init__(self, what: Callable[[], object]) -> None:
+        self._what, self._left = what, -1
+
+    def start(self, phase: str, total: int) -> None:
+        """Decoding begins."""
+        self._left = total // 4 if phase.startswith("decode") else -1
+
+    def advance(self, count: int) -> None:
+        """Of tokens decoded."""
+        if 0 <= self._left < count:
+            self._what()
+        self._left -= count
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    with pod_of(4, tmp_path_factory.mktemp("pod")) as one:
+        yield one
+
+
+def change(pod: Pod, transition: Callable[[PodMap], PodMap]) -> PodMap:
+    return open_membership(pod.place).change(transition)
+
+
+def driven(pod: Pod, progress: Silent | None = None, **more: int) -> PodResult:
+    """A run that follows the map; every block that came was right and none was computed again."""
+    settings: dict[str, Any] = {"context_tokens": 4096, "time_per_token_s": 0.001, **more}
+    options = DriveOptions(geometry=geometry("tiny"), **settings)
+    membership = open_membership(pod.place)
+    found = drive(options, membership.map(), Link("", TENANT, "shm", "pod", timeout_s=2.0),
+                  pod.folder, DEADLINE_NS, progress or Silent(), membership)  # fmt: skip
+    assert found.blocks_corrupt == found.blocks_recomputed == 0
+    assert found.blocks_verified == found.demands > 0 and found.lost_rate == 0
+    assert sum(one.demands for one in found.members.values()) == found.demands
+    return found
+
+
+def test_a_hot_prefix_gets_copies_and_load_evens_out(
+    pod: Pod, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Five sessions read one segment: without copies one member serves nearly all, with them the
+    coefficient of variation falls by far, and the members' ledgers still agree with the host."""
+    cv = []
+    for most, steps in ((0, 20), (3, 80)):
+        rule = CopyRule(copies_max=most, hot_blocks_per_s=20)
+        change(pod, partial(replace, segment_tokens=4096, copies=rule))
+        found = driven(pod, sessions=5, shared_prefix_tokens=4096, steps=steps)
+        assert bool(found.copies_made) == bool(most) and found.copies_held == found.copies_made
+        assert found.bytes_copied == found.copies_made * LAYERS * 256 * BLOCK_BYTES
+        cv.append(found.load_cv)
+    assert cv[0] > 1.2 and cv[1] < 0.7 * cv[0]
+    words = ["pod", "status", pod.place, "--runtime-dir", str(pod.folder), "--format", "json"]
+    assert run(words) == 0
+    shown = json.loads(capsys.readouterr().out)["pod"]
+    assert shown["copies"] == found.copies_held > 0 and shown["copied_bytes"] == found.bytes_copied
+    assert shown["load_per_s"] > 0 and 0 < shown["load_cv"] < cv[0]
+    assert 0 < shown["hit_rate"] <= 1 and shown["demands"] > found.demands
+
+
+def test_who_joins_is_filled_and_who_is_drained_gives_what_is_read(pod: Pod) -> None:
+    """A member joins under way, and one is drained under way: only segments whose home changed are
+    brought there, about what any placement moves, and the next run finds all of it at home."""
+    before = change(pod, lambda one: one)
+    last, none = before.member[3], CopyRule(copies_max=0)
+    change(pod, partial(replace, member=before.member[:3], segment_tokens=512, copies=none))
+    change(pod, lambda one: replace(one, former=()))
+    joining = Does(lambda: change(pod, lambda one: added(one, last)))
+    joined = driven(pod, joining, sessions=2, steps=60)
+    assert joined.segments_filled > 0 and joined.members["dpu3"].demands > 0
+    assert joined.least_share == pytest.approx(0.25)
+    assert 0 < joined.filled_share <= joined.least_share + 0.1
+    assert sum(one.moved_blocks for one in joined.members.values()) * BLOCK_BYTES == (
+        joined.bytes_filled)  # fmt: skip
+    draining = Does(lambda: change(pod, lambda one: moved(one, "dpu2", "draining")))
+    drained = driven(pod, draining, sessions=2, steps=60)
+    assert drained.segments_filled > 0 and drained.members["dpu2"].moved_blocks > 0
+    after = driven(pod, sessions=2, steps=4)
+    assert after.members["dpu2"].demands == 0 and after.bytes_filled == 0
+
+
+def test_a_segment_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
+    """What was written before a join is found by who opens it after, at its home of before, and is
+    brought home; without the map's memory of before it would be computed again."""
+    change(pod, lambda one: moved(moved(one, "dpu2", "up"), "dpu1", "draining"))
+    change(pod, lambda one: replace(one, former=()))
+    driven(pod, sessions=2, steps=4, seed=7)
+    change(pod, lambda one: moved(one, "dpu1", "up"))
+    found = driven(pod, sessions=2, steps=40, seed=7)
+    assert found.stale_lookups > 0 and found.segments_filled > 0
+    assert found.members["dpu1"].demands > 0

@@ -125,7 +125,8 @@ class Exceptions:
         make, drop = False, ""
         if news.hot_per_s > 0:
             make, drop = self._decide(kept, news, now_ns)
-        unknown = not kept.contents and (bool(kept.copies) or make or news.pinned)
+        hot = 0 < news.hot_per_s <= rate(kept.heat, now_ns)
+        unknown = not kept.contents and (bool(kept.copies) or hot or news.pinned)
         return Answer(tuple(kept.copies), make, drop, unknown)
 
     def hot(self, now_ns: int, hot_per_s: float) -> list[Hot]:

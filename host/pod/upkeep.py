@@ -188,8 +188,6 @@ class Upkeep:
         self, name: bytes, demands: int, pinned: bool, hot: float, contents: bytes
     ) -> News:
         rule = self._rule
-        if not rule.copies_max:
-            return News(name, demands, pinned, contents=contents)
         return News(name, demands, pinned, hot, rule.copies_max, rule.cool_s * 10**9,
                     contents=contents)  # fmt: skip
 

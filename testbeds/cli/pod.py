@@ -9,6 +9,8 @@ import typer
 from offstage.testbeds.cli.common import Format, FormatOption, emit, table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from offstage.dpu.pod.map import Member, PodMap
     from offstage.host.control import Control
 
@@ -33,6 +35,11 @@ class PodFabricName(StrEnum):
     verbs = "verbs"
     nixl = "nixl"
     zmq = "zmq"
+
+
+FabricOption = Annotated[
+    PodFabricName, typer.Option("--fabric", help="shm on the daemons' machine, zmq anywhere")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -78,12 +85,47 @@ def drain(
     place: PlaceArgument,
     name: NameArgument,
     undo: Annotated[bool, typer.Option("--undo", help="it takes new segments again")] = False,
+    push: Annotated[
+        bool, typer.Option("--push/--no-push", help="bring what is hot or pinned to its new home")
+    ] = True,
+    tenant: Annotated[
+        list[str] | None, typer.Option("--tenant", help="whose, one or several; else default")
+    ] = None,
+    runtime_dir: RuntimeDirsOption = None,
+    fabric: FabricOption = PodFabricName.shm,
     form: FormatOption = Format.text,
 ) -> None:
-    """A member takes no new segments; what it has is read until it is gone."""
+    """A member takes no new segments; what is hot or pinned there is pushed to the others, and the
+    rest is read there until it is gone."""
     from offstage.dpu.pod.map import moved
 
-    _change(place, lambda found: moved(found, name, "up" if undo else "draining"), form)
+    def more(found: "PodMap") -> dict[str, Any]:
+        if undo or not push:
+            return {}
+        return {"pushed": {
+            one: _pushed(found, name, one, runtime_dir, fabric) for one in tenant or ["default"]
+        }}  # fmt: skip
+
+    _change(place, lambda found: moved(found, name, "up" if undo else "draining"), form, more)
+
+
+def _pushed(
+    found: "PodMap", name: str, tenant: str, runtime_dir: Path | None, fabric: PodFabricName
+) -> dict[str, Any]:
+    """Of one tenant; that the member is not there is no fault of the drain."""
+    from dataclasses import asdict
+
+    from offstage.bindings.errors import OffstageError
+    from offstage.testbeds.beds.connect import Link
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.live.pod_drain import push
+
+    link = Link("", tenant, fabric.value, "pod-drain", timeout_s=ANSWER_S)
+    try:
+        with shown(1) as progress:
+            return asdict(push(found, name, link, runtime_dir, progress))
+    except OffstageError as error:
+        return {"nothing": error.what}
 
 
 @pod.command()
@@ -149,9 +191,7 @@ def run(
     place: PlaceArgument,
     runtime_dir: RuntimeDirsOption = None,
     tenant: Annotated[str, typer.Option("--tenant", help="whose blocks")] = "default",
-    fabric: Annotated[
-        PodFabricName, typer.Option("--fabric", help="shm on the daemons' machine, zmq anywhere")
-    ] = PodFabricName.shm,
+    fabric: FabricOption = PodFabricName.shm,
     geometry: Annotated[str, typer.Option("--geometry", help="KV of which model")] = "demo",
     trace: Annotated[
         Path | None, typer.Option("--trace", help="a trace of requests; default: generated")
@@ -207,7 +247,11 @@ def run(
     emit(msgspec.to_builtins(result), form, table(msgspec.to_builtins(result)))
 
 
-def _change(place: str, transition: Any, form: Format) -> None:
+def _change(
+    place: str, transition: Any, form: Format,
+    more: "Callable[[PodMap], dict[str, Any]] | None" = None,
+) -> None:  # fmt: skip
+    """Change the map and show it; `more` is done under the new one, and shown too."""
     from offstage.dpu.pod.membership import open_membership
     from offstage.dpu.pod.placement import moved_share
 
@@ -227,6 +271,7 @@ def _change(place: str, transition: Any, form: Format) -> None:
     if seen[-1].homes and after.homes:
         moved, least = moved_share(seen[-1], after)
         result |= {"segments_moved": moved, "segments_moved_least": least}
+        result |= {} if more is None else more(after)
     emit(result, form, table(result))
 
 

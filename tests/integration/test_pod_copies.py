@@ -118,3 +118,24 @@ def test_a_segment_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
     found = driven(pod, sessions=2, steps=40, seed=7)
     assert found.stale_lookups > 0 and found.segments_filled > 0
     assert found.members["dpu1"].demands > 0
+
+
+def test_a_drain_pushes_what_was_hot_and_nothing_else(
+    pod: Pod, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Right after a run, whose sessions are closed: what it demanded much of at one member goes to
+    the new homes by the command alone, and the next run reads none of that from the drained one."""
+    rule = CopyRule(copies_max=0, hot_blocks_per_s=1)
+    change(pod, partial(replace, segment_tokens=512, copies=rule))
+    before = driven(pod, sessions=2, steps=40, seed=7)
+    name = max(before.members, key=lambda one: before.members[one].demands)
+    words = [pod.place, name, "--tenant", TENANT, "--runtime-dir", str(pod.folder)]
+    assert run(["pod", "drain", *words, "--format", "json"]) == 0
+    pushed = json.loads(capsys.readouterr().out)["pushed"][TENANT]
+    assert pushed["segments"] >= pushed["whole"] > 0 == pushed["unnamed"]
+    assert pushed["bytes"] > 0
+    again = driven(pod, sessions=2, steps=8, seed=7)
+    assert again.members[name].demands < before.members[name].demands / 5
+    assert run(["pod", "drain", *words, "--undo", "--no-push"]) == 0
+    assert run(["pod", "drain", pod.place, name, "--tenant", "nobody", "--format", "json"]) == 0
+    assert "nothing" in capsys.readouterr().out

@@ -20,7 +20,7 @@ def test_one_host_at_a_time_makes_a_copy() -> None:
     """Whoever tells next is not asked too, until the copy is there or the turn has passed."""
     home = Exceptions()
     assert home.told(news(5000), S) == Answer((), make=True, unknown=True)
-    assert home.told(news(100), 2 * S) == Answer()
+    assert home.told(news(100, contents=NAME), 2 * S) == Answer()
     assert home.told(news(5000), S + TURN_NS).make, "the first did not do it"
     there = home.told(news(5000, made="dpu1", contents=NAME), S + TURN_NS)
     assert there == Answer(("dpu1",), make=True)

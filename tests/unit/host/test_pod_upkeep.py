@@ -1,0 +1,320 @@
+"""Are blocks brought where they are to be and nowhere else, whoever fails meanwhile?
+
+Over daemons in memory that keep what is put, with the real tables of a home, and a clock by hand.
+"""
+
+import errno
+import hashlib
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from offstage.bindings.driver import Fetch, FetchResult, Put
+from offstage.bindings.errors import RunFailed, StoreFull
+from offstage.dpu import protocol as p
+from offstage.dpu.pod.exceptions import Exceptions
+from offstage.dpu.pod.heat import CopyRule
+from offstage.dpu.pod.map import Member, PodMap, added, noted
+from offstage.dpu.pod.placement import homes
+from offstage.host.clock import Clock
+from offstage.host.pod.fabric import PodFabric
+from offstage.host.pod.joined import Joined
+from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.upkeep import TELL_NS, Upkeep
+from offstage.host.sessions import ALL_SCORES
+
+CHUNKS, LAYERS, PAYLOAD = 4, 2, 64
+S = 1_000_000_000
+
+
+class ByHand(Clock):
+    """Time passes when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_ns = S
+
+    def now_ns(self) -> int:
+        """As it was set."""
+        return self.at_ns
+
+
+class Daemon:
+    """Control connection and fabric of one. `full`: it opens no session; `broken`: its connection
+    ends at the next fetch; `loses`: it fails every read."""
+
+    payload_size_bytes, demand_max, calls_max, dilation = PAYLOAD, 64, 4, 1
+    lost = ""
+
+    def __init__(self, clock: ByHand) -> None:
+        self.geometry, self.hints = SimpleNamespace(layer_count=LAYERS), ALL_SCORES
+        self.sessions: dict[int, list[bytes]] = {}
+        self.stored: dict[tuple[bytes, int], NDArray[np.uint8]] = {}
+        self.kept, self._clock = Exceptions(), clock
+        self.full = self.broken = self.loses = False
+        self.fetched = self.number = 0
+        self._ended: list[Any] = []
+
+    def session_open(self, **rule: int) -> int:
+        if self.full:
+            raise StoreFull("no session is left")
+        self.number += 1
+        self.sessions[self.number] = []
+        return self.number
+
+    def append(self, session: int, contents: list[bytes]) -> p.Appended:
+        keys = []
+        for one in contents:
+            before = self.sessions[session][-1] if self.sessions[session] else b""
+            keys.append(hashlib.blake2b(before + one, digest_size=16).digest())
+            self.sessions[session].append(keys[-1])
+        stored = [sum((key, layer) in self.stored for layer in range(LAYERS)) for key in keys]
+        return p.Appended(keys=keys, store_keys=keys, stored_layers=stored)
+
+    def set_generating(self, session: int, generating: bool) -> None:
+        pass
+
+    def session_close(self, session: int, *, archive: bool = True) -> None:
+        for key in self.sessions.pop(session):
+            if not archive and not any(key in one for one in self.sessions.values()):
+                for layer in range(LAYERS):
+                    self.stored.pop((key, layer), None)
+
+    def call(self, request: p.Segments, _: Any) -> p.SegmentsReply:
+        now_ns = self._clock.now_ns()
+        load = self.kept.served(request.served, request.tally, now_ns)
+        return p.SegmentsReply(load=load, answers=[
+            self.kept.told(one, now_ns) for one in request.news
+        ])  # fmt: skip
+
+    def fetch_begin(
+        self, session: int, step: int, layer: int, ordinals: Any, keys: Any, target: Any, *,
+        target_index: Any, **more: Any,
+    ) -> Fetch:  # fmt: skip
+        if self.broken:
+            raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
+        fetch = Fetch(len(ordinals), None, ())
+        for place, (ordinal, row) in enumerate(zip(ordinals, target_index, strict=True)):
+            data = self.stored.get((self.sessions[session][ordinal], layer))
+            fetch.rcs[place] = -errno.EIO if data is None or self.loses else 0
+            if data is not None:
+                target[row, : len(data)] = data
+                fetch.lengths[place], fetch.ends[place] = len(data), 0
+        self.fetched += len(ordinals)
+        self._ended.append(fetch)
+        return fetch
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        return FetchResult(fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, 0, 0, 0, 0, 0)
+
+    def put_begin(
+        self, session: int, layer: int, ordinals: Any, source: Any, **more: Any
+    ) -> Put:
+        for ordinal, row in zip(ordinals, source, strict=True):
+            self.stored[self.sessions[session][ordinal], layer] = np.array(row)
+        put = Put(len(ordinals), None, ())
+        self._ended.append(put)
+        return put
+
+    def put_end(self, put: Put) -> Any:
+        return put.rcs
+
+    def poll(self, timeout_ns: int = 0) -> list[Any]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def register(self, array: Any) -> None:
+        pass
+
+    unregister = register
+
+    def close(self) -> None:
+        pass
+
+
+class World:
+    """A host over `count` daemons by a map; `join` makes one more a member."""
+
+    def __init__(self, count: int, copies_max: int = 0) -> None:
+        self.clock = ByHand()
+        rule = CopyRule(copies_max=copies_max, hot_blocks_per_s=10, cool_s=5)
+        self.map = PodMap(epoch=1, copies=rule, member=tuple(map(member, range(count))))
+        self.daemons: dict[str, Daemon] = {}
+        self.sessions = PodSessions([self._joined(n) for n in range(count)], CHUNKS, self.clock)
+        self.sessions.map, self.sessions.wall_s = self.map, lambda: 1000.0
+        self.fabric = PodFabric(self.sessions)
+        self.upkeep = Upkeep(self.sessions, self.fabric, LAYERS, lambda: None)
+        self.rows = np.zeros((64, PAYLOAD), np.uint8)
+
+    def _joined(self, number: int) -> Joined:
+        daemon = self.daemons[f"dpu{number}"] = Daemon(self.clock)
+        return Joined(member(number), daemon, daemon, self.clock)  # type: ignore[arg-type]
+
+    def join(self, number: int) -> None:
+        self.map = noted(self.map, added(self.map, member(number)), 1000)
+        self.sessions.map = PodMap(**{name: getattr(self.map, name) for name in
+                                      self.map.__struct_fields__} | {"epoch": 2})  # fmt: skip
+        self.fabric.admit(self._joined(number))
+
+    def opened(self, *numbers: int) -> tuple[int, p.Appended]:
+        session = self.sessions.session_open(select_blocks=8)
+        return session, self.sessions.append(session, [bytes([one]) * 16 for one in numbers])
+
+    def write(self, *numbers: int) -> list[bytes]:
+        """Put all layers of these chunks; the names of their segments."""
+        session, _ = self.opened(*numbers)
+        ordinals = np.arange(len(numbers), dtype=np.uint32)
+        for layer in range(LAYERS):
+            rows = np.array(numbers, np.uint8)[:, None].repeat(PAYLOAD, 1) + np.uint8(layer)
+            assert not self.fabric.put(session, layer, ordinals, rows).any()
+        names = [one.name for one in self.sessions.segments(session)]
+        self.sessions.session_close(session)
+        return names
+
+    def read(self, session: int, *numbers: int) -> int:
+        """Fetch all of a layer and check it; how many came."""
+        ordinals = np.arange(len(numbers), dtype=np.uint32)
+        keys = np.zeros((len(numbers), 2), np.uint64)
+        found = self.fabric.fetch(session, 1, 1, ordinals, keys, self.rows)
+        for place in np.flatnonzero(found.rcs == 0):
+            assert (self.rows[place] == numbers[place] + 1).all(), "wrong bytes"
+        return int((found.rcs == 0).sum())
+
+    def pass_time(self, turns: int = 60, ns: int = TELL_NS // 4) -> None:
+        for _ in range(turns):
+            self.clock.at_ns += ns
+            self.fabric.poll(0)
+
+    def at(self, session: int) -> list[str]:
+        return [one.at.member.name for one in self.sessions.segments(session) if one.at]
+
+
+def member(number: int) -> Member:
+    return Member(name=f"dpu{number}", endpoint=str(number))
+
+
+NUMBERS = range(1, 41)
+
+
+def test_who_joins_gets_what_is_asked_of_its_share_and_no_more() -> None:
+    """Read at the home of before at once, without a miss; at the new one when it is all there, and
+    only the segments whose home changed have moved. What nobody asks for stays."""
+    world = World(3)
+    names = world.write(*NUMBERS)
+    world.write(*range(100, 140))
+    before = sum(len(one.stored) for one in world.daemons.values())
+    world.join(3)
+    session, found = world.opened(*NUMBERS)
+    assert set(found.stored_layers) == {LAYERS} and world.read(session, *NUMBERS) == 40
+    new = [home.name for home in homes(world.map, names)]
+    count = new.count("dpu3")
+    assert count and world.upkeep.total().stale_lookups == count and "dpu3" not in world.at(session)
+    world.pass_time()
+    assert world.at(session) == new and world.read(session, *NUMBERS) == 40
+    total = world.upkeep.total()
+    assert len(world.daemons["dpu3"].stored) == total.refilled_blocks == count * CHUNKS * LAYERS
+    assert total.filled_bytes == total.refilled_blocks * PAYLOAD
+    assert sum(len(one.stored) for one in world.daemons.values()) == before + total.refilled_blocks
+    assert total.asked_moved_share == count / len(names)
+    again, _ = world.opened(*NUMBERS)
+    assert world.at(again) == new and world.upkeep.total().stale_lookups == count
+
+
+def test_sessions_that_part_in_a_segment_come_home_each_with_its_own() -> None:
+    """Segments of one name and other tails: what they share is moved once, and neither is read at
+    home before its own tail is there."""
+    world = World(2)
+    tails = [(1, 2, 3, 4), (1, 2, 5, 6)], [(7, 8, 9, 10), (7, 8, 11, 12)]
+    tails += ([(21, 22, 23, 24), (21, 22, 25, 26)], [(31, 32, 33, 34), (31, 32, 35, 36)])
+    names = [{world.write(*one)[0] for one in pair} for pair in tails]
+    assert all(len(pair) == 1 for pair in names)
+    world.join(2)
+    sessions = [(world.opened(*one)[0], one) for pair in tails for one in pair]
+    for _ in range(40):
+        world.pass_time(1)
+        assert all(world.read(session, *one) == 4 for session, one in sessions)
+    count = [home.name for home in homes(world.map, [min(pair) for pair in names])].count("dpu2")
+    assert [world.at(session)[0] for session, _ in sessions].count("dpu2") == 2 * count > 0
+    assert world.upkeep.total().refilled_blocks == count * LAYERS * 6
+
+
+def test_what_was_asked_by_a_session_that_is_gone_is_brought_too() -> None:
+    world = World(2)
+    names = world.write(*NUMBERS)
+    world.join(2)
+    session, _ = world.opened(*NUMBERS)
+    world.sessions.session_close(session)
+    world.pass_time()
+    count = [home.name for home in homes(world.map, names)].count("dpu2")
+    assert len(world.daemons["dpu2"].stored) == count * CHUNKS * LAYERS > 0
+
+
+@pytest.mark.parametrize("fault", ["full", "broken", "loses"])
+def test_a_move_that_fails_costs_no_block(fault: str) -> None:
+    """The new home takes no session, or the one before ends or loses blocks: what can be read is
+    right, nothing is read at a home that lacks some of it, and no session is left open."""
+    world = World(3)
+    world.write(*NUMBERS)
+    world.join(3)
+    session, _ = world.opened(*NUMBERS)
+    daemon = world.daemons["dpu3" if fault == "full" else "dpu0"]
+    setattr(daemon, fault, True)
+    world.pass_time(200)
+    for segment in world.sessions.segments(session):
+        assert segment.at is not None
+        if segment.at.member.name == "dpu3":
+            stored = world.daemons["dpu3"].stored
+            assert all((key, layer) in stored for key in segment.chunk_keys for layer in (0, 1))
+    assert world.read(session, *NUMBERS) == 40 or fault != "full"
+    world.sessions.session_close(session)
+    if fault != "broken":
+        assert not any(one.sessions for one in world.daemons.values())
+
+
+def test_a_hot_segment_is_read_at_copies_and_they_go_when_it_cools() -> None:
+    """Six sessions of one segment: copies are made and read, right; then nobody demands it, and
+    they are deleted at the members that had them, while the home keeps its own."""
+    world = World(4, copies_max=2)
+    (name,) = world.write(1, 2, 3, 4)
+    sessions = [world.opened(1, 2, 3, 4)[0] for _ in range(6)]
+    for _ in range(60):
+        for session in sessions:
+            assert world.read(session, 1, 2, 3, 4) == 4
+        world.pass_time(1)
+    total = world.upkeep.total()
+    assert total.copied_segments == 2 == total.copies_held
+    assert total.copied_bytes == 2 * CHUNKS * LAYERS * PAYLOAD
+    assert len({world.at(session)[0] for session in sessions}) > 1
+    served = sorted(one.fetched for one in world.daemons.values())
+    assert served[0] == 0 < served[1]
+    for session in sessions:
+        world.sessions.session_close(session)
+    world.pass_time(60, S)
+    assert world.upkeep.total().dropped_copies == 2 and not world.sessions.copies
+    holders = [name for name, one in world.daemons.items() if one.stored]
+    assert holders == [homes(world.map, [name])[0].name]
+
+
+def test_a_session_changes_its_place_only_between_calls() -> None:
+    """A fetch that is under way where a segment is read ends there, also when the segment is home
+    by now."""
+    world = World(2)
+    world.write(*NUMBERS)
+    world.join(2)
+    session, _ = world.opened(*NUMBERS)
+    segment = next(one for one in world.sessions.segments(session) if one.to_fill)
+    at = segment.at
+    ordinals = np.arange(segment.first, segment.first + CHUNKS, dtype=np.uint32)
+    assert at is not None
+    daemon = world.daemons[at.member.name]
+    poll, daemon.poll = daemon.poll, lambda timeout_ns=0: []  # type: ignore[method-assign]
+    keys = np.zeros((CHUNKS, 2), np.uint64)
+    fetch = world.fabric.fetch_begin(session, 1, 1, ordinals, keys, world.rows)
+    world.upkeep._switches[session, segment.first] = segment, world.sessions.members[2]
+    world.upkeep._switch_some()
+    assert segment.at is at and world.upkeep._switches
+    daemon.poll = poll  # type: ignore[method-assign]
+    assert not world.fabric.fetch_end(fetch).rcs.any()

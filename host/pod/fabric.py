@@ -278,7 +278,11 @@ class PodFabric:
         """Give a piece to its segment's home; another home where that one's connection ended."""
         while True:
             piece.tries += 1
-            at = piece.only or self._sessions.home(piece.whole.session, piece.segment)
+            try:
+                at = piece.only or self._sessions.home(piece.whole.session, piece.segment)
+            except RunFailed:  # nobody answers: its blocks have not come, and were not taken
+                piece.whole.left -= 1
+                return
             if piece.only is not None and (at.lost or at not in self._flying):
                 return self._failed(piece)
             flying = self._flying[at]

@@ -35,7 +35,7 @@ class Follower:
         sessions: PodSessions,
         look_s: float = LOOK_S,
     ) -> None:
-        """Begin to look."""
+        """Begin to look; `look_s` 0: whoever it belongs to calls `look`."""
         self._membership, self._login = membership, login
         self._fabric, self._sessions, self._look_s = fabric, sessions, look_s
         self._known = {one.member.name: one for one in sessions.members}
@@ -44,7 +44,8 @@ class Follower:
         self._map: PodMap | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="ofs-pod-map", daemon=True)
-        self._thread.start()
+        if look_s:
+            self._thread.start()
 
     def take(self) -> None:
         """Take over what was found since the last time. By the owner of sessions and fabric."""
@@ -63,7 +64,8 @@ class Follower:
     def close(self) -> None:
         """Look no more; members stay with who uses them."""
         self._stop.set()
-        self._thread.join()
+        if self._look_s:
+            self._thread.join()
         self._membership.close()
         for one in _all_of(self._came):
             one.fabric.close()
@@ -72,15 +74,19 @@ class Follower:
 
     def _look_on(self) -> None:
         while not self._stop.wait(self._look_s):
-            self._leave()
-            with contextlib.suppress(OffstageError):
-                self._map = self._membership.map()
-            for member in self._map.readable if self._map is not None else ():
-                known = self._known.get(member.name)
-                if known is None or known.lost:
-                    with contextlib.suppress(OffstageError):
-                        self._known[member.name] = coming = self._login(member)
-                        self._came.put(coming)
+            self.look()
+
+    def look(self) -> None:
+        """Read the map once, and log in to whom this host has no connection with."""
+        self._leave()
+        with contextlib.suppress(OffstageError):
+            self._map = self._membership.map()
+        for member in self._map.readable if self._map is not None else ():
+            known = self._known.get(member.name)
+            if known is None or known.lost:
+                with contextlib.suppress(OffstageError):
+                    self._known[member.name] = coming = self._login(member)
+                    self._came.put(coming)
 
     def _leave(self) -> None:
         """Here, because a daemon that is gone lets whoever leaves it wait."""

@@ -69,7 +69,7 @@ def pod_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
     if "trace" in result:
         return _trace_table(result)
     table = _grid("phase", "requests", "hits", "lost", "detected", "in the map", "good answer",
-                  "hit again", "back", "waited", "moved", "least")  # fmt: skip
+                  "hit again", "back", "waited", "again", "filled", "copied")  # fmt: skip
     for name, one in result["phases"].items():
         table.add_row(name, f"{one['requests']:,}", f"{one['hit_rate']:.1%}", *_fault_cells(one))
     reference = result["phases"]["no fault"]
@@ -90,8 +90,8 @@ def _fault_cells(one: Mapping[str, Any]) -> list[str]:
         return []
     times = [one["detected_last_s"], one["in_map_s"], one["answer_s"], one["hit_s"], one["back_s"],
              one["waited_s"]]  # fmt: skip
-    return [f"{one['hits_lost']:,}", *map(_time, times), f"{one['blocks_moved']:,}",
-            f"{one['blocks_moved_least']:,}"]  # fmt: skip
+    moved = (f"{one[f'blocks_{name}']:,}" for name in ("put_again", "filled", "copied"))
+    return [f"{one['hits_lost']:,}", *map(_time, times), *moved]
 
 
 def _trace_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
@@ -101,6 +101,8 @@ def _trace_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
         "of these known": f"{result['known']:,}", "hits": f"{result['hits']:,}",
         "hit rate of what was known": f"{result['hit_rate']:.2%}",
         "wrong": f"{result['wrong']:,}", "computed again": f"{result['put_again']:,}",
+        "brought home, copied": f"{result['blocks_filled']:,}, {result['blocks_copied']:,}",
+        "requests without the tier": f"{result['without_tier']:,}",
         "puts refused": f"{result['refused']:,}",
         "faults": ", ".join(f"{count} {name}" for name, count in result["faults"].items()),
         "a request took (p50, p99, max)": ", ".join(

@@ -28,6 +28,7 @@ from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.upkeep import Upkeep
 from offstage.host.sessions import append_chunks
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.bench.pod.asks import Ask
@@ -107,12 +108,21 @@ class Board:
         self.seen: list[Seen] = []
         self.broken: list[str] = []
         """Hosts that ended by what nobody expected."""
+        self.moved: dict[str, tuple[int, int]] = {}
+        """By host, bytes that it brought home, and those of copies, so far."""
+        self.phases: dict[str, tuple[int, int]] = {}
+        """The same of all hosts in one phase, in blocks."""
         self.waited_s: dict[tuple[str, str, int], float] = {}
         """By host, member and connection: what its silence cost."""
 
     def now_s(self) -> float:
         """Since the beginning."""
         return (time.monotonic_ns() - self._begun_ns) / 1e9
+
+    def moved_blocks(self) -> tuple[int, int]:
+        """Of all hosts, so far: brought home, and copied."""
+        filled, copied = (sum(one[at] for one in self.moved.values()) for at in (0, 1))
+        return filled // PAYLOAD_BYTES, copied // PAYLOAD_BYTES
 
     def mark(self, member: str) -> None:
         """From now on requests count what of them was at this member; "": nothing."""
@@ -142,6 +152,8 @@ class Host:
             self._sessions = PodSessions(members, chunks)
             self._fabric = PodFabric(self._sessions, int(deadline_s * 1e9))
             self._follower = Follower(membership, self._login, self._fabric, self._sessions)
+            self._sessions.map = found
+            self._upkeep = Upkeep(self._sessions, self._fabric, 1, self._follower.take)
             undo.pop_all()
         self._rows = np.zeros((self._fabric.demand_max, PAYLOAD_BYTES), np.uint8)
         self._fabric.register(self._rows)
@@ -177,6 +189,7 @@ class Host:
 
     def close(self) -> None:
         """Leave every member."""
+        self._upkeep.close()
         self._follower.close()
         for one in self._sessions.members:
             one.fabric.close()
@@ -193,8 +206,10 @@ class Host:
 
     def _follow(self) -> None:
         """Take over what the map says, and note whose standing has changed."""
-        self._follower.take()
+        self._upkeep.turn()
         now_s = self._board.now_s()
+        total = self._upkeep.total()
+        self._board.moved[self.name] = total.filled_bytes, total.copied_bytes
         for one in self._sessions.members:
             name, waited_s = one.member.name, one.waited_ns / 1e9
             standing = "lost" if one.lost else "suspect" if one.suspected and one.away else "back"

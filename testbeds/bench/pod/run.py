@@ -172,7 +172,10 @@ def _phase(
         during = [(STRUCK * seconds, partial(live.strike, fault, member))]
         if fault in OF_ETCD:
             during.append((ETCD_AGAIN * seconds, partial(live.heal, fault, member)))
+    before = live.board.moved_blocks()
     under_load(hosts, name, asks, live.board, progress, during)
+    after = live.board.moved_blocks()
+    live.board.phases[name] = after[0] - before[0], after[1] - before[1]
     if member and fault not in OF_ETCD:
         live.heal(fault, member)
     live.board.mark("")

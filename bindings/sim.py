@@ -39,13 +39,19 @@ def populate(core: Core, session: int, count: int, content: int = 0) -> None:
 
 def populate_contents(
     core: Core, session: int, contents: npt.NDArray[np.uint64], now_ns: int = 0
-) -> None:
-    """Append chunks by content hash, uint64 `[n, 2]` (low, high), stored in every layer."""
+) -> npt.NDArray[np.uint32]:
+    """Append chunks by content hash, uint64 `[n, 2]` (low, high), stored in every layer. Gives the
+    chunks under whose store keys they are read, uint32 `[n]`."""
     contents = np.ascontiguousarray(contents, np.uint64)
     assert contents.ndim == 2 and contents.shape[1] == 2
     pointer = ffi.cast("struct ofs_key *", contents.ctypes.data)
-    rc = lib.ofs_sim_populate_contents(core.handle, now_ns, session, len(contents), pointer)
+    homes = np.zeros(len(contents), np.uint32)
+    rc = lib.ofs_sim_populate_contents(
+        core.handle, now_ns, session, len(contents), pointer,
+        ffi.cast("uint32_t *", homes.ctypes.data),
+    )  # fmt: skip
     check_rc(rc, "populating a session", "contents", "enlarge chunk_max or session_chunk_max")
+    return homes
 
 
 def flat(core: Core, session: int, ordinals: npt.NDArray[np.uint32]) -> int:

@@ -78,7 +78,7 @@ class Timing:
     def ask(
         self, kind: str, now_ps: int, *, tag: int = 0, offset_bytes: int = 0, size_bytes: int = 0,
         count: int = 1, deadline_ps: int = 0, score_count: int = 0, tenant: int = 0,
-        cause: int = 0, session: int | None = None, layer: int = 0,
+        cause: int = 0, session: int | None = None, layer: int = 0, chunk: int = 0,
     ) -> int | None:  # fmt: skip
         """When one of `KINDS` ends, asked at now_ps; None: `poll` will hand the end out.
         `session`: for whom, a number of the core; None: for none in particular."""
@@ -87,7 +87,7 @@ class Timing:
         request.count, request.deadline_ps = count, deadline_ps
         request.score_count, request.tenant, request.cause = score_count, tenant, cause
         request.session = lib.OFS_NONE if session is None else session
-        request.layer = layer
+        request.layer, request.chunk = layer, chunk
         end_ps = int(getattr(self.handle.ops, kind)(self.handle, now_ps, request))
         return None if end_ps == lib.OFS_TIMING_LATER else end_ps
 

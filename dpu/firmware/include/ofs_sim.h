@@ -141,9 +141,10 @@ int ofs_pool_serve(struct ofs_pool *pool, uint32_t step_count, uint32_t width,
 /* The ordinals that the pool holds now, [layer_count][pool_blocks], OFS_NONE behind the last. */
 void ofs_pool_held(const struct ofs_pool *pool, uint32_t *ordinals);
 
-/* Append `count` chunks by their contents, stored in every layer. */
+/* Append `count` chunks by their contents, stored in every layer. `homes` [count], or NULL: the
+ * chunks under whose store keys they are read. */
 int ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t session,
-	uint32_t count, const struct ofs_key *contents);
+	uint32_t count, const struct ofs_key *contents, uint32_t *homes);
 /* Append `count` chunks of made-up contents to the session, stored in every layer. */
 int ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, uint32_t count);
 /* A whole plan at once, through an engine of its own. */

@@ -23,7 +23,7 @@
 
 /* cdef: order 7 */
 /* cdef: begin */
-#define OFS_TIMING_VERSION 3
+#define OFS_TIMING_VERSION 4
 #define OFS_TIMING_LATER 0xffffffffffffffff
 
 struct ofs_timing_request {
@@ -37,7 +37,7 @@ struct ofs_timing_request {
 	uint32_t cause;   /* of a read: enum ofs_cause, a demand or which prefetcher */
 	uint32_t session; /* of the core, for whom it is done; OFS_NONE: for none in particular */
 	uint32_t layer;   /* of the blocks */
-	uint32_t reserved;
+	uint32_t chunk;   /* of a read or write: the core's, under whose store key it is; 0: not said */
 };
 
 struct ofs_timing_end {

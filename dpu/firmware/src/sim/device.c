@@ -50,6 +50,7 @@ ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action)
 		.cause = action->cause,
 		.session = action->session,
 		.layer = action->layer,
+		.chunk = ofs_core_chunk_home(engine->core, action->chunk),
 	};
 
 	engine->reads++;
@@ -74,6 +75,7 @@ ofs_sim_write_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer
 		.tenant = p->view.tenant,
 		.session = p->session,
 		.layer = layer,
+		.chunk = ofs_core_chunk_home(engine->core, p->written_chunk),
 	};
 
 	return ask(engine, engine->timing->ops->write, &request, &event);

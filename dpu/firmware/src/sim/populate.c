@@ -5,7 +5,7 @@
 
 int
 ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t session, uint32_t count,
-	const struct ofs_key *contents)
+	const struct ofs_key *contents, uint32_t *homes)
 {
 	struct ofs_chunk_info infos[POPULATE_BATCH];
 
@@ -18,6 +18,8 @@ ofs_sim_populate_contents(struct ofs_core *core, uint64_t now_ns, uint32_t sessi
 			for (uint32_t layer = 0; rc == 0; layer++)
 				rc = ofs_core_block_stored(core, now_ns, infos[i].chunk, layer);
 			rc = rc == -EINVAL ? 0 : rc;
+			if (homes)
+				homes[done + i] = ofs_core_chunk_home(core, infos[i].chunk);
 		}
 		if (rc)
 			return rc;
@@ -37,7 +39,7 @@ ofs_sim_populate(struct ofs_core *core, uint32_t session, uint64_t content, uint
 
 		for (uint32_t i = 0; i < batch; i++)
 			contents[i] = (struct ofs_key){done + i, content};
-		rc = ofs_sim_populate_contents(core, 0, session, batch, contents);
+		rc = ofs_sim_populate_contents(core, 0, session, batch, contents, NULL);
 		if (rc)
 			return rc;
 		done += batch;

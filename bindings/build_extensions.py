@@ -2,7 +2,7 @@
 
 `offstage.bindings._firmware` is the firmware; `_analysis` the laboratory's analysis in C and
 `_chip` the engine of the ASIC model, which the firmware does not need and the daemon does not load.
-`_chip` has what it needs of the firmware compiled in. `_spdk`, a side of the storage seam, is built
+Both have what they need of the firmware compiled in. `_spdk`, a side of the storage seam, is built
 where pkg-config finds SPDK, and `_verbs`, one of the fabric seam, where it finds libibverbs, with
 librdmacm where it finds that too. Their headers are the only copy of their interface: what stands
 between the marks `cdef: begin` and `cdef: end` of each header is what Python sees, and a line
@@ -22,6 +22,7 @@ from cffi import FFI
 FIRMWARE = Path("dpu/firmware")
 ANALYSIS = Path("testbeds/lab/analysis")
 CHIP = Path("asic_model/engine")
+ANALYSIS_FIRMWARE = ("nvme_model", "nvme_presets")
 CHIP_FIRMWARE = ("histogram", "nvme_model", "qos", "qos_sessions")
 SPDK = sorted((FIRMWARE / "src/storage").glob("spdk*.c"))
 SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")
@@ -139,8 +140,11 @@ firmware = make_builder(
 )
 analysis = make_builder(
     "_analysis",
-    sorted(ANALYSIS.glob("*.h")),
-    sorted(ANALYSIS.glob("*.c")),
+    [*sorted(ANALYSIS.glob("*.h")), FIRMWARE / "include/nvme_model.h"],
+    [
+        *sorted(ANALYSIS.glob("*.c")),
+        *(FIRMWARE / f"src/{name}.c" for name in ANALYSIS_FIRMWARE),
+    ],
     [ANALYSIS, FIRMWARE / "include"],
 )
 chip_sources = [*sorted(CHIP.glob("*.c")), *(FIRMWARE / f"src/{name}.c" for name in CHIP_FIRMWARE)]

@@ -31,7 +31,7 @@ SHARED_HEADERS = {
 }  # fmt: skip
 # Inside testbeds: each room may import those that stand before it on the list, and itself.
 ROOMS = (
-    ("progress", "machine", "doctor"),
+    ("progress", "machine", "doctor", "plan.prices"),
     ("workloads.requests",),
     ("workloads.selections",),
     ("capture", "beds", "lab.policies"),

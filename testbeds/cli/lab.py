@@ -235,4 +235,5 @@ def _headline(point: "PointSummary") -> dict[str, Any]:
     """What a program asks of a point first."""
     names = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k")
     info = {name: getattr(point.info, name) for name in names}
+    info["tiers"] = msgspec.to_builtins(point.tiers)
     return info | {name: msgspec.to_builtins(getattr(point, name)) for name in HEADLINES}

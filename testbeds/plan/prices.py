@@ -75,6 +75,7 @@ KEYS: dict[str, Key] = {
     "iops": Key("frequency", "reads a second of one"),
     "power": Key("power", "of one"),
     "life": Key("years", "over which what is bought is spread"),
+    "concurrency": Key("count", "requests of one host under way"),
     "slots": Key("count", "for them in a machine of eight GPUs"),
     "answer": Key("count", "tokens of one answer"),
     "amplification": Key("count", "bytes that flash writes for one of ours"),

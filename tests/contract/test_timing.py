@@ -1,8 +1,8 @@
 """Do all sides of the timing seam behave alike, from Python, and can one come from elsewhere?
 
 The same contract as test/test_timing.c, over every side that `TIMINGS` registers: one that another
-package registers is held to it too. And over a chip of another extension, whose units block each
-other and serve by priority.
+package registers is held to it too. And over two of other extensions: a chip, whose units block
+each other and serve by priority, and tiers, which remember where a block is.
 """
 
 import numpy as np
@@ -15,6 +15,7 @@ from offstage.bindings.errors import BadInput, Incompatible
 from offstage.bindings.firmware import ffi
 from offstage.bindings.sim import populate
 from offstage.bindings.storage import preset
+from offstage.bindings.tiers import TierCosts, TiersConfig, open_tiers
 from offstage.bindings.timing import KINDS, TIMINGS, Costs, Timing, open_timing
 
 COSTS = Costs(70, 20, 3, 1, preset("gen5-tlc").params, writes=True, seed=3, in_flight_max=512)
@@ -32,7 +33,19 @@ def chip(costs: Costs) -> Timing:
     return Chip(Network((front, medium), routes), seed=costs.seed, limits=limits).timing()
 
 
-SIDES = {**TIMINGS, "chip": chip}
+def tiers(costs: Costs) -> Timing:
+    """Memory with few requests at once, and below it drives."""
+    each = 1000 * costs.read_ns
+    memory = TierCosts(64, 5000, latency_ps=each, write_ps=each, concurrency=2)
+    drives = TierCosts(1 << 20, latency_ps=each, drive_count=2, drive=costs.nvme or {})
+    config = TiersConfig(
+        1 << 10, LAYERS, 4, 1 << 16, hit_ps=1000 * costs.hit_ns, command_ps=1000 * costs.command_ns,
+        seed=costs.seed,
+    )  # fmt: skip
+    return open_tiers(config, [memory, drives]).timing
+
+
+SIDES = {**TIMINGS, "chip": chip, "tiers": tiers}
 
 
 def drive(timing: Timing) -> list[int]:
@@ -55,7 +68,7 @@ def drive(timing: Timing) -> list[int]:
         asked.append(now_ps)
         end_ps = timing.ask(
             KINDS[int(random.integers(0, len(KINDS)))], now_ps, tag=tag,
-            offset_bytes=int(random.integers(0, 1024)) << 16, size_bytes=1 << 16,
+            offset_bytes=int(random.integers(0, 1024)) << 16, size_bytes=1 << 16, chunk=tag % 99,
         )  # fmt: skip
         if end_ps is not None:
             assert end_ps >= now_ps

@@ -61,6 +61,7 @@ class RunTotals:
     reads: int
     failed: int
     decoded_ns: int = 0
+    tiers: tuple[dict[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
         reads=run.reads,
         failed=run.failed,
         decoded_ns=run.decoded_ns,
+        tiers=tuple(run.tiers),
     )
 
 

@@ -29,6 +29,7 @@ from offstage.testbeds.lab.results.summary import (
     SeedBounds,
     SeedRun,
     Subset,
+    TierSummary,
 )
 
 __all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "Bootstrap", "measure", "ratio"]
@@ -164,6 +165,7 @@ def measure(
     *,
     none: Sequence[SeedRun | RunTotals],
     reference: Sequence[SeedRun | RunTotals] = (),
+    tiers: Sequence[TierSummary] = (),
     recurring: bool = False,
     resamples: int = 2000,
     seed: int = 0,
@@ -172,8 +174,9 @@ def measure(
 
     runs, bounds, none, reference: one of each seed, with the same seeds and sessions; `none` is
     demand-only LRU at the same buffer and pool, `reference` the spec's point that all traffic is
-    compared with. The last three may be empty but for `none`. recurring: the same requests under
-    every seed, as of a captured workload: more seeds then make no more requests.
+    compared with. The last three may be empty but for `none`. tiers: what each served. recurring:
+    the same requests under every seed, as of a captured workload: more seeds then make no more
+    requests.
     """
     each = [totals(run) for run in runs]
     own = pool_runs(each, recurring)
@@ -184,10 +187,9 @@ def measure(
         bounds=pool_bounds([bound_totals(one) for one in bounds], recurring) if bounds else None,
         boot=Bootstrap(len(own.requests), resamples, seed),
     )
-    for side in (sides.none, sides.reference, sides.bounds):
-        assert side is None or side.requests == own.requests, "other requests than the point's"
-    columns = own.columns
-    nontrivial_gap = _gap(sides, "nontrivial_hits", "nontrivial")
+    beside = (sides.none, sides.reference, sides.bounds)
+    assert all(one is None or one.requests == own.requests for one in beside), "other requests"
+    columns, size = own.columns, info.block_bytes
     return PointSummary(
         info=info,
         seeds=sorted(run.seed for run in each),
@@ -204,11 +206,9 @@ def measure(
         traffic_ratio=_traffic(sides, sides.none),
         traffic_vs_reference=_traffic(sides, sides.reference),
         hint_bytes_per_token=sides.boot.ratio(columns["hint_bytes"], columns["tokens"]),
-        kv_bytes_per_token=sides.boot.ratio(
-            columns["demands"] * info.block_bytes, columns["tokens"]
-        ),
+        kv_bytes_per_token=sides.boot.ratio(columns["demands"] * size, columns["tokens"]),
         gap_closed=_gap(sides, "hits", "demands"),
-        nontrivial_gap_closed=nontrivial_gap,
+        nontrivial_gap_closed=_gap(sides, "nontrivial_hits", "nontrivial"),
         stall_ms_p50=_stall(sides, 0.5),
         stall_ms_p99=_stall(sides, 0.99),
         tokens_per_s=_tokens_per_s(each, Bootstrap(len(each), resamples, seed)) if info.device
@@ -226,6 +226,7 @@ def measure(
         issued=_by_cause(own),
         lead_ns_log2=[int(n) for n in own.counters["lead_ns_log2"]],
         late_ns_log2=[int(n) for n in own.counters["late_ns_log2"]],
+        tiers=list(tiers),
     )
 
 

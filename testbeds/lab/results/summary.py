@@ -28,6 +28,7 @@ __all__ = [
     "SeedBounds",
     "SeedRun",
     "Subset",
+    "TierSummary",
 ]
 
 LAB_KIND = "lab"
@@ -70,7 +71,8 @@ class SeedRun:
 
     `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: `Core.ledger()`. `turns`: the
     steps at which turns begin, by session; sessions without turns may be left out. `decoded_ns`:
-    from the end of the first session's warm-up to the end of the last session.
+    from the end of the first session's warm-up to the end of the last session. `tiers`: of each
+    tier below the arena, then of none of them, as `bindings.tiers.STATS`.
     """
 
     seed: int
@@ -81,6 +83,7 @@ class SeedRun:
     failed: int
     turns: dict[int, tuple[int, ...]] = field(default_factory=dict)
     decoded_ns: int = 0
+    tiers: list[dict[str, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,35 @@ class Subset(msgspec.Struct, kw_only=True, frozen=True):
     nontrivial_hit: Interval | None
     layer: int | None = None
     """Which layer, where the subset is one."""
+
+
+class TierSummary(msgspec.Struct, kw_only=True, frozen=True):
+    """What one tier served, over all seeds. Counts are of blocks; `served` is `on_demand` and what
+    was read ahead. `promote_within`: what is read again sooner is copied here, as a spec writes it;
+    empty: the tier does not decide so. `stall_ms_per_token`: waits that ended with a block from
+    here, spread over all tokens. `usd`: what its capacity costs over `life_hours`. None: not of
+    this tier."""
+
+    name: str
+    level: str
+    capacity_bytes: int
+    served: int
+    on_demand: int
+    read_bytes: int
+    written_bytes: int
+    stall_ms_per_token: float | None
+    promote_within: str = ""
+    read_us_mean: float | None = None
+    read_us_max: float | None = None
+    placed: int | None = None
+    promoted: int | None = None
+    demoted: int | None = None
+    gone: int | None = None
+    resident: int | None = None
+    devices: int | None = None
+    usd: Interval | None = None
+    life_hours: float | None = None
+    wear_usd: float | None = None
 
 
 class BoundSummary(msgspec.Struct, kw_only=True, frozen=True):
@@ -176,6 +208,7 @@ class PointSummary(msgspec.Struct, kw_only=True):
     issued: dict[str, int]
     lead_ns_log2: list[int]
     late_ns_log2: list[int]
+    tiers: list[TierSummary] = []
 
 
 class RequestsRow(msgspec.Struct, kw_only=True, frozen=True):

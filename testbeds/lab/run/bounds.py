@@ -21,6 +21,7 @@ from offstage.testbeds.lab.run.feed import Feed, Kind
 from offstage.testbeds.lab.run.parts import BoundKey
 from offstage.testbeds.lab.run.plan import Point, points_of
 from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.lab.spec.tiers import tiers_of
 from offstage.testbeds.workloads.selections.slab import Coarsened, Workload
 
 __all__ = ["BoundsReader", "bound_key", "bound_keys", "kinds_of"]
@@ -33,6 +34,8 @@ def bound_key(spec: Spec, point: Point) -> BoundKey:
     drive = preset(spec.tier.storage).cited["read_bytes_per_s"]
     if spec.tier.device:
         drive *= read_preset(spec.tier.device).nvme.drives.whole
+    if spec.tier.below:  # nothing reads faster than all of them together
+        drive = sum(one.read_bytes_per_s for one in tiers_of(spec, spec.block_bytes))
     return grain, buffer_blocks, min(point.cap or drive, drive)
 
 

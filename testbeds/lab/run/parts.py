@@ -50,6 +50,9 @@ def _sources() -> Iterator[Path]:
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
     yield from sorted((ROOT / "asic_model/presets").glob("*.toml"))
+    yield from sorted((ROOT / "testbeds/plan/prices").glob("*.toml"))
+    yield ROOT / "testbeds/plan/prices.py"
+    yield ROOT / "testbeds/lab/spec/tiers.toml"
     yield ROOT / "testbeds/workloads/selections/processes.toml"
     yield ROOT / "dpu/options.py"  # the policy's defaults
     yield ROOT / "dpu/derive.py"  # and what the core is given of them
@@ -69,7 +72,7 @@ def pack_run(run: SeedRun) -> bytes:
     """One point's run as the bytes of a part."""
     meta = {
         "seed": run.seed, "counters": run.counters, "end_ns": run.end_ns, "reads": run.reads,
-        "failed": run.failed, "decoded_ns": run.decoded_ns,
+        "failed": run.failed, "decoded_ns": run.decoded_ns, "tiers": run.tiers,
         "turns": {str(key): list(value) for key, value in run.turns.items()},
     }  # fmt: skip
     return _pack(run.rows, meta)

@@ -19,6 +19,7 @@ from offstage.testbeds.lab.policies.registry import Combined, parse
 from offstage.testbeds.lab.results.summary import PointInfo
 from offstage.testbeds.lab.spec.load import check
 from offstage.testbeds.lab.spec.schema import PolicySpec, ReferenceSpec, Spec, TierSpec
+from offstage.testbeds.lab.spec.tiers import said
 from offstage.testbeds.workloads.selections.slab import Workload
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ BYTES_PER_BLOCK = 128
 """A task runs as many points side by side as these allow. A core keeps some 25 bytes for each block
 that it may know, of which there are twice as many as are stored where nothing is shared, and as
 much again for what a session remembers of it."""
+BYTES_PER_TIER = 8
+"""A link of a tier's list; as much for when a block was last read."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ class Point:
             slot_count=buffer_blocks * granules * spec.layer_count * spec.concurrent,
             hbm_pool_over_k=spec.tier.hbm_pool_over_k,
             bandwidth_bytes_per_s=self.cap or 0,
-            storage=spec.tier.storage,
+            storage=said(spec),
             device=spec.tier.device,
             block_bytes=spec.block_bytes // granules,
             granule=granules > 1,
@@ -261,7 +264,8 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
         "spec": _shared(spec),
     }
     device = spec.tier.device if spec.tier.device.endswith(".toml") else ""
-    inputs = (trace_path(one) for one in (spec.workload.file, spec.workload.trace, device) if one)
+    files = (spec.workload.file, spec.workload.trace, device, spec.tier.prices)
+    inputs = (trace_path(one) for one in files if one)
     what["inputs"] = [
         _content(path, stat.st_size, stat.st_mtime_ns)
         for path, stat in ((path, path.stat()) for path in inputs if path.is_file())
@@ -368,7 +372,8 @@ def _engines_max(spec: Spec) -> int:
     """Points that one process runs side by side."""
     work = spec.workload
     blocks = (work.context_tokens + work.steps) // spec.geometry.block_tokens * spec.granules
-    core_bytes = BYTES_PER_BLOCK * blocks * spec.layer_count * work.sessions
+    each = BYTES_PER_BLOCK + 2 * BYTES_PER_TIER * (len(spec.tier.below) + 1)
+    core_bytes = each * blocks * spec.layer_count * work.sessions
     return max(1, min(ENGINES_MAX, MEMORY_BYTES_MAX // max(core_bytes, 1)))
 
 

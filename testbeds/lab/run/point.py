@@ -20,6 +20,7 @@ from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import Engine, EngineConfig, populate_contents
 from offstage.bindings.storage import preset
+from offstage.bindings.tiers import TierCosts, Tiers, TiersConfig, open_tiers
 from offstage.bindings.timing import Costs, Timing
 from offstage.bindings.units import parse_time
 from offstage.testbeds.lab.policies.policy import GUESS, Setting, View
@@ -30,6 +31,7 @@ from offstage.testbeds.lab.run.answers import Answers
 from offstage.testbeds.lab.run.feed import Feed, Served, over_k
 from offstage.testbeds.lab.run.plan import Point
 from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.lab.spec.tiers import tiers_of
 from offstage.testbeds.workloads.selections.slab import Coarsened, Workload
 
 __all__ = ["Runner"]
@@ -38,6 +40,7 @@ QUEUE_PER_DEMAND = 4
 """Candidates that may wait, for each block that one step of all sessions selects."""
 QUEUE_MAX = 1 << 24
 """The most that a decision core takes."""
+PS_PER_NS = 1_000
 HIT_NS = 2_000
 """The fabric's part of a layer whose demands are all staged: what `bench fabric` measures for a
 command, not for the bytes, whose time the GPU's own time includes."""
@@ -78,6 +81,7 @@ class Runner:
         self._policy = (answers or Answers()).open(self._combined, self._setting(), number)
         self._core = self._open_core()
         self._tenant = self._core.tenant_add(0, bytes(16), self._core.config.slot_count)
+        self._tiers = self._open_tiers() if spec.tier.below else None
         self._engine = Engine(self._core, self._engine_config())
         self._waiting = deque(self._order())
         self._running: dict[int, _Running] = {}
@@ -123,6 +127,7 @@ class Runner:
             failed=self._engine.failed,
             decoded_ns=max(0, self._ended_ns - self._lead_ns()),
             turns={number: one.turns for number, one in enumerate(self._workload.sessions)},
+            tiers=self._tiers.stats() if self._tiers else [],
         )
 
     def _setting(self) -> Setting:
@@ -184,13 +189,36 @@ class Runner:
         spec, slots = self._spec, len(self._workload.sessions)
         return EngineConfig(
             batch_slot_max=slots,
-            timing=self._device(slots) if spec.tier.device else "nvme",
+            timing=self._device(slots) if spec.tier.device else self._below(),
             compute_ns=spec.time_per_token_ns // self._workload.layer_count,
             hit_ns=HIT_NS,
             append_steps=self._workload.block_tokens,
             nvme=preset(spec.tier.storage).params,
             seed=self._seed,
         )
+
+    def _below(self) -> str | Timing:
+        return self._tiers.timing if self._tiers else "nvme"
+
+    def _open_tiers(self) -> Tiers:
+        """What lies below the arena as the engine's timing side."""
+        spec, config = self._spec, self._core.config
+        size = config.block_size_bytes
+        costs = [
+            TierCosts(
+                capacity_blocks=one.capacity_bytes // size, promote_ns=one.promote_ns,
+                latency_ps=one.latency_ps, read_ps=one.read_ps, write_ps=one.write_ps,
+                concurrency=one.concurrency, drive_count=one.devices if one.drive else 0,
+                drive=preset(one.drive).params if one.drive else {},
+            )
+            for one in tiers_of(spec, size)
+        ]  # fmt: skip
+        return open_tiers(TiersConfig(
+            chunk_max=config.chunk_max, layer_count=config.layer_count,
+            session_max=config.session_max, block_size_bytes=size, in_flight_max=config.io_max,
+            exclusive=spec.tier.copies == "exclusive", place_last=spec.tier.place == "last",
+            hit_ps=HIT_NS * PS_PER_NS, seed=self._seed,
+        ), costs)  # fmt: skip
 
     def _device(self, slots: int) -> Timing:
         """The chip as the engine's timing side: reads, and of each batch slot one more, or a layer
@@ -227,7 +255,9 @@ class Runner:
             step_ns=self._spec.time_per_token_ns,
         )
         handle = self._core.session_open(at_ns, config)
-        populate_contents(self._core, handle, info.contents, at_ns)
+        homes = populate_contents(self._core, handle, info.contents, at_ns)
+        if self._tiers:
+            self._tiers.fill(at_ns, homes)
         self._core.session_set_generating(at_ns, handle, True)
         self._running[number] = _Running(handle, blocks=info.blocks)
         first = self._policy.begin(number, info.blocks, work.prefill(number))

@@ -30,12 +30,14 @@ from offstage.testbeds.lab.results.ledger import (
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, LedgerFile
 from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
+from offstage.testbeds.lab.results.tiers import tiers_served
 from offstage.testbeds.lab.results.vacuous import notes_of
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.bounds import bound_key, bound_keys
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
 from offstage.testbeds.lab.run.plan import Point, Task, build, digest, trace_path
 from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.lab.spec.tiers import tiers_of
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
@@ -147,12 +149,14 @@ def _point(
     beside = [one[key] for one in bounds if key in one]
     if len(beside) != len(spec.seeds):
         beside = []
+    info, own = point.info(spec, variant.label), runs[point.number]
     return measure(
-        point.info(spec, variant.label),
-        runs[point.number],
+        info,
+        own,
         beside,
         none=runs[_none(variant, point).number],
         reference=runs.get(_reference(variant).number, []),
+        tiers=tiers_served(spec, info, own) if spec.tier.below else (),
         recurring=_recurring(spec),
     )
 
@@ -195,7 +199,7 @@ def manifest(experiment: Experiment) -> dict[str, Any]:
         name: hashlib.sha256(
             msgspec.json.encode(preset(name).params, order="deterministic")
         ).hexdigest()
-        for name in sorted({variant.spec.tier.storage for variant in experiment.variants})
+        for name in sorted({one for variant in experiment.variants for one in _drives(variant)})
     }
     costs = {variant.spec.tier.decode_cost for variant in experiment.variants} - {""}
     return {
@@ -211,6 +215,14 @@ def manifest(experiment: Experiment) -> dict[str, Any]:
         "machine": machine(),
         "provenance": "modelled",
     }
+
+
+def _drives(variant: Variant) -> list[str]:
+    """The NVMe presets that it ran on."""
+    spec = variant.spec
+    if not spec.tier.below:
+        return [spec.tier.storage]
+    return [one.drive for one in tiers_of(spec, spec.block_bytes) if one.drive]
 
 
 def _workload(spec: Spec) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS
 from offstage.bindings.settings import check_known, convert, declared, read_toml
 from offstage.bindings.storage import presets
-from offstage.bindings.units import format_size, parse_time
+from offstage.bindings.tiers import DRIVES_MAX, TIERS_MAX
+from offstage.bindings.units import format_size, parse_size, parse_time
 from offstage.host.decode_cost import read
 from offstage.host.models import geometry
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec
+from offstage.testbeds.lab.spec.tiers import ALWAYS, NEVER, presets_of_tiers, tiers_of
 
 __all__ = ["check", "find", "load", "variants"]
 
@@ -40,6 +42,9 @@ SLOTS_MAX = 1 << 28
 PARAMETER_MAX = 0xFFFFFFFF
 HOUR_NS = 3_600_000_000_000
 RATE_MAX = 10**15
+
+OF_TIERS = ("copies", "place", "timing", "prices")
+"""Keys of [tier] that say something of the tiers below."""
 
 Rule = tuple[bool, str, str, str]
 """Broken or not, what is wrong, the key, the mend."""
@@ -121,12 +126,25 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
     if isinstance(workload, dict) and workload.get("kind") == "requests":
         tables.setdefault("policy", [{"use": name} for name in EVICTIONS if name != "score"])
     tier = tables.get("tier")
-    if isinstance(tier, dict) and {"time_per_token", "decode_cost"} <= set(tier):
-        raise BadInput("the GPU's time is given twice", f"{where}: [tier] decode_cost",
-                       "give it or time_per_token")  # fmt: skip
+    if isinstance(tier, dict):
+        _check_pairs(tier, where)
     spec = _paced(convert(tables, Spec, where))
     check(spec, where)
     return spec
+
+
+def _check_pairs(tier: Mapping[str, Any], where: str) -> None:
+    """What is given beside what it contradicts, or without what it is of."""
+    if {"time_per_token", "decode_cost"} <= set(tier):
+        raise BadInput("the GPU's time is given twice", f"{where}: [tier] decode_cost",
+                       "give it or time_per_token")  # fmt: skip
+    if {"storage", "below"} <= set(tier):
+        raise BadInput("what lies below the arena is given twice", f"{where}: [tier] storage",
+                       "give it or [[tier.below]]")  # fmt: skip
+    alone = [] if "below" in tier else [key for key in OF_TIERS if key in tier]
+    if alone:
+        raise BadInput("there are no tiers below the arena", f"{where}: [tier] {alone[0]}",
+                       "list them as [[tier.below]], or leave it out")  # fmt: skip
 
 
 def _paced(spec: Spec) -> Spec:
@@ -172,6 +190,9 @@ def _workload(spec: Spec) -> Iterator[Rule]:
     yield (work.shared_prefix_tokens > work.context_tokens,
            f"a shared prefix of {work.shared_prefix_tokens} tokens is longer than the context",
            "[workload] shared_prefix_tokens", "shorten it")  # fmt: skip
+    yield (work.kind == "requests" and bool(spec.tier.below),
+           "prefix caching of requests has no tiers below", "[[tier.below]]",
+           "leave them out")  # fmt: skip
     twice = sorted({seed for seed in spec.seeds if spec.seeds.count(seed) > 1})
     yield bool(twice), f"seed {twice[:1]} is there twice", "seeds", "name each once"
 
@@ -234,10 +255,51 @@ def _tier(spec: Spec) -> Iterator[Rule]:
            "[tier] bandwidth", f'give a rate such as "4GB/s", or "{UNLIMITED}"')  # fmt: skip
     if tier.device:
         yield from _device(spec, read_preset(tier.device))
+    if tier.below:
+        yield from _below(spec)
     slots = max(tier.buffer_over_k) * spec.selection.k_blocks * spec.granules * spec.layer_count
     yield (slots * (spec.workload.concurrent or spec.workload.sessions) > SLOTS_MAX,
            f"a buffer of {max(tier.buffer_over_k):g} k is an arena too large",
            "[tier] buffer_over_k", "give less")  # fmt: skip
+
+
+def _below(spec: Spec) -> Iterator[Rule]:
+    """The tiers below the arena, one by one and beside each other."""
+    tier, where = spec.tier, "[[tier.below]]"
+    yield (bool(tier.device), "a modelled device has drives of its own", "[tier] device",
+           "leave it or [[tier.below]] out")  # fmt: skip
+    yield (len(tier.below) > TIERS_MAX, f"{len(tier.below)} tiers", where,
+           f"give at most {TIERS_MAX}")  # fmt: skip
+    for one in tier.below:
+        check_known(one.use, presets_of_tiers(), f"{where} use", "tier")
+        at = f"{where} capacity"
+        yield (one.capacity == "", f"{one.use} has no capacity", at,
+               'give one such as "64GiB"')  # fmt: skip
+        bare = isinstance(one.capacity, int) or one.capacity.strip().isdigit()
+        yield (bare, f"{one.use}: {one.capacity} has no unit", at, 'give one such as "64GiB"')
+        size = parse_size(one.capacity, at)
+        yield (size < spec.block_bytes, f"{one.use}: {one.capacity} holds no block of "
+               f"{format_size(spec.block_bytes)}", at, "give more")  # fmt: skip
+        if one.promote_within not in ("", ALWAYS, NEVER):
+            parse_time(one.promote_within, f"{where} promote_within")
+    sizes = [parse_size(one.capacity) for one in tier.below]
+    for above, under in itertools.pairwise(range(len(sizes))):
+        yield (sizes[under] < sizes[above], f"{tier.below[above].use} of "
+               f"{tier.below[above].capacity} stands above {tier.below[under].use} of "
+               f"{tier.below[under].capacity}", f"{where} capacity",
+               "list the fastest first, each at least as large as the one above")  # fmt: skip
+    yield (bool(tier.below[-1].promote_within), f"{tier.below[-1].use} is the last, and holds all",
+           f"{where} promote_within", "leave it out")  # fmt: skip
+    for built in tiers_of(spec, spec.block_bytes):
+        yield (bool(built.drive) and built.devices > DRIVES_MAX, f"{built.devices} drives",
+               f"{where} devices", f"give at most {DRIVES_MAX}")  # fmt: skip
+    work = spec.workload
+    tokens = work.context_tokens + work.steps
+    chunks = work.sessions * -(-tokens // spec.geometry.block_tokens)
+    wants = chunks * spec.layer_count * spec.block_bytes
+    yield (sizes[-1] < wants, f"{tier.below[-1].use} of {tier.below[-1].capacity} is the last, and "
+           f"cannot hold all {format_size(wants)}", f"{where} capacity",
+           "give more, or a tier below it")  # fmt: skip
 
 
 def _device(spec: Spec, preset: Preset) -> Iterator[Rule]:

@@ -14,6 +14,7 @@ from offstage.host.models import geometry
 
 __all__ = [
     "UNLIMITED",
+    "BelowSpec",
     "GeometrySpec",
     "PolicySpec",
     "ReferenceSpec",
@@ -93,6 +94,20 @@ class SelectionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     window_blocks: Count = 2
 
 
+class BelowSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tier below the arena."""
+
+    use: str
+    """A preset of `spec/tiers.toml`, such as host-dram or object."""
+    capacity: str | int = ""
+    """Bytes, such as "64GiB"."""
+    devices: Count = 0
+    """Modules or drives; 0: as many as the capacity takes."""
+    promote_within: str = ""
+    """A block that is read again sooner is copied here; "always", "never", or a time. Default: the
+    reuse interval at which this tier costs what the next one does."""
+
+
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The staging tier and what lies below and above it."""
 
@@ -113,6 +128,16 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device: str = ""
     """What takes commands, reads and hits: a preset of the chip model, or a file of one; without
     one the drive's times and a constant for the rest."""
+    below: tuple[BelowSpec, ...] = ()
+    """What lies below the arena in place of `storage`, the fastest first."""
+    copies: Literal["inclusive", "exclusive"] = "inclusive"
+    """inclusive: what a tier holds, all below it hold too; exclusive: a block is in one tier."""
+    place: Literal["first", "last"] = "first"
+    """The tier that a new block is written to."""
+    timing: Literal["mid", "slow", "fast"] = "mid"
+    """Which end of their ranges the tiers' latencies and rates are taken from."""
+    prices: str = ""
+    """A file of numbers in place of single ones of `offstage plan`'s."""
 
 
 class PolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

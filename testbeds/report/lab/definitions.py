@@ -201,6 +201,10 @@ LAB_DEFINITIONS = (
         "lateness",
         "How long after need a late block arrived: element i counts those of 2^i to 2^(i+1) ns.",
     ),
+    Definition(
+        "tiers", "tiers",
+        "Which tier served what, where the experiment has tiers below the arena; see below.",
+    ),
 )  # fmt: skip
 
 _BY_KEY = {entry.key: entry for entry in LAB_DEFINITIONS}

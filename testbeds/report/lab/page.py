@@ -34,6 +34,7 @@ from offstage.testbeds.report.lab.sentence import (
 )
 from offstage.testbeds.report.lab.series import Metric, View, over_k, view_of, workload_words
 from offstage.testbeds.report.lab.table import glossary, points_section
+from offstage.testbeds.report.lab.tiers import tiers_figures, tiers_section
 from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary, write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, tile
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
@@ -79,6 +80,8 @@ def _sections(summary: LabSummary) -> list[Figure | str]:
             hints_figure(view),
             misses_figure(view),
             layers_figure(view),
+            *tiers_figures(view),
+            tiers_section(view),
             subsets_section(view),
             timeliness_figure(view),
             fates_section(view),

@@ -20,6 +20,7 @@ from offstage.testbeds.report.lab.series import (
     over_k,
     view_of,
 )
+from offstage.testbeds.report.lab.tiers import tiers_table
 from offstage.testbeds.report.page.markup import swatch
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 from offstage.testbeds.report.page.tags import tag
@@ -207,6 +208,8 @@ def lab_table(summary: LabSummary) -> RenderableType:
     for at, facet in enumerate(view.facets):
         pieces.append(Text(f"\n{facet.title}" if at else facet.title, style="bold"))
         pieces.append(_console_table(facet, columns))
+    if (tiers := tiers_table(view)) is not None:
+        pieces.append(tiers)
     return Group(*pieces)
 
 

@@ -258,7 +258,8 @@ def test_changes_reach_every_level(tmp_path: Path) -> None:
 WORDS = {("geometry", "granule_tokens"): "whole blocks", ("workload", "trace"): "none",
          ("policy", "eviction"): "the components'", ("policy", "label"): "made of the others",
          ("policy", "parameters"): "none", ("workload", "file"): "",
-         ("workload", "capacity_share"): "1, 5, 10, 25, 50 %"}  # fmt: skip
+         ("workload", "capacity_share"): "1, 5, 10, 25, 50 %", ("tier", "below"): "none",
+         ("tier.below", "promote_within"): "break-even"}  # fmt: skip
 
 
 def test_the_page_has_every_key_with_its_default_and_no_other() -> None:
@@ -272,7 +273,7 @@ def test_the_page_has_every_key_with_its_default_and_no_other() -> None:
         for title, text in sections.items()
     }
     assert list(rows["Top level"]) == list(Spec.__struct_fields__)
-    for table, kind in TABLES.items():
+    for table, kind in (TABLES | {"tier.below": specs.BelowSpec}).items():
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         assert set(rows[table]) == set(fields), table
         for name, text in rows[table].items():

@@ -1,0 +1,119 @@
+"""Which tier served what: the HBM pool, the arena, and each tier below it, at one point.
+
+Model: the HBM pool and the arena are of the ledger's rows, the tiers below of what the timing side
+counted; nothing is estimated. A block that was selected was in the pool, or was demanded; a demand
+was staged in time, or waited. What waited was read from a tier, now or by a read ahead that came
+late. So `served` of the tiers is the reads of the run, and the waits of all rows are those of the
+ledger. What a tier costs is its capacity's price, whoever uses it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from offstage.testbeds.lab.results.ledger import RunTotals
+from offstage.testbeds.lab.results.summary import Interval, PointInfo, TierSummary
+from offstage.testbeds.lab.spec.schema import Spec
+from offstage.testbeds.lab.spec.tiers import Tier, numbers_of, tiers_of
+
+__all__ = ["tiers_served"]
+
+GB = 1e9
+NS_PER_MS = 1e6
+
+
+def tiers_served(spec: Spec, info: PointInfo, runs: Sequence[RunTotals]) -> list[TierSummary]:
+    """One row a tier, from the GPU down. `runs`: the point's, one of each seed."""
+    size = info.block_bytes
+    tokens = max(1, sum(int(run.columns["tokens"].sum()) for run in runs))
+    stall_ns = sum(int(run.stall_ns.sum()) for run in runs)
+    built = tiers_of(spec, size)
+    sums = [
+        {name: sum(run.tiers[at][name] for run in runs) for name in runs[0].tiers[at]}
+        for at in range(len(built))
+    ]
+    waited = sum(one["stall_ns"] for one in sums)
+    rows = _above(spec, info, runs, (stall_ns - waited) / tokens / NS_PER_MS)
+    for at, (one, counted) in enumerate(zip(built, sums, strict=True)):
+        longest_ns = max(run.tiers[at]["read_ns_max"] for run in runs)
+        rows.append(_below(one, counted, size, tokens, longest_ns, at + 1 == len(built)))
+    return rows
+
+
+def _below(
+    tier: Tier, counted: dict[str, int], size: int, tokens: int, longest_ns: int, last: bool
+) -> TierSummary:
+    reads = counted["reads"]
+    written = counted["writes"] * size
+    value, low, high = tier.usd
+    return TierSummary(
+        name=tier.name,
+        level=tier.level,
+        capacity_bytes=tier.capacity_bytes,
+        served=reads,
+        on_demand=counted["demand_reads"],
+        read_bytes=(reads + counted["moves"]) * size,
+        written_bytes=written,
+        stall_ms_per_token=counted["stall_ns"] / tokens / NS_PER_MS,
+        promote_within="" if last else tier.promote_within,
+        read_us_mean=counted["read_ns"] / reads / 1e3 if reads else None,
+        read_us_max=longest_ns / 1e3 if reads else None,
+        placed=counted["placed"],
+        promoted=counted["promoted"],
+        demoted=counted["demoted"],
+        gone=counted["gone"],
+        resident=counted["resident"],
+        devices=tier.devices,
+        usd=Interval(value=value, low=low, high=high),
+        life_hours=tier.life_hours,
+        wear_usd=written * tier.wear_usd_per_byte,
+    )
+
+
+def _above(
+    spec: Spec, info: PointInfo, runs: Sequence[RunTotals], stall_ms: float
+) -> list[TierSummary]:
+    """The HBM pool, where there is one, and the arena. `stall_ms`: of a token, that no read of a
+    tier ended: a slot was not free, or what decode wrote was not there yet."""
+    size = info.block_bytes
+    hits, pool_hits, demands = (
+        sum(int(run.columns[name].sum()) for run in runs)
+        for name in ("hits", "pool_hits", "demands")
+    )
+    blocks = round(info.slot_count / info.buffer_over_k * info.hbm_pool_over_k)
+    pool = _Memory("HBM pool", "G1", "hbm", blocks, pool_hits, demands, 0.0)
+    brought = sum(run.reads for run in runs)
+    arena = _Memory("arena", "", "ddr5", info.slot_count, hits, brought, stall_ms)
+    return [one.row(spec, size) for one in (pool, arena) if one.blocks]
+
+
+class _Memory(NamedTuple):
+    """Memory before the tiers: `blocks` of room, of which it served some, and took some in."""
+
+    name: str
+    level: str
+    device: str
+    blocks: int
+    served: int
+    brought: int
+    stall_ms: float
+
+    def row(self, spec: Spec, size: int) -> TierSummary:
+        """At the catalog's price."""
+        numbers = numbers_of(spec)
+        price = numbers.numbers(self.device)["price"]
+        room = self.blocks * size
+        value, low, high = (
+            one * price.scale * room / GB for one in (price.value, price.low, price.high)
+        )
+        return TierSummary(
+            name=self.name,
+            level=self.level,
+            capacity_bytes=room,
+            served=self.served,
+            on_demand=self.served,
+            read_bytes=self.served * size,
+            written_bytes=self.brought * size,
+            stall_ms_per_token=self.stall_ms,
+            usd=Interval(value=value, low=low, high=high),
+            life_hours=numbers.numbers("serving")["life"].base,
+        )

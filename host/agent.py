@@ -8,15 +8,17 @@ cannot keep the pace the tick takes longer, and the record shows the time that i
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.core import GUESS
+from offstage.host.admission import WAITING_MAX, Admission
 from offstage.host.clock import Clock
 from offstage.host.decode import Coming, Decoder
 from offstage.host.record import AgentRecord, Token
+from offstage.host.schedule import Rule
 from offstage.host.selection import ScoreQuantizer
 from offstage.host.session import Context, HostSession, Queries
 from offstage.host.sessions import Sessions, append_chunks
@@ -59,6 +61,10 @@ class Agent:
     """Begin each layer while the one before it is computed: for queries that are known by then."""
     lead_s: float = 0.0
     """From a session's open, when its guesses are told, to its first step."""
+    rule: Rule = field(default_factory=Rule)
+    """Who begins next where more wait than there is room for."""
+    waiting_max: int = WAITING_MAX
+    """Jobs that may wait; who comes then is refused, and counted."""
 
     def run(
         self, jobs: Sequence[DecodeJob], watch: Watcher = lambda record: None
@@ -67,22 +73,20 @@ class Agent:
 
         Raises RunFailed where the tier is gone or refuses a write."""
         record = AgentRecord()
-        waiting = deque(sorted(jobs, key=lambda job: (job.start_s, job.number)))
+        queue = Admission(jobs, self.rule, self.waiting_max)
         active: list[tuple[HostSession, TailBlock]] = []
         told: deque[tuple[int, tuple[HostSession, TailBlock]]] = deque()
         begun_ns = self.clock.now_ns()
-        while waiting or told or active:
-            while waiting and len(told) + len(active) < self.active_max:
-                if self._start_ns(waiting[0], begun_ns) > self.clock.now_ns():
-                    break
-                told.append(self._open(waiting.popleft()))
+        while queue or told or active:
+            self._admit(queue, told, active, begun_ns)
             while told and told[0][0] <= self.clock.now_ns():
                 active.append(told.popleft()[1])
             if not active:
                 due_ns = [one for one, _ in told]
-                if waiting and len(told) < self.active_max:
-                    due_ns.append(self._start_ns(waiting[0], begun_ns))
-                self.clock.sleep_until_ns(min(due_ns))
+                if queue.next_s is not None and len(told) < self.active_max:
+                    due_ns.append(begun_ns + int(queue.next_s * 1e9))
+                if due_ns:
+                    self.clock.sleep_until_ns(min(due_ns))
                 continue
             self._tick(active, record)
             watch(record)
@@ -90,16 +94,27 @@ class Agent:
                 self._close(session)
             active = [pair for pair in active if not pair[0].done]
         record.wall_s = (self.clock.now_ns() - begun_ns) / 1e9
+        record.refused, record.passed_over = queue.refused, queue.passed_over
         return record
+
+    def _admit(
+        self, queue: Admission[DecodeJob], told: deque[tuple[int, tuple[HostSession, TailBlock]]],
+        active: list[tuple[HostSession, TailBlock]], begun_ns: int,
+    ) -> None:  # fmt: skip
+        """Open the sessions that may begin."""
+        while True:
+            running = [*(one for _, one in told), *active]
+            room = self.active_max - len(running)
+            queue.arrive((self.clock.now_ns() - begun_ns) / 1e9, room)
+            job = queue.take([one.context for one, _ in running]) if room > 0 else None
+            if job is None:
+                return
+            told.append(self._open(job))
 
     @property
     def clock(self) -> Clock:
         """Time as the tier has it."""
         return self.decoder.clock
-
-    @staticmethod
-    def _start_ns(job: DecodeJob, begun_ns: int) -> int:
-        return begun_ns + int(job.start_s * 1e9)
 
     def _open(self, job: DecodeJob) -> tuple[int, tuple[HostSession, TailBlock]]:
         """The job's session, and when its first step is due."""

@@ -59,6 +59,10 @@ class AgentRecord:
     roof_bytes_per_s: float = 0.0
     """Read and written by a copy inside the memory of the HBM pool, measured beside the run."""
     wall_s: float = 0.0
+    refused: int = 0
+    """Sessions that found no place to wait."""
+    passed_over: int = 0
+    """How often a session that came earlier was, for one that shares more."""
     timeline: Timeline = field(default_factory=Timeline)
 
     def stall_ms(self) -> NDArray[np.float64]:

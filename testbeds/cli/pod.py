@@ -42,6 +42,14 @@ FabricOption = Annotated[
 ]
 
 
+class ScheduleName(StrEnum):
+    """Who begins next."""
+
+    reuse = "reuse"
+    least_loaded = "least-loaded"
+    round_robin = "round-robin"
+
+
 def register(app: typer.Typer) -> None:
     """Add `offstage pod`."""
     app.add_typer(pod, name="pod")
@@ -197,6 +205,12 @@ def run(
         Path | None, typer.Option("--trace", help="a trace of requests; default: generated")
     ] = None,
     sessions: Annotated[int, typer.Option("--sessions")] = 4,
+    active: Annotated[
+        int, typer.Option("--active", help="sessions that decode at once; 0: all")
+    ] = 0,
+    schedule: Annotated[
+        ScheduleName, typer.Option("--schedule", help="which of those that wait begins next")
+    ] = ScheduleName.least_loaded,
     context_tokens: Annotated[int, typer.Option("--context-tokens")] = 131_072,
     steps: Annotated[int, typer.Option("--steps", help="decode steps per session")] = 300,
     seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
@@ -228,6 +242,7 @@ def run(
         raise BadInput(f"a deadline of {fetch_deadline}", "--fetch-deadline", "give 1ms to 60s")
     options = DriveOptions(
         geometry=geometry_of(geometry), trace=trace, sessions=sessions, steps=steps, seed=seed,
+        active=active, schedule=schedule.value,
         context_tokens=context_tokens,
         time_per_token_s=parse_time(time_per_token, "--time-per-token") / 1e9,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from offstage.host.decode_cost import read
 from offstage.host.geometry import KvGeometry
 from offstage.host.gpu import check_device
 from offstage.host.models import geometry
+from offstage.host.schedule import Schedule
 from offstage.host.selection import selector
 
 __all__ = [
@@ -50,6 +51,10 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace: Path | None = None
     seed: Annotated[int, within(0, 2**63 - 1)] = 1
     sessions: Annotated[int, within(1, 64)] = 4
+    active: Annotated[int, within(0, 64)] = 0
+    """Sessions that decode at once; others wait. 0: all may."""
+    schedule: Schedule = "least-loaded"
+    """Which of those that wait begins next: on one host all but `reuse` go by arrival."""
     context_tokens: Annotated[int, within(4_096, CONTEXT_TOKENS_MAX)] = CONTEXT_TOKENS_MAX
     shared_prefix_tokens: int | None = None
     """None: a quarter of the context."""

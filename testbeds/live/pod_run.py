@@ -102,6 +102,8 @@ class PodResult(msgspec.Struct, kw_only=True):
     token_ms_max: float
     """The longest that a token took, all that a dead member cost included."""
     tokens: int
+    passed_over: int
+    """How often a session that came earlier was, for one that shares more with those that ran."""
     wall_s: float
 
 
@@ -214,7 +216,8 @@ def _check_limits(
     """The daemons would refuse these too, but after minutes of prefill."""
     tokens, plan = options.geometry.block_tokens, workload.plan
     longest = max(-(-(one.context_tokens + one.decode_steps) // tokens) for one in plan.sessions)
-    needed = min(len(plan.sessions), plan.sessions_max) * -(-longest // max(chunks, 1))
+    at_once = options.active or plan.sessions_max
+    needed = min(len(plan.sessions), at_once) * -(-longest // max(chunks, 1))
     for one in members:
         limits = one.control.limits
         if not 1 <= chunks <= limits.session_chunk_max:
@@ -312,7 +315,7 @@ def _result(
         stall_ms_p50=float(np.quantile(stall_ms, 0.5)),
         stall_ms_p99=float(np.quantile(stall_ms, 0.99)),
         token_ms_max=float(record.token_ms().max()),
-        tokens=len(record.tokens), wall_s=record.wall_s,
+        tokens=len(record.tokens), passed_over=record.passed_over, wall_s=record.wall_s,
     )  # fmt: skip
 
 

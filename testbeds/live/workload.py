@@ -15,6 +15,7 @@ from offstage.host.gpu.selector import selectors_of
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import MissingWriter, compute_context
 from offstage.host.record import AgentRecord
+from offstage.host.schedule import Rule
 from offstage.host.session import Context
 from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.synthetic_kv import SyntheticKv
@@ -225,8 +226,9 @@ def decode(
     pool = HbmPool(options.geometry, options.pool_blocks, options.arrays(), landing_rows,
                    options.pool_layer_blocks)  # fmt: skip
     decoder = Decoder(fabric, pool, workload.synthetic_kv, rule, options.kernel, observe=observe)
-    agent = Agent(control, decoder, options.time_per_token_s, workload.plan.sessions_max, ahead,
-                  lead_s)  # fmt: skip
+    agent = Agent(control, decoder, options.time_per_token_s,
+                  options.active or workload.plan.sessions_max, ahead, lead_s,
+                  Rule(kind=options.schedule))  # fmt: skip
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s, guesses)
     fabric.register(pool.memory.landing)
     try:

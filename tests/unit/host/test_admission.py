@@ -1,0 +1,45 @@
+"""Does an agent take first what shares with what decodes, in time, and refuse what is too much?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from offstage.host.admission import Admission
+from offstage.host.schedule import Rule
+from offstage.host.session import Context
+
+
+@dataclass
+class Asked:
+    number: int
+    start_s: float
+    context: Context
+
+
+def asked(number: int, start_s: float, *identities: int) -> Asked:
+    return Asked(number, start_s, Context(list(identities), np.zeros((1, 0), np.uint64), []))
+
+
+def test_by_arrival_unless_reuse_is_asked_for() -> None:
+    """Of those that have come, the one that begins as a running session does is next; `number`
+    decides between equals, and one that has not come is never."""
+    for kind, order in (("least-loaded", [0, 1, 2, 3]), ("reuse", [1, 2, 0, 3])):
+        jobs = [asked(2, 0.5, 7, 8), asked(0, 0, 1, 2), asked(3, 9, 7), asked(1, 0, 7, 8, 9)]
+        queue = Admission(jobs, Rule(kind=kind))  # type: ignore[arg-type]
+        queue.arrive(1.0, 1)
+        running = [asked(9, 0, 7, 8, 9).context]
+        begun = [one.number for _ in range(3) if (one := queue.take(running)) is not None]
+        assert queue.take(running) is None and queue.next_s == 9
+        queue.arrive(9.0, 1)
+        last = queue.take(running)
+        assert last is not None and [*begun, last.number] == order
+        assert not queue and queue.refused == 0
+        assert queue.passed_over == (2 if kind == "reuse" else 0)
+
+
+def test_what_finds_no_place_to_wait_is_refused() -> None:
+    queue = Admission([asked(at, 0, at) for at in range(5)], Rule(), waiting_max=2)
+    queue.arrive(0.0, 1)
+    assert queue.refused == 2
+    assert [one.number for _ in range(3) if (one := queue.take([])) is not None] == [0, 1, 2]
+    assert not queue

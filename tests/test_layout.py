@@ -39,6 +39,7 @@ ROOMS = (
     ("lab.results",),
     ("lab.bounds",),
     ("lab.run",),
+    ("lab.pod",),
     ("bench", "report.page", "asic"),
     ("report.run",),
     ("report.lab",),

@@ -8,6 +8,7 @@ import typer
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+from offstage.testbeds.cli.lab_pod import pod, toml_value
 
 if TYPE_CHECKING:
     from offstage.testbeds.lab.results.summary import LabSummary, PointSummary
@@ -43,6 +44,7 @@ ClusterOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add `offstage lab`."""
+    lab.command("pod")(pod)
     app.add_typer(lab, name="lab")
 
 
@@ -160,7 +162,7 @@ def _planned(
     from offstage.testbeds.lab.spec.load import find
 
     chosen: dict[str, Any] = {
-        key: _value(text) for key, text in parse_settings(changes or []).items()
+        key: toml_value(text) for key, text in parse_settings(changes or []).items()
     }
     if seeds:
         chosen["seeds"] = seeds
@@ -185,16 +187,6 @@ def _compute(
         raise Interrupted(
             "interrupted", str(folder), "the same command goes on from there"
         ) from None
-
-
-def _value(text: str) -> Any:
-    """What TOML would make of a value, a bare word being text."""
-    import tomllib
-
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
-        return text
 
 
 HEADLINES = (

@@ -1,0 +1,108 @@
+"""`offstage lab pod`: pods of up to 256 daemons in virtual time."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offstage.bindings.errors import BadInput, Interrupted
+from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+
+if TYPE_CHECKING:
+    from offstage.testbeds.lab.pod.spec import PodSpec
+
+__all__ = ["pod", "toml_value"]
+
+
+def pod(
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC]", help="what to run, as a TOML file")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="as --set trace=FILE")
+    ] = None,
+    daemons: Annotated[
+        str, typer.Option("--daemons", metavar="N,...", help="as --set daemons=[N, ...]")
+    ] = "",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a key")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", help="in place of the spec's; may be repeated")
+    ] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option("--beside", metavar="RUN", help="a run of `pod run --out`; may be repeated"),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("pod-lab"),
+    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")] = 0,
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
+    ] = "",
+    form: FormatOption = Format.text,
+) -> None:
+    """Pods of 1 to 256 daemons over a request trace: how hits, load and recovery grow.
+
+    Writes summary.json, points.parquet and report.html to --out. Without SPEC and --trace it runs
+    on generated arrivals."""
+    from offstage.testbeds.lab.pod.spec import load_spec
+
+    if jobs < 0:
+        raise BadInput(f"--jobs = {jobs}", "lab pod", "give 1 or more, or 0 for one for each core")
+    chosen: dict[str, Any] = {
+        key: toml_value(text) for key, text in parse_settings(changes or []).items()
+    }
+    if trace is not None:
+        chosen["trace"] = str(trace)
+    if daemons:
+        chosen["daemons"] = toml_value(f"[{daemons}]")
+    if seed:
+        chosen["seeds"] = seed
+    _run(load_spec(spec, chosen), beside or [], out, jobs, cluster, form)
+
+
+def _run(
+    spec: "PodSpec", runs: list[Path], out: Path, jobs: int, cluster: str, form: Format
+) -> None:
+    import msgspec
+    from rich.console import Group
+
+    from offstage import __version__
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.pod.execute import compute, write_parquet
+    from offstage.testbeds.lab.pod.summary import PodSummary, beside, rows_of
+    from offstage.testbeds.lab.run.execute import default_jobs
+    from offstage.testbeds.report.lab.pod import pod_sentence, pod_table, write_pod_results
+
+    try:
+        with shown(1) as progress:
+            points = compute(spec, progress, jobs or default_jobs(), cluster)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted", "lab pod", "start the same command again") from None
+    rows = rows_of(points)
+    summary = PodSummary(
+        version=__version__, command=shlex.join(["offstage", *sys.argv[1:]]),
+        spec=msgspec.to_builtins(spec), points=points, rows=rows,
+        beside=[one for run in runs for one in beside(run, rows, spec.deadline_ns / 1e9)],
+    )  # fmt: skip
+    paths = write_pod_results(summary, out) | {"points": out / "points.parquet"}
+    write_parquet(points, paths["points"])
+    document = {
+        "sentence": pod_sentence(summary), "rows": msgspec.to_builtins(rows),
+        "beside": msgspec.to_builtins(summary.beside),
+        **{name: str(path) for name, path in paths.items()},
+    }  # fmt: skip
+    emit(document, form, Group(pod_table(summary), "", pod_sentence(summary), "",
+                               *map(str, paths.values())))  # fmt: skip
+
+
+def toml_value(text: str) -> Any:
+    """What TOML would make of a value, a bare word being text."""
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return text

@@ -1,0 +1,1 @@
+"""Pods of many daemons in virtual time: hit rate, load and recovery as they grow."""

@@ -1,0 +1,98 @@
+"""Copies of hot segments in virtual time: the rule of `dpu.pod.heat`, all hosts taken together.
+
+Owns the heat of segments and daemons and who has a copy. Live, a segment's home learns of demands
+from the hosts, in time; here it knows at once, and a copy is there when it is decided. Demands are
+the daemons' own blocks, of one layer each, so that the rule's bound means the same as live.
+"""
+
+from dataclasses import dataclass, field
+
+from offstage.dpu.pod.heat import (
+    COLD,
+    CopyRule,
+    Heat,
+    copies_wanted,
+    hot_rate,
+    is_quiet,
+    is_spent,
+    less_loaded,
+    next_place,
+    rate,
+    warmed,
+)
+
+__all__ = ["Copies"]
+
+LOOK_NS = 1_000_000_000
+"""Between two looks at what the mean load of a daemon is."""
+DRAWS = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+
+
+@dataclass
+class _Kept:
+    heat: Heat = COLD
+    at: list[int] = field(default_factory=list)
+    quiet_since_ns: int = 0
+
+
+class Copies:
+    """Of one pod. `made`, and `held` now."""
+
+    def __init__(self, rule: CopyRule, names: list[str], seed: int) -> None:
+        self.rule, self._names = rule, names
+        self._index = {name: at for at, name in enumerate(names)}
+        self._kept: dict[int, _Kept] = {}
+        self._loads = [COLD] * len(names)
+        self._hot_per_s = float(rule.hot_blocks_per_s)
+        self._looked_ns = 0
+        self._draw = seed & MASK
+        self.made = 0
+
+    @property
+    def held(self) -> int:
+        """Copies beside their homes."""
+        return sum(len(one.at) for one in self._kept.values())
+
+    def place(self, segment: int, home: int, usable: list[bool], busy_ns: list[int]) -> int:
+        """Who is asked for the segment: the less busy of two drawn among all that have it."""
+        kept = self._kept.get(segment)
+        if kept is None or not kept.at:
+            return home
+        self._draw = (self._draw + DRAWS) & MASK
+        places = [one for one in (home, *kept.at) if usable[one]] or [home]
+        return less_loaded(places, busy_ns, self._draw >> 20)
+
+    def demanded(self, member: int, demands: int, now_ns: int) -> None:
+        """A daemon served so many."""
+        self._loads[member] = warmed(self._loads[member], demands, now_ns)
+        if now_ns - self._looked_ns >= LOOK_NS:
+            self._looked_ns = now_ns
+            self._hot_per_s = hot_rate([rate(one, now_ns) for one in self._loads], self.rule)
+
+    def warm(
+        self, segment: int, demands: int, home: int, ranking: list[int], usable: list[bool],
+        now_ns: int,
+    ) -> int | None:  # fmt: skip
+        """A segment was demanded; who gets a copy of it now, if anybody does. One that was too many
+        for long goes."""
+        kept = self._kept.setdefault(segment, _Kept())
+        kept.heat = warmed(kept.heat, demands, now_ns)
+        per_s, rule = rate(kept.heat, now_ns), self.rule
+        if copies_wanted(per_s, self._hot_per_s, rule.copies_max) > len(kept.at):
+            kept.quiet_since_ns = 0
+            names = [self._names[one] for one in ranking if usable[one]]
+            taken = [self._names[one] for one in (home, *kept.at)]
+            name = next_place(names, taken)
+            if name:
+                self.made += 1
+                kept.at.append(self._index[name])
+                return kept.at[-1]
+        elif kept.at and is_quiet(per_s, len(kept.at), self._hot_per_s, rule.copies_max):
+            kept.quiet_since_ns = kept.quiet_since_ns or now_ns
+            if is_spent(kept.quiet_since_ns, now_ns, rule.cool_s * 10**9):
+                kept.at.pop()
+                kept.quiet_since_ns = now_ns
+        else:
+            kept.quiet_since_ns = 0
+        return None

@@ -1,0 +1,136 @@
+"""What is said of a point: hits, first tokens, load, and what a fault cost against no fault.
+
+Definitions. Hit rate: tokens of a request's unbroken prefix that stood in the host's pool or in the
+pod, over all input tokens of requests that were not refused. Load: bytes that each daemon sent;
+its coefficient of variation, and its maximum over its mean. A fault is compared with the same
+requests, schedule and seed without it: *lost* are prefix tokens that were hit there and are not
+here, of requests that came after the fault, a gain elsewhere taken off. A run is *back* after the
+last window whose hits are below a share of those without the fault: 95 %, or 95 % less the faulty
+daemon's share of the pod. Provenance of all: modelled.
+"""
+
+import math
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.testbeds.lab.pod.run import Ran
+from offstage.testbeds.lab.pod.spec import PodSpec, Point
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
+
+__all__ = ["BACK_SHARE", "Loss", "PodPoint", "figures_of"]
+
+BACK_SHARE = 0.95
+"""Of the hits without a fault: then they are back."""
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fault cost."""
+
+    tokens: int
+    """Prefix tokens hit without it and not with it."""
+    share: float
+    """Of all prefix tokens that were hit after that time without it."""
+    lowest: float
+    """Hits of the worst window, over those without the fault."""
+    back_s: float | None
+    """None: not within the run."""
+    back_less_s: float | None
+    """Less the faulty daemon's share."""
+
+
+class PodPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One point; rates are shares, times are in ms unless the name says otherwise."""
+
+    daemons: int
+    schedule: str
+    fault: str
+    seed: int
+    requests: int
+    refused: int
+    hit: float
+    pool_hit: float
+    """The part of it that stood in the host's own HBM pool."""
+    first_ms_p50: float
+    first_ms_p99: float
+    load_cv: float
+    load_max: float
+    """Of the most loaded daemon, over the mean."""
+    segments: int
+    segments_cv: float
+    """Of how many segments each daemon is the home of, and what chance alone gives: as many thrown
+    into daemons of equal weight, sqrt((N - 1) / segments)."""
+    segments_cv_expected: float
+    read_bytes: int
+    put_bytes: int
+    filled_bytes: int
+    filled_share: float
+    """Bytes copied to a new home over bytes of the pod that were asked for after the fault."""
+    copies: int
+    """Of segments, beside their homes, at the end."""
+    copied_bytes: int
+    deadlines: int
+    passed_max: int
+    """How often the request that was passed over most was."""
+    loss: Loss | None = None
+
+
+def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> PodPoint:
+    """The figures of a run; `without`: the same one without the fault."""
+    rows = ran.rows[~ran.rows["refused"]]
+    tokens = max(1, int(rows["input_tokens"].sum()))
+    pooled, tiered = int(rows["pool_tokens"].sum()), int(rows["tier_tokens"].sum())
+    first_ms = (rows["first_ns"] - rows["arrival_ns"]) / 1e6
+    present = ran.segments > 0 if point.fault == "join" else np.ones(point.daemons, bool)
+    homed = ran.segments[present]
+    later = rows["arrival_ns"] >= ran.fault_ns
+    asked = int(rows["tier_tokens"][later].sum()) // TRACE_BLOCK_TOKENS * spec.block_bytes
+    return PodPoint(
+        daemons=point.daemons, schedule=point.schedule, fault=point.fault, seed=point.seed,
+        requests=len(ran.rows), refused=int(ran.rows["refused"].sum()),
+        hit=(pooled + tiered) / tokens, pool_hit=pooled / tokens,
+        first_ms_p50=_quantile(first_ms, 0.5), first_ms_p99=_quantile(first_ms, 0.99),
+        load_cv=_cv(ran.read), load_max=float(ran.read.max() / max(1.0, ran.read.mean())),
+        segments=int(homed.sum()), segments_cv=_cv(homed),
+        segments_cv_expected=math.sqrt((len(homed) - 1) / max(1, int(homed.sum()))),
+        read_bytes=int(ran.read.sum()), put_bytes=int(ran.put.sum()),
+        filled_bytes=int(ran.filled.sum()), filled_share=int(ran.filled.sum()) / max(1, asked),
+        copies=ran.copies, copied_bytes=int(ran.copied.sum()), deadlines=ran.deadlines,
+        passed_max=int(ran.rows["passed"].max(initial=0)),
+        loss=None if without is None else _loss(spec, point, ran, without),
+    )  # fmt: skip
+
+
+def _loss(spec: PodSpec, point: Point, ran: Ran, without: Ran) -> Loss:
+    """Request by request: both runs have the same ones in the same order."""
+    hits, before = (one.rows["pool_tokens"] + one.rows["tier_tokens"] for one in (ran, without))
+    after_ns = without.rows["arrival_ns"] - without.fault_ns
+    later = after_ns >= 0
+    window = after_ns[later] // spec.window_ns
+    count = int(window.max(initial=-1)) + 1
+    now, then = (np.bincount(window, one[later], count) for one in (hits, before))
+    ratio = np.divide(now, then, out=np.ones(count), where=then > 0)
+    lost = int(before[later].sum() - hits[later].sum())
+    return Loss(
+        tokens=lost, share=lost / max(1, int(before[later].sum())),
+        lowest=float(ratio.min(initial=1.0)),
+        back_s=_back_s(ratio, BACK_SHARE, spec.window_ns),
+        back_less_s=_back_s(ratio, BACK_SHARE * (1 - 1 / point.daemons), spec.window_ns),
+    )  # fmt: skip
+
+
+def _back_s(ratio: NDArray[np.float64], wanted: float, window_ns: int) -> float | None:
+    """Seconds from the fault to the end of the last window below `wanted`."""
+    below = np.flatnonzero(ratio < wanted)
+    if len(below) and below[-1] == len(ratio) - 1:
+        return None
+    return float((below[-1] + 1) * window_ns / 1e9) if len(below) else 0.0
+
+
+def _cv(values: NDArray[np.int64]) -> float:
+    return float(values.std() / values.mean()) if values.any() else 0.0
+
+
+def _quantile(values: NDArray[np.float64], share: float) -> float:
+    return float(np.quantile(values, share)) if len(values) else 0.0

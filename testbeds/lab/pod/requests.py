@@ -1,0 +1,131 @@
+"""The requests of a run: of a trace, or generated; in blocks of 512 tokens, numbered from 0.
+
+A block's number stands for all tokens up to its end, so two requests share what they share from the
+front. Times are integers of ns. The same spec and seed give the same requests.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.testbeds.lab.pod.spec import PodSpec
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
+
+__all__ = ["Requests", "requests_of"]
+
+I64 = NDArray[np.int64]
+SPREAD = 0.1
+"""Tenants that are added begin within this share of the trace's time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """Requests in order of arrival; request r has blocks `offsets[r]` to `offsets[r + 1]`."""
+
+    arrival_ns: I64
+    input_tokens: I64
+    output_tokens: I64
+    session: I64
+    """-1 where it has none."""
+    offsets: I64
+    blocks: NDArray[np.uint32]
+    block_count: int
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+    def of(self, index: int) -> NDArray[np.uint32]:
+        """The blocks of one request, from the front."""
+        return self.blocks[self.offsets[index] : self.offsets[index + 1]]
+
+
+def requests_of(spec: PodSpec, tenants: int, seed: int) -> Requests:
+    """Those of one pod: `tenants` times the trace, each with blocks of its own."""
+    one = _traced(spec.trace, spec.requests) if spec.trace else _generated(spec, seed)
+    one = _scaled(one, spec.rate)
+    return one if tenants == 1 else _repeated(one, tenants, seed)
+
+
+@lru_cache(maxsize=1)
+def _traced(path: str, count: int) -> Requests:
+    """BadInput for a file that is no trace, or without blocks or requests."""
+    trace = open_trace([Path(path)], limit=count)
+    trace.need_blocks("a pod")
+    numbers: dict[int, int] = {}
+    blocks: list[int] = []
+    sizes = []
+    for request in requests_in_blocks(trace):
+        blocks += [numbers.setdefault(one, len(numbers)) for one in request.block_ids]
+        sizes.append(len(request.block_ids))
+    return Requests(
+        arrival_ns=np.round((trace.arrival_s - trace.arrival_s[:1].sum()) * 1e9).astype(np.int64),
+        input_tokens=trace.input_tokens, output_tokens=trace.output_tokens,
+        session=trace.session, offsets=np.r_[0, np.cumsum(sizes)].astype(np.int64),
+        blocks=np.array(blocks, np.uint32), block_count=len(numbers),
+    )  # fmt: skip
+
+
+def _generated(spec: PodSpec, seed: int) -> Requests:
+    """Sessions that come as a Poisson process and begin with one of a few prompts, the n-th asked
+    for in proportion to 1 / n; each turn asks for all tokens before it and adds its own, after a
+    gap that is exponential. A stand-in for sharing, of no service."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    begin_s = np.cumsum(rng.exponential(1 / spec.arrivals_per_s, spec.sessions))
+    shares = 1 / np.arange(1, spec.prompts + 1)
+    prompt = rng.choice(spec.prompts, spec.sessions, p=shares / shares.sum())
+    gaps_s = rng.exponential(spec.gap_ns / 1e9, (spec.sessions, spec.turns))
+    gaps_s[:, 0] = 0
+    arrival_s = (begin_s[:, None] + np.cumsum(gaps_s, axis=1)).ravel()
+    tokens = spec.prompt_tokens + spec.turn_tokens * np.arange(1, spec.turns + 1)
+    shared = spec.prompt_tokens // TRACE_BLOCK_TOKENS
+    own = -(-int(tokens[-1]) // TRACE_BLOCK_TOKENS) - shared
+    # Numbered: the blocks of all prompts, then those of each session.
+    chains = np.concatenate([
+        prompt[:, None] * shared + np.arange(shared),
+        spec.prompts * shared + np.arange(spec.sessions)[:, None] * own + np.arange(own),
+    ], axis=1).astype(np.uint32)  # fmt: skip
+    order = np.argsort(arrival_s, kind="stable")
+    session, turn = order // spec.turns, order % spec.turns
+    counts = -(-tokens[turn] // TRACE_BLOCK_TOKENS)
+    return Requests(
+        arrival_ns=np.round(arrival_s[order] * 1e9).astype(np.int64),
+        input_tokens=tokens[turn].astype(np.int64), output_tokens=np.full(len(order), 250),
+        session=session, offsets=np.r_[0, np.cumsum(counts)],
+        blocks=np.concatenate([chains[s, :c] for s, c in zip(session, counts, strict=True)]),
+        block_count=spec.prompts * shared + spec.sessions * own,
+    )  # fmt: skip
+
+
+def _scaled(one: Requests, rate: float) -> Requests:
+    arrival_ns = np.round(one.arrival_ns / rate).astype(np.int64)
+    return Requests(arrival_ns, one.input_tokens, one.output_tokens, one.session, one.offsets,
+                    one.blocks, one.block_count)  # fmt: skip
+
+
+def _repeated(one: Requests, tenants: int, seed: int) -> Requests:
+    """So many tenants with the same requests at other times, and nothing in common."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    span_ns = int(one.arrival_ns[-1])
+    later_ns = np.r_[0, rng.integers(0, max(1, round(SPREAD * span_ns)), tenants - 1)]
+    sessions = int(one.session.max(initial=-1)) + 1
+    tenant = np.repeat(np.arange(tenants), len(one))
+    request = np.tile(np.arange(len(one)), tenants)
+    arrival_ns = one.arrival_ns[request] + later_ns[tenant]
+    order = np.argsort(arrival_ns, kind="stable")
+    tenant, request = tenant[order], request[order]
+    session = one.session[request]
+    counts = np.diff(one.offsets)[request]
+    blocks = np.concatenate([
+        one.of(r) + np.uint32(t * one.block_count)
+        for r, t in zip(request.tolist(), tenant.tolist(), strict=True)
+    ])  # fmt: skip
+    return Requests(
+        arrival_ns[order], one.input_tokens[request], one.output_tokens[request],
+        np.where(session >= 0, session + tenant * sessions, -1),
+        np.r_[0, np.cumsum(counts)].astype(np.int64), blocks, one.block_count * tenants,
+    )  # fmt: skip

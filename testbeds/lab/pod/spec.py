@@ -1,0 +1,226 @@
+"""What a run of `offstage lab pod` asks: pods, load, hosts, faults, and how long things take.
+
+Pure data. A key that is not known, a number out of bounds, or two that contradict each other is a
+`BadInput`. Without a file everything has a value, so that the command alone shows something.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import (
+    Rate,
+    Settings,
+    Size,
+    Time,
+    about,
+    convert,
+    declared,
+    read_toml,
+    within,
+)
+from offstage.bindings.storage import preset
+from offstage.dpu.pod.heat import CopyRule
+from offstage.dpu.pod.map import MEMBERS_MAX
+from offstage.host.models import geometry
+from offstage.host.schedule import Schedule
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
+
+__all__ = ["FAULTS", "Fault", "PodSpec", "Point", "load_spec", "points"]
+
+Fault = Literal["none", "death", "return", "join", "drain", "slow"]
+FAULTS: tuple[Fault, ...] = ("none", "death", "return", "join", "drain", "slow")
+POINTS_MAX = 4096
+PS_PER_NS = 1000
+
+
+class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every key of a spec; sizes, rates and times are written with their unit."""
+
+    # The pods, and what is done to them.
+    daemons: Annotated[tuple[int, ...], about("how many daemons each pod has")] = (
+        4, 8, 16, 32, 64, 128, 256,
+    )  # fmt: skip
+    faults: Annotated[tuple[Fault, ...], about("what happens to one daemon")] = ("none", "death")
+    fault_at: Annotated[float, within(0, 1, "when, as a share of the arrivals' time")] = 0.5
+    gone_ns: Annotated[Time, about("until a dead daemon returns")] = 30_000_000_000
+    slow: Annotated[int, within(1, 1000, "times less bandwidth of a slow daemon")] = 8
+    lease_ns: Annotated[Time, about("until the map knows of a death")] = 5_500_000_000
+    deadline_ns: Annotated[Time, about("what a fetch waits for one daemon")] = 1_000_000_000
+    fill: Annotated[bool, about("what a former home has is copied to the new one on hit")] = True
+    segment_tokens: Annotated[int, within(512, 65_536, "tokens of a segment")] = 4096
+    first_segment_tokens: Annotated[
+        int, within(0, 65_536, "of the first, from which they double; 0: all are equal, as live")
+    ] = 0
+    copies: Annotated[CopyRule, about("of hot segments, as `[copies]` of a pod's map")] = CopyRule()
+
+    # A daemon.
+    store_bytes: Annotated[Size, about("KV on its drives")] = 8 << 40
+    arena_bytes: Annotated[Size, about("of it in its memory")] = 64 << 30
+    store_of: Annotated[
+        Literal["daemon", "pod"], about("whose size that is: each daemon's, or all of the pod's")
+    ] = "daemon"
+    drive: Annotated[str, about("a preset of the NVMe model")] = "gen5-tlc"
+    drives: Annotated[int, within(1, 1024, "of each daemon")] = 4
+    link_bytes_per_s: Annotated[Rate, about("of a daemon, and of a host")] = 50_000_000_000
+
+    # The requests.
+    trace: Annotated[str, about("a trace of requests; none: generated")] = ""
+    requests: Annotated[int, within(1, 1 << 24, "at most so many of it")] = 4000
+    rate: Annotated[float, within(0, 1_000_000, "arrivals, times as fast as recorded")] = 1.0
+    grow: Annotated[
+        Literal["tier", "all"], about("tier: the same load on all pods; all: tenants and hosts too")
+    ] = "tier"
+    sessions: Annotated[int, within(1, 1 << 20, "generated")] = 1000
+    turns: Annotated[int, within(1, 1000, "of a generated session")] = 4
+    turn_tokens: Annotated[int, within(1, 1 << 20, "that each turn adds")] = 3000
+    prompts: Annotated[int, within(1, 1 << 20, "that generated sessions begin with")] = 16
+    prompt_tokens: Annotated[int, within(0, 1 << 20, "of each of them")] = 6144
+    arrivals_per_s: Annotated[float, within(0, 1_000_000, "of generated sessions")] = 2.0
+    gap_ns: Annotated[Time, about("mean time between turns of a generated session")] = (
+        60_000_000_000
+    )
+
+    # The hosts.
+    hosts: Annotated[int, within(1, 1024, "that take requests")] = 8
+    model: Annotated[str, about("whose KV it is")] = "llama-3-70b"
+    prefill_tokens_per_s: Annotated[int, within(1, 1 << 40, "of one host")] = 20_000
+    time_per_token_ns: Annotated[Time, about("of decoding")] = 40_000_000
+    pool_bytes: Annotated[Size, about("KV that a host keeps in HBM")] = 128 << 30
+    active: Annotated[int, within(1, 1 << 16, "requests at once on a host")] = 32
+    waiting: Annotated[int, within(1, 1 << 20, "requests that may wait; more are refused")] = 1024
+    schedules: Annotated[tuple[Schedule, ...], about("which host takes a request")] = (
+        "least-loaded",
+    )
+    weight: Annotated[float, within(0, 1000, "of a matched prefix against load")] = 1.0
+    patience: Annotated[int, within(0, 1 << 20, "how often a request may be passed over")] = 16
+
+    seeds: Annotated[tuple[int, ...], about("of names, arrivals and who fails")] = (1,)
+    window_ns: Annotated[Time, about("over which hits are compared after a fault")] = (
+        10_000_000_000
+    )
+
+    @property
+    def segment_blocks(self) -> int:
+        """Blocks of 512 tokens in a segment."""
+        return self.segment_tokens // TRACE_BLOCK_TOKENS
+
+    @property
+    def first_segment_blocks(self) -> int:
+        """Of the first segment."""
+        return self.first_segment_tokens // TRACE_BLOCK_TOKENS or self.segment_blocks
+
+    @property
+    def block_bytes(self) -> int:
+        """KV of 512 tokens over all layers."""
+        return _token_bytes(self.model) * TRACE_BLOCK_TOKENS
+
+    @property
+    def chunk_demands(self) -> int:
+        """Blocks of a daemon, each of one layer, in 512 tokens of KV."""
+        shape = geometry(self.model)
+        return max(1, shape.layer_count * TRACE_BLOCK_TOKENS // shape.block_tokens)
+
+    @property
+    def drive_bytes_per_s(self) -> int:
+        """Large reads of all drives of a daemon, as published for the preset."""
+        return self.drives * _cited(self.drive)["read_bytes_per_s"]
+
+    @property
+    def read_latency_ns(self) -> int:
+        """Of a first read, as published for the preset."""
+        return _cited(self.drive)["read_latency_ps"] // PS_PER_NS
+
+    def blocks(self, size_bytes: int, parts: int = 1) -> int:
+        """Whole blocks of 512 tokens that each of so many parts has room for."""
+        return size_bytes // parts // self.block_bytes
+
+    def check(self, where: str) -> None:
+        """BadInput for what contradicts itself."""
+        geometry(self.model), preset(self.drive)
+        for name in ("daemons", "faults", "schedules", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise BadInput(f"{name} is empty or names one twice", where, "name each once")
+        least = 2 if set(self.faults) - {"none", "slow"} else 1
+        if not least <= min(self.daemons) <= max(self.daemons) <= MEMBERS_MAX:
+            raise BadInput(
+                f"daemons = {list(self.daemons)}", where,
+                f"give {least} to {MEMBERS_MAX}; 2 at least where one goes or comes",
+            )  # fmt: skip
+        if min(self.seeds) < 0 or max(self.seeds) >= 1 << 62:
+            raise BadInput(f"seeds = {list(self.seeds)}", where, "give 0 to 2^62")
+        for name in ("segment_tokens", "first_segment_tokens"):
+            if getattr(self, name) % TRACE_BLOCK_TOKENS:
+                raise BadInput(f"{name} = {getattr(self, name)}", where,
+                               f"give a multiple of {TRACE_BLOCK_TOKENS}")  # fmt: skip
+        if self.first_segment_tokens > self.segment_tokens:
+            raise BadInput("the first segment is longer than segments are", where,
+                           "lower first_segment_tokens, or give 0")  # fmt: skip
+        for name in ("rate", "arrivals_per_s"):
+            if not 0 < getattr(self, name):
+                raise BadInput(f"{name} = {getattr(self, name):g}", where, "give more than 0")
+        for name in ("link", "window"):
+            field = "link_bytes_per_s" if name == "link" else "window_ns"
+            if getattr(self, field) < 1:
+                raise BadInput(f"{name} = 0", where, "give more than 0")
+        if self.faults[0] != "none" and "none" not in self.faults:
+            raise BadInput("a fault is compared with a run without", where,
+                           'put "none" among the faults')  # fmt: skip
+        if len(points(self)) > POINTS_MAX:
+            raise BadInput(f"{len(points(self))} points", where, f"ask for {POINTS_MAX} at most")
+
+
+@lru_cache
+def _token_bytes(model: str) -> int:
+    return geometry(model).bytes_per_token()
+
+
+@lru_cache
+def _cited(drive: str) -> dict[str, int]:
+    return preset(drive).cited
+
+
+def load_spec(path: Path | None, changes: Mapping[str, Any]) -> PodSpec:
+    """The spec of a file, or the default one, with changes made to it."""
+    where = "lab pod" if path is None else str(path)
+    raw: dict[str, Any] = {} if path is None else read_toml(path, "give a spec's TOML file")
+    for key, value in changes.items():
+        table, _, name = key.rpartition(".")
+        inner = raw.setdefault(table, {}) if table else raw
+        if not isinstance(inner, dict):
+            raise BadInput(f"{table} is no table", where, f"leave {key} out")
+        inner[name] = value
+    for key, option in declared(PodSpec).items():
+        if option.unit is not None and key in raw:
+            raw[key] = int(option.unit.parse(raw[key], f"{where} {key}"))
+    spec = convert(raw, PodSpec, where)
+    spec.check(where)
+    return spec
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """One run in virtual time."""
+
+    daemons: int
+    schedule: Schedule
+    fault: Fault
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """As errors name it."""
+        return f"{self.daemons} daemons, {self.schedule}, {self.fault}, seed {self.seed}"
+
+
+def points(spec: PodSpec) -> list[Point]:
+    """All that are run, in the order of the results."""
+    return [
+        Point(daemons, schedule, fault, seed)
+        for daemons in spec.daemons for schedule in spec.schedules
+        for fault in spec.faults for seed in spec.seeds
+    ]  # fmt: skip

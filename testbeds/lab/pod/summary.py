@@ -1,0 +1,148 @@
+"""A run of `offstage lab pod` as a whole: what was asked, the points, and what a live pod measured.
+
+`Beside` holds figures of `offstage pod run --out` (`pod.json`) with those of the laboratory for as
+many daemons. Only what both define alike is put side by side; of the rest it is said why not.
+"""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.lab.pod.figures import PodPoint
+
+__all__ = ["AVERAGED", "Beside", "PodSummary", "Row", "beside", "rows_of"]
+
+POD_JSON = "pod.json"
+LIVE_BYTES_MAX = 64 << 20
+MEND = "name the folder that `offstage pod run --out` wrote"
+AVERAGED = (
+    "hit", "pool_hit", "first_ms_p50", "first_ms_p99", "load_cv", "load_max", "filled_share",
+    "segments_cv", "segments_cv_expected",
+)  # fmt: skip
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """The seeds of one pod, schedule and fault: means, and for some the lowest and highest."""
+
+    daemons: int
+    schedule: str
+    fault: str
+    seeds: int
+    refused: int
+    means: dict[str, float]
+    """Of `AVERAGED`, and of a fault `lost`, `lowest`, `back_s` and `back_less_s`."""
+    ranges: dict[str, tuple[float, float]]
+    not_back: int = 0
+    """Seeds whose hits did not come back within the run."""
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """One live figure beside the laboratory's."""
+
+    run: str
+    daemons: int
+    figure: str
+    live: float
+    lab: float | None
+    note: str
+
+
+class PodSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """summary.json of `offstage lab pod`."""
+
+    version: str
+    command: str
+    spec: dict[str, Any]
+    points: list[PodPoint]
+    rows: list[Row]
+    beside: list[Beside]
+    kind: str = "pod"
+    provenance: str = "modelled"
+
+
+def rows_of(points: Sequence[PodPoint]) -> list[Row]:
+    """A row for each pod, schedule and fault, in the order of the points."""
+    groups: dict[tuple[int, str, str], list[PodPoint]] = {}
+    for one in points:
+        groups.setdefault((one.daemons, one.schedule, one.fault), []).append(one)
+    rows = []
+    for (daemons, schedule, fault), own in groups.items():
+        values = {name: [getattr(one, name) for one in own] for name in AVERAGED}
+        losses = [one.loss for one in own if one.loss is not None]
+        back = [one.back_s for one in losses if one.back_s is not None]
+        less = [one.back_less_s for one in losses if one.back_less_s is not None]
+        values |= {"lost": [one.share for one in losses], "lowest": [one.lowest for one in losses],
+                   "back_s": back, "back_less_s": less}  # fmt: skip
+        rows.append(Row(
+            daemons=daemons, schedule=schedule, fault=fault, seeds=len(own),
+            refused=sum(one.refused for one in own),
+            means={name: statistics.fmean(given) for name, given in values.items() if given},
+            ranges={name: (min(given), max(given)) for name, given in values.items() if given},
+            not_back=len(losses) - len(back),
+        ))  # fmt: skip
+    return rows
+
+
+class _Member(msgspec.Struct):
+    weight: int
+    state: str
+    demands: int
+    fetch_ms_max: float
+
+
+class _Live(msgspec.Struct):
+    """What is read of `pod.json`."""
+
+    members: dict[str, _Member]
+    segment_tokens: int
+    load_cv: float
+    hit_rate: float
+    lost_rate: float
+
+
+def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]:
+    """The figures of a live pod beside those of the pod of the same size. BadInput: no such run, or
+    one of a size that was not asked for."""
+    live = _live(folder)
+    count = len(live.members)
+    own = [one for one in rows if one.daemons == count and one.fault == "none"]
+    if not own:
+        known = ", ".join(str(one) for one in sorted({row.daemons for row in rows}))
+        raise BadInput(f"a live pod of {count} daemons, and the run has pods of {known}",
+                       str(folder), f"add {count} to daemons")  # fmt: skip
+    loads = [one.demands / one.weight for one in live.members.values()]
+    mean = statistics.fmean(loads)
+    lost = [one for one in live.members.values() if one.state != "served"]
+    found = [
+        ("load_cv", live.load_cv, own[0].means["load_cv"],
+         "both: of what each daemon served; live has tens of segments, the laboratory thousands"),
+        ("load_max", max(loads) / mean if mean else 0.0, own[0].means["load_max"], "as above"),
+        ("hit", live.hit_rate, None, "live: demands of decode steps that were staged in time; the "
+         "laboratory's: prefix tokens that need no prefill. Not the same question"),
+        ("fetch_s_max", max(one.fetch_ms_max for one in live.members.values()) / 1e3,
+         deadline_s if lost else None,
+         "the laboratory charges the deadline, which bounds what a dead daemon costs live"),
+    ]  # fmt: skip
+    return [Beside(run=folder.name, daemons=count, figure=figure, live=value, lab=lab, note=note)
+            for figure, value, lab, note in found]  # fmt: skip
+
+
+def _live(folder: Path) -> _Live:
+    path = folder / POD_JSON if folder.is_dir() else folder
+    try:
+        if path.stat().st_size > LIVE_BYTES_MAX:
+            raise BadInput("is too large", str(path), MEND)
+        found = msgspec.json.decode(path.read_bytes(), type=_Live)
+    except FileNotFoundError:
+        raise BadInput("no such run", str(path), MEND) from None
+    except OSError as error:
+        raise BadInput(f"cannot be read ({error.strerror})", str(path), MEND) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"is none of a pod ({error})", str(path), MEND) from None
+    if not found.members:
+        raise BadInput("has no members", str(path), MEND)
+    return found

@@ -1,0 +1,301 @@
+"""The daemons of a pod in virtual time: who holds which blocks, and when what is read is there.
+
+Owns, of each daemon, a store and an arena (least recently used blocks of 512 tokens), the two
+queues that a read passes, drives and link, and what each host thinks of it. Placement is the
+pod's own (`dpu.pod`). Bandwidths are servers that are reserved as they are asked for, first come
+first served; a put takes no time, as in the rest of the laboratory. No clock: times are given.
+
+A prefix is as long as its first hole. Where a segment's home does not have a block, who was home
+before the map's last change is asked; what is found there is copied to the home (`fill`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from offstage.bindings.caches import NO_CACHE, Caches
+from offstage.dpu.pod.map import Member, PodMap, moved
+from offstage.dpu.pod.placement import ranked, segment_key
+from offstage.host.pod.joined import SUSPECT_NS
+from offstage.testbeds.lab.pod.copies import Copies
+from offstage.testbeds.lab.pod.requests import Requests
+from offstage.testbeds.lab.pod.spec import PodSpec, Point
+
+__all__ = ["Looked", "Tier", "segment_starts"]
+
+U32 = NDArray[np.uint32]
+Mask = NDArray[np.bool_]
+RANKS = 2
+"""Of a segment's members, beside those that get copies: one may be gone."""
+CHUNK = 4096
+
+
+@dataclass(eq=False)
+class Looked:
+    """What a host found of a request: the first `run` blocks, at `source` each."""
+
+    source: U32
+    home: U32
+    run: int
+    ready_ns: int
+    """When it knows: a daemon that does not answer costs the deadline."""
+
+
+class Tier:
+    """The pod of one point. Counters: bytes `read`, `put`, `filled` and
+    `copied` `[members]`."""
+
+    def __init__(self, spec: PodSpec, point: Point, requests: Requests, hosts: int) -> None:
+        self.spec = spec
+        self._count = point.daemons
+        members = tuple(Member(name=f"dpu{one:03}", endpoint=f"tcp://{one}")
+                        for one in range(self._count))  # fmt: skip
+        self.pod = PodMap(epoch=1, segment_tokens=spec.segment_tokens, member=members)
+        self.faulty = point.seed % self._count
+        longest = int(np.diff(requests.offsets).max(initial=1))
+        self._starts = segment_starts(spec.first_segment_blocks, spec.segment_blocks, longest)
+        self._widths = np.diff(self._starts, append=longest + spec.segment_blocks)
+        self._segment, names = _segments(requests, self._starts, point.seed)
+        self._ranks = _ranks(members, names, RANKS + spec.copies.copies_max)
+        self.copies = Copies(spec.copies, [one.name for one in members], point.seed)
+        self._chunk_demands = spec.chunk_demands
+        room = spec.blocks(spec.store_bytes, self._count if spec.store_of == "pod" else 1)
+        arena = min(room, spec.blocks(spec.arena_bytes))
+        self._caches = Caches([room] * self._count + [arena] * self._count)
+        self._home = np.ones(self._count, np.bool_)
+        self._former = self._home.copy()
+        self.alive = self._home.copy()
+        self._suspect_ns = np.zeros((hosts, self._count), np.int64)
+        self._slower = np.ones(self._count, np.int64)
+        self._drive_ns, self._link_ns = [0] * self._count, [0] * self._count
+        self._host_ns = [0] * hosts
+        self.read = np.zeros(self._count, np.int64)
+        self.put = np.zeros(self._count, np.int64)
+        self.filled = np.zeros(self._count, np.int64)
+        self.copied = np.zeros(self._count, np.int64)
+        self.deadlines = 0
+
+    # What happens to a daemon, and to the map.
+
+    def absent(self) -> None:
+        """The faulty one is not there from the beginning: it joins later."""
+        self._home[self.faulty] = self._former[self.faulty] = False
+
+    def mapped(self, state: str) -> None:
+        """The map changes: the faulty member is `up`, `draining` or `gone` in it."""
+        name = self.pod.member[self.faulty].name
+        back = state == "up" and not self._home[self.faulty]
+        if not back:
+            self.pod = moved(self.pod, name, "draining" if state == "draining" else "gone")
+        self.pod = replace(self.pod, epoch=self.pod.epoch + 1)
+        self._former = self._home.copy()
+        self._home[self.faulty] = back
+
+    def die(self) -> None:
+        """It answers nobody, and what it had in memory is gone."""
+        self.alive[self.faulty] = False
+        self._caches.clear(self._count + self.faulty)
+
+    def rise(self) -> None:
+        """It is there again, with what its drives have."""
+        self.alive[self.faulty] = True
+        self._suspect_ns[:, self.faulty] = 0
+
+    def slow_down(self) -> None:
+        """Its drives and link have less bandwidth."""
+        self._slower[self.faulty] = self.spec.slow
+
+    # What a host asks.
+
+    def look(self, host: int, blocks: U32, first: int, now_ns: int) -> Looked:
+        """How much of the request's prefix the pod has beyond the `first` blocks, which the host
+        has, at this time."""
+        ranks = self._ranks_of(blocks)
+        ready_ns = now_ns
+        usable = self._suspect_ns[host] <= now_ns
+        home = _best(ranks, self._home & usable)
+        if not self.alive[home].all():
+            self._suspect(host, now_ns)
+            ready_ns += self.spec.deadline_ns
+            usable = self._suspect_ns[host] <= now_ns
+            home = _best(ranks, self._home & usable)
+        at = self._spread(home, len(blocks))
+        found = self._caches.find(at, blocks)
+        source = at
+        if self.copies.made:
+            copy = self._spread(self._places(host, blocks, home, now_ns), len(blocks))
+            there = self._caches.find(copy, blocks)
+            source = np.where(there, copy, at).astype(np.uint32)
+            found |= there
+        if not found.all() and (self._former != self._home).any():
+            former = self._spread(_best(ranks, self._former & usable & self.alive), len(blocks))
+            there = ~found & self._caches.find(former, blocks)
+            source = np.where(there, former, source).astype(np.uint32)
+            found |= there
+        found[:first] = True
+        run = len(found) if found.all() else int(np.argmin(found))
+        return Looked(source, at, run, ready_ns)
+
+    def fetch(self, host: int, looked: Looked, blocks: U32, first: int) -> int:
+        """Read blocks `first` to `run` of it; when all are at the host."""
+        if looked.run <= first:
+            return looked.ready_ns
+        source, wanted = looked.source[first : looked.run], blocks[first : looked.run]
+        staged = self._caches.find(source + np.uint32(self._count), wanted)
+        size = self.spec.block_bytes
+        sent = np.bincount(source, minlength=self._count) * size
+        read = np.bincount(source[~staged], minlength=self._count) * size
+        ends_ns = [self._reserve_host(host, int(sent.sum()), looked.ready_ns)]
+        for member in np.flatnonzero(sent).tolist():
+            ends_ns.append(self._reserve(member, int(sent[member]), int(read[member]),
+                                         looked.ready_ns))  # fmt: skip
+        self.read += sent
+        self._caches.use(source, wanted)
+        self._caches.use(source + np.uint32(self._count), wanted)
+        self._fill(looked.home[first : looked.run], source, wanted)
+        if self.spec.copies.copies_max:
+            self._warm(host, looked, blocks, first)
+        return max(ends_ns)
+
+    def keep(self, host: int, blocks: U32, first: int, now_ns: int) -> None:
+        """Put the blocks from `first` on, which the host has computed, at their homes."""
+        if first >= len(blocks):
+            return
+        home = _best(self._ranks_of(blocks), self._home & (self._suspect_ns[host] <= now_ns))
+        if not self.alive[home].all():  # what was sent there is lost
+            self._suspect(host, now_ns)
+        at = self._spread(home, len(blocks))[first:]
+        at = np.where(self.alive[at], at, NO_CACHE).astype(np.uint32)
+        there = self._caches.find(at, blocks[first:])
+        self._caches.use(at, blocks[first:])
+        self._caches.use(_arenas(at, self._count), blocks[first:])
+        fresh = at[~there & (at != NO_CACHE)]
+        self.put += np.bincount(fresh, minlength=self._count) * self.spec.block_bytes
+
+    def held(self) -> list[int]:
+        """Blocks in each daemon's store."""
+        return [self._caches.held(one) for one in range(self._count)]
+
+    def segment_counts(self) -> NDArray[np.int64]:
+        """How many of the requests' segments each daemon is the home of, now."""
+        return np.bincount(_best(self._ranks, self._home), minlength=self._count)
+
+    def _places(self, host: int, blocks: U32, home: U32, now_ns: int) -> U32:
+        """Which of those that have a segment is asked for it."""
+        usable = (self._home & (self._suspect_ns[host] <= now_ns) & self.alive).tolist()
+        segments = self._segment[blocks[self._begins(len(blocks))]].tolist()
+        busy_ns = [max(0, ns - now_ns) for ns in self._link_ns]
+        return np.array([self.copies.place(segment, at, usable, busy_ns)
+                         for segment, at in zip(segments, home.tolist(), strict=True)],
+                        np.uint32)  # fmt: skip
+
+    def _warm(self, host: int, looked: Looked, blocks: U32, first: int) -> None:
+        """Count the demands of what was read, and make the copies that they call for."""
+        now_ns = looked.ready_ns
+        for member, count in zip(*np.unique(looked.source[first : looked.run], return_counts=True),
+                                 strict=True):  # fmt: skip
+            self.copies.demanded(int(member), int(count) * self._chunk_demands, now_ns)
+        usable = (self._home & self.alive).tolist()
+        begins = self._begins(looked.run)
+        ends = begins + self._widths[: len(begins)]
+        for begin, end in zip(begins[ends > first].tolist(), ends[ends > first].tolist(),
+                              strict=True):  # fmt: skip
+            inside = slice(begin, min(end, looked.run))
+            segment = int(self._segment[blocks[begin]])
+            read = inside.stop - max(begin, first)
+            to = self.copies.warm(
+                segment, read * self._chunk_demands, int(looked.home[begin]),
+                self._ranks[segment].tolist(), usable, now_ns,
+            )  # fmt: skip
+            if to is not None:
+                at = np.full(inside.stop - begin, to, np.uint32)
+                self._caches.use(at, blocks[inside])
+                self._caches.use(at + np.uint32(self._count), blocks[inside])
+                self.copied[to] += len(at) * self.spec.block_bytes
+
+    def _fill(self, home: U32, source: U32, wanted: U32) -> None:
+        if not self.spec.fill or not (self._former != self._home).any():
+            return
+        moved_over = (home != source) & ~self._caches.find(home, wanted)
+        if moved_over.any():
+            self._caches.use(home[moved_over], wanted[moved_over])
+            copied = np.bincount(home[moved_over], minlength=self._count)
+            self.filled += copied * self.spec.block_bytes
+
+    def _reserve(self, member: int, sent: int, read: int, now_ns: int) -> int:
+        """Drives, then link; their ends in integers."""
+        slower, end_ns = int(self._slower[member]), now_ns
+        if read:
+            begin_ns = max(now_ns, self._drive_ns[member])
+            end_ns = begin_ns + read * slower * 10**9 // self.spec.drive_bytes_per_s
+            self._drive_ns[member] = end_ns
+            end_ns += self.spec.read_latency_ns
+        begin_ns = max(now_ns, self._link_ns[member])
+        link_ns = begin_ns + sent * slower * 10**9 // self.spec.link_bytes_per_s
+        self._link_ns[member] = link_ns
+        return max(end_ns, link_ns)
+
+    def _reserve_host(self, host: int, sent: int, now_ns: int) -> int:
+        end_ns = max(now_ns, self._host_ns[host]) + sent * 10**9 // self.spec.link_bytes_per_s
+        self._host_ns[host] = end_ns
+        return end_ns
+
+    def _suspect(self, host: int, now_ns: int) -> None:
+        self._suspect_ns[host, ~self.alive] = now_ns + self.spec.deadline_ns + SUSPECT_NS
+        self.deadlines += 1
+
+    def _ranks_of(self, blocks: U32) -> U32:
+        found: U32 = self._ranks[self._segment[blocks[self._begins(len(blocks))]]]
+        return found
+
+    def _begins(self, count: int) -> NDArray[np.int64]:
+        """Where the segments of so many blocks begin."""
+        begins: NDArray[np.int64] = self._starts[: np.searchsorted(self._starts, count)]
+        return begins
+
+    def _spread(self, members: U32, count: int) -> U32:
+        """The segments' members, for each block."""
+        return np.ascontiguousarray(np.repeat(members, self._widths[: len(members)])[:count])
+
+
+def _best(ranks: U32, mask: Mask) -> U32:
+    """The best member of each segment that the mask has, uint32 `[segments]`."""
+    chosen = mask[ranks].argmax(axis=1)
+    best: U32 = ranks[np.arange(len(ranks)), chosen]
+    return best
+
+
+def _arenas(at: U32, count: int) -> U32:
+    return np.where(at == NO_CACHE, NO_CACHE, at + np.uint32(count)).astype(np.uint32)
+
+
+def segment_starts(first: int, most: int, blocks: int) -> NDArray[np.int64]:
+    """Where segments begin in a prefix of so many blocks: the first has `first` of them, each next
+    one reaches twice as far until it would be longer than `most`."""
+    starts, end = [0], first
+    while end < blocks:
+        starts.append(end)
+        end += min(end, most)
+    return np.array(starts, np.int64)
+
+
+def _segments(
+    requests: Requests, starts: NDArray[np.int64], seed: int
+) -> tuple[NDArray[np.int32], list[bytes]]:
+    """The number of the segment that each first block names, -1 for others; and their names."""
+    inside = np.arange(len(requests.blocks)) - np.repeat(requests.offsets[:-1],
+                                                         np.diff(requests.offsets))  # fmt: skip
+    firsts = np.unique(requests.blocks[np.isin(inside, starts)])
+    number = np.full(requests.block_count, -1, np.int32)
+    number[firsts] = np.arange(len(firsts))
+    pod = seed.to_bytes(8, "little")
+    return number, [segment_key([one], pod) for one in firsts.tolist()]
+
+
+def _ranks(members: tuple[Member, ...], names: list[bytes], most: int) -> U32:
+    """The best members of each segment, uint32 `[segments, most or fewer]`."""
+    count = min(most, len(members))
+    found = [ranked(members, names[at : at + CHUNK], count) for at in range(0, len(names), CHUNK)]
+    return np.concatenate(found).astype(np.uint32)

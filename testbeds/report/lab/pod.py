@@ -1,0 +1,219 @@
+"""The page of `offstage lab pod`, and its table for a terminal: hits, load and recovery over N."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+
+from rich.table import Table
+
+from offstage.testbeds.lab.pod.summary import Beside, PodSummary, Row
+from offstage.testbeds.report.page.files import as_json, write_text
+from offstage.testbeds.report.page.markup import facts, figure, page, tile
+from offstage.testbeds.report.page.numbers import milliseconds, percent, seconds
+from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour
+from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import tag
+
+__all__ = ["pod_sentence", "pod_table", "write_pod_results"]
+
+COLOURS = ("set-pattern", "set-window", "set-shared", "set-1", "set-5", "set-2", "set-4", "set-3")
+COLUMNS = ("daemons", "schedule", "fault", "hit", "in pool", "first token", "p99", "load CV",
+           "max/mean", "refused", "lost", "worst window", "back", "back, less share")  # fmt: skip
+SHORT = {0: "N", 1: "schedule", 2: "fault", 3: "hit", 4: "pool", 5: "first", 6: "p99",
+         8: "max/mean", 9: "refused", 10: "lost", 13: "back"}  # fmt: skip
+"""The columns for a terminal, and what they are called there."""
+Line = tuple[str, list[tuple[int, float, str]]]
+
+
+def write_pod_results(summary: PodSummary, out: Path) -> dict[str, Path]:
+    """summary.json and report.html in `out`. RunFailed where the disk refuses."""
+    paths = {"summary": out / "summary.json", "report": out / "report.html"}
+    write_text(paths["summary"], as_json(summary))
+    write_text(paths["report"], render(summary))
+    return paths
+
+
+def pod_sentence(summary: PodSummary) -> str:
+    """The finding, from the smallest pod to the largest, of the first schedule."""
+    first = summary.rows[0].schedule
+    own = [one for one in summary.rows if one.schedule == first]
+    plain = [one for one in own if one.fault == "none"] or own
+    small, large = (pick(plain, key=lambda one: one.daemons) for pick in (min, max))
+    text = (f"From {small.daemons} to {large.daemons} daemons the hit rate goes from "
+            f"{percent(small.means['hit'])} to {percent(large.means['hit'])} and the most loaded "
+            f"daemon from {small.means['load_max']:.2f} to {large.means['load_max']:.2f} times "
+            "the mean")  # fmt: skip
+    deaths = [one for one in own if one.fault == "death"]
+    if deaths:
+        small, large = (pick(deaths, key=lambda one: one.daemons) for pick in (min, max))
+        text += (f"; a death costs {percent(small.means['lost'])} of the hits after it with "
+                 f"{small.daemons} daemons, {percent(large.means['lost'])} with {large.daemons}")
+    return text + "."
+
+
+def pod_table(summary: PodSummary) -> Table:
+    """All rows for a terminal; refused requests where there are some."""
+    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    refused = any(row.refused for row in summary.rows)
+    shown = [at for at in SHORT if COLUMNS[at] != "refused" or refused]
+    for at in shown:
+        found.add_column(SHORT[at], justify="left" if at in (1, 2) else "right", no_wrap=True)
+    for row in summary.rows:
+        cells = _cells(row)
+        found.add_row(*(cells[at] for at in shown))
+    return found
+
+
+def _cells(row: Row) -> list[str]:
+    means = row.means
+    lost = [percent(means["lost"]), percent(means["lowest"]), _back(row, "back_s"),
+            _back(row, "back_less_s")] if "lost" in means else ["–"] * 4  # fmt: skip
+    return [
+        str(row.daemons), row.schedule, row.fault, percent(means["hit"]),
+        percent(means["pool_hit"]), milliseconds(means["first_ms_p50"]),
+        milliseconds(means["first_ms_p99"]), f"{means['load_cv']:.3f}",
+        f"{means['load_max']:.2f}", str(row.refused), *lost,
+    ]  # fmt: skip
+
+
+def _back(row: Row, name: str) -> str:
+    """Mean seconds; of seeds that did not come back it is said how many they are."""
+    text = seconds(row.means[name]) if name in row.means else ""
+    return f"{text} (not {row.not_back} of {row.seeds})" if row.not_back else text
+
+
+def render(summary: PodSummary) -> str:
+    """The page as text."""
+    spec = summary.spec
+    load = Path(spec["trace"]).name if spec["trace"] else "generated arrivals"
+    sections = [*map(str, _figures(summary)), _table(summary.rows), *_beside(summary.beside)]
+    return page(
+        title="Offstage: pods in virtual time", sentence=pod_sentence(summary),
+        setup=f"{summary.points[0].requests:,} requests, {load}; KV of {spec['model']}; "
+        f"segments of {spec['segment_tokens']:,} tokens. Modelled: no daemon was run.",
+        tiles=_tiles(summary), sections=sections, foot=facts("What was asked", spec)
+        + tag("p", f"<code>{escape(summary.command)}</code>"), version=summary.version,
+        kind="pod report",
+    )  # fmt: skip
+
+
+def _tiles(summary: PodSummary) -> str:
+    large = max((one for one in summary.rows if one.fault == summary.rows[0].fault),
+                key=lambda one: one.daemons)  # fmt: skip
+    means, name = large.means, f"{large.daemons} daemons"
+    return tag("dl", "".join([
+        tile("hit rate", percent(means["hit"]), f"{name}; prefix tokens"),
+        tile("load", f"{means['load_max']:.2f}×", f"{name}; most loaded over mean"),
+        tile("first token", milliseconds(means["first_ms_p50"]), f"{name}; median"),
+        tile("points", str(len(summary.points)), "pods, schedules, faults, seeds"),
+    ]), class_="tiles")  # fmt: skip
+
+
+def _figures(summary: PodSummary) -> list[Figure]:
+    rows = summary.rows
+    plain = [one for one in rows if one.fault == "none"]
+    faults = [one for one in rows if "lost" in one.means]
+    found = [
+        Figure("hits", "Hit rate over daemons", [
+            _plot("hit rate", plain, "hit", "prefix tokens that need no prefill", share=True),
+            _plot("first token", plain, "first_ms_p50", "median time to the first token, ms"),
+        ], "Modelled. Tokens of a request's unbroken prefix in the host's own pool or in the pod, "
+           "over all input tokens. Whiskers: lowest and highest seed."),
+        Figure("load", "Load over daemons", [
+            _plot("load", plain, "load_max", "bytes sent by the most loaded, over the mean"),
+            _plot("segments", plain, "segments_cv", "variation of segments homed at a daemon",
+                  bound="segments_cv_expected"),
+        ], "Left: what was read. Right: where segments live; dashed is what chance alone gives, "
+           "the square root of (N - 1) over segments. What left has more than right is heat."),
+    ]  # fmt: skip
+    if faults:
+        found.append(Figure("faults", "What a fault costs", [
+            _plot("lost", faults, "lost", "hits lost, of those after it", share=True, by="fault"),
+            _plot("back", faults, "back_less_s", "seconds until hits are back", by="fault"),
+        ], "Against the same requests without the fault. Back: after the last window below 95 % of "
+           "the hits without it, less the daemon's share. What nobody asks for again does not "
+           "come back, so this time is the trace's as much as the pod's."))  # fmt: skip
+    return found
+
+
+def _lines(rows: Sequence[Row], key: str, by: str) -> list[Line]:
+    schedules = list(dict.fromkeys(one.schedule for one in rows))
+    named: Callable[[Row], str] = lambda one: ", ".join(  # noqa: E731
+        ([one.fault] if by == "fault" else []) + ([one.schedule] if len(schedules) > 1 or
+                                                  by != "fault" else []))  # fmt: skip
+    lines: dict[str, list[tuple[int, float, str]]] = {}
+    for one in rows:
+        if key in one.means:
+            low, high = one.ranges[key]
+            tip = f"{named(one)}, {one.daemons} daemons: {one.means[key]:.4g}"
+            tip += f" ({low:.4g} to {high:.4g})" if one.seeds > 1 else ""
+            lines.setdefault(named(one), []).append((one.daemons, one.means[key], tip))
+    return list(lines.items())
+
+
+def _plot(
+    name: str, rows: Sequence[Row], key: str, label: str, *, share: bool = False,
+    by: str = "schedule", bound: str = "",
+) -> Plot:  # fmt: skip
+    lines = _lines(rows, key, by)
+
+    def draw(drawn: Picture) -> None:
+        axes = drawn.axes()
+        for at, (line, points) in enumerate(lines):
+            tint = colour(COLOURS[at % len(COLOURS)])
+            axes.plot([x for x, _, _ in points], [y for _, y, _ in points], color=tint, label=line,
+                      linestyle=LINE_STYLES["modelled"])  # fmt: skip
+            for x, y, tip in points:
+                (dot,) = axes.plot([x], [y], "o", color=tint, markersize=5)
+                drawn.tip(dot, tip, spot="spot")
+        for one in rows if not drawn.paper else ():
+            if key in one.ranges and one.seeds > 1:
+                axes.plot([one.daemons] * 2, one.ranges[key], color=colour("muted"), linewidth=0.8)
+        if bound:
+            ends = sorted({one.daemons: one.means[bound] for one in rows}.items())
+            axes.plot([x for x, _ in ends], [y for _, y in ends], color=colour("muted"),
+                      linewidth=0.9, linestyle=(0, (4, 3)), label="chance")  # fmt: skip
+        axes.set_xscale("log", base=2)
+        counts = sorted({one.daemons for one in rows})
+        axes.set_xticks(counts, [str(one) for one in counts])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        if share:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
+        axes.set(xlabel="daemons", ylabel=label)
+        drawn.legend(axes)
+
+    return Plot(name, f"{label}, over the number of daemons", draw, height=3.0,
+                legend_rows=len(lines) + bool(bound))  # fmt: skip
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "".join(tag("th", escape(name), scope="col") for name in COLUMNS)
+    body = "".join(
+        tag("tr", "".join(tag("td", escape(cell), class_="number") for cell in _cells(row)))
+        for row in rows
+    )
+    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", body), class_="points")
+    scroll = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="all pods")
+    return figure("points", "All pods", scroll,
+                  "Means over seeds. Lost, worst window and back are against the same requests "
+                  "without the fault.")  # fmt: skip
+
+
+def _beside(found: Sequence[Beside]) -> list[str]:
+    """What a live pod measured beside the laboratory's figure; nothing where none was given."""
+    if not found:
+        return []
+    names = ("figure", "live, measured", "here, modelled", "what to think of it")
+    head = "".join(tag("th", name, scope="col") for name in names)
+    body = "".join(
+        tag("tr", tag("th", escape(f"{one.figure}, {one.daemons} daemons"), scope="row")
+            + tag("td", f"{one.live:.4g}", class_="number")
+            + tag("td", "–" if one.lab is None else f"{one.lab:.4g}", class_="number")
+            + tag("td", escape(one.note)))
+        for one in found
+    )  # fmt: skip
+    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", body))
+    return [figure("beside", "Beside a live pod", tag("div", table, class_="scroll", tabindex=0),
+                   "A live pod on one machine shares its cores, memory and drive, so its times are "
+                   "no forecast of the model's; which daemon is asked for what is the same code.")]

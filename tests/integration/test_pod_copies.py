@@ -76,7 +76,8 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
         change(pod, partial(replace, segment_tokens=4096, copies=rule))
         found = driven(pod, sessions=5, shared_prefix_tokens=4096, steps=steps)
         assert bool(found.copies_made) == bool(most) and found.copies_held == found.copies_made
-        assert found.bytes_copied == found.copies_made * LAYERS * 256 * BLOCK_BYTES
+        each = LAYERS * 256 * BLOCK_BYTES  # one may be under way when the run ends
+        assert 0 <= found.bytes_copied - found.copies_made * each < each
         cv.append(found.load_cv)
     assert cv[0] > 1.2 and cv[1] < 0.7 * cv[0]
     words = ["pod", "status", pod.place, "--runtime-dir", str(pod.folder), "--format", "json"]

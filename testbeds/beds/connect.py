@@ -12,7 +12,7 @@ from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
 
-__all__ = ["Link", "attached", "counters_since", "device_counters", "stages"]
+__all__ = ["Link", "attached", "counters_since", "device_counters", "stages", "wear"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,15 @@ def device_status(link: Link) -> dict[str, Any]:
     operator = replace(link, tenant=OPERATOR, secret=None)
     with operator.control(heartbeat=False) as control:
         return dict(control.status()["device"])
+
+
+def wear(link: Link) -> dict[str, Any] | None:
+    """What the daemon's drive was written since its start (dpu/wear.py); None where this user is
+    not its operator."""
+    try:
+        return dict(device_status(link)["wear"])
+    except OffstageError:
+        return None
 
 
 REACTOR_COUNTERS = ("busy_ns", "idle_ns", "sleep_ns", "paced", "paced_late")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def plan(
         "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
+    if trace is None and (trace_format or limit is not None or whole):
+        raise BadInput("there is no trace to read", "offstage plan",
+                       "give --trace FILE, or leave out --trace-format, --limit and --whole")  # fmt: skip
     request = None if trace is None else (trace, trace_format, limit, whole)
     found = _plan(spec, given, prices or [], runs or [], request, seed)
     _show(found, out, inputs, form)

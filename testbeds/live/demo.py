@@ -17,15 +17,22 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.dpu.replay import replay_log
 from offstage.host.decode import DemandObserver
 from offstage.host.session import Context
-from offstage.testbeds.beds.connect import attached, counters_since, device_counters, stages
+from offstage.testbeds.beds.connect import (
+    attached,
+    counters_since,
+    device_counters,
+    stages,
+    wear,
+)
 from offstage.testbeds.beds.daemon_process import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.live.baseline import Baselines
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
-from offstage.testbeds.live.figures import RunLabel, against_baseline, run_result
+from offstage.testbeds.live.figures import RunLabel, against_baseline, on_time, run_result
 from offstage.testbeds.live.options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
+from offstage.testbeds.live.wear import Wear, run_wear, written
 from offstage.testbeds.live.workload import Workload, decode, describe, prefill, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
@@ -53,7 +60,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     bed = _make_bed(options)
     workload = prepare(options)
     measured = Storage("io_uring", "measured", {"backend": "auto", "direct": True})
-    contexts = _fill(options, workload, bed, measured.keys, progress)
+    contexts, prefilled = _fill(options, workload, bed, measured.keys, progress)
     runs: list[RunResult] = []
     ahead: list[RunResult] = []
     trace = DemandTrace(first_guesses(options, workload, contexts) if options.warm_up else {})
@@ -63,15 +70,15 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
             _warm_page_cache(bed.store)
         done = [
             _measure(
-                options, workload, contexts, storage, arm, bed, progress, trace,
+                options, workload, contexts, prefilled, storage, arm, bed, progress, trace,
                 observe=trace if not runs and number == 0 else None,
             )
             for number, arm in enumerate(options.arms)
         ]  # fmt: skip
         runs += [against_baseline(one, done[0]) for one in done]
         if options.ahead:
-            early = _measure(options, workload, contexts, storage, options.arms[-1], bed, progress,
-                             trace, ahead=True)  # fmt: skip
+            early = _measure(options, workload, contexts, prefilled, storage, options.arms[-1], bed,
+                             progress, trace, ahead=True)  # fmt: skip
             ahead.append(against_baseline(early, done[0]))
         if storage.provenance == "emulated" and options.baselines:
             _warm_page_cache(baselines.store.path)
@@ -105,14 +112,17 @@ def _fill(
     bed: LocalBed,
     storage: Mapping[str, Any],
     progress: Progress,
-) -> dict[int, Context]:
-    """Write every session's full chunks; returns what the host keeps of them, by session number."""
+) -> tuple[dict[int, Context], Wear | None]:
+    """Write every session's full chunks; returns what the host keeps of them, by session number,
+    and what was written for them."""
     config = bed.config("prefill", _sizes(options, workload), storage, ARMS[0].policy)
     with (
         serve(config, bed.work / "prefill.log") as tier,
-        attached(bed.link(tier.endpoint)) as (control, fabric),
+        attached(link := bed.link(tier.endpoint)) as (control, fabric),
     ):
-        return prefill(options, workload, control, fabric, progress).contexts
+        empty = wear(link)
+        contexts = prefill(options, workload, control, fabric, progress).contexts
+        return contexts, written(empty, wear(link))
 
 
 def _fill_baselines(
@@ -134,6 +144,7 @@ def _measure(
     options: DemoOptions,
     workload: Workload,
     contexts: dict[int, Context],
+    prefilled: Wear | None,
     storage: Storage,
     arm: Arm,
     bed: LocalBed,
@@ -159,7 +170,7 @@ def _measure(
         serve(config, bed.work / f"{name}.log", record_dir) as tier,
         attached(link := bed.link(tier.endpoint)) as (control, fabric),
     ):
-        before = device_counters(link)
+        before, begun_wear = device_counters(link), wear(link)
         record = decode(
             options,
             workload,
@@ -175,13 +186,14 @@ def _measure(
         )
         ledger, said = control.ledger(), control.status()
         counters = counters_since(before, device_counters(link))
-        timed = stages(link, fabric)
+        timed, ended = stages(link, fabric), wear(link)
     warnings = [said["warning"]] if said["warning"] else []
     storage_name = _shown(storage, said["storage"])
     decisions = _replay(record_dir / "decisions.log", ledger)
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
     result = run_result(label, ledger, counters, record, decisions, warnings)
     result.stages = timed
+    result.wear = run_wear(on_time(result), prefilled, written(begun_wear, ended), ended)
     result.staging_bytes = options.slot_count * options.geometry.block_bytes(0)
     return result
 

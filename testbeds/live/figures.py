@@ -19,7 +19,7 @@ from offstage.host.timeline import Timeline
 from offstage.testbeds.live.results import Provenance, RunResult
 
 __all__ = ["RunLabel", "accuracy", "against_baseline", "against_lru", "emulation_notes",
-           "hit_rate_of", "ledger_since", "prefetched_blocks", "run_result",
+           "hit_rate_of", "ledger_since", "on_time", "prefetched_blocks", "run_result",
            "timeline_of"]  # fmt: skip
 
 PREFETCH_CAUSES = CAUSES[CAUSES.index("window") :]
@@ -132,6 +132,11 @@ def hit_rate_of(ledger: Mapping[str, Any]) -> float:
     """On-time hits / demands of a ledger, live or simulated."""
     ends = dict(zip(ENDS, ledger["ends"], strict=True))
     return _share(_hits(ends), int(ledger["demands"]))
+
+
+def on_time(run: RunResult) -> int:
+    """Demands that ended on time."""
+    return _hits(run.ends)
 
 
 def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:

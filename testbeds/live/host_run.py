@@ -20,10 +20,12 @@ from offstage.testbeds.beds.connect import (
     counters_since,
     device_counters,
     stages,
+    wear,
 )
-from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, run_result
+from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, on_time, run_result
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.wear import run_wear, written
 from offstage.testbeds.live.workload import Prefilled, Workload, decode, describe, prefill, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
@@ -53,8 +55,9 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         check_fit(options.geometry, control)
         workload = prepare(options, store_bytes(control))
         _check_limits(options, workload, control)
+        empty = wear(link)
         filled = prefill(options, workload, control, fabric, progress)
-        before, counters = control.ledger(), device_counters(link)
+        before, counters, begun_wear = control.ledger(), device_counters(link), wear(link)
         sessions = workload.plan.sessions
         progress.start(f"decode over {link.fabric}", sum(one.decode_steps for one in sessions))
         record = decode(options, workload, filled.contexts, control, fabric, RUN_NAME, progress)
@@ -71,6 +74,9 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         warnings = [text for text in texts if text]
         result = run_result(label, ledger, counters, record, -1, warnings)
         result.stages = stages(link, fabric)
+        ended = wear(link)
+        result.wear = run_wear(on_time(result), written(empty, begun_wear),
+                               written(begun_wear, ended), ended)  # fmt: skip
         sizes = control.geometry
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
         about = _describe(options, workload, link, control, policy, filled)

@@ -105,6 +105,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     begin_us, end_us]` from the tick's begin on; empty where none was taken."""
     stages: dict[str, dict[str, Any]] = {}
     """How long the stages of a block's way took, by their name; empty where they were not timed."""
+    wear: dict[str, float | None] = {}
+    """What was written to the drive (`live/wear.py`); empty where only its operator may know."""
 
 
 class Summary(msgspec.Struct, kw_only=True):

@@ -292,6 +292,13 @@ DEFINITIONS = (
         "How long each stage of a block's way took, in ns, by its name (reference/metrics.md); "
         "one in 31 is timed, since the daemon's last reset.",
     ),
+    Definition(
+        "wear",
+        "wear",
+        "Bytes written to the drive by prefill and by decode, those for each demand on time, the "
+        "store's amplification, writes of the whole store a day and years of drive life since the "
+        "daemon's start; empty where only its operator may know.",
+    ),
 )
 
 _BY_KEY = {entry.key: entry for entry in DEFINITIONS}

@@ -30,6 +30,7 @@ from offstage.testbeds.report.run.runs import (
 )
 from offstage.testbeds.report.run.stages import stages_figure
 from offstage.testbeds.report.run.timeline import timeline_figure
+from offstage.testbeds.report.run.wear import wear_section
 
 __all__ = [
     "best",
@@ -182,6 +183,7 @@ def render(summary: Summary) -> str:
     if found:
         sections = [runs_section(found, set_colours(summary.runs)), baselines_section(summary)]
         sections += [str(one) for one in figures_of(summary)]
+        sections.append(wear_section(found, set_colours(summary.runs)))
     return page(
         title=f"Offstage: {_title(summary)}",
         sentence=summary.sentence,

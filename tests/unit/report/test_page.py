@@ -5,6 +5,7 @@ from html import escape
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from offstage.bindings.units import format_rate
@@ -12,7 +13,8 @@ from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.run.page import render
 
 SECTIONS = [
-    "runs", "steps", "served", "lead", "stall", "curve", "fates", "warnings", "reproduce",
+    "runs", "steps", "served", "lead", "stall", "curve", "fates", "wear", "warnings",
+    "reproduce",
 ]  # fmt: skip
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -209,3 +211,14 @@ def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
     said = f"attention read {format_rate(1e12)}, 25% of the {format_rate(4e12)} that a copy"
     assert section.count(said) == 2, "on the picture and below it"
     assert 'id="timeline"' not in shown
+
+
+def test_the_page_says_what_writing_cost(made: SimpleNamespace) -> None:
+    """Bytes of prefill and decode, those for a hit, amplification, DWPD, and a dash for a life that
+    is not known; no table where nobody was told?"""
+    told = made.summary()
+    section = render(told).partition('id="wear"')[2]
+    for shown in ("2.89 GiB", "19.1 MiB", "1.07×", "0.412", '<td class="number">–'):
+        assert shown in section, shown
+    runs = [msgspec.structs.replace(one, wear={}) for one in told.runs]
+    assert 'id="wear"' not in render(made.summary(runs=runs))

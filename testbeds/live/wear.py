@@ -1,0 +1,38 @@
+"""What a run wrote to its drive, for each demand that was served on time, and what that wears.
+
+From two looks at a daemon's `wear` (dpu/wear.py), whose sums go on over resets. What prefill wrote
+belongs to the run: without it there would be nothing to hit. Rates and years are the daemon's own,
+since its start. Nothing is known to who is not the daemon's operator, and of a baseline.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["Wear", "run_wear", "written"]
+
+Wear = Mapping[str, Any]
+
+
+def written(before: Wear | None, after: Wear | None) -> dict[str, int] | None:
+    """Bytes of hosts and bytes to the drive in between; None where either look is not known."""
+    if before is None or after is None:
+        return None
+    return {name: after[name] - before[name] for name in ("host_bytes", "drive_bytes")}
+
+
+def run_wear(
+    hits: int, prefilled: Wear | None, decoded: Wear | None, after: Wear | None
+) -> dict[str, float | None]:
+    """The figures of a run with so many demands on time; {} where they are not known. None where
+    there is nothing to divide by."""
+    if prefilled is None or decoded is None or after is None:
+        return {}
+    host, drive = (prefilled[name] + decoded[name] for name in ("host_bytes", "drive_bytes"))
+    return {
+        "prefill_bytes": prefilled["drive_bytes"],
+        "decode_bytes": decoded["drive_bytes"],
+        "written_per_hit_bytes": drive / hits if hits else None,
+        "amplification": drive / host if host else None,
+        "drive_writes_per_day": after["drive_writes_per_day"],
+        "life_years": after["life_years"],
+    }

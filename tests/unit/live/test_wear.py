@@ -1,0 +1,29 @@
+"""Are the bytes of a run those between two looks at its daemon, prefill's included?"""
+
+from typing import Any
+
+from offstage.testbeds.live.wear import run_wear, written
+
+
+def look(host: int, drive: int) -> dict[str, Any]:
+    return {"host_bytes": host, "drive_bytes": drive, "drive_writes_per_day": 0.5,
+            "life_years": None}  # fmt: skip
+
+
+def test_a_run_has_what_prefill_and_decode_wrote() -> None:
+    """1,000 B of prefill and 200 of decode for 4 hits, 1,000 of them records of the host?"""
+    empty, filled, ended = look(50, 70), look(950, 1070), look(1050, 1270)
+    found = run_wear(4, written(empty, filled), written(filled, ended), ended)
+    assert found == {
+        "prefill_bytes": 1000, "decode_bytes": 200, "written_per_hit_bytes": 300.0,
+        "amplification": 1.2, "drive_writes_per_day": 0.5, "life_years": None,
+    }  # fmt: skip
+    nothing = run_wear(0, written(empty, empty), written(empty, empty), empty)
+    assert nothing["written_per_hit_bytes"] is None and nothing["amplification"] is None
+
+
+def test_who_is_not_the_operator_knows_nothing() -> None:
+    """One look that was refused: no figure, and none that is made up?"""
+    some = look(1, 1)
+    assert written(None, some) is None and written(some, None) is None
+    assert run_wear(4, None, {"host_bytes": 1, "drive_bytes": 1}, some) == {}

@@ -80,8 +80,10 @@ def plan(
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     if trace is None and (trace_format or limit is not None or whole):
-        raise BadInput("there is no trace to read", "offstage plan",
-                       "give --trace FILE, or leave out --trace-format, --limit and --whole")  # fmt: skip
+        raise BadInput(
+            "there is no trace to read", "offstage plan",
+            "give --trace FILE, or leave out --trace-format, --limit and --whole",
+        )  # fmt: skip
     request = None if trace is None else (trace, trace_format, limit, whole)
     found = _plan(spec, given, prices or [], runs or [], request, seed)
     _show(found, out, inputs, form)

@@ -11,6 +11,7 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config import load
 from offstage.dpu.thresholds import NONE_RETURN, Pace, Thresholds
+from offstage.testbeds.cli.plan import plan
 from offstage.testbeds.plan.inputs import gather
 from offstage.testbeds.plan.kv import token_bytes
 from offstage.testbeds.plan.prices import catalog
@@ -210,3 +211,10 @@ def test_a_daemon_decides_by_what_the_plan_tells_it() -> None:
     fast = Pace(1e-3, 1e-3 * rules["rate_to_fetch"] / 327_680 * 1.1)
     assert thresholds.return_tokens_min(policy, slow) == NONE_RETURN
     assert thresholds.return_tokens_min(policy, fast) < 2048
+
+
+@pytest.mark.parametrize("given", [{"limit": 5}, {"whole": True}, {"trace_format": "azure"}])
+def test_options_of_a_trace_need_one(given: dict[str, Any]) -> None:
+    """Are they refused without a trace, and not passed over in silence?"""
+    with pytest.raises(BadInput, match=r"no trace.*--trace FILE"):
+        plan(**given)

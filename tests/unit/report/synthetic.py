@@ -118,13 +118,17 @@ def run(
         "late_ns_log2": [int(n) for n in late * ends["late"] / 3],
         "stall_ms_by_token": [float(value) for value in stall],
         "warnings": [],
-        "wear": {
-            "prefill_bytes": 3.1e9, "decode_bytes": 2.0e7,
-            "written_per_hit_bytes": 3.12e9 / max(hits, 1),
-            "amplification": 1.07, "drive_writes_per_day": 0.412, "life_years": None,
-        },
-    }  # fmt: skip
+        "wear": _wear(hits),
+    }
     return RunResult(**{**fields, **changes})
+
+
+def _wear(hits: int) -> dict[str, float | None]:
+    return {
+        "prefill_bytes": 3.1e9, "decode_bytes": 2.0e7,
+        "written_per_hit_bytes": 3.12e9 / max(hits, 1), "amplification": 1.07,
+        "drive_writes_per_day": 0.412, "life_years": None,
+    }  # fmt: skip
 
 
 def summary(**changes: Any) -> Summary:

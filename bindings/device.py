@@ -19,10 +19,11 @@ from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
 from offstage.bindings.layouts import constant
 from offstage.bindings.stages import device_stages, step_times
 
-__all__ = ["Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
+__all__ = ["FOR_EVER", "Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
 
 ERROR_SIZE = 1024
 MOVE_STATES = ("none", "running", "done", "failed")  # enum ofs_move_state
+FOR_EVER = 2**64 - 1
 RECORDS_MAX = 65_536  # taken from the ring in one call
 LOG_BYTES_MAX = 262_144  # the firmware hands out no more at once
 
@@ -238,6 +239,11 @@ class FirmwareDevice:
         """Change the policy now, without a restart."""
         rc = lib.ofs_device_set_policy(self._device, filled_policy(policy))
         check_rc(rc, "changing the policy", "[policy]")
+
+    def serve_until(self, boot_ns: int) -> None:
+        """Hosts are served until CLOCK_BOOTTIME is past this, checked by the reactor itself before
+        each command and each answer; FOR_EVER: no end. Any thread; asks nobody."""
+        lib.ofs_device_serve_until(self._device, boot_ns)
 
     def reset(self) -> None:
         """Drop what is staged, clean and not pinned; zero the ledger."""

@@ -39,6 +39,10 @@ LOST = {
         "the daemon's adapter refused a key", "its memory has moved on: start the host again",
     ),
     errno.EPROTO: ("the other side wrote what it may not", "use the same release on both sides"),
+    errno.EKEYEXPIRED: (
+        "the daemon is fenced: its lease was not confirmed in time",
+        "it serves again once whoever keeps the pod's map answers it",
+    ),
     errno.EIO: ("the adapter failed", "see dmesg; start the host again"),
 }
 GUESS_BYTES = ffi.sizeof("struct ofs_guess")
@@ -79,6 +83,8 @@ class Fetch:
     The arrays are those of `FetchResult`, and fill up meanwhile. `call` is its fabric's own.
     """
 
+    unanswered = False  # it has ended, not wholly answered: blocks may have come all the same
+
     def __init__(self, count: int, call: Any, kept: tuple[Any, ...]) -> None:
         self.ends = np.full(count, 255, np.uint8)
         self.rcs = np.zeros(count, np.int32)
@@ -89,6 +95,8 @@ class Fetch:
 
 class Put:
     """A put in flight, of any fabric; it keeps alive what is read and written until its end."""
+
+    unanswered = False
 
     def __init__(self, count: int, call: Any, kept: tuple[Any, ...]) -> None:
         self.rcs = np.zeros(count, np.int32)
@@ -321,6 +329,7 @@ class Driver:
     def _end(self, call: Fetch | Put, end: Any, doing: str) -> None:
         self._check_open(doing)
         rc = end(self._driver, call.ticket)
+        call.unanswered = rc == -errno.ETIMEDOUT
         self._calls.pop(call.ticket, None)
         if rc not in (0, -errno.ETIMEDOUT):
             _gone(rc, doing)

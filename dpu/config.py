@@ -32,6 +32,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     archive: options.Archive = options.Archive()
     policy: options.PolicyOptions = options.PolicyOptions()
     limits: options.Limits = options.Limits()
+    pod: options.Pod = options.Pod()
     tenants: tuple[options.Tenant, ...] = (options.Tenant(),)
     sources: Mapping[str, str] = {}
     file: str = ""

@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -33,9 +32,12 @@ from offstage.dpu.device import DeviceLike
 from offstage.dpu.door import shared
 from offstage.dpu.log import Log
 from offstage.dpu.moves import Moves
+from offstage.dpu.pod.member import PodMember
+from offstage.dpu.process import say_ready
 from offstage.dpu.quotas import give
 from offstage.dpu.recorder import Recorder
-from offstage.dpu.service import Service, error_reply
+from offstage.dpu.replies import error_reply
+from offstage.dpu.service import Service
 from offstage.dpu.sessions import Hosts, TenantState, draining
 from offstage.dpu.telemetry import Snapshot, Telemetry
 from offstage.dpu.tenancy import (
@@ -142,6 +144,17 @@ class Daemon:
         )  # fmt: skip
         self._closing.append(self.moves.close)
         self.telemetry.show(metrics_tokens(config, self.runtime_dir, hosts))
+        if config.pod.map:
+            self._join()
+
+    def _join(self) -> None:
+        """Become a member of its pod; nobody is served before."""
+        self.service.pod = PodMember(
+            self._config, self.endpoint, self.runtime_dir, self.device, self.hosts,
+            self.service.leave, self._wake, self.log,
+        )  # fmt: skip
+        self._closing.append(self.service.pod.close)
+        self.service.pod.join()
 
     def _open_rdma(self) -> None:
         rdma, where = self._config.rdma, self._config.file or "rdma"
@@ -199,22 +212,7 @@ class Daemon:
         return 1 if self._stuck or self._lost else 0
 
     def _announce(self, ready_fd: int | None) -> None:
-        line = json.dumps(self.ready()) + "\n"
-        if self._watch_fd is not None:
-            try:
-                os.fstat(self._watch_fd)
-            except (OSError, OverflowError):
-                raise BadInput("is not open", f"--watch-fd {self._watch_fd}",
-                               "give the number of an open descriptor") from None  # fmt: skip
-        if ready_fd is not None:
-            try:
-                os.write(ready_fd, line.encode())
-                os.close(ready_fd)
-            except (OSError, OverflowError):
-                raise BadInput("cannot be written", f"--ready-fd {ready_fd}",
-                               "give the number of an open descriptor") from None  # fmt: skip
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        say_ready(json.dumps(self.ready()) + "\n", ready_fd, self._watch_fd)
         self.log.info("ready", **{k: v for k, v in self.ready().items() if k != "event"})
         self._next_tick_s = 0.0
 
@@ -243,6 +241,8 @@ class Daemon:
         self._answer_move()
         self._answer_connects()
         self.deletes.turn()
+        if self.service.pod is not None:
+            self.service.pod.turn()
         now_s = time.monotonic()
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + TICK_S
@@ -262,7 +262,8 @@ class Daemon:
         self.log.info("starter_gone")
 
     def _pause_s(self) -> float:
-        if self._signals or self._drains or self.moves.beginning:
+        pod = self.service.pod
+        if self._signals or self._drains or self.moves.beginning or (pod and pod.deleting):
             return DRAIN_S
         return self.deletes.pause_s(RECORD_S if self._recorder is not None else TICK_S)
 

@@ -13,7 +13,7 @@ Count = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 Time = Annotated[int, Meta(ge=0, le=0x7FFFFFFFFFFFFFFF)]
 ErrorCode = Literal[
     "bad_message", "version", "unauthenticated", "forbidden", "unknown", "invalid", "limit",
-    "draining", "busy", "store_full", "io", "timeout", "internal",
+    "draining", "busy", "store_full", "io", "timeout", "internal", "fenced", "foreign", "stale",
 ]  # fmt: skip
 FabricName = Literal["shm", "verbs", "nixl", "zmq"]
 

@@ -12,7 +12,7 @@ from offstage.bindings.settings import Price, Rate, Settings, Size, Time, about,
 
 __all__ = [
     "KEEP_MAX_NS", "MINUTE_NS", "Archive", "Arena", "Daemon", "Limits", "Memory", "Model",
-    "PolicyOptions", "Rdma", "Storage", "Store", "Tenant",
+    "Pod", "PolicyOptions", "Rdma", "Storage", "Store", "Tenant",
 ]  # fmt: skip
 
 MINUTE_NS = 60 * 10**9
@@ -310,6 +310,23 @@ class Limits(Settings, frozen=True):
     log_bytes: Annotated[
         Size, within(65536, 1 << 30, "decision log kept until it is written out")
     ] = 16 << 20
+
+
+class Pod(Settings, frozen=True):
+    """The pod of daemons that this one is a member of."""
+
+    map: Annotated[
+        str, about("etcd:HOST:PORT,... or a .toml file that has the pod's map; empty: no pod")
+    ] = ""
+    name: Annotated[str, about("of this daemon among them; its store is this name's")] = ""
+    endpoint: Annotated[
+        str, about("where hosts and members reach its control socket; empty: daemon.endpoint")
+    ] = ""
+    weight: Annotated[int, within(1, 1 << 20, "its share against the others'")] = 1
+    zone: Annotated[str, about("what fails together with it: a rack, a power feed")] = ""
+    lease_ns: Annotated[
+        Time, within(2 * 10**9, 600 * 10**9, "of its lease at etcd; it serves for half of it")
+    ] = 5_000_000_000
 
 
 class Tenant(Settings, frozen=True):

@@ -8,11 +8,12 @@ another process of the same user can then neither trace it nor open `/proc/PID/m
 import ctypes
 import os
 import resource
+import sys
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config import Config
 
-__all__ = ["keep_private", "make_room"]
+__all__ = ["keep_private", "make_room", "say_ready"]
 
 PR_SET_DUMPABLE = 4
 # Descriptors: of a connection at its gate, on both sides and in the socket behind it; of a port,
@@ -47,3 +48,23 @@ def make_room(config: Config) -> None:
         )
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def say_ready(line: str, ready_fd: int | None, watch_fd: int | None) -> None:
+    """Write the ready line to stdout, and to `ready_fd`, where there is one, which is closed.
+    BadInput: it cannot be, or the descriptor that is to be watched is not open."""
+    if watch_fd is not None:
+        try:
+            os.fstat(watch_fd)
+        except (OSError, OverflowError):
+            raise BadInput("is not open", f"--watch-fd {watch_fd}",
+                           "give the number of an open descriptor") from None  # fmt: skip
+    if ready_fd is not None:
+        try:
+            os.write(ready_fd, line.encode())
+            os.close(ready_fd)
+        except (OSError, OverflowError):
+            raise BadInput("cannot be written", f"--ready-fd {ready_fd}",
+                           "give the number of an open descriptor") from None  # fmt: skip
+    sys.stdout.write(line)
+    sys.stdout.flush()

@@ -18,17 +18,13 @@ own (`Attached.endpoint`) with the same shape plus one payload frame: see `Fabri
 packed byte fields are little-endian; a key is 16 bytes, `lo` then `hi`.
 """
 
-import hashlib
-import hmac
-import os
-import re
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from offstage.bindings.errors import BadInput
+from offstage.dpu.login import default_runtime_dir, prove, prove_member
 from offstage.dpu.message import (
     Count,
     ErrorCode,
@@ -45,13 +41,13 @@ __all__ = [
     "FABRIC_REQUESTS_MAX", "OPERATOR", "OPERATOR_SOCKET", "VERSIONS", "Append", "Appended",
     "Attach", "Attached", "Challenge", "Connect", "Detach", "Drain", "Drained", "Error",
     "ErrorCode", "FabricFetch", "FabricFetchReply", "FabricHint", "FabricName", "FabricOpen",
-    "FabricPut", "FabricPutReply", "FabricRelease", "FabricReply", "FabricRequest",
-    "FabricShut", "Geometry", "Heartbeat", "Hello", "Ledger", "LedgerReply", "Limits", "Ok",
+    "FabricPut", "FabricPutReply", "FabricRelease", "FabricReply", "FabricRequest", "FabricShut",
+    "Geometry", "Heartbeat", "Held", "Hello", "Hold", "Ledger", "LedgerReply", "Limits", "Ok",
     "Opened", "PolicyGet", "PolicyReply", "PolicySet", "Prove", "Purge", "Purged", "Reply",
-    "Request", "Reset", "Segments", "SegmentsReply", "SessionClose", "SessionOpen",
-    "SessionsOpen", "SessionsOpened", "SetGenerating", "Status", "StatusReply", "StorageMove",
-    "Undrain", "Welcome", "decode_fabric_reply", "decode_fabric_request", "decode_reply",
-    "decode_request", "default_runtime_dir", "encode", "negotiate", "prove",
+    "Request", "Reset", "Segments", "SegmentsReply", "SessionClose", "SessionOpen", "SessionsOpen",
+    "SessionsOpened", "SetGenerating", "Status", "StatusReply", "StorageMove", "Undrain", "Welcome",
+    "decode_fabric_reply", "decode_fabric_request", "decode_reply", "decode_request",
+    "default_runtime_dir", "encode", "negotiate", "prove", "prove_member",
 ]  # fmt: skip
 
 VERSIONS = (5, 4)  # newest first; 5: `Opened.hints`
@@ -78,17 +74,19 @@ class Hello(Message, kw_only=True):
     tenant: Name
 
 
-class Prove(Message, kw_only=True):
-    """Answers the challenge: `prove(secret, nonce, tenant, name)`."""
+class Prove(Message, kw_only=True, omit_defaults=True):
+    """Answers the challenge: `prove(secret, nonce, tenant, name)`. A host of a pod also says which
+    life of the daemon it means, by the map of which epoch; all on this connection is for that."""
 
     nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
     proof: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    incarnation: Time = 0
+    epoch: Time = 0
 
 
 class Attach(Message, kw_only=True):
-    """Asks for a port: `shm` on the same machine, `verbs` over RDMA, `nixl` where both have that
-    library, `zmq` where nothing better exists. `again`: the connection to the port that
-    the host has was lost; the port and its sessions go on over another one (verbs)."""
+    """Asks for a port: `shm` on one machine, `verbs` over RDMA, `nixl` where both have it, `zmq`
+    anywhere. `again`: the connection of its port was lost; its sessions go on over another."""
 
     fabric: FabricName = "shm"
     again: bool = False
@@ -141,6 +139,18 @@ class SessionsOpen(Message, kw_only=True):
     contents: list[bytes] = []
     keep: bool = True  # else closed again at once
     due_ns: Time = 0
+
+
+class Hold(Message, kw_only=True):
+    """A member of a pod whom etcd does not answer asks another not to be taken out of the map; no
+    login. `to`, `life`: whom it asks; `proof`: `prove_member`."""
+
+    name: Name
+    incarnation: Time
+    to: Name
+    life: Time
+    nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    proof: Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class PolicySet(Message, kw_only=True):
@@ -196,8 +206,7 @@ class Undrain(Message, kw_only=True):
 
 
 class StorageMove(Message, kw_only=True):
-    """Operator. Move all blocks to another storage: `changes` are keys of `[storage]`, as text.
-    Answered when the move has begun; how it goes on is in the status."""
+    """Operator. Begin to move all blocks to another storage: `changes` of `[storage]`, as text."""
 
     changes: Annotated[dict[str, str], Meta(max_length=64)]
 
@@ -234,8 +243,9 @@ class Challenge(Message, kw_only=True):
     nonce: bytes
 
 
-class Welcome(Message, kw_only=True):
-    """The host is known. `epoch` differs at every start of the daemon."""
+class Welcome(Message, kw_only=True, omit_defaults=True):
+    """The host is known. `epoch` differs at every start of the daemon. `lease_ns`: of the daemon's
+    lease in its pod; 0: it has none."""
 
     ticket: bytes
     version: int
@@ -243,6 +253,7 @@ class Welcome(Message, kw_only=True):
     geometry: Geometry
     limits: Limits
     storage: str
+    lease_ns: Time = 0
 
 
 class Attached(Message, kw_only=True):
@@ -328,6 +339,12 @@ class Drained(Message, kw_only=True):
 
     drained: bool
     dirty_blocks: int
+
+
+class Held(Message, kw_only=True):
+    """Promised, for a whole lease; `proof` covers the nonce of the question."""
+
+    proof: bytes
 
 
 class Ok(Message, kw_only=True):
@@ -425,11 +442,11 @@ class FabricPutReply(Message, kw_only=True):
 Request = (
     Hello | Prove | Attach | Connect | SessionOpen | Append | SetGenerating | SessionClose
     | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | Undrain | StorageMove
-    | FabricOpen | FabricShut | Heartbeat | Detach | SessionsOpen | Purge | Segments
+    | FabricOpen | FabricShut | Heartbeat | Detach | SessionsOpen | Purge | Segments | Hold
 )  # fmt: skip
 Reply = (
     Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply
-    | Drained | Ok | Error | SessionsOpened | Purged | SegmentsReply
+    | Drained | Ok | Error | SessionsOpened | Purged | SegmentsReply | Held
 )  # fmt: skip
 FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease
 FabricReply = FabricFetchReply | FabricPutReply | Ok | Error
@@ -473,21 +490,6 @@ def negotiate(versions: list[int]) -> int:
             return version
     raise BadInput(f"the host speaks protocol {sorted(versions)}, the daemon {sorted(VERSIONS)}",
                    "Hello", "install the same release on both sides")  # fmt: skip
-
-
-def prove(secret: bytes, nonce: bytes, tenant: str, name: str) -> bytes:
-    """HMAC-SHA256 (RFC 2104) of the login: shows that one has the secret without telling it."""
-    login = b"\0".join([b"offstage login", nonce, tenant.encode(), name.encode()])
-    return hmac.new(secret, login, hashlib.sha256).digest()
-
-
-def default_runtime_dir(endpoint: str) -> Path:
-    """Where this user's daemon at `endpoint` keeps its files; daemon and client agree on it."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", endpoint).strip("-.")
-    name = name if len(name) <= 48 else hashlib.sha256(endpoint.encode()).hexdigest()[:16]
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    root = Path(base) / "offstage" if base else Path("/tmp") / f"offstage-{os.getuid()}"
-    return root / name
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:

@@ -5,23 +5,18 @@ or name comes back as `Error`; an unexpected failure of one request is logged, a
 and leaves the daemon running.
 """
 
-import errno
 import os
 import platform
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 
 from offstage.bindings import nixl
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import (
-    BadInput,
-    DeviceTimeout,
-    Incompatible,
     OffstageError,
-    StoreFull,
 )
 from offstage.dpu import options
 from offstage.dpu import protocol as p
@@ -30,19 +25,13 @@ from offstage.dpu.connects import Connects
 from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
+from offstage.dpu.pod.member import PodMember
 from offstage.dpu.quotas import Quotas, used
+from offstage.dpu.replies import error_reply
 from offstage.dpu.sessions import Host, Hosts, Refused, TenantState, draining
 from offstage.dpu.spending import Spending
 
-__all__ = ["Attachments", "Service", "error_reply"]
-
-CODES: list[tuple[type[OffstageError], str]] = [
-    (StoreFull, "limit"),
-    (DeviceTimeout, "timeout"),
-    (Incompatible, "version"),
-    (BadInput, "invalid"),
-]
-
+__all__ = ["Attachments", "Service"]
 
 # The side of the port behind each fabric: the driver of a ZMQ host runs beside the daemon.
 PORT_SIDES = {"shm": "shm", "verbs": "verbs", "nixl": "nixl", "zmq": "shm"}
@@ -81,6 +70,7 @@ class Service:
         self.quotas = Quotas(device, hosts, tenants, derived.record_size_bytes, log)
         self._spending = Spending(config, device, log)
         self.draining = False
+        self.pod: PodMember | None = None
         self._nixl_tenants: set[int] = set()
         self.fabrics = set(config.daemon.fabrics)  # what hosts may attach over now
         self.started_s = time.monotonic()
@@ -113,8 +103,13 @@ class Service:
                 reply: p.Reply = self._hello(request, route)
             elif isinstance(request, p.Prove):
                 reply = self._prove(request, route)
+            elif isinstance(request, p.Hold) and self.pod is not None:
+                reply = self.pod.hold(request)
             else:
-                reply = self._answers[type(request)](self.hosts.find(ticket), request)
+                host = self.hosts.find(ticket)
+                if self.pod is not None:
+                    self.pod.check(host, request)
+                reply = self._answers[type(request)](host, request)
         except Exception as error:
             reply = self.failed(type(request), error)
         reply.id = request.id
@@ -157,6 +152,7 @@ class Service:
 
     def _prove(self, request: p.Prove, route: bytes) -> p.Reply:
         host = self.hosts.login(request.nonce, request.proof, route)
+        lease_ns = self._admitted(host, request)
         slots = host.tenant.slot_count if host.tenant else self.derived.slot_count
         arena, limits = self.config.arena, self.config.limits
         return p.Welcome(
@@ -164,6 +160,7 @@ class Service:
             version=host.version,
             epoch=self.device.epoch,
             storage=self.device.storage_name(),
+            lease_ns=lease_ns,
             geometry=p.Geometry(
                 payload_size_bytes=arena.payload_bytes, layer_count=arena.layers,
                 block_tokens=arena.block_tokens, slot_count=slots,
@@ -177,6 +174,19 @@ class Service:
                 host_timeout_ns=self.config.daemon.host_timeout_ns,
             ),
         )  # fmt: skip
+
+    def _admitted(self, host: Host, request: p.Prove) -> int:
+        """The daemon's lease in its pod. Refused: the host means what is no more."""
+        try:
+            if self.pod is not None:
+                return self.pod.admit(host.tenant, request.incarnation, request.epoch)
+            if request.incarnation:
+                raise Refused("foreign", "this daemon is no member of a pod", host.name,
+                              "start it with --pod, or take it out of the map")  # fmt: skip
+            return 0
+        except Refused:
+            self.leave(host, "left")
+            raise
 
     def _attach(self, host: Host, request: p.Attach) -> p.Reply:
         if host.tenant is None:
@@ -451,7 +461,8 @@ class Service:
         return {**status, "move": self.device.move_status(), "fabrics": fabrics,
                 "device": self.worn(self.device.status()), "stages": stages, "hosts": hosts,
                 "tenants": tenants, "memory": self.device.memory(), "machine": self._machine(),
-                "daemon": self.counts()}  # fmt: skip
+                "daemon": self.counts(),
+                **({"pod": self.pod.status()} if self.pod is not None else {})}  # fmt: skip
 
     def worn(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """The device's status, what that has cost the drive, as `wear`, and `thresholds`."""
@@ -473,20 +484,6 @@ class Service:
     def counts(self) -> dict[str, int]:
         """The daemon's own counters: of its messages and of the connections that they come by."""
         return {**self.hosts.counts, **self.attachments.counts()}
-
-
-def error_reply(error: OffstageError) -> p.Error:
-    """An error as it goes over the wire."""
-    if isinstance(error, Refused):
-        code = error.code
-    elif error.errno == errno.ESHUTDOWN:
-        return error_reply(draining())
-    else:
-        code = next((code for kind, code in CODES if isinstance(error, kind)), "io")
-    return p.Error(
-        code=cast(p.ErrorCode, code), what=error.what, where=error.where, mend=error.mend,
-        errno=error.errno,
-    )  # fmt: skip
 
 
 def _check_session(host: Host, session: int) -> None:

@@ -25,7 +25,7 @@ from offstage.bindings.keys import checksum
 from offstage.bindings.scores import Packed, unpack
 from offstage.dpu import protocol as p
 from offstage.dpu.log import Log
-from offstage.dpu.service import error_reply
+from offstage.dpu.replies import error_reply
 
 __all__ = ["ZmqFabric", "bound_endpoint"]
 

@@ -63,17 +63,19 @@ class Control:
         curve_dir: Path | None = None,
         timeout_s: float = 5.0,
         heartbeat: bool = True,
+        life: tuple[int, int] = (0, 0),
     ) -> None:
         """Log in. `tenant` is a tenant's name, or `operator` for policy, reset and drain.
 
         `secret` is the secret or the file it is in; None takes the one the daemon left for this
         user in its runtime directory. `curve_dir` holds server.key and client.key_secret. BadInput
-        where no daemon answers or it refuses the login.
+        where no daemon answers or it refuses the login. `life`: which incarnation of a daemon of a
+        pod is meant, by the map of which epoch.
         """
         self.endpoint = endpoint
         self._via = endpoint if secret is not None else _own_socket(endpoint, tenant, runtime_dir)
         self._tenant, self._name, self._curve_dir = tenant, name, curve_dir
-        self.timeout_s = timeout_s
+        self.timeout_s, self._life = timeout_s, life
         """What an answer may take; it may be changed once logged in."""
         self._lock = threading.Lock()
         self._ticket = b""
@@ -328,10 +330,13 @@ class Control:
             base = runtime_dir or p.default_runtime_dir(self.endpoint)
             secret = read_secret(secret or base / f"{self._tenant}.secret")
         proof = p.prove(secret, challenge.nonce, self._tenant, self._name)
-        welcome = self.call(p.Prove(nonce=challenge.nonce, proof=proof), p.Welcome)
+        incarnation, epoch = self._life
+        welcome = self.call(p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation,
+                                    epoch=epoch), p.Welcome)  # fmt: skip
         self._ticket = welcome.ticket
         self.epoch, self.storage = welcome.epoch, welcome.storage
         self.geometry, self.limits = welcome.geometry, welcome.limits
+        self.lease_ns = welcome.lease_ns
 
     def _beat_on(self) -> None:
         """Say so often that one lives that a lost beat or two do no harm."""

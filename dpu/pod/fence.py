@@ -24,8 +24,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["Refusal", "Standing", "adopts", "confirmed", "deletion_holds", "reads_memory",
-           "refusal", "serves"]  # fmt: skip
+__all__ = ["Refusal", "Standing", "adopts", "confirmed", "deletion_holds", "held_since",
+           "reads_memory", "refusal", "serves", "serves_until", "takes_out"]  # fmt: skip
 
 Refusal = Literal["", "fenced", "foreign", "stale"]
 
@@ -49,9 +49,14 @@ def confirmed(standing: Standing, asked: int, epoch: int) -> Standing:
     )
 
 
+def serves_until(standing: Standing) -> int:
+    """The last moment at which the daemon may answer: half its lease after it asked."""
+    return standing.asked + standing.ttl // 2
+
+
 def serves(standing: Standing, now: int) -> bool:
-    """Whether the daemon may answer: for half its lease."""
-    return standing.ttl == 0 or now - standing.asked <= standing.ttl // 2
+    """Whether the daemon may answer."""
+    return standing.ttl == 0 or now <= serves_until(standing)
 
 
 def refusal(
@@ -76,6 +81,23 @@ def adopts(written_epoch: int, deleted_epoch: int) -> bool:
     """Whether a block of a tenant still stands: it was written after its last deletion. Asked for
     each block when a deletion is carried out, and by a daemon that comes back with its store."""
     return written_epoch >= deleted_epoch
+
+
+def held_since(
+    promises: Mapping[tuple[str, int], int], others: Iterable[tuple[str, int]], now: int
+) -> int | None:
+    """As of when a daemon that whoever keeps the map does not answer counts as confirmed by the
+    lives of all other members of its newest map: since it asked for the promise that it asked for
+    first. `promises`: when each was asked for the one that it gave last. None: one gave none."""
+    asked = [promises.get(life) for life in others]
+    return None if None in asked else min([now, *(one for one in asked if one is not None)])
+
+
+def takes_out(joined: int, reported: int, promised: int | None, now: int, ttl: int) -> bool:
+    """Whether a member may take another, whose lease has ended, out of the map: that one knew of it
+    (it had carried out the epoch in which this life joined, so that it would have asked it for a
+    promise), and what it was promised last, if anything, was a whole lease ago."""
+    return reported >= joined and (promised is None or now - promised > ttl)
 
 
 def deletion_holds(epoch: int, members: Iterable[str], carried_out: Mapping[str, int]) -> bool:

@@ -17,7 +17,7 @@ from offstage.bindings.settings import about, convert, within
 from offstage.dpu.pod.heat import CopyRule
 
 __all__ = [
-    "WEIGHT_MAX", "Former", "Member", "PodMap", "State", "added", "checked", "deleted",
+    "WEIGHT_MAX", "Former", "Living", "Member", "PodMap", "State", "added", "checked", "deleted",
     "from_tables", "moved", "noted", "reconciled",
 ]  # fmt: skip
 
@@ -43,6 +43,12 @@ class Former(msgspec.Struct, frozen=True, kw_only=True):
 
     until_s: Annotated[int, within(0, 2**62, "until then; seconds since 1970")]
     weights: Annotated[dict[str, int], about("of those that took new segments, by name")]
+
+
+class Living(Member, frozen=True, kw_only=True):
+    """A daemon as it says of itself, under its lease."""
+
+    carried_out: Annotated[int, within(0, 2**62, "newest epoch whose deletions are done here")] = 0
 
 
 class PodMap(msgspec.Struct, frozen=True, kw_only=True):

@@ -308,7 +308,14 @@ class PodFabric:
                 piece = flying.get(handle)
                 if piece is None:
                     continue
-                came = self._took(at, piece)  # raises where it is lost with the others there
+                try:
+                    came = self._took(at, piece)  # raises where it is lost with the others there
+                except RunFailed as error:
+                    if error.errno != errno.EKEYEXPIRED:
+                        raise
+                    at.fenced += 1
+                    at.suspect(self._clock.now_ns(), error.what)
+                    came = False
                 del flying[handle]
                 again += [] if came else [piece]
         except RunFailed as error:
@@ -345,6 +352,9 @@ class PodFabric:
             whole.left -= 1
             return True
         result = at.fabric.fetch_end(piece.handle)
+        if not at.believed(piece.begun_ns, unanswered=piece.handle.unanswered):
+            at.suspect(now_ns, "its lease may have ended")
+            return False
         if (result.rcs == -errno.ETIMEDOUT).any() and piece.only is None:
             at.waited(piece.begun_ns, now_ns)
             at.suspect(now_ns, "a fetch took longer than its deadline")

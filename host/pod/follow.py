@@ -25,12 +25,13 @@ LOOK_S = 0.5
 
 
 class Follower:
-    """`membership` is its own from now on; `login` logs in to a member, or raises OffstageError."""
+    """`membership` is its own from now on; `login` logs in to a member by the map of
+    an epoch, or raises OffstageError."""
 
     def __init__(
         self,
         membership: Membership,
-        login: Callable[[Member], Joined],
+        login: Callable[[Member, int], Joined],
         fabric: PodFabric,
         sessions: PodSessions,
         look_s: float = LOOK_S,
@@ -42,6 +43,7 @@ class Follower:
         self._came: queue.SimpleQueue[Joined] = queue.SimpleQueue()
         self._left: queue.SimpleQueue[Joined] = queue.SimpleQueue()
         self._map: PodMap | None = None
+        self._epoch = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="ofs-pod-map", daemon=True)
         if look_s:
@@ -81,11 +83,12 @@ class Follower:
         self._leave()
         with contextlib.suppress(OffstageError):
             self._map = self._membership.map()
+            self._epoch = self._map.epoch
         for member in self._map.readable if self._map is not None else ():
             known = self._known.get(member.name)
             if known is None or known.lost:
                 with contextlib.suppress(OffstageError):
-                    self._known[member.name] = coming = self._login(member)
+                    self._known[member.name] = coming = self._login(member, self._epoch)
                     self._came.put(coming)
 
     def _leave(self) -> None:

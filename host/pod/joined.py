@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, DeviceTimeout, RunFailed, StoreFull
+from offstage.dpu.pod.fence import reads_memory
 from offstage.dpu.pod.map import Member
 from offstage.host.clock import Clock
 from offstage.host.control import Control
@@ -37,6 +38,10 @@ class Joined:
     control: Control
     fabric: Fabric
     clock: Clock = field(default_factory=Clock)
+    lease_ns: int = 0
+    """Of its lease in the pod; 0: it has none, and nothing is fenced."""
+    fenced: int = 0
+    """How often it said that its lease is not confirmed, or answered too late to be believed."""
     lost: str = ""
     """Why its connection ended."""
     suspected: int = 0
@@ -103,6 +108,14 @@ class Joined:
 
     def _ask_whether_there(self, now_ns: int) -> None:
         self.probe, self.probe_until_ns = self.control.probe(), now_ns + SUSPECT_NS
+
+    def believed(self, asked_ns: int, *, unanswered: bool) -> bool:
+        """Whether what a call brought, all of it, may be used now: it was answered, by this life of
+        the daemon, and begun (`asked_ns`) no longer ago than the fence allows."""
+        lease_ns, now_ns = self.lease_ns // self.clock.dilation, self.clock.now_ns()
+        good = not lease_ns or (not unanswered and reads_memory(asked_ns, now_ns, lease_ns))
+        self.fenced += not good
+        return good
 
     def ask(self, call: Any, *args: Any, **words: Any) -> Any:
         """A call of its control connection. Silent: it did not do it, and is not asked for a while;

@@ -19,7 +19,8 @@ __all__ = ["Link", "attached", "counters_since", "device_counters", "stages", "w
 class Link:
     """Which daemon, as whom, over which fabric. `secret`, `runtime_dir` and `curve_dir` as
     `Control` takes them; None: what the daemon left for this user, and no CURVE. `rdma`: the
-    adapter of verbs; None: the first. `timeout_s`: for each answer of the daemon."""
+    adapter of verbs; None: the first. `timeout_s`: for each answer of the daemon. `life`: which
+    incarnation of a pod's member, by the map of which epoch."""
 
     endpoint: str
     tenant: str = "default"
@@ -30,13 +31,14 @@ class Link:
     curve_dir: Path | None = None
     rdma: Rdma | None = None
     timeout_s: float = 5.0
+    life: tuple[int, int] = (0, 0)
 
     def control(self, *, heartbeat: bool = True) -> Control:
         """Log in. BadInput where no daemon answers or it refuses."""
         return Control(
             self.endpoint, name=self.name, tenant=self.tenant, secret=self.secret,
             runtime_dir=self.runtime_dir, curve_dir=self.curve_dir, heartbeat=heartbeat,
-            timeout_s=self.timeout_s,
+            timeout_s=self.timeout_s, life=self.life,
         )  # fmt: skip
 
 

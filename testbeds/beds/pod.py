@@ -1,9 +1,10 @@
 """A pod on this machine: four daemons, and the map in an etcd of three where it is installed.
 
 Each daemon is the one of `local`, with a folder of its own below `work/dpus`; etcd's members have
-theirs below `work/etcd`. All is on loopback and in sockets of the folder, so what it cannot show is
-what several machines would: links of their own, drives of their own, a rack that fails. What is up
-is written in `testbed.json`, by which another command finds and ends it.
+theirs below `work/etcd`. A daemon joins by itself, in etcd under a lease. All is on loopback and in
+sockets of the folder, so what it cannot show is what several machines would: links of their own,
+drives of their own, a rack that fails. What is up is written in `testbed.json`, by which another
+command finds and ends it.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.dpu.pod.map import Member, added
+from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership import open_membership
 from offstage.testbeds.beds.daemon_process import begin
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
@@ -71,17 +72,12 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
             where = "etcd:" + ",".join(_begin_etcd(place.work / "etcd", processes))
         else:
             (out / "pod.toml").unlink(missing_ok=True)
-        members = []
-        for number in range(DAEMONS):
-            member, pid = begin_daemon(out, f"dpu{number}", sizes)
-            members.append(member)
-            processes[member.name] = pid
         membership = open_membership(where)
-        for member in members:
-            membership.change(lambda pod, member=member: added(pod, member))  # type: ignore[misc]
         segment = _segment_tokens(sizes)
         membership.change(lambda pod: replace(pod, segment_tokens=segment))
         membership.close()
+        for number in range(DAEMONS):
+            processes[f"dpu{number}"] = begin_daemon(out, f"dpu{number}", sizes, where)[1]
     except BaseException:
         _end(processes)
         raise
@@ -90,13 +86,17 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
     return PodBed(out, where, processes)
 
 
-def begin_daemon(out: Path, name: str, sizes: DaemonSizes) -> tuple[Member, int]:
-    """Start a daemon of a bed, over the store that it left there if any; it and its process."""
+def begin_daemon(
+    out: Path, name: str, sizes: DaemonSizes, pod: str = ""
+) -> tuple[Member, int]:
+    """Start a daemon of a bed, over the store that it left there if any; it and its process. It
+    joins the pod whose map is at `pod`; "": none."""
     place, home = LocalBed(out), runtime_dir(out) / name
     home.mkdir(parents=True, exist_ok=True)
     settings = {"daemon.endpoint": f"ipc://{home}/control", "daemon.runtime_dir": str(home),
                 "storage.path": str(home / "store.kv"),
-                "limits.sessions": str(16 * sizes.sessions)}  # fmt: skip
+                "limits.sessions": str(16 * sizes.sessions),
+                "pod.map": pod, "pod.name": name}  # fmt: skip
     config = place.config("pod", sizes, {"backend": "auto"}, {})
     tier = begin(config, home / "daemon.log", settings)
     return Member(name=name, endpoint=tier.endpoint), int(tier.ready["pid"])

@@ -77,6 +77,18 @@ def serve(
     dilation: Annotated[
         int | None, typer.Option("--dilation", help="in time that goes so many times slower")
     ] = None,
+    pod: Annotated[
+        str | None, typer.Option("--pod", help="the pod's map: etcd:HOST:PORT,... or a .toml file")
+    ] = None,
+    pod_name: Annotated[
+        str | None, typer.Option("--pod-name", help="of this daemon in the pod")
+    ] = None,
+    weight: Annotated[
+        int | None, typer.Option("--weight", help="its share against the other members'")
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option("--zone", help="what fails together with it: a rack")
+    ] = None,
 ) -> None:
     """Run the daemon until SIGTERM drains it; a second signal stops it at once."""
     from offstage.dpu.config import load
@@ -94,6 +106,8 @@ def serve(
         chosen.setdefault("storage.backend", "emulated")
     if dilation is not None:
         chosen["model.dilation"] = str(dilation)
+    in_pod = {"map": pod, "name": pod_name, "weight": weight, "zone": zone}
+    chosen |= {f"pod.{key}": str(value) for key, value in in_pod.items() if value is not None}
     loaded, timing = as_device(load(config, chosen))
     loaded, uuid = follow(loaded)
     if any(uuid):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offstage.dpu.pod.map import Member, PodMap
+    from offstage.dpu.pod.membership import Membership
     from offstage.host.control import Control
 
 __all__ = ["register"]
@@ -25,6 +26,7 @@ RuntimeDirsOption = Annotated[
     typer.Option("--runtime-dir", help="holds each daemon's runtime folder, by its name"),
 ]
 ANSWER_S = 1.0
+CARRY_OUT_S = 30.0
 DEADLINE_NS_MIN, DEADLINE_NS_MAX = 10**6, 60 * 10**9
 
 
@@ -155,6 +157,27 @@ def add(
 
 
 @pod.command()
+def remove(
+    place: PlaceArgument,
+    name: NameArgument,
+    form: FormatOption = Format.text,
+) -> None:
+    """A member that is known to be dead leaves the map. Refused while its lease holds."""
+    from offstage.bindings.errors import BadInput
+    from offstage.dpu.pod.map import moved
+    from offstage.dpu.pod.membership import open_membership
+
+    membership = open_membership(place)
+    try:
+        living = {one.name for one in membership.alive() if one.incarnation}
+    finally:
+        membership.close()
+    if name in living:
+        raise BadInput(f"the lease of {name} holds", place, "end that daemon first")
+    _change(place, lambda found: moved(found, name, "gone"), form)
+
+
+@pod.command()
 def purge(
     place: PlaceArgument,
     tenant: Annotated[str, typer.Argument(help="a tenant's name")],
@@ -163,31 +186,37 @@ def purge(
 ) -> None:
     """Drop all that is archived of a tenant at every member, under an epoch of its own.
 
-    Exit code 1, and who it is, where a member has not carried it out."""
+    Members under a lease carry it out by themselves, and end the tenant's connections for it; the
+    others are told. Exit code 1, and who it is, where a member has not carried it out."""
     from offstage.bindings.errors import OffstageError, RunFailed
     from offstage.dpu.pod.fence import deletion_holds
     from offstage.dpu.pod.map import deleted
     from offstage.dpu.pod.membership import open_membership
 
     membership = open_membership(place)
+    carried_out: dict[str, int] = {}
+    result: dict[str, Any] = {"members": {}}
     try:
         found = membership.change(lambda one: deleted(one, tenant))
+        for member in found.readable:
+            if member.incarnation:
+                continue
+            try:
+                with _operator(member, runtime_dir) as control:
+                    done = control.purge(tenant)
+            except OffstageError as error:
+                result["members"][member.name] = {"left": f"{error.what}"}
+                continue
+            result["members"][member.name] = done
+            if not done["more"] and not done["marking"]:
+                carried_out[member.name] = found.epoch
+        names, said = _carried_out(membership, found.deleted[tenant])
     finally:
         membership.close()
-    carried_out: dict[str, int] = {}
-    result: dict[str, Any] = {"epoch": found.epoch, "members": {}}
-    for member in found.readable:
-        try:
-            with _operator(member, runtime_dir) as control:
-                done = control.purge(tenant)
-        except OffstageError as error:
-            result["members"][member.name] = {"left": f"{error.what}"}
-            continue
-        result["members"][member.name] = done
-        if not done["more"] and not done["marking"]:
-            carried_out[member.name] = found.epoch
-    emit(result, form, table(result))
-    names = [one.name for one in found.readable]
+    carried_out |= said
+    for name in names:
+        result["members"].setdefault(name, {"carried_out": said.get(name, 0)})
+    emit({"epoch": found.epoch, **result}, form, table({"epoch": found.epoch, **result}))
     if not deletion_holds(found.deleted[tenant], names, carried_out):
         left = ", ".join(name for name in names if name not in carried_out)
         raise RunFailed(f"{left}: not carried out there", f"tenant {tenant}",
@@ -260,6 +289,21 @@ def run(
         raise BadInput(f"cannot be written ({error.strerror})", str(out), "give another --out"
                        ) from None  # fmt: skip
     emit(msgspec.to_builtins(result), form, table(msgspec.to_builtins(result)))
+
+
+def _carried_out(membership: "Membership", epoch: int) -> tuple[list[str], dict[str, int]]:
+    """Who is in the map, and what those under a lease say that they have carried out, once all of
+    them have said `epoch`, or are gone, or CARRY_OUT_S have passed."""
+    import time
+
+    until_s = time.monotonic() + CARRY_OUT_S
+    while True:
+        said = {one.name: one.carried_out for one in membership.alive() if one.incarnation}
+        members = membership.map().readable
+        waiting = [one for one in members if one.incarnation and said.get(one.name, 0) < epoch]
+        if not waiting or time.monotonic() > until_s:
+            return [one.name for one in members], said
+        time.sleep(0.1)
 
 
 def _change(

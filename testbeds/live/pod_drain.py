@@ -45,7 +45,7 @@ def push(
     drained = found.find(name)
     if drained is None:
         raise BadInput(f"no member is called {name!r}", "pod map", "see offstage pod status")
-    alone = join(drained, link, runtime_dir)  # where it is not there, nobody else is asked
+    alone = join(drained, link, runtime_dir, found.epoch)  # not there: nobody else is asked
     alone.fabric.close()
     alone.control.close()
     done = Pushed()

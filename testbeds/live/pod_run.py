@@ -131,8 +131,8 @@ def run(
         fabric = PodFabric(sessions, deadline_ns)
         before: dict[str, Any] = {}
 
-        def login(member: Member) -> Joined:
-            coming = join(member, link, runtime_dir)
+        def login(member: Member, epoch: int) -> Joined:
+            coming = join(member, link, runtime_dir, epoch)
             try:
                 check_fit(options.geometry, coming.control)
                 _check_limits(options, workload, [coming], chunks)
@@ -169,13 +169,16 @@ def run(
     return _result(sessions, results, record, upkeep.total(), known)
 
 
-def join(member: Member, link: Link, runtime_dir: Path | None) -> Joined:
-    """Log in to one; it is the caller's to close. OffstageError: it cannot be had."""
+def join(member: Member, link: Link, runtime_dir: Path | None, epoch: int) -> Joined:
+    """Log in to one, by the map of `epoch`; it is the caller's to close. OffstageError: it cannot
+    be had."""
     folder = None if runtime_dir is None else runtime_dir / member.name
-    own = replace(link, endpoint=member.endpoint, runtime_dir=folder)
+    own = replace(link, endpoint=member.endpoint, runtime_dir=folder,
+                  life=(member.incarnation, epoch))  # fmt: skip
     control = own.control()
     try:
-        return Joined(member, control, open_fabric(control, own.fabric, own.rdma))
+        return Joined(member, control, open_fabric(control, own.fabric, own.rdma),
+                      lease_ns=control.lease_ns)  # fmt: skip
     except BaseException:
         control.close()
         raise
@@ -196,7 +199,7 @@ def joined(found: PodMap, link: Link, runtime_dir: Path | None) -> Iterator[list
         members, refused = [], []
         for member in found.readable:
             try:
-                one = join(member, link, runtime_dir)
+                one = join(member, link, runtime_dir, found.epoch)
             except OffstageError as error:
                 refused.append(error)
                 continue

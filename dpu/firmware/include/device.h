@@ -140,6 +140,7 @@ struct ofs_device_status {
 	uint64_t flushes_waiting; /* write-back: failed, and not yet tried again */
 	uint64_t paced;           /* commands and hits of a modelled device */
 	uint64_t paced_late;      /* of these, those that ended clearly later than the model says */
+	uint64_t fenced;          /* answers refused since the lease was not confirmed in time */
 	struct ofs_store_stats store;
 	struct ofs_storage_stats storage;
 };
@@ -208,6 +209,13 @@ int ofs_device_open(struct ofs_device **out, const struct ofs_device_config *con
 /* 0 when the reactor answers; -EINVAL with a simulated clock. */
 /* From here on hosts are served. -EINVAL with a simulated clock: use ofs_device_poll. */
 int ofs_device_start(struct ofs_device *device);
+/*
+ * Hosts are served until CLOCK_BOOTTIME (of a simulated device its clock) is past `until_ns`, and
+ * no longer: what a host asks from then on, and every answer that is given from then on, ends with
+ * -EKEYEXPIRED, whoever was stopped meanwhile and for how long. UINT64_MAX, as after open: no end.
+ * From any thread, at any time; the reactor is not asked.
+ */
+void ofs_device_serve_until(struct ofs_device *device, uint64_t until_ns);
 /* Stops the thread (after draining write-back when `drain`), closes everything. */
 void ofs_device_close(struct ofs_device *device, int drain);
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu.pod.map import Member, PodMap
+from offstage.dpu.pod.map import Living, PodMap
 from offstage.dpu.pod.membership.etcd import EtcdMembership
 from offstage.dpu.pod.membership.static import StaticMembership
 
@@ -23,12 +23,17 @@ Transition = Callable[[PodMap], PodMap]
 
 
 class Lease(Protocol):
-    """A daemon's own key. `ttl_ns` 0: it holds for ever, as in a file."""
+    """A daemon's own key. `ttl_ns` 0: it holds for ever, as in a file. `lost`: it has ended."""
 
     ttl_ns: int
+    lost: bool
 
     def keep(self) -> bool:
         """Confirm it; False where it is lost for good, or nobody answered."""
+        ...
+
+    def say(self, member: Living) -> None:
+        """What the key says from now on. RunFailed where nobody answers, or the lease is lost."""
         ...
 
     def end(self) -> None:
@@ -51,12 +56,17 @@ class Membership(Protocol):
         map with its new epoch. RunFailed where nobody answers: a frozen map does not change."""
         ...
 
-    def announce(self, member: Member) -> Lease:
+    def announce(self, member: Living) -> Lease:
         """The daemon's key under a lease, which it keeps by `Lease.keep`."""
         ...
 
-    def alive(self) -> list[Member]:
+    def alive(self) -> list[Living]:
         """Whose lease holds. RunFailed where nobody answers."""
+        ...
+
+    def secret(self) -> bytes:
+        """32 bytes that all who may change the map have, and that no other pod has; empty where
+        whoever keeps the map keeps no secret."""
         ...
 
     def close(self) -> None:
@@ -64,13 +74,18 @@ class Membership(Protocol):
         ...
 
 
-def open_membership(place: str) -> Membership:
-    """`file:PATH` or `etcd:HOST:PORT,...`. BadInput for another kind of place."""
+def open_membership(place: str, lease_ns: int = 0) -> Membership:
+    """`file:PATH` or `etcd:HOST:PORT,...`. `lease_ns`: of an announced daemon, whole seconds; 0: as
+    etcd's side has it. BadInput for another kind of place."""
     kind, colon, rest = place.partition(":")
     if kind == "file" and rest:
         return StaticMembership(Path(rest))
     if kind == "etcd" and rest:
-        return EtcdMembership(rest.split(","))
+        addresses = rest.split(",")
+        if not lease_ns:
+            return EtcdMembership(addresses)
+        call_s = min(max(lease_ns / 12e9, 0.25), 1.0)  # so that all are asked well within a half
+        return EtcdMembership(addresses, lease_ns // 10**9, call_s)
     if not colon and place.endswith(".toml"):
         return StaticMembership(Path(place))
     raise BadInput(f"{place!r} is no place of a pod's map", "pod",

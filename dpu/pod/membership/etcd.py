@@ -2,12 +2,14 @@
 
     offstage/pod/map             the map; its modification revision is the epoch
     offstage/pod/member/NAME     a daemon, under its lease
+    offstage/pod/secret          what proves to a member that another is one; made by the first
 
 Why the gateway and urllib3, and no client of etcd's own protocol: decision 94. Members of the etcd
 cluster are asked in turn, the one that answered last first; each call has a deadline.
 """
 
 import base64
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,13 +18,14 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, Missing, RunFailed
 from offstage.bindings.settings import convert
-from offstage.dpu.pod.map import Member, PodMap, from_tables, noted
+from offstage.dpu.pod.map import Living, PodMap, from_tables, noted
 
 __all__ = ["EtcdMembership"]
 
 PREFIX = "offstage/pod/"
 MAP_KEY = f"{PREFIX}map"
 MEMBERS = f"{PREFIX}member/"
+SECRET_KEY = f"{PREFIX}secret"
 TTL_S = 5
 """Of a daemon's lease. Its end is seen up to 0.5 s late; a new leader of etcd begins it anew."""
 CALL_S = 1.0
@@ -38,6 +41,7 @@ class EtcdLease:
         """Of a lease that was granted."""
         self._etcd, self._number = etcd, number
         self.ttl_ns = ttl_s * 10**9
+        self.lost = False
 
     def keep(self) -> bool:
         """See `Lease`: etcd answers a lease that it no longer has without a time to live."""
@@ -45,7 +49,14 @@ class EtcdLease:
             found = self._etcd.call("lease/keepalive", {"ID": str(self._number)})
         except RunFailed:
             return False
-        return int(found.get("result", {}).get("TTL", 0)) > 0
+        self.lost = int(found.get("result", {}).get("TTL", 0)) <= 0
+        return not self.lost
+
+    def say(self, member: Living) -> None:
+        """See `Lease`."""
+        key, value = f"{MEMBERS}{member.name}", msgspec.json.encode(member)
+        self._etcd.call("kv/put", {"key": _text(key), "value": _text(value),
+                                   "lease": str(self._number)})  # fmt: skip
 
     def end(self) -> None:
         """See `Lease`."""
@@ -55,8 +66,10 @@ class EtcdLease:
 class EtcdMembership:
     """`Membership` of an etcd cluster at `HOST:PORT` addresses. Missing: urllib3 is not there."""
 
-    def __init__(self, addresses: Sequence[str], ttl_s: int = TTL_S) -> None:
-        """Nobody is asked yet."""
+    def __init__(
+        self, addresses: Sequence[str], ttl_s: int = TTL_S, call_s: float = CALL_S
+    ) -> None:
+        """Nobody is asked yet. `call_s`: what each address has for its answer."""
         try:
             import urllib3
         except ImportError:
@@ -66,7 +79,7 @@ class EtcdMembership:
             if not host or not port.isdigit():
                 raise BadInput(f"{one!r} is no address of etcd", "pod", "write HOST:PORT")
         self._failed = urllib3.exceptions.HTTPError
-        self._http = urllib3.PoolManager(timeout=CALL_S, retries=False)
+        self._http = urllib3.PoolManager(timeout=call_s, retries=False)
         self._addresses, self._ttl_s = list(addresses), ttl_s
         self._last = PodMap()
         self.fresh = False
@@ -99,18 +112,27 @@ class EtcdMembership:
                 return self.map()
         raise RunFailed(f"the map changed {TRIES_MAX} times meanwhile", "etcd", "try again")
 
-    def announce(self, member: Member) -> EtcdLease:
+    def announce(self, member: Living) -> EtcdLease:
         """See `Membership`."""
-        granted = self.call("lease/grant", {"TTL": str(self._ttl_s)})
+        granted = self.call("lease/grant", {"TTL": str(self._ttl_s)}, patient=True)
         lease = EtcdLease(self, int(granted["ID"]), int(granted["TTL"]))
-        key, value = f"{MEMBERS}{member.name}", msgspec.json.encode(member)
-        self.call("kv/put", {"key": _text(key), "value": _text(value), "lease": granted["ID"]})
+        lease.say(member)
         return lease
 
-    def alive(self) -> list[Member]:
+    def alive(self) -> list[Living]:
         """See `Membership`."""
-        return [convert(_decoded(value), Member, MEMBERS)
+        return [convert(_decoded(value), Living, MEMBERS)
                 for value, _ in self._range(MEMBERS, all_of=True)]  # fmt: skip
+
+    def secret(self) -> bytes:
+        """See `Membership`: whoever is first makes it."""
+        made = secrets.token_bytes(32)
+        self.call("kv/txn", {
+            "compare": [{"key": _text(SECRET_KEY), "target": "VERSION", "result": "EQUAL",
+                         "version": "0"}],
+            "success": [{"requestPut": {"key": _text(SECRET_KEY), "value": _text(made)}}],
+        }, patient=True)  # fmt: skip
+        return self._raw(SECRET_KEY)
 
     def close(self) -> None:
         """See `Membership`."""

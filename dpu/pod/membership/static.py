@@ -13,7 +13,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.settings import read_toml
-from offstage.dpu.pod.map import Member, PodMap, from_tables, noted
+from offstage.dpu.pod.map import Living, PodMap, from_tables, noted
 
 __all__ = ["StaticMembership", "write_map"]
 
@@ -22,10 +22,14 @@ class StaticLease:
     """Of a map that nobody watches: nothing ends it."""
 
     ttl_ns = 0
+    lost = False
 
     def keep(self) -> bool:
         """It always holds."""
         return True
+
+    def say(self, member: Living) -> None:
+        """Nobody is told."""
 
     def end(self) -> None:
         """Nobody is told."""
@@ -65,13 +69,17 @@ class StaticMembership:
         self._last, self.fresh = pod, True
         return pod
 
-    def announce(self, member: Member) -> StaticLease:
+    def announce(self, member: Living) -> StaticLease:
         """See `Membership`: the member is added by hand."""
         return StaticLease()
 
-    def alive(self) -> list[Member]:
+    def alive(self) -> list[Living]:
         """See `Membership`: all that are not gone."""
-        return self.map().readable
+        return [Living(**msgspec.structs.asdict(one)) for one in self.map().readable]
+
+    def secret(self) -> bytes:
+        """See `Membership`: a file has none."""
+        return b""
 
     def close(self) -> None:
         """Nothing is held."""

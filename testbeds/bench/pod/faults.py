@@ -101,8 +101,9 @@ class LivePod:
         _await_end(pid)
 
     def _begin(self, member: str) -> None:
-        coming, self.bed.processes[member] = begin_daemon(self.bed.out, member, self.sizes)
-        self._join(coming)
+        _, self.bed.processes[member] = begin_daemon(
+            self.bed.out, member, self.sizes, self.bed.place
+        )
 
     def _join(self, coming: Member) -> None:
         membership = open_membership(self.bed.place)

@@ -145,7 +145,7 @@ class Host:
             found = membership.map()
             members = []
             for member in found.readable:
-                members.append(self._login(member))
+                members.append(self._login(member, found.epoch))
                 undo.callback(members[-1].control.close)
                 undo.callback(members[-1].fabric.close)
             chunks = found.segment_tokens // members[0].control.geometry.block_tokens
@@ -161,9 +161,10 @@ class Host:
         self._connections: Counter[str] = Counter()
         self._step = 0
 
-    def _login(self, member: Member) -> Joined:
+    def _login(self, member: Member, epoch: int) -> Joined:
         link = replace(self._link, endpoint=member.endpoint, timeout_s=LOGIN_S,
-                       runtime_dir=self._runtime_dir / member.name)  # fmt: skip
+                       runtime_dir=self._runtime_dir / member.name,
+                       life=(member.incarnation, epoch))  # fmt: skip
         control = link.control()
         try:
             fabric = open_fabric(control, link.fabric)
@@ -171,7 +172,7 @@ class Host:
             control.close()
             raise
         control.timeout_s = self._deadline_s
-        return Joined(member, control, fabric)
+        return Joined(member, control, fabric, lease_ns=control.lease_ns)
 
     def run(self, phase: str, asks: Callable[[], tuple[int, Ask] | None], begin_s: float) -> None:
         """Ask until there is nothing left; each when it is due, or as soon as can be after."""

@@ -315,7 +315,7 @@ def test_a_host_follows_the_map() -> None:
     fabric.register(landing)
     kept, came = Kept(sessions), []
 
-    def login(member: Member) -> Joined:
+    def login(member: Member, epoch: int) -> Joined:
         came.append(Daemon())
         return Joined(member, came[-1], came[-1])  # type: ignore[arg-type]
 

@@ -9,6 +9,12 @@ static int
 answer(struct ofs_device *device, uint32_t port, struct ofs_cqe *cqe, const struct ofs_sqe *sqe,
 	const struct ofs_result *results)
 {
+	if (ofs_device_is_fenced(device)) {
+		if (cqe->rc == -EINPROGRESS)
+			return -EKEYEXPIRED; /* the host hears of it when the command ends */
+		device->status.fenced++;
+		cqe->rc = -EKEYEXPIRED;
+	}
 	cqe->user = sqe->user;
 	cqe->op = sqe->op;
 	cqe->payload_index = sqe->payload_index;

@@ -95,6 +95,10 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 
 	device->status.commands++;
 	(void)ofs_device_stage_end(device, OFS_STAGE_RING_WAIT, sqe->sent_ns);
+	if (ofs_device_is_fenced(device)) {
+		ofs_device_complete(device, port, sqe, -EKEYEXPIRED);
+		return;
+	}
 	switch (sqe->op) {
 	case OFS_OP_STEP:
 	case OFS_OP_HINT:

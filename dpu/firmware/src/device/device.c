@@ -163,6 +163,7 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 		return rc;
 	}
 	atomic_store(&device->serving, config->sim_clock != 0);
+	atomic_store(&device->serve_until_ns, UINT64_MAX);
 	*out = device;
 	return 0;
 }

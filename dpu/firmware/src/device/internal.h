@@ -272,8 +272,9 @@ struct ofs_device {
 	uint32_t stage_turns[OFS_STAGE_COUNT]; /* of those that begin there, since the last timed */
 
 	pthread_t thread;
-	bool threaded;       /* a simulated device has no thread */
-	atomic_bool serving; /* started: hosts are served */
+	bool threaded;                   /* a simulated device has no thread */
+	atomic_bool serving;             /* started: hosts are served */
+	_Atomic uint64_t serve_until_ns; /* see ofs_device_serve_until */
 	atomic_bool stopping;
 	int wake_fd;
 	pthread_mutex_t mutex;
@@ -475,6 +476,7 @@ void ofs_device_step_ended(struct ofs_device *device, const struct ofs_waiter *w
 /* reactor.c */
 void *ofs_device_reactor(void *device);
 bool ofs_device_turn(struct ofs_device *device);
+bool ofs_device_is_fenced(struct ofs_device *device); /* fence.c: see ofs_device_serve_until */
 /* When there will be something to do without anybody's asking. */
 uint64_t ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns);
 

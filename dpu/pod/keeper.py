@@ -1,0 +1,302 @@
+"""The lease of a daemon of a pod, kept by a thread that touches no block.
+
+Model: about six times in a lease the thread asks whoever keeps the map to confirm the lease, reads
+the map, and tells the reactor until when it may serve; what may follow from that is in `fence`. The
+daemon's loop carries out what a newer map says and calls `carried_out`. Who is in which phase:
+
+    adopting   its life is in the map, and what was deleted while it was away is being dropped
+    serving    hosts are served until `serves_until`
+    over       its lease has ended, or the map has it no more: the loop lets all hosts go, `left`
+    away       nobody knows it: it joins in a new life as soon as whoever keeps the map answers
+
+Where it is not heard, it asks the other members: whether these, which are not heard either, promise
+not to take this daemon out of the map. With a promise of each it serves as with a confirmation.
+
+A thread that is stopped, or gets no answer, does nothing that makes a host be served: the reactor
+holds against its own clock what it was told last.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.dpu.log import Log
+from offstage.dpu.pod.fence import (
+    Standing,
+    confirmed,
+    held_since,
+    serves,
+    serves_until,
+    takes_out,
+)
+from offstage.dpu.pod.map import Living, Member, PodMap, added, reconciled
+from offstage.dpu.pod.membership import Lease, Membership
+
+__all__ = ["BEATS_PER_LEASE", "Keeper", "boot_ns"]
+
+BEATS_PER_LEASE = 6
+Phase = Literal["away", "adopting", "serving", "over"]
+Life = tuple[str, int]
+Asking = Callable[[Life, Sequence[Member]], Iterable[Life]]
+"""Asks members on behalf of a life of this daemon; those lives that promised."""
+
+
+def boot_ns() -> int:
+    """The clock of leases: CLOCK_BOOTTIME, as the reactor has it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class _AsItWas(Exception):
+    """A transition that changes nothing."""
+
+
+class Keeper:
+    """Keeps the lease of `member`. The calls marked so are the loop's, any other the thread's."""
+
+    def __init__(
+        self, membership: Membership, member: Member, epoch: int,
+        serve_until: Callable[[int], None], wake: Callable[[], None], log: Log, peers: Asking,
+        clock: Callable[[], int] = boot_ns,
+    ) -> None:  # fmt: skip
+        """`epoch`: of the newest map whose deletions its store has seen. `serve_until` may be
+        called from any thread; `wake` makes the loop turn; `peers` asks other members."""
+        self._membership, self._member, self._clock = membership, member, clock
+        self._peers = peers
+        self._serve_until, self._wake, self._log = serve_until, wake, log
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._kick = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ofs-pod", daemon=True)
+        self._lease: Lease | None = None
+        self._said = 0
+        self._joined = 0
+        self._reported: dict[Life, int] = {}
+        self._silent = ""
+        self._taking: set[Life] = set()
+        self._held: dict[Life, int] = {}  # when who was asked for the promise that it gave last
+        self.phase: Phase = "away"
+        self.newest = PodMap()
+        self.standing = Standing(0, epoch, 1, 0)
+        self.promised: dict[Life, int] = {}
+        """When each life was promised last that this daemon does not take it out."""
+        serve_until(0)
+
+    # ---- the loop's ----
+
+    def start(self) -> None:
+        """Join, which raises what keeps it from that, then go on in the thread."""
+        self._join()
+        self._thread.start()
+
+    def serves(self) -> bool:
+        """Whether hosts are served now."""
+        return self.phase == "serving" and serves(self.standing, self._clock())
+
+    def carried_out(self, epoch: int) -> None:
+        """What the maps up to `epoch` deleted is gone here."""
+        with self._lock:
+            self.standing = confirmed(self.standing, self.standing.asked, epoch)
+            if self.phase == "adopting" and epoch >= self._joined:
+                self.phase = "serving"
+                self._tell()
+        self._kick.set()
+
+    def promise(self, life: Life) -> bool:
+        """Another member asks not to be taken out for a whole lease from now on. Not where this
+        daemon is heard: then the other is cut off alone; nor once it has begun to take it out."""
+        with self._lock:
+            if not self._silent or life in self._taking:
+                return False
+            self.promised[life] = self._clock()
+            return True
+
+    def left(self) -> None:
+        """No host of the life that is over has anything of this daemon any more."""
+        with self._lock:
+            self.phase = "away"
+        self._kick.set()
+
+    def close(self) -> None:
+        """Serve nobody from now on. The lease runs on until it ends: what hosts have mapped can be
+        read for as long, and nobody takes the daemon out of the map before."""
+        self._serve_until(0)
+        self._stop.set()
+        self._kick.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._membership.close()
+
+    # ---- the thread's ----
+
+    def _run(self) -> None:
+        begun_s = time.monotonic()
+        while not self._stop.is_set():
+            pause_s = begun_s + self.standing.ttl / BEATS_PER_LEASE / 1e9 - time.monotonic()
+            self._kick.wait(max(pause_s, 0.0))
+            self._kick.clear()
+            begun_s = time.monotonic()
+            if self._stop.is_set():
+                return
+            try:
+                self.beat()
+            except OffstageError as error:
+                self._note_silence(str(error))
+            except Exception as error:  # whatever it is: who is not confirmed serves nobody
+                self._log.error("pod_failed", error=repr(error))
+
+    def beat(self) -> None:
+        """Ask once: for the lease, for the map, for who else lives."""
+        if self.phase == "over":
+            return
+        if self._lease is None:
+            self._join()
+            return
+        if self._silent:  # first, since whoever keeps the map may take its time not to answer
+            self._unheard()
+        asked = self._clock()
+        kept = self._lease.keep()
+        if self._lease.lost:
+            self._over("its lease has ended")
+            return
+        pod = self._membership.map() if kept else self.newest
+        if not kept or not self._membership.fresh:
+            if not self._silent:
+                self._unheard()
+            return
+        own = pod.find(self._member.name)
+        if own is None or own.incarnation != self.standing.incarnation or own.state == "gone":
+            self._over("the map has this life no more")
+            return
+        self._note_silence("")
+        with self._lock:
+            self.standing = confirmed(self.standing, asked, self.standing.epoch)
+            newer = pod.epoch > self.newest.epoch
+            self.newest = pod
+            if self.phase == "serving":
+                self._tell()
+        if newer:
+            self._wake()
+        if self.standing.epoch > self._said:
+            self._say(own)
+        self._look(pod)
+
+    def _unheard(self) -> None:
+        """Nobody who keeps the map answers: do the others hear as little?"""
+        self._note_silence("nobody answers")
+        asked = self._clock()
+        own = (self._member.name, self.standing.incarnation)
+        others = [one for one in self.newest.readable if one.incarnation and one.name != own[0]]
+        for one in self._peers(own, others):
+            self._held[one] = asked
+        with self._lock:
+            held = held_since(self._held, [(one.name, one.incarnation) for one in others], asked)
+            if held is not None and self.phase == "serving":
+                self.standing = confirmed(self.standing, held, self.standing.epoch)
+                self._tell()
+
+    def _join(self) -> None:
+        """A new life: first its key under a lease, then its place in the map."""
+        name, pod = self._member.name, self._membership.map()
+        before = pod.find(name)
+        draining = before is not None and before.state == "draining"
+        member = msgspec.structs.replace(
+            self._member, incarnation=before.incarnation + 1 if before else 1,
+            state="draining" if draining else "up",
+        )  # fmt: skip
+        asked = self._clock()
+        lease = self._membership.announce(_living(member, self.standing.epoch))
+        if lease.ttl_ns == 0:
+            member = msgspec.structs.replace(member, incarnation=0)
+            pod = self._membership.change(lambda pod: _registered(pod, member))
+        else:
+            pod = self._membership.change(lambda pod: added(pod, member))
+        with self._lock:
+            self._lease, self._said, self._joined = lease, self.standing.epoch, pod.epoch
+            self.standing = Standing(member.incarnation, self.standing.epoch, lease.ttl_ns, asked)
+            self.newest, self.phase = pod, "adopting"
+            self._reported.clear()
+        self._log.info("pod_joined", name=name, life=member.incarnation, epoch=pod.epoch,
+                       lease_ns=lease.ttl_ns)  # fmt: skip
+        self._wake()
+
+    def _over(self, why: str) -> None:
+        self._serve_until(0)
+        with self._lock:
+            self.phase, lease, self._lease = "over", self._lease, None
+        self._log.warning("pod_fenced", why=why, life=self.standing.incarnation)
+        if lease is not None and not lease.lost:
+            with contextlib.suppress(OffstageError):
+                lease.end()
+        self._wake()
+
+    def _tell(self) -> None:
+        """The reactor, under the lock: until when."""
+        ttl = self.standing.ttl
+        self._serve_until(serves_until(self.standing) if ttl else 2**64 - 1)
+
+    def _say(self, own: Member) -> None:
+        assert self._lease is not None
+        epoch = self.standing.epoch
+        self._lease.say(_living(own, epoch))
+        self._said = epoch
+
+    def _look(self, pod: PodMap) -> None:
+        """Take out of the map whose lease has ended, as far as `takes_out` lets this daemon."""
+        alive = self._membership.alive()
+        for one in alive:
+            life = (one.name, one.incarnation)
+            self._reported[life] = max(self._reported.get(life, 0), one.carried_out)
+        lives = {(one.name, one.incarnation) for one in alive}
+        ended = [one for one in pod.readable
+                 if one.incarnation and (one.name, one.incarnation) not in lives]  # fmt: skip
+        taken = {(one.name, one.incarnation) for one in ended if self._takes(one)}
+        if not taken:
+            return
+
+        def without(found: PodMap) -> PodMap:
+            living = {(one.name, one.incarnation) for one in self._membership.alive()}
+            kept = [one for one in found.member
+                    if (one.name, one.incarnation) not in taken - living]  # fmt: skip
+            changed = reconciled(found, kept)
+            if changed == found:
+                raise _AsItWas
+            return changed
+
+        with contextlib.suppress(_AsItWas):
+            self.newest = self._membership.change(without)
+            self._log.warning("pod_members_gone", names=sorted(name for name, _ in taken),
+                              epoch=self.newest.epoch)  # fmt: skip
+            self._wake()
+
+    def _takes(self, one: Member) -> bool:
+        life = (one.name, one.incarnation)
+        with self._lock:
+            if takes_out(self._joined, self._reported.get(life, 0), self.promised.get(life),
+                         self._clock(), self.standing.ttl):  # fmt: skip
+                self._taking.add(life)  # from now on it is promised nothing
+            return life in self._taking
+
+    def _note_silence(self, why: str) -> None:
+        if bool(why) != bool(self._silent):
+            level = self._log.warning if why else self._log.info
+            level("pod_unconfirmed" if why else "pod_confirmed", why=why or self._silent)
+        self._silent = why
+
+
+def _living(member: Member, epoch: int) -> Living:
+    fields: dict[str, Any] = msgspec.structs.asdict(member)
+    return Living(**fields, carried_out=epoch)
+
+
+def _registered(pod: PodMap, member: Member) -> PodMap:
+    """In a map without leases: there, whoever was there under the name."""
+    known = pod.find(member.name)
+    if known is not None and known.incarnation:
+        raise BadInput(f"{member.name} is there under a lease", "pod map", "give another name")
+    others = [one for one in pod.member if one.name != member.name]
+    return added(msgspec.structs.replace(pod, member=tuple(others)), member)

@@ -1,0 +1,88 @@
+"""Asking the other members of a pod for a promise, over their control sockets: `Hold` and `Held`.
+
+A question and its answer prove to each other that both know the pod's secret, which whoever keeps
+the map has: who can change the map can also say that nobody will. No login, so that a member needs
+no secret of another's tenants. Where control sockets speak CURVE, members are not asked: then a
+daemon that is not heard serves for half its lease, as one that is alone cut off.
+"""
+
+import hmac
+import secrets
+import time
+from collections.abc import Sequence
+
+import zmq
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu import protocol as p
+from offstage.dpu.pod.map import Member
+
+__all__ = ["Peers", "answered", "asks_rightly"]
+
+ANSWER_S = 0.3
+Life = tuple[str, int]
+
+
+class Peers:
+    """Of one thread."""
+
+    def __init__(self, secret: bytes) -> None:
+        """Of the pod; empty: nobody is asked."""
+        self._secret = secret
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def ask(self, own: Life, others: Sequence[Member]) -> list[Life]:
+        """All of them at once; those that promised within ANSWER_S."""
+        if not self._secret:
+            return []
+        asked: dict[zmq.Socket[bytes], tuple[Life, bytes]] = {}
+        poller = zmq.Poller()
+        for one in others:
+            nonce, life = secrets.token_bytes(16), (one.name, one.incarnation)
+            proof = p.prove_member(self._secret, nonce, "hold", *own, *life)
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            asked[socket] = (life, nonce)
+            try:
+                socket.connect(one.endpoint)
+                question = p.Hold(name=own[0], incarnation=own[1], to=one.name,
+                                  life=one.incarnation, nonce=nonce, proof=proof)  # fmt: skip
+                socket.send_multipart([b"", p.encode(question)], zmq.NOBLOCK)
+            except zmq.ZMQError:
+                continue
+            poller.register(socket, zmq.POLLIN)
+        promised: list[Life] = []
+        until_s = time.monotonic() + ANSWER_S
+        while len(promised) < len(asked) and (left_s := until_s - time.monotonic()) > 0:
+            for socket, _ in poller.poll(max(1, int(left_s * 1000))):
+                life, nonce = asked[socket]
+                poller.unregister(socket)
+                if self._promised(socket.recv_multipart()[-1], own, life, nonce):
+                    promised.append(life)
+        for socket in asked:
+            socket.close(0)
+        return promised
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._context.destroy(linger=0)
+
+    def _promised(self, answer: bytes, own: Life, life: Life, nonce: bytes) -> bool:
+        try:
+            reply = p.decode_reply(answer)
+        except BadInput:
+            return False
+        expected = answered(self._secret, nonce, own, life)
+        return isinstance(reply, p.Held) and hmac.compare_digest(reply.proof, expected)
+
+
+def answered(secret: bytes, nonce: bytes, asking: Life, life: Life) -> bytes:
+    """The proof of a promise that `life` gives to `asking`."""
+    return p.prove_member(secret, nonce, "held", *asking, *life)
+
+
+def asks_rightly(secret: bytes, question: p.Hold) -> bool:
+    """Whether whoever asks knows the pod's secret."""
+    expected = p.prove_member(secret, question.nonce, "hold", question.name, question.incarnation,
+                              question.to, question.life)  # fmt: skip
+    return bool(secret) and hmac.compare_digest(question.proof, expected)

@@ -1,0 +1,210 @@
+"""Do daemons of a pod serve under leases of a real etcd, and no longer? Killed, stopped, back."""
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cut import Cut
+from etcd import Etcd
+from pod_daemons import TENANT
+from pod_leases import LEASE_S, PATIENCE_S, Leased, leased
+
+from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.bindings.keys import block_keys
+from offstage.host.control import Control
+from offstage.host.fabrics import Fabric, open_fabric
+from offstage.host.models import geometry
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.cli import run
+from offstage.testbeds.live.options import DriveOptions
+from offstage.testbeds.live.pod_run import PodResult
+from offstage.testbeds.live.pod_run import run as drive
+from offstage.testbeds.progress import Silent
+
+STEPS = 40
+NAMES = ("dpu0", "dpu1", "dpu2")
+BLOCKS = 4
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    one = Etcd(tmp_path)
+    yield one
+    one.kill()
+
+
+@pytest.fixture
+def pod(tmp_path: Path, etcd: Etcd) -> Iterator[Leased]:
+    with leased(tmp_path, [etcd.address], *NAMES) as one:
+        yield one
+
+
+def driven(pod: Leased, steps: int = STEPS, progress: Any = None) -> PodResult:
+    options = DriveOptions(geometry=geometry("tiny"), sessions=2, context_tokens=4096, steps=steps,
+                           time_per_token_s=0.001)  # fmt: skip
+    link = Link("", TENANT, "shm", "pod", timeout_s=1.0)
+    return drive(options, pod.etcd.map(), link, pod.folder, 300_000_000, progress or Silent())
+
+
+@contextlib.contextmanager
+def joined(pod: Leased, name: str) -> Iterator[tuple[Control, Fabric]]:
+    """A host of that member alone, over the fabric that reads its memory."""
+    found = pod.member(name)
+    link = Link(found.endpoint, TENANT, "shm", "alone", runtime_dir=pod.folder / name,
+                timeout_s=2.0, life=(found.incarnation, pod.etcd.map().epoch))  # fmt: skip
+    with link.control() as control:
+        fabric = open_fabric(control, "shm")
+        try:
+            yield control, fabric
+        finally:
+            fabric.close()
+
+
+def test_killed_and_back(pod: Leased) -> None:
+    """Nobody keeps its lease: others take it out of the map. It comes back in a new life, with the
+    blocks that it had, and nothing is computed again."""
+    first = driven(pod)
+    assert first.blocks_corrupt == 0 and first.blocks_verified == first.demands
+    epoch = pod.etcd.map().epoch
+    pod.send("dpu1", signal.SIGKILL)
+    pod.until(lambda: pod.member("dpu1").state == "gone", "it stays in the map")
+    assert pod.etcd.map().epoch > epoch
+    pod.start("dpu1")
+    back = pod.member("dpu1")
+    assert (back.state, back.incarnation) == ("up", 2)
+    again = driven(pod)
+    assert again.blocks_corrupt == 0 and again.blocks_recomputed == 0
+    assert all(one.state == "served" and one.demands > 0 for one in again.members.values())
+    pod.send("dpu1", signal.SIGTERM)
+    assert pod.tiers["dpu1"].process.returncode == 0
+
+
+def test_stopped_past_its_lease(pod: Leased) -> None:
+    """Hits are in memory that the host has mapped: before the stop they are read, afterwards not
+    one is, though nobody told the host. It joins in a new life, and refuses who means the old."""
+    with joined(pod, "dpu0") as (control, fabric):
+        session = control.session_open(select_blocks=BLOCKS)
+        names = [bytes([1 + n]) * 16 for n in range(BLOCKS)]
+        appended = control.append(session, names)
+        keys = np.ascontiguousarray(block_keys(appended.keys, 2)[0])
+        ordinals = np.arange(BLOCKS, dtype=np.uint32)
+        rows = np.full((BLOCKS, fabric.payload_size_bytes), 7, np.uint8)
+        target = np.zeros_like(rows)
+        fabric.register(target)
+        assert not fabric.put(session, 0, ordinals, rows).any()
+        for step in range(2):
+            assert not fabric.fetch(session, step, 0, ordinals, keys, target).rcs.any()
+        assert fabric.stats()["hits"] >= BLOCKS and (target == rows).all()
+        pod.send("dpu0", signal.SIGSTOP)
+        pod.until(lambda: pod.member("dpu0").state == "gone", "it stays in the map")
+        fetch = fabric.fetch_begin(session, 2, 0, ordinals, keys, target, timeout_ns=10**9)
+        time.sleep(0.1)
+        pod.send("dpu0", signal.SIGCONT)
+        with pytest.raises(RunFailed):
+            fabric.fetch_end(fetch)
+        with pytest.raises(OffstageError):
+            control.append(session, names)
+    pod.until(lambda: pod.member("dpu0").incarnation == 2, "it does not come back")
+    assert '"pod_fenced"' in pod.log("dpu0")
+    with pytest.raises(RunFailed, match="another life"):
+        Link(pod.member("dpu0").endpoint, TENANT, runtime_dir=pod.folder / "dpu0",
+             life=(1, pod.etcd.map().epoch)).control()  # fmt: skip
+    pod.until(lambda: driven(pod).blocks_recomputed == 0, "it serves nobody")
+
+
+def test_a_deletion_reaches_who_was_away(
+    pod: Leased, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is acknowledged without the dead one, which drops everything before it serves anybody."""
+    driven(pod)
+    pod.send("dpu2", signal.SIGKILL)
+    pod.until(lambda: pod.member("dpu2").state == "gone", "it stays in the map")
+    assert run(["pod", "purge", pod.place, TENANT, "--format", "json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["members"]) == {"dpu0", "dpu1"}
+    pod.start("dpu2")
+    with joined(pod, "dpu2") as (control, _):
+        assert control.purge(TENANT)["chunks"] == 0
+    again = driven(pod)
+    assert again.blocks_corrupt == 0 and again.tokens == 2 * STEPS
+
+
+def serves(pod: Leased, name: str) -> bool:
+    """What the daemon itself says."""
+    at = pod.member(name).endpoint
+    link = Link(at, "operator", runtime_dir=pod.folder / name, timeout_s=20.0)
+    with link.control(heartbeat=False) as control:
+        return bool(control.status()["pod"]["serves"])
+
+
+@pytest.fixture
+def ways(tmp_path: Path, etcd: Etcd) -> Iterator[tuple[Leased, dict[str, Cut]]]:
+    """A pod each of whose daemons has a way to etcd of its own."""
+    cuts = {name: Cut(etcd.address) for name in NAMES}
+    with leased(tmp_path, [etcd.address]) as pod:
+        for name, cut in cuts.items():
+            pod.start(name, f"etcd:{cut.address}")
+        yield pod, cuts
+    for cut in cuts.values():
+        cut.close()
+
+
+def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
+    """The others hear etcd and promise it nothing: it serves nobody within half its lease, is taken
+    out of the map, and joins in a new life when it hears etcd again. The pod goes on."""
+    pod, cuts = ways
+    driven(pod)
+    begun = pod.member("dpu1")
+    cuts["dpu1"].off()
+    took_s = pod.until(lambda: not serves(pod, "dpu1"), "it serves on")
+    assert pod.etcd.map().find("dpu1") == begun, "it served until it was taken out"
+    with pytest.raises(RunFailed, match="serves nobody"):
+        Link(begun.endpoint, TENANT, runtime_dir=pod.folder / "dpu1",
+             life=(begun.incarnation, pod.etcd.map().epoch)).control()  # fmt: skip
+    pod.until(lambda: pod.member("dpu1").state == "gone", "it stays in the map")
+    assert took_s < PATIENCE_S
+    without = driven(pod)
+    assert without.blocks_corrupt == 0 and "dpu1" not in without.members
+    cuts["dpu1"].on()
+    pod.until(lambda: pod.member("dpu1").incarnation == 2, "it does not come back")
+    pod.until(lambda: serves(pod, "dpu1"), "it serves nobody")
+    assert driven(pod).blocks_corrupt == 0
+
+
+def test_etcd_is_gone_for_all(pod: Leased, etcd: Etcd) -> None:
+    """Three leases later all serve still, each by what the others promised, and nothing can be
+    changed. Back, etcd has the same members in the same lives."""
+    driven(pod)
+    pod.settle()
+    before = pod.etcd.map()
+    etcd.kill()
+    until_s = time.monotonic() + 3 * LEASE_S
+    while time.monotonic() < until_s:
+        assert all(serves(pod, name) for name in NAMES)
+        time.sleep(0.05)
+    assert pod.etcd.map() == before and not pod.etcd.fresh
+    frozen = driven(pod)
+    assert frozen.blocks_corrupt == 0 and frozen.blocks_recomputed == 0
+    assert run(["pod", "purge", pod.place, TENANT]) == 1
+    etcd.start()
+    pod.until(lambda: pod.etcd.map() == before and pod.etcd.fresh, "the map is another")
+    time.sleep(2 * LEASE_S)
+    assert [pod.member(name).incarnation for name in NAMES] == [1, 1, 1]
+    assert driven(pod).blocks_recomputed == 0
+
+
+def test_with_a_member_dead_etcd_is_missed(pod: Leased, etcd: Etcd) -> None:
+    """Two faults at once: without the promise of a member that is dead nobody serves, until etcd is
+    back."""
+    pod.settle()
+    etcd.kill()
+    pod.send("dpu2", signal.SIGKILL)
+    pod.until(lambda: not serves(pod, "dpu0") and not serves(pod, "dpu1"), "they serve on")
+    etcd.start()
+    pod.until(lambda: serves(pod, "dpu0") and serves(pod, "dpu1"), "they serve nobody")
+    assert pod.member("dpu0").state == pod.member("dpu1").state == "up"

@@ -1,0 +1,104 @@
+"""Daemons of a pod under leases of a real etcd: killed, stopped, started again under their name."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from msgspec.structs import replace
+from pod_daemons import SEGMENT_TOKENS, TENANT
+
+from offstage.bindings.errors import RunFailed
+from offstage.dpu.pod.map import Member
+from offstage.dpu.pod.membership.etcd import EtcdMembership
+from offstage.testbeds.beds.daemon_process import Tier, begin, write_config
+
+LEASE_S = 2
+PATIENCE_S = 60.0
+
+
+class Leased:
+    """A pod of `names`, whose map is in etcd; runtime folders lie in `folder`, by name."""
+
+    def __init__(self, folder: Path, addresses: list[str], lease_s: int = LEASE_S) -> None:
+        """No daemon is started yet."""
+        self.folder, self.lease_s, self.place = folder, lease_s, f"etcd:{','.join(addresses)}"
+        self.etcd = EtcdMembership(addresses)
+        self.tiers: dict[str, Tier] = {}
+        self.etcd.change(lambda pod: replace(pod, segment_tokens=SEGMENT_TOKENS))
+
+    def start(self, name: str, place: str = "", layers: int = 2) -> Tier:
+        """Start it, with what its store has; it is a member when this returns."""
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        sections = {
+            "daemon": {"endpoint": f"ipc://{home}/control", "runtime_dir": str(home),
+                       "metrics_endpoint": ""},
+            "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
+            "storage": {"backend": "posix", "size": "64MiB", "path": str(home / "store.kv")},
+            "store": {"segment": "256KiB"},
+            "limits": {"sessions": 64, "context_tokens": 8192},
+            "pod": {"map": place or self.place, "name": name, "lease": f"{self.lease_s}s"},
+        }  # fmt: skip
+        write_config(home / "daemon.toml", sections, TENANT)
+        self.tiers[name] = begin(home / "daemon.toml", home / "log", {})
+        return self.tiers[name]
+
+    def send(self, name: str, what: int) -> None:
+        """A signal; when it stops or ends the daemon, that has happened when this returns."""
+        process = self.tiers[name].process
+        process.send_signal(what)
+        if what == signal.SIGSTOP:
+            os.waitpid(process.pid, os.WUNTRACED)
+        elif what != signal.SIGCONT:
+            process.wait()
+
+    def member(self, name: str) -> Member:
+        """As the map has it."""
+        found = self.etcd.map().find(name)
+        assert found is not None
+        return found
+
+    def until(self, what: Callable[[], bool], said: str) -> float:
+        """Wait for it; how many seconds that was."""
+        begun_s = time.monotonic()
+        while True:
+            with contextlib.suppress(RunFailed):
+                if what():
+                    return time.monotonic() - begun_s
+            assert time.monotonic() - begun_s < PATIENCE_S, said
+            time.sleep(0.02)
+
+    def settle(self) -> None:
+        """Wait until all members know of each other."""
+        def known() -> bool:
+            epoch = self.etcd.map().epoch
+            return all(one.carried_out >= epoch for one in self.etcd.alive())
+
+        self.until(known, "not all know the newest map")
+
+    def log(self, name: str) -> str:
+        """What it logged."""
+        return (self.folder / name / "log").read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        """Kill all that still run."""
+        for tier in self.tiers.values():
+            if tier.process.poll() is None:
+                tier.process.kill()
+                tier.process.wait()
+        self.etcd.close()
+
+
+@contextlib.contextmanager
+def leased(folder: Path, addresses: list[str], *names: str) -> Iterator[Leased]:
+    """A pod of daemons of these names."""
+    pod = Leased(folder, addresses)
+    try:
+        for name in names:
+            pod.start(name)
+        yield pod
+    finally:
+        pod.close()

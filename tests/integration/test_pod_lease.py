@@ -66,6 +66,7 @@ def joined(pod: Leased, name: str) -> Iterator[tuple[Control, Fabric]]:
             fabric.close()
 
 
+@pytest.mark.slow
 def test_killed_and_back(pod: Leased) -> None:
     """Nobody keeps its lease: others take it out of the map. It comes back in a new life, with the
     blocks that it had, and nothing is computed again."""
@@ -118,6 +119,7 @@ def test_stopped_past_its_lease(pod: Leased) -> None:
     pod.until(lambda: driven(pod).blocks_recomputed == 0, "it serves nobody")
 
 
+@pytest.mark.slow
 def test_a_deletion_reaches_who_was_away(
     pod: Leased, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +156,7 @@ def ways(tmp_path: Path, etcd: Etcd) -> Iterator[tuple[Leased, dict[str, Cut]]]:
         cut.close()
 
 
+@pytest.mark.slow
 def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
     """The others hear etcd and promise it nothing: it serves nobody within half its lease, is taken
     out of the map, and joins in a new life when it hears etcd again. The pod goes on."""
@@ -176,6 +179,7 @@ def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
     assert driven(pod).blocks_corrupt == 0
 
 
+@pytest.mark.slow
 def test_etcd_is_gone_for_all(pod: Leased, etcd: Etcd) -> None:
     """Three leases later all serve still, each by what the others promised, and nothing can be
     changed. Back, etcd has the same members in the same lives."""
@@ -198,6 +202,7 @@ def test_etcd_is_gone_for_all(pod: Leased, etcd: Etcd) -> None:
     assert driven(pod).blocks_recomputed == 0
 
 
+@pytest.mark.slow
 def test_with_a_member_dead_etcd_is_missed(pod: Leased, etcd: Etcd) -> None:
     """Two faults at once: without the promise of a member that is dead nobody serves, until etcd is
     back."""

@@ -27,6 +27,7 @@ def _later(joined: int, reported: int, promised: int | None, now: int, ttl: int)
     return fence.takes_out(joined, reported, promised, now, ttl // 2)
 
 
+LONG = pytest.mark.slow  # the shortest way to the break is long
 ENDED = State(lease=CAP, own=LATE, slow=False)
 """D's lease has ended, and etcd answers nobody: what the first five ticks may come to."""
 RULES: list[tuple[str, Callable[..., Any], State]] = [
@@ -44,7 +45,7 @@ RULES: list[tuple[str, Callable[..., Any], State]] = [
 
 @pytest.mark.parametrize(
     ("name", "wrong", "begin"),
-    [pytest.param(*one, marks=pytest.mark.slow if at in (1, 3, 4, 6) else ()) for at, one in enumerate(RULES)],
+    [pytest.param(*one, marks=LONG if at in (1, 3, 4, 6) else ()) for at, one in enumerate(RULES)],
 )
 def test_each_rule_is_needed(name: str, wrong: Callable[..., Any], begin: State) -> None:
     """Without it a daemon serves, or is read, that is out of the map, and the way there is told."""

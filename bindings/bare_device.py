@@ -47,6 +47,10 @@ class BareConfig:
     spin_ns: int = 50_000
     stage_timers: bool = True
     seed: int = 1
+    granule_count: int = 0
+    """Parts of a block that a fetch may name; 0: whole blocks."""
+    corrupt_per_million: int = 0
+    """Reads of the storage "sim" that come back with a flipped byte."""
     fabric: str = "shm"
     """Side of its ports: "shm", "memory", "sim" or an added one; the faults below are "sim"'s."""
     port_delay_ns_max: int = 0
@@ -191,6 +195,8 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     store.payload_size_bytes, store.layer_count = config.payload_size_bytes, config.layer_count
     store.tenant_max, store.segment_size_bytes = 1, max(MIB, 8 * config.payload_size_bytes)
     store.io_max, store.reserve_segments, store.format = 64, 1, 1
+    store.granule_count = config.granule_count
+    storage.fault_corrupt_per_million = config.corrupt_per_million
     filled.write_mode = lib.OFS_WRITE_BACK if config.write_back_blocks else lib.OFS_WRITE_THROUGH
     filled.dirty_blocks_max = config.write_back_blocks
     filled.io_timeout_ns, filled.spin_ns = 1_000_000_000, config.spin_ns

@@ -89,6 +89,8 @@ class CoreConfig:
     log_size_bytes: int = 0
     record_max: int = 0
     seed: int = 0
+    granule_count: int = 0
+    granule_size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -319,8 +321,10 @@ class Core:
         selected_count: int | None = None,
         waiter: int = 0,
         retry: bool = False,
+        granules: npt.ArrayLike | None = None,
     ) -> npt.NDArray[np.uint8]:
-        """One layer of one step: ordinals `[n]`, what the host saw `[n]`, scores by ordinal.
+        """One layer of one step: ordinals `[n]`, what the host saw `[n]`, scores by ordinal, and
+        where the core has granules, which of each demand `[n]`, bit i the i-th, 0 all.
 
         Gives the end of every demand, `[n]`, numbered as `ENDS`.
         """
@@ -332,6 +336,10 @@ class Core:
         struct.demand_count = len(ordinals)
         struct.waiter, struct.flags = waiter, RETRY if retry else 0
         struct.demands = _pointer("uint32_t *", ordinals)
+        if granules is not None:
+            masks = np.ascontiguousarray(granules, np.uint32)
+            assert len(masks) == len(ordinals)
+            struct.granules = _pointer("uint32_t *", masks)
         if seen is not None:
             seen_array = np.ascontiguousarray(seen, np.uint8)
             assert len(seen_array) == len(ordinals)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.layouts import bit_counts
 from offstage.bindings.stages import driver_stages
 
 __all__ = [
@@ -165,6 +166,7 @@ class Driver:
                 raise Incompatible(text, errno=-rc)
             check_rc(rc, "opening the region", "fabric")
         self._driver = out[0]
+        self.granule_count = int(lib.ofs_driver_granule_count(self._driver))
         self.payload_size_bytes = int(lib.ofs_driver_payload_size_bytes(self._driver))
         self.demand_max = int(lib.ofs_driver_demand_max(self._driver))
         self.dilation = int(lib.ofs_driver_dilation(self._driver))
@@ -216,6 +218,7 @@ class Driver:
         selected_count: int | None = None,
         scores: NDArray[np.uint16] | None = None,
         timeout_ns: int = 2_000_000_000,
+        granules: U32 | None = None,
     ) -> Fetch:
         """Begin to bring the demanded blocks into `target`; its hits are there on return.
 
@@ -223,18 +226,25 @@ class Driver:
         i lands in row `target_index[i]` (row i by default). `selected_count` is how many blocks
         the kernel reads, those of the HBM pool included. No array may change before the end.
         RunFailed with EAGAIN: `calls_max` calls are in flight.
+        `granules` [n]: which of each block's `granule_count`, bit i the i-th. `target_index`, a row
+        of `target`, and the result's `checksums`, are then for a granule, block after block.
         """
         count = len(ordinals)
-        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
-        assert keys.shape == (count, 2) and len(index) == count and target.ndim == 2
+        each = np.ones(count, np.uint32) if granules is None else bit_counts(granules)
+        parts = int(each.sum())
+        index = np.arange(parts, dtype=np.uint32) if target_index is None else target_index
+        assert keys.shape == (count, 2) and len(index) == parts and target.ndim == 2
         assert target.flags.c_contiguous and keys.flags.c_contiguous
-        assert target.shape[1] >= self.payload_size_bytes
+        assert granules is not None or target.shape[1] >= self.payload_size_bytes
         assert count == 0 or int(index.max()) < target.shape[0]
         call: Any = ffi.new("struct ofs_fetch *")
-        fetch = Fetch(count, call, (ordinals, keys, target, index, scores))
-        call.session, call.step, call.layer = session, step, layer
+        first = (np.cumsum(each) - each).astype(np.uint32)
+        call.granules = ffi.NULL if granules is None else _at("uint32_t *", granules)
+        call.granule_first = _at("uint32_t *", first)
+        fetch = Fetch(count, call, (ordinals, keys, target, index, scores, granules, first))
+        fetch.checksums = np.zeros(parts, np.uint64)
+        call.session, call.step, call.layer, call.demand_count = session, step, layer, count
         call.selected_count = count if selected_count is None else selected_count
-        call.demand_count = count
         call.ordinals = _at("uint32_t *", ordinals)
         call.keys = _at("struct ofs_key *", keys)
         if scores is not None:
@@ -242,8 +252,7 @@ class Driver:
             call.scores = _at("uint16_t *", scores)
         call.target = _at("uint8_t *", target)
         call.target_index = _at("uint32_t *", index)
-        call.target_stride_bytes = target.strides[0]
-        call.timeout_ns = timeout_ns
+        call.target_stride_bytes, call.timeout_ns = target.strides[0], timeout_ns
         call.ends, call.rcs = _at("uint8_t *", fetch.ends), _at("int32_t *", fetch.rcs)
         call.lengths = _at("uint32_t *", fetch.lengths)
         call.checksums = _at("uint64_t *", fetch.checksums)

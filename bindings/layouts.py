@@ -8,11 +8,12 @@ numbers.
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from offstage.bindings.firmware import ffi, lib
 
-__all__ = ["CAUSES", "ENDS", "EVICTIONS", "FATES", "HIT_ENDS", "PREFETCHERS", "constant", "layout",
-           "names", "numbered", "offset_of"]  # fmt: skip
+__all__ = ["CAUSES", "ENDS", "EVICTIONS", "FATES", "HIT_ENDS", "PREFETCHERS", "bit_counts",
+           "constant", "layout", "names", "numbered", "offset_of"]  # fmt: skip
 
 _NUMBERS = {
     f"{sign}int{bits}_t": f"<{letter}{bits // 8}"
@@ -31,6 +32,12 @@ def offset_of(dtype: "np.dtype[np.void]", name: str) -> int:
     """Bytes before a field."""
     assert dtype.fields is not None
     return dtype.fields[name][1]
+
+
+def bit_counts(masks: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """How many bits each has."""
+    bits = np.unpackbits(masks.view(np.uint8)).reshape(len(masks), 32)
+    return np.asarray(bits.sum(1), np.uint32)
 
 
 def constant(name: str) -> int:

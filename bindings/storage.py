@@ -27,10 +27,12 @@ __all__ = [
     "Done",
     "Faults",
     "Io",
+    "NvmeCost",
     "NvmeModel",
     "Preset",
     "Storage",
     "StorageConfig",
+    "nvme_cost",
     "preset",
     "presets",
 ]
@@ -73,6 +75,38 @@ def preset(name: str) -> Preset:
     check_rc(lib.ofs_nvme_preset_cited(name.encode(), cited), "reading a preset")
     source = _text(lib.ofs_nvme_preset_source(known.index(name)))
     return Preset(name, source, _fields(params), _fields(cited))
+
+
+@dataclass(frozen=True)
+class NvmeCost:
+    """What reads take of a drive that is never idle, in ns of each resource. The slowest one says
+    how many there are in a second: `bound`, and `ns` between two."""
+
+    command: float
+    media: float
+    channel: float
+    link: float
+
+    @property
+    def bound(self) -> str:
+        """The resource that is asked most."""
+        return max(("command", "media", "channel", "link"), key=lambda name: getattr(self, name))
+
+    @property
+    def ns(self) -> float:
+        """Between two such reads, at best."""
+        return float(getattr(self, self.bound))
+
+
+def nvme_cost(params: dict[str, int], stretches: Iterable[tuple[int, int]]) -> NvmeCost:
+    """Of reads (offset, bytes) that belong together, each a command; `BadInput` for one of 0 B."""
+    struct, cost = ffi.new("struct ofs_nvme_params *", params), ffi.new("struct ofs_nvme_cost *")
+    sums = dict.fromkeys(("command", "media", "channel", "link"), 0)
+    for offset, size in stretches:
+        check_rc(lib.ofs_nvme_cost(struct, offset, size, cost), "working out a read", "nvme")
+        for name in sums:
+            sums[name] += int(getattr(cost, f"{name}_ps"))
+    return NvmeCost(**{name: total / 1e3 for name, total in sums.items()})
 
 
 class NvmeModel:
@@ -403,8 +437,10 @@ class Storage:
         count: int,
         seed: int,
         spin_ns: int = SPIN_ALWAYS_NS,
+        other_size: int = 0,
     ) -> tuple[int, npt.NDArray[np.uint64]]:
         """Elapsed ns, and the latency of each random read in ns, shape `(count,)`; all in C.
+        Every second read has `other_size` bytes, a smaller size, where that is not 0.
 
         After `spin_ns` without a completion the loop sleeps on the storage's descriptor.
         """
@@ -413,7 +449,8 @@ class Storage:
         latency_ns = np.zeros(count, dtype=np.uint64)
         pointer = ffi.cast("uint64_t *", latency_ns.ctypes.data)
         elapsed_ns = lib.ofs_storage_bench_read(
-            self._handle, buffer.address, block_size, queue_depth, count, seed, spin_ns, pointer
+            self._handle, buffer.address, block_size, other_size, queue_depth, count, seed,
+            spin_ns, pointer,
         )
         return check_rc(int(elapsed_ns), "reading for the bench", self.name), latency_ns
 

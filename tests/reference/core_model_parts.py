@@ -210,7 +210,8 @@ def empty_ledger() -> dict[str, Any]:
     names = (
         "steps selected demands nontrivial demand_bytes_read prefetch_bytes_read shadow_misses "
         "shadow_nontrivial_misses pollution evictions evictions_generating shared_chunks "
-        "appended_chunks io_errors leases_expired busy records_lost log_bytes_lost hint_bytes"
+        "appended_chunks io_errors leases_expired busy records_lost log_bytes_lost hint_bytes "
+        "demand_bytes_wanted demand_bytes_spared"
     ).split()
     return {name: 0 for name in names} | {
         "ends": [0] * 9,

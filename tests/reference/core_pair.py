@@ -30,8 +30,10 @@ SECRETS = (b"first tenant 0123"[:16], b"second tenant 45"[:16])
 
 
 def flat(row: Any) -> tuple[int, ...]:
-    """One action of the core as the model writes it."""
-    names = [name for name in ACTION.names or () if name not in ("key", "store_key")]
+    """One action of the core as the model writes it, which knows whole blocks alone."""
+    assert int(row["granules"]) == int(row["held"]) == 0
+    left = ("key", "store_key", "granules", "held")
+    names = [name for name in ACTION.names or () if name not in left]
     keys = (row["key"]["lo"], row["key"]["hi"], row["store_key"]["lo"], row["store_key"]["hi"])
     return tuple(int(row[name]) for name in names) + tuple(int(key) for key in keys)
 

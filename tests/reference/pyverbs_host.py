@@ -25,7 +25,7 @@ HEADER = struct.Struct("<8sII16sIIQ")
 ADDRESS = struct.Struct("<16sIIIHH")
 MEMORY = struct.Struct("<QII")
 STATE = struct.Struct("<IIII")
-REGION = struct.Struct("<QIIQQIIIIIIQQQ")
+REGION = struct.Struct("<QIIQQIIIIIIQQIIQ")
 PORT = struct.Struct("<QIIQQIIIIQQQQIIQ")
 ENTRY = struct.Struct("<II16sII")
 TRAILER = struct.Struct("<IIIHHQQ16sQ24x16sIIQ16x")
@@ -187,7 +187,7 @@ class PyverbsHost:
         return first, second ^ 1 if second == first else second
 
     def _results_at(self) -> int:
-        scores_at = (self.demand_max * 5 + 7) & ~7
+        scores_at = ((self.demand_max * 5 + 7) & ~7) + ((self.demand_max * 4 + 7) & ~7)
         return (scores_at + self.score_max * 2 + 63) & ~63
 
     def _command(self, sqe: bytes) -> int:

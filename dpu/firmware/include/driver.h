@@ -37,6 +37,13 @@ struct ofs_fetch {
 	const uint32_t *ordinals;   /* [demand_count] */
 	const struct ofs_key *keys; /* [demand_count] block keys (layer folded in) */
 	const uint16_t *scores;     /* [score_count] or NULL */
+	/*
+	 * NULL: whole blocks. Else [demand_count]: which granules of each, not 0. Then target_index and
+	 * checksums have an entry for each granule, those of demand i from granule_first[i] on, and
+	 * target_stride_bytes is at least a granule. lengths are of what came.
+	 */
+	const uint32_t *granules;
+	const uint32_t *granule_first;
 	/* Block i goes to target + target_index[i] * target_stride_bytes, whose whole payload size may
 	 * be written over. */
 	uint8_t *target;
@@ -81,6 +88,7 @@ struct ofs_driver_stats {
 	uint64_t remembered; /* hits that were read without a look into the directory */
 	uint64_t moved_on;   /* remembered slots that hold something else by now */
 	uint64_t guesses;    /* sent with hints */
+	uint64_t granules_read;
 };
 
 struct ofs_device;
@@ -148,6 +156,8 @@ void ofs_driver_stages_get(const struct ofs_driver *driver, struct ofs_histogram
  * the stamps that the reactor goes by. */
 void ofs_driver_stages_set(struct ofs_driver *driver, int on);
 uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
+/* Granules of a block; below 2: the daemon has none. */
+uint32_t ofs_driver_granule_count(const struct ofs_driver *driver);
 uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
 /* From the next fetch on no more of its scores goes out than this; after open, all of them. */
 void ofs_driver_limit_scores(struct ofs_driver *driver, const struct ofs_score_limits *limits);

@@ -49,6 +49,20 @@ void ofs_nvme_model_close(struct ofs_nvme_model *model);
  * sync; the write buffer is power-safe). now_ps does not go back from call to call. */
 uint64_t ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
 	uint64_t offset_bytes, uint32_t size_bytes);
+/*
+ * What one read takes of a drive that is never idle, of each of its resources: the time between two
+ * such reads is at least the greatest of them. A part of a block saves time where link or channel
+ * is that, and takes more where it is the command; of the media only where it is of fewer pages.
+ * -EINVAL: a parameter or size of 0.
+ */
+struct ofs_nvme_cost {
+	uint64_t command_ps; /* of the controller */
+	uint64_t media_ps;   /* of all planes together: pages are read whole */
+	uint64_t channel_ps; /* of all channels together */
+	uint64_t link_ps;
+};
+int ofs_nvme_cost(const struct ofs_nvme_params *params, uint64_t offset_bytes, uint32_t size_bytes,
+	struct ofs_nvme_cost *cost);
 /* Preset by name: "gen5-tlc", "xl-flash", "qlc". -ENOENT when there is none. */
 int ofs_nvme_preset(const char *name, struct ofs_nvme_params *params);
 /* Name and source of preset `index`; NULL past the end. The source says what is cited, what is

@@ -62,7 +62,10 @@ struct ofs_core_config {
 	uint32_t demand_max;       /* demands in one step of one layer */
 	uint32_t log_size_bytes;   /* decision-log ring; 0: no log */
 	uint32_t record_max;       /* ledger-record ring; 0: counters only */
+	uint32_t granule_count;    /* parts of a block that a demand may name; 0: whole blocks only */
+	uint32_t granule_size_bytes;
 };
+#define OFS_GRANULES_MAX 32u /* bits of a mask */
 
 /*
  * Changeable at any time; a change resets the degree of every tenant, and of eviction builds its
@@ -123,8 +126,10 @@ struct ofs_step {
 	uint32_t flags;          /* OFS_STEP_RETRY */
 	uint32_t hint_bytes;     /* of the scores on their way; 0: as flags say */
 	const uint32_t *demands; /* [demand_count] ordinals, no duplicates */
-	const uint8_t *seen;     /* [demand_count] OFS_SEEN_* or a cause; NULL: all UNKNOWN */
-	const uint16_t *scores;  /* [score_count] score of ordinal i, 0 = never */
+	/* [demand_count] which granules of each, bit i the i-th; 0: all. NULL: all of all */
+	const uint32_t *granules;
+	const uint8_t *seen;    /* [demand_count] OFS_SEEN_* or a cause; NULL: all UNKNOWN */
+	const uint16_t *scores; /* [score_count] score of ordinal i, 0 = never */
 };
 #define OFS_STEP_RETRY 0x1  /* the same demands again after -EAGAIN: not counted in the ledger */
 #define OFS_STEP_PACKED 0x2 /* the hint came as the policy limits it: so its bytes are counted */
@@ -150,6 +155,8 @@ struct ofs_action {
 	int32_t rc;
 	uint32_t session;         /* READ: for whom, the first who asked; OFS_NONE where he has left */
 	uint64_t deadline_ns;     /* READ: when it is needed */
+	uint32_t granules;        /* READ: which; PUBLISH: which are there now; 0: the whole block */
+	uint32_t held;            /* which were there before: not 0, the slot is published already */
 	struct ofs_key key;       /* chunk key in the directory (fold the layer with ofs_block_key) */
 	struct ofs_key store_key; /* chunk key in the store */
 };
@@ -175,14 +182,16 @@ struct ofs_ledger {
 	uint64_t appended_chunks;
 	uint64_t io_errors;
 	uint64_t leases_expired;
-	uint64_t busy;             /* demands answered -EAGAIN */
-	uint64_t records_lost;     /* ledger records the ring had no room for */
-	uint64_t log_bytes_lost;   /* a log with a hole is not replayed */
-	uint64_t lead_ns_log2[64]; /* prefetched and used: arrival to need */
-	uint64_t late_ns_log2[64]; /* late demands: need to arrival */
-	uint64_t hint_bytes;       /* of scores and guesses that hosts sent */
-	uint64_t degree_now;       /* gauge: prefetch degree after feedback */
-	uint64_t resident_slots;   /* gauge */
+	uint64_t busy;                /* demands answered -EAGAIN */
+	uint64_t records_lost;        /* ledger records the ring had no room for */
+	uint64_t log_bytes_lost;      /* a log with a hole is not replayed */
+	uint64_t lead_ns_log2[64];    /* prefetched and used: arrival to need */
+	uint64_t late_ns_log2[64];    /* late demands: need to arrival */
+	uint64_t hint_bytes;          /* of scores and guesses that hosts sent */
+	uint64_t demand_bytes_wanted; /* of the blocks read on demand: what the demands named */
+	uint64_t demand_bytes_spared; /* of them: what was not read, since no demand named it */
+	uint64_t degree_now;          /* gauge: prefetch degree after feedback */
+	uint64_t resident_slots;      /* gauge */
 };
 
 struct ofs_ledger_record {

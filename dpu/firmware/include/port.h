@@ -54,6 +54,7 @@ struct ofs_port_config {
 struct ofs_command {
 	struct ofs_sqe sqe;
 	uint32_t *ordinals;        /* [demand_max], owned by the caller */
+	uint32_t *granules;        /* [demand_max], of a STEP with OFS_STEP_GRANULES */
 	uint8_t *seen;             /* [demand_max] */
 	uint16_t *scores;          /* [score_max] */
 	struct ofs_guess *guesses; /* [demand_max] */

@@ -50,7 +50,7 @@
 #define OFS_REGION_MAGIC 0x314e474552534f46ull /* "FOSREGN1" */
 #define OFS_PORT_MAGIC 0x3154524f5053464full   /* "OFSPORT1" */
 #define OFS_TRAILER_MAGIC 0x5253464fu          /* "OFSR" */
-#define OFS_MEMORY_MAP_VERSION 4               /* of region and port; both headers carry it */
+#define OFS_MEMORY_MAP_VERSION 5               /* of region and port; both headers carry it */
 #define OFS_CACHE_LINE 64
 #define OFS_BUCKET_ENTRIES 8
 
@@ -72,8 +72,10 @@ struct ofs_trailer {
 	struct ofs_key key;  /* directory identity: block key */
 	uint32_t generation; /* 0: the slot holds nothing that may be read */
 	uint32_t cause;
-	uint64_t seal; /* ofs_trailer_seal: ties these to the first half */
-	uint64_t pad[2];
+	uint64_t seal;     /* ofs_trailer_seal: ties these to the first half */
+	uint32_t granules; /* which are there, bit i the i-th; 0: the whole block. Not sealed: what is
+	                    * not there does not have its checksum */
+	uint32_t pad[3];
 };
 
 struct ofs_region_header {
@@ -90,6 +92,8 @@ struct ofs_region_header {
 	uint32_t bucket_entries;
 	uint64_t directory_offset;
 	uint64_t slots_offset;
+	uint32_t granule_count; /* parts of a block that a slot may hold; below 2: none */
+	uint32_t reserved;
 	uint64_t checksum; /* of the fields above */
 };
 
@@ -104,8 +108,9 @@ struct ofs_directory_entry {
 
 /* Beside OFS_STEP_RETRY in the flags of a STEP, from hosts that were told the policy's limits. */
 #define OFS_SCORES_PACKED 0x2
-#define OFS_SCORES_BYTES 0x4  /* of each score the upper half */
-#define OFS_SCORES_RAISED 0x8 /* a byte of 0 is a low score, and not none */
+#define OFS_SCORES_BYTES 0x4   /* of each score the upper half */
+#define OFS_SCORES_RAISED 0x8  /* a byte of 0 is a low score, and not none */
+#define OFS_STEP_GRANULES 0x10 /* which granules of each demand: u32[demand_count], 0: all */
 
 enum ofs_op {
 	OFS_OP_NOP = 0,
@@ -117,9 +122,10 @@ enum ofs_op {
 
 /*
  * 64 bytes. The payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded
- * to 8), scores u16[score_count] or packed as scores.h says; and, at a fixed offset behind the
- * longest of these, ofs_result [demand_count], which the DPU writes. See ofs_payload_*_offset. That
- * of a HINT: ofs_guess [demand_count].
+ * to 8), granules u32[demand_count] (padded to 8) where the flag says so, scores
+ * u16[score_count] or packed as scores.h says; and, at a fixed offset behind the longest of these,
+ * ofs_result [demand_count], which the DPU writes. See ofs_payload_*_offset. That of a HINT:
+ * ofs_guess [demand_count].
  */
 struct ofs_sqe {
 	uint64_t user;
@@ -226,9 +232,25 @@ ofs_payload_scores_offset(uint32_t demand_count)
 }
 
 static inline uint32_t
+ofs_granule_masks_bytes(uint32_t demand_count)
+{
+	return (demand_count * 4 + 7) & ~7u;
+}
+
+/* Of a STEP: where its scores begin, behind the granules of its demands where it has any. */
+static inline uint32_t
+ofs_step_scores_offset(const struct ofs_sqe *sqe)
+{
+	return ofs_payload_scores_offset(sqe->demand_count)
+		+ (sqe->flags & OFS_STEP_GRANULES ? ofs_granule_masks_bytes(sqe->demand_count) : 0);
+}
+
+static inline uint32_t
 ofs_payload_results_offset(uint32_t demand_max, uint32_t score_max)
 {
-	return (ofs_payload_scores_offset(demand_max) + score_max * 2 + 63) & ~63u;
+	return (ofs_payload_scores_offset(demand_max) + ofs_granule_masks_bytes(demand_max)
+			   + score_max * 2 + 63)
+		& ~63u;
 }
 
 static inline uint32_t
@@ -265,7 +287,7 @@ ofs_payload_used_bytes(const struct ofs_sqe *sqe)
 {
 	switch (sqe->op) {
 	case OFS_OP_STEP:
-		return ofs_payload_scores_offset(sqe->demand_count) + ofs_scores_size_bytes(sqe);
+		return ofs_step_scores_offset(sqe) + ofs_scores_size_bytes(sqe);
 	case OFS_OP_HINT:
 		return sqe->demand_count * (uint64_t)sizeof(struct ofs_guess);
 	default:
@@ -305,6 +327,7 @@ struct ofs_region_config {
 	uint32_t slot_count;
 	uint32_t payload_size_bytes; /* multiple of lba_size_bytes */
 	uint32_t lba_size_bytes;     /* power of two, at least 128 */
+	uint32_t granule_count;      /* below 2: slots hold whole blocks; else lba at least 512 */
 	uint64_t epoch;
 	struct ofs_dma_config memory;
 };
@@ -326,7 +349,9 @@ void *ofs_region_base(const struct ofs_region *region, uint64_t *size_bytes);
  * trailer is written all the same.
  */
 int ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot,
-	uint32_t generation, uint32_t cause);
+	uint32_t generation, uint32_t cause, uint32_t granules);
+/* More granules stand in a slot that is published, as it was before. */
+void ofs_region_extend(struct ofs_region *region, uint32_t slot, uint32_t granules);
 void ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot);
 
 #endif

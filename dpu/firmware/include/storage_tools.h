@@ -27,14 +27,16 @@ int ofs_storage_poll_wait(struct ofs_storage *storage, struct ofs_io_done *done,
 
 /*
  * `count` reads of `block_size` bytes at seeded random multiples of it, `queue_depth` in flight.
- * Polls; after `spin_ns` without a completion it sleeps on wait_fd, as a reactor does (UINT64_MAX:
- * it only spins). `buffer` holds queue_depth * block_size bytes. latency_ns (may be NULL) gets
+ * Every second read has `other_size` bytes, a smaller size, where that is not 0. Polls; after
+ * `spin_ns` without a completion it sleeps on wait_fd, as a reactor does (UINT64_MAX: it only
+ * spins). `buffer` holds queue_depth * block_size bytes. latency_ns (may be NULL) gets
  * `count` times, from submit to hand-out. Returns the elapsed ns of the OS clock, or -errno:
  * -EINVAL for a bad shape, -ETIMEDOUT when nothing completed for ten seconds (its I/Os are still
  * in flight then), or the first failed read's.
  */
 int64_t ofs_storage_bench_read(struct ofs_storage *storage, void *buffer, uint32_t block_size,
-	uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns, uint64_t *latency_ns);
+	uint32_t other_size, uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns,
+	uint64_t *latency_ns);
 /* cdef: end */
 
 #endif

@@ -43,6 +43,7 @@ struct ofs_store_config {
 	uint32_t format;           /* enum ofs_store_make */
 	uint32_t codec;            /* enum ofs_codec_dtype: how payloads that shrink are written */
 	uint32_t erase;            /* 1: what is deleted is overwritten, not its trailer alone */
+	uint32_t granule_count;    /* parts of a block that a get may name; below 2: none */
 	struct ofs_key uuid;       /* not 0: this store and no other, and none is made */
 	struct ofs_dma_config memory;
 };
@@ -66,6 +67,7 @@ struct ofs_store_stats {
 	uint64_t wiped;            /* records that were overwritten because they were deleted */
 	uint64_t puts_coded;       /* puts that were written coded */
 	uint64_t put_bytes_spared; /* that they did not write */
+	uint64_t gets_in_part;
 };
 
 struct ofs_store_entry {
@@ -145,6 +147,19 @@ uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
 /* Recounts everything that is counted as it goes; 0, or the number of what does not agree. */
 int ofs_store_verify(const struct ofs_store *store);
 /* cdef: end */
+
+/*
+ * A get of `granules`, bit i the i-th: these go to their places in `record`, and unless it is a
+ * `fill`, the last logical block as well. A fill goes to a record that has its last logical block,
+ * and is not written otherwise. What is absent of a record without checksums of its granules comes
+ * too. As ofs_store_get; -EINVAL: no such granules.
+ */
+struct ofs_store_part {
+	uint32_t granules; /* 0: the whole */
+	int fill;
+};
+int ofs_store_get_part(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
+	void *record, const struct ofs_store_part *part, uint64_t user, uint64_t now_s);
 
 /* Copies of the tenant's lost blocks that the next open could find. */
 uint64_t ofs_store_wiping(const struct ofs_store *store, uint32_t tenant);

@@ -39,11 +39,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.put_stride_bytes = 1024,
 		.epoch = 1};
 	static uint32_t ordinals[DEMANDS];
+	static uint32_t granules[DEMANDS];
 	static uint8_t seen[DEMANDS];
 	static uint16_t scores[SCORES];
 	static struct ofs_guess guesses[DEMANDS];
 	static struct ofs_result results[DEMANDS];
 	struct ofs_command command = {.ordinals = ordinals,
+		.granules = granules,
 		.seen = seen,
 		.scores = scores,
 		.guesses = guesses};

@@ -195,7 +195,7 @@ support_stage(struct support_dpu *dpu, uint32_t ordinal)
 	if (dpu->flip)
 		payload[draw(dpu) % length] ^= 0x10;
 	rc = ofs_region_publish(dpu->region, &key, slot, ++dpu->generation,
-		OFS_CAUSE_WINDOW + draw(dpu) % 2);
+		OFS_CAUSE_WINDOW + draw(dpu) % 2, 0);
 	assert(rc == 0 || rc == -ENOSPC);
 	dpu->slot_of[ordinal] = slot;
 	dpu->block_in[slot] = ordinal;

@@ -185,7 +185,8 @@ publish_again(void)
 {
 	struct ofs_key key = support_key(0);
 
-	assert(ofs_region_publish(dpu.region, &key, dpu.slot_of[0], ++dpu.generation, OFS_CAUSE_WINDOW)
+	assert(
+		ofs_region_publish(dpu.region, &key, dpu.slot_of[0], ++dpu.generation, OFS_CAUSE_WINDOW, 0)
 		== 0);
 }
 

@@ -68,12 +68,12 @@ test_publish_and_retract(void)
 	struct ofs_key key = key_of(1);
 	uint32_t slot;
 
-	assert(ofs_region_publish(region, &key, 5, 11, OFS_CAUSE_DEMAND) == 0);
+	assert(ofs_region_publish(region, &key, 5, 11, OFS_CAUSE_DEMAND, 0) == 0);
 	assert(lookup(region, &key, &slot) == 1 && slot == 5);
 	assert(ofs_region_trailer(region, 5)->generation == 11);
 	assert(ofs_key_equal(&ofs_region_trailer(region, 5)->key, &key));
 	/* Published again elsewhere: the entry moves, there are not two. */
-	assert(ofs_region_publish(region, &key, 6, 12, OFS_CAUSE_DEMAND) == 0);
+	assert(ofs_region_publish(region, &key, 6, 12, OFS_CAUSE_DEMAND, 0) == 0);
 	assert(lookup(region, &key, &slot) == 1 && slot == 6);
 	/* Retracting the old slot leaves the new entry alone. */
 	ofs_region_retract(region, &key, 5);
@@ -105,7 +105,7 @@ test_directory_load(void)
 
 			ofs_region_retract(region, &old, slot);
 		}
-		rc = ofs_region_publish(region, &key, slot, (uint32_t)i + 1, OFS_CAUSE_WINDOW);
+		rc = ofs_region_publish(region, &key, slot, (uint32_t)i + 1, OFS_CAUSE_WINDOW, 0);
 		assert(rc == 0 || rc == -ENOSPC);
 		overflow_count += rc == -ENOSPC;
 		/* Also without an entry: a STEP's answer must be readable. */
@@ -133,12 +133,13 @@ test_full_buckets(void)
 	for (uint64_t i = 0; i < 16; i++) {
 		struct ofs_key key = key_of(i);
 
-		assert(ofs_region_publish(region, &key, (uint32_t)i % 8, (uint32_t)i + 1, OFS_CAUSE_WINDOW)
+		assert(
+			ofs_region_publish(region, &key, (uint32_t)i % 8, (uint32_t)i + 1, OFS_CAUSE_WINDOW, 0)
 			== 0);
 	}
 	struct ofs_key late = key_of(99);
 
-	assert(ofs_region_publish(region, &late, 3, 50, OFS_CAUSE_DEMAND) == -ENOSPC);
+	assert(ofs_region_publish(region, &late, 3, 50, OFS_CAUSE_DEMAND, 0) == -ENOSPC);
 	assert(lookup(region, &late, &slot) == 0);
 	assert(ofs_region_trailer(region, 3)->generation == 50);
 	ofs_region_retract(region, &late, 3);

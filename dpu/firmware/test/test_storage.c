@@ -259,11 +259,13 @@ try_bench(void)
 	assert(ofs_storage_open(&storage, &config, &clock, NULL, 0) == 0);
 	assert(ofs_dma_alloc(&memory, &(struct ofs_dma_config){0}, DEPTH * BLOCK, NULL) == 0);
 	buffer = memory.base;
-	assert(ofs_storage_bench_read(storage, buffer, BLOCK, DEPTH, 200, 1, 1000, latency_ns) > 0);
+	assert(ofs_storage_bench_read(storage, buffer, BLOCK, 0, DEPTH, 200, 1, 1000, latency_ns) > 0);
 	for (int i = 0; i < 200; i++)
 		assert(latency_ns[i] >= 25000); /* firmware and tR of the modelled drive */
-	assert(ofs_storage_bench_read(storage, buffer, BLOCK, DEPTH + 1, 9, 1, 0, NULL) == -EINVAL);
-	assert(ofs_storage_bench_read(storage, buffer, 100, 1, 9, 1, 0, NULL) == -EINVAL);
+	assert(ofs_storage_bench_read(storage, buffer, BLOCK, 0, DEPTH + 1, 9, 1, 0, NULL) == -EINVAL);
+	assert(ofs_storage_bench_read(storage, buffer, BLOCK, 512, DEPTH, 200, 1, 0, NULL) > 0);
+	assert(ofs_storage_bench_read(storage, buffer, 512, BLOCK, 1, 9, 1, 0, NULL) == -EINVAL);
+	assert(ofs_storage_bench_read(storage, buffer, 100, 0, 1, 9, 1, 0, NULL) == -EINVAL);
 	ofs_storage_close(storage);
 	ofs_dma_free(&memory);
 }

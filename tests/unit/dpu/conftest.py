@@ -152,7 +152,8 @@ class FakeDevice:
             ("steps", "selected", "demands", "nontrivial", "demand_bytes_read",
              "prefetch_bytes_read", "pollution", "evictions", "evictions_generating",
              "shared_chunks", "appended_chunks", "leases_expired", "busy", "records_lost",
-             "log_bytes_lost", "hint_bytes", "resident_slots"), 0,
+             "log_bytes_lost", "hint_bytes", "resident_slots", "demand_bytes_wanted",
+             "demand_bytes_spared"), 0,
         )  # fmt: skip
         return {
             **counters, "ends": [5, 0, 0, 0, 2, 1, 0, 0, 0], "nontrivial_ends": [3] + [0] * 8,

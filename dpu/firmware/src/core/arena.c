@@ -90,6 +90,8 @@ ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t l
 	s->state = OFS_SLOT_PENDING;
 	s->flags = ofs_cause_is_prefetch(cause) ? OFS_FLAG_FRESH : 0;
 	memset(core->used_bits + (size_t)slot * core->used_words, 0, core->used_words * 8);
+	if (ofs_granular(core))
+		core->parts[slot] = (struct ofs_part){0};
 	core->block_slot[block] = slot;
 	core->block_flags[block] &= (uint8_t)~OFS_BLOCK_POLLUTED;
 	core->chunks[chunk].slots++;
@@ -108,6 +110,7 @@ ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish)
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
 	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*chunk));
 	s->state = OFS_SLOT_RESIDENT;
+	ofs_part_arrive(core, slot, publish);
 	s->arrived_ns = core->now_ns;
 	s->set = chunk->tenant * 2 + (chunk->generating != 0);
 	core->tenants[chunk->tenant].resident++;
@@ -151,7 +154,7 @@ ofs_slot_evict(struct ofs_core *core, uint32_t slot, int by_prefetch)
 	uint32_t block = ofs_block_of(core, s->chunk, s->layer);
 	struct ofs_ledger *ledger = &core->ledgers[tenant];
 
-	assert(s->state == OFS_SLOT_RESIDENT && s->pins == 0 && !(s->flags & OFS_FLAG_DIRTY));
+	assert(s->state == OFS_SLOT_RESIDENT && !ofs_slot_is_held(s));
 	ofs_action_slot(core, OFS_ACTION_RETRACT, slot);
 	core->evict->remove(core, slot, 1);
 	ledger->evictions++;

@@ -114,8 +114,12 @@ stage(struct ofs_core *core, uint32_t chunk, uint32_t layer, uint32_t *slot_out,
 	uint32_t tenant = core->chunks[chunk].tenant;
 	uint32_t slot = core->block_slot[block];
 
-	if (slot != OFS_NONE && core->slots[slot].state != OFS_SLOT_RESIDENT)
+	if (slot != OFS_NONE
+		&& (core->slots[slot].state != OFS_SLOT_RESIDENT
+			|| (core->slots[slot].flags & OFS_FLAG_FILLING)))
 		return -EAGAIN; /* a read is on its way into the slot */
+	if (slot != OFS_NONE && !ofs_part_covers(core, slot, 0))
+		return -EAGAIN; /* it has a part, which whoever reads it now may go on reading */
 	if (slot == OFS_NONE) {
 		slot = ofs_slot_take(core, tenant, block, NULL);
 		if (slot == OFS_NONE)

@@ -49,6 +49,7 @@ ofs_action_slot(struct ofs_core *core, uint32_t type, uint32_t slot)
 	action->slot = slot - core->tenants[chunk->tenant].slot_base;
 	action->generation = s->generation;
 	action->cause = s->cause;
+	action->granules = type == OFS_ACTION_PUBLISH ? ofs_part_valid(core, slot) : 0;
 	action->key = chunk->key;
 	action->store_key = core->chunks[chunk->home].key;
 }

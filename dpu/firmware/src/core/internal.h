@@ -89,11 +89,18 @@ ofs_class_of(const struct ofs_core *core, uint32_t session, uint32_t layer, uint
 	return ofs_averages_of(core, session, layer)[ordinal] >> OFS_LEVEL_SHIFT;
 }
 
+/* Demands may name parts of blocks. */
+static inline int
+ofs_granular(const struct ofs_core *core)
+{
+	return core->config.granule_count > 1;
+}
+
 /* May not be evicted now. */
 static inline int
 ofs_slot_is_held(const struct ofs_slot *slot)
 {
-	return slot->pins != 0 || (slot->flags & OFS_FLAG_DIRTY);
+	return slot->pins != 0 || (slot->flags & (OFS_FLAG_DIRTY | OFS_FLAG_FILLING));
 }
 
 /* The session has used what the slot holds now. */
@@ -172,13 +179,37 @@ uint32_t ofs_session_score(const struct ofs_core *core, uint32_t session, uint32
 
 /* io.c */
 void ofs_read_start(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns);
+void ofs_read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns);
 void ofs_read_pending(struct ofs_core *core);
+/* OFS_NONE when all who waited have closed. */
+uint32_t ofs_read_first_asker(const struct ofs_core *core, uint32_t slot);
 int ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session,
 	const struct ofs_step *step, uint32_t index, int late);
 void ofs_wait_cancel(struct ofs_core *core, uint32_t slot, uint32_t session);
 void ofs_read_raise(struct ofs_core *core, uint32_t slot);
 /* Take the ring of waiters apart in order; those of `session` (OFS_NONE: all) end with rc. */
 void ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc);
+
+/* granule.c: slots that hold a part of their block. */
+/* What demand `i` of the step names; 0 where there are no granules. */
+uint32_t ofs_granules_asked(const struct ofs_core *core, const struct ofs_step *step, uint32_t i);
+int ofs_granules_check(const struct ofs_core *core, const struct ofs_step *step);
+/* What a slot has; 0 where there are no granules. */
+uint32_t ofs_part_valid(const struct ofs_core *core, uint32_t slot);
+/* Whether it has all of them; and whether the read in flight brings what it lacks. */
+int ofs_part_covers(const struct ofs_core *core, uint32_t slot, uint32_t granules);
+int ofs_part_comes(const struct ofs_core *core, uint32_t slot, uint32_t granules);
+/* A demand needs these of a slot that is being given its block. */
+void ofs_part_want(struct ofs_core *core, uint32_t slot, uint32_t granules);
+/* A read begins of what is wanted, which its action then names; the bytes that it takes. */
+uint64_t ofs_part_begin(struct ofs_core *core, uint32_t slot, struct ofs_action *action);
+/* The slot becomes resident: with what was read, or (`read` 0) written whole. */
+void ofs_part_arrive(struct ofs_core *core, uint32_t slot, int read);
+/* fill.c: the end of a read into a slot that was resident already. */
+void ofs_fill_done(struct ofs_core *core, uint32_t slot);
+void ofs_fill_failed(struct ofs_core *core, uint32_t slot, int rc);
+/* Demands that named more than has come: that is read too, or they ask again. */
+void ofs_part_go_on(struct ofs_core *core, uint32_t slot);
 
 /* shadow.c: 1 when a demand-only LRU of the same size misses. */
 int ofs_shadow_touch(struct ofs_core *core, uint32_t tenant, uint32_t block);

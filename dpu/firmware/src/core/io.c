@@ -7,31 +7,38 @@
  */
 #include "internal.h"
 
-static void
-read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns)
+void
+ofs_read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns)
 {
 	struct ofs_slot *s = &core->slots[slot];
 	uint32_t tenant = core->chunks[s->chunk].tenant;
 	struct ofs_ledger *ledger = &core->ledgers[tenant];
 	uint32_t number = core->free_ios[--core->free_io_count];
 	struct ofs_action *action;
+	uint64_t size_bytes;
 
 	core->ios[number] =
 		(struct ofs_read_handle){.slot = slot, .generation = s->generation, .used = 1};
 	core->io_in_flight++;
 	ofs_work_touch(core, OFS_TABLE_READ, sizeof(*core->ios));
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
-	s->state = OFS_SLOT_READING;
-	ledger->issued[s->cause]++;
-	if (ofs_cause_is_prefetch(s->cause)) {
-		s->flags |= OFS_FLAG_PREFETCH;
-		core->prefetch_in_flight++;
-		ledger->prefetch_bytes_read += core->config.block_size_bytes;
-	} else {
-		ledger->demand_bytes_read += core->config.block_size_bytes;
-	}
 	ofs_action_slot(core, OFS_ACTION_READ, slot);
 	action = &core->actions[core->action_tail - 1];
+	size_bytes = ofs_part_begin(core, slot, action);
+	if (s->state == OFS_SLOT_RESIDENT) {
+		s->flags |= OFS_FLAG_FILLING;
+		action->cause = OFS_CAUSE_DEMAND;
+	} else {
+		s->state = OFS_SLOT_READING;
+	}
+	ledger->issued[action->cause]++;
+	if (ofs_cause_is_prefetch(action->cause)) {
+		s->flags |= OFS_FLAG_PREFETCH;
+		core->prefetch_in_flight++;
+		ledger->prefetch_bytes_read += size_bytes;
+	} else {
+		ledger->demand_bytes_read += size_bytes;
+	}
 	action->io = number;
 	action->session = session;
 	action->deadline_ns = deadline_ns;
@@ -43,7 +50,7 @@ ofs_read_start(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t 
 	struct ofs_slot *s = &core->slots[slot];
 
 	if (core->free_io_count > 0) {
-		read_issue(core, slot, session, deadline_ns);
+		ofs_read_issue(core, slot, session, deadline_ns);
 		return;
 	}
 	assert(!ofs_cause_is_prefetch(s->cause));
@@ -55,9 +62,8 @@ ofs_read_start(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t 
 	core->pending_tail = slot;
 }
 
-/* OFS_NONE when all who waited have closed. */
-static uint32_t
-first_asker(const struct ofs_core *core, uint32_t slot)
+uint32_t
+ofs_read_first_asker(const struct ofs_core *core, uint32_t slot)
 {
 	uint32_t last = core->slots[slot].waiters;
 
@@ -73,7 +79,7 @@ ofs_read_pending(struct ofs_core *core)
 		core->pending_head = core->slots[slot].next;
 		if (core->pending_head == OFS_NONE)
 			core->pending_tail = OFS_NONE;
-		read_issue(core, slot, first_asker(core, slot), core->now_ns);
+		ofs_read_issue(core, slot, ofs_read_first_asker(core, slot), core->now_ns);
 	}
 }
 
@@ -95,6 +101,8 @@ ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session, const struc
 	waiter->waiter = step->waiter;
 	waiter->index = index;
 	waiter->late = (uint32_t)late;
+	if (ofs_granular(core))
+		core->waiter_granules[number] = ofs_granules_asked(core, step, index);
 	ofs_work_touch(core, OFS_TABLE_READ, sizeof(*waiter));
 	if (s->waiters == OFS_NONE) {
 		waiter->next = number;
@@ -106,7 +114,16 @@ ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session, const struc
 	return 0;
 }
 
-/* Take the ring apart in order; those of `session` (OFS_NONE: all) end with rc, the others stay. */
+/* Not of the session, or what it asked for has not come with the rest. */
+static int
+waits_on(const struct ofs_core *core, uint32_t slot, uint32_t number, uint32_t session, int rc)
+{
+	if (session != OFS_NONE && core->waiters[number].session != session)
+		return 1;
+	return rc == 0 && ofs_granular(core)
+		&& !ofs_part_covers(core, slot, core->waiter_granules[number]);
+}
+
 void
 ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 {
@@ -125,7 +142,7 @@ ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 		w = &core->waiters[number];
 		ofs_work_touch(core, OFS_TABLE_READ, sizeof(*w));
 		next = w->next;
-		if (session != OFS_NONE && w->session != session) {
+		if (waits_on(core, slot, number, session, rc)) {
 			w->next = s->waiters == OFS_NONE ? number : core->waiters[s->waiters].next;
 			if (s->waiters != OFS_NONE)
 				core->waiters[s->waiters].next = number;

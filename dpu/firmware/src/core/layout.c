@@ -104,6 +104,7 @@ layout_slots(struct ofs_core *core, struct cut *cut)
 	CUT(core->evict_sets, (uint64_t)c->tenant_max * 2);
 	CUT(core->nodes, 2 * (uint64_t)c->slot_count);
 	CUT(core->ledgers, c->tenant_max);
+	CUT(core->parts, ofs_granular(core) ? c->slot_count : 0);
 }
 
 /* The most actions one event can cause; the ring has room for two such events. */
@@ -125,6 +126,7 @@ layout_rings(struct ofs_core *core, struct cut *cut)
 	CUT(core->free_ios, c->io_max);
 	CUT(core->waiters, waiters);
 	CUT(core->free_waiters, waiters);
+	CUT(core->waiter_granules, ofs_granular(core) ? waiters : 0);
 	CUT(core->queue, (uint64_t)c->tenant_max * c->queue_max);
 	core->action_worst = (uint32_t)worst;
 	core->action_max = (uint32_t)(2 * worst);
@@ -132,7 +134,7 @@ layout_rings(struct ofs_core *core, struct cut *cut)
 	CUT(core->records, c->record_max);
 	core->log_scratch_bytes = 0;
 	if (c->log_size_bytes) {
-		core->log_scratch_bytes = 512 + 6 * (uint64_t)c->demand_max
+		core->log_scratch_bytes = 512 + 10 * (uint64_t)c->demand_max
 			+ 64 * (uint64_t)c->session_chunk_max + c->queue_max * sizeof(struct ofs_guess)
 			+ worst * sizeof(struct ofs_action);
 		CUT(core->log, c->log_size_bytes);
@@ -173,6 +175,11 @@ check_config(const struct ofs_core_config *c)
 	if ((uint64_t)c->chunk_max * c->layer_count >= OFS_NONE
 		|| (uint64_t)c->session_max * c->session_chunk_max > 1ull << 31
 		|| (uint64_t)c->session_max * c->demand_max > 1ull << 26 || action_worst(c) > 1ull << 29)
+		return -EINVAL;
+	if (c->granule_count > OFS_GRANULES_MAX
+		|| (c->granule_count > 1
+			&& (c->granule_size_bytes == 0
+				|| (uint64_t)c->granule_count * c->granule_size_bytes > c->block_size_bytes)))
 		return -EINVAL;
 	return 0;
 }

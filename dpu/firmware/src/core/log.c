@@ -122,17 +122,19 @@ ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step
 		.flags = step->flags,
 		.has_seen = step->seen != NULL,
 		.hint_bytes = step->hint_bytes,
+		.has_granules = step->granules != NULL,
 	};
 	/* Widest first, so that every array of the record is aligned. */
-	struct ofs_bytes in[4] = {
+	struct ofs_bytes in[5] = {
 		{&head, sizeof(head)},
 		{step->demands, step->demand_count * sizeof(*step->demands)},
+		{step->granules, step->granules ? step->demand_count * sizeof(*step->granules) : 0},
 		{step->scores, step->score_count * sizeof(*step->scores)},
 		{step->seen, step->seen ? step->demand_count : 0},
 	};
 	struct ofs_bytes out = {ends, step->demand_count};
 
-	ofs_log_event(core, OFS_EVENT_STEP, now_ns, 0, in, 4, &out, 1);
+	ofs_log_event(core, OFS_EVENT_STEP, now_ns, 0, in, 5, &out, 1);
 }
 
 void

@@ -44,6 +44,8 @@ struct ofs_log_step {
 	uint32_t session, step, layer, selected_count, demand_count, score_count, waiter, flags;
 	uint32_t has_seen;
 	uint32_t hint_bytes;
+	uint32_t has_granules;
+	uint32_t reserved;
 };
 void ofs_log_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step *step,
 	const uint8_t *ends);

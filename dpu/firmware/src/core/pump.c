@@ -114,6 +114,12 @@ read_failed(struct ofs_core *core, uint32_t slot, int rc)
 	uint32_t tenant = core->chunks[chunk].tenant;
 
 	core->ledgers[tenant].io_errors++;
+	if (s->state == OFS_SLOT_RESIDENT) {
+		ofs_fill_failed(core, slot, rc);
+		if (rc == -EBADMSG || rc == -EIO || rc == -ENOENT)
+			ofs_block_unstore(core, home, layer);
+		return;
+	}
 	if (s->flags & OFS_FLAG_FRESH)
 		ofs_slot_fate(core, slot, OFS_FATE_CANCELLED);
 	ofs_wait_end(core, slot, OFS_NONE, rc);
@@ -127,6 +133,10 @@ read_done(struct ofs_core *core, uint32_t slot)
 {
 	const struct ofs_chunk *chunk = &core->chunks[core->slots[slot].chunk];
 
+	if (core->slots[slot].state == OFS_SLOT_RESIDENT) {
+		ofs_fill_done(core, slot);
+		return;
+	}
 	/* Its private session closed meanwhile: nobody can ask for the block any more. */
 	if (chunk->references == 0 && chunk->home != core->slots[slot].chunk) {
 		ofs_slot_release(core, slot, 0);
@@ -134,6 +144,7 @@ read_done(struct ofs_core *core, uint32_t slot)
 	}
 	ofs_slot_arrive(core, slot, 1);
 	ofs_wait_end(core, slot, OFS_NONE, 0);
+	ofs_part_go_on(core, slot);
 }
 
 int

@@ -152,10 +152,11 @@ static int
 replay_step(struct ofs_replay *r)
 {
 	struct ofs_log_step head;
-	uint64_t demands = sizeof(head), scores, seen;
+	uint64_t demands = sizeof(head), granules, scores, seen;
 
 	memcpy(&head, r->in, sizeof(head));
-	scores = demands + 4ull * head.demand_count;
+	granules = demands + 4ull * head.demand_count;
+	scores = granules + (head.has_granules ? 4ull * head.demand_count : 0);
 	seen = scores + 2ull * head.score_count;
 	if (r->record->in_bytes != seen + (head.has_seen ? head.demand_count : 0))
 		return -EBADMSG;
@@ -170,6 +171,7 @@ replay_step(struct ofs_replay *r)
 		.flags = head.flags,
 		.hint_bytes = head.hint_bytes,
 		.demands = (const uint32_t *)(r->in + demands),
+		.granules = head.has_granules ? (const uint32_t *)(r->in + granules) : NULL,
 		.scores = (const uint16_t *)(r->in + scores),
 		.seen = head.has_seen ? r->in + seen : NULL,
 	};

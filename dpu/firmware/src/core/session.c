@@ -264,7 +264,7 @@ slot_forget_session(struct ofs_core *core, uint32_t slot, uint32_t session)
 
 	core->used_bits[(size_t)slot * core->used_words + session / 64] &= ~(1ull << (session % 64));
 	ofs_score_leave(core, slot, session);
-	if (s->state == OFS_SLOT_RESIDENT)
+	if (s->state == OFS_SLOT_RESIDENT && !(s->flags & OFS_FLAG_FILLING))
 		return;
 	ofs_wait_cancel(core, slot, session);
 	if ((s->flags & OFS_FLAG_FRESH) && s->staged_by == core->sessions[session].serial) {

@@ -29,7 +29,7 @@ step_check(const struct ofs_core *core, const struct ofs_step *step)
 		|| step->demand_count > core->config.demand_max)
 		return -EINVAL;
 	s = &core->sessions[step->session];
-	if (step->score_count > s->count)
+	if (step->score_count > s->count || ofs_granules_check(core, step))
 		return -EINVAL;
 	for (uint32_t i = 0; i < step->demand_count; i++) {
 		if (step->demands[i] >= s->count)
@@ -130,6 +130,23 @@ miss_end(struct turn *t, uint32_t block, int shadow_miss)
 	return shadow_miss ? OFS_END_CAPACITY : OFS_END_POLICY;
 }
 
+/* The slot is resident, or will be, and lacks some of what the demand names. */
+static uint8_t
+partial_end(struct turn *t, uint32_t i, uint32_t number, uint32_t granules)
+{
+	struct ofs_core *core = t->core;
+
+	if (ofs_part_comes(core, number, granules)) {
+		demand_joins(t, i, number);
+		return OFS_END_LATE;
+	}
+	/* What it has stays until the rest has come. */
+	if (core->slots[number].state == OFS_SLOT_RESIDENT)
+		ofs_session_pin(core, t->step->session, number);
+	core->misses[t->miss_count++] = i;
+	return OFS_END_COLD;
+}
+
 static uint8_t
 demand_end(struct turn *t, uint32_t i, int shadow_miss)
 {
@@ -137,11 +154,15 @@ demand_end(struct turn *t, uint32_t i, int shadow_miss)
 	uint32_t block = t->base + t->chunks[t->step->demands[i]];
 	uint32_t number = core->block_slot[block];
 	uint32_t seen = t->step->seen ? t->step->seen[i] : OFS_SEEN_UNKNOWN;
+	uint32_t granules = ofs_granules_asked(core, t->step, i);
 
-	if (number != OFS_NONE && core->slots[number].state == OFS_SLOT_RESIDENT)
+	if (number != OFS_NONE && core->slots[number].state == OFS_SLOT_RESIDENT
+		&& ofs_part_covers(core, number, granules))
 		return resident_end(t, i, number, seen);
 	if (seen != OFS_SEEN_MISS && seen != OFS_SEEN_UNKNOWN)
 		return (uint8_t)ofs_end_of_cause(seen); /* read by the host, gone since */
+	if (number != OFS_NONE && ofs_granular(core))
+		return partial_end(t, i, number, granules);
 	if (number != OFS_NONE) {
 		demand_joins(t, i, number);
 		return OFS_END_LATE;
@@ -207,6 +228,32 @@ classify(struct turn *t, uint8_t *ends)
 	}
 }
 
+/* A slot has the block, or is being given it, and not all that the demand names. */
+static void
+partial_read(struct turn *t, uint32_t i, uint32_t slot)
+{
+	struct ofs_core *core = t->core;
+	const struct ofs_step *step = t->step;
+	uint32_t granules = ofs_granules_asked(core, step, i);
+	int resident = core->slots[slot].state == OFS_SLOT_RESIDENT;
+	int flies = !resident || (core->slots[slot].flags & OFS_FLAG_FILLING);
+
+	if (resident && !ofs_block_is_stored(core, core->slots[slot].chunk, step->layer)) {
+		ofs_action_complete(core, t->tenant, step->waiter, i, -ENOENT, OFS_NONE);
+		return;
+	}
+	if ((!flies && core->free_io_count == 0)
+		|| ofs_wait_add(core, slot, step->session, step, i, 0)) {
+		demand_busy(t, i);
+		return;
+	}
+	if (!resident)
+		ofs_session_pin(core, step->session, slot);
+	ofs_part_want(core, slot, granules);
+	if (!flies)
+		ofs_read_issue(core, slot, step->session, core->now_ns);
+}
+
 static void
 miss_read(struct turn *t, uint32_t i)
 {
@@ -218,6 +265,10 @@ miss_read(struct turn *t, uint32_t i)
 
 	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks));
 	ofs_work_touch(core, OFS_TABLE_BLOCK, OFS_BLOCK_BYTES);
+	if (slot != OFS_NONE && ofs_granular(core)) {
+		partial_read(t, i, slot);
+		return;
+	}
 	if (slot != OFS_NONE) {
 		demand_joins(t, i, slot); /* named twice in one step */
 		return;
@@ -239,6 +290,7 @@ miss_read(struct turn *t, uint32_t i)
 		ofs_queue_cancel(core, block);
 	ofs_slot_assign(core, slot, chunk, step->layer, OFS_CAUSE_DEMAND, t->session->serial);
 	ofs_session_pin(core, step->session, slot);
+	ofs_part_want(core, slot, ofs_granules_asked(core, step, i));
 	ofs_wait_add(core, slot, step->session, step, i, 0);
 	ofs_read_start(core, slot, step->session, core->now_ns);
 }

@@ -36,6 +36,7 @@ enum ofs_slot_state {
 #define OFS_FLAG_PREFETCH 0x4 /* its read counts against the prefetch bound */
 #define OFS_FLAG_HINTED 0x8   /* prefetched on a guess of the host */
 #define OFS_FLAG_LIFTED 0x10  /* its score is a guess of its owner, above what was measured */
+#define OFS_FLAG_FILLING 0x20 /* resident, and granules that it lacks are being read */
 
 #define OFS_BLOCK_STORED 0x1   /* kept at the home chunk's number */
 #define OFS_BLOCK_POLLUTED 0x2 /* a prefetch evicted it last */
@@ -164,6 +165,11 @@ struct ofs_wait {
 	uint32_t late; /* counted as late in the ledger */
 };
 
+/* Which granules of its block a slot has, is being given, and should get: granule.c. */
+struct ofs_part {
+	uint32_t valid, reading, wanted;
+};
+
 struct ofs_read_handle {
 	uint32_t slot, generation, used;
 };
@@ -220,8 +226,10 @@ struct ofs_core {
 	struct ofs_session *sessions;
 	struct ofs_chunk *chunks;
 	struct ofs_slot *slots;
+	struct ofs_part *parts; /* [slot_count] where there are granules */
 	struct ofs_read_handle *ios;
 	struct ofs_wait *waiters;
+	uint32_t *waiter_granules;   /* beside `waiters`, where there are granules */
 	struct ofs_candidate *queue; /* [tenant_max][queue_max], a heap each */
 	struct ofs_ledger *ledgers;
 	struct ofs_layer *layers;             /* [session_max][layer_count] */

@@ -24,7 +24,12 @@ verify_slot(const struct ofs_core *core, uint32_t number)
 	CHECK(chunk->used, number);
 	CHECK(s->generation != 0, number);
 	CHECK(core->block_slot[ofs_block_of(core, s->chunk, s->layer)] == number, number);
-	CHECK(s->state != OFS_SLOT_RESIDENT || s->waiters == OFS_NONE, number);
+	CHECK(s->state != OFS_SLOT_RESIDENT || (s->flags & OFS_FLAG_FILLING) || s->waiters == OFS_NONE,
+		number);
+	CHECK(!ofs_granular(core) || (core->parts[number].valid & core->parts[number].reading) == 0,
+		number);
+	CHECK(s->state != OFS_SLOT_RESIDENT || !ofs_granular(core) || core->parts[number].valid != 0,
+		number);
 	CHECK(s->state != OFS_SLOT_RESIDENT || s->set == chunk->tenant * 2 + (chunk->generating != 0),
 		number);
 	CHECK(core->block_queued[ofs_block_of(core, s->chunk, s->layer)] == OFS_NONE, number);
@@ -155,7 +160,7 @@ verify_reads(const struct ofs_core *core)
 		if (!core->ios[io].used)
 			continue;
 		used++;
-		CHECK(slot->state == OFS_SLOT_READING, io);
+		CHECK(slot->state == OFS_SLOT_READING || (slot->flags & OFS_FLAG_FILLING), io);
 		CHECK(slot->generation == core->ios[io].generation, io);
 		prefetches += (slot->flags & OFS_FLAG_PREFETCH) != 0;
 	}

@@ -20,11 +20,16 @@ complete_demand(struct ofs_device *device, const struct ofs_action *action)
 static void
 publish(struct ofs_device *device, const struct ofs_action *action)
 {
+	struct ofs_region *region = device->tenants[action->tenant].region;
 	struct ofs_key key;
 
+	if (action->held != 0) {
+		ofs_region_extend(region, action->slot, action->granules);
+		return;
+	}
 	ofs_block_key(&action->key, action->layer, &key);
-	if (ofs_region_publish(device->tenants[action->tenant].region, &key, action->slot,
-			action->generation, action->cause)
+	if (ofs_region_publish(region, &key, action->slot, action->generation, action->cause,
+			action->granules)
 		< 0) {
 		device->status.publish_overflow++;
 	}

@@ -178,6 +178,7 @@ fill_trailer(const struct ofs_device *device, uint32_t index, uint32_t length)
 	memset(record + length, 0, payload_size_bytes - length);
 	*trailer_of(device, index) =
 		(struct ofs_trailer){.length = length, .checksum = ofs_checksum(record, length)};
+	ofs_device_fill_granules(device, record, trailer_of(device, index));
 }
 
 static int

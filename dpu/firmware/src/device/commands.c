@@ -36,6 +36,7 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 		.flags = sqe->flags & OFS_STEP_RETRY,
 		.hint_bytes = (uint32_t)ofs_scores_size_bytes(sqe),
 		.demands = command->ordinals,
+		.granules = sqe->flags & OFS_STEP_GRANULES ? command->granules : NULL,
 		.seen = command->seen,
 		.scores = command->scores};
 	uint64_t now_ns = ofs_device_now_ns(device);

@@ -144,6 +144,11 @@ ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 	if (rc != 0)
 		return rc;
 	config->core.block_size_bytes = device->record_size_bytes;
+	config->core.granule_count = config->store.granule_count;
+	if (config->store.granule_count > 1) {
+		config->core.granule_size_bytes =
+			config->store.payload_size_bytes / config->store.granule_count;
+	}
 	rc = ofs_core_open(&device->core, &config->core, &config->policy);
 	return rc == 0
 		? 0

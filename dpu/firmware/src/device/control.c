@@ -59,6 +59,7 @@ run_tenant_add(struct ofs_device *device, void *argument)
 	struct ofs_region_config config = {.slot_count = call->config->slot_count,
 		.tenant = device->tenant_count,
 		.epoch = device->status.epoch,
+		.granule_count = device->config.store.granule_count,
 		.memory = device->config.memory,
 		.payload_size_bytes = device->config.store.payload_size_bytes,
 		.lba_size_bytes = device->storage->lba_size_bytes};

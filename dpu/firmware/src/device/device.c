@@ -67,6 +67,7 @@ open_tables(struct ofs_device *device)
 	device->reads = calloc(device->read_count, sizeof(*device->reads));
 	device->writes = calloc(device->write_count, sizeof(*device->writes));
 	device->command.ordinals = calloc(config->core.demand_max, sizeof(uint32_t));
+	device->command.granules = calloc(config->core.demand_max, sizeof(uint32_t));
 	device->command.seen = calloc(config->core.demand_max, 1);
 	device->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
 	device->command.guesses = calloc(config->core.demand_max, sizeof(struct ofs_guess));
@@ -75,9 +76,10 @@ open_tables(struct ofs_device *device)
 		|| device->session_chunks == NULL || device->marks == NULL || device->looked == NULL
 		|| device->waiters == NULL || device->waiter_results == NULL || device->reads == NULL
 		|| device->writes == NULL || device->command.ordinals == NULL
-		|| device->command.seen == NULL || device->command.scores == NULL
-		|| device->command.guesses == NULL || device->waiter_ends == NULL
-		|| ofs_device_open_admit(device) != 0 || open_fifos(device) != 0) {
+		|| device->command.granules == NULL || device->command.seen == NULL
+		|| device->command.scores == NULL || device->command.guesses == NULL
+		|| device->waiter_ends == NULL || ofs_device_open_admit(device) != 0
+		|| open_fifos(device) != 0) {
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < device->waiter_count; i++) {
@@ -229,6 +231,7 @@ close_tables(struct ofs_device *device)
 	free(device->reads);
 	free(device->writes);
 	free(device->command.ordinals);
+	free(device->command.granules);
 	free(device->command.seen);
 	free(device->command.scores);
 	free(device->command.guesses);

@@ -22,6 +22,7 @@ ofs_device_open_held(struct ofs_device *device)
 	size_t demand_max = device->config.core.demand_max, score_max = device->config.score_max + 1;
 	uint32_t count = device->waiter_count;
 	uint32_t *ordinals = calloc(count * demand_max, sizeof(uint32_t));
+	uint32_t *granules = calloc(count * demand_max, sizeof(uint32_t));
 	uint8_t *seen = calloc(count, demand_max);
 	uint16_t *scores = calloc(count * score_max, sizeof(uint16_t));
 	struct ofs_guess *guesses = calloc(count * demand_max, sizeof(struct ofs_guess));
@@ -29,9 +30,11 @@ ofs_device_open_held(struct ofs_device *device)
 	device->held = calloc(count, sizeof(*device->held));
 	device->held_hits = calloc(count, sizeof(*device->held_hits));
 	if (device->held == NULL || device->held_hits == NULL || ordinals == NULL || seen == NULL
-		|| scores == NULL || guesses == NULL || ofs_fifo_open(&device->free_held, count, true) != 0
+		|| granules == NULL || scores == NULL || guesses == NULL
+		|| ofs_fifo_open(&device->free_held, count, true) != 0
 		|| ofs_fifo_open(&device->free_held_hits, count, true) != 0) {
 		free(ordinals);
+		free(granules);
 		free(seen);
 		free(scores);
 		free(guesses);
@@ -41,6 +44,7 @@ ofs_device_open_held(struct ofs_device *device)
 		device->held[i].port = device->held_hits[i].port = OFS_NONE;
 		device->held[i].waiter = OFS_NONE;
 		device->held[i].command.ordinals = ordinals + i * demand_max;
+		device->held[i].command.granules = granules + i * demand_max;
 		device->held[i].command.seen = seen + i * demand_max;
 		device->held[i].command.scores = scores + i * score_max;
 		device->held[i].command.guesses = guesses + i * demand_max;
@@ -53,6 +57,7 @@ ofs_device_close_held(struct ofs_device *device)
 {
 	if (device->held != NULL) {
 		free(device->held[0].command.ordinals);
+		free(device->held[0].command.granules);
 		free(device->held[0].command.seen);
 		free(device->held[0].command.scores);
 		free(device->held[0].command.guesses);
@@ -93,6 +98,8 @@ copy_payload(struct ofs_command *to, const struct ofs_command *from)
 	}
 	memcpy(to->ordinals, from->ordinals, sqe->demand_count * sizeof(uint32_t));
 	memcpy(to->seen, from->seen, sqe->demand_count);
+	if (sqe->flags & OFS_STEP_GRANULES)
+		memcpy(to->granules, from->granules, sqe->demand_count * sizeof(uint32_t));
 	memcpy(to->scores, from->scores, sqe->score_count * sizeof(uint16_t));
 }
 

@@ -2,6 +2,7 @@
  * Put windows: bytes of a host on their way out of its window. Every byte there may change at any
  * time: what is kept is what was copied, and the copy is what was checked.
  */
+#include "granules.h"
 #include "internal.h"
 
 #include <string.h>
@@ -20,6 +21,7 @@ fill_trailer(struct ofs_device *device, uint8_t *record, const struct ofs_sqe *s
 		(struct ofs_trailer *)(record + device->config.store.payload_size_bytes);
 
 	*trailer = (struct ofs_trailer){.length = sqe->length, .checksum = sqe->checksum};
+	ofs_device_fill_granules(device, record, trailer);
 }
 
 int
@@ -58,4 +60,19 @@ ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_
 
 	memcpy(record, ofs_device_put_window(device, port, sqe), sqe->length);
 	fill_trailer(device, record, sqe);
+}
+
+/* Of bytes that are not those of the checksum, no part may pass as if they were. */
+void
+ofs_device_fill_granules(const struct ofs_device *device, const uint8_t *record,
+	struct ofs_trailer *trailer)
+{
+	uint32_t count = device->config.store.granule_count;
+
+	if (count < 2)
+		return;
+	if (ofs_checksum(record, trailer->length) == trailer->checksum)
+		ofs_granules_fill(trailer, record, count, device->storage->lba_size_bytes);
+	else
+		ofs_granules_void(trailer);
 }

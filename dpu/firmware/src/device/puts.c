@@ -51,7 +51,8 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	if (ofs_region_trailer(tenant->region, slot)->generation != generation) {
 		ofs_device_fill_slot(device, port, sqe, slot);
 		ofs_block_key(&chunk->key, sqe->layer, &block_key);
-		if (ofs_region_publish(tenant->region, &block_key, slot, generation, OFS_CAUSE_WRITE) < 0)
+		if (ofs_region_publish(tenant->region, &block_key, slot, generation, OFS_CAUSE_WRITE, 0)
+			< 0)
 			device->status.publish_overflow++;
 	}
 	/* A block that is there already keeps its bytes, and one flush is enough. */

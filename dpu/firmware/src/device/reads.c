@@ -71,12 +71,13 @@ get(struct ofs_device *device, uint32_t index, uint64_t now_s)
 		.layer = action->layer,
 		.deadline_ps =
 			(action->deadline_ns < DEADLINE_NS_MAX ? action->deadline_ns : DEADLINE_NS_MAX) * 1000};
+	struct ofs_store_part part = {action->granules, action->held != 0};
 	int rc;
 
 	if (device->pace != NULL)
 		ofs_pace_for(device->pace, &asked);
-	rc = ofs_store_get(device->store, &action->store_key, action->layer, slot, read_user(index),
-		now_s);
+	rc = ofs_store_get_part(device->store, &action->store_key, action->layer, slot, &part,
+		read_user(index), now_s);
 	if (device->pace != NULL)
 		ofs_pace_for(device->pace, NULL);
 	return rc;

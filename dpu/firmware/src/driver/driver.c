@@ -181,6 +181,12 @@ ofs_driver_payload_size_bytes(const struct ofs_driver *driver)
 }
 
 uint32_t
+ofs_driver_granule_count(const struct ofs_driver *driver)
+{
+	return driver->fabric->region.granule_count;
+}
+
+uint32_t
 ofs_driver_demand_max(const struct ofs_driver *driver)
 {
 	return driver->fabric->port.demand_max;

@@ -1,6 +1,16 @@
 /* Fetch: the caller's side of it. What happens in between is fetch_piece.c's. */
 #include "driver/internal.h"
 
+static uint32_t
+stride_min(const struct ofs_fabric *fabric, const struct ofs_fetch *fetch)
+{
+	const struct ofs_region_header *region = &fabric->region;
+
+	if (fetch->granules == NULL || region->granule_count < 2)
+		return region->payload_size_bytes;
+	return region->payload_size_bytes / region->granule_count;
+}
+
 static int
 check_fetch(const struct ofs_driver *driver, const struct ofs_fetch *fetch)
 {
@@ -12,9 +22,18 @@ check_fetch(const struct ofs_driver *driver, const struct ofs_fetch *fetch)
 		|| (fetch->demand_count > 0
 			&& (fetch->ordinals == NULL || fetch->keys == NULL || fetch->target == NULL
 				|| fetch->target_index == NULL || fetch->ends == NULL || fetch->rcs == NULL
-				|| fetch->target_stride_bytes < fabric->region.payload_size_bytes))) {
+				|| fetch->target_stride_bytes < stride_min(fabric, fetch)))) {
 		return -EINVAL;
 	}
+	if (fetch->granules == NULL)
+		return 0;
+	if (fabric->region.granule_count < 2 || fetch->granule_first == NULL
+		|| fetch->checksums == NULL)
+		return -EINVAL;
+	for (uint32_t i = 0; i < fetch->demand_count; i++)
+		if (fetch->granules[i] == 0
+			|| (uint64_t)fetch->granules[i] >> fabric->region.granule_count != 0)
+			return -EINVAL;
 	return 0;
 }
 

@@ -48,6 +48,15 @@ prepare_read(const struct ofs_fetch *fetch, uint32_t demand, struct ofs_block_re
 {
 	read->demand = demand;
 	read->key = fetch->keys[demand];
+	read->granules = 0;
+	if (fetch->granules != NULL) {
+		read->granules = fetch->granules[demand];
+		read->rows = fetch->target_index + fetch->granule_first[demand];
+		read->sums = fetch->checksums + fetch->granule_first[demand];
+		read->granule_stride_bytes = fetch->target_stride_bytes;
+		read->target = fetch->target;
+		return;
+	}
 	read->target =
 		fetch->target + (uint64_t)fetch->target_index[demand] * fetch->target_stride_bytes;
 }
@@ -58,7 +67,7 @@ accept(struct ofs_fetch *fetch, const struct ofs_block_read *read)
 	fetch->rcs[read->demand] = 0;
 	if (fetch->lengths != NULL)
 		fetch->lengths[read->demand] = read->length;
-	if (fetch->checksums != NULL)
+	if (fetch->checksums != NULL && fetch->granules == NULL)
 		fetch->checksums[read->demand] = read->checksum;
 }
 
@@ -114,12 +123,17 @@ build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t pa
 		memcpy(payload, &fetch->ordinals[pending->first],
 			pending->count * sizeof(fetch->ordinals[0]));
 	}
+	if (fetch->granules != NULL) {
+		pending->sqe.flags |= OFS_STEP_GRANULES;
+		memcpy(payload + ofs_payload_scores_offset(pending->count),
+			&fetch->granules[pending->first], pending->count * sizeof(fetch->granules[0]));
+	}
 	/* OFS_SEEN_MISS is 0, and so is the cause of nothing. */
 	for (uint32_t i = 0; i < pending->count; i++)
 		seen[i] = driver->reads[i].rc != 0 ? OFS_CAUSE_NONE : (uint8_t)driver->reads[i].cause;
 	if (first && fetch->score_count > 0) {
 		ofs_scores_pack(&driver->limits, fetch->scores, fetch->score_count, &pending->sqe,
-			payload + ofs_payload_scores_offset(pending->count));
+			payload + ofs_step_scores_offset(&pending->sqe));
 	}
 }
 
@@ -199,7 +213,11 @@ due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 		}
 	}
 	memset(payload + ofs_payload_seen_offset(count), OFS_CAUSE_NONE, count);
-	pending->sqe.flags = OFS_STEP_RETRY;
+	pending->sqe.flags = OFS_STEP_RETRY | (pending->sqe.flags & OFS_STEP_GRANULES);
+	for (uint32_t i = 0; i < count && fetch->granules != NULL; i++) {
+		memcpy(payload + ofs_payload_scores_offset(count) + (size_t)i * 4,
+			&fetch->granules[asked[i]], 4);
+	}
 	pending->sqe.selected_count = pending->sqe.demand_count = count;
 	pending->sqe.score_count = 0;
 	pending->ask_again = false;

@@ -11,6 +11,7 @@
 #define OFS_DRIVER_INTERNAL_H
 
 #include "driver.h"
+#include "granules.h"
 
 #include <stdbool.h>
 
@@ -35,8 +36,15 @@ struct ofs_block_read {
 	uint64_t stage_ns; /* where it is timed: when the stage began */
 	int32_t rc;        /* out: 0; -ENOENT no slot; -ESTALE it moved on; -EBADMSG bad bytes */
 	bool remembered;   /* slot and generation are not the directory's of just now */
+	/* Of granules, where `granules` is not 0: granule n of those wanted goes to target + rows[n] *
+	 * granule_stride_bytes, and its checksum to sums[n]. */
+	uint32_t granules;
+	const uint32_t *rows;
+	uint64_t granule_stride_bytes;
+	uint64_t *sums;
 	_Alignas(64) struct ofs_directory_entry buckets[2][OFS_BUCKET_ENTRIES];
 	struct ofs_trailer trailer;
+	struct ofs_granule_table table;
 };
 
 /* Where a block stood when a read of it was last right; see remember.c. */
@@ -186,6 +194,15 @@ int ofs_reads_find(struct ofs_driver *driver, struct ofs_block_read *reads, uint
  */
 int ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count,
 	bool checked);
+
+/* read_trailer.c: it is of the entry's record, as far as can be seen before the payload is copied;
+ * and its halves are not of two. */
+bool ofs_read_trailer_names(const struct ofs_region_header *region,
+	const struct ofs_block_read *read);
+bool ofs_read_trailer_agrees(const struct ofs_region_header *region,
+	const struct ofs_block_read *read);
+/* ofs_reads_run of granules (read_part.c): every read names some. */
+int ofs_parts_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count);
 
 /* ---- remembered slots (remember.c) ---- */
 /* The table, where reads travel; -ENOMEM. */

@@ -102,31 +102,13 @@ slot_offset(const struct ofs_region_header *region, uint32_t slot)
 	return region->slots_offset + (uint64_t)slot * region->slot_stride_bytes;
 }
 
-/* The trailer is of the entry's record, as far as can be seen before the payload is copied. */
-static bool
-trailer_names(const struct ofs_region_header *region, const struct ofs_block_read *read)
-{
-	const struct ofs_trailer *trailer = &read->trailer;
-
-	return trailer->generation == read->generation && ofs_key_equal(&trailer->key, &read->key)
-		&& trailer->length <= region->payload_size_bytes && trailer->cause > OFS_CAUSE_NONE
-		&& trailer->cause < OFS_CAUSE_COUNT;
-}
-
-/* Nor are its halves of two records. */
-static bool
-trailer_agrees(const struct ofs_region_header *region, const struct ofs_block_read *read)
-{
-	return trailer_names(region, read) && read->trailer.seal == ofs_trailer_seal(&read->trailer);
-}
-
 /* `checksum` is that of the copy's `length` bytes. */
 static void
 judge(struct ofs_driver *driver, struct ofs_block_read *read, uint32_t length, uint64_t checksum)
 {
 	const struct ofs_trailer *trailer = &read->trailer;
 
-	if (!trailer_agrees(&driver->fabric->region, read) || trailer->length != length) {
+	if (!ofs_read_trailer_agrees(&driver->fabric->region, read) || trailer->length != length) {
 		read->rc = -ESTALE;
 		return;
 	}
@@ -220,7 +202,7 @@ run_near(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count
 
 		if (read->rc != -EINPROGRESS)
 			continue;
-		if (!trailer_names(&fabric->region, read)) { /* the bytes are not worth copying */
+		if (!ofs_read_trailer_names(&fabric->region, read)) { /* the bytes are not worth copying */
 			read->rc = -ESTALE;
 			continue;
 		}
@@ -248,6 +230,8 @@ ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t 
 {
 	for (uint32_t i = 0; i < count; i++)
 		reads[i].rc = reads[i].slot == OFS_NONE ? -ENOENT : -EINPROGRESS;
+	if (count > 0 && reads[0].granules != 0)
+		return ofs_parts_run(driver, reads, count);
 	return driver->fabric->ops->copy != NULL ? run_near(driver, reads, count, checked)
 											 : run_far(driver, reads, count, checked);
 }
@@ -329,6 +313,10 @@ ofs_reads_find(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t
 {
 	int rc;
 
+	if (count > 0 && reads[0].granules != 0) { /* of a fetch all are, or none */
+		rc = ofs_reads_lookup(driver, reads, count);
+		return rc != 0 ? rc : ofs_reads_run(driver, reads, count, true);
+	}
 	for (uint32_t i = 0; i < count; i++) {
 		reads[i].slot = OFS_NONE;
 		reads[i].rc = -EINPROGRESS;

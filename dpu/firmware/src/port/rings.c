@@ -158,8 +158,11 @@ copy_payload(const struct ofs_rings *rings, struct ofs_command *command)
 	}
 	memcpy(command->ordinals, payload, sqe->demand_count * sizeof(uint32_t));
 	memcpy(command->seen, payload + ofs_payload_seen_offset(sqe->demand_count), sqe->demand_count);
-	return ofs_scores_unpack(sqe, payload + ofs_payload_scores_offset(sqe->demand_count),
-		command->scores);
+	if (sqe->flags & OFS_STEP_GRANULES) {
+		memcpy(command->granules, payload + ofs_payload_scores_offset(sqe->demand_count),
+			sqe->demand_count * sizeof(uint32_t));
+	}
+	return ofs_scores_unpack(sqe, payload + ofs_step_scores_offset(sqe), command->scores);
 }
 
 int

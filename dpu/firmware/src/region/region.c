@@ -22,7 +22,8 @@ check_config(const struct ofs_region_config *config)
 	if (lba < sizeof(struct ofs_trailer) || (lba & (lba - 1)) != 0 || lba > PAGE * 16
 		|| config->payload_size_bytes == 0 || config->payload_size_bytes % lba != 0
 		|| config->payload_size_bytes > OFS_PAYLOAD_SIZE_BYTES_MAX || config->slot_count == 0
-		|| config->slot_count > OFS_REGION_SLOTS_MAX) {
+		|| config->slot_count > OFS_REGION_SLOTS_MAX || config->granule_count > 32
+		|| (config->granule_count > 1 && lba < 512)) {
 		return -EINVAL;
 	}
 	return 0;
@@ -39,6 +40,7 @@ make_header(const struct ofs_region_config *config)
 		.payload_size_bytes = config->payload_size_bytes,
 		.trailer_offset = config->payload_size_bytes,
 		.slot_stride_bytes = config->payload_size_bytes + config->lba_size_bytes,
+		.granule_count = config->granule_count,
 		.bucket_entries = OFS_BUCKET_ENTRIES,
 		.bucket_count = 2,
 		.directory_offset = PAGE};
@@ -195,7 +197,7 @@ write_trailer(struct ofs_trailer *trailer, const struct ofs_key *key, uint32_t g
 
 int
 ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot,
-	uint32_t generation, uint32_t cause)
+	uint32_t generation, uint32_t cause, uint32_t granules)
 {
 	struct ofs_trailer *trailer = ofs_region_trailer(region, slot);
 	struct ofs_directory_entry *entry;
@@ -203,6 +205,7 @@ ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, u
 	uint32_t room;
 
 	assert(trailer != NULL && generation != 0 && cause != OFS_CAUSE_NONE);
+	ofs_word_store(&trailer->granules, granules);
 	write_trailer(trailer, block_key, generation, cause);
 	entry = find_entry(region, block_key, &bucket, &room);
 	if (entry == NULL && room == 0)
@@ -214,6 +217,13 @@ ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, u
 	}
 	write_entry(entry, block_key, slot, generation, cause);
 	return 0;
+}
+
+void
+ofs_region_extend(struct ofs_region *region, uint32_t slot, uint32_t granules)
+{
+	/* The bytes are there before whoever sees this looks for them. */
+	ofs_word_store(&ofs_region_trailer(region, slot)->granules, granules);
 }
 
 void

@@ -88,6 +88,7 @@ struct bench {
 	struct ofs_storage *storage;
 	uint8_t *buffer;
 	uint32_t block_size;
+	uint32_t other_size; /* of every second read; 0: of none */
 	uint32_t count;
 	uint32_t submitted;
 	uint32_t completed;
@@ -110,12 +111,16 @@ bench_random(struct bench *bench)
 static int
 bench_submit(struct bench *bench, uint32_t index)
 {
-	uint64_t blocks = bench->storage->size_bytes / bench->block_size;
+	uint32_t size =
+		bench->submitted % 2 != 0 && bench->other_size != 0 ? bench->other_size : bench->block_size;
+	/* Of two sizes both begin where the smaller may. */
+	uint32_t unit = bench->other_size != 0 ? bench->other_size : bench->block_size;
+	uint64_t places = (bench->storage->size_bytes - bench->block_size) / unit + 1;
 	struct ofs_io io = {
 		.user = index,
-		.offset = bench_random(bench) % blocks * bench->block_size,
+		.offset = bench_random(bench) % places * unit,
 		.buffer = bench->buffer + (uint64_t)index * bench->block_size,
-		.size_bytes = bench->block_size,
+		.size_bytes = size,
 		.op = OFS_STORAGE_READ,
 	};
 
@@ -200,12 +205,14 @@ bench_drain(struct bench *bench)
 
 int64_t
 ofs_storage_bench_read(struct ofs_storage *storage, void *buffer, uint32_t block_size,
-	uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns, uint64_t *latency_ns)
+	uint32_t other_size, uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns,
+	uint64_t *latency_ns)
 {
 	struct bench bench = {
 		.storage = storage,
 		.buffer = buffer,
 		.block_size = block_size,
+		.other_size = other_size,
 		.count = count,
 		.random = seed * 0x9e3779b97f4a7c15ull | 1,
 		.spin_ns = spin_ns,
@@ -213,8 +220,9 @@ ofs_storage_bench_read(struct ofs_storage *storage, void *buffer, uint32_t block
 	};
 	int64_t elapsed_ns;
 
-	if (block_size == 0 || block_size > storage->size_bytes || queue_depth == 0 || count == 0
-		|| queue_depth > storage->queue_depth_max || storage->stats.in_flight > 0)
+	if (block_size == 0 || other_size > block_size || block_size > storage->size_bytes
+		|| queue_depth == 0 || count == 0 || queue_depth > storage->queue_depth_max
+		|| storage->stats.in_flight > 0)
 		return -EINVAL;
 	bench.started_ns = calloc(queue_depth, sizeof(bench.started_ns[0]));
 	if (bench.started_ns == NULL)

@@ -58,6 +58,14 @@ check_config(const struct ofs_store *store, char *error, size_t size_bytes)
 		return ofs_store_refuse(error, size_bytes, -EINVAL, "%u is no codec; choose 0 to %u",
 			config->codec, OFS_CODEC_FP8_E5M2);
 	}
+	if (config->granule_count > 32
+		|| (config->granule_count > 1
+			&& config->payload_size_bytes % (config->granule_count * lba) != 0)) {
+		return ofs_store_refuse(error, size_bytes, -EINVAL,
+			"%u granules do not cut a block of %u B into logical blocks of %u B; at most 32, each "
+			"of whole logical blocks",
+			config->granule_count, config->payload_size_bytes, lba);
+	}
 	if (config->io_max == 0 || config->io_max > 1u << 20) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
 			"%u I/Os in flight; ask for 1 to 1048576", config->io_max);

@@ -13,9 +13,9 @@ readable(const struct ofs_store *store, uint32_t record)
 	return old != OFS_NONE && store->records[old].state == OFS_RECORD_LIVE ? old : OFS_NONE;
 }
 
-int
-ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
-	void *record, uint64_t user, uint64_t now_s)
+static int
+get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer, void *record,
+	const struct ofs_store_part *part, uint64_t user, uint64_t now_s)
 {
 	uint32_t found = ofs_store_index_find(store, store_key, layer);
 	struct ofs_store_op *op;
@@ -36,14 +36,36 @@ ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t
 	op->user = user;
 	op->buffer = record;
 	op->record = found;
-	rc = ofs_record_submit(store, op, OFS_STORAGE_READ, found);
+	store->segments[found / store->records_per_segment].pins++;
+	rc = part == NULL || part->granules == 0
+		? ofs_record_submit(store, op, OFS_STORAGE_READ, found)
+		: ofs_part_submit(store, op, part->granules, part->fill);
 	if (rc != 0) {
+		store->segments[found / store->records_per_segment].pins--;
 		ofs_op_give(store, op);
 		return rc;
 	}
-	store->segments[found / store->records_per_segment].pins++;
 	store->stats.gets++;
+	store->stats.gets_in_part += op->granules != 0;
 	return 0;
+}
+
+int
+ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
+	void *record, uint64_t user, uint64_t now_s)
+{
+	return get(store, store_key, layer, record, NULL, user, now_s);
+}
+
+int
+ofs_store_get_part(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
+	void *record, const struct ofs_store_part *part, uint64_t user, uint64_t now_s)
+{
+	if (part->granules != 0
+		&& (store->config.granule_count < 2
+			|| (uint64_t)part->granules >> store->config.granule_count != 0))
+		return -EINVAL;
+	return get(store, store_key, layer, record, part, user, now_s);
 }
 
 void
@@ -62,21 +84,45 @@ ofs_record_drop(struct ofs_store *store, uint32_t record)
 	ofs_segment_settle(store, segment);
 }
 
+/* What has come, and whether it is right: as ofs_part_take. */
+static int
+take(struct ofs_store *store, struct ofs_store_op *op)
+{
+	if (op->granules != 0)
+		return ofs_part_take(store, op);
+	if (!ofs_record_take(store, op))
+		return 0;
+	store->records[op->record].verified = 1;
+	ofs_part_complete(store, op);
+	return 1;
+}
+
 void
 ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 {
 	uint32_t segment = op->record / store->records_per_segment;
 	struct ofs_store_record *of = &store->records[op->record];
 	struct ofs_trailer *trailer = ofs_store_trailer(store, op->buffer);
-	int32_t rc = ofs_store_rc(result, ofs_record_io_bytes(store, op->record)) == 0 ? 0 : -EIO;
+	int32_t rc;
+	int right;
 
+	if (ofs_part_goes_on(op, result))
+		return;
+	if (op->granules != 0)
+		rc = op->failed || op->got_bytes != op->expected_bytes ? -EIO : 0;
+	else
+		rc = ofs_store_rc(result, ofs_record_io_bytes(store, op->record)) == 0 ? 0 : -EIO;
+	right = rc == 0 ? take(store, op) : 0;
+	if (right == -EAGAIN && ofs_part_read_whole(store, op) == 0)
+		return;
 	/* The pin kept the place from being written again: what was read is what is meant. */
 	store->segments[segment].pins--;
 	if (rc != 0) {
 		store->stats.io_errors++;
-	} else if (ofs_record_take(store, op)) {
-		of->verified = 1;
+	} else if (right == 1) {
 		op->length = trailer->length;
+	} else if (right == -EAGAIN) {
+		rc = -EIO; /* nor can it be read whole */
 	} else if (of->wipe != OFS_WIPE_NO) {
 		rc = -ENOENT; /* deleted, and overwritten, under the read */
 	} else {
@@ -86,8 +132,10 @@ ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 			ofs_record_drop(store, op->record);
 	}
 	/* Nothing may be read one-sidedly from this slot until it is published. */
-	trailer->generation = 0;
-	trailer->cause = 0;
+	if (!op->fill) {
+		trailer->generation = 0;
+		trailer->cause = 0;
+	}
 	ofs_op_ready(store, op, rc);
 	ofs_segment_settle(store, segment);
 }

@@ -106,6 +106,7 @@ struct ofs_store_record {
 	uint8_t wipe_turn; /* WANTED, FLYING: under which it counts */
 	uint8_t verified;  /* its payload was seen to match in this run, or written in it */
 	uint8_t doubted;   /* recovery: read the payload too */
+	uint8_t untabled;  /* seen to have no checksums of granules */
 };
 
 enum ofs_store_op_kind {
@@ -136,6 +137,16 @@ struct ofs_store_op {
 	int32_t rc;
 	uint8_t kind;
 	uint8_t dropped; /* deleted while it was being written */
+	/* A get of a part: part.c. */
+	uint8_t fill;
+	uint8_t failed;
+	uint8_t stalled;
+	uint32_t granules; /* 0: the whole record */
+	uint32_t granule_bytes;
+	uint32_t next_from; /* in the record: what is to be sent yet */
+	uint32_t stretches; /* I/Os of it in flight */
+	uint64_t expected_bytes;
+	uint64_t got_bytes;
 };
 
 struct ofs_store_list {
@@ -190,6 +201,7 @@ struct ofs_store {
 	uint8_t running; /* what completes belongs to an op */
 	uint8_t closing; /* nothing new is started */
 	struct ofs_store_list ready;
+	struct ofs_store_list stalled; /* gets of a part that the device had no room for */
 	struct ofs_store_list free;
 	struct ofs_store_list dying;
 	struct ofs_store_list marked; /* their mark is on the medium; to be discarded */
@@ -261,6 +273,19 @@ int ofs_record_intact(const struct ofs_store *store, const uint8_t *bytes, uint3
 /* The same of what a get has read; then the record is in op->buffer, as if it had never been
  * coded. */
 int ofs_record_take(struct ofs_store *store, const struct ofs_store_op *op);
+
+/* part.c: reads of a part of a record */
+/* Sends what `granules` need. As ofs_op_submit; -ENOENT: there are other bytes by now. */
+int ofs_part_submit(struct ofs_store *store, struct ofs_store_op *op, uint32_t granules, int fill);
+/* Sends what the device had no room for. One that nothing will end: it has failed; or NULL. */
+struct ofs_store_op *ofs_part_resume(struct ofs_store *store);
+/* One I/O of a get has ended; 0: it was the last. */
+int ofs_part_goes_on(struct ofs_store_op *op, int64_t result);
+/* 1: what was read is right; -EAGAIN: it can only be said of the whole, which is to be read. */
+int ofs_part_take(struct ofs_store *store, struct ofs_store_op *op);
+int ofs_part_read_whole(struct ofs_store *store, struct ofs_store_op *op);
+/* The record was read whole and is right: its checksums of granules are made where it has none. */
+void ofs_part_complete(struct ofs_store *store, const struct ofs_store_op *op);
 
 /* superblock.c: find, make or refuse the store on the device. load writes nothing. */
 int ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,

@@ -27,6 +27,9 @@ ofs_op_take(struct ofs_store *store, uint32_t *list)
 	op->length = 0;
 	op->rc = 0;
 	op->dropped = 0;
+	op->fill = op->failed = op->stalled = 0;
+	op->granules = op->next_from = op->stretches = 0;
+	op->expected_bytes = op->got_bytes = 0;
 	store->ops_used++;
 	return op;
 }

@@ -49,9 +49,12 @@ ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max)
 	struct ofs_io_done ended[OFS_DRAIN_BATCH];
 	int count = store->flying == 0 ? 0 : ofs_storage_poll(store->storage, ended, OFS_DRAIN_BATCH);
 	int given = 0;
+	struct ofs_store_op *failed;
 
 	for (int i = 0; i < count; i++)
 		dispatch(store, &ended[i]);
+	while ((failed = ofs_part_resume(store)) != NULL)
+		ofs_get_done(store, failed, -EIO);
 	if (!store->closing) {
 		ofs_wipe_step(store);
 		ofs_segment_mark_step(store);

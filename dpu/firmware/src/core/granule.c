@@ -1,0 +1,117 @@
+/*
+ * granule.c: slots that hold a part of their block.
+ *
+ * Model: a block is cut into granules, a demand names some of them, and only those are read. A slot
+ * knows which it has (`valid`), which the read in flight brings (`reading`), and what demands want
+ * of it (`wanted`). What it lacks is read into the same slot while it stays resident and published:
+ * nobody reads bytes there that are not valid. At most one read of a slot is in flight; demands
+ * that name more wait, and their granules are read after it. Prefetches and writes bring blocks
+ * whole. Without granules (config.granule_count below 2) every mask is 0, and 0 is the whole.
+ */
+#include "internal.h"
+
+static uint32_t
+all_of(const struct ofs_core *core)
+{
+	return UINT32_MAX >> (OFS_GRANULES_MAX - core->config.granule_count);
+}
+
+uint32_t
+ofs_granules_asked(const struct ofs_core *core, const struct ofs_step *step, uint32_t i)
+{
+	if (!ofs_granular(core))
+		return 0;
+	return step->granules != NULL && step->granules[i] != 0 ? step->granules[i] : all_of(core);
+}
+
+int
+ofs_granules_check(const struct ofs_core *core, const struct ofs_step *step)
+{
+	if (step->granules == NULL)
+		return 0;
+	if (!ofs_granular(core))
+		return -EINVAL;
+	for (uint32_t i = 0; i < step->demand_count; i++)
+		if (step->granules[i] & ~all_of(core))
+			return -EINVAL;
+	return 0;
+}
+
+uint32_t
+ofs_part_valid(const struct ofs_core *core, uint32_t slot)
+{
+	return ofs_granular(core) ? core->parts[slot].valid : 0;
+}
+
+int
+ofs_part_covers(const struct ofs_core *core, uint32_t slot, uint32_t granules)
+{
+	if (!ofs_granular(core))
+		return 1;
+	return ((granules != 0 ? granules : all_of(core)) & ~core->parts[slot].valid) == 0;
+}
+
+int
+ofs_part_comes(const struct ofs_core *core, uint32_t slot, uint32_t granules)
+{
+	const struct ofs_part *part = &core->parts[slot];
+
+	return part->reading != 0 && (granules & ~(part->valid | part->reading)) == 0;
+}
+
+void
+ofs_part_want(struct ofs_core *core, uint32_t slot, uint32_t granules)
+{
+	if (ofs_granular(core))
+		core->parts[slot].wanted |= granules;
+}
+
+static uint32_t
+count_of(uint32_t granules)
+{
+	return (uint32_t)__builtin_popcount(granules);
+}
+
+uint64_t
+ofs_part_begin(struct ofs_core *core, uint32_t slot, struct ofs_action *action)
+{
+	struct ofs_ledger *ledger = &core->ledgers[action->tenant];
+	uint64_t block_bytes = core->config.block_size_bytes;
+	uint64_t granule_bytes = core->config.granule_size_bytes;
+	uint64_t wanted_bytes, size_bytes;
+	struct ofs_part *part;
+
+	if (!ofs_granular(core))
+		return block_bytes;
+	part = &core->parts[slot];
+	if (part->wanted == 0)
+		part->wanted = all_of(core);
+	part->reading = part->wanted & ~part->valid;
+	assert(part->reading != 0);
+	action->granules = part->reading;
+	action->held = part->valid;
+	wanted_bytes = count_of(part->reading) * granule_bytes;
+	size_bytes = wanted_bytes;
+	if (part->valid == 0) /* and what describes the block, once */
+		size_bytes += block_bytes - core->config.granule_count * granule_bytes;
+	if (part->valid == 0 && ofs_cause_is_prefetch(core->slots[slot].cause))
+		return size_bytes;
+	ledger->demand_bytes_wanted += wanted_bytes;
+	if (part->valid == 0)
+		ledger->demand_bytes_spared += block_bytes - size_bytes;
+	else if (ledger->demand_bytes_spared >= size_bytes)
+		ledger->demand_bytes_spared -= size_bytes; /* not for good, as it turns out */
+	return size_bytes;
+}
+
+void
+ofs_part_arrive(struct ofs_core *core, uint32_t slot, int read)
+{
+	struct ofs_part *part;
+
+	if (!ofs_granular(core))
+		return;
+	part = &core->parts[slot];
+	part->valid = read ? part->reading : all_of(core);
+	part->reading = 0;
+}

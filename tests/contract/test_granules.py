@@ -1,0 +1,211 @@
+"""Whatever parts of blocks are asked for in whatever order: are they right, or a miss, over every
+storage and every way that a host reads?
+
+The model is the bytes that were put. A block has eight granules, the arena room for a few blocks,
+so that blocks come in part, are filled up, leave, and come again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from offstage.bindings.bare_device import BareConfig, BareDevice
+from offstage.bindings.driver import Driver, FetchResult
+from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.keys import checksum
+
+GRANULES, GRANULE, BLOCKS, SLOTS, LAYER = 8, 1024, 40, 16, 1
+PAYLOAD = GRANULES * GRANULE
+ALL = (1 << GRANULES) - 1
+ROUNDS = 60
+
+
+def config_of(backend: str, folder: Path, **changes: Any) -> BareConfig:
+    path = "" if backend in ("sim", "emulated") else str(folder / "store")
+    return BareConfig(payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS, demand_max=8,
+                      granule_count=GRANULES, backend=backend, path=path, **changes)  # fmt: skip
+
+
+class Host:
+    """One driver, what it put, and how it reads parts of that."""
+
+    def __init__(self, device: BareDevice, driver: Driver) -> None:
+        self.device, self.driver = device, driver
+        self.session = device.session(BLOCKS, select_blocks=8)
+        noise = np.random.default_rng(7).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
+        self.source: NDArray[np.uint8] = noise
+        self.step = 0
+
+    def put(self) -> None:
+        for first in range(0, BLOCKS, 8):
+            ordinals = np.arange(first, first + 8, dtype=np.uint32)
+            where = self.source[first : first + 8]
+            assert not self.driver.put(self.session.number, LAYER, ordinals, where).any()
+
+    def fetch(self, ordinals: list[int], masks: list[int]) -> tuple[FetchResult, int]:
+        """Read so much of each; every granule that came is compared. How many did not come."""
+        every = [(at, i) for at in range(len(masks)) for i in range(GRANULES)]
+        wanted = [(at, i) for at, i in every if masks[at] >> i & 1]
+        target = np.zeros((len(wanted), GRANULE), np.uint8)
+        self.driver.register(target)
+        self.step += 1
+        where = np.array(ordinals, np.uint32)
+        keys = np.ascontiguousarray(self.session.keys[LAYER, where])
+        try:
+            done = self.driver.fetch(
+                self.session.number, self.step, LAYER, where, keys, target,
+                granules=np.array(masks, np.uint32), timeout_ns=20_000_000_000,
+            )  # fmt: skip
+        finally:
+            self.driver.unregister(target)
+        missing = 0
+        for row, (at, i) in enumerate(wanted):
+            if done.rcs[at] != 0:
+                missing += 1
+                continue
+            expected = self.source[ordinals[at], i * GRANULE : (i + 1) * GRANULE]
+            assert np.array_equal(target[row], expected), f"block {ordinals[at]}, granule {i}"
+            assert done.checksums[row] == checksum(expected)
+        return done, missing
+
+    def drawn(self, seed: int, rounds: int = ROUNDS) -> int:
+        """Random parts of random blocks; how many granules did not come."""
+        draw, missing = np.random.default_rng(seed), 0
+        for _ in range(rounds):
+            ordinals = [int(n) for n in draw.choice(BLOCKS, draw.integers(1, 9), replace=False)]
+            masks = [int(n) for n in draw.integers(1, ALL + 1, len(ordinals))]
+            missing += self.fetch(ordinals, masks)[1]
+        return missing
+
+
+@pytest.fixture(params=["posix", "io_uring", "emulated", "sim", "sim-torn", "memory"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+    """Each storage under a host that shares memory, and each way to read over one storage."""
+    side = request.param
+    if side in ("posix", "io_uring", "emulated"):
+        config, simulated, faults = config_of(side, tmp_path), False, {}
+    elif side == "memory":
+        config, simulated, faults = config_of("emulated", tmp_path, fabric="memory"), False, {}
+    else:
+        config, simulated = config_of("sim", tmp_path), True
+        faults = {"torn_per_million": 200_000} if side == "sim-torn" else {}
+    with BareDevice(config, simulated=simulated) as device, device.driver(**faults) as driver:
+        one = Host(device, driver)
+        one.put()
+        yield one
+
+
+def test_any_order_of_parts_is_right(host: Host) -> None:
+    """No fault: everything comes, and is what was put."""
+    assert host.drawn(seed=1) == 0
+
+
+def test_only_the_part_is_read(host: Host) -> None:
+    """One granule is one granule and the logical block that describes it, and a fill is that one
+    alone: what is there is not read again, and what was is a hit."""
+    first, _ = host.fetch([0], [0b1])
+    read = host.device.ledger()["demand_bytes_read"]
+    assert not first.rcs.any() and read == GRANULE + 512
+    again, _ = host.fetch([0], [0b1])
+    assert again.hit_count == 1 or again.torn_count > 0
+    assert host.device.ledger()["demand_bytes_read"] == read
+    host.fetch([0], [0b1010_0001])
+    ledger = host.device.ledger()
+    assert ledger["demand_bytes_read"] == read + 2 * GRANULE
+    assert ledger["demand_bytes_wanted"] == 3 * GRANULE
+    assert ledger["demand_bytes_spared"] == 5 * GRANULE
+
+
+def test_a_whole_block_after_a_part(host: Host) -> None:
+    """A fetch without granules gets the rest of a block that is there in part, and the whole."""
+    host.fetch([3], [0b110])
+    target = np.zeros((1, PAYLOAD), np.uint8)
+    host.driver.register(target)
+    where = np.array([3], np.uint32)
+    keys = np.ascontiguousarray(host.session.keys[LAYER, where])
+    done = host.driver.fetch(host.session.number, 9, LAYER, where, keys, target,
+                             timeout_ns=20_000_000_000)  # fmt: skip
+    host.driver.unregister(target)
+    assert not done.rcs.any() and np.array_equal(target[0], host.source[3])
+
+
+def test_parts_of_what_is_there_whole(host: Host) -> None:
+    """A whole block serves every part of it without a read."""
+    host.fetch([5], [ALL])
+    read = host.device.ledger()["demand_bytes_read"]
+    host.fetch([5], [0b1001])
+    assert host.device.ledger()["demand_bytes_read"] == read
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_corrupt_granule_is_a_miss(tmp_path: Path, seed: int) -> None:
+    """Flipped bytes on the way from the drive: what comes is right, what does not is an error."""
+    config = config_of("sim", tmp_path, corrupt_per_million=100_000, seed=seed)
+    with BareDevice(config, simulated=True) as device, device.driver() as driver:
+        host = Host(device, driver)
+        host.put()
+        assert host.drawn(seed, 30) > 0
+
+
+def test_write_back_serves_parts(tmp_path: Path) -> None:
+    """A block that is staged and not yet written has its granules."""
+    config = config_of("sim", tmp_path, write_back_blocks=8)
+    with BareDevice(config, simulated=True) as device, device.driver() as driver:
+        host = Host(device, driver)
+        host.put()
+        assert host.drawn(seed=3) == 0
+
+
+def test_a_store_of_either_setting(tmp_path: Path) -> None:
+    """A store that was written without granules is read in parts by a daemon that has them, and
+    one written with them by a daemon that has none."""
+    for folder, written, read in (("plain", 0, GRANULES), ("cut", GRANULES, 0)):
+        (tmp_path / folder).mkdir()
+        config = config_of("posix", tmp_path / folder)
+        with BareDevice(_with(config, written)) as device, device.driver() as driver:
+            Host(device, driver).put()
+        with BareDevice(_with(config, read)) as device, device.driver() as driver:
+            host = Host(device, driver)
+            if read:
+                assert host.drawn(seed=5) == 0
+                continue
+            target = np.zeros((8, PAYLOAD), np.uint8)
+            driver.register(target)
+            where = np.arange(8, dtype=np.uint32)
+            keys = np.ascontiguousarray(host.session.keys[LAYER, where])
+            done = driver.fetch(host.session.number, 1, LAYER, where, keys, target)
+            driver.unregister(target)
+            assert not done.rcs.any() and np.array_equal(target, host.source[:8])
+
+
+def _with(config: BareConfig, granule_count: int) -> BareConfig:
+    return replace(config, granule_count=granule_count)
+
+
+def test_what_cannot_be(tmp_path: Path) -> None:
+    """Granules of part of a logical block are refused at open; masks of a daemon without granules
+    and masks past the last granule by the driver."""
+    with pytest.raises(OffstageError, match="16 granules do not cut a block of 4096 B"):
+        BareDevice(BareConfig(payload_size_bytes=4096, granule_count=16), simulated=True)
+    for count, mask in ((0, 1), (GRANULES, 1 << GRANULES)):
+        config = _with(config_of("sim", tmp_path), count)
+        with BareDevice(config, simulated=True) as device, device.driver() as driver:
+            host = Host(device, driver)
+            host.put()
+            with pytest.raises((RunFailed, BadInput)):
+                _one(host, mask)
+
+
+def _one(host: Host, mask: int) -> None:
+    target = np.zeros((1, PAYLOAD), np.uint8)
+    host.driver.register(target)
+    where = np.array([0], np.uint32)
+    keys = np.ascontiguousarray(host.session.keys[LAYER, where])
+    host.driver.fetch(host.session.number, 1, LAYER, where, keys, target,
+                      target_index=np.zeros(bin(mask).count("1"), np.uint32),
+                      granules=np.array([mask], np.uint32))  # fmt: skip

@@ -1,0 +1,62 @@
+"""Does the cost of a read say what the drive's model does when it is never idle, and when a part of
+a block saves time of the media, and when only bytes?"""
+
+import numpy as np
+import pytest
+
+from offstage.bindings.errors import OffstageError
+from offstage.bindings.storage import NvmeModel, nvme_cost, preset, presets
+
+KIB = 1 << 10
+SPAN = 1 << 34
+
+
+def saturated_ns(name: str, size_bytes: int, align: int, count: int = 20_000) -> float:
+    """Between two random reads of a drive's model, 1,024 of them in flight."""
+    params, draw = preset(name).params, np.random.default_rng(1)
+    model, ends = NvmeModel(params, 1), [0] * 1024
+    last = 0
+    for number in range(count):
+        slot = number % len(ends)
+        now = max(ends[slot], last)  # the oldest has ended
+        last = now
+        ends[slot] = model.submit(now, int(draw.integers(SPAN // align)) * align, size_bytes)
+    return max(ends) / count / 1e3
+
+
+@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("size_bytes", [512, 4 * KIB, 36 * KIB, 128 * KIB])
+def test_the_model_is_as_fast_as_its_slowest_resource(name: str, size_bytes: int) -> None:
+    """Random reads of one size: the model never beats the cost, and comes near it. A read across
+    pages costs each of them, so the offsets are those that were drawn."""
+    params, draw = preset(name).params, np.random.default_rng(1)
+    starts = draw.integers(SPAN // size_bytes, size=2_000) * size_bytes
+    costs = nvme_cost(params, [(int(start), size_bytes) for start in starts])
+    bound_ns = costs.ns / len(starts)
+    took_ns = saturated_ns(name, size_bytes, size_bytes)
+    assert 0.97 * bound_ns < took_ns < 1.6 * bound_ns, costs
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_sector_takes_as_long_as_4_kib(name: str) -> None:
+    """Of today's drives: the command or the media is the limit of either, and neither is less for
+    512 B; what a sector saves is bytes on channel and link."""
+    params = preset(name).params
+    sector, page = nvme_cost(params, [(0, 512)]), nvme_cost(params, [(0, 4 * KIB)])
+    assert sector.ns == page.ns and sector.bound in ("command", "media")
+    assert sector.media == page.media and sector.command == page.command
+    assert sector.link * 8 == pytest.approx(page.link, rel=0.01)
+
+
+def test_two_commands_for_a_part() -> None:
+    """A part saves link time where the block is bound by it, and costs a command where that is."""
+    params = preset("gen5-tlc").params
+    whole = nvme_cost(params, [(0, 36 * KIB)])
+    part = nvme_cost(params, [(0, 8 * KIB), (32 * KIB, 4 * KIB)])
+    assert part.link == pytest.approx(whole.link / 3, rel=0.01)
+    assert part.command == 2 * whole.command
+    slow = {**params, "command_interval_ps": 10**9}
+    assert nvme_cost(slow, [(0, 8 * KIB), (32 * KIB, 4 * KIB)]).ns == 2 * nvme_cost(
+        slow, [(0, 36 * KIB)]).ns  # fmt: skip
+    with pytest.raises(OffstageError):
+        nvme_cost(params, [(0, 0)])

@@ -11,6 +11,7 @@ from pathlib import Path
 from offstage.bindings import sides
 from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import constant
 from offstage.bindings.units import format_size
 from offstage.dpu.budget import Budget
 from offstage.dpu.config import Config
@@ -26,6 +27,7 @@ SLOTS_MIN = 8  # fewer cannot hold one step's sinks, window and a demand
 CORE_READS_MAX = 16_384
 CORE_PREFETCHES_MAX = 4096
 PART_MIN = 2
+GRANULES_MAX = constant("OFS_GRANULES_MAX")
 RECORDS_MIN = 4  # of a segment: its header must stay a small part of it
 
 
@@ -43,6 +45,7 @@ class Derived:
     core_reads: int  # that the core may have begun: of several tenants each has a part
     window_blocks: int
     segment_count: int
+    granule_count: int  # parts of a block that hosts may read; 0: whole blocks only
     ttl_s: int
 
     @property
@@ -93,6 +96,7 @@ def derive(config: Config) -> Derived:
         core_reads=_core_reads(config, demand_max),
         window_blocks=policy_window_blocks(config.policy, config.arena.block_tokens),
         segment_count=segments,
+        granule_count=_granule_count(config),
         ttl_s=-(-config.store.ttl_ns // 10**9),
     )
 
@@ -168,6 +172,27 @@ def _check_block(config: Config, where: str) -> None:
             f"arena.payload {format_size(payload)} is no multiple of storage.lba "
             f"{format_size(lba)}", where, "round the payload up, or choose a smaller lba",
         )  # fmt: skip
+    granules = _granule_count(config)
+    if granules == 0:
+        return
+    tokens = config.arena.granule_tokens
+    if config.arena.block_tokens % tokens or granules > GRANULES_MAX:
+        raise BadInput(
+            f"arena.granule_tokens is {tokens}, and a block has {config.arena.block_tokens} tokens",
+            where, f"choose a divisor of block_tokens, at most {GRANULES_MAX} granules in a block",
+        )  # fmt: skip
+    if payload % (granules * lba):
+        raise BadInput(
+            f"a granule of {tokens} tokens has {payload / granules:,.0f} B, and storage.lba is "
+            f"{format_size(lba)}", where,
+            "choose larger granules, or a smaller lba: a granule is read in whole logical blocks",
+        )  # fmt: skip
+
+
+def _granule_count(config: Config) -> int:
+    tokens = config.arena.granule_tokens
+    count = config.arena.block_tokens // tokens if tokens else 0
+    return count if count > 1 else 0
 
 
 def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ...]:

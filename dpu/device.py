@@ -190,6 +190,7 @@ def _fill_config(config: Config, derived: Derived, recording: bool) -> Any:
     filled.memory.numa_bind = config.memory.numa_node >= 0
     filled.memory.numa_node = max(config.memory.numa_node, 0)
     filled.store.payload_size_bytes = config.arena.payload_bytes
+    filled.store.granule_count = derived.granule_count
     filled.store.layer_count = config.arena.layers
     filled.store.tenant_max = len(config.tenants)
     filled.store.segment_size_bytes = store.segment_bytes

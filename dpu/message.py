@@ -26,6 +26,7 @@ class Geometry(msgspec.Struct, kw_only=True):
     block_tokens: int
     slot_count: int
     lba_size_bytes: int
+    granule_tokens: int = 0  # of the parts of a block that may be read; 0: whole blocks only
 
 
 class Limits(msgspec.Struct, kw_only=True):

@@ -83,6 +83,9 @@ class Arena(Settings, frozen=True):
     payload_bytes: Annotated[Size, within(512, 1 << 26, "largest block")] = 32 << 10
     layers: Annotated[int, within(1, 4096, "layers of the model")] = 4
     block_tokens: Annotated[int, within(1, 65536, "tokens of one block")] = 64
+    granule_tokens: Annotated[
+        int, within(0, 65536, "tokens of the parts of a block that hosts may read; 0: whole blocks")
+    ] = 0
 
 
 class Memory(Settings, frozen=True):

@@ -165,6 +165,7 @@ class Service:
                 payload_size_bytes=arena.payload_bytes, layer_count=arena.layers,
                 block_tokens=arena.block_tokens, slot_count=slots,
                 lba_size_bytes=self.config.storage.lba_bytes,
+                granule_tokens=arena.granule_tokens if self.derived.granule_count else 0,
             ),
             limits=p.Limits(
                 message_size_bytes_max=limits.message_bytes, session_max=limits.sessions,

@@ -34,6 +34,8 @@ LEDGER = {
     "steps": ("layer_steps", "layers of steps served"),
     "demand_bytes_read": ("demand_read_bytes", "read from the store for demands"),
     "prefetch_bytes_read": ("prefetch_read_bytes", "read from the store ahead of need"),
+    "demand_bytes_wanted": ("demand_wanted_bytes", "of those, what the demands named: granules"),
+    "demand_bytes_spared": ("demand_spared_bytes", "of blocks read in part: what was not read"),
     "hint_bytes": ("hint_bytes", "of scores and guesses that hosts sent"),
     "pollution": ("polluted_demands", "misses whose block a prefetch had evicted"),
     "evictions": ("evicted_blocks", "blocks evicted from the arena"),

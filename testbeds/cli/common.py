@@ -222,7 +222,8 @@ HEADLINES = (
     "name", "storage", "provenance", "prefetchers", "demands", "hit", "nontrivial_hit",
     "late", "miss", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
     "stall_ms_p99", "fetch_ms_p50", "fetch_ms_p99", "tokens_per_s", "kernel_bytes_per_s",
-    "roof_bytes_per_s", "staging_bytes", "bytes_read", "blocks_verified", "blocks_corrupt",
+    "roof_bytes_per_s", "staging_bytes", "bytes_read", "read_amplification", "blocks_verified",
+    "blocks_corrupt",
     "warnings",
 )  # fmt: skip
 

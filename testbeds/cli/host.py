@@ -107,6 +107,14 @@ KernelOption = Annotated[
 TimeOption = Annotated[
     str | None, typer.Option("--time-per-token", help="the GPU's own time; default: 20ms")
 ]
+GranuleOption = Annotated[
+    int,
+    typer.Option(
+        "--granule-tokens",
+        help="select and read so many tokens of a block by themselves, as the daemon's "
+        "arena.granule_tokens; default: whole blocks",
+    ),
+]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="folder for summary.json and report.html")
 ]
@@ -132,6 +140,7 @@ def run(
     device: DeviceOption = "cpu",
     time_per_token: TimeOption = None,
     decode_cost: DecodeCostOption = None,
+    granule_tokens: GranuleOption = 0,
     out: OutOption = None,
     model: ModelOption = None,
     text: TextOption = None,
@@ -169,8 +178,11 @@ def run(
         if text is not None or generate or foretell or ahead is not AheadName.none:
             raise BadInput("--text, --generate, --foretell and --ahead are for a model", "host run",
                            "name it with --model")  # fmt: skip
-        given |= {"trace": trace, "seed": seed, "sessions": sessions, "selector": selector}
+        given |= {"trace": trace, "seed": seed, "sessions": sessions, "selector": selector,
+                  "granule_tokens": granule_tokens}  # fmt: skip
         return _run_drawn(link, out, form, geometry, decode_cost, given)
+    if granule_tokens:
+        raise BadInput("a model reads whole blocks", "host run", "leave out --granule-tokens")
     if trace is not None or decode_cost is not None:
         raise BadInput("a model has its own text, and takes its own time", "host run",
                        "leave out --trace and --decode-cost, or --model")  # fmt: skip

@@ -71,9 +71,7 @@ def run_result(
         nontrivial_hit=_share(_hits(nontrivial), int(ledger["nontrivial"])),
         hit_without_cold=_share(hits, warm),
         hbm_share=_share(int(ledger["selected"]) - demands, int(ledger["selected"])),
-        selection_hit=_share(
-            int(ledger["selected"]) - demands + hits, int(ledger["selected"])
-        ),
+        selection_hit=_share(int(ledger["selected"]) - demands + hits, int(ledger["selected"])),
         late=_share(ends["late"], demands),
         miss=_share(sum(ends[end] for end in MISS_ENDS), demands),
         coverage=0.0,
@@ -89,6 +87,8 @@ def run_result(
         roof_bytes_per_s=record.roof_bytes_per_s,
         tokens_per_s=len(record.tokens) / record.wall_s if record.wall_s else 0.0,
         bytes_read=int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"]),
+        read_amplification=_amplification(ledger),
+        bytes_spared=int(ledger.get("demand_bytes_spared", 0)),
         blocks_verified=record.blocks_verified,
         blocks_corrupt=record.blocks_corrupt,
         blocks_recomputed=record.blocks_recomputed,
@@ -111,6 +111,10 @@ def run_result(
         timeline=timeline_of(record.timeline),
         warnings=[*warnings, *emulation_notes(label, counters)],
     )
+
+
+def _amplification(ledger: Mapping[str, Any]) -> float:
+    return _share(int(ledger["demand_bytes_read"]), int(ledger.get("demand_bytes_wanted", 0)))
 
 
 def timeline_of(timeline: Timeline) -> dict[str, Any]:

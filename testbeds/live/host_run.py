@@ -7,13 +7,18 @@ daemon's own; the run says what they were.
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import offstage
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.control import Control
+from offstage.host.fabrics import Fabric
 from offstage.host.geometry import KvGeometry
+from offstage.host.granular import GranularFabric, GranularSessions
 from offstage.host.models import GEOMETRIES
+from offstage.host.sessions import Sessions
 from offstage.testbeds.beds.connect import (
     Link,
     attached,
@@ -53,14 +58,15 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
     with attached(link) as (control, fabric):
         check_alone(control, link.tenant)
         check_fit(options.geometry, control)
-        workload = prepare(options, store_bytes(control))
+        tier, way, own = _tier(options, control, fabric)
+        workload = replace(prepare(own, store_bytes(control)), granules=options.granules)
         _check_limits(options, workload, control)
         empty = wear(link)
-        filled = prefill(options, workload, control, fabric, progress)
+        filled = prefill(own, workload, tier, way, progress)
         before, counters, begun_wear = control.ledger(), device_counters(link), wear(link)
         sessions = workload.plan.sessions
         progress.start(f"decode over {link.fabric}", sum(one.decode_steps for one in sessions))
-        record = decode(options, workload, filled.contexts, control, fabric, RUN_NAME, progress)
+        record = decode(own, workload, filled.contexts, tier, way, RUN_NAME, progress)
         ledger = ledger_since(before, control.ledger())
         counters = counters_since(counters, device_counters(link))
         policy, status = control.policy(), control.status()
@@ -81,6 +87,24 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
         about = _describe(options, workload, link, control, policy, filled)
     return _summary(options, result, about, time.monotonic() - begun)
+
+
+def _tier(
+    options: DriveOptions, control: Control, fabric: Fabric
+) -> tuple[Sessions, Fabric, DriveOptions]:
+    """What the decode loop works over, and its options in the same units: blocks or granules."""
+    if options.granules == 1:
+        return control, fabric, options
+    if not isinstance(fabric, Driver):
+        raise BadInput("this fabric reads whole blocks", "granule_tokens",
+                       "attach over shm, verbs or nixl")  # fmt: skip
+    own = options.in_granules()
+    sessions = GranularSessions(control, options.granules, own.geometry.layer_count)
+    sizes = {own.geometry.block_bytes(layer) for layer in range(own.geometry.layer_count)}
+    if len(sizes) > 1:
+        raise BadInput("layers whose blocks differ in size", f"geometry {own.geometry.name!r}",
+                       "leave out --granule-tokens")  # fmt: skip
+    return sessions, GranularFabric(fabric, sessions, sizes.pop()), own
 
 
 def check_alone(control: Control, tenant: str) -> None:

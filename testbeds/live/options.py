@@ -1,6 +1,6 @@
 """What is run: the host's side, and the demo's arms and storages beside it, with all checks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -74,6 +74,24 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where the HBM pool lies and the kernel runs."""
     command: str = "offstage host run"
     geometry: KvGeometry = msgspec.field(default_factory=lambda: geometry("demo"))
+    granule_tokens: int = 0
+    """Select, read and keep so many tokens of a block by themselves; 0: whole blocks."""
+
+    @property
+    def granules(self) -> int:
+        """Parts of a block that are selected by themselves."""
+        return self.geometry.block_tokens // self.granule_tokens if self.granule_tokens else 1
+
+    def in_granules(self) -> "DriveOptions":
+        """The same with granules in the place of blocks: as many tokens are selected and kept."""
+        return msgspec.structs.replace(
+            self,
+            geometry=replace(self.geometry, block_tokens=self.granule_tokens),
+            granule_tokens=0,
+            select_blocks=self.select_blocks * self.granules,
+            sink_blocks=self.sink_blocks * self.granules,
+            window_blocks=self.window_blocks * self.granules,
+        )
 
     def check(self) -> None:
         """Raises BadInput for a number out of range, two that contradict each other, or a kernel
@@ -98,6 +116,13 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"an HBM pool of {self.pool_ratio:g} selections",
                 where,
                 f"give 0, so that nothing stays, or between 1 and {POOL_RATIO_MAX}",
+            )
+        tokens = self.geometry.block_tokens
+        if self.granule_tokens and (self.granule_tokens < 0 or tokens % self.granule_tokens):
+            raise BadInput(
+                f"granules of {self.granule_tokens} tokens do not divide blocks of {tokens}",
+                where,
+                "give the daemon's arena.granule_tokens, or leave it out",
             )
         selector(self.selector, self.geometry)
         for layer, form in enumerate(self.geometry.layers):

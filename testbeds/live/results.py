@@ -67,6 +67,11 @@ class RunResult(msgspec.Struct, kw_only=True):
     staging_bytes: int = 0
     """Memory between HBM and the drive: the DPU's arena, or the host memory of a baseline."""
     bytes_read: int
+    read_amplification: float = 0.0
+    """Bytes read on demand over those that the demands named; 0 where none named a part of a
+    block."""
+    bytes_spared: int = 0
+    """Of blocks of which a part was read: the rest."""
     blocks_verified: int
     blocks_corrupt: int
     blocks_recomputed: int

@@ -46,6 +46,8 @@ class Workload:
     plan: WorkloadPlan
     synthetic_kv: SyntheticKv
     processes: list[str]
+    granules: int = 1
+    """Of each block of the tier, where the workload is in granules: contexts end with a block."""
 
     def jobs(
         self,
@@ -178,6 +180,7 @@ def prefill(
     done, make = Prefilled({}), selectors_of(options.kernel, options.device)
     for number, session in enumerate(sessions):
         identities = full_chunks(session)
+        identities = identities[: len(identities) // workload.granules * workload.granules]
         handle = control.session_open(select_blocks=options.select_blocks)
         appended = append_chunks(control, handle, identities, layers)
         write = MissingWriter(fabric, handle, appended.stored_layers, layers)

@@ -193,6 +193,19 @@ DEFINITIONS = (
     ),
     Definition("bytes_read", "read", "Bytes read from the store, demanded and prefetched."),
     Definition(
+        "read_amplification",
+        "amplification",
+        "Bytes read on demand over those of the granules that the demands named; 0 where whole "
+        "blocks were demanded.",
+        "demand reads / granules named",
+        "lower",
+    ),
+    Definition(
+        "bytes_spared",
+        "spared",
+        "Of blocks of which a part was read on demand: the bytes that were not.",
+    ),
+    Definition(
         "blocks_verified",
         "verified",
         "Fetched blocks whose bytes were compared with what prefill wrote.",

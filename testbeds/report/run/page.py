@@ -233,6 +233,9 @@ def _tiles(group: Group) -> str:
             under = size(run.bytes_read)
             if without is not None:
                 under = f"{under}, {note.format(size(without.bytes_read))}"
+            if run.read_amplification:
+                under = (f"{under}, {ratio(run.read_amplification)} of what was demanded, "
+                         f"{size(run.bytes_spared)} spared")  # fmt: skip
         else:
             under = note.format(form(getattr(without, key))) if without is not None else ""
         cells.append(tile(name, value, under))

@@ -1,0 +1,76 @@
+"""Do a real daemon and a real host read only the granules selected, and the right ones?"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.host.control import Control
+from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.cli import run
+
+WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
+         "--time-per-token", "1ms", "--steps", "20"]  # fmt: skip
+GRANULES = ["--granule-tokens", "4"]
+
+
+@contextlib.contextmanager
+def daemon(folder: Path, granule_tokens: int, **storage: Any) -> Iterator[Tier]:
+    """Of the tiny geometry, with little room, so that most of what is demanded is read."""
+    folder.mkdir(exist_ok=True)
+    sections = {
+        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
+                   "metrics_endpoint": ""},
+        "arena": {"size": "1MiB", "payload": "4KiB", "layers": 2, "block_tokens": 16,
+                  "granule_tokens": granule_tokens},
+        "storage": {"lba": "512", "size": "64MiB", **storage},
+        "store": {"segment": "256KiB"},
+        "policy": {"prefetchers": []},
+        "limits": {"sessions": 4, "context_tokens": 8192},
+    }  # fmt: skip
+    write_config(folder / "daemon.toml", sections, "lab")
+    with serve(folder / "daemon.toml", folder / "log") as tier:
+        yield tier
+
+
+def drive(tier: Tier, out: Path, *more: str) -> dict[str, Any]:
+    where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.ready["runtime_dir"])]
+    assert run(["host", "run", *where, *WORDS, "--out", str(out), *more]) == 0
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return {**summary["runs"][0], "ledger": ledger(tier)}
+
+
+def ledger(tier: Tier) -> dict[str, Any]:
+    secret = Path(tier.ready["runtime_dir"]) / "lab.secret"
+    with Control(tier.endpoint, tenant="lab", runtime_dir=Path(tier.ready["runtime_dir"]),
+                 secret=secret if secret.exists() else None) as control:  # fmt: skip
+        return dict(control.ledger())
+
+
+@pytest.mark.parametrize("backend", ["posix", pytest.param("io_uring", marks=pytest.mark.slow)])
+def test_only_what_was_selected_is_read(tmp_path: Path, backend: str) -> None:
+    """A quarter of a block is a quarter of its bytes, and each granule is what prefill wrote."""
+    storage = {"backend": backend, "path": str(tmp_path / "s")}
+    with daemon(tmp_path / "d", 4, **storage) as tier:
+        one = drive(tier, tmp_path / "out", *GRANULES)
+    counted = one["ledger"]
+    assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
+    assert one["blocks_verified"] > one["demands"] > 0, "several granules of a block, one demand"
+    assert 0 < counted["demand_bytes_wanted"] <= counted["demand_bytes_read"]
+    assert counted["demand_bytes_spared"] > counted["demand_bytes_read"] // 2
+
+
+@pytest.mark.slow  # the contract suite asks it of the device, this of the daemon
+def test_a_store_is_read_by_either_setting(tmp_path: Path) -> None:
+    """A store that was written whole is read in granules, whole block by whole block; and one that
+    was written in granules is read by a daemon that has none."""
+    storage = {"backend": "posix", "path": str(tmp_path / "s")}
+    for folder, granule_tokens, more in (
+        ("plain", 0, []), ("cut", 4, GRANULES), ("again", 0, []), ("whole", 4, []),
+    ):  # fmt: skip
+        with daemon(tmp_path / folder, granule_tokens, **storage) as tier:
+            one = drive(tier, tmp_path / f"out-{folder}", *more)
+        assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0 and one["demands"] > 0

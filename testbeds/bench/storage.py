@@ -21,7 +21,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from offstage.bindings.storage import (
     Preset,
     Storage,
     StorageConfig,
+    nvme_cost,
 )
 from offstage.bindings.storage import preset as nvme_preset
 from offstage.bindings.storage import presets as nvme_presets
@@ -57,13 +58,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Case:
-    """One row: what is read, and the aim where there is one (ratio of ours to fio)."""
+    """One row: what is read, and the aim where there is one (ratio of ours to fio). `other_bytes`:
+    of every second read, where reads have two sizes."""
 
     block_bytes: int
     queue_depth: int
     count: int
     bandwidth_ratio_min: float | None = None
     latency_ratio_max: float | None = None
+    other_bytes: int = 0
 
 
 CASES = (
@@ -74,6 +77,13 @@ CASES = (
     Case(4 * KIB, 32, 65_536, bandwidth_ratio_min=0.95),
     Case(4 * KIB, 1, 8_192),
 )
+BLOCK_BYTES, GRANULES = 32 * KIB, 4
+GRANULE_CASES = (
+    Case(BLOCK_BYTES + 4 * KIB, 32, 8_192),
+    Case(BLOCK_BYTES // GRANULES, 32, 16_384, other_bytes=4 * KIB),
+)
+"""A demo block as it stands on the drive, and one of its four granules with the logical block that
+has their checksums: two reads a block."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ def bench_storage(
             _fill(file, file_size_bytes, seed)
         with _huge_pages():
             rows, notes = _rows(file, rounds, seed, scale, say)
+            granules = _granules(file, rounds, seed, scale, say)
         version = _fio_version()
     finally:
         if created:
@@ -127,6 +138,7 @@ def bench_storage(
         "rows": rows,
         "notes": notes,
         "emulated": emulated,
+        "granules": granules,
         "aims_met": all(aims),
         "reference": f"{version} io_uring, direct=1, fixedbufs=1, registerfiles=1, iomem shared",
         "path": str(file),
@@ -275,7 +287,10 @@ def _ours(file: Path, case: Case, buffer: Buffer, count: int, seed: int) -> Samp
     with _open(file, case.queue_depth) as storage:
         storage.register(buffer)
         spin_ns = SPIN_ALWAYS_NS if case.queue_depth == 1 else 0
-        return _sample(storage, buffer, case.block_bytes, case.queue_depth, count, seed, spin_ns)
+        return _sample(
+            storage, buffer, case.block_bytes, case.queue_depth, count, seed, spin_ns,
+            case.other_bytes,
+        )  # fmt: skip
 
 
 def _sample(
@@ -286,12 +301,56 @@ def _sample(
     count: int,
     seed: int,
     spin_ns: int = SPIN_ALWAYS_NS,
+    other_bytes: int = 0,
 ) -> Sample:
     elapsed_ns, latency_ns = storage.bench_read(
-        buffer, block_bytes, queue_depth, count, seed, spin_ns
+        buffer, block_bytes, queue_depth, count, seed, spin_ns, other_bytes
     )
     p50, p99 = np.percentile(latency_ns, [50, 99])
-    return Sample(count * block_bytes * 1e9 / elapsed_ns, float(p50), float(p99))
+    mean_bytes = (block_bytes + other_bytes) / 2 if other_bytes else block_bytes
+    return Sample(count * mean_bytes * 1e9 / elapsed_ns, float(p50), float(p99))
+
+
+def _sizes(case: Case) -> list[str]:
+    """As ours are: of two sizes half of each, beginning where the smaller may."""
+    if not case.other_bytes:
+        return [f"--bs={case.block_bytes}"]
+    split = f"--bssplit={case.block_bytes}/50:{case.other_bytes}/50"
+    return [split, f"--blockalign={case.other_bytes}"]
+
+
+def _granules(
+    file: Path, rounds: int, seed: int, scale: float, say: Say
+) -> dict[str, Any]:
+    """A part of a block beside the whole: on this machine, beside fio; and what the drives of the
+    presets would make of it, by `nvme_cost`."""
+    rows = []
+    for case in GRANULE_CASES:
+        row = _row(file, case, _buffer(case, huge=False), rounds, seed, scale, say)
+        reads, size = (2, case.block_bytes + case.other_bytes) if case.other_bytes else (
+            1, case.block_bytes)  # fmt: skip
+        blocks_per_s = row["ours"]["bytes_per_s"] / size
+        rows.append({**row, "reads_per_block": reads, "bytes_per_block": size,
+                     "blocks_per_s": blocks_per_s})  # fmt: skip
+    part, whole = rows[1], rows[0]
+    say(f"a granule of {BLOCK_BYTES // GRANULES // KIB} KiB beside its block: "
+        f"{part['blocks_per_s'] / whole['blocks_per_s']:.2f} times the blocks, "
+        f"{part['bytes_per_block'] / whole['bytes_per_block']:.2f} of the bytes")  # fmt: skip
+    drives = []
+    for name in nvme_presets():
+        params = nvme_preset(name).params
+        whole_ns = nvme_cost(params, [(0, BLOCK_BYTES + 4 * KIB)])
+        part_ns = nvme_cost(params, [(0, BLOCK_BYTES // GRANULES), (BLOCK_BYTES, 4 * KIB)])
+        drives.append({
+            "preset": name, "provenance": "modelled", "whole": asdict(whole_ns),
+            "whole_bound": whole_ns.bound, "part": asdict(part_ns), "part_bound": part_ns.bound,
+            "times_the_blocks": whole_ns.ns / part_ns.ns,
+            "media_saved": 1 - part_ns.media / whole_ns.media,
+        })  # fmt: skip
+        say(f"{name}, never idle: {whole_ns.ns / part_ns.ns:.2f} times the blocks, bound by "
+            f"{part_ns.bound} where whole ones are by {whole_ns.bound}; media time saved "
+            f"{1 - part_ns.media / whole_ns.media:.0%}")  # fmt: skip
+    return {"rows": rows, "drives": drives}
 
 
 def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: str) -> Sample:
@@ -308,10 +367,10 @@ def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: s
         "--fixedbufs=1",
         "--registerfiles=1",
         f"--iomem={iomem}:{buffer.path}",
-        f"--bs={case.block_bytes}",
+        *_sizes(case),
         f"--iodepth={case.queue_depth}",
         f"--number_ios={count}",
-        f"--io_size={count * case.block_bytes}",
+        f"--io_size={count * max(case.block_bytes, case.other_bytes)}",
         f"--size={file.stat().st_size // case.block_bytes * case.block_bytes}",
         f"--randseed={seed}",
         "--lat_percentiles=1",

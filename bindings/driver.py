@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
-from offstage.bindings.errors import BadInput, Incompatible, RunFailed
+from offstage.bindings.errors import Incompatible, RunFailed
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import bit_counts
+from offstage.bindings.lost import gone
 from offstage.bindings.stages import driver_stages
 
 __all__ = [
@@ -29,23 +30,6 @@ __all__ = [
 ERROR_SIZE = 512
 READ_BATCH = int(lib.OFS_BENCH_READ_BATCH)
 """Payloads that the target of `bench_read` holds."""
-# What ended the connection (fabric.h, `wait`), and the mend: each is for the whole fabric.
-LOST = {
-    errno.EPIPE: ("the daemon closed this port", "see `offstage dpu status`; start the host again"),
-    errno.EHOSTUNREACH: (
-        "the daemon's adapter does not answer",
-        "see `offstage dpu status`, the link, and that its MTU passes; start the host again",
-    ),
-    errno.EACCES: (
-        "the daemon's adapter refused a key", "its memory has moved on: start the host again",
-    ),
-    errno.EPROTO: ("the other side wrote what it may not", "use the same release on both sides"),
-    errno.EKEYEXPIRED: (
-        "the daemon is fenced: its lease was not confirmed in time",
-        "it serves again once whoever keeps the pod's map answers it",
-    ),
-    errno.EIO: ("the adapter failed", "see dmesg; start the host again"),
-}
 GUESS_BYTES = ffi.sizeof("struct ofs_guess")
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
@@ -327,13 +311,13 @@ class Driver:
             raise RunFailed(f"{self.calls_max} calls are in flight", "fabric",
                             "end one before the next begins", errno=errno.EAGAIN)  # fmt: skip
         if rc < 0:
-            _gone(rc, doing)
+            gone(rc, doing)
         call.ticket = int(ticket[0])
         self._calls[call.ticket] = call
 
     def _check_open(self, doing: str) -> None:
         if self._driver is None:
-            _gone(-errno.EHOSTUNREACH, doing)
+            gone(-errno.EHOSTUNREACH, doing)
 
     def _end(self, call: Fetch | Put, end: Any, doing: str) -> None:
         self._check_open(doing)
@@ -341,7 +325,7 @@ class Driver:
         call.unanswered = rc == -errno.ETIMEDOUT
         self._calls.pop(call.ticket, None)
         if rc not in (0, -errno.ETIMEDOUT):
-            _gone(rc, doing)
+            gone(rc, doing)
 
     def register(self, array: NDArray[Any]) -> None:
         """Fetches may go into `array` (contiguous) from now until the same is unregistered."""
@@ -369,7 +353,7 @@ class Driver:
         pointer = _at("struct ofs_guess *", guesses)
         rc = lib.ofs_driver_hint(self._driver, session, pointer, len(guesses))
         if rc < 0:
-            _gone(rc, "sending a hint")
+            gone(rc, "sending a hint")
         return int(rc)
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
@@ -385,7 +369,7 @@ class Driver:
         self._check_open("releasing a session")
         rc = lib.ofs_driver_release(self._driver, session)
         if rc < 0:
-            _gone(rc, "releasing a session")
+            gone(rc, "releasing a session")
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """How long the stages that the host sees took; see `bindings.stages`."""
@@ -410,7 +394,7 @@ class Driver:
         rtt_ns = np.zeros(count, np.uint64)
         rc = lib.ofs_driver_bench_nop(self._driver, count, _at("uint64_t *", rtt_ns))
         if rc < 0:
-            _gone(rc, "measuring round trips")
+            gone(rc, "measuring round trips")
         return rtt_ns
 
     def bench_fetch(self, fetch: Fetch, count: int) -> int:
@@ -450,7 +434,7 @@ class Driver:
             _at("uint64_t *", times),
         )  # fmt: skip
         if rc < 0:
-            _gone(rc, "measuring one-sided reads")
+            gone(rc, "measuring one-sided reads")
         return times
 
     def close(self) -> None:
@@ -497,13 +481,3 @@ def memcpy_times(source: U8, size_bytes: int, batch: int, rounds: int, target: U
 def _at(ctype: str, array: NDArray[Any]) -> Any:
     """The address of an array's first element; the array must outlive the call."""
     return ffi.cast(ctype, array.ctypes.data)
-
-
-def _gone(rc: int, doing: str) -> None:
-    if rc == -errno.EFAULT:
-        raise BadInput(f"the target is not registered while {doing}", "fabric",
-                       "register the array that the rows lie in", errno=errno.EFAULT)  # fmt: skip
-    if -rc in LOST:
-        what, mend = LOST[-rc]
-        raise RunFailed(f"{what} while {doing}", "fabric", mend, errno=-rc)
-    check_rc(rc, doing, "fabric")

@@ -1,7 +1,7 @@
 /* archive.c: the store read and written by key, a few blocks at once; see archive.h. */
 #include "device/archive.h"
 
-#include "internal.h"
+#include "device/fill.h"
 
 #include <stdlib.h>
 #include <string.h>

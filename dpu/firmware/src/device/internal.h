@@ -407,8 +407,6 @@ ofs_device_count_refused(struct ofs_device *device, int rc)
 	device->status.puts_conflicting += rc == -EEXIST;
 }
 
-void ofs_device_fill_granules(const struct ofs_device *device, const uint8_t *record,
-	struct ofs_trailer *trailer);
 /* put_window.c: their bytes. The window of a command; NULL: it names none. */
 void *ofs_device_put_window(const struct ofs_device *device, uint32_t port,
 	const struct ofs_sqe *sqe);

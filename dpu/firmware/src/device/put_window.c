@@ -2,8 +2,8 @@
  * Put windows: bytes of a host on their way out of its window. Every byte there may change at any
  * time: what is kept is what was copied, and the copy is what was checked.
  */
+#include "device/fill.h"
 #include "granules.h"
-#include "internal.h"
 
 #include <string.h>
 

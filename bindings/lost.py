@@ -1,0 +1,37 @@
+"""What a return code of the driver means for a whole connection, as the error that is raised."""
+
+import errno
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.firmware import check_rc
+
+__all__ = ["gone"]
+
+# What ended the connection (fabric.h, `wait`), and the mend: each is for the whole fabric.
+LOST = {
+    errno.EPIPE: ("the daemon closed this port", "see `offstage dpu status`; start the host again"),
+    errno.EHOSTUNREACH: (
+        "the daemon's adapter does not answer",
+        "see `offstage dpu status`, the link, and that its MTU passes; start the host again",
+    ),
+    errno.EACCES: (
+        "the daemon's adapter refused a key", "its memory has moved on: start the host again",
+    ),
+    errno.EPROTO: ("the other side wrote what it may not", "use the same release on both sides"),
+    errno.EKEYEXPIRED: (
+        "the daemon is fenced: its lease was not confirmed in time",
+        "it serves again once whoever keeps the pod's map answers it",
+    ),
+    errno.EIO: ("the adapter failed", "see dmesg; start the host again"),
+}
+
+
+def gone(rc: int, doing: str) -> None:
+    """Raise what `rc` means; nothing where it is 0. RunFailed: the connection is over."""
+    if rc == -errno.EFAULT:
+        raise BadInput(f"the target is not registered while {doing}", "fabric",
+                       "register the array that the rows lie in", errno=errno.EFAULT)  # fmt: skip
+    if -rc in LOST:
+        what, mend = LOST[-rc]
+        raise RunFailed(f"{what} while {doing}", "fabric", mend, errno=-rc)
+    check_rc(rc, doing, "fabric")

@@ -7,6 +7,7 @@ over a real link; it is not fast, and says so by being named. One thread owns th
 hand their replies back over an inproc socket.
 """
 
+import errno
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -264,11 +265,13 @@ class _Worker:
 
         def end() -> Answer:
             done = self._driver.fetch_end(fetch)
+            if fetch.unanswered:  # of a reactor that may not serve any more: decision 95
+                done.rcs[done.rcs == 0] = -errno.ETIMEDOUT
             rows[:count][done.rcs != 0] = 0  # what a failed block left there is nobody's to read
             reply = p.FabricFetchReply(
                 ends=done.ends.tobytes(), rcs=done.rcs.tobytes(), lengths=done.lengths.tobytes(),
                 checksums=done.checksums.tobytes(), hit_count=done.hit_count,
-                failed_count=done.failed_count, retry_count=done.retry_count,
+                failed_count=int(np.count_nonzero(done.rcs)), retry_count=done.retry_count,
                 torn_count=done.torn_count, stall_ns=done.stall_ns, copy_ns=done.copy_ns,
             )  # fmt: skip
             return reply, [rows[:count].data.cast("B")] if count else [b""]

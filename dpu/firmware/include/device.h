@@ -277,6 +277,7 @@ int ofs_device_reattach(struct ofs_device *device, uint32_t port,
 int ofs_device_detach(struct ofs_device *device, uint32_t port);
 int ofs_device_session_open(struct ofs_device *device, uint32_t port,
 	const struct ofs_session_config *config, uint32_t *session);
+/* As the core's; what is staged and acknowledged counts in `stored_layers`, too. */
 int ofs_device_session_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	const struct ofs_key *contents, struct ofs_chunk_info *infos);
 /*

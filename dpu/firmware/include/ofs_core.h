@@ -373,6 +373,8 @@ uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
  */
 int ofs_core_block_slot(const struct ofs_core *core, uint32_t chunk, uint32_t layer,
 	uint32_t *slot);
+/* Whether the store has the block, as far as the core was told; 0 also where there is none. */
+int ofs_core_block_is_stored(const struct ofs_core *core, uint32_t chunk, uint32_t layer);
 
 /* Read ahead of any demand: staged on a guess. */
 static inline int

@@ -216,6 +216,12 @@ ofs_core_block_slot(const struct ofs_core *core, uint32_t chunk, uint32_t layer,
 }
 
 int
+ofs_core_block_is_stored(const struct ofs_core *core, uint32_t chunk, uint32_t layer)
+{
+	return ofs_block_check(core, chunk, layer) == 0 && ofs_block_is_stored(core, chunk, layer);
+}
+
+int
 ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint32_t slot)
 {
 	struct ofs_tenant *t;

@@ -235,6 +235,20 @@ is_open(const struct ofs_device *device, uint32_t session)
 	return session < device->config.core.session_max && device->sessions[session].used;
 }
 
+/* What was acknowledged in write-back mode is there, also while the store does not have it yet. */
+static void
+count_staged(const struct ofs_device *device, uint32_t tenant, struct ofs_chunk_info *info)
+{
+	const uint32_t *flush_of = device->tenants[tenant].flush_of;
+	uint32_t slot;
+
+	for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
+		info->stored_layers += !ofs_core_block_is_stored(device->core, info->chunk, layer)
+			&& ofs_core_block_slot(device->core, info->chunk, layer, &slot) == 1
+			&& flush_of[slot] != OFS_NONE;
+	}
+}
+
 static int
 run_session_append(struct ofs_device *device, void *argument)
 {
@@ -256,6 +270,10 @@ run_session_append(struct ofs_device *device, void *argument)
 		ofs_device_after_event(device, rc);
 	} while (rc == -ENOSPC && ofs_device_purge(device, device->ports[state->port].tenant, false));
 	if (rc == 0) {
+		uint32_t tenant = device->ports[state->port].tenant;
+
+		for (uint32_t i = 0; i < call->count && device->tenants[tenant].dirty > 0; i++)
+			count_staged(device, tenant, &call->infos[i]);
 		ofs_device_mark_chunks(device, call->infos, call->count, true);
 		memcpy(state->chunks + state->chunk_count, call->infos, call->count * sizeof(*call->infos));
 		state->chunk_count += call->count;

@@ -59,9 +59,9 @@ struct ofs_fabric_ops {
 	 */
 	int (*copy)(struct ofs_fabric *fabric, uint64_t region_offset, void *target,
 		uint32_t size_bytes, uint64_t *checksum);
-	/* Copy into the put window of the port; -ERANGE. */
+	/* Copy into the put window of the port, and the XXH3-64 of the copy; -ERANGE. */
 	int (*write_put)(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
-		uint32_t size_bytes);
+		uint32_t size_bytes, uint64_t *checksum);
 	/* Where the caller may build the payload of the next submission with this index. */
 	void *(*payload)(struct ofs_fabric *fabric, uint32_t payload_index);
 	/* 0 queued; -EAGAIN full; what ended the connection, as `wait` says. */

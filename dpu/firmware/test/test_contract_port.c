@@ -233,14 +233,16 @@ static void
 the_put_window_is_the_hosts_to_write(void)
 {
 	uint8_t bytes[PAYLOAD];
+	uint64_t checksum = 0;
 
 	support_fill(3, bytes, sizeof(bytes));
 	for (uint32_t i = 0; i < PUT_SLOTS; i++) {
-		assert(fabric->ops->write_put(fabric, i, bytes, sizeof(bytes)) == 0);
+		assert(fabric->ops->write_put(fabric, i, bytes, sizeof(bytes), &checksum) == 0);
+		assert(checksum == ofs_checksum(bytes, sizeof(bytes)));
 		ARRIVES(memcmp(ofs_port_put_slot(dpu.port, i), bytes, sizeof(bytes)) == 0);
 	}
-	assert(fabric->ops->write_put(fabric, PUT_SLOTS, bytes, 1) == -ERANGE);
-	assert(fabric->ops->write_put(fabric, 0, bytes, 1u << 20) == -ERANGE);
+	assert(fabric->ops->write_put(fabric, PUT_SLOTS, bytes, 1, &checksum) == -ERANGE);
+	assert(fabric->ops->write_put(fabric, 0, bytes, 1u << 20, &checksum) == -ERANGE);
 	assert(ofs_port_put_slot(dpu.port, PUT_SLOTS) == NULL);
 }
 

@@ -163,8 +163,7 @@ test_window_changes(uint32_t write_mode)
 	bytes = malloc(config.store.payload_size_bytes);
 	put.length = world_block(&world, &session.chunks[0].store_key, 0, bytes);
 	put.session = session.number;
-	put.checksum = ofs_checksum(bytes, put.length);
-	assert(host.fabric->ops->write_put(host.fabric, 0, bytes, put.length) == 0);
+	assert(host.fabric->ops->write_put(host.fabric, 0, bytes, put.length, &put.checksum) == 0);
 	assert(host.fabric->ops->submit(host.fabric, &put) == 0);
 	host.fabric->ops->pause(host.fabric, 1000);
 	window = ofs_port_put_slot(world.device->ports[host.port].port, 0);
@@ -208,7 +207,7 @@ test_other_bytes(uint32_t write_mode)
 	if (write_mode == OFS_WRITE_BACK)
 		ofs_storage_hang(world.device->storage);
 	world_put_all(&session, 0, 0);
-	assert(host.fabric->ops->write_put(host.fabric, 0, bytes, sizeof(bytes)) == 0);
+	assert(host.fabric->ops->write_put(host.fabric, 0, bytes, sizeof(bytes), &put.checksum) == 0);
 	assert(raw(&host, put) == -EEXIST); /* write-back: staged alone */
 	ofs_storage_unhang(world.device->storage);
 	world_pass(&world, SECOND_NS);
@@ -248,7 +247,7 @@ test_tail(void)
 	assert(world_session(&b, &of_b, 4) == 0 && world_append(&of_b, 200, 1) == 0);
 	world_put_all(&of_a, 0, 0);
 	put.session = of_b.number;
-	assert(b.fabric->ops->write_put(b.fabric, 0, bytes, sizeof(bytes)) == 0);
+	assert(b.fabric->ops->write_put(b.fabric, 0, bytes, sizeof(bytes), &put.checksum) == 0);
 	assert(raw(&b, put) == 0);
 	(void)world_fetch(&of_b, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch);
 	assert(fetch.rcs[0] == 0 && world_check_directory(&world) == 1);

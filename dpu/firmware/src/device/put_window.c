@@ -35,8 +35,8 @@ ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
 	if (bounce == OFS_NONE)
 		return -EAGAIN;
 	record = (uint8_t *)device->bounces.base + (uint64_t)bounce * device->record_size_bytes;
-	memcpy(record, ofs_device_put_window(device, write->port, sqe), sqe->length);
-	if (ofs_checksum(record, sqe->length) != sqe->checksum) {
+	if (ofs_checksum_copy(record, ofs_device_put_window(device, write->port, sqe), sqe->length)
+		!= sqe->checksum) {
 		ofs_fifo_give(&device->free_bounces, bounce);
 		return -EBADMSG;
 	}

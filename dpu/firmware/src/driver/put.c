@@ -57,11 +57,10 @@ begin_block(struct ofs_driver *driver, struct ofs_call *call)
 		.ordinal = put->ordinals[call->begun],
 		.put_slot = pending->put_slot,
 		.length = put->length_bytes};
-	rc = fabric->ops->write_put(fabric, pending->put_slot, source, put->length_bytes);
-	if (rc == 0) {
-		pending->sqe.checksum = ofs_checksum(source, put->length_bytes);
+	rc = fabric->ops->write_put(fabric, pending->put_slot, source, put->length_bytes,
+		&pending->sqe.checksum);
+	if (rc == 0)
 		rc = ofs_call_send(driver, index);
-	}
 	if (rc != 0) {
 		ofs_command_drop(driver, index);
 		return rc;

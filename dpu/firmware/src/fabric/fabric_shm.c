@@ -90,10 +90,11 @@ shm_copy(struct ofs_fabric *fabric, uint64_t region_offset, void *target, uint32
 }
 
 static int
-shm_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes)
+shm_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes,
+	uint64_t *checksum)
 {
 	return ofs_host_port_write_put(&((struct shm_fabric *)fabric)->mapped.port, &fabric->port,
-		put_slot, source, size_bytes);
+		put_slot, source, size_bytes, checksum);
 }
 
 static void *

@@ -156,11 +156,12 @@ sim_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 }
 
 static int
-sim_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes)
+sim_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source, uint32_t size_bytes,
+	uint64_t *checksum)
 {
 	struct sim_fabric *sim = (struct sim_fabric *)fabric;
 
-	return sim->inner->ops->write_put(sim->inner, put_slot, source, size_bytes);
+	return sim->inner->ops->write_put(sim->inner, put_slot, source, size_bytes, checksum);
 }
 
 static void *

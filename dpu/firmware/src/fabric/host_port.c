@@ -118,11 +118,12 @@ ofs_host_port_results(const struct ofs_host_port *port, const struct ofs_port_he
 
 int
 ofs_host_port_write_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
-	uint32_t put_slot, const void *source, uint32_t size_bytes)
+	uint32_t put_slot, const void *source, uint32_t size_bytes, uint64_t *checksum)
 {
 	if (put_slot >= header->put_slot_count || size_bytes > header->put_stride_bytes)
 		return -ERANGE;
-	memcpy(port->base + header->puts_offset + (uint64_t)put_slot * header->put_stride_bytes, source,
-		size_bytes);
+	*checksum = ofs_checksum_copy(port->base + header->puts_offset
+			+ (uint64_t)put_slot * header->put_stride_bytes,
+		source, size_bytes);
 	return 0;
 }

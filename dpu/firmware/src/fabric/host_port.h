@@ -58,7 +58,7 @@ void *ofs_host_port_payload(const struct ofs_host_port *port, const struct ofs_p
 const struct ofs_result *ofs_host_port_results(const struct ofs_host_port *port,
 	const struct ofs_port_header *header, const struct ofs_cqe *cqe);
 int ofs_host_port_write_put(const struct ofs_host_port *port, const struct ofs_port_header *header,
-	uint32_t put_slot, const void *source, uint32_t size_bytes);
+	uint32_t put_slot, const void *source, uint32_t size_bytes, uint64_t *checksum);
 
 /* What every side notes of the memory that reads go to (registered.c); see fabric.h. */
 int ofs_fabric_register_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);

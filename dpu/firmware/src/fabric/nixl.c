@@ -155,10 +155,10 @@ nixl_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 
 static int
 nixl_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
-	uint32_t size_bytes)
+	uint32_t size_bytes, uint64_t *checksum)
 {
 	return ofs_host_port_write_put(&((struct nixl_fabric *)fabric)->mapped.port, &fabric->port,
-		put_slot, source, size_bytes);
+		put_slot, source, size_bytes, checksum);
 }
 
 static void *

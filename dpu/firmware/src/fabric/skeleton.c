@@ -76,10 +76,10 @@ skeleton_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 /* Bytes into the put window. RDMA: a WRITE; a submission behind it is seen after it. */
 static int
 skeleton_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
-	uint32_t size_bytes)
+	uint32_t size_bytes, uint64_t *checksum)
 {
 	return ofs_host_port_write_put(&((struct skeleton_fabric *)fabric)->mapped.port, &fabric->port,
-		put_slot, source, size_bytes);
+		put_slot, source, size_bytes, checksum);
 }
 
 /* Memory for one submission's payload. RDMA: a registered buffer here, written out by submit. */

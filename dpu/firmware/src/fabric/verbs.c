@@ -203,10 +203,11 @@ verbs_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 
 static int
 verbs_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
-	uint32_t size_bytes)
+	uint32_t size_bytes, uint64_t *checksum)
 {
 	struct verbs_fabric *verbs = (struct verbs_fabric *)fabric;
-	int rc = ofs_host_port_write_put(&verbs->port, &fabric->port, put_slot, source, size_bytes);
+	int rc = ofs_host_port_write_put(&verbs->port, &fabric->port, put_slot, source, size_bytes,
+		checksum);
 	struct ibv_sge part;
 	struct ibv_send_wr request;
 

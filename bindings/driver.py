@@ -28,6 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 ERROR_SIZE = 512
+FEW = 64  # of which a list is sooner looked through than an array
 READ_BATCH = int(lib.OFS_BENCH_READ_BATCH)
 """Payloads that the target of `bench_read` holds."""
 GUESS_BYTES = ffi.sizeof("struct ofs_guess")
@@ -220,7 +221,7 @@ class Driver:
         assert keys.shape == (count, 2) and len(index) == parts and target.ndim == 2
         assert target.flags.c_contiguous and keys.flags.c_contiguous
         assert granules is not None or target.shape[1] >= self.payload_size_bytes
-        assert count == 0 or int(index.max()) < target.shape[0]
+        assert count == 0 or _largest(index) < target.shape[0]
         call: Any = ffi.new("struct ofs_fetch *")
         first = (np.cumsum(each) - each).astype(np.uint32)
         call.granules = ffi.NULL if granules is None else _at("uint32_t *", granules)
@@ -478,6 +479,12 @@ def memcpy_times(source: U8, size_bytes: int, batch: int, rounds: int, target: U
     return times
 
 
-def _at(ctype: str, array: NDArray[Any]) -> Any:
+def _at(ctype: str, array: Any) -> Any:
     """The address of an array's first element; the array must outlive the call."""
+    if array.flags.c_contiguous:  # a quarter of the time that `ctypes` takes
+        return ffi.cast(ctype, ffi.from_buffer(array))
     return ffi.cast(ctype, array.ctypes.data)
+
+
+def _largest(index: U32) -> int:
+    return max(index.tolist()) if len(index) < FEW else int(index.max())

@@ -1,6 +1,7 @@
 """Names of blocks: a chunk's key with the layer folded in, as the firmware does it."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,20 @@ def block_keys(chunk_keys: Sequence[bytes], layer_count: int) -> NDArray[np.uint
     The layer is folded in by exclusive-or with two words of its own, which the firmware gives for
     the zero key; the rest is one numpy operation.
     """
+    keys = np.frombuffer(b"".join(chunk_keys), dtype="<u8").reshape(1, -1, 2)
+    return np.ascontiguousarray(keys ^ _layer_words(layer_count))
+
+
+@lru_cache(maxsize=16)
+def _layer_words(layer_count: int) -> NDArray[np.uint64]:
     words = np.zeros((layer_count, 1, 2), np.uint64)
     chunk: Any = ffi.new("struct ofs_key *")
     folded: Any = ffi.new("struct ofs_key *")
     for layer in range(layer_count):
         lib.ofs_block_key(chunk, layer, folded)
         words[layer, 0] = folded.lo, folded.hi
-    keys = np.frombuffer(b"".join(chunk_keys), dtype="<u8").reshape(1, -1, 2)
-    return np.ascontiguousarray(keys ^ words)
+    words.flags.writeable = False
+    return words
 
 
 def checksum(data: bytes | memoryview | NDArray[Any]) -> int:

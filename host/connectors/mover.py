@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import gt
 
 import numpy as np
 
@@ -254,7 +255,7 @@ class Mover:
             else:
                 self._open += 1
                 move.chain = Chain(session, block_keys([keys], self._link.layers),
-                                   np.frombuffer(stored, "<u4"))  # fmt: skip
+                                   np.frombuffer(stored, "<u4").tolist())  # fmt: skip
                 self._start(move)
         return self._open > before
 
@@ -284,7 +285,7 @@ class Mover:
         """Delete until nothing is there: what somebody moves stays until he is done with it."""
         move.chain = None
         staged = move.kind is Kind.PUT and move.clears == 0  # only there, maybe: it had expired
-        if (staged or chain.stored.any()) and self._may_clear(move):
+        if (staged or any(chain.stored)) and self._may_clear(move):
             self._deleting.append(chain.session)
             move.clears += 1
             if chain.stored[-1]:
@@ -292,7 +293,7 @@ class Mover:
             self._waiting.appendleft(move)
             return
         self._closing.append(chain.session)
-        if chain.stored.any():
+        if any(chain.stored):
             self._end(move, State.REFUSED, HELD)
         elif move.kind is Kind.DELETE:
             self._end(move, State.DONE if move.clears else State.ABSENT, "")
@@ -315,8 +316,8 @@ class Mover:
         shape = shape_of(move.size, self._link.payload, self._link.layers)
         if stored[0] == 0:
             self._end(move, State.ABSENT, "")
-        elif stored[-1] or (stored[:-1] != shape.stored).any():
-            has = f"{stored.sum()} blocks" if stored[-1] == 0 else "more blocks"
+        elif stored[-1] or stored[:-1] != shape.stored:
+            has = f"{sum(stored)} blocks" if stored[-1] == 0 else "more blocks"
             self._end(move, State.UNREADABLE, f"{has} are there, and an object of "
                       f"{move.size} bytes has {shape.blocks}")  # fmt: skip
         else:
@@ -351,29 +352,30 @@ class Mover:
             self._fetch(move, chain, piece)
 
     def _fetch(self, move: Move, chain: Chain, piece: Piece) -> None:
-        keys = np.ascontiguousarray(chain.keys[piece.layer][piece.ordinals])
-
+        keys = chain.of(piece.layer, piece.ordinals)
         def begin() -> Fetch | Put:
-            return self._link.fabric.fetch_begin(
-                chain.session, chain.step, piece.layer, piece.ordinals, keys, piece.memory,
-                target_index=piece.rows,
-            )  # fmt: skip
+            return self._link.fabric.fetch_begin(chain.session, chain.step, piece.layer,
+                                                 piece.ordinals, keys, piece.memory,
+                                                 target_index=piece.rows)  # fmt: skip
 
         def end(call: Fetch | Put) -> None:
             assert isinstance(call, Fetch)
             got = self._link.fabric.fetch_end(call)
-            for kind, count in Counter(got.ends.tolist()).items():
-                self.counts[f"blocks_{ENDS[kind] if kind < len(ENDS) else 'failed'}"] += count
-                move.worst = max(move.worst, kind)
+            self._count(move, got.ends.tolist())
             land(move, piece, got)
 
         self._queue(move, piece.part, begin, end)
+
+    def _count(self, move: Move, ends: list[int]) -> None:
+        for kind, count in Counter(ends).items():
+            self.counts[f"blocks_{ENDS[kind] if kind < len(ENDS) else 'failed'}"] += count
+        move.worst = max(move.worst, *ends)
 
     def _start_put(self, move: Move) -> None:
         assert move.chain is not None
         stored = move.chain.stored
         shape = shape_of(move.size, self._link.payload, self._link.layers)
-        if stored[-1] or (stored[:-1] > shape.stored).any():
+        if stored[-1] or any(map(gt, stored, shape.stored)):
             self._clear_first(move)
             return
         move.sent, move.headed = 1, False
@@ -405,16 +407,15 @@ class Mover:
         assert chain is not None
 
         def begin() -> Fetch | Put:
-            return self._link.fabric.put_begin(
-                chain.session, piece.layer, piece.ordinals, piece.memory
-            )
+            return self._link.fabric.put_begin(chain.session, piece.layer, piece.ordinals,
+                                               piece.memory)  # fmt: skip
 
         def end(call: Fetch | Put) -> None:
             assert isinstance(call, Put)
-            rcs = self._link.fabric.put_end(call)
-            self.counts["put_blocks"] += int((rcs == 0).sum())
-            if rcs.any():
-                self._refuse(move, -int(rcs[rcs != 0][0]))
+            rcs = self._link.fabric.put_end(call).tolist()
+            self.counts["put_blocks"] += rcs.count(0)
+            if any(rcs):
+                self._refuse(move, -next(rc for rc in rcs if rc))
 
         self._queue(move, 0, begin, end)
 
@@ -441,9 +442,8 @@ class Mover:
             self._flying[id(call)] = (move, end, call)
 
     def _ended(self, call: Fetch | Put) -> None:
-        move, end, _ = self._flying[id(call)]
+        move, end, _ = self._flying.pop(id(call))
         end(call)
-        del self._flying[id(call)]
         move.calls -= 1
         if move.calls:
             return

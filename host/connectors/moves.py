@@ -92,7 +92,7 @@ class Shape:
     layers: int
     blocks: int
     full: int  # blocks that are whole; the last may not be
-    stored: U32  # layers that the store has of each chunk of a whole object
+    stored: list[int]  # layers that the store has of each chunk of a whole object
     tail: bytes  # contents behind the name, and of the chunk that must not be there
     _runs: dict[tuple[int, int], list[tuple[int, U32, U32]]] = field(default_factory=dict)
 
@@ -122,8 +122,7 @@ def shape_of(size: int, payload: int, layers: int) -> Shape:
     """The shape of an object of `size` bytes, at least one."""
     blocks = -(-size // payload)
     chunks = 1 + -(-(blocks - 1) // layers)
-    stored = np.full(chunks, layers, np.uint32)
-    stored[0] = 1
+    stored = [1] + [layers] * (chunks - 1)
     if (blocks - 1) % layers:
         stored[-1] = (blocks - 1) % layers
     return Shape(size, payload, layers, blocks, size // payload, stored, _tail(chunks))
@@ -141,10 +140,16 @@ class Chain:
 
     session: int
     keys: NDArray[np.uint64]
-    stored: U32
+    stored: list[int]
     until_s: float = 0.0
     busy: bool = True
     step: int = 0
+
+    def of(self, layer: int, ordinals: U32) -> NDArray[np.uint64]:
+        """Keys of blocks of one layer, ascending; most often they lie in a row."""
+        first, last = int(ordinals[0]), int(ordinals[-1])
+        keys = self.keys[layer, first : last + 1]
+        return keys if len(keys) == len(ordinals) else np.ascontiguousarray(keys[ordinals - first])
 
 
 def contents(move: Move, payload: int, layers: int, chunks_max: int) -> bytes:
@@ -207,11 +212,11 @@ def put_pieces(shape: Shape, buffer: U8, first: int, end: int) -> list[Piece]:
 
 def land(move: Move, piece: Piece, got: FetchResult) -> None:
     """A piece of a read has ended: note what is wrong, or tell of the parts that are there now."""
-    if got.rcs.any():
-        worst = -int(got.rcs[got.rcs != 0][0])
+    if got.failed_count:
+        worst = -next(rc for rc in got.rcs.tolist() if rc)
         why = errno.errorcode.get(worst, worst)
         move.failure = (State.UNREADABLE, f"a block could not be read: {why}")
-    elif (got.lengths != piece.length).any():
+    elif got.lengths.tolist() != [piece.length] * len(got.lengths):
         move.failure = (State.UNREADABLE, "a block has another length")
     elif piece.at >= 0 and move.buffer is not None:
         move.buffer[piece.at :] = piece.memory[0, : piece.length]

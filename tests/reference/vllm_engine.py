@@ -6,10 +6,10 @@ follow each, and maybe `params`, transfer parameters of all of them. The answer 
 how many of each prompt were not computed, and the seconds to each one's first token. Only lines
 that begin with MARK are answers.
 
-`truncate` makes the object of that block of the first prompt one byte long before, `rot` has the
-next load of such an object fail, `forget` empties vLLM's own cache. The answer to `read` is how a
-read of such an object ends, that to `metrics` the counters of this connector in Prometheus, and
-that to `decisions` what was fetched or computed.
+`truncate` makes the object of that block of the first prompt one byte long before (of several
+workers the last one's), `rot` has the next load of such an object fail, `forget` empties vLLM's own
+cache. The answer to `read` is how a read of such an object ends, that to `metrics` the counters of
+this connector in Prometheus, and that to `decisions` what was fetched or computed.
 """
 
 import json
@@ -26,11 +26,12 @@ def scheduler_side(llm: Any) -> Any:
 def key_of(llm: Any, place: int, tokens: list[int]) -> bytes:
     from types import SimpleNamespace
 
-    from offstage.host.connectors.vllm.plans import chain, salt_of
+    from offstage.host.connectors.vllm.plans import chain, salt_of, shards
 
     plain = SimpleNamespace(cache_salt=None, lora_request=None)
-    block_tokens = llm.llm_engine.vllm_config.cache_config.block_size
-    return chain(tokens, block_tokens, salt_of(plain))[place]
+    config = llm.llm_engine.vllm_config
+    keys = chain(tokens, config.cache_config.block_size, salt_of(plain))
+    return shards(keys[place : place + 1], config.parallel_config.world_size)[-1]
 
 
 def truncate(llm: Any, place: int, tokens: list[int]) -> None:

@@ -7,14 +7,15 @@ and moves bytes between vLLM's paged memory and the tier layer by layer, while o
 
 A block that does not load, for whatever reason, is named to vLLM, which computes it again
 (`kv_load_failure_policy` must be "recompute"); until vLLM has taken note of it, nothing that may
-have been computed from it is saved. Without a daemon everything is computed. Nothing of vLLM is
-imported with this module: `OffstageConnector` is made when asked for.
+have been computed from it is saved. Without a daemon everything is computed. Of several workers
+(tensor parallel) each keeps its part of every block, and the tier has a block when it has all of
+them. Nothing of vLLM is imported with this module: `OffstageConnector` is made when asked for.
 """
 
 import hashlib
 import logging
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -46,12 +47,17 @@ class Connector:
         size = spec.page_size_bytes * len(self._names)
         self._places = {name: place for place, name in enumerate(self._names)}
         on = _switches_of(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        self._client = _client_of(vllm_config, f"{len(self._names)} layers of {spec}")
+        ranks = vllm_config.parallel_config.world_size
+        what = f"{len(self._names)} layers of {spec}" + (f" in {ranks} parts" if ranks > 1 else "")
+        self._client = _client_of(vllm_config, what)
         events = getattr(vllm_config, "kv_events_config", None)
         self._plans = Plans(self._client, spec.block_size, size, ahead=on["prefetch"],
                             choose=on["choose"],
-                            events=bool(events and events.enable_kv_cache_events))  # fmt: skip
-        self._copies = Copies(self._client, size, by_layer=on["layer_wise"])
+                            events=bool(events and events.enable_kv_cache_events),
+                            ranks=ranks)  # fmt: skip
+        rank, agree = _group_of(role) if ranks > 1 else (0, None)
+        self._copies = Copies(self._client, size, by_layer=on["layer_wise"], rank=rank,
+                              ranks=ranks, agree=agree)  # fmt: skip
         self._counted: dict[str, float] = {}
 
     # ---- the scheduler's side ----
@@ -187,13 +193,32 @@ def _spec_of(config: Any, kv_cache_config: Any) -> Any:
     if len(specs) != 1 or not isinstance(specs[0], FullAttentionSpec):
         raise BadInput("this model keeps more than the KV of full attention", "OffstageConnector",
                        "leave this connector out")  # fmt: skip
-    if config.parallel_config.world_size != 1:
-        raise BadInput("it runs with one worker only", "OffstageConnector",
-                       "set tensor and pipeline parallel size to 1")  # fmt: skip
+    parallel = config.parallel_config
+    if (parallel.world_size != parallel.tensor_parallel_size
+            or parallel.decode_context_parallel_size != 1):  # fmt: skip
+        raise BadInput("its workers share a model by tensors only", "OffstageConnector",
+                       "set pipeline and context parallel sizes to 1")  # fmt: skip
     if config.kv_transfer_config.kv_load_failure_policy != "recompute":
         raise BadInput("a block that does not load would fail its request", "OffstageConnector",
                        'set "kv_load_failure_policy": "recompute"')  # fmt: skip
     return specs[0]
+
+
+def _group_of(role: Any) -> tuple[int, Callable[[set[int]], set[int]] | None]:
+    """Which of the workers this is, and how they agree: each calls it in the same steps."""
+    if role.name != "WORKER":
+        return 0, None
+    import torch.distributed
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+
+    def agree(blocks: set[int]) -> set[int]:
+        found: list[Any] = [None] * group.world_size
+        torch.distributed.all_gather_object(found, blocks, group=group.cpu_group)
+        return set().union(*found)
+
+    return group.rank_in_group, agree
 
 
 def _switches_of(extra: dict[str, Any]) -> dict[str, bool]:

@@ -4,13 +4,15 @@ An object has all layers of a block, one after the other. Loads are begun before
 layer waits for its own part only: while a layer is computed, those after it land. What a step fills
 is copied out layer by layer as each is computed, and sent while the next one is; the object is
 there once the last layer is, and not if any block that it may have been computed from had not
-loaded.
+loaded. Of several workers each has its part of every block under a key of its own; what one of them
+could not load spoils what all of them compute, so they agree on it before anything is stored.
 
 All of it runs on the worker's thread but for `landed` and `ended`, which the object client calls.
 """
 
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition
 from typing import Any
@@ -19,7 +21,7 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, ObjectClient, Stream
-from offstage.host.connectors.vllm.plans import Report, Step
+from offstage.host.connectors.vllm.plans import Report, Step, shards
 
 __all__ = ["Copies"]
 
@@ -31,15 +33,14 @@ class _Load:
     """Objects on their way into vLLM's blocks."""
 
     def __init__(
-        self, client: ObjectClient, loads: list[tuple[bytes, int]], cuts: list[int]
+        self, client: ObjectClient, keys: list[bytes], blocks: list[int], cuts: list[int]
     ) -> None:
-        self.blocks = [block for _, block in loads]
-        self.memory = np.empty((len(loads), cuts[-1]), np.uint8)
+        self.blocks = blocks
+        self.memory = np.empty((len(keys), cuts[-1]), np.uint8)
         self._there = Condition()
         self._lost: list[frozenset[int]] = []
         self._done: list[bool] | None = None
-        client.get([key for key, _ in loads], list(self.memory), cuts=cuts, landed=self._landed,
-                   tell=self._ended)  # fmt: skip
+        client.get(keys, list(self.memory), cuts=cuts, landed=self._landed, tell=self._ended)
 
     def _landed(self, part: int, lost: frozenset[int]) -> None:
         with self._there:
@@ -80,9 +81,15 @@ class _Save:
 class Copies:
     """The worker's side: `client` is None where there is no daemon."""
 
-    def __init__(self, client: ObjectClient | None, size: int, *, by_layer: bool = True) -> None:
-        """`size`: bytes of one block of all layers. Not `by_layer`: all before and after a step."""
+    def __init__(
+        self, client: ObjectClient | None, size: int, *, by_layer: bool = True, rank: int = 0,
+        ranks: int = 1, agree: "Callable[[set[int]], set[int]] | None" = None,
+    ) -> None:  # fmt: skip
+        """`size`: bytes of one block of all layers, of this worker, which is `rank` of `ranks`. Not
+        `by_layer`: all before and after a step. `agree`: all workers call it with blocks, and it
+        gives what any of them did."""
         self._client, self._size, self._by_layer = client, size, by_layer
+        self._rank, self._ranks, self._agree = rank, ranks, agree
         self.counts: Counter[str] = Counter()
         self._layers: list[Any] = []
         self._cuts: list[int] = []
@@ -125,7 +132,9 @@ class Copies:
         count = max(1, LOAD_BYTES // self._size)
         for at in range(0, len(step.loads), count):
             self._end_load()
-            self._load = _Load(self._client, step.loads[at : at + count], self._cuts)
+            loads = step.loads[at : at + count]
+            keys = self._names([key for key, _ in loads])
+            self._load = _Load(self._client, keys, [block for _, block in loads], self._cuts)
             self._loaded = 0
         self._loaded_bytes += len(step.loads) * self._size
         if not self._by_layer:
@@ -183,6 +192,8 @@ class Copies:
     def end(self, step: Step) -> None:
         """The step is over: what it saves is stored, while vLLM goes on."""
         self._end_load(unseen=self._by_layer)
+        if self._agree is not None and step.loads:
+            self._bad |= self._agree(self._failed)
         self._begin_saves(step)
         while self._saved < len(self._layers):
             self._copy_out()
@@ -218,7 +229,7 @@ class Copies:
         save = _Save([key for key, _ in todo], [block for _, block in todo], parents, memory, None)
         self._saving.update(save.keys)
         if streamed:
-            save.stream = self._client.stream(save.keys, memory.numpy(),
+            save.stream = self._client.stream(self._names(save.keys), memory.numpy(),
                                               tell=self._ended(save.keys))  # fmt: skip
         self._saves.append(save)
 
@@ -246,7 +257,12 @@ class Copies:
         elif save.stream is not None:
             save.stream.commit()
         else:
-            self._client.put(save.keys, save.memory.numpy(), tell=self._ended(save.keys))
+            self._client.put(self._names(save.keys), save.memory.numpy(),
+                             tell=self._ended(save.keys))  # fmt: skip
+
+    def _names(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Of this worker's part of these blocks."""
+        return shards(keys, self._ranks)[self._rank :: self._ranks]
 
     def _ended(self, keys: list[bytes]) -> Any:
         def ended(completion: Completion) -> None:

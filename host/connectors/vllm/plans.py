@@ -19,7 +19,7 @@ from offstage.host.connectors.choice import Choice, Decision
 from offstage.host.connectors.objects import Completion, ObjectClient
 from offstage.host.connectors.vllm.hints import Hints, hints_of
 
-__all__ = ["Gone", "Plans", "Report", "Saved", "Step", "chain", "salt_of"]
+__all__ = ["Gone", "Plans", "Report", "Saved", "Step", "chain", "salt_of", "shards"]
 
 LEASE_S = 10.0  # of what a lookup has found, until it is loaded
 AGAIN_S = 0.01  # between two looks for the next block that another engine prefills
@@ -49,6 +49,14 @@ def salt_of(request: Any) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
+def shards(keys: Sequence[bytes], ranks: int) -> list[bytes]:
+    """Keys of what each of so many workers has of these blocks, block by block: of one alone the
+    block's own."""
+    if ranks == 1:
+        return list(keys)
+    return [key + rank.to_bytes(2, "big") for key in keys for rank in range(ranks)]
+
+
 @dataclass
 class Step:
     """What one step loads and saves, as it goes from scheduler to worker."""
@@ -65,7 +73,7 @@ class Step:
 
 @dataclass
 class Report:
-    """What became of a step, as it goes back from the one worker that this connector runs with."""
+    """What became of a step, as it goes back from a worker, or from all of them."""
 
     number: int
     tokens: int
@@ -73,6 +81,13 @@ class Report:
     waited_s: float = 0.0
     took_s: float = 0.0
     stored: list[bytes] = field(default_factory=list)
+    """Blocks of which this worker's part is stored; of all workers, once for each of them."""
+
+    def aggregate(self, other: "Report") -> "Report":
+        """Of two workers, which wait for each other in every layer."""
+        return Report(self.number, self.tokens, self.loaded_bytes + other.loaded_bytes,
+                      max(self.waited_s, other.waited_s), max(self.took_s, other.took_s),
+                      self.stored + other.stored)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,14 +132,16 @@ class Plans:
 
     def __init__(
         self, client: ObjectClient | None, block_tokens: int, size: int, *, ahead: bool = True,
-        choose: bool = True, events: bool = False,
+        choose: bool = True, events: bool = False, ranks: int = 1,
     ) -> None:  # fmt: skip
-        """`size`: bytes of one block of all layers. `ahead`: a request is looked up when it
-        arrives, not when it is scheduled; `choose`: what is faster computed is computed; `events`:
-        vLLM's subscribers are told what the tier has."""
+        """`size`: bytes of one block of all layers, of each of `ranks` workers. `ahead`: a request
+        is looked up when it arrives, not when it is scheduled; `choose`: what is faster computed is
+        computed; `events`: vLLM's subscribers are told what the tier has."""
         self._client, self._block_tokens, self._size = client, block_tokens, size
+        self._ranks = ranks
+        self._parts: Counter[bytes] = Counter()  # of `_told`: how many workers have stored it
         self._ahead, self._choose = ahead, choose
-        self.choice = Choice(size / block_tokens)
+        self.choice = Choice(size * ranks / block_tokens)
         self.counts: Counter[str] = Counter()
         self._requests: dict[str, _Request] = {}
         self._step = Step()
@@ -155,11 +172,13 @@ class Plans:
         one.looked_s = time.monotonic()
 
         def ended(completion: Completion) -> None:
-            done = completion.done
+            parts = completion.done
+            done = [all(parts[at : at + self._ranks]) for at in range(0, len(parts), self._ranks)]
             one.window = 1 if False in done else GROW * one.window
             one.saved = first + (done.index(False) if False in done else len(done))
             one.found = one.saved
 
+        keys = shards(keys, self._ranks)
         sizes = [self._size] * len(keys)
         if self._ahead:
             before = sum(other.request.num_tokens for other in self._requests.values()
@@ -273,7 +292,9 @@ class Plans:
         for key in report.stored:
             saved = self._told.get(key)
             if saved is not None and self._events is not None:
-                self._events.append(saved)
+                self._parts[key] += 1
+                if self._parts[key] == self._ranks:
+                    self._events.append(saved)
 
     def fail(self, blocks: set[int], blocks_of: Callable[[str], list[int]]) -> None:
         """These blocks did not load: they are computed, and then saved again."""
@@ -293,7 +314,7 @@ class Plans:
         if one is None:
             return
         self._release(one)
-        hints, keys = one.hints, one.keys[: one.saved]
+        hints, keys = one.hints, shards(one.keys[: one.saved], self._ranks)
         if self._client is None or not keys or (hints.retain_s <= 0 and hints.resume_s < 0):
             return
         sizes, lease_s = [self._size] * len(keys), max(hints.retain_s, hints.resume_s + LEASE_S)
@@ -320,17 +341,20 @@ class Plans:
             parent = hashes[place - 1] if place else None
             saved = Saved(hashes[place], parent, tokens, one.request.lora_request)
             self._told[one.keys[place]] = saved
+            self._parts[one.keys[place]] = 0
         while len(self._told) > TOLD_MAX:
-            self._told.pop(next(iter(self._told)))
+            oldest = next(iter(self._told))
+            del self._told[oldest], self._parts[oldest]
 
     def _will_tell_gone(self, key: bytes) -> None:
         saved = self._told.pop(key, None)
+        self._parts.pop(key, None)
         if saved is not None and self._events is not None:
             self._events.append(Gone(saved.block_hash))
 
     def _release(self, one: _Request) -> None:
         if self._client is not None:
-            self._client.release(one.keys)
+            self._client.release(shards(one.keys, self._ranks))
 
 
 def _is_text(request: Any) -> bool:

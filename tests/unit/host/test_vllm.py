@@ -11,10 +11,18 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.choice import Choice
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm import Connector, _client_of
-from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.figures import stats_class
 from offstage.host.connectors.vllm.hints import Hints, hints_of
-from offstage.host.connectors.vllm.plans import Gone, Plans, Report, Saved, Step, chain, salt_of
+from offstage.host.connectors.vllm.plans import (
+    Gone,
+    Plans,
+    Report,
+    Saved,
+    Step,
+    chain,
+    salt_of,
+    shards,
+)
 
 BLOCK = 4
 SIZE = 100
@@ -60,9 +68,7 @@ def request(name: str, tokens: list[int], **more: Any) -> Any:
     return SimpleNamespace(**fields | more)  # fmt: skip
 
 
-def arrive(
-    store: Store, tokens: list[int], events: bool = False, **more: Any
-) -> tuple[Plans, Any]:
+def arrive(store: Store, tokens: list[int], events: bool = False, **more: Any) -> tuple[Plans, Any]:
     plans = Plans(store, BLOCK, SIZE, events=events)  # type: ignore[arg-type]
     one = request("r", tokens, **more)
     plans.arrive(one)
@@ -257,156 +263,29 @@ def test_a_finished_request_lets_go() -> None:
     assert len(store.released) == 2 and plans.match(one, 0) == 0
 
 
-class Memory:
-    """Stands in for an object client: objects by key; what is not there cannot be read. Reads land
-    a part at a time, when `land` is called; `order` is what came when."""
-
-    streams_max = 8
-
-    def __init__(self) -> None:
-        self.objects: dict[bytes, bytes] = {}
-        self.unended: list[Any] = []
-        self.order: list[str] = []
-
-    def put(self, keys: list[bytes], buffers: Any, *, tell: Any) -> None:
-        self.objects.update((key, bytes(one)) for key, one in zip(keys, buffers, strict=True))
-        self.unended.append((keys, tell))
-
-    def stream(self, keys: list[bytes], buffers: Any, *, tell: Any) -> Any:
-        def drop() -> None:
-            tell(Completion(1, (State.ABSENT,) * len(keys), ()))
-
-        return SimpleNamespace(fill=lambda size: self.order.append(f"sent {size}"), drop=drop,
-                               commit=lambda: self.put(keys, buffers, tell=tell))  # fmt: skip
-
-    def get(self, keys: list[bytes], buffers: Any, *, cuts: Any, landed: Any, tell: Any) -> None:
-        lost = frozenset(row for row, key in enumerate(keys) if key not in self.objects)
-        for row, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
-            buffer[:] = 99 if row in lost else list(self.objects[key])
-        for part in range(len(cuts)):
-            landed(part, lost)
-        states = (State.UNREADABLE if row in lost else State.DONE for row in range(len(keys)))
-        tell(Completion(1, tuple(states), ()))
-
-
-def one_step(worker: Copies, step: Step) -> None:
-    """As vLLM goes through one, with two layers."""
-    worker.load(step)
-    for layer in range(2):
-        worker.wait_for(layer)
-        worker.save_layer(step, layer)
-    worker.end(step)
-
-
-def copies(memory: Memory, fill: int, by_layer: bool = True) -> tuple[Copies, list[Any]]:
-    """A worker with two layers of 6 blocks: 4 bytes a block in one part, 24 in two."""
-    torch = pytest.importorskip("torch")
-    layers = [torch.arange(6, dtype=torch.int32).reshape(6, 1, 1, 1) + fill,
-              torch.arange(72, dtype=torch.bfloat16).reshape(12, 1, 2, 3) + fill]  # fmt: skip
-    worker = Copies(memory, 28, by_layer=by_layer)  # type: ignore[arg-type]
-    worker.register(layers, 6)
-    return worker, layers
-
-
-@pytest.mark.parametrize("by_layer", [True, False])
-def test_what_is_saved_is_loaded_into_other_blocks(by_layer: bool) -> None:
-    """Do all layers of a block come back, into the blocks that they are loaded for only?"""
-    memory = Memory()
-    worker, layers = copies(memory, 0, by_layer)
-    one_step(worker, Step(saves=[([b"a", b"b"], [0, 4, 2])]))
-    assert sorted(memory.objects) == [b"a", b"b"] and len(memory.objects[b"a"]) == 28
-    other, loaded = copies(memory, 100, by_layer)
-    before = [one.clone() for one in loaded]
-    one_step(other, Step(loads=[(b"a", 1), (b"b", 5)]))
-    assert other.failed() == set()
-    for trio in zip(before, loaded, layers, strict=True):
-        was, now, source = (one.unflatten(0, (6, -1)) for one in trio)
-        assert (now[[1, 5]] == source[[4, 2]]).all()
-        assert (now[[0, 2, 3, 4]] == was[[0, 2, 3, 4]]).all()
-
-
-def test_a_layer_goes_out_before_the_next_is_computed() -> None:
-    """Is each layer sent as it stands when it is computed, and the object there after the last?"""
-    memory = Memory()
-    worker, layers = copies(memory, 0)
-    step = Step(saves=[([b"a"], [0])])
-    worker.load(step)
-    worker.save_layer(step, 0)
-    layers[0] += 1000  # the next step's, maybe
-    assert memory.order == ["sent 4"] and not memory.objects
-    worker.save_layer(step, 1)
-    assert not memory.objects
-    worker.end(step)
-    assert memory.objects[b"a"][:4] == bytes(4)
-    memory.unended[0][1](Completion(1, (State.DONE,), ("",)))
-    assert worker.report(step).stored == [b"a"] and worker.report(step).stored == []
-
-
-def test_layers_that_nobody_waited_for_did_not_load() -> None:
-    """Where the model runs without asking for its layers, are all blocks computed again?"""
-    memory = Memory()
-    worker, _ = copies(memory, 0)
-    one_step(worker, Step(saves=[([b"a"], [0])]))
-    step = Step(loads=[(b"a", 1)])
-    worker.load(step)
-    worker.end(step)
-    assert worker.failed() == {1}
-
-
-def test_nothing_computed_from_a_block_that_failed_is_saved() -> None:
-    """Is it told once, its memory left, and no request that has it saved until that was noted?"""
-    memory = Memory()
-    worker, layers = copies(memory, 0)
-    before = layers[0].clone()
-    saves = [([b"a"], [3, 4]), ([b"b"], [1, 2])]
-    one_step(worker, Step(loads=[(b"x", 3)], saves=saves))
-    assert worker.failed() == {3} and worker.failed() == set()
-    assert (layers[0] == before).all()
-    assert sorted(memory.objects) == [b"b"]
-    one_step(worker, Step(saves=saves))
-    assert sorted(memory.objects) == [b"b"], "the scheduler has not noted it"
-    one_step(worker, Step(noted={3}, saves=saves))
-    assert sorted(memory.objects) == [b"a", b"b"]
-
-
-def test_an_object_on_its_way_is_not_stored_twice() -> None:
-    """Is it left out until it has ended, as when two requests have one prefix?"""
-    memory = Memory()
-    worker, _ = copies(memory, 0)
-    for _ in range(2):
-        one_step(worker, Step(saves=[([b"a"], [1])]))
-    assert len(memory.unended) == 1
-    memory.unended[0][1](Completion(1, (State.DONE,), ("",)))
-    one_step(worker, Step(saves=[([b"a"], [1])]))
-    assert len(memory.unended) == 2
-
-
-def test_a_step_is_timed_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is what the model took in the step's time, also where vLLM begins loads after it ran?"""
-    now = [10.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("offstage.host.connectors.vllm.copies.time", clock)
-    worker, _ = copies(Memory(), 0)
-    for first in (True, False):
-        step = Step(tokens=32)
-        worker.begin()
-        if first:
-            worker.load(step)
-        for layer in range(2):
-            worker.save_layer(step, layer)
-            now[0] += 1.5
-        if not first:
-            worker.load(step)
-        worker.end(step)
-        assert worker.report(step).took_s == 3.0
-        now[0] += 9.0
-
-
-def test_another_size_is_refused() -> None:
-    """Is memory refused that makes other objects than the scheduler looks for?"""
-    torch = pytest.importorskip("torch")
-    with pytest.raises(BadInput, match="has 20 bytes here and 28"):
-        Copies(None, 28).register([torch.zeros(6, 1, 1, 1), torch.zeros(12, 1, 1, 2)], 6)
+def test_a_block_is_there_when_all_workers_have_their_part() -> None:
+    """Of two workers: is a hit only what both have stored, is each part leased and let go, and are
+    subscribers told once, when the second part is stored?"""
+    store = Store()
+    plans = Plans(store, BLOCK, SIZE, events=True, ranks=2)  # type: ignore[arg-type]
+    one = request("r", list(range(9)))
+    keys = chain(one.all_token_ids, BLOCK, salt_of(one))
+    parts = shards(keys, 2)
+    assert len(set(parts)) == 4 and not set(parts) & set(keys) and shards(keys, 1) == keys
+    store.stored = {parts[0], parts[1], parts[3]}
+    plans.arrive(one)
+    store.answer()
+    assert plans.match(one, 0) == BLOCK
+    plans.plan({"r": 9}, lambda _: [1, 2, 3], 9)
+    first, second = Report(1, 9, 10, 0.5, 3.0, [keys[1]]), Report(1, 9, 20, 1.0, 2.0, [])
+    plans.learn(first.aggregate(second))
+    assert plans.events() == []
+    plans.learn(second.aggregate(Report(2, 9, stored=[keys[1]])))
+    assert [told.block_hash for told in plans.events()] == [b"h1"]
+    both = first.aggregate(second)
+    assert (both.loaded_bytes, both.waited_s, both.took_s) == (30, 1.0, 3.0)
+    plans.finish(one)
+    assert store.released == parts
 
 
 class FullAttentionSpec:
@@ -414,15 +293,18 @@ class FullAttentionSpec:
 
 
 @pytest.mark.parametrize(("workers", "policy", "specs", "what"), [
-    (2, "recompute", [FullAttentionSpec()], "one worker only"),
-    (1, "fail", [FullAttentionSpec()], "would fail its request"),
-    (1, "recompute", [FullAttentionSpec(), FullAttentionSpec()], "more than the KV of full"),
-    (1, "recompute", [object()], "more than the KV of full"),
+    ((4, 2, 1), "recompute", [FullAttentionSpec()], "share a model by tensors only"),
+    ((2, 2, 2), "recompute", [FullAttentionSpec()], "share a model by tensors only"),
+    ((2, 2, 1), "fail", [FullAttentionSpec()], "would fail its request"),
+    ((1, 1, 1), "recompute", [FullAttentionSpec()] * 2, "more than the KV of full"),
+    ((1, 1, 1), "recompute", [object()], "more than the KV of full"),
 ])  # fmt: skip
 def test_what_it_cannot_keep_is_refused_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, workers: int, policy: str, specs: list[Any], what: str
-) -> None:
-    """Are several workers, another policy and other kinds of KV one line when vLLM starts?"""
+    monkeypatch: pytest.MonkeyPatch, workers: tuple[int, int, int], policy: str, specs: list[Any],
+    what: str,
+) -> None:  # fmt: skip
+    """Are workers that share more than tensors, another policy and other kinds of KV one line when
+    vLLM starts?"""
 
     class Base:
         def __init__(self, *_: Any) -> None:
@@ -431,7 +313,11 @@ def test_what_it_cannot_keep_is_refused_at_the_start(
     kinds = SimpleNamespace(FullAttentionSpec=FullAttentionSpec)
     monkeypatch.setitem(sys.modules, "vllm.v1.kv_cache_interface", kinds)  # type: ignore[arg-type]
     config = SimpleNamespace(
-        parallel_config=SimpleNamespace(world_size=workers),
+        parallel_config=SimpleNamespace(
+            world_size=workers[0],
+            tensor_parallel_size=workers[1],
+            decode_context_parallel_size=workers[2],
+        ),
         kv_transfer_config=SimpleNamespace(kv_load_failure_policy=policy),
     )
     groups = [SimpleNamespace(kv_cache_spec=one) for one in specs]

@@ -1,0 +1,185 @@
+"""Do the workers of the vLLM connector copy out, send, load and leave out what they should? Over
+stand-ins of the tier and of vLLM's memory."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.host.connectors.objects import Completion, State
+from offstage.host.connectors.vllm.copies import Copies
+from offstage.host.connectors.vllm.plans import Step, shards
+
+
+class Memory:
+    """Stands in for an object client: objects by key; what is not there cannot be read. Reads land
+    a part at a time, when `land` is called; `order` is what came when."""
+
+    streams_max = 8
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, bytes] = {}
+        self.unended: list[Any] = []
+        self.order: list[str] = []
+
+    def put(self, keys: list[bytes], buffers: Any, *, tell: Any) -> None:
+        self.objects.update((key, bytes(one)) for key, one in zip(keys, buffers, strict=True))
+        self.unended.append((keys, tell))
+
+    def stream(self, keys: list[bytes], buffers: Any, *, tell: Any) -> Any:
+        def drop() -> None:
+            tell(Completion(1, (State.ABSENT,) * len(keys), ()))
+
+        return SimpleNamespace(fill=lambda size: self.order.append(f"sent {size}"), drop=drop,
+                               commit=lambda: self.put(keys, buffers, tell=tell))  # fmt: skip
+
+    def get(self, keys: list[bytes], buffers: Any, *, cuts: Any, landed: Any, tell: Any) -> None:
+        lost = frozenset(row for row, key in enumerate(keys) if key not in self.objects)
+        for row, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
+            buffer[:] = 99 if row in lost else list(self.objects[key])
+        for part in range(len(cuts)):
+            landed(part, lost)
+        states = (State.UNREADABLE if row in lost else State.DONE for row in range(len(keys)))
+        tell(Completion(1, tuple(states), ()))
+
+
+def one_step(worker: Copies, step: Step) -> None:
+    """As vLLM goes through one, with two layers."""
+    worker.load(step)
+    for layer in range(2):
+        worker.wait_for(layer)
+        worker.save_layer(step, layer)
+    worker.end(step)
+
+
+def copies(
+    memory: Memory, fill: int, by_layer: bool = True, **more: Any
+) -> tuple[Copies, list[Any]]:
+    """A worker with two layers of 6 blocks: 4 bytes a block in one part, 24 in two."""
+    torch = pytest.importorskip("torch")
+    layers = [torch.arange(6, dtype=torch.int32).reshape(6, 1, 1, 1) + fill,
+              torch.arange(72, dtype=torch.bfloat16).reshape(12, 1, 2, 3) + fill]  # fmt: skip
+    worker = Copies(memory, 28, by_layer=by_layer, **more)  # type: ignore[arg-type]
+    worker.register(layers, 6)
+    return worker, layers
+
+
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_what_is_saved_is_loaded_into_other_blocks(by_layer: bool) -> None:
+    """Do all layers of a block come back, into the blocks that they are loaded for only?"""
+    memory = Memory()
+    worker, layers = copies(memory, 0, by_layer)
+    one_step(worker, Step(saves=[([b"a", b"b"], [0, 4, 2])]))
+    assert sorted(memory.objects) == [b"a", b"b"] and len(memory.objects[b"a"]) == 28
+    other, loaded = copies(memory, 100, by_layer)
+    before = [one.clone() for one in loaded]
+    one_step(other, Step(loads=[(b"a", 1), (b"b", 5)]))
+    assert other.failed() == set()
+    for trio in zip(before, loaded, layers, strict=True):
+        was, now, source = (one.unflatten(0, (6, -1)) for one in trio)
+        assert (now[[1, 5]] == source[[4, 2]]).all()
+        assert (now[[0, 2, 3, 4]] == was[[0, 2, 3, 4]]).all()
+
+
+def test_a_layer_goes_out_before_the_next_is_computed() -> None:
+    """Is each layer sent as it stands when it is computed, and the object there after the last?"""
+    memory = Memory()
+    worker, layers = copies(memory, 0)
+    step = Step(saves=[([b"a"], [0])])
+    worker.load(step)
+    worker.save_layer(step, 0)
+    layers[0] += 1000  # the next step's, maybe
+    assert memory.order == ["sent 4"] and not memory.objects
+    worker.save_layer(step, 1)
+    assert not memory.objects
+    worker.end(step)
+    assert memory.objects[b"a"][:4] == bytes(4)
+    memory.unended[0][1](Completion(1, (State.DONE,), ("",)))
+    assert worker.report(step).stored == [b"a"] and worker.report(step).stored == []
+
+
+def test_layers_that_nobody_waited_for_did_not_load() -> None:
+    """Where the model runs without asking for its layers, are all blocks computed again?"""
+    memory = Memory()
+    worker, _ = copies(memory, 0)
+    one_step(worker, Step(saves=[([b"a"], [0])]))
+    step = Step(loads=[(b"a", 1)])
+    worker.load(step)
+    worker.end(step)
+    assert worker.failed() == {1}
+
+
+def test_nothing_computed_from_a_block_that_failed_is_saved() -> None:
+    """Is it told once, its memory left, and no request that has it saved until that was noted?"""
+    memory = Memory()
+    worker, layers = copies(memory, 0)
+    before = layers[0].clone()
+    saves = [([b"a"], [3, 4]), ([b"b"], [1, 2])]
+    one_step(worker, Step(loads=[(b"x", 3)], saves=saves))
+    assert worker.failed() == {3} and worker.failed() == set()
+    assert (layers[0] == before).all()
+    assert sorted(memory.objects) == [b"b"]
+    one_step(worker, Step(saves=saves))
+    assert sorted(memory.objects) == [b"b"], "the scheduler has not noted it"
+    one_step(worker, Step(noted={3}, saves=saves))
+    assert sorted(memory.objects) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_no_worker_stores_what_another_could_not_load(by_layer: bool) -> None:
+    """Of two workers, one of which misses its part of a block: does the other one store nothing of
+    the request either until the scheduler has taken note, and does each keep keys of its own?"""
+    memory, failed = Memory(), [set[int](), {1}]
+    workers = [copies(memory, 0, by_layer, rank=rank, ranks=2,
+                      agree=lambda mine: failed[0] | failed[1] | mine)[0]
+               for rank in range(2)]  # fmt: skip
+    memory.objects = {key: bytes(28) for key in shards([b"a"], 2)[:1]}
+    step = Step(loads=[(b"a", 1)], saves=[([b"b"], [1, 2])])
+    for worker, lost in zip(workers, failed, strict=True):
+        one_step(worker, step)
+        assert worker.failed() == lost
+    assert not memory.unended
+    for worker in workers:
+        one_step(worker, Step(noted={1}, saves=[([b"b"], [1, 2])]))
+    assert sorted(memory.objects)[1:] == shards([b"b"], 2)
+
+
+def test_an_object_on_its_way_is_not_stored_twice() -> None:
+    """Is it left out until it has ended, as when two requests have one prefix?"""
+    memory = Memory()
+    worker, _ = copies(memory, 0)
+    for _ in range(2):
+        one_step(worker, Step(saves=[([b"a"], [1])]))
+    assert len(memory.unended) == 1
+    memory.unended[0][1](Completion(1, (State.DONE,), ("",)))
+    one_step(worker, Step(saves=[([b"a"], [1])]))
+    assert len(memory.unended) == 2
+
+
+def test_a_step_is_timed_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is what the model took in the step's time, also where vLLM begins loads after it ran?"""
+    now = [10.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("offstage.host.connectors.vllm.copies.time", clock)
+    worker, _ = copies(Memory(), 0)
+    for first in (True, False):
+        step = Step(tokens=32)
+        worker.begin()
+        if first:
+            worker.load(step)
+        for layer in range(2):
+            worker.save_layer(step, layer)
+            now[0] += 1.5
+        if not first:
+            worker.load(step)
+        worker.end(step)
+        assert worker.report(step).took_s == 3.0
+        now[0] += 9.0
+
+
+def test_another_size_is_refused() -> None:
+    """Is memory refused that makes other objects than the scheduler looks for?"""
+    torch = pytest.importorskip("torch")
+    with pytest.raises(BadInput, match="has 20 bytes here and 28"):
+        Copies(None, 28).register([torch.zeros(6, 1, 1, 1), torch.zeros(12, 1, 1, 2)], 6)

@@ -1,0 +1,96 @@
+"""A daemon of the simulated pod: a plain model of a store with tenants, quotas and a disk.
+
+A share of the store is staged in memory that hosts read by themselves, whatever the process does.
+What is stored outlives a process; sessions, connections and memory do not.
+"""
+
+import errno
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pod_world import MS, Machine, World
+
+__all__ = ["QUOTA_BLOCKS", "TENANTS", "Connection", "Daemon", "Key", "Process"]
+
+TENANTS = ("red", "blue")
+QUOTA_BLOCKS = 90
+STAGED = 0.5
+"""The share of puts that stay in memory."""
+Key = tuple[str, bytes, int]
+"""Tenant, name of a chunk at its segment, layer."""
+
+
+@dataclass(eq=False)
+class Connection:
+    """A host at one life of a daemon's process."""
+
+    tenant: str
+    sessions: dict[int, list[bytes]] = field(default_factory=dict)
+
+
+class Process:
+    """One life of a daemon's process."""
+
+    def __init__(self, daemon: "Daemon") -> None:
+        """Over the daemon's store."""
+        self.daemon, self.memory = daemon, set[Key]()
+        self._sessions = 0
+
+    def open(self, host: Connection) -> int:
+        """A session."""
+        self._sessions += 1
+        host.sessions[self._sessions] = []
+        return self._sessions
+
+    def append(self, host: Connection, session: int, names: list[bytes]) -> list[int]:
+        """How many layers of each chunk are stored."""
+        host.sessions[session] += names
+        return [sum((host.tenant, name, layer) in self.daemon.stored
+                    for layer in range(self.daemon.layers)) for name in names]  # fmt: skip
+
+    def put(self, key: Key) -> int:
+        """0 or -errno."""
+        daemon = self.daemon
+        if key not in daemon.stored:
+            if daemon.full:
+                return -errno.ENOSPC
+            if daemon.charged[key[0]] >= QUOTA_BLOCKS:
+                return -errno.EDQUOT
+            daemon.stored.add(key)
+            daemon.charged[key[0]] += 1
+        if daemon.world.rng.random() < STAGED:
+            self.memory.add(key)
+        return 0
+
+    def read(self, key: Key) -> int:
+        """0, and it is staged, or -errno."""
+        if key not in self.daemon.stored:
+            return -errno.ENOENT
+        self.memory.add(key)
+        return 0
+
+
+class Daemon:
+    """A name in the pod: its machine, its drive, and the process of now."""
+
+    def __init__(self, world: World, name: str, rate: float, layers: int) -> None:
+        """It starts."""
+        self.world, self.name, self.rate, self.layers = world, name, rate, layers
+        self.stored: set[Key] = set()
+        self.charged: Counter[str] = Counter()
+        self.full, self.slow = False, 1
+        self.start()
+
+    def start(self) -> None:
+        """A new process over the drive."""
+        self.machine = Machine(self.name, self.rate)
+        self.process = Process(self)
+
+    def kill(self) -> None:
+        """As kill -9."""
+        self.machine.dead, self.machine.stopped = True, False
+        self.machine.late.clear()
+
+    def delay(self) -> int:
+        """Of one message."""
+        return self.world.rng.randrange(MS // 10, MS) * self.slow

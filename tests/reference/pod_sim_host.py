@@ -1,0 +1,292 @@
+"""A host of the simulated pod: the product's sessions, fabric and follower over simulated links.
+
+`Wire` is a connection to one life of a daemon, as `Control` and as `Fabric`. A fetch sends a
+command, copies by itself what is staged, and ends when the daemon has answered or its time is over.
+Messages are late, lost, or kept for a process that is stopped.
+"""
+
+import errno
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pod_sim_daemon import Connection, Daemon, Key
+from pod_world import Machine, S, World
+
+from offstage.bindings.driver import Fetch, FetchResult, Put
+from offstage.bindings.errors import DeviceTimeout, Incompatible, RunFailed
+from offstage.dpu import protocol as p
+from offstage.host.clock import Clock
+from offstage.host.sessions import ALL_SCORES
+
+__all__ = ["BLOCK", "Broken", "HostClock", "Wire", "content"]
+
+BLOCK = 32
+CALL_NS = S // 2
+
+
+class Broken(AssertionError):
+    """Something happened that must not."""
+
+
+class HostClock(Clock):
+    """Of a machine in the world."""
+
+    def __init__(self, world: World, machine: Machine) -> None:
+        super().__init__()
+        self._world, self._machine = world, machine
+
+    def now_ns(self) -> int:
+        """See `Clock`."""
+        return int(self._world.now * self._machine.rate)
+
+
+def content(key: Key) -> NDArray[np.uint8]:
+    """The bytes of a block, by its name and tenant."""
+    words = np.frombuffer((key[1] * 2)[:BLOCK], np.uint8) ^ np.uint8(len(key[0]) + 7 * key[2])
+    return np.resize(words, BLOCK)
+
+
+class Wire:
+    """A connection; the host's process owns it. DeviceTimeout: no login."""
+
+    payload_size_bytes, demand_max, calls_max, dilation = BLOCK, 64, 4, 1
+
+    def __init__(
+        self, world: World, host: Machine, daemon: Daemon, cut: set[frozenset[str]],
+        loss: Callable[[], float], tenant: str,
+    ) -> None:  # fmt: skip
+        """Log in."""
+        self._world, self._host, self._daemon = world, host, daemon
+        self._cut, self._loss, self.process = cut, loss, daemon.process
+        self._pair = frozenset((host.name, daemon.name))
+        self.lost, self.closed = "", False
+        self._flying: dict[Any, int] = {}
+        self._ended: list[Any] = []
+        self._waiting: Any = None
+        self._probed: set[int] = set()
+        self._probes = 0
+        self.hints, self.geometry = ALL_SCORES, SimpleNamespace(layer_count=daemon.layers)
+        self._conn = Connection(tenant)
+        self._call(lambda: None)
+
+    # ---- messages ----
+
+    def _send(self, work: Callable[[], None]) -> None:
+        """To the daemon, if the message gets there; another life knows this connection not."""
+        if self._pair in self._cut or self._world.rng.random() < self._loss():
+            return
+
+        def arrive() -> None:
+            if self.process is self._daemon.process:
+                work()
+            else:
+                self._back(unknown)
+
+        def unknown() -> None:
+            self.lost = "the daemon no longer knows this host"
+
+        self._world.deliver(self._daemon.machine, self._daemon.delay(), arrive)
+
+    def _back(self, work: Callable[[], None]) -> None:
+        if self._pair not in self._cut and self._world.rng.random() >= self._loss():
+            self._world.deliver(self._host, self._daemon.delay(), work)
+
+    def _call(self, work: Callable[[], Any]) -> Any:
+        """A control call: DeviceTimeout where no answer comes in time, which it may later."""
+        if self.lost:
+            raise RunFailed(self.lost)
+        answers: list[Any] = []
+        waiting, waits = self._world.current(), [True]
+
+        def asked() -> None:
+            answer = work()
+            self._back(lambda: came(answer))
+
+        def came(answer: Any) -> None:
+            if waits[0]:
+                answers.append(answer)
+                self._world.wake(waiting)
+
+        self._send(asked)
+        self._world.sleep(CALL_NS)
+        waits[0] = False
+        if not answers:
+            raise DeviceTimeout("the daemon does not answer")
+        return answers[0]
+
+    # ---- as Control ----
+
+    def session_open(self, **rule: int) -> int:
+        """See `Sessions`."""
+        return int(self._call(lambda: self.process.open(self._conn)))
+
+    def call(self, request: Any, reply: Any) -> Any:
+        """See `Control`: of a release before, which keeps no list of what is hot."""
+        raise Incompatible("not known")
+
+    def append(self, session: int, contents: list[bytes]) -> p.Appended:
+        """See `Sessions`."""
+        names = list(contents)
+        stored = self._call(lambda: self.process.append(self._conn, session, names))
+        return p.Appended(keys=names, store_keys=names, stored_layers=stored)
+
+    def set_generating(self, session: int, generating: bool) -> None:
+        """See `Sessions`."""
+
+    def session_close(self, session: int, *, archive: bool = True) -> None:
+        """See `Sessions`."""
+        self._call(lambda: self._conn.sessions.pop(session, None))
+
+    def probe(self) -> int:
+        """See `Control`."""
+        self._probes += 1
+        number = self._probes
+
+        def asked() -> None:
+            self._back(lambda: self._probed.add(number))
+
+        self._send(asked)
+        return number
+
+    def probed(self, number: int) -> bool:
+        """See `Control`."""
+        return number in self._probed and not self.lost
+
+    # ---- as Fabric ----
+
+    def fetch_begin(
+        self, session: int, step: int, layer: int, ordinals: NDArray[np.uint32], keys: Any,
+        target: NDArray[np.uint8], *, target_index: Any = None, timeout_ns: int = 0, **more: Any,
+    ) -> Fetch:  # fmt: skip
+        """See `Fabric`."""
+        self._check()
+        conn, own = self._conn, [int(one) for one in ordinals]
+        fetch = Fetch(len(own), None, ())
+        fetch.rcs[:] = -errno.ETIMEDOUT
+        rows = np.arange(len(own)) if target_index is None else np.array(target_index)
+
+        def take(at: int, key: Key) -> None:
+            target[rows[at]] = content(key)
+            fetch.rcs[at] = 0
+
+        def copy(at: int, key: Key) -> None:
+            """By itself, whatever the process does: its memory is there as long as it is."""
+            if fetch in self._flying and key in self.process.memory and not self._dead():
+                take(at, key)
+
+        def keys_of() -> list[Key | None]:
+            names = conn.sessions.get(session, [])
+            return [(conn.tenant, names[one], layer) if one < len(names) else None for one in own]
+
+        for at, key in enumerate(keys_of()):
+            if key is not None:
+                self._world.deliver(self._host, self._daemon.delay(),
+                                    lambda at=at, key=key: copy(at, key))  # type: ignore[misc]
+
+        def asked() -> None:
+            keys = keys_of()
+            rcs = [-errno.ENOENT if key is None else self.process.read(key) for key in keys]
+
+            def answered() -> None:
+                if fetch not in self._flying:
+                    return
+                for at, (key, rc) in enumerate(zip(keys, rcs, strict=True)):
+                    if rc == 0 and key is not None:
+                        take(at, key)
+                    elif fetch.rcs[at]:
+                        fetch.rcs[at] = rc
+                self._end(fetch)
+
+            self._back(answered)
+
+        self._flying[fetch] = self._world.now + int(timeout_ns / self._host.rate)
+        self._send(asked)
+        return fetch
+
+    def put_begin(
+        self, session: int, layer: int, ordinals: NDArray[np.uint32], source: NDArray[np.uint8],
+        *, length_bytes: int | None = None, timeout_ns: int = 0,
+    ) -> Put:  # fmt: skip
+        """See `Fabric`. What is put has to be what its name says."""
+        self._check()
+        put = Put(len(ordinals), None, ())
+        put.rcs[:] = -errno.ETIMEDOUT
+        own, given, conn = [int(one) for one in ordinals], source.copy(), self._conn
+
+        def asked() -> None:
+            names, rcs = conn.sessions.get(session, []), []
+            for one, row in zip(own, given, strict=True):
+                key = (conn.tenant, names[one], layer) if one < len(names) else None
+                if key is not None and not (row[:BLOCK] == content(key)).all():
+                    raise Broken(f"{self._host.name} put what is not {key}")
+                rcs.append(-errno.ENOENT if key is None else self.process.put(key))
+
+            def answered() -> None:
+                if put in self._flying:
+                    put.rcs[:] = rcs
+                    self._end(put)
+
+            self._back(answered)
+
+        self._flying[put] = self._world.now + int(timeout_ns / self._host.rate)
+        self._send(asked)
+        return put
+
+    def _end(self, call: Any) -> None:
+        if self._flying.pop(call, None) is not None:
+            self._ended.append(call)
+            if self._waiting is not None:
+                self._world.wake(self._waiting)
+
+    def poll(self, timeout_ns: int = 0) -> list[Any]:
+        """See `Fabric`."""
+        self._check()
+        self._expire()
+        if not self._ended and timeout_ns and self._flying:
+            due = min(self._flying.values()) - self._world.now
+            self._waiting = self._world.current()
+            self._world.sleep(max(1, min(timeout_ns, due + 1)))
+            self._waiting = None
+            self._expire()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _expire(self) -> None:
+        for call, due in list(self._flying.items()):
+            if self._world.now >= due:
+                self._end(call)
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        """See `Fabric`."""
+        zero = dict.fromkeys(("hit_count", "failed_count", "retry_count", "torn_count", "stall_ns",
+                              "copy_ns"), 0)  # fmt: skip
+        return FetchResult(fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, **zero)
+
+    def put_end(self, put: Put) -> NDArray[np.int32]:
+        """See `Fabric`."""
+        return put.rcs
+
+    def _dead(self) -> bool:
+        return self.process is not self._daemon.process or self._daemon.machine.dead
+
+    def _check(self) -> None:
+        if self._dead() or self.closed:
+            raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
+
+    def register(self, array: Any) -> None:
+        """See `Fabric`."""
+
+    def stats(self) -> dict[str, int]:
+        """See `Fabric`."""
+        return {}
+
+    def release(self, session: int) -> None:
+        """See `Fabric`."""
+
+    def close(self) -> None:
+        """Nothing is written into the host's memory any more; the connection is left."""
+        self.closed = True
+        self._flying.clear()

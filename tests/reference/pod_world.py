@@ -1,0 +1,222 @@
+"""Virtual time for a whole pod: processes that take turns, messages between them, and an etcd.
+
+Each process is a thread, of which exactly one runs at a time: it runs until it sleeps or waits, and
+then whatever is due next does. So code that waits, as the product's does, is driven unchanged, and
+a seed gives one order of everything. A process that is stopped runs no further until it goes on, in
+the middle of whatever it did; one that is killed never does.
+"""
+
+import heapq
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from offstage.bindings.errors import RunFailed
+from offstage.dpu.pod.map import PodMap
+
+MS, S = 10**6, 10**9
+CALL_NS = S // 4
+"""What etcd is waited for."""
+
+
+class Killed(BaseException):
+    """Ends a process; nothing of the product catches it."""
+
+
+class Machine:
+    """What can be stopped, killed and cut: the processes of one daemon or host."""
+
+    def __init__(self, name: str, rate: float = 1.0) -> None:
+        """`rate`: of its clock."""
+        self.name, self.rate = name, rate
+        self.stopped = self.dead = False
+        self.late: list[Callable[[], None]] = []
+
+
+class Process:
+    """One thread of a machine."""
+
+    def __init__(self, world: "World", of: Machine, body: Callable[[], None]) -> None:
+        """It begins at once, in its turn."""
+        self.of, self.turn, self.token, self.over = of, threading.Lock(), 0, False
+        self.failed: BaseException | None = None
+        self._world, self._body = world, body
+        self.turn.acquire()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        world.wake(self)
+
+    def _run(self) -> None:
+        self.turn.acquire()
+        try:
+            if not self.of.dead:
+                self._body()
+        except Killed:
+            pass
+        except BaseException as error:
+            self.failed = error
+        self.over = True
+        self._world.back.release()
+
+
+class World:
+    """Time, turns and chance."""
+
+    def __init__(self, seed: int) -> None:
+        """Nothing is there yet."""
+        self.rng = random.Random(seed)
+        self.now, self._count = 0, 0
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self.back = threading.Lock()
+        self.back.acquire()
+        self._running: Process | None = None
+        self._processes: list[Process] = []
+
+    def spawn(self, of: Machine, body: Callable[[], None]) -> Process:
+        """A process of a machine."""
+        one = Process(self, of, body)
+        self._processes.append(one)
+        return one
+
+    def at(self, time: int, call: Callable[[], None]) -> None:
+        """Call it then."""
+        self._count += 1
+        heapq.heappush(self._due, (max(time, self.now), self._count, call))
+
+    def deliver(self, to: Machine, delay: int, call: Callable[[], None]) -> None:
+        """A message: lost where the machine is dead, kept where it is stopped."""
+        self.at(self.now + delay, lambda: self._arrive(to, call))
+
+    def _arrive(self, to: Machine, call: Callable[[], None]) -> None:
+        if to.stopped:
+            to.late.append(call)
+        elif not to.dead:
+            call()
+
+    def sleep(self, duration: int) -> None:
+        """Of the process that runs; `wake` ends it early."""
+        one = self._running
+        assert one is not None
+        one.token += 1
+        token = one.token
+        self.at(self.now + max(1, duration), lambda: self._resume(one, token))
+        self.back.release()
+        one.turn.acquire()
+        self._running = one
+        if one.of.dead:
+            raise Killed
+
+    def current(self) -> Process:
+        """The process that runs."""
+        assert self._running is not None
+        return self._running
+
+    def wake(self, one: Process) -> None:
+        """It goes on now, in its turn."""
+        token = one.token
+        self.at(self.now, lambda: self._resume(one, token))
+
+    def _resume(self, one: Process, token: int) -> None:
+        if one.over or token != one.token:
+            return
+        if one.of.stopped:
+            one.of.late.append(lambda: self._resume(one, token))
+            return
+        self._running = one
+        one.turn.release()
+        self.back.acquire()
+        self._running = None
+        if one.failed is not None:
+            raise one.failed
+
+    def go_on(self, of: Machine) -> None:
+        """A machine that was stopped takes up what came meanwhile."""
+        of.stopped = False
+        late, of.late = of.late, []
+        for call in late:
+            self.at(self.now, lambda call=call: self._arrive(of, call))  # type: ignore[misc]
+
+    def run(self, until: int, done: Callable[[], bool]) -> bool:
+        """Until then, or until it is done; whether it was."""
+        while self._due and self._due[0][0] <= until:
+            time, _, call = heapq.heappop(self._due)
+            self.now = time
+            call()
+            if done():
+                return True
+        return False
+
+    def close(self) -> None:
+        """End all processes."""
+        for one in self._processes:
+            one.of.dead, one.of.stopped = True, False
+            while not one.over:
+                one.turn.release()
+                self.back.acquire()
+
+
+class Etcd:
+    """One map, answered by a quorum or by nobody. `cut`: who does not reach it."""
+
+    def __init__(self, world: World, pod: PodMap) -> None:
+        """With the map of its first epoch."""
+        self.world, self.pod = world, pod
+        self.quorum = True
+        self.cut: set[str] = set()
+        self.loss = 0.0
+
+
+class Client:
+    """`Membership` of one machine."""
+
+    fresh = False
+
+    def __init__(self, etcd: Etcd, of: Machine) -> None:
+        """Nobody is asked yet."""
+        self._etcd, self._of = etcd, of
+        self._last = PodMap()
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        """A question and its answer. RunFailed: either was lost, and the work may be done."""
+        world, etcd = self._etcd.world, self._etcd
+        begun = world.now
+        world.sleep(world.rng.randrange(1, 3) * MS)
+        if etcd.quorum and self._of.name not in etcd.cut and world.rng.random() >= etcd.loss:
+            result = work()
+            world.sleep(world.rng.randrange(1, 3) * MS)
+            if self._of.name not in etcd.cut and world.rng.random() >= etcd.loss:
+                return result
+        world.sleep(begun + CALL_NS - world.now)
+        raise RunFailed("etcd does not answer")
+
+    def map(self) -> PodMap:
+        """See `Membership`."""
+        try:
+            self._last = self.call(lambda: self._etcd.pod)
+        except RunFailed:
+            self.fresh = False
+            if not self._last.epoch:
+                raise
+            return self._last
+        self.fresh = True
+        return self._last
+
+    def change(self, transition: Callable[[PodMap], PodMap]) -> PodMap:
+        """See `Membership`."""
+        while True:
+            before = self.call(lambda: self._etcd.pod)
+            after = transition(before)
+            if self.call(lambda before=before, after=after: self._swap(before, after)):
+                return self.map()
+
+    def _swap(self, before: PodMap, after: PodMap) -> bool:
+        if self._etcd.pod.epoch != before.epoch:
+            return False
+        self._etcd.pod = replace(after, epoch=before.epoch + 1)
+        return True
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -29,7 +29,7 @@ from offstage.dpu.pod.membership import open_membership
 from offstage.testbeds.beds.daemon_process import begin
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 
-__all__ = ["DAEMONS", "PodBed", "begin_daemon", "down", "find", "runs", "up"]
+__all__ = ["DAEMONS", "PodBed", "begin_daemon", "down", "end", "find", "runs", "up"]
 
 DAEMONS = 4
 ETCD_MEMBERS = 3
@@ -123,9 +123,14 @@ def down(out: Path) -> bool:
     found = find(out)
     if found is None:
         return False
-    _end({name: pid for name, pid in found.processes.items() if runs(pid, name)})
-    (out / STATE).unlink()
+    end(found)
     return True
+
+
+def end(bed: PodBed) -> None:
+    """End what runs of a bed, also what was started after it was up. RunFailed as `down`."""
+    _end({name: pid for name, pid in bed.processes.items() if runs(pid, name)})
+    (bed.out / STATE).unlink(missing_ok=True)
 
 
 def _begin_etcd(folder: Path, processes: dict[str, int]) -> list[str]:

@@ -99,7 +99,7 @@ def live_pod(
         for name, pid in bed.processes.items():
             if beds.runs(pid, name):
                 os.kill(pid, signal.SIGCONT)
-        beds.down(folder)
+        beds.end(bed)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class SimHost:
         self.client = Client(pod.etcd, self.machine)
         self.world.spawn(self.machine, self._run)
 
-    def _login(self, member: Member) -> Joined:
+    def _login(self, member: Member, epoch: int = 0) -> Joined:
         wire: Any = Wire(self.world, self.machine, self.pod.daemons[member.name], self.pod.cut,
                          lambda: self.pod.loss, self.tenant)  # fmt: skip
         return Joined(member, wire, wire, clock=self.clock)

@@ -7,7 +7,8 @@ daemon's loop carries out what a newer map says and calls `carried_out`. Who is 
     adopting   its life is in the map, and what was deleted while it was away is being dropped
     serving    hosts are served until `serves_until`
     over       its lease has ended, or the map has it no more: the loop lets all hosts go, `left`
-    away       nobody knows it: it joins in a new life as soon as whoever keeps the map answers
+    away       nobody knows it: it joins in a new life as soon as whoever keeps the map answers; or
+               it was removed from a map without leases, and stays out until it is started anew
 
 Where it is not heard, it asks the other members: whether these, which are not heard either, promise
 not to take this daemon out of the map. With a promise of each it serves as with a confirmation.
@@ -40,6 +41,8 @@ from offstage.dpu.pod.membership import Lease, Membership
 __all__ = ["BEATS_PER_LEASE", "Keeper", "boot_ns"]
 
 BEATS_PER_LEASE = 6
+STATIC_NS = 3 * 10**9
+"""In the place of a lease where the map has none: how soon a change of the map is seen."""
 Phase = Literal["away", "adopting", "serving", "over"]
 Life = tuple[str, int]
 Asking = Callable[[Life, Sequence[Member]], Iterable[Life]]
@@ -77,6 +80,7 @@ class Keeper:
         self._joined = 0
         self._reported: dict[Life, int] = {}
         self._silent = ""
+        self._removed = False
         self._taking: set[Life] = set()
         self._held: dict[Life, int] = {}  # when who was asked for the promise that it gave last
         self.phase: Phase = "away"
@@ -136,7 +140,8 @@ class Keeper:
     def _run(self) -> None:
         begun_s = time.monotonic()
         while not self._stop.is_set():
-            pause_s = begun_s + self.standing.ttl / BEATS_PER_LEASE / 1e9 - time.monotonic()
+            beat_s = (self.standing.ttl or STATIC_NS) / BEATS_PER_LEASE / 1e9
+            pause_s = begun_s + beat_s - time.monotonic()
             self._kick.wait(max(pause_s, 0.0))
             self._kick.clear()
             begun_s = time.monotonic()
@@ -151,7 +156,7 @@ class Keeper:
 
     def beat(self) -> None:
         """Ask once: for the lease, for the map, for who else lives."""
-        if self.phase == "over":
+        if self.phase == "over" or self._removed:
             return
         if self._lease is None:
             self._join()
@@ -170,7 +175,9 @@ class Keeper:
             return
         own = pod.find(self._member.name)
         if own is None or own.incarnation != self.standing.incarnation or own.state == "gone":
-            self._over("the map has this life no more")
+            self._removed = not self.standing.ttl and own is not None and own.state == "gone"
+            self._over("it was removed: start it anew" if self._removed
+                       else "the map has this life no more")  # fmt: skip
             return
         self._note_silence("")
         with self._lock:

@@ -1,0 +1,67 @@
+"""Does a daemon keep its place in a map without leases as it should: calm, and out when removed?"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from offstage.dpu.log import Log
+from offstage.dpu.pod.keeper import Keeper
+from offstage.dpu.pod.map import Member, PodMap, moved
+from offstage.dpu.pod.membership.static import StaticMembership
+
+NAME = "a"
+
+
+class Counted(StaticMembership):
+    """Counts how often the map is read."""
+
+    reads = 0
+
+    def map(self) -> PodMap:
+        self.reads += 1
+        return super().map()
+
+
+@pytest.fixture
+def membership(tmp_path: Path) -> Counted:
+    one = Counted(tmp_path / "pod.toml")
+    one.change(lambda pod: pod)
+    return one
+
+
+def keeper_of(membership: StaticMembership, epoch: int = 0) -> Keeper:
+    member = Member(name=NAME, endpoint=f"ipc:///{NAME}")
+    return Keeper(membership, member, epoch, lambda until_ns: None, lambda: None,
+                  Log("error"), lambda life, others: [])  # fmt: skip
+
+
+def joined(membership: StaticMembership, epoch: int = 0) -> Keeper:
+    """Serves; without its thread."""
+    keeper = keeper_of(membership, epoch)
+    keeper.beat()
+    keeper.carried_out(keeper.newest.epoch)
+    assert keeper.serves()
+    return keeper
+
+
+def test_a_map_without_leases_is_read_now_and_then(membership: Counted) -> None:
+    keeper = keeper_of(membership)
+    keeper.start()
+    begun_s, reads = time.monotonic(), membership.reads
+    time.sleep(0.2)
+    beats, passed_s = membership.reads - reads, time.monotonic() - begun_s
+    keeper.close()
+    assert beats <= 1 + 10 * passed_s
+
+
+def test_removed_from_a_map_without_leases_it_stays_out(membership: Counted) -> None:
+    keeper = joined(membership)
+    membership.change(lambda pod: moved(pod, NAME, "gone"))
+    keeper.beat()
+    assert keeper.phase == "over" and not keeper.serves()
+    keeper.left()
+    keeper.beat()
+    found = membership.map().find(NAME)
+    assert found is not None and found.state == "gone"
+    assert joined(membership).phase == "serving", "a daemon that is started anew is back"

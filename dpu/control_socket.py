@@ -132,7 +132,13 @@ class ControlSocket:
     def send(self, routing: bytes, reply: p.Reply) -> None:
         """Send without waiting: who does not read its replies loses them."""
         try:
-            self._socket.send_multipart([routing, p.encode(reply)], zmq.NOBLOCK)
+            data = p.encode(reply)
+        except (OverflowError, TypeError, ValueError) as error:  # a mistake of ours, and no end
+            self._log.error("reply_unsendable", error=repr(error))
+            data = p.encode(p.Error(id=reply.id, code="internal", mend="see the daemon's log",
+                                    what="the daemon's answer cannot be sent"))  # fmt: skip
+        try:
+            self._socket.send_multipart([routing, data], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             self._log.warning("reply_dropped", error=str(error))
 

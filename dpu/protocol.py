@@ -35,7 +35,7 @@ from offstage.dpu.message import (
     Name,
     Time,
 )
-from offstage.dpu.pod.exceptions import Answer, Hot, News, Tally
+from offstage.dpu.pod.exceptions import Answer, Hot, News, PerSecond, Tally
 
 __all__ = [
     "FABRIC_REQUESTS_MAX", "OPERATOR", "OPERATOR_SOCKET", "VERSIONS", "Append", "Appended",
@@ -181,7 +181,7 @@ class Segments(Message, kw_only=True, omit_defaults=True):
     served: Count = 0
     tally: Tally = Tally()
     news: Annotated[list[News], Meta(max_length=4096)] = []
-    hot_per_s: float = 0.0
+    hot_per_s: PerSecond = 0.0
 
 
 class Reset(Message, kw_only=True):

@@ -51,6 +51,7 @@ class Thresholds:
         self._token_records = arena.layers / arena.block_tokens
         self._capacity_bytes = capacity_bytes
         self._endurance_bytes = config.storage.endurance_bytes
+        self._return_tokens = 0
 
     def keep_ns(self, policy: PolicyOptions) -> int:
         """Keep or drop: how long an archived chunk stays without a session that names it; whole
@@ -77,7 +78,8 @@ class Thresholds:
 
     def return_tokens_min(self, policy: PolicyOptions, pace: Pace) -> int:
         """Recompute or fetch: how many tokens that are missing come back from the archive. The
-        crossover as a power of two, so that a pace that varies a little changes nothing."""
+        crossover as a power of two, which stays while it is at most a quarter above it or more than
+        a quarter of it, so that a pace that varies a little changes nothing."""
         rate = policy.prefill_tokens_per_s
         if policy.return_tokens_min or not rate or not pace.seconds:
             return policy.return_tokens_min
@@ -87,7 +89,9 @@ class Thresholds:
         )
         if found > NONE_RETURN // 2:
             return NONE_RETURN
-        return int(2 ** math.ceil(math.log2(max(found, 1.0))))
+        if not self._return_tokens / 4 < found <= self._return_tokens * 1.25:
+            self._return_tokens = int(2 ** math.ceil(math.log2(max(found, 1.0))))
+        return self._return_tokens
 
     def applied(self, policy: PolicyOptions, pace: Pace) -> PolicyOptions:
         """The policy with its thresholds as integers."""

@@ -27,6 +27,7 @@ from offstage.dpu.device import PLACES
 from offstage.dpu.log import Log
 from offstage.dpu.options import PolicyOptions
 from offstage.dpu.tenancy import secrets_beside
+from offstage.dpu.thresholds import NONE_RETURN
 
 __all__ = ["ArchivedDevice", "Wanted", "check_archive", "group_of"]
 
@@ -227,7 +228,8 @@ class ArchivedDevice:
         missing = [(key, there) for key, there in found if there < self.shape.layers]
         if not missing or self.workers.away:
             return
-        if len(missing) * self._config.arena.block_tokens < self._return_tokens_min:
+        tokens, least = len(missing) * self._config.arena.block_tokens, self._return_tokens_min
+        if tokens < least or least == NONE_RETURN:
             tenant.counts["chunks_left"] += sum(key in tenant.known for key, _ in missing)
             return
         returns = self.state.wanted(tenant, missing)

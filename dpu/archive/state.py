@@ -253,7 +253,9 @@ class State:
         """An object of so many chunks is back, so long after it was asked for."""
         with self.lock:
             at_s = time.monotonic()
-            old_s, old, _ = self._pace or (seconds, float(chunks), at_s)
+            if self._pace is None or at_s - self._pace[2] > PACE_S:
+                self._pace = seconds, float(chunks), at_s
+            old_s, old, _ = self._pace
             self._pace = (old_s + (seconds - old_s) * PACE_PART, old + (chunks - old) * PACE_PART,
                           at_s)  # fmt: skip
 

@@ -9,6 +9,7 @@ they are made again.
 """
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Annotated
 
 import msgspec
@@ -17,7 +18,7 @@ from msgspec import Meta
 from offstage.dpu.message import Count, Key, Time
 from offstage.dpu.pod.heat import COLD, Heat, copies_wanted, is_quiet, is_spent, rate, warmed
 
-__all__ = ["TURN_NS", "Answer", "Exceptions", "Hot", "News", "Tally"]
+__all__ = ["TURN_NS", "Answer", "Exceptions", "Hot", "News", "PerSecond", "Tally"]
 
 TURN_NS = 10_000_000_000
 """A host that was to make a copy has so long; then another may."""
@@ -26,7 +27,14 @@ PIN_NS = 10_000_000_000
 SEGMENTS_MAX = 16_384
 LOOKED_AT = 64
 CONTENTS_MAX = 1 << 16
+CONTENTS_SUM_MAX = 16 << 20
+"""Bytes of the contents of all segments of a tenant; of the others none are asked for."""
+HOT_BYTES_MAX = 4 << 20
+"""Of one answer to who drains."""
+HOT_OVERHEAD_BYTES = 256
+SUM_MAX = 1 << 62
 COPIES_MAX = 64
+PerSecond = Annotated[float, Meta(ge=0, le=2**53)]
 MemberName = Annotated[str, Meta(max_length=64)]
 
 
@@ -38,7 +46,7 @@ class News(msgspec.Struct, frozen=True, array_like=True):
     name: Key
     demands: Count = 0
     pinned: bool = False
-    hot_per_s: float = 0.0
+    hot_per_s: PerSecond = 0.0
     copies_max: Annotated[int, Meta(ge=0, le=16)] = 0
     cool_ns: Time = 0
     made: MemberName = ""
@@ -90,6 +98,8 @@ class _Kept:
     pinned_until_ns: int = 0
     contents: bytes = b""
     """So that who drains this member can name its blocks elsewhere."""
+    asked: bool = False
+    """Whether a host was told to say them."""
 
 
 class Exceptions:
@@ -98,14 +108,14 @@ class Exceptions:
     def __init__(self, segments_max: int = SEGMENTS_MAX) -> None:
         self._segments: dict[bytes, _Kept] = {}
         self._segments_max = segments_max
-        self._load = COLD
+        self._load, self._contents_bytes = COLD, 0
         self._tally = Tally()
 
     def served(self, demands: int, tally: Tally, now_ns: int) -> float:
         """A host says how much more it demanded here, of whatever segments, and what else it did;
         the load, demands per second of all hosts."""
         was, more = msgspec.structs.asdict(self._tally), msgspec.structs.asdict(tally)
-        self._tally = Tally(**{name: was[name] + more[name] for name in was})
+        self._tally = Tally(**{name: min(was[name] + more[name], SUM_MAX) for name in was})
         self._load = warmed(self._load, demands, now_ns)
         return rate(self._load, now_ns)
 
@@ -113,7 +123,9 @@ class Exceptions:
         """Take in what a host says, and answer it."""
         kept = self._find(news.name)
         kept.heat = warmed(kept.heat, news.demands, now_ns)
-        kept.contents = news.contents or kept.contents
+        if kept.asked and news.contents and self._has_room():
+            self._contents_bytes += len(news.contents) - len(kept.contents)
+            kept.contents, kept.asked = news.contents, False
         if news.pinned:
             kept.pinned_until_ns = now_ns + PIN_NS
         if news.gone in kept.copies:
@@ -126,18 +138,22 @@ class Exceptions:
         if news.hot_per_s > 0:
             make, drop = self._decide(kept, news, now_ns)
         hot = 0 < news.hot_per_s <= rate(kept.heat, now_ns)
-        unknown = not kept.contents and (bool(kept.copies) or hot or news.pinned)
-        return Answer(tuple(kept.copies), make, drop, unknown)
+        if not kept.contents:
+            kept.asked = (bool(kept.copies) or hot or news.pinned) and self._has_room()
+        return Answer(tuple(kept.copies), make, drop, kept.asked)
 
     def hot(self, now_ns: int, hot_per_s: float) -> list[Hot]:
-        """The segments that are pinned, or have that rate, the hottest first."""
+        """The segments that are pinned, or have that rate, the hottest first, as far as they have
+        room in an answer."""
         found = [
             Hot(name, one.contents, rate(one.heat, now_ns), one.pinned_until_ns > now_ns,
                 tuple(one.copies))
             for name, one in self._segments.items()
             if one.pinned_until_ns > now_ns or rate(one.heat, now_ns) >= hot_per_s
         ]  # fmt: skip
-        return sorted(found, key=lambda one: -one.demands_per_s)
+        found.sort(key=lambda one: -one.demands_per_s)
+        sizes = accumulate(len(one.contents) + HOT_OVERHEAD_BYTES for one in found)
+        return [one for one, size in zip(found, sizes, strict=True) if size <= HOT_BYTES_MAX]
 
     def counts(self, now_ns: int) -> dict[str, float]:
         """For status and metrics: `segments` known, `copies` of them elsewhere, `pinned`, and what
@@ -149,6 +165,9 @@ class Exceptions:
             "pinned": sum(one.pinned_until_ns > now_ns for one in kept),
             "demands_per_s": rate(self._load, now_ns),
         }  # fmt: skip
+
+    def _has_room(self) -> bool:
+        return self._contents_bytes + CONTENTS_MAX <= CONTENTS_SUM_MAX
 
     @staticmethod
     def _decide(kept: _Kept, news: News, now_ns: int) -> tuple[bool, str]:
@@ -173,8 +192,9 @@ class Exceptions:
             kept = _Kept()
             if len(self._segments) >= self._segments_max:
                 oldest = list(zip(self._segments.items(), range(LOOKED_AT), strict=False))
-                del self._segments[next(
+                gone = self._segments.pop(next(
                     (key for (key, one), _ in oldest if not one.copies), oldest[0][0][0]
-                )]  # fmt: skip
+                ))  # fmt: skip
+                self._contents_bytes -= len(gone.contents)
         self._segments[name] = kept
         return kept

@@ -77,7 +77,7 @@ def hot_rate(loads: Sequence[float], rule: CopyRule) -> float:
 
 def copies_wanted(rate_per_s: float, hot_per_s: float, copies_max: int) -> int:
     """How many copies beside its home a segment of that rate is to have."""
-    return max(0, min(math.ceil(rate_per_s / hot_per_s) - 1, copies_max))
+    return max(0, math.ceil(min(rate_per_s / hot_per_s, copies_max + 1)) - 1)
 
 
 def is_quiet(rate_per_s: float, held: int, hot_per_s: float, copies_max: int) -> bool:

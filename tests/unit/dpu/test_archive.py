@@ -88,3 +88,15 @@ def test_a_chunk_is_sent_once_and_a_deleted_one_never() -> None:
     state.sent(upload, dict.fromkeys(upload.keys, 3))
     assert tenant.known == {}
     assert state.wanted(tenant, [(KEYS[0], 0)]) == []
+
+
+def test_an_old_pace_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ten minutes without a return, is the next the only one that counts?"""
+    state, now_s = State(queue_max=9, group=2, layers=3), [100.0]
+    monkeypatch.setattr("offstage.dpu.archive.state.time.monotonic", lambda: now_s[0])
+    state.returned(10.0, 16)
+    assert state.pace() == (10.0, 16.0)
+    now_s[0] += 700
+    assert state.pace() == (0.0, 0.0)
+    state.returned(0.01, 16)
+    assert state.pace() == (0.01, 16.0)

@@ -67,6 +67,8 @@ def test_few_tokens_are_sooner_computed_than_brought_back() -> None:
     policy = PolicyOptions(prefill_tokens_per_s=20_000)
     assert thresholds.return_tokens_min(policy, Pace(0.03, 256, 4)) == 2048
     assert thresholds.return_tokens_min(policy, Pace(0.031, 256, 4)) == 2048
+    assert thresholds.return_tokens_min(policy, Pace(0.036, 256, 4)) == 2048, "a little above"
+    assert thresholds.return_tokens_min(policy, Pace(0.04, 256, 4)) == 4096
     assert thresholds.return_tokens_min(policy, Pace(0.1, 256, 4)) == NONE_RETURN
     assert thresholds.return_tokens_min(policy, Pace()) == 0
     assert thresholds.return_tokens_min(PolicyOptions(), Pace(0.03, 256, 4)) == 0

@@ -1,11 +1,21 @@
 """Does a home make copies where it is hot, one host at a time, and end them some time after?"""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.dpu.pod.exceptions import TURN_NS, Answer, Exceptions, News, Tally
+from offstage.dpu.pod.exceptions import (
+    CONTENTS_MAX,
+    CONTENTS_SUM_MAX,
+    HOT_BYTES_MAX,
+    TURN_NS,
+    Answer,
+    Exceptions,
+    News,
+    Tally,
+)
 
 S = 1_000_000_000
 NAME, OTHER = b"n" * 16, b"o" * 16
@@ -85,3 +95,31 @@ def test_load_and_tally_are_of_all_hosts() -> None:
     assert home.served(1000, Tally(stale=2), S) == pytest.approx(2000 * np.log(2) / 5)
     counts = home.counts(S)
     assert (counts["stale"], counts["filled_bytes"], counts["rehomed"]) == (3, 10, 0)
+
+
+def test_what_a_host_says_stays_bounded() -> None:
+    """A host may say anything that its message allows: do sums stay what a reply can carry, are
+    contents kept only where they were asked for, and of one tenant only so many?"""
+    home = Exceptions()
+    for _ in range(4):
+        home.served(2**32 - 1, Tally(stale=2**63 - 1, filled_bytes=2**63 - 1), S)
+    assert msgspec.msgpack.encode(home.counts(S))
+    assert home.told(News(OTHER, contents=b"x" * 32), S) == Answer()
+    assert [one.contents for one in home.hot(S, 0.0)] == [b""], "nobody asked"
+    kept = 0
+    for number in range(CONTENTS_SUM_MAX // CONTENTS_MAX + 50):
+        name = number.to_bytes(16, "little")
+        if home.told(News(name, pinned=True), S).unknown:
+            home.told(News(name, pinned=True, contents=b"c" * CONTENTS_MAX), S)
+            kept += 1
+    assert kept == CONTENTS_SUM_MAX // CONTENTS_MAX
+    answer = home.hot(S, 1.0)
+    assert answer and len(msgspec.msgpack.encode(answer)) <= HOT_BYTES_MAX
+    assert home.told(News(NAME, 5, hot_per_s=5e-324, copies_max=2), S).make, "no rate is too small"
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0])
+def test_no_rate_that_is_none(rate: float) -> None:
+    """Is a message refused whose rate is no number of demands?"""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert([NAME, 0, False, rate], News)

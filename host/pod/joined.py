@@ -7,6 +7,7 @@ is lost until the host logs in anew. Suspicion is this host's own; the map and i
 whether the daemon is gone for all.
 """
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +59,9 @@ class Joined:
     waited_until_ns: int = 0
     segments: int = 0
     """Segments of open sessions that are there."""
-    left: list[int] = field(default_factory=list)
-    """Sessions of segments that went elsewhere while it did not answer, to be closed there."""
+    left: list[tuple[int, bool]] = field(default_factory=list)
+    """Sessions of segments that went elsewhere while it did not answer, to be closed there;
+    whether with what they wrote archived."""
     ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
     """Ends of the demands that it answered, as it told them."""
     moved_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
@@ -117,14 +119,31 @@ class Joined:
         self.fenced += not good
         return good
 
-    def ask(self, call: Any, *args: Any, **words: Any) -> Any:
+    def close_session(self, handle: int, *, archive: bool = True) -> None:
+        """Now where it answers, else when it is asked again."""
+        self.left.append((handle, archive))
+        if self.usable(self.clock.now_ns()):
+            with contextlib.suppress(Silent):
+                self.close_left()
+
+    def close_left(self) -> None:
+        """Silent: it does not answer; what is not closed by now stays to be closed."""
+        while self.left:
+            handle, archive = self.left[-1]
+            self.ask(self.control.session_close, handle, archive=archive)
+            self.left.remove((handle, archive))
+
+    def ask(self, call: Any, *args: Any, may_refuse: bool = False, **words: Any) -> Any:
         """A call of its control connection. Silent: it did not do it, and is not asked for a while;
-        where it knows this host no more, never again."""
+        where it knows this host no more, never again. `may_refuse`: of use and not needed, so one
+        that is full or drains is asked on, and its OffstageError is raised as it is."""
         begun_ns = self.clock.now_ns()
         try:
             return call(*args, **words)
         except (DeviceTimeout, StoreFull, RunFailed, BadInput) as error:
             gone = bool(self.control.lost) or isinstance(error, BadInput)
+            if may_refuse and not gone and not isinstance(error, DeviceTimeout):
+                raise
             now_ns = self.clock.now_ns()
             self.waited(begun_ns, now_ns)
             self.suspect(now_ns, error.what, lost=gone)

@@ -18,7 +18,7 @@ from offstage.bindings.driver import Fetch, Put
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.keys import block_keys
 from offstage.host.pod.fabric import PodFabric
-from offstage.host.pod.joined import Joined
+from offstage.host.pod.joined import Joined, Silent
 
 __all__ = ["Move", "Moves"]
 
@@ -90,7 +90,13 @@ class Moves:
         for move in list(self._under_way):
             self._go_on(move)
         while self._waiting and self._free:
-            self._begin(self._waiting.popleft())
+            move = self._waiting.popleft()
+            now_ns = move.source.clock.now_ns()
+            if move.source.usable(now_ns) and move.target.usable(now_ns):
+                self._begin(move)
+            else:  # so one that stopped costs its time once, and not once for each of these
+                move.why = "a member does not answer"
+                move.ended(move)
 
     def close(self) -> None:
         """Drop what has not ended; calls in flight are waited for."""
@@ -105,9 +111,10 @@ class Moves:
         try:
             has, move.keys = self._open(move, move.source)
             lacks, _ = self._open(move, move.target)
-        except OffstageError as error:  # full, draining, gone: nobody is suspected for that
-            self._end(move, error.what)
-            return
+        except Silent as error:
+            return self._end(move, str(error))
+        except OffstageError as error:  # full, draining: nobody is suspected for that
+            return self._end(move, error.what)
         whole = lacks == self._layers
         chunks = np.flatnonzero(~whole & (has == self._layers)).astype(np.uint32)
         move.lost = self._layers * int(np.count_nonzero(~whole & (has != self._layers)))
@@ -119,9 +126,9 @@ class Moves:
 
     def _open(self, move: Move, at: Joined) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
         """A session of its own there: how many layers of each chunk are stored, and the keys."""
-        handle = at.control.session_open(select_blocks=BATCH_BLOCKS)
+        handle = at.ask(at.control.session_open, select_blocks=BATCH_BLOCKS, may_refuse=True)
         move.sessions.append((at, handle))
-        found = at.control.append(handle, move.chain)
+        found = at.ask(at.control.append, handle, move.chain, may_refuse=True)
         return np.array(found.stored_layers), block_keys(list(found.keys), self._layers)
 
     def _go_on(self, move: Move) -> None:
@@ -189,10 +196,6 @@ class Moves:
         self._under_way.remove(move)
         self._free.append(move.row)
         for at, handle in move.sessions:
-            try:
-                if not at.lost:
-                    at.control.session_close(handle)
-            except OffstageError:
-                at.left.append(handle)
+            at.close_session(handle)
         move.sessions.clear()
         move.ended(move)

@@ -190,10 +190,10 @@ class PodSessions:
                 segment.to_fill = False
                 to.segments += 1
                 if place[0] is not None:
-                    self._close(*place[:2])
+                    place[0].close_session(place[1])
                     place[0].segments -= 1
                 return True
-            self._close(to, segment.handle)
+            to.close_session(segment.handle)
         except Silent:
             _leave(segment)
         segment.place = place
@@ -290,10 +290,10 @@ class PodSessions:
                 segment.place = place
                 continue
             if sum(more.stored_layers) <= sum(found.stored_layers) and other is not home:
-                self._close(other, segment.handle)
+                other.close_session(segment.handle)
                 segment.place = place
                 continue
-            self._close(*place[:2])
+            place[0].close_session(place[1])
             found, segment.to_fill = more, other is not home
             home.stale += segment.to_fill
             if segment.to_fill and len(self.lacking) < RECENT_MAX:
@@ -315,8 +315,7 @@ class PodSessions:
     def _open_at(self, at: Joined, one: _Session, segment: Segment) -> p.Appended:
         """The segment in a session of its own there, with all its chunks."""
         segment.at, segment.handle, segment.chunk_keys = at, -1, []
-        while at.left:
-            at.ask(at.control.session_close, at.left.pop())
+        at.close_left()
         segment.handle = at.ask(
             at.control.session_open, select_blocks=one.select_blocks,
             sink_blocks=0 if segment.first else one.sink_blocks,
@@ -328,12 +327,6 @@ class PodSessions:
             at.ask(at.control.set_generating, segment.handle, True)
         return found
 
-    def _close(self, at: Joined, handle: int) -> None:
-        try:
-            at.ask(at.control.session_close, handle)
-        except Silent:
-            at.left.append(handle)
-
     def _told(self, segment: Segment, batch: list[bytes]) -> p.Appended:
         """Chunks appended at the segment's home; the first is named by the segment."""
         assert segment.at is not None
@@ -343,7 +336,7 @@ class PodSessions:
         segment.keys = block_keys(segment.chunk_keys, self._layers)
         return found
 
-    def _tell(self, segment: Segment, name: str, *args: object, **words: object) -> None:
+    def _tell(self, segment: Segment, name: str, *args: object, **words: Any) -> None:
         """What nobody needs an answer to: a member that is silent forgets the session anyway."""
         at = segment.at
         if at is not None and at.usable(self.clock.now_ns()):
@@ -356,7 +349,7 @@ class PodSessions:
 def _leave(segment: Segment) -> None:
     """Its member did not answer; what is open there is closed when it is asked again."""
     if segment.at is not None and segment.handle >= 0:
-        segment.at.left.append(segment.handle)
+        segment.at.left.append((segment.handle, True))
     segment.at, segment.handle = None, -1
 
 

@@ -7,6 +7,7 @@ brought home meanwhile; when all of it is there it is read at home. It all happe
 sessions and fabric, at their polls, and of moves only a few are under way.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -277,19 +278,20 @@ class Upkeep:
         at = next((one for one in self._sessions.members if one.member.name == member), None)
         known = self._sessions.recent.get(name)
         self.counts.dropped_copies += 1
-        if at is None or known is None or at is home or at.lost:
+        now_ns = self._sessions.clock.now_ns()
+        if at is None or known is None or at is home or not at.usable(now_ns):
             return
         for number, segment in segments:
             if segment.at is at and not self._fabric.in_flight(segment):
                 self._sessions.switch(number, segment, home)
         if any(segment.at is at for _, segment in segments):
             return  # what is read is not deleted: it stays until that member has no room
-        try:
-            handle = at.control.session_open(select_blocks=1)
-            at.control.append(handle, known.chain)
-            at.control.session_close(handle, archive=False)
-        except OffstageError:
-            pass
+        with contextlib.suppress(Silent, OffstageError):
+            handle = at.ask(at.control.session_open, select_blocks=1, may_refuse=True)
+            try:
+                at.ask(at.control.append, handle, known.chain, may_refuse=True)
+            finally:
+                at.close_session(handle, archive=False)
 
     # ---- home ----
 

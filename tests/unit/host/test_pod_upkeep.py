@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from offstage.bindings.driver import Fetch, FetchResult, Put
-from offstage.bindings.errors import RunFailed, StoreFull
+from offstage.bindings.errors import DeviceTimeout, RunFailed, StoreFull
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import Exceptions
 from offstage.dpu.pod.heat import CopyRule
@@ -44,7 +44,8 @@ class ByHand(Clock):
 
 class Daemon:
     """Control connection and fabric of one. `full`: it opens no session; `broken`: its connection
-    ends at the next fetch; `loses`: it fails every read."""
+    ends at the next fetch; `loses`: it fails every read; `silent`: it opens no session
+    and says nothing."""
 
     payload_size_bytes, demand_max, calls_max, dilation = PAYLOAD, 64, 4, 1
     lost = ""
@@ -54,11 +55,20 @@ class Daemon:
         self.sessions: dict[int, list[bytes]] = {}
         self.stored: dict[tuple[bytes, int], NDArray[np.uint8]] = {}
         self.kept, self._clock = Exceptions(), clock
-        self.full = self.broken = self.loses = False
-        self.fetched = self.number = 0
+        self.full = self.broken = self.loses = self.silent = False
+        self.fetched = self.number = self.asked = 0
         self._ended: list[Any] = []
 
+    def probe(self) -> int:
+        return 1
+
+    def probed(self, number: int) -> bool:
+        return not self.silent
+
     def session_open(self, **rule: int) -> int:
+        self.asked += 1
+        if self.silent:
+            raise DeviceTimeout("the daemon does not answer")
         if self.full:
             raise StoreFull("no session is left")
         self.number += 1
@@ -272,6 +282,28 @@ def test_a_move_that_fails_costs_no_block(fault: str) -> None:
     world.sessions.session_close(session)
     if fault != "broken":
         assert not any(one.sessions for one in world.daemons.values())
+
+
+def test_one_that_stopped_is_asked_once_and_not_for_each_move() -> None:
+    """A home that answers nothing keeps the decode loop waiting for one question, however many
+    segments were to be brought there, and what it does not close itself is closed when it is back;
+    one that is full is not suspected."""
+    world = World(3)
+    world.write(*NUMBERS)
+    world.join(3)
+    session, _ = world.opened(*NUMBERS)
+    new, joined = world.daemons["dpu3"], world.sessions.members[-1]
+    new.full = True
+    world.pass_time(8)
+    assert new.asked > 1 and not joined.suspected
+    new.full, new.silent, new.asked = False, True, 0
+    world.pass_time(8)
+    assert new.asked == 1 and joined.suspected == 1
+    new.silent = False
+    world.pass_time(60)
+    assert world.read(session, *NUMBERS) == 40 and "dpu3" in world.at(session)
+    world.sessions.session_close(session)
+    assert not any(one.sessions for one in world.daemons.values())
 
 
 def test_a_hot_segment_is_read_at_copies_and_they_go_when_it_cools() -> None:

@@ -21,6 +21,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -174,6 +175,9 @@ class Keeper:
                 self._unheard()
             return
         own = pod.find(self._member.name)
+        if self._is_another(pod):
+            self._over("the map is another one, or went back")
+            return
         if own is None or own.incarnation != self.standing.incarnation or own.state == "gone":
             self._removed = not self.standing.ttl and own is not None and own.state == "gone"
             self._over("it was removed: start it anew" if self._removed
@@ -209,6 +213,8 @@ class Keeper:
     def _join(self) -> None:
         """A new life: first its key under a lease, then its place in the map."""
         name, pod = self._member.name, self._membership.map()
+        if pod.epoch < self.standing.epoch or self._is_another(pod):
+            self.standing = replace(self.standing, epoch=0)
         before = pod.find(name)
         draining = before is not None and before.state == "draining"
         member = msgspec.structs.replace(
@@ -230,6 +236,11 @@ class Keeper:
         self._log.info("pod_joined", name=name, life=member.incarnation, epoch=pod.epoch,
                        lease_ns=lease.ttl_ns)  # fmt: skip
         self._wake()
+
+    def _is_another(self, pod: PodMap) -> bool:
+        """Whether it did not come of the newest map that was seen: what it deleted is unknown."""
+        last = self.newest
+        return pod.epoch < last.epoch or bool(last.epoch and pod.identity != last.identity)
 
     def _over(self, why: str) -> None:
         self._serve_until(0)

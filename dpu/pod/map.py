@@ -55,6 +55,7 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     """Who is in the pod. Members stand in the order of their names, each name once."""
 
     epoch: Annotated[int, within(0, 2**62, "the revision of this map")] = 0
+    identity: Annotated[str, about("of the pod, where the map is in a file; made with it")] = ""
     segment_tokens: Annotated[int, within(256, 65_536, "tokens of a segment")] = 4096
     member: tuple[Member, ...] = ()
     deleted: dict[str, int] = {}

@@ -126,6 +126,7 @@ class PodMember:
         if keeper.phase == "over":
             self._drop(None, "its life in the pod is over")
             self._purging.clear()
+            self._target = 0  # it may join a map that went back
             keeper.left()
             return True
         newest, done = keeper.newest, keeper.standing.epoch

@@ -65,8 +65,8 @@ class Membership(Protocol):
         ...
 
     def secret(self) -> bytes:
-        """32 bytes that all who may change the map have, and that no other pod has; empty where
-        whoever keeps the map keeps no secret."""
+        """32 bytes that all who may change the map have, and that no other pod has: of a new map
+        in the place of one that was deleted they are others. The first who asks makes them."""
         ...
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,7 +62,10 @@ class StaticMembership:
             with _alone(self._path.absolute().parent):
                 before = self._read() if self._path.exists() else PodMap()
                 after = noted(before, transition(before), int(time.time()))
-                pod = msgspec.structs.replace(after, epoch=before.epoch + 1)
+                pod = msgspec.structs.replace(
+                    after, epoch=before.epoch + 1,
+                    identity=before.identity or secrets.token_hex(16),
+                )  # fmt: skip
                 write_map(self._path, pod)
         except OSError as error:
             raise RunFailed(f"the map cannot be changed ({error.strerror})", str(self._path),
@@ -78,8 +82,10 @@ class StaticMembership:
         return [Living(**msgspec.structs.asdict(one)) for one in self.map().readable]
 
     def secret(self) -> bytes:
-        """See `Membership`: a file has none."""
-        return b""
+        """See `Membership`: what the file says of itself, and nothing that is kept from anybody.
+        A file that says nothing yet is changed."""
+        pod = self._read()
+        return (pod.identity or self.change(lambda pod: pod).identity).encode()
 
     def close(self) -> None:
         """Nothing is held."""
@@ -104,6 +110,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def write_map(path: Path, pod: PodMap) -> None:
     """The map as a file, whole or not at all. Raises OSError."""
     lines = [f"{key} = {getattr(pod, key)}" for key in ("epoch", "segment_tokens", "fill_s")]
+    lines += [f"identity = {json.dumps(pod.identity)}"] if pod.identity else []
     lines += ["", "[copies]"]
     lines += [f"{key} = {count}" for key, count in msgspec.to_builtins(pod.copies).items()]
     lines.append("")

@@ -1,0 +1,120 @@
+"""Does a member of a pod drop what it must drop, and let in whom it may?"""
+
+from pathlib import Path
+
+import pytest
+
+from offstage.dpu.config import Config
+from offstage.dpu.log import Log
+from offstage.dpu.options import Pod
+from offstage.dpu.pod.map import deleted
+from offstage.dpu.pod.member import PodMember
+from offstage.dpu.pod.membership.static import StaticMembership
+from offstage.dpu.sessions import Host, Hosts, TenantState
+
+TENANT = TenantState("lab", 0, b"secret", 8)
+TURNS = 50
+
+
+class Device:
+    """Counts the purges; the tenant has nothing left after the first."""
+
+    def __init__(self) -> None:
+        self.purges = 0
+        self.purged = {"chunks": 0, "blocks": 0, "bytes": 0, "more": 0, "marking": 0}
+
+    def serve_until(self, until_ns: int) -> None: ...
+
+    def detach(self, port: int) -> None: ...
+
+    def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
+        self.purges += 1
+        return self.purged
+
+
+class World:
+    """One member of a map in a file; the thread of its keeper does not run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, folder / "pod.toml"
+        self.map = StaticMembership(self.place)
+        self.device = Device()
+        self.left: list[Host] = []
+
+    def start(self) -> PodMember:
+        """As a daemon does, until it serves."""
+        config = Config(pod=Pod(map=str(self.place), name="a"))
+        hosts = Hosts(self.device, [TENANT], b"", 4, Log("error"))
+        member = PodMember(
+            config, "ipc:///a", self.folder, self.device,  # type: ignore[arg-type]
+            hosts, lambda host, why: self.left.append(host), lambda: None, Log("error"),
+        )  # fmt: skip
+        member.keeper.beat()
+        self.turn(member)
+        return member
+
+    def turn(self, member: PodMember) -> None:
+        for _ in range(TURNS):
+            if member.keeper.phase == "serving" and not member.turn():
+                return
+            member.turn()
+        raise AssertionError(f"it is {member.keeper.phase} for ever")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    one = World(tmp_path)
+    one.map.change(lambda pod: pod)
+    return one
+
+
+def test_a_new_map_in_the_place_of_the_old_is_another_pod(world: World) -> None:
+    """Its epochs begin anew: what it deleted under a low one is deleted here too."""
+    for _ in range(5):
+        world.map.change(lambda pod: deleted(pod, "lab"))
+    world.start()
+    before = world.device.purges
+    assert before > 0
+    world.place.unlink()
+    world.map.change(lambda pod: deleted(pod, "lab"))
+    member = world.start()
+    assert member.keeper.standing.epoch == member.keeper.newest.epoch < 6
+    assert world.device.purges > before
+
+
+def test_a_map_that_went_back_is_carried_out_anew(world: World) -> None:
+    """As after a snapshot was restored: the same pod, and an epoch that the store was past."""
+    saved = world.place.read_bytes()
+    for _ in range(5):
+        world.map.change(lambda pod: deleted(pod, "lab"))
+    world.start()
+    before = world.device.purges
+    world.place.write_bytes(saved)
+    world.map.change(lambda pod: deleted(pod, "lab"))
+    member = world.start()
+    assert member.keeper.standing.epoch == member.keeper.newest.epoch < 6
+    assert world.device.purges > before
+
+
+def test_a_running_member_sees_that_the_map_went_back(world: World) -> None:
+    saved = world.place.read_bytes()
+    world.map.change(lambda pod: pod)
+    member = world.start()
+    world.place.write_bytes(saved)
+    world.map.change(lambda pod: deleted(pod, "lab"))
+    member.keeper.beat()
+    assert not member.keeper.serves()
+    member.turn()
+    member.keeper.beat()
+    before = world.device.purges
+    world.turn(member)
+    assert member.keeper.standing.epoch == member.keeper.newest.epoch == 3
+    assert world.device.purges > before
+
+
+def test_what_was_carried_out_is_not_done_again(world: World) -> None:
+    world.map.change(lambda pod: deleted(pod, "lab"))
+    world.start()
+    before = world.device.purges
+    world.start()
+    assert world.device.purges == before > 0

@@ -344,6 +344,11 @@ class PodFabric:
         whole, now_ns = piece.whole, self._clock.now_ns()
         if isinstance(piece.handle, Put):
             rcs = at.fabric.put_end(piece.handle)
+            if (rcs == -errno.EKEYEXPIRED).any():
+                at.fenced += 1
+                at.suspect(now_ns, "its lease is not confirmed")
+                if piece.only is None:
+                    return False
             if (rcs == -errno.ETIMEDOUT).any() and piece.only is None:
                 at.waited(piece.begun_ns, now_ns)
                 at.suspect(now_ns, "a put was not acknowledged in time")

@@ -27,11 +27,11 @@ LAYERS = 2
 class Daemon:
     """The control connection and the fabric of a daemon that keeps what it is told. `silent`: it
     answers nothing; `broken`: its connection ends at the next put; `later`: after that; `slow`: it
-    acknowledges no put in time; `refuses`: what it answers."""
+    acknowledges no put in time; `fenced`: its lease is not confirmed; `refuses`: its answer."""
 
     payload_size_bytes, demand_max, calls_max, dilation = 64, 64, 2, 1
     lost = ""
-    slow = False
+    slow = fenced = False
     refuses: OffstageError | None = None
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Daemon:
         return put
 
     def put_end(self, put: Put) -> Any:
-        put.rcs[:] = -errno.ETIMEDOUT if self.slow else 0
+        put.rcs[:] = -errno.ETIMEDOUT if self.slow else -errno.EKEYEXPIRED if self.fenced else 0
         return put.rcs
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:
@@ -225,6 +225,21 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_lost(when: str) -> None:
     assert sessions.members[1].lost and (not daemons[1].puts) == (when == "broken")
     assert len(daemons[0].puts) == 40 and set(daemons[0].puts.values()) == {1}
     assert [one.at for one in sessions.segments(session)] == [sessions.members[0]] * 10
+
+
+def test_a_put_goes_to_the_next_home_where_the_first_is_fenced() -> None:
+    """A member whose lease is not confirmed says so of each block: it is left alone and not lost,
+    and what was not put there is put elsewhere."""
+    sessions, daemons = pod("up", "up")
+    session = sessions.session_open(select_blocks=8)
+    sessions.append(session, chunks(*range(1, 41)))
+    fabric = PodFabric(sessions)
+    rows = np.repeat(np.arange(1, 41, dtype=np.uint8)[:, None], 64, axis=1)
+    daemons[1].fenced = True
+    put = fabric.put_begin(session, 0, np.arange(40, dtype=np.uint32), rows)
+    assert not fabric.put_end(put).any() and len(daemons[0].puts) == 40
+    away = sessions.members[1]
+    assert away.away and away.fenced > 0 and not away.lost
 
 
 def test_a_put_that_nobody_takes_ends() -> None:

@@ -5,6 +5,7 @@ from any thread, one at a time, and each ends within its timeout. A thread of it
 heartbeats over a second socket, so that a long kernel does not look like a dead host.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -221,7 +222,9 @@ class Control:
             self.call(p.Detach(), p.Ok, timeout_s=min(self.timeout_s, 1.0))
         except OffstageError:
             pass  # a daemon that is gone has forgotten us already
-        self._context.destroy(linger=0)
+        with self._lock:
+            self._lost = self._lost or "it was closed"
+            self._context.destroy(linger=0)
 
     def __enter__(self) -> "Control":
         return self
@@ -244,9 +247,12 @@ class Control:
             data = p.encode(request)
             try:
                 self._socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
+                reply = self._await(request.id, timeout_s or self.timeout_s)
             except zmq.Again:
                 raise self._silent() from None
-            reply = self._await(request.id, timeout_s or self.timeout_s)
+            except zmq.ZMQError as error:
+                self._lost = self._lost or f"the connection has ended ({error.strerror})"
+                raise RunFailed(self._lost, self.endpoint, "log in again") from None
         if isinstance(reply, p.Error):
             kind = KINDS.get(reply.code, RunFailed)
             raise kind(reply.what, reply.where or self.endpoint, reply.mend, errno=reply.errno)
@@ -270,7 +276,7 @@ class Control:
     def probed(self, number: int) -> bool:
         """Whether the answer to that probe, the last one, has come. Replies of calls that were
         given up are passed over."""
-        with self._lock:
+        with self._lock, contextlib.suppress(zmq.ZMQError):
             while self._socket.poll(0):
                 reply = p.decode_reply(self._socket.recv_multipart()[-1])
                 if reply.id == number:

@@ -92,12 +92,15 @@ class PodFabric:
         """A member that came, or came back: between two calls, also while some are in flight. The
         one that it was before, whose fabric and connection are to be closed."""
         before = self._sessions.admit(coming)
-        if before is not None:
-            self._counted = _added(self._counted, before.fabric.stats())
-            assert not self._flying.pop(before), "what was lost is not in flight"
         self._flying[coming] = {}
         for array in self._registered:
             self._each(partial(_register, array), coming)
+        if before is not None:
+            self._counted = _added(self._counted, before.fabric.stats())
+            if self._flying[before]:  # lost by what its control connection or the map said
+                before.fabric.close()
+                self._lose(before, before.lost)
+            del self._flying[before]
         return before
 
     def fetch_begin(
@@ -249,7 +252,8 @@ class PodFabric:
     def in_flight(self, segment: Segment) -> bool:
         """Whether a call is under way for it where it is open."""
         at = segment.at
-        return at is not None and any(one.segment is segment for one in self._flying[at].values())
+        flying = {} if at is None else self._flying.get(at, {})
+        return any(one.segment is segment for one in flying.values())
 
     def _start_at(
         self, at: Joined, allowed_ns: int, handle: InFlight,

@@ -240,8 +240,11 @@ class Upkeep:
         names = [homes[int(index)].member.name for index in order]
         place = next_place(names, [home.member.name, *copies])
         target = next((one for one in homes if one.member.name == place), None)
-        if target is not None and segment.at is not None and segment.at.member.state == "up":
-            self.moves.add(Move(segment.name, segment.chain, segment.at, target, "copied",
+        source = segment.at
+        if target is None or source is None or source.member.state != "up":
+            return
+        if source.usable(self._sessions.clock.now_ns()):
+            self.moves.add(Move(segment.name, segment.chain, source, target, "copied",
                                 self._copied))  # fmt: skip
 
     def _note(self, move: Move, what: str) -> None:

@@ -321,6 +321,9 @@ def test_a_silent_host_is_dead_and_told_so(tmp_path: Path) -> None:
             with pytest.raises(BadInput, match="log in again"):
                 silent.status()
         silent.close()
+        with pytest.raises(RunFailed, match="log in again"):  # and not a traceback of its socket
+            silent.status()
+        assert silent.lost
 
 
 def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:

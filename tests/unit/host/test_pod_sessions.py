@@ -1,5 +1,6 @@
 """Are segments named and placed so that what is shared is found, also without a member?"""
 
+import dataclasses
 import errno
 import time
 from collections import Counter
@@ -240,6 +241,29 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_fenced() -> None:
     assert not fabric.put_end(put).any() and len(daemons[0].puts) == 40
     away = sessions.members[1]
     assert away.away and away.fenced > 0 and not away.lost
+
+
+def test_a_member_may_come_back_while_calls_to_its_earlier_life_are_in_flight() -> None:
+    """Lost by what its control connection said: what was under way there is put elsewhere, also at
+    its new life, and nothing of the earlier one is read again."""
+    sessions, daemons = pod("up", "up")
+    for one in daemons:
+        one.calls_max = 16
+    session = sessions.session_open(select_blocks=8)
+    sessions.append(session, chunks(*range(1, 41)))
+    fabric = PodFabric(sessions)
+    rows = np.repeat(np.arange(1, 41, dtype=np.uint8)[:, None], 64, axis=1)
+    put = fabric.put_begin(session, 0, np.arange(40, dtype=np.uint32), rows)
+    before, anew = sessions.members[1], Daemon()
+    segment = next(one for one in sessions.segments(session) if one.at is before)
+    before.suspect(0, "it lives a new life", lost=True)
+    coming = Joined(before.member, anew, anew)  # type: ignore[arg-type]
+    assert fabric.admit(coming) is before and daemons[1].closed
+    assert not fabric.in_flight(dataclasses.replace(segment, at=before))
+    assert not fabric.put_end(put).any()
+    assert set(daemons[0].puts) | set(anew.puts) == set().union(*(
+        one.chain for one in sessions.segments(session)
+    ))  # fmt: skip
 
 
 def test_a_put_that_nobody_takes_ends() -> None:

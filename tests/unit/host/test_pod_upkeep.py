@@ -306,6 +306,19 @@ def test_one_that_stopped_is_asked_once_and_not_for_each_move() -> None:
     assert not any(one.sessions for one in world.daemons.values())
 
 
+def test_no_copy_is_made_out_of_a_connection_that_ended() -> None:
+    """Its home says so, and the last that the host knows is that it was read at who is lost."""
+    world = World(3, copies_max=2)
+    (name,) = world.write(1, 2, 3, 4)
+    segment = world.sessions.recent[name]
+    home = segment.at
+    assert home is not None
+    home.suspect(world.clock.at_ns, "it lives a new life", lost=True)
+    others = [one for one in world.sessions.members if one is not home]
+    world.upkeep._copy(segment, others[0], (), others)
+    assert not len(world.upkeep.moves)
+
+
 def test_a_hot_segment_is_read_at_copies_and_they_go_when_it_cools() -> None:
     """Six sessions of one segment: copies are made and read, right; then nobody demands it, and
     they are deleted at the members that had them, while the home keeps its own."""

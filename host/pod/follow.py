@@ -51,13 +51,14 @@ class Follower:
 
     def take(self) -> None:
         """Take over what was found since the last time. By the owner of sessions and fabric."""
+        came = list(_all_of(self._came))  # first: the map is then no older than their logins
         found = self._map
         if found is not None:
             now_ns = self._sessions.clock.now_ns()
             self._sessions.map = found
-            for one in self._sessions.members:
-                _follow(one, found.find(one.member.name), now_ns)
-        for coming in _all_of(self._came):
+            for one in (*self._sessions.members, *came):
+                _follow(one, found, now_ns)
+        for coming in came:
             before = self._fabric.admit(coming)
             if before is not None:
                 before.fabric.close()
@@ -103,8 +104,13 @@ def _all_of(waiting: "queue.SimpleQueue[Joined]") -> Iterator[Joined]:
             yield waiting.get_nowait()
 
 
-def _follow(one: Joined, member: Member | None, now_ns: int) -> None:
-    """What the map says of a member that this host is logged in to."""
+def _follow(one: Joined, found: PodMap, now_ns: int) -> None:
+    """What the map says of a member that this host is logged in to. One that may not have carried
+    out the tenant's deletion is left before who has is read or written: what it still serves is not
+    to be put there again."""
+    member = found.find(one.member.name)
+    if found.deleted.get(one.tenant, 0) > one.epoch and not one.lost:
+        one.suspect(now_ns, "the tenant's blocks are deleted under a newer map", lost=True)
     if member is None or member.state == "gone":
         if not one.lost:
             one.suspect(now_ns, "it is gone from the map", lost=True)

@@ -41,6 +41,10 @@ class Joined:
     clock: Clock = field(default_factory=Clock)
     lease_ns: int = 0
     """Of its lease in the pod; 0: it has none, and nothing is fenced."""
+    tenant: str = ""
+    """Whom it was logged in to for, by its name in the map."""
+    epoch: int = 0
+    """By which map: what is deleted under a newer one may still be served on this connection."""
     fenced: int = 0
     """How often it said that its lease is not confirmed, or answered too late to be believed."""
     lost: str = ""

@@ -178,7 +178,7 @@ def join(member: Member, link: Link, runtime_dir: Path | None, epoch: int) -> Jo
     control = own.control()
     try:
         return Joined(member, control, open_fabric(control, own.fabric, own.rdma),
-                      lease_ns=control.lease_ns)  # fmt: skip
+                      lease_ns=control.lease_ns, tenant=link.tenant, epoch=epoch)  # fmt: skip
     except BaseException:
         control.close()
         raise

@@ -172,7 +172,8 @@ class Host:
             control.close()
             raise
         control.timeout_s = self._deadline_s
-        return Joined(member, control, fabric, lease_ns=control.lease_ns)
+        return Joined(member, control, fabric, lease_ns=control.lease_ns,
+                      tenant=link.tenant, epoch=epoch)  # fmt: skip
 
     def run(self, phase: str, asks: Callable[[], tuple[int, Ask] | None], begin_s: float) -> None:
         """Ask until there is nothing left; each when it is due, or as soon as can be after."""

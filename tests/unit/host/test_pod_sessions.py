@@ -330,6 +330,33 @@ def test_one_that_stopped_costs_its_time_once(monkeypatch: pytest.MonkeyPatch) -
     assert stopped.usable(now_ns[0]) and stopped.suspected == 1
 
 
+def test_what_a_newer_map_deletes_is_not_read_on_an_old_connection() -> None:
+    """Every connection of the tenant that is of an earlier map is left, also where another member
+    is back by the newer one already; one of another tenant stays."""
+    sessions, _ = pod("up", "up", "up")
+    for one, tenant in zip(sessions.members, ("red", "red", "blue"), strict=True):
+        one.tenant, one.epoch = tenant, 1
+    fabric, kept = PodFabric(sessions), Kept(sessions)
+    back = Daemon()
+
+    def login(member: Member, epoch: int) -> Joined:
+        if member.name != "dpu0" or epoch < 2:
+            raise RunFailed("the pod's map has changed since")
+        return Joined(member, back, back, tenant="red", epoch=epoch)  # type: ignore[arg-type]
+
+    follower = Follower(kept, login, fabric, sessions, look_s=0)  # type: ignore[arg-type]
+    first, second, other = sessions.members
+    follower.look()
+    follower.take()
+    assert not any(one.lost for one in sessions.members)
+    kept.pod = replace(kept.pod, epoch=2, deleted={"red": 2})
+    first.lost = "the daemon no longer knows this host"
+    follower.look()
+    follower.take()
+    assert second.lost and not other.lost and first not in sessions.members
+    assert [one.epoch for one in sessions.homes(0) if one.tenant == "red"] == [2]
+
+
 class Kept:
     """A membership whose map a test changes."""
 

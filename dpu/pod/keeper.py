@@ -42,6 +42,7 @@ from offstage.dpu.pod.membership import Lease, Membership
 __all__ = ["BEATS_PER_LEASE", "Keeper", "boot_ns"]
 
 BEATS_PER_LEASE = 6
+LOOK_S = 0.3
 STATIC_NS = 3 * 10**9
 """In the place of a lease where the map has none: how soon a change of the map is seen."""
 Phase = Literal["away", "adopting", "serving", "over"]
@@ -74,7 +75,8 @@ class Keeper:
         self._serve_until, self._wake, self._log = serve_until, wake, log
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._kick = threading.Event()
+        self._kick, self._beaten = threading.Event(), threading.Event()
+        self._looks_again_s = 0.0
         self._thread = threading.Thread(target=self._run, name="ofs-pod", daemon=True)
         self._lease: Lease | None = None
         self._said = 0
@@ -110,6 +112,21 @@ class Keeper:
                 self.phase = "serving"
                 self._tell()
         self._kick.set()
+
+    def look(self, epoch: int) -> bool:
+        """Read the map now, since somebody knows of this epoch; whether this daemon does then. The
+        loop has others too: it waits for LOOK_S at most, and not again for ten times that."""
+        now_s = time.monotonic()
+        until_s = now_s
+        if now_s >= self._looks_again_s and self.newest.epoch < epoch:
+            until_s = now_s + LOOK_S
+            self._looks_again_s = now_s + 10 * LOOK_S
+        while self.newest.epoch < epoch:
+            self._beaten.clear()
+            self._kick.set()
+            if not self._beaten.wait(max(0.0, until_s - time.monotonic())):
+                break
+        return self.newest.epoch >= epoch
 
     def promise(self, life: Life) -> bool:
         """Another member asks not to be taken out for a whole lease from now on. Not where this
@@ -154,6 +171,7 @@ class Keeper:
                 self._note_silence(str(error))
             except Exception as error:  # whatever it is: who is not confirmed serves nobody
                 self._log.error("pod_failed", error=repr(error))
+            self._beaten.set()
 
     def beat(self) -> None:
         """Ask once: for the lease, for the map, for who else lives."""

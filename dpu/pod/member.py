@@ -163,11 +163,17 @@ class PodMember:
         self._peers.close()
 
     def _why(self, tenant: TenantState, incarnation: int, epoch: int) -> Refusal:
-        """Epochs in which nothing of the tenant was deleted make no difference to it."""
+        """Epochs in which nothing of the tenant was deleted make no difference to it. Who knows a
+        newer map than this member waits until that one is read and carried out here: it would be
+        served what that map deleted, and put it where that is done."""
         keeper = self.keeper
+        if keeper.phase != "serving":
+            return "fenced"
+        if not keeper.look(epoch):
+            return "stale"
         deleted = keeper.newest.deleted.get(tenant.name, 0)
-        if tenant in self._purging or keeper.phase != "serving":
-            return "fenced" if keeper.phase != "serving" else "stale"
+        if tenant in self._purging or deleted > keeper.standing.epoch:
+            return "stale"
         standing = replace(keeper.standing, epoch=min(deleted, keeper.standing.epoch))
         return refusal(standing, boot_ns(), incarnation, epoch, writes=True)
 

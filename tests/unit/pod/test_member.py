@@ -1,5 +1,6 @@
 """Does a member of a pod drop what it must drop, and let in whom it may?"""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from offstage.dpu.options import Pod
 from offstage.dpu.pod.map import deleted
 from offstage.dpu.pod.member import PodMember
 from offstage.dpu.pod.membership.static import StaticMembership
-from offstage.dpu.sessions import Host, Hosts, TenantState
+from offstage.dpu.sessions import Host, Hosts, Refused, TenantState
 
 TENANT = TenantState("lab", 0, b"secret", 8)
 TURNS = 50
@@ -118,3 +119,31 @@ def test_what_was_carried_out_is_not_done_again(world: World) -> None:
     before = world.device.purges
     world.start()
     assert world.device.purges == before > 0
+
+
+def test_who_knows_a_newer_map_is_let_in_when_it_is_carried_out(world: World) -> None:
+    """Else a host reads here what is deleted, and puts it where the deletion is done already."""
+    member = world.start()
+    newer = world.map.change(lambda pod: deleted(pod, "lab"))
+    for turned in (lambda: None, member.keeper.beat):
+        turned()
+        with pytest.raises(Refused) as refused:
+            member.admit(TENANT, 0, newer.epoch)
+        assert refused.value.code == "stale"
+    before = world.device.purges
+    world.turn(member)
+    assert world.device.purges > before
+    member.admit(TENANT, 0, newer.epoch)
+
+
+def test_who_knows_a_newer_map_makes_the_member_read_it(world: World) -> None:
+    """At once, not at the next of its own looks; an epoch of no map costs the loop one wait."""
+    member = world.start()
+    newer = world.map.change(lambda pod: pod)
+    thread = threading.Thread(target=member.keeper._run, daemon=True)
+    thread.start()
+    member.admit(TENANT, 0, newer.epoch)
+    with pytest.raises(Refused):
+        member.admit(TENANT, 0, newer.epoch + 1)
+    member.close()
+    thread.join()

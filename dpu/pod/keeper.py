@@ -36,7 +36,7 @@ from offstage.dpu.pod.fence import (
     serves_until,
     takes_out,
 )
-from offstage.dpu.pod.map import Living, Member, PodMap, added, reconciled
+from offstage.dpu.pod.map import Living, Member, PodMap, added, leased, reconciled
 from offstage.dpu.pod.membership import Lease, Membership
 
 __all__ = ["BEATS_PER_LEASE", "Keeper", "boot_ns"]
@@ -245,7 +245,14 @@ class Keeper:
             member = msgspec.structs.replace(member, incarnation=0)
             pod = self._membership.change(lambda pod: _registered(pod, member))
         else:
-            pod = self._membership.change(lambda pod: added(pod, member))
+            try:
+                pod = self._membership.change(
+                    lambda pod: added(leased(pod, name, lease.ttl_ns), member)
+                )
+            except BadInput:
+                with contextlib.suppress(OffstageError):
+                    lease.end()
+                raise
         with self._lock:
             self._lease, self._said, self._joined = lease, self.standing.epoch, pod.epoch
             self.standing = Standing(member.incarnation, self.standing.epoch, lease.ttl_ns, asked)

@@ -18,7 +18,7 @@ from offstage.dpu.pod.heat import CopyRule
 
 __all__ = [
     "WEIGHT_MAX", "Former", "Living", "Member", "PodMap", "State", "added", "checked", "deleted",
-    "from_tables", "moved", "noted", "reconciled",
+    "from_tables", "leased", "moved", "noted", "reconciled",
 ]  # fmt: skip
 
 WEIGHT_MAX = 1 << 20
@@ -56,6 +56,7 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: Annotated[int, within(0, 2**62, "the revision of this map")] = 0
     identity: Annotated[str, about("of the pod, where the map is in a file; made with it")] = ""
+    lease_ns: Annotated[int, within(0, 2**62, "of each member; 0: they have none")] = 0
     segment_tokens: Annotated[int, within(256, 65_536, "tokens of a segment")] = 4096
     member: tuple[Member, ...] = ()
     deleted: dict[str, int] = {}
@@ -116,6 +117,18 @@ def added(pod: PodMap, member: Member) -> PodMap:
         raise BadInput(f"{member.name} is a member already", "pod map", "give it another name")
     others = [one for one in pod.member if one.name != member.name]
     return checked(replace(pod, member=(*others, member)), "pod map")
+
+
+def leased(pod: PodMap, name: str, lease_ns: int) -> PodMap:
+    """The member has such a lease: of the others each counts what it promised by its own, so all
+    have one. BadInput where another member that is not gone has another."""
+    others = [one.name for one in pod.readable if one.incarnation and one.name != name]
+    if others and pod.lease_ns and pod.lease_ns != lease_ns:
+        raise BadInput(
+            f"a lease of {lease_ns / 1e9:g} s, and {', '.join(others)} have "
+            f"{pod.lease_ns / 1e9:g} s", "pod map", f"set pod.lease = {pod.lease_ns / 1e9:g}s",
+        )  # fmt: skip
+    return replace(pod, lease_ns=lease_ns)
 
 
 def moved(pod: PodMap, name: str, state: State) -> PodMap:

@@ -1,14 +1,15 @@
-"""Does a daemon keep its place in a map without leases as it should: calm, and out when removed?"""
+"""Does a daemon keep its place in the map as it should? Calm, out when removed, leases alike."""
 
 import time
 from pathlib import Path
 
 import pytest
 
+from offstage.bindings.errors import BadInput
 from offstage.dpu.log import Log
 from offstage.dpu.pod.keeper import Keeper
-from offstage.dpu.pod.map import Member, PodMap, moved
-from offstage.dpu.pod.membership.static import StaticMembership
+from offstage.dpu.pod.map import Living, Member, PodMap, added, leased, moved
+from offstage.dpu.pod.membership.static import StaticLease, StaticMembership
 
 NAME = "a"
 
@@ -65,3 +66,30 @@ def test_removed_from_a_map_without_leases_it_stays_out(membership: Counted) -> 
     found = membership.map().find(NAME)
     assert found is not None and found.state == "gone"
     assert joined(membership).phase == "serving", "a daemon that is started anew is back"
+
+
+class Leasing(StaticMembership):
+    """Grants leases, which nobody watches."""
+
+    def __init__(self, path: Path, lease_ns: int) -> None:
+        super().__init__(path)
+        self.lease = StaticLease()
+        self.lease.ttl_ns = lease_ns
+
+    def announce(self, member: Living) -> StaticLease:
+        return self.lease
+
+
+def test_all_members_have_one_lease(tmp_path: Path) -> None:
+    """What one promises another holds for a lease: of two it would be over for the one first."""
+    place, other = tmp_path / "pod.toml", Member(name="b", endpoint="ipc:///b", incarnation=1)
+    StaticMembership(place).change(lambda pod: added(leased(pod, "b", 5 * 10**9), other))
+    longer = Leasing(place, 50 * 10**9)
+    with pytest.raises(BadInput, match=r"a lease of 50 s, and b have 5 s.*pod\.lease = 5s"):
+        keeper_of(longer).start()
+    assert longer.map().find(NAME) is None
+    keeper_of(Leasing(place, 5 * 10**9)).beat()
+    assert longer.map().find(NAME) is not None
+    longer.change(lambda pod: moved(moved(pod, "b", "gone"), NAME, "gone"))
+    keeper_of(longer).beat()
+    assert longer.map().lease_ns == 50 * 10**9, "alone it may have another"

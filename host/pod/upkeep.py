@@ -106,10 +106,12 @@ class Upkeep:
             self._busy = False
 
     def close(self) -> None:
-        """Tell the homes the last, and let go of what is under way."""
+        """Tell the homes the last, and what they ask of it; let go of what is under way."""
         self._busy = True
         self.moves.close()
         self._tell_all(self._sessions.clock.now_ns())
+        if self._wanted:
+            self._tell_all(self._sessions.clock.now_ns())
         self._fabric.beside = lambda: None
 
     def total(self) -> Counts:
@@ -158,7 +160,8 @@ class Upkeep:
         pinned = {one.name: one for number, one in self._sessions.each()
                   if self._sessions.generating(number)}  # fmt: skip
         demanded = self._sessions.demanded
-        names = list({**demanded, **pinned, **self._sessions.copies})
+        names = list({**demanded, **pinned, **self._sessions.copies,
+                      **dict.fromkeys(self._wanted)})  # fmt: skip
         if names:
             for name, index in zip(names, ranked([o.member for o in homes], names, 1)[:, 0],
                                    strict=True):  # fmt: skip

@@ -96,14 +96,14 @@ def test_who_joins_is_filled_and_who_is_drained_gives_what_is_read(pod: Pod) -> 
     change(pod, partial(replace, member=before.member[:3], segment_tokens=512, copies=none))
     change(pod, lambda one: replace(one, former=()))
     joining = Does(lambda: change(pod, lambda one: added(one, last)))
-    joined = driven(pod, joining, sessions=2, steps=60)
+    joined = driven(pod, joining, sessions=2, steps=240)
     assert joined.segments_filled > 0 and joined.members["dpu3"].demands > 0
     assert joined.least_share == pytest.approx(0.25)
     assert 0 < joined.filled_share <= joined.least_share + 0.1
     assert sum(one.moved_blocks for one in joined.members.values()) * BLOCK_BYTES == (
         joined.bytes_filled)  # fmt: skip
     draining = Does(lambda: change(pod, lambda one: moved(one, "dpu2", "draining")))
-    drained = driven(pod, draining, sessions=2, steps=60)
+    drained = driven(pod, draining, sessions=2, steps=240)
     assert drained.segments_filled > 0 and drained.members["dpu2"].moved_blocks > 0
     after = driven(pod, sessions=2, steps=4)
     assert after.members["dpu2"].demands == 0 and after.bytes_filled == 0

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.lab import _value
+from offstage.testbeds.cli.lab_pod import toml_value
 from offstage.testbeds.lab.run.experiment import plan
 from offstage.testbeds.lab.run.plan import points_of
 from offstage.testbeds.lab.spec import schema as specs
@@ -243,7 +243,7 @@ def test_what_the_workload_refuses_is_said_before_a_run(tmp_path: Path) -> None:
     ],
 )
 def test_a_setting_is_what_toml_would_make_of_it_or_text(text: str, value: Any) -> None:
-    assert _value(text) == value
+    assert toml_value(text) == value
 
 
 def test_changes_reach_every_level(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_the_page_has_every_key_with_its_default_and_no_other() -> None:
             elif fields[name].required:
                 assert text == ""
             else:
-                described = _value(text.strip("`"))
+                described = toml_value(text.strip("`"))
                 default = fields[name].default
                 default = list(default) if isinstance(default, tuple) else default
                 assert described == default, (table, name)

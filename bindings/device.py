@@ -125,8 +125,9 @@ class FirmwareDevice:
         check_rc(rc, "reading a tenant's figures")
         return dict(_as_dict(status[0]))
 
-    def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
-        """`struct ofs_purged` of one call, by field name: asked again while `more` or `marking`."""
+    def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
+        """`struct ofs_purged` of one call, by field name: asked `again` while `more` or `marking`,
+        which is the same here; who keeps more than the device does (an archive) begins anew."""
         purged: Any = ffi.new("struct ofs_purged *")
         rc = lib.ofs_device_tenant_purge(self._device, tenant, keep_blocks, purged)
         check_rc(rc, "dropping a tenant's chunks")

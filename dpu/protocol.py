@@ -189,10 +189,12 @@ class Reset(Message, kw_only=True):
 
 
 class Purge(Message, kw_only=True):
-    """The tenant's archived chunks go, the coldest first, until so many blocks are left of it."""
+    """The tenant's archived chunks go, the coldest first, until so many blocks are left of it.
+    `again`: goes on with a purge whose last answer said `more` or `marking`."""
 
     tenant: Name
     keep_blocks: Time = 0
+    again: bool = False
 
 
 class Drain(Message, kw_only=True):

@@ -369,7 +369,7 @@ class Service:
 
     def _purge(self, host: Host, request: p.Purge) -> p.Reply:
         tenant = self.hosts.tenant(request.tenant, host)
-        purged = self.device.tenant_purge(tenant.index, request.keep_blocks)
+        purged = self.device.tenant_purge(tenant.index, request.keep_blocks, request.again)
         if purged["chunks"]:
             self._log.info("purged", tenant=tenant.name, by=host.name, **purged)
         return p.Purged(**purged)

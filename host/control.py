@@ -179,8 +179,10 @@ class Control:
         more than `keep_blocks` blocks of it. Sums; `marking`: segments that could come back yet."""
         total = dict.fromkeys(("chunks", "blocks", "bytes"), 0)
         until_s = time.monotonic() + timeout_s
+        request = p.Purge(tenant=tenant, keep_blocks=keep_blocks)
         while True:
-            done = self.call(p.Purge(tenant=tenant, keep_blocks=keep_blocks), p.Purged)
+            done = self.call(request, p.Purged)
+            request = p.Purge(tenant=tenant, keep_blocks=keep_blocks, again=True)
             for name in total:
                 total[name] += getattr(done, name)
             if (not done.more and not done.marking) or time.monotonic() > until_s:

@@ -179,17 +179,16 @@ class ArchivedDevice:
         for session in sessions:
             self._sessions.pop(session, None)
 
-    def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
+    def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         """As the device's. Without `keep_blocks` the bucket loses all of the tenant's too, else
-        what the store does not have any more: that is looked up first, and then it is noted."""
+        what the store does not have any more: that is looked up first, and then it is noted. That
+        begins with the purge, and anew where the store lost something meanwhile."""
         mine = self._tenants[tenant]
         if keep_blocks == 0:
             self.state.deleting_all(mine)
-        purged: dict[str, int] = self._device.tenant_purge(tenant, keep_blocks)
-        if keep_blocks and not purged["more"]:
-            with self.state.lock:
-                if mine not in self.state.sweeps:
-                    self.state.sweeps.append(mine)
+        purged: dict[str, int] = self._device.tenant_purge(tenant, keep_blocks, again)
+        if keep_blocks:
+            self.state.purged(mine, not again or purged["chunks"] > 0, purged["more"] > 0)
         self.workers.wake()
         if not self.workers.noted(mine):
             purged["marking"] += 1

@@ -35,7 +35,7 @@ class Tenant:
 
     `known`: the object that each store key is in; `layers`: how many it has of the chunk, where
     that was seen; `others`: further objects with the chunk, which go with it; `is_listed`: whether
-    these say all that the bucket has."""
+    these say all that the bucket has; `sweep_due`: whether a purge has yet to look them up."""
 
     index: int
     folder: str
@@ -44,6 +44,7 @@ class Tenant:
     layers: dict[bytes, int] = field(default_factory=dict)
     others: dict[bytes, set[str]] = field(default_factory=dict)
     is_listed: bool = False
+    sweep_due: bool = False
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
     def objects(self, key: bytes) -> set[str]:
@@ -193,13 +194,23 @@ class State:
             self._delete(tenant, gone)
 
     def deleting_all(self, tenant: Tenant) -> None:
-        """Every chunk of the tenant is."""
+        """Every chunk of the tenant is; said again, it is noted once."""
         with self.lock:
             queued = {key for one in (*self.uploads, *self.active) if one.tenant is tenant
                       for key in one.keys}  # fmt: skip
-            if not tenant.is_listed:
-                self.unnoted.append((tenant, tenant.folder))
+            stand_in = tenant, tenant.folder
+            if not (tenant.is_listed or tenant.folder in self.leaving or stand_in in self.unnoted):
+                self.unnoted.append(stand_in)
             self._delete(tenant, {*tenant.known, *queued})
+
+    def purged(self, tenant: Tenant, lost_some: bool, more: bool) -> None:
+        """The store loses some of the tenant's and keeps the rest; once there is no `more` of it,
+        a worker looks what is left."""
+        with self.lock:
+            tenant.sweep_due |= lost_some
+            if tenant.sweep_due and not more:
+                self.sweeps.append(tenant)
+                tenant.sweep_due = False
 
     def _delete(self, tenant: Tenant, gone: set[bytes]) -> None:
         self.condemn(tenant, {name for key in gone for name in tenant.objects(key)})

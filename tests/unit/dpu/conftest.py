@@ -71,7 +71,7 @@ class FakeDevice:
             "chunks_max": chunks, "stored_bytes_max": stored, "dirty_blocks_max": dirty,
         } | self.has.get(tenant, {})  # fmt: skip
 
-    def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
+    def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         return {"chunks": 1, "blocks": 2, "bytes": 8192 * tenant + keep_blocks, "more": 0,
                 "marking": 0}  # fmt: skip
 

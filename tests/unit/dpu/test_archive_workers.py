@@ -15,7 +15,7 @@ import pytest
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.archive import workers as workers_module
-from offstage.dpu.archive.device import Wanted
+from offstage.dpu.archive.device import ArchivedDevice, Wanted
 from offstage.dpu.archive.format import Shape, name_of, object_key, unpack
 from offstage.dpu.archive.journal import SIZE_BYTES_MAX, Journal
 from offstage.dpu.archive.returns import Returns
@@ -101,6 +101,7 @@ class Bed:
 
     def settled(self) -> None:
         """The bucket is listed and nothing waits."""
+
         def quiet() -> bool:
             with self.state.lock:
                 return not (self.workers.away or self.state.active or self.state.uploads
@@ -231,8 +232,66 @@ def test_a_purge_is_noted_while_the_server_is_away(bed: Bed) -> None:
     assert set(bed.tenant.known) == set(KEYS[2:])
 
 
+def _purging(bed: Bed, chunks: list[int], more: list[int]) -> ArchivedDevice:
+    """A device over the bed's state and workers whose store loses so many chunks with each call."""
+
+    def purge(tenant: int, keep_blocks: int, again: bool) -> dict[str, int]:
+        return {"chunks": chunks.pop(0) if chunks else 0, "more": more.pop(0) if more else 0,
+                "marking": 0}  # fmt: skip
+
+    device = ArchivedDevice.__new__(ArchivedDevice)
+    device._device = SimpleNamespace(tenant_purge=purge)
+    device._tenants, device.state, device.workers = [bed.tenant], bed.state, bed.workers
+    return device
+
+
+@pytest.mark.parametrize(
+    ("chunks", "more", "looks"),
+    [([], [], 1), ([1], [], 1), ([5, 1], [1], 1), ([5, 0], [1], 1), ([1, 0, 1], [], 2)],
+)
+def test_a_purge_that_is_asked_again_ends(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, chunks: list[int], more: list[int], looks: int
+) -> None:
+    """The store is slow to look at, and the operator asks until nothing is left to do: is it looked
+    at once all that it loses is gone, anew where it lost some meanwhile, and does that end?"""
+    bed.bucket.names_ = {"t/" + name_of([KEYS[0]]): b"", "t/" + name_of([KEYS[1]]): b""}
+    bed.start()
+    bed.settled()
+    bed.store.there[KEYS[0]] = 0
+    seen: list[list[int]] = []
+    real = bed.store.look
+
+    def look(tenant: int, keys: Sequence[bytes]) -> tuple[list[int], int]:
+        seen.append(list(chunks))
+        time.sleep(0.05)
+        return real(tenant, keys)
+
+    monkeypatch.setattr(bed.store, "look", look)
+    device = _purging(bed, chunks, more)
+    answer = device.tenant_purge(0, 7)
+    until_s = time.monotonic() + WAIT_S
+    while answer["more"] or answer["marking"]:
+        assert time.monotonic() < until_s
+        time.sleep(0.0 if answer["more"] else 0.01)
+        answer = device.tenant_purge(0, 7, again=True)
+    assert len(seen) == looks
+    assert set(bed.tenant.known) == {KEYS[1]}
+
+
+def test_a_purge_of_all_ends_before_the_listing(bed: Bed) -> None:
+    """Nothing is known of the bucket yet, and the operator asks until the purge has ended: once?"""
+    bed.bucket.away = True
+    bed.start()
+    device = _purging(bed, [], [])
+    assert device.tenant_purge(0, 0)["marking"]
+    for _ in range(3):
+        bed.until(lambda: bed.workers.noted(bed.tenant))
+        assert not device.tenant_purge(0, 0, again=True)["marking"]
+
+
 def test_an_upload_becomes_whole_and_never_less(bed: Bed) -> None:
     """The store cannot be read at first, then has one layer, all, two: what has the bucket?"""
+
     def layers() -> int:
         _, blocks = unpack(SHAPE, KEY, name_of(KEYS), bed.bucket.names_[ALL])
         return len(blocks) // len(KEYS)
@@ -250,6 +309,7 @@ def test_an_upload_becomes_whole_and_never_less(bed: Bed) -> None:
 
 def test_two_answers_that_end_at_once_and_deleted_something() -> None:
     """Each is sent once, though the answer to a delete makes another turn of its own."""
+
     def look(*_: object) -> None:
         raise OffstageError("no reactor")
 

@@ -28,7 +28,7 @@ class Device:
 
     def detach(self, port: int) -> None: ...
 
-    def tenant_purge(self, tenant: int, keep_blocks: int) -> dict[str, int]:
+    def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         self.purges += 1
         return self.purged
 

@@ -126,10 +126,10 @@ class FirmwareDevice:
         return dict(_as_dict(status[0]))
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
-        """`struct ofs_purged` of one call, by field name: asked `again` while `more` or `marking`,
-        which is the same here; who keeps more than the device does (an archive) begins anew."""
+        """`struct ofs_purged` of one call, by field name: asked `again` while `more`, `marking` or
+        `writing`; a call that is not is a purge of its own."""
         purged: Any = ffi.new("struct ofs_purged *")
-        rc = lib.ofs_device_tenant_purge(self._device, tenant, keep_blocks, purged)
+        rc = lib.ofs_device_tenant_purge(self._device, tenant, keep_blocks, again, purged)
         check_rc(rc, "dropping a tenant's chunks")
         return dict(_as_dict(purged[0]))
 

@@ -372,7 +372,10 @@ class Service:
         purged = self.device.tenant_purge(tenant.index, request.keep_blocks, request.again)
         if purged["chunks"]:
             self._log.info("purged", tenant=tenant.name, by=host.name, **purged)
-        return p.Purged(**purged)
+        return p.Purged(
+            chunks=purged["chunks"], blocks=purged["blocks"], bytes=purged["bytes"],
+            more=purged["more"], marking=purged["marking"] + purged["writing"],
+        )  # fmt: skip
 
     def _reset(self, host: Host, request: p.Reset) -> p.Reply:
         self.operator(host.ticket)

@@ -189,9 +189,12 @@ class PodMember:
                 self._leave(host, reason)
 
     def _purged(self, tenant: TenantState) -> bool:
-        """Whether nothing of the tenant is left, nor could come back with a start."""
+        """Whether nothing of the tenant is left, nor could come back: with a start, or with the end
+        of a write that was under way when its hosts were let go."""
         purged = self._device.tenant_purge(tenant.index, 0)
-        return not purged["chunks"] and not purged["more"] and not purged["marking"]
+        if purged["named"]:
+            self._drop(tenant, "the tenant's blocks are being deleted")
+        return not any(purged[name] for name in ("chunks", "more", "marking", "writing", "named"))
 
     def _read(self) -> int:
         try:

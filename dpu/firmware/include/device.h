@@ -179,6 +179,8 @@ struct ofs_purged {
 	uint64_t bytes;   /* of the store that they took, trailers included */
 	uint32_t more;    /* 1: there is more to go: call again */
 	uint32_t marking; /* writes still to end, until nothing of what is gone can come back */
+	uint32_t writing; /* nothing is kept: reads and writes under way of what is gone */
+	uint32_t named;   /* chunks that open sessions name: they stay */
 };
 
 enum ofs_move_state {
@@ -232,11 +234,13 @@ int ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
 	struct ofs_tenant_status *status);
 /*
  * A tenant's archived chunks go, the coldest first, until the store has no more than `keep_blocks`
- * blocks of it. A batch at a time: call again while there is `more`, and, to know that what is gone
- * never comes back, while `marking`.
+ * blocks of it; with 0 also what no session names and is on its way to the store or from it. A
+ * batch at a time: call `again` while there is `more`, and, to know that what is gone never comes
+ * back, while `marking` or `writing`. What comes to be on its way after the first call is of a
+ * later time, and nobody waits for it; each call that is not `again` is a first.
  */
 int ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
-	struct ofs_purged *purged);
+	uint32_t again, struct ofs_purged *purged);
 /* Archived chunks that no session named for `policy.keep_minutes` go: of a part of the table, which
  * goes on with the next call. `dropped`: how many. */
 int ofs_device_drop_idle(struct ofs_device *device, uint32_t *dropped);

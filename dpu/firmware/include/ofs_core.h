@@ -388,6 +388,8 @@ struct ofs_chunk_state {
 	struct ofs_key store_key;
 	uint32_t tenant;
 	uint32_t stored_layers;
+	uint32_t references; /* of open sessions; of a home: through any chunk that reads from it */
+	uint32_t slots;      /* that hold blocks of it, or are to */
 	int archived;
 };
 

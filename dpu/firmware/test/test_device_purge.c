@@ -99,11 +99,11 @@ test_told(void)
 	assert(two_kept(&two.hosts[0], 0) == 16); /* named again: warm */
 	assert(world_session(&two.hosts[0], &session, 4) == 0);
 	assert(world_append(&session, 2000, 16) == 0); /* in use: it stays, whatever is asked */
-	assert(ofs_device_tenant_purge(two.world.device, 2, 0, &purged) == -EINVAL);
-	assert(ofs_device_tenant_purge(two.world.device, 0, 1000, &purged) == 0);
+	assert(ofs_device_tenant_purge(two.world.device, 2, 0, 0, &purged) == -EINVAL);
+	assert(ofs_device_tenant_purge(two.world.device, 0, 1000, 0, &purged) == 0);
 	assert(purged.chunks == 0 && purged.blocks == 0 && purged.bytes == 0 && !purged.more);
 	do {
-		assert(ofs_device_tenant_purge(two.world.device, 0, 40, &purged) == 0);
+		assert(ofs_device_tenant_purge(two.world.device, 0, 40, 0, &purged) == 0);
 		assert(purged.bytes == purged.blocks * two.world.device->record_size_bytes);
 		total.chunks += purged.chunks;
 		total.blocks += purged.blocks;
@@ -112,7 +112,7 @@ test_told(void)
 	assert(two_kept(&two.hosts[0], 0) == 16 && two_kept(&two.hosts[0], 11000) == 8);
 	assert(two_kept(&two.hosts[0], 1000) == 0 && two_kept(&two.hosts[0], 10000) == 0);
 	do
-		assert(ofs_device_tenant_purge(two.world.device, 0, 0, &purged) == 0);
+		assert(ofs_device_tenant_purge(two.world.device, 0, 0, 0, &purged) == 0);
 	while (purged.more);
 	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
 	assert(status.stored_blocks == 16 && status.archived_chunks == 0 && status.purged == 0);

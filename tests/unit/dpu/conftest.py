@@ -40,6 +40,7 @@ class FakeDevice:
         self.dirty = 0
         self.resets = 0
         self.wiping = 0  # writes of deletes that have not ended
+        self.purge_left = {"writing": 0, "named": 0}  # by a purge
         self.port_max = 2
         self.moved: list[Config] = []
         self.resolving = threading.Event()  # a connect has begun
@@ -73,7 +74,7 @@ class FakeDevice:
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         return {"chunks": 1, "blocks": 2, "bytes": 8192 * tenant + keep_blocks, "more": 0,
-                "marking": 0}  # fmt: skip
+                "marking": 0, **self.purge_left}  # fmt: skip
 
     def drop_idle(self) -> int:
         return 0

@@ -185,6 +185,15 @@ def test_a_session_belongs_to_its_host(world: World) -> None:
     assert world.code(owner, p.SessionClose(session=session)) == "unknown"
 
 
+def test_a_purge_is_not_over_while_what_is_gone_is_under_way(world: World) -> None:
+    """Whoever asks goes on while there is `marking`: for that too, and not for what is in use."""
+    operator = world.ticket(p.OPERATOR)
+    for left, marking in (({"writing": 0, "named": 7}, 0), ({"writing": 3, "named": 0}, 3)):
+        world.device.purge_left = left
+        answer = world.service.answer(operator, p.Purge(tenant="blue"))
+        assert isinstance(answer, p.Purged) and answer.marking == marking
+
+
 def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
     """May a tenant change the policy, reset the arena or read another's ledger?"""
     red, operator = world.ticket("red"), world.ticket(p.OPERATOR)

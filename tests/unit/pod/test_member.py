@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
 from offstage.dpu.log import Log
 from offstage.dpu.options import Pod
@@ -17,12 +18,16 @@ TENANT = TenantState("lab", 0, b"secret", 8)
 TURNS = 50
 
 
+PURGED = dict.fromkeys(("chunks", "blocks", "bytes", "more", "marking", "writing", "named"), 0)
+
+
 class Device:
-    """Counts the purges; the tenant has nothing left after the first."""
+    """Counts the purges; the tenant has nothing left after the first, or after those `left`."""
 
     def __init__(self) -> None:
         self.purges = 0
-        self.purged = {"chunks": 0, "blocks": 0, "bytes": 0, "more": 0, "marking": 0}
+        self.left: list[str] = []
+        """Of each purge that is to come, what it says is left."""
 
     def serve_until(self, until_ns: int) -> None: ...
 
@@ -30,7 +35,7 @@ class Device:
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         self.purges += 1
-        return self.purged
+        return PURGED | ({self.left.pop(0): 1} if self.left else {})
 
 
 class World:
@@ -45,7 +50,7 @@ class World:
     def start(self) -> PodMember:
         """As a daemon does, until it serves."""
         config = Config(pod=Pod(map=str(self.place), name="a"))
-        hosts = Hosts(self.device, [TENANT], b"", 4, Log("error"))
+        hosts = self.hosts = Hosts(self.device, [TENANT], b"", 4, Log("error"))
         member = PodMember(
             config, "ipc:///a", self.folder, self.device,  # type: ignore[arg-type]
             hosts, lambda host, why: self.left.append(host), lambda: None, Log("error"),
@@ -119,6 +124,24 @@ def test_what_was_carried_out_is_not_done_again(world: World) -> None:
     before = world.device.purges
     world.start()
     assert world.device.purges == before > 0
+
+
+@pytest.mark.parametrize("what", ["chunks", "more", "marking", "writing", "named"])
+def test_a_deletion_is_carried_out_when_nothing_is_left(world: World, what: str) -> None:
+    """Also nothing that a write under way would bring back, or that somebody has in use still."""
+    member = world.start()
+    nonce = world.hosts.challenge("host", "lab")
+    host = world.hosts.login(nonce, p.prove(TENANT.secret, nonce, "lab", "host"))
+    world.device.left = [what] * 3
+    newer = world.map.change(lambda pod: deleted(pod, "lab"))
+    member.keeper.beat()
+    for purges in range(1, 4):
+        member.turn()
+        assert member.deleting and world.device.purges == purges
+        assert member.keeper.standing.epoch < newer.epoch
+    world.turn(member)
+    assert world.device.purges == 4 and member.keeper.standing.epoch == newer.epoch
+    assert world.left == [host] * (1 + (3 if what == "named" else 0))
 
 
 def test_who_knows_a_newer_map_is_let_in_when_it_is_carried_out(world: World) -> None:

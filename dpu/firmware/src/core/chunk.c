@@ -201,6 +201,8 @@ ofs_core_chunk_state(const struct ofs_core *core, uint32_t chunk, struct ofs_chu
 	*state = (struct ofs_chunk_state){.store_key = core->chunks[c->home].key,
 		.tenant = c->tenant,
 		.stored_layers = c->home == chunk ? c->stored : 0,
+		.references = c->home == chunk ? c->store_references : c->references,
+		.slots = c->slots,
 		.archived =
 			c->home == chunk && c->stored > 0 && c->references == 0 && c->home_references == 0};
 	return 0;

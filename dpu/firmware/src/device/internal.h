@@ -11,6 +11,7 @@
 #include "device.h"
 #include "device/archive.h"
 #include "device/move.h"
+#include "device/purge.h"
 #include "pace.h"
 #include "port.h"
 #include "qos.h"
@@ -94,13 +95,6 @@ struct ofs_touch {
 	uint32_t count;
 };
 
-/* What a tenant holds of the core's table and of the store. */
-struct ofs_chunks_held {
-	uint32_t chunks;
-	uint32_t archived;
-	uint64_t blocks;
-};
-
 /* What waits for its turn at the drive. */
 struct ofs_issue {
 	struct ofs_qos *qos;
@@ -166,6 +160,7 @@ struct ofs_read {
 	uint32_t newer;
 	uint64_t stage_ns;  /* when the stage it is in began; 0: not timed */
 	uint64_t issued_ns; /* when the storage had it; 0: not yet */
+	bool purged;        /* its block is deleted; the copy in its slot is to go too */
 };
 
 enum ofs_write_state {
@@ -187,6 +182,7 @@ struct ofs_write {
 	uint32_t bounce; /* PUT: which private copy; OFS_NONE: still in the host's window */
 	bool answered;
 	bool cancelled; /* nobody wants it any more: not to be sent */
+	bool purged;    /* it was sent by then, and what it wrote is deleted */
 	struct ofs_key store_key;
 	uint64_t deadline_ns;
 	uint64_t retry_ns;
@@ -425,7 +421,7 @@ void ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns);
 /* The host is gone: nobody waits for its puts, and its window may no longer be read. */
 void ofs_device_abandon_puts(struct ofs_device *device, uint32_t port);
-/* Drop writes that have not begun of the session's blocks that no other session refers to. */
+/* Drop writes that have not begun of blocks that no session refers to; NULL: of all sessions'. */
 void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_device_session *session);
 
@@ -433,21 +429,6 @@ void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 int ofs_device_open_admit(struct ofs_device *device);
 bool ofs_device_admit(struct ofs_device *device, uint32_t session, const struct ofs_key *store_key,
 	uint32_t layer);
-
-/* purge.c: archived chunks go where there is no room. */
-/* Room for `tenant`, in the store or the table of chunks. False: there is none to be had. */
-bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store);
-/* Of the tenant's coldest so many chunks, or until so many blocks have gone; how many it was. */
-uint32_t ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks,
-	uint64_t blocks);
-/* `held` [tenant_count] */
-void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held);
-/* All that the store has of an archived chunk goes, and what is staged of it. */
-void ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
-	const struct ofs_chunk_state *state);
-/* A session has them, from now on (`named`) or until now. */
-void ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
-	uint32_t count, bool named);
 
 /* quota.c: what a tenant has at most, whatever room there is. */
 /* 0: the session may append these; -EDQUOT. Archived chunks of the tenant may have gone for it. */

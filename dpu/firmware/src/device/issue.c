@@ -190,6 +190,7 @@ ofs_device_queue_read(struct ofs_device *device, const struct ofs_action *action
 	read->deadline_ns = now_ns + device->config.io_timeout_ns;
 	read->stage_ns = ofs_device_stage_begin(device, OFS_STAGE_READ_QUEUE, now_ns);
 	read->issued_ns = 0;
+	read->purged = false;
 	read->newer = OFS_NONE;
 	read->older = device->read_newest;
 	if (read->older == OFS_NONE)

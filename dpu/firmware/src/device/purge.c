@@ -7,8 +7,7 @@
  * archived chunks, loses its coldest: those that the fewest sessions named, and of these the ones
  * that nobody has named for longest. Where the coldest have been named often, all of the tenant's
  * count as named once less, so that what was popular long ago goes in its turn. Who asks loses of
- * its own only where nobody is over its share. An operator, or the tenant, may also say how many
- * of its blocks are to be left; that goes a batch at a time, and others are served in between.
+ * its own only where nobody is over its share.
  *
  * What a chunk was named is known since the start, and is no decision of the core: what the core is
  * told is that blocks are gone, an event as any other. Belongs to the reactor's thread.
@@ -18,8 +17,7 @@
 
 #include <string.h>
 
-#define PURGE_BATCH 64 /* for others: they wait meanwhile */
-#define COLD_MAX 1024  /* of one walk over the table */
+#define COLD_MAX 1024 /* of one walk over the table */
 #define NAMED_MAX 3
 
 /* The warmest has the lowest key; of equally warm chunks the lower number is the colder. */
@@ -139,10 +137,8 @@ ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
 	}
 }
 
-/* Of the tenant's coldest so many chunks, a batch at most, until it has no more than so many blocks
- * in the store; how many chunks it was. */
-static uint32_t
-purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, uint64_t blocks,
+uint32_t
+ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, uint64_t blocks,
 	uint64_t keep_blocks)
 {
 	struct ofs_cold_list cold;
@@ -189,7 +185,7 @@ ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
 	if (!is_over(device, victim, of_store ? held[victim].blocks : held[victim].chunks, total))
 		victim = tenant;
 	count = held[victim].archived > 0
-		? purge_coldest(device, victim, PURGE_BATCH, held[victim].blocks, 0)
+		? ofs_purge_coldest(device, victim, OFS_PURGE_BATCH, held[victim].blocks, 0)
 		: 0;
 	device->tenants[victim].purged += count;
 	return count > 0;
@@ -198,61 +194,10 @@ ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
 uint32_t
 ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks, uint64_t blocks)
 {
-	uint32_t count = purge_coldest(device, tenant, chunks, blocks, 0);
+	uint32_t count = ofs_purge_coldest(device, tenant, chunks, blocks, 0);
 
 	device->tenants[tenant].purged += count;
 	return count;
-}
-
-struct purge_call {
-	uint32_t tenant;
-	uint64_t keep_blocks;
-	struct ofs_purged *purged;
-};
-
-static void
-held_of(const struct ofs_device *device, uint32_t tenant, struct ofs_chunks_held *held)
-{
-	struct ofs_chunk_state state;
-
-	*held = (struct ofs_chunks_held){0};
-	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++) {
-		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || state.tenant != tenant)
-			continue;
-		held->archived += state.archived;
-		held->blocks += state.stored_layers;
-	}
-}
-
-static int
-run_purge(struct ofs_device *device, void *argument)
-{
-	const struct purge_call *call = argument;
-	struct ofs_chunks_held before, after;
-
-	if (call->tenant >= device->tenant_count)
-		return -EINVAL;
-	device->tenants[call->tenant].deletes++;
-	held_of(device, call->tenant, &before);
-	*call->purged = (struct ofs_purged){.chunks = purge_coldest(device, call->tenant, PURGE_BATCH,
-											before.blocks, call->keep_blocks)};
-	held_of(device, call->tenant, &after);
-	call->purged->blocks = before.blocks - after.blocks;
-	call->purged->bytes = call->purged->blocks * device->record_size_bytes;
-	call->purged->more =
-		call->purged->blocks > 0 && after.archived > 0 && after.blocks > call->keep_blocks;
-	call->purged->marking = ofs_store_marking(device->store, call->tenant)
-		+ (uint32_t)ofs_store_wiping(device->store, call->tenant);
-	return 0;
-}
-
-int
-ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
-	struct ofs_purged *purged)
-{
-	struct purge_call call = {tenant, keep_blocks, purged};
-
-	return ofs_device_call(device, run_purge, &call);
 }
 
 struct wiped_call {

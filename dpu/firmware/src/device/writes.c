@@ -279,7 +279,7 @@ ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 		if ((write->state != OFS_WRITE_PENDING && write->state != OFS_WRITE_PARKED)
 			|| write->tenant != tenant
 			|| ofs_core_store_references(device->core, tenant, &write->store_key) > 0
-			|| !session_names(session, &write->store_key)) {
+			|| (session != NULL && !session_names(session, &write->store_key))) {
 			continue;
 		}
 		write->cancelled = true;

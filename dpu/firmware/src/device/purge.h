@@ -1,0 +1,38 @@
+/* device/purge.h: archived chunks go where there is no room, or where somebody says so. */
+#ifndef OFS_DEVICE_PURGE_H
+#define OFS_DEVICE_PURGE_H
+
+#include "device.h"
+
+#include <stdbool.h>
+
+#define OFS_PURGE_BATCH 64 /* for others: they wait meanwhile */
+
+/* What a tenant holds of the core's table and of the store. */
+struct ofs_chunks_held {
+	uint32_t chunks;
+	uint32_t archived;
+	uint32_t named; /* by open sessions; counted where one tenant is asked for */
+	uint64_t blocks;
+};
+
+/* purge.c */
+/* Room for `tenant`, in the store or the table of chunks. False: there is none to be had. */
+bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store);
+/* Of the tenant's coldest so many chunks, or until so many blocks have gone; how many it was. */
+uint32_t ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks,
+	uint64_t blocks);
+/* Of the tenant's coldest so many chunks, a batch at most, until it has no more than `keep_blocks`
+ * of its `blocks` in the store; how many chunks it was. */
+uint32_t ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks,
+	uint64_t blocks, uint64_t keep_blocks);
+/* `held` [tenant_count] */
+void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held);
+/* All that the store has of an archived chunk goes, and what is staged of it. */
+void ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
+	const struct ofs_chunk_state *state);
+/* A session has them, from now on (`named`) or until now. */
+void ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
+	uint32_t count, bool named);
+
+#endif

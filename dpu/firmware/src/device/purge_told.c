@@ -1,0 +1,162 @@
+/*
+ * purge_told.c: somebody says how many blocks of a tenant are to be left.
+ *
+ * Model: it goes a batch at a time, the coldest first, and others are served in between. Where
+ * nothing is to be left, what is on its way goes too: a write that is at the drive cannot be called
+ * back, nor a read into a slot. What such a write writes is deleted in the store at once, which
+ * keeps it from being found when it has ended; the slots that it comes from, or that a read goes
+ * to, are let go when it has. Until then they are counted: before that the purge is not over. What
+ * a session names is none of this. Belongs to the reactor's thread.
+ */
+#include "internal.h"
+
+#define DROPS_MAX 4096 /* slots in one turn: others wait meanwhile */
+
+static bool
+is_named(const struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key)
+{
+	return ofs_core_store_references(device->core, tenant, store_key) > 0;
+}
+
+static void
+delete_block(struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key,
+	uint32_t layer)
+{
+	ofs_device_move_forget(device, store_key, layer);
+	if (ofs_store_delete(device->store, store_key, layer) == 0)
+		ofs_device_after_event(device,
+			ofs_core_block_forget(device->core, ofs_device_now_ns(device), tenant, store_key,
+				layer));
+}
+
+/* What has not been sent is dropped, what has is deleted, and both kinds of I/O are known again. */
+static void
+purge_under_way(struct ofs_device *device, uint32_t tenant)
+{
+	ofs_device_cancel_writes(device, tenant, NULL);
+	for (uint32_t i = 0; i < device->write_count && device->writes_live > 0; i++) {
+		struct ofs_write *write = &device->writes[i];
+
+		if (write->state != OFS_WRITE_SENT || write->tenant != tenant
+			|| is_named(device, tenant, &write->store_key)) {
+			continue;
+		}
+		write->cancelled = write->purged = true; /* a flush that fails is not tried again */
+		delete_block(device, tenant, &write->store_key, write->layer);
+	}
+	for (uint32_t i = 0; i < device->config.archive_places && device->archive.flying > 0; i++) {
+		const struct ofs_archive_entry *entry = &device->archive.entries[i];
+
+		if (entry->state == OFS_PLACE_FLIES && entry->write && entry->tenant == tenant
+			&& !is_named(device, tenant, &entry->block.store_key)) {
+			delete_block(device, tenant, &entry->block.store_key, entry->block.layer);
+		}
+	}
+	for (uint32_t i = device->read_oldest; i != OFS_NONE; i = device->reads[i].newer) {
+		struct ofs_read *read = &device->reads[i];
+
+		if (read->action.tenant == tenant && !is_named(device, tenant, &read->action.store_key))
+			read->purged = true;
+	}
+}
+
+/* What is staged and not held goes. True: there is more of it. */
+static bool
+drop_staged(struct ofs_device *device, uint32_t tenant)
+{
+	struct ofs_chunk_state state;
+	uint32_t drops = 0;
+
+	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++) {
+		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || state.tenant != tenant
+			|| state.references > 0 || state.slots == 0) {
+			continue;
+		}
+		if (drops >= DROPS_MAX)
+			return true;
+		for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++) {
+			int rc = ofs_core_block_drop(device->core, ofs_device_now_ns(device), chunk, layer);
+
+			drops += rc == 0;
+			ofs_device_after_event(device, rc);
+		}
+	}
+	return false;
+}
+
+/* I/Os that were under way when the purge began and have not ended. */
+static uint32_t
+count_writing(const struct ofs_device *device, uint32_t tenant)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < device->write_count && device->writes_live > 0; i++) {
+		const struct ofs_write *write = &device->writes[i];
+
+		count += write->state != OFS_WRITE_FREE && write->tenant == tenant && write->purged;
+	}
+	for (uint32_t i = device->read_oldest; i != OFS_NONE; i = device->reads[i].newer)
+		count += device->reads[i].action.tenant == tenant && device->reads[i].purged;
+	return count;
+}
+
+struct purge_call {
+	uint32_t tenant;
+	uint32_t again;
+	uint64_t keep_blocks;
+	struct ofs_purged *purged;
+};
+
+static void
+held_of(const struct ofs_device *device, uint32_t tenant, struct ofs_chunks_held *held)
+{
+	struct ofs_chunk_state state;
+
+	*held = (struct ofs_chunks_held){0};
+	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++) {
+		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || state.tenant != tenant)
+			continue;
+		held->archived += state.archived;
+		held->named += state.references > 0 && ofs_core_chunk_home(device->core, chunk) == chunk;
+		held->blocks += state.stored_layers;
+	}
+}
+
+static int
+run_purge(struct ofs_device *device, void *argument)
+{
+	const struct purge_call *call = argument;
+	bool all = call->keep_blocks == 0;
+	struct ofs_chunks_held before, after;
+
+	if (call->tenant >= device->tenant_count)
+		return -EINVAL;
+	device->tenants[call->tenant].deletes++;
+	held_of(device, call->tenant, &before);
+	if (all && !call->again)
+		purge_under_way(device, call->tenant);
+	*call->purged = (struct ofs_purged){.chunks = ofs_purge_coldest(device, call->tenant,
+											OFS_PURGE_BATCH, before.blocks, call->keep_blocks)};
+	held_of(device, call->tenant, &after);
+	call->purged->blocks = before.blocks - after.blocks;
+	call->purged->bytes = call->purged->blocks * device->record_size_bytes;
+	call->purged->more =
+		call->purged->blocks > 0 && after.archived > 0 && after.blocks > call->keep_blocks;
+	call->purged->named = after.named;
+	if (all) {
+		call->purged->more |= (uint32_t)drop_staged(device, call->tenant);
+		call->purged->writing = count_writing(device, call->tenant);
+	}
+	call->purged->marking = ofs_store_marking(device->store, call->tenant)
+		+ (uint32_t)ofs_store_wiping(device->store, call->tenant);
+	return 0;
+}
+
+int
+ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
+	uint32_t again, struct ofs_purged *purged)
+{
+	struct purge_call call = {tenant, again, keep_blocks, purged};
+
+	return ofs_device_call(device, run_purge, &call);
+}

@@ -2,8 +2,7 @@
 
 Control (DEALER to the daemon's ROUTER): a request is two frames, `[ticket][message]`, and a reply
 is one, `[message]`. The ticket is empty until `Welcome` gives one; from then on it names the host,
-so a reconnect or a second socket of the same host needs no new login. Every request carries an
-`id`, and its reply the same.
+so a reconnect or a second socket needs no new login. A reply has the `id` of its request.
 
     host                            daemon
     Hello(versions, name, tenant)   Challenge(version, nonce)
@@ -13,8 +12,8 @@ so a reconnect or a second socket of the same host needs no new login. Every req
     SessionOpen, Append, ...        Opened, Appended, ...
     Heartbeat                       Ok                                  or the host counts as dead
 
-Whatever fails comes back as `Error(code, what, where, mend)`. The ZMQ fabric has a socket of its
-own (`Attached.endpoint`) with the same shape plus one payload frame: see `FabricFetch`. Integers in
+What fails comes back as `Error(code, what, where, mend)`. The ZMQ fabric's own socket
+(`Attached.endpoint`) has the same shape plus one payload frame: see `FabricFetch`. Integers in
 packed byte fields are little-endian; a key is 16 bytes, `lo` then `hi`.
 """
 
@@ -189,8 +188,7 @@ class Reset(Message, kw_only=True):
 
 
 class Purge(Message, kw_only=True):
-    """The tenant's archived chunks go, the coldest first, until so many blocks are left of it.
-    `again`: goes on with a purge whose last answer said `more` or `marking`."""
+    """Archived chunks go, the coldest first, until so many blocks are left; `again`: goes on so."""
 
     tenant: Name
     keep_blocks: Time = 0

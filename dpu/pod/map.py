@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import about, convert, within
 from offstage.dpu.pod.heat import CopyRule
+from offstage.dpu.pod.segments import SegmentGrid
 
 __all__ = [
     "WEIGHT_MAX", "Former", "Living", "Member", "PodMap", "State", "added", "checked", "deleted",
@@ -58,6 +59,9 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     identity: Annotated[str, about("of the pod, where the map is in a file; made with it")] = ""
     lease_ns: Annotated[int, within(0, 2**62, "of each member; 0: they have none")] = 0
     segment_tokens: Annotated[int, within(256, 65_536, "tokens of a segment")] = 4096
+    first_segment_tokens: Annotated[
+        int, within(0, 65_536, "of the first, from which they double; 0: all are equal")
+    ] = 512
     member: tuple[Member, ...] = ()
     deleted: dict[str, int] = {}
     """By tenant, the epoch of its last deletion: what was written under an earlier one is gone."""
@@ -77,6 +81,11 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     def readable(self) -> list[Member]:
         """Who may still be asked: a draining member keeps what it has."""
         return [one for one in self.member if one.state != "gone"]
+
+    def grid(self, block_tokens: int) -> SegmentGrid:
+        """Where segments begin, in chunks of one block."""
+        first = -(-self.first_segment_tokens // block_tokens)
+        return SegmentGrid(self.segment_tokens // block_tokens, first)
 
     def find(self, name: str) -> Member | None:
         """The member of that name."""

@@ -1,6 +1,6 @@
 """Sessions over the members of a pod: the `Sessions` of a host that has several daemons.
 
-A session is cut into segments of so many chunks. Each has a home, computed from the map (see
+A session is cut into segments as the map says. Each has a home, computed from the map (see
 `offstage.dpu.pod.placement`), and is there a session of its own, whose chain begins with the
 segment's name: a hash of all chunks before it and of its first. So a segment that two sessions
 share has one home and the same blocks there, whatever the map put beside it, also while it grows.
@@ -28,6 +28,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.pod.heat import less_loaded
 from offstage.dpu.pod.map import PodMap
 from offstage.dpu.pod.placement import former_homes, ranked, segment_key
+from offstage.dpu.pod.segments import SegmentGrid
 from offstage.host.clock import Clock
 from offstage.host.pod.joined import Joined, Silent
 from offstage.host.sessions import ALL_SCORES
@@ -82,10 +83,10 @@ class PodSessions:
     """`Sessions` over members that all have the same geometry."""
 
     def __init__(
-        self, members: Sequence[Joined], segment_chunks: int, clock: Clock | None = None
+        self, members: Sequence[Joined], grid: SegmentGrid, clock: Clock | None = None
     ) -> None:
-        """`segment_chunks`: chunks of a segment. `clock`: that of the members."""
-        self.members, self.segment_chunks = list(members), segment_chunks
+        """`grid`: of chunks. `clock`: that of the members."""
+        self.members, self.grid = list(members), grid
         self.clock = clock or Clock()
         self.map: PodMap | None = None
         """The newest that is known; None: none that says who was home before."""
@@ -134,7 +135,7 @@ class PodSessions:
         left = list(contents)
         while left:
             segment = self._open_end(one, left)
-            room = self.segment_chunks - len(segment.contents)
+            room = self.grid.size(len(one.segments) - 1) - len(segment.contents)
             batch, left = left[:room], left[room:]
             segment.contents += batch
             found = self._append(one, segment, batch)
@@ -161,7 +162,7 @@ class PodSessions:
     ) -> list[tuple[Segment, NDArray[np.intp]]]:
         """The segments of the blocks, each with its indices into `ordinals`."""
         segments = self._sessions[session].segments
-        of = ordinals // self.segment_chunks
+        of = self.grid.numbers(ordinals)
         return [(segments[number], np.flatnonzero(of == number)) for number in np.unique(of)]
 
     def segments(self, session: int) -> list[Segment]:
@@ -209,13 +210,14 @@ class PodSessions:
 
     def _open_end(self, one: _Session, coming: list[bytes]) -> Segment:
         """The segment that takes the next chunk."""
-        if one.segments and len(one.segments[-1].contents) < self.segment_chunks:
+        number = len(one.segments)
+        if number and len(one.segments[-1].contents) < self.grid.size(number - 1):
             return one.segments[-1]
-        before = one.segments[-1] if one.segments else None
+        before = one.segments[-1] if number else None
         named = b"" if before is None else segment_key(_numbers(before.contents), before.name)
-        last = len(coming) <= self.segment_chunks
+        last = len(coming) <= self.grid.size(number)
         segment = Segment(
-            segment_key(_numbers(coming[:1]), named), len(one.segments) * self.segment_chunks,
+            segment_key(_numbers(coming[:1]), named), self.grid.start(number),
             one.window_blocks if last else 0,
         )  # fmt: skip
         one.segments.append(segment)

@@ -344,7 +344,8 @@ def _shown(found: "PodMap") -> dict[str, Any]:
         }
         for one in found.member
     }  # fmt: skip
-    return {"epoch": found.epoch, "segment_tokens": found.segment_tokens, "members": members}
+    return {"epoch": found.epoch, "segment_tokens": found.segment_tokens,
+            "first_segment_tokens": found.first_segment_tokens, "members": members}
 
 
 def _operator(member: "Member", runtime_dir: Path | None) -> "Control":

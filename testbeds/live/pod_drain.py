@@ -59,9 +59,7 @@ def push(
         named = [one for one in hot if one.contents]
         done.unnamed = len(hot) - len(named)
         geometry = source.control.geometry
-        fabric = PodFabric(
-            PodSessions(members, found.segment_tokens // geometry.block_tokens), DEADLINE_NS
-        )
+        fabric = PodFabric(PodSessions(members, found.grid(geometry.block_tokens)), DEADLINE_NS)
         moves = Moves(fabric, geometry.layer_count)
         at = {one.member.name: one for one in members}
 

@@ -19,6 +19,7 @@ from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.layouts import CAUSES, ENDS, FATES, HIT_ENDS
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership import Membership
+from offstage.dpu.pod.segments import SegmentGrid
 from offstage.host.fabrics import open_fabric
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
@@ -123,10 +124,10 @@ def run(
         for one in members:
             check_fit(options.geometry, one.control)
             check_alone(one.control, link.tenant)
-        chunks = found.segment_tokens // options.geometry.block_tokens
+        grid = found.grid(options.geometry.block_tokens)
         workload = prepare(options, sum(store_bytes(one.control) for one in members))
-        _check_limits(options, workload, members, chunks)
-        sessions = PodSessions(members, chunks)
+        _check_limits(options, workload, members, grid)
+        sessions = PodSessions(members, grid)
         sessions.map = found
         fabric = PodFabric(sessions, deadline_ns)
         before: dict[str, Any] = {}
@@ -135,7 +136,7 @@ def run(
             coming = join(member, link, runtime_dir, epoch)
             try:
                 check_fit(options.geometry, coming.control)
-                _check_limits(options, workload, [coming], chunks)
+                _check_limits(options, workload, [coming], grid)
                 before[member.name] = coming.control.ledger()
             except OffstageError:
                 coming.fabric.close()
@@ -214,18 +215,18 @@ def joined(found: PodMap, link: Link, runtime_dir: Path | None) -> Iterator[list
 
 
 def _check_limits(
-    options: DriveOptions, workload: Workload, members: list[Joined], chunks: int
+    options: DriveOptions, workload: Workload, members: list[Joined], grid: SegmentGrid
 ) -> None:
     """The daemons would refuse these too, but after minutes of prefill."""
     tokens, plan = options.geometry.block_tokens, workload.plan
     longest = max(-(-(one.context_tokens + one.decode_steps) // tokens) for one in plan.sessions)
     at_once = options.active or plan.sessions_max
-    needed = min(len(plan.sessions), at_once) * -(-longest // max(chunks, 1))
+    needed = min(len(plan.sessions), at_once) * (grid.count(longest) if grid.most else 1)
     for one in members:
         limits = one.control.limits
-        if not 1 <= chunks <= limits.session_chunk_max:
+        if not 1 <= grid.most <= limits.session_chunk_max:
             raise BadInput(
-                f"a segment has {chunks} blocks of {tokens} tokens, and {one.member.name} takes "
+                f"a segment has {grid.most} blocks of {tokens} tokens, and {one.member.name} takes "
                 f"1 to {limits.session_chunk_max}", "pod map",
                 "change segment_tokens of the map, or [limits] context_tokens of the daemon",
             )  # fmt: skip

@@ -73,7 +73,7 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
     cv = []
     for most, steps in ((0, 20), (3, 80)):
         rule = CopyRule(copies_max=most, hot_blocks_per_s=20)
-        change(pod, partial(replace, segment_tokens=4096, copies=rule))
+        change(pod, partial(replace, segment_tokens=4096, first_segment_tokens=0, copies=rule))
         found = driven(pod, sessions=5, shared_prefix_tokens=4096, steps=steps)
         assert bool(found.copies_made) == bool(most) and found.copies_held == found.copies_made
         each = LAYERS * 256 * BLOCK_BYTES  # one may be under way when the run ends

@@ -19,6 +19,7 @@ from pod_world import MS, Client, Etcd, Machine, S, World
 
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.dpu.pod.map import Member, PodMap, moved
+from offstage.dpu.pod.segments import SegmentGrid
 from offstage.host.pod import fabric as pod_fabric
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
@@ -108,7 +109,7 @@ class SimHost:
                 self.members = [self._login(one) for one in self.client.map().readable]
             except OffstageError:
                 continue
-        self.sessions = PodSessions(self.members, SEGMENT, clock=self.clock)
+        self.sessions = PodSessions(self.members, SegmentGrid(SEGMENT), clock=self.clock)
         self.fabric = PodFabric(self.sessions, DEADLINE_NS)
         self.fabric.register(self.rows)
         self.sessions.wall_s = lambda: self.world.now / S

@@ -109,7 +109,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def write_map(path: Path, pod: PodMap) -> None:
     """The map as a file, whole or not at all. Raises OSError."""
-    numbers = ("epoch", "lease_ns", "segment_tokens", "fill_s")
+    numbers = ("epoch", "lease_ns", "segment_tokens", "first_segment_tokens", "fill_s")
     lines = [f"{key} = {getattr(pod, key)}" for key in numbers]
     lines += [f"identity = {json.dumps(pod.identity)}"] if pod.identity else []
     lines += ["", "[copies]"]

@@ -148,8 +148,8 @@ class Host:
                 members.append(self._login(member, found.epoch))
                 undo.callback(members[-1].control.close)
                 undo.callback(members[-1].fabric.close)
-            chunks = found.segment_tokens // members[0].control.geometry.block_tokens
-            self._sessions = PodSessions(members, chunks)
+            grid = found.grid(members[0].control.geometry.block_tokens)
+            self._sessions = PodSessions(members, grid)
             self._fabric = PodFabric(self._sessions, int(deadline_s * 1e9))
             self._follower = Follower(membership, self._login, self._fabric, self._sessions)
             self._sessions.map = found
@@ -230,7 +230,7 @@ class Host:
         marked = np.array([one in board.marked for one in chunks], bool)
         sample.known, sample.marked = sum(map(bool, where)), int(marked.sum())
         try:
-            session = self._sessions.session_open(select_blocks=self._sessions.segment_chunks)
+            session = self._sessions.session_open(select_blocks=self._sessions.grid.most)
             try:
                 self._served(sample, session, chunks, where, marked)
             finally:
@@ -296,8 +296,8 @@ class Host:
 
     def _members_of(self, session: int, count: int) -> list[Member]:
         """Who has each block of the session, as this host sees it."""
-        size = self._sessions.segment_chunks
+        numbers = self._sessions.grid.numbers(np.arange(count))
         segments = self._sessions.segments(session)
         nobody = Member(name="nobody", endpoint="")
-        return [nobody if (at := segments[ordinal // size].at) is None else at.member
-                for ordinal in range(count)]  # fmt: skip
+        return [nobody if (at := segments[number].at) is None else at.member
+                for number in numbers.tolist()]  # fmt: skip

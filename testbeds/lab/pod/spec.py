@@ -53,8 +53,8 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fill: Annotated[bool, about("what a former home has is copied to the new one on hit")] = True
     segment_tokens: Annotated[int, within(512, 65_536, "tokens of a segment")] = 4096
     first_segment_tokens: Annotated[
-        int, within(0, 65_536, "of the first, from which they double; 0: all are equal, as live")
-    ] = 0
+        int, within(0, 65_536, "of the first, from which they double; 0: all are equal")
+    ] = 512
     copies: Annotated[CopyRule, about("of hot segments, as `[copies]` of a pod's map")] = CopyRule()
 
     # A daemon.
@@ -102,16 +102,6 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window_ns: Annotated[Time, about("over which hits are compared after a fault")] = (
         10_000_000_000
     )
-
-    @property
-    def segment_blocks(self) -> int:
-        """Blocks of 512 tokens in a segment."""
-        return self.segment_tokens // TRACE_BLOCK_TOKENS
-
-    @property
-    def first_segment_blocks(self) -> int:
-        """Of the first segment."""
-        return self.first_segment_tokens // TRACE_BLOCK_TOKENS or self.segment_blocks
 
     @property
     def block_bytes(self) -> int:

@@ -22,8 +22,9 @@ from offstage.host.pod.joined import SUSPECT_NS
 from offstage.testbeds.lab.pod.copies import Copies
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
-__all__ = ["Looked", "Tier", "segment_starts"]
+__all__ = ["Looked", "Tier"]
 
 U32 = NDArray[np.uint32]
 Mask = NDArray[np.bool_]
@@ -52,11 +53,13 @@ class Tier:
         self._count = point.daemons
         members = tuple(Member(name=f"dpu{one:03}", endpoint=f"tcp://{one}")
                         for one in range(self._count))  # fmt: skip
-        self.pod = PodMap(epoch=1, segment_tokens=spec.segment_tokens, member=members)
+        self.pod = PodMap(epoch=1, segment_tokens=spec.segment_tokens,
+                          first_segment_tokens=spec.first_segment_tokens, member=members)
         self.faulty = point.seed % self._count
         longest = int(np.diff(requests.offsets).max(initial=1))
-        self._starts = segment_starts(spec.first_segment_blocks, spec.segment_blocks, longest)
-        self._widths = np.diff(self._starts, append=longest + spec.segment_blocks)
+        grid = self.pod.grid(TRACE_BLOCK_TOKENS)
+        self._starts = grid.starts(longest)
+        self._widths = np.diff(self._starts, append=longest + grid.most)
         self._segment, names = _segments(requests, self._starts, point.seed)
         self._ranks = _ranks(members, names, RANKS + spec.copies.copies_max)
         self.copies = Copies(spec.copies, [one.name for one in members], point.seed)
@@ -269,16 +272,6 @@ def _best(ranks: U32, mask: Mask) -> U32:
 
 def _arenas(at: U32, count: int) -> U32:
     return np.where(at == NO_CACHE, NO_CACHE, at + np.uint32(count)).astype(np.uint32)
-
-
-def segment_starts(first: int, most: int, blocks: int) -> NDArray[np.int64]:
-    """Where segments begin in a prefix of so many blocks: the first has `first` of them, each next
-    one reaches twice as far until it would be longer than `most`."""
-    starts, end = [0], first
-    while end < blocks:
-        starts.append(end)
-        end += min(end, most)
-    return np.array(starts, np.int64)
 
 
 def _segments(

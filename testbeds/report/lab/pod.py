@@ -39,6 +39,8 @@ def pod_sentence(summary: PodSummary) -> str:
     own = [one for one in summary.rows if one.schedule == first]
     plain = [one for one in own if one.fault == "none"] or own
     small, large = (pick(plain, key=lambda one: one.daemons) for pick in (min, max))
+    if small is large:
+        return _of_one_size(summary)
     text = (f"From {small.daemons} to {large.daemons} daemons the hit rate goes from "
             f"{percent(small.means['hit'])} to {percent(large.means['hit'])} and the most loaded "
             f"daemon from {small.means['load_max']:.2f} to {large.means['load_max']:.2f} times "
@@ -49,6 +51,18 @@ def pod_sentence(summary: PodSummary) -> str:
         text += (f"; a death costs {percent(small.means['lost'])} of the hits after it with "
                  f"{small.daemons} daemons, {percent(large.means['lost'])} with {large.daemons}")
     return text + "."
+
+
+def _of_one_size(summary: PodSummary) -> str:
+    """The finding of its schedules, or of its faults where it has some."""
+    rows = summary.rows
+    text = f"With {rows[0].daemons} daemons {percent(rows[0].means['hit'])} of tokens hit"
+    faults = [f"{percent(one.means['lost'])} ({one.fault})" for one in rows
+              if one.fault != "none" and one.schedule == rows[0].schedule]  # fmt: skip
+    if faults:
+        return f"{text}; of the hits after it a fault costs {', '.join(faults)}."
+    waits = [f"{milliseconds(one.means['first_ms_p50'])} ({one.schedule})" for one in rows]
+    return f"{text}; the first token takes {', '.join(waits)}, in the median."
 
 
 def pod_table(summary: PodSummary) -> Table:

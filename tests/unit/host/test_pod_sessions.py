@@ -15,6 +15,7 @@ from offstage.bindings.driver import Put
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed, StoreFull
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.map import Member, PodMap
+from offstage.dpu.pod.segments import SegmentGrid
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
@@ -120,7 +121,7 @@ def pod(*states: str) -> tuple[PodSessions, list[Daemon]]:
         )
         for n, (state, daemon) in enumerate(zip(states, daemons, strict=True))
     ]
-    return PodSessions(members, CHUNKS), daemons
+    return PodSessions(members, SegmentGrid(CHUNKS)), daemons
 
 
 def chunks(*numbers: int) -> list[bytes]:

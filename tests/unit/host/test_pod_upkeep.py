@@ -19,6 +19,7 @@ from offstage.dpu.pod.exceptions import Exceptions
 from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.map import Member, PodMap, added, noted
 from offstage.dpu.pod.placement import homes
+from offstage.dpu.pod.segments import SegmentGrid
 from offstage.host.clock import Clock
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import Joined
@@ -153,7 +154,8 @@ class World:
         rule = CopyRule(copies_max=copies_max, hot_blocks_per_s=10, cool_s=5)
         self.map = PodMap(epoch=1, copies=rule, member=tuple(map(member, range(count))))
         self.daemons: dict[str, Daemon] = {}
-        self.sessions = PodSessions([self._joined(n) for n in range(count)], CHUNKS, self.clock)
+        self.sessions = PodSessions([self._joined(n) for n in range(count)],
+                                    SegmentGrid(CHUNKS), self.clock)  # fmt: skip
         self.sessions.map, self.sessions.wall_s = self.map, lambda: 1000.0
         self.fabric = PodFabric(self.sessions)
         self.upkeep = Upkeep(self.sessions, self.fabric, LAYERS, lambda: None)

@@ -21,14 +21,15 @@ from offstage.testbeds.lab.pod.execute import compute
 from offstage.testbeds.lab.pod.figures import figures_of
 from offstage.testbeds.lab.pod.requests import Requests, requests_of
 from offstage.testbeds.lab.pod.spec import Fault, PodSpec, Point, load_spec
-from offstage.testbeds.lab.pod.tier import Tier, segment_starts
+from offstage.testbeds.lab.pod.tier import Tier
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.requests.importer import open_trace
 
 TINY = Path(__file__).parents[2] / "golden/data/tiny_mooncake.jsonl"
 S = 10**9
-FREE = {"pool": "0B", "prefill_tokens_per_s": 1 << 40, "deadline": "0s", "copies.copies_max": 0}
-"""Hosts that keep nothing and compute in no time: what is left is the pod."""
+FREE = {"pool": "0B", "prefill_tokens_per_s": 1 << 40, "deadline": "0s", "copies.copies_max": 0,
+        "first_segment_tokens": 0}  # fmt: skip
+"""Hosts that keep nothing and compute in no time, and equal segments: what is left is the pod."""
 
 
 def spec_of(**changes: Any) -> PodSpec:
@@ -197,9 +198,20 @@ def test_hot_segments_get_copies_that_take_load() -> None:
     assert found[3].hit == found[0].hit
 
 
-def test_segments_double_up_to_their_size() -> None:
-    assert segment_starts(8, 8, 30).tolist() == [0, 8, 16, 24]
-    assert segment_starts(1, 8, 30).tolist() == [0, 1, 2, 4, 8, 16, 24]
+def test_a_common_beginning_is_a_segment_of_its_own() -> None:
+    """All prompts begin with the same block and go on differently: do their rests have one home
+    with it, or each its own?"""
+    count = 400
+    blocks = np.arange(count * 8, dtype=np.uint32).reshape(count, 8)
+    blocks[:, 0] = 0
+    shared = replace(prompts(count, 8, count), blocks=np.tile(blocks.reshape(-1), 2))
+    found = {}
+    for first in (0, 512):
+        spec = spec_of(**FREE | {"first_segment_tokens": first})
+        ran = run.simulate(spec, point(8), shared, 2)
+        found[first] = figures_of(spec, point(8), ran, None)
+    assert found[0].load_max == 8
+    assert found[512].load_max < 3
 
 
 def test_reuse_finds_more_in_the_hosts_pools_than_taking_turns() -> None:
@@ -249,7 +261,7 @@ def test_counts_on_the_tiny_trace() -> None:
     gold = json.loads((TINY.parent / "tiny_pod.json").read_text())
     spec = spec_of(trace=str(TINY), faults=["none", "death", "return", "join", "drain", "slow"],
                    daemons=[4], hosts=2, schedules=["reuse", "round-robin"],
-                   pool="8GiB", slow=1000)  # fmt: skip
+                   pool="8GiB", slow=1000, first_segment_tokens=0)  # fmt: skip
     found = [[one.schedule, one.fault, one.read_bytes // spec.block_bytes,
               one.put_bytes // spec.block_bytes, one.filled_bytes // spec.block_bytes,
               one.deadlines, 0 if one.loss is None else one.loss.tokens]

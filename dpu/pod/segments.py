@@ -1,0 +1,58 @@
+"""Where a session is cut into segments: the first is short, each next one reaches twice as far.
+
+What many sessions share is how they begin. With segments of one length the common beginning, and
+whatever each session has behind it in the same segment, have one home; with those that double it
+is a segment of its own, and what follows goes elsewhere. A prefix of n segments' length costs about
+log2(most / first) segments more; see decision 93.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SegmentGrid"]
+
+
+@dataclass(frozen=True)
+class SegmentGrid:
+    """The same for all sessions of a pod. In whatever unit it is made of: chunks, or blocks."""
+
+    most: int
+    """The longest segment."""
+    first: int = 0
+    """The first one; 0, or no shorter than `most`: all are equal."""
+
+    def start(self, number: int) -> int:
+        """Where this segment begins."""
+        ramp, end = self._ramp
+        return ramp[number] if number < len(ramp) else end + (number - len(ramp)) * self.most
+
+    def size(self, number: int) -> int:
+        """How long it is."""
+        return self.start(number + 1) - self.start(number)
+
+    def numbers(self, ordinals: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The segment of each."""
+        ramp, end = self._ramp
+        ordinals = ordinals.astype(np.int64)
+        doubling = np.searchsorted(ramp, ordinals, side="right") - 1
+        equal = len(ramp) + (ordinals - end) // self.most
+        return np.where(ordinals < end, doubling, equal)
+
+    def starts(self, length: int) -> NDArray[np.int64]:
+        """Where segments begin in a prefix of that length, at least one."""
+        return np.array([self.start(n) for n in range(self.count(length))], np.int64)
+
+    def count(self, length: int) -> int:
+        """How many there are in it."""
+        return int(self.numbers(np.array([max(length, 1) - 1]))[0]) + 1
+
+    @property
+    def _ramp(self) -> tuple[list[int], int]:
+        """The starts of those before the length is `most`, and where that begins."""
+        starts, end = [0], min(self.first, self.most) or self.most
+        while end < self.most:
+            starts.append(end)
+            end += end
+        return starts, end

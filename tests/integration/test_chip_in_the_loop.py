@@ -36,7 +36,8 @@ def configured(folder: Path, dilation: int) -> Path:
         "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
                    "metrics_endpoint": ""},
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": 2, "block_tokens": 16},
-        "storage": {"backend": "emulated", "size": "64MiB"},
+        # As in the presets: memory has no use for the path.
+        "storage": {"backend": "emulated", "path": str(folder / "store.ofs"), "size": "64MiB"},
         "model": {"device": "asic_7nm", "dilation": dilation},
         "store": {"segment": "256KiB"},
         "limits": {"sessions": 4, "context_tokens": 8192},
@@ -74,6 +75,7 @@ def test_a_host_decodes_against_a_chip(
     steps = 2 * 20 * 2  # sessions, steps, layers: a command each, and blocks handed over
     assert steps < status["paced"] <= steps + one["demands"]
     assert status["storage"]["reads"] > 0
+    assert not (Path(tier.ready["runtime_dir"]).parent / "store.ofs").exists()
 
 
 @pytest.fixture(scope="module")

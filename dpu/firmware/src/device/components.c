@@ -35,7 +35,7 @@ ofs_device_note_storage(struct ofs_device *device, const char *text)
 	} else if (strcmp(asked, "auto") == 0 && strcmp(had, "io_uring") != 0) {
 		snprintf(warning, size_bytes, "storage is %s: io_uring is unavailable here", had);
 	} else if (device->config.storage.direct && !device->storage->direct
-		&& device->config.storage.path[0] != '\0') {
+		&& ofs_device_lock_path(&device->config.storage) != NULL) {
 		snprintf(warning, size_bytes, "%s refuses O_DIRECT: reads go through the page cache",
 			device->config.storage.path);
 	}
@@ -45,7 +45,9 @@ ofs_device_note_storage(struct ofs_device *device, const char *text)
 const char *
 ofs_device_lock_path(const struct ofs_storage_config *config)
 {
-	bool on_file = config->path[0] != '\0' && strcmp(config->backend, "sim") != 0
+	bool in_memory = strcmp(config->backend, "sim") == 0
+		|| (strcmp(config->backend, "emulated") == 0 && config->inner[0] == '\0');
+	bool on_file = config->path[0] != '\0' && !in_memory
 		&& strcmp(config->backend, "spdk") != 0; /* which has a claim of its own */
 
 	return on_file ? config->path : NULL;

@@ -16,6 +16,7 @@ __all__ = [
     "OffstageError",
     "RunFailed",
     "StoreFull",
+    "Unknown",
 ]
 
 
@@ -43,6 +44,10 @@ class BadInput(OffstageError):
     """A file, option or message the user can correct."""
 
     exit_code = 2
+
+
+class Unknown(BadInput):
+    """A daemon knows nothing of that name: a tenant, or a session that is closed by now."""
 
 
 class RunFailed(OffstageError):

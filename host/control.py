@@ -22,6 +22,7 @@ from offstage.bindings.errors import (
     OffstageError,
     RunFailed,
     StoreFull,
+    Unknown,
 )
 from offstage.bindings.private import check_private, read_secret
 from offstage.dpu import protocol as p
@@ -40,7 +41,7 @@ KINDS: dict[str, type[OffstageError]] = {
     "version": Incompatible,
     "unauthenticated": BadInput,
     "forbidden": BadInput,
-    "unknown": BadInput,
+    "unknown": Unknown,
     "invalid": BadInput,
     "limit": StoreFull,
     "store_full": StoreFull,

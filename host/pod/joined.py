@@ -5,16 +5,28 @@ that nobody waits for: it is not asked, and what was on it is computed again and
 one that stopped costs a host its deadline once, however long it is away. One whose connection ended
 is lost until the host logs in anew. Suspicion is this host's own; the map and its leases say later
 whether the daemon is gone for all.
+
+What was open there when it was left alone is not forgotten: sessions are closed when it is asked
+again, and blocks that are to go are deleted, also in its next life.
 """
 
 import contextlib
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.errors import BadInput, DeviceTimeout, RunFailed, StoreFull
+from offstage.bindings.errors import (
+    BadInput,
+    DeviceTimeout,
+    OffstageError,
+    RunFailed,
+    StoreFull,
+    Unknown,
+)
 from offstage.dpu.pod.fence import reads_memory
 from offstage.dpu.pod.map import Member
 from offstage.host.clock import Clock
@@ -22,9 +34,14 @@ from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
 from offstage.host.record import END_COUNT
 
-__all__ = ["Joined", "Silent"]
+__all__ = ["LEFT_AT_ONCE", "LEFT_MAX", "Joined", "Silent"]
 
 SUSPECT_NS = 2_000_000_000
+LEFT_MAX = 16_384
+"""What is left to be done at one member; of more the oldest is forgotten: its next life has no
+sessions, and what was to be deleted goes in its turn as what is cold."""
+LEFT_AT_ONCE = 64
+Chain = tuple[bytes, ...]
 
 
 class Silent(Exception):
@@ -63,9 +80,11 @@ class Joined:
     waited_until_ns: int = 0
     segments: int = 0
     """Segments of open sessions that are there."""
-    left: list[tuple[int, bool]] = field(default_factory=list)
-    """Sessions of segments that went elsewhere while it did not answer, to be closed there;
-    whether with what they wrote archived."""
+    left: deque[tuple[int, Chain]] = field(default_factory=lambda: deque(maxlen=LEFT_MAX))
+    """Sessions to be closed there, the oldest first; with a chain what it names is to be deleted,
+    without one it is archived."""
+    deletes: deque[Chain] = field(default_factory=lambda: deque(maxlen=LEFT_MAX))
+    """Chains that no session is open of and that are to be deleted there."""
     ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
     """Ends of the demands that it answered, as it told them."""
     moved_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
@@ -123,19 +142,52 @@ class Joined:
         self.fenced += not good
         return good
 
-    def close_session(self, handle: int, *, archive: bool = True) -> None:
-        """Now where it answers, else when it is asked again."""
-        self.left.append((handle, archive))
+    def close_session(self, handle: int, deleted: Sequence[bytes] = ()) -> None:
+        """Now where it answers, else when it is asked again; what `deleted` names is not kept."""
+        self.left.append((handle, tuple(deleted)))
+        self._settle_now()
+
+    def delete(self, chain: Sequence[bytes]) -> None:
+        """As far as no session names it: now where it answers, else when it is asked again."""
+        self.deletes.append(tuple(chain))
+        self._settle_now()
+
+    def inherit(self, before: "Joined") -> None:
+        """This is the next life of `before`: its sessions are gone, and its store has what was to
+        be deleted."""
+        self.deletes.extend(chain for _, chain in before.left if chain)
+        self.deletes.extend(before.deletes)
+
+    def settle(self, most: int = LEFT_AT_ONCE) -> None:
+        """Do so many of what is left. Silent: it does not answer, and the rest stays left. Sessions
+        come first: what they name is not deleted."""
+        for _ in range(min(most, len(self.left) + len(self.deletes))):
+            if self.left:
+                handle, chain = self.left[0]
+                self.ask(self._close, handle, archive=not chain)
+                self.left.popleft()
+                continue
+            try:
+                self._delete(self.deletes[0])
+            except OffstageError:  # full, draining: later
+                return
+            self.deletes.popleft()
+
+    def _settle_now(self) -> None:
         if self.usable(self.clock.now_ns()):
             with contextlib.suppress(Silent):
-                self.close_left()
+                self.settle()
 
-    def close_left(self) -> None:
-        """Silent: it does not answer; what is not closed by now stays to be closed."""
-        while self.left:
-            handle, archive = self.left[-1]
-            self.ask(self.control.session_close, handle, archive=archive)
-            self.left.remove((handle, archive))
+    def _close(self, handle: int, *, archive: bool) -> None:
+        with contextlib.suppress(Unknown):  # it was closed, and only its answer did not come
+            self.control.session_close(handle, archive=archive)
+
+    def _delete(self, chain: Chain) -> None:
+        """In a session that names it, and does not keep it."""
+        handle = self.ask(self.control.session_open, select_blocks=1, may_refuse=True)
+        self.left.append((handle, chain))
+        self.ask(self.control.append, handle, list(chain), may_refuse=True)
+        self.settle(len(self.left))
 
     def ask(self, call: Any, *args: Any, may_refuse: bool = False, **words: Any) -> Any:
         """A call of its control connection. Silent: it did not do it, and is not asked for a while;

@@ -98,6 +98,15 @@ class Moves:
                 move.why = "a member does not answer"
                 move.ended(move)
 
+    def drop(self, name: bytes) -> None:
+        """What is deleted is not moved; a call in flight is waited for."""
+        for move in [one for one in self._waiting if one.name == name]:
+            self._waiting.remove(move)
+            move.why = "it is deleted"
+            move.ended(move)
+        for move in [one for one in self._under_way if one.name == name]:
+            self._end(move, "it is deleted")
+
     def close(self) -> None:
         """Drop what has not ended; calls in flight are waited for."""
         self._waiting.clear()

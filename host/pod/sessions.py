@@ -53,6 +53,8 @@ class Segment:
     """Of its blocks there, uint64 `[layers, chunks, 2]`."""
     to_fill: bool = False
     """It is read where it was before, since its home lacks something of it."""
+    been: set[str] = field(default_factory=set)
+    """Members that it was open at."""
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -102,6 +104,8 @@ class PodSessions:
         self.lacking: dict[bytes, tuple[list[bytes], Joined, Joined]] = {}
         """Segments that were not whole at their home: their chain, where there is more, the home;
         until somebody brings it home."""
+        self.deleting: Callable[[bytes], None] = lambda name: None
+        """Told of each segment that is about to be deleted: who brings it somewhere is to stop."""
         self._random = random.Random(0)
         self.hints = ALL_SCORES
         self.rehomed = 0
@@ -116,6 +120,8 @@ class PodSessions:
         before = next((one for one in self.members
                        if one.member.name == coming.member.name), None)  # fmt: skip
         assert before is None or before.lost, "two connections to one member"
+        if before is not None:
+            coming.inherit(before)
         self.members = [one for one in self.members if one is not before] + [coming]
         return before
 
@@ -151,11 +157,29 @@ class PodSessions:
             self._tell(segment, "set_generating", generating)
 
     def session_close(self, session: int, *, archive: bool = True) -> None:
-        """See `Sessions`."""
+        """See `Sessions`. Who does not answer now is told when it is asked again; without `archive`
+        all members are told that may have a copy."""
         for segment in self._sessions.pop(session).segments:
-            self._tell(segment, "session_close", archive=archive)
+            if not archive:
+                self.deleting(segment.name)
             if segment.at is not None:
+                segment.at.close_session(segment.handle, () if archive else segment.chain)
                 segment.at.segments -= 1
+            if not archive:
+                self._delete_elsewhere(segment)
+
+    def _delete_elsewhere(self, segment: Segment) -> None:
+        """At who was read or put before, has a copy, is its home now or was before the map changed.
+        """
+        names = {*segment.been, *self.copies.pop(segment.name, ())}
+        homes = [one for one in self.members if one.member.state == "up"]
+        likely = [*([_best(homes, segment)] if homes else []),
+                  *self._before(segment, self.members)]  # fmt: skip
+        for one in self.members:
+            if one is not segment.at and (one.member.name in names or one in likely):
+                one.delete(segment.chain)
+        self.lacking.pop(segment.name, None)
+        self.recent.pop(segment.name, None)
 
     def parts(
         self, session: int, ordinals: NDArray[np.uint32]
@@ -317,7 +341,8 @@ class PodSessions:
     def _open_at(self, at: Joined, one: _Session, segment: Segment) -> p.Appended:
         """The segment in a session of its own there, with all its chunks."""
         segment.at, segment.handle, segment.chunk_keys = at, -1, []
-        at.close_left()
+        segment.been.add(at.member.name)
+        at.settle()
         segment.handle = at.ask(
             at.control.session_open, select_blocks=one.select_blocks,
             sink_blocks=0 if segment.first else one.sink_blocks,
@@ -339,7 +364,7 @@ class PodSessions:
         return found
 
     def _tell(self, segment: Segment, name: str, *args: object, **words: Any) -> None:
-        """What nobody needs an answer to: a member that is silent forgets the session anyway."""
+        """What a member need not know that is silent: the segment is opened anew elsewhere."""
         at = segment.at
         if at is not None and at.usable(self.clock.now_ns()):
             try:
@@ -351,7 +376,7 @@ class PodSessions:
 def _leave(segment: Segment) -> None:
     """Its member did not answer; what is open there is closed when it is asked again."""
     if segment.at is not None and segment.handle >= 0:
-        segment.at.left.append((segment.handle, True))
+        segment.at.left.append((segment.handle, ()))
     segment.at, segment.handle = None, -1
 
 

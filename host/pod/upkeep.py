@@ -21,7 +21,7 @@ from offstage.dpu.pod.heat import HALF_LIFE_NS, CopyRule, hot_rate, less_loaded,
 from offstage.dpu.pod.map import Former
 from offstage.dpu.pod.placement import moved_share, ranked
 from offstage.host.pod.fabric import PodFabric
-from offstage.host.pod.joined import Joined, Silent
+from offstage.host.pod.joined import LEFT_AT_ONCE, LEFT_MAX, Joined, Silent
 from offstage.host.pod.moves import Move, Moves
 from offstage.host.pod.sessions import RECENT_MAX, PodSessions, Segment
 
@@ -85,7 +85,7 @@ class Upkeep:
         self._filled_before = 0
         self.counts = Counts()
         self._draw = np.random.default_rng(0)
-        fabric.beside = self.turn
+        fabric.beside, sessions.deleting = self.turn, self._deleting
 
     def turn(self) -> None:
         """Whatever is due. At each poll; never from within itself."""
@@ -98,6 +98,7 @@ class Upkeep:
                 self._next_ns = now_ns + TELL_NS
                 self._follow()
                 self._read_map()
+                self._settle(now_ns)
                 self._tell_all(now_ns)
                 self._fill(now_ns)
             self._switch_some()
@@ -112,7 +113,8 @@ class Upkeep:
         self._tell_all(self._sessions.clock.now_ns())
         if self._wanted:
             self._tell_all(self._sessions.clock.now_ns())
-        self._fabric.beside = lambda: None
+        self._settle(self._sessions.clock.now_ns(), LEFT_MAX)
+        self._fabric.beside, self._sessions.deleting = lambda: None, lambda name: None
 
     def total(self) -> Counts:
         """The counts as they are now."""
@@ -125,6 +127,22 @@ class Upkeep:
         counts.asked_blocks = sum(sessions.asked.values())
         counts.refilled_blocks = self.moves.blocks["filled"] - self._filled_before
         return counts
+
+    # ---- what was left ----
+
+    def _settle(self, now_ns: int, most: int = LEFT_AT_ONCE) -> None:
+        """At members that are asked again."""
+        for one in self._sessions.members:
+            if (one.left or one.deletes) and one.usable(now_ns):
+                with contextlib.suppress(Silent):
+                    one.settle(most)
+
+    def _deleting(self, name: bytes) -> None:
+        """Nothing of it is brought anywhere, and its home knows of no copy."""
+        busy, self._busy = self._busy, True
+        self.moves.drop(name)
+        self._busy = busy
+        self._made += [News(name, gone=one) for one in self._sessions.copies.get(name, ())]
 
     # ---- the map ----
 
@@ -297,7 +315,7 @@ class Upkeep:
             try:
                 at.ask(at.control.append, handle, known.chain, may_refuse=True)
             finally:
-                at.close_session(handle, archive=False)
+                at.close_session(handle, known.chain)
 
     # ---- home ----
 

@@ -8,9 +8,10 @@ sessions and fabric, at their polls, and of moves only a few are under way.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -25,11 +26,13 @@ from offstage.host.pod.joined import LEFT_AT_ONCE, LEFT_MAX, Joined, Silent
 from offstage.host.pod.moves import Move, Moves
 from offstage.host.pod.sessions import RECENT_MAX, PodSessions, Segment
 
-__all__ = ["TELL_NS", "Counts", "Upkeep"]
+__all__ = ["TELL_NS", "Counts", "Upkeep", "in_messages"]
 
 TELL_NS = 500_000_000
 NEWS_MAX = 256
-"""Of one message: with contents of 64 KiB at most each for the few that want them."""
+"""Of one message, which is also no longer than the daemon takes."""
+ENVELOPE_BYTES = 512
+"""Of a message beside its news, at most."""
 SPREAD_NS = 3 * HALF_LIFE_NS
 """Loads follow a change of places that late."""
 TRIES_MAX = 8
@@ -58,6 +61,27 @@ class Counts:
     def asked_moved_share(self) -> float:
         """Which share of what was asked was brought home since the last change."""
         return self.refilled_blocks / self.asked_blocks if self.asked_blocks else 0.0
+
+
+def in_messages(news: Sequence[News], bytes_max: int) -> Iterator[list[News]]:
+    """What is said in one message each, at least one; contents that have no room are left out."""
+    some: list[News] = []
+    left = bytes_max - ENVELOPE_BYTES
+    for one in news:
+        size = _size(one)
+        if size > bytes_max - ENVELOPE_BYTES:
+            one = replace(one, contents=b"")
+            size = _size(one)
+        if some and (size > left or len(some) >= NEWS_MAX):
+            yield some
+            some, left = [], bytes_max - ENVELOPE_BYTES
+        some.append(one)
+        left -= size
+    yield some
+
+
+def _size(one: News) -> int:
+    return len(msgspec.msgpack.encode(one))
 
 
 class Upkeep:
@@ -168,6 +192,7 @@ class Upkeep:
     # ---- what homes are told ----
 
     def _tell_all(self, now_ns: int) -> None:
+        self._forget_left()
         homes = self._sessions.homes(now_ns)
         if not homes:
             return
@@ -195,8 +220,19 @@ class Upkeep:
             news[home].append(one)
         demanded.clear()
         for at, said in news.items():
-            for first in range(0, max(1, len(said)), NEWS_MAX):
-                self._tell(at, said[first : first + NEWS_MAX], homes)
+            for some in in_messages(said, at.control.limits.message_size_bytes_max):
+                self._tell(at, some, homes)
+
+    def _forget_left(self) -> None:
+        """Connections that a newer one stands in the place of, and spreads of copies that are no
+        more."""
+        there = set(self._sessions.members)
+        for kept in (self._told, self._moved):
+            for one in kept.keys() - there:
+                del kept[one]
+        self._mute &= there
+        for name in self._spread_ns.keys() - self._sessions.copies.keys():
+            del self._spread_ns[name]
 
     def _at(
         self, home: Joined, segment: Segment | None, news: dict[Joined, list[News]]

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from offstage.bindings.driver import Fetch, FetchResult, Put
-from offstage.bindings.errors import DeviceTimeout, RunFailed, StoreFull, Unknown
+from offstage.bindings.errors import DeviceTimeout, Incompatible, RunFailed, StoreFull, Unknown
 from offstage.dpu import protocol as p
-from offstage.dpu.pod.exceptions import Exceptions
+from offstage.dpu.pod.exceptions import Exceptions, News, Tally
 from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.map import Member, PodMap, added, noted
 from offstage.dpu.pod.placement import homes
@@ -24,7 +27,7 @@ from offstage.host.clock import Clock
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
-from offstage.host.pod.upkeep import TELL_NS, Upkeep
+from offstage.host.pod.upkeep import TELL_NS, Upkeep, in_messages
 from offstage.host.sessions import ALL_SCORES
 
 CHUNKS, LAYERS, PAYLOAD = 4, 2, 64
@@ -58,6 +61,8 @@ class Daemon:
         self.kept, self._clock = Exceptions(), clock
         self.full = self.broken = self.loses = self.silent = False
         self.fetched = self.number = self.asked = 0
+        self.limits = SimpleNamespace(message_size_bytes_max=1 << 20)
+        self.told = 0
         self.closed: list[bool] = []
         """Whether with archive, by session."""
         self._ended: list[Any] = []
@@ -102,6 +107,9 @@ class Daemon:
                     self.stored.pop((key, layer), None)
 
     def call(self, request: p.Segments, _: Any) -> p.SegmentsReply:
+        if len(p.encode(request)) > self.limits.message_size_bytes_max:
+            raise Incompatible("the message is too long")
+        self.told += 1
         now_ns = self._clock.now_ns()
         load = self.kept.served(request.served, request.tally, now_ns)
         return p.SegmentsReply(load=load, answers=[
@@ -399,6 +407,63 @@ def test_what_is_not_kept_goes_in_the_next_life_of_a_member() -> None:
     world.fabric.admit(anew)
     world.pass_time(8)
     assert _blocks(world) == 0 and not world.daemons["dpu0"].sessions
+
+
+NEWS = st.builds(
+    News, st.binary(min_size=16, max_size=16), st.integers(0, 2**40),
+    contents=st.integers(0, 5000).map(bytes),
+)  # fmt: skip
+
+
+@given(st.lists(NEWS, max_size=40), st.integers(4096, 1 << 15))
+def test_news_are_cut_by_their_bytes(news: list[News], bytes_max: int) -> None:
+    """Everything is said once and in order, and contents alone are left out, where one of them is
+    longer than a message; no message is, and there is one also where there is no news."""
+    messages = list(in_messages(news, bytes_max))
+    tally = Tally(*[2**62] * 4)
+    for some in messages:
+        said = p.Segments(id=2**32 - 1, served=2**40, news=some, tally=tally)
+        assert len(p.encode(said)) <= bytes_max
+    told = [one for some in messages for one in some]
+    assert len(told) == len(news) and messages and (all(messages) or not news)
+    for one, was in zip(told, news, strict=True):
+        assert replace(one, contents=was.contents) == was
+        assert one.contents == was.contents or len(was.contents) > bytes_max - 600
+
+
+def test_many_contents_do_not_mute_a_member() -> None:
+    """The contents of all segments of a host are asked for at once, and are more than one message
+    has room for."""
+    world = World(1)
+    home = world.daemons["dpu0"]
+    home.limits.message_size_bytes_max = 4096
+    sessions = [world.opened(*range(first, first + 40))[0] for first in range(1, 200, 40)]
+    for session in sessions:
+        world.sessions.set_generating(session, True)  # so each is pinned, and its home wants it
+    world.pass_time(20)
+    told = home.told
+    world.pass_time(20)
+    assert home.told > told > 5, "it is told no more"
+    known = home.kept.hot(world.clock.at_ns, 1.0)
+    assert len(known) == 50 and all(len(one.contents) == 16 * CHUNKS for one in known)
+
+
+def test_what_is_known_of_an_earlier_life_is_forgotten() -> None:
+    """A member that comes back again and again leaves nothing behind but its counts."""
+    world = World(2, copies_max=1)
+    for _ in range(5):
+        lost = world.sessions.members[0]
+        world.upkeep._moved[lost] = {"filled_bytes": 1}
+        world.upkeep._mute.add(lost)
+        world.upkeep._spread_ns[b"gone"] = 0
+        world.pass_time(8)
+        lost.suspect(world.clock.at_ns, "it lives a new life", lost=True)
+        world.fabric.admit(world._joined(int(lost.member.name[-1])))
+    world.pass_time(8)
+    upkeep = world.upkeep
+    there = set(world.sessions.members)
+    assert len(there) == 2 and not upkeep._mute and not upkeep._spread_ns
+    assert {*upkeep._told, *upkeep._moved} <= there
 
 
 def test_no_copy_is_made_out_of_a_connection_that_ended() -> None:

@@ -1,0 +1,87 @@
+"""Does every member hear of the sessions that ended, and of what is not kept, whoever was away?"""
+
+import pytest
+from pod_memory import CHUNKS, LAYERS, NUMBERS, World
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_what_was_closed_while_nobody_answered_is_closed_when_somebody_does(archive: bool) -> None:
+    """By a turn of its own, once, and with archive as it was said; a close that was carried out and
+    whose answer did not come is no reason to leave the member."""
+    world = World(2)
+    world.write(*NUMBERS)
+    session, _ = world.opened(*NUMBERS)
+    away, daemon = world.sessions.members[0], world.daemons["dpu0"]
+    opened, done = len(daemon.sessions), len(daemon.closed)
+    stored = dict(daemon.stored)
+    daemon.silent = True
+    away.suspect(world.clock.at_ns, "a fetch took longer than its deadline")
+    world.sessions.session_close(session, archive=archive)
+    world.pass_time(20)
+    assert len(daemon.sessions) == opened > 1 and daemon.stored == stored
+    daemon.silent = False
+    daemon.session_close(min(daemon.sessions), archive=archive)
+    world.pass_time(20)
+    assert not daemon.sessions and away.suspected == 1 and not away.lost
+    assert daemon.closed[done : done + opened] == [archive] * opened
+    assert bool(daemon.stored) == archive
+
+
+def _blocks(world: World) -> int:
+    return sum(len(one.stored) for one in world.daemons.values())
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("turns", [4, 6, 8, 60])
+def test_what_is_not_kept_goes_at_every_member_that_has_it(turns: int, read: bool) -> None:
+    """Where it was before somebody joined, where it was brought, also while that goes on; what
+    another session reads stays where that reads it, until that goes too."""
+    world = World(3)
+    world.write(*NUMBERS)
+    world.write(*range(100, 120))
+    others = 20 * LAYERS
+    world.join(3)
+    session, _ = world.opened(*NUMBERS)
+    reader = world.opened(*NUMBERS)[0] if read else -1
+    world.pass_time(turns)
+    world.sessions.session_close(session, archive=False)
+    if read:
+        assert world.read(reader, *NUMBERS) == 40
+        world.sessions.session_close(reader, archive=False)
+    world.pass_time(60)
+    assert _blocks(world) == others and not any(one.sessions for one in world.daemons.values())
+
+
+def test_what_is_not_kept_goes_at_its_copies() -> None:
+    """And its home hears that they are gone."""
+    world = World(4, copies_max=2)
+    (name,) = world.write(1, 2, 3, 4)
+    sessions = [world.opened(1, 2, 3, 4)[0] for _ in range(6)]
+    for _ in range(60):
+        for session in sessions:
+            world.read(session, 1, 2, 3, 4)
+        world.pass_time(1)
+    assert len(world.sessions.copies[name]) == 2 and _blocks(world) == 3 * CHUNKS * LAYERS
+    for session in sessions:
+        world.sessions.session_close(session, archive=False)
+    world.pass_time(4)
+    assert _blocks(world) == 0
+    kept = [one.kept.counts(world.clock.at_ns)["copies"] for one in world.daemons.values()]
+    assert sum(kept) == 0 and not world.sessions.copies
+
+
+def test_what_is_not_kept_goes_in_the_next_life_of_a_member() -> None:
+    """It died with its store before it heard of that: whoever logs in to it anew says so."""
+    world = World(2)
+    world.write(*NUMBERS)
+    session, _ = world.opened(*NUMBERS)
+    died, before = world.sessions.members[0], world.daemons["dpu0"]
+    before.silent = True
+    died.suspect(world.clock.at_ns, "the daemon closed this port", lost=True)
+    world.sessions.session_close(session, archive=False)
+    anew = world._joined(0)
+    world.daemons["dpu0"].stored = before.stored
+    assert before.stored
+    world.fabric.admit(anew)
+    world.pass_time(8)
+    assert _blocks(world) == 0 and not world.daemons["dpu0"].sessions

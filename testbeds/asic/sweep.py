@@ -6,13 +6,10 @@ and what a spec adds is all that is computed anew. `sweep.parquet` is made of th
 order, whoever computed them. A worker reads the run once and keeps it.
 """
 
-import concurrent.futures
 import contextlib
 import hashlib
-import multiprocessing
 import os
-from collections.abc import Generator, Sequence
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,10 +21,10 @@ from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, decision_replay
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import Trace, log_path, read_trace
-from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.asic.spec import Point, SweepSpec, load, points_of
-from offstage.testbeds.lab.run.execute import open_cluster
 from offstage.testbeds.lab.run.parts import code_version
+from offstage.testbeds.lab.run.spread import spread
 from offstage.testbeds.progress import Progress
 
 __all__ = ["TABLE_NAME", "Job", "sweep"]
@@ -81,7 +78,9 @@ def sweep(
     missing = [job for job in made if _read(names[job.point.number]) is None]
     progress.start("chips", len(made))
     progress.advance(len(made) - len(missing))
-    with contextlib.closing(_results(missing, jobs, address)) as results:
+    with contextlib.closing(spread(
+        missing, compute, there=_remote, jobs=jobs, cluster=address, command="asic sweep", mend=MEND
+    )) as results:  # fmt: skip
         for job, row in results:
             _write(names[job.point.number], msgspec.json.encode(row))
             progress.advance(1)
@@ -116,51 +115,6 @@ def _row(run: ChipRun) -> Row:
     row["diverged"] = sum(run.diverged.values())
     row |= {f"used_{unit.name}": unit.utilisation for unit in run.units}
     return row
-
-
-def _results(
-    missing: Sequence[Job], jobs: int, address: str
-) -> Generator[tuple[Job, Row], None, None]:
-    """Results in the order in which they come."""
-    if address:
-        yield from _on_cluster(missing, address)
-    elif jobs == 1 or len(missing) <= 1:
-        for job in missing:
-            yield job, compute(job)
-    else:
-        yield from _on_machine(missing, jobs)
-
-
-def _on_machine(missing: Sequence[Job], jobs: int) -> Generator[tuple[Job, Row], None, None]:
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(jobs, len(missing)), context) as pool:
-        futures = {pool.submit(compute, job): job for job in missing}
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise RunFailed("a process that computed it died", "asic sweep",
-                            f"give it more memory; {MEND}") from None  # fmt: skip
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _on_cluster(missing: Sequence[Job], address: str) -> Generator[tuple[Job, Row], None, None]:
-    """On a dask cluster, whose workers have the same Offstage and see the run under its path."""
-    distributed, opened = open_cluster(address)
-    where = f"--cluster {address}"
-    with opened as client, client.as_current():
-        futures = {client.submit(_remote, job, pure=False): job for job in missing}
-        try:
-            for future in distributed.as_completed(list(futures)):
-                yield futures[future], future.result()
-        except OffstageError:
-            raise
-        except (concurrent.futures.CancelledError, OSError) as error:
-            raise RunFailed(f"the cluster is gone ({error})", where, MEND) from None
-        except Exception as error:  # another process's: whatever it was
-            raise RunFailed(f"no worker could run it ({type(error).__name__})", where,
-                            f"see the workers' logs; {MEND}") from None  # fmt: skip
 
 
 def _remote(job: Job) -> Row:

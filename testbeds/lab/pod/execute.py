@@ -5,28 +5,25 @@ with the run without. What a unit gives depends on nothing else, so neither the 
 nor the order in which they end changes a figure. A process that dies ends the run.
 """
 
-import concurrent.futures
-import multiprocessing
-from collections.abc import Generator, Sequence
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.bindings.errors import RunFailed
 from offstage.testbeds.lab.pod.figures import PodPoint, figures_of
 from offstage.testbeds.lab.pod.run import run_point
 from offstage.testbeds.lab.pod.spec import PodSpec, Point, points
-from offstage.testbeds.lab.run.execute import open_cluster
 from offstage.testbeds.lab.run.parts import code_version
+from offstage.testbeds.lab.run.spread import spread
 from offstage.testbeds.progress import Progress
 
 __all__ = ["compute", "write_parquet"]
 
-MEND = "start the same command again"
 Unit = tuple[Point, ...]
 
 
@@ -39,7 +36,11 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
                    key=lambda unit: (-unit[0].daemons, unit))  # fmt: skip
     progress.start("pods", len(wanted))
     found: dict[Point, PodPoint] = {}
-    for unit, figures in _results(spec, units, jobs, cluster):
+    there = partial(_unit, spec, code=code_version() if cluster else "")
+    for unit, figures in spread(
+        units, partial(_unit, spec), there=there, jobs=jobs, cluster=cluster,
+        command="lab pod", mend="start the same command again",
+    ):  # fmt: skip
         found |= dict(zip(unit, figures, strict=True))
         progress.advance(len(unit))
         progress.note(f"{unit[0].daemons} daemons, {unit[0].schedule}")
@@ -74,49 +75,3 @@ def _unit(spec: PodSpec, unit: Unit, code: str = "") -> list[PodPoint]:
         figures_of(spec, one, ran[one], None if one.fault == "none" else without[one])
         for one in unit
     ]
-
-
-Results = Generator[tuple[Unit, list[PodPoint]], None, None]
-
-
-def _results(spec: PodSpec, units: Sequence[Unit], jobs: int, cluster: str) -> Results:
-    if cluster:
-        yield from _on_cluster(spec, units, cluster)
-    elif jobs == 1 or len(units) == 1:
-        for unit in units:
-            yield unit, _unit(spec, unit)
-    else:
-        yield from _on_machine(spec, units, jobs)
-
-
-def _on_machine(spec: PodSpec, units: Sequence[Unit], jobs: int) -> Results:
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(jobs, len(units)), context) as pool:
-        futures = {pool.submit(_unit, spec, unit): unit for unit in units}
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise RunFailed("a process that computed it died", "lab pod",
-                            f"give it more memory; {MEND}") from None  # fmt: skip
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _on_cluster(spec: PodSpec, units: Sequence[Unit], address: str) -> Results:
-    """Workers have the same Offstage, and see the trace under its path."""
-    distributed, opened = open_cluster(address)
-    where = f"--cluster {address}"
-    with opened as client, client.as_current():
-        futures = {client.submit(_unit, spec, unit, code_version(), pure=False): unit
-                   for unit in units}  # fmt: skip
-        try:
-            for future in distributed.as_completed(list(futures)):
-                yield futures[future], future.result()
-        except OffstageError:
-            raise
-        except (concurrent.futures.CancelledError, OSError) as error:
-            raise RunFailed(f"the cluster is gone ({error})", where, MEND) from None
-        except Exception as error:  # another process's: whatever it was
-            raise RunFailed(f"no worker could run it ({type(error).__name__})", where,
-                            f"see the workers' logs; {MEND}") from None  # fmt: skip

@@ -1,0 +1,76 @@
+"""Pieces of work that depend on nothing but themselves, computed in this process, on the cores of
+this machine or on a dask cluster, and given in the order in which they end.
+
+A process that dies ends the run: who has pieces that may be too large for it cuts them smaller and
+goes on (`execute.py`).
+"""
+
+import concurrent.futures
+import multiprocessing
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.testbeds.lab.run.execute import open_cluster
+
+__all__ = ["spread"]
+
+P = TypeVar("P")
+R = TypeVar("R")
+Results = Generator[tuple[P, R], None, None]
+
+
+def spread(
+    pieces: Sequence[P],
+    work: Callable[[P], R],
+    *,
+    jobs: int,
+    cluster: str,
+    there: Callable[[P], R],
+    command: str,
+    mend: str,
+) -> Results[P, R]:
+    """`work` is for this machine, by `jobs` processes, and `there` for workers of `cluster` ("":
+    none); both are pickled. RunFailed, with `mend`: a process died, or the cluster is gone."""
+    if cluster:
+        return _on_cluster(pieces, there, cluster, mend)
+    if jobs == 1 or len(pieces) <= 1:
+        return ((piece, work(piece)) for piece in pieces)
+    return _on_machine(pieces, work, jobs, command, mend)
+
+
+def _on_machine(
+    pieces: Sequence[P], work: Callable[[P], R], jobs: int, command: str, mend: str
+) -> Results[P, R]:
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(jobs, len(pieces)), context) as pool:
+        futures = {pool.submit(work, piece): piece for piece in pieces}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise RunFailed("a process that computed it died", command,
+                            f"give it more memory; {mend}") from None  # fmt: skip
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _on_cluster(
+    pieces: Sequence[P], work: Callable[[P], R], address: str, mend: str
+) -> Results[P, R]:
+    """Its workers have the same Offstage, and see traces and runs under their paths."""
+    distributed, opened = open_cluster(address)
+    where = f"--cluster {address}"
+    with opened as client, client.as_current():
+        futures = {client.submit(work, piece, pure=False): piece for piece in pieces}
+        try:
+            for future in distributed.as_completed(list(futures)):
+                yield futures[future], future.result()
+        except OffstageError:
+            raise
+        except (concurrent.futures.CancelledError, OSError) as error:
+            raise RunFailed(f"the cluster is gone ({error})", where, mend) from None
+        except Exception as error:  # another process's: whatever it was
+            raise RunFailed(f"no worker could run it ({type(error).__name__})", where,
+                            f"see the workers' logs; {mend}") from None  # fmt: skip

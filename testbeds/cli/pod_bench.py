@@ -131,10 +131,13 @@ def _grid(*headings: str) -> Table:
     return table
 
 
-def _said(verdicts: Mapping[str, bool], yes: str, no: str) -> Table:
+def _said(verdicts: Mapping[str, bool | None], yes: str, no: str) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
     for name, met in verdicts.items():
-        table.add_row(name, Text(yes if met else no, style="green" if met else "bold red"))
+        if met is None:
+            table.add_row(name, "not judged")
+        else:
+            table.add_row(name, Text(yes if met else no, style="green" if met else "bold red"))
     return table
 
 

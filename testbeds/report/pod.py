@@ -88,7 +88,8 @@ def _setup(found: Mapping[str, Any]) -> str:
 def _verdicts(found: Mapping[str, Any]) -> list[list[str]]:
     rows = [["what", ""]]
     rows += [[name, "reached" if met else "missed"] for name, met in found.get("aims", {}).items()]
-    return rows + [[name, "yes" if met else "NO"] for name, met in found["verdicts"].items()]
+    said = {True: "yes", False: "NO", None: "not judged"}
+    return rows + [[name, said[met]] for name, met in found["verdicts"].items()]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

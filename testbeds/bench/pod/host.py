@@ -9,6 +9,7 @@ All hosts are threads of one process and share a `Board`: what was acknowledged,
 """
 
 import errno
+import math
 import threading
 import time
 from collections import Counter
@@ -39,9 +40,12 @@ PAYLOAD_BYTES = 4096
 WORDS = PAYLOAD_BYTES // 8
 PATTERN = np.arange(WORDS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 LOGIN_S = 5.0
-Miss = tuple[str, str, str]
+Miss = tuple[str, str, str, float]
 """What is known of a block that was acknowledged and did not come: at which member it was, whose it
-is now, and the error that the fetch ended with; "": the member did not have it."""
+is now, the error that the fetch ended with ("": the member did not have it), and when it had been
+acknowledged, to a tenth of a second."""
+Acked = tuple[str, float]
+NEVER: Acked = "", 0.0
 
 
 def content(chunks: Sequence[int]) -> NDArray[np.uint64]:
@@ -93,6 +97,8 @@ class Seen:
     why: str
     waited_s: float
     """What its silence has cost this connection so far."""
+    since_s: float = math.inf
+    """It may have changed at that time already, when the host looked last."""
 
 
 class Board:
@@ -101,8 +107,8 @@ class Board:
     def __init__(self) -> None:
         """Time begins."""
         self._begun_ns = time.monotonic_ns()
-        self.at: dict[int, str] = {}
-        """Chunks that were acknowledged, and where last."""
+        self.at: dict[int, Acked] = {}
+        """Chunks that were acknowledged, where last, and when."""
         self.marked: frozenset[int] = frozenset()
         self.samples: list[Sample] = []
         self.seen: list[Seen] = []
@@ -126,7 +132,7 @@ class Board:
 
     def mark(self, member: str) -> None:
         """From now on requests count what of them was at this member; "": nothing."""
-        self.marked = frozenset(one for one, at in list(self.at.items()) if at == member)
+        self.marked = frozenset(one for one, at in list(self.at.items()) if at[0] == member)
 
 
 class Host:
@@ -159,6 +165,8 @@ class Host:
         self._fabric.register(self._rows)
         self._known_as = {one.member.name: "back" for one in members}
         self._connections: Counter[str] = Counter()
+        self._suspicions: dict[Joined, int] = {}
+        self._looked_s = 0.0
         self._step = 0
 
     def _login(self, member: Member, epoch: int) -> Joined:
@@ -215,20 +223,25 @@ class Host:
         for one in self._sessions.members:
             name, waited_s = one.member.name, one.waited_ns / 1e9
             standing = "lost" if one.lost else "suspect" if one.suspected and one.away else "back"
-            before = self._known_as.get(name, "")
+            before, suspicions = self._known_as.get(name, ""), self._suspicions.get(one, 0)
+            self._suspicions[one] = one.suspected
             if before == "lost" and standing != "lost":
                 self._connections[name] += 1
             self._board.waited_s[self.name, name, self._connections[name]] = waited_s
-            if standing != before:
-                self._known_as[name] = standing
-                self._board.seen.append(Seen(now_s, self.name, name, standing, one.why, waited_s))
+            said = [standing] if standing != before else []
+            if not said and standing == "back" and one.suspected > suspicions:
+                said = ["suspect", "back"]  # both since this host looked last
+            self._known_as[name] = standing
+            self._board.seen += [Seen(now_s, self.name, name, what, one.why, waited_s,
+                                      self._looked_s) for what in said]  # fmt: skip
+        self._looked_s = now_s
 
     def _ask(self, phase: str, number: int, due_s: float, chunks: tuple[int, ...]) -> Sample:
         board = self._board
         sample = Sample(phase, number, due_s, board.now_s(), asked=len(chunks), chunks=chunks)
-        where = [board.at.get(one, "") for one in chunks]
+        where = [board.at.get(one, NEVER) for one in chunks]
         marked = np.array([one in board.marked for one in chunks], bool)
-        sample.known, sample.marked = sum(map(bool, where)), int(marked.sum())
+        sample.known, sample.marked = sum(bool(at) for at, _ in where), int(marked.sum())
         try:
             session = self._sessions.session_open(select_blocks=self._sessions.grid.most)
             try:
@@ -241,7 +254,7 @@ class Host:
         return sample
 
     def _served(
-        self, sample: Sample, session: int, chunks: tuple[int, ...], where: list[str],
+        self, sample: Sample, session: int, chunks: tuple[int, ...], where: list[Acked],
         marked: NDArray[np.bool_],
     ) -> None:  # fmt: skip
         """Fetch what is there, put the rest."""
@@ -257,9 +270,10 @@ class Host:
         sample.by_member.update(f"{one.name}/{one.incarnation}"
                                 for one, came in zip(at, good, strict=True) if came)  # fmt: skip
         for ordinal in np.flatnonzero(~good):
-            if where[ordinal]:
+            was, acked_s = where[ordinal]
+            if was:
                 error = "" if rcs[ordinal] == 1 else errno.errorcode[-int(rcs[ordinal])]
-                sample.misses[where[ordinal], at[ordinal].name, error] += 1
+                sample.misses[was, at[ordinal].name, error, round(acked_s, 1)] += 1
         self._put(sample, session, chunks, np.flatnonzero(~good), where)
 
     def _fetched(
@@ -279,7 +293,7 @@ class Host:
 
     def _put(
         self, sample: Sample, session: int, chunks: tuple[int, ...], missing: NDArray[np.intp],
-        where: list[str],
+        where: list[Acked],
     ) -> None:  # fmt: skip
         for first in range(0, len(missing), self._fabric.demand_max):
             some = missing[first : first + self._fabric.demand_max]
@@ -291,8 +305,8 @@ class Host:
                     sample.refused += 1
                     continue
                 sample.put += 1
-                sample.again += [chunks[ordinal]] if where[ordinal] else []
-                self._board.at[chunks[ordinal]] = at[ordinal].name
+                sample.again += [chunks[ordinal]] if where[ordinal][0] else []
+                self._board.at[chunks[ordinal]] = at[ordinal].name, self._board.now_s()
 
     def _members_of(self, session: int, count: int) -> list[Member]:
         """Who has each block of the session, as this host sees it."""

@@ -84,5 +84,5 @@ def bench_hour(
         "hosts": HOSTS, "block_bytes": PAYLOAD_BYTES, "blocks_distinct": distinct,
         "blocks_filled": board.moved_blocks()[0], "blocks_copied": board.moved_blocks()[1],
         "with_etcd": "etcd0" in live.bed.processes,
-        **of_run(board, live.done, watch.looks),
+        **of_run(board, live.done, watch.looks, deadline_s),
     }  # fmt: skip

@@ -11,8 +11,9 @@ from typing import Any
 
 from offstage.testbeds.bench.pod.faults import Done, Look
 from offstage.testbeds.bench.pod.host import Board, Miss, Sample, Seen
+from offstage.testbeds.bench.pod.reasons import Reasons
 
-__all__ = ["held", "judged", "of_run", "served_past_a_fence", "unexplained"]
+__all__ = ["held", "is_met", "judged", "of_run", "served_past_a_fence", "unexplained"]
 
 BACK_S, BACK_SHARE = 10.0, 0.95
 WINDOW_S = 1.0
@@ -41,17 +42,19 @@ def judged(
         struck = next(one for one in done if f"{one.fault} {one.member}" == name)
         found[name] = _phase(samples, reference, struck, board.seen, looks, board)
         aims |= _aims(name, struck.fault, found[name], deadline_s)
-    verdicts = held(board, done, looks)
+    verdicts = held(board, done, looks, deadline_s)
     return {"phases": found, "aims": aims, "aims_met": all(aims.values()), "verdicts": verdicts,
-            "verdicts_met": all(verdicts.values()), "seen": [asdict(one) for one in board.seen],
+            "verdicts_met": is_met(verdicts), "seen": [asdict(one) for one in board.seen],
             "done": [asdict(one) for one in done]}  # fmt: skip
 
 
-def of_run(board: Board, done: Sequence[Done], looks: Sequence[Look]) -> dict[str, Any]:
+def of_run(
+    board: Board, done: Sequence[Done], looks: Sequence[Look], deadline_s: float
+) -> dict[str, Any]:
     """Of a run with one fault after another, JSON-ready."""
-    verdicts = held(board, done, looks)
+    verdicts = held(board, done, looks, deadline_s)
     late = sorted(one.begin_s - one.due_s for one in board.samples)
-    left = unexplained(board.samples, done, board.seen, looks)
+    left = unexplained(board.samples, Reasons(done, board.seen, looks, deadline_s))
     return {
         **_all(board.samples), "wrong": sum(one.wrong for one in board.samples),
         "refused": sum(one.refused for one in board.samples),
@@ -62,58 +65,62 @@ def of_run(board: Board, done: Sequence[Done], looks: Sequence[Look]) -> dict[st
         "faults": dict(Counter(one.fault for one in done if not one.healed)),
         "unexplained": [(number, *miss) for number, miss in left[:UNEXPLAINED_MAX]],
         "series": _series(board.samples), "verdicts": verdicts,
-        "verdicts_met": all(verdicts.values()), "seen": [asdict(one) for one in board.seen],
+        "verdicts_met": is_met(verdicts), "seen": [asdict(one) for one in board.seen],
         "done": [asdict(one) for one in done],
     }  # fmt: skip
 
 
-def held(board: Board, done: Sequence[Done], looks: Sequence[Look]) -> dict[str, bool]:
-    """What must hold whatever is done to the pod."""
+def held(
+    board: Board, done: Sequence[Done], looks: Sequence[Look], deadline_s: float
+) -> dict[str, bool | None]:
+    """What must hold whatever is done to the pod; None: there was nothing to judge it by."""
     samples = board.samples
-    return {
+    reasons = Reasons(done, board.seen, looks, deadline_s)
+    ended = all(one.end_s > 0 for one in samples)
+    judged = {
+        "every block right": any(one.hits or one.wrong for one in samples),
+        "every request ended": bool(samples or board.broken),
+        "every miss has a reason": any(one.known for one in samples),
+        "nothing served past a fence": bool(_ended_lives(looks)),
+    }
+    good = {
         "every block right": not any(one.wrong for one in samples),
-        "every request ended": not board.broken and all(one.end_s > 0 for one in samples),
-        "every miss has a reason": not unexplained(samples, done, board.seen, looks),
+        "every request ended": not board.broken and ended,
+        "every miss has a reason": not unexplained(samples, reasons),
         "nothing served past a fence": not served_past_a_fence(samples, looks),
     }
+    return {name: met if judged[name] else None for name, met in good.items()}
 
 
-def unexplained(
-    samples: Iterable[Sample], done: Sequence[Done], seen: Sequence[Seen], looks: Sequence[Look]
-) -> list[tuple[int, Miss]]:
-    """Misses without a reason, and of which request. Reasons: who had the block, or who has it now,
-    was struck before, was suspected or lost by some host, or changed in the map."""
-    first: dict[str, float] = {}
-    for at_s, name in [*((one.at_s, one.member) for one in done),
-                       *((one.at_s, one.member) for one in seen),
-                       *_changes(looks)]:  # fmt: skip
-        first[name] = min(first.get(name, at_s), at_s)
-    return [
-        (one.number, miss) for one in samples for miss in one.misses
-        if not any(first.get(name, one.end_s + 1) <= one.end_s for name in miss[:2])
-    ]  # fmt: skip
+def is_met(verdicts: Mapping[str, bool | None]) -> bool:
+    """Whether none is broken."""
+    return False not in verdicts.values()
 
 
-def _changes(looks: Sequence[Look]) -> Iterable[tuple[float, str]]:
-    for before, after in pairwise(looks):
-        for name in {*before.members, *after.members}:
-            if before.members.get(name) != after.members.get(name):
-                yield after.at_s, name
+def unexplained(samples: Iterable[Sample], reasons: Reasons) -> list[tuple[int, Miss]]:
+    """Misses without a reason, and of which request."""
+    return [(one.number, miss) for one in samples for miss in one.misses
+            if not reasons.has(one, miss)]  # fmt: skip
 
 
 def served_past_a_fence(samples: Iterable[Sample], looks: Sequence[Look]) -> list[int]:
-    """Requests that began after the map had no more the life of who served them. Lives are told by
-    their incarnation; without leases there are none."""
+    """Requests that began after the map had no more the life of who served them."""
+    ended = _ended_lives(looks)
+    return [
+        one.number for one in samples
+        if any(ended.get(who, one.begin_s + 1) < one.begin_s for who in one.by_member)
+    ]  # fmt: skip
+
+
+def _ended_lives(looks: Sequence[Look]) -> dict[str, float]:
+    """When the map had a life no more, by its incarnation; without leases there are none."""
     ended: dict[str, float] = {}
     for before, after in pairwise(looks):
         for name, (state, life) in before.members.items():
             now = after.members.get(name, ("gone", life))
             if life and state != "gone" and (now[0] == "gone" or now[1] != life):
                 ended.setdefault(f"{name}/{life}", after.at_s)
-    return [
-        one.number for one in samples
-        if any(ended.get(who, one.begin_s + 1) < one.begin_s for who in one.by_member)
-    ]  # fmt: skip
+    return ended
 
 
 def _by_number(samples: Iterable[Sample]) -> dict[int, Sample]:
@@ -141,7 +148,7 @@ def _named(samples: Iterable[Sample]) -> dict[str, int]:
     """Misses by their reason, in words."""
     total: Counter[str] = Counter()
     for one in samples:
-        for (was, now, error), count in one.misses.items():
+        for (was, now, error, _), count in one.misses.items():
             moved = f"at {was}, asked of {now}" if was != now else f"not there any more at {was}"
             total[f"{error} of {was}" if error else moved] += count
     return dict(total)

@@ -10,7 +10,8 @@ from offstage.testbeds.bench.pod.asks import Documents
 from offstage.testbeds.bench.pod.faults import FAULTS, Done, Look
 from offstage.testbeds.bench.pod.host import Board, Sample, Seen, content
 from offstage.testbeds.bench.pod.hour import drawn
-from offstage.testbeds.bench.pod.judge import held, judged
+from offstage.testbeds.bench.pod.judge import held, is_met, judged
+from offstage.testbeds.bench.pod.reasons import Reasons
 
 DEADLINE_S = 0.5
 STRUCK_S = 105.0
@@ -37,7 +38,7 @@ def board_of(*changed: Sample) -> Board:
     """A reference, and a phase in which dpu1 dies after five requests and costs four hits of the
     next three; `changed` stand in the place of others."""
     board, struck = Board(), range(5, 8)
-    miss = Counter({("dpu1", "dpu0", ""): 4})
+    miss = Counter({("dpu1", "dpu0", "", 7.0): 4})
     board.samples = [sample("none", number) for number in range(20)]
     board.samples += [
         sample(NAME, number, 6, misses=miss, again=[1, 2, 3, 4], marked=4, put=4)
@@ -86,20 +87,118 @@ def test_a_connection_that_waits_twice_misses_the_aim() -> None:
     assert not found["aims"][f"{NAME}: costs a connection its deadline at most"]
 
 
+def misses(was: str, now: str, error: str = "", acked_s: float = 7.0) -> dict[str, Any]:
+    """Of a sample: one miss."""
+    return {"misses": Counter({(was, now, error, acked_s): 1})}
+
+
 @pytest.mark.parametrize(
     ("verdict", "one"),
     [
         ("every block right", sample(NAME, 3, wrong=1)),
-        ("every miss has a reason", sample(NAME, 7, misses=Counter({("dpu2", "dpu2", ""): 1}))),
-        ("every miss has a reason", sample(NAME, 3, misses=Counter({("dpu1", "dpu0", ""): 1}))),
-        ("every miss has a reason", sample("none", 3, misses=Counter({("dpu0", "dpu0", ""): 1}))),
+        ("every miss has a reason", sample(NAME, 7, **misses("dpu2", "dpu2"))),
+        ("every miss has a reason", sample(NAME, 3, **misses("dpu1", "dpu0"))),
+        ("every miss has a reason", sample("none", 3, **misses("dpu0", "dpu0"))),
     ],
 )
 def test_what_must_not_happen_is_noticed(verdict: str, one: Sample) -> None:
     """Also a miss whose reason came later than itself."""
-    assert all(held(board_of(), DONE, looks()).values())
-    found = held(board_of(one), DONE, looks())
+    assert all(held(board_of(), DONE, looks(), DEADLINE_S).values())
+    found = held(board_of(one), DONE, looks(), DEADLINE_S)
     assert [name for name, met in found.items() if not met] == [verdict]
+
+
+LATER_S = 900.0
+"""Of the bench: all has been well for long, and every member was struck once."""
+STRUCK = [
+    Done(at_s, fault, f"dpu{number}", healed=healed)
+    for number, fault in enumerate(("death", "stop", "death", "stop"))
+    for at_s, healed in ((100.0 * number + 50, False), (100.0 * number + 60, True))
+]
+
+
+@pytest.mark.parametrize(
+    ("miss", "explained"),
+    [
+        (("dpu1", "dpu1", "", 20.0), False),  # it came back with its store
+        (("dpu1", "dpu1", "", 155.0), False),
+        (("dpu1", "dpu1", "ETIMEDOUT", 20.0), False),
+        (("dpu0", "dpu1", "", 155.0), True),  # put there while dpu1 was away, and not at it since
+        (("dpu0", "dpu1", "", 20.0), False),  # before that
+        (("dpu0", "dpu1", "", 800.0), False),  # and after it
+        (("dpu0", "dpu1", "EIO", 155.0), False),  # said to be there, and is not
+        (("dpu0", "dpu2", "", 155.0), False),  # dpu2 was not away then
+    ],
+)
+def test_a_fault_is_no_reason_for_what_is_missed_long_after(miss: Any, explained: bool) -> None:
+    """But for what was written elsewhere meanwhile, once. Every member has been struck by then."""
+    one = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 0.1, misses=Counter({miss: 1}))
+    assert Reasons(STRUCK, [], [], DEADLINE_S).has(one, miss) is explained
+
+
+@pytest.mark.parametrize("what", ["struck", "suspected"])
+@pytest.mark.parametrize(
+    ("begin_s", "end_s", "explained"),
+    [(30.0, 49.0, False), (30.0, 51.0, True), (70.0, 71.0, True), (81.0, 82.0, True),
+     (95.0, 96.0, False)],
+)  # fmt: skip
+def test_a_fault_is_a_reason_for_its_time(
+    what: str, begin_s: float, end_s: float, explained: bool
+) -> None:
+    """From when it may have begun, until hosts have found out that it is over; at that member."""
+    done = [Done(50.0, "stop", "dpu1"), Done(80.0, "stop", "dpu1", healed=True)]
+    seen = [Seen(52.0, "host0", "dpu1", "suspect", "", 0.0, since_s=50.0),
+            Seen(53.0, "host1", "dpu1", "suspect", "", 0.0, since_s=52.0),
+            Seen(60.0, "host1", "dpu1", "back", "", 0.0),
+            Seen(61.0, "host0", "dpu1", "lost", "", 0.0),
+            Seen(80.0, "host0", "dpu1", "back", "", 0.0)]  # fmt: skip
+    reasons = Reasons(done, [], [], 0.5) if what == "struck" else Reasons([], seen, [], 0.5)
+    assert 80 + reasons.grace_s < 95
+    one = Sample("trace", 1, begin_s, begin_s, end_s)
+    assert reasons.has(one, ("dpu1", "dpu0", "", 1.0)) is explained
+    assert reasons.has(one, ("dpu0", "dpu1", "", 1.0)) is explained
+    assert not reasons.has(one, ("dpu0", "dpu2", "", 1.0))
+
+
+def test_who_left_the_pod_took_its_blocks_along() -> None:
+    """Those that it had been given by then; who is drained took none."""
+    states = [(10.0, "up", "up"), (20.0, "up", "draining"), (30.0, "gone", "draining")]
+    changes = [Look(at_s, True, number, {"dpu0": ("up", 0), "dpu4": (joined, 0), "dpu1": (one, 0)})
+               for number, (at_s, joined, one) in enumerate(states)]  # fmt: skip
+    reasons = Reasons([], [], changes, DEADLINE_S)
+    late = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 1)
+    assert reasons.has(late, ("dpu4", "dpu0", "", 25.0))
+    assert not reasons.has(late, ("dpu4", "dpu0", "", 40.0))
+    assert not reasons.has(late, ("dpu1", "dpu0", "", 15.0))
+
+
+def test_a_map_that_changed_often_does_not_say_who_was_home() -> None:
+    """It remembers four changes."""
+    changes = [Look(20.0 * number, True, number, {"dpu0": ("up", 0), "dpu1": (state, 0)})
+               for number, state in enumerate(["up", "draining"] * 3)]  # fmt: skip
+    reasons = Reasons([], [], changes, DEADLINE_S)
+    late = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 1)
+    assert reasons.has(late, ("dpu0", "dpu2", "", 30.0))
+    assert not reasons.has(late, ("dpu0", "dpu2", "", 50.0))
+    assert not reasons.has(late, ("dpu2", "dpu2", "", 30.0))
+
+
+def test_what_nothing_was_there_for_is_not_judged() -> None:
+    """No lives without leases, no misses of what nobody wrote, nothing without requests."""
+    fence = "nothing served past a fence"
+    without = [Look(at_s, True, 5, {"dpu1": (state, 0)}) for at_s, state in
+               ((1.0, "up"), (STRUCK_S, "gone"))]  # fmt: skip
+    for some in (without, looks()[:1]):
+        found = held(board_of(), DONE, some, DEADLINE_S)
+        assert [name for name, met in found.items() if met is None] == [fence]
+        assert is_met(found)
+    first = Board()
+    first.samples = [Sample("none", 0, 0.0, 0.0, 1.0, asked=4, put=4)]
+    assert [*held(first, [], [], DEADLINE_S).values()] == [None, True, None, None]
+    assert set(held(Board(), [], [], DEADLINE_S).values()) == {None}
+    broken = Board()
+    broken.broken.append("host0: KeyError")
+    assert not is_met(held(broken, [], [], DEADLINE_S))
 
 
 def test_what_is_served_past_a_fence_is_noticed() -> None:
@@ -107,13 +206,13 @@ def test_what_is_served_past_a_fence_is_noticed() -> None:
     for life, good in ((1, False), (2, True)):
         one = sample(NAME, 9)
         one.by_member = Counter({f"dpu1/{life}": 10})
-        assert held(board_of(one), DONE, looks())["nothing served past a fence"] is good
+        assert held(board_of(one), DONE, looks(), DEADLINE_S)["nothing served past a fence"] is good
 
 
 def test_a_host_that_broke_is_noticed() -> None:
     board = board_of()
     board.broken.append("host0: KeyError")
-    assert not held(board, DONE, looks())["every request ended"]
+    assert not held(board, DONE, looks(), DEADLINE_S)["every request ended"]
 
 
 def test_what_is_asked_is_the_seeds() -> None:

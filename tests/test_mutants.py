@@ -44,7 +44,8 @@ def test_a_row_that_does_not_fit_says_so() -> None:
 def test_a_survivor_is_told_and_the_line_stands_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two mutants of one function, of which the test notices one."""
+    """Two mutants of one function, of which the test notices one; and none is said to be killed
+    where the test fails without any."""
     (tmp_path / "a.py").write_text("def f(n):\n    x = 1\n    return n * x\n")
     (tmp_path / "tests").mkdir()
     source = "from a import f\n\ndef test_f():\n    assert not f(0)\n"
@@ -54,7 +55,8 @@ def test_a_survivor_is_told_and_the_line_stands_again(
         def build(self) -> None:
             pass
 
-        def test(self, test: str) -> tuple[int, str]:
+        def test(self, test: str, limit_s: float) -> tuple[int, str]:
+            assert limit_s >= mutants.TEST_SECONDS
             script = "import sys; sys.path.insert(0, 'tests'); import test_a; test_a.test_f()"
             command = [sys.executable, "-B", "-c", script]
             return subprocess.run(command, cwd=self.root, capture_output=True).returncode, ""
@@ -63,4 +65,7 @@ def test_a_survivor_is_told_and_the_line_stands_again(
     wrong = mutants.run(rows, PlainTree(tmp_path))
     assert len(wrong) == 1 and wrong[0].startswith("host-one: survived")
     assert "x = 1" in (tmp_path / "a.py").read_text()
-    assert "killed" in capsys.readouterr().out
+    assert "1 of 2 mutants killed" in capsys.readouterr().out
+    (tmp_path / "a.py").write_text("def f(n):\n    x = 1\n    return n + x\n")
+    assert "fails without a mutant" in mutants.run(rows, PlainTree(tmp_path))[0]
+    assert capsys.readouterr().out == "none of 2 mutants was tried\n"

@@ -30,6 +30,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TABLE = HERE / "mutants.toml"
 PAGE = ROOT / "docs/reference/mutants.md"
+FIRST_SECONDS = 900  # for a test without a mutant, beside whatever else runs
+TEST_SECONDS = 120  # a mutant that never ends is noticed by this, or by what is longer:
+TIMES_SLOWER = 4  # than the test took without it
 AREAS = ("core", "store", "driver", "device", "host", "lab", "chip", "figures")
 
 
@@ -140,33 +143,38 @@ def page(rows: list[Mutant]) -> str:
 def run(rows: list[Mutant], tree: Tree) -> list[str]:
     """The tests without a mutant, then each mutant with its own; what went wrong, in lines."""
     wrong = []
+    limits_s: dict[str, float] = {}
     tree.build()
     for test in dict.fromkeys(row.test for row in rows):
-        code, said = tree.test(test)
+        begun = time.monotonic()
+        code, said = tree.test(test, FIRST_SECONDS)
+        limits_s[test] = max(TEST_SECONDS, TIMES_SLOWER * (time.monotonic() - begun))
         if code != 0:
             wrong.append(f"{test} fails without a mutant:\n{said}")
     if wrong:
+        print(f"none of {len(rows)} mutants was tried")
         return wrong
-    print(f"{len({row.test for row in rows})} tests pass without a mutant", flush=True)
+    print(f"{len(limits_s)} tests pass without a mutant", flush=True)
     for number, row in enumerate(rows, 1):
         begun = time.monotonic()
-        verdict = _one(row, tree)
+        verdict = _one(row, tree, limits_s[row.test])
         print(f"{number:3}/{len(rows)} {verdict:9} {row.id:34} {row.test}  "
               f"{time.monotonic() - begun:.1f} s", flush=True)  # fmt: skip
         if verdict != "killed":
             wrong.append(f"{row.id}: {verdict}: {row.file}: {row.new!r} instead of {row.old!r}, "
                          f"and {row.test} does not fail: {row.why}")  # fmt: skip
+    print(f"{len(rows) - len(wrong)} of {len(rows)} mutants killed")
     return wrong
 
 
-def _one(row: Mutant, tree: Tree) -> str:
+def _one(row: Mutant, tree: Tree, limit_s: float) -> str:
     path = tree.root / row.file
     text = path.read_text(encoding="utf-8")
     path.write_text(mutate(text, row), encoding="utf-8")
     try:
         if row.in_c and not tree.rebuild(row.test, row.file):
             return "no build"
-        code, _ = tree.test(row.test)
+        code, _ = tree.test(row.test, limit_s)
     finally:
         path.write_text(text, encoding="utf-8")
     return "survived" if code == 0 else "killed"
@@ -196,7 +204,6 @@ def main() -> int:
         wrong = run(rows, Tree.copy(ROOT, Path(scratch)))
     for line in wrong:
         print(line, file=sys.stderr)
-    print(f"{len(rows) - len(wrong)} of {len(rows)} mutants killed")
     return 1 if wrong else 0
 
 

@@ -70,8 +70,9 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
     contradicts itself is kept as refused."""
     found = Experiment(path, Spec(name=""), [], parts.code_version())
     first = 0
-    if sweep:  # a base that cannot be opened is an error of the whole sweep
-        fitted(load(path, changes), str(path))
+    base = load(path, changes)
+    if sweep and "workload.file" not in base.sweep:  # else no variant is of the base's own file
+        fitted(base, str(path))  # a base that cannot be opened is an error of the whole sweep
     for label, spec in _opened(path, changes, sweep):
         if isinstance(spec, OffstageError):
             found.refused.append((label, str(spec)))

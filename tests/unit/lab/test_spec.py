@@ -333,6 +333,25 @@ def test_loading_a_spec_opens_no_data(tmp_path: Path, kind: str) -> None:
     assert "not-there.data" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_sweep_over_files_needs_only_those(tmp_path: Path) -> None:
+    """The spec's own file is not opened where each variant has another; one that is not there is
+    refused by itself."""
+    steps = [[token, layer, [0, token, 7], []] for token in (1, 2, 3) for layer in (0, 1)]
+    one = {"run": "a", "model": "M", "layers": 2, "prompt_tokens": 256, "block_tokens": 32,
+           "steps": steps}  # fmt: skip
+    (tmp_path / "one.jsonl").write_text(json.dumps(one) + "\n")
+    files = [str(tmp_path / name) for name in ("one.jsonl", "two.jsonl")]
+    path = tmp_path / "e.toml"
+    path.write_text('[workload]\nkind = "selections"\nfile = "not-there.jsonl"\n'
+                    '[geometry]\nmodel = "llama-3-70b"\nblock_tokens = 32\n'
+                    '[[policy]]\nuse = "none"\n')  # fmt: skip
+    experiment = plan(path, {"sweep": {"workload.file": files}}, sweep=True)
+    assert [variant.spec.workload.file for variant in experiment.variants] == files[:1]
+    assert "no such file" in experiment.refused[0][1]
+    with pytest.raises(BadInput, match="not-there"):
+        plan(path, {"sweep": {"tier.hbm_pool_over_k": [0.0, 1.0]}}, sweep=True)
+
+
 @given(CHANGES, st.booleans())
 def test_anything_is_a_spec_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], bare: bool

@@ -177,6 +177,7 @@ def test_a_run_that_is_out_of_time_skips_the_rest(folder: Path) -> None:
     assert set(reasons(content).values()) == {"the run's 0 s are over"}
 
 
+@pytest.mark.slow
 def test_the_interpreter_runs_the_checks_of_kernels(tmp_path: Path) -> None:
     """Does `--interpret` reach the kernels, on the CPU, and no check that needs a device?"""
     for name in ("torch", "triton"):

@@ -71,7 +71,11 @@ CODED = {"store__codec": "fp8_e4m3", "storage__lba": "512"}
 """What makes a block of 4 KiB worth coding."""
 
 
-@pytest.mark.parametrize(("kills", "changed"), [(12, {}), (4, CODED)], ids=["plain", "coded"])
+@pytest.mark.parametrize(
+    ("kills", "changed"),
+    [(12, {}), pytest.param(4, CODED, marks=pytest.mark.slow)],
+    ids=["plain", "coded"],
+)
 def test_a_dozen_kills_of_the_daemon(tmp_path: Path, kills: int, changed: dict[str, str]) -> None:
     """Is every acknowledged write-through block there after each of so many kills?"""
     figures = kill_loop(tmp_path, kills, 1, **changed)
@@ -93,7 +97,7 @@ def test_two_hundred_kills_of_the_daemon(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("write", "changed"),
-    [("through", {}), ("back", {}), ("back", CODED)],
+    [("through", {}), ("back", {}), pytest.param("back", CODED, marks=pytest.mark.slow)],
     ids=["through", "back", "back-coded"],
 )
 def test_kills_of_a_host(tmp_path: Path, write: str, changed: dict[str, str]) -> None:

@@ -146,6 +146,7 @@ def test_a_warm_start_is_that_of_virtual_time(quick: tuple[Path, dict[str, Any]]
         assert abs(live - again) < WARM_TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_trace_gives_lengths_arrivals_and_sharing(tmp_path: Path) -> None:
     """Three long prompts, two of them over one prefix of 8K tokens, and one cut to the cap."""
     common = list(range(16))

@@ -112,6 +112,7 @@ def test_a_changed_spec_computes_what_changed(
     assert len(after) - len(before) == made
 
 
+@pytest.mark.slow
 def test_an_edited_policy_is_run_again(lab_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own points, and no others."""
     text = (REFERENCE / "lab_policies.py").read_text()

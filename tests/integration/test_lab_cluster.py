@@ -108,6 +108,7 @@ def test_a_sweep_of_chips_has_the_same_table(
     assert tables[0] == tables[1] and "3 chips" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_kills_a_worker_costs_its_own_point_only(cluster: Cluster, lab_folder: Path) -> None:
     killers = [f'\n[[policy]]\nuse = "lab_policies:{name}"\n' for name in ("Kills", "Raises")]
     (lab_folder / "e.toml").write_text("".join([SPEC, *killers]).replace("[1, 2]", "[1]"))

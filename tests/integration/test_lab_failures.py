@@ -77,6 +77,7 @@ def test_a_worker_that_dies_costs_its_own_point_only(lab_folder: Path) -> None:
     assert len(summary.points) == 4 and all(point.bounds for point in summary.points)
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_once_is_forgiven(lab_folder: Path, lab_whole: Path) -> None:
     """As when memory was short for two of them: run again alone, everything is there."""
     text = SPEC.replace("lab_policies:Silent", "lab_policies:KillsOnce")

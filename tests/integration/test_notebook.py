@@ -98,6 +98,7 @@ def test_the_ledger_says_what_its_rows_are(ran: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_report_are_those_of_the_command(
     ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,6 +214,7 @@ def test_what_is_foretold_is_staged_before_its_layer_asks(
     assert found["hint"]["demands"] == found["none"]["demands"]
 
 
+@pytest.mark.slow
 def test_a_model_decodes_by_the_gpus_kernels(tier: Tier, text: Path, tmp_path: Path) -> None:
     """Under Triton's interpreter: with every block the model itself, with fewer what the host's
     selectors and torch's kernel give."""

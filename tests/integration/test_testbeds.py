@@ -31,6 +31,7 @@ def check_report(out: Path, link: str) -> None:
     assert link in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(tmp_path: Path) -> None:
     """`up`, `run` on the same daemon, whose policy is its own again, and `down`."""
     out = tmp_path / "bed"

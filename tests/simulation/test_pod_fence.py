@@ -12,6 +12,7 @@ from offstage.dpu.pod import fence
 from offstage.dpu.pod.fence import Standing
 
 
+@pytest.mark.slow
 def test_the_fence_holds_where_clocks_run_alike() -> None:
     """No restart and no clock that runs behind: what the default suite has time for."""
     assert explore(begin=State(slow=False, life=1), restarts=False) > 10_000

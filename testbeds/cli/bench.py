@@ -191,6 +191,40 @@ def pod(
 
 
 @bench.command()
+def schedule(
+    trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
+    requests: Annotated[int, typer.Option("--requests", min=2, help="of the trace")] = 300,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1, max=86_400, help="in which they come")
+    ] = 60.0,
+    saturated: Annotated[
+        float, typer.Option("--saturated", min=1, max=1e6, help="times as fast, once more")
+    ] = 8.0,
+    kept: Annotated[
+        int, typer.Option("--kept", min=0, max=1 << 20, help="blocks of 512 tokens a host keeps")
+    ] = 1024,
+    folder: Annotated[
+        Path, typer.Option("--folder", help="where stores and logs lie: 1 to 2 GiB; they stay")
+    ] = Path("offstage-bench-schedule"),
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """What a live pod's hosts hold and wait for, by turns, load or reuse; the lab's beside it."""
+    from offstage.testbeds.bench.pod.reuse import bench_schedule
+    from offstage.testbeds.cli.progress import shown
+
+    with shown(6) as progress:
+        found = bench_schedule(
+            trace=trace, requests=requests, seconds=seconds, saturated=saturated, kept_blocks=kept,
+            folder=folder, seed=seed, progress=progress,
+        )  # fmt: skip
+    _finish("schedule", found, out, form)
+    if not found["verdicts_met"]:
+        raise typer.Exit(1)
+
+
+@bench.command()
 def engine(
     python: Annotated[Path, typer.Option("--python", help="of the environment that has vLLM")],
     model: Annotated[Path, typer.Option("--model", help="a folder that vLLM can load")],

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offstage.bindings.units import format_rate, format_size, format_time
-from offstage.testbeds.cli.pod_bench import pod_table
+from offstage.testbeds.cli.pod_bench import pod_table, schedule_table
 from offstage.testbeds.cli.soak_table import soak_table
 from offstage.testbeds.cli.tenants_table import where_time_went
 from offstage.testbeds.report.engine import below, hits_of, regret_of
@@ -381,6 +381,7 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], Drawn]] = {
     "fabric": fabric_table,
     "links": links_table,
     "pod": pod_table,
+    "schedule": schedule_table,
     "qos": qos_table,
     "soak": soak_table,
     "spdk": spdk_table,

@@ -11,7 +11,7 @@ from rich.text import Text
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_size, format_time, parse_time
 
-__all__ = ["pod_table", "run_phases", "run_trace"]
+__all__ = ["pod_table", "run_phases", "run_trace", "schedule_table"]
 
 RATE_MAX = 10_000.0
 SECONDS_MIN, SECONDS_MAX = 2.0, 7 * 86_400.0
@@ -121,6 +121,25 @@ def _trace_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
         f"{_time(result['span_s'])} of {result['trace']} from {_time(result['begin_s'])} on, in "
         f"{_time(result['seconds'])}: {result['compression']:.2f} s of the trace in one second; "
         f"{result['hosts']} hosts, seed {result['seed']}",
+    ]  # fmt: skip
+
+
+def schedule_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
+    """What each schedule met, live and in the laboratory, and how it was measured."""
+    table = _grid("load, schedule", "", "hit", "kept", "first token p50", "p99", "refused")
+    for arm in result["arms"]:
+        for number, side in enumerate(("live", "lab")):
+            one, name = arm[side], f"{arm['load']}, {arm['schedule']}"
+            times = (_time(one[f"first_ms_{at}"] / 1e3) for at in ("p50", "p99"))
+            table.add_row("" if number else name, side, f"{one['hit']:.1%}",
+                          f"{one['pool_hit']:.1%}", *times, f"{one['refused']:,}")  # fmt: skip
+    return Group(table, "", _said(result["verdicts"], "yes", "NO")), [
+        f"live on loopback: {result['daemons']} daemons, {result['hosts']} hosts that each keep "
+        f"{result['kept_blocks']:,} blocks of 512 tokens ({format_size(result['block_bytes'])} "
+        f"here); a block of the tier took {result['block_ms']:.2f} ms",
+        f"{result['requests']:,} requests of {result['trace']}, {result['compression']:.2f} s of "
+        f"it in one second, and {result['saturated']:g} times as many; computing is a wait, of "
+        f"{result['prefill_tokens_per_s']:,} tokens/s a host; seed {result['seed']}",
     ]  # fmt: skip
 
 

@@ -1,0 +1,295 @@
+"""`offstage bench schedule`: which host takes a request, of a live pod and in virtual time.
+
+The requests of a trace, faster than they came, over four hosts and a pod of four daemons. A router
+gives them out (`lab.pod.router`, the laboratory's own); a host keeps the blocks of its last
+requests, fetches from the pod what of the prefix it does not keep, waits for as long as the rest
+takes to compute, and puts that. Only computing is a wait: bytes are fetched, kept and compared.
+
+The same requests then go through the laboratory, with one number from here: the time that a block
+takes from the tier, of the first arm. All other arms are what that is judged on.
+
+One thread routes and owns the rows; hosts are threads that say when they looked and were done.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.host.schedule import KINDS, Rule, Schedule
+from offstage.host.sessions import append_chunks
+from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.beds.local import TENANT
+from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, Sample, content
+from offstage.testbeds.bench.pod.run import live_pod
+from offstage.testbeds.lab.pod.figures import served
+from offstage.testbeds.lab.pod.requests import Requests, requests_of
+from offstage.testbeds.lab.pod.router import Router, Taken
+from offstage.testbeds.lab.pod.run import simulate
+from offstage.testbeds.lab.pod.spec import PodSpec, Point
+from offstage.testbeds.progress import Progress
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
+
+__all__ = ["DAEMONS", "HOSTS", "bench_schedule"]
+
+HOSTS, DAEMONS = 4, 4
+DEADLINE_S = 5.0
+"""Nothing fails here; what is slow is waited for."""
+STORE_SHARE = 2
+"""Room of one daemon over its share of all blocks of all arms."""
+STORE_LEAST = 64 << 20
+LOOK_S = 0.2
+ARM_BITS = 33
+"""Names of blocks begin with the arm's number: each begins with an empty tier."""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A host knows what it has to compute: `run` blocks were kept or came."""
+
+    request: int
+    run: int
+
+
+@dataclass(frozen=True)
+class _Done:
+    """The first token is there."""
+
+    request: int
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a host is to do next."""
+
+    taken: Taken
+    tokens: int
+    chunks: tuple[int, ...]
+
+
+class _KeepingHost(Host):
+    """Does one request after another, in the order in which they were given to it."""
+
+    def __init__(
+        self, name: str, place: str, runtime_dir: Path, board: Board, told: SimpleQueue[Any],
+        room: int, compute_s: float,
+    ) -> None:  # fmt: skip
+        """`room`: blocks that it keeps; `compute_s`: of one token."""
+        super().__init__(name, place, runtime_dir, Link("", TENANT, "shm"), DEADLINE_S, board)
+        self._told, self._room, self._compute_s = told, room, compute_s
+        self._kept: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
+        self.fetch_s, self.fetched, self.unfound = 0.0, 0, 0
+
+    def serve(self, given: SimpleQueue[_Given | None]) -> None:
+        """Until it is given None. Keeps nothing from a run before."""
+        self._kept.clear()
+        try:
+            while (one := given.get()) is not None:
+                self._given = one
+                number = one.taken.request
+                sample = self._ask("schedule", number, self._board.now_s(), one.chunks)
+                self._board.samples.append(sample)
+                if sample.error:
+                    raise RunFailed(f"request {number}: {sample.error}", self.name,
+                                    "see the daemons' logs")  # fmt: skip
+                self._follow()
+        except Exception as error:
+            self._board.broken.append(f"{self.name}: {type(error).__name__}: {error}")
+
+    def _served(
+        self, sample: Sample, session: int, chunks: tuple[int, ...], where: list[Acked],
+        marked: NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        given, first = self._given, self._given.taken.kept
+        begun_s = time.monotonic()
+        found = append_chunks(self._sessions, session, chunks, 1)
+        stored = np.asarray(found.stored_layers) > 0
+        self.unfound += sum(bool(at) and not there
+                            for (at, _), there in zip(where, stored, strict=True))  # fmt: skip
+        came: dict[int, NDArray[np.uint8]] = {}
+        for one in self._batches(np.flatnonzero(_front(stored, first))):
+            rcs = self._fetched(sample, session, chunks, one, found.keys[0])
+            good = len(one) if not rcs.any() else int(np.argmax(rcs != 0))
+            came.update((chunks[one[at]], self._rows[at].copy()) for at in range(good))
+            if good < len(one):
+                break
+        self.fetch_s += time.monotonic() - begun_s
+        self.fetched += len(came)
+        sample.hits, run = len(came), first + len(came)
+        kept = np.stack([self._kept[one] for one in chunks[:first]]) if first else None
+        if kept is not None:
+            sample.wrong += int((kept.view(np.uint64) != content(chunks[:first])).any(1).sum())
+        self._told.put(_Looked(given.taken.request, run))
+        left = given.tokens - min(given.tokens, run * TRACE_BLOCK_TOKENS)
+        time.sleep(left * self._compute_s)
+        self._told.put(_Done(given.taken.request))
+        absent = np.flatnonzero(~stored)
+        self._put(sample, session, chunks, absent[absent >= run], where)
+        self._keep(chunks, came)
+
+    def _batches(self, some: NDArray[np.intp]) -> Sequence[NDArray[np.intp]]:
+        most = self._fabric.demand_max
+        return [some[at : at + most] for at in range(0, len(some), most)]
+
+    def _keep(self, chunks: tuple[int, ...], came: Mapping[int, NDArray[np.uint8]]) -> None:
+        """As `bindings.caches` does it: each becomes the most recent, in order."""
+        for one in chunks:
+            if one not in self._kept:
+                self._kept[one] = came[one] if one in came else content([one]).view(np.uint8)[0]
+            self._kept.move_to_end(one)
+            while len(self._kept) > self._room:
+                self._kept.popitem(last=False)
+
+
+def _front(stored: NDArray[np.bool_], first: int) -> NDArray[np.bool_]:
+    """Of the blocks from `first` on, those before the first hole: bool `[blocks]`."""
+    front = np.zeros(len(stored), np.bool_)
+    front[first:] = np.logical_and.accumulate(stored[first:])
+    return front
+
+
+def bench_schedule(
+    *, trace: Path, requests: int, seconds: float, saturated: float, kept_blocks: int,
+    folder: Path, seed: int, progress: Progress,
+) -> dict[str, Any]:  # fmt: skip
+    """The first `requests` of a trace in `seconds`, then `saturated` times as fast, by each
+    schedule. `kept_blocks`: of 512 tokens, that each host keeps. BadInput: no trace of prefixes;
+    RunFailed: a host ended by what nobody expected."""
+    spec = PodSpec(trace=str(trace), requests=requests, hosts=HOSTS, daemons=(DAEMONS,),
+                   seeds=(seed,), drives=1024)  # fmt: skip
+    asked = requests_of(spec, 1, seed)
+    if len(asked) < 2 or not asked.arrival_ns[-1]:
+        raise BadInput("fewer than two requests, or all at once", str(trace), "give a longer trace")
+    rate = int(asked.arrival_ns[-1]) / 1e9 / seconds
+    spec = msgspec.structs.replace(
+        spec, pool_bytes=kept_blocks * spec.block_bytes,
+        prefill_tokens_per_s=round(rate * spec.prefill_tokens_per_s),
+    )  # fmt: skip
+    loads = {"as it came": 1.0, "saturated": saturated}
+    room = STORE_SHARE * asked.block_count * len(loads) * len(KINDS) * PAYLOAD_BYTES // DAEMONS
+    board, told = Board(), SimpleQueue[Any]()
+    arms: list[dict[str, Any]] = []
+    with live_pod(folder, board, max(STORE_LEAST, room)) as (live, _), ExitStack() as stack:
+        hosts = []
+        for number in range(HOSTS):
+            hosts.append(_KeepingHost(f"host{number}", live.bed.place, live.bed.runtime_dir, board,
+                                      told, kept_blocks, 1 / spec.prefill_tokens_per_s))
+            stack.callback(hosts[-1].close)
+        for load, times in loads.items():
+            these = _faster(asked, rate * times)
+            for kind in KINDS:
+                progress.start(f"{kind}, {load}", len(these))
+                arm = _Arm(spec, kind, these, hosts, len(arms), board, told)
+                arm.run(progress)
+                if not arms:
+                    fetch_s = sum(one.fetch_s for one in hosts)
+                    block_s = fetch_s / max(1, sum(one.fetched for one in hosts))
+                    spec = msgspec.structs.replace(
+                        spec, link_bytes_per_s=max(1, round(spec.block_bytes / block_s)))
+                modelled = simulate(spec, Point(DAEMONS, kind, "none", seed), these, HOSTS)
+                arms.append({"schedule": kind, "load": load,
+                             "live": msgspec.to_builtins(served(arm.router.rows)),
+                             "lab": msgspec.to_builtins(served(modelled.rows))})  # fmt: skip
+    verdicts = {
+        "every block right": not sum(one.wrong for one in board.samples),
+        "every request ended": len(board.samples) == sum(
+            one["live"]["requests"] - one["live"]["refused"] for one in arms),
+        "every acknowledged block found": not sum(one.unfound for one in hosts),
+    }  # fmt: skip
+    return {
+        "provenance": "measured", "trace": trace.name, "requests": len(asked), "seconds": seconds,
+        "compression": rate, "saturated": saturated, "kept_blocks": kept_blocks, "hosts": HOSTS,
+        "daemons": DAEMONS, "seed": seed, "block_bytes": PAYLOAD_BYTES,
+        "blocks_distinct": asked.block_count, "block_ms": block_s * 1e3,
+        "prefill_tokens_per_s": spec.prefill_tokens_per_s, "arms": arms, "verdicts": verdicts,
+        "verdicts_met": all(verdicts.values()),
+    }  # fmt: skip
+
+
+def _faster(asked: Requests, rate: float) -> Requests:
+    """So many of the trace's seconds in one; an answer takes no time, since nobody decodes."""
+    return replace(asked, arrival_ns=np.round(asked.arrival_ns / rate).astype(np.int64),
+                   output_tokens=np.zeros_like(asked.output_tokens))  # fmt: skip
+
+
+class _Arm:
+    """One schedule under one load. Its thread is the router's."""
+
+    def __init__(
+        self, spec: PodSpec, kind: Schedule, requests: Requests, hosts: Sequence[_KeepingHost],
+        number: int, board: Board, told: SimpleQueue[Any],
+    ) -> None:  # fmt: skip
+        rule = Rule(kind=kind, weight=spec.weight, patience=spec.patience)
+        kept = np.full(len(hosts), spec.blocks(spec.pool_bytes), np.int64)
+        self.router = Router(rule, requests, kept, spec.active, spec.waiting)
+        self._requests, self._hosts, self._board, self._told = requests, hosts, board, told
+        self._names = number << ARM_BITS
+        self._given: list[SimpleQueue[_Given | None]] = [SimpleQueue() for _ in hosts]
+        self._ahead = np.zeros(len(hosts), np.int64)
+        """Tokens that each host has still to compute; of those it has not looked up, all but what
+        it keeps."""
+        self._left: dict[int, int] = {}
+
+    def run(self, progress: Progress) -> None:
+        """From the first arrival to the last first token. RunFailed: a host ended."""
+        threads = [threading.Thread(target=host.serve, args=(given,), daemon=True)
+                   for host, given in zip(self._hosts, self._given, strict=True)]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        begun_ns, arrivals = time.monotonic_ns(), self._requests.arrival_ns.tolist()
+        come = 0
+        while (come < len(arrivals) or not self.router.idle) and not self._board.broken:
+            now_ns = time.monotonic_ns() - begun_ns
+            while come < len(arrivals) and arrivals[come] <= now_ns:
+                self.router.arrived(come)
+                come += 1
+            while (taken := self.router.begin(now_ns, self._ahead)) is not None:
+                self._give(taken)
+            wait_s = (arrivals[come] - now_ns) / 1e9 if come < len(arrivals) else LOOK_S
+            try:
+                said = self._told.get(timeout=max(0.0, min(wait_s, LOOK_S)))
+            except Empty:
+                continue
+            self._heard(said, time.monotonic_ns() - begun_ns, progress)
+        for given in self._given:
+            given.put(None)
+        for thread in threads:
+            thread.join()
+        if self._board.broken:
+            raise RunFailed(self._board.broken[0], "bench schedule", "report this with the seed")
+
+    def _give(self, taken: Taken) -> None:
+        tokens = int(self.router.rows["input_tokens"][taken.request])
+        blocks = self._requests.of(taken.request).tolist()
+        self._computes(taken.request, taken.host, taken.kept)
+        self._given[taken.host].put(
+            _Given(taken, tokens, tuple(self._names + one + 1 for one in blocks)))
+
+    def _computes(self, request: int, host: int, run: int) -> None:
+        """So many of its blocks are there: the host's work is what that leaves."""
+        tokens = int(self.router.rows["input_tokens"][request])
+        left = tokens - min(tokens, run * TRACE_BLOCK_TOKENS)
+        self._ahead[host] += left - self._left.get(request, 0)
+        self._left[request] = left
+
+    def _heard(self, said: _Looked | _Done, now_ns: int, progress: Progress) -> None:
+        row = self.router.rows[said.request]
+        if isinstance(said, _Looked):
+            self._computes(said.request, int(row["host"]), said.run)
+            prefix = min(int(row["input_tokens"]), said.run * TRACE_BLOCK_TOKENS)
+            row["tier_tokens"] = prefix - row["pool_tokens"]
+            return
+        row["first_ns"] = now_ns
+        self._ahead[row["host"]] -= self._left.pop(said.request)
+        self.router.ended(said.request, now_ns)
+        progress.advance(1)

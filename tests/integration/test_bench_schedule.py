@@ -1,0 +1,70 @@
+"""Does a live pod meet what the laboratory says of a schedule, with right blocks?
+
+Seconds of what `offstage bench schedule` does for minutes. Nothing of it is timed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from offstage.testbeds.cli import run
+
+KINDS = ["reuse", "least-loaded", "round-robin"]
+
+
+def save(path: Path, count: int) -> Path:
+    """Eight documents of three blocks in turn, each request with a block of its own behind."""
+    rows = [
+        {"timestamp": 100 * at, "input_length": 2048, "output_length": 1,
+         "hash_ids": [at % 8, 10 + at % 8, 20 + at % 8, 30 + at]}
+        for at in range(count)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_hosts_keep_what_the_laboratory_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By turns it is the order of arrival alone that says what a host keeps: equal to the token."""
+    trace = save(tmp_path / "mooncake.jsonl", 60)
+    words = ["--requests", "60", "--seconds", "1", "--saturated", "4", "--kept", "9"]
+    assert run(["bench", "schedule", "--trace", str(trace), *words, "--folder",
+                str(tmp_path / "pod"), "--format", "json"]) == 0  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdicts_met"] is True and [one["schedule"] for one in found["arms"]] == KINDS * 2
+    for arm in found["arms"]:
+        if arm["schedule"] == "round-robin":
+            assert arm["live"]["pool_hit"] == arm["lab"]["pool_hit"] > 0
+        assert arm["live"]["requests"] == 60 and arm["live"]["refused"] == 0
+        # The first request of each document finds nothing, and perhaps one that comes right after.
+        assert 0.4 < arm["live"]["hit"] <= 0.75 * 52 / 60
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--requests", "1"], "--requests"),
+        (["--seconds", "0"], "--seconds"),
+        (["--saturated", "0.5"], "--saturated"),
+        (["--trace", "nothing.jsonl"], "nothing.jsonl"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = save(tmp_path / "mooncake.jsonl", 4)
+    assert run(["bench", "schedule", "--folder", str(tmp_path / "pod"), "--trace", str(trace),
+                *words]) == 2  # fmt: skip
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error
+
+
+def test_requests_that_come_all_at_once_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rate is taken from their times."""
+    trace = save(tmp_path / "mooncake.jsonl", 1)
+    assert run(["bench", "schedule", "--folder", str(tmp_path / "pod"), "--trace", str(trace)]) == 2
+    assert "give a longer trace" in capsys.readouterr().err

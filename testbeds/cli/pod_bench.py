@@ -136,7 +136,8 @@ def schedule_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]
     return Group(table, "", _said(result["verdicts"], "yes", "NO")), [
         f"live on loopback: {result['daemons']} daemons, {result['hosts']} hosts that each keep "
         f"{result['kept_blocks']:,} blocks of 512 tokens ({format_size(result['block_bytes'])} "
-        f"here); a block of the tier took {result['block_ms']:.2f} ms",
+        f"here); asking for a block took {result['look_ms']:.2f} ms, fetching it "
+        f"{result['block_ms']:.2f} ms",
         f"{result['requests']:,} requests of {result['trace']}, {result['compression']:.2f} s of "
         f"it in one second, and {result['saturated']:g} times as many; computing is a wait, of "
         f"{result['prefill_tokens_per_s']:,} tokens/s a host; seed {result['seed']}",

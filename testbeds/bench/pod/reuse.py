@@ -11,6 +11,7 @@ takes from the tier, of the first arm. All other arms are what that is judged on
 One thread routes and owns the rows; hosts are threads that say when they looked and were done.
 """
 
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -49,6 +50,8 @@ STORE_SHARE = 2
 """Room of one daemon over its share of all blocks of all arms."""
 STORE_LEAST = 64 << 20
 LOOK_S = 0.2
+SWITCH_S = 2e-4
+"""How long one host's thread may keep Python's lock from another's: 5 ms would be of the figures."""
 ARM_BITS = 33
 """Names of blocks begin with the arm's number: each begins with an empty tier."""
 
@@ -88,7 +91,11 @@ class _KeepingHost(Host):
         super().__init__(name, place, runtime_dir, Link("", TENANT, "shm"), DEADLINE_S, board)
         self._told, self._room, self._compute_s = told, room, compute_s
         self._kept: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
-        self.fetch_s, self.fetched, self.unfound = 0.0, 0, 0
+        self.looked: list[tuple[float, int]] = []
+        """Of each request, how long the pod was asked what it has, and of how many blocks."""
+        self.fetched: list[tuple[float, int]] = []
+        """And how long so many blocks took to come."""
+        self.unfound = 0
 
     def serve(self, given: SimpleQueue[_Given | None]) -> None:
         """Until it is given None. Keeps nothing from a run before."""
@@ -111,20 +118,21 @@ class _KeepingHost(Host):
         marked: NDArray[np.bool_],
     ) -> None:  # fmt: skip
         given, first = self._given, self._given.taken.kept
-        begun_s = time.monotonic()
+        asked_s = time.monotonic()
         found = append_chunks(self._sessions, session, chunks, 1)
+        self.looked.append((time.monotonic() - asked_s, len(chunks)))
         stored = np.asarray(found.stored_layers) > 0
         self.unfound += sum(bool(at) and not there
                             for (at, _), there in zip(where, stored, strict=True))  # fmt: skip
         came: dict[int, NDArray[np.uint8]] = {}
+        begun_s = time.monotonic()
         for one in self._batches(np.flatnonzero(_front(stored, first))):
             rcs = self._fetched(sample, session, chunks, one, found.keys[0])
             good = len(one) if not rcs.any() else int(np.argmax(rcs != 0))
             came.update((chunks[one[at]], self._rows[at].copy()) for at in range(good))
             if good < len(one):
                 break
-        self.fetch_s += time.monotonic() - begun_s
-        self.fetched += len(came)
+        self.fetched.append((time.monotonic() - begun_s, len(came)))
         sample.hits, run = len(came), first + len(came)
         kept = np.stack([self._kept[one] for one in chunks[:first]]) if first else None
         if kept is not None:
@@ -185,6 +193,8 @@ def bench_schedule(
             hosts.append(_KeepingHost(f"host{number}", live.bed.place, live.bed.runtime_dir, board,
                                       told, kept_blocks, 1 / spec.prefill_tokens_per_s))
             stack.callback(hosts[-1].close)
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH_S)
         for load, times in loads.items():
             these = _faster(asked, rate * times)
             for kind in KINDS:
@@ -192,8 +202,8 @@ def bench_schedule(
                 arm = _Arm(spec, kind, these, hosts, len(arms), board, told)
                 arm.run(progress)
                 if not arms:
-                    fetch_s = sum(one.fetch_s for one in hosts)
-                    block_s = fetch_s / max(1, sum(one.fetched for one in hosts))
+                    look_s, block_s = (_each(times) for times in zip(
+                        *((one.looked, one.fetched) for one in hosts), strict=True))  # fmt: skip
                     spec = msgspec.structs.replace(
                         spec, link_bytes_per_s=max(1, round(spec.block_bytes / block_s)))
                 modelled = simulate(spec, Point(DAEMONS, kind, "none", seed), these, HOSTS)
@@ -211,9 +221,16 @@ def bench_schedule(
         "compression": rate, "saturated": saturated, "kept_blocks": kept_blocks, "hosts": HOSTS,
         "daemons": DAEMONS, "seed": seed, "block_bytes": PAYLOAD_BYTES,
         "blocks_distinct": asked.block_count, "block_ms": block_s * 1e3,
+        "look_ms": look_s * 1e3,
         "prefill_tokens_per_s": spec.prefill_tokens_per_s, "arms": arms, "verdicts": verdicts,
         "verdicts_met": all(verdicts.values()),
     }  # fmt: skip
+
+
+def _each(hosts: Sequence[Sequence[tuple[float, int]]]) -> float:
+    """Seconds for a block, of all that were asked for; no less than a ns."""
+    all_s, count = (sum(one[at] for times in hosts for one in times) for at in (0, 1))
+    return max(1e-9, all_s / max(1, count))
 
 
 def _faster(asked: Requests, rate: float) -> Requests:

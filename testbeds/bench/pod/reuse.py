@@ -51,7 +51,7 @@ STORE_SHARE = 2
 STORE_LEAST = 64 << 20
 LOOK_S = 0.2
 SWITCH_S = 2e-4
-"""How long one host's thread may keep Python's lock from another's: 5 ms would be of the figures."""
+"""How long a thread may keep the lock of Python from another; 5 ms would show in the figures."""
 ARM_BITS = 33
 """Names of blocks begin with the arm's number: each begins with an empty tier."""
 

@@ -118,6 +118,9 @@ test_headers(void)
 	assert(REGION(slot_stride_bytes, 64) == -EINVAL);
 	assert(REGION(payload_size_bytes, 2048) == -EINVAL);
 	assert(REGION(trailer_offset, 1500) == -EINVAL);
+	/* A table of granules behind the trailer of a slot that has no room for it, or of too many. */
+	assert(REGION(granule_count, 2) == 0 && REGION(granule_count, 3) == -EINVAL);
+	assert(REGION(granule_count, 64) == -EINVAL && strstr(error, "sizes") != NULL);
 	assert(REGION(bucket_count, 3) == -EINVAL);
 	assert(REGION(bucket_count, 1u << 31) == -EINVAL);
 	assert(REGION(bucket_entries, 9) == -EINVAL);

@@ -1,5 +1,6 @@
 /* Is this a region, is this its port? Every number of a header is checked before one is used. */
 #include "fabric/host_port.h"
+#include "granules.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,17 @@ power_of_two(uint32_t value)
 	return value != 0 && (value & (value - 1)) == 0;
 }
 
+/* Blocks are cut into equal granules whose checksums stand behind the trailer. */
+static int
+granules_fit(const struct ofs_region_header *h)
+{
+	uint32_t size_bytes = sizeof(struct ofs_trailer) + sizeof(struct ofs_granule_table);
+
+	return h->granule_count < 2
+		|| (h->granule_count <= 32 && h->payload_size_bytes % h->granule_count == 0
+			&& fits(h->trailer_offset, 1, size_bytes, h->slot_stride_bytes));
+}
+
 static int
 region_fits(const struct ofs_region_header *h, uint64_t size_bytes)
 {
@@ -34,7 +46,7 @@ region_fits(const struct ofs_region_header *h, uint64_t size_bytes)
 		&& h->payload_size_bytes > 0 && h->payload_size_bytes <= OFS_PAYLOAD_SIZE_BYTES_MAX
 		&& h->trailer_offset == h->payload_size_bytes && h->trailer_offset % 64 == 0
 		&& fits(h->trailer_offset, 1, sizeof(struct ofs_trailer), h->slot_stride_bytes)
-		&& h->slot_stride_bytes % 64 == 0 && h->slots_offset % 64 == 0
+		&& granules_fit(h) && h->slot_stride_bytes % 64 == 0 && h->slots_offset % 64 == 0
 		&& h->directory_offset % 64 == 0 && h->directory_offset >= sizeof(*h)
 		&& h->bucket_entries == OFS_BUCKET_ENTRIES && h->bucket_count >= 2
 		&& power_of_two(h->bucket_count)

@@ -330,7 +330,8 @@ int ofs_core_session_release(struct ofs_core *core, uint64_t now_ns, uint32_t se
 /*
  * The read `io` ended. rc 0: the bytes are in the slot and were checked. rc < 0: the block is lost
  * (-EBADMSG, -EIO, -ENOENT) or only late (any other: it stays known). After -ETIMEDOUT the slot is
- * quarantined until ofs_core_slot_free: the device may still write into it.
+ * quarantined until ofs_core_slot_free: the device may still write into it. -ESTALE of a read into
+ * a slot that has a part: the store has other bytes by now; the part goes, its demands ask again.
  */
 int ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int rc);
 int ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint32_t slot);

@@ -46,6 +46,7 @@ class Machine:
         self.reads: dict[int, tuple[int, int]] = {}
         self.waiting: dict[tuple[int, int], int] = {}
         self.served = self.bytes_read = 0
+        self.rcs: list[int] = []
 
     def open(self) -> int:
         """A session over all chunks, which the store has."""
@@ -75,6 +76,7 @@ class Machine:
                 self.there.pop(slot, None)
             elif kind == COMPLETE:
                 asked = self.waiting.pop((int(action["waiter"]), int(action["index"])))
+                self.rcs.append(int(action["rc"]))
                 if action["rc"] == 0:
                     assert asked & ~self.there[slot] == 0, "it was told of what is not there"
                     self.served += 1
@@ -88,6 +90,8 @@ class Machine:
         self.take()
         if rc == 0 and slot in self.there and slot not in [one for one, _ in self.reads.values()]:
             assert self.there[slot] == expected
+        if rc == -errno.ESTALE:
+            assert slot not in self.there, "its bytes are not those of the block any more"
         if rc == -errno.ETIMEDOUT:
             assert slot not in self.there, "a device may still write there"
             self.core.slot_free(self.now, 0, slot)
@@ -95,7 +99,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("eviction", EVICTIONS)
-@pytest.mark.parametrize("prefetchers", ["none", "window+ema"])
+@pytest.mark.parametrize("prefetchers", ["none", "window+ema", "shared+window+ema"])
 def test_any_order_of_parts(eviction: str, prefetchers: str) -> None:
     """Steps, ends in any order, failures, sessions that come and go: as the module says; and the
     log of it all replays, bit for bit."""
@@ -108,8 +112,10 @@ def test_any_order_of_parts(eviction: str, prefetchers: str) -> None:
         machine.now += int(draw.integers(1, 10_000))
         if machine.reads and draw.random() < 0.6:
             io = int(draw.choice(list(machine.reads)))
-            rc = int(draw.choice([0, 0, 0, 0, 0, 0, 0, -errno.EBADMSG, -errno.ETIMEDOUT]))
-            machine.end(io, rc)
+            rcs = [-errno.EBADMSG, -errno.EIO, -errno.ETIMEDOUT]
+            if machine.reads[io][0] in machine.there:
+                rcs.append(-errno.ESTALE)
+            machine.end(io, int(draw.choice([0] * 8 + rcs)))
         elif draw.random() < 0.05 and len(sessions) < 3:
             sessions.append(machine.open())  # and what was lost is stored again
         elif draw.random() < 0.03 and len(sessions) > 1:
@@ -158,6 +164,74 @@ def test_a_part_is_filled_in_its_slot() -> None:
     machine.take()
     machine.end(0, 0)
     assert machine.there == {slot: 0b0111} and not machine.waiting
+
+
+def _demand(machine: Machine, session: int, turn: int, mask: int) -> int:
+    """One demand of the first block; how it ended, as `step` says it."""
+    machine.now += 100
+    machine.waiting[turn, 0] = mask
+    ends = machine.core.step(machine.now, session, turn, 0, [0], granules=[mask], waiter=turn)
+    machine.take()
+    return int(ends[0])
+
+
+@pytest.mark.parametrize("rc", [-errno.EIO, -errno.EBADMSG, -errno.ENOENT, -errno.ETIMEDOUT])
+def test_a_fill_that_fails_ends_all_that_wait(rc: int) -> None:
+    """Demands for what was being read and for what came next are told; what the slot has stays a
+    hit, unless a device may still write there; and the lost rest is asked of no device again."""
+    machine = Machine(Policy(prefetchers="shared"))
+    session, other = machine.open(), machine.open()
+    _demand(machine, session, 0, 0b0001)
+    machine.end(0, 0)
+    ((slot, _),) = machine.there.items()
+    _demand(machine, session, 1, 0b0010)
+    _demand(machine, other, 2, 0b0100)  # waits for the read after that
+    assert len(machine.reads) == 1
+    machine.rcs.clear()
+    machine.end(next(iter(machine.reads)), rc)
+    assert machine.rcs == [rc, rc] and not machine.waiting and not machine.reads
+    if rc == -errno.ETIMEDOUT:
+        assert machine.there == {}
+        return
+    assert machine.there == {slot: 0b0001}
+    _demand(machine, session, 3, 0b0001)
+    _demand(machine, session, 4, 0b0010)
+    assert machine.rcs == [rc, rc, -errno.ENOENT] and not machine.reads
+    assert list(machine.waiting) == [(3, 0)], "a hit is read by the host: no action for it"
+
+
+def test_a_part_of_other_bytes_goes() -> None:
+    """The store has other bytes of the block than those of which a part is here: whoever waits is
+    to ask again, the part leaves the directory, and the block is read anew: it is not lost."""
+    machine = Machine(Policy())
+    session = machine.open()
+    _demand(machine, session, 0, 0b0001)
+    machine.end(0, 0)
+    _demand(machine, session, 1, 0b0010)
+    machine.rcs.clear()
+    machine.end(next(iter(machine.reads)), -errno.ESTALE)
+    assert machine.rcs == [-errno.EAGAIN] and machine.there == {}
+    _demand(machine, session, 2, 0b0011)
+    ((_, granules),) = machine.reads.values()
+    assert granules == 0b0011
+    machine.end(next(iter(machine.reads)), 0)
+    assert machine.rcs == [-errno.EAGAIN, 0] and machine.core.ledger()["io_errors"] == 0
+
+
+def test_what_nobody_waits_for_is_not_read() -> None:
+    """A demand that left while it waited for the next read of a slot: its granules are not read
+    with those of a later one."""
+    machine = Machine(Policy(prefetchers="shared"))
+    session, leaves = machine.open(), machine.open()
+    _demand(machine, session, 0, 0b0001)
+    machine.end(0, 0)
+    _demand(machine, session, 1, 0b0010)
+    _demand(machine, leaves, 2, 0b1000)
+    machine.core.session_close(machine.now, leaves)
+    machine.take()
+    machine.end(next(iter(machine.reads)), 0)
+    _demand(machine, session, 3, 0b0100)
+    assert [granules for _, granules in machine.reads.values()] == [0b0100]
 
 
 def test_without_granules_none_are_taken() -> None:

@@ -1,13 +1,14 @@
 /*
  * fill.c: the ends of reads into slots that are resident, and what follows when a read of a part
  * has ended: the model is granule.c's. A fill that fails leaves what the slot has, whose bytes were
- * checked; one that a device may still write is quarantined.
+ * checked; one that a device may still write is quarantined. Where the block has other bytes by now
+ * than those of which a part is here, the part goes, and whoever waits asks again: for all of it.
  */
 #include "internal.h"
 
-/* As an eviction, but nobody may have the slot while a device may still write to it. */
+/* As an eviction, whoever has a pin; to quarantine where a device may still write to the slot. */
 static void
-quarantine(struct ofs_core *core, uint32_t slot)
+leave(struct ofs_core *core, uint32_t slot, int quarantine)
 {
 	struct ofs_slot *s = &core->slots[slot];
 	uint32_t tenant = core->chunks[s->chunk].tenant;
@@ -16,7 +17,7 @@ quarantine(struct ofs_core *core, uint32_t slot)
 	core->evict->remove(core, slot, 1);
 	core->block_gone[ofs_block_of(core, s->chunk, s->layer)] = core->event;
 	core->tenants[tenant].resident--;
-	ofs_slot_release(core, slot, 1);
+	ofs_slot_release(core, slot, quarantine);
 }
 
 static void
@@ -53,11 +54,10 @@ ofs_fill_failed(struct ofs_core *core, uint32_t slot, int rc)
 	struct ofs_slot *s = &core->slots[slot];
 	const struct ofs_chunk *chunk = &core->chunks[s->chunk];
 
-	ofs_wait_end(core, slot, OFS_NONE, rc);
+	ofs_wait_end(core, slot, OFS_NONE, rc == -ESTALE ? -EAGAIN : rc);
 	fill_over(core, slot);
-	core->parts[slot].wanted = core->parts[slot].valid;
-	if (rc == -ETIMEDOUT)
-		quarantine(core, slot);
+	if (rc == -ETIMEDOUT || rc == -ESTALE)
+		leave(core, slot, rc == -ETIMEDOUT);
 	else if (chunk->references == 0 && chunk->home != s->chunk)
 		ofs_slot_evict(core, slot, 0);
 }

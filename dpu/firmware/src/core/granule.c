@@ -72,6 +72,20 @@ count_of(uint32_t granules)
 	return (uint32_t)__builtin_popcount(granules);
 }
 
+/* What the demands that wait for the slot name: those that have ended since want nothing. */
+static uint32_t
+waited_for(const struct ofs_core *core, uint32_t slot)
+{
+	uint32_t last = core->slots[slot].waiters, number = last, granules = 0;
+
+	assert(last != OFS_NONE);
+	do {
+		granules |= core->waiter_granules[number];
+		number = core->waiters[number].next;
+	} while (number != last);
+	return granules;
+}
+
 uint64_t
 ofs_part_begin(struct ofs_core *core, uint32_t slot, struct ofs_action *action)
 {
@@ -84,7 +98,9 @@ ofs_part_begin(struct ofs_core *core, uint32_t slot, struct ofs_action *action)
 	if (!ofs_granular(core))
 		return block_bytes;
 	part = &core->parts[slot];
-	if (part->wanted == 0)
+	if (part->valid != 0)
+		part->wanted = waited_for(core, slot);
+	else if (part->wanted == 0)
 		part->wanted = all_of(core);
 	part->reading = part->wanted & ~part->valid;
 	assert(part->reading != 0);

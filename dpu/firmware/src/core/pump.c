@@ -113,7 +113,7 @@ read_failed(struct ofs_core *core, uint32_t slot, int rc)
 	uint32_t chunk = s->chunk, layer = s->layer, home = core->chunks[chunk].home;
 	uint32_t tenant = core->chunks[chunk].tenant;
 
-	core->ledgers[tenant].io_errors++;
+	core->ledgers[tenant].io_errors += rc != -ESTALE;
 	if (s->state == OFS_SLOT_RESIDENT) {
 		ofs_fill_failed(core, slot, rc);
 		if (rc == -EBADMSG || rc == -EIO || rc == -ENOENT)

@@ -47,7 +47,7 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 	ofs_fifo_give(&device->free_reads, index);
 	if (rc == -EBADMSG)
 		device->status.check_failures++;
-	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT)
+	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT && rc != -ESTALE)
 		rc = -EIO;
 	came = rc == 0;
 	device->landing_issued_ns = read->issued_ns;

@@ -152,7 +152,8 @@ int ofs_store_verify(const struct ofs_store *store);
  * A get of `granules`, bit i the i-th: these go to their places in `record`, and unless it is a
  * `fill`, the last logical block as well. A fill goes to a record that has its last logical block,
  * and is not written otherwise. What is absent of a record without checksums of its granules comes
- * too. As ofs_store_get; -EINVAL: no such granules.
+ * too. All granules are a get of the whole, but for a fill. As ofs_store_get; -EINVAL: no such
+ * granules; -ESTALE: a fill of a record that has other bytes by now than those in `record`.
  */
 struct ofs_store_part {
 	uint32_t granules; /* 0: the whole */

@@ -35,6 +35,7 @@ submit(struct ofs_storage *storage, const struct ofs_io *io)
 	if (memory->flying_count == memory->depth)
 		return -EAGAIN;
 	memory->writes += io->op == OFS_STORAGE_WRITE;
+	memory->reads += io->op == OFS_STORAGE_READ;
 	memory->not_durable += io->op == OFS_STORAGE_WRITE && !(io->flags & OFS_STORAGE_DURABLE);
 	if (io->op == OFS_STORAGE_DISCARD && !storage->discards)
 		return -EINVAL;

@@ -30,6 +30,7 @@ struct memory {
 	uint64_t hold_from; /* writes that begin in [hold_from, hold_to) stay in flight */
 	uint64_t hold_to;
 	uint64_t writes;      /* that were sent */
+	uint64_t reads;       /* that were sent */
 	uint64_t not_durable; /* writes without OFS_STORAGE_DURABLE */
 	uint64_t discarded_bytes;
 	uint32_t lifetimes; /* of the writes that were sent, one bit each */

@@ -65,6 +65,10 @@ ofs_store_get_part(struct ofs_store *store, const struct ofs_key *store_key, uin
 		&& (store->config.granule_count < 2
 			|| (uint64_t)part->granules >> store->config.granule_count != 0))
 		return -EINVAL;
+	/* All of it is one stretch, with a checksum of its own. */
+	if (part->granules != 0 && !part->fill
+		&& part->granules == UINT32_MAX >> (32 - store->config.granule_count))
+		part = NULL;
 	return get(store, store_key, layer, record, part, user, now_s);
 }
 

@@ -275,7 +275,7 @@ int ofs_record_intact(const struct ofs_store *store, const uint8_t *bytes, uint3
 int ofs_record_take(struct ofs_store *store, const struct ofs_store_op *op);
 
 /* part.c: reads of a part of a record */
-/* Sends what `granules` need. As ofs_op_submit; -ENOENT: there are other bytes by now. */
+/* Sends what `granules` need. As ofs_op_submit; -ESTALE: there are other bytes by now. */
 int ofs_part_submit(struct ofs_store *store, struct ofs_store_op *op, uint32_t granules, int fill);
 /* Sends what the device had no room for. One that nothing will end: it has failed; or NULL. */
 struct ofs_store_op *ofs_part_resume(struct ofs_store *store);

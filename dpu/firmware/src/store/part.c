@@ -90,6 +90,15 @@ begin(struct ofs_store *store, struct ofs_store_op *op)
 	return op->stretches > 0 ? 0 : rc;
 }
 
+/* A record that is coded, or not cut into granules, came whole, whatever was asked for. */
+static int
+came_whole(const struct ofs_store_op *op, const struct ofs_trailer *trailer)
+{
+	return op->granule_bytes != 0
+		? ofs_granules_match(ofs_granules_behind(trailer), op->buffer, op->granules)
+		: ofs_checksum(op->buffer, trailer->length) == trailer->checksum;
+}
+
 int
 ofs_part_submit(struct ofs_store *store, struct ofs_store_op *op, uint32_t granules, int fill)
 {
@@ -100,15 +109,13 @@ ofs_part_submit(struct ofs_store *store, struct ofs_store_op *op, uint32_t granu
 	uint32_t length = fill ? trailer->length : store->config.payload_size_bytes;
 
 	if (fill && of->checksum != trailer->checksum)
-		return -ENOENT; /* other bytes than those of which a part is here */
+		return -ESTALE; /* other bytes than those of which a part is here */
 	op->granule_bytes = ofs_granule_size_bytes(length, count, lba);
 	op->granules = granules;
 	op->fill = (uint8_t)fill;
-	if (op->granule_bytes == 0)
-		return -EINVAL;
-	if (of->coded_bytes != 0 && fill) { /* it came whole, whatever was asked for */
-		if (!ofs_granules_match(ofs_granules_behind(trailer), op->buffer, granules))
-			return -ENOENT;
+	if (fill && (of->coded_bytes != 0 || op->granule_bytes == 0)) {
+		if (!came_whole(op, trailer))
+			return -ESTALE;
 		store->segments[op->record / store->records_per_segment].pins--;
 		op->length = length;
 		ofs_op_ready(store, op, 0);

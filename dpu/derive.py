@@ -172,14 +172,18 @@ def _check_block(config: Config, where: str) -> None:
             f"arena.payload {format_size(payload)} is no multiple of storage.lba "
             f"{format_size(lba)}", where, "round the payload up, or choose a smaller lba",
         )  # fmt: skip
-    granules = _granule_count(config)
-    if granules == 0:
-        return
-    tokens = config.arena.granule_tokens
-    if config.arena.block_tokens % tokens or granules > GRANULES_MAX:
+    granules, tokens = _granule_count(config), config.arena.granule_tokens
+    if tokens and (config.arena.block_tokens % tokens or granules > GRANULES_MAX):
         raise BadInput(
             f"arena.granule_tokens is {tokens}, and a block has {config.arena.block_tokens} tokens",
             where, f"choose a divisor of block_tokens, at most {GRANULES_MAX} granules in a block",
+        )  # fmt: skip
+    if granules == 0:
+        return
+    if config.store.codec != "off":
+        raise BadInput(
+            f"arena.granule_tokens is {tokens}, and store.codec {config.store.codec}: a coded "
+            "block is read whole", where, "set one of the two, not both",
         )  # fmt: skip
     if payload % (granules * lba):
         raise BadInput(

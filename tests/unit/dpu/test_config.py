@@ -87,6 +87,12 @@ def test_unknown_variable_of_a_known_section_is_refused_and_others_are_not() -> 
         (PATH | {"daemon.endpoint": "tcp://0.0.0.0:7411"}, "without CURVE"),
         (PATH | {"daemon.metrics_endpoint": "9411"}, "host:port"),
         (PATH | {"store.write": "back", "store.dirty_max": "99999"}, "lower store.dirty_max"),
+        (PATH | {"arena.granule_tokens": "24"}, "24, and a block has 64 .*divisor"),
+        (PATH | {"arena.granule_tokens": "40"}, "40, and a block has 64 .*divisor"),
+        (PATH | {"arena.granule_tokens": "128"}, "128, and a block has 64 .*divisor"),
+        (PATH | {"arena.granule_tokens": "1"}, "1, and a block has 64 .*at most 32"),
+        (PATH | {"arena.granule_tokens": "4", "storage.lba": "4096"}, "2,048 B.*smaller lba"),
+        (PATH | {"arena.granule_tokens": "16", "store.codec": "bfloat16"}, "one of the two"),
         ({"storage.path": "/no/such/directory/store"}, "mkdir -p /no/such/directory"),
     ],
 )

@@ -51,6 +51,8 @@ class BareConfig:
     """Parts of a block that a fetch may name; 0: whole blocks."""
     corrupt_per_million: int = 0
     """Reads of the storage "sim" that come back with a flipped byte."""
+    io_error_per_million: int = 0
+    """Reads and writes of the storage "sim" that end with EIO."""
     fabric: str = "shm"
     """Side of its ports: "shm", "memory", "sim" or an added one; the faults below are "sim"'s."""
     port_delay_ns_max: int = 0
@@ -149,6 +151,13 @@ class BareDevice:
         return {name: one if isinstance(one, int) else bytes(ffi.buffer(one))
                 for name, one in values}  # fmt: skip
 
+    def tenant_status(self) -> dict[str, Any]:
+        """`struct ofs_tenant_status` of its tenant by field name."""
+        status: Any = ffi.new("struct ofs_tenant_status *")
+        rc = lib.ofs_device_tenant_status_get(self.handle, self._tenant, status)
+        check_rc(rc, "reading the tenant's status")
+        return {name: getattr(status, name) for name, _ in ffi.typeof(status).item.fields}
+
     def reset(self) -> None:
         """Drop what is staged and not pinned."""
         check_rc(lib.ofs_device_reset(self.handle), "resetting the arena")
@@ -197,6 +206,7 @@ def _fill(config: BareConfig, simulated: bool) -> Any:
     store.io_max, store.reserve_segments, store.format = 64, 1, 1
     store.granule_count = config.granule_count
     storage.fault_corrupt_per_million = config.corrupt_per_million
+    storage.fault_eio_per_million = config.io_error_per_million
     filled.write_mode = lib.OFS_WRITE_BACK if config.write_back_blocks else lib.OFS_WRITE_THROUGH
     filled.dirty_blocks_max = config.write_back_blocks
     filled.io_timeout_ns, filled.spin_ns = 1_000_000_000, config.spin_ns

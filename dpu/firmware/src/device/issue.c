@@ -146,15 +146,28 @@ ofs_device_share(struct ofs_device *device, uint32_t tenant, const struct ofs_te
 }
 
 static int
-put(struct ofs_device *device, uint32_t tenant, uint64_t tag, uint64_t deadline_ps)
+put(struct ofs_device *device, uint32_t tenant, uint64_t tag, uint64_t deadline_ps,
+	uint32_t cost_bytes)
 {
 	struct ofs_qos_item item = {.tag = tag,
 		.tenant = tenant,
 		.session = OFS_QOS_NO_SESSION,
 		.deadline_ps = deadline_ps,
-		.cost_bytes = device->record_size_bytes};
+		.cost_bytes = cost_bytes};
 
 	return ofs_qos_put(device->issue.qos, now_ps(device), &item);
+}
+
+/* A part of a record is its granules, and the last logical block unless the slot has that. */
+static uint32_t
+read_bytes(const struct ofs_device *device, const struct ofs_action *action)
+{
+	uint32_t bytes =
+		(uint32_t)__builtin_popcount(action->granules) * device->config.core.granule_size_bytes;
+
+	if (action->granules == 0)
+		return device->record_size_bytes;
+	return action->held != 0 ? bytes : bytes + device->storage->lba_size_bytes;
 }
 
 /* -EAGAIN: more of the tenant waits than the arbiter has room for. */
@@ -167,7 +180,8 @@ put_read(struct ofs_device *device, uint32_t index)
 	if (action->deadline_ns > begin_ns)
 		ahead_ns = action->deadline_ns - begin_ns;
 	return put(device, action->tenant, index,
-		ahead_ns < RENEW_PS / PS_PER_NS ? ahead_ns * PS_PER_NS : RENEW_PS);
+		ahead_ns < RENEW_PS / PS_PER_NS ? ahead_ns * PS_PER_NS : RENEW_PS,
+		read_bytes(device, action));
 }
 
 static void
@@ -235,7 +249,8 @@ ofs_device_issue_again(struct ofs_device *device)
 		struct ofs_device_tenant *tenant = &device->tenants[i];
 		uint32_t wanted = tenant->writes_refused ? 1 : tenant->writes.count;
 
-		while (tenant->tickets < wanted && put(device, i, OFS_TICKET, later_ps) == 0)
+		while (tenant->tickets < wanted
+			&& put(device, i, OFS_TICKET, later_ps, device->record_size_bytes) == 0)
 			tenant->tickets++;
 	}
 	return true;

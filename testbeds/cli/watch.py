@@ -15,8 +15,8 @@ __all__ = ["watch"]
 
 HEADINGS_EVERY = 20
 COLUMNS = {
-    "hosts": 5, "sessions": 8, "demands/s": 9, "hits": 7, "late": 7, "read": 11, "written": 11,
-    "reactor": 7, "dirty": 6, "errors": 6,
+    "hosts": 5, "sessions": 8, "demands/s": 9, "hits": 7, "late": 7, "read": 11, "over": 6,
+    "written": 11, "reactor": 7, "dirty": 6, "errors": 6,
 }  # fmt: skip
 
 
@@ -67,6 +67,7 @@ def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float
         "hit": hits / demands if demands else None,
         "late": ends["late"] / demands if demands else None,
         "read_bytes_per_s": max(0, storage["bytes_read"] - storage_then["bytes_read"]) / seconds,
+        "read_amplification": _amplification(before["ledger"], after["ledger"]),
         "written_bytes_per_s": max(0, storage["bytes_written"] - storage_then["bytes_written"])
         / seconds,
         "reactor_busy_share": worked["busy_ns"] / max(1, sum(worked.values())),
@@ -76,14 +77,24 @@ def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float
     }
 
 
+def _amplification(before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:
+    """Bytes read for demands over those of the granules that they named; None: nothing was read,
+    or the daemon has no granules."""
+    read, wanted = (max(0, after[name] - before[name])
+                    for name in ("demand_bytes_read", "demand_bytes_wanted"))  # fmt: skip
+    return read / wanted if wanted else None
+
+
 def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     def share(name: str) -> str:
         return "none" if row[name] is None else f"{row[name]:.1%}"
 
+    over = row["read_amplification"]
     return {
         "hosts": str(row["hosts"]), "sessions": str(row["sessions"]),
         "demands/s": f"{row['demands_per_s']:,.0f}", "hits": share("hit"),
         "late": share("late"), "read": format_rate(row["read_bytes_per_s"]),
+        "over": "none" if over is None else f"{over:.2f}",
         "written": format_rate(row["written_bytes_per_s"]),
         "reactor": share("reactor_busy_share"), "dirty": str(row["dirty_blocks"]),
         "errors": str(row["errors"]) + (" draining" if row["draining"] else ""),

@@ -4,7 +4,8 @@ The decode loop works in units of its geometry's `block_tokens`. Over these two 
 granules of the tier's blocks: it selects, keeps and attends to granules, each of which is a small
 block of the same layout, and what it lacks of one block is one demand that names the granules. A
 block at the tier is its granules one behind the other, so that each is contiguous there. A chunk is
-written when its last granule is full; until then its granules are kept here and served from here.
+written when its last granule is full; until that has ended its granules are kept here and served
+from here. A write that fails is told to who completed the block, and its granules are kept no more.
 
 One thread owns both. Can fail as what they are over; BadInput where the tier has no such granules.
 """
@@ -32,11 +33,16 @@ NO_KEY = bytes(16)
 @dataclass
 class _Chain:
     """A session's chunks at the tier. `waiting`: identities of the granules behind the last chunk;
-    `kept`: bytes of granules that are not written yet, by layer and ordinal of the granule."""
+    `kept`: bytes of granules that are not written yet, by layer and ordinal of the granule;
+    `drop` is told of a block of one layer that is, of `count` granules."""
 
     keys: NDArray[np.uint64]
     waiting: list[bytes] = field(default_factory=list)
     kept: dict[tuple[int, int], NDArray[np.uint8]] = field(default_factory=dict)
+
+    def drop(self, layer: int, block: int, count: int) -> None:
+        for ordinal in range(block * count, (block + 1) * count):
+            self.kept.pop((layer, ordinal), None)
 
 
 class GranularSessions:
@@ -73,6 +79,9 @@ class GranularSessions:
         if named:
             reply = self._tier.append(session, named)
             keys, stored = list(reply.keys), list(reply.stored_layers)
+            for block, layers in enumerate(stored, chain.keys.shape[1]):
+                for layer in range(self._layers if layers == self._layers else 0):
+                    chain.drop(layer, block, count)  # a session before this one wrote it
             chain.keys = np.concatenate([chain.keys, block_keys(keys, self._layers)], axis=1)
         left = len(chain.waiting) - full
         del chain.waiting[:full]
@@ -95,6 +104,17 @@ class GranularSessions:
 def _joined(identities: Sequence[bytes]) -> bytes:
     """The identity of a chunk, of those of its granules in order."""
     return hashlib.blake2b(b"".join(identities), digest_size=16).digest()
+
+
+@dataclass
+class _Written:
+    """A put in granules: of each the place of its block in `blocks`, -1: it is kept for now.
+    `blocks`: those that are written, of one layer of the chain."""
+
+    number: NDArray[np.intp]
+    chain: _Chain
+    layer: int
+    blocks: list[int]
 
 
 @dataclass
@@ -127,7 +147,7 @@ class GranularFabric:
         self.demand_max, self.calls_max = driver.demand_max, driver.calls_max
         self.dilation = driver.dilation
         self._asked: dict[Fetch, _Asked] = {}
-        self._put: dict[Put, NDArray[np.intp]] = {}
+        self._put: dict[Put, _Written] = {}
 
     def fetch_begin(
         self,
@@ -237,28 +257,30 @@ class GranularFabric:
         full = [block for block in touched if block < chain.keys.shape[1] and all(
             (layer, block * count + i) in chain.kept for i in range(count)
         )]  # fmt: skip
-        if not full:
-            put = Put(0, None, ())
-            self._put[put] = np.full(len(ordinals), -1, np.intp)
-            return put
-        blocks = np.stack([
-            np.concatenate([chain.kept.pop((layer, block * count + i)) for i in range(count)])
-            for block in full
-        ])  # fmt: skip
-        put = self._driver.put_begin(
-            session, layer, np.array(full, np.uint32), blocks, timeout_ns=timeout_ns
-        )
+        put = Put(0, None, ())
+        if full:
+            blocks = np.stack([
+                np.concatenate([chain.kept[layer, block * count + i] for i in range(count)])
+                for block in full
+            ])  # fmt: skip
+            put = self._driver.put_begin(
+                session, layer, np.array(full, np.uint32), blocks, timeout_ns=timeout_ns
+            )
         number_of = {block: number for number, block in enumerate(full)}
-        self._put[put] = np.array([number_of.get(one // count, -1) for one in ordinals.tolist()])
+        number = [number_of.get(one // count, -1) for one in ordinals.tolist()]
+        self._put[put] = _Written(np.array(number, np.intp), chain, layer, full)
         return put
 
     def put_end(self, put: Put) -> NDArray[np.int32]:
         """Wait for this put: [n] 0 or -errno; 0 for a granule that is kept for now."""
-        number = self._put.pop(put)
+        written = self._put.pop(put)
+        number = written.number
         rcs = np.zeros(number.size, np.int32)
-        if put.call is not None:
+        if written.blocks:
             ended = self._driver.put_end(put)
             rcs[number >= 0] = ended[number[number >= 0]]
+        for block in written.blocks:
+            written.chain.drop(written.layer, block, self.granules)
         return rcs
 
     put = blocking(put_begin, put_end)

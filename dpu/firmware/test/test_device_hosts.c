@@ -114,6 +114,9 @@ test_nonsense(void)
 	put.ordinal = 0;
 	put.checksum = 0x1bad;
 	assert(raw(&host, put) == -EBADMSG);
+	put.layer = 1; /* staged nowhere: found out as it is copied */
+	assert(raw(&host, put) == -EBADMSG);
+	put.layer = 0;
 	put.length = 4096 + 1; /* into the trailer */
 	assert(raw(&host, put) == -EINVAL);
 	/* One put slot for many puts at once: as many as there are slots, the others are busy. */

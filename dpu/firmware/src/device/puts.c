@@ -55,15 +55,7 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 			< 0)
 			device->status.publish_overflow++;
 	}
-	/* A block that is there already keeps its bytes, and one flush is enough. */
-	if (ofs_region_trailer(tenant->region, slot)->checksum != sqe->checksum) {
-		if (tenant->flush_of[slot] == OFS_NONE)
-			ofs_device_after_event(device,
-				ofs_core_block_clean(device->core, ofs_device_now_ns(device), chunk->chunk,
-					sqe->layer));
-		refuse(device, port, sqe, -EEXIST);
-		return true;
-	}
+	/* A block that was there already has these bytes (check_staged), and one flush is enough. */
 	if (tenant->flush_of[slot] == OFS_NONE)
 		queue_flush(device, port, sqe, chunk, slot);
 	device->status.puts++;

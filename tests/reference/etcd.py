@@ -17,13 +17,13 @@ MEND = "needs etcd: apt-get install etcd-server etcd-client"
 class Etcd:
     """One member; its data lie in `folder`, so that it comes back with what it had."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start it. Skips where etcd is not installed."""
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        """Start it, at an address of this machine. Skips where etcd is not installed."""
         found = shutil.which("etcd")
         if found is None:
             pytest.skip(MEND)
         self._command, self._folder = found, folder
-        self.address, self._peer = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        self.address, self._peer = (f"{host}:{_free_port(host)}" for _ in range(2))
         self.start()
 
     def start(self) -> None:
@@ -67,7 +67,7 @@ class Etcd:
         self.process.wait()
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     with socket() as one:
-        one.bind(("127.0.0.1", 0))
+        one.bind((host, 0))
         return int(one.getsockname()[1])

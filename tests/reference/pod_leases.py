@@ -1,11 +1,15 @@
 """Daemons of a pod under leases of a real etcd: killed, stopped, started again under their name."""
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from pod_daemons import SEGMENT_TOKENS, TENANT
@@ -29,12 +33,16 @@ class Leased:
         self.tiers: dict[str, Tier] = {}
         self.etcd.change(lambda pod: replace(pod, segment_tokens=SEGMENT_TOKENS))
 
-    def start(self, name: str, place: str = "", layers: int = 2) -> Tier:
-        """Start it, with what its store has; it is a member when this returns."""
+    def start(
+        self, name: str, place: str = "", layers: int = 2, endpoint: str = "",
+        within: Sequence[str] = (),
+    ) -> Tier:  # fmt: skip
+        """Start it, with what its store has, by a command that is preceded by `within`; it is a
+        member when this returns."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         sections = {
-            "daemon": {"endpoint": f"ipc://{home}/control", "runtime_dir": str(home),
+            "daemon": {"endpoint": endpoint or f"ipc://{home}/control", "runtime_dir": str(home),
                        "metrics_endpoint": ""},
             "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
             "storage": {"backend": "posix", "size": "64MiB", "path": str(home / "store.kv")},
@@ -43,7 +51,8 @@ class Leased:
             "pod": {"map": place or self.place, "name": name, "lease": f"{self.lease_s}s"},
         }  # fmt: skip
         write_config(home / "daemon.toml", sections, TENANT)
-        self.tiers[name] = begin(home / "daemon.toml", home / "log", {})
+        self.tiers[name] = begin(home / "daemon.toml", home / "log",
+                                 {"daemon.insecure": "true"} if endpoint else {}, within)
         return self.tiers[name]
 
     def send(self, name: str, what: int) -> None:
@@ -59,6 +68,19 @@ class Leased:
         """As the map has it."""
         found = self.etcd.map().find(name)
         assert found is not None
+        return found
+
+    def asked(self, name: str, within: Sequence[str]) -> dict[str, Any]:
+        """The status that the daemon gives to a program beside it. RunFailed: none."""
+        done = subprocess.run(
+            [*within, sys.executable, "-c", "from offstage.testbeds.cli import main; main()", "dpu",
+             "status", "--endpoint", self.member(name).endpoint, "--runtime-dir",
+             str(self.folder / name), "--format", "json"],
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+        if done.returncode:
+            raise RunFailed(done.stderr.strip(), name, "see its log")
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def until(self, what: Callable[[], bool], said: str) -> float:

@@ -190,6 +190,22 @@ def test_a_part_costs_its_bytes(tmp_path: Path) -> None:
         assert device.tenant_status()["issued_bytes"] - before["issued_bytes"] == PAYLOAD + 512
 
 
+def test_a_bench_after_parts_reads_whole_blocks(tmp_path: Path) -> None:
+    """What a fetch of granules left in the driver's table is not taken for the bench's own."""
+    config = replace(config_of("emulated", tmp_path), demand_max=16, slot_count=2 * BLOCKS)
+    with BareDevice(config) as device, device.driver() as driver:
+        host = Host(device, driver)
+        host.put()
+        for first in (0, 16):
+            host.fetch(list(range(first, first + 16)), [ALL] * 16)
+        keys = np.ascontiguousarray(np.tile(host.session.keys[LAYER, :16], (3, 1)))
+        target = np.zeros((16, PAYLOAD), np.uint8)
+        driver.register(target)
+        assert driver.bench_read(keys, 3, target).shape == (3, 3)
+        driver.unregister(target)
+        assert np.array_equal(target[0], host.source[15]), "near, each lands in the first row"
+
+
 def test_write_back_serves_parts(tmp_path: Path) -> None:
     """A block that is staged and not yet written has its granules."""
     config = config_of("sim", tmp_path, write_back_blocks=8)
@@ -239,11 +255,23 @@ def test_what_cannot_be(tmp_path: Path) -> None:
                 _one(host, mask)
 
 
-def _one(host: Host, mask: int) -> None:
-    target = np.zeros((1, PAYLOAD), np.uint8)
+def test_a_row_is_never_written_past(tmp_path: Path) -> None:
+    """Rows that are narrower than a granule are refused in one line, and hold what they held."""
+    with BareDevice(config_of("sim", tmp_path), simulated=True) as device, device.driver() as one:
+        host = Host(device, one)
+        host.put()
+        target = np.full((3, GRANULE - 64), 7, np.uint8)
+        with pytest.raises((RunFailed, BadInput)) as refused:
+            _one(host, 0b111, target, np.arange(3, dtype=np.uint32))
+        assert "\n" not in str(refused.value) and (target == 7).all()
+
+
+def _one(host: Host, mask: int, target: NDArray[np.uint8] | None = None,
+         rows: NDArray[np.uint32] | None = None) -> None:  # fmt: skip
+    target = np.zeros((1, PAYLOAD), np.uint8) if target is None else target
+    rows = np.zeros(bin(mask).count("1"), np.uint32) if rows is None else rows
     host.driver.register(target)
     where = np.array([0], np.uint32)
     keys = np.ascontiguousarray(host.session.keys[LAYER, where])
     host.driver.fetch(host.session.number, 1, LAYER, where, keys, target,
-                      target_index=np.zeros(bin(mask).count("1"), np.uint32),
-                      granules=np.array([mask], np.uint32))  # fmt: skip
+                      target_index=rows, granules=np.array([mask], np.uint32))  # fmt: skip

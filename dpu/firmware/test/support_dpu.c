@@ -137,6 +137,7 @@ support_open(struct support_dpu *dpu, const struct support_config *config)
 	assert(ops != NULL && ofs_share_open(&dpu->share, ops, dpu->region) == 0);
 	assert(ofs_port_open(&dpu->port, &port, dpu->share) == 0);
 	dpu->command.ordinals = calloc(config->demand_max, sizeof(uint32_t));
+	dpu->command.granules = calloc(config->demand_max, sizeof(uint32_t));
 	dpu->command.seen = calloc(config->demand_max, 1);
 	dpu->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
 	dpu->command.guesses = calloc(config->demand_max, sizeof(struct ofs_guess));
@@ -157,6 +158,7 @@ support_close(struct support_dpu *dpu)
 	ofs_share_close(dpu->share);
 	ofs_region_close(dpu->region);
 	free(dpu->command.ordinals);
+	free(dpu->command.granules);
 	free(dpu->command.seen);
 	free(dpu->command.scores);
 	free(dpu->command.guesses);

@@ -64,6 +64,11 @@ test_every_number_is_checked(void)
 	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = UINT32_MAX}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .score_count = 9}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP, .demand_count = 16, .score_count = 8}) == 0);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_STEP,
+			   .flags = OFS_STEP_GRANULES,
+			   .demand_count = 16,
+			   .score_count = 8})
+		== 0);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .put_slot = 2, .length = 1}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .length = 0}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_PUT, .length = UINT32_MAX}) == -EINVAL);

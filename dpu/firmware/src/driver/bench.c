@@ -48,6 +48,7 @@ prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *key
 	for (uint32_t i = 0; i < OFS_BENCH_READ_BATCH; i++) {
 		driver->reads[i].key = keys[(first + i) % key_count];
 		driver->reads[i].target = target + i * stride_bytes;
+		driver->reads[i].granules = 0; /* a fetch may have left its own there */
 	}
 }
 

@@ -152,15 +152,15 @@ world_ledger(struct world *world)
 }
 
 static void
-check_entry(const struct ofs_region *region, const struct ofs_directory_entry *entry)
+check_entry(const struct world *world, const struct ofs_region *region,
+	const struct ofs_directory_entry *entry)
 {
 	const struct ofs_trailer *trailer = ofs_region_trailer(region, entry->slot);
 
 	assert(entry->sequence % 2 == 0 && trailer != NULL && entry->generation != 0);
 	assert(trailer->generation == entry->generation);
 	assert(ofs_key_equal(&trailer->key, &entry->key));
-	assert(
-		ofs_checksum(ofs_region_slot(region, entry->slot), trailer->length) == trailer->checksum);
+	assert(world_slot_is_right(world, ofs_region_slot(region, entry->slot), trailer));
 }
 
 uint32_t
@@ -179,7 +179,7 @@ world_check_directory(struct world *world)
 
 		for (i = 0; i < header->bucket_count * header->bucket_entries; i++) {
 			if (directory[i].slot != OFS_NONE) {
-				check_entry(region, &directory[i]);
+				check_entry(world, region, &directory[i]);
 				entries++;
 			}
 		}
@@ -276,6 +276,8 @@ world_block(const struct world *world, const struct ofs_key *store_key, uint32_t
 		word ^= word >> 27;
 		memcpy(bytes + i, &word, sizeof(word));
 	}
+	if (world->config.store.granule_count > 1)
+		length = payload_size_bytes; /* only what is cut into granules is read in part */
 	return length;
 }
 
@@ -337,16 +339,21 @@ world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_
 }
 
 static int
-is_right(const struct world *world, const struct ofs_key *store_key, uint32_t layer,
-	const uint8_t *got, uint32_t got_length)
+is_right(const struct world_flight *flight, uint32_t i)
 {
-	uint8_t *bytes = malloc(world->config.store.payload_size_bytes);
+	const struct world *world = flight->session->host->world;
+	uint64_t size_bytes = world->config.store.payload_size_bytes;
+	const uint8_t *got = flight->bytes + i * size_bytes;
+	uint8_t *bytes = malloc(size_bytes);
 	uint32_t length;
 	int right;
 
 	assert(bytes != NULL);
-	length = world_block(world, store_key, layer, bytes);
-	right = got_length == length && memcmp(got, bytes, length) == 0;
+	length = world_block(world, &flight->session->chunks[flight->ordinals[i]].store_key,
+		flight->layer, bytes);
+	right = flight->fetch.granules != NULL
+		? world_part_is_right(world, flight->granules[i], got, bytes)
+		: flight->lengths[i] == length && memcmp(got, bytes, length) == 0;
 	free(bytes);
 	return right;
 }
@@ -354,7 +361,8 @@ is_right(const struct world *world, const struct ofs_key *store_key, uint32_t la
 static void
 free_target(struct world_flight *flight)
 {
-	uint64_t size_bytes = flight->out.count * flight->fetch.target_stride_bytes + 1;
+	const struct world *world = flight->session->host->world;
+	uint64_t size_bytes = flight->out.count * (uint64_t)world->config.store.payload_size_bytes + 1;
 	int rc = ofs_driver_unregister(flight->session->host->driver, flight->bytes, size_bytes);
 
 	assert(rc == 0);
@@ -398,6 +406,7 @@ world_fetch_begin(struct world_session *session, uint32_t layer, uint32_t count,
 		.ends = flight->out.ends,
 		.rcs = flight->out.rcs,
 		.lengths = flight->lengths};
+	world_parts_ask(flight);
 	rc = ofs_driver_fetch_begin(session->host->driver, &flight->fetch, &flight->ticket);
 	if (rc != 0)
 		free_target(flight);
@@ -408,17 +417,11 @@ int
 world_fetch_end(struct world_flight *flight)
 {
 	const struct world_host *host = flight->session->host;
-	uint64_t stride = flight->fetch.target_stride_bytes;
 	int rc = ofs_driver_fetch_end(host->driver, flight->ticket);
 
 	flight->out.hit_count = flight->fetch.hit_count;
-	for (uint32_t i = 0; i < flight->out.count; i++) {
-		const struct ofs_chunk_info *chunk = &flight->session->chunks[flight->ordinals[i]];
-
-		flight->out.wrong_count += flight->out.rcs[i] == 0
-			&& !is_right(host->world, &chunk->store_key, flight->layer, flight->bytes + i * stride,
-				flight->lengths[i]);
-	}
+	for (uint32_t i = 0; i < flight->out.count; i++)
+		flight->out.wrong_count += flight->out.rcs[i] == 0 && !is_right(flight, i);
 	free_target(flight);
 	return rc;
 }

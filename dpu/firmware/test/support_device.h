@@ -17,6 +17,7 @@
 #define WORLD_CHUNKS_MAX 64
 #define WORLD_LAYERS_MAX 4
 #define WORLD_DEMANDS_MAX 32
+#define WORLD_GRANULES_MAX 8
 
 struct world {
 	struct ofs_device *device;
@@ -65,6 +66,10 @@ struct world_flight {
 	uint32_t target_index[WORLD_DEMANDS_MAX];
 	uint32_t lengths[WORLD_DEMANDS_MAX];
 	uint16_t scores[WORLD_CHUNKS_MAX];
+	uint32_t granules[WORLD_DEMANDS_MAX];
+	uint32_t granule_first[WORLD_DEMANDS_MAX];
+	uint32_t rows[WORLD_DEMANDS_MAX * WORLD_GRANULES_MAX];
+	uint64_t sums[WORLD_DEMANDS_MAX * WORLD_GRANULES_MAX];
 };
 
 /* A small device over simulated storage without faults; the caller changes what it wants. */
@@ -110,6 +115,12 @@ int world_fetch_begin(struct world_session *session, uint32_t layer, uint32_t co
 	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns,
 	struct world_flight *flight);
 int world_fetch_end(struct world_flight *flight);
+/* support_parts.c: where the device has granules, most fetches are of some of each block. */
+void world_parts_ask(struct world_flight *flight);
+bool world_part_is_right(const struct world *world, uint32_t granules, const uint8_t *got,
+	const uint8_t *expected);
+bool world_slot_is_right(const struct world *world, const uint8_t *slot,
+	const struct ofs_trailer *trailer);
 /* Puts blocks [first, first + count) of one layer; rcs [count]. */
 int world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_t count,
 	uint64_t timeout_ns, int32_t *rcs);

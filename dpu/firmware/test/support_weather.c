@@ -143,6 +143,8 @@ draw_config(struct weather *w, struct ofs_device_config *config)
 	config->put_slot_count = between(w, 1, 8);
 	config->io_timeout_ns = CALM_TIMEOUT_NS;
 	config->storage.discard = weather_below(w, 2);
+	/* Not drawn, so that the seeds between have the weather that they always had. */
+	config->store.granule_count = w->seed % 3 == 1 ? 2u << (w->seed / 3 % 3) : 0;
 	draw_faults(w, config);
 }
 

@@ -314,6 +314,8 @@ ofs_reads_find(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t
 	int rc;
 
 	if (count > 0 && reads[0].granules != 0) { /* of a fetch all are, or none */
+		for (uint32_t i = 0; i < count; i++)
+			reads[i].remembered = false;
 		rc = ofs_reads_lookup(driver, reads, count);
 		return rc != 0 ? rc : ofs_reads_run(driver, reads, count, true);
 	}

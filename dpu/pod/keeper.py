@@ -100,6 +100,10 @@ class Keeper:
         self._join()
         self._thread.start()
 
+    def now(self) -> int:
+        """By the clock of leases."""
+        return self._clock()
+
     def serves(self) -> bool:
         """Whether hosts are served now."""
         return self.phase == "serving" and serves(self.standing, self._clock())

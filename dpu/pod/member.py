@@ -24,10 +24,10 @@ from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
-from offstage.dpu.pod.fence import Refusal, adopts, refusal
+from offstage.dpu.pod.fence import Refusal, adopts, refusal, serves_until
 from offstage.dpu.pod.keeper import Keeper, boot_ns
 from offstage.dpu.pod.map import Member
-from offstage.dpu.pod.membership import open_membership
+from offstage.dpu.pod.membership import Membership, open_membership
 from offstage.dpu.pod.peers import Peers, answered, asks_rightly
 from offstage.dpu.sessions import Host, Hosts, Refused, TenantState
 from offstage.dpu.tenancy import secrets_beside
@@ -56,18 +56,21 @@ class PodMember:
     def __init__(
         self, config: Config, endpoint: str, runtime_dir: Path, device: DeviceLike, hosts: Hosts,
         leave: Callable[[Host, str], None], wake: Callable[[], None], log: Log,
+        membership: Membership | None = None, peers: Peers | None = None,
+        clock: Callable[[], int] = boot_ns,
     ) -> None:  # fmt: skip
-        """`leave` takes everything back from a host. BadInput: `pod.name` is missing."""
+        """`leave` takes everything back from a host. `membership`, `peers`: others than those that
+        the configuration names. BadInput: `pod.name` is missing."""
         pod = config.pod
         if not pod.name:
             raise BadInput("a member of a pod has a name", config.file or "configuration",
                            "give --pod-name or pod.name")  # fmt: skip
         self._name = pod.name
         self._device, self._hosts, self._leave, self._log = device, hosts, leave, log
-        membership = open_membership(pod.map, pod.lease_ns)
+        membership = membership or open_membership(pod.map, pod.lease_ns)
         self._secret = membership.secret()
         self._pod = hashlib.sha256(self._secret).hexdigest()
-        self._peers = Peers(b"" if config.daemon.curve_dir else self._secret)
+        self._peers = peers or Peers(b"" if config.daemon.curve_dir else self._secret)
         base = Path(secrets_beside(config.storage) or runtime_dir / "memory")
         self._file = base.with_name(f"{base.name}.pod")
         self._purging: list[TenantState] = []
@@ -75,7 +78,8 @@ class PodMember:
         member = Member(name=pod.name, endpoint=pod.endpoint or endpoint, weight=pod.weight,
                         zone=pod.zone)  # fmt: skip
         self.keeper = Keeper(
-            membership, member, self._read(), device.serve_until, wake, log, self._peers.ask
+            membership, member, self._read(), device.serve_until, wake, log, self._peers.ask,
+            clock,
         )  # fmt: skip
 
     def join(self) -> None:
@@ -152,7 +156,7 @@ class PodMember:
         """What an operator sees."""
         keeper = self.keeper
         standing = keeper.standing
-        left_ns = 0 if not standing.ttl else standing.asked + standing.ttl // 2 - boot_ns()
+        left_ns = 0 if not standing.ttl else serves_until(standing) - keeper.now()
         return {"phase": keeper.phase, "serves": keeper.serves(), "life": standing.incarnation,
                 "epoch": keeper.newest.epoch, "carried_out": standing.epoch,
                 "lease_s": standing.ttl / 1e9, "serves_s": max(0.0, left_ns / 1e9)}  # fmt: skip
@@ -175,7 +179,7 @@ class PodMember:
         if tenant in self._purging or deleted > keeper.standing.epoch:
             return "stale"
         standing = replace(keeper.standing, epoch=min(deleted, keeper.standing.epoch))
-        return refusal(standing, boot_ns(), incarnation, epoch, writes=True)
+        return refusal(standing, keeper.now(), incarnation, epoch, writes=True)
 
     def _refuse(self, why: Refusal) -> None:
         if why:

@@ -1,0 +1,106 @@
+"""An etcd with leases in virtual time, and the `Membership` of a machine over it."""
+
+from typing import Any
+
+from pod_world import Client, Etcd, Machine, S, World
+
+from offstage.bindings.errors import RunFailed
+from offstage.dpu.pod.map import Living, PodMap
+
+__all__ = ["LEASE_NS", "SECRET", "LeaseClient", "LeaseEtcd"]
+
+LEASE_NS = 4 * S
+SECRET = bytes(32)
+"""Of the pod."""
+
+
+class LeaseEtcd(Etcd):
+    """With keys under leases, which end by etcd's clock; without a quorum none ends, and a new
+    leader gives each its whole time again."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, PodMap(epoch=1))
+        self.leases: dict[int, list[Any]] = {}
+        """Who, and until when."""
+        self.changed_at: dict[int, int] = {}
+        """When each epoch began."""
+        self._number = 0
+
+    def grant(self, member: Living) -> int:
+        self._number += 1
+        self.leases[self._number] = [member, self.world.now + LEASE_NS]
+        return self._number
+
+    def renew(self, number: int) -> bool:
+        self._end()
+        if number in self.leases:
+            self.leases[number][1] = self.world.now + LEASE_NS
+        return number in self.leases
+
+    def alive(self) -> list[Living]:
+        self._end()
+        return [one[0] for one in self.leases.values()]
+
+    def again(self) -> None:
+        """There is a leader again."""
+        self.quorum = True
+        for one in self.leases.values():
+            one[1] = self.world.now + LEASE_NS
+
+    def _end(self) -> None:
+        self.leases = {number: one for number, one in self.leases.items()
+                       if one[1] > self.world.now}  # fmt: skip
+
+
+class SimLease:
+    """`Lease` of one daemon's life."""
+
+    ttl_ns = LEASE_NS
+
+    def __init__(self, client: "LeaseClient", number: int) -> None:
+        self._client, self._number, self.lost = client, number, False
+
+    def keep(self) -> bool:
+        try:
+            kept = bool(self._client.call(lambda: self._client.etcd.renew(self._number)))
+        except RunFailed:
+            return False
+        self.lost = not kept
+        return kept
+
+    def say(self, member: Living) -> None:
+        def say() -> bool:
+            held = self._client.etcd.leases.get(self._number)
+            if held is not None:
+                held[0] = member
+            return held is not None
+
+        if not self._client.call(say):
+            raise RunFailed("the lease is lost")
+
+    def end(self) -> None:
+        self._client.call(lambda: self._client.etcd.leases.pop(self._number, None))
+
+
+class LeaseClient(Client):
+    """`Membership` of one machine."""
+
+    def __init__(self, etcd: LeaseEtcd, of: Machine) -> None:
+        super().__init__(etcd, of)
+        self.etcd = etcd
+
+    def announce(self, member: Living) -> SimLease:
+        return SimLease(self, self.call(lambda: self.etcd.grant(member)))
+
+    def alive(self) -> list[Living]:
+        found: list[Living] = self.call(self.etcd.alive)
+        return found
+
+    def secret(self) -> bytes:
+        return SECRET
+
+    def _swap(self, before: PodMap, after: PodMap) -> bool:
+        swapped = super()._swap(before, after)
+        if swapped:
+            self.etcd.changed_at[self.etcd.pod.epoch] = self.etcd.world.now
+        return swapped

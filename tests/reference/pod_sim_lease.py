@@ -1,0 +1,432 @@
+"""Leases, epochs and deletions of a whole pod in virtual time from one seed: what a fence promises.
+
+The product's keeper of a lease and what a daemon does as a member (`dpu.pod.keeper`, `.member`) run
+on each daemon, by a clock that drifts, over an etcd with leases; hosts log in, put, read, carry
+blocks from one daemon to another, and read memory without asking any process. Machines crash and
+are stopped in the middle of anything; daemons are cut from etcd and from each other; etcd loses its
+quorum.
+
+Held: nobody is served by a life that the map has no more; after a deletion was acknowledged nothing
+comes that was made before it; and when nothing fails any more, everybody serves.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pod_sim_etcd import LEASE_NS, SECRET, LeaseClient, LeaseEtcd
+from pod_sim_host import Broken
+from pod_world import MS, Machine, Process, S, World
+
+from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.dpu import protocol as p
+from offstage.dpu.log import Log
+from offstage.dpu.login import prove_member
+from offstage.dpu.pod.fence import deletion_holds, reads_memory
+from offstage.dpu.pod.keeper import BEATS_PER_LEASE
+from offstage.dpu.pod.map import Member, PodMap, deleted
+from offstage.dpu.pod.member import PodMember
+from offstage.dpu.sessions import Refused
+
+__all__ = ["DRIFT", "FAULTS", "Broken", "run_seed"]
+
+CALL_NS = S // 4
+ANSWER_NS = 300 * MS
+DRIFT = 0.05
+"""Of each clock from etcd's: an eighth of a lease is left for two that drift apart."""
+TENANTS = ("red", "blue")
+BLOCKS = 6
+FAULTS = ("crash", "stop", "cut etcd", "cut peers", "cut host", "no quorum", "loss", "slow")
+CALM_NS = 6 * LEASE_NS
+Life = tuple[str, int]
+
+
+class SimDaemon:
+    """A name: its drive, and the process of now. `blocks`: by tenant, when what stands under a
+    name was made; on the drive, and in memory that hosts read."""
+
+    def __init__(self, pod: "Pod", number: int, rate: float) -> None:
+        self.pod, self.name, self.rate = pod, f"dpu{number}", rate
+        self.index, self.slow = number, 1
+        self.blocks: dict[str, dict[int, int]] = {one: {} for one in TENANTS}
+        self.folder = pod.folder / self.name
+        self.folder.mkdir()
+        self.start()
+
+    def start(self) -> None:
+        """A process over what the drive has."""
+        self.machine = Machine(self.name, self.rate)
+        self.until_ns = 0
+        self.logged_in: list[Any] = []
+        self.tenants = {name: SimpleNamespace(name=name, index=at)
+                        for at, name in enumerate(TENANTS)}  # fmt: skip
+        config: Any = SimpleNamespace(
+            file="", daemon=SimpleNamespace(curve_dir=""),
+            pod=SimpleNamespace(map="", lease_ns=LEASE_NS, name=self.name, endpoint=self.name,
+                                weight=1, zone=""),
+            storage=SimpleNamespace(backend="posix", path=str(self.folder / "store")),
+        )  # fmt: skip
+        hosts: Any = SimpleNamespace(tenants=self.tenants, all=lambda: list(self.logged_in))
+        device: Any = SimpleNamespace(serve_until=self._serve_until, tenant_purge=self._purge)
+        peers: Any = SimpleNamespace(ask=self._ask, close=lambda: None)
+        membership: Any = LeaseClient(self.pod.etcd, self.machine)
+        self.member = PodMember(
+            config, self.name, self.folder, device, hosts, self._leave, lambda: None,
+            Log("error"), membership, peers, self.clock,
+        )  # fmt: skip
+        keeper: Any = self.member.keeper
+        keeper.look = lambda epoch: keeper.newest.epoch >= epoch  # its thread is a process here
+        self.pod.world.spawn(self.machine, self._beats)
+        self.pod.world.spawn(self.machine, self._turns)
+
+    def clock(self) -> int:
+        """Of its leases, in ns."""
+        return int(self.pod.world.now * self.rate)
+
+    def kill(self) -> None:
+        """As kill -9."""
+        self.machine.dead, self.machine.stopped = True, False
+        self.machine.late.clear()
+
+    def answers(self, connection: Any) -> bool:
+        """Whether the reactor serves it now."""
+        return connection in self.logged_in and self.clock() <= self.until_ns
+
+    def _beats(self) -> None:
+        """As the keeper's thread."""
+        keeper = self.member.keeper
+        while True:
+            try:
+                keeper.beat()
+            except OffstageError as error:
+                keeper._note_silence(str(error))
+            self.pod.world.sleep(int(LEASE_NS / BEATS_PER_LEASE / self.rate))
+
+    def _turns(self) -> None:
+        """As the daemon's loop."""
+        while True:
+            busy = self.member.turn()
+            self.pod.world.sleep(self.pod.rng.randrange(1, 5 if busy else 60) * MS * self.slow)
+
+    def _serve_until(self, at_ns: int) -> None:
+        self.until_ns = at_ns
+
+    def _leave(self, connection: Any, reason: str) -> None:
+        self.logged_in.remove(connection)
+
+    def _purge(self, index: int, _: int) -> dict[str, int]:
+        """A few at a time."""
+        blocks = self.blocks[TENANTS[index]]
+        for name in sorted(blocks)[:2]:
+            del blocks[name]
+        return {"chunks": 0, "more": len(blocks), "marking": 0, "writing": 0, "named": 0}
+
+    def _ask(self, own: Life, others: Sequence[Member]) -> list[Life]:
+        """As `peers.Peers`: all at once, and who promised in time."""
+        promised: list[Life] = []
+        for one in others:
+            other = self.pod.daemons[one.name]
+            proof = prove_member(SECRET, bytes(16), "hold", *own, one.name, one.incarnation)
+            asked = p.Hold(name=own[0], incarnation=own[1], to=one.name, life=one.incarnation,
+                           nonce=bytes(16), proof=proof)  # fmt: skip
+
+            def hold(other: SimDaemon = other, asked: p.Hold = asked) -> None:
+                other.member.hold(asked)
+                self.pod.message(other.name, self.machine, partial(
+                    promised.append, (asked.to, asked.life)))  # fmt: skip
+
+            self.pod.message(self.name, other.machine, hold)
+        self.pod.world.sleep(ANSWER_NS)
+        return list(promised)
+
+
+class SimHost:
+    """A host of one tenant. What it holds it has read or made; nothing of it outlives a deletion
+    that it has heard of."""
+
+    def __init__(self, pod: "Pod", number: int) -> None:
+        self.pod, self.name = pod, f"host{number}"
+        self.tenant = TENANTS[number % len(TENANTS)]
+        self.machine = Machine(self.name, pod.rate())
+        self.client = LeaseClient(pod.etcd, self.machine)
+        self.map = PodMap()
+        self.connections: dict[str, Any] = {}
+        self.held: dict[int, int] = {}
+        pod.world.spawn(self.machine, self._run)
+
+    def _clock(self) -> int:
+        return int(self.pod.world.now * self.machine.rate)
+
+    def _run(self) -> None:
+        rng = self.pod.rng
+        while not self.pod.over:
+            self.pod.world.sleep(rng.randrange(5, 200) * MS)
+            if rng.random() < 0.3:
+                self._look()
+            members = self.map.readable
+            if not members:
+                continue
+            member = rng.choice(members)
+            try:
+                connection = self._connected(member)
+                rng.choice((self._make, self._read, self._read, self._carry, self._copy))(
+                    connection, rng.randrange(BLOCKS))  # fmt: skip
+            except OffstageError:
+                self.connections.pop(member.name, None)
+
+    def _look(self) -> None:
+        """A newer map that deleted what is its own ends all that it has of older ones."""
+        try:
+            newest = self.client.map()
+        except OffstageError:
+            return
+        if newest.deleted.get(self.tenant, 0) > self.map.deleted.get(self.tenant, 0):
+            self.connections.clear()
+            self.held.clear()
+        self.map = newest
+
+    def _connected(self, member: Member) -> Any:
+        """To the life that its map has."""
+        known = self.connections.get(member.name)
+        if known is not None and known.life == member.incarnation:
+            return known
+        daemon, epoch = self.pod.daemons[member.name], self.map.epoch
+        connection = SimpleNamespace(
+            tenant=None, daemon=daemon, machine=daemon.machine, life=member.incarnation, asked=0,
+        )  # fmt: skip
+
+        def login() -> None:
+            connection.tenant = daemon.tenants[self.tenant]
+            daemon.member.admit(connection.tenant, member.incarnation, epoch)
+            daemon.logged_in.append(connection)
+
+        self._call(connection, login)
+        self.connections[member.name] = connection
+        return connection
+
+    def _make(self, connection: Any, block: int) -> None:
+        """Compute a block anew, and put it."""
+        self.held[block] = self.pod.world.now
+        self._put(connection, block)
+
+    def _carry(self, connection: Any, block: int) -> None:
+        """Put what was read elsewhere."""
+        if block in self.held:
+            self._put(connection, block)
+
+    def _put(self, connection: Any, block: int) -> None:
+        made = self.held[block]
+
+        def put() -> None:
+            self._reached(connection)
+            connection.daemon.blocks[self.tenant][block] = made
+            self.pod.counts["puts"] += 1
+
+        self._call(connection, put)
+
+    def _read(self, connection: Any, block: int) -> None:
+        def read() -> int | None:
+            self._reached(connection)
+            found: int | None = connection.daemon.blocks[self.tenant].get(block)
+            return found
+
+        made = self._call(connection, read)
+        if made is not None:
+            self._use(made, block)
+
+    def _copy(self, connection: Any, block: int) -> None:
+        """A read of its memory, which asks no process, also of one that is stopped."""
+        made = connection.daemon.blocks[self.tenant].get(block)
+        there = connection.machine is connection.daemon.machine and not connection.machine.dead
+        if made is None or not there:
+            return
+        self.pod.world.sleep(self.pod.rng.randrange(1, 20) * MS)
+        if not reads_memory(connection.asked, self._clock(), LEASE_NS):
+            raise RunFailed("it has not answered for long")
+        self.pod.check_life(connection.daemon.name, connection.life, "a read of memory")
+        self.pod.counts["memory"] += 1
+        self._use(made, block)
+
+    def _use(self, made: int, block: int) -> None:
+        self.pod.check_deleted(self.tenant, made)
+        self.pod.counts["hits"] += 1
+        self.held[block] = made
+
+    def _reached(self, connection: Any) -> None:
+        """At the daemon, in its time."""
+        if not connection.daemon.answers(connection):
+            raise RunFailed("the connection was ended")
+        self.pod.check_life(connection.daemon.name, connection.life, "an answer")
+
+    def _call(self, connection: Any, work: Callable[[], Any]) -> Any:
+        """A question and its answer. RunFailed, Refused: there is none in time, or it is a no."""
+        world, answers, begun = self.pod.world, list[Any](), self._clock()
+        process: Process | None = world.current()
+
+        def arrive() -> None:
+            try:
+                said: Any = (work(), None)
+            except (OffstageError, Refused) as error:
+                said = (None, error)
+            self.pod.message(connection.daemon.name, self.machine, partial(answer, said))
+
+        def answer(said: Any) -> None:
+            if process is not None:
+                answers.append(said)
+                world.wake(process)
+
+        self.pod.message(self.name, connection.machine, arrive)
+        world.sleep(CALL_NS)
+        process = None
+        if not answers:
+            raise RunFailed("no answer in time")
+        found, error = answers[0]
+        if error is not None:
+            raise RunFailed(str(error))
+        connection.asked = begun
+        return found
+
+
+class Pod:
+    """The world of one seed."""
+
+    def __init__(self, seed: int, folder: Path, drift: float, daemons: int = 3) -> None:
+        self.world = World(seed)
+        self.rng, self.folder, self._drift = self.world.rng, folder, drift
+        self.etcd = LeaseEtcd(self.world)
+        self.counts: Counter[str] = Counter()
+        self.cut: set[frozenset[str]] = set()
+        self.loss, self.over = 0.0, False
+        self.acknowledged: dict[str, int] = {}
+        """By tenant, what was made before is gone: this was acknowledged."""
+        self.daemons: dict[str, SimDaemon] = {}
+        for number in range(daemons):
+            one = SimDaemon(self, number, self.rate())
+            self.daemons[one.name] = one
+        self.hosts = [SimHost(self, number) for number in range(3)]
+
+    def rate(self) -> float:
+        """Of a clock."""
+        return self.rng.uniform(1 - self._drift, 1 + self._drift)
+
+    def message(self, sender: str, to: Machine, call: Callable[[], None]) -> None:
+        """It comes, late, or is lost. What it raises, somebody else's is."""
+        def arrive() -> None:
+            try:
+                call()
+            except Refused:
+                self.counts["refused"] += 1
+
+        if frozenset((sender, to.name)) not in self.cut and self.rng.random() >= self.loss:
+            slow = self.daemons[to.name].slow if to.name in self.daemons else 1
+            self.world.deliver(to, self.rng.randrange(MS // 10, 5 * MS) * slow, arrive)
+
+    def check_life(self, name: str, life: int, what: str) -> None:
+        """Broken: the map that is true now has this life no more."""
+        found = self.etcd.pod.find(name)
+        if found is None or (found.state, found.incarnation) == ("gone", life) \
+                or found.incarnation > life:  # fmt: skip
+            raise Broken(f"{what} of {name} in life {life}, and the map has {found}")
+
+    def check_deleted(self, tenant: str, made: int) -> None:
+        """Broken: it was deleted, and that was acknowledged."""
+        if made < self.acknowledged.get(tenant, 0):
+            raise Broken(f"a block of {tenant} of {made / S:.3f} s is back")
+
+    def purge(self, tenant: str) -> None:
+        """As `offstage pod purge`, until it is acknowledged."""
+        client = LeaseClient(self.etcd, Machine("operator"))
+        epoch = 0
+        while not self.over:
+            try:
+                if not epoch:
+                    epoch = client.change(lambda pod: deleted(pod, tenant)).deleted[tenant]
+                said = {one.name: one.carried_out for one in client.alive()}
+                members = [one.name for one in client.map().readable]
+                if client.fresh and deletion_holds(epoch, members, said):
+                    since = self.etcd.changed_at[epoch]
+                    self.acknowledged[tenant] = max(since, self.acknowledged.get(tenant, 0))
+                    self.counts["deletions"] += 1
+                    return
+            except OffstageError:
+                pass
+            self.world.sleep(100 * MS)
+
+
+def run_seed(
+    seed: int, folder: Path, faults: int = 8, drift: float = DRIFT
+) -> Counter[str]:
+    """One world to its end; what was counted. Broken: what must not happen did."""
+    pod = Pod(seed, folder, drift)
+    try:
+        pod.world.spawn(Machine("chaos"), lambda: _chaos(pod, faults))
+        if not pod.world.run(600 * S, lambda: pod.over):
+            raise Broken("it does not end")
+        return pod.counts
+    except Broken as broken:
+        raise Broken(f"seed {seed}, at {pod.world.now / S:.3f} s: {broken}") from broken
+    finally:
+        pod.over = True
+        pod.world.close()
+
+
+def _chaos(pod: Pod, count: int) -> None:
+    """Faults, some at once, and deletions; then all is healed and everybody is to serve."""
+    world, rng = pod.world, pod.rng
+    for _ in range(count):
+        world.sleep(rng.randrange(100, 5000) * MS)
+        fault = rng.choice((*FAULTS, "purge", "purge"))
+        pod.counts[fault] += 1
+        lasts = rng.randrange(100, 3 * LEASE_NS // MS) * MS
+        world.spawn(Machine(fault), partial(_fault, pod, fault, lasts))
+    world.sleep(3 * LEASE_NS + CALM_NS)
+    silent = [name for name, one in pod.daemons.items()
+              if not one.member.keeper.serves() or one.clock() > one.until_ns]  # fmt: skip
+    if silent:
+        raise Broken(f"{', '.join(silent)} serves nobody where nothing fails")
+    pod.over = True
+
+
+def _fault(pod: Pod, fault: str, lasts: int) -> None:
+    world, rng = pod.world, pod.rng
+    daemon = pod.daemons[rng.choice(sorted(pod.daemons))]
+    match fault:
+        case "purge":
+            pod.purge(rng.choice(TENANTS))
+        case "crash":
+            if not daemon.machine.dead:
+                daemon.kill()
+                world.sleep(lasts)
+                daemon.start()
+        case "stop":
+            machine = daemon.machine
+            if not machine.stopped and not machine.dead:
+                machine.stopped = True
+                world.sleep(lasts)
+                if machine is daemon.machine and not machine.dead:
+                    world.go_on(machine)
+        case "cut etcd":
+            pod.etcd.cut.add(daemon.name)
+            world.sleep(lasts)
+            pod.etcd.cut.discard(daemon.name)
+        case "cut peers" | "cut host":
+            others = pod.daemons if fault == "cut peers" else [one.name for one in pod.hosts]
+            pairs = {frozenset((daemon.name, one)) for one in others if one != daemon.name}
+            pod.cut |= pairs
+            world.sleep(lasts)
+            pod.cut -= pairs
+        case "no quorum":
+            pod.etcd.quorum = False
+            world.sleep(lasts)
+            pod.etcd.again()
+        case "loss":
+            pod.loss = pod.etcd.loss = 0.2
+            world.sleep(lasts)
+            pod.loss = pod.etcd.loss = 0.0
+        case "slow":
+            daemon.slow = 20
+            world.sleep(lasts)
+            daemon.slow = 1

@@ -1,0 +1,94 @@
+"""Do leases, epochs and deletions hold what they promise, whatever fails, by clocks that drift?
+
+The product's keeper and member of each daemon in virtual time. One seed is one order of everything.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pod_sim_lease import DRIFT, FAULTS, Broken, run_seed
+
+from offstage.dpu.pod import keeper as pod_keeper
+from offstage.dpu.pod import member as pod_member
+from offstage.dpu.pod.keeper import Keeper
+
+SEEDS = 16
+NOTICED = 200
+"""Of so many seeds one at least meets what a rule is for."""
+
+
+def run_seeds(seeds: range, folder: Path, drift: float = DRIFT) -> Counter[str]:
+    found = Counter[str]()
+    for seed in seeds:
+        (folder / f"{seed}").mkdir()
+        found += run_seed(seed, folder / f"{seed}", drift=drift)
+    return found
+
+
+def test_whatever_fails(tmp_path: Path) -> None:
+    """And that the seeds do meet faults, deletions and reads of memory."""
+    found = run_seeds(range(SEEDS), tmp_path)
+    assert all(found[fault] for fault in FAULTS)
+    assert found["hits"] > 1000 and found["memory"] > 1000 and found["deletions"] > 5
+
+
+@pytest.mark.slow
+def test_whatever_fails_longer(tmp_path: Path) -> None:
+    found = run_seeds(range(SEEDS, 160), tmp_path)
+    assert found["deletions"] > 50
+
+
+def _serves_its_whole_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_keeper, "serves_until", lambda standing: standing.asked + standing.ttl)
+
+
+def _promises_though_it_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    def promise(self: Keeper, life: tuple[str, int]) -> bool:
+        self.promised[life] = self.now()
+        return True
+
+    monkeypatch.setattr(Keeper, "promise", promise)
+    monkeypatch.setattr(pod_keeper, "takes_out", lambda *_: True)
+
+
+def _nothing_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_member, "adopts", lambda written, deleted: True)
+
+
+def _old_epochs_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    right: Callable[..., Any] = pod_member.refusal
+
+    def refusal(*words: Any, writes: bool) -> str:
+        said: str = right(*words, writes=False)
+        return said
+
+    monkeypatch.setattr(pod_member, "refusal", refusal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (_serves_its_whole_lease, "the map has"),
+        (_promises_though_it_hears, "the map has"),
+        (_nothing_is_purged, "is back"),
+        (_old_epochs_are_let_in, "is back"),
+    ],
+)
+def test_each_rule_is_missed(
+    wrong: Callable[[pytest.MonkeyPatch], None], said: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    wrong(monkeypatch)
+    with pytest.raises(Broken, match=said):
+        run_seeds(range(NOTICED), tmp_path)
+
+
+@pytest.mark.slow
+def test_clocks_that_drift_too_far_are_noticed(tmp_path: Path) -> None:
+    """An eighth of a lease is what the fence has for them."""
+    with pytest.raises(Broken, match="the map has"):
+        run_seeds(range(NOTICED), tmp_path, 0.6)

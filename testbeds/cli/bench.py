@@ -191,6 +191,29 @@ def pod(
 
 
 @bench.command()
+def l2(
+    program: Annotated[Path, typer.Option("--lmcache", help="LMCache's program lmcache")],
+    size: Annotated[int, typer.Option("--size", min=4, max=1 << 17, help="KiB of an object")] = 512,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", min=1, max=256, help="objects at once")
+    ] = 16,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="of each turn")] = 20,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="of each adapter")] = 3,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="where objects lie meanwhile: 1 GiB; default: /tmp"),
+    ] = None,
+    out: OutOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """LMCache's own bench of a second level: the tier beside files of its own, bytes verified."""
+    from offstage.testbeds.bench.engines.l2 import bench_l2
+
+    _finish("l2", bench_l2(program, folder=folder, size_kib=size, in_flight=in_flight,
+                           rounds=rounds, turns=turns, say=_say), out, form)  # fmt: skip
+
+
+@bench.command()
 def schedule(
     trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
     requests: Annotated[int, typer.Option("--requests", min=2, help="of the trace")] = 300,

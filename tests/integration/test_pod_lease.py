@@ -213,3 +213,28 @@ def test_with_a_member_dead_etcd_is_missed(pod: Leased, etcd: Etcd) -> None:
     etcd.start()
     pod.until(lambda: serves(pod, "dpu0") and serves(pod, "dpu1"), "they serve nobody")
     assert pod.member("dpu0").state == pod.member("dpu1").state == "up"
+
+
+@pytest.mark.slow
+def test_who_nobody_may_take_out_is_removed_by_an_operator(
+    pod: Leased, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused while its lease holds. Dead, and all who knew it in a new life, it stays in the map
+    until somebody says so; hosts then go on without it, and it may come back."""
+    driven(pod)
+    remove = ["pod", "remove", pod.place, "dpu1"]
+    assert run(remove) == 2 and "the lease of dpu1 holds" in capsys.readouterr().err
+    for name in NAMES:
+        pod.send(name, signal.SIGKILL)
+    pod.start("dpu0")
+    pod.start("dpu2")
+    pod.until(lambda: "dpu1" not in {one.name for one in pod.etcd.alive()}, "its lease holds")
+    time.sleep(2 * LEASE_S)
+    assert pod.member("dpu1").state == "up", "who did not know it took it out"
+    assert run(remove) == 0 and pod.member("dpu1").state == "gone"
+    without = driven(pod)
+    assert without.blocks_corrupt == 0 and set(without.members) == {"dpu0", "dpu2"}
+    assert run(remove) == 2 and "no member is called 'dpu1'" in capsys.readouterr().err
+    pod.start("dpu1")
+    assert pod.member("dpu1").incarnation == 2
+    assert driven(pod).blocks_corrupt == 0

@@ -227,7 +227,7 @@ def schedule(
         int, typer.Option("--kept", min=0, max=1 << 20, help="blocks of 512 tokens a host keeps")
     ] = 1024,
     folder: Annotated[
-        Path, typer.Option("--folder", help="where stores and logs lie: 1 to 2 GiB; they stay")
+        Path, typer.Option("--folder", help="stores and logs until the next run: 1 to 2 GiB")
     ] = Path("offstage-bench-schedule"),
     seed: SeedOption = 1,
     out: OutOption = None,

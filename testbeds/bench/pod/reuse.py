@@ -11,6 +11,7 @@ takes from the tier, of the first arm. All other arms are what that is judged on
 One thread routes and owns the rows; hosts are threads that say when they looked and were done.
 """
 
+import shutil
 import sys
 import threading
 import time
@@ -30,7 +31,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.schedule import KINDS, Rule, Schedule
 from offstage.host.sessions import append_chunks
 from offstage.testbeds.beds.connect import Link
-from offstage.testbeds.beds.local import TENANT
+from offstage.testbeds.beds.local import TENANT, LocalBed
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, Sample, content
 from offstage.testbeds.bench.pod.run import live_pod
 from offstage.testbeds.lab.pod.figures import served
@@ -171,8 +172,9 @@ def bench_schedule(
     folder: Path, seed: int, progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
     """The first `requests` of a trace in `seconds`, then `saturated` times as fast, by each
-    schedule. `kept_blocks`: of 512 tokens, that each host keeps. BadInput: no trace of prefixes;
-    RunFailed: a host ended by what nobody expected."""
+    schedule. `kept_blocks`: of 512 tokens, that each host keeps; `folder`: where stores and logs
+    lie, and what lay there from a run before goes. BadInput: no trace of prefixes; RunFailed: a
+    host ended by what nobody expected."""
     spec = PodSpec(trace=str(trace), requests=requests, hosts=HOSTS, daemons=(DAEMONS,),
                    seeds=(seed,), drives=1024)  # fmt: skip
     asked = requests_of(spec, 1, seed)
@@ -187,6 +189,7 @@ def bench_schedule(
     room = STORE_SHARE * asked.block_count * len(loads) * len(KINDS) * PAYLOAD_BYTES // DAEMONS
     board, told = Board(), SimpleQueue[Any]()
     arms: list[dict[str, Any]] = []
+    shutil.rmtree(LocalBed(folder).work, ignore_errors=True)  # of a run before, with its blocks
     with live_pod(folder, board, max(STORE_LEAST, room)) as (live, _), ExitStack() as stack:
         hosts = []
         for number in range(HOSTS):

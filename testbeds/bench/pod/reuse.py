@@ -211,8 +211,7 @@ def bench_schedule(
                         spec, link_bytes_per_s=max(1, round(spec.block_bytes / block_s)))
                 modelled = simulate(spec, Point(DAEMONS, kind, "none", seed), these, HOSTS)
                 arms.append({"schedule": kind, "load": load,
-                             "live": msgspec.to_builtins(served(arm.router.rows)),
-                             "lab": msgspec.to_builtins(served(modelled.rows))})  # fmt: skip
+                             "live": served(arm.router.rows), "lab": served(modelled.rows)})
     verdicts = {
         "every block right": not sum(one.wrong for one in board.samples),
         "every request ended": len(board.samples) == sum(

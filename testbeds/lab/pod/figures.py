@@ -10,6 +10,7 @@ daemon's share of the pod. Provenance of all: modelled.
 """
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from offstage.testbeds.lab.pod.run import Ran
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
-__all__ = ["BACK_SHARE", "Loss", "PodPoint", "Served", "figures_of", "served"]
+__all__ = ["BACK_SHARE", "Loss", "PodPoint", "figures_of", "served"]
 
 BACK_SHARE = 0.95
 """Of the hits without a fault: then they are back."""
@@ -38,18 +39,6 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     """None: not within the run."""
     back_less_s: float | None
     """Less the faulty daemon's share."""
-
-
-class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests met, of a pod in virtual time or a live one."""
-
-    requests: int
-    refused: int
-    hit: float
-    pool_hit: float
-    """The part of it that stood in the host's own HBM pool."""
-    first_ms_p50: float
-    first_ms_p99: float
 
 
 class PodPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,17 +77,18 @@ class PodPoint(msgspec.Struct, frozen=True, kw_only=True):
     loss: Loss | None = None
 
 
-def served(rows: NDArray[np.void]) -> Served:
-    """`rows`: `router.ROW` `[requests]`."""
+def served(rows: NDArray[np.void]) -> dict[str, Any]:
+    """What requests met, of a pod in virtual time or a live one: fields of `PodPoint`. `rows`:
+    `router.ROW` `[requests]`."""
     there = rows[~rows["refused"]]
     tokens = max(1, int(there["input_tokens"].sum()))
     pooled, tiered = int(there["pool_tokens"].sum()), int(there["tier_tokens"].sum())
     first_ms = (there["first_ns"] - there["arrival_ns"]) / 1e6
-    return Served(
-        requests=len(rows), refused=len(rows) - len(there), hit=(pooled + tiered) / tokens,
-        pool_hit=pooled / tokens, first_ms_p50=_quantile(first_ms, 0.5),
-        first_ms_p99=_quantile(first_ms, 0.99),
-    )  # fmt: skip
+    return {
+        "requests": len(rows), "refused": len(rows) - len(there),
+        "hit": (pooled + tiered) / tokens, "pool_hit": pooled / tokens,
+        "first_ms_p50": _quantile(first_ms, 0.5), "first_ms_p99": _quantile(first_ms, 0.99),
+    }  # fmt: skip
 
 
 def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> PodPoint:
@@ -110,7 +100,7 @@ def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> Po
     asked = int(rows["tier_tokens"][later].sum()) // TRACE_BLOCK_TOKENS * spec.block_bytes
     return PodPoint(
         daemons=point.daemons, schedule=point.schedule, fault=point.fault, seed=point.seed,
-        **msgspec.structs.asdict(served(ran.rows)),
+        **served(ran.rows),
         load_cv=_cv(ran.read), load_max=float(ran.read.max() / max(1.0, ran.read.mean())),
         segments=int(homed.sum()), segments_cv=_cv(homed),
         segments_cv_expected=math.sqrt((len(homed) - 1) / max(1, int(homed.sum()))),

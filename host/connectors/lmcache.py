@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from offstage.host.connectors.objects import Completion, ObjectClient, State, Where
+from offstage.host.connectors.tried import say_untried
 
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
 
@@ -27,6 +28,7 @@ def client_of(settings: dict[str, Any]) -> ObjectClient:
     """An object client from `adapter_params`: where the daemon is, `model` and `layout`."""
     own = {name: settings[name] for name in ("model", "layout") if name in settings}
     where = Where.of({name: value for name, value in settings.items() if name not in own})
+    say_untried("LMCache")
     return ObjectClient(where, **own)
 
 

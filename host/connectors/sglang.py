@@ -19,6 +19,7 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.connectors.tried import say_untried
 
 __all__ = ["Storage"]
 
@@ -44,6 +45,7 @@ class Storage:
         self._rank = _rank_of(storage_config)
         self._client: ObjectClient | None = None
         self._size = 0
+        say_untried("SGLang")
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """SGLang's memory is there: log in. BadInput, RunFailed: no daemon, or it refuses."""

@@ -21,13 +21,13 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.host.connectors.objects import ObjectClient, Where
+from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.figures import new_since, prom_class, stats_class
 from offstage.host.connectors.vllm.plans import Plans, Report, Saved, Step
 
 __all__ = ["Connector"]
 
-TRIED = ("0.32.0",)
 SWITCHES = ("layer_wise", "prefetch", "choose")
 log = logging.getLogger("offstage.connectors")
 
@@ -238,8 +238,7 @@ def _client_of(config: Any, what: str) -> ObjectClient | None:
     name = str(settings.pop("model"))
     settings = {key: value for key, value in settings.items() if key not in SWITCHES}
     where = Where.of(settings)
-    if engine not in TRIED:
-        log.warning("vLLM %s was not tried with this connector", engine)
+    say_untried("vLLM", engine)
     weights = hashlib.sha256(model.hf_config.to_json_string().encode()).hexdigest()[:16]
     layout = (f"vLLM {engine} {_device(model.dtype, config)} {model.dtype} {model.quantization} "
               f"revision {model.revision} config {weights} {what}")  # fmt: skip

@@ -1,0 +1,19 @@
+"""The versions of engines that their connectors were tried with; any other is a line in the log."""
+
+import logging
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["TRIED", "say_untried"]
+
+TRIED = {"vLLM": ("0.32.0",), "LMCache": ("0.5.6",), "SGLang": ("0.5.23",)}
+log = logging.getLogger("offstage.connectors")
+
+
+def say_untried(engine: str, found: str = "") -> None:
+    """Say so where the version was not tried. `found`: it, where it is not the package's own."""
+    try:
+        found = found or version(engine.lower())
+    except PackageNotFoundError:
+        return
+    if found not in TRIED[engine]:
+        log.warning("%s %s was not tried with this connector", engine, found)

@@ -50,9 +50,9 @@ def test_wear_of_a_text(tmp_path: Path) -> None:
         assert wear["bytes_per_hit"] == pytest.approx(wear["drive_bytes"] / wear["hits"])
         assert wear["life_years"] > 0
         token = (tier.runtime_dir / "metrics.token").read_text().strip()
-        until(lambda: "offstage_written_bytes_per_hit" in scrape(tier, token))
-        assert "offstage_drive_life_years" in scrape(tier, token)
-        assert "offstage_written_bytes_per_hit" not in scrape(tier, "")
+        until(lambda: "\noffstage_written_bytes_per_hit " in scrape(tier, token))
+        assert "\noffstage_drive_life_years " in scrape(tier, token)
+        assert "offstage_written_bytes_per_hit " not in scrape(tier, "")
 
 
 def try_to_write(tier: Tier, number: int) -> int:

@@ -13,6 +13,9 @@ BIN := $(VENV)/bin
 C_FILES = $(shell git ls-files '*.c' '*.h')
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
+# What stands behind a block's language is for the tests, or a file's name; the site takes titles alone.
+SITE_FENCES = -e 's/^( *```sh) run$$/\1/' -e 's/^( *```[a-z]+) ([^=]+)$$/\1 title="\2"/'
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo "  variables: PYTHON VENV EXTRAS OUT JOBS ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
@@ -46,7 +49,10 @@ mutants: $(VENV)/.stamp-extras build ## small mistakes that a named test must no
 
 site: $(VENV)/.stamp-base ## the documentation as a site, its links checked: build/site/index.html
 	$(PIP) --no-build-isolation -e '.[site]'
+	rm -rf build/docs && mkdir -p build && cp -R docs build/docs
+	find build/docs -name '*.md' -exec sed -E -i $(SITE_FENCES) {} +
 	$(BIN)/zensical build --strict
+	@! grep -rl '</a>## ' build/site --include='*.html' || { echo "headings within code"; exit 1; }
 
 bench: build ## storage, fabric, decision core and chip engine, each beside its reference
 	$(BIN)/offstage bench storage $(ARGS)
